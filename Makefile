@@ -1,0 +1,76 @@
+# Kept to what GNU make 3.81 understands, which macOS ships.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKDIR ?= runs/digits
+# More arguments for `make train`, for example
+#   make train TRAIN_FLAGS=--config.seed=1
+TRAIN_FLAGS ?=
+# More arguments for pytest, for example
+#   make test PYTEST_FLAGS="-n 0 -k position"
+PYTEST_FLAGS ?=
+
+BIN := $(VENV)/bin
+# Files that say, by their date, when the environment was made and filled.
+MADE := $(VENV)/.made
+RUN := $(VENV)/.run
+DEV := $(VENV)/.dev
+PIP_INSTALL = $(BIN)/python -m pip install -q -c constraints.txt
+# The tests want eight CPU devices, also on a machine with an accelerator.
+PYTEST = JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help train test test-slow test-all lint format clean
+.NOTPARALLEL:  # Two targets may share an environment still being filled.
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
+	  awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
+
+train: $(RUN)  ## Train on scikit-learn's digits, into runs/digits
+	$(BIN)/python -m vit_jax.train --config configs/digits.py \
+	  --workdir "$(WORKDIR)" $(TRAIN_FLAGS)
+
+test: $(DEV)  ## Run the fast tests
+	$(PYTEST) $(PYTEST_FLAGS)
+
+# Status 5 is pytest's "nothing collected".
+test-slow: $(DEV)  ## Run the slow tests alone
+	$(PYTEST) -m slow $(PYTEST_FLAGS) || test $$? -eq 5
+
+test-all: test test-slow  ## Run the fast tests, then the slow ones
+
+lint: $(DEV)  ## Check format, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+format: $(DEV)  ## Format, and mend what can be mended safely
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean:  ## Remove the environment and the caches, never runs/
+	@# Only an environment that was made here.
+	if test -f "$(MADE)"; then rm -rf "$(VENV)"; fi
+	rm -rf build vit_jax.egg-info .pytest_cache .ruff_cache .hypothesis
+	find vit_jax configs scripts tests -name __pycache__ -prune \
+	  -exec rm -rf {} + 2>/dev/null || true
+
+$(MADE):
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	  sys.exit(not (3, 11) <= v <= (3, 13))' 2>/dev/null || { \
+	  echo "vit_jax needs Python 3.11 to 3.13; $(PYTHON) is" \
+	    "'$$($(PYTHON) -V 2>&1 | head -n 1)'." \
+	    "Name another: make PYTHON=python3.12" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv "$(VENV)"
+	@touch $@
+
+$(RUN): pyproject.toml constraints.txt | $(MADE)
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+# What runs the tests also runs the training.
+$(DEV): pyproject.toml constraints.txt | $(MADE)
+	$(PIP_INSTALL) -e ".[dev]"
+	@touch $(RUN) $@

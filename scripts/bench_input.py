@@ -1,0 +1,113 @@
+"""Images a second through the training input, against the bare work in it.
+
+python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS
+
+The pipeline decodes, crops as Inception does to 224 pixels, flips, and batches,
+in as many workers as there are cores. The bare loop does the same to the same
+files on one core, with nothing around it. The two take turns; the ratio printed
+is the pipeline's rate over cores times the bare rate (medians). Cores that are
+shared with other work, or are two threads of one, cannot all reach the bare
+rate at once; so it is also printed against bare loops on all cores at once.
+"""
+
+import argparse
+import multiprocessing
+import os
+import pathlib
+import statistics
+import time
+
+import cv2
+import numpy as np
+
+from vit_jax import data
+
+
+class FlatFolder:
+  """The images of one folder, with no classes: every label is 0."""
+
+  def __init__(self, root: str):
+    self.name, self.class_names = root, ("any",)
+    self._paths = sorted(
+      str(p) for p in pathlib.Path(root).rglob("*") if p.is_file()
+    )
+
+  def __len__(self) -> int:
+    return len(self._paths)
+
+  def __getitem__(self, index: int) -> data.Example:
+    path = self._paths[index]
+    return {"image": pathlib.Path(path).read_bytes(), "label": 0, "id": path}
+
+  def read(self, indices) -> list[data.Example]:
+    return [self[i] for i in indices]
+
+
+def bare_rate(source: FlatFolder, transform, seconds: float) -> float:
+  """Images a second of one core that only reads, decodes and crops."""
+  count, rng, start = 0, np.random.default_rng(0), time.perf_counter()
+  while time.perf_counter() - start < seconds:
+    transform(source[count % len(source)]["image"], rng)
+    count += 1
+  return count / (time.perf_counter() - start)
+
+
+def all_cores_rate(source, transform, cores: int, seconds: float) -> float:
+  """The bare loop on all cores at once: what the machine can give."""
+  with multiprocessing.get_context("spawn").Pool(cores) as pool:
+    pool.starmap(bare_rate, [(source, transform, 0.1)] * cores)  # start-up
+    rates = pool.starmap(
+      bare_rate, [(source, transform, seconds)] * cores, chunksize=1
+    )
+  return sum(rates)
+
+
+def pipeline_rate(batches, batch_size: int, seconds: float) -> float:
+  """Images a second that arrive, after those prepared during the pause."""
+  for _ in range(4 * (os.cpu_count() or 1)):
+    next(batches)
+  count, start = 0, time.perf_counter()
+  while time.perf_counter() - start < seconds:
+    next(batches)
+    count += batch_size
+  return count / (time.perf_counter() - start)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--root", required=True, help="folder of photographs")
+  parser.add_argument("--workers", type=int, default=os.cpu_count())
+  parser.add_argument("--batch_size", type=int, default=64)
+  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--seconds", type=float, default=4.0, help="a turn")
+  args = parser.parse_args()
+  cv2.setNumThreads(0)
+  source = FlatFolder(args.root)
+  transform = data.make_train_transform(224)
+  bare, every, whole = [], [], []
+  cores = os.cpu_count()
+  for turn in range(args.rounds):
+    bare.append(bare_rate(source, transform, args.seconds))
+    every.append(all_cores_rate(source, transform, cores, args.seconds))
+    with data.train_batches(
+      source,
+      transform,
+      batch_size=args.batch_size,
+      seed=turn,
+      num_workers=args.workers,
+    ) as batches:
+      whole.append(pipeline_rate(batches, args.batch_size, args.seconds))
+    print(
+      f"bare {bare[-1]:.0f}/s on one core, {every[-1]:.0f}/s on all; "
+      f"pipeline {whole[-1]:.0f}/s"
+    )
+  one, most, got = map(statistics.median, (bare, every, whole))
+  print(
+    f"median: {got:.0f} images/s with {args.workers} workers; over {cores} x "
+    f"{one:.0f} of one core {got / (cores * one):.2f}; over {most:.0f} of bare "
+    f"loops on all cores {got / most:.2f}"
+  )
+
+
+if __name__ == "__main__":
+  main()

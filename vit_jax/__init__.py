@@ -1,0 +1,27 @@
+"""vit_jax: the Vision Transformer (arXiv:2010.11929) in JAX and Flax linen.
+
+Names are imported when first used, so that data workers, which import
+`vit_jax.data`, never load JAX.
+"""
+
+import importlib
+
+_HOME = {
+  "Vit": "vit_jax.models",
+  "ResNet": "vit_jax.models",
+  "make_model": "vit_jax.models",
+  "make_resnet": "vit_jax.models",
+  "make_vit": "vit_jax.models",
+}
+__version__ = "0.1.0"
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+  if name in _HOME:
+    return getattr(importlib.import_module(_HOME[name]), name)
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+  return __all__

@@ -1,0 +1,163 @@
+"""Checkpoints that describe themselves, with Orbax.
+
+`workdir/checkpoints/<step>/` holds `params`, `averaged_params` where there are
+any, `opt_state`, and `description`: a JSON object with the configuration, the
+class names and the position of the data iterator, so that nothing else is
+needed to evaluate or to go on.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint import checkpoint_managers as policies
+
+from vit_jax.config import leaf_keys
+from vit_jax.train_step import TrainState
+
+BEST_METRIC = "eval/top1"
+# Keys that may differ when a run goes on: none changes what is learned.
+_FREE_KEYS = (
+  "log_every", "eval_every", "save_every", "keep_last", "eval_batch_size",
+  "eval_per_class", "eval_transform.", "loader.", "mesh.", "data.data_dir",
+  "data.root", "data.eval_split",
+)
+
+
+class Checkpoints:
+  """The checkpoints of one run: saves them, keeps some, gives them back.
+
+  Saving returns at once and goes on in the background; `close` waits for it.
+
+  Args:
+    workdir: Folder of the run, local or such as gs://bucket/run.
+    keep_last: Newest checkpoints kept, besides the one best in `BEST_METRIC`.
+    read_only: Whether only to read.
+  """
+
+  def __init__(
+    self, workdir: str, keep_last: int = 2, *, read_only: bool = False
+  ):
+    if keep_last < 1:
+      raise ValueError(f"keep_last={keep_last} must be 1 or more.")
+    path = epath.Path(workdir).expanduser()
+    self.folder = path if "://" in str(workdir) else path.resolve()
+    best = policies.BestN(
+      get_metric_fn=lambda metrics: metrics[BEST_METRIC],
+      n=1,
+      keep_checkpoints_without_metrics=False,
+    )
+    self._manager = ocp.CheckpointManager(
+      self.folder / "checkpoints",
+      options=ocp.CheckpointManagerOptions(
+        preservation_policy=policies.AnyPreservationPolicy(
+          [policies.LatestN(keep_last), best]
+        ),
+        create=not read_only,
+        read_only=read_only,
+        cleanup_tmp_directories=not read_only,
+      ),
+    )
+
+  @property
+  def all_steps(self) -> list[int]:
+    """Steps of all checkpoints, oldest first."""
+    return sorted(self._manager.all_steps())
+
+  @property
+  def latest_step(self) -> int | None:
+    """The newest checkpoint's step, None where there is none."""
+    return self._manager.latest_step()
+
+  @property
+  def best_step(self) -> int | None:
+    """The step best in `BEST_METRIC`; the newest where none was evaluated."""
+    metrics = {step: self._manager.metrics(step) for step in self.all_steps}
+    scores = {s: m[BEST_METRIC] for s, m in metrics.items() if m}
+    return max(scores, key=lambda step: (scores[step], step)) if scores else (
+      self.latest_step
+    )
+
+  def save(
+    self,
+    state: TrainState,
+    step: int,
+    description: dict[str, Any],
+    metrics: dict[str, Any] | None,
+  ) -> None:
+    """Saves the state after `step` steps, with its evaluation if it had one."""
+    items = {
+      "params": ocp.args.StandardSave(state.params),
+      "opt_state": ocp.args.StandardSave(state.opt_state),
+      "description": ocp.args.JsonSave(description),
+    }
+    if state.averaged_params is not None:
+      items["averaged_params"] = ocp.args.StandardSave(state.averaged_params)
+    args = ocp.args.Composite(**items)
+    self._manager.save(step, args=args, metrics=metrics)
+
+  def restore(self, step: int, shapes: TrainState) -> TrainState:
+    """The state at `step`, its arrays laid out as those of `shapes`."""
+    items = {
+      "params": ocp.args.StandardRestore(shapes.params),
+      "opt_state": ocp.args.StandardRestore(shapes.opt_state),
+    }
+    if shapes.averaged_params is not None:
+      restore_average = ocp.args.StandardRestore(shapes.averaged_params)
+      items["averaged_params"] = restore_average
+    found = self._manager.restore(step, args=ocp.args.Composite(**items))
+    count = jax.device_put(jnp.int32(step), shapes.step.sharding)
+    return TrainState(
+      count, found["params"], found["opt_state"], found.get("averaged_params")
+    )
+
+  def restore_params(self, step: int, shapes: Any, *, averaged: bool) -> Any:
+    """Only the parameters at `step`, or their Polyak average."""
+    item = "averaged_params" if averaged else "params"
+    args = ocp.args.Composite(**{item: ocp.args.StandardRestore(shapes)})
+    return self._manager.restore(step, args=args)[item]
+
+  def describe(self, step: int) -> dict[str, Any]:
+    """The description that was saved at `step`."""
+    args = ocp.args.Composite(description=ocp.args.JsonRestore())
+    return self._manager.restore(step, args=args)["description"]
+
+  def close(self) -> None:
+    """Waits until all that was saved is on disk."""
+    self._manager.close()
+
+
+def check_same_config(
+  saved: dict[str, Any], config: ml_collections.ConfigDict, workdir: str
+) -> None:
+  """Raises ValueError if a run cannot go on with this configuration.
+
+  Args:
+    saved: Configuration of the checkpoint, as `ConfigDict.to_dict` gives it.
+    config: Of the run that wants to continue.
+    workdir: For the message.
+  """
+  saved = ml_collections.ConfigDict(saved)
+  there = {key: _plain(saved, key) for key in leaf_keys(saved)}
+  here = {key: _plain(config, key) for key in leaf_keys(config)}
+  changed = [
+    f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
+    for key in sorted(there.keys() | here.keys())
+    if there.get(key) != here.get(key) and not key.startswith(_FREE_KEYS)
+  ]
+  if changed:
+    raise ValueError(
+      f"{workdir} holds a run with another configuration: {'; '.join(changed)}. "
+      "Go on with the old one, or choose another --workdir."
+    )
+
+
+def _plain(config: ml_collections.ConfigDict, key: str) -> Any:
+  """The value at a dotted key as JSON would give it back."""
+  value: Any = config
+  for part in key.split("."):
+    value = value[part]
+  return list(value) if isinstance(value, tuple) else value

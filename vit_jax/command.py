@@ -1,0 +1,59 @@
+"""How every command starts, and how it says that its input is bad."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import app, flags, logging
+
+from vit_jax.config import base_config, leaf_keys, nearest_key
+
+USAGE_EXIT = 2
+
+
+def run(main: Callable[[list[str]], None]) -> None:
+  """Runs `main` under absl's flags; bad input is one line and exit code 2.
+
+  A ValueError or OSError is what our checks raise. VIT_JAX_TRACEBACK=1 shows
+  where it came from.
+  """
+
+  def guarded(argv: list[str]) -> None:
+    logging.set_verbosity(logging.ERROR)  # Libraries report every file.
+    if argv[1:]:
+      _fail(f"unexpected argument {argv[1]!r}; flags start with --.")
+    if os.environ.get("VIT_JAX_TRACEBACK"):
+      main(argv)
+      return
+    try:
+      main(argv)
+    except (ValueError, OSError) as error:
+      _fail(str(error))
+    except KeyboardInterrupt:
+      _fail("stopped by Ctrl-C.", code=130)
+
+  app.run(guarded, flags_parser=_parse)
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+  """absl's own parser, with a better word for a key that does not exist."""
+  known = set(leaf_keys(base_config()))
+  for argument in argv[1:]:
+    name = argument.lstrip("-").split("=", 1)[0]
+    if argument.startswith("-") and name.startswith("config."):
+      key = name.removeprefix("config.")
+      if key.split("[")[0] not in known:
+        _fail(
+          f"--{name} names no key of the configuration; "
+          f"did you mean --config.{nearest_key(key)}?"
+        )
+  try:
+    return flags.FLAGS(list(argv))
+  except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
+    text = str(error).strip("\"'").splitlines()
+    _fail(text[0] if text else type(error).__name__)
+
+
+def _fail(message: str, code: int = USAGE_EXIT):
+  print(f"error: {message}", file=sys.stderr)
+  raise SystemExit(code)

@@ -1,0 +1,21 @@
+"""From files to batches: `open_source`, a transform, then `*_batches`.
+
+Nothing here imports JAX, so the worker processes leave the accelerators alone.
+"""
+
+from vit_jax.data.decode import UnreadableImageError, decode_rgb
+from vit_jax.data.pipeline import eval_batches, train_batches
+from vit_jax.data.sources import Example, Source, open_source
+from vit_jax.data.transforms import make_eval_transform, make_train_transform
+
+__all__ = [
+  "Example",
+  "Source",
+  "UnreadableImageError",
+  "decode_rgb",
+  "eval_batches",
+  "make_eval_transform",
+  "make_train_transform",
+  "open_source",
+  "train_batches",
+]

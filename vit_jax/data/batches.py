@@ -1,0 +1,235 @@
+"""The content of batch k, as a pure function of k.
+
+Each class is a sequence of whole batches (of one host's rows of them), so that
+any process can compute any batch, in any order, from nothing but its number.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import sys
+
+from grain.experimental import index_shuffle
+import numpy as np
+
+from vit_jax.data.decode import UnreadableImageError
+from vit_jax.data.sources import Example, Source
+from vit_jax.data.transforms import EvalTransform, TrainTransform
+
+Batch = dict[str, np.ndarray]
+
+MAX_REPLACEMENTS = 16
+"""With "skip", how many unreadable examples in a row end a run after all."""
+
+_MOST_LISTED = 1 << 21  # examples; the list of their order then takes 8 MB
+_CHUNK = 256  # examples held in encoded form at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainBatches:
+  """Endless shuffled batches; every example once an epoch.
+
+  The global position p = k * batch_size + row of an image decides everything:
+  its epoch p // n, its example (the epoch's permutation at p % n), and the key
+  (seed, p) of the random numbers that augment it.
+  """
+
+  source: Source
+  transform: TrainTransform
+  batch_size: int
+  rows: range
+  seed: int
+  skip: bool
+
+  def __len__(self) -> int:
+    return sys.maxsize // self.batch_size
+
+  def __getitem__(self, k: int) -> Batch:
+    first = k * self.batch_size
+    positions = range(first + self.rows.start, first + self.rows.stop)
+    indices = [self.example_index(p) for p in positions]
+    images, labels = None, np.empty(len(self.rows), np.int32)
+    skipped = np.zeros(len(self.rows), bool)
+    random = _KeyedRandom(self.seed)
+    for row, example in enumerate(_read(self.source, indices)):
+      image, label, misses = self._augment(
+        example, indices[row], random, positions[row]
+      )
+      if images is None:
+        images = np.empty((len(self.rows), *image.shape), np.uint8)
+      images[row], labels[row], skipped[row] = image, label, misses > 0
+    return {"image": images, "label": labels, "skipped": skipped}
+
+  @property
+  def image_shape(self) -> tuple[int, ...]:
+    """(H, W, 3) of the transform's results, found by trying."""
+    return _image_shape(self.source, self.transform, np.random.default_rng(0))
+
+  def example_index(self, position: int) -> int:
+    """The index into the source of the image at a global position."""
+    epoch, place = divmod(position, len(self.source))
+    return _shuffled(place, len(self.source), self.seed, epoch)
+
+  def _augment(
+    self,
+    example: Example | UnreadableImageError,
+    index: int,
+    random: "_KeyedRandom",
+    position: int,
+  ) -> tuple[np.ndarray, int, int]:
+    """(image, label, examples passed over to find a readable one)."""
+    for misses in range(MAX_REPLACEMENTS + 1):
+      if misses:
+        index = (index + 1) % len(self.source)
+        example = _read_one(self.source, index)
+      try:
+        if isinstance(example, UnreadableImageError):
+          raise example
+        image = _apply(self.transform, example, random.at(position))
+        return image, example["label"], misses
+      except UnreadableImageError as error:
+        if not self.skip:
+          raise
+        last = error
+    raise UnreadableImageError(
+      f"{MAX_REPLACEMENTS + 1} unreadable images in a row, the last: {last}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalBatches:
+  """The batches of one pass in the source's order, repeated without end."""
+
+  source: Source
+  transform: EvalTransform
+  batch_size: int
+  rows: range
+  skip: bool
+
+  def __len__(self) -> int:
+    return sys.maxsize // self.batch_size
+
+  @property
+  def num_batches(self) -> int:
+    """Batches a pass: the same on every host."""
+    return -(-len(self.source) // self.batch_size)
+
+  def __getitem__(self, k: int) -> Batch:
+    first = k % self.num_batches * self.batch_size
+    stop = min(first + self.rows.stop, len(self.source))
+    indices = range(first + self.rows.start, stop)
+    batch = {
+      "image": None,
+      "label": np.zeros(len(self.rows), np.int32),
+      "mask": np.zeros(len(self.rows), np.float32),
+      "skipped": np.zeros(len(self.rows), bool),
+    }
+    for row, example in enumerate(_read(self.source, indices)):
+      image = self._readable(example)
+      if image is None:
+        batch["skipped"][row] = True
+        continue
+      if batch["image"] is None:
+        batch["image"] = np.zeros((len(self.rows), *image.shape), np.uint8)
+      batch["image"][row] = image
+      batch["label"][row], batch["mask"][row] = example["label"], 1
+    if batch["image"] is None:  # all padding or unreadable: any image's shape
+      batch["image"] = np.zeros((len(self.rows), *self.image_shape), np.uint8)
+    return batch
+
+  def _readable(
+    self, example: Example | UnreadableImageError
+  ) -> np.ndarray | None:
+    try:
+      if isinstance(example, UnreadableImageError):
+        raise example
+      return _apply(self.transform, example)
+    except UnreadableImageError:
+      if not self.skip:
+        raise
+      return None
+
+  @property
+  def image_shape(self) -> tuple[int, ...]:
+    """(H, W, 3) of the transform's results, found by trying."""
+    return _image_shape(self.source, self.transform)
+
+
+class _KeyedRandom:
+  """The random numbers of key (seed, position), from their beginning.
+
+  The same as `Generator(Philox(key=[seed, position]))`, which would cost 15 us
+  an image, as much as decoding a small one.
+  """
+
+  def __init__(self, seed: int):
+    self._philox = np.random.Philox(key=np.array([seed, 0], np.uint64))
+    self._generator = np.random.Generator(self._philox)
+    self._start = self._philox.state
+
+  def at(self, position: int) -> np.random.Generator:
+    """The one generator, set to the beginning of its stream."""
+    self._start["state"]["key"][1] = position
+    self._philox.state = self._start
+    return self._generator
+
+
+def _shuffled(place: int, num_examples: int, seed: int, epoch: int) -> int:
+  """What stands at `place` in an epoch's random order of the examples."""
+  if num_examples <= _MOST_LISTED:
+    return int(_permutation(num_examples, seed, epoch)[place])
+  # Computes one place of an order alone, but slowly where there are few.
+  return index_shuffle(
+    place,
+    max_index=num_examples - 1,
+    seed=_epoch_seed(seed, epoch),
+    rounds=4,
+  )
+
+
+@functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin another
+def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+  order = np.arange(num_examples, dtype=np.int32)
+  np.random.default_rng((seed, epoch)).shuffle(order)
+  return order
+
+
+@functools.lru_cache(maxsize=2)
+def _epoch_seed(seed: int, epoch: int) -> int:
+  """Mixed, so that seed 0's second epoch is not seed 1's first."""
+  return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
+
+
+def _read(source: Source, indices: Sequence[int]):
+  """Yields the examples at `indices`; an unreadable one as its error."""
+  for start in range(0, len(indices), _CHUNK):
+    chunk = indices[start : start + _CHUNK]
+    try:
+      yield from source.read(chunk)
+    except UnreadableImageError:
+      yield from (_read_one(source, index) for index in chunk)
+
+
+def _read_one(source: Source, index: int) -> Example | UnreadableImageError:
+  try:
+    return source[index]
+  except UnreadableImageError as error:
+    return error
+
+
+def _apply(transform, example: Example, *rng) -> np.ndarray:
+  try:
+    return transform(example["image"], *rng)
+  except UnreadableImageError as error:
+    raise UnreadableImageError(f"{example['id']}: {error}") from error
+
+
+def _image_shape(source: Source, transform, *rng) -> tuple[int, ...]:
+  for index in range(len(source)):
+    try:
+      return transform(source[index]["image"], *rng).shape
+    except UnreadableImageError:
+      continue
+  raise UnreadableImageError(
+    f"none of the {len(source)} images of {source.name} is readable."
+  )

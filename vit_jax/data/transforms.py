@@ -1,0 +1,195 @@
+"""From an encoded image to the pixels a model sees, in training and after.
+
+Shrinking averages areas (`cv2.INTER_AREA`), enlarging is bilinear
+(`cv2.INTER_LINEAR`); an axis that shrinks and one that grows are each treated
+as their own.
+"""
+
+from collections.abc import Callable
+import functools
+import math
+
+import cv2
+import numpy as np
+
+from vit_jax.data.decode import decode_rgb
+from vit_jax.data.randaugment import MAX_MAGNITUDE, rand_augment
+
+TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
+EvalTransform = Callable[[bytes], np.ndarray]
+
+TRAIN_CROPS = ("inception", "pad", "resize")
+EVAL_CROPS = ("resize", "center")
+
+_ATTEMPTS = 10
+_LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
+
+
+def make_train_transform(
+  image_size: int | tuple[int, int],
+  crop: str = "inception",
+  min_area: float = 0.05,
+  flip: bool = True,
+  pad: int = 4,
+  randaugment_layers: int = 0,
+  randaugment_magnitude: float = 10,
+) -> TrainTransform:
+  """Builds the training transform: decode, crop, resize, flip, RandAugment.
+
+  Args:
+    image_size: height and width of the result, or one number for both.
+    crop: "inception", a random box of `min_area` to all of the area; "pad",
+      resize, reflect `pad` pixels at each edge, and crop at random (small
+      images); "resize", the whole image.
+    min_area: for "inception", the least fraction of the image's area.
+    flip: whether to mirror half of the images left to right.
+    pad: for "pad", pixels added at each edge.
+    randaugment_layers: operations of RandAugment; 0 is none.
+    randaugment_magnitude: their strength, 0 to 30 (10 ends the paper's scale).
+
+  Returns:
+    A picklable function (encoded, rng) -> uint8 (H, W, 3).
+
+  Raises:
+    ValueError: an argument out of its range.
+  """
+  _check_crop(crop, TRAIN_CROPS)
+  if not 0 < min_area <= 1:
+    raise ValueError(f"min_area={min_area}; it has to lie in (0, 1].")
+  if pad < 0:
+    raise ValueError(f"pad={pad}; it has to be 0 or more pixels.")
+  if randaugment_layers < 0:
+    raise ValueError(
+      f"randaugment_layers={randaugment_layers}; it has to be 0 or more."
+    )
+  if not 0 <= randaugment_magnitude <= MAX_MAGNITUDE:
+    raise ValueError(
+      f"randaugment_magnitude={randaugment_magnitude}; it has to lie between "
+      f"0 and {MAX_MAGNITUDE}."
+    )
+  return functools.partial(
+    _train_image,
+    size=_height_width(image_size),
+    crop=crop,
+    min_area=min_area,
+    flip=flip,
+    pad=pad,
+    layers=randaugment_layers,
+    magnitude=randaugment_magnitude,
+  )
+
+
+def make_eval_transform(
+  image_size: int | tuple[int, int],
+  crop: str = "resize",
+  resize_ratio: float = 256 / 224,
+) -> EvalTransform:
+  """Builds the evaluation transform, which draws nothing at random.
+
+  Args:
+    image_size: height and width of the result, or one number for both.
+    crop: "resize", the whole image whatever its shape; "center", resize so
+      that the image covers `resize_ratio` times the size, and cut the centre.
+    resize_ratio: for "center"; 256 / 224 keeps 7/8 of the short side.
+
+  Returns:
+    A picklable function encoded -> uint8 (H, W, 3).
+
+  Raises:
+    ValueError: an argument out of its range.
+  """
+  _check_crop(crop, EVAL_CROPS)
+  if resize_ratio < 1:
+    raise ValueError(f"resize_ratio={resize_ratio}; it has to be 1 or more.")
+  size = _height_width(image_size)
+  return functools.partial(
+    _eval_image, size=size, crop=crop, resize_ratio=resize_ratio
+  )
+
+
+def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+  """(h, w, 3) -> (H, W, 3): areas where it shrinks, bilinear where it grows."""
+  least = min(image.shape[0], size[0]), min(image.shape[1], size[1])
+  if least != image.shape[:2]:
+    image = cv2.resize(image, least[::-1], interpolation=cv2.INTER_AREA)
+  if least != size:
+    image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
+  return image
+
+
+def inception_box(
+  height: int, width: int, min_area: float, rng: np.random.Generator
+) -> tuple[int, int, int, int]:
+  """Draws a box (top, left, h, w) inside an image.
+
+  Its area is uniform between `min_area` and 1 of the image's, its w / h is
+  log-uniform between 3/4 and 4/3; boxes that do not fit are drawn again. After
+  ten misses (long, thin images) it is the largest central box of an allowed
+  ratio.
+  """
+  for _ in range(_ATTEMPTS):
+    area = rng.uniform(min_area, 1.0) * height * width
+    ratio = math.exp(rng.uniform(*_LOG_RATIOS))
+    h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+    if 0 < h <= height and 0 < w <= width:
+      top = rng.integers(height - h, endpoint=True)
+      return int(top), int(rng.integers(width - w, endpoint=True)), h, w
+  h = min(height, max(1, round(width * 4 / 3)))
+  w = min(width, max(1, round(height * 4 / 3)))
+  return (height - h) // 2, (width - w) // 2, h, w
+
+
+def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
+  size = image_size
+  if isinstance(size, int):
+    size = (size, size)
+  if len(size) != 2 or min(size) < 1:
+    raise ValueError(
+      f"image_size={image_size!r}; it has to be one positive number of pixels "
+      "or (height, width)."
+    )
+  return int(size[0]), int(size[1])
+
+
+def _check_crop(crop: str, known: tuple[str, ...]) -> None:
+  if crop not in known:
+    raise ValueError(f"crop={crop!r} is unknown; use one of {', '.join(known)}.")
+
+
+def _pad_crop(
+  image: np.ndarray, pad: int, rng: np.random.Generator
+) -> np.ndarray:
+  """Shifts by up to `pad` pixels each way, mirroring at the edges."""
+  H, W, _ = image.shape
+  top, left = rng.integers(2 * pad, endpoint=True, size=2)
+  mirrored = cv2.copyMakeBorder(
+    image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101
+  )
+  return mirrored[top : top + H, left : left + W]
+
+
+def _train_image(
+  encoded, rng, *, size, crop, min_area, flip, pad, layers, magnitude
+):
+  image = decode_rgb(encoded)
+  if crop == "inception":
+    top, left, h, w = inception_box(*image.shape[:2], min_area, rng)
+    image = image[top : top + h, left : left + w]
+  image = resize(image, size)
+  if crop == "pad" and pad:
+    image = _pad_crop(image, pad, rng)
+  if flip and rng.random() < 0.5:
+    image = cv2.flip(image, 1)
+  return rand_augment(image, rng, layers, magnitude)
+
+
+def _eval_image(encoded, *, size, crop, resize_ratio):
+  image = decode_rgb(encoded)
+  if crop == "resize":
+    return resize(image, size)
+  h, w, _ = image.shape
+  scale = resize_ratio * max(size[0] / h, size[1] / w)
+  h, w = max(round(h * scale), size[0]), max(round(w * scale), size[1])
+  top, left = (h - size[0]) // 2, (w - size[1]) // 2
+  image = resize(image, (h, w))
+  return image[top : top + size[0], left : left + size[1]]

@@ -1,0 +1,124 @@
+"""What a person watching the run sees."""
+
+import sys
+import time
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.progress import (
+  BarColumn,
+  MofNCompleteColumn,
+  Progress,
+  TextColumn,
+  TimeRemainingColumn,
+)
+from rich.table import Table
+
+
+class Display:
+  """A header, live progress, evaluation rows and a closing summary.
+
+  On a terminal progress is one line that moves; elsewhere it is a plain line
+  for each report. Silent unless `active`, as on all hosts but the first.
+  """
+
+  def __init__(self, active: bool = True):
+    terminal = sys.stdout.isatty()
+    self._console = Console(
+      quiet=not active, highlight=False, width=None if terminal else 120
+    )
+    self._live = active and self._console.is_terminal
+    self._progress: Progress | None = None
+    self._start = time.perf_counter()
+    self._first_step = self._last_step = 0
+
+  def header(self, rows: Iterable[tuple[str, str]]) -> None:
+    """What is about to run, a name and a value a line."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+      table.add_row(name, value)
+    self._console.print(table)
+
+  def start(self, first_step: int, last_step: int) -> None:
+    """Begins the progress from one step to another."""
+    self._start = time.perf_counter()
+    self._first_step, self._last_step = first_step, last_step
+    if not self._live:
+      return
+    self._progress = Progress(
+      TextColumn("step"),
+      MofNCompleteColumn(),
+      BarColumn(),
+      TextColumn("{task.fields[report]}"),
+      TimeRemainingColumn(),
+      console=self._console,
+    )
+    self._progress.add_task(
+      "train", total=last_step, completed=first_step, report=""
+    )
+    self._progress.start()
+
+  def step(self, step: int) -> None:
+    """Moves the bar, without a report."""
+    if self._progress is not None:
+      self._progress.update(self._progress.task_ids[0], completed=step)
+
+  def report(self, step: int, metrics: dict[str, float]) -> None:
+    """Shows the latest training metrics."""
+    text = (
+      f"loss {metrics['train/loss']:.4f}  "
+      f"lr {metrics['train/learning_rate']:.2e}"
+    )
+    if "train/images_per_second" in metrics:
+      text += f"  {metrics['train/images_per_second']:,.0f} images/s"
+    if metrics["train/skipped_images"]:
+      text += f"  {metrics['train/skipped_images']} unreadable images replaced"
+    if self._progress is not None:
+      self._progress.update(
+        self._progress.task_ids[0], completed=step, report=text
+      )
+      return
+    left = self._seconds_left(step)
+    self._console.print(
+      f"step {step:>7,}/{self._last_step:,}  {text}  {left} left", soft_wrap=True
+    )
+
+  def evaluation(self, step: int, metrics: dict[str, float]) -> None:
+    """Shows an evaluation as a row of its own."""
+    self._console.print(
+      f"eval {step:>7,}/{self._last_step:,}  {evaluation_text(metrics)}",
+      soft_wrap=True,
+    )
+
+  def note(self, text: str) -> None:
+    """A plain line."""
+    self._console.print(text, soft_wrap=True, markup=False)
+
+  def stop(self) -> None:
+    """Ends the progress; the terminal is as it was."""
+    if self._progress is not None:
+      self._progress.stop()
+      self._progress = None
+
+  def _seconds_left(self, step: int) -> str:
+    done = step - self._first_step
+    elapsed = time.perf_counter() - self._start
+    return clock(elapsed / max(1, done) * (self._last_step - step))
+
+
+def evaluation_text(metrics: dict[str, float]) -> str:
+  """One line for the metrics of an evaluation, keys `eval/...`."""
+  return (
+    f"loss {metrics['eval/loss']:.4f}  "
+    f"top-1 {metrics['eval/top1']:.2%}  top-5 {metrics['eval/top5']:.2%}  "
+    f"({metrics['eval/examples']:,.0f} examples)"
+  )
+
+
+def clock(seconds: float) -> str:
+  """Hours, minutes and seconds, such as 1:02:03 or 2:03."""
+  minutes, seconds = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours}:{minutes:02}:{seconds:02}"
+  return f"{minutes}:{seconds:02}"

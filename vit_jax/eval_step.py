@@ -1,0 +1,116 @@
+"""The eval step, and the evaluation that counts every example once."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from vit_jax import losses
+from vit_jax.train_step import normalize
+
+
+@flax.struct.dataclass
+class Totals:
+  """Sums over the examples seen so far; arrays of (K,) are by class."""
+
+  loss: Float[Array, ""]
+  top5: Float[Array, ""]
+  count: Float[Array, " K"]
+  correct: Float[Array, " K"]
+
+  @classmethod
+  def zeros(cls, num_classes: int) -> "Totals":
+    """No examples yet, in NumPy: every host has the same."""
+    by_class = np.zeros(num_classes, np.float32)
+    return cls(np.float32(0), np.float32(0), by_class, by_class)
+
+
+EvalStep = Callable[[Totals, Any, dict[str, Array]], Totals]
+
+
+def make_eval_step(
+  model: nn.Module,
+  *,
+  mean: tuple = (0.5, 0.5, 0.5),
+  std: tuple = (0.5, 0.5, 0.5),
+  loss: str = "softmax",
+) -> EvalStep:
+  """A function from (totals, params, batch) to the totals with the batch in.
+
+  A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), and `mask`,
+  which is false for padding.
+  """
+
+  def eval_step(totals: Totals, params: Any, batch: dict[str, Array]) -> Totals:
+    images = normalize(batch["image"], mean, std)
+    logits = model.apply({"params": params}, images)
+    label, mask = batch["label"], batch["mask"].astype(jnp.float32)
+    targets = losses.make_targets(label, model.num_classes)
+    loss_of = losses.cross_entropy(loss, logits, targets)
+    rank = label_rank(logits, label)
+    by_class = targets * mask[:, None]  # (B, K)
+    return Totals(
+      loss=totals.loss + jnp.where(mask > 0, loss_of, 0).sum(),
+      top5=totals.top5 + (mask * (rank < 5)).sum(),
+      count=totals.count + by_class.sum(0),
+      correct=totals.correct + (by_class * (rank < 1)[:, None]).sum(0),
+    )
+
+  return eval_step
+
+
+def label_rank(
+  logits: Float[Array, "B K"], label: Int[Array, " B"]
+) -> Int[Array, " B"]:
+  """How many classes come before the true one; 0 is a right answer.
+
+  Among equal logits the lower class comes first, as in argmax, so a head of
+  zeros does not answer everything rightly. A row with a NaN ranks last.
+  """
+  own = jnp.take_along_axis(logits, label[:, None], axis=1)  # (B, 1)
+  lower = jnp.arange(logits.shape[1])[None, :] < label[:, None]
+  before: Bool[Array, "B K"] = (logits > own) | ((logits == own) & lower)
+  broken = jnp.isnan(logits).any(axis=1)
+  return jnp.where(broken, logits.shape[1], before.sum(axis=1))
+
+
+def evaluate(
+  eval_step: EvalStep,
+  params: Any,
+  batches: Iterable[dict[str, Array]],
+  num_classes: int,
+) -> Totals:
+  """Totals over all batches, fetched from the device once at the end."""
+  totals = Totals.zeros(num_classes)
+  for batch in batches:
+    totals = eval_step(totals, params, batch)
+  return jax.device_get(totals)
+
+
+def summary(totals: Totals) -> dict[str, float]:
+  """Mean loss, top-1 and top-5 accuracy in [0, 1], and the example count."""
+  count = float(totals.count.sum())
+  return {
+    "loss": float(totals.loss) / count,
+    "top1": float(totals.correct.sum()) / count,
+    "top5": float(totals.top5) / count,
+    "examples": int(count),
+  }
+
+
+def class_accuracy(
+  totals: Totals, class_names: tuple[str, ...]
+) -> dict[str, float]:
+  """Top-1 accuracy of each class that has examples."""
+  return {
+    name: float(right) / float(seen)
+    for name, right, seen in zip(
+      class_names, totals.correct, totals.count, strict=False
+    )
+    if seen
+  }

@@ -1,0 +1,89 @@
+"""The evaluation of a checkpoint from nothing but its folder."""
+
+import contextlib
+from typing import Any
+
+import jax
+import ml_collections
+from etils import epath
+
+from vit_jax import experiment, sharding
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.display import Display, evaluation_text
+from vit_jax.train_step import make_params_init
+
+
+def evaluate_checkpoint(
+  workdir: str,
+  *,
+  step: int | None = None,
+  best: bool = False,
+  per_class: bool = False,
+  data_dir: str | None = None,
+  root: str | None = None,
+) -> dict[str, Any]:
+  """Evaluates a checkpoint on its run's eval split and shows the result.
+
+  Args:
+    workdir: Folder of the run.
+    step: Of the checkpoint; by default the newest.
+    best: Take the one that was best in top-1 instead.
+    per_class: Also each class's accuracy.
+    data_dir: Where the TFDS data set is now, if not where it was.
+    root: Where the folder of images is now, if not where it was.
+
+  Raises:
+    ValueError: if the folder holds no checkpoint, or not that one.
+  """
+  if not (epath.Path(workdir) / "checkpoints").exists():
+    raise ValueError(
+      f"{workdir} holds no checkpoints: give the --workdir of a training run."
+    )
+  with contextlib.ExitStack() as stack:
+    checkpoints = Checkpoints(workdir, read_only=True)
+    stack.callback(checkpoints.close)
+    step = _choose(checkpoints, step, best)
+    description = checkpoints.describe(step)
+    config = ml_collections.ConfigDict(description["config"])
+    for key, value in (("data_dir", data_dir), ("root", root)):
+      if value is not None:
+        config.data[key] = value
+    class_names = tuple(description["class_names"])
+    source = experiment.open_source(config, "eval")
+    if source.class_names != class_names:
+      raise ValueError(
+        f"the checkpoint knows the classes {list(class_names)} and the data "
+        f"has {list(source.class_names)}: evaluate on the data of the run."
+      )
+    model = experiment.build_model(config, len(class_names))
+    mesh = sharding.make_mesh(**config.mesh)
+    init = make_params_init(model, (*experiment.image_size(config), 3))
+    shapes = experiment.array_shapes(init, mesh)
+    averaged = bool(config.ema_decay)
+    params = checkpoints.restore_params(step, shapes, averaged=averaged)
+    evaluation = experiment.Evaluation(config, model, mesh, source)
+    stack.callback(evaluation.close)
+    metrics = evaluation(params, class_names if per_class else ())
+  _show(metrics, step, source.name)
+  return metrics
+
+
+def _choose(checkpoints: Checkpoints, step: int | None, best: bool) -> int:
+  known = checkpoints.all_steps
+  if not known:
+    raise ValueError(f"{checkpoints.folder} holds no finished checkpoint.")
+  if step is None:
+    step = checkpoints.best_step if best else checkpoints.latest_step
+  if step not in known:
+    raise ValueError(
+      f"there is no checkpoint of step {step}; there is one of step "
+      f"{', '.join(map(str, known))}."
+    )
+  return step
+
+
+def _show(metrics: dict[str, Any], step: int, name: str) -> None:
+  display = Display(active=jax.process_index() == 0)
+  display.note(f"step {step:,} on {name}: {evaluation_text(metrics)}")
+  for class_name, top1 in metrics.get("eval/top1_by_class", {}).items():
+    display.note(f"{class_name:>20}  {top1:.2%}")

@@ -1,0 +1,214 @@
+"""What a configuration stands for: its data, its model, its steps.
+
+The commands read a configuration only through these functions, which check it
+before anything is compiled.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+from jax.sharding import Mesh
+
+from vit_jax import data, losses, sharding
+from vit_jax.config import resolve_steps, set_fields
+from vit_jax.eval_step import (
+  class_accuracy,
+  evaluate,
+  make_eval_step,
+  summary,
+)
+from vit_jax.models import make_model
+from vit_jax.optimizer import make_optimizer, make_schedule
+from vit_jax.train_step import TrainState, make_init, make_train_step
+
+_SMALL_IMAGE = 64 * 64  # Pixels; below, starting processes costs more.
+_MOST_WORKERS = 16
+
+
+def image_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
+  """Height and width of the model's images."""
+  size = tuple(config.image_size)
+  if len(size) != 2 or min(size) < 1:
+    raise ValueError(
+      f"image_size={size} must be a height and a width, as in (224, 224)."
+    )
+  return size
+
+
+def open_source(config: ml_collections.ConfigDict, split: str) -> data.Source:
+  """The data set's "train" or "eval" split."""
+  return data.open_source(split, **config.data)
+
+
+def build_model(config: ml_collections.ConfigDict, num_labels: int) -> nn.Module:
+  """The model, with a head for the data set's classes unless set otherwise."""
+  fields = set_fields(config.model)
+  for name in ("dtype", "param_dtype"):
+    if name in fields:
+      fields[name] = _dtype(name, fields[name])
+  num_classes = fields.setdefault("num_classes", num_labels)
+  if num_classes < num_labels:
+    raise ValueError(
+      f"the data set has {num_labels} classes and model.num_classes is "
+      f"{num_classes}: set it to {num_labels} or more."
+    )
+  return make_model(**fields)
+
+
+def _dtype(name: str, value: str) -> Any:
+  known = ("float32", "bfloat16", "float16")
+  if value not in known:
+    raise ValueError(
+      f"model.{name}={value!r} is unknown; choose one of {', '.join(known)}."
+    )
+  return jnp.dtype(value)
+
+
+def num_workers(config: ml_collections.ConfigDict) -> int:
+  """Decoding processes: as configured, or one a core for larger images."""
+  if config.loader.num_workers != -1:
+    return config.loader.num_workers
+  height, width = image_size(config)
+  if height * width <= _SMALL_IMAGE:
+    return 0
+  return min(_MOST_WORKERS, os.cpu_count() or 1)
+
+
+def open_train_batches(
+  config: ml_collections.ConfigDict, source: data.Source, first_batch: int
+):
+  """This host's part of every training batch, from `first_batch` on."""
+  transform = data.make_train_transform(
+    image_size(config), **config.train_transform
+  )
+  return data.train_batches(
+    source,
+    transform,
+    batch_size=config.batch_size,
+    seed=config.seed,
+    first_batch=first_batch,
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
+    num_workers=num_workers(config),
+    on_unreadable=config.loader.on_unreadable,
+  )
+
+
+class Evaluation:
+  """Evaluates parameters on the eval split, as often as asked.
+
+  `close` ends its worker processes.
+  """
+
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    model: nn.Module,
+    mesh: Mesh,
+    source: data.Source,
+  ):
+    batch_size = config.eval_batch_size or config.batch_size
+    name = "eval_batch_size" if config.eval_batch_size else "batch_size"
+    sharding.check_batch(name, batch_size, mesh)
+    transform = data.make_eval_transform(
+      image_size(config), **config.eval_transform
+    )
+    self._batches = data.eval_batches(
+      source,
+      transform,
+      batch_size=batch_size,
+      process_index=jax.process_index(),
+      process_count=jax.process_count(),
+      num_workers=num_workers(config),
+      on_unreadable=config.loader.on_unreadable,
+    )
+    eval_step = make_eval_step(
+      model, **config.normalization, loss=config.loss.kind
+    )
+    self._batch_sharding = sharding.batch_sharding(mesh)
+    self._step = jax.jit(eval_step, out_shardings=sharding.replicated(mesh))
+    self._num_classes = model.num_classes
+
+  def __call__(
+    self, params: Any, class_names: tuple[str, ...] = ()
+  ) -> dict[str, Any]:
+    """Metrics `eval/...` over every example of the split, each counted once.
+
+    With class names also the accuracy of each, as `eval/top1_by_class`.
+    """
+    batches = sharding.to_device(self._batches, self._batch_sharding, ahead=2)
+    totals = evaluate(self._step, params, batches, self._num_classes)
+    metrics: dict[str, Any] = {
+      f"eval/{key}": value for key, value in summary(totals).items()
+    }
+    if class_names:
+      metrics["eval/top1_by_class"] = class_accuracy(totals, class_names)
+    return metrics
+
+  def close(self) -> None:
+    """Ends the worker processes."""
+    self._batches.close()
+
+
+def train_functions(
+  config: ml_collections.ConfigDict,
+  model: nn.Module,
+  total_steps: int,
+  num_examples: int,
+) -> tuple[Callable[[jax.Array], TrainState], Callable]:
+  """The functions `init` and `train_step` of a configuration."""
+  options = config.optimizer.to_dict()
+  warmup_steps = resolve_steps(
+    config.optimizer, "warmup", config.batch_size, num_examples
+  )
+  for unit in ("steps", "epochs", "examples"):
+    del options[f"warmup_{unit}"]
+  schedule = make_schedule(
+    peak_lr=options.pop("peak_lr"),
+    final_lr=options.pop("final_lr"),
+    decay=options.pop("decay"),
+    total_steps=total_steps,
+    warmup_steps=warmup_steps,
+  )
+  tx = make_optimizer(schedule, **options)
+  loss = config.loss
+  losses.check(loss.kind, loss.label_smoothing, loss.mixup_alpha)
+  if not 0 <= config.ema_decay < 1:
+    raise ValueError(f"ema_decay={config.ema_decay} must be in [0, 1).")
+  init = make_init(model, tx, (*image_size(config), 3), config.ema_decay)
+  train_step = make_train_step(
+    model,
+    tx,
+    schedule,
+    seed=config.seed,
+    **config.normalization,
+    loss=loss.kind,
+    label_smoothing=loss.label_smoothing,
+    mixup_alpha=loss.mixup_alpha,
+    accumulation_steps=config.accumulation_steps,
+    ema_decay=config.ema_decay,
+  )
+  return init, train_step
+
+
+def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
+  """Shape, type and sharding of every array `init` makes, none computed."""
+  boxed = jax.eval_shape(init, jax.random.key(0))
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    nn.unbox(boxed),
+    sharding.tree_shardings(boxed, mesh),
+  )
+
+
+def forward_gflops(model: nn.Module, params: Any, size: tuple[int, int]) -> float:
+  """Billions of floating-point operations to classify one image."""
+  image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
+  apply = jax.jit(lambda params, x: model.apply({"params": params}, x))
+  cost = apply.lower(params, image).cost_analysis() or {}
+  return cost.get("flops", 0.0) / 1e9

@@ -1,0 +1,61 @@
+"""Losses, their targets, and Mixup."""
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key
+
+KINDS = ("softmax", "sigmoid")
+
+
+def check(kind: str, label_smoothing: float, mixup_alpha: float) -> None:
+  """Raises ValueError unless these make a loss."""
+  if kind not in KINDS:
+    raise ValueError(
+      f"loss.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}."
+    )
+  if not 0 <= label_smoothing < 1:
+    raise ValueError(
+      f"loss.label_smoothing={label_smoothing} must be in [0, 1)."
+    )
+  if mixup_alpha < 0:
+    raise ValueError(
+      f"loss.mixup_alpha={mixup_alpha} must not be negative; 0 is off."
+    )
+
+
+def cross_entropy(
+  kind: str, logits: Float[Array, "B K"], targets: Float[Array, "B K"]
+) -> Float[Array, " B"]:
+  """Softmax cross-entropy, or the sum over classes of the sigmoid one."""
+  if kind == "softmax":
+    return optax.losses.softmax_cross_entropy(logits, targets)
+  return optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(-1)
+
+
+def make_targets(
+  label: Int[Array, " B"], num_classes: int, label_smoothing: float = 0.0
+) -> Float[Array, "B K"]:
+  """One-hot rows mixed with the uniform distribution: (1 - e) y + e / K."""
+  one_hot = jax.nn.one_hot(label, num_classes)
+  return (1 - label_smoothing) * one_hot + label_smoothing / num_classes
+
+
+def mixup(
+  key: Key[Array, ""],
+  images: Float[Array, "B H W C"],
+  targets: Float[Array, "B K"],
+  alpha: float,
+) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
+  """Mixes each example with its neighbour in the batch (arXiv:1710.09412).
+
+  One lambda of Beta(alpha, alpha) for the batch, the larger part kept, as in
+  "How to train your ViT" (arXiv:2106.10270).
+  """
+  share = jax.random.beta(key, alpha, alpha)
+  share = jnp.maximum(share, 1 - share)
+
+  def mix(values: Array) -> Array:
+    return share * values + (1 - share) * jnp.roll(values, 1, axis=0)
+
+  return mix(images), mix(targets)

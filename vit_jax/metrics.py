@@ -1,0 +1,133 @@
+"""What a run measures and writes: `metrics.jsonl` and TensorBoard scalars."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from tensorboardX import SummaryWriter
+
+
+class Meter:
+  """Means of the training metrics, and images a second, between two reads.
+
+  Metrics stay on the device until they are read. `add` waits until the step
+  before last is done: the host is then never more than two steps ahead.
+  """
+
+  def __init__(self, batch_size: int):
+    self._batch_size = batch_size
+    self._window: list[dict[str, jax.Array]] = []
+    self._timed_steps = 0
+    self._start: float | None = None  # None until the first step has compiled.
+    self._pauses = 0.0
+
+  def add(self, metrics: dict[str, jax.Array]) -> None:
+    """Takes in the metrics of one step."""
+    self._window.append(metrics)
+    if self._start is None:
+      jax.block_until_ready(metrics)
+      self._start = time.perf_counter()
+      return
+    self._timed_steps += 1
+    if len(self._window) > 2:
+      jax.block_until_ready(self._window[-3])
+
+  def read(self) -> dict[str, float]:
+    """`train/...` since the last read; the learning rate is the last one."""
+    window = jax.device_get(self._window)
+    mean = {key: np.mean([m[key] for m in window]) for key in window[0]}
+    row: dict[str, float] = {
+      "train/loss": float(mean["loss"]),
+      "train/gradient_norm": float(mean["gradient_norm"]),
+      "train/learning_rate": float(window[-1]["learning_rate"]),
+      "train/skipped_images": sum(int(m["skipped_images"]) for m in window),
+    }
+    now = time.perf_counter()
+    if self._timed_steps:
+      seconds = now - self._start - self._pauses
+      images = self._timed_steps * self._batch_size
+      row["train/images_per_second"] = images / seconds
+    self._window, self._timed_steps = [], 0
+    self._start, self._pauses = now, 0.0
+    return row
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Leaves the time spent inside out of images a second."""
+    jax.block_until_ready(self._window)
+    start = time.perf_counter()
+    yield
+    self._pauses += time.perf_counter() - start
+
+
+class MetricWriter:
+  """Appends to `workdir/metrics.jsonl` and to TensorBoard files beside it.
+
+  One JSON object a line, with `step` and keys such as `train/loss`. Only the
+  first process writes.
+
+  Args:
+    workdir: Folder of the run, local or such as gs://bucket/run.
+    first_step: Step that the run starts from. Rows beyond it, which a run that
+      was stopped wrote and this one writes again, are dropped.
+  """
+
+  def __init__(self, workdir: epath.Path, first_step: int = 0):
+    self._active = jax.process_index() == 0
+    if not self._active:
+      return
+    self._path = workdir / "metrics.jsonl"
+    workdir.mkdir(parents=True, exist_ok=True)
+    self._rows = ""
+    if self._path.exists():
+      kept = [r for r in read_rows(self._path) if r["step"] <= first_step]
+      self._rows = "".join(map(_line, kept))
+      draft = workdir / "metrics.jsonl.part"
+      draft.write_text(self._rows)
+      draft.replace(self._path)
+    self._tensorboard = SummaryWriter(
+      os.fspath(workdir / "tensorboard"), purge_step=first_step + 1
+    )
+
+  def write(self, step: int, values: dict[str, Any]) -> None:
+    """Writes a row; nested dictionaries go to the file alone."""
+    if not self._active:
+      return
+    self._append(_line({"step": step, **values}))
+    for key, value in values.items():
+      if isinstance(value, int | float):
+        self._tensorboard.add_scalar(key, value, step)
+
+  def _append(self, line: str) -> None:
+    if "://" not in str(self._path):
+      with self._path.open("a") as file:
+        file.write(line)
+      return
+    self._rows += line  # Object stores cannot append.
+    self._path.write_text(self._rows)
+
+  def close(self) -> None:
+    """Writes out what is still buffered."""
+    if self._active:
+      self._tensorboard.close()
+
+
+def read_rows(path: epath.Path) -> list[dict[str, Any]]:
+  """The rows of a `metrics.jsonl`, without a last line that was cut short."""
+  rows = []
+  for line in path.read_text().splitlines():
+    try:
+      rows.append(json.loads(line))
+    except json.JSONDecodeError:
+      break
+  return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+  return json.dumps(row) + "\n"

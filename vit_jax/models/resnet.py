@@ -1,0 +1,141 @@
+"""ResNets as the paper uses them: the stem of hybrids, and a baseline.
+
+"BiT" residual networks (arXiv:2010.11929, Section 4.1, "Model Variants"):
+ResNet v1.5 with group norm in place of batch norm and weight-standardised
+convolutions (arXiv:1903.10520).
+"""
+
+from functools import partial
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+named = nn.with_logical_partitioning
+_CONV_AXES = (None, None, "channels_in", "channels_out")
+
+
+class StdConv(nn.Conv):
+  """Convolution whose kernel has zero mean and unit variance per output."""
+
+  standardize_epsilon: float = 1e-5
+
+  def param(self, name, init_fn, *init_args, **kwargs):
+    value = super().param(name, init_fn, *init_args, **kwargs)
+    if name != "kernel":
+      return value
+    mean, std = value.mean(axis=(0, 1, 2)), value.std(axis=(0, 1, 2))
+    return (value - mean) / (std + self.standardize_epsilon)
+
+
+class ResidualUnit(nn.Module):
+  """Bottleneck: 1x1, 3x3 with the stride, 1x1 to four times the width."""
+
+  width: int
+  stride: int = 1
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w C4"]:
+    dtypes = dict(dtype=self.dtype, param_dtype=self.param_dtype)
+    conv, norm = partial(_conv, **dtypes), partial(_group_norm, **dtypes)
+    zeros = nn.initializers.zeros_init()
+
+    shortcut = x
+    if x.shape[-1] != 4 * self.width or self.stride != 1:
+      shortcut = conv(4 * self.width, 1, self.stride, name="conv_proj")(x)
+      shortcut = norm(name="norm_proj")(shortcut)
+    x = nn.relu(norm(name="norm1")(conv(self.width, 1, name="conv1")(x)))
+    x = conv(self.width, 3, self.stride, name="conv2")(x)
+    x = nn.relu(norm(name="norm2")(x))
+    x = conv(4 * self.width, 1, name="conv3")(x)
+    x = norm(scale_init=zeros, name="norm3")(x)
+    return nn.relu(x + shortcut)
+
+
+class ResNet(nn.Module):
+  """BiT ResNet: images (B, H, W, C) -> logits (B, num_classes).
+
+  Attributes:
+    num_classes: Classes of the head; 0 returns the pooled features.
+    layers: Residual units in each stage; stage i runs at stride 4 * 2^i.
+    width: Channels of the root; x1 models have 64.
+    head_bias: Initial value of the head's bias.
+    dtype: Type of the computation.
+    param_dtype: Type of the parameters.
+  """
+
+  num_classes: int
+  layers: tuple[int, ...]
+  width: int = 64
+  head_bias: float = 0.0
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, "B H W C"],
+    *,
+    train: bool = False,
+    features: bool = False,
+  ) -> Float[Array, "..."]:
+    """`features=True` returns the last feature map, (B, h, w, C)."""
+    del train  # There is nothing random in it.
+    dtypes = dict(dtype=self.dtype, param_dtype=self.param_dtype)
+    width = self.width
+    x = _conv(width, 7, 2, **dtypes, name="conv_root")(x)
+    x = nn.relu(_group_norm(**dtypes, name="norm_root")(x))
+    x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+    for stage, units in enumerate(self.layers):
+      for unit in range(units):
+        stride = 2 if stage and not unit else 1
+        x = ResidualUnit(
+          width * 2**stage, stride, **dtypes, name=f"stage{stage}_unit{unit}"
+        )(x)
+    if features:
+      return x
+    y = x.mean(axis=(1, 2))  # (B, C)
+    if not self.num_classes:
+      return y
+    return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
+
+
+def _conv(width: int, size: int, stride: int = 1, **fields) -> StdConv:
+  return StdConv(
+    width,
+    (size, size),
+    (stride, stride),
+    use_bias=False,
+    kernel_init=named(nn.initializers.lecun_normal(), _CONV_AXES),
+    **fields,
+  )
+
+
+def _group_norm(
+  scale_init=nn.initializers.ones_init(), **fields
+) -> nn.GroupNorm:
+  return nn.GroupNorm(
+    num_groups=32,
+    scale_init=named(scale_init, ("channels_out",)),
+    bias_init=named(nn.initializers.zeros_init(), ("channels_out",)),
+    **fields,
+  )
+
+
+def classifier(
+  num_classes: int, bias: float, param_dtype: DTypeLike
+) -> nn.Dense:
+  """The last dense layer: zero-initialised, computed in float32."""
+  return nn.Dense(
+    num_classes,
+    kernel_init=named(
+      nn.initializers.zeros_init(), ("embed", "classes")
+    ),
+    bias_init=named(nn.initializers.constant(bias), ("classes",)),
+    dtype=jnp.float32,
+    param_dtype=param_dtype,
+    name="head",
+  )

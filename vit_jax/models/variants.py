@@ -1,0 +1,89 @@
+"""Models by the names the paper gives them (arXiv:2010.11929, Table 1)."""
+
+import re
+from typing import Any
+
+import flax.linen as nn
+
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.vit import Vit
+
+# Table 1; Ti and S from DeiT (arXiv:2012.12877), g and G from "Scaling Vision
+# Transformers" (arXiv:2106.04560).
+_COLUMNS = ("num_layers", "hidden_size", "mlp_size", "num_heads")
+VITS = {
+  "Ti": (12, 192, 768, 3),
+  "S": (12, 384, 1536, 6),
+  "B": (12, 768, 3072, 12),
+  "L": (24, 1024, 4096, 16),
+  "H": (32, 1280, 5120, 16),
+  "g": (40, 1408, 6144, 16),
+  "G": (48, 1664, 8192, 16),
+}
+RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
+# Stages that bring R50's feature map to 1/16 and 1/32 of the image. The first
+# moves stage 4's blocks to stage 3 (Section 3.1, "Hybrid Architecture").
+_HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
+
+
+def make_vit(variant: str, num_classes: int, **fields) -> Vit:
+  """A Vision Transformer of Table 1, or a hybrid of R50 and one.
+
+  Args:
+    variant: Size and patch size, such as "B/16", or a hybrid, "R50+B/16",
+      where 16 (or 32) is the image size over the feature map's.
+    num_classes: Classes of the head; 0 for none.
+    **fields: Any field of `Vit`, in place of the variant's.
+
+  Raises:
+    ValueError: if the variant or a field is unknown, or they do not fit.
+  """
+  match = re.fullmatch(r"(R50\+)?(\w+)/(\d+)", variant)
+  if not match or match[2] not in VITS or int(match[3]) < 1:
+    raise ValueError(
+      f"variant={variant!r} is unknown; write one of {', '.join(VITS)} with "
+      "its patch size, as in B/16, or a hybrid, as in R50+B/16."
+    )
+  defaults = dict(zip(_COLUMNS, VITS[match[2]], strict=True))
+  defaults["patch_size"] = int(match[3])
+  if match[1]:
+    if int(match[3]) not in _HYBRID_LAYERS:
+      raise ValueError(
+        f"variant={variant!r}: R50's feature map is 1/16 or 1/32 of the image; "
+        f"choose R50+{match[2]}/16 or R50+{match[2]}/32."
+      )
+    defaults["resnet_layers"] = _HYBRID_LAYERS[int(match[3])]
+    defaults["patch_size"] = 1
+  return _build(Vit, num_classes, defaults | fields)
+
+
+def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
+  """A ResNet of Table 3, such as "R50x1" or "R152x2".
+
+  Raises:
+    ValueError: if the variant or a field is unknown.
+  """
+  match = re.fullmatch(r"(R\d+)x(\d+)", variant)
+  if not match or match[1] not in RESNETS or int(match[2]) < 1:
+    raise ValueError(
+      f"variant={variant!r} is unknown; write one of {', '.join(RESNETS)} with "
+      "its width multiple, as in R50x1."
+    )
+  defaults = {"layers": RESNETS[match[1]], "width": 64 * int(match[2])}
+  return _build(ResNet, num_classes, defaults | fields)
+
+
+def make_model(variant: str, num_classes: int, **fields) -> Vit | ResNet:
+  """`make_resnet` for names such as "R50x1", `make_vit` for all others."""
+  make = make_resnet if re.fullmatch(r"R\d+x\d+", variant) else make_vit
+  return make(variant, num_classes, **fields)
+
+
+def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
+  known = set(module.__dataclass_fields__) - {"parent", "name", "num_classes"}
+  if unknown := sorted(set(fields) - known):
+    raise ValueError(
+      f"{module.__name__} has no field {', '.join(unknown)}; "
+      f"it has {', '.join(sorted(known))}."
+    )
+  return module(num_classes=num_classes, **fields)

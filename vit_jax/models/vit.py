@@ -1,0 +1,387 @@
+"""The Vision Transformer, "An Image is Worth 16x16 Words" (arXiv:2010.11929).
+
+Symbols are the paper's (Section 3.1, Appendix A): image x of H x W x C, patch
+size P, N = HW / P^2 patches, hidden size D, k heads of size D_h = D / k, L
+layers. S is the length of the token sequence: N + 1, or N without class token.
+
+Every attention matrix is sown as `attention`, so a caller sees them all with
+`model.apply(variables, images, mutable="intermediates")`; with
+`capture_intermediates=True` also every module's output.
+"""
+
+from functools import partial
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from vit_jax.models import position as positions
+from vit_jax.models.resnet import ResNet, classifier
+
+POOLINGS = ("token", "gap")
+GELUS = {"tanh": partial(nn.gelu, approximate=True),
+         "exact": partial(nn.gelu, approximate=False)}
+
+named = nn.with_logical_partitioning
+_init_kernel = nn.initializers.xavier_uniform()
+_init_bias = nn.initializers.normal(1e-6)
+_zeros = nn.initializers.zeros_init()
+_ones = nn.initializers.ones_init()
+
+
+class Msa(nn.Module):
+  """Multi-head self-attention, Eq. 5-8; (B, S, D) -> (B, S, D).
+
+  `R` are the learned embeddings of relative offsets, if any: queries meet them
+  as they meet the keys (App. D.4).
+  """
+
+  num_heads: int
+  attention_dropout_rate: float = 0.0
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self,
+    z: Float[Array, "B S D"],
+    R: Float[Array, "offsets k D_h"] | None = None,
+    *,
+    train: bool = False,
+  ) -> Float[Array, "B S D"]:
+    D = z.shape[-1]
+    D_h = D // self.num_heads
+    dense = partial(
+      nn.DenseGeneral, dtype=self.dtype, param_dtype=self.param_dtype
+    )
+    project = partial(
+      dense,
+      (self.num_heads, D_h),
+      kernel_init=named(_init_kernel, ("embed", "heads", "head_size")),
+      bias_init=named(_init_bias, ("heads", "head_size")),
+    )
+    U_q, U_k, U_v = (project(name=n) for n in ("query", "key", "value"))
+    U_msa = dense(
+      D,
+      axis=(-2, -1),
+      kernel_init=named(_init_kernel, ("heads", "head_size", "embed")),
+      bias_init=named(_init_bias, ("embed",)),
+      name="out",
+    )
+    dropout = nn.Dropout(self.attention_dropout_rate, deterministic=not train)
+
+    q, k, v = U_q(z), U_k(z), U_v(z)  # Eq. 5, each (B, S, k, D_h)
+    logits = jnp.einsum("bqhd,bshd->bhqs", q, k)  # (B, k, S, S)
+    if R is not None:
+      logits += positions.relative_logits(q, R.astype(q.dtype))
+    A = softmax(logits / jnp.sqrt(D_h).astype(q.dtype))  # Eq. 6
+    self.sow("intermediates", "attention", A)
+    SA = jnp.einsum("bhqs,bshd->bqhd", dropout(A), v)  # Eq. 7
+    return U_msa(SA)  # Eq. 8
+
+
+def softmax(logits: Float[Array, "*axes S"]) -> Float[Array, "*axes S"]:
+  """Softmax over keys, taken in float32: bfloat16 loses a hundredfold."""
+  return nn.softmax(logits.astype(jnp.float32)).astype(logits.dtype)
+
+
+class Mlp(nn.Module):
+  """The MLP of Eq. 3: two dense layers, GELU between; (B, S, D) -> (B, S, D).
+
+  Dropout follows both dense layers (App. B.1), the first one's after GELU.
+  """
+
+  mlp_size: int
+  dropout_rate: float = 0.0
+  gelu: str = "tanh"
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self, z: Float[Array, "B S D"], *, train: bool = False
+  ) -> Float[Array, "B S D"]:
+    dense = partial(nn.Dense, dtype=self.dtype, param_dtype=self.param_dtype)
+    expand = dense(
+      self.mlp_size,
+      kernel_init=named(_init_kernel, ("embed", "mlp")),
+      bias_init=named(_init_bias, ("mlp",)),
+      name="expand",
+    )
+    contract = dense(
+      z.shape[-1],
+      kernel_init=named(_init_kernel, ("mlp", "embed")),
+      bias_init=named(_init_bias, ("embed",)),
+      name="contract",
+    )
+    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+
+    hidden = dropout(GELUS[self.gelu](expand(z)))  # (B, S, D_mlp)
+    return dropout(contract(hidden))
+
+
+class EncoderBlock(nn.Module):
+  """One Transformer layer, Eq. 2 and 3; (B, S, D) -> (B, S, D)."""
+
+  num_heads: int
+  mlp_size: int
+  dropout_rate: float = 0.0
+  attention_dropout_rate: float = 0.0
+  gelu: str = "tanh"
+  layer_norm_epsilon: float = 1e-6
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self,
+    z: Float[Array, "B S D"],
+    R: Float[Array, "offsets k D_h"] | None = None,
+    *,
+    train: bool = False,
+  ) -> Float[Array, "B S D"]:
+    dtypes = dict(dtype=self.dtype, param_dtype=self.param_dtype)
+    norm = partial(layer_norm, self.layer_norm_epsilon, **dtypes)
+    msa = Msa(
+      self.num_heads, self.attention_dropout_rate, **dtypes, name="msa"
+    )
+    mlp = Mlp(
+      self.mlp_size, self.dropout_rate, self.gelu, **dtypes, name="mlp"
+    )
+    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+    norm_msa, norm_mlp = norm(name="norm_msa"), norm(name="norm_mlp")
+
+    z = dropout(msa(norm_msa(z), R, train=train)) + z  # Eq. 2
+    z = mlp(norm_mlp(z), train=train) + z  # Eq. 3
+    return z
+
+
+def layer_norm(epsilon: float, **fields) -> nn.LayerNorm:
+  """LN of Eq. 2-4, its parameters carrying their logical axis."""
+  return nn.LayerNorm(
+    epsilon=epsilon,
+    scale_init=named(_ones, ("embed",)),
+    bias_init=named(_zeros, ("embed",)),
+    **fields,
+  )
+
+
+class PatchEmbedding(nn.Module):
+  """The products x_p E of Eq. 1; (B, H, W, C) -> (B, h, w, D), h = H / P.
+
+  Cutting patches and one dense layer is the same map as a convolution of
+  kernel and stride P. `E` has its rows in the order (row, column, channel).
+  """
+
+  patch_size: int
+  hidden_size: int
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
+    E = nn.Dense(
+      self.hidden_size,
+      kernel_init=named(_init_kernel, ("patch", "embed")),
+      bias_init=named(_init_bias, ("embed",)),
+      dtype=self.dtype,
+      param_dtype=self.param_dtype,
+      name="E",
+    )
+    return E(patchify(x, self.patch_size))
+
+
+def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
+  """Cuts images into patches of P x P pixels, each flattened to P^2 C values.
+
+  Raises:
+    ValueError: if P does not divide height and width.
+  """
+  B, H, W, C = x.shape
+  if H % P or W % P or not H or not W:
+    fits = [max(P, side // P * P) for side in (H, W)]
+    raise ValueError(
+      f"images of {H} x {W} do not split into patches of {P} x {P}; "
+      f"{fits[0]} x {fits[1]} would."
+    )
+  h, w = H // P, W // P
+  x = x.reshape(B, h, P, w, P, C).transpose(0, 1, 3, 2, 4, 5)
+  return x.reshape(B, h, w, P * P * C)
+
+
+class Vit(nn.Module):
+  """Vision Transformer: images (B, H, W, C) -> logits (B, num_classes).
+
+  Images are floats normalised as the training run was ([-1, 1] by default);
+  H and W need only be divisible by the patch size. Logits are float32. With
+  `num_classes=0` the result is the representation y of Eq. 4, (B, D).
+
+  Attributes:
+    num_classes: Classes of the head; 0 for none.
+    patch_size: P.
+    hidden_size: D.
+    num_layers: L.
+    mlp_size: Width of the MLP's hidden layer.
+    num_heads: k.
+    pooling: "token" reads the class token (Eq. 4); "gap" has none and averages
+      the patches' outputs (App. D.3).
+    position: Kind of position embedding, one of `position.POSITIONS`.
+    position_at: Where it is used, one of `position.PLACES` (App. D.4).
+    representation_size: Width of the pre-training head's hidden tanh layer
+      (Section 3.1); None for the single dense layer of fine-tuning.
+    head_bias: Initial value of the head's bias.
+    dropout_rate: After every dense layer but query, key, value and the heads,
+      and after adding position embeddings (App. B.1).
+    attention_dropout_rate: On the attention weights A of Eq. 6.
+    gelu: "tanh" (the published models' approximation) or "exact".
+    layer_norm_epsilon: Added to the variance in every layer norm.
+    resnet_layers: Blocks in each ResNet stage of a hybrid; () for none. The
+      patches are then cut from its feature map (Section 3.1).
+    resnet_width: Channels of that ResNet's root; 64 is "x1".
+    dtype: Type of the computation.
+    param_dtype: Type of the parameters.
+
+  Raises:
+    ValueError: when built with fields, or called with images, that do not fit
+      together.
+  """
+
+  num_classes: int
+  patch_size: int
+  hidden_size: int
+  num_layers: int
+  mlp_size: int
+  num_heads: int
+  pooling: str = "token"
+  position: str = "learned"
+  position_at: str = "input"
+  representation_size: int | None = None
+  head_bias: float = 0.0
+  dropout_rate: float = 0.0
+  attention_dropout_rate: float = 0.0
+  gelu: str = "tanh"
+  layer_norm_epsilon: float = 1e-6
+  resnet_layers: tuple[int, ...] = ()
+  resnet_width: int = 64
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  def __post_init__(self):
+    _check_fields(self)
+    super().__post_init__()
+
+  @nn.compact
+  def __call__(
+    self, x: Float[Array, "B H W C"], *, train: bool = False
+  ) -> Float[Array, "B K"]:
+    dtypes = dict(dtype=self.dtype, param_dtype=self.param_dtype)
+    if self.resnet_layers:
+      x = ResNet(
+        0, self.resnet_layers, self.resnet_width, **dtypes, name="resnet"
+      )(x, features=True)
+    patches = PatchEmbedding(
+      self.patch_size, self.hidden_size, **dtypes, name="patches"
+    )
+    norm = layer_norm(self.layer_norm_epsilon, **dtypes, name="norm")
+    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+
+    x_p = patches(x)  # (B, h, w, D)
+    B, h, w, D = x_p.shape
+    z = x_p.reshape(B, h * w, D)
+    if self.pooling == "token":
+      z = jnp.concatenate([self._x_class(B), z], axis=1)  # (B, N + 1, D)
+    for layer, E_pos in enumerate(self._positions(h, w)):
+      R = E_pos if self.position == "relative" else None
+      if E_pos is not None and R is None:
+        z = z + E_pos.astype(z.dtype)  # Eq. 1, where layer = 0
+      if layer == 0:
+        z = dropout(z)
+      z = self._block(layer)(z, R, train=train)
+    y = norm(z[:, 0]) if self.pooling == "token" else norm(z).mean(1)  # Eq. 4
+    return self._head(y)
+
+  def _x_class(self, B: int) -> Float[Array, "B 1 D"]:
+    """The learned class token, once for each image."""
+    x_class = self.param(
+      "x_class", named(_zeros, ("embed",)), (self.hidden_size,),
+      self.param_dtype,
+    )
+    return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))
+
+  def _positions(self, h: int, w: int) -> list[Array | None]:
+    """What each layer learns of positions: E_pos, R or None (App. D.4)."""
+    class_token = self.pooling == "token"
+
+    def make(name: str) -> Array:
+      if self.position == "relative":
+        D_h = self.hidden_size // self.num_heads
+        return positions.RelativeOffsets(
+          h * w + class_token, self.num_heads, D_h, self.param_dtype, name=name
+        )()
+      return positions.PositionEmbedding(
+        self.position, (h, w), self.hidden_size, class_token, self.param_dtype,
+        name=name,
+      )()
+
+    return positions.at_each_layer(
+      self.position, self.position_at, self.num_layers, make
+    )
+
+  def _block(self, layer: int) -> EncoderBlock:
+    return EncoderBlock(
+      self.num_heads,
+      self.mlp_size,
+      self.dropout_rate,
+      self.attention_dropout_rate,
+      self.gelu,
+      self.layer_norm_epsilon,
+      self.dtype,
+      self.param_dtype,
+      name=f"block_{layer}",
+    )
+
+  def _head(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
+    """Section 3.1's head: dense, tanh, dense to pre-train, else one dense."""
+    if self.representation_size is not None:
+      y = nn.tanh(
+        nn.Dense(
+          self.representation_size,
+          kernel_init=named(_init_kernel, ("embed", "representation")),
+          bias_init=named(_init_bias, ("representation",)),
+          dtype=self.dtype,
+          param_dtype=self.param_dtype,
+          name="pre_logits",
+        )(y)
+      )
+    if not self.num_classes:
+      return y
+    return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
+
+
+def _check_fields(vit: Vit) -> None:
+  """Raises ValueError for fields that cannot make a model."""
+  for name in (
+    "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
+  ):
+    if getattr(vit, name) < 1:
+      raise ValueError(f"{name}={getattr(vit, name)} must be 1 or more.")
+  if vit.num_classes < 0:
+    raise ValueError(f"num_classes={vit.num_classes} must be 0 or more.")
+  if vit.hidden_size % vit.num_heads:
+    fits = [k for k in range(1, vit.hidden_size + 1) if not vit.hidden_size % k]
+    nearest = min(fits, key=lambda k: abs(k - vit.num_heads))
+    raise ValueError(
+      f"hidden_size={vit.hidden_size} does not split over "
+      f"num_heads={vit.num_heads}; {nearest} heads would fit."
+    )
+  for name, known in (("pooling", POOLINGS), ("gelu", tuple(GELUS))):
+    if getattr(vit, name) not in known:
+      raise ValueError(
+        f"{name}={getattr(vit, name)!r} is unknown; "
+        f"choose one of {', '.join(known)}."
+      )
+  for name in ("dropout_rate", "attention_dropout_rate"):
+    if not 0 <= getattr(vit, name) < 1:
+      raise ValueError(f"{name}={getattr(vit, name)} must be in [0, 1).")
+  positions.check(vit.position, vit.position_at, vit.hidden_size)

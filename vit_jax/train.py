@@ -1,0 +1,31 @@
+"""Trains a Vision Transformer.
+
+python -m vit_jax.train --config configs/digits.py --workdir runs/digits
+
+Any key of the configuration can be overridden, as in
+--config.optimizer.peak_lr=3e-4. Started again on the same workdir, the run goes
+on from its newest checkpoint and ends, to the last bit, where it would have
+ended without the stop.
+"""
+
+from absl import flags
+from ml_collections import config_flags
+
+from vit_jax import command
+
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "Configuration file, with :argument if it takes one."
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
+flags.mark_flags_as_required(["config", "workdir"])
+
+
+def main(_: list[str]) -> None:
+  # Imported here because data workers import this module, and need no JAX.
+  from vit_jax.training import train
+
+  train(_CONFIG.value, _WORKDIR.value)
+
+
+if __name__ == "__main__":
+  command.run(main)

@@ -1,0 +1,175 @@
+"""The train step: one pure function from (state, batch) to (state, metrics)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, UInt8
+
+from vit_jax import losses
+
+Metrics = dict[str, Array]
+
+
+@flax.struct.dataclass
+class TrainState:
+  """All that changes while training; what a checkpoint holds.
+
+  `averaged_params` is their Polyak average, or None where it is off.
+  """
+
+  step: Int[Array, ""]
+  params: Any
+  opt_state: Any
+  averaged_params: Any = None
+
+  @property
+  def eval_params(self) -> Any:
+    """The parameters to evaluate: averaged ones where there are any."""
+    if self.averaged_params is None:
+      return self.params
+    return self.averaged_params
+
+
+def make_params_init(
+  model: nn.Module, image_shape: tuple[int, int, int]
+) -> Callable[[Array], Any]:
+  """A function from a random key to the model's parameters.
+
+  They are boxed with their logical axes; `nn.unbox` strips those.
+  """
+  return lambda key: model.init(key, jnp.zeros((1, *image_shape)))["params"]
+
+
+def make_init(
+  model: nn.Module,
+  tx: optax.GradientTransformation,
+  image_shape: tuple[int, int, int],
+  ema_decay: float = 0.0,
+) -> Callable[[Array], TrainState]:
+  """A function from a random key to the first state, parameters boxed."""
+  params_init = make_params_init(model, image_shape)
+
+  def init(key: Array) -> TrainState:
+    params = params_init(key)
+    return TrainState(
+      step=jnp.zeros((), jnp.int32),
+      params=params,
+      opt_state=tx.init(params),
+      averaged_params=jax.tree.map(jnp.copy, params) if ema_decay else None,
+    )
+
+  return init
+
+
+def normalize(
+  images: UInt8[Array, "B H W C"], mean: tuple, std: tuple
+) -> Float[Array, "B H W C"]:
+  """(x / 255 - mean) / std for each channel; 0.5 and 0.5 give [-1, 1]."""
+  scaled = images.astype(jnp.float32) / 255
+  return (scaled - jnp.array(mean)) / jnp.array(std)
+
+
+def make_train_step(
+  model: nn.Module,
+  tx: optax.GradientTransformation,
+  learning_rate: optax.Schedule,
+  *,
+  seed: int = 0,
+  mean: tuple = (0.5, 0.5, 0.5),
+  std: tuple = (0.5, 0.5, 0.5),
+  loss: str = "softmax",
+  label_smoothing: float = 0.0,
+  mixup_alpha: float = 0.0,
+  accumulation_steps: int = 1,
+  ema_decay: float = 0.0,
+) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, Metrics]]:
+  """A function from (state, batch) to (next state, metrics).
+
+  A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), and
+  `skipped`, true for rows that stand in for an unreadable image. Random numbers
+  come from the seed and the step alone.
+
+  Args:
+    model: Images to logits.
+    tx: The optimizer.
+    learning_rate: The schedule in `tx`, to be reported.
+    seed: Of Mixup and dropout.
+    mean: Of each channel, in units of full scale.
+    std: The same.
+    loss: One of `losses.KINDS`.
+    label_smoothing: Share of the uniform distribution in the targets.
+    mixup_alpha: Of Mixup's Beta distribution; 0 is off.
+    accumulation_steps: Parts that a batch is computed in, to save memory. The
+      gradient is the same; dropout draws anew for each part.
+    ema_decay: Of the parameters' Polyak average; 0 is off.
+  """
+
+  def loss_of(params: Any, key: Array, images: Array, targets: Array) -> Array:
+    logits = model.apply(
+      {"params": params}, images, train=True, rngs={"dropout": key}
+    )
+    return losses.cross_entropy(loss, logits, targets).mean()
+
+  def gradient(params: Any, key: Array, images: Array, targets: Array):
+    """Mean loss and gradient of a batch, part by part."""
+    if accumulation_steps == 1:
+      return jax.value_and_grad(loss_of)(params, key, images, targets)
+    parts = jax.tree.map(_split(accumulation_steps), (images, targets))
+
+    def add_part(total, xs):
+      part, (part_images, part_targets) = xs
+      part_key = jax.random.fold_in(key, part)
+      found = jax.value_and_grad(loss_of)(
+        params, part_key, part_images, part_targets
+      )
+      return jax.tree.map(jnp.add, total, found), None
+
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    numbers = jnp.arange(accumulation_steps)
+    total, _ = jax.lax.scan(add_part, zero, (numbers, parts))
+    return jax.tree.map(lambda x: x / accumulation_steps, total)
+
+  def train_step(
+    state: TrainState, batch: dict[str, Array]
+  ) -> tuple[TrainState, Metrics]:
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    mixup_key, dropout_key = jax.random.split(key)
+    images = normalize(batch["image"], mean, std)
+    targets = losses.make_targets(
+      batch["label"], model.num_classes, label_smoothing
+    )
+    if mixup_alpha:
+      images, targets = losses.mixup(mixup_key, images, targets, mixup_alpha)
+    mean_loss, grads = gradient(state.params, dropout_key, images, targets)
+    updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    averaged = state.averaged_params
+    if ema_decay:
+      averaged = optax.incremental_update(params, averaged, 1 - ema_decay)
+    metrics = {
+      "loss": mean_loss,
+      "gradient_norm": optax.tree.norm(grads),
+      "learning_rate": learning_rate(state.step),
+      "skipped_images": batch["skipped"].sum(),
+    }
+    return TrainState(state.step + 1, params, opt_state, averaged), metrics
+
+  return train_step
+
+
+def _split(parts: int) -> Callable[[Array], Array]:
+  """Splits (B, ...) to (parts, B / parts, ...), each device's rows evenly.
+
+  Part p takes the rows p, p + parts, ...: a device that holds a run of rows
+  holds its share of every part, and none moves.
+  """
+
+  def split(x: Array) -> Array:
+    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+  return split

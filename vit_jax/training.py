@@ -1,0 +1,244 @@
+"""The training run: data, state, loop, and what is written on the way."""
+
+import contextlib
+import dataclasses
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import flax.linen as nn
+import jax
+import ml_collections
+from jax.sharding import Mesh
+
+from vit_jax import data, experiment, sharding
+from vit_jax.checkpoint import Checkpoints, check_same_config
+from vit_jax.config import resolve_steps
+from vit_jax.display import Display, clock, evaluation_text
+from vit_jax.metrics import Meter, MetricWriter
+from vit_jax.train_step import TrainState
+
+_BATCHES_AHEAD = 2  # On their way to the device while one is used.
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """A configuration, checked, with all that it stands for; nothing compiled.
+
+  `shapes` is the state's shapes, types and shardings; the durations are steps.
+  """
+
+  config: ml_collections.ConfigDict
+  mesh: Mesh
+  source: data.Source
+  model: nn.Module
+  evaluation: experiment.Evaluation
+  init: Callable[[jax.Array], TrainState]
+  train_step: Callable
+  shapes: TrainState
+  total: int
+  log_every: int
+  eval_every: int
+  save_every: int
+
+
+def make_plan(config: ml_collections.ConfigDict) -> Plan:
+  """Opens the data and builds everything the run needs.
+
+  Raises:
+    ValueError: if the configuration or the data do not fit together.
+  """
+  mesh = sharding.make_mesh(**config.mesh)
+  parts = config.accumulation_steps
+  sharding.check_batch("batch_size", config.batch_size, mesh, parts)
+  source = experiment.open_source(config, "train")
+  eval_source = experiment.open_source(config, "eval")
+  if source.class_names != eval_source.class_names:
+    raise ValueError(
+      f"the training split has classes {list(source.class_names)} and the "
+      f"evaluation split {list(eval_source.class_names)}: they must agree."
+    )
+  model = experiment.build_model(config, len(source.class_names))
+
+  def steps(name: str) -> int:
+    return resolve_steps(config, name, config.batch_size, len(source))
+
+  total = steps("total")
+  if not total:
+    raise ValueError(
+      "the run has no length: set total_steps, total_epochs or total_examples."
+    )
+  init, train_step = experiment.train_functions(
+    config, model, total, len(source)
+  )
+  return Plan(
+    config=config,
+    mesh=mesh,
+    source=source,
+    model=model,
+    evaluation=experiment.Evaluation(config, model, mesh, eval_source),
+    init=init,
+    train_step=train_step,
+    shapes=experiment.array_shapes(init, mesh),
+    total=total,
+    log_every=steps("log_every"),
+    eval_every=steps("eval_every"),
+    save_every=steps("save_every"),
+  )
+
+
+def train(
+  config: ml_collections.ConfigDict, workdir: str
+) -> tuple[TrainState, dict[str, Any]]:
+  """Trains as configured and returns the last state and evaluation.
+
+  Everything goes to `workdir`: checkpoints, `metrics.jsonl`, TensorBoard
+  scalars. A workdir that holds checkpoints of this configuration is gone on
+  with.
+
+  Raises:
+    ValueError: if the configuration or the data do not fit, before anything is
+      compiled; if an image cannot be read and `loader.on_unreadable` is "stop".
+  """
+  plan = make_plan(config)
+  display = Display(active=jax.process_index() == 0)
+  with contextlib.ExitStack() as stack:
+    stack.callback(plan.evaluation.close)
+    checkpoints = Checkpoints(workdir, config.keep_last)
+    stack.callback(checkpoints.close)
+    display.header(_header(plan, workdir))
+    state, first = _first_state(plan, checkpoints, display)
+    writer = MetricWriter(checkpoints.folder, first)
+    stack.callback(writer.close)
+    batches = experiment.open_train_batches(config, plan.source, first)
+    stack.callback(batches.close)
+    stack.callback(display.stop)
+    start = time.perf_counter()
+    state, evaluated = _loop(
+      plan, state, first, batches, writer, display, checkpoints
+    )
+  display.note(_closing(evaluated, time.perf_counter() - start, workdir))
+  return state, evaluated
+
+
+def due(step: int, every: int, last: int) -> bool:
+  """Whether work repeated every `every` steps falls on `step`; 0 is never."""
+  return every > 0 and (step % every == 0 or step == last)
+
+
+def _loop(
+  plan: Plan,
+  state: TrainState,
+  first: int,
+  batches: Iterator[dict],
+  writer: MetricWriter,
+  display: Display,
+  checkpoints: Checkpoints,
+) -> tuple[TrainState, dict[str, Any]]:
+  """Steps `first` + 1 to the last; returns the state and last evaluation."""
+  batch_sharding = sharding.batch_sharding(plan.mesh)
+  shardings = jax.tree.map(lambda shape: shape.sharding, plan.shapes)
+  train_step = jax.jit(
+    plan.train_step,
+    in_shardings=(shardings, batch_sharding),
+    out_shardings=(shardings, sharding.replicated(plan.mesh)),
+    donate_argnums=0,
+  )
+  on_device = sharding.to_device(batches, batch_sharding, _BATCHES_AHEAD)
+  meter = Meter(plan.config.batch_size)
+  evaluated: dict[str, Any] = {}
+  display.start(first, plan.total)
+  for step in range(first + 1, plan.total + 1):
+    state, metrics = train_step(state, next(on_device))
+    meter.add(metrics)
+    display.step(step)
+    if due(step, plan.log_every, plan.total):
+      row = meter.read()
+      writer.write(step, row)
+      display.report(step, row)
+    evaluate = due(step, plan.eval_every, plan.total)
+    if evaluate:
+      with meter.paused():
+        evaluated = _evaluate(plan, state)
+      writer.write(step, evaluated)
+      display.evaluation(step, evaluated)
+    if due(step, plan.save_every, plan.total):
+      with meter.paused():
+        scores = evaluated if evaluate else None
+        checkpoints.save(state, step, _description(plan, step), scores)
+  return state, evaluated
+
+
+def _evaluate(plan: Plan, state: TrainState) -> dict[str, Any]:
+  return plan.evaluation(
+    state.eval_params,
+    plan.source.class_names if plan.config.eval_per_class else (),
+  )
+
+
+def _first_state(
+  plan: Plan, checkpoints: Checkpoints, display: Display
+) -> tuple[TrainState, int]:
+  """The newest checkpoint's state and step, or a fresh one and 0."""
+  step = checkpoints.latest_step
+  if step is not None:
+    saved = checkpoints.describe(step)["config"]
+    check_same_config(saved, plan.config, str(checkpoints.folder.parent))
+    display.note(f"Going on from the checkpoint of step {step:,}.")
+    return checkpoints.restore(step, plan.shapes), step
+  shardings = jax.tree.map(lambda shape: shape.sharding, plan.shapes)
+  init = jax.jit(
+    lambda key: nn.unbox(plan.init(key)), out_shardings=shardings
+  )
+  return init(jax.random.key(plan.config.seed)), 0
+
+
+def _description(plan: Plan, step: int) -> dict[str, Any]:
+  """What a checkpoint says of itself, as JSON."""
+  return {
+    "config": plan.config.to_dict(),
+    "class_names": list(plan.source.class_names),
+    "train_examples": len(plan.source),
+    # The stream of batches is a function of these two alone.
+    "data_iterator": {"seed": plan.config.seed, "next_batch": step},
+  }
+
+
+def _header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
+  config, source = plan.config, plan.source
+  device = jax.devices()[0]
+  size = experiment.image_size(config)
+  params = sum(x.size for x in jax.tree.leaves(plan.shapes.params))
+  gflops = experiment.forward_gflops(plan.model, plan.shapes.params, size)
+  epochs = plan.total * config.batch_size / len(source)
+  axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
+  return [
+    ("devices", f"{jax.device_count()} x {device.device_kind}, mesh {axes}"),
+    (
+      "model",
+      f"{config.model.variant}, {params:,} parameters, "
+      f"{gflops:.3g} GFLOP an image of {size[0]} x {size[1]}",
+    ),
+    (
+      "data",
+      f"{source.name}, {len(source):,} training examples, "
+      f"{len(source.class_names):,} classes",
+    ),
+    (
+      "run",
+      f"{plan.total:,} steps of {config.batch_size} images "
+      f"({epochs:,.1f} epochs), to {workdir}",
+    ),
+  ]
+
+
+def _closing(evaluated: dict[str, Any], seconds: float, workdir: str) -> str:
+  lines = [f"Done in {clock(seconds)}."]
+  if evaluated:
+    lines.append(f"Last evaluation: {evaluation_text(evaluated)}.")
+  lines.append(
+    "Evaluate its checkpoint with: "
+    f"python -m vit_jax.evaluate --workdir {shlex.quote(workdir)}"
+  )
+  return "\n".join(lines)
