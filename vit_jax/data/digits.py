@@ -13,8 +13,9 @@ import pathlib
 import tempfile
 
 import numpy as np
-from PIL import Image
 import tensorflow_datasets as tfds
+from absl import logging
+from PIL import Image
 
 from vit_jax.data.tfds_source import TfdsSource
 
@@ -72,16 +73,17 @@ def open_digits(split: str, data_dir: str | None = None) -> TfdsSource:
   Raises:
     ValueError: as `TfdsSource`, or `data_dir` cannot be written.
   """
-  builder = Digits(data_dir=data_dir)
-  if not builder.is_prepared():
-    try:
-      _prepare(pathlib.Path(builder.data_dir))
-    except OSError as error:
-      raise ValueError(
-        f"cannot write the digits to {builder.data_dir} ({error.strerror}); "
-        "give a data_dir that can be written."
-      ) from error
+  with _quiet():
     builder = Digits(data_dir=data_dir)
+    if not builder.is_prepared():
+      try:
+        _prepare(pathlib.Path(builder.data_dir))
+      except OSError as error:
+        raise ValueError(
+          f"cannot write the digits to {builder.data_dir} ({error.strerror}); "
+          "give a data_dir that can be written."
+        ) from error
+      builder = Digits(data_dir=data_dir)
   return TfdsSource(builder, split)
 
 
@@ -99,8 +101,7 @@ def _prepare(target: pathlib.Path) -> None:
     prefix=".preparing-", dir=target.parent
   ) as scratch:
     builder = Digits(data_dir=scratch)
-    with _quiet():
-      builder.download_and_prepare(file_format="array_record")
+    builder.download_and_prepare(file_format="array_record")
     try:
       os.rename(builder.data_dir, target)
     except OSError as error:
@@ -110,7 +111,12 @@ def _prepare(target: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _quiet():
-  """Silences what TFDS prints while it prepares 1,797 tiny images."""
-  with contextlib.redirect_stderr(io.StringIO()):
-    with contextlib.redirect_stdout(io.StringIO()):
-      yield
+  """Silences what TFDS prints and logs around preparing 1,797 tiny images."""
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    with contextlib.redirect_stderr(io.StringIO()):
+      with contextlib.redirect_stdout(io.StringIO()):
+        yield
+  finally:
+    logging.set_verbosity(verbosity)

@@ -1,9 +1,9 @@
 """Photographs in folders, one folder a class."""
 
-from array import array
-from collections.abc import Iterator, Sequence
 import os
 import zlib
+from array import array
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,8 +15,11 @@ EVAL_FOLDERS = (b"test", b"val", b"validation")
 
 
 class ImageFolder:
-  """`root/train/<class>/...` and `root/test|val|validation/<class>/...`, or
-  `root/<class>/...` alone, of which a part of each class is kept for evaluation.
+  """The images of one split of a folder.
+
+  Either `root/train/<class>/...` with `root/test/<class>/...` (or `val`, or
+  `validation`), or `root/<class>/...` alone, of which a part of each class is
+  kept for evaluation.
 
   The classes are the folders to train on, sorted by name. Files count by their
   extension, in any case, at any depth below the class folder; hidden ones do

@@ -6,8 +6,8 @@ changes nothing, each host takes its own rows of the same batch, and a run
 resumes at batch k by asking for batch k.
 """
 
-from collections.abc import Iterator
 import math
+from collections.abc import Iterator
 
 from vit_jax.data import batches
 from vit_jax.data.batches import Batch

@@ -1,7 +1,7 @@
 """Datasets prepared by TensorFlow Datasets, read without TensorFlow."""
 
-from collections.abc import Sequence
 import difflib
+from collections.abc import Sequence
 
 import tensorflow_datasets as tfds
 
@@ -36,18 +36,12 @@ class TfdsSource:
       self._examples = builder.as_data_source(
         split, decoders={self._image: tfds.decode.SkipDecoding()}
       )
-      empty = len(self._examples) == 0
     except (ValueError, AssertionError) as error:
       splits = ", ".join(builder.info.splits)
       raise ValueError(
-        f"{self.name} has no split {split!r} ({_first_line(error)}); its "
-        f"splits are {splits}, and parts of them such as "
-        f'"{splits.split(",")[0]}[:90%]".'
+        f"{self.name} has no split {split!r}, or it is empty; it has "
+        f'{splits}, and parts of them such as "{splits.split(",")[0]}[:90%]".'
       ) from error
-    if empty:
-      raise ValueError(
-        f"split {split!r} of {self.name} is empty; ask for a larger part."
-      )
 
   def __len__(self) -> int:
     return len(self._examples)
@@ -83,7 +77,7 @@ def open_tfds(name: str, split: str, data_dir: str | None = None) -> TfdsSource:
   try:
     builder = tfds.builder(name, data_dir=data_dir)
   except tfds.core.registered.DatasetNotFoundError as error:
-    known = [*tfds.list_builders(), "digits"]
+    known = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
     raise ValueError(
       f"there is no TFDS dataset {name!r} (did you mean: {close}?); prepared "

@@ -5,9 +5,9 @@ Shrinking averages areas (`cv2.INTER_AREA`), enlarging is bilinear
 as their own.
 """
 
-from collections.abc import Callable
 import functools
 import math
+from collections.abc import Callable
 
 import cv2
 import numpy as np
@@ -39,7 +39,7 @@ def make_train_transform(
   Args:
     image_size: height and width of the result, or one number for both.
     crop: "inception", a random box of `min_area` to all of the area; "pad",
-      resize, reflect `pad` pixels at each edge, and crop at random (small
+      resize, add `pad` black pixels at each edge, and crop at random (small
       images); "resize", the whole image.
     min_area: for "inception", the least fraction of the image's area.
     flip: whether to mirror half of the images left to right.
@@ -153,19 +153,19 @@ def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
 
 def _check_crop(crop: str, known: tuple[str, ...]) -> None:
   if crop not in known:
-    raise ValueError(f"crop={crop!r} is unknown; use one of {', '.join(known)}.")
+    raise ValueError(
+      f"crop={crop!r} is unknown; use one of {', '.join(known)}."
+    )
 
 
 def _pad_crop(
   image: np.ndarray, pad: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """Shifts by up to `pad` pixels each way, mirroring at the edges."""
+  """Shifts by up to `pad` pixels each way, black where nothing was."""
   H, W, _ = image.shape
   top, left = rng.integers(2 * pad, endpoint=True, size=2)
-  mirrored = cv2.copyMakeBorder(
-    image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101
-  )
-  return mirrored[top : top + H, left : left + W]
+  padded = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_CONSTANT)
+  return padded[top : top + H, left : left + W]
 
 
 def _train_image(

@@ -1,18 +1,18 @@
 """Runs a sequence of batches ahead of its consumer, with Grain."""
 
-from collections.abc import Iterator, Sequence
 import ctypes
 import multiprocessing
 import os
 import sys
 import threading
 import weakref
+from collections.abc import Iterator, Sequence
 
-from absl import flags
 import cv2
 import grain
-from grain.experimental import DatasetOptions, WithOptionsIterDataset
 import numpy as np
+from absl import flags
+from grain.experimental import DatasetOptions, WithOptionsIterDataset
 
 from vit_jax.data.batches import Batch
 

@@ -1,0 +1,89 @@
+"""The commands as a user types them, and what they say to bad input."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def _run(*arguments, **environment):
+  return subprocess.run(
+    [sys.executable, "-m", *arguments],
+    capture_output=True,
+    text=True,
+    env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+    timeout=240,
+    check=False,
+  )
+
+
+def test_train_then_evaluate(tmp_path):
+  workdir = str(tmp_path / "run")
+  trained = _run(
+    "vit_jax.train",
+    "--config=configs/digits.py",
+    f"--workdir={workdir}",
+    f"--config.data.data_dir={tmp_path}",
+    "--config.total_epochs=1",
+  )
+  assert trained.returncode == 0, trained.stderr
+  assert trained.stderr == ""
+  assert "eval      22/22" in trained.stdout
+  last = [row for row in trained.stdout.splitlines() if "top-1" in row][-1]
+  evaluated = _run("vit_jax.evaluate", "--workdir", workdir)
+  assert evaluated.returncode == 0, evaluated.stderr
+  found = evaluated.stdout.strip().split("digits/1.0.0: ")[1]
+  assert found in last
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (
+      ["--config.optimizer.peak_learning_rate=1"],
+      "--config.optimizer.peak_learning_rate names no key of the "
+      "configuration; did you mean --config.optimizer.peak_lr?",
+    ),
+    (["--config.batch_size=many"], "flag --config.batch_size=many: invalid"),
+    (["--config.total_steps=3"], "total_epochs=100.0 are both given"),
+    (["surplus"], "unexpected argument 'surplus'"),
+    (["--config.data.name=nonesuch"], "nonesuch"),
+  ],
+)
+def test_bad_input_is_one_line(tmp_path, arguments, message):
+  done = _run(
+    "vit_jax.train",
+    "--config=configs/digits.py",
+    f"--workdir={tmp_path / 'run'}",
+    f"--config.data.data_dir={tmp_path}",
+    *arguments,
+  )
+  assert done.returncode == 2
+  assert message in done.stderr
+  assert done.stderr.startswith("error: ")
+  assert done.stderr.count("\n") == 1
+
+
+def test_missing_flags_are_named():
+  done = _run("vit_jax.train", "--config=configs/digits.py")
+  assert done.returncode == 2
+  assert "workdir" in done.stderr
+  assert done.stderr.count("\n") == 1
+
+
+def test_importing_the_package_loads_no_jax():
+  done = _run(
+    "timeit", "-n1", "-r1",
+    "import sys, vit_jax, vit_jax.data.decode; assert 'jax' not in sys.modules",
+  )
+  assert done.returncode == 0, done.stderr
+
+
+def test_training_loads_no_tensorflow_and_no_torch():
+  code = (
+    "import sys, vit_jax.training, vit_jax.evaluation\n"
+    "assert not {'tensorflow', 'torch'} & set(sys.modules)"
+  )
+  done = subprocess.run([sys.executable, "-c", code], check=False, timeout=240)
+  assert done.returncode == 0

@@ -1,0 +1,165 @@
+"""The train step: accumulation, averaging, randomness, devices."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import experiment, make_vit, sharding
+from vit_jax.optimizer import make_optimizer
+from vit_jax.train_step import make_init, make_train_step, normalize
+
+SIZE = (8, 8)
+RATE = 1e-2
+
+
+def _batch(seed=0, batch_size=16):
+  rng = np.random.default_rng(seed)
+  return {
+    "image": rng.integers(0, 256, (batch_size, *SIZE, 3), np.uint8),
+    "label": rng.integers(0, 5, batch_size).astype(np.int32),
+    "skipped": np.arange(batch_size) < 3,
+  }
+
+
+def _functions(dropout_rate=0.0, weight_decay=0.1, ema_decay=0.0, **options):
+  model = make_vit(
+    "Ti/4",
+    num_classes=5,
+    num_layers=2,
+    hidden_size=16,
+    mlp_size=32,
+    num_heads=4,
+    representation_size=16,
+    dropout_rate=dropout_rate,
+  )
+  tx = make_optimizer(lambda _: RATE, weight_decay=weight_decay)
+  init = make_init(model, tx, (*SIZE, 3), ema_decay)
+  step = make_train_step(
+    model, tx, lambda _: RATE, ema_decay=ema_decay, **options
+  )
+  return init, step
+
+
+def _train(steps=3, batch_size=16, **options):
+  init, step = _functions(**options)
+  state, step = nn.unbox(init(jax.random.key(0))), jax.jit(step)
+  for number in range(steps):
+    state, metrics = step(state, _batch(number, batch_size))
+  return state, metrics
+
+
+def _assert_close(one, other, rtol=2e-4):
+  """Leaf by leaf, to a part of the leaf's own size."""
+  for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    scale = max(float(jnp.abs(jnp.asarray(a)).max()), 1e-6)
+    np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale)
+
+
+def test_normalize_is_the_formula():
+  images = _batch()["image"]
+  mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+  expected = (images / 255.0 - np.array(mean)) / np.array(std)
+  found = normalize(jnp.asarray(images), mean, std)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_pixels_span_minus_one_to_one_by_default():
+  ends = jnp.array([0, 255], jnp.uint8).reshape(1, 1, 2, 1)
+  found = normalize(jnp.tile(ends, 3), (0.5,) * 3, (0.5,) * 3)
+  np.testing.assert_allclose(found[0, 0, :, 0], [-1, 1])
+
+
+def test_the_first_loss_is_the_logarithm_of_the_classes():
+  _, metrics = _train(steps=1)
+  assert float(metrics["loss"]) == pytest.approx(np.log(5), rel=1e-5)
+  assert float(metrics["learning_rate"]) == pytest.approx(RATE)
+  assert int(metrics["skipped_images"]) == 3
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_accumulation_gives_the_same_run(parts):
+  # Adam divides by the gradient's size, so where that is nearly 0 rounding
+  # would decide: compare the gradient's norm and the loss, and SGD's weights.
+  whole, metrics = _train(mixup_alpha=0.2, label_smoothing=0.1)
+  split, split_metrics = _train(
+    mixup_alpha=0.2, label_smoothing=0.1, accumulation_steps=parts
+  )
+  for key in ("loss", "gradient_norm"):
+    assert float(metrics[key]) == pytest.approx(
+      float(split_metrics[key]), rel=1e-4
+    )
+  _assert_close(whole.opt_state[1].nu, split.opt_state[1].nu, rtol=1e-3)
+
+
+def test_the_gradient_is_that_of_the_mean_loss():
+  """By finite differences of the loss, along the gradient Adam first saw."""
+  init, step = _functions()
+  state = nn.unbox(init(jax.random.key(0)))
+  head = jax.random.normal(jax.random.key(1), (16, 5))
+  state.params["head"]["kernel"] = head
+  batch = _batch()
+  after, _ = jax.jit(step)(state, batch)
+  first = jax.tree.map(lambda mu: mu / 0.1, after.opt_state[1].mu)
+
+  def loss_at(t):
+    moved = jax.tree.map(lambda p, g: p + t * g, state.params, first)
+    return float(jax.jit(step)(state.replace(params=moved), batch)[1]["loss"])
+
+  squares = sum(float((g**2).sum()) for g in jax.tree.leaves(first))
+  slope = (loss_at(1e-2) - loss_at(-1e-2)) / 2e-2
+  # Clipping at 1 scaled what Adam saw by 1 / max(1, norm).
+  scale = min(1.0, 1.0 / float(jax.jit(step)(state, batch)[1]["gradient_norm"]))
+  assert slope * scale == pytest.approx(squares, rel=1e-2)
+
+
+def test_polyak_average_is_the_recursion():
+  decay = 0.75
+  init, step = _functions(ema_decay=decay)
+  state, step = nn.unbox(init(jax.random.key(0))), jax.jit(step)
+  expected = np.float64(state.params["patches"]["E"]["kernel"])
+  for number in range(3):
+    state, _ = step(state, _batch(number))
+    now = np.float64(state.params["patches"]["E"]["kernel"])
+    expected = decay * expected + (1 - decay) * now
+  found = state.averaged_params["patches"]["E"]["kernel"]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  assert state.eval_params is state.averaged_params
+
+
+def test_randomness_is_a_function_of_seed_and_step():
+  one, metrics = _train(dropout_rate=0.5, mixup_alpha=0.2)
+  same, same_metrics = _train(dropout_rate=0.5, mixup_alpha=0.2)
+  _, other = _train(dropout_rate=0.5, mixup_alpha=0.2, seed=1)
+  assert jax.tree.all(
+    jax.tree.map(lambda a, b: bool((a == b).all()), one, same)
+  )
+  assert float(metrics["loss"]) == float(same_metrics["loss"])
+  assert float(metrics["loss"]) != float(other["loss"])
+
+
+def _train_on(mesh, steps=3, **options):
+  init, step = _functions(**options)
+  shapes = experiment.array_shapes(init, mesh)
+  shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+  make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
+  state = make(jax.random.key(0))
+  step = jax.jit(step, out_shardings=(shardings, sharding.replicated(mesh)))
+  rows = sharding.batch_sharding(mesh)
+  found = []
+  for batch in sharding.to_device(map(_batch, range(steps)), rows, ahead=1):
+    state, metrics = step(state, batch)
+    found.append(float(metrics["loss"]))
+  return state, found
+
+
+@pytest.mark.parametrize("axes", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
+def test_eight_devices_do_as_one(axes):
+  options = dict(
+    dropout_rate=0.1, mixup_alpha=0.2, accumulation_steps=2, ema_decay=0.9
+  )
+  _, many = _train_on(sharding.make_mesh(*axes), **options)
+  alone = np.array(jax.devices()[:1]).reshape(1, 1, 1)
+  _, one = _train_on(jax.sharding.Mesh(alone, sharding.AXES), **options)
+  np.testing.assert_allclose(many, one, rtol=1e-5)

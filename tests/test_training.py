@@ -1,0 +1,205 @@
+"""Whole runs on the digits: what they write, and that they resume exactly."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import digits
+from vit_jax import training
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.evaluation import evaluate_checkpoint
+
+
+def _config(data_dir, **changes):
+  config = digits.get_config()
+  config.update(
+    total_epochs=0.0,
+    total_steps=12,
+    eval_every_epochs=0.0,
+    eval_every_steps=6,
+    save_every_epochs=0.0,
+    save_every_steps=4,
+    log_every_steps=3,
+    keep_last=5,
+    ema_decay=0.9,
+    accumulation_steps=2,
+  )
+  config.data.data_dir = str(data_dir)
+  config.train_transform.update(flip=True, randaugment_layers=1)
+  config.model.dropout_rate = 0.1
+  config.loss.mixup_alpha = 0.2
+  config.update(changes)
+  return config
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+  return tmp_path_factory.mktemp("tfds")
+
+
+def _rows(workdir):
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  return [json.loads(line) for line in lines]
+
+
+def _identical(one, other):
+  same = jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), one, other)
+  return jax.tree.all(same)
+
+
+class Killed(Exception):
+  pass
+
+
+def _stop_after(monkeypatch, step):
+  """Ends the run, without any warning to it, once `step` has been saved."""
+  save = Checkpoints.save
+
+  def save_then_die(self, state, number, *args):
+    save(self, state, number, *args)
+    if number == step:
+      raise Killed
+
+  monkeypatch.setattr(Checkpoints, "save", save_then_die)
+
+
+def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
+  """With augmentation, dropout, Mixup, accumulation and averaging on."""
+  config = _config(data_dir)
+  whole, evaluated = training.train(config, str(tmp_path / "whole"))
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    _stop_after(patch, 8)
+    training.train(config, str(tmp_path / "stopped"))
+  resumed, again = training.train(config, str(tmp_path / "stopped"))
+
+  assert int(resumed.step) == 12
+  assert _identical(jax.device_get(whole), jax.device_get(resumed))
+  assert evaluated == again
+  untimed = [
+    [
+      {k: v for k, v in row.items() if "per_second" not in k}
+      for row in _rows(tmp_path / name)
+      if row["step"] in (6, 12) and "eval/loss" in row
+    ]
+    for name in ("whole", "stopped")
+  ]
+  assert untimed[0] == untimed[1]
+  steps = [row["step"] for row in _rows(tmp_path / "stopped")]
+  assert steps == sorted(steps)
+
+
+def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
+  config = _config(data_dir, eval_per_class=True)
+  state, evaluated = training.train(config, str(tmp_path))
+  rows = _rows(tmp_path)
+  assert [row["step"] for row in rows] == [3, 6, 6, 9, 12, 12]
+  training_rows = [row for row in rows if "train/loss" in row]
+  for row in training_rows:
+    assert np.isfinite(row["train/loss"])
+    assert row["train/skipped_images"] == 0
+    assert row["train/images_per_second"] > 0
+  # Warm-up: 10 epochs of 1438 / 64 steps; the row reports step 11, from 0.
+  rate = 3e-3 * 11 / round(10 * 1438 / 64)
+  config_rate = training_rows[-1]["train/learning_rate"]
+  assert config_rate == pytest.approx(rate, rel=1e-5)
+  assert rows[-1]["eval/examples"] == 359
+  assert len(rows[-1]["eval/top1_by_class"]) == 10
+  mean = np.mean(list(rows[-1]["eval/top1_by_class"].values()))
+  assert mean == pytest.approx(rows[-1]["eval/top1"], abs=0.02)
+  assert list((tmp_path / "tensorboard").glob("events*"))
+
+  out = capsys.readouterr().out
+  for text in ("8 x cpu", "1,438 training examples", "parameters", "GFLOP"):
+    assert text in out
+  assert f"python -m vit_jax.evaluate --workdir {tmp_path}" in out
+
+  again = evaluate_checkpoint(str(tmp_path), per_class=True)
+  assert again == evaluated
+  assert "step 12 on digits" in capsys.readouterr().out
+  del state
+
+
+def test_the_checkpoint_describes_itself(data_dir, tmp_path):
+  config = _config(data_dir, total_steps=4, eval_every_steps=4)
+  training.train(config, str(tmp_path))
+  checkpoints = Checkpoints(str(tmp_path), read_only=True)
+  description = checkpoints.describe(4)
+  checkpoints.close()
+  assert description["config"] == json.loads(json.dumps(config.to_dict()))
+  assert description["class_names"] == [str(d) for d in range(10)]
+  assert description["data_iterator"] == {"seed": 0, "next_batch": 4}
+  assert description["train_examples"] == 1438
+
+
+def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
+  scores = iter([0.1, 0.9, 0.2, 0.3, 0.4])
+
+  def evaluate(plan, state):
+    del plan, state
+    return {
+      "eval/loss": 1.0, "eval/top1": next(scores), "eval/top5": 1.0,
+      "eval/examples": 359,
+    }
+
+  monkeypatch.setattr(training, "_evaluate", evaluate)
+  config = _config(
+    data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
+  )
+  training.train(config, str(tmp_path))
+  checkpoints = Checkpoints(str(tmp_path), read_only=True)
+  assert checkpoints.all_steps == [2, 4, 5]
+  assert checkpoints.best_step == 2
+  assert checkpoints.latest_step == 5
+  checkpoints.close()
+
+
+def test_another_configuration_is_refused(data_dir, tmp_path):
+  config = _config(data_dir, total_steps=4)
+  training.train(config, str(tmp_path))
+  config.model.dropout_rate = 0.2
+  config.log_every_steps = 1  # Changes nothing that is learned.
+  message = "another configuration: model.dropout_rate was 0.1 and is now 0.2"
+  with pytest.raises(ValueError, match=message):
+    training.train(config, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    (dict(total_steps=0), "the run has no length: set total_steps"),
+    (dict(batch_size=60), "batch_size=60 does not split over 8 devices x 2"),
+    (dict(eval_batch_size=9), "eval_batch_size=9 does not split over 8 devices"),
+    (dict(image_size=(9, 8)), "images of 9 x 8 do not split into patches of 4"),
+    (dict(ema_decay=1.0), "ema_decay=1.0 must be in"),
+    (dict(model=dict(num_classes=3)), "has 10 classes and model.num_classes is 3"),
+    (dict(model=dict(dtype="half")), "model.dtype='half' is unknown"),
+    (dict(data=dict(eval_split="validation")), "validation"),
+  ],
+)
+def test_what_does_not_fit_is_refused_first(
+  data_dir, tmp_path, changes, message
+):
+  with pytest.raises(ValueError, match=message):
+    training.train(_config(data_dir, **changes), str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_without_checkpoints_cannot_be_evaluated(tmp_path):
+  with pytest.raises(ValueError, match="holds no checkpoints: give the --work"):
+    evaluate_checkpoint(str(tmp_path))
+
+
+def test_a_step_without_checkpoint_cannot_be_evaluated(data_dir, tmp_path):
+  training.train(_config(data_dir, total_steps=4), str(tmp_path))
+  with pytest.raises(ValueError, match="no checkpoint of step 3; .* of step 4"):
+    evaluate_checkpoint(str(tmp_path), step=3)
+
+
+@pytest.mark.parametrize(
+  "step, every, last, expected",
+  [(4, 2, 9, True), (5, 2, 9, False), (9, 2, 9, True), (9, 0, 9, False)],
+)
+def test_due(step, every, last, expected):
+  assert training.due(step, every, last) is expected
