@@ -133,6 +133,7 @@ def _one_step(config, size: int, batch_size: int, num_classes: int):
   return init, step, batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_table_3_traces_at_full_size(row):
   config = pretrain.get_config(row)
