@@ -94,15 +94,15 @@ class RelativeOffsets(nn.Module):
 
 
 def relative_logits(
-  q: Float[Array, "B S k D_h"], R: Float[Array, "offsets k D_h"]
+  q: Float[Array, "B k S D_h"], R: Float[Array, "offsets k D_h"]
 ) -> Float[Array, "B k S S"]:
   """Inner product of each query with the embedding of its offset to each key.
 
   Queries meet all 2S - 1 offsets in one matrix product; each row then keeps
   the S it needs.
   """
-  S = q.shape[1]
-  every_offset = jnp.einsum("bqkd,okd->bkqo", q, R)  # (B, k, S, 2S - 1)
+  S = q.shape[2]
+  every_offset = jnp.einsum("bkqd,okd->bkqo", q, R)  # (B, k, S, 2S - 1)
   offset = jnp.arange(S)[:, None] - jnp.arange(S)[None, :] + S - 1  # (S, S)
   return jnp.take_along_axis(every_offset, offset[None, None], axis=-1)
 

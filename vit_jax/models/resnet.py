@@ -25,7 +25,8 @@ class StdConv(nn.Conv):
     value = super().param(name, init_fn, *init_args, **kwargs)
     if name != "kernel":
       return value
-    mean, std = value.mean(axis=(0, 1, 2)), value.std(axis=(0, 1, 2))
+    mean = value.mean(axis=(0, 1, 2), keepdims=True)
+    std = value.std(axis=(0, 1, 2), keepdims=True)
     return (value - mean) / (std + self.standardize_epsilon)
 
 

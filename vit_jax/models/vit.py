@@ -9,9 +9,12 @@ Every attention matrix is sown as `attention`, so a caller sees them all with
 `capture_intermediates=True` also every module's output.
 """
 
+import math
+from collections.abc import Callable
 from functools import partial
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -71,19 +74,48 @@ class Msa(nn.Module):
     )
     dropout = nn.Dropout(self.attention_dropout_rate, deterministic=not train)
 
-    q, k, v = U_q(z), U_k(z), U_v(z)  # Eq. 5, each (B, S, k, D_h)
-    logits = jnp.einsum("bqhd,bshd->bhqs", q, k)  # (B, k, S, S)
+    q, k, v = (  # Eq. 5, each (B, k, S, D_h)
+      each_token(U, z).swapaxes(1, 2) for U in (U_q, U_k, U_v)
+    )
+    logits = q @ k.mT  # (B, k, S, S)
     if R is not None:
       logits += positions.relative_logits(q, R.astype(q.dtype))
-    A = softmax(logits / jnp.sqrt(D_h).astype(q.dtype))  # Eq. 6
+    A = softmax(logits / math.sqrt(D_h))  # Eq. 6
     self.sow("intermediates", "attention", A)
-    SA = jnp.einsum("bhqs,bshd->bqhd", dropout(A), v)  # Eq. 7
-    return U_msa(SA)  # Eq. 8
+    SA = dropout(A) @ v  # Eq. 7
+    return each_token(U_msa, SA.swapaxes(1, 2))  # Eq. 8
 
 
+@jax.custom_jvp
 def softmax(logits: Float[Array, "*axes S"]) -> Float[Array, "*axes S"]:
-  """Softmax over keys, taken in float32: bfloat16 loses a hundredfold."""
+  """Softmax over keys, taken in float32: bfloat16 loses a hundredfold.
+
+  Its derivative, dA = A (dlogits - sum(A dlogits)), is written out because it
+  then needs nothing but A itself: left to JAX, a train step keeps more of the
+  S x S matrices and takes three times as long over them on CPU.
+  """
   return nn.softmax(logits.astype(jnp.float32)).astype(logits.dtype)
+
+
+@softmax.defjvp
+def _softmax_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+  result = softmax(*primals)
+  A, dlogits = (x.astype(jnp.float32) for x in (result, *tangents))
+  dA = A * (dlogits - (A * dlogits).sum(axis=-1, keepdims=True))
+  return result, dA.astype(result.dtype)
+
+
+def each_token(
+  layer: Callable[[Array], Array], z: Float[Array, "B S *axes"]
+) -> Float[Array, "B S *features"]:
+  """Applies a layer to the tokens of all images as rows of one matrix.
+
+  The same map. XLA's CPU compiler transposes a batch of matrices to get the
+  gradient of the kernel, which takes as long as the products.
+  """
+  B, S = z.shape[:2]
+  rows = layer(z.reshape(B * S, *z.shape[2:]))
+  return rows.reshape(B, S, *rows.shape[1:])
 
 
 class Mlp(nn.Module):
@@ -117,8 +149,8 @@ class Mlp(nn.Module):
     )
     dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
 
-    hidden = dropout(GELUS[self.gelu](expand(z)))  # (B, S, D_mlp)
-    return dropout(contract(hidden))
+    hidden = dropout(GELUS[self.gelu](each_token(expand, z)))  # (B, S, D_mlp)
+    return dropout(each_token(contract, hidden))
 
 
 class EncoderBlock(nn.Module):
@@ -294,7 +326,7 @@ class Vit(nn.Module):
     for layer, E_pos in enumerate(self._positions(h, w)):
       R = E_pos if self.position == "relative" else None
       if E_pos is not None and R is None:
-        z = z + E_pos.astype(z.dtype)  # Eq. 1, where layer = 0
+        z = z + E_pos[None].astype(z.dtype)  # Eq. 1, where layer = 0
       if layer == 0:
         z = dropout(z)
       z = self._block(layer)(z, R, train=train)

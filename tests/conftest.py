@@ -1,0 +1,37 @@
+"""What every test runs under: eight CPU devices and checked shapes."""
+
+import os
+
+# An accelerator has not the eight devices that the tests shard over.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import beartype
+import jax
+import jaxtyping
+
+jax.config.update("jax_num_cpu_devices", 8)
+# An array of lower rank never meets one of higher rank by accident.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def check_calls(function):
+  """Checks a function's declared types, but not a constructor's.
+
+  JAX fills the fields of a state with shapes and shardings too, and Flax
+  declares some of `nn.Conv`'s by types that cannot be checked.
+  """
+  if function.__name__ == "__init__":
+    return function
+  return beartype.beartype(function)
+
+
+# Not `vit_jax.data`: its workers must not load JAX.
+jaxtyping.install_import_hook(
+  [
+    "vit_jax.models",
+    "vit_jax.losses",
+    "vit_jax.train_step",
+    "vit_jax.eval_step",
+  ],
+  f"{__name__}.check_calls",
+)

@@ -1,0 +1,159 @@
+"""The ResNets of hybrids and baselines."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import ResNet, make_resnet, make_vit
+from vit_jax.models import resnet
+
+IMAGE = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
+
+
+def shapes(model, image=IMAGE, **options):
+  """Shapes of a model's output and of its parameters."""
+  output, variables = jax.eval_shape(
+    lambda key, x: model.init_with_output(key, x, **options),
+    jax.random.key(0),
+    image,
+  )
+  return output, nn.unbox(variables["params"])
+
+
+def count(params):
+  return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def expected_count(layers, width, num_classes):
+  """Kernels without biases, and two parameters a normalised channel."""
+  total, channels = 7 * 7 * 3 * width + 2 * width, width
+  for stage, units in enumerate(layers):
+    inner = width * 2**stage
+    for unit in range(units):
+      kernels = channels * inner + 9 * inner**2 + inner * 4 * inner
+      norms = 2 * (inner + inner + 4 * inner)
+      if unit == 0:
+        kernels, norms = kernels + channels * 4 * inner, norms + 8 * inner
+      total, channels = total + kernels + norms, 4 * inner
+  return total + (channels + 1) * num_classes
+
+
+@pytest.mark.parametrize(
+  "variant, layers, width",
+  [
+    ("R50x1", (3, 4, 6, 3), 64),
+    ("R50x2", (3, 4, 6, 3), 128),
+    ("R101x1", (3, 4, 23, 3), 64),
+    ("R152x1", (3, 8, 36, 3), 64),
+    ("R152x2", (3, 8, 36, 3), 128),
+  ],
+)
+def test_parameter_count(variant, layers, width):
+  logits, params = shapes(make_resnet(variant, 1000))
+  assert logits.shape == (2, 1000)
+  assert count(params) == expected_count(layers, width, 1000)
+
+
+def test_r50_has_the_parameters_of_resnet_50():
+  # Batch norm learns as many as group norm does.
+  assert count(shapes(make_resnet("R50x1", 1000))[1]) == 25_557_032
+
+
+@pytest.mark.parametrize(
+  "layers, side, channels",
+  [((3, 4, 9), 14, 1024), ((3, 4, 6, 3), 7, 2048)],
+)
+def test_feature_maps(layers, side, channels):
+  output, params = shapes(ResNet(0, layers), features=True)
+  assert output.shape == (2, side, side, channels)
+  assert "head" not in params
+
+
+def test_without_classes_the_features_are_pooled():
+  x = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
+  model = ResNet(0, (), width=32)
+  variables = jax.jit(model.init)(jax.random.key(0), x)
+  features = jax.jit(lambda v, x: model.apply(v, x, features=True))
+  np.testing.assert_allclose(
+    jax.jit(model.apply)(variables, x),
+    features(variables, x).mean((1, 2)),
+    rtol=1e-5,
+  )
+
+
+def test_the_head_starts_at_its_bias():
+  x = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
+  model = ResNet(3, (), width=32, head_bias=-10.0, dtype=jnp.bfloat16)
+  logits, _ = jax.jit(model.init_with_output)(jax.random.key(0), x)
+  assert logits.dtype == jnp.float32
+  np.testing.assert_array_equal(logits, np.full((2, 3), -10))
+
+
+@pytest.mark.parametrize(
+  "variant, tokens, layers",
+  [("R50+B/16", 196, (3, 4, 9)), ("R50+B/32", 49, (3, 4, 6, 3))],
+)
+def test_hybrids_see_the_feature_map(variant, tokens, layers):
+  model = make_vit(variant, 10)
+  _, params = shapes(model)
+  assert model.patch_size == 1
+  assert params["position"]["E_pos"].shape == (tokens + 1, 768)
+  channels = 256 * 2 ** (len(layers) - 1)
+  assert params["patches"]["E"]["kernel"].shape == (channels, 768)
+  assert count(params["resnet"]) == expected_count(layers, 64, 0)
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+def test_convolutions_are_weight_standardised(strides):
+  x = jax.random.normal(jax.random.key(0), (2, 8, 8, 4))
+  conv = resnet.StdConv(6, (3, 3), (strides, strides), use_bias=False)
+  kernel = 3 + 0.1 * jax.random.normal(jax.random.key(1), (3, 3, 4, 6))
+  found = conv.apply({"params": {"kernel": kernel}}, x)
+  standard = np.asarray(kernel, np.float64)
+  for output in range(6):
+    weights = standard[..., output]
+    deviation = ((weights - weights.mean()) ** 2).mean() ** 0.5
+    standard[..., output] = (weights - weights.mean()) / (deviation + 1e-5)
+  expected = jax.lax.conv_general_dilated(
+    x,
+    jnp.asarray(standard, jnp.float32),
+    (strides, strides),
+    "SAME",
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
+  np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_stored_kernel_is_the_plain_one():
+  x = jnp.zeros((1, 8, 8, 3))
+  conv = resnet.StdConv(64, (3, 3))
+  params = conv.init(jax.random.key(0), x)["params"]
+  # LeCun's initialisation: variance 1 / fan in.
+  assert float(params["kernel"].std()) == pytest.approx(27**-0.5, rel=0.05)
+  assert not params["bias"].any()
+
+
+def test_a_unit_starts_as_its_shortcut():
+  x = jax.nn.relu(jax.random.normal(jax.random.key(0), (2, 8, 8, 128)))
+  unit = resnet.ResidualUnit(32)
+  output, _ = jax.jit(unit.init_with_output)(jax.random.key(1), x)
+  np.testing.assert_array_equal(output, x)
+
+
+def test_the_stride_is_on_the_3x3_convolution():
+  # ResNet v1.5; v1 has it on the first 1x1.
+  unit = resnet.ResidualUnit(32, stride=2)
+  _, state = jax.eval_shape(
+    lambda key: unit.init_with_output(
+      key, jnp.ones((1, 8, 8, 64)), capture_intermediates=True
+    ),
+    jax.random.key(0),
+  )
+  found = state["intermediates"]
+  sides = {
+    name: found[name]["__call__"][0].shape[1]
+    for name in ("conv1", "conv2", "conv3", "conv_proj")
+  }
+  assert sides == {"conv1": 8, "conv2": 4, "conv3": 4, "conv_proj": 4}

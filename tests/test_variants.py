@@ -1,0 +1,126 @@
+"""Models by name."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import vit_jax
+from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
+
+# Layers, hidden size, MLP size, heads: Table 1, and the papers that added to
+# it.
+TABLE = {
+  "Ti": (12, 192, 768, 3),
+  "S": (12, 384, 1536, 6),
+  "B": (12, 768, 3072, 12),
+  "L": (24, 1024, 4096, 16),
+  "H": (32, 1280, 5120, 16),
+  "g": (40, 1408, 6144, 16),
+  "G": (48, 1664, 8192, 16),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("patch_size", [8, 14, 32])
+def test_sizes_are_the_tables(name, patch_size):
+  model = make_vit(f"{name}/{patch_size}", 7)
+  sizes = (model.num_layers, model.hidden_size, model.mlp_size, model.num_heads)
+  assert sizes == TABLE[name]
+  assert (model.patch_size, model.num_classes) == (patch_size, 7)
+  assert model.resnet_layers == ()
+
+
+@pytest.mark.parametrize(
+  "name, head_size",
+  [
+    ("Ti", 64),
+    ("S", 64),
+    ("B", 64),
+    ("L", 64),
+    ("H", 80),
+    ("g", 88),
+    ("G", 104),
+  ],
+)
+def test_head_sizes_are_the_published(name, head_size):
+  model = make_vit(f"{name}/16", 7)
+  assert model.hidden_size // model.num_heads == head_size
+
+
+def test_fields_replace_the_variants():
+  model = make_vit("R50+B/16", 7, num_layers=2, pooling="gap", patch_size=2)
+  assert (model.num_layers, model.pooling, model.patch_size) == (2, "gap", 2)
+  assert make_resnet("R50x1", 7, width=32).width == 32
+
+
+@pytest.mark.parametrize("patch_size", [16, 32])
+@pytest.mark.parametrize("name", ["S", "B", "L"])
+def test_hybrids_have_the_tokens_their_name_says(name, patch_size):
+  model = make_vit(f"R50+{name}/{patch_size}", 7, pooling="gap", num_layers=1)
+  image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  tokens = (224 // patch_size) ** 2
+  assert shapes["position"]["E_pos"].value.shape[0] == tokens
+
+
+def test_make_model_makes_both():
+  assert isinstance(make_model("B/16", 7), Vit)
+  assert isinstance(make_model("R50+B/16", 7), Vit)
+  model = make_model("R152x2", 7, head_bias=-10.0)
+  assert isinstance(model, ResNet)
+  assert (model.layers, model.width) == ((3, 8, 36, 3), 128)
+  assert (model.num_classes, model.head_bias) == (7, -10.0)
+
+
+@pytest.mark.parametrize(
+  "variant",
+  ["", "B", "B16", "B/", "B/0", "B/16x", "X/16", "b/16", "R101+B/16", " B/16"],
+)
+def test_unknown_vits_are_refused(variant):
+  message = (
+    f"variant='{variant}' is unknown; write one of Ti, S, B, L, H, g, G with "
+    "its patch size, as in B/16, or a hybrid, as in R50.B/16"
+  )
+  with pytest.raises(ValueError, match=message.replace("R101+", r"R101\+")):
+    make_model(variant, 7)
+
+
+@pytest.mark.parametrize("variant", ["R50x0", "R34x1", "R99x2"])
+def test_unknown_resnets_are_refused(variant):
+  message = (
+    f"variant='{variant}' is unknown; write one of R50, R101, R152 with its "
+    "width multiple, as in R50x1"
+  )
+  with pytest.raises(ValueError, match=message):
+    make_model(variant, 7)
+
+
+def test_a_resnet_needs_its_width():
+  with pytest.raises(ValueError, match="width multiple, as in R50x1"):
+    make_resnet("R50", 7)
+
+
+def test_hybrids_of_other_strides_are_refused():
+  message = r"1/16 or 1/32 of the image; choose R50\+B/16 or R50\+B/32"
+  with pytest.raises(ValueError, match=message):
+    make_vit("R50+B/14", 7)
+
+
+@pytest.mark.parametrize(
+  "variant, message",
+  [
+    ("B/16", "Vit has no field depth, widht; it has attention_dropout_rate, "),
+    ("R50x1", "ResNet has no field depth, widht; it has dtype, head_bias, "),
+  ],
+)
+def test_unknown_fields_are_refused(variant, message):
+  with pytest.raises(ValueError, match=message):
+    make_model(variant, 7, widht=3, depth=2)
+
+
+def test_the_package_offers_its_names():
+  assert set(vit_jax.__all__) <= set(dir(vit_jax))
+  for name in vit_jax.__all__:
+    assert getattr(vit_jax, name).__name__ == name
+  with pytest.raises(AttributeError, match="no attribute 'make_vti'"):
+    _ = vit_jax.make_vti

@@ -1,0 +1,621 @@
+"""The model against the paper's equations and published checkpoints."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import published
+from vit_jax import make_vit
+from vit_jax.models import vit
+
+B, D, MLP, HEADS, LAYERS, P = 2, 24, 40, 3, 2, 4
+
+
+def tiny(num_classes=5, **fields):
+  defaults = dict(
+    hidden_size=D, num_layers=LAYERS, mlp_size=MLP, num_heads=HEADS
+  )
+  return make_vit(f"Ti/{P}", num_classes, **(defaults | fields))
+
+
+def images(height=8, width=12, channels=3):
+  rng = np.random.default_rng(0)
+  return jnp.asarray(rng.normal(size=(B, height, width, channels)), jnp.float32)
+
+
+def shapes_of(model, *args):
+  """Shapes of a model's parameters, boxed with their logical axes."""
+  variables = jax.eval_shape(model.init, jax.random.key(0), *args)
+  return variables["params"]
+
+
+def random_params(model, *args):
+  """Parameters among which none is zero, as after training."""
+  rng = np.random.default_rng(1)
+
+  def draw(path, shape):
+    noise = rng.normal(size=shape.shape).astype(np.float32)
+    return 1 + 0.1 * noise if path[-1].key == "scale" else 0.2 * noise
+
+  shapes = nn.unbox(shapes_of(model, *args))
+  return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def apply(model, params, *args, **options):
+  return jax.jit(lambda p, x: model.apply({"params": p}, x, **options))(
+    params, *args
+  )
+
+
+def count(shapes):
+  return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize(
+  "variant, num_classes, params",
+  [
+    ("B/16", 1000, 86_567_656),
+    ("B/32", 1000, 88_224_232),
+    ("L/16", 1000, 304_326_632),
+    ("L/32", 1000, 306_535_400),
+    ("H/14", 1000, 632_045_800),
+    ("B/16", 3, 85_800_963),
+  ],
+)
+def test_parameter_count(variant, num_classes, params):
+  image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
+  assert count(shapes_of(make_vit(variant, num_classes), image)) == params
+
+
+def test_parameter_count_without_positions_and_class_token():
+  model = make_vit("B/16", 3, position="none", pooling="gap")
+  image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
+  assert count(shapes_of(model, image)) == 85_648_899
+
+
+# Eq. 1-8 in NumPy and double precision, written from the paper.
+
+
+def np_layer_norm(z, params, epsilon):
+  mean, variance = z.mean(-1, keepdims=True), z.var(-1, keepdims=True)
+  return (z - mean) / np.sqrt(variance + epsilon) * params["scale"] + params[
+    "bias"
+  ]
+
+
+def np_dense(z, params):
+  return z @ params["kernel"] + params["bias"]
+
+
+def np_gelu(x, kind):
+  if kind == "exact":
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+  inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+  return x * (1 + np.tanh(inner)) / 2
+
+
+def np_msa(z, params):
+  out = params["out"]["bias"]
+  for head in range(HEADS):
+    q, k, v = (
+      z @ params[name]["kernel"][:, head] + params[name]["bias"][head]
+      for name in ("query", "key", "value")
+    )
+    logits = q @ k.T / math.sqrt(D / HEADS)
+    A = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    out = out + A @ v @ params["out"]["kernel"][head]
+  return out
+
+
+def np_vit(params, x, pooling, gelu, epsilon, representation):
+  """Logits of one image."""
+  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  H, W, _ = x.shape
+  patches = [
+    x[row : row + P, column : column + P].reshape(-1)
+    for row in range(0, H, P)
+    for column in range(0, W, P)
+  ]
+  z = np_dense(np.stack(patches).astype(np.float64), params["patches"]["E"])
+  if pooling == "token":
+    z = np.concatenate([params["x_class"][None], z])
+  z = z + params["position"]["E_pos"]
+  for layer in range(LAYERS):
+    block = params[f"block_{layer}"]
+    z = np_msa(np_layer_norm(z, block["norm_msa"], epsilon), block["msa"]) + z
+    y = np_layer_norm(z, block["norm_mlp"], epsilon)
+    hidden = np_gelu(np_dense(y, block["mlp"]["expand"]), gelu)
+    z = np_dense(hidden, block["mlp"]["contract"]) + z
+  y = np_layer_norm(z, params["norm"], epsilon)
+  y = y[0] if pooling == "token" else y.mean(0)
+  if representation:
+    y = np.tanh(np_dense(y, params["pre_logits"]))
+  return np_dense(y, params["head"])
+
+
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+@pytest.mark.parametrize(
+  "gelu, epsilon, representation, channels",
+  [("tanh", 1e-6, None, 3), ("tanh", 1e-6, 7, 4), ("exact", 1e-2, None, 1)],
+)
+def test_agrees_with_the_equations(
+  pooling, gelu, epsilon, representation, channels
+):
+  x = images(8, 20, channels)
+  model = tiny(
+    pooling=pooling,
+    gelu=gelu,
+    layer_norm_epsilon=epsilon,
+    representation_size=representation,
+  )
+  params = random_params(model, x)
+  logits = apply(model, params, x)
+  for image, found in zip(np.asarray(x), logits, strict=True):
+    expected = np_vit(params, image, pooling, gelu, epsilon, representation)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_defaults_are_those_of_the_published_models():
+  model = make_vit("B/16", 1000)
+  assert (model.gelu, model.layer_norm_epsilon) == ("tanh", 1e-6)
+  assert (model.pooling, model.position) == ("token", "learned")
+  assert model.representation_size is None
+
+
+def test_without_classes_the_representation_comes_back():
+  x = images()
+  model = tiny()
+  params = random_params(model, x)
+  head = params.pop("head")
+  y = np.asarray(apply(tiny(num_classes=0), params, x))
+  assert y.shape == (B, D)
+  logits = apply(model, params | {"head": head}, x)
+  np.testing.assert_allclose(np_dense(y, head), logits, rtol=1e-4, atol=1e-5)
+
+
+def test_patches_and_a_dense_layer_are_a_convolution():
+  x = images(8, 12, 4)
+  embedding = vit.PatchEmbedding(P, D)
+  params = random_params(embedding, x)
+  kernel = params["E"]["kernel"].reshape(P, P, 4, D)
+  convolved = jax.lax.conv_general_dilated(
+    x, kernel, (P, P), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+  )
+  np.testing.assert_allclose(
+    apply(embedding, params, x),
+    convolved + params["E"]["bias"][None, None, None],
+    rtol=1e-5,
+    atol=1e-5,
+  )
+
+
+def test_an_encoder_block_commutes_with_permuting_tokens():
+  z = jax.random.normal(jax.random.key(0), (B, 7, D))
+  block = vit.EncoderBlock(HEADS, MLP)
+  params = random_params(block, z)
+  order = np.random.default_rng(0).permutation(7)
+  np.testing.assert_allclose(
+    apply(block, params, z[:, order]),
+    apply(block, params, z)[:, order],
+    rtol=1e-5,
+    atol=1e-5,
+  )
+
+
+def test_tokens_see_each_other_but_images_do_not():
+  x = images()
+  model = tiny()
+  params = random_params(model, x)
+  changed = x.at[0, -1, -1].add(1)  # The last patch of the first image.
+  before, after = apply(model, params, x), apply(model, params, changed)
+  assert np.abs(before[0] - after[0]).max() > 1e-3
+  np.testing.assert_array_equal(before[1], after[1])
+
+
+@pytest.mark.parametrize(
+  "name, fields",
+  [
+    ("google_vit", {}),
+    ("google_vit_prelogits", {"representation_size": 40}),
+    (
+      "google_hybrid",
+      {"patch_size": 1, "resnet_layers": (1, 1), "resnet_width": 32},
+    ),
+  ],
+)
+def test_published_checkpoints_give_their_logits(name, fields):
+  params = published.to_params(published.read(name))
+  io = published.read(f"{name}_io")
+  sizes = dict(hidden_size=48, num_layers=2, mlp_size=96, num_heads=3)
+  model = make_vit("Ti/8", io["logits"].shape[1], **(sizes | fields))
+  expected = nn.unbox(shapes_of(model, io["images"]))
+  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, expected)
+  difference = np.abs(apply(model, params, io["images"]) - io["logits"])
+  assert difference.max() < 1e-4 * np.abs(io["logits"]).max()
+
+
+# Dropout (App. B.1).
+
+
+def dropout_calls(model, params, x, transform=jax.jit, **options):
+  """Where dropout acts: the module's path, its rate and its input."""
+  sites = []
+
+  def run(params, x):
+    inputs = []
+
+    def record(call, args, kwargs, context):
+      dropout = context.module
+      if isinstance(dropout, nn.Dropout) and dropout.rate > 0:
+        if not dropout.deterministic:
+          sites.append(("/".join(dropout.path), dropout.rate))
+          inputs.append(args[0])
+      return call(*args, **kwargs)
+
+    with nn.intercept_methods(record):
+      _, state = model.apply(
+        {"params": params},
+        x,
+        rngs={"dropout": jax.random.key(0)},
+        capture_intermediates=True,
+        mutable="intermediates",
+        **options,
+      )
+    return inputs, state["intermediates"]
+
+  inputs, intermediates = transform(run)(params, x)
+  calls = [(*site, z) for site, z in zip(sites, inputs, strict=True)]
+  return calls, intermediates
+
+
+def only_shapes(function):
+  return lambda *args: jax.eval_shape(function, *args)
+
+
+def test_dropout_is_where_the_paper_puts_it():
+  x = images()
+  model = tiny(dropout_rate=0.3, attention_dropout_rate=0.2)
+  params = random_params(model, x)
+  calls, _ = dropout_calls(model, params, x, only_shapes, train=True)
+  S = 7
+  expected = [("Dropout_0", 0.3, (B, S, D))]
+  for layer in range(LAYERS):
+    expected += [
+      (f"block_{layer}/msa/Dropout_0", 0.2, (B, HEADS, S, S)),
+      (f"block_{layer}/Dropout_0", 0.3, (B, S, D)),
+      (f"block_{layer}/mlp/Dropout_0", 0.3, (B, S, MLP)),
+      (f"block_{layer}/mlp/Dropout_0", 0.3, (B, S, D)),
+    ]
+  assert [(path, rate, z.shape) for path, rate, z in calls] == expected
+
+
+def test_dropout_follows_positions_and_dense_layers():
+  x = images()
+  model = tiny(dropout_rate=0.3, attention_dropout_rate=0.2, num_layers=1)
+  params = random_params(model, x)
+  calls, found = dropout_calls(model, params, x, train=True)
+  embedded = found["patches"]["__call__"][0].reshape(B, -1, D)
+  class_token = jnp.tile(params["x_class"], (B, 1, 1))
+  block = found["block_0"]
+  expected = [
+    jnp.concatenate([class_token, embedded], 1)
+    + params["position"]["E_pos"][None],
+    block["msa"]["attention"][0],
+    block["msa"]["out"]["__call__"][0],
+    nn.gelu(block["mlp"]["expand"]["__call__"][0]),
+    block["mlp"]["contract"]["__call__"][0],
+  ]
+  for (_, _, z), wanted in zip(calls, expected, strict=True):
+    np.testing.assert_allclose(z, wanted.reshape(z.shape), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "rates, kept",
+  [
+    ({"dropout_rate": 0.5}, ("query", "key", "value", "out")),
+    ({"attention_dropout_rate": 0.5}, ("query", "key", "value")),
+  ],
+)
+def test_what_each_rate_leaves_alone(rates, kept):
+  z = jax.random.normal(jax.random.key(0), (B, 7, D))
+  block = vit.EncoderBlock(HEADS, MLP, **rates)
+  params = random_params(block, z)
+  _, dropped = dropout_calls(block, params, z, train=True)
+  _, whole = dropout_calls(block, params, z, train=False)
+  msa, expected = dropped["msa"], whole["msa"]
+  for name in kept:
+    np.testing.assert_allclose(
+      msa[name]["__call__"][0], expected[name]["__call__"][0], atol=1e-6
+    )
+  np.testing.assert_allclose(
+    msa["attention"][0], expected["attention"][0], atol=1e-6
+  )
+  assert np.abs(dropped["__call__"][0] - whole["__call__"][0]).max() > 0.01
+
+
+def test_without_train_nothing_is_dropped():
+  x = images()
+  params = random_params(tiny(), x)
+  model = tiny(dropout_rate=0.5, attention_dropout_rate=0.5)
+  calls, _ = dropout_calls(model, params, x, only_shapes)
+  assert not calls
+  np.testing.assert_array_equal(
+    apply(model, params, x), apply(tiny(), params, x)
+  )
+
+
+# Initialisation, as that of the published models.
+
+
+@pytest.fixture(scope="module")
+def initial():
+  """Parameters of a model wide enough for statistics, and its images."""
+  x = images(32, 32)
+  model = tiny(
+    hidden_size=96,
+    mlp_size=256,
+    num_heads=4,
+    representation_size=64,
+    head_bias=-10.0,
+  )
+  variables = jax.jit(model.init)(jax.random.key(0), x)
+  return model, nn.unbox(variables["params"]), x
+
+
+def test_the_head_starts_at_its_bias(initial):
+  model, params, x = initial
+  assert not params["head"]["kernel"].any()
+  np.testing.assert_array_equal(apply(model, params, x), np.full((B, 5), -10))
+
+
+def test_class_token_and_positions_start_as_published(initial):
+  _, params, _ = initial
+  assert not params["x_class"].any()
+  E_pos = params["position"]["E_pos"]
+  assert float(E_pos.std()) == pytest.approx(0.02, rel=0.05)
+  assert abs(float(E_pos.mean())) < 1e-3
+
+
+@pytest.mark.parametrize(
+  "path, fan_in, fan_out",
+  [
+    ("patches/E", P * P * 3, 96),
+    ("block_0/msa/query", 96, 96),
+    ("block_0/msa/key", 96, 96),
+    ("block_0/msa/value", 96, 96),
+    ("block_0/msa/out", 96, 96),
+    ("block_0/mlp/expand", 96, 256),
+    ("block_0/mlp/contract", 256, 96),
+    ("pre_logits", 96, 64),
+  ],
+)
+def test_kernels_start_xavier_uniform(initial, path, fan_in, fan_out):
+  dense = initial[1]
+  for name in path.split("/"):
+    dense = dense[name]
+  kernel, limit = np.asarray(dense["kernel"]), (6 / (fan_in + fan_out)) ** 0.5
+  assert 0.995 * limit < np.abs(kernel).max() <= limit
+  assert kernel.std() == pytest.approx(limit / 3**0.5, rel=0.03)
+  assert np.abs(kernel.mean()) < 0.03 * limit
+
+
+def test_biases_start_near_zero_and_norms_at_one(initial):
+  _, params, _ = initial
+  biases = [params["patches"]["E"]["bias"], params["pre_logits"]["bias"]]
+  for layer in range(LAYERS):
+    block = params[f"block_{layer}"]
+    dense = (*block["msa"].values(), *block["mlp"].values())
+    biases += [each["bias"] for each in dense]
+    for name in ("norm_msa", "norm_mlp"):
+      np.testing.assert_array_equal(block[name]["scale"], 1)
+      np.testing.assert_array_equal(block[name]["bias"], 0)
+  for bias in biases:
+    assert float(bias.std()) == pytest.approx(1e-6, rel=0.35)
+
+
+def test_layers_start_different(initial):
+  _, params, _ = initial
+  first, second = (params[f"block_{layer}"]["msa"] for layer in range(2))
+  kernels = [
+    leaf["kernel"].reshape(-1)
+    for block in (first, second)
+    for leaf in block.values()
+  ]
+  correlation = np.corrcoef(np.stack(kernels)) - np.eye(8)
+  assert np.abs(correlation).max() < 0.1
+
+
+# Intermediates.
+
+
+def test_attention_can_be_seen_and_seeing_changes_nothing():
+  x = images()
+  model = tiny()
+  params = random_params(model, x)
+  logits, state = apply(model, params, x, mutable="intermediates")
+  np.testing.assert_array_equal(logits, apply(model, params, x))
+  for layer in range(LAYERS):
+    (A,) = state["intermediates"][f"block_{layer}"]["msa"]["attention"]
+    assert A.shape == (B, HEADS, 7, 7)
+    assert (A >= 0).all()
+    np.testing.assert_allclose(A.sum(-1), 1, rtol=1e-5)
+
+
+def test_every_output_can_be_captured():
+  x = images()
+  model = tiny()
+  params = random_params(model, x)
+  _, state = apply(
+    model, params, x, mutable="intermediates", capture_intermediates=True
+  )
+  found = state["intermediates"]
+  kernel = params["patches"]["E"]["kernel"]
+  first = x[0, :P, :P].reshape(-1) @ kernel + params["patches"]["E"]["bias"]
+  (embeddings,) = found["patches"]["__call__"]
+  assert embeddings.shape == (B, 2, 3, D)
+  np.testing.assert_allclose(embeddings[0, 0, 0], first, rtol=1e-4, atol=1e-5)
+  for layer in range(LAYERS):
+    assert found[f"block_{layer}"]["__call__"][0].shape == (B, 7, D)
+
+
+# Types.
+
+
+def test_bfloat16_keeps_float32_parameters_and_logits():
+  x = images()
+  model = tiny(dtype=jnp.bfloat16)
+  shapes = shapes_of(model, x)
+  assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("f4")}
+  params = random_params(model, x)
+  logits, state = apply(
+    model, params, x, mutable="intermediates", capture_intermediates=True
+  )
+  assert logits.dtype == jnp.float32
+  for layer in range(LAYERS):
+    (z,) = state["intermediates"][f"block_{layer}"]["__call__"]
+    assert z.dtype == jnp.bfloat16
+  expected = apply(tiny(), params, x)
+  difference = np.abs(logits - expected).max()
+  assert 0 < difference < 0.03 * np.abs(expected).max()
+
+
+def test_parameters_take_the_type_asked_for():
+  shapes = shapes_of(tiny(param_dtype=jnp.bfloat16), images())
+  assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {
+    jnp.dtype("bfloat16")
+  }
+
+
+def np_softmax(logits):
+  powers = np.exp(logits - logits.max(-1, keepdims=True))
+  return powers / powers.sum(-1, keepdims=True)
+
+
+def test_softmax_is_taken_in_float32():
+  rng = np.random.default_rng(0)
+  logits = jnp.asarray(4 * rng.normal(size=(64, 197)), jnp.bfloat16)
+  found = vit.softmax(logits)
+  assert found.dtype == jnp.bfloat16
+  # Rounding the result costs 2^-9; sums in bfloat16 would cost more.
+  np.testing.assert_allclose(
+    np.asarray(found, np.float64),
+    np_softmax(np.asarray(logits, np.float64)),
+    rtol=2**-8,
+  )
+
+
+def test_softmax_has_the_derivative_of_its_formula():
+  rng = np.random.default_rng(0)
+  logits, direction, cotangent = rng.normal(size=(3, 5, 7))
+  step = 1e-6
+  slope = np_softmax(logits + step * direction) - np_softmax(
+    logits - step * direction
+  )
+  slope /= 2 * step
+
+  inputs = [jnp.asarray(a, jnp.float32) for a in (logits, direction)]
+  _, forward = jax.jvp(vit.softmax, inputs[:1], inputs[1:])
+  np.testing.assert_allclose(forward, slope, atol=1e-6)
+  _, pullback = jax.vjp(vit.softmax, inputs[0])
+  (backward,) = pullback(jnp.asarray(cotangent, jnp.float32))
+  assert float((backward * direction).sum()) == pytest.approx(
+    float((cotangent * slope).sum()), rel=1e-4
+  )
+
+
+def test_attention_of_large_queries_in_bfloat16():
+  z = jax.random.normal(jax.random.key(0), (B, 50, 96))
+  model = vit.Msa(4, dtype=jnp.bfloat16)
+  params = random_params(model, z)
+  for name in ("query", "key"):  # Entries of std 4: logits of std 16.
+    params[name]["kernel"] *= 4 / (0.2 * 96**0.5)
+  _, state = apply(
+    model, params, z, mutable="intermediates", capture_intermediates=True
+  )
+  found = state["intermediates"]
+  q, k = (
+    np.asarray(found[name]["__call__"][0], np.float64).reshape(B, 50, 4, 24)
+    for name in ("query", "key")
+  )
+  assert 3 < q.std() < 5
+  exact = np_softmax(np.einsum("bqhd,bshd->bhqs", q, k) / 24**0.5)
+  (A,) = found["attention"]
+  assert A.dtype == jnp.bfloat16
+  assert np.abs(np.asarray(A, np.float64) - exact).max() < 0.01
+
+
+# Logical axes, which shardings are chosen by.
+
+
+@pytest.mark.parametrize(
+  "variant, names",
+  [
+    ("B/16", set()),
+    ("R50+B/16", {None, "channels_in", "channels_out"}),
+  ],
+)
+def test_every_dimension_has_a_logical_name(variant, names):
+  image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
+  model = make_vit(variant, 1000, representation_size=768)
+  boxes = jax.tree.leaves(
+    shapes_of(model, image),
+    is_leaf=lambda node: isinstance(node, nn.LogicallyPartitioned),
+  )
+  seen = set()
+  for box in boxes:
+    assert isinstance(box, nn.LogicallyPartitioned)
+    assert len(box.names) == box.value.ndim
+    named = [name for name in box.names if name]
+    assert len(set(named)) == len(named)  # One mesh axis shards one dimension.
+    seen |= set(box.names)
+  dense = {"patch", "position", "embed", "mlp", "heads", "head_size"}
+  assert seen == names | dense | {"representation", "classes"}
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    ({"patch_size": 0}, "patch_size=0 must be 1 or more"),
+    ({"hidden_size": 0}, "hidden_size=0 must be 1 or more"),
+    ({"num_layers": 0}, "num_layers=0 must be 1 or more"),
+    ({"mlp_size": -1}, "mlp_size=-1 must be 1 or more"),
+    ({"num_heads": 0}, "num_heads=0 must be 1 or more"),
+    ({"num_classes": -1}, "num_classes=-1 must be 0 or more"),
+    ({"num_heads": 5}, "does not split over num_heads=5; (4|6) heads"),
+    ({"pooling": "max"}, "pooling='max' is unknown; choose one of token, gap"),
+    ({"gelu": "erf"}, "gelu='erf' is unknown; choose one of tanh, exact"),
+    ({"dropout_rate": 1.0}, r"dropout_rate=1.0 must be in \[0, 1\)"),
+    (
+      {"attention_dropout_rate": -0.1},
+      r"attention_dropout_rate=-0.1 must be in \[0, 1\)",
+    ),
+  ],
+)
+def test_fields_that_make_no_model_are_refused(fields, message):
+  with pytest.raises(ValueError, match=message):
+    tiny(**fields)
+
+
+@pytest.mark.parametrize(
+  "height, width, fits",
+  [(9, 12, "8 x 12"), (8, 15, "8 x 12"), (3, 3, "4 x 4"), (0, 8, "4 x 8")],
+)
+def test_images_that_do_not_split_are_refused(height, width, fits):
+  message = (
+    f"images of {height} x {width} do not split into patches of 4 x 4; "
+    f"{fits} would"
+  )
+  with pytest.raises(ValueError, match=message):
+    shapes_of(tiny(), jnp.zeros((1, height, width, 3)))
+
+
+def test_declared_shapes_are_checked_in_tests():
+  with pytest.raises(TypeError, match="B H W C"):
+    vit.patchify(jnp.zeros((8, 8, 3)), 4)
