@@ -13,8 +13,8 @@ from vit_jax.config import base_config
 
 def get_config():
   c = base_config()
-  c.total_epochs = 24.0
-  c.batch_size = 128
+  c.total_epochs = 10.0
+  c.batch_size = 64
   c.image_size = (32, 32)
   c.data.name = "cifar10"
   c.train_transform.update(crop="pad", pad=4)
@@ -27,9 +27,9 @@ def get_config():
     pooling="gap",
     position="sincos2d",
   )
-  c.loss.label_smoothing = 0.1
-  c.optimizer.update(peak_lr=1.5e-3, warmup_epochs=2.0, weight_decay=0.1)
+  c.loss.label_smoothing = 0.05
+  c.optimizer.update(peak_lr=1e-3, warmup_epochs=1.0, weight_decay=0.1)
   c.log_every_steps = 100
-  c.eval_every_epochs = 4.0
-  c.save_every_epochs = 2.0
+  c.eval_every_epochs = 2.0
+  c.save_every_epochs = 1.0
   return c

@@ -25,7 +25,7 @@ def check_calls(function):
   return beartype.beartype(function)
 
 
-# Not `vit_jax.data`: its workers must not load JAX.
+# Not `vit_jax.data`: its workers would not have the hook.
 jaxtyping.install_import_hook(
   [
     "vit_jax.models",

@@ -26,6 +26,7 @@ def test_train_then_evaluate(tmp_path):
     f"--workdir={workdir}",
     f"--config.data.data_dir={tmp_path}",
     "--config.total_epochs=1",
+    "--config.optimizer.warmup_epochs=0",
   )
   assert trained.returncode == 0, trained.stderr
   assert trained.stderr == ""
@@ -72,18 +73,36 @@ def test_missing_flags_are_named():
   assert done.stderr.count("\n") == 1
 
 
-def test_importing_the_package_loads_no_jax():
-  done = _run(
-    "timeit", "-n1", "-r1",
-    "import sys, vit_jax, vit_jax.data.decode; assert 'jax' not in sys.modules",
+def _python(code):
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    capture_output=True,
+    text=True,
+    timeout=240,
+    check=False,
   )
   assert done.returncode == 0, done.stderr
 
 
+def test_importing_the_package_loads_nothing_heavy():
+  _python(
+    "import sys, vit_jax\n"
+    "assert not {'jax', 'flax', 'numpy', 'grain'} & set(sys.modules)"
+  )
+
+
+def test_data_workers_load_no_flax_and_start_no_backend():
+  """What a worker imports: the main module and `vit_jax.data`."""
+  _python(
+    "import sys, vit_jax.train, vit_jax.data\n"
+    "assert not {'flax', 'optax', 'orbax', 'tensorflow'} & set(sys.modules)\n"
+    "from jax._src import xla_bridge\n"
+    "assert not xla_bridge.backends_are_initialized()"
+  )
+
+
 def test_training_loads_no_tensorflow_and_no_torch():
-  code = (
+  _python(
     "import sys, vit_jax.training, vit_jax.evaluation\n"
     "assert not {'tensorflow', 'torch'} & set(sys.modules)"
   )
-  done = subprocess.run([sys.executable, "-c", code], check=False, timeout=240)
-  assert done.returncode == 0

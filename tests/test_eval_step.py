@@ -20,8 +20,9 @@ def test_rank_agrees_with_a_stable_sort():
   logits = rng.integers(0, 4, (50, 7)).astype(np.float32)  # Many are equal.
   label = rng.integers(0, 7, 50)
   order = np.argsort(-logits, axis=1, kind="stable")
-  expected = [list(row).index(right) for row, right in zip(order, label)]
-  np.testing.assert_array_equal(label_rank(logits, label), expected)
+  expected = [list(row).index(right) for row, right in zip(order, label, strict=True)]
+  found = label_rank(jnp.asarray(logits), jnp.asarray(label))
+  np.testing.assert_array_equal(found, expected)
 
 
 def test_a_head_of_zeros_is_right_by_chance_only():

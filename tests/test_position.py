@@ -108,21 +108,21 @@ def test_fixed_embeddings_and_the_class_token(class_token):
 def test_relative_logits_are_a_triple_loop():
   B, S, D_h = 2, 5, 4
   rng = np.random.default_rng(0)
-  q = rng.normal(size=(B, S, HEADS, D_h)).astype(np.float32)
+  q = rng.normal(size=(B, HEADS, S, D_h)).astype(np.float32)
   R = rng.normal(size=(2 * S - 1, HEADS, D_h)).astype(np.float32)
   expected = np.zeros((B, HEADS, S, S))
   for head, i, j in itertools.product(range(HEADS), range(S), range(S)):
-    expected[:, head, i, j] = q[:, i, head] @ R[i - j + S - 1, head]
+    expected[:, head, i, j] = q[:, head, i] @ R[i - j + S - 1, head]
   found = position.relative_logits(jnp.asarray(q), jnp.asarray(R))
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_relative_logits_move_with_the_sequence():
   S = 6
-  q = jax.random.normal(jax.random.key(0), (1, S, HEADS, 4))
+  q = jax.random.normal(jax.random.key(0), (1, HEADS, S, 4))
   R = jax.random.normal(jax.random.key(1), (2 * S - 1, HEADS, 4))
   found = position.relative_logits(q, R)
-  moved = position.relative_logits(jnp.roll(q, 1, axis=1), R)
+  moved = position.relative_logits(jnp.roll(q, 1, axis=2), R)
   np.testing.assert_allclose(
     moved[:, :, 1:, 1:], found[:, :, :-1, :-1], rtol=1e-5
   )
@@ -225,7 +225,7 @@ def test_only_without_positions_is_the_order_of_patches_lost(kind):
   [
     (
       "learned",
-      r"E_pos was .* shape \(7, 24\), .* 3 x 3 grid need \(10, 24\): use images",
+      r"E_pos was .* shape \(7, 24\), .* 3 x 3 grid need \(10, 24\): use",
     ),
     ("learned2d", r"Y_pos was learned with shape \(2, 12\)"),
   ],

@@ -108,7 +108,7 @@ def test_the_gradient_is_that_of_the_mean_loss():
     return float(jax.jit(step)(state.replace(params=moved), batch)[1]["loss"])
 
   squares = sum(float((g**2).sum()) for g in jax.tree.leaves(first))
-  slope = (loss_at(1e-2) - loss_at(-1e-2)) / 2e-2
+  slope = (loss_at(1e-3) - loss_at(-1e-3)) / 2e-3
   # Clipping at 1 scaled what Adam saw by 1 / max(1, norm).
   scale = min(1.0, 1.0 / float(jax.jit(step)(state, batch)[1]["gradient_norm"]))
   assert slope * scale == pytest.approx(squares, rel=1e-2)

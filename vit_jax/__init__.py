@@ -1,7 +1,7 @@
 """vit_jax: the Vision Transformer (arXiv:2010.11929) in JAX and Flax linen.
 
-Names are imported when first used, so that data workers, which import
-`vit_jax.data`, never load JAX.
+Names are imported when first used, so that data workers, which need only
+`vit_jax.data`, do not load the models with Flax and all that it brings.
 """
 
 import importlib

@@ -19,7 +19,7 @@ flags.mark_flags_as_required(["workdir"])
 
 
 def main(_: list[str]) -> None:
-  # Imported here because data workers import this module, and need no JAX.
+  # Imported here because data workers import this module, and need no models.
   from vit_jax.evaluation import evaluate_checkpoint
 
   evaluate_checkpoint(

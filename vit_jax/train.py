@@ -21,7 +21,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main(_: list[str]) -> None:
-  # Imported here because data workers import this module, and need no JAX.
+  # Imported here because data workers import this module, and need no models.
   from vit_jax.training import train
 
   train(_CONFIG.value, _WORKDIR.value)

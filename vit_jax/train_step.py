@@ -70,8 +70,8 @@ def normalize(
   images: UInt8[Array, "B H W C"], mean: tuple, std: tuple
 ) -> Float[Array, "B H W C"]:
   """(x / 255 - mean) / std for each channel; 0.5 and 0.5 give [-1, 1]."""
-  scaled = images.astype(jnp.float32) / 255
-  return (scaled - jnp.array(mean)) / jnp.array(std)
+  shift, scale = (jnp.array(x).reshape(1, 1, 1, -1) for x in (mean, std))
+  return (images.astype(jnp.float32) / 255 - shift) / scale
 
 
 def make_train_step(
