@@ -43,7 +43,11 @@ TABLE_3 = {
     "L/32": ((30, 90), 1e-3),
   },
   "imagenet2012": {
-    model: ((300,), 3e-3) for model in ("B/16", "B/32", "L/16", "L/32", "H/14")
+    "B/16": ((300,), 3e-3),
+    "B/32": ((300,), 3e-3),
+    "L/16": ((300,), 3e-3),
+    "L/32": ((300,), 3e-3),
+    "H/14": ((300,), 3e-3),
   },
 }
 
@@ -82,8 +86,8 @@ def _row(argument: str) -> tuple[str, str, int, float]:
   dataset, _, epochs = rest.partition(",")
   if dataset not in TABLE_3:
     raise ValueError(
-      f"{argument!r} names no row of Table 3: after the model and a comma comes "
-      f"one of {', '.join(TABLE_3)}."
+      f"{argument!r} names no row of Table 3: after the model and a comma "
+      f"comes one of {', '.join(TABLE_3)}."
     )
   if model not in TABLE_3[dataset]:
     raise ValueError(

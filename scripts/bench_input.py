@@ -74,7 +74,7 @@ def pipeline_rate(batches, batch_size: int, seconds: float) -> float:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--root", required=True, help="folder of photographs")
   parser.add_argument("--workers", type=int, default=os.cpu_count())
   parser.add_argument("--batch_size", type=int, default=64)
@@ -85,7 +85,7 @@ def main() -> None:
   source = FlatFolder(args.root)
   transform = data.make_train_transform(224)
   bare, every, whole = [], [], []
-  cores = os.cpu_count()
+  cores = os.cpu_count() or 1
   for turn in range(args.rounds):
     bare.append(bare_rate(source, transform, args.seconds))
     every.append(all_cores_rate(source, transform, cores, args.seconds))

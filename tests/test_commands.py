@@ -43,8 +43,7 @@ def test_train_then_evaluate(tmp_path):
   [
     (
       ["--config.optimizer.peak_learning_rate=1"],
-      "--config.optimizer.peak_learning_rate names no key of the "
-      "configuration; did you mean --config.optimizer.peak_lr?",
+      "names no key of the configuration; did you mean --config.optimizer.pe",
     ),
     (["--config.batch_size=many"], "flag --config.batch_size=many: invalid"),
     (["--config.total_steps=3"], "total_epochs=100.0 are both given"),

@@ -40,13 +40,17 @@ def test_table_3_has_the_papers_rows():
 def test_a_duration_in_any_unit_becomes_steps(given, steps):
   config = base_config()
   config.update(given)
-  assert resolve_steps(config, "total", batch_size=32, num_examples=320) == steps
+  assert (
+    resolve_steps(config, "total", batch_size=32, num_examples=320) == steps
+  )
 
 
 def test_a_duration_given_twice_is_refused():
   config = base_config()
   config.update(total_steps=7, total_epochs=1.0)
-  with pytest.raises(ValueError, match="total_steps=7 and total_epochs=1.0 are"):
+  with pytest.raises(
+    ValueError, match="total_steps=7 and total_epochs=1.0 are"
+  ):
     resolve_steps(config, "total", batch_size=32, num_examples=320)
 
 
@@ -82,7 +86,9 @@ def _load(path: pathlib.Path):
   return module.get_config()
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+  "path", sorted(CONFIGS.glob("*.py")), ids=lambda p: p.stem
+)
 def test_every_config_has_exactly_the_known_keys(path):
   assert list(leaf_keys(_load(path))) == list(leaf_keys(base_config()))
 
@@ -157,9 +163,7 @@ def _shrink(config, monkeypatch):
   config.optimizer.warmup_steps = 0
 
 
-@pytest.mark.parametrize(
-  "row", sorted({row.rsplit(",", 1)[0] for row in ROWS})
-)
+@pytest.mark.parametrize("row", sorted({row.rsplit(",", 1)[0] for row in ROWS}))
 def test_every_row_of_table_3_takes_a_shrunken_step(row, monkeypatch):
   config = pretrain.get_config(row)
   _shrink(config, monkeypatch)

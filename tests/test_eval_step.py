@@ -20,7 +20,9 @@ def test_rank_agrees_with_a_stable_sort():
   logits = rng.integers(0, 4, (50, 7)).astype(np.float32)  # Many are equal.
   label = rng.integers(0, 7, 50)
   order = np.argsort(-logits, axis=1, kind="stable")
-  expected = [list(row).index(right) for row, right in zip(order, label, strict=True)]
+  expected = [
+    list(row).index(right) for row, right in zip(order, label, strict=True)
+  ]
   found = label_rank(jnp.asarray(logits), jnp.asarray(label))
   np.testing.assert_array_equal(found, expected)
 
@@ -39,7 +41,10 @@ def _batches(images, label, batch_size):
   """Padded with examples that would count if the mask were ignored."""
   for start in range(0, len(label), batch_size):
     rows = np.arange(start, start + batch_size)
-    batch = {"image": images[rows % len(label)], "label": label[rows % len(label)]}
+    batch = {
+      "image": images[rows % len(label)],
+      "label": label[rows % len(label)],
+    }
     batch["mask"] = (rows < len(label)).astype(np.float32)
     yield batch
 
@@ -52,7 +57,12 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   label = rng.integers(0, 7, 37).astype(np.int32)
   label[label == 6] = 0  # One class has no example.
   model = make_vit(
-    "Ti/4", num_classes=7, num_layers=1, hidden_size=16, mlp_size=32, num_heads=2
+    "Ti/4",
+    num_classes=7,
+    num_layers=1,
+    hidden_size=16,
+    mlp_size=32,
+    num_heads=2,
   )
   params = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
   head = jax.random.normal(jax.random.key(1), (16, 7))

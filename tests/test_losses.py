@@ -65,7 +65,10 @@ def test_mixups_share_follows_the_beta_distribution():
 @pytest.mark.parametrize(
   "fields, message",
   [
-    (("hinge", 0.0, 0.0), "loss.kind='hinge' is unknown; choose one of softmax"),
+    (
+      ("hinge", 0.0, 0.0),
+      "loss.kind='hinge' is unknown; choose one of softmax",
+    ),
     (("softmax", 1.0, 0.0), "label_smoothing=1.0 must be in"),
     (("softmax", 0.0, -0.1), "mixup_alpha=-0.1 must not be negative"),
   ],

@@ -45,7 +45,11 @@ def _run(tx, steps):
 def test_adam_with_decoupled_decay_on_kernels_only():
   tx = make_optimizer(lambda _: 0.01, weight_decay=0.1, clip_norm=0.0)
   params = _run(tx, 3)
-  for layer, name in (("dense", "kernel"), ("dense", "bias"), ("norm", "scale")):
+  for layer, name in (
+    ("dense", "kernel"),
+    ("dense", "bias"),
+    ("norm", "scale"),
+  ):
     w = np.float64(_tree(0)[layer][name])
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t in range(1, 4):

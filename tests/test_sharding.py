@@ -26,7 +26,13 @@ def test_mesh_covers_all_devices(asked, shape):
 
 @pytest.mark.parametrize(
   "asked",
-  [dict(data=3), dict(data=4), dict(data=-1, fsdp=-1), dict(data=0), dict(fsdp=3)],
+  [
+    dict(data=3),
+    dict(data=4),
+    dict(data=-1, fsdp=-1),
+    dict(data=0),
+    dict(fsdp=3),
+  ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(asked):
   with pytest.raises(ValueError, match="does not lay out 8 devices"):
@@ -43,9 +49,7 @@ def test_a_mesh_that_does_not_fit_is_refused(asked):
 )
 def test_a_batch_that_does_not_split_is_refused(batch_size, parts, message):
   with pytest.raises(ValueError, match=message):
-    sharding.check_batch(
-      "batch_size", batch_size, sharding.make_mesh(), parts
-    )
+    sharding.check_batch("batch_size", batch_size, sharding.make_mesh(), parts)
 
 
 def _shapes(**axes):

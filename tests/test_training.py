@@ -139,7 +139,9 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
   def evaluate(plan, state):
     del plan, state
     return {
-      "eval/loss": 1.0, "eval/top1": next(scores), "eval/top5": 1.0,
+      "eval/loss": 1.0,
+      "eval/top1": next(scores),
+      "eval/top5": 1.0,
       "eval/examples": 359,
     }
 
@@ -170,10 +172,16 @@ def test_another_configuration_is_refused(data_dir, tmp_path):
   [
     (dict(total_steps=0), "the run has no length: set total_steps"),
     (dict(batch_size=60), "batch_size=60 does not split over 8 devices x 2"),
-    (dict(eval_batch_size=9), "eval_batch_size=9 does not split over 8 devices"),
+    (
+      dict(eval_batch_size=9),
+      "eval_batch_size=9 does not split over 8 devices",
+    ),
     (dict(image_size=(9, 8)), "images of 9 x 8 do not split into patches of 4"),
     (dict(ema_decay=1.0), "ema_decay=1.0 must be in"),
-    (dict(model=dict(num_classes=3)), "has 10 classes and model.num_classes is 3"),
+    (
+      dict(model=dict(num_classes=3)),
+      "has 10 classes and model.num_classes is 3",
+    ),
     (dict(model=dict(dtype="half")), "model.dtype='half' is unknown"),
     (dict(data=dict(eval_split="validation")), "validation"),
   ],

@@ -5,6 +5,10 @@ Names are imported when first used, so that data workers, which need only
 """
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
 
 _HOME = {
   "Vit": "vit_jax.models",
@@ -14,7 +18,7 @@ _HOME = {
   "make_vit": "vit_jax.models",
 }
 __version__ = "0.1.0"
-__all__ = sorted(_HOME)
+__all__ = ["ResNet", "Vit", "make_model", "make_resnet", "make_vit"]
 
 
 def __getattr__(name: str):

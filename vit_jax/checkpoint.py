@@ -21,9 +21,18 @@ from vit_jax.train_step import TrainState
 BEST_METRIC = "eval/top1"
 # Keys that may differ when a run goes on: none changes what is learned.
 _FREE_KEYS = (
-  "log_every", "eval_every", "save_every", "keep_last", "eval_batch_size",
-  "eval_per_class", "eval_transform.", "loader.", "mesh.", "data.data_dir",
-  "data.root", "data.eval_split",
+  "log_every",
+  "eval_every",
+  "save_every",
+  "keep_last",
+  "eval_batch_size",
+  "eval_per_class",
+  "eval_transform.",
+  "loader.",
+  "mesh.",
+  "data.data_dir",
+  "data.root",
+  "data.eval_split",
 )
 
 
@@ -77,8 +86,10 @@ class Checkpoints:
     """The step best in `BEST_METRIC`; the newest where none was evaluated."""
     metrics = {step: self._manager.metrics(step) for step in self.all_steps}
     scores = {s: m[BEST_METRIC] for s, m in metrics.items() if m}
-    return max(scores, key=lambda step: (scores[step], step)) if scores else (
-      self.latest_step
+    return (
+      max(scores, key=lambda step: (scores[step], step))
+      if scores
+      else (self.latest_step)
     )
 
   def save(
@@ -140,8 +151,8 @@ def check_same_config(
     config: Of the run that wants to continue.
     workdir: For the message.
   """
-  saved = ml_collections.ConfigDict(saved)
-  there = {key: _plain(saved, key) for key in leaf_keys(saved)}
+  old = ml_collections.ConfigDict(saved)
+  there = {key: _plain(old, key) for key in leaf_keys(old)}
   here = {key: _plain(config, key) for key in leaf_keys(config)}
   changed = [
     f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
@@ -150,8 +161,9 @@ def check_same_config(
   ]
   if changed:
     raise ValueError(
-      f"{workdir} holds a run with another configuration: {'; '.join(changed)}. "
-      "Go on with the old one, or choose another --workdir."
+      f"{workdir} holds a run with another configuration: "
+      f"{'; '.join(changed)}. Go on with the old one, or choose another "
+      "--workdir."
     )
 
 

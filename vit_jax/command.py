@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from absl import app, flags, logging
 
@@ -54,6 +55,6 @@ def _parse(argv: Sequence[str]) -> list[str]:
     _fail(text[0] if text else type(error).__name__)
 
 
-def _fail(message: str, code: int = USAGE_EXIT):
+def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
   print(f"error: {message}", file=sys.stderr)
   raise SystemExit(code)

@@ -138,13 +138,14 @@ def resolve_steps(
   Raises:
     ValueError: if two of them are given, or one is negative.
   """
-  given = {u: section[f"{name}_{u}"] for u in UNITS if section[f"{name}_{u}"]}
+  values: dict[str, Any] = {u: section[f"{name}_{u}"] for u in UNITS}
+  given = {unit: value for unit, value in values.items() if value}
   if len(given) > 1:
     both = " and ".join(f"{name}_{u}={v}" for u, v in given.items())
     raise ValueError(f"{both} are both given: set all but one to 0.")
   if not given:
     return 0
-  (unit, value), = given.items()
+  ((unit, value),) = given.items()
   if value < 0:
     raise ValueError(f"{name}_{unit}={value} must not be negative.")
   examples = {"steps": batch_size, "epochs": num_examples, "examples": 1}

@@ -80,7 +80,8 @@ class Display:
       return
     left = self._seconds_left(step)
     self._console.print(
-      f"step {step:>7,}/{self._last_step:,}  {text}  {left} left", soft_wrap=True
+      f"step {step:>7,}/{self._last_step:,}  {text}  {left} left",
+      soft_wrap=True,
     )
 
   def evaluation(self, step: int, metrics: dict[str, float]) -> None:

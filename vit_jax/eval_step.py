@@ -3,31 +3,32 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax import losses
 from vit_jax.train_step import normalize
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Totals:
   """Sums over the examples seen so far; arrays of (K,) are by class."""
 
-  loss: Float[Array, ""]
-  top5: Float[Array, ""]
-  count: Float[Array, " K"]
-  correct: Float[Array, " K"]
+  loss: Float[Array | np.ndarray, ""]
+  top5: Float[Array | np.ndarray, ""]
+  count: Float[Array | np.ndarray, " K"]
+  correct: Float[Array | np.ndarray, " K"]
 
   @classmethod
   def zeros(cls, num_classes: int) -> "Totals":
     """No examples yet, in NumPy: every host has the same."""
     by_class = np.zeros(num_classes, np.float32)
-    return cls(np.float32(0), np.float32(0), by_class, by_class)
+    zero = np.zeros((), np.float32)
+    return cls(zero, zero, by_class, by_class)
 
 
 EvalStep = Callable[[Totals, Any, dict[str, Array]], Totals]
@@ -48,7 +49,7 @@ def make_eval_step(
 
   def eval_step(totals: Totals, params: Any, batch: dict[str, Array]) -> Totals:
     images = normalize(batch["image"], mean, std)
-    logits = model.apply({"params": params}, images)
+    logits: Any = model.apply({"params": params}, images)
     label, mask = batch["label"], batch["mask"].astype(jnp.float32)
     targets = losses.make_targets(label, model.num_classes)
     loss_of = losses.cross_entropy(loss, logits, targets)

@@ -7,7 +7,9 @@ from absl import flags
 
 from vit_jax import command
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run.", required=True
+)
 _STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest by default.")
 _BEST = flags.DEFINE_bool("best", False, "Take the checkpoint best in top-1.")
 _PER_CLASS = flags.DEFINE_bool("per_class", False, "Also each class's top-1.")
@@ -15,7 +17,6 @@ _DATA_DIR = flags.DEFINE_string(
   "data_dir", None, "Where TFDS data sets are now, if they have moved."
 )
 _ROOT = flags.DEFINE_string("root", None, "Where the folder of images is now.")
-flags.mark_flags_as_required(["workdir"])
 
 
 def main(_: list[str]) -> None:

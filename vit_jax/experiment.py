@@ -6,7 +6,7 @@ before anything is compiled.
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -40,12 +40,16 @@ def image_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
   return size
 
 
-def open_source(config: ml_collections.ConfigDict, split: str) -> data.Source:
+def open_source(
+  config: ml_collections.ConfigDict, split: Literal["train", "eval"]
+) -> data.Source:
   """The data set's "train" or "eval" split."""
   return data.open_source(split, **config.data)
 
 
-def build_model(config: ml_collections.ConfigDict, num_labels: int) -> nn.Module:
+def build_model(
+  config: ml_collections.ConfigDict, num_labels: int
+) -> nn.Module:
   """The model, with a head for the data set's classes unless set otherwise."""
   fields = set_fields(config.model)
   for name in ("dtype", "param_dtype"):
@@ -206,7 +210,9 @@ def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
   )
 
 
-def forward_gflops(model: nn.Module, params: Any, size: tuple[int, int]) -> float:
+def forward_gflops(
+  model: nn.Module, params: Any, size: tuple[int, int]
+) -> float:
   """Billions of floating-point operations to classify one image."""
   image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
   apply = jax.jit(lambda params, x: model.apply({"params": params}, x))

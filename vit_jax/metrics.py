@@ -49,7 +49,7 @@ class Meter:
       "train/skipped_images": sum(int(m["skipped_images"]) for m in window),
     }
     now = time.perf_counter()
-    if self._timed_steps:
+    if self._timed_steps and self._start is not None:
       seconds = now - self._start - self._pauses
       images = self._timed_steps * self._batch_size
       row["train/images_per_second"] = images / seconds

@@ -90,7 +90,9 @@ def make_optimizer(
       f"optimizer.weight_decay_on={weight_decay_on!r} is not a regular "
       f"expression: {error}."
     ) from error
-  core = optax.scale_by_adam(b1, b2) if kind == "adam" else optax.trace(momentum)
+  core = (
+    optax.scale_by_adam(b1, b2) if kind == "adam" else optax.trace(momentum)
+  )
   return optax.chain(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
     core,

@@ -13,6 +13,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from flax.linen.spmd import logical_to_mesh_sharding
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "fsdp", "tensor")
@@ -38,7 +39,9 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1) -> Mesh:
   asked = ", ".join(f"{k}={v}" for k, v in sizes.items())
   free = [axis for axis, size in sizes.items() if size == -1]
   fixed = math.prod(size for size in sizes.values() if size != -1)
-  wrong = len(free) > 1 or any(size < 1 for size in sizes.values() if size != -1)
+  wrong = len(free) > 1 or any(
+    size < 1 for size in sizes.values() if size != -1
+  )
   if wrong or count % fixed or (not free and fixed != count):
     raise ValueError(
       f"mesh {asked} does not lay out {count} devices: the product must be "
@@ -63,7 +66,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def tree_shardings(boxed_shapes: Any, mesh: Mesh) -> Any:
   """Shardings of a tree of shapes by `RULES`, from the model's axis names."""
   specs = nn.get_partition_spec(boxed_shapes)
-  return nn.logical_to_mesh_sharding(specs, mesh, RULES)
+  return logical_to_mesh_sharding(specs, mesh, RULES)
 
 
 def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
@@ -96,6 +99,7 @@ def to_device(
     sharding: Of the rows, over all hosts.
     ahead: Batches on their way while one is used.
   """
+
   def put(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     return {
       key: jax.make_array_from_process_local_data(sharding, value)

@@ -16,8 +16,10 @@ from vit_jax import command
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "Configuration file, with :argument if it takes one."
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
-flags.mark_flags_as_required(["config", "workdir"])
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run.", required=True
+)
+flags.mark_flag_as_required("config")
 
 
 def main(_: list[str]) -> None:

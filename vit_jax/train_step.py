@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from flax import struct
 from jaxtyping import Array, Float, Int, UInt8
 
 from vit_jax import losses
@@ -15,7 +15,7 @@ from vit_jax import losses
 Metrics = dict[str, Array]
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class TrainState:
   """All that changes while training; what a checkpoint holds.
 
@@ -110,7 +110,7 @@ def make_train_step(
   """
 
   def loss_of(params: Any, key: Array, images: Array, targets: Array) -> Array:
-    logits = model.apply(
+    logits: Any = model.apply(
       {"params": params}, images, train=True, rngs={"dropout": key}
     )
     return losses.cross_entropy(loss, logits, targets).mean()

@@ -188,9 +188,7 @@ def _first_state(
     display.note(f"Going on from the checkpoint of step {step:,}.")
     return checkpoints.restore(step, plan.shapes), step
   shardings = jax.tree.map(lambda shape: shape.sharding, plan.shapes)
-  init = jax.jit(
-    lambda key: nn.unbox(plan.init(key)), out_shardings=shardings
-  )
+  init = jax.jit(lambda key: nn.unbox(plan.init(key)), out_shardings=shardings)
   return init(jax.random.key(plan.config.seed)), 0
 
 
@@ -213,23 +211,16 @@ def _header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   gflops = experiment.forward_gflops(plan.model, plan.shapes.params, size)
   epochs = plan.total * config.batch_size / len(source)
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
+  devices = f"{jax.device_count()} x {device.device_kind}"
+  model = f"{config.model.variant}, {params:,} parameters"
+  examples = f"{len(source):,} training examples"
+  classes = f"{len(source.class_names):,} classes"
+  steps = f"{plan.total:,} steps of {config.batch_size} images"
   return [
-    ("devices", f"{jax.device_count()} x {device.device_kind}, mesh {axes}"),
-    (
-      "model",
-      f"{config.model.variant}, {params:,} parameters, "
-      f"{gflops:.3g} GFLOP an image of {size[0]} x {size[1]}",
-    ),
-    (
-      "data",
-      f"{source.name}, {len(source):,} training examples, "
-      f"{len(source.class_names):,} classes",
-    ),
-    (
-      "run",
-      f"{plan.total:,} steps of {config.batch_size} images "
-      f"({epochs:,.1f} epochs), to {workdir}",
-    ),
+    ("devices", f"{devices}, mesh {axes}"),
+    ("model", f"{model}, {gflops:.3g} GFLOP an image of {size[0]} x {size[1]}"),
+    ("data", f"{source.name}, {examples}, {classes}"),
+    ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
   ]
 
 

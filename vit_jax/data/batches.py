@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from grain.experimental import index_shuffle
@@ -48,7 +49,8 @@ class TrainBatches:
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
     indices = [self.example_index(p) for p in positions]
-    images, labels = None, np.empty(len(self.rows), np.int32)
+    images: Any = None  # Allocated when the first image tells its shape.
+    labels = np.empty(len(self.rows), np.int32)
     skipped = np.zeros(len(self.rows), bool)
     random = _KeyedRandom(self.seed)
     for row, example in enumerate(_read(self.source, indices)):
@@ -78,6 +80,7 @@ class TrainBatches:
     position: int,
   ) -> tuple[np.ndarray, int, int]:
     """(image, label, examples passed over to find a readable one)."""
+    last = None
     for misses in range(MAX_REPLACEMENTS + 1):
       if misses:
         index = (index + 1) % len(self.source)
@@ -118,7 +121,7 @@ class EvalBatches:
     first = k % self.num_batches * self.batch_size
     stop = min(first + self.rows.stop, len(self.source))
     indices = range(first + self.rows.start, stop)
-    batch = {
+    batch: dict[str, Any] = {
       "image": None,
       "label": np.zeros(len(self.rows), np.int32),
       "mask": np.zeros(len(self.rows), np.float32),
@@ -126,7 +129,7 @@ class EvalBatches:
     }
     for row, example in enumerate(_read(self.source, indices)):
       image = self._readable(example)
-      if image is None:
+      if image is None or isinstance(example, UnreadableImageError):
         batch["skipped"][row] = True
         continue
       if batch["image"] is None:

@@ -11,6 +11,7 @@ import io
 import os
 import pathlib
 import tempfile
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -91,7 +92,7 @@ def _load() -> tuple[np.ndarray, np.ndarray]:
   """Images (1797, 8, 8), grey levels 0 to 16 spread over 0 to 255; labels."""
   from sklearn.datasets import load_digits  # a second to import, needed once
 
-  digits = load_digits()
+  digits: Any = load_digits()
   return np.round(digits.images * (255 / 16)).astype(np.uint8), digits.target
 
 

@@ -74,7 +74,8 @@ def open_source(
       f"name={name!r} and root={root!r}; give exactly one of them: a TFDS "
       "name or a folder of images."
     )
-  if root is not None:
+  if name is None:
+    assert root is not None
     from vit_jax.data.image_folder import ImageFolder
 
     return ImageFolder(root, split, eval_fraction)

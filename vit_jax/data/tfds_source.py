@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow_datasets as tfds
 
@@ -25,15 +26,17 @@ class TfdsSource:
         access, or is not one image and one class label an example.
     """
     _check_prepared(builder)
+    features: Any = builder.info.features
     self.name = builder.info.full_name
     self._image, self._label = _feature_keys(builder)
     self._id = next(
-      (key for key in ("id", "file_name") if key in builder.info.features), None
+      (key for key in ("id", "file_name") if key in features), None
     )
     self._split = split
-    self.class_names = tuple(builder.info.features[self._label].names)
+    self.class_names = tuple(features[self._label].names)
+    as_data_source: Any = builder.as_data_source
     try:
-      self._examples = builder.as_data_source(
+      self._examples = as_data_source(
         split, decoders={self._image: tfds.decode.SkipDecoding()}
       )
     except (ValueError, AssertionError) as error:
@@ -76,7 +79,7 @@ def open_tfds(name: str, split: str, data_dir: str | None = None) -> TfdsSource:
   """
   try:
     builder = tfds.builder(name, data_dir=data_dir)
-  except tfds.core.registered.DatasetNotFoundError as error:
+  except tfds.core.DatasetNotFoundError as error:
     known = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
     raise ValueError(
@@ -111,8 +114,8 @@ def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
 
 def _feature_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
   """The names of the image and the label feature."""
-  keys = builder.info.supervised_keys or ("image", "label")
-  features = builder.info.features
+  keys: Any = builder.info.supervised_keys or ("image", "label")
+  features: Any = builder.info.features
   expected = (tfds.features.Image, tfds.features.ClassLabel)
   for key, kind in zip(keys, expected, strict=False):
     found = features[key] if key in list(features) else None

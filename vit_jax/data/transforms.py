@@ -173,7 +173,8 @@ def _train_image(
 ):
   image = decode_rgb(encoded)
   if crop == "inception":
-    top, left, h, w = inception_box(*image.shape[:2], min_area, rng)
+    height, width, _ = image.shape
+    top, left, h, w = inception_box(height, width, min_area, rng)
     image = image[top : top + h, left : left + w]
   image = resize(image, size)
   if crop == "pad" and pad:

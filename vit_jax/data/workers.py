@@ -6,7 +6,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import cv2
 import grain
@@ -34,7 +35,7 @@ class BatchIterator(Iterator[Batch]):
 
   def __init__(
     self,
-    batches: Sequence[Batch],
+    batches: Any,
     first: int,
     num_workers: int,
     batch_bytes: int = 0,
@@ -98,7 +99,9 @@ class BatchIterator(Iterator[Batch]):
 
 
 def _in_worker(
-  batches: Sequence[Batch], which: slice, least_shared: int
+  batches: Any,
+  which: slice,
+  least_shared: int,
 ) -> grain.IterDataset:
   # A worker prepares one batch while its queue holds another; no thread needed.
   dataset = grain.MapDataset.source(batches)[which].to_iter_dataset(
@@ -148,7 +151,7 @@ def _start_worker(index: int, count: int) -> None:
   del index, count
   _keep_freed_memory()
   cv2.setNumThreads(0)
-  parent = multiprocessing.parent_process()
+  parent: Any = multiprocessing.parent_process()
 
   def leave_with_parent():
     parent.join()

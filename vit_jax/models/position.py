@@ -4,6 +4,8 @@ Everything here is added to the token sequence, except the relative offsets,
 which `vit.MSA` turns into attention logits.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -69,7 +71,8 @@ class PositionEmbedding(nn.Module):
           "images of the size the model was trained on, or resize the table."
         )
     init = nn.with_logical_partitioning(_init_E_pos, ("position", "embed"))
-    return self.param(name, init, (rows, columns), self.param_dtype)
+    table: Any = self.param(name, init, (rows, columns), self.param_dtype)
+    return table
 
 
 class RelativeOffsets(nn.Module):
@@ -90,7 +93,8 @@ class RelativeOffsets(nn.Module):
     init = nn.with_logical_partitioning(
       _init_E_pos, ("position", "heads", "head_size")
     )
-    return self.param("R", init, shape, self.param_dtype)
+    R: Any = self.param("R", init, shape, self.param_dtype)
+    return R
 
 
 def relative_logits(
@@ -150,7 +154,8 @@ def check(kind: str, place: str, hidden_size: int) -> None:
     )
   if kind == "sincos2d" and hidden_size < 8:
     raise ValueError(
-      f"position='sincos2d' needs a hidden_size of 8 or more, not {hidden_size}."
+      "position='sincos2d' needs a hidden_size of 8 or more, "
+      f"not {hidden_size}."
     )
 
 
@@ -172,5 +177,3 @@ def at_each_layer(kind: str, place: str, num_layers: int, make) -> list:
   if place == "every_layer" or kind == "relative":
     return [make(f"{name}_{layer}") for layer in range(num_layers)]
   return [make(name)] + [None] * (num_layers - 1)
-
-

@@ -6,6 +6,7 @@ convolutions (arXiv:1903.10520).
 """
 
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -40,7 +41,9 @@ class ResidualUnit(nn.Module):
 
   @nn.compact
   def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w C4"]:
-    dtypes = dict(dtype=self.dtype, param_dtype=self.param_dtype)
+    dtypes: dict[str, Any] = dict(
+      dtype=self.dtype, param_dtype=self.param_dtype
+    )
     conv, norm = partial(_conv, **dtypes), partial(_group_norm, **dtypes)
     zeros = nn.initializers.zeros_init()
 
@@ -85,7 +88,9 @@ class ResNet(nn.Module):
   ) -> Float[Array, "..."]:
     """`features=True` returns the last feature map, (B, h, w, C)."""
     del train  # There is nothing random in it.
-    dtypes = dict(dtype=self.dtype, param_dtype=self.param_dtype)
+    dtypes: dict[str, Any] = dict(
+      dtype=self.dtype, param_dtype=self.param_dtype
+    )
     width = self.width
     x = _conv(width, 7, 2, **dtypes, name="conv_root")(x)
     x = nn.relu(_group_norm(**dtypes, name="norm_root")(x))
@@ -132,9 +137,7 @@ def classifier(
   """The last dense layer: zero-initialised, computed in float32."""
   return nn.Dense(
     num_classes,
-    kernel_init=named(
-      nn.initializers.zeros_init(), ("embed", "classes")
-    ),
+    kernel_init=named(nn.initializers.zeros_init(), ("embed", "classes")),
     bias_init=named(nn.initializers.constant(bias), ("classes",)),
     dtype=jnp.float32,
     param_dtype=param_dtype,

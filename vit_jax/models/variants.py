@@ -44,7 +44,7 @@ def make_vit(variant: str, num_classes: int, **fields) -> Vit:
       f"variant={variant!r} is unknown; write one of {', '.join(VITS)} with "
       "its patch size, as in B/16, or a hybrid, as in R50+B/16."
     )
-  defaults = dict(zip(_COLUMNS, VITS[match[2]], strict=True))
+  defaults: dict[str, Any] = dict(zip(_COLUMNS, VITS[match[2]], strict=True))
   defaults["patch_size"] = int(match[3])
   if match[1]:
     if int(match[3]) not in _HYBRID_LAYERS:

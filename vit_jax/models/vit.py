@@ -12,6 +12,7 @@ Every attention matrix is sown as `attention`, so a caller sees them all with
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,8 +24,10 @@ from vit_jax.models import position as positions
 from vit_jax.models.resnet import ResNet, classifier
 
 POOLINGS = ("token", "gap")
-GELUS = {"tanh": partial(nn.gelu, approximate=True),
-         "exact": partial(nn.gelu, approximate=False)}
+GELUS = {
+  "tanh": partial(nn.gelu, approximate=True),
+  "exact": partial(nn.gelu, approximate=False),
+}
 
 named = nn.with_logical_partitioning
 _init_kernel = nn.initializers.xavier_uniform()
@@ -173,14 +176,12 @@ class EncoderBlock(nn.Module):
     *,
     train: bool = False,
   ) -> Float[Array, "B S D"]:
-    dtypes = dict(dtype=self.dtype, param_dtype=self.param_dtype)
+    dtypes: dict[str, Any] = dict(
+      dtype=self.dtype, param_dtype=self.param_dtype
+    )
     norm = partial(layer_norm, self.layer_norm_epsilon, **dtypes)
-    msa = Msa(
-      self.num_heads, self.attention_dropout_rate, **dtypes, name="msa"
-    )
-    mlp = Mlp(
-      self.mlp_size, self.dropout_rate, self.gelu, **dtypes, name="mlp"
-    )
+    msa = Msa(self.num_heads, self.attention_dropout_rate, **dtypes, name="msa")
+    mlp = Mlp(self.mlp_size, self.dropout_rate, self.gelu, **dtypes, name="mlp")
     dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
     norm_msa, norm_mlp = norm(name="norm_msa"), norm(name="norm_mlp")
 
@@ -307,7 +308,9 @@ class Vit(nn.Module):
   def __call__(
     self, x: Float[Array, "B H W C"], *, train: bool = False
   ) -> Float[Array, "B K"]:
-    dtypes = dict(dtype=self.dtype, param_dtype=self.param_dtype)
+    dtypes: dict[str, Any] = dict(
+      dtype=self.dtype, param_dtype=self.param_dtype
+    )
     if self.resnet_layers:
       x = ResNet(
         0, self.resnet_layers, self.resnet_width, **dtypes, name="resnet"
@@ -335,8 +338,10 @@ class Vit(nn.Module):
 
   def _x_class(self, B: int) -> Float[Array, "B 1 D"]:
     """The learned class token, once for each image."""
-    x_class = self.param(
-      "x_class", named(_zeros, ("embed",)), (self.hidden_size,),
+    x_class: Any = self.param(
+      "x_class",
+      named(_zeros, ("embed",)),
+      (self.hidden_size,),
       self.param_dtype,
     )
     return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))
@@ -352,7 +357,11 @@ class Vit(nn.Module):
           h * w + class_token, self.num_heads, D_h, self.param_dtype, name=name
         )()
       return positions.PositionEmbedding(
-        self.position, (h, w), self.hidden_size, class_token, self.param_dtype,
+        self.position,
+        (h, w),
+        self.hidden_size,
+        class_token,
+        self.param_dtype,
         name=name,
       )()
 
@@ -394,7 +403,11 @@ class Vit(nn.Module):
 def _check_fields(vit: Vit) -> None:
   """Raises ValueError for fields that cannot make a model."""
   for name in (
-    "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
+    "patch_size",
+    "hidden_size",
+    "num_layers",
+    "mlp_size",
+    "num_heads",
   ):
     if getattr(vit, name) < 1:
       raise ValueError(f"{name}={getattr(vit, name)} must be 1 or more.")
