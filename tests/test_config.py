@@ -153,9 +153,9 @@ def test_every_row_of_table_3_traces_at_full_size(row):
 def _shrink(config, monkeypatch):
   """The same kind of model, small enough to take a step in a second."""
   monkeypatch.setattr(
-    variants, "RESNETS", dict.fromkeys(variants.RESNETS, (1, 1))
+    variants, "RESNETS", dict.fromkeys(variants.RESNETS, (1,))
   )
-  hybrid = dict.fromkeys(variants._HYBRID_LAYERS, (1, 1))
+  hybrid = dict.fromkeys(variants._HYBRID_LAYERS, (1,))
   monkeypatch.setattr(variants, "_HYBRID_LAYERS", hybrid)
   if "/" in config.model.variant:
     config.model.update(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)

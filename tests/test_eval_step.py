@@ -46,6 +46,7 @@ def _batches(images, label, batch_size):
       "label": label[rows % len(label)],
     }
     batch["mask"] = (rows < len(label)).astype(np.float32)
+    batch["skipped"] = rows >= len(label)
     yield batch
 
 
@@ -84,6 +85,7 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   right = order[:, 0] == label
   found = summary(totals)
   assert found["examples"] == 37
+  assert found["skipped_images"] == -37 % batch_size
   assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
   assert found["top1"] == pytest.approx(right.mean())
   in_five = (order[:, :5] == label[:, None]).any(1)

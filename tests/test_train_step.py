@@ -1,5 +1,7 @@
 """The train step: accumulation, averaging, randomness, devices."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -23,11 +25,12 @@ def _batch(seed=0, batch_size=16):
   }
 
 
+@functools.cache
 def _functions(dropout_rate=0.0, weight_decay=0.1, ema_decay=0.0, **options):
   model = make_vit(
     "Ti/4",
     num_classes=5,
-    num_layers=2,
+    num_layers=1,
     hidden_size=16,
     mlp_size=32,
     num_heads=4,
@@ -39,12 +42,17 @@ def _functions(dropout_rate=0.0, weight_decay=0.1, ema_decay=0.0, **options):
   step = make_train_step(
     model, tx, lambda _: RATE, ema_decay=ema_decay, **options
   )
-  return init, step
+  return init, jax.jit(step)
+
+
+@functools.cache
+def _start(init):
+  return jax.jit(lambda key: nn.unbox(init(key)))(jax.random.key(0))
 
 
 def _train(steps=3, batch_size=16, **options):
   init, step = _functions(**options)
-  state, step = nn.unbox(init(jax.random.key(0))), jax.jit(step)
+  state = _start(init)
   for number in range(steps):
     state, metrics = step(state, _batch(number, batch_size))
   return state, metrics
@@ -80,8 +88,8 @@ def test_the_first_loss_is_the_logarithm_of_the_classes():
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_accumulation_gives_the_same_run(parts):
-  # Adam divides by the gradient's size, so where that is nearly 0 rounding
-  # would decide: compare the gradient's norm and the loss, and SGD's weights.
+  # Not the weights: Adam divides by the gradient's size, so rounding decides
+  # where that is nearly 0. Its second moments are the gradients' own.
   whole, metrics = _train(mixup_alpha=0.2, label_smoothing=0.1)
   split, split_metrics = _train(
     mixup_alpha=0.2, label_smoothing=0.1, accumulation_steps=parts
@@ -96,28 +104,29 @@ def test_accumulation_gives_the_same_run(parts):
 def test_the_gradient_is_that_of_the_mean_loss():
   """By finite differences of the loss, along the gradient Adam first saw."""
   init, step = _functions()
-  state = nn.unbox(init(jax.random.key(0)))
-  head = jax.random.normal(jax.random.key(1), (16, 5))
-  state.params["head"]["kernel"] = head
+  state = _start(init)
+  head = dict(state.params["head"])
+  head["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
+  state = state.replace(params={**state.params, "head": head})
   batch = _batch()
-  after, _ = jax.jit(step)(state, batch)
+  after, _ = step(state, batch)
   first = jax.tree.map(lambda mu: mu / 0.1, after.opt_state[1].mu)
 
   def loss_at(t):
     moved = jax.tree.map(lambda p, g: p + t * g, state.params, first)
-    return float(jax.jit(step)(state.replace(params=moved), batch)[1]["loss"])
+    return float(step(state.replace(params=moved), batch)[1]["loss"])
 
   squares = sum(float((g**2).sum()) for g in jax.tree.leaves(first))
   slope = (loss_at(1e-3) - loss_at(-1e-3)) / 2e-3
   # Clipping at 1 scaled what Adam saw by 1 / max(1, norm).
-  scale = min(1.0, 1.0 / float(jax.jit(step)(state, batch)[1]["gradient_norm"]))
+  scale = min(1.0, 1.0 / float(step(state, batch)[1]["gradient_norm"]))
   assert slope * scale == pytest.approx(squares, rel=1e-2)
 
 
 def test_polyak_average_is_the_recursion():
   decay = 0.75
   init, step = _functions(ema_decay=decay)
-  state, step = nn.unbox(init(jax.random.key(0))), jax.jit(step)
+  state = _start(init)
   expected = np.float64(state.params["patches"]["E"]["kernel"])
   for number in range(3):
     state, _ = step(state, _batch(number))
@@ -139,8 +148,11 @@ def test_randomness_is_a_function_of_seed_and_step():
   assert float(metrics["loss"]) != float(other["loss"])
 
 
-def _train_on(mesh, steps=3, **options):
-  init, step = _functions(**options)
+def _losses_on(mesh, steps=3):
+  """Of a few steps with everything on that draws or averages."""
+  init, step = _functions(
+    dropout_rate=0.1, mixup_alpha=0.2, accumulation_steps=2, ema_decay=0.9
+  )
   shapes = experiment.array_shapes(init, mesh)
   shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
   make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
@@ -151,15 +163,16 @@ def _train_on(mesh, steps=3, **options):
   for batch in sharding.to_device(map(_batch, range(steps)), rows, ahead=1):
     state, metrics = step(state, batch)
     found.append(float(metrics["loss"]))
-  return state, found
+  return found
+
+
+@functools.cache
+def _losses_on_one_device():
+  alone = np.array(jax.devices()[:1]).reshape(1, 1, 1)
+  return _losses_on(jax.sharding.Mesh(alone, sharding.AXES))
 
 
 @pytest.mark.parametrize("axes", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
 def test_eight_devices_do_as_one(axes):
-  options = dict(
-    dropout_rate=0.1, mixup_alpha=0.2, accumulation_steps=2, ema_decay=0.9
-  )
-  _, many = _train_on(sharding.make_mesh(*axes), **options)
-  alone = np.array(jax.devices()[:1]).reshape(1, 1, 1)
-  _, one = _train_on(jax.sharding.Mesh(alone, sharding.AXES), **options)
-  np.testing.assert_allclose(many, one, rtol=1e-5)
+  found = _losses_on(sharding.make_mesh(*axes))
+  np.testing.assert_allclose(found, _losses_on_one_device(), rtol=1e-5)

@@ -5,8 +5,9 @@ import json
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
-from configs import digits
+from configs import digits, image_folder
 from vit_jax import training
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint
@@ -143,6 +144,7 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
       "eval/top1": next(scores),
       "eval/top5": 1.0,
       "eval/examples": 359,
+      "eval/skipped_images": 0,
     }
 
   monkeypatch.setattr(training, "_evaluate", evaluate)
@@ -172,10 +174,7 @@ def test_another_configuration_is_refused(data_dir, tmp_path):
   [
     (dict(total_steps=0), "the run has no length: set total_steps"),
     (dict(batch_size=60), "batch_size=60 does not split over 8 devices x 2"),
-    (
-      dict(eval_batch_size=9),
-      "eval_batch_size=9 does not split over 8 devices",
-    ),
+    (dict(eval_batch_size=-9), "eval_batch_size=-9 must not be negative"),
     (dict(image_size=(9, 8)), "images of 9 x 8 do not split into patches of 4"),
     (dict(ema_decay=1.0), "ema_decay=1.0 must be in"),
     (
@@ -192,6 +191,51 @@ def test_what_does_not_fit_is_refused_first(
   with pytest.raises(ValueError, match=message):
     training.train(_config(data_dir, **changes), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def damaged_folder(tmp_path):
+  """Two classes of plain colour, one file in each split cut short."""
+  rng = np.random.default_rng(0)
+  for split, count in (("train", 12), ("test", 5)):
+    for label, name in enumerate(("dark", "light")):
+      folder = tmp_path / "photos" / split / name
+      folder.mkdir(parents=True)
+      for k in range(count):
+        level = 160 * label + rng.integers(0, 60)
+        image = Image.new("RGB", (20, 16), (int(level),) * 3)
+        image.save(folder / f"{k}.jpg")
+    cut = tmp_path / "photos" / split / "dark" / "0.jpg"
+    cut.write_bytes(cut.read_bytes()[:300])
+  return tmp_path / "photos"
+
+
+def _folder_config(root, **changes):
+  config = image_folder.get_config()
+  config.update(
+    total_epochs=0.0, total_steps=9, batch_size=8, image_size=(16, 16)
+  )
+  config.update(log_every_epochs=0.0, log_every_steps=3)
+  config.optimizer.warmup_epochs = 0.0
+  config.data.root = str(root)
+  config.loader.update(num_workers=1, **changes)
+  return config
+
+
+def test_an_unreadable_image_stops_the_run_by_name(damaged_folder, tmp_path):
+  config = _folder_config(damaged_folder)
+  with pytest.raises(ValueError, match="dark/0.jpg: .*truncated"):
+    training.train(config, str(tmp_path / "run"))
+
+
+def test_unreadable_images_are_skipped_and_counted(damaged_folder, tmp_path):
+  config = _folder_config(damaged_folder, on_unreadable="skip")
+  _, evaluated = training.train(config, str(tmp_path / "run"))
+  assert evaluated["eval/examples"] == 9
+  assert evaluated["eval/skipped_images"] == 1
+  rows = [row for row in _rows(tmp_path / "run") if "train/loss" in row]
+  # Nine batches of 8 are three epochs of 24: it came up three times.
+  assert sum(row["train/skipped_images"] for row in rows) == 3
 
 
 def test_a_folder_without_checkpoints_cannot_be_evaluated(tmp_path):

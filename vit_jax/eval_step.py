@@ -20,6 +20,7 @@ class Totals:
 
   loss: Float[Array | np.ndarray, ""]
   top5: Float[Array | np.ndarray, ""]
+  skipped: Float[Array | np.ndarray, ""]
   count: Float[Array | np.ndarray, " K"]
   correct: Float[Array | np.ndarray, " K"]
 
@@ -28,7 +29,7 @@ class Totals:
     """No examples yet, in NumPy: every host has the same."""
     by_class = np.zeros(num_classes, np.float32)
     zero = np.zeros((), np.float32)
-    return cls(zero, zero, by_class, by_class)
+    return cls(zero, zero, zero, by_class, by_class)
 
 
 EvalStep = Callable[[Totals, Any, dict[str, Array]], Totals]
@@ -43,8 +44,8 @@ def make_eval_step(
 ) -> EvalStep:
   """A function from (totals, params, batch) to the totals with the batch in.
 
-  A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), and `mask`,
-  which is false for padding.
+  A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), `mask`, 0
+  for padding and for unreadable images, and `skipped`, true for the latter.
   """
 
   def eval_step(totals: Totals, params: Any, batch: dict[str, Array]) -> Totals:
@@ -58,6 +59,7 @@ def make_eval_step(
     return Totals(
       loss=totals.loss + jnp.where(mask > 0, loss_of, 0).sum(),
       top5=totals.top5 + (mask * (rank < 5)).sum(),
+      skipped=totals.skipped + batch["skipped"].sum(),
       count=totals.count + by_class.sum(0),
       correct=totals.correct + (by_class * (rank < 1)[:, None]).sum(0),
     )
@@ -94,13 +96,20 @@ def evaluate(
 
 
 def summary(totals: Totals) -> dict[str, float]:
-  """Mean loss, top-1 and top-5 accuracy in [0, 1], and the example count."""
+  """Mean loss, top-1 and top-5 in [0, 1], and how many examples they are of.
+
+  Raises:
+    ValueError: if there was no example.
+  """
   count = float(totals.count.sum())
+  if not count:
+    raise ValueError("the evaluation split has no readable image.")
   return {
     "loss": float(totals.loss) / count,
     "top1": float(totals.correct.sum()) / count,
     "top5": float(totals.top5) / count,
     "examples": int(count),
+    "skipped_images": int(totals.skipped),
   }
 
 

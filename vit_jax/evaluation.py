@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import ml_collections
 from etils import epath
+from jax.sharding import Mesh
 
 from vit_jax import experiment, sharding
 from vit_jax.checkpoint import Checkpoints
@@ -56,7 +57,7 @@ def evaluate_checkpoint(
         f"has {list(source.class_names)}: evaluate on the data of the run."
       )
     model = experiment.build_model(config, len(class_names))
-    mesh = sharding.make_mesh(**config.mesh)
+    mesh = _mesh(config)
     init = make_params_init(model, (*experiment.image_size(config), 3))
     shapes = experiment.array_shapes(init, mesh)
     averaged = bool(config.ema_decay)
@@ -66,6 +67,14 @@ def evaluate_checkpoint(
     metrics = evaluation(params, class_names if per_class else ())
   _show(metrics, step, source.name)
   return metrics
+
+
+def _mesh(config: ml_collections.ConfigDict) -> Mesh:
+  """The run's mesh, or on another number of devices, data-parallel."""
+  try:
+    return sharding.make_mesh(**config.mesh)
+  except ValueError:
+    return sharding.make_mesh()
 
 
 def _choose(checkpoints: Checkpoints, step: int | None, best: bool) -> int:
