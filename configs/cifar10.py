@@ -13,7 +13,7 @@ from vit_jax.config import base_config
 
 def get_config():
   c = base_config()
-  c.total_epochs = 10.0
+  c.total_epochs = 14.0
   c.batch_size = 64
   c.image_size = (32, 32)
   c.data.name = "cifar10"
@@ -27,7 +27,6 @@ def get_config():
     pooling="gap",
     position="sincos2d",
   )
-  c.loss.label_smoothing = 0.05
   c.optimizer.update(peak_lr=1e-3, warmup_epochs=1.0, weight_decay=0.1)
   c.log_every_steps = 100
   c.eval_every_epochs = 2.0

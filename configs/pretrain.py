@@ -7,9 +7,11 @@ The argument is a model and a data set (jft300m, imagenet21k or imagenet2012),
 and, for rows that give two lengths, the epochs: L/16,jft300m,7. The longest is
 the default.
 
-The data set is TFDS's of that name, prepared beforehand, or a folder of class
-folders given with --config.data.root. JFT-300M was never published: its rows
-train on whatever --config.data.name or --config.data.root names.
+The data is a folder of class folders given with --config.data.root, or a TFDS
+data set of that name prepared beforehand. TFDS knows imagenet2012; ImageNet-21k
+it can only read where you have prepared it yourself, and JFT-300M was never
+published: its rows train on whatever --config.data.root or --config.data.name
+says.
 
 The paper's B/16 trained on ImageNet alone reaches 77.9 % top-1 after
 fine-tuning at resolution 384 (Table 5). None of these rows was run by us.
@@ -73,6 +75,9 @@ def get_config(argument: str = "B/16,imagenet2012"):
   # No test split: some training images are kept back.
   c.data.update(train_split="train[51200:]", eval_split="train[:51200]")
   c.optimizer.update(decay="linear", weight_decay=0.1)
+  if dataset == "jft300m":  # An epoch is 73,000 steps.
+    c.update(eval_every_epochs=0.0, eval_every_steps=10_000)
+    c.update(save_every_epochs=0.0, save_every_steps=2_000)
   if dataset == "imagenet21k":
     c.model.update(dropout_rate=0.1, head_bias=-10.0)
     c.loss.kind = "sigmoid"

@@ -150,6 +150,19 @@ def test_every_row_of_table_3_traces_at_full_size(row):
   assert metrics["loss"].shape == ()
 
 
+@pytest.mark.parametrize("name", ["digits", "cifar10", "image_folder"])
+def test_every_other_config_takes_a_step(name):
+  config = _load(CONFIGS / f"{name}.py")
+  config.optimizer.warmup_epochs = 0.0
+  config.model.num_layers = 1
+  size = config.image_size[0]
+  init, step, batch = _one_step(config, size, 4, num_classes=10)
+  state = jax.jit(init)(jax.random.key(0))
+  after, metrics = jax.jit(step)(state, batch)
+  assert float(metrics["loss"]) == pytest.approx(np.log(10), rel=1e-4)
+  assert int(after.step) == 1
+
+
 def _shrink(config, monkeypatch):
   """The same kind of model, small enough to take a step in a second."""
   monkeypatch.setattr(

@@ -8,10 +8,10 @@ import pytest
 from vit_jax import make_vit, sharding
 from vit_jax.eval_step import (
   class_accuracy,
-  evaluate,
   label_rank,
   make_eval_step,
   summary,
+  total_over,
 )
 
 
@@ -72,7 +72,7 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   rows = sharding.batch_sharding(sharding.make_mesh())
   batches = sharding.to_device(_batches(images, label, batch_size), rows, 1)
   step = jax.jit(make_eval_step(model, loss=loss))
-  totals = evaluate(step, params, batches, 7)
+  totals = total_over(step, params, batches, 7)
 
   apply = jax.jit(lambda x: model.apply({"params": params}, x))
   logits = np.float64(apply(images / np.float32(127.5) - 1))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vit_jax import make_vit
-from vit_jax.models import position, vit
+from vit_jax.models import attention, position, vit
 
 HIDDEN_SIZE, HEADS, LAYERS = 24, 3, 2
 
@@ -132,7 +132,7 @@ def test_relative_offsets_enter_the_attention():
   z = jax.random.normal(jax.random.key(0), (1, 5, HIDDEN_SIZE))
   D_h = HIDDEN_SIZE // HEADS
   R = jax.random.normal(jax.random.key(1), (9, HEADS, D_h))
-  msa = vit.Msa(HEADS)
+  msa = attention.Msa(HEADS)
   params = random_params(msa, z)
   _, state = msa.apply({"params": params}, z, R, mutable="intermediates")
   (A,) = state["intermediates"]["attention"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests import published
 from vit_jax import make_vit
-from vit_jax.models import vit
+from vit_jax.models import attention, vit
 
 B, D, MLP, HEADS, LAYERS, P = 2, 24, 40, 3, 2, 4
 
@@ -498,7 +498,7 @@ def np_softmax(logits):
 def test_softmax_is_taken_in_float32():
   rng = np.random.default_rng(0)
   logits = jnp.asarray(4 * rng.normal(size=(64, 197)), jnp.bfloat16)
-  found = vit.softmax(logits)
+  found = attention.softmax(logits)
   assert found.dtype == jnp.bfloat16
   # Rounding the result costs 2^-9; sums in bfloat16 would cost more.
   np.testing.assert_allclose(
@@ -518,9 +518,9 @@ def test_softmax_has_the_derivative_of_its_formula():
   slope /= 2 * step
 
   inputs = [jnp.asarray(a, jnp.float32) for a in (logits, direction)]
-  _, forward = jax.jvp(vit.softmax, inputs[:1], inputs[1:])
+  _, forward = jax.jvp(attention.softmax, inputs[:1], inputs[1:])
   np.testing.assert_allclose(forward, slope, atol=1e-6)
-  _, pullback = jax.vjp(vit.softmax, inputs[0])
+  _, pullback = jax.vjp(attention.softmax, inputs[0])
   (backward,) = pullback(jnp.asarray(cotangent, jnp.float32))
   assert float((backward * direction).sum()) == pytest.approx(
     float((cotangent * slope).sum()), rel=1e-4
@@ -529,7 +529,7 @@ def test_softmax_has_the_derivative_of_its_formula():
 
 def test_attention_of_large_queries_in_bfloat16():
   z = jax.random.normal(jax.random.key(0), (B, 50, 96))
-  model = vit.Msa(4, dtype=jnp.bfloat16)
+  model = attention.Msa(4, dtype=jnp.bfloat16)
   params = random_params(model, z)
   for name in ("query", "key"):  # Entries of std 4: logits of std 16.
     params[name]["kernel"] *= 4 / (0.2 * 96**0.5)

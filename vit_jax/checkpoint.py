@@ -6,19 +6,20 @@ class names and the position of the data iterator, so that nothing else is
 needed to evaluate or to go on.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
-from vit_jax.config import leaf_keys
 from vit_jax.train_step import TrainState
 
 BEST_METRIC = "eval/top1"
+# What a description says of the data besides its configuration.
+_DATA_KEYS = ("class_names", "train_examples")
 # Keys that may differ when a run goes on: none changes what is learned.
 _FREE_KEYS = (
   "log_every",
@@ -54,10 +55,12 @@ class Checkpoints:
       raise ValueError(f"keep_last={keep_last} must be 1 or more.")
     path = epath.Path(workdir).expanduser()
     self.folder = path if "://" in str(workdir) else path.resolve()
+
+    def score(metrics: dict[str, Any]) -> float:
+      return metrics[BEST_METRIC]
+
     best = policies.BestN(
-      get_metric_fn=lambda metrics: metrics[BEST_METRIC],
-      n=1,
-      keep_checkpoints_without_metrics=False,
+      get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
     )
     self._manager = ocp.CheckpointManager(
       self.folder / "checkpoints",
@@ -65,6 +68,8 @@ class Checkpoints:
         preservation_policy=policies.AnyPreservationPolicy(
           [policies.LatestN(keep_last), best]
         ),
+        best_fn=score,  # Without it Orbax keeps no metrics on disk.
+        best_mode="max",
         create=not read_only,
         read_only=read_only,
         cleanup_tmp_directories=not read_only,
@@ -84,13 +89,7 @@ class Checkpoints:
   @property
   def best_step(self) -> int | None:
     """The step best in `BEST_METRIC`; the newest where none was evaluated."""
-    metrics = {step: self._manager.metrics(step) for step in self.all_steps}
-    scores = {s: m[BEST_METRIC] for s, m in metrics.items() if m}
-    return (
-      max(scores, key=lambda step: (scores[step], step))
-      if scores
-      else (self.latest_step)
-    )
+    return self._manager.best_step() or self.latest_step
 
   def save(
     self,
@@ -141,19 +140,20 @@ class Checkpoints:
     self._manager.close()
 
 
-def check_same_config(
-  saved: dict[str, Any], config: ml_collections.ConfigDict, workdir: str
+def check_same_run(
+  saved: dict[str, Any], now: dict[str, Any], workdir: str
 ) -> None:
-  """Raises ValueError if a run cannot go on with this configuration.
+  """Raises ValueError if a run cannot go on from a checkpoint.
 
   Args:
-    saved: Configuration of the checkpoint, as `ConfigDict.to_dict` gives it.
-    config: Of the run that wants to continue.
+    saved: Description of the checkpoint.
+    now: Description of the run that wants to continue.
     workdir: For the message.
   """
-  old = ml_collections.ConfigDict(saved)
-  there = {key: _plain(old, key) for key in leaf_keys(old)}
-  here = {key: _plain(config, key) for key in leaf_keys(config)}
+  there, here = (
+    dict(_leaves({**d["config"], **{key: d[key] for key in _DATA_KEYS}}))
+    for d in (saved, now)
+  )
   changed = [
     f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
     for key in sorted(there.keys() | here.keys())
@@ -161,15 +161,15 @@ def check_same_config(
   ]
   if changed:
     raise ValueError(
-      f"{workdir} holds a run with another configuration: "
-      f"{'; '.join(changed)}. Go on with the old one, or choose another "
-      "--workdir."
+      f"{workdir} holds a run of another configuration or other data: "
+      f"{'; '.join(changed)}. Go on with the old, or choose another --workdir."
     )
 
 
-def _plain(config: ml_collections.ConfigDict, key: str) -> Any:
-  """The value at a dotted key as JSON would give it back."""
-  value: Any = config
-  for part in key.split("."):
-    value = value[part]
-  return list(value) if isinstance(value, tuple) else value
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple]:
+  """(dotted key, value as JSON would give it back) of nested dictionaries."""
+  for key, value in tree.items():
+    if isinstance(value, dict):
+      yield from _leaves(value, f"{prefix}{key}.")
+    else:
+      yield prefix + key, list(value) if isinstance(value, tuple) else value

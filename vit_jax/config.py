@@ -44,7 +44,7 @@ def base_config() -> ml_collections.ConfigDict:
   )
   c.loader = ml_collections.ConfigDict(
     dict(
-      num_workers=-1,  # Decoding processes; 0 decodes in threads, -1 chooses.
+      num_workers=-1,  # Decoding processes; 0 is a thread, -1 chooses.
       on_unreadable="stop",  # Or "skip".
     )
   )

@@ -12,7 +12,6 @@ from rich.progress import (
   TextColumn,
   TimeRemainingColumn,
 )
-from rich.table import Table
 
 
 class Display:
@@ -25,7 +24,10 @@ class Display:
   def __init__(self, active: bool = True):
     terminal = sys.stdout.isatty()
     self._console = Console(
-      quiet=not active, highlight=False, width=None if terminal else 120
+      quiet=not active,
+      highlight=False,
+      markup=False,  # A path may hold brackets.
+      width=None if terminal else 120,
     )
     self._live = active and self._console.is_terminal
     self._progress: Progress | None = None
@@ -34,10 +36,8 @@ class Display:
 
   def header(self, rows: Iterable[tuple[str, str]]) -> None:
     """What is about to run, a name and a value a line."""
-    table = Table.grid(padding=(0, 2))
     for name, value in rows:
-      table.add_row(name, value)
-    self._console.print(table)
+      self.note(f"{name:<9}{value}")
 
   def start(self, first_step: int, last_step: int) -> None:
     """Begins the progress from one step to another."""
@@ -93,7 +93,7 @@ class Display:
 
   def note(self, text: str) -> None:
     """A plain line."""
-    self._console.print(text, soft_wrap=True, markup=False)
+    self._console.print(text, soft_wrap=True)
 
   def stop(self) -> None:
     """Ends the progress; the terminal is as it was."""

@@ -1,6 +1,6 @@
 """The eval step, and the evaluation that counts every example once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -38,8 +38,8 @@ EvalStep = Callable[[Totals, Any, dict[str, Array]], Totals]
 def make_eval_step(
   model: nn.Module,
   *,
-  mean: tuple = (0.5, 0.5, 0.5),
-  std: tuple = (0.5, 0.5, 0.5),
+  mean: Sequence[float] = (0.5, 0.5, 0.5),
+  std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: str = "softmax",
 ) -> EvalStep:
   """A function from (totals, params, batch) to the totals with the batch in.
@@ -82,7 +82,7 @@ def label_rank(
   return jnp.where(broken, logits.shape[1], before.sum(axis=1))
 
 
-def evaluate(
+def total_over(
   eval_step: EvalStep,
   params: Any,
   batches: Iterable[dict[str, Array]],

@@ -36,7 +36,7 @@ def evaluate_checkpoint(
   Raises:
     ValueError: if the folder holds no checkpoint, or not that one.
   """
-  if not (epath.Path(workdir) / "checkpoints").exists():
+  if not (epath.Path(workdir).expanduser() / "checkpoints").exists():
     raise ValueError(
       f"{workdir} holds no checkpoints: give the --workdir of a training run."
     )
@@ -52,9 +52,11 @@ def evaluate_checkpoint(
     class_names = tuple(description["class_names"])
     source = experiment.open_source(config, "eval")
     if source.class_names != class_names:
+      differing = set(source.class_names) ^ set(class_names)
       raise ValueError(
-        f"the checkpoint knows the classes {list(class_names)} and the data "
-        f"has {list(source.class_names)}: evaluate on the data of the run."
+        f"the checkpoint knows {len(class_names)} classes and the data has "
+        f"{len(source.class_names)}, not the same: evaluate on the data of the "
+        f"run; in one of them only: {', '.join(sorted(differing)[:5])}."
       )
     model = experiment.build_model(config, len(class_names))
     mesh = _mesh(config)
@@ -81,6 +83,8 @@ def _choose(checkpoints: Checkpoints, step: int | None, best: bool) -> int:
   known = checkpoints.all_steps
   if not known:
     raise ValueError(f"{checkpoints.folder} holds no finished checkpoint.")
+  if step is not None and best:
+    raise ValueError("--step and --best each choose a checkpoint: give one.")
   if step is None:
     step = checkpoints.best_step if best else checkpoints.latest_step
   if step not in known:

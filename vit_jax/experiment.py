@@ -1,7 +1,7 @@
 """What a configuration stands for: its data, its model, its steps.
 
-The commands read a configuration only through these functions, which check it
-before anything is compiled.
+These functions check their part of a configuration, and raise ValueError before
+anything is compiled.
 """
 
 import os
@@ -12,15 +12,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from vit_jax import data, losses, sharding
-from vit_jax.config import resolve_steps, set_fields
+from vit_jax.config import UNITS, resolve_steps, set_fields
 from vit_jax.eval_step import (
   class_accuracy,
-  evaluate,
   make_eval_step,
   summary,
+  total_over,
 )
 from vit_jax.models import make_model
 from vit_jax.optimizer import make_optimizer, make_schedule
@@ -43,8 +43,16 @@ def image_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
 def open_source(
   config: ml_collections.ConfigDict, split: Literal["train", "eval"]
 ) -> data.Source:
-  """The data set's "train" or "eval" split."""
-  return data.open_source(split, **config.data)
+  """The data set's "train" or "eval" split; a root goes before a name."""
+  options = config.data.to_dict()
+  if options["root"]:
+    options["name"] = None
+  elif not options["name"]:
+    raise ValueError(
+      "the configuration names no data: give --config.data.root=FOLDER, a "
+      "folder of class folders, or --config.data.name=NAME, a TFDS data set."
+    )
+  return data.open_source(split, **options)
 
 
 def build_model(
@@ -65,7 +73,7 @@ def build_model(
 
 
 def _dtype(name: str, value: str) -> Any:
-  known = ("float32", "bfloat16", "float16")
+  known = ("float32", "bfloat16")
   if value not in known:
     raise ValueError(
       f"model.{name}={value!r} is unknown; choose one of {', '.join(known)}."
@@ -74,32 +82,47 @@ def _dtype(name: str, value: str) -> Any:
 
 
 def num_workers(config: ml_collections.ConfigDict) -> int:
-  """Decoding processes: as configured, or one a core for larger images."""
+  """Decoding processes: as configured, or one a core unless images are tiny.
+
+  Photographs in folders take work to decode however small they end up.
+  """
   if config.loader.num_workers != -1:
     return config.loader.num_workers
   height, width = image_size(config)
-  if height * width <= _SMALL_IMAGE:
+  if not config.data.root and height * width <= _SMALL_IMAGE:
     return 0
-  return min(_MOST_WORKERS, os.cpu_count() or 1)
+  return min(_MOST_WORKERS, _num_cores())
 
 
-def open_train_batches(
-  config: ml_collections.ConfigDict, source: data.Source, first_batch: int
-):
-  """This host's part of every training batch, from `first_batch` on."""
+def _num_cores() -> int:
+  """Cores this process may use, which can be fewer than the machine has."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def train_batches(
+  config: ml_collections.ConfigDict, source: data.Source
+) -> Callable[[int], data.BatchIterator]:
+  """Opens this host's part of the training batches, from a number on.
+
+  Raises:
+    ValueError: at once, if the options do not fit the data.
+  """
   transform = data.make_train_transform(
     image_size(config), **config.train_transform
   )
-  return data.train_batches(
-    source,
-    transform,
+  options: dict[str, Any] = dict(
     batch_size=config.batch_size,
     seed=config.seed,
-    first_batch=first_batch,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
     num_workers=num_workers(config),
     on_unreadable=config.loader.on_unreadable,
+  )
+  data.check_train_batches(source, **options)
+  return lambda first: data.train_batches(
+    source, transform, first_batch=first, **options
   )
 
 
@@ -138,7 +161,10 @@ class Evaluation:
       model, **config.normalization, loss=config.loss.kind
     )
     self._batch_sharding = sharding.batch_sharding(mesh)
-    self._step = jax.jit(eval_step, out_shardings=sharding.replicated(mesh))
+    whole = sharding.replicated(mesh)
+    self._step = jax.jit(
+      eval_step, in_shardings=(whole, None, None), out_shardings=whole
+    )
     self._num_classes = model.num_classes
 
   def __call__(
@@ -149,7 +175,7 @@ class Evaluation:
     With class names also the accuracy of each, as `eval/top1_by_class`.
     """
     batches = sharding.to_device(self._batches, self._batch_sharding, ahead=2)
-    totals = evaluate(self._step, params, batches, self._num_classes)
+    totals = total_over(self._step, params, batches, self._num_classes)
     metrics: dict[str, Any] = {
       f"eval/{key}": value for key, value in summary(totals).items()
     }
@@ -173,7 +199,7 @@ def train_functions(
   warmup_steps = resolve_steps(
     config.optimizer, "warmup", config.batch_size, num_examples
   )
-  for unit in ("steps", "epochs", "examples"):
+  for unit in UNITS:
     del options[f"warmup_{unit}"]
   schedule = make_schedule(
     peak_lr=options.pop("peak_lr"),
@@ -204,13 +230,29 @@ def train_functions(
 
 
 def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
-  """Shape, type and sharding of every array `init` makes, none computed."""
+  """Shape, type and sharding of every array `init` makes, none computed.
+
+  Raises:
+    ValueError: if the mesh does not divide one of them.
+  """
   boxed = jax.eval_shape(init, jax.random.key(0))
-  return jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    nn.unbox(boxed),
-    sharding.tree_shardings(boxed, mesh),
-  )
+  shapes, shardings = nn.unbox(boxed), sharding.tree_shardings(boxed, mesh)
+  return jax.tree_util.tree_map_with_path(_sharded_shape, shapes, shardings)
+
+
+def _sharded_shape(
+  path: tuple, array: jax.ShapeDtypeStruct, sharded: NamedSharding
+) -> jax.ShapeDtypeStruct:
+  try:
+    sharded.shard_shape(array.shape)
+  except ValueError as error:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    raise ValueError(
+      f"{name} of shape {array.shape} does not divide over the mesh axes "
+      f"{tuple(sharded.spec)}: choose mesh.fsdp and mesh.tensor that divide "
+      "the hidden size, the heads and the MLP."
+    ) from error
+  return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharded)
 
 
 def forward_gflops(

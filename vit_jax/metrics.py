@@ -1,7 +1,9 @@
 """What a run measures and writes: `metrics.jsonl` and TensorBoard scalars."""
 
+import collections
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -18,11 +20,16 @@ class Meter:
 
   Metrics stay on the device until they are read. `add` waits until the step
   before last is done: the host is then never more than two steps ahead.
+
+  Args:
+    batch_size: Examples a step.
+    most: Steps between two reads, at most; 0 if it is never read.
   """
 
-  def __init__(self, batch_size: int):
+  def __init__(self, batch_size: int, most: int):
     self._batch_size = batch_size
-    self._window: list[dict[str, jax.Array]] = []
+    self._window: collections.deque[dict[str, jax.Array]]
+    self._window = collections.deque(maxlen=max(most, 3))
     self._timed_steps = 0
     self._start: float | None = None  # None until the first step has compiled.
     self._pauses = 0.0
@@ -40,7 +47,7 @@ class Meter:
 
   def read(self) -> dict[str, float]:
     """`train/...` since the last read; the learning rate is the last one."""
-    window = jax.device_get(self._window)
+    window = jax.device_get(list(self._window))
     mean = {key: np.mean([m[key] for m in window]) for key in window[0]}
     row: dict[str, float] = {
       "train/loss": float(mean["loss"]),
@@ -53,14 +60,15 @@ class Meter:
       seconds = now - self._start - self._pauses
       images = self._timed_steps * self._batch_size
       row["train/images_per_second"] = images / seconds
-    self._window, self._timed_steps = [], 0
+    self._window.clear()
+    self._timed_steps = 0
     self._start, self._pauses = now, 0.0
     return row
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
     """Leaves the time spent inside out of images a second."""
-    jax.block_until_ready(self._window)
+    jax.block_until_ready(list(self._window))
     start = time.perf_counter()
     yield
     self._pauses += time.perf_counter() - start
@@ -130,4 +138,9 @@ def read_rows(path: epath.Path) -> list[dict[str, Any]]:
 
 
 def _line(row: dict[str, Any]) -> str:
-  return json.dumps(row) + "\n"
+  """A row as JSON, which has no NaN and no infinity: they become null."""
+  finite = {
+    key: None if isinstance(v, float) and not math.isfinite(v) else v
+    for key, v in row.items()
+  }
+  return json.dumps(finite) + "\n"

@@ -36,7 +36,7 @@ def make_schedule(
   if warmup_steps and warmup_steps >= total_steps:
     raise ValueError(
       f"a warm-up of {warmup_steps} steps leaves nothing of {total_steps}: "
-      "shorten optimizer.warmup_steps or train longer."
+      "shorten optimizer.warmup_steps (or _epochs, _examples) or train longer."
     )
   rest = max(1, total_steps - warmup_steps)
   if decay == "cosine":

@@ -32,7 +32,8 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1) -> Mesh:
   """A mesh over all devices; one axis may be -1, "the rest".
 
   Raises:
-    ValueError: if the axes do not multiply to the number of devices.
+    ValueError: if the axes do not multiply to the number of devices, or the
+      tensor axis spans hosts, which would then read different examples for it.
   """
   sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
   count = jax.device_count()
@@ -49,6 +50,11 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1) -> Mesh:
     )
   for axis in free:
     sizes[axis] = count // fixed
+  if jax.local_device_count() % sizes["tensor"]:
+    raise ValueError(
+      f"mesh {asked}: the tensor axis must stay within a host, so its size "
+      f"must divide the {jax.local_device_count()} devices of one."
+    )
   auto = (jax.sharding.AxisType.Auto,) * len(AXES)
   return jax.make_mesh(tuple(sizes[a] for a in AXES), AXES, axis_types=auto)
 
@@ -78,6 +84,8 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
     mesh: Of devices.
     parts: Equal parts that each device computes its examples in.
   """
+  if parts < 1:
+    raise ValueError(f"accumulation_steps={parts} must be 1 or more.")
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   needed = shards * parts
   if batch_size < 1 or batch_size % needed:

@@ -1,6 +1,6 @@
 """The train step: one pure function from (state, batch) to (state, metrics)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -67,7 +67,7 @@ def make_init(
 
 
 def normalize(
-  images: UInt8[Array, "B H W C"], mean: tuple, std: tuple
+  images: UInt8[Array, "B H W C"], mean: Sequence[float], std: Sequence[float]
 ) -> Float[Array, "B H W C"]:
   """(x / 255 - mean) / std for each channel; 0.5 and 0.5 give [-1, 1]."""
   shift, scale = (jnp.array(x).reshape(1, 1, 1, -1) for x in (mean, std))
@@ -80,8 +80,8 @@ def make_train_step(
   learning_rate: optax.Schedule,
   *,
   seed: int = 0,
-  mean: tuple = (0.5, 0.5, 0.5),
-  std: tuple = (0.5, 0.5, 0.5),
+  mean: Sequence[float] = (0.5, 0.5, 0.5),
+  std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: str = "softmax",
   label_smoothing: float = 0.0,
   mixup_alpha: float = 0.0,

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import ml_collections
 from jax.sharding import Mesh
 
 from vit_jax import data, experiment, sharding
-from vit_jax.checkpoint import Checkpoints, check_same_config
+from vit_jax.checkpoint import Checkpoints, check_same_run
 from vit_jax.config import resolve_steps
 from vit_jax.display import Display, clock, evaluation_text
 from vit_jax.metrics import Meter, MetricWriter
@@ -36,6 +37,7 @@ class Plan:
   evaluation: experiment.Evaluation
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
+  open_batches: Callable[[int], data.BatchIterator]
   shapes: TrainState
   total: int
   log_every: int
@@ -55,9 +57,11 @@ def make_plan(config: ml_collections.ConfigDict) -> Plan:
   source = experiment.open_source(config, "train")
   eval_source = experiment.open_source(config, "eval")
   if source.class_names != eval_source.class_names:
+    differing = set(source.class_names) ^ set(eval_source.class_names)
     raise ValueError(
-      f"the training split has classes {list(source.class_names)} and the "
-      f"evaluation split {list(eval_source.class_names)}: they must agree."
+      f"the training split has {len(source.class_names)} classes and the "
+      f"evaluation split {len(eval_source.class_names)}, and they must be the "
+      f"same; in one of them only: {', '.join(sorted(differing)[:5])}."
     )
   model = experiment.build_model(config, len(source.class_names))
 
@@ -80,6 +84,7 @@ def make_plan(config: ml_collections.ConfigDict) -> Plan:
     evaluation=experiment.Evaluation(config, model, mesh, eval_source),
     init=init,
     train_step=train_step,
+    open_batches=experiment.train_batches(config, source),
     shapes=experiment.array_shapes(init, mesh),
     total=total,
     log_every=steps("log_every"),
@@ -111,14 +116,16 @@ def train(
     state, first = _first_state(plan, checkpoints, display)
     writer = MetricWriter(checkpoints.folder, first)
     stack.callback(writer.close)
-    batches = experiment.open_train_batches(config, plan.source, first)
+    batches = plan.open_batches(first)
     stack.callback(batches.close)
     stack.callback(display.stop)
     start = time.perf_counter()
     state, evaluated = _loop(
       plan, state, first, batches, writer, display, checkpoints
     )
-  display.note(_closing(evaluated, time.perf_counter() - start, workdir))
+    saved = checkpoints.latest_step is not None
+  seconds = time.perf_counter() - start
+  display.note(_closing(evaluated, seconds, workdir if saved else None))
   return state, evaluated
 
 
@@ -146,7 +153,7 @@ def _loop(
     donate_argnums=0,
   )
   on_device = sharding.to_device(batches, batch_sharding, _BATCHES_AHEAD)
-  meter = Meter(plan.config.batch_size)
+  meter = Meter(plan.config.batch_size, plan.log_every)
   evaluated: dict[str, Any] = {}
   display.start(first, plan.total)
   for step in range(first + 1, plan.total + 1):
@@ -183,10 +190,15 @@ def _first_state(
   """The newest checkpoint's state and step, or a fresh one and 0."""
   step = checkpoints.latest_step
   if step is not None:
-    saved = checkpoints.describe(step)["config"]
-    check_same_config(saved, plan.config, str(checkpoints.folder.parent))
-    display.note(f"Going on from the checkpoint of step {step:,}.")
-    return checkpoints.restore(step, plan.shapes), step
+    saved = checkpoints.describe(step)
+    check_same_run(saved, _description(plan, step), str(checkpoints.folder))
+    display.note(
+      f"Going on from the checkpoint of step {step:,}."
+      if step < plan.total
+      else f"The run is complete: {step:,} steps are done."
+    )
+    state = checkpoints.restore(step, plan.shapes)
+    return state, saved["data_iterator"]["next_batch"]
   shardings = jax.tree.map(lambda shape: shape.sharding, plan.shapes)
   init = jax.jit(lambda key: nn.unbox(plan.init(key)), out_shardings=shardings)
   return init(jax.random.key(plan.config.seed)), 0
@@ -194,8 +206,14 @@ def _first_state(
 
 def _description(plan: Plan, step: int) -> dict[str, Any]:
   """What a checkpoint says of itself, as JSON."""
+  config = plan.config.to_dict()
+  for place in ("root", "data_dir"):
+    if config["data"][place]:
+      path = os.path.expanduser(config["data"][place])
+      absolute = path if "://" in path else os.path.abspath(path)
+      config["data"][place] = absolute
   return {
-    "config": plan.config.to_dict(),
+    "config": config,
     "class_names": list(plan.source.class_names),
     "train_examples": len(plan.source),
     # The stream of batches is a function of these two alone.
@@ -224,12 +242,16 @@ def _header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   ]
 
 
-def _closing(evaluated: dict[str, Any], seconds: float, workdir: str) -> str:
+def _closing(
+  evaluated: dict[str, Any], seconds: float, workdir: str | None
+) -> str:
+  """The last lines; `workdir` is None where no checkpoint was saved."""
   lines = [f"Done in {clock(seconds)}."]
   if evaluated:
     lines.append(f"Last evaluation: {evaluation_text(evaluated)}.")
-  lines.append(
-    "Evaluate its checkpoint with: "
-    f"python -m vit_jax.evaluate --workdir {shlex.quote(workdir)}"
-  )
+  if workdir is not None:
+    lines.append(
+      "Evaluate its checkpoint with: "
+      f"python -m vit_jax.evaluate --workdir {shlex.quote(workdir)}"
+    )
   return "\n".join(lines)

@@ -107,17 +107,18 @@ def train_batches(
   Raises:
     ValueError: an argument out of range, before any worker starts.
   """
-  rows = _host_rows(batch_size, process_index, process_count)
-  _check_common(num_workers, on_unreadable)
-  if not 0 <= seed < 2**63:
-    raise ValueError(f"seed={seed}; it has to lie between 0 and 2**63 - 1.")
+  check_train_batches(
+    source,
+    batch_size=batch_size,
+    seed=seed,
+    process_index=process_index,
+    process_count=process_count,
+    num_workers=num_workers,
+    on_unreadable=on_unreadable,
+  )
   if first_batch < 0:
     raise ValueError(f"first_batch={first_batch}; it has to be 0 or more.")
-  if len(source) < batch_size:
-    raise ValueError(
-      f"batch_size={batch_size} is more than the {len(source)} examples of "
-      f"{source.name}; choose at most {len(source)}."
-    )
+  rows = _host_rows(batch_size, process_index, process_count)
   skip = on_unreadable == "skip"
   endless = batches.TrainBatches(
     source, transform, batch_size, rows, seed, skip
@@ -127,6 +128,28 @@ def train_batches(
   )
   iterator.start()  # so that workers come up while the model is compiled
   return iterator
+
+
+def check_train_batches(
+  source: Source,
+  *,
+  batch_size: int,
+  seed: int,
+  process_index: int,
+  process_count: int,
+  num_workers: int,
+  on_unreadable: str,
+) -> None:
+  """Raises ValueError unless `train_batches` takes these; starts nothing."""
+  _host_rows(batch_size, process_index, process_count)
+  _check_common(num_workers, on_unreadable)
+  if not 0 <= seed < 2**63:
+    raise ValueError(f"seed={seed}; it has to lie between 0 and 2**63 - 1.")
+  if len(source) < batch_size:
+    raise ValueError(
+      f"batch_size={batch_size} is more than the {len(source)} examples of "
+      f"{source.name}; choose at most {len(source)}."
+    )
 
 
 def eval_batches(

@@ -3,6 +3,7 @@
 import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import weakref
@@ -147,10 +148,14 @@ def _settle_grain_flags() -> None:
 
 
 def _start_worker(index: int, count: int) -> None:
-  """Runs first in each worker: no threads in OpenCV, no outliving."""
+  """Runs first in each worker: no threads in OpenCV, no outliving.
+
+  Ctrl-C reaches every process of the terminal; the parent alone acts on it.
+  """
   del index, count
   _keep_freed_memory()
   cv2.setNumThreads(0)
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
   parent: Any = multiprocessing.parent_process()
 
   def leave_with_parent():

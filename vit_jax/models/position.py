@@ -45,12 +45,13 @@ class PositionEmbedding(nn.Module):
     (h, w), D = self.grid, self.hidden_size
     S = h * w + self.class_token
     if self.kind == "learned":
-      return self._table("E_pos", S, D)
+      return _table(self, "E_pos", (S, D), ("position", "embed"))
     if self.kind == "sincos1d":
       return sincos1d(S, D).astype(self.param_dtype)
     if self.kind == "learned2d":
-      X = self._table("X_pos", w, D // 2)
-      Y = self._table("Y_pos", h, D // 2)
+      axes = ("position", "embed")
+      X = _table(self, "X_pos", (w, D // 2), axes)
+      Y = _table(self, "Y_pos", (h, D // 2), axes)
       E_pos = jnp.concatenate(
         [jnp.tile(X, (h, 1)), jnp.repeat(Y, w, axis=0)], axis=1
       )  # (N, D)
@@ -59,20 +60,6 @@ class PositionEmbedding(nn.Module):
     if self.class_token:
       E_pos = jnp.pad(E_pos, ((1, 0), (0, 0)))  # (N + 1, D)
     return E_pos
-
-  def _table(self, name: str, rows: int, columns: int) -> Array:
-    """A learned (rows, columns) table; says so if the loaded one differs."""
-    if self.has_variable("params", name):
-      stored = nn.unbox(self.get_variable("params", name)).shape
-      if stored != (rows, columns):
-        raise ValueError(
-          f"{name} was learned with shape {stored}, and patches on a "
-          f"{self.grid[0]} x {self.grid[1]} grid need {(rows, columns)}: use "
-          "images of the size the model was trained on, or resize the table."
-        )
-    init = nn.with_logical_partitioning(_init_E_pos, ("position", "embed"))
-    table: Any = self.param(name, init, (rows, columns), self.param_dtype)
-    return table
 
 
 class RelativeOffsets(nn.Module):
@@ -90,11 +77,23 @@ class RelativeOffsets(nn.Module):
   @nn.compact
   def __call__(self) -> Float[Array, "offsets k D_h"]:
     shape = (2 * self.num_tokens - 1, self.num_heads, self.head_size)
-    init = nn.with_logical_partitioning(
-      _init_E_pos, ("position", "heads", "head_size")
-    )
-    R: Any = self.param("R", init, shape, self.param_dtype)
-    return R
+    return _table(self, "R", shape, ("position", "heads", "head_size"))
+
+
+def _table(
+  module: Any, name: str, shape: tuple[int, ...], axes: tuple[str, ...]
+) -> Array:
+  """A learned table; says so if the one loaded is of another size."""
+  if module.has_variable("params", name):
+    stored = nn.unbox(module.get_variable("params", name)).shape
+    if stored != shape:
+      raise ValueError(
+        f"{name} was learned with shape {stored}, and these images need "
+        f"{shape}: use images of the size the model was trained on, or resize "
+        "the table."
+      )
+  init = nn.with_logical_partitioning(_init_E_pos, axes)
+  return module.param(name, init, shape, module.param_dtype)
 
 
 def relative_logits(

@@ -1,0 +1,102 @@
+"""Self-attention, Eq. 5-8 (arXiv:2010.11929, App. A)."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from vit_jax.models.position import relative_logits
+
+named = nn.with_logical_partitioning
+_init_kernel = nn.initializers.xavier_uniform()
+_init_bias = nn.initializers.normal(1e-6)
+
+
+class Msa(nn.Module):
+  """Multi-head self-attention, Eq. 5-8; (B, S, D) -> (B, S, D).
+
+  `R` are the learned embeddings of relative offsets, if any: queries meet them
+  as they meet the keys (App. D.4).
+  """
+
+  num_heads: int
+  attention_dropout_rate: float = 0.0
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self,
+    z: Float[Array, "B S D"],
+    R: Float[Array, "offsets k D_h"] | None = None,
+    *,
+    train: bool = False,
+  ) -> Float[Array, "B S D"]:
+    D = z.shape[-1]
+    D_h = D // self.num_heads
+    dense = partial(
+      nn.DenseGeneral, dtype=self.dtype, param_dtype=self.param_dtype
+    )
+    project = partial(
+      dense,
+      (self.num_heads, D_h),
+      kernel_init=named(_init_kernel, ("embed", "heads", "head_size")),
+      bias_init=named(_init_bias, ("heads", "head_size")),
+    )
+    U_q, U_k, U_v = (project(name=n) for n in ("query", "key", "value"))
+    U_msa = dense(
+      D,
+      axis=(-2, -1),
+      kernel_init=named(_init_kernel, ("heads", "head_size", "embed")),
+      bias_init=named(_init_bias, ("embed",)),
+      name="out",
+    )
+    dropout = nn.Dropout(self.attention_dropout_rate, deterministic=not train)
+
+    q, k, v = (  # Eq. 5, each (B, k, S, D_h)
+      each_token(U, z).swapaxes(1, 2) for U in (U_q, U_k, U_v)
+    )
+    logits = q @ k.mT  # (B, k, S, S)
+    if R is not None:
+      logits += relative_logits(q, R.astype(q.dtype))
+    A = softmax(logits / math.sqrt(D_h))  # Eq. 6
+    self.sow("intermediates", "attention", A)
+    SA = dropout(A) @ v  # Eq. 7
+    return each_token(U_msa, SA.swapaxes(1, 2))  # Eq. 8
+
+
+@jax.custom_jvp
+def softmax(logits: Float[Array, "*axes S"]) -> Float[Array, "*axes S"]:
+  """Softmax over keys, taken in float32: bfloat16 loses a hundredfold.
+
+  Its derivative, dA = A (dlogits - sum(A dlogits)), is written out because it
+  then needs nothing but A itself: left to JAX, a train step keeps more of the
+  S x S matrices and takes three times as long over them on CPU.
+  """
+  return nn.softmax(logits.astype(jnp.float32)).astype(logits.dtype)
+
+
+@softmax.defjvp
+def _softmax_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+  result = softmax(*primals)
+  A, dlogits = (x.astype(jnp.float32) for x in (result, *tangents))
+  dA = A * (dlogits - (A * dlogits).sum(axis=-1, keepdims=True))
+  return result, dA.astype(result.dtype)
+
+
+def each_token(
+  layer: Callable[[Array], Array], z: Float[Array, "B S *axes"]
+) -> Float[Array, "B S *features"]:
+  """Applies a layer to the tokens of all images as rows of one matrix.
+
+  The same map. XLA's CPU compiler transposes a batch of matrices to get the
+  gradient of the kernel, which takes as long as the products.
+  """
+  B, S = z.shape[:2]
+  rows = layer(z.reshape(B * S, *z.shape[2:]))
+  return rows.reshape(B, S, *rows.shape[1:])
