@@ -30,7 +30,7 @@ def _config(data_dir, **changes):
   config.data.data_dir = str(data_dir)
   config.train_transform.update(flip=True, randaugment_layers=1)
   config.optimizer.update(warmup_epochs=0.0, warmup_steps=1)
-  config.model.dropout_rate = 0.1
+  config.model.update(dropout_rate=0.1, num_layers=1)
   config.loss.mixup_alpha = 0.2
   config.update(changes)
   return config
