@@ -48,6 +48,8 @@ def test_train_then_evaluate(tmp_path):
     (["--config.batch_size=many"], "flag --config.batch_size=many: invalid"),
     (["--config.total_steps=3"], "total_epochs=100.0 are both given"),
     (["surplus"], "unexpected argument 'surplus'"),
+    (["--config=configs/none.py"], "No such file or directory: 'configs/none"),
+    (["--config=configs/pretrain.py:B/8,imagenet2012"], "Table 3 has no B/8"),
     (["--config.data.name=nonesuch"], "nonesuch"),
   ],
 )

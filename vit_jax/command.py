@@ -29,7 +29,7 @@ def run(main: Callable[[list[str]], None]) -> None:
     try:
       main(argv)
     except (ValueError, OSError) as error:
-      _fail(str(error))
+      _fail(_one_line(error))
     except KeyboardInterrupt:
       _fail("stopped by Ctrl-C; the same command goes on.", code=130)
 
@@ -64,8 +64,20 @@ def _parse(argv: Sequence[str]) -> list[str]:
   try:
     return flags.FLAGS(list(argv))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
-    text = str(error).strip("\"'").splitlines()
-    _fail(text[0] if text else type(error).__name__)
+    _fail(_one_line(error))
+
+
+def _one_line(error: BaseException) -> str:
+  """The line of a message that says what is wrong.
+
+  A configuration file that fails comes with its traceback, whose last line it
+  is; of any other message it is the first.
+  """
+  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+  if not lines:
+    return type(error).__name__
+  from_file = "Traceback" in str(error) or "Failed loading" in lines[0]
+  return lines[-1 if from_file else 0].strip("\"'")
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
