@@ -77,7 +77,9 @@ def _one_line(error: BaseException) -> str:
   if not lines:
     return type(error).__name__
   from_file = "Traceback" in str(error) or "Failed loading" in lines[0]
-  return lines[-1 if from_file else 0].strip("\"'")
+  line = lines[-1 if from_file else 0]
+  quoted = line[0] in "\"'" and line[0] == line[-1]  # As in a KeyError's.
+  return line.strip(line[0]) if quoted else line
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
