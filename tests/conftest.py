@@ -10,6 +10,8 @@ import jax
 import jaxtyping
 
 jax.config.update("jax_num_cpu_devices", 8)
+# Compiling is most of what a small test does.
+jax.config.update("jax_disable_most_optimizations", True)
 # An array of lower rank never meets one of higher rank by accident.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
