@@ -25,6 +25,7 @@ def get_config():
     pooling="gap",
     position="sincos2d",
   )
+  c.loss.label_smoothing = 0.1
   c.optimizer.update(peak_lr=3e-3, warmup_epochs=10.0, weight_decay=0.05)
   c.log_every_steps = 100
   c.eval_every_epochs = 10.0

@@ -225,9 +225,10 @@ def test_only_without_positions_is_the_order_of_patches_lost(kind):
   [
     (
       "learned",
-      r"E_pos was .* shape \(7, 24\), .* 3 x 3 grid need \(10, 24\): use",
+      r"E_pos was learned .* \(7, 24\), and these images need \(10, 24\): use",
     ),
     ("learned2d", r"Y_pos was learned with shape \(2, 12\)"),
+    ("relative", r"R was learned with shape \(13, 3, 8\)"),
   ],
 )
 def test_another_grid_is_refused(kind, message):
