@@ -143,7 +143,7 @@ class Evaluation:
     if batch_size < 1:
       raise ValueError(f"eval_batch_size={batch_size} must not be negative.")
     # The last batch is padded and masked anyway, so any size is made to fit.
-    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    shards = sharding.batch_shards(mesh)
     batch_size = -(-batch_size // shards) * shards
     transform = data.make_eval_transform(
       image_size(config), **config.eval_transform

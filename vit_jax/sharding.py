@@ -64,6 +64,11 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
+def batch_shards(mesh: Mesh) -> int:
+  """Equal parts that `batch_sharding` splits the examples of a batch into."""
+  return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
   """The same whole array on every device."""
   return NamedSharding(mesh, PartitionSpec())
@@ -86,7 +91,7 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
   """
   if parts < 1:
     raise ValueError(f"accumulation_steps={parts} must be 1 or more.")
-  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  shards = batch_shards(mesh)
   needed = shards * parts
   if batch_size < 1 or batch_size % needed:
     fits = max(1, -(-batch_size // needed)) * needed

@@ -44,6 +44,11 @@ class Plan:
   eval_every: int
   save_every: int
 
+  @property
+  def shardings(self) -> TrainState:
+    """Where each array of the state lives."""
+    return jax.tree.map(lambda shape: shape.sharding, self.shapes)
+
 
 def make_plan(config: ml_collections.ConfigDict) -> Plan:
   """Opens the data and builds everything the run needs.
@@ -145,11 +150,10 @@ def _loop(
 ) -> tuple[TrainState, dict[str, Any]]:
   """Steps `first` + 1 to the last; returns the state and last evaluation."""
   batch_sharding = sharding.batch_sharding(plan.mesh)
-  shardings = jax.tree.map(lambda shape: shape.sharding, plan.shapes)
   train_step = jax.jit(
     plan.train_step,
-    in_shardings=(shardings, batch_sharding),
-    out_shardings=(shardings, sharding.replicated(plan.mesh)),
+    in_shardings=(plan.shardings, batch_sharding),
+    out_shardings=(plan.shardings, sharding.replicated(plan.mesh)),
     donate_argnums=0,
   )
   on_device = sharding.to_device(batches, batch_sharding, _BATCHES_AHEAD)
@@ -199,8 +203,9 @@ def _first_state(
     )
     state = checkpoints.restore(step, plan.shapes)
     return state, saved["data_iterator"]["next_batch"]
-  shardings = jax.tree.map(lambda shape: shape.sharding, plan.shapes)
-  init = jax.jit(lambda key: nn.unbox(plan.init(key)), out_shardings=shardings)
+  init = jax.jit(
+    lambda key: nn.unbox(plan.init(key)), out_shardings=plan.shardings
+  )
   return init(jax.random.key(plan.config.seed)), 0
 
 
