@@ -177,6 +177,7 @@ def test_every_kind_builds_at_every_place(kind, place, pooling):
       sizes
       == {
         "learned": {"E_pos": (S, HIDDEN_SIZE)},
+        "learned_grid": {"E_pos": (6, HIDDEN_SIZE)},
         "learned2d": {
           "X_pos": (3, HIDDEN_SIZE // 2),
           "Y_pos": (2, HIDDEN_SIZE // 2),
@@ -204,6 +205,16 @@ def test_each_place_adds_where_it_says(place):
   expected = np.asarray(y) @ params["head"]["kernel"] + params["head"]["bias"]
   found = apply(model, params, x)
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_on_a_learned_grid_the_class_token_has_no_position():
+  x = images(8, 12)
+  model, grid = tiny(position="learned"), tiny(position="learned_grid")
+  params = random_params(grid, x)
+  E_pos = np.pad(params["position"]["E_pos"], ((1, 0), (0, 0)))
+  found = apply(grid, params, x)
+  expected = apply(model, params | {"position": {"E_pos": E_pos}}, x)
+  np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("kind", ["learned2d", "relative", "none"])

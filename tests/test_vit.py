@@ -98,12 +98,13 @@ def np_gelu(x, kind):
   return x * (1 + np.tanh(inner)) / 2
 
 
-def np_msa(z, params):
+def np_msa(z, params, queries=None):
+  queries = z if queries is None else queries
   out = params["out"]["bias"]
   for head in range(HEADS):
     q, k, v = (
-      z @ params[name]["kernel"][:, head] + params[name]["bias"][head]
-      for name in ("query", "key", "value")
+      y @ params[name]["kernel"][:, head] + params[name]["bias"][head]
+      for name, y in (("query", queries), ("key", z), ("value", z))
     )
     logits = q @ k.T / math.sqrt(D / HEADS)
     A = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
@@ -131,13 +132,20 @@ def np_vit(params, x, pooling, gelu, epsilon, representation):
     hidden = np_gelu(np_dense(y, block["mlp"]["expand"]), gelu)
     z = np_dense(hidden, block["mlp"]["contract"]) + z
   y = np_layer_norm(z, params["norm"], epsilon)
-  y = y[0] if pooling == "token" else y.mean(0)
+  if pooling == "map":
+    head = params["map_head"]
+    y = np_msa(y, head["msa"], head["probe"])
+    normed = np_layer_norm(y, head["norm"], epsilon)
+    hidden = np_gelu(np_dense(normed, head["mlp"]["expand"]), gelu)
+    y = (y + np_dense(hidden, head["mlp"]["contract"]))[0]
+  else:
+    y = y[0] if pooling == "token" else y.mean(0)
   if representation:
     y = np.tanh(np_dense(y, params["pre_logits"]))
   return np_dense(y, params["head"])
 
 
-@pytest.mark.parametrize("pooling", ["token", "gap"])
+@pytest.mark.parametrize("pooling", vit.POOLINGS)
 @pytest.mark.parametrize(
   "gelu, epsilon, representation, channels",
   [("tanh", 1e-6, None, 3), ("tanh", 1e-6, 7, 4), ("exact", 1e-2, None, 1)],

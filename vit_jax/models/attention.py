@@ -13,13 +13,14 @@ from jaxtyping import Array, Float
 from vit_jax.models.position import relative_logits
 
 named = nn.with_logical_partitioning
-_init_kernel = nn.initializers.xavier_uniform()
-_init_bias = nn.initializers.normal(1e-6)
+init_kernel = nn.initializers.xavier_uniform()
+init_bias = nn.initializers.normal(1e-6)
 
 
 class Msa(nn.Module):
   """Multi-head self-attention, Eq. 5-8; (B, S, D) -> (B, S, D).
 
+  `queries`, if given, ask in the place of the tokens: (B, T, D) is the result.
   `R` are the learned embeddings of relative offsets, if any: queries meet them
   as they meet the keys (App. D.4).
   """
@@ -35,8 +36,9 @@ class Msa(nn.Module):
     z: Float[Array, "B S D"],
     R: Float[Array, "offsets k D_h"] | None = None,
     *,
+    queries: Float[Array, "B T D"] | None = None,
     train: bool = False,
-  ) -> Float[Array, "B S D"]:
+  ) -> Float[Array, "B T D"]:
     D = z.shape[-1]
     D_h = D // self.num_heads
     dense = partial(
@@ -45,21 +47,23 @@ class Msa(nn.Module):
     project = partial(
       dense,
       (self.num_heads, D_h),
-      kernel_init=named(_init_kernel, ("embed", "heads", "head_size")),
-      bias_init=named(_init_bias, ("heads", "head_size")),
+      kernel_init=named(init_kernel, ("embed", "heads", "head_size")),
+      bias_init=named(init_bias, ("heads", "head_size")),
     )
     U_q, U_k, U_v = (project(name=n) for n in ("query", "key", "value"))
     U_msa = dense(
       D,
       axis=(-2, -1),
-      kernel_init=named(_init_kernel, ("heads", "head_size", "embed")),
-      bias_init=named(_init_bias, ("embed",)),
+      kernel_init=named(init_kernel, ("heads", "head_size", "embed")),
+      bias_init=named(init_bias, ("embed",)),
       name="out",
     )
     dropout = nn.Dropout(self.attention_dropout_rate, deterministic=not train)
 
+    z_q = z if queries is None else queries
     q, k, v = (  # Eq. 5, each (B, k, S, D_h)
-      each_token(U, z).swapaxes(1, 2) for U in (U_q, U_k, U_v)
+      each_token(U, x).swapaxes(1, 2)
+      for U, x in ((U_q, z_q), (U_k, z), (U_v, z))
     )
     logits = q @ k.mT  # (B, k, S, S)
     if R is not None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-LEARNED = ("learned", "learned2d")
+LEARNED = ("learned", "learned_grid", "learned2d")
 FIXED = ("sincos1d", "sincos2d")
 POSITIONS = (*LEARNED, *FIXED, "relative", "none")
 PLACES = ("input", "every_layer", "shared")
@@ -23,8 +23,8 @@ class PositionEmbedding(nn.Module):
   """`E_pos` of Eq. 1: one vector for each token, (S, D).
 
   S = N + 1 with a class token, N without. The class token has an entry of its
-  own in the 1-D kinds; in the 2-D kinds it has no place on the grid and gets
-  zeros.
+  own in the 1-D kinds; in the others it has no place on the grid and gets
+  zeros. "learned_grid" is "learned" but for that.
 
   Attributes:
     kind: One of `LEARNED` or `FIXED`.
@@ -43,13 +43,14 @@ class PositionEmbedding(nn.Module):
   @nn.compact
   def __call__(self) -> Float[Array, "S D"]:
     (h, w), D = self.grid, self.hidden_size
-    S = h * w + self.class_token
+    S, axes = h * w + self.class_token, ("position", "embed")
     if self.kind == "learned":
-      return _table(self, "E_pos", (S, D), ("position", "embed"))
+      return _table(self, "E_pos", (S, D), axes)
     if self.kind == "sincos1d":
       return sincos1d(S, D).astype(self.param_dtype)
-    if self.kind == "learned2d":
-      axes = ("position", "embed")
+    if self.kind == "learned_grid":
+      E_pos = _table(self, "E_pos", (h * w, D), axes)
+    elif self.kind == "learned2d":
       X = _table(self, "X_pos", (w, D // 2), axes)
       Y = _table(self, "Y_pos", (h, D // 2), axes)
       E_pos = jnp.concatenate(

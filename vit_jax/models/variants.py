@@ -80,7 +80,12 @@ def make_model(variant: str, num_classes: int, **fields) -> Vit | ResNet:
 
 
 def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
-  known = set(module.__dataclass_fields__) - {"parent", "name", "num_classes"}
+  known = set(module.__dataclass_fields__) - {
+    "parent",
+    "name",
+    "num_classes",
+    "origin",
+  }
   if unknown := sorted(set(fields) - known):
     raise ValueError(
       f"{module.__name__} has no field {', '.join(unknown)}; "

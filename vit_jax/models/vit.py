@@ -9,7 +9,6 @@ Every attention matrix is sown as `attention`, so a caller sees them all with
 `capture_intermediates=True` also every module's output.
 """
 
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -18,99 +17,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models import position as positions
-from vit_jax.models.attention import Msa, each_token
+from vit_jax.models.attention import init_bias, init_kernel, named
+from vit_jax.models.encoder import GELUS, EncoderBlock, MapHead, layer_norm
+from vit_jax.models.origin import Origin
 from vit_jax.models.resnet import ResNet, classifier
 
-POOLINGS = ("token", "gap")
-GELUS = {
-  "tanh": partial(nn.gelu, approximate=True),
-  "exact": partial(nn.gelu, approximate=False),
-}
-
-named = nn.with_logical_partitioning
-_init_kernel = nn.initializers.xavier_uniform()
-_init_bias = nn.initializers.normal(1e-6)
-_zeros = nn.initializers.zeros_init()
-_ones = nn.initializers.ones_init()
-
-
-class Mlp(nn.Module):
-  """The MLP of Eq. 3: two dense layers, GELU between; (B, S, D) -> (B, S, D).
-
-  Dropout follows both dense layers (App. B.1), the first one's after GELU.
-  """
-
-  mlp_size: int
-  dropout_rate: float = 0.0
-  gelu: str = "tanh"
-  dtype: DTypeLike = jnp.float32
-  param_dtype: DTypeLike = jnp.float32
-
-  @nn.compact
-  def __call__(
-    self, z: Float[Array, "B S D"], *, train: bool = False
-  ) -> Float[Array, "B S D"]:
-    dense = partial(nn.Dense, dtype=self.dtype, param_dtype=self.param_dtype)
-    expand = dense(
-      self.mlp_size,
-      kernel_init=named(_init_kernel, ("embed", "mlp")),
-      bias_init=named(_init_bias, ("mlp",)),
-      name="expand",
-    )
-    contract = dense(
-      z.shape[-1],
-      kernel_init=named(_init_kernel, ("mlp", "embed")),
-      bias_init=named(_init_bias, ("embed",)),
-      name="contract",
-    )
-    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
-
-    hidden = dropout(GELUS[self.gelu](each_token(expand, z)))  # (B, S, D_mlp)
-    return dropout(each_token(contract, hidden))
-
-
-class EncoderBlock(nn.Module):
-  """One Transformer layer, Eq. 2 and 3; (B, S, D) -> (B, S, D)."""
-
-  num_heads: int
-  mlp_size: int
-  dropout_rate: float = 0.0
-  attention_dropout_rate: float = 0.0
-  gelu: str = "tanh"
-  layer_norm_epsilon: float = 1e-6
-  dtype: DTypeLike = jnp.float32
-  param_dtype: DTypeLike = jnp.float32
-
-  @nn.compact
-  def __call__(
-    self,
-    z: Float[Array, "B S D"],
-    R: Float[Array, "offsets k D_h"] | None = None,
-    *,
-    train: bool = False,
-  ) -> Float[Array, "B S D"]:
-    dtypes: dict[str, Any] = dict(
-      dtype=self.dtype, param_dtype=self.param_dtype
-    )
-    norm = partial(layer_norm, self.layer_norm_epsilon, **dtypes)
-    msa = Msa(self.num_heads, self.attention_dropout_rate, **dtypes, name="msa")
-    mlp = Mlp(self.mlp_size, self.dropout_rate, self.gelu, **dtypes, name="mlp")
-    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
-    norm_msa, norm_mlp = norm(name="norm_msa"), norm(name="norm_mlp")
-
-    z = dropout(msa(norm_msa(z), R, train=train)) + z  # Eq. 2
-    z = mlp(norm_mlp(z), train=train) + z  # Eq. 3
-    return z
-
-
-def layer_norm(epsilon: float, **fields) -> nn.LayerNorm:
-  """LN of Eq. 2-4, its parameters carrying their logical axis."""
-  return nn.LayerNorm(
-    epsilon=epsilon,
-    scale_init=named(_ones, ("embed",)),
-    bias_init=named(_zeros, ("embed",)),
-    **fields,
-  )
+POOLINGS = ("token", "gap", "map")
 
 
 class PatchEmbedding(nn.Module):
@@ -129,8 +41,8 @@ class PatchEmbedding(nn.Module):
   def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
     E = nn.Dense(
       self.hidden_size,
-      kernel_init=named(_init_kernel, ("patch", "embed")),
-      bias_init=named(_init_bias, ("embed",)),
+      kernel_init=named(init_kernel, ("patch", "embed")),
+      bias_init=named(init_bias, ("embed",)),
       dtype=self.dtype,
       param_dtype=self.param_dtype,
       name="E",
@@ -171,8 +83,9 @@ class Vit(nn.Module):
     num_layers: L.
     mlp_size: Width of the MLP's hidden layer.
     num_heads: k.
-    pooling: "token" reads the class token (Eq. 4); "gap" has none and averages
-      the patches' outputs (App. D.3).
+    pooling: "token" reads the class token (Eq. 4). The others have none: "gap"
+      averages the patches' outputs (App. D.3), "map" attends to them
+      (`MapHead`).
     position: Kind of position embedding, one of `position.POSITIONS`.
     position_at: Where it is used, one of `position.PLACES` (App. D.4).
     representation_size: Width of the pre-training head's hidden tanh layer
@@ -188,6 +101,7 @@ class Vit(nn.Module):
     resnet_width: Channels of that ResNet's root; 64 is "x1".
     dtype: Type of the computation.
     param_dtype: Type of the parameters.
+    origin: What its published weights were read as; changes nothing here.
 
   Raises:
     ValueError: when built with fields, or called with images, that do not fit
@@ -213,6 +127,7 @@ class Vit(nn.Module):
   resnet_width: int = 64
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
+  origin: Origin | None = None
 
   def __post_init__(self):
     _check_fields(self)
@@ -247,14 +162,17 @@ class Vit(nn.Module):
       if layer == 0:
         z = dropout(z)
       z = self._block(layer)(z, R, train=train)
-    y = norm(z[:, 0]) if self.pooling == "token" else norm(z).mean(1)  # Eq. 4
-    return self._head(y)
+    if self.pooling == "token":
+      return self._head(norm(z[:, 0]))  # Eq. 4
+    if self.pooling == "gap":
+      return self._head(norm(z).mean(axis=1))
+    return self._head(self._map_head()(norm(z), train=train))
 
   def _x_class(self, B: int) -> Float[Array, "B 1 D"]:
     """The learned class token, once for each image."""
     x_class: Any = self.param(
       "x_class",
-      named(_zeros, ("embed",)),
+      named(nn.initializers.zeros_init(), ("embed",)),
       (self.hidden_size,),
       self.param_dtype,
     )
@@ -296,14 +214,25 @@ class Vit(nn.Module):
       name=f"block_{layer}",
     )
 
+  def _map_head(self) -> MapHead:
+    return MapHead(
+      self.num_heads,
+      self.mlp_size,
+      self.gelu,
+      self.layer_norm_epsilon,
+      self.dtype,
+      self.param_dtype,
+      name="map_head",
+    )
+
   def _head(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
     """Section 3.1's head: dense, tanh, dense to pre-train, else one dense."""
     if self.representation_size is not None:
       y = nn.tanh(
         nn.Dense(
           self.representation_size,
-          kernel_init=named(_init_kernel, ("embed", "representation")),
-          bias_init=named(_init_bias, ("representation",)),
+          kernel_init=named(init_kernel, ("embed", "representation")),
+          bias_init=named(init_bias, ("representation",)),
           dtype=self.dtype,
           param_dtype=self.param_dtype,
           name="pre_logits",
