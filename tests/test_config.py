@@ -128,7 +128,9 @@ def test_rows_carry_the_papers_numbers():
 def _one_step(config, size: int, batch_size: int, num_classes: int):
   """Traces or runs the configuration's own step; returns it and its input."""
   config.update(image_size=(size, size), batch_size=batch_size)
-  model = experiment.build_model(config, num_classes)
+  config = experiment.resolved(config, None)
+  names = tuple(map(str, range(num_classes)))
+  model = experiment.build_model(config, names)
   init, step = experiment.train_functions(config, model, 20_000, 10**6)
   batch = {
     "image": np.arange(batch_size * size * size * 3, dtype=np.uint8),

@@ -129,7 +129,9 @@ def test_the_checkpoint_describes_itself(data_dir, tmp_path):
   checkpoints = Checkpoints(str(tmp_path), read_only=True)
   description = checkpoints.describe(4)
   checkpoints.close()
+  config.normalization.update(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
   assert description["config"] == json.loads(json.dumps(config.to_dict()))
+  assert description["model"]["hidden_size"] == config.model.hidden_size
   assert description["class_names"] == [str(d) for d in range(10)]
   assert description["data_iterator"] == {"seed": 0, "next_batch": 4}
   assert description["train_examples"] == 1438
@@ -275,7 +277,7 @@ def test_without_checkpoints_none_is_offered(data_dir, tmp_path, capsys):
 
 
 def test_a_folder_without_checkpoints_cannot_be_evaluated(tmp_path):
-  with pytest.raises(ValueError, match="holds no checkpoints: give the --work"):
+  with pytest.raises(ValueError, match="holds no checkpoints: give the workdir"):
     evaluate_checkpoint(str(tmp_path))
 
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
   from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
+  from vit_jax.pretrained.load import load_pretrained
 
 _HOME = {
+  "load_pretrained": "vit_jax.pretrained.load",
   "Vit": "vit_jax.models",
   "ResNet": "vit_jax.models",
   "make_model": "vit_jax.models",
@@ -18,7 +20,14 @@ _HOME = {
   "make_vit": "vit_jax.models",
 }
 __version__ = "0.1.0"
-__all__ = ["ResNet", "Vit", "make_model", "make_resnet", "make_vit"]
+__all__ = [
+  "ResNet",
+  "Vit",
+  "load_pretrained",
+  "make_model",
+  "make_resnet",
+  "make_vit",
+]
 
 
 def __getattr__(name: str):

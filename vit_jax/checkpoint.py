@@ -130,6 +130,26 @@ class Checkpoints:
     args = ocp.args.Composite(**{item: ocp.args.StandardRestore(shapes)})
     return self._manager.restore(step, args=args)[item]
 
+  def choose(self, step: int | None = None, best: bool = False) -> int:
+    """The step of a checkpoint that is there: given, best or newest.
+
+    Raises:
+      ValueError: if there is none, or not that one.
+    """
+    known = self.all_steps
+    if not known:
+      raise ValueError(f"{self.folder} holds no finished checkpoint.")
+    if step is not None and best:
+      raise ValueError("--step and --best each choose a checkpoint: give one.")
+    if step is None:
+      step = self.best_step if best else self.latest_step
+    if step not in known:
+      raise ValueError(
+        f"there is no checkpoint of step {step}; there is one of step "
+        f"{', '.join(map(str, known))}."
+      )
+    return step
+
   def describe(self, step: int) -> dict[str, Any]:
     """The description that was saved at `step`."""
     args = ocp.args.Composite(description=ocp.args.JsonRestore())
@@ -138,6 +158,36 @@ class Checkpoints:
   def close(self) -> None:
     """Waits until all that was saved is on disk."""
     self._manager.close()
+
+
+def is_run(path: str) -> bool:
+  """Whether a folder is the workdir of a run."""
+  return (epath.Path(path).expanduser() / "checkpoints").is_dir()
+
+
+def open_run(workdir: str) -> Checkpoints:
+  """The checkpoints of a run, only to be read.
+
+  Raises:
+    ValueError: if the folder holds none.
+  """
+  if not is_run(workdir):
+    raise ValueError(
+      f"{workdir} holds no checkpoints: give the workdir of a training run."
+    )
+  return Checkpoints(workdir, read_only=True)
+
+
+def latest_description(workdir: str) -> dict[str, Any] | None:
+  """What the newest checkpoint of a run says of itself; None without one."""
+  if not is_run(workdir):
+    return None
+  checkpoints = open_run(workdir)
+  try:
+    step = checkpoints.latest_step
+    return None if step is None else checkpoints.describe(step)
+  finally:
+    checkpoints.close()
 
 
 def check_same_run(

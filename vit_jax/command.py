@@ -1,6 +1,7 @@
 """How every command starts, and how it says that its input is bad."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -12,22 +13,28 @@ from vit_jax.config import base_config, leaf_keys, nearest_key
 USAGE_EXIT = 2
 
 
-def run(main: Callable[[list[str]], None]) -> None:
+def run(main: Callable[[list[str]], int | None], takes: str = "") -> None:
   """Runs `main` under absl's flags; bad input is one line and exit code 2.
 
   A ValueError or OSError is what our checks raise. VIT_JAX_TRACEBACK=1 shows
   where it came from.
+
+  Args:
+    main: Gets the command line's arguments, its own name not among them; what
+      it returns is the exit code.
+    takes: Names of the arguments, such as "CHECKPOINT IMAGE..."; flags may
+      stand before, between and behind them. What is in brackets may be left
+      out.
   """
 
   def guarded(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)  # Libraries report every file.
-    if argv[1:]:
-      _fail(f"unexpected argument {argv[1]!r}; flags start with --.")
+    arguments = argv[1:]
+    _check_arguments(arguments, takes)
     if os.environ.get("VIT_JAX_TRACEBACK"):
-      main(argv)
-      return
+      sys.exit(main(arguments))
     try:
-      main(argv)
+      sys.exit(main(arguments))
     except (ValueError, OSError) as error:
       _fail(_one_line(error))
     except KeyboardInterrupt:
@@ -35,6 +42,15 @@ def run(main: Callable[[list[str]], None]) -> None:
 
   _use_huge_pages()
   app.run(guarded, flags_parser=_parse)
+
+
+def _check_arguments(arguments: list[str], takes: str) -> None:
+  needed = re.sub(r"\[.*\]", "", takes).split()
+  if len(arguments) < len(needed):
+    _fail(f"{needed[len(arguments)]} is missing; the arguments are: {takes}")
+  most = len(takes.split())
+  if len(arguments) > most and not takes.endswith("..."):
+    _fail(f"unexpected argument {arguments[most]!r}; flags start with --.")
 
 
 def _use_huge_pages() -> None:
@@ -61,6 +77,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
           f"--{name} names no key of the configuration; "
           f"did you mean --config.{nearest_key(key)}?"
         )
+  flags.FLAGS.set_gnu_getopt(True)
   try:
     return flags.FLAGS(list(argv))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import ml_collections
-from ml_collections.config_dict import placeholder
+from ml_collections.config_dict import FieldReference, placeholder
 
 UNITS = ("steps", "epochs", "examples")
 
@@ -29,7 +29,10 @@ def base_config() -> ml_collections.ConfigDict:
   c.batch_size = 128  # Examples a step, over all devices and hosts.
   c.eval_batch_size = 0  # 0 is the training batch size.
   c.accumulation_steps = 1  # Parts that a batch is computed in.
-  c.image_size = (224, 224)  # Height, width.
+  # A checkpoint to start from: a published file, a known name, a workdir. The
+  # model, and what is None below, are then the checkpoint's.
+  c.pretrained = placeholder(str)
+  c.image_size = FieldReference((224, 224), field_type=tuple)  # Height, width.
   c.ema_decay = 0.0  # Polyak averaging of parameters; 0 is off.
   c.eval_per_class = False
   c.data = ml_collections.ConfigDict(
@@ -65,11 +68,18 @@ def base_config() -> ml_collections.ConfigDict:
     )
   )
   c.normalization = ml_collections.ConfigDict(
-    dict(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    dict(mean=placeholder(tuple), std=placeholder(tuple))  # None is all 0.5.
+  )
+  c.transfer = ml_collections.ConfigDict(  # What is made of `pretrained`.
+    dict(
+      keep_head=False,  # Or a new one of zeros.
+      keep_pre_logits=False,  # The representation layer, where there is one.
+      interpolation="linear",  # Of positions; or "bicubic".
+    )
   )
   c.model = ml_collections.ConfigDict(
     dict(
-      variant="B/16",
+      variant=placeholder(str),  # Such as "B/16"; None with `pretrained`.
       num_classes=placeholder(int),  # None is as many as the data set has.
       patch_size=placeholder(int),  # None here and below is the variant's.
       hidden_size=placeholder(int),
@@ -109,6 +119,8 @@ def base_config() -> ml_collections.ConfigDict:
       weight_decay=0.0,  # Decoupled: taken off times the learning rate.
       weight_decay_on=r"kernel$",  # Parameters whose path this matches.
       clip_norm=1.0,  # Of the whole gradient; 0 is off.
+      freeze_layers=0,  # Embeddings and first layers; -1 is all but the head.
+      layer_decay=1.0,  # Of the learning rate, from a layer to the one before.
     )
   )
   c.mesh = ml_collections.ConfigDict(

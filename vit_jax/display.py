@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.progress import (
@@ -38,6 +38,14 @@ class Display:
     """What is about to run, a name and a value a line."""
     for name, value in rows:
       self.note(f"{name:<9}{value}")
+
+  def table(self, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows below their columns' names, each column as wide as it needs."""
+    rows = [names, *rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+      cells = (f"{c:<{n}}" for c, n in zip(row, widths, strict=True))
+      self.note("  ".join(cells).rstrip())
 
   def start(self, first_step: int, last_step: int) -> None:
     """Begins the progress from one step to another."""

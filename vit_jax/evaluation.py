@@ -5,12 +5,12 @@ from typing import Any
 
 import jax
 import ml_collections
-from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax import experiment, sharding
-from vit_jax.checkpoint import Checkpoints
+from vit_jax.checkpoint import open_run
 from vit_jax.display import Display, evaluation_text
+from vit_jax.models import from_fields
 from vit_jax.train_step import make_params_init
 
 
@@ -36,14 +36,10 @@ def evaluate_checkpoint(
   Raises:
     ValueError: if the folder holds no checkpoint, or not that one.
   """
-  if not (epath.Path(workdir).expanduser() / "checkpoints").exists():
-    raise ValueError(
-      f"{workdir} holds no checkpoints: give the --workdir of a training run."
-    )
   with contextlib.ExitStack() as stack:
-    checkpoints = Checkpoints(workdir, read_only=True)
+    checkpoints = open_run(workdir)
     stack.callback(checkpoints.close)
-    step = _choose(checkpoints, step, best)
+    step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
     config = ml_collections.ConfigDict(description["config"])
     for key, value in (("data_dir", data_dir), ("root", root)):
@@ -58,7 +54,7 @@ def evaluate_checkpoint(
         f"{len(source.class_names)}, not the same: evaluate on the data of the "
         f"run; in one of them only: {', '.join(sorted(differing)[:5])}."
       )
-    model = experiment.build_model(config, len(class_names))
+    model = from_fields(description["model"])
     mesh = _mesh(config)
     init = make_params_init(model, (*experiment.image_size(config), 3))
     shapes = experiment.array_shapes(init, mesh)
@@ -77,22 +73,6 @@ def _mesh(config: ml_collections.ConfigDict) -> Mesh:
     return sharding.make_mesh(**config.mesh)
   except ValueError:
     return sharding.make_mesh()
-
-
-def _choose(checkpoints: Checkpoints, step: int | None, best: bool) -> int:
-  known = checkpoints.all_steps
-  if not known:
-    raise ValueError(f"{checkpoints.folder} holds no finished checkpoint.")
-  if step is not None and best:
-    raise ValueError("--step and --best each choose a checkpoint: give one.")
-  if step is None:
-    step = checkpoints.best_step if best else checkpoints.latest_step
-  if step not in known:
-    raise ValueError(
-      f"there is no checkpoint of step {step}; there is one of step "
-      f"{', '.join(map(str, known))}."
-    )
-  return step
 
 
 def _show(metrics: dict[str, Any], step: int, name: str) -> None:

@@ -4,6 +4,7 @@ These functions check their part of a configuration, and raise ValueError before
 anything is compiled.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, Literal
@@ -22,12 +23,65 @@ from vit_jax.eval_step import (
   summary,
   total_over,
 )
-from vit_jax.models import make_model
-from vit_jax.optimizer import make_optimizer, make_schedule
+from vit_jax.models import Origin, ResNet, Vit, make_model
+from vit_jax.optimizer import (
+  layers_below_head,
+  make_optimizer,
+  make_schedule,
+  make_trained,
+)
+from vit_jax.pretrained import load, transfer
+from vit_jax.pretrained.load import Pretrained
 from vit_jax.train_step import TrainState, make_init, make_train_step
 
 _SMALL_IMAGE = 64 * 64  # Pixels; below, starting processes costs more.
 _MOST_WORKERS = 16
+# Of the model, these may differ from what a checkpoint was saved with.
+_FREE_FIELDS = ("num_classes", "representation_size", "dtype", "param_dtype")
+
+
+def open_pretrained(config: ml_collections.ConfigDict) -> Pretrained | None:
+  """The checkpoint to start from, None without one; no array is read yet.
+
+  Fields set in `config.model` go before what its format says of it.
+
+  Raises:
+    ValueError: if there is none, or it is not of the model set.
+  """
+  if not config.pretrained:
+    return None
+  fields = set_fields(config.model)
+  if "variant" in fields:
+    raise ValueError(
+      f"model.variant={fields['variant']!r} and pretrained="
+      f"{config.pretrained!r} both say what the model is: leave one out, or "
+      "start from configs/finetune.py, which has no variant."
+    )
+  kept = {k: v for k, v in fields.items() if k not in _FREE_FIELDS}
+  return load.open_pretrained(config.pretrained, **kept)
+
+
+def resolved(
+  config: ml_collections.ConfigDict, origin: Origin | None
+) -> ml_collections.ConfigDict:
+  """A copy in which nothing is left to a checkpoint any more.
+
+  Raises:
+    ValueError: if the image size is set nowhere.
+  """
+  config = config.copy_and_resolve_references()
+  if config.image_size is None:
+    if origin is None or origin.image_size is None:
+      raise ValueError(
+        "image_size is not set, and no checkpoint says it: set it, as in "
+        "--config.image_size=(224,224)."
+      )
+    config.image_size = origin.image_size
+  for name in ("mean", "std"):
+    if config.normalization[name] is None:
+      value = getattr(origin, name) if origin else (0.5, 0.5, 0.5)
+      config.normalization[name] = value
+  return config
 
 
 def image_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
@@ -56,20 +110,40 @@ def open_source(
 
 
 def build_model(
-  config: ml_collections.ConfigDict, num_labels: int
-) -> nn.Module:
-  """The model, with a head for the data set's classes unless set otherwise."""
+  config: ml_collections.ConfigDict,
+  class_names: tuple[str, ...],
+  pretrained: Pretrained | None = None,
+) -> Vit | ResNet:
+  """The model, with a head for the data set's classes unless set otherwise.
+
+  Raises:
+    ValueError: if the fields or the checkpoint do not fit the data.
+  """
   fields = set_fields(config.model)
   for name in ("dtype", "param_dtype"):
     if name in fields:
       fields[name] = _dtype(name, fields[name])
+  num_labels = len(class_names)
   num_classes = fields.setdefault("num_classes", num_labels)
   if num_classes < num_labels:
     raise ValueError(
       f"the data set has {num_labels} classes and model.num_classes is "
       f"{num_classes}: set it to {num_labels} or more."
     )
+  if pretrained is not None:
+    return transfer.fit(
+      pretrained, class_names, fields, **_kept(config.transfer)
+    )
+  if "variant" not in fields:
+    raise ValueError(
+      "model.variant is not set: set it, as in --config.model.variant=B/16, or "
+      "--config.pretrained=CHECKPOINT."
+    )
   return make_model(**fields)
+
+
+def _kept(section: ml_collections.ConfigDict) -> dict[str, Any]:
+  return {name: section[name] for name in ("keep_head", "keep_pre_logits")}
 
 
 def _dtype(name: str, value: str) -> Any:
@@ -208,7 +282,14 @@ def train_functions(
     total_steps=total_steps,
     warmup_steps=warmup_steps,
   )
-  tx = make_optimizer(schedule, **options)
+  num_layers = model.num_layers if isinstance(model, Vit) else 0
+  trained = make_trained(options.pop("freeze_layers"), num_layers)
+  tx = make_optimizer(
+    schedule,
+    layer_of=functools.partial(layers_below_head, num_layers=num_layers),
+    trained=trained,
+    **options,
+  )
   loss = config.loss
   losses.check(loss.kind, loss.label_smoothing, loss.mixup_alpha)
   if not 0 <= config.ema_decay < 1:
@@ -225,6 +306,7 @@ def train_functions(
     mixup_alpha=loss.mixup_alpha,
     accumulation_steps=config.accumulation_steps,
     ema_decay=config.ema_decay,
+    trained=trained,
   )
   return init, train_step
 

@@ -1,6 +1,7 @@
 """The optimizer: Adam with decoupled weight decay, or SGD (App. B.1)."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -62,8 +63,13 @@ def make_optimizer(
   weight_decay: float = 0.0,
   weight_decay_on: str = r"kernel$",
   clip_norm: float = 1.0,
+  layer_decay: float = 1.0,
+  layer_of: Callable[[str], int] | None = None,
+  trained: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
   """Clipping, then Adam or momentum, then decay, times the learning rate.
+
+  Parameters that are not trained keep their value and take no memory here.
 
   Args:
     learning_rate: From `make_schedule`.
@@ -75,6 +81,10 @@ def make_optimizer(
     weight_decay_on: Regular expression searched in paths such as
       "block_0/mlp/expand/kernel"; what it finds decays.
     clip_norm: Largest global norm of the gradient; 0 does not clip.
+    layer_decay: The learning rate of a layer over that of the next one.
+    layer_of: Numbers the layers from the head, 0, by a parameter's path; needed
+      where layer_decay is not 1.
+    trained: Whether the parameter at a path is; by default all are.
 
   Raises:
     ValueError: if the kind is unknown or the expression is not valid.
@@ -90,24 +100,93 @@ def make_optimizer(
       f"optimizer.weight_decay_on={weight_decay_on!r} is not a regular "
       f"expression: {error}."
     ) from error
+  if not 0 < layer_decay <= 1:
+    raise ValueError(
+      f"optimizer.layer_decay={layer_decay} must be in (0, 1]; 1 is off."
+    )
   core = (
     optax.scale_by_adam(b1, b2) if kind == "adam" else optax.trace(momentum)
   )
-  return optax.chain(
+  tx = optax.chain(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
     core,
     optax.add_decayed_weights(
       weight_decay, mask=lambda params: matches(pattern, params)
     ),
+    _scale_by_layer(layer_decay, layer_of),
     optax.scale_by_learning_rate(learning_rate),
   )
+  if trained is None:
+    return tx
+
+  def labels(params: Any) -> Any:
+    return map_paths(
+      lambda path, _: "trained" if trained(path) else "frozen", params
+    )
+
+  return optax.partition({"trained": tx, "frozen": optax.set_to_zero()}, labels)
+
+
+def _scale_by_layer(
+  decay: float, layer_of: Callable[[str], int] | None
+) -> optax.GradientTransformation:
+  """Multiplies updates by decay ** layers below the head."""
+  if decay == 1 or layer_of is None:
+    return optax.identity()
+  return optax.stateless(
+    lambda updates, _: map_paths(
+      lambda path, update: update * decay ** layer_of(path), updates
+    )
+  )
+
+
+def layers_below_head(path: str, num_layers: int) -> int:
+  """0 for the head, norm and pooling; L for the first block; L + 1 below it."""
+  block = re.match(r"block_(\d+)/", path)
+  if block:
+    return num_layers - int(block[1])
+  if path.startswith(("head/", "norm/", "pre_logits/", "map_head/")):
+    return 0
+  return num_layers + 1
+
+
+def make_trained(
+  freeze_layers: int, num_layers: int
+) -> Callable[[str], bool] | None:
+  """Whether the parameter at a path is trained; None where all are.
+
+  Args:
+    freeze_layers: Blocks that are not, from the first, and with them all
+      embeddings; -1 freezes everything but the head.
+    num_layers: L.
+
+  Raises:
+    ValueError: if there are not so many layers.
+  """
+  if not -1 <= freeze_layers <= num_layers:
+    raise ValueError(
+      f"optimizer.freeze_layers={freeze_layers} must be between 0 and the "
+      f"model's {num_layers} layers, or -1 for all but the head."
+    )
+  if freeze_layers == 0:
+    return None
+  if freeze_layers == -1:
+    return lambda path: path.startswith(("head/", "pre_logits/"))
+  frozen_from = num_layers - freeze_layers + 1
+  return lambda path: layers_below_head(path, num_layers) < frozen_from
+
+
+def map_paths(function: Callable[[str, Any], Any], params: Any) -> Any:
+  """The tree of function(path, leaf), path such as "block_0/msa/out/bias"."""
+
+  def call(path: tuple, leaf: Any) -> Any:
+    return function(
+      jax.tree_util.keystr(path, simple=True, separator="/"), leaf
+    )
+
+  return jax.tree_util.tree_map_with_path(call, nn.unbox(params))
 
 
 def matches(pattern: re.Pattern[str], params: Any) -> Any:
   """A tree of booleans: whether the pattern is found in each leaf's path."""
-
-  def found(path, _) -> bool:
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    return pattern.search(name) is not None
-
-  return jax.tree_util.tree_map_with_path(found, nn.unbox(params))
+  return map_paths(lambda path, _: pattern.search(path) is not None, params)

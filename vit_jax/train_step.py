@@ -1,16 +1,18 @@
 """The train step: one pure function from (state, batch) to (state, metrics)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 from jaxtyping import Array, Float, Int, UInt8
 
 from vit_jax import losses
+from vit_jax.optimizer import map_paths
 
 Metrics = dict[str, Array]
 
@@ -66,6 +68,34 @@ def make_init(
   return init
 
 
+def with_params(
+  state: TrainState, leaves: Iterable[tuple[str, np.ndarray]]
+) -> TrainState:
+  """The state with other parameters, and their average the same.
+
+  Args:
+    state: On its devices.
+    leaves: (path, whole array) of those to replace, read one at a time; each
+      device keeps its part of them.
+  """
+  names = map_paths(lambda path, _: path, state.params)
+  params = dict(
+    zip(jax.tree.leaves(names), jax.tree.leaves(state.params), strict=True)
+  )
+  for path, array in leaves:
+    old = params[path]
+    params[path] = jax.make_array_from_callback(
+      old.shape,
+      old.sharding,
+      lambda part, array=array, dtype=old.dtype: array[part].astype(dtype),
+    )
+  tree = jax.tree.map(lambda path: params[path], names)
+  averaged = state.averaged_params
+  if averaged is not None:
+    averaged = jax.tree.map(jnp.copy, tree)
+  return TrainState(state.step, tree, state.opt_state, averaged)
+
+
 def normalize(
   images: UInt8[Array, "B H W C"], mean: Sequence[float], std: Sequence[float]
 ) -> Float[Array, "B H W C"]:
@@ -87,6 +117,7 @@ def make_train_step(
   mixup_alpha: float = 0.0,
   accumulation_steps: int = 1,
   ema_decay: float = 0.0,
+  trained: Callable[[str], bool] | None = None,
 ) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, Metrics]]:
   """A function from (state, batch) to (next state, metrics).
 
@@ -107,9 +138,16 @@ def make_train_step(
     accumulation_steps: Parts that a batch is computed in, to save memory. The
       gradient is the same; dropout draws anew for each part.
     ema_decay: Of the parameters' Polyak average; 0 is off.
+    trained: Whether the parameter at a path is; the others' gradients are zero
+      and are not computed. By default all are.
   """
 
+  def stopped(path: str, leaf: Array) -> Array:
+    keep = trained is None or trained(path)
+    return leaf if keep else jax.lax.stop_gradient(leaf)
+
   def loss_of(params: Any, key: Array, images: Array, targets: Array) -> Array:
+    params = map_paths(stopped, params)
     logits: Any = model.apply(
       {"params": params}, images, train=True, rngs={"dropout": key}
     )

@@ -14,11 +14,18 @@ import ml_collections
 from jax.sharding import Mesh
 
 from vit_jax import data, experiment, sharding
-from vit_jax.checkpoint import Checkpoints, check_same_run
+from vit_jax.checkpoint import (
+  Checkpoints,
+  check_same_run,
+  latest_description,
+)
 from vit_jax.config import resolve_steps
 from vit_jax.display import Display, clock, evaluation_text
 from vit_jax.metrics import Meter, MetricWriter
-from vit_jax.train_step import TrainState
+from vit_jax.models import ResNet, Vit, from_fields, to_fields
+from vit_jax.pretrained import transfer
+from vit_jax.pretrained.load import Pretrained, run_origin
+from vit_jax.train_step import TrainState, with_params
 
 _BATCHES_AHEAD = 2  # On their way to the device while one is used.
 
@@ -33,7 +40,8 @@ class Plan:
   config: ml_collections.ConfigDict
   mesh: Mesh
   source: data.Source
-  model: nn.Module
+  model: Vit | ResNet
+  pretrained: Pretrained | None
   evaluation: experiment.Evaluation
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
@@ -50,8 +58,15 @@ class Plan:
     return jax.tree.map(lambda shape: shape.sharding, self.shapes)
 
 
-def make_plan(config: ml_collections.ConfigDict) -> Plan:
+def make_plan(
+  config: ml_collections.ConfigDict, saved: dict[str, Any] | None = None
+) -> Plan:
   """Opens the data and builds everything the run needs.
+
+  Args:
+    config: Of the run.
+    saved: The description of the checkpoint that the run goes on from, which
+      stands in for the one that it started from.
 
   Raises:
     ValueError: if the configuration or the data do not fit together.
@@ -68,7 +83,15 @@ def make_plan(config: ml_collections.ConfigDict) -> Plan:
       f"evaluation split {len(eval_source.class_names)}, and they must be the "
       f"same; in one of them only: {', '.join(sorted(differing)[:5])}."
     )
-  model = experiment.build_model(config, len(source.class_names))
+  pretrained = None
+  if saved is None:
+    pretrained = experiment.open_pretrained(config)
+    origin = pretrained.origin if pretrained else None
+    model = experiment.build_model(config, source.class_names, pretrained)
+  else:
+    origin = run_origin(saved)
+    model = from_fields(saved["model"])
+  config = experiment.resolved(config, origin)
 
   def steps(name: str) -> int:
     return resolve_steps(config, name, config.batch_size, len(source))
@@ -86,6 +109,7 @@ def make_plan(config: ml_collections.ConfigDict) -> Plan:
     mesh=mesh,
     source=source,
     model=model,
+    pretrained=pretrained,
     evaluation=experiment.Evaluation(config, model, mesh, eval_source),
     init=init,
     train_step=train_step,
@@ -111,7 +135,8 @@ def train(
     ValueError: if the configuration or the data do not fit, before anything is
       compiled; if an image cannot be read and `loader.on_unreadable` is "stop".
   """
-  plan = make_plan(config)
+  saved = latest_description(workdir)
+  plan = make_plan(config, saved)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.callback(plan.evaluation.close)
@@ -206,7 +231,17 @@ def _first_state(
   init = jax.jit(
     lambda key: nn.unbox(plan.init(key)), out_shardings=plan.shardings
   )
-  return init(jax.random.key(plan.config.seed)), 0
+  state = init(jax.random.key(plan.config.seed))
+  if plan.pretrained is None:
+    return state, 0
+  leaves = transfer.leaves(
+    plan.pretrained,
+    plan.model,
+    experiment.image_size(plan.config),
+    plan.config.transfer.interpolation,
+    keep_head=plan.config.transfer.keep_head,
+  )
+  return with_params(state, leaves), 0
 
 
 def _description(plan: Plan, step: int) -> dict[str, Any]:
@@ -219,6 +254,7 @@ def _description(plan: Plan, step: int) -> dict[str, Any]:
       config["data"][place] = absolute
   return {
     "config": config,
+    "model": to_fields(plan.model),
     "class_names": list(plan.source.class_names),
     "train_examples": len(plan.source),
     # The stream of batches is a function of these two alone.
@@ -235,7 +271,8 @@ def _header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   epochs = plan.total * config.batch_size / len(source)
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {device.device_kind}"
-  model = f"{config.model.variant}, {params:,} parameters"
+  name = config.model.variant or f"from {config.pretrained}"
+  model = f"{name}, {params:,} parameters"
   examples = f"{len(source):,} training examples"
   classes = f"{len(source.class_names):,} classes"
   steps = f"{plan.total:,} steps of {config.batch_size} images"

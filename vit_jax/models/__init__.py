@@ -1,7 +1,23 @@
 """The mathematics of the paper, in Flax linen."""
 
+from vit_jax.models.origin import Origin
 from vit_jax.models.resnet import ResNet
-from vit_jax.models.variants import make_model, make_resnet, make_vit
+from vit_jax.models.variants import (
+  from_fields,
+  make_model,
+  make_resnet,
+  make_vit,
+  to_fields,
+)
 from vit_jax.models.vit import Vit
 
-__all__ = ["ResNet", "Vit", "make_model", "make_resnet", "make_vit"]
+__all__ = [
+  "Origin",
+  "ResNet",
+  "Vit",
+  "from_fields",
+  "make_model",
+  "make_resnet",
+  "make_vit",
+  "to_fields",
+]

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.origin import Origin
+
 named = nn.with_logical_partitioning
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 
@@ -69,6 +71,7 @@ class ResNet(nn.Module):
     head_bias: Initial value of the head's bias.
     dtype: Type of the computation.
     param_dtype: Type of the parameters.
+    origin: What its published weights were read as; changes nothing here.
   """
 
   num_classes: int
@@ -77,6 +80,7 @@ class ResNet(nn.Module):
   head_bias: float = 0.0
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
+  origin: Origin | None = None
 
   @nn.compact
   def __call__(

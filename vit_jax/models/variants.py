@@ -1,9 +1,11 @@
 """Models by the names the paper gives them (arXiv:2010.11929, Table 1)."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import Vit
@@ -24,6 +26,7 @@ RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 # Stages that bring R50's feature map to 1/16 and 1/32 of the image. The first
 # moves stage 4's blocks to stage 3 (Section 3.1, "Hybrid Architecture").
 _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
+_DTYPES = ("dtype", "param_dtype")
 
 
 def make_vit(variant: str, num_classes: int, **fields) -> Vit:
@@ -80,15 +83,45 @@ def make_model(variant: str, num_classes: int, **fields) -> Vit | ResNet:
 
 
 def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
-  known = set(module.__dataclass_fields__) - {
-    "parent",
-    "name",
-    "num_classes",
-    "origin",
-  }
+  known = _field_names(module) - {"num_classes"}
   if unknown := sorted(set(fields) - known):
     raise ValueError(
       f"{module.__name__} has no field {', '.join(unknown)}; "
       f"it has {', '.join(sorted(known))}."
     )
   return module(num_classes=num_classes, **fields)
+
+
+def _field_names(module: type[nn.Module]) -> set[str]:
+  """Fields that say what the model computes."""
+  return set(module.__dataclass_fields__) - {"parent", "name", "origin"}
+
+
+def to_fields(model: Vit | ResNet) -> dict[str, Any]:
+  """All fields of a model, as JSON can hold them."""
+  kind = type(model)
+  fields = {name: getattr(model, name) for name in sorted(_field_names(kind))}
+  for name in _DTYPES:
+    fields[name] = jnp.dtype(fields[name]).name
+  return {"kind": kind.__name__, **fields}
+
+
+def from_fields(fields: Mapping[str, Any]) -> Vit | ResNet:
+  """The model of what `to_fields` gave, also after a way through JSON.
+
+  Raises:
+    ValueError: if a field or the kind is unknown.
+  """
+  fields = dict(fields)
+  kinds = {kind.__name__: kind for kind in (Vit, ResNet)}
+  kind = fields.pop("kind", None)
+  if kind not in kinds:
+    raise ValueError(
+      f"kind={kind!r} of model; choose one of {', '.join(kinds)}."
+    )
+  for name, value in fields.items():
+    if isinstance(value, list):
+      fields[name] = tuple(value)
+    if name in _DTYPES:
+      fields[name] = jnp.dtype(value)
+  return _build(kinds[kind], fields.pop("num_classes"), fields)

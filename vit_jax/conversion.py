@@ -1,0 +1,139 @@
+"""A checkpoint in another library's format, with a model card beside it."""
+
+import pathlib
+from typing import Any
+
+from etils import epath
+
+from vit_jax.checkpoint import BEST_METRIC, is_run, open_run
+from vit_jax.display import Display
+from vit_jax.metrics import read_rows
+from vit_jax.models import Vit, to_fields
+from vit_jax.pretrained.load import Pretrained, open_pretrained
+from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
+
+# How the result is loaded where it goes.
+_USES = {
+  "google": """\
+import vit_jax  # Or google-research/vision_transformer, whose format it is.
+model, params = vit_jax.load_pretrained("{folder}/model.npz")""",
+  "big_vision": """\
+import vit_jax  # Or google-research/big_vision, whose format it is.
+model, params = vit_jax.load_pretrained("{folder}/model.npz")""",
+  "hf": """\
+from transformers import ViTForImageClassification
+model = ViTForImageClassification.from_pretrained("{folder}")""",
+  "timm": """\
+import timm
+model = timm.create_model("local-dir:{folder}", pretrained=True)""",
+  "torchvision": """\
+from safetensors.torch import load_file
+from torchvision.models import VisionTransformer
+model = VisionTransformer(
+  image_size={size}, patch_size={patch_size}, num_layers={num_layers},
+  num_heads={num_heads}, hidden_dim={hidden_size}, mlp_dim={mlp_size},
+  num_classes={num_classes}, representation_size={representation_size})
+model.load_state_dict(load_file("{folder}/model.safetensors"))""",
+}
+
+
+def convert(source: str, folder: str, to: str, **overrides: Any) -> None:
+  """Writes `folder` and shows what was written.
+
+  Args:
+    source: Anything `open_pretrained` takes.
+    folder: To be made.
+    to: One of `save.TARGETS`.
+    **overrides: As of `open_pretrained`.
+
+  Raises:
+    ValueError: if the source cannot be read or the format cannot express it;
+      nothing is written then.
+  """
+  if to not in TARGETS:
+    raise ValueError(
+      f"--to={to} is unknown; choose one of {', '.join(TARGETS)}."
+    )
+  pretrained = open_pretrained(source, **overrides)
+  check_expressible(pretrained.model, to)
+  target = pathlib.Path(folder).expanduser()
+  save_as(pretrained, to, target, model_card(pretrained, to, target.name))
+  display = Display()
+  display.note(f"Wrote {source} as {to} to {folder}. Load it with:")
+  display.note(_use(pretrained, to, folder))
+
+
+def model_card(pretrained: Pretrained, to: str, name: str) -> str:
+  """The README.md of a converted model, in Markdown."""
+  origin, model = pretrained.origin, pretrained.model
+  fields = {
+    key: value
+    for key, value in to_fields(model).items()
+    if value not in (None, ())
+  }
+  library = {"hf": "transformers", "timm": "timm"}.get(to, "vit_jax")
+  rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
+  size = origin.image_size
+  pixels = f"{size[0]} x {size[1]}" if size else "any"
+  classes = ", ".join(origin.class_names[:20])
+  if len(origin.class_names) > 20:
+    classes += f" and {len(origin.class_names) - 20} more"
+  return f"""---
+library_name: {library}
+pipeline_tag: image-classification
+tags: [vision, image-classification, vit]
+---
+
+# {name}
+
+A Vision Transformer ([arXiv:2010.11929](https://arxiv.org/abs/2010.11929)),
+read from `{origin.source}` ({origin.format}) and written as {to} by vit_jax.
+
+```python
+{_use(pretrained, to, name)}
+```
+
+Images are resized to {pixels} and normalised, as (x / 255 - mean) / std, with
+mean {list(origin.mean)} and standard deviation {list(origin.std)}.
+
+Classes: {classes or "not named by the source"}.
+
+{_training(origin.source)}
+| field | value |
+| --- | --- |
+{rows}
+"""
+
+
+def _use(pretrained: Pretrained, to: str, folder: str) -> str:
+  model = pretrained.model
+  assert isinstance(model, Vit)  # Nothing else can be written.
+  size = pretrained.origin.image_size
+  fields = {**to_fields(model), "folder": folder, "size": size and size[0]}
+  return _USES[to].format(**fields)
+
+
+def _training(source: str) -> str:
+  """What a run of ours was trained on and reached; "" for other sources."""
+  if not is_run(source):
+    return ""
+  checkpoints = open_run(source)
+  description = checkpoints.describe(checkpoints.choose())
+  config = description["config"]
+  data = config["data"]
+  name = data["name"] or pathlib.Path(data["root"]).name
+  text = (
+    f"Trained on {name}: {description['train_examples']:,} examples of "
+    f"{len(description['class_names'])} classes"
+  )
+  if config["pretrained"]:
+    text += f", starting from `{config['pretrained']}`"
+  rows = read_rows(epath.Path(source).expanduser() / "metrics.jsonl")
+  evaluated = [row for row in rows if BEST_METRIC in row]
+  if evaluated:
+    last = evaluated[-1]
+    text += (
+      f". Top-1 on its evaluation split after {last['step']:,} steps: "
+      f"{last[BEST_METRIC]:.2%}"
+    )
+  return f"{text}.\n"

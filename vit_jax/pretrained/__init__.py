@@ -1,0 +1,1 @@
+"""Weights of others, and ours for others: reading, adapting, writing."""

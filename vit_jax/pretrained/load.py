@@ -1,0 +1,364 @@
+"""Reads published checkpoints of every known format, and our own workdirs."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from ml_collections import ConfigDict
+
+from vit_jax.checkpoint import is_run, open_run
+from vit_jax.models import Origin, ResNet, Vit, from_fields
+from vit_jax.pretrained import (
+  google,
+  huggingface,
+  positions,
+  timm,
+  torchvision,
+)
+from vit_jax.pretrained.archives import Arrays, open_arrays
+from vit_jax.pretrained.download import locate
+from vit_jax.pretrained.facts import Facts, square
+from vit_jax.pretrained.rules import Shapes, check, read_all
+
+# In the order they are tried; each knows its own names.
+FORMATS = (google, huggingface, timm, torchvision)
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_MOST_JSON_BYTES = 16 << 20
+_PREPROCESSING = ("mean", "std", "image_size", "grid", "interpolation")
+
+Leaves = Iterable[tuple[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+  """A model whose parameters wait to be read.
+
+  Attributes:
+    model: Built as the checkpoint is, `model.origin` telling as what.
+    shapes: Of its parameters, by path such as "block_0/mlp/expand/kernel".
+    read: Gives (path, array), one array at a time in memory.
+  """
+
+  model: Vit | ResNet
+  shapes: Mapping[str, tuple[int, ...]]
+  read: Callable[[], Leaves]
+
+  @property
+  def origin(self) -> Origin:
+    """What the weights were read as."""
+    assert self.model.origin is not None
+    return self.model.origin
+
+
+def load_pretrained(
+  source: str, **overrides: Any
+) -> tuple[Vit | ResNet, dict[str, Any]]:
+  """A published model and its parameters, on the default device.
+
+  The format is recognised from the content; the architecture, the activation,
+  the epsilon, the pooling and the preprocessing follow from it.
+  `model.origin` tells what it was read as, and how images have to be
+  normalised.
+
+  Args:
+    source: An .npz file of Google's vision_transformer or of big_vision, a
+      .safetensors file of timm, torchvision or Hugging Face, a folder with
+      their config.json, a workdir of ours; each also as https://, gs:// or
+      hf://owner/name; or a name that `python -m vit_jax.convert --list` shows.
+    **overrides: In place of what the format says: any field of `Vit`
+      (`num_heads=3`, `gelu="exact"`), `mean` and `std`; `grid`, the patches
+      along height and width that the stored positions are for; `image_size`,
+      the height and width to use it at, to which positions are resized by
+      `interpolation`, "linear" or "bicubic"; of a workdir, `step`.
+
+  Returns:
+    The model, and its parameters for `model.apply({"params": params}, images)`.
+
+  Raises:
+    ValueError: if there is no such checkpoint, it is damaged or of no known
+      format, or its arrays are not those of the model, all of them listed.
+  """
+  pretrained = open_pretrained(source, **overrides)
+  flat = {path: jnp.asarray(array) for path, array in pretrained.read()}
+  return pretrained.model, traverse_util.unflatten_dict(flat, sep="/")
+
+
+def open_pretrained(source: str, **overrides: Any) -> Pretrained:
+  """`load_pretrained` up to the shapes: no array is read yet."""
+  source = str(source)
+  is_url = "://" in source
+  if (not is_url or source.startswith("gs://")) and is_run(source):
+    return _open_run(source, **overrides)
+  path = locate(source)
+  if "step" in overrides:
+    raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
+  arrays, config = _open_files(path)
+  try:
+    return _open_arrays(source, arrays, config, **overrides)
+  except ValueError as error:
+    arrays.close()
+    text = str(error)
+    raise ValueError(
+      text if text.startswith(source) else f"{source}: {text}"
+    ) from error
+
+
+def _open_arrays(
+  source: str, arrays: Arrays, config: dict[str, Any], **overrides: Any
+) -> Pretrained:
+  layout, prefix = _recognise(arrays.shapes)
+  names = {
+    name.removeprefix(prefix): name
+    for name in arrays.shapes
+    if name.startswith(prefix)
+  }
+  found = {short: arrays.shapes[name] for short, name in names.items()}
+  facts = layout.facts(found, config)
+  model, origin_grid = _build(source, facts, overrides)
+  shapes = param_shapes(model, origin_grid)
+  rules = layout.rules(model, found)
+  what = f"{source} is no {facts.format} checkpoint of this {_text(model)}"
+  check(rules, found, shapes, model, what)
+
+  def read() -> Iterator[tuple[str, np.ndarray]]:
+    view = _Renamed(arrays, names)
+    for path, array in read_all(rules, view, model):
+      yield path, array.astype(np.float32, copy=False)
+
+  return _at_size(Pretrained(model, shapes, read), origin_grid, overrides)
+
+
+class _Renamed(Mapping[str, np.ndarray]):
+  """Arrays under other names, still read one by one."""
+
+  def __init__(self, arrays: Arrays, names: Mapping[str, str]):
+    self._arrays, self._names = arrays, names
+
+  def __getitem__(self, key: str) -> np.ndarray:
+    return self._arrays[self._names[key]]
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._names)
+
+  def __len__(self) -> int:
+    return len(self._names)
+
+
+def _recognise(shapes: Shapes) -> tuple[Any, str]:
+  """The format that these names are of, and what stands before them all."""
+  for layout in FORMATS:
+    prefix = layout.prefix(shapes)
+    if prefix is not None:
+      return layout, prefix
+  known = "vision_transformer, big_vision, Hugging Face ViT, timm, torchvision"
+  raise ValueError(
+    f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) are named as "
+    f"in no format known here ({known}): it may be another architecture."
+  )
+
+
+def _build(
+  source: str, facts: Facts, overrides: Mapping[str, Any]
+) -> tuple[Vit, positions.Grid]:
+  """The model, and the grid of patches that its stored positions are for."""
+  fields = {**facts.fields}
+  fields |= {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
+  if fields["num_heads"] is None:
+    raise ValueError(
+      f"the number of heads cannot be told from a hidden size of "
+      f"{fields['hidden_size']}: give num_heads=..."
+    )
+  model: Any = from_fields({"kind": "Vit", **fields})
+  stride = patch_stride(model)
+  size = facts.image_size
+  grid = overrides.get("grid")
+  if grid is None and size is not None:
+    grid = size[0] // stride, size[1] // stride
+  if grid is None and facts.tokens is not None:
+    grid = square(facts.tokens)
+    if grid is None:
+      raise ValueError(
+        f"its {facts.tokens} positions are of no square grid: give grid=(h, w),"
+        " the patches along height and width."
+      )
+  if grid is not None:
+    size = grid[0] * stride, grid[1] * stride
+  origin = Origin(
+    source=source,
+    format=facts.format,
+    image_size=size,
+    mean=tuple(overrides.get("mean", facts.mean)),
+    std=tuple(overrides.get("std", facts.std)),
+    class_names=facts.class_names,
+  )
+  return model.clone(origin=origin), grid or (1, 1)
+
+
+def _at_size(
+  pretrained: Pretrained, grid: positions.Grid, overrides: Mapping[str, Any]
+) -> Pretrained:
+  """With positions for the image size that was asked for, if one was."""
+  if overrides.get("image_size") is None:
+    return pretrained
+  size = overrides["image_size"]
+  height, width = (size, size) if isinstance(size, int) else size
+  origin = dataclasses.replace(pretrained.origin, image_size=(height, width))
+  model = pretrained.model.clone(origin=origin)
+  method = overrides.get("interpolation", "linear")
+  new = grid_of(model, (height, width))
+
+  def read() -> Iterator[tuple[str, np.ndarray]]:
+    for path, array in pretrained.read():
+      yield path, resized(path, array, grid, new, method)
+
+  return Pretrained(model, param_shapes(model, new), read)
+
+
+def resized(
+  path: str,
+  array: np.ndarray,
+  old: positions.Grid,
+  new: positions.Grid,
+  method: str,
+) -> np.ndarray:
+  """A parameter for another grid of patches; most stay as they are."""
+  leaf = path.rsplit("/", 1)[-1]
+  if leaf == "R" and old != new:
+    raise ValueError(
+      "relative positions cannot be resized: use the model at the image size "
+      "it was trained with."
+    )
+  if leaf not in positions.TABLES:
+    return array
+  return positions.resize(leaf, array, old, new, method)
+
+
+def patch_stride(model: Vit | ResNet) -> int:
+  """Pixels from one token to the next; of a ResNet, of its feature map."""
+  stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
+  stem = 4 * 2 ** (len(stages) - 1) if stages else 1
+  return stem * (1 if isinstance(model, ResNet) else model.patch_size)
+
+
+def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> positions.Grid:
+  """Patches along height and width of images of that size.
+
+  Raises:
+    ValueError: if they do not fit.
+  """
+  stride = patch_stride(model)
+  if min(size) < stride or size[0] % stride or size[1] % stride:
+    fits = [max(stride, round(side / stride) * stride) for side in size]
+    raise ValueError(
+      f"image_size={tuple(size)} does not divide by the model's stride of "
+      f"{stride} pixels; ({fits[0]}, {fits[1]}) does."
+    )
+  return size[0] // stride, size[1] // stride
+
+
+def param_shapes(
+  model: Vit | ResNet, grid: positions.Grid
+) -> dict[str, tuple[int, ...]]:
+  """Shapes of all parameters for images of that grid, by path."""
+  stride = patch_stride(model)
+  size = grid[0] * stride, grid[1] * stride
+  image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
+  return {path: leaf.shape for path, leaf in flat.items()}
+
+
+def _text(model: Vit) -> str:
+  return (
+    f"Vit (patch_size={model.patch_size}, hidden_size={model.hidden_size}, "
+    f"num_layers={model.num_layers}, mlp_size={model.mlp_size}, "
+    f"num_heads={model.num_heads})"
+  )
+
+
+def _open_files(path: pathlib.Path) -> tuple[Arrays, dict[str, Any]]:
+  """The arrays of a file or folder, and the configuration beside them."""
+  folder = path if path.is_dir() else path.parent
+  if path.is_dir():
+    present = [path / name for name in _WEIGHTS if (path / name).exists()]
+    if not present:
+      raise ValueError(
+        f"{path} is a folder without checkpoints/, as a workdir has them, and "
+        f"without {_WEIGHTS[0]}: name a file of weights in it, or another "
+        "folder."
+      )
+    path = present[0]
+  config: dict[str, Any] = {}
+  if path.name.endswith((".safetensors", ".json")):
+    config = _read_json(folder / "config.json")
+    beside = _read_json(folder / "preprocessor_config.json")
+    config |= {k: beside[k] for k in ("image_mean", "image_std") if k in beside}
+  return open_arrays(path), config
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  """The object in a file of reasonable size; {} where there is none."""
+  if not path.exists():
+    return {}
+  if path.stat().st_size > _MOST_JSON_BYTES:
+    raise ValueError(f"{path} is larger than any configuration.")
+  try:
+    found = json.loads(path.read_text("utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path} is no JSON: {error}.") from error
+  if not isinstance(found, dict):
+    raise ValueError(f"{path} holds no JSON object.")
+  return found
+
+
+def _open_run(
+  workdir: str, step: int | None = None, **overrides: Any
+) -> Pretrained:
+  """A checkpoint of ours; the Polyak average where the run has one."""
+  checkpoints = open_run(workdir)
+  step = checkpoints.choose(step)
+  description = checkpoints.describe(step)
+  config = ConfigDict(description["config"])
+  known = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
+  model = from_fields({**description["model"], **known})
+  origin = run_origin(description, workdir)
+  origin = dataclasses.replace(
+    origin,
+    mean=tuple(overrides.get("mean", origin.mean)),
+    std=tuple(overrides.get("std", origin.std)),
+  )
+  model = model.clone(origin=origin)
+  grid = grid_of(model, tuple(config.image_size))
+  shapes = param_shapes(model, grid)
+
+  def read() -> Iterator[tuple[str, np.ndarray]]:
+    hollow = {k: np.empty(shape, np.float32) for k, shape in shapes.items()}
+    params = checkpoints.restore_params(
+      step,
+      traverse_util.unflatten_dict(hollow, sep="/"),
+      averaged=bool(config.ema_decay),
+    )
+    flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
+    yield from flat.items()
+
+  return _at_size(Pretrained(model, shapes, read), grid, overrides)
+
+
+def run_origin(description: Mapping[str, Any], workdir: str = "") -> Origin:
+  """What a checkpoint of ours says of how images have to be given to it."""
+  config = description["config"]
+  return Origin(
+    source=workdir,
+    format="vit_jax",
+    image_size=tuple(config["image_size"]),
+    mean=tuple(config["normalization"]["mean"]),
+    std=tuple(config["normalization"]["std"]),
+    class_names=tuple(description["class_names"]),
+  )

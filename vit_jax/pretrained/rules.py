@@ -1,0 +1,197 @@
+"""Which published array holds which of our parameters, for both directions.
+
+A format is a list of rules. Read from left to right they load a checkpoint,
+from right to left they write one.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import einops
+import numpy as np
+
+from vit_jax.models import Vit
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_MOST_LISTED = 4  # Names in each group of a message.
+# What a name that no rule knows says of a model.
+_STRANGERS = {
+  r"dist_token|head_dist|distillation": "a distillation token (DeiT)",
+  r"reg_token|register": "register tokens",
+  r"gamma|\bls[12]\b|lambda_[12]|layer_scale": "LayerScale",
+  r"fc_norm": "a layer norm after the pooling",
+  r"norm_pre|pre_layrnorm": "a layer norm before the first layer (CLIP)",
+  r"[qk]_norm": "normalised queries and keys",
+  r"rel_pos|relative_position": "relative positions of another kind (BEiT)",
+  r"mask_token|decoder": "a masked pre-training objective",
+  r"w12|fc1_g|swiglu": "gated MLPs",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """One published array and our parameters in it.
+
+  Attributes:
+    theirs: Its name.
+    ours: Paths of our parameters. Where there are several, the first axis of
+      the pattern's right side runs over them.
+    pattern: From theirs to ours, as `einops.rearrange` has it.
+  """
+
+  theirs: str
+  ours: tuple[str, ...]
+  pattern: str = "... -> ..."
+
+  def read(
+    self, array: np.ndarray, sizes: Mapping[str, int]
+  ) -> list[np.ndarray]:
+    """Our parameters, in the order of `ours`; views where possible."""
+    found = self._rearrange(array, self.pattern, sizes)
+    return list(found) if len(self.ours) > 1 else [found]
+
+  def write(
+    self, arrays: list[np.ndarray], sizes: Mapping[str, int]
+  ) -> np.ndarray:
+    """The published array of our parameters."""
+    left, right = self.pattern.split("->")
+    array = np.stack(arrays) if len(self.ours) > 1 else arrays[0]
+    return self._rearrange(array, f"{right} -> {left}", sizes)
+
+  def needs(self, shapes: Shapes, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of the published array for ours of these shapes."""
+    shape = shapes[self.ours[0]]
+    if len(self.ours) > 1:
+      shape = (len(self.ours), *shape)
+    left, right = self.pattern.split("->")
+    return self._rearrange(_hollow(shape), f"{right} -> {left}", sizes).shape
+
+  def _rearrange(
+    self, array: np.ndarray, pattern: str, sizes: Mapping[str, int]
+  ) -> np.ndarray:
+    axes = set(re.findall(r"[A-Za-z]+", pattern))
+    known = {axis: size for axis, size in sizes.items() if axis in axes}
+    return einops.rearrange(array, pattern, **known)
+
+
+def _hollow(shape: tuple[int, ...]) -> np.ndarray:
+  """An array of that shape that takes no memory."""
+  return np.broadcast_to(np.int8(0), shape)
+
+
+def axis_sizes(vit: Vit) -> dict[str, int]:
+  """Sizes of the axes that patterns split; the others follow from them.
+
+  `k` heads of size `d`, patches of `P` x `Q`, and `n` = 3 for query, key and
+  value in one.
+  """
+  return {
+    "k": vit.num_heads,
+    "d": vit.hidden_size // vit.num_heads,
+    "P": vit.patch_size,
+    "Q": vit.patch_size,
+    "n": 3,
+  }
+
+
+def affine(theirs: str, ours: str, kernel: str, pattern: str) -> list[Rule]:
+  """A dense layer's `kernel` and `bias`, under the publisher's name for both.
+
+  Args:
+    theirs: Name of the layer, with the separator that follows it.
+    ours: Path of ours.
+    kernel: The publisher's name for the kernel.
+    pattern: Of the kernel.
+  """
+  return [
+    Rule(f"{theirs}{kernel}", (f"{ours}/kernel",), pattern),
+    Rule(f"{theirs}bias", (f"{ours}/bias",)),
+  ]
+
+
+def norm(theirs: str, ours: str, scale: str) -> list[Rule]:
+  """A normalisation's scale and bias, `scale` being the publisher's name."""
+  return [
+    Rule(f"{theirs}{scale}", (f"{ours}/scale",)),
+    Rule(f"{theirs}bias", (f"{ours}/bias",)),
+  ]
+
+
+def read_all(
+  rules: Iterable[Rule], arrays: Mapping[str, np.ndarray], vit: Vit
+) -> Iterator[tuple[str, np.ndarray]]:
+  """(path, array) of all our parameters, one published array at a time."""
+  sizes = axis_sizes(vit)
+  for rule in rules:
+    yield from zip(
+      rule.ours, rule.read(arrays[rule.theirs], sizes), strict=True
+    )
+
+
+def check(
+  rules: Iterable[Rule], found: Shapes, ours: Shapes, vit: Vit, what: str
+) -> None:
+  """Raises ValueError unless a checkpoint holds just what the rules need.
+
+  Args:
+    rules: Of the format.
+    found: The checkpoint's shapes.
+    ours: Shapes of the model's parameters, by path.
+    vit: The model.
+    what: Names the checkpoint and the model, for the message.
+  """
+  sizes = axis_sizes(vit)
+  needed = {rule.theirs: rule.needs(ours, sizes) for rule in rules}
+  missing = [f"{k} {needed[k]}" for k in needed if k not in found]
+  extra = [f"{k} {found[k]}" for k in found if k not in needed]
+  wrong = [
+    f"{k} is {found[k]} and should be {needed[k]}"
+    for k in needed
+    if k in found and found[k] != needed[k]
+  ]
+  if not (missing or extra or wrong):
+    return
+  groups = {"missing": missing, "unknown": extra, "wrong shape": wrong}
+  text = "; ".join(
+    f"{len(group)} {name}: {_listed(group)}"
+    for name, group in groups.items()
+    if group
+  )
+  raise ValueError(
+    f"{what}: {text}. Likely cause: {_cause(missing, extra, wrong)}."
+  )
+
+
+def _listed(names: list[str]) -> str:
+  rest = len(names) - _MOST_LISTED
+  shown = ", ".join(names[:_MOST_LISTED])
+  return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _cause(missing: list[str], extra: list[str], wrong: list[str]) -> str:
+  strange = [
+    what
+    for pattern, what in _STRANGERS.items()
+    if any(re.search(pattern, name) for name in extra)
+  ]
+  if strange:
+    return f"the model has {' and '.join(strange)}, which this one has not"
+  if wrong and all("pos" in name.split(" ")[0] for name in wrong):
+    return (
+      "the positions are those of another image size; give grid=(h, w), the "
+      "patches along height and width"
+    )
+  if wrong:
+    return (
+      "layers of different sizes, as after pruning, or a size given by hand "
+      "that is not the checkpoint's"
+    )
+  if missing and all("bias" in name for name in missing):
+    return "it was trained without these biases, which this model has"
+  if missing and extra:
+    return "some of the names come from another library or version"
+  if missing:
+    return "only a part of the model was saved"
+  return "more than the model was saved, such as another head"

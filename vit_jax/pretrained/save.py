@@ -1,0 +1,359 @@
+"""Writes a model in a format that others read.
+
+What a format cannot express is refused, with the reason, before anything is
+written. Positions that are computed here, or learned per axis, are written as
+the table they come to.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from flax import traverse_util
+
+from vit_jax.models import ResNet, Vit
+from vit_jax.models.position import PositionEmbedding
+from vit_jax.pretrained import google, huggingface, timm, torchvision
+from vit_jax.pretrained.archives import save_npz, save_safetensors
+from vit_jax.pretrained.load import Pretrained, grid_of
+from vit_jax.pretrained.rules import Rule, axis_sizes
+
+Params = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+  """A format to write.
+
+  Attributes:
+    rules: The arrays of a model.
+    poolings: That it knows.
+    gelus: That it can name; the first is what it means where it names none.
+    epsilon: Of all layer norms, None where it can be named.
+    hybrids: Whether a ResNet may stand before the patches.
+    pre_logits: Whether there may be a representation layer under the head.
+    any_shape: Whether images need not be square.
+    file: Of the weights.
+  """
+
+  rules: Callable[[Vit], list[Rule]]
+  poolings: tuple[str, ...]
+  gelus: tuple[str, ...]
+  epsilon: float | None
+  hybrids: bool
+  pre_logits: bool
+  any_shape: bool
+  file: str
+
+
+TARGETS = {
+  "google": Target(
+    google.rules,
+    ("token", "gap"),
+    ("tanh",),
+    1e-6,
+    hybrids=True,
+    pre_logits=True,
+    any_shape=True,
+    file="model.npz",
+  ),
+  "big_vision": Target(
+    google.big_vision_rules,
+    ("token", "gap", "map"),
+    ("tanh",),
+    1e-6,
+    hybrids=False,
+    pre_logits=True,
+    any_shape=True,
+    file="model.npz",
+  ),
+  "hf": Target(
+    huggingface.rules,
+    ("token",),
+    ("exact", "tanh"),
+    None,
+    hybrids=False,
+    pre_logits=False,
+    any_shape=True,
+    file="model.safetensors",
+  ),
+  "timm": Target(
+    timm.rules,
+    ("token", "gap"),
+    ("exact", "tanh"),
+    1e-6,
+    hybrids=False,
+    pre_logits=False,
+    any_shape=True,
+    file="model.safetensors",
+  ),
+  "torchvision": Target(
+    torchvision.rules,
+    ("token",),
+    ("exact",),
+    1e-6,
+    hybrids=False,
+    pre_logits=True,
+    any_shape=False,
+    file="model.safetensors",
+  ),
+}
+
+
+def check_expressible(model: Vit | ResNet, name: str) -> None:
+  """Raises ValueError with all reasons why a format cannot hold the model.
+
+  Args:
+    model: With its origin.
+    name: One of `TARGETS`.
+  """
+  if name not in TARGETS:
+    raise ValueError(
+      f"the format {name!r} is unknown; choose one of {', '.join(TARGETS)}."
+    )
+  if isinstance(model, ResNet):
+    raise ValueError(f"a ResNet cannot be written as {name}, only a Vit can.")
+  if reasons := [*_reasons(model, TARGETS[name])]:
+    raise ValueError(f"{name} cannot express this model: {'; '.join(reasons)}.")
+
+
+def _reasons(model: Vit, target: Target):
+  if model.pooling not in target.poolings:
+    known = " or ".join(target.poolings)
+    yield f"pooling={model.pooling!r}, and it knows only {known}"
+  if model.position == "relative" or model.position_at != "input":
+    yield (
+      f"position={model.position!r} at {model.position_at!r}, and it adds one "
+      "table at the input"
+    )
+  if model.gelu not in target.gelus:
+    yield (
+      f"gelu={model.gelu!r}, and it always computes {target.gelus[0]!r} (with "
+      f"--gelu={target.gelus[0]} it is written all the same, and logits change "
+      "by a thousandth or so)"
+    )
+  epsilon = model.layer_norm_epsilon
+  if target.epsilon is not None and epsilon != target.epsilon:
+    yield (
+      f"layer_norm_epsilon={epsilon}, and it always has {target.epsilon} (with "
+      f"--layer_norm_epsilon={target.epsilon} it is written all the same)"
+    )
+  if model.resnet_layers and not target.hybrids:
+    yield "a hybrid, and it has no ResNet before the patches"
+  if model.representation_size is not None and not target.pre_logits:
+    yield "a representation layer (pre_logits) under the head"
+  size = model.origin.image_size if model.origin else None
+  if size and size[0] != size[1] and not target.any_shape:
+    yield f"images of {size[0]} x {size[1]}, and it takes only square ones"
+
+
+def save_as(
+  pretrained: Pretrained, name: str, folder: pathlib.Path, card: str = ""
+) -> None:
+  """Writes a folder with the weights and all that the format has beside them.
+
+  Args:
+    pretrained: What to write.
+    name: One of `TARGETS`.
+    folder: To be made; it appears complete or not at all.
+    card: Text of its README.md.
+
+  Raises:
+    ValueError: if the format cannot express the model, or the folder is there.
+  """
+  check_expressible(pretrained.model, name)
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise ValueError(f"{folder} exists and is not empty: choose another name.")
+  model, params = _expressed(pretrained, name)
+  rules, sizes = TARGETS[name].rules(model), axis_sizes(model)
+  arrays = {
+    rule.theirs: np.ascontiguousarray(
+      rule.write([params.pop(path) for path in rule.ours], sizes)
+    )
+    for rule in rules
+  }
+  assert not params, f"no rule writes {list(params)}"
+  draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+  draft.mkdir(parents=True)
+  try:
+    if TARGETS[name].file.endswith(".npz"):
+      save_npz(draft / TARGETS[name].file, arrays)
+    else:
+      # The library that Hugging Face loads with wants to know the framework.
+      save_safetensors(draft / TARGETS[name].file, arrays, {"format": "pt"})
+    for file, content in beside(model, name).items():
+      (draft / file).write_text(content, "utf-8")
+    (draft / "README.md").write_text(card, "utf-8")
+    os.replace(draft, folder)
+  except BaseException:
+    shutil.rmtree(draft, ignore_errors=True)
+    raise
+
+
+def _expressed(pretrained: Pretrained, name: str) -> tuple[Vit, Params]:
+  """The same function in the terms of the format, and its parameters."""
+  model: Any = pretrained.model
+  params = dict(pretrained.read())
+  native = {"google": ("learned",), "timm": ("learned", "learned_grid")}
+  if name == "big_vision":
+    kinds = ("learned_grid",) if model.pooling == "token" else ("learned",)
+    kinds = (*kinds, "sincos2d") if model.pooling != "token" else kinds
+  else:
+    kinds = native.get(name, ("learned",))
+  if model.position in kinds:
+    return model, params
+  E_pos = _position_table(model, params)
+  params = {k: v for k, v in params.items() if not k.startswith("position/")}
+  if name == "big_vision" and model.pooling == "token":
+    params["x_class"] = params["x_class"] + E_pos[0]
+    params["position/E_pos"] = E_pos[1:]
+    return model.clone(position="learned_grid"), params
+  params["position/E_pos"] = E_pos
+  return model.clone(position="learned"), params
+
+
+def _position_table(model: Vit, params: Mapping[str, np.ndarray]) -> np.ndarray:
+  """E_pos of a model, (S, D), of whatever kind its positions are.
+
+  Raises:
+    ValueError: if it is not known for which image size.
+  """
+  size = model.origin.image_size if model.origin else None
+  if size is None:
+    raise ValueError(
+      f"position={model.position!r} is computed for any image size, and a "
+      "table needs one: give --image_size=224, for example."
+    )
+  h, w = grid_of(model, size)
+  class_token = model.pooling == "token"
+  if model.position == "none":
+    return np.zeros((h * w + class_token, model.hidden_size), np.float32)
+  module = PositionEmbedding(
+    model.position, (h, w), model.hidden_size, class_token
+  )
+  own = traverse_util.unflatten_dict(
+    {
+      key.removeprefix("position/"): value
+      for key, value in params.items()
+      if key.startswith("position/")
+    },
+    sep="/",
+  )
+  return np.asarray(module.apply({"params": own}))
+
+
+def beside(model: Vit, name: str) -> dict[str, str]:
+  """Name and text of the files that a format keeps beside its weights."""
+  origin = model.origin
+  assert origin is not None
+  if name == "hf":
+    files = {
+      "config.json": _hf_config(model),
+      "preprocessor_config.json": _hf_preprocessor(model),
+    }
+  elif name == "timm":
+    files = {"config.json": _timm_config(model)}
+  else:
+    names = "".join(f"{label}\n" for label in origin.class_names)
+    return {"labels.txt": names} if names else {}
+  return {
+    file: json.dumps(content, indent=2) for file, content in files.items()
+  }
+
+
+def _labels(model: Vit) -> list[str]:
+  """Names of all the head's classes, which may be more than the data's."""
+  names = model.origin.class_names if model.origin else ()
+  rest = range(len(names), model.num_classes)
+  return [*names, *(f"LABEL_{i}" for i in rest)]
+
+
+def _image_size(model: Vit) -> int | list[int]:
+  size = model.origin.image_size if model.origin else None
+  assert size is not None  # A table of positions has one.
+  return size[0] if size[0] == size[1] else list(size)
+
+
+def _hf_config(model: Vit) -> dict[str, Any]:
+  labels = _labels(model)
+  architecture = "ViTForImageClassification" if labels else "ViTModel"
+  hidden_act = {"exact": "gelu", "tanh": "gelu_pytorch_tanh"}[model.gelu]
+  return {
+    "architectures": [architecture],
+    "model_type": "vit",
+    "hidden_size": model.hidden_size,
+    "num_hidden_layers": model.num_layers,
+    "num_attention_heads": model.num_heads,
+    "intermediate_size": model.mlp_size,
+    "hidden_act": hidden_act,
+    "hidden_dropout_prob": model.dropout_rate,
+    "attention_probs_dropout_prob": model.attention_dropout_rate,
+    "layer_norm_eps": model.layer_norm_epsilon,
+    "image_size": _image_size(model),
+    "patch_size": model.patch_size,
+    "num_channels": 3,
+    "qkv_bias": True,
+    "id2label": {str(i): label for i, label in enumerate(labels)},
+    "label2id": {label: i for i, label in enumerate(labels)},
+  }
+
+
+def _hf_preprocessor(model: Vit) -> dict[str, Any]:
+  assert model.origin is not None and model.origin.image_size is not None
+  height, width = model.origin.image_size
+  return {
+    "image_processor_type": "ViTImageProcessor",
+    "do_resize": True,
+    "size": {"height": height, "width": width},
+    "resample": 2,  # Bilinear.
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": list(model.origin.mean),
+    "image_std": list(model.origin.std),
+  }
+
+
+def _timm_config(model: Vit) -> dict[str, Any]:
+  origin = model.origin
+  assert origin is not None and origin.image_size is not None
+  gap = model.pooling == "gap"
+  arguments: dict[str, Any] = {
+    "img_size": _image_size(model),
+    "patch_size": model.patch_size,
+    "embed_dim": model.hidden_size,
+    "depth": model.num_layers,
+    "num_heads": model.num_heads,
+    # timm rounds the product down.
+    "mlp_ratio": (model.mlp_size + 0.5) / model.hidden_size,
+    "act_layer": {"exact": "gelu", "tanh": "gelu_tanh"}[model.gelu],
+  }
+  if gap:
+    arguments |= {"class_token": False, "fc_norm": False}
+  if model.position == "learned_grid":
+    arguments["no_embed_class"] = True
+  pooling = "avg" if gap else "token"
+  return {
+    "architecture": "vit_base_patch16_224",
+    "num_classes": model.num_classes,
+    "num_features": model.hidden_size,
+    "global_pool": pooling,
+    "model_args": {**arguments, "global_pool": pooling},
+    "label_names": list(origin.class_names),
+    "pretrained_cfg": {
+      "num_classes": model.num_classes,
+      "input_size": [3, *origin.image_size],
+      "interpolation": "bilinear",
+      "crop_pct": 1.0,
+      "mean": list(origin.mean),
+      "std": list(origin.std),
+      "first_conv": "patch_embed.proj",
+      "classifier": "head",
+    },
+  }

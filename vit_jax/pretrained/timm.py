@@ -1,0 +1,132 @@
+"""timm's `VisionTransformer`: kernels transposed, query, key, value fused.
+
+A class token is optional, its position too; the mean of the patches is ours
+only where timm's `fc_norm` is off. The activation, the number of heads and the
+preprocessing are in no array: `config.json` beside the weights has the last
+two as of timm's hub format.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.models import Vit
+from vit_jax.pretrained.facts import (
+  Facts,
+  count_layers,
+  guess_num_heads,
+  has_class_position,
+  need,
+)
+from vit_jax.pretrained.rules import Rule, Shapes, affine, norm
+
+GELUS = {"gelu": "exact", "gelu_erf": "exact", "gelu_tanh": "tanh"}
+_DENSE = "O I -> I O"
+
+
+def prefix(shapes: Shapes) -> str | None:
+  """The empty prefix, None for other formats."""
+  if "patch_embed.proj.weight" in shapes and any(
+    name.startswith("blocks.") for name in shapes
+  ):
+    return ""
+  return None
+
+
+def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
+  """The model that these arrays are the parameters of.
+
+  Args:
+    shapes: Of the arrays.
+    config: timm's `config.json`, if there is one.
+
+  Raises:
+    ValueError: if an array that tells a size is missing or of another rank,
+      or the activation is none of ours.
+  """
+  config = config or {}
+  arguments: Mapping[str, Any] = config.get("model_args") or {}
+  activation = str(arguments.get("act_layer", "gelu"))
+  if activation not in GELUS:
+    raise ValueError(
+      f"its config.json says act_layer={activation!r}; known are "
+      f"{', '.join(GELUS)}."
+    )
+  patch = need(shapes, "patch_embed.proj.weight", 4)
+  positions = need(shapes, "pos_embed", 3)[1]
+  class_token = "cls_token" in shapes
+  with_class = has_class_position(positions, class_token)
+  grid_only = class_token and not with_class
+  D = patch[0]
+  fields: dict[str, Any] = dict(
+    num_classes=shapes.get("head.bias", (0,))[0],
+    patch_size=patch[2],
+    hidden_size=D,
+    num_layers=count_layers(shapes, "blocks."),
+    mlp_size=need(shapes, "blocks.0.mlp.fc1.weight", 2)[0],
+    num_heads=arguments.get("num_heads", guess_num_heads(D)),
+    pooling="token" if class_token else "gap",
+    position="learned_grid" if grid_only else "learned",
+    representation_size=shapes.get("pre_logits.fc.bias", (None,))[0],
+    gelu=GELUS[activation],
+  )
+  published = config.get("pretrained_cfg") or config
+  return Facts(
+    "timm",
+    fields,
+    positions - with_class,
+    image_size=_image_size(arguments),
+    mean=tuple(published.get("mean", (0.5, 0.5, 0.5))),
+    std=tuple(published.get("std", (0.5, 0.5, 0.5))),
+    class_names=tuple(
+      config.get("label_names") or published.get("label_names") or ()
+    ),
+  )
+
+
+def _image_size(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+  size = arguments.get("img_size")
+  if size is None:
+    return None
+  height, width = size if isinstance(size, list | tuple) else (size, size)
+  return int(height), int(width)
+
+
+def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
+  """All arrays of a checkpoint; timm has but one naming."""
+  del shapes
+  patch = "D C P Q -> (P Q C) D"
+  found = affine("patch_embed.proj.", "patches/E", "weight", patch)
+  if vit.pooling == "token":
+    found.append(Rule("cls_token", ("x_class",), "1 1 D -> D"))
+  found.append(Rule("pos_embed", ("position/E_pos",), "1 S D -> S D"))
+  for i in range(vit.num_layers):
+    found += _block_rules(f"blocks.{i}.", f"block_{i}")
+  found += norm("norm.", "norm", "weight")
+  if vit.representation_size is not None:
+    found += affine("pre_logits.fc.", "pre_logits", "weight", _DENSE)
+  if vit.num_classes:
+    found += affine("head.", "head", "weight", _DENSE)
+  return found
+
+
+def _block_rules(theirs: str, ours: str) -> list[Rule]:
+  msa = f"{ours}/msa"
+  return [
+    *norm(f"{theirs}norm1.", f"{ours}/norm_msa", "weight"),
+    *fused(f"{theirs}attn.qkv.weight", f"{theirs}attn.qkv.bias", msa),
+    *affine(f"{theirs}attn.proj.", f"{msa}/out", "weight", "D (k d) -> k d D"),
+    *norm(f"{theirs}norm2.", f"{ours}/norm_mlp", "weight"),
+    *affine(f"{theirs}mlp.fc1.", f"{ours}/mlp/expand", "weight", _DENSE),
+    *affine(f"{theirs}mlp.fc2.", f"{ours}/mlp/contract", "weight", _DENSE),
+  ]
+
+
+def fused(weight: str, bias: str, msa: str) -> list[Rule]:
+  """Query, key and value in one dense layer, one after the other."""
+  names = ("query", "key", "value")
+  kernels = tuple(f"{msa}/{name}/kernel" for name in names)
+  biases = tuple(f"{msa}/{name}/bias" for name in names)
+  return [
+    Rule(weight, kernels, "(n k d) D -> n D k d"),
+    Rule(bias, biases, "(n k d) -> n k d"),
+  ]
