@@ -1,5 +1,6 @@
 """Reads published checkpoints of every known format, and our own workdirs."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -18,7 +19,7 @@ from vit_jax.models import Origin, ResNet, Vit, from_fields
 from vit_jax.pretrained import (
   google,
   huggingface,
-  positions,
+  interpolation,
   timm,
   torchvision,
 )
@@ -99,40 +100,39 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
   path = locate(source)
   if "step" in overrides:
     raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
-  arrays, config = _open_files(path)
   try:
-    return _open_arrays(source, arrays, config, **overrides)
+    return _open_file(source, *_weights_and_config(path), **overrides)
   except ValueError as error:
-    arrays.close()
     text = str(error)
     raise ValueError(
       text if text.startswith(source) else f"{source}: {text}"
     ) from error
 
 
-def _open_arrays(
-  source: str, arrays: Arrays, config: dict[str, Any], **overrides: Any
+def _open_file(
+  source: str, path: pathlib.Path, config: dict[str, Any], **overrides: Any
 ) -> Pretrained:
-  layout, prefix = _recognise(arrays.shapes)
+  with open_arrays(path) as arrays:
+    stored = arrays.shapes
+  layout, prefix = _recognise(stored)
   names = {
     name.removeprefix(prefix): name
-    for name in arrays.shapes
+    for name in stored
     if name.startswith(prefix)
   }
-  found = {short: arrays.shapes[name] for short, name in names.items()}
-  facts = layout.facts(found, config)
-  model, origin_grid = _build(source, facts, overrides)
-  shapes = param_shapes(model, origin_grid)
+  found = {short: stored[name] for short, name in names.items()}
+  model, grid = _build(source, layout.facts(found, config), overrides)
+  shapes = param_shapes(model, grid)
   rules = layout.rules(model, found)
-  what = f"{source} is no {facts.format} checkpoint of this {_text(model)}"
+  what = f"{source} is no {model.origin.format} checkpoint of {_text(model)}"
   check(rules, found, shapes, model, what)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    view = _Renamed(arrays, names)
-    for path, array in read_all(rules, view, model):
-      yield path, array.astype(np.float32, copy=False)
+    with open_arrays(path) as arrays:
+      for leaf, array in read_all(rules, _Renamed(arrays, names), model):
+        yield leaf, array.astype(np.float32, copy=False)
 
-  return _at_size(Pretrained(model, shapes, read), origin_grid, overrides)
+  return _at_size(Pretrained(model, shapes, read), grid, overrides)
 
 
 class _Renamed(Mapping[str, np.ndarray]):
@@ -166,7 +166,7 @@ def _recognise(shapes: Shapes) -> tuple[Any, str]:
 
 def _build(
   source: str, facts: Facts, overrides: Mapping[str, Any]
-) -> tuple[Vit, positions.Grid]:
+) -> tuple[Any, interpolation.Grid]:
   """The model, and the grid of patches that its stored positions are for."""
   fields = {**facts.fields}
   fields |= {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
@@ -202,7 +202,7 @@ def _build(
 
 
 def _at_size(
-  pretrained: Pretrained, grid: positions.Grid, overrides: Mapping[str, Any]
+  pretrained: Pretrained, grid: interpolation.Grid, overrides: Mapping[str, Any]
 ) -> Pretrained:
   """With positions for the image size that was asked for, if one was."""
   if overrides.get("image_size") is None:
@@ -224,8 +224,8 @@ def _at_size(
 def resized(
   path: str,
   array: np.ndarray,
-  old: positions.Grid,
-  new: positions.Grid,
+  old: interpolation.Grid,
+  new: interpolation.Grid,
   method: str,
 ) -> np.ndarray:
   """A parameter for another grid of patches; most stay as they are."""
@@ -235,9 +235,9 @@ def resized(
       "relative positions cannot be resized: use the model at the image size "
       "it was trained with."
     )
-  if leaf not in positions.TABLES:
+  if leaf not in interpolation.TABLES:
     return array
-  return positions.resize(leaf, array, old, new, method)
+  return interpolation.resize(leaf, array, old, new, method)
 
 
 def patch_stride(model: Vit | ResNet) -> int:
@@ -247,7 +247,7 @@ def patch_stride(model: Vit | ResNet) -> int:
   return stem * (1 if isinstance(model, ResNet) else model.patch_size)
 
 
-def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> positions.Grid:
+def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> interpolation.Grid:
   """Patches along height and width of images of that size.
 
   Raises:
@@ -264,7 +264,7 @@ def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> positions.Grid:
 
 
 def param_shapes(
-  model: Vit | ResNet, grid: positions.Grid
+  model: Vit | ResNet, grid: interpolation.Grid
 ) -> dict[str, tuple[int, ...]]:
   """Shapes of all parameters for images of that grid, by path."""
   stride = patch_stride(model)
@@ -277,14 +277,16 @@ def param_shapes(
 
 def _text(model: Vit) -> str:
   return (
-    f"Vit (patch_size={model.patch_size}, hidden_size={model.hidden_size}, "
+    f"a Vit (patch_size={model.patch_size}, hidden_size={model.hidden_size}, "
     f"num_layers={model.num_layers}, mlp_size={model.mlp_size}, "
     f"num_heads={model.num_heads})"
   )
 
 
-def _open_files(path: pathlib.Path) -> tuple[Arrays, dict[str, Any]]:
-  """The arrays of a file or folder, and the configuration beside them."""
+def _weights_and_config(
+  path: pathlib.Path,
+) -> tuple[pathlib.Path, dict[str, Any]]:
+  """The file of weights, and what the configuration beside it says."""
   folder = path if path.is_dir() else path.parent
   if path.is_dir():
     present = [path / name for name in _WEIGHTS if (path / name).exists()]
@@ -300,7 +302,7 @@ def _open_files(path: pathlib.Path) -> tuple[Arrays, dict[str, Any]]:
     config = _read_json(folder / "config.json")
     beside = _read_json(folder / "preprocessor_config.json")
     config |= {k: beside[k] for k in ("image_mean", "image_std") if k in beside}
-  return open_arrays(path), config
+  return path, config
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -322,9 +324,9 @@ def _open_run(
   workdir: str, step: int | None = None, **overrides: Any
 ) -> Pretrained:
   """A checkpoint of ours; the Polyak average where the run has one."""
-  checkpoints = open_run(workdir)
-  step = checkpoints.choose(step)
-  description = checkpoints.describe(step)
+  with contextlib.closing(open_run(workdir)) as checkpoints:
+    step = checkpoints.choose(step)
+    description = checkpoints.describe(step)
   config = ConfigDict(description["config"])
   known = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
   model = from_fields({**description["model"], **known})
@@ -340,11 +342,12 @@ def _open_run(
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     hollow = {k: np.empty(shape, np.float32) for k, shape in shapes.items()}
-    params = checkpoints.restore_params(
-      step,
-      traverse_util.unflatten_dict(hollow, sep="/"),
-      averaged=bool(config.ema_decay),
-    )
+    with contextlib.closing(open_run(workdir)) as checkpoints:
+      params = checkpoints.restore_params(
+        step,
+        traverse_util.unflatten_dict(hollow, sep="/"),
+        averaged=bool(config.ema_decay),
+      )
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     yield from flat.items()
 
