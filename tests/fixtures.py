@@ -1,72 +1,46 @@
-"""Reads Google's flat npz checkpoints into our tree of parameters."""
+"""Tiny checkpoints made by the publishers' own code, with inputs and logits."""
 
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-FIXTURES = pathlib.Path(__file__).parents[2] / "shared" / "fixtures"
+FOLDER = pathlib.Path(__file__).parents[2] / "shared" / "fixtures"
 
-# Numbers that the published names count submodules by, to our names.
-_RENAMED = {
-  "LayerNorm_0": "norm_msa",
-  "LayerNorm_2": "norm_mlp",
-  "MultiHeadDotProductAttention_1": "msa",
-  "MlpBlock_3": "mlp",
-  "Dense_0": "expand",
-  "Dense_1": "contract",
+# Name, and what its format does not tell.
+CHECKPOINTS = {
+  "google_vit.npz": {},
+  "google_vit_prelogits.npz": {},
+  "google_vit_linen.npz": {},
+  "google_hybrid.npz": {},
+  "big_vision_tok.npz": {},
+  "big_vision_gap.npz": {},
+  "hf_vit": {},
+  "timm_vit.safetensors": {"num_heads": 3},
+  "torchvision_vit.safetensors": {"num_heads": 3},
 }
 
 
-def read(name: str) -> dict[str, np.ndarray]:
-  """The arrays of a fixture; skips the test where there is none."""
-  path = FIXTURES / f"{name}.npz"
-  if not path.exists():
-    pytest.skip(f"needs shared/fixtures/{path.name} beside the repository")
-  with np.load(path) as arrays:
-    return dict(arrays)
+def path(name: str) -> str:
+  """Where a checkpoint is; skips the test where there is none."""
+  if not (FOLDER / name).exists():
+    pytest.skip(f"needs shared/fixtures/{name} beside the repository")
+  return str(FOLDER / name)
 
 
-def to_params(arrays: dict[str, np.ndarray]) -> dict:
-  """The nested parameters of a `Vit` from a checkpoint's flat ones."""
-  params = {}
-  for key, value in arrays.items():
-    *modules, leaf = _path(key.split("/"))
-    if leaf == "kernel" and modules == ["patches", "E"]:
-      value = value.reshape(-1, value.shape[-1])  # (P^2 C, D)
-    elif leaf == "x_class" or (modules[0] == "resnet" and leaf != "kernel"):
-      value = value.reshape(-1)  # From (1, 1, D) and (1, 1, 1, C).
-    elif leaf == "E_pos":
-      value = value[0]  # (N + 1, D)
-    node = params
-    for module in modules:
-      node = node.setdefault(module, {})
-    node[leaf] = value
-  return params
+def examples(name: str) -> tuple[np.ndarray, np.ndarray]:
+  """Images as the model sees them, and the publisher's logits."""
+  stem = name.split(".")[0]
+  with np.load(path(f"{stem}_io.npz")) as io:
+    return io["images"], io["logits"]
 
 
-def _path(parts: list[str]) -> list[str]:
-  """Where a checkpoint's parameter lives in our tree."""
-  first, *rest = parts
-  if first == "cls":
-    return ["x_class"]
-  if first == "embedding":
-    return ["patches", "E", *rest]
-  if first in ("conv_root", "gn_root"):
-    return ["resnet", first.replace("gn", "norm"), *rest]
-  if first.startswith("block"):
-    stage, unit = int(first[len("block") :]), int(rest[0][len("unit") :])
-    return [
-      "resnet",
-      f"stage{stage - 1}_unit{unit - 1}",
-      rest[1].replace("gn", "norm"),
-      rest[2],
-    ]
-  if first != "Transformer":
-    return parts
-  if rest[0] == "posembed_input":
-    return ["position", "E_pos"]
-  if rest[0] == "encoder_norm":
-    return ["norm", *rest[1:]]
-  block = rest[0].replace("encoderblock", "block")
-  return [block, *(_RENAMED.get(part, part) for part in rest[1:])]
+def assert_same_logits(model, params, images, expected):
+  """To 1e-4 of the largest."""
+  params, images = jax.tree.map(jnp.asarray, (params, images))
+  logits = np.asarray(model.apply({"params": params}, images))
+  assert logits.shape == expected.shape
+  difference = np.abs(logits - expected).max()
+  assert difference <= 1e-4 * np.abs(expected).max()

@@ -277,7 +277,7 @@ def test_without_checkpoints_none_is_offered(data_dir, tmp_path, capsys):
 
 
 def test_a_folder_without_checkpoints_cannot_be_evaluated(tmp_path):
-  with pytest.raises(ValueError, match="holds no checkpoints: give the workdir"):
+  with pytest.raises(ValueError, match="holds no checkpoints: give the wo"):
     evaluate_checkpoint(str(tmp_path))
 
 

@@ -6,6 +6,7 @@ class names and the position of the data iterator, so that nothing else is
 needed to evaluate or to go on.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -182,12 +183,9 @@ def latest_description(workdir: str) -> dict[str, Any] | None:
   """What the newest checkpoint of a run says of itself; None without one."""
   if not is_run(workdir):
     return None
-  checkpoints = open_run(workdir)
-  try:
+  with contextlib.closing(open_run(workdir)) as checkpoints:
     step = checkpoints.latest_step
     return None if step is None else checkpoints.describe(step)
-  finally:
-    checkpoints.close()
 
 
 def check_same_run(

@@ -1,5 +1,6 @@
 """A checkpoint in another library's format, with a model card beside it."""
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -117,8 +118,8 @@ def _training(source: str) -> str:
   """What a run of ours was trained on and reached; "" for other sources."""
   if not is_run(source):
     return ""
-  checkpoints = open_run(source)
-  description = checkpoints.describe(checkpoints.choose())
+  with contextlib.closing(open_run(source)) as checkpoints:
+    description = checkpoints.describe(checkpoints.choose())
   config = description["config"]
   data = config["data"]
   name = data["name"] or pathlib.Path(data["root"]).name

@@ -1,0 +1,335 @@
+"""Published checkpoints read back: parity with the publishers, and messages."""
+
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import digits
+from tests import fixtures
+from vit_jax import load_pretrained, training
+from vit_jax.pretrained import timm
+from vit_jax.pretrained.archives import save_npz, save_safetensors
+from vit_jax.pretrained.load import open_pretrained
+
+
+def arrays_of(name):
+  with np.load(fixtures.path(name)) as stored:
+    return dict(stored)
+
+
+def renamed(arrays, prefix):
+  return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("name", fixtures.CHECKPOINTS)
+def test_the_publishers_logits_are_reproduced(name):
+  model, params = load_pretrained(
+    fixtures.path(name), **fixtures.CHECKPOINTS[name]
+  )
+  fixtures.assert_same_logits(model, params, *fixtures.examples(name))
+
+
+def test_hugging_face_weights_alone_find_the_configuration_beside_them():
+  path = fixtures.path("hf_vit") + "/model.safetensors"
+  model, params = load_pretrained(path)
+  assert model.layer_norm_epsilon == 1e-12
+  fixtures.assert_same_logits(model, params, *fixtures.examples("hf_vit"))
+
+
+def test_without_a_configuration_the_librarys_defaults_hold(tmp_path):
+  source = fixtures.path("hf_vit") + "/model.safetensors"
+  path = shutil.copy(source, tmp_path / "weights.safetensors")
+  model, params = load_pretrained(str(path), num_heads=3)
+  assert (model.gelu, model.layer_norm_epsilon) == ("exact", 1e-12)
+  fixtures.assert_same_logits(model, params, *fixtures.examples("hf_vit"))
+
+
+@pytest.mark.parametrize(
+  "name, format, fields",
+  [
+    ("google_vit.npz", "google", {"gelu": "tanh", "pooling": "token"}),
+    ("google_vit_prelogits.npz", "google", {"representation_size": 40}),
+    ("google_hybrid.npz", "google", {"resnet_layers": (1, 1)}),
+    ("big_vision_tok.npz", "big_vision", {"position": "learned_grid"}),
+    ("big_vision_gap.npz", "big_vision", {"position": "sincos2d"}),
+    ("hf_vit", "hf", {"gelu": "exact", "layer_norm_epsilon": 1e-12}),
+    ("timm_vit.safetensors", "timm", {"layer_norm_epsilon": 1e-6}),
+    ("torchvision_vit.safetensors", "torchvision", {"gelu": "exact"}),
+  ],
+)
+def test_the_model_reports_what_it_was_read_as(name, format, fields):
+  path = fixtures.path(name)
+  pretrained = open_pretrained(path, **fixtures.CHECKPOINTS[name])
+  model, origin = pretrained.model, pretrained.origin
+  assert (origin.format, origin.source) == (format, path)
+  assert {key: getattr(model, key) for key in fields} == fields
+  size = {"google_hybrid.npz": (64, 64), "big_vision_gap.npz": None}
+  assert origin.image_size == size.get(name, (32, 32))
+  if format == "torchvision":
+    assert origin.mean == (0.485, 0.456, 0.406)
+    assert origin.std == (0.229, 0.224, 0.225)
+  else:
+    assert origin.mean == origin.std == (0.5, 0.5, 0.5)
+
+
+def test_keywords_go_before_the_format():
+  path = fixtures.path("google_vit.npz")
+  model, params = load_pretrained(
+    path, gelu="exact", mean=(0, 0, 0), std=(1, 1, 1)
+  )
+  assert model.origin.mean == (0, 0, 0) and model.origin.std == (1, 1, 1)
+  images, expected = fixtures.examples("google_vit.npz")
+  logits = model.apply({"params": params}, jnp.asarray(images))
+  assert 1e-6 < np.abs(logits - expected).max() < 1e-2
+
+
+def test_positions_are_resized_to_another_image_size():
+  path = fixtures.path("google_vit.npz")
+  model, params = load_pretrained(path, image_size=(48, 64))
+  assert model.origin.image_size == (48, 64)
+  assert params["position"]["E_pos"].shape == (1 + 6 * 8, 48)
+  images = jnp.zeros((2, 48, 64, 3))
+  assert model.apply({"params": params}, images).shape == (2, 10)
+
+
+@pytest.mark.parametrize("prefix", ["params/", "opt/target/", "params/img/"])
+def test_a_training_checkpoint_gives_its_image_tower(tmp_path, prefix):
+  arrays = renamed(arrays_of("big_vision_tok.npz"), prefix)
+  arrays["opt/count"] = np.zeros(1, np.float32)
+  if prefix == "params/img/":
+    arrays["params/txt/Embed_0/embedding"] = np.zeros((7, 48), np.float32)
+  save_npz(tmp_path / "full.npz", arrays)
+  model, params = load_pretrained(str(tmp_path / "full.npz"))
+  examples = fixtures.examples("big_vision_tok.npz")
+  fixtures.assert_same_logits(model, params, *examples)
+
+
+def test_scanned_layers_are_unstacked(tmp_path):
+  arrays = arrays_of("big_vision_gap.npz")
+  stacked = {
+    name: array for name, array in arrays.items() if "block_" not in name
+  }
+  for name, array in arrays.items():
+    if "encoderblock_0" in name:
+      other = arrays[name.replace("block_0", "block_1")]
+      stacked[name.replace("block_0", "block")] = np.stack([array, other])
+  save_npz(tmp_path / "scanned.npz", stacked)
+  model, params = load_pretrained(str(tmp_path / "scanned.npz"))
+  examples = fixtures.examples("big_vision_gap.npz")
+  fixtures.assert_same_logits(model, params, *examples)
+
+
+def test_a_map_head_is_read(tmp_path):
+  """As SigLIP's image tower: attention pooling and no head."""
+  arrays = arrays_of("big_vision_gap.npz")
+  del arrays["head/kernel"], arrays["head/bias"]
+  rng = np.random.default_rng(0)
+
+  def draw(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+  arrays["pos_embedding"] = draw(1, 16, 48)
+  arrays["MAPHead_0/probe"] = draw(1, 1, 48)
+  for name in ("query", "key", "value"):
+    module = f"MAPHead_0/MultiHeadDotProductAttention_0/{name}"
+    arrays[f"{module}/kernel"] = draw(48, 3, 16)
+    arrays[f"{module}/bias"] = draw(3, 16)
+  module = "MAPHead_0/MultiHeadDotProductAttention_0/out"
+  arrays[f"{module}/kernel"] = draw(3, 16, 48)
+  arrays[f"{module}/bias"] = draw(48)
+  arrays["MAPHead_0/LayerNorm_0/scale"] = draw(48)
+  arrays["MAPHead_0/LayerNorm_0/bias"] = draw(48)
+  arrays["MAPHead_0/MlpBlock_0/Dense_0/kernel"] = draw(48, 96)
+  arrays["MAPHead_0/MlpBlock_0/Dense_0/bias"] = draw(96)
+  arrays["MAPHead_0/MlpBlock_0/Dense_1/kernel"] = draw(96, 48)
+  arrays["MAPHead_0/MlpBlock_0/Dense_1/bias"] = draw(48)
+  save_npz(tmp_path / "siglip.npz", renamed(arrays, "params/img/"))
+  model, params = load_pretrained(str(tmp_path / "siglip.npz"))
+  assert (model.pooling, model.num_classes) == ("map", 0)
+  assert model.position == "learned"
+  images, _ = fixtures.examples("big_vision_gap.npz")
+  y = model.apply({"params": params}, jnp.asarray(images))
+  assert y.shape == (4, 48)
+  pooling = params["map_head"]
+  same = {
+    "probe": pooling["probe"][None],
+    "MultiHeadDotProductAttention_0/key/bias": pooling["msa"]["key"]["bias"],
+    "LayerNorm_0/scale": pooling["norm"]["scale"],
+    "MlpBlock_0/Dense_1/kernel": pooling["mlp"]["contract"]["kernel"],
+  }
+  for name, array in same.items():
+    np.testing.assert_array_equal(arrays[f"MAPHead_0/{name}"], array)
+
+
+def test_half_precision_weights_come_as_float32(tmp_path):
+  arrays = arrays_of("google_vit.npz")
+  half = {name: array.astype(np.float16) for name, array in arrays.items()}
+  save_npz(tmp_path / "half.npz", half)
+  _, params = load_pretrained(str(tmp_path / "half.npz"))
+  assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(params))
+
+
+def changed(name, tmp_path, change):
+  """A copy of a fixture after `change` has been at its arrays."""
+  arrays = arrays_of(name)
+  change(arrays)
+  save_npz(tmp_path / "changed.npz", arrays)
+  return str(tmp_path / "changed.npz")
+
+
+def drop_biases(arrays):
+  for name in [*arrays]:
+    if name.endswith(("query/bias", "key/bias", "value/bias")):
+      del arrays[name]
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    (
+      lambda a: a.update({"Transformer/extra/gamma": np.zeros(3, "f4")}),
+      r"1 unknown: Transformer/extra/gamma \(3,\). Likely cause: .*LayerScale",
+    ),
+    (drop_biases, "6 missing: .* and 2 more. .*without these biases"),
+    (
+      lambda a: a.update({"head/kernel": np.zeros((48, 9), "f4")}),
+      r"1 wrong shape: head/kernel is \(48, 9\) and should be \(48, 10\)",
+    ),
+    (
+      lambda a: a.update(
+        {"Transformer/posembed_input/pos_embedding": np.zeros((1, 7, 48), "f4")}
+      ),
+      r"6 positions are of no square grid: give grid=\(h, w\)",
+    ),
+    (lambda a: a.pop("head/kernel"), "only a part of the model was saved"),
+    (
+      lambda a: a.pop("Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"),
+      "no array '.*Dense_0/kernel', which tells the model's size",
+    ),
+  ],
+)
+def test_what_does_not_fit_is_listed_with_its_cause(tmp_path, change, message):
+  path = changed("google_vit.npz", tmp_path, change)
+  with pytest.raises(ValueError, match=message) as info:
+    load_pretrained(path)
+  assert "\n" not in str(info.value)
+  assert str(info.value).startswith(path)
+
+
+def test_a_strange_grid_can_be_told(tmp_path):
+  def widen(arrays):
+    name = "Transformer/posembed_input/pos_embedding"
+    arrays[name] = np.zeros((1, 1 + 2 * 3, 48), np.float32)
+
+  path = changed("google_vit.npz", tmp_path, widen)
+  model, params = load_pretrained(path, grid=(2, 3))
+  assert model.origin.image_size == (16, 24)
+  images = jnp.zeros((1, 16, 24, 3))
+  assert model.apply({"params": params}, images).shape == (1, 10)
+
+
+@pytest.mark.parametrize(
+  "name, overrides, message",
+  [
+    ("timm_vit.safetensors", {}, "heads cannot be told .* of 48: give num_h"),
+    ("google_vit.npz", {"heads": 3}, "Vit has no field heads; it has .*num_he"),
+    ("google_vit.npz", {"step": 3}, "step is of a workdir's checkpoints"),
+    ("google_vit.npz", {"image_size": 30}, r"stride of 8 pixels; \(32, 32\)"),
+    (
+      "google_vit.npz",
+      {"image_size": 64, "interpolation": "nearest"},
+      "interpolation='nearest' is unknown; choose one of linear, bicubic",
+    ),
+  ],
+)
+def test_bad_keywords_are_one_line(name, overrides, message):
+  path = fixtures.path(name)
+  with pytest.raises(ValueError, match=message) as info:
+    load_pretrained(path, **overrides)
+  assert "\n" not in str(info.value)
+
+
+def test_another_architecture_is_named(tmp_path):
+  save_npz(tmp_path / "x.npz", {"conv1/w": np.zeros(3), "fc/b": np.zeros(2)})
+  with pytest.raises(ValueError, match=r"2 arrays \(conv1/w, fc/b, ...\) are"):
+    load_pretrained(str(tmp_path / "x.npz"))
+
+
+@pytest.mark.parametrize(
+  "config, message",
+  [
+    ('{"model_type": "deit"}', "model_type='deit', and only 'vit'"),
+    ('{"hidden_act": "swish"}', "hidden_act='swish'; known are gelu"),
+    ("{", "config.json is no JSON"),
+    ("[1]", "config.json holds no JSON object"),
+    ("[" * 100_000, "config.json is no JSON"),
+  ],
+)
+def test_a_bad_configuration_is_one_line(tmp_path, config, message):
+  source = pathlib.Path(fixtures.path("hf_vit"))
+  shutil.copy(source / "model.safetensors", tmp_path)
+  (tmp_path / "config.json").write_text(config)
+  with pytest.raises(ValueError, match=message) as info:
+    load_pretrained(str(tmp_path))
+  assert "\n" not in str(info.value)
+
+
+def test_hugging_face_preprocessing_and_labels_are_read(tmp_path):
+  source = pathlib.Path(fixtures.path("hf_vit"))
+  shutil.copy(source / "model.safetensors", tmp_path)
+  config = json.loads((source / "config.json").read_text())
+  config["id2label"] = {str(i): f"class {i}" for i in range(10)}
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  (tmp_path / "preprocessor_config.json").write_text(
+    '{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}'
+  )
+  origin = open_pretrained(str(tmp_path)).origin
+  assert origin.mean == (0.1, 0.2, 0.3) and origin.std == (0.4, 0.5, 0.6)
+  assert origin.class_names == tuple(f"class {i}" for i in range(10))
+
+
+def test_timm_may_leave_the_class_token_without_a_position():
+  """`no_embed_class`: N positions beside a class token."""
+  shapes = {
+    "patch_embed.proj.weight": (48, 3, 8, 8),
+    "cls_token": (1, 1, 48),
+    "pos_embed": (1, 16, 48),
+    "blocks.0.mlp.fc1.weight": (96, 48),
+  }
+  facts = timm.facts(shapes)
+  assert (facts.fields["position"], facts.tokens) == ("learned_grid", 16)
+  facts = timm.facts(shapes | {"pos_embed": (1, 17, 48)})
+  assert (facts.fields["position"], facts.tokens) == ("learned", 16)
+
+
+def test_an_empty_folder_says_what_it_lacks(tmp_path):
+  with pytest.raises(ValueError, match="without checkpoints/, as a workdir"):
+    load_pretrained(str(tmp_path))
+
+
+def test_a_workdir_gives_the_averaged_parameters(tmp_path):
+  config = digits.get_config()
+  config.update(total_epochs=0.0, total_steps=3, ema_decay=0.5)
+  config.data.data_dir = str(tmp_path)
+  config.optimizer.warmup_epochs = 0.0
+  config.model.num_layers = 1
+  workdir = str(tmp_path / "run")
+  state, _ = training.train(config, workdir)
+  model, params = load_pretrained(workdir)
+  expected = jax.device_get(state.averaged_params)
+  same = jax.tree.map(np.array_equal, params, expected)
+  assert jax.tree.all(same)
+  assert model.origin.format == "vit_jax"
+  assert model.origin.image_size == (8, 8)
+  assert model.origin.class_names == tuple(map(str, range(10)))
+  with pytest.raises(ValueError, match="no checkpoint of step 7; there is one"):
+    load_pretrained(workdir, step=7)
+  bare = {"a": np.zeros(2, np.float32)}
+  save_safetensors(tmp_path / "run.safetensors", bare)
+  with pytest.raises(ValueError, match="named as in no format known here"):
+    load_pretrained(str(tmp_path / "run.safetensors"))
