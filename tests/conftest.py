@@ -34,6 +34,8 @@ jaxtyping.install_import_hook(
     "vit_jax.losses",
     "vit_jax.train_step",
     "vit_jax.eval_step",
+    "vit_jax.linear_probe",
+    "vit_jax.probe_step",
   ],
   f"{__name__}.check_calls",
 )

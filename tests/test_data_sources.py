@@ -280,6 +280,17 @@ def test_paths_are_kept_compactly_and_pickled(tmp_path):
   assert len({copy[i]["id"] for i in range(len(copy))}) == 150
 
 
+def test_labels_of_a_folder_need_no_file(tmp_path):
+  files = {f"{name}/{i}.png": i for name in "abc" for i in range(10)}
+  source = ImageFolder(make_folder(tmp_path, files), "train", 0.2)
+  chosen = [0, 23, 8, 15]
+  expected = [source[i]["label"] for i in chosen]
+  shutil.rmtree(tmp_path / "c")
+  labels = source.labels(chosen)
+  assert labels.tolist() == expected == [0, 2, 1, 1]
+  assert labels.dtype == np.int32
+
+
 def test_folders_that_are_not_datasets(tmp_path):
   def fails(match, split="train", **kwargs):
     with pytest.raises(ValueError, match=match):

@@ -11,6 +11,8 @@ from configs import digits, image_folder
 from vit_jax import training
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint
+from vit_jax.fewshot import probe_config
+from vit_jax.probe_checkpoint import probe_checkpoint
 
 
 def _config(data_dir, **changes):
@@ -135,6 +137,22 @@ def test_the_checkpoint_describes_itself(data_dir, tmp_path):
   assert description["class_names"] == [str(d) for d in range(10)]
   assert description["data_iterator"] == {"seed": 0, "next_batch": 4}
   assert description["train_examples"] == 1438
+
+
+def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
+  """What the run logs is what the command finds on its checkpoint."""
+  config = _config(data_dir, total_steps=4, eval_every_steps=4)
+  config.fewshot.update(shots=2, seeds=2)
+  training.train(config, str(tmp_path))
+  row = [row for row in _rows(tmp_path) if "fewshot/top1" in row][-1]
+  probed = probe_config()
+  probed.data.update(name="digits", data_dir=str(data_dir))
+  outcome = probe_checkpoint(str(tmp_path), probed, shots=2, seeds=2)
+  assert row["step"] == 4
+  assert row["fewshot/top1"] == pytest.approx(outcome.top1, abs=1e-6)
+  assert row["fewshot/top1_by_seed"] == {
+    str(draw.seed): pytest.approx(draw.top1) for draw in outcome.draws
+  }
 
 
 def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):

@@ -30,6 +30,7 @@ _FREE_KEYS = (
   "eval_batch_size",
   "eval_per_class",
   "eval_transform.",
+  "fewshot.",
   "loader.",
   "mesh.",
   "data.data_dir",

@@ -35,16 +35,7 @@ def base_config() -> ml_collections.ConfigDict:
   c.image_size = FieldReference((224, 224), field_type=tuple)  # Height, width.
   c.ema_decay = 0.0  # Polyak averaging of parameters; 0 is off.
   c.eval_per_class = False
-  c.data = ml_collections.ConfigDict(
-    dict(
-      name=placeholder(str),  # A TFDS data set, or "digits"; or else
-      root=placeholder(str),  # a folder of class folders.
-      data_dir=placeholder(str),  # Where TFDS keeps its data sets.
-      train_split="train",
-      eval_split="test",
-      eval_fraction=0.2,  # Of a folder that has no train and test folders.
-    )
-  )
+  c.data = _data()
   c.loader = ml_collections.ConfigDict(
     dict(
       num_workers=-1,  # Decoding processes; 0 is a thread, -1 chooses.
@@ -123,10 +114,30 @@ def base_config() -> ml_collections.ConfigDict:
       layer_decay=1.0,  # Of the learning rate, from a layer to the one before.
     )
   )
+  c.fewshot = ml_collections.ConfigDict(  # A linear probe at each evaluation.
+    dict(
+      shots=0,  # Training images a class; 0 is off.
+      seeds=3,  # Draws of them.
+      data=_data(),  # With neither name nor root, the run's own.
+    )
+  )
   c.mesh = ml_collections.ConfigDict(
     dict(data=-1, fsdp=1, tensor=1)  # Devices along each axis; -1 is the rest.
   )
   return c.lock()
+
+
+def _data() -> ml_collections.ConfigDict:
+  return ml_collections.ConfigDict(
+    dict(
+      name=placeholder(str),  # A TFDS data set, or "digits"; or else
+      root=placeholder(str),  # a folder of class folders.
+      data_dir=placeholder(str),  # Where TFDS keeps its data sets.
+      train_split="train",
+      eval_split="test",
+      eval_fraction=0.2,  # Of a folder that has no train and test folders.
+    )
+  )
 
 
 def _duration(name: str) -> dict[str, Any]:

@@ -118,12 +118,16 @@ class Display:
 def evaluation_text(metrics: dict[str, float]) -> str:
   """One line for the metrics of an evaluation, keys `eval/...`."""
   skipped = metrics["eval/skipped_images"]
-  return (
-    f"loss {metrics['eval/loss']:.4f}  "
-    f"top-1 {metrics['eval/top1']:.2%}  top-5 {metrics['eval/top5']:.2%}  "
-    f"({metrics['eval/examples']:,} examples"
-    + (f", {skipped:,} unreadable images skipped)" if skipped else ")")
-  )
+  unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
+  parts = [
+    f"loss {metrics['eval/loss']:.4f}",
+    f"top-1 {metrics['eval/top1']:.2%}",
+    f"top-5 {metrics['eval/top5']:.2%}",
+    f"({metrics['eval/examples']:,} examples{unreadable})",
+  ]
+  if "fewshot/top1" in metrics:
+    parts.append(f"few-shot top-1 {metrics['fewshot/top1']:.2%}")
+  return "  ".join(parts)
 
 
 def clock(seconds: float) -> str:

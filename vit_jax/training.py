@@ -13,7 +13,7 @@ import jax
 import ml_collections
 from jax.sharding import Mesh
 
-from vit_jax import data, experiment, sharding
+from vit_jax import data, experiment, probing, sharding
 from vit_jax.checkpoint import (
   Checkpoints,
   check_same_run,
@@ -25,6 +25,7 @@ from vit_jax.metrics import Meter, MetricWriter
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import Pretrained, run_origin
+from vit_jax.probing import FewShot
 from vit_jax.train_step import TrainState, with_params
 
 _BATCHES_AHEAD = 2  # On their way to the device while one is used.
@@ -43,6 +44,7 @@ class Plan:
   model: Vit | ResNet
   pretrained: Pretrained | None
   evaluation: experiment.Evaluation
+  few_shot: FewShot | None
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
   open_batches: Callable[[int], data.BatchIterator]
@@ -111,6 +113,7 @@ def make_plan(
     model=model,
     pretrained=pretrained,
     evaluation=experiment.Evaluation(config, model, mesh, eval_source),
+    few_shot=probing.periodic(config, model, mesh, source, eval_source),
     init=init,
     train_step=train_step,
     open_batches=experiment.train_batches(config, source),
@@ -207,10 +210,13 @@ def _loop(
 
 
 def _evaluate(plan: Plan, state: TrainState) -> dict[str, Any]:
-  return plan.evaluation(
+  metrics = plan.evaluation(
     state.eval_params,
     plan.source.class_names if plan.config.eval_per_class else (),
   )
+  if plan.few_shot is not None:
+    metrics |= plan.few_shot(state.eval_params)
+  return metrics
 
 
 def _first_state(

@@ -20,7 +20,11 @@ class Example(TypedDict):
 
 
 class Source(Protocol):
-  """One split of a dataset."""
+  """One split of a dataset.
+
+  It may also have `labels(indices)`, the labels of some examples as an array,
+  if that costs less than to `read` them.
+  """
 
   name: str
   class_names: tuple[str, ...]

@@ -1,0 +1,91 @@
+"""The few examples of each class that few-shot evaluation learns from."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from vit_jax.data.sources import Example, Source
+
+_CHUNK = 256  # Examples whose labels are read at a time, maybe with images.
+_MOST_NAMED = 5
+
+
+class Subset:
+  """Some examples of a source, in an order of their own; itself a source."""
+
+  def __init__(self, source: Source, indices: Sequence[int] | np.ndarray):
+    self.name = source.name
+    self.class_names = source.class_names
+    self._source = source
+    self._indices = np.asarray(indices, np.int64)
+
+  def __len__(self) -> int:
+    return len(self._indices)
+
+  def __getitem__(self, index: int) -> Example:
+    return self._source[int(self._indices[index])]
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """The examples at `indices`, counted in the subset."""
+    return self._source.read(self._indices[indices].tolist())
+
+
+def draw_shots(
+  source: Source, shots: int, seed: int, without: Collection[int] = ()
+) -> np.ndarray:
+  """Draws examples of every class at random, the same for the same seed.
+
+  Labels are read in a random order and no further than needed, so a large data
+  set is not read through; its order takes 4 bytes an example.
+
+  Args:
+    source: To draw from.
+    shots: Examples a class.
+    seed: Of the draw.
+    without: Indices to pass over.
+
+  Returns:
+    Their indices, int64 of shape (number of classes, shots).
+
+  Raises:
+    ValueError: if a class has too few.
+  """
+  order = np.arange(len(source), dtype=np.int32)
+  np.random.default_rng(seed).shuffle(order)
+  found: list[list[int]] = [[] for _ in source.class_names]
+  unfilled = len(found)
+  for first in range(0, len(order), _CHUNK):
+    chunk = order[first : first + _CHUNK].tolist()
+    for index, label in zip(chunk, _labels(source, chunk), strict=True):
+      if len(found[label]) < shots and index not in without:
+        found[label].append(index)
+        unfilled -= len(found[label]) == shots
+    if not unfilled:
+      return np.array(found, np.int64)
+  raise ValueError(_too_few(source, found, shots, bool(without)))
+
+
+def _labels(source: Source, indices: Sequence[int]) -> Sequence[int]:
+  """Without the images, where the source can do that."""
+  read_labels = getattr(source, "labels", None)
+  if read_labels is not None:
+    return read_labels(indices)
+  return [example["label"] for example in source.read(indices)]
+
+
+def _too_few(
+  source: Source, found: list[list[int]], shots: int, any_unreadable: bool
+) -> str:
+  short = [
+    f"{name!r} has {len(indices)}"
+    for name, indices in zip(source.class_names, found, strict=True)
+    if len(indices) < shots
+  ]
+  named = ", ".join(short[:_MOST_NAMED])
+  more = len(short) - _MOST_NAMED
+  others = f", and {more} more classes have too few" if more > 0 else ""
+  readable = "readable " if any_unreadable else ""
+  return (
+    f"{shots} shots of each class need as many {readable}training images, and "
+    f"in {source.name} {named}{others}: choose fewer shots."
+  )
