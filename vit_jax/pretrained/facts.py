@@ -78,6 +78,6 @@ def square(tokens: int) -> tuple[int, int] | None:
   return (side, side) if side * side == tokens else None
 
 
-def has_class_position(tokens: int, class_token: bool) -> bool:
-  """Whether so many positions include the class token's."""
-  return class_token and square(tokens) is None
+def has_class_position(positions: int) -> bool:
+  """Whether so many include the class token's: those of a square grid do not."""
+  return square(positions) is None

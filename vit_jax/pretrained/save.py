@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
@@ -200,13 +201,7 @@ def _expressed(pretrained: Pretrained, name: str) -> tuple[Vit, Params]:
   """The same function in the terms of the format, and its parameters."""
   model: Any = pretrained.model
   params = dict(pretrained.read())
-  native = {"google": ("learned",), "timm": ("learned", "learned_grid")}
-  if name == "big_vision":
-    kinds = ("learned_grid",) if model.pooling == "token" else ("learned",)
-    kinds = (*kinds, "sincos2d") if model.pooling != "token" else kinds
-  else:
-    kinds = native.get(name, ("learned",))
-  if model.position in kinds:
+  if model.position in _native_positions(model, name):
     return model, params
   E_pos = _position_table(model, params)
   params = {k: v for k, v in params.items() if not k.startswith("position/")}
@@ -216,6 +211,14 @@ def _expressed(pretrained: Pretrained, name: str) -> tuple[Vit, Params]:
     return model.clone(position="learned_grid"), params
   params["position/E_pos"] = E_pos
   return model.clone(position="learned"), params
+
+
+def _native_positions(model: Vit, name: str) -> tuple[str, ...]:
+  """Kinds of positions that the format has a name for."""
+  if name == "big_vision" and model.pooling == "token":
+    return ("learned_grid",)
+  extra = {"big_vision": "sincos2d", "timm": "learned_grid"}
+  return ("learned", *filter(None, [extra.get(name)]))
 
 
 def _position_table(model: Vit, params: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -239,7 +242,7 @@ def _position_table(model: Vit, params: Mapping[str, np.ndarray]) -> np.ndarray:
   )
   own = traverse_util.unflatten_dict(
     {
-      key.removeprefix("position/"): value
+      key.removeprefix("position/"): jnp.asarray(value)
       for key, value in params.items()
       if key.startswith("position/")
     },

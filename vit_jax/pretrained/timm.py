@@ -54,8 +54,9 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
   patch = need(shapes, "patch_embed.proj.weight", 4)
   positions = need(shapes, "pos_embed", 3)[1]
   class_token = "cls_token" in shapes
-  with_class = has_class_position(positions, class_token)
-  grid_only = class_token and not with_class
+  grid_only = class_token and arguments.get(
+    "no_embed_class", not has_class_position(positions)
+  )
   D = patch[0]
   fields: dict[str, Any] = dict(
     num_classes=shapes.get("head.bias", (0,))[0],
@@ -73,7 +74,7 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
   return Facts(
     "timm",
     fields,
-    positions - with_class,
+    positions - (class_token and not grid_only),
     image_size=_image_size(arguments),
     mean=tuple(published.get("mean", (0.5, 0.5, 0.5))),
     std=tuple(published.get("std", (0.5, 0.5, 0.5))),
