@@ -12,7 +12,7 @@ import pytest
 from configs import digits
 from tests import fixtures
 from vit_jax import load_pretrained, training
-from vit_jax.pretrained import timm
+from vit_jax.pretrained import known, timm
 from vit_jax.pretrained.archives import save_npz, save_safetensors
 from vit_jax.pretrained.load import open_pretrained
 
@@ -305,6 +305,30 @@ def test_timm_may_leave_the_class_token_without_a_position():
   assert (facts.fields["position"], facts.tokens) == ("learned_grid", 16)
   facts = timm.facts(shapes | {"pos_embed": (1, 17, 48)})
   assert (facts.fields["position"], facts.tokens) == ("learned", 16)
+
+
+def test_imagenets_classes_have_names_where_the_source_is_known():
+  names = known.class_names("b16_augreg_i1k_384", 1000)
+  assert len(names) == len(set(names)) == 1000
+  assert names[207] == "golden retriever" and names[963] == "pizza"
+  url = known.KNOWN["b16_i1k_384"].url
+  assert known.class_names(url, 1000) == names
+  assert known.class_names("b16_augreg", 21_843) == ()
+  assert known.class_names("elsewhere.npz", 1000) == ()
+
+
+def test_imagenets_names_are_in_the_order_of_its_synsets():
+  samples = fixtures.FOLDER.parent / "data" / "imagenet_samples"
+  if not samples.exists():
+    pytest.skip("needs shared/data/imagenet_samples beside the repository")
+  names = known.class_names("torchvision_b16", 1000)
+  found = []
+  for path in sorted(samples.iterdir()):  # Such as n01518878_ostrich.JPEG.
+    name = path.stem.split("_", 1)[1].replace("_", " ")
+    if name in names and names.count(name) == 1:
+      found.append(names.index(name))
+  assert len(found) > 100
+  assert found == sorted(found)
 
 
 def test_an_empty_folder_says_what_it_lacks(tmp_path):

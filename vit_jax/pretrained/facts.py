@@ -79,5 +79,5 @@ def square(tokens: int) -> tuple[int, int] | None:
 
 
 def has_class_position(positions: int) -> bool:
-  """Whether so many include the class token's: those of a square grid do not."""
+  """Whether so many include the class token's; a square grid's do not."""
   return square(positions) is None

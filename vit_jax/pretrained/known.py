@@ -21,6 +21,7 @@ ResNet's root with no stage behind it.
 """
 
 import dataclasses
+import importlib.resources
 
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle")
 """Ends of files that can run code when they are loaded."""
@@ -235,3 +236,19 @@ def _others() -> dict[str, Known]:
 
 
 KNOWN: dict[str, Known] = {**_augreg(), **_paper(), **_others()}
+
+
+def class_names(source: str, num_classes: int) -> tuple[str, ...]:
+  """ImageNet's names for a source known to end with it; () for any other.
+
+  The names are WordNet's first for each class, in ImageNet's order.
+  """
+  known = KNOWN.get(source.lower())
+  if known is None:
+    known = next((k for k in KNOWN.values() if k.url == source), None)
+  if known is None or num_classes != 1000:
+    return ()
+  if "ImageNet" not in known.trained_on.split(" (")[0].split(", "):
+    return ()
+  names = importlib.resources.files(__package__) / "imagenet_names.txt"
+  return tuple(names.read_text("utf-8").splitlines())

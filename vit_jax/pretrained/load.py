@@ -20,6 +20,7 @@ from vit_jax.pretrained import (
   google,
   huggingface,
   interpolation,
+  known,
   timm,
   torchvision,
 )
@@ -157,10 +158,12 @@ def _recognise(shapes: Shapes) -> tuple[Any, str]:
     prefix = layout.prefix(shapes)
     if prefix is not None:
       return layout, prefix
-  known = "vision_transformer, big_vision, Hugging Face ViT, timm, torchvision"
+  formats = (
+    "vision_transformer, big_vision, Hugging Face ViT, timm, torchvision"
+  )
   raise ValueError(
     f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) are named as "
-    f"in no format known here ({known}): it may be another architecture."
+    f"in no format known here ({formats}): it may be another architecture."
   )
 
 
@@ -196,7 +199,8 @@ def _build(
     image_size=size,
     mean=tuple(overrides.get("mean", facts.mean)),
     std=tuple(overrides.get("std", facts.std)),
-    class_names=facts.class_names,
+    class_names=facts.class_names
+    or known.class_names(source, fields["num_classes"]),
   )
   return model.clone(origin=origin), grid or (1, 1)
 
@@ -328,8 +332,8 @@ def _open_run(
     step = checkpoints.choose(step)
     description = checkpoints.describe(step)
   config = ConfigDict(description["config"])
-  known = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
-  model = from_fields({**description["model"], **known})
+  fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
+  model = from_fields({**description["model"], **fields})
   origin = run_origin(description, workdir)
   origin = dataclasses.replace(
     origin,
