@@ -8,25 +8,31 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+  from vit_jax.export import export_model
   from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
   from vit_jax.pretrained.load import load_pretrained
+  from vit_jax.train_step import normalize
 
 _HOME = {
-  "load_pretrained": "vit_jax.pretrained.load",
-  "Vit": "vit_jax.models",
   "ResNet": "vit_jax.models",
+  "Vit": "vit_jax.models",
+  "export_model": "vit_jax.export",
+  "load_pretrained": "vit_jax.pretrained.load",
   "make_model": "vit_jax.models",
   "make_resnet": "vit_jax.models",
   "make_vit": "vit_jax.models",
+  "normalize": "vit_jax.train_step",
 }
 __version__ = "0.1.0"
 __all__ = [
   "ResNet",
   "Vit",
+  "export_model",
   "load_pretrained",
   "make_model",
   "make_resnet",
   "make_vit",
+  "normalize",
 ]
 
 

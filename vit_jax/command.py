@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
@@ -42,6 +42,42 @@ def run(main: Callable[[list[str]], int | None], takes: str = "") -> None:
 
   _use_huge_pages()
   app.run(guarded, flags_parser=_parse)
+
+
+def define_overrides() -> None:
+  """Flags of every command that takes a checkpoint; `overrides` reads them."""
+  flags.DEFINE_integer("step", None, "Of a workdir; by default the newest.")
+  flags.DEFINE_integer("num_heads", None, "Where the source cannot tell.")
+  flags.DEFINE_enum(
+    "gelu", None, ("exact", "tanh"), "Against what the format says."
+  )
+  flags.DEFINE_float("layer_norm_epsilon", None, "The same.")
+  flags.DEFINE_list(
+    "image_size",
+    None,
+    "Side in pixels, or height,width, to use the model at; positions are "
+    "interpolated. By default its own.",
+  )
+
+
+def overrides() -> dict[str, Any]:
+  """Keywords for `load_pretrained` from the flags that were given.
+
+  Raises:
+    ValueError: if the image size is no number or two.
+  """
+  names = ("step", "num_heads", "gelu", "layer_norm_epsilon")
+  given = {name: flags.FLAGS[name].value for name in names}
+  size = flags.FLAGS["image_size"].value
+  if size:
+    if len(size) > 2 or not all(side.strip().isdigit() for side in size):
+      raise ValueError(
+        f"--image_size={','.join(size)}: give a side in pixels, or "
+        "height,width."
+      )
+    sides = [int(side) for side in size]
+    given["image_size"] = (sides[0], sides[-1])
+  return {name: value for name, value in given.items() if value is not None}
 
 
 def _check_arguments(arguments: list[str], takes: str) -> None:

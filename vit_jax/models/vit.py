@@ -168,7 +168,7 @@ class Vit(nn.Module):
       return self._head(norm(z).mean(axis=1))
     return self._head(self._map_head()(norm(z), train=train))
 
-  def _x_class(self, B: int) -> Float[Array, "B 1 D"]:
+  def _x_class(self, B: Any) -> Float[Array, "B 1 D"]:
     """The learned class token, once for each image."""
     x_class: Any = self.param(
       "x_class",

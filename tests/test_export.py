@@ -1,0 +1,214 @@
+"""Exported models, where vit_jax is not and beside `model.apply`."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import base_config
+from vit_jax.export import export_checkpoint, export_model
+from vit_jax.models import Origin, ResNet, Vit, to_fields
+from vit_jax.train_step import TrainState
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
+VIT = Vit(
+  num_classes=5,
+  patch_size=8,
+  hidden_size=24,
+  num_layers=1,
+  mlp_size=32,
+  num_heads=3,
+  origin=ORIGIN,
+)
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 16, 24, 3), np.uint8)
+
+
+def _random_params(model, unbox=nn.unbox):
+  """Every parameter drawn, the head's too."""
+  rng = np.random.default_rng(1)
+  image = jnp.zeros((1, 16, 24, 3))
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  return jax.tree.map(
+    lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32),
+    unbox(shapes),
+  )
+
+
+PARAMS = _random_params(VIT)
+# The checks of types that tests run under want the class token's B as an int.
+GAP = VIT.clone(pooling="gap")
+GAP_PARAMS = _random_params(GAP)
+
+
+def _logits(model, params, mean=MEAN, std=STD):
+  images = ((IMAGES / 255 - mean) / std).astype(np.float32)
+  return jax.jit(lambda x: model.apply({"params": params}, x))(images)
+
+
+def _save_run(folder):
+  """A workdir, as training leaves it."""
+  config = base_config()
+  config.image_size = (16, 24)
+  config.normalization.update(mean=MEAN, std=STD)
+  description = {
+    "config": config.to_dict(),
+    "model": to_fields(VIT),
+    "class_names": list("abcde"),
+  }
+  checkpoints = Checkpoints(str(folder))
+  state = TrainState(jnp.int32(1), PARAMS, {"count": np.zeros(1)})
+  checkpoints.save(state, 1, description, None)
+  checkpoints.close()
+
+
+def _python(*arguments, **options):
+  environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+  done = subprocess.run(
+    [sys.executable, *arguments],
+    capture_output=True,
+    text=True,
+    timeout=240,
+    check=False,
+    **{"env": {**environment, "JAX_PLATFORMS": "cpu"}, **options},
+  )
+  assert (done.returncode, done.stderr) == (0, ""), done.stderr
+  return done.stdout
+
+
+def test_the_file_runs_where_vit_jax_is_not(tmp_path):
+  """As the command says, on one image and on five."""
+  _save_run(tmp_path / "run")
+  workdir, out = str(tmp_path / "run"), str(tmp_path / 'a "b".bin')
+  flags = ("--platforms=tpu,cpu",)
+  text = _python(
+    "-m", "vit_jax.export", workdir, out, *flags, env={**os.environ}
+  )
+  said, code = text.split("\n\n")
+  assert said.startswith(f"Wrote {out}: 0.1 MB, for tpu, cpu.\n")
+  assert code.endswith("# uint8 (b, 16, 24, 3) -> float32 (b, 5)\n")
+  assert len(code.splitlines()) == 4
+
+  np.save(tmp_path / "images.npy", IMAGES)
+  program = f"""
+import sys
+import numpy as np
+for count in (1, 5):
+  images = np.load("images.npy")[:count]
+  exec({code!r})
+  np.save(f"logits{{count}}.npy", logits)
+assert not {{"vit_jax", "flax"}} & set(sys.modules)
+"""
+  _python("-c", program, cwd=tmp_path)
+  expected = _logits(VIT, PARAMS)
+  for count in (1, 5):
+    logits = np.load(tmp_path / f"logits{count}.npy")
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, expected[:count], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "model",
+  [
+    VIT.clone(pooling="map", position="relative", representation_size=7),
+    GAP.clone(patch_size=1, resnet_layers=(1, 1), resnet_width=32),
+    ResNet(0, layers=(1,), width=32, origin=ORIGIN),
+  ],
+  ids=["map", "hybrid", "resnet"],
+)
+def test_every_model_keeps_its_batch_free(model):
+  params = _random_params(model)
+  exported = export_model(model, params)
+  assert exported.platforms == ("cpu", "cuda", "tpu")
+  (images,) = exported.in_avals
+  assert (str(images.shape), images.dtype) == ("(b, 16, 24, 3)", np.uint8)
+  logits = exported.call(IMAGES)
+  assert logits.dtype == np.float32
+  expected = _logits(model, params)
+  np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_bfloat16_halves_the_file_and_rounds_the_parameters():
+  wide, narrow = (
+    export_model(GAP, GAP_PARAMS, platforms=("cpu",), param_dtype=dtype)
+    for dtype in ("float32", "bfloat16")
+  )
+  saved = len(wide.serialize()) - len(narrow.serialize())
+  size = sum(x.size for x in jax.tree.leaves(GAP_PARAMS))
+  assert saved == pytest.approx(2 * size, rel=0.1)
+  rounded = jax.tree.map(
+    lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), GAP_PARAMS
+  )
+  expected = _logits(GAP, rounded)
+  np.testing.assert_allclose(narrow.call(IMAGES), expected, atol=1e-5)
+  assert np.abs(expected - _logits(GAP, GAP_PARAMS)).max() > 1e-4
+
+
+def test_a_model_of_ones_own_takes_values_around_zero():
+  """Without an origin, and with parameters in boxes, as `init` has them."""
+  model = GAP.clone(origin=None, num_classes=0)
+  params = _random_params(model, unbox=lambda boxed: boxed)
+  exported = export_model(model, params, (16, 24), platforms=("cpu",))
+  expected = _logits(model, params, 0.5, 0.5)
+  np.testing.assert_allclose(exported.call(IMAGES), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    (dict(platforms=("gpu",)), "platforms=gpu; give one or more of cpu, cuda"),
+    (dict(platforms=()), "platforms=; give one or more"),
+    (dict(param_dtype="half"), "param_dtype='half' is unknown; choose one of"),
+    (dict(image_size=20), "images of 20 x 20 do not split into patches of 8"),
+    (dict(image_size=(8, 8)), "E_pos was learned with shape"),
+  ],
+)
+def test_what_does_not_fit_is_refused(options, message):
+  with pytest.raises(ValueError, match=message):
+    export_model(GAP, GAP_PARAMS, **options)
+
+
+def test_the_image_size_has_to_be_known():
+  with pytest.raises(ValueError, match="give image_size, such as image_size="):
+    export_model(GAP.clone(origin=None), GAP_PARAMS)
+
+
+@pytest.mark.parametrize(
+  "count, dtype, message",
+  [
+    (
+      632_045_800,
+      "float32",
+      "take 2.53 GB, and .* at most 2.13: store them in",
+    ),
+    (1_844_440_680, "float32", "take 7.38 GB, .* 2.13: run it with vit_jax.lo"),
+    (
+      1_844_440_680,
+      "bfloat16",
+      "take 3.69 GB, .* 2.13: run it with vit_jax.lo",
+    ),
+  ],
+)
+def test_too_many_parameters_are_refused_first(count, dtype, message):
+  """H/14 and G/14, of which no array is there."""
+  params = {"head": jax.ShapeDtypeStruct((count,), jnp.float32)}
+  with pytest.raises(ValueError, match=message):
+    export_model(VIT, params, param_dtype=dtype)
+
+
+def test_a_file_is_whole_or_not_there(tmp_path):
+  out = tmp_path / "model.bin"
+  out.write_bytes(b"of an earlier model")
+  _save_run(tmp_path / "run")
+  with pytest.raises(ValueError, match="does not divide by the model's stride"):
+    export_checkpoint(str(tmp_path / "run"), str(out), image_size=20)
+  with pytest.raises(ValueError, match="is a folder; name the file to write"):
+    export_checkpoint(str(tmp_path / "run"), str(tmp_path))
+  assert out.read_bytes() == b"of an earlier model"
+  assert sorted(os.listdir(tmp_path)) == ["model.bin", "run"]

@@ -1,0 +1,197 @@
+"""A model and its parameters as one file, which runs with JAX alone.
+
+python -m vit_jax.export CHECKPOINT OUT_FILE [--platforms=cpu,tpu]
+  [--param_dtype=bfloat16] [--image_size=384]
+
+The file is a `jax.export` artifact (StableHLO): uint8 images (b, H, W, 3) in,
+for any b, float32 logits (b, K) out, normalisation included. JAX promises that
+its releases of the next six months read it.
+"""
+
+import json
+import pathlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from jax import export
+from jaxtyping import Array, Float, UInt8
+
+from vit_jax import command
+from vit_jax.atomic_file import replacing
+from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.pretrained.load import load_pretrained
+from vit_jax.train_step import normalize
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+_KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+_DTYPES = ("float32", "bfloat16")
+# Flatbuffers, in which jax.export writes, count bytes in 31 bits; what is no
+# parameter takes far less than the difference.
+_MOST_BYTES = 2**31 - 2**24
+
+_RUN = """\
+import jax
+exported = jax.export.deserialize(bytearray(open({path}, "rb").read()))
+classify = jax.jit(exported.call)
+logits = classify(images)  # {images} -> {logits}"""
+
+
+def export_model(
+  model: Vit | ResNet,
+  params: Any,
+  image_size: int | tuple[int, int] | None = None,
+  platforms: Sequence[str] = PLATFORMS,
+  param_dtype: str = "float32",
+) -> export.Exported:
+  """The function from images to logits, parameters inside.
+
+  `jax.export.deserialize(exported.serialize()).call` is that function again, on
+  a machine that has JAX and flatbuffers and nothing of ours. It takes uint8
+  images (b, H, W, 3), b of any size, and normalises them as `model.origin`
+  says, to [-1, 1] where there is none. A model with `num_classes=0` gives its
+  features. Serialising takes memory for about seven copies of the parameters.
+
+  Args:
+    model: Images to logits.
+    params: Its parameters.
+    image_size: Height and width, or one number for both; by default what
+      `model.origin` says.
+    platforms: That it shall run on: "cpu", "cuda", "rocm", "tpu".
+    param_dtype: Type that parameters are stored in, "float32" or "bfloat16",
+      which takes half the space and keeps three digits. What is computed in
+      is the model's own `dtype`, whatever this is.
+
+  Raises:
+    ValueError: if an argument is unknown or missing, the images do not fit the
+      model, or the parameters take more than the 2 GB that can be written.
+  """
+  origin = model.origin or Origin("", "", None)
+  height, width = _size(image_size or origin.image_size)
+  _check_platforms(platforms)
+  _check_bytes(params, param_dtype)
+  # Arrays of JAX, which casts NumPy's before and not in the artifact.
+  stored = jax.tree.map(
+    lambda x: jnp.asarray(np.asarray(x), param_dtype), nn.unbox(params)
+  )
+
+  def to_logits(images: UInt8[Array, "b H W 3"]) -> Float[Array, "b K"]:
+    whole = jax.tree.map(lambda x: x.astype(model.param_dtype), stored)
+    inputs = normalize(images, origin.mean, origin.std)
+    logits: Any = model.apply({"params": whole}, inputs)
+    return logits.astype(jnp.float32)
+
+  (b,) = export.symbolic_shape("b")
+  images = jax.ShapeDtypeStruct((b, height, width, 3), jnp.uint8)
+  with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", ".* constants were captured")  # By 2 GB.
+    return export.export(jax.jit(to_logits), platforms=tuple(platforms))(images)
+
+
+def _size(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+  if image_size is None:
+    raise ValueError(
+      "the checkpoint does not tell the size of its images: give image_size, "
+      "such as image_size=224."
+    )
+  if isinstance(image_size, int):
+    return image_size, image_size
+  return image_size
+
+
+def _check_platforms(platforms: Sequence[str]) -> None:
+  unknown = [name for name in platforms if name not in _KNOWN_PLATFORMS]
+  if unknown or not platforms:
+    raise ValueError(
+      f"platforms={','.join(platforms)}; give one or more of "
+      f"{', '.join(_KNOWN_PLATFORMS)}."
+    )
+
+
+def _check_bytes(params: Any, param_dtype: str) -> None:
+  """Raises ValueError unless the parameters fit into an artifact."""
+  if param_dtype not in _DTYPES:
+    raise ValueError(
+      f"param_dtype={param_dtype!r} is unknown; choose one of "
+      f"{', '.join(_DTYPES)}."
+    )
+  count = sum(x.size for x in jax.tree.leaves(params))
+  wide, narrow = (count * jnp.dtype(dtype).itemsize for dtype in _DTYPES)
+  size = narrow if param_dtype == "bfloat16" else wide
+  if size > _MOST_BYTES:
+    advice = "run it with vit_jax.load_pretrained instead"
+    if narrow <= _MOST_BYTES:
+      advice = "store them in half of that with param_dtype=bfloat16"
+    raise ValueError(
+      f"{count:,} parameters take {size / 1e9:.2f} GB, and an exported file "
+      f"holds at most {_MOST_BYTES / 1e9:.2f}: {advice}."
+    )
+
+
+def export_checkpoint(
+  checkpoint: str,
+  path: str,
+  *,
+  platforms: Sequence[str] = PLATFORMS,
+  param_dtype: str = "float32",
+  **overrides: Any,
+) -> None:
+  """Writes the artifact of a checkpoint, and prints how to run it.
+
+  Args:
+    checkpoint: Anything `load_pretrained` takes.
+    path: Of the file, which is there once it is complete.
+    platforms: As for `export_model`.
+    param_dtype: The same.
+    **overrides: As of `load_pretrained`.
+
+  Raises:
+    ValueError: as `export_model` does.
+    OSError: if the file cannot be written.
+  """
+  _check_platforms(platforms)
+  out = pathlib.Path(path).expanduser()
+  if out.is_dir():
+    raise ValueError(f"{path!r} is a folder; name the file to write.")
+  with replacing(out) as file:
+    model, params = load_pretrained(checkpoint, **overrides)
+    exported = export_model(
+      model, params, platforms=platforms, param_dtype=param_dtype
+    )
+    artifact = exported.serialize()
+    file.write(artifact)
+  images, logits = (
+    f"{aval.dtype} {aval.shape!s}"
+    for aval in (*exported.in_avals, *exported.out_avals)
+  )
+  print(
+    f"Wrote {out}: {len(artifact) / 1e6:,.1f} MB, for "
+    f"{', '.join(exported.platforms)}.\n"
+    "To run it, where JAX and flatbuffers are installed:\n"
+  )
+  print(_RUN.format(path=json.dumps(str(out)), images=images, logits=logits))
+
+
+def main(arguments: list[str]) -> None:
+  options = flags.FLAGS
+  export_checkpoint(
+    *arguments,
+    platforms=options.platforms,
+    param_dtype=options.param_dtype,
+    **command.overrides(),
+  )
+
+
+if __name__ == "__main__":
+  # Defined here, so that who imports this module keeps these names.
+  flags.DEFINE_list("platforms", list(PLATFORMS), "Where it shall run.")
+  flags.DEFINE_enum(
+    "param_dtype", _DTYPES[0], _DTYPES, "Type that parameters are stored in."
+  )
+  command.define_overrides()
+  command.run(main, takes="CHECKPOINT OUT_FILE")

@@ -1,0 +1,169 @@
+"""Says what is on images, by any checkpoint that can be loaded.
+
+python -m vit_jax.predict CHECKPOINT IMAGE... [--top=3] [--json]
+  [--features=FILE.npz] [--batch_size=32] [--image_size=384]
+
+CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
+a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,
+which is searched to any depth, or a quoted pattern such as "photos/**/*.jpg".
+The exit code is 1 if an image could not be read; the others are done.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from absl import flags
+
+from vit_jax import command
+from vit_jax.data.image_files import check_found, find_images
+from vit_jax.feature_file import FeatureFile, feature_file
+from vit_jax.inference import Prediction, predict
+from vit_jax.pretrained.load import load_pretrained
+
+Lines = Callable[[list[Prediction]], list[str]]
+
+
+def main(arguments: list[str]) -> int:
+  options = flags.FLAGS
+  return predict_files(
+    arguments[0],
+    arguments[1:],
+    top=options.top,
+    as_json=options.json,
+    features=options.features,
+    batch_size=options.batch_size,
+    **command.overrides(),
+  )
+
+
+def predict_files(
+  checkpoint: str,
+  names: list[str],
+  *,
+  top: int = 3,
+  as_json: bool = False,
+  features: str | None = None,
+  batch_size: int = 32,
+  **overrides: Any,
+) -> int:
+  """Prints predictions for image files; returns the exit code.
+
+  Args:
+    checkpoint: Anything `load_pretrained` takes.
+    names: Of files, folders and patterns.
+    top: Likeliest classes of each image.
+    as_json: Whether to print a JSON object a line, not a table.
+    features: An .npz file to write what the head sees to.
+    batch_size: Images that the device gets at once.
+    **overrides: As of `load_pretrained`.
+
+  Raises:
+    ValueError: if a name matches no image, or the model cannot do this.
+  """
+  check_found(names)
+  with contextlib.ExitStack() as stack:
+    rows = stack.enter_context(feature_file(features)) if features else None
+    model, params = load_pretrained(checkpoint, **overrides)
+    if not model.num_classes and rows is None:
+      raise ValueError(
+        f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
+        "to write what it sees."
+      )
+    assert model.origin is not None
+    to_lines = json_lines if as_json else table
+    batches = predict(
+      model,
+      params,
+      find_images(names),
+      top=top,
+      batch_size=batch_size,
+      features=rows is not None,
+    )
+    return _report(batches, to_lines(model.origin.class_names), rows)
+
+
+def _report(
+  batches: Iterable[list[Prediction]],
+  lines: Lines,
+  features: FeatureFile | None,
+) -> int:
+  """Prints and writes predictions as they come; returns the exit code."""
+  count = unreadable = 0
+  for batch in batches:
+    count += len(batch)
+    for prediction in batch:
+      if prediction.error is not None:
+        unreadable += 1
+        _say(f"{prediction.image}: {prediction.error}")
+      elif features is not None and prediction.features is not None:
+        features.add(prediction.image, prediction.features)
+    try:
+      sys.stdout.writelines(f"{line}\n" for line in lines(batch))
+      sys.stdout.flush()
+    except BrokenPipeError:  # Such as `head`, which has seen enough.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      if features is None:
+        break
+  if unreadable:
+    _say(f"{unreadable:,} of {count:,} images could not be read.")
+  return 1 if unreadable else 0
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)
+
+
+def json_lines(class_names: tuple[str, ...]) -> Lines:
+  """A JSON object for each image."""
+
+  def to_object(prediction: Prediction) -> dict[str, object]:
+    if prediction.error is not None:
+      return {"image": prediction.image, "error": prediction.error}
+    ranked = zip(prediction.index, prediction.probability, strict=True)
+    return {
+      "image": prediction.image,
+      "predictions": [
+        {"class": _class(class_names, i), "index": i, "probability": p}
+        for i, p in ranked
+      ],
+    }
+
+  return lambda batch: [json.dumps(to_object(p)) for p in batch]
+
+
+def table(class_names: tuple[str, ...]) -> Lines:
+  """A row for each class of an image, the first with the image's name."""
+  width = 0
+
+  def rows(batch: list[Prediction]) -> list[str]:
+    nonlocal width
+    width = max(width, *(len(prediction.image) for prediction in batch))
+    return [
+      f"{'' if rank else prediction.image:<{width}}  "
+      f"{probability:7.2%}  {_class(class_names, index)}"
+      for prediction in batch
+      for rank, (index, probability) in enumerate(
+        zip(prediction.index, prediction.probability, strict=True)
+      )
+    ]
+
+  return rows
+
+
+def _class(class_names: tuple[str, ...], index: int) -> str:
+  known = index < len(class_names)
+  return class_names[index] if known else f"class {index}"
+
+
+if __name__ == "__main__":
+  # Defined here, so that who imports this module keeps these names.
+  flags.DEFINE_integer("top", 3, "Classes of each image.", lower_bound=1)
+  flags.DEFINE_bool("json", False, "Print a JSON object a line.")
+  flags.DEFINE_string("features", None, "An .npz file to write features to.")
+  flags.DEFINE_integer("batch_size", 32, "Images at once.", lower_bound=1)
+  command.define_overrides()
+  command.run(main, takes="CHECKPOINT IMAGE...")
