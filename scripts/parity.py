@@ -16,7 +16,7 @@ import vit_jax
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = argparse.ArgumentParser(description="Logits beside the publishers'.")
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("--num_heads", type=int, default=3)
   arguments = parser.parse_args()

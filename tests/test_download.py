@@ -20,7 +20,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from vit_jax.pretrained import download, known
+from vit_jax.pretrained import answers, download, known, progress
+from vit_jax.pretrained.cache import cache_folder
+from vit_jax.pretrained.hub import REPOSITORY
+from vit_jax.pretrained.locate import _storage_url, locate
 
 BODY = np.random.default_rng(0).bytes(3 * 2**18 + 17)
 CUT = 2**19 + 5
@@ -156,7 +159,7 @@ def files(folder):
   )
 
 
-def refusal(source, get=download.locate, **fields):
+def refusal(source, get=locate, **fields):
   """The message of a download that fails, which has to be one line."""
   with pytest.raises((ValueError, OSError)) as caught:
     get(source, **fields)
@@ -171,17 +174,17 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
   folder = tmp_path / "b16_i21k"
   folder.mkdir()
   (folder / "x.npz").touch()
-  assert download.locate("b16_i21k") == pathlib.Path("b16_i21k")
-  assert download.locate("~/b16_i21k/x.npz") == folder / "x.npz"
+  assert locate("b16_i21k") == pathlib.Path("b16_i21k")
+  assert locate("~/b16_i21k/x.npz") == folder / "x.npz"
 
 
 def test_plain_download_happens_once(site, cache, capfd):
   url = site.add("/a/ViT-B_16.npz")
-  path = download.locate(url)
+  path = locate(url)
   assert path.read_bytes() == BODY
   assert path.name == "ViT-B_16.npz"
   assert cache in path.parents
-  assert download.locate(url) == path
+  assert locate(url) == path
   assert site.ranges("/a/ViT-B_16.npz") == [None]
   assert files(cache) == ["ViT-B_16.npz"]
   output, lines = capfd.readouterr()
@@ -194,8 +197,8 @@ def test_plain_download_happens_once(site, cache, capfd):
 
 def test_progress_on_a_terminal_is_a_bar(site, monkeypatch):
   screen = io.StringIO()
-  console = download.Console(file=screen, force_terminal=True, width=100)
-  monkeypatch.setattr(download, "_console", lambda: console)
+  console = progress.Console(file=screen, force_terminal=True, width=100)
+  monkeypatch.setattr(progress, "_console", lambda: console)
   download.fetch(site.add("/x.npz"))
   assert "━" in screen.getvalue()
   assert "786.4/786.4 kB" in screen.getvalue()
@@ -332,7 +335,7 @@ def test_checksum_of_the_table(site, monkeypatch):
   assert "was needed" in refusal("b16_noise")
   right = dataclasses.replace(entry, sha256=SHA256)
   monkeypatch.setitem(known.KNOWN, "b16_noise", right)
-  assert download.locate("B16_noise").read_bytes() == BODY
+  assert locate("B16_noise").read_bytes() == BODY
 
 
 @pytest.mark.parametrize("size", [len(BODY) - 1, len(BODY) + 1])
@@ -367,12 +370,12 @@ def test_google_storage_address(site, monkeypatch):
   path = "/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
   site.add(path)
   name = "vit_models/imagenet21k+imagenet2012/R50+ViT-B_16.npz"
-  assert download.locate(f"gs://{name}").name == "R50+ViT-B_16.npz"
-  assert download.locate("r50_b16_i1k_384").read_bytes() == BODY
+  assert locate(f"gs://{name}").name == "R50+ViT-B_16.npz"
+  assert locate("r50_b16_i1k_384").read_bytes() == BODY
   assert site.ranges(path) == [None]
   assert "Authorization" not in site.requests[0][2]
   monkeypatch.setenv("STORAGE_EMULATOR_HOST", site.root.split("//")[1])
-  assert download.locate("r50_b16_i1k_384").read_bytes() == BODY
+  assert locate("r50_b16_i1k_384").read_bytes() == BODY
 
 
 @pytest.mark.parametrize(
@@ -395,8 +398,8 @@ def test_redirects_are_followed(site, cache):
 
 def test_redirects_keep_encryption():
   with pytest.raises(ValueError, match="which is not encrypted"):
-    download._redirected("https://a.org/x", "http://a.org/x")
-  assert download._redirected("https://a.org/x", "/y") == "https://a.org/y"
+    answers._redirected("https://a.org/x", "http://a.org/x")
+  assert answers._redirected("https://a.org/x", "/y") == "https://a.org/y"
 
 
 @pytest.mark.parametrize(
@@ -415,7 +418,7 @@ def test_redirects_keep_encryption():
   ],
 )
 def test_hostile_addresses_stay_in_the_cache(site, cache, tmp_path, path):
-  sent = download._checked(site.root + path)
+  sent = answers.checked(site.root + path)
   site.add(sent.removeprefix(site.root))
   target = download.fetch(site.root + path)
   assert target.parent.parent == cache
@@ -467,7 +470,7 @@ def test_no_network(cache, monkeypatch):
 
 
 def test_server_that_falls_silent(site, cache, monkeypatch):
-  monkeypatch.setattr(download, "TIMEOUT_SECONDS", (5, 0.05))
+  monkeypatch.setattr(answers, "TIMEOUT_SECONDS", (5, 0.05))
   never = threading.Event()
   message = refusal(site.add("/x.npz", hold=never))
   never.set()
@@ -500,18 +503,18 @@ def test_disk_that_fills(site, cache, monkeypatch):
 def test_where_the_cache_is(monkeypatch):
   monkeypatch.setenv("HOME", "/home/ann")
   monkeypatch.setenv("VIT_JAX_CACHE", "~/kept")
-  assert download.cache_folder() == pathlib.Path("/home/ann/kept")
+  assert cache_folder() == pathlib.Path("/home/ann/kept")
   monkeypatch.delenv("VIT_JAX_CACHE")
   monkeypatch.setenv("XDG_CACHE_HOME", "/scratch")
-  assert download.cache_folder() == pathlib.Path("/scratch/vit_jax")
+  assert cache_folder() == pathlib.Path("/scratch/vit_jax")
   monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-  assert download.cache_folder() == pathlib.Path("/home/ann/.cache/vit_jax")
+  assert cache_folder() == pathlib.Path("/home/ann/.cache/vit_jax")
 
 
 def start(url):
   """A process of its own that downloads `url`."""
-  code = "import sys; from vit_jax.pretrained import download; "
-  code += "print(download.locate(sys.argv[1]))"
+  code = "import sys; from vit_jax.pretrained.locate import locate; "
+  code += "print(locate(sys.argv[1]))"
   return subprocess.Popen(
     [sys.executable, "-c", code, url],
     stdout=subprocess.PIPE,
@@ -567,14 +570,14 @@ def hub(site, monkeypatch):
 def test_hub_repository_of_one_file(site, hub, cache):
   hub("model.safetensors", BODY)
   hub("preprocessor_config.json", {"do_resize": True})
-  folder = download.locate("hf://o/n")
+  folder = locate("hf://o/n")
   assert folder.name == "o--n"
   names = ["config.json", "model.safetensors", "preprocessor_config.json"]
   assert sorted(path.name for path in folder.iterdir()) == names
   assert (folder / "model.safetensors").read_bytes() == BODY
   assert files(cache) == names
   count = len(site.requests)
-  assert download.locate("hf://o/n") == folder
+  assert locate("hf://o/n") == folder
   assert len(site.requests) == count
 
 
@@ -584,7 +587,7 @@ def test_hub_files_are_of_one_commit(site, hub):
   hub("config.json", {"model_type": "vit"}, headers=moved)
   hub("model.safetensors", CHANGED)
   hub("model.safetensors", BODY, revision=commit)
-  folder = download.locate("hf://o/n")
+  folder = locate("hf://o/n")
   assert (folder / "model.safetensors").read_bytes() == BODY
 
 
@@ -592,7 +595,7 @@ def test_hub_files_are_of_one_commit(site, hub):
 def test_hub_commit_that_is_none_is_not_used(hub, tmp_path, commit):
   hub("config.json", {}, headers={"X-Repo-Commit": commit})
   hub("model.safetensors", BODY)
-  folder = download.locate("hf://o/n")
+  folder = locate("hf://o/n")
   assert (folder / "model.safetensors").read_bytes() == BODY
   assert {path.name for path in tmp_path.iterdir()} == {"cache"}
 
@@ -601,9 +604,9 @@ def test_hub_revision_is_one_part_of_the_address(site, hub):
   revision = "refs%2Fpr%2F1"
   hub("config.json", {}, revision=revision)
   hub("model.safetensors", BODY, revision=revision)
-  folder = download.locate("hf://o/n@refs/pr/1")
+  folder = locate("hf://o/n@refs/pr/1")
   hub("model.safetensors", CHANGED)
-  other = download.locate("hf://o/n")
+  other = locate("hf://o/n")
   assert (folder / "model.safetensors").read_bytes() == BODY
   assert (other / "model.safetensors").read_bytes() == CHANGED
 
@@ -620,7 +623,7 @@ def test_hub_shards(hub):
   hub("model.safetensors.index.json", {"weight_map": weight_map})
   hub(names[0], BODY)
   hub(names[1], CHANGED)
-  folder = download.locate("hf://o/n")
+  folder = locate("hf://o/n")
   assert [(folder / n).read_bytes() for n in names] == [BODY, CHANGED]
   assert (folder / "model.safetensors.index.json").exists()
 
@@ -637,7 +640,7 @@ def test_hub_folder_appears_when_it_is_complete(site, hub, cache):
   assert not list(cache.rglob("o--n"))
   assert f"{names[1]}.part" in files(cache)
   site.requests.clear()
-  folder = download.locate("hf://o/n")
+  folder = locate("hf://o/n")
   assert [(folder / n).read_bytes() for n in names] == [BODY, CHANGED]
   base = f"/o/n/resolve/{commit}"
   assert site.ranges(f"{base}/{names[0]}") == []
@@ -707,7 +710,7 @@ def test_hub_checksum_and_size_of_large_files(site, hub, cache):
   assert "sent more than" in refusal("hf://o/n")
   assert not files(cache)
   hub("model.safetensors", headers=linked(SHA256, len(BODY)), **weights)
-  folder = download.locate("hf://o/n")
+  folder = locate("hf://o/n")
   assert (folder / "model.safetensors").read_bytes() == BODY
 
 
@@ -717,7 +720,7 @@ def test_token_goes_to_the_hub_alone(site, hub, monkeypatch):
     thread = threading.Thread(target=cdn.serve_forever, args=(0.01,))
     thread.start()
     hub("model.safetensors", b"", location=cdn.add("/blob"))
-    download.locate("hf://o/n")
+    locate("hf://o/n")
     download.fetch(cdn.add("/x.npz"))
     cdn.shutdown()
     thread.join()
@@ -765,15 +768,15 @@ def test_known_addresses_are_well_formed(name):
   assert entry.model.split("/")[0] in entry.description
   scheme, _, rest = entry.url.partition("://")
   if scheme == "gs":
-    url = download._storage_url(rest)
+    url = _storage_url(rest)
     assert url.startswith("https://storage.googleapis.com/vit_models/")
     assert url.endswith(".npz")
-    assert download._checked(url) == url
+    assert answers.checked(url) == url
   elif scheme == "hf":
     assert name.startswith("hf_")
-    assert download._HUB.fullmatch(rest)
+    assert REPOSITORY.fullmatch(rest)
   else:
-    assert entry.url == download._checked(entry.url)
+    assert entry.url == answers.checked(entry.url)
     assert entry.is_pickle
     assert name.startswith("torchvision_")
 

@@ -250,5 +250,5 @@ def class_names(source: str, num_classes: int) -> tuple[str, ...]:
     return ()
   if "ImageNet" not in known.trained_on.split(" (")[0].split(", "):
     return ()
-  names = importlib.resources.files(__package__) / "imagenet_names.txt"
+  names = importlib.resources.files("vit_jax.pretrained") / "imagenet_names.txt"
   return tuple(names.read_text("utf-8").splitlines())

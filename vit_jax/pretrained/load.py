@@ -25,8 +25,8 @@ from vit_jax.pretrained import (
   torchvision,
 )
 from vit_jax.pretrained.archives import Arrays, open_arrays
-from vit_jax.pretrained.download import locate
 from vit_jax.pretrained.facts import Facts, square
+from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.rules import Shapes, check, read_all
 
 # In the order they are tried; each knows its own names.
