@@ -1,11 +1,14 @@
 """Models by name."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import vit_jax
 from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
+from vit_jax.models import from_fields, to_fields, variant_of
 
 # Layers, hidden size, MLP size, heads: Table 1, and the papers that added to
 # it.
@@ -124,3 +127,28 @@ def test_the_package_offers_its_names():
     assert getattr(vit_jax, name).__name__ == name
   with pytest.raises(AttributeError, match="no attribute 'make_vti'"):
     _ = vit_jax.make_vti
+
+
+@pytest.mark.parametrize(
+  "name", ["Ti/4", "B/16", "H/14", "G/14", "R50+B/16", "R50+L/32", "R152x2"]
+)
+def test_a_model_knows_its_name(name):
+  assert variant_of(make_model(name, 10, head_bias=1.0)) == name
+
+
+def test_a_model_of_other_sizes_has_no_name():
+  assert variant_of(make_model("B/16", 10, num_heads=6)) is None
+  assert variant_of(make_model("R50+B/16", 10, resnet_width=32)) is None
+
+
+@pytest.mark.parametrize("name", ["S/8", "R50+S/32", "R50x1"])
+def test_fields_come_back_through_json(name):
+  model = make_model(name, 7, param_dtype=jnp.bfloat16)
+  again = from_fields(json.loads(json.dumps(to_fields(model))))
+  assert to_fields(again) == to_fields(model)
+  assert again.param_dtype == jnp.bfloat16
+
+
+def test_fields_of_no_model_are_refused():
+  with pytest.raises(ValueError, match="kind='Cnn' of model; choose one of V"):
+    from_fields({"kind": "Cnn"})

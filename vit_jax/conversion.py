@@ -9,7 +9,7 @@ from etils import epath
 from vit_jax.checkpoint import BEST_METRIC, is_run, open_run
 from vit_jax.display import Display
 from vit_jax.metrics import read_rows
-from vit_jax.models import Vit, to_fields
+from vit_jax.models import Vit, to_fields, variant_of
 from vit_jax.pretrained.load import Pretrained, open_pretrained
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 
@@ -72,6 +72,8 @@ def model_card(pretrained: Pretrained, to: str, name: str) -> str:
     for key, value in to_fields(model).items()
     if value not in (None, ())
   }
+  variant = variant_of(model)
+  title = "Vision Transformer" + (f" ViT-{variant}" if variant else "")
   library = {"hf": "transformers", "timm": "timm"}.get(to, "vit_jax")
   rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
   size = origin.image_size
@@ -87,7 +89,7 @@ tags: [vision, image-classification, vit]
 
 # {name}
 
-A Vision Transformer ([arXiv:2010.11929](https://arxiv.org/abs/2010.11929)),
+{title} ([arXiv:2010.11929](https://arxiv.org/abs/2010.11929)),
 read from `{origin.source}` ({origin.format}) and written as {to} by vit_jax.
 
 ```python

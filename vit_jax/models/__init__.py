@@ -8,6 +8,7 @@ from vit_jax.models.variants import (
   make_resnet,
   make_vit,
   to_fields,
+  variant_of,
 )
 from vit_jax.models.vit import Vit
 
@@ -20,4 +21,5 @@ __all__ = [
   "make_resnet",
   "make_vit",
   "to_fields",
+  "variant_of",
 ]

@@ -97,6 +97,22 @@ def _field_names(module: type[nn.Module]) -> set[str]:
   return set(module.__dataclass_fields__) - {"parent", "name", "origin"}
 
 
+def variant_of(model: Vit | ResNet) -> str | None:
+  """The paper's name of a model, such as "B/16"; None where it has none."""
+  if isinstance(model, ResNet):
+    layers = {stages: name for name, stages in RESNETS.items()}
+    name = layers.get(tuple(model.layers))
+    return f"{name}x{model.width // 64}" if name else None
+  row = tuple(getattr(model, column) for column in _COLUMNS)
+  name = {sizes: name for name, sizes in VITS.items()}.get(row)
+  if name is None or not model.resnet_layers:
+    return f"{name}/{model.patch_size}" if name else None
+  strides = {stages: stride for stride, stages in _HYBRID_LAYERS.items()}
+  stride = strides.get(tuple(model.resnet_layers))
+  known = stride and (model.patch_size, model.resnet_width) == (1, 64)
+  return f"R50+{name}/{stride}" if known else None
+
+
 def to_fields(model: Vit | ResNet) -> dict[str, Any]:
   """All fields of a model, as JSON can hold them."""
   kind = type(model)
