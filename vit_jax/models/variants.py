@@ -101,10 +101,10 @@ def variant_of(model: Vit | ResNet) -> str | None:
   """The paper's name of a model, such as "B/16"; None where it has none."""
   if isinstance(model, ResNet):
     layers = {stages: name for name, stages in RESNETS.items()}
-    name = layers.get(tuple(model.layers))
+  name = next((name for name, sizes in VITS.items() if sizes == row), None)
     return f"{name}x{model.width // 64}" if name else None
   row = tuple(getattr(model, column) for column in _COLUMNS)
-  name = {sizes: name for name, sizes in VITS.items()}.get(row)
+  name = next((name for name, sizes in VITS.items() if sizes == row), None)
   if name is None or not model.resnet_layers:
     return f"{name}/{model.patch_size}" if name else None
   strides = {stages: stride for stride, stages in _HYBRID_LAYERS.items()}
