@@ -100,15 +100,15 @@ def _field_names(module: type[nn.Module]) -> set[str]:
 def variant_of(model: Vit | ResNet) -> str | None:
   """The paper's name of a model, such as "B/16"; None where it has none."""
   if isinstance(model, ResNet):
-    layers = {stages: name for name, stages in RESNETS.items()}
-  name = next((name for name, sizes in VITS.items() if sizes == row), None)
+    layers = tuple(model.layers)
+    name = next((name for name, s in RESNETS.items() if s == layers), None)
     return f"{name}x{model.width // 64}" if name else None
   row = tuple(getattr(model, column) for column in _COLUMNS)
   name = next((name for name, sizes in VITS.items() if sizes == row), None)
   if name is None or not model.resnet_layers:
     return f"{name}/{model.patch_size}" if name else None
-  strides = {stages: stride for stride, stages in _HYBRID_LAYERS.items()}
-  stride = strides.get(tuple(model.resnet_layers))
+  stem = tuple(model.resnet_layers)
+  stride = next((n for n, s in _HYBRID_LAYERS.items() if s == stem), None)
   known = stride and (model.patch_size, model.resnet_width) == (1, 64)
   return f"R50+{name}/{stride}" if known else None
 
