@@ -1,9 +1,17 @@
 """What every test runs under: eight CPU devices and checked shapes."""
 
 import os
+import tempfile
 
 # An accelerator has not the eight devices that the tests shard over.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# What two tests, or the commands they start, compile alike is compiled once.
+# Their workers find the folder named; this process removes it when it ends.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  COMPILED = tempfile.TemporaryDirectory(prefix="vit_jax_tests_")
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
+os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # Makes it lock.
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 import beartype
 import jax
