@@ -556,7 +556,7 @@ def test_every_dimension_has_a_logical_name(variant, names):
     assert len(box.names) == box.value.ndim
     named = [name for name in box.names if name]
     assert len(set(named)) == len(named)  # One mesh axis shards one dimension.
-    seen |= set(box.names)
+    seen |= set(named)
   dense = {"patch", "position", "embed", "mlp", "heads", "head_size"}
   assert seen == names | dense | {"representation", "classes"}
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.logical import DenseGeneral, named
 from vit_jax.models.position import relative_logits
 
-named = nn.with_logical_partitioning
 init_kernel = nn.initializers.xavier_uniform()
 init_bias = nn.initializers.normal(1e-6)
 
@@ -42,7 +42,7 @@ class Msa(nn.Module):
     D = z.shape[-1]
     D_h = D // self.num_heads
     dense = partial(
-      nn.DenseGeneral, dtype=self.dtype, param_dtype=self.param_dtype
+      DenseGeneral, dtype=self.dtype, param_dtype=self.param_dtype
     )
     project = partial(
       dense,
@@ -55,7 +55,7 @@ class Msa(nn.Module):
       D,
       axis=(-2, -1),
       kernel_init=named(init_kernel, ("heads", "head_size", "embed")),
-      bias_init=named(init_bias, ("embed",)),
+      bias_init=named(init_bias, (None,)),
       name="out",
     )
     dropout = nn.Dropout(self.attention_dropout_rate, deterministic=not train)

@@ -16,8 +16,8 @@ from vit_jax.models.attention import (
   each_token,
   init_bias,
   init_kernel,
-  named,
 )
+from vit_jax.models.logical import Dense, named
 
 GELUS = {
   "tanh": partial(nn.gelu, approximate=True),
@@ -41,7 +41,7 @@ class Mlp(nn.Module):
   def __call__(
     self, z: Float[Array, "B S D"], *, train: bool = False
   ) -> Float[Array, "B S D"]:
-    dense = partial(nn.Dense, dtype=self.dtype, param_dtype=self.param_dtype)
+    dense = partial(Dense, dtype=self.dtype, param_dtype=self.param_dtype)
     expand = dense(
       self.mlp_size,
       kernel_init=named(init_kernel, ("embed", "mlp")),
@@ -51,7 +51,7 @@ class Mlp(nn.Module):
     contract = dense(
       z.shape[-1],
       kernel_init=named(init_kernel, ("mlp", "embed")),
-      bias_init=named(init_bias, ("embed",)),
+      bias_init=named(init_bias, (None,)),
       name="contract",
     )
     dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
@@ -98,8 +98,8 @@ def layer_norm(epsilon: float, **fields) -> nn.LayerNorm:
   """LN of Eq. 2-4, its parameters carrying their logical axis."""
   return nn.LayerNorm(
     epsilon=epsilon,
-    scale_init=named(nn.initializers.ones_init(), ("embed",)),
-    bias_init=named(nn.initializers.zeros_init(), ("embed",)),
+    scale_init=named(nn.initializers.ones_init(), (None,)),
+    bias_init=named(nn.initializers.zeros_init(), (None,)),
     **fields,
   )
 
@@ -127,7 +127,7 @@ class MapHead(nn.Module):
     )
     B, _, D = z.shape
     probe: Any = self.param(
-      "probe", named(init_kernel, (None, "embed")), (1, D), self.param_dtype
+      "probe", named(init_kernel, (None, None)), (1, D), self.param_dtype
     )
     msa = Msa(self.num_heads, **dtypes, name="msa")
     norm = layer_norm(self.layer_norm_epsilon, **dtypes, name="norm")

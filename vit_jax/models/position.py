@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.logical import Axes, named
+
 LEARNED = ("learned", "learned_grid", "learned2d")
 FIXED = ("sincos1d", "sincos2d")
 POSITIONS = (*LEARNED, *FIXED, "relative", "none")
@@ -43,7 +45,7 @@ class PositionEmbedding(nn.Module):
   @nn.compact
   def __call__(self) -> Float[Array, "S D"]:
     (h, w), D = self.grid, self.hidden_size
-    S, axes = h * w + self.class_token, ("position", "embed")
+    S, axes = h * w + self.class_token, ("position", None)
     if self.kind == "learned":
       return _table(self, "E_pos", (S, D), axes)
     if self.kind == "sincos1d":
@@ -82,7 +84,7 @@ class RelativeOffsets(nn.Module):
 
 
 def _table(
-  module: Any, name: str, shape: tuple[int, ...], axes: tuple[str, ...]
+  module: Any, name: str, shape: tuple[int, ...], axes: Axes
 ) -> Array:
   """A learned table; says so if the one loaded is of another size."""
   if module.has_variable("params", name):
@@ -93,8 +95,7 @@ def _table(
         f"{shape}: use images of the size the model was trained on, or resize "
         "the table."
       )
-  init = nn.with_logical_partitioning(_init_E_pos, axes)
-  return module.param(name, init, shape, module.param_dtype)
+  return module.param(name, named(_init_E_pos, axes), shape, module.param_dtype)
 
 
 def relative_logits(

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.logical import Dense, in_use, named
 from vit_jax.models.origin import Origin
 
-named = nn.with_logical_partitioning
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 
 
@@ -30,7 +30,8 @@ class StdConv(nn.Conv):
       return value
     mean = value.mean(axis=(0, 1, 2), keepdims=True)
     std = value.std(axis=(0, 1, 2), keepdims=True)
-    return (value - mean) / (std + self.standardize_epsilon)
+    kernel = (value - mean) / (std + self.standardize_epsilon)
+    return in_use(kernel.astype(self.dtype), _CONV_AXES)
 
 
 class ResidualUnit(nn.Module):
@@ -129,17 +130,17 @@ def _group_norm(
 ) -> nn.GroupNorm:
   return nn.GroupNorm(
     num_groups=32,
-    scale_init=named(scale_init, ("channels_out",)),
-    bias_init=named(nn.initializers.zeros_init(), ("channels_out",)),
+    scale_init=named(scale_init, (None,)),
+    bias_init=named(nn.initializers.zeros_init(), (None,)),
     **fields,
   )
 
 
 def classifier(
   num_classes: int, bias: float, param_dtype: DTypeLike
-) -> nn.Dense:
+) -> Dense:
   """The last dense layer: zero-initialised, computed in float32."""
-  return nn.Dense(
+  return Dense(
     num_classes,
     kernel_init=named(nn.initializers.zeros_init(), ("embed", "classes")),
     bias_init=named(nn.initializers.constant(bias), ("classes",)),

@@ -12,17 +12,27 @@ Every attention matrix is sown as `attention`, so a caller sees them all with
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models import position as positions
-from vit_jax.models.attention import init_bias, init_kernel, named
+from vit_jax.models.attention import init_bias, init_kernel
 from vit_jax.models.encoder import GELUS, EncoderBlock, MapHead, layer_norm
+from vit_jax.models.layers import scan_layers
+from vit_jax.models.logical import Dense, in_use, named
 from vit_jax.models.origin import Origin
 from vit_jax.models.resnet import ResNet, classifier
 
 POOLINGS = ("token", "gap", "map")
+# What `remat` keeps of a block for the backward pass, which computes the rest
+# again: all of it; the products of dense layers; nothing but its input.
+REMATS = {
+  "none": None,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 class PatchEmbedding(nn.Module):
@@ -39,10 +49,10 @@ class PatchEmbedding(nn.Module):
 
   @nn.compact
   def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
-    E = nn.Dense(
+    E = Dense(
       self.hidden_size,
       kernel_init=named(init_kernel, ("patch", "embed")),
-      bias_init=named(init_bias, ("embed",)),
+      bias_init=named(init_bias, (None,)),
       dtype=self.dtype,
       param_dtype=self.param_dtype,
       name="E",
@@ -99,6 +109,10 @@ class Vit(nn.Module):
     resnet_layers: Blocks in each ResNet stage of a hybrid; () for none. The
       patches are then cut from its feature map (Section 3.1).
     resnet_width: Channels of that ResNet's root; 64 is "x1".
+    scan: Compiles one block for all layers, whose parameters are then stacked
+      (L, ...) as `blocks` instead of `block_0` and so on; see `layers`.
+    remat: What is computed again in the backward pass to save memory, one of
+      `REMATS`.
     dtype: Type of the computation.
     param_dtype: Type of the parameters.
     origin: What its published weights were read as; changes nothing here.
@@ -125,6 +139,8 @@ class Vit(nn.Module):
   layer_norm_epsilon: float = 1e-6
   resnet_layers: tuple[int, ...] = ()
   resnet_width: int = 64
+  scan: bool = False
+  remat: str = "none"
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   origin: Origin | None = None
@@ -148,20 +164,13 @@ class Vit(nn.Module):
       self.patch_size, self.hidden_size, **dtypes, name="patches"
     )
     norm = layer_norm(self.layer_norm_epsilon, **dtypes, name="norm")
-    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
 
     x_p = patches(x)  # (B, h, w, D)
     B, h, w, D = x_p.shape
     z = x_p.reshape(B, h * w, D)
     if self.pooling == "token":
       z = jnp.concatenate([self._x_class(B), z], axis=1)  # (B, N + 1, D)
-    for layer, E_pos in enumerate(self._positions(h, w)):
-      R = E_pos if self.position == "relative" else None
-      if E_pos is not None and R is None:
-        z = z + E_pos[None].astype(z.dtype)  # Eq. 1, where layer = 0
-      if layer == 0:
-        z = dropout(z)
-      z = self._block(layer)(z, R, train=train)
+    z = self._encoder(z, self._positions(h, w), train)
     if self.pooling == "token":
       return self._head(norm(z[:, 0]))  # Eq. 4
     if self.pooling == "gap":
@@ -172,7 +181,7 @@ class Vit(nn.Module):
     """The learned class token, once for each image."""
     x_class: Any = self.param(
       "x_class",
-      named(nn.initializers.zeros_init(), ("embed",)),
+      named(nn.initializers.zeros_init(), (None,)),
       (self.hidden_size,),
       self.param_dtype,
     )
@@ -201,7 +210,30 @@ class Vit(nn.Module):
       self.position, self.position_at, self.num_layers, make
     )
 
-  def _block(self, layer: int) -> EncoderBlock:
+  def _encoder(
+    self, z: Float[Array, "B S D"], positions: list[Array | None], train: bool
+  ) -> Float[Array, "B S D"]:
+    """Positions added, and all blocks: Eq. 1 to 3."""
+    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+    relative = self.position == "relative"
+
+    def run(block: EncoderBlock, z: Array, R: Array | None) -> Array:
+      return block(in_use(z, ("batch", None, None)), R, train=train)
+
+    if policy := REMATS[self.remat]:
+      run = nn.remat(run, policy=policy, prevent_cse=not self.scan)
+    for layer, E_pos in enumerate(positions):
+      if E_pos is not None and not relative:
+        z = z + E_pos[None].astype(z.dtype)  # Eq. 1, where layer = 0
+      if layer == 0:
+        z = dropout(z)
+      if self.scan:  # All layers at once: no other has positions of its own.
+        blocks = self._block("blocks")
+        return scan_layers(run, self.num_layers)(blocks, z, None)[0]
+      z = run(self._block(f"block_{layer}"), z, E_pos if relative else None)
+    return z
+
+  def _block(self, name: str) -> EncoderBlock:
     return EncoderBlock(
       self.num_heads,
       self.mlp_size,
@@ -211,7 +243,7 @@ class Vit(nn.Module):
       self.layer_norm_epsilon,
       self.dtype,
       self.param_dtype,
-      name=f"block_{layer}",
+      name=name,
     )
 
   def _map_head(self) -> MapHead:
@@ -229,10 +261,10 @@ class Vit(nn.Module):
     """Section 3.1's head: dense, tanh, dense to pre-train, else one dense."""
     if self.representation_size is not None:
       y = nn.tanh(
-        nn.Dense(
+        Dense(
           self.representation_size,
           kernel_init=named(init_kernel, ("embed", "representation")),
-          bias_init=named(init_bias, ("representation",)),
+          bias_init=named(init_bias, (None,)),
           dtype=self.dtype,
           param_dtype=self.param_dtype,
           name="pre_logits",
@@ -263,7 +295,11 @@ def _check_fields(vit: Vit) -> None:
       f"hidden_size={vit.hidden_size} does not split over "
       f"num_heads={vit.num_heads}; {nearest} heads would fit."
     )
-  for name, known in (("pooling", POOLINGS), ("gelu", tuple(GELUS))):
+  for name, known in (
+    ("pooling", POOLINGS),
+    ("gelu", tuple(GELUS)),
+    ("remat", tuple(REMATS)),
+  ):
     if getattr(vit, name) not in known:
       raise ValueError(
         f"{name}={getattr(vit, name)!r} is unknown; "
@@ -272,4 +308,10 @@ def _check_fields(vit: Vit) -> None:
   for name in ("dropout_rate", "attention_dropout_rate"):
     if not 0 <= getattr(vit, name) < 1:
       raise ValueError(f"{name}={getattr(vit, name)} must be in [0, 1).")
+  if vit.scan and (vit.position == "relative" or vit.position_at != "input"):
+    raise ValueError(
+      "scan=True compiles one block for all layers, so none may have positions "
+      f"of its own: with position={vit.position!r} and "
+      f"position_at={vit.position_at!r} set scan=False."
+    )
   positions.check(vit.position, vit.position_at, vit.hidden_size)
