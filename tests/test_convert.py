@@ -1,5 +1,6 @@
 """Checkpoints given back: bits, key sets, functions, and refusals."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,11 +13,14 @@ import pytest
 
 from tests import fixtures
 from vit_jax import load_pretrained
-from vit_jax.conversion import convert
-from vit_jax.models import Origin, make_resnet, make_vit
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.config import base_config
+from vit_jax.conversion import convert, model_card
+from vit_jax.models import Origin, make_resnet, make_vit, to_fields
 from vit_jax.pretrained.archives import open_arrays
 from vit_jax.pretrained.load import Pretrained, open_pretrained, param_shapes
 from vit_jax.pretrained.save import TARGETS, save_as
+from vit_jax.train_step import TrainState
 
 # Fixture, format it is written in, and the published file to compare with.
 SAME = [
@@ -217,6 +221,53 @@ def test_the_card_says_what_it_is(tmp_path):
   config = json.loads((folder / "config.json").read_text())
   ratio = config["model_args"]["mlp_ratio"]
   assert int(48 * ratio) == 96
+
+
+@pytest.mark.parametrize("source", ["hf://owner/name", "http://host/x.npz"])
+def test_the_card_of_an_address_looks_for_no_workdir_there(source):
+  pretrained, _ = random_model()
+  origin = Origin(source, "hf", (16, 24))
+  model = pretrained.model.clone(origin=origin)
+  card = model_card(dataclasses.replace(pretrained, model=model), "hf", "out")
+  assert f"read from `{source}` (hf) and written as hf" in card
+  assert "Trained on" not in card
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  """A run evaluated after its steps 1 and 2, as training leaves it."""
+  pretrained, flat = random_model()
+  config = base_config()
+  config.image_size = (16, 24)
+  config.normalization.update(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+  config.data.name = "digits"
+  description = {
+    "config": config.to_dict(),
+    "model": to_fields(pretrained.model),
+    "class_names": ["a", "b"],
+    "train_examples": 1438,
+  }
+  folder = tmp_path / "run"
+  checkpoints = Checkpoints(str(folder))
+  for step in (1, 2):
+    state = TrainState(jnp.int32(step), _nested(flat), {"count": np.zeros(1)})
+    checkpoints.save(state, step, description, None)
+  checkpoints.close()
+  rows = [{"step": step, "eval/top1": step / 10} for step in (1, 2)]
+  text = "".join(json.dumps(row) + "\n" for row in rows)
+  (folder / "metrics.jsonl").write_text(text)
+  return folder
+
+
+@pytest.mark.parametrize(
+  "step, said",
+  [({"step": 1}, "after 1 steps: 10.00%"), ({}, "after 2 steps: 20.00%")],
+)
+def test_the_card_is_of_the_step_that_was_chosen(tmp_path, workdir, step, said):
+  convert(str(workdir), str(tmp_path / "out"), "google", **step)
+  card = (tmp_path / "out" / "README.md").read_text()
+  assert "Trained on digits: 1,438 examples of 2 classes" in card
+  assert card.count("Top-1") == 1 and said in card
 
 
 def test_the_hugging_face_configuration_is_the_publishers(tmp_path):

@@ -6,10 +6,10 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.checkpoint import BEST_METRIC, is_run, open_run
+from vit_jax.checkpoint import BEST_METRIC, open_run
 from vit_jax.display import Display
 from vit_jax.metrics import read_rows
-from vit_jax.models import Vit, to_fields, variant_of
+from vit_jax.models import Origin, Vit, to_fields, variant_of
 from vit_jax.pretrained.load import Pretrained, open_pretrained
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 
@@ -58,14 +58,24 @@ def convert(source: str, folder: str, to: str, **overrides: Any) -> None:
   pretrained = open_pretrained(source, **overrides)
   check_expressible(pretrained.model, to)
   target = pathlib.Path(folder).expanduser()
-  save_as(pretrained, to, target, model_card(pretrained, to, target.name))
+  card = model_card(pretrained, to, target.name, overrides.get("step"))
+  save_as(pretrained, to, target, card)
   display = Display()
   display.note(f"Wrote {source} as {to} to {folder}. Load it with:")
   display.note(_use(pretrained, to, folder))
 
 
-def model_card(pretrained: Pretrained, to: str, name: str) -> str:
-  """The README.md of a converted model, in Markdown."""
+def model_card(
+  pretrained: Pretrained, to: str, name: str, step: int | None = None
+) -> str:
+  """The README.md of a converted model, in Markdown.
+
+  Args:
+    pretrained: What is converted.
+    to: One of `save.TARGETS`.
+    name: Of the folder it is written to.
+    step: Of a workdir's checkpoint; by default the newest.
+  """
   origin, model = pretrained.origin, pretrained.model
   fields = {
     key: value
@@ -101,7 +111,7 @@ mean {list(origin.mean)} and standard deviation {list(origin.std)}.
 
 Classes: {classes or "not named by the source"}.
 
-{_training(origin.source)}
+{_training(origin, step)}
 | field | value |
 | --- | --- |
 {rows}
@@ -116,12 +126,13 @@ def _use(pretrained: Pretrained, to: str, folder: str) -> str:
   return _USES[to].format(**fields)
 
 
-def _training(source: str) -> str:
+def _training(origin: Origin, step: int | None) -> str:
   """What a run of ours was trained on and reached; "" for other sources."""
-  if not is_run(source):
+  if origin.format != "vit_jax":
     return ""
-  with contextlib.closing(open_run(source)) as checkpoints:
-    description = checkpoints.describe(checkpoints.choose())
+  with contextlib.closing(open_run(origin.source)) as checkpoints:
+    step = checkpoints.choose(step)
+    description = checkpoints.describe(step)
   config = description["config"]
   data = config["data"]
   name = data["name"] or pathlib.Path(data["root"]).name
@@ -131,8 +142,10 @@ def _training(source: str) -> str:
   )
   if config["pretrained"]:
     text += f", starting from `{config['pretrained']}`"
-  rows = read_rows(epath.Path(source).expanduser() / "metrics.jsonl")
-  evaluated = [row for row in rows if BEST_METRIC in row]
+  rows = read_rows(epath.Path(origin.source).expanduser() / "metrics.jsonl")
+  evaluated = [
+    row for row in rows if BEST_METRIC in row and row["step"] <= step
+  ]
   if evaluated:
     last = evaluated[-1]
     text += (
