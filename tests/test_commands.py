@@ -1,10 +1,15 @@
 """The commands as a user types them, and what they say to bad input."""
 
+import functools
 import os
 import subprocess
 import sys
+import types
 
 import pytest
+from absl import flags
+
+from vit_jax import command
 
 
 def _run(*arguments, **environment):
@@ -72,6 +77,63 @@ def test_missing_flags_are_named():
   assert done.returncode == 2
   assert "workdir" in done.stderr
   assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def override(monkeypatch):
+  """`command.overrides` of a command line, without the process's own flags."""
+  values = flags.FlagValues()
+  kinds = ("integer", "enum", "float", "list")
+  define = {
+    f"DEFINE_{kind}": functools.partial(
+      getattr(flags, f"DEFINE_{kind}"), flag_values=values
+    )
+    for kind in kinds
+  }
+  own = types.SimpleNamespace(FLAGS=values, **define)
+  monkeypatch.setattr(command, "flags", own)
+  command.define_overrides()
+
+  def parse(*arguments):
+    values(["command", *arguments])
+    return command.overrides()
+
+  return parse
+
+
+def test_overrides_are_the_keywords_of_load_pretrained(override):
+  assert override() == {}
+  given = override(
+    "--image_size=384",
+    "--grid=2,8",
+    "--mean=0,0.5,1",
+    "--std=.25,.5,1",
+    "--num_heads=3",
+  )
+  assert given == {
+    "image_size": (384, 384),
+    "grid": (2, 8),
+    "mean": (0.0, 0.5, 1.0),
+    "std": (0.25, 0.5, 1.0),
+    "num_heads": 3,
+  }
+
+
+@pytest.mark.parametrize(
+  "argument, needed",
+  [
+    ("--image_size=1,2,3", "give a side in pixels, or height,width"),
+    ("--image_size=large", "give a side in pixels, or height,width"),
+    ("--grid=4", "give height,width, in patches"),
+    ("--grid=0,4", "give height,width, in patches"),
+    ("--mean=0.5", "give three numbers to take off the channels"),
+    ("--mean=0,0,nan", "give three numbers to take off the channels"),
+    ("--std=0.5,0.5,0", "give three numbers above 0 to divide the channels"),
+  ],
+)
+def test_overrides_of_no_numbers_are_refused(override, argument, needed):
+  with pytest.raises(ValueError, match=f"^{argument}: {needed}"):
+    override(argument)
 
 
 def _python(code):

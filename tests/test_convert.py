@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import vit_jax
 from tests import fixtures
 from vit_jax import load_pretrained
 from vit_jax.checkpoint import Checkpoints
@@ -19,7 +20,7 @@ from vit_jax.conversion import convert, model_card
 from vit_jax.models import Origin, make_resnet, make_vit, to_fields
 from vit_jax.pretrained.archives import open_arrays
 from vit_jax.pretrained.load import Pretrained, open_pretrained, param_shapes
-from vit_jax.pretrained.save import TARGETS, save_as
+from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 from vit_jax.train_step import TrainState
 
 # Fixture, format it is written in, and the published file to compare with.
@@ -111,7 +112,7 @@ def test_computed_positions_become_a_table(tmp_path):
 def random_model(size=(16, 24), **fields):
   """A tiny pretrained model of ours, as `save_as` takes it."""
   sizes = dict(hidden_size=24, num_layers=2, mlp_size=36, num_heads=3)
-  origin = Origin("ours", "vit_jax", size, class_names=("a", "b"))
+  origin = Origin("ours", "test", size, class_names=("a", "b"))
   model = make_vit("Ti/8", 2, **(sizes | fields)).clone(origin=origin)
   shapes = param_shapes(model, (size[0] // 8, size[1] // 8))
   rng = np.random.default_rng(0)
@@ -174,24 +175,80 @@ def _nested(flat):
     ("hf", {"representation_size": 5}, "a representation layer"),
     ("timm", {"resnet_layers": (1,)}, "a hybrid, and it has no ResNet"),
     ("torchvision", {"gelu": "exact"}, "images of 16 x 24, and it takes only"),
-    ("keras", {}, "format 'keras' is unknown; choose one of google, big_v"),
   ],
 )
-def test_what_a_format_cannot_say_is_refused(tmp_path, to, fields, reason):
+def test_what_a_format_cannot_say_is_refused(to, fields, reason):
   size = (32, 32) if "resnet_layers" in fields else (16, 24)
   if "resnet_layers" in fields:
     fields = fields | {"resnet_width": 32}
   pretrained, _ = random_model(size, **fields)
   with pytest.raises(ValueError, match=reason) as info:
-    save_as(pretrained, to, tmp_path / "out")
+    check_expressible(pretrained.model, to)
   assert "\n" not in str(info.value)
-  assert not [*tmp_path.iterdir()]
 
 
-def test_a_resnet_is_refused(tmp_path):
-  model = make_resnet("R50x1", 3)
+def test_a_resnet_is_refused():
   with pytest.raises(ValueError, match="a ResNet cannot be written as hf"):
-    save_as(Pretrained(model, {}, dict), "hf", tmp_path / "out")
+    check_expressible(make_resnet("R50x1", 3), "hf")
+
+
+def test_an_unknown_format_is_refused_before_the_source_is_read(tmp_path):
+  message = "format 'keras' is unknown; choose one of google, big_vision, hf"
+  with pytest.raises(ValueError, match=message):
+    convert("no checkpoint", str(tmp_path / "out"), "keras")
+
+
+def load_as_said(folder):
+  """Runs the line of a card that loads with vit_jax; gives the model."""
+  text = (folder / "README.md").read_text()
+  (line,) = (x for x in text.splitlines() if "load_pretrained" in x)
+  code = line.removeprefix("# Or: ").replace(folder.name, str(folder))
+  found = {"vit_jax": vit_jax}
+  exec(code, found)
+  return found["model"], line
+
+
+@pytest.mark.parametrize(
+  "name, to, overrides, words",
+  [
+    (
+      "torchvision_vit.safetensors",
+      "google",
+      {"gelu": "tanh"},
+      ", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))",
+    ),
+    ("timm_vit.safetensors", "torchvision", {}, "num_heads=3, mean=(0.5, "),
+    ("torchvision_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
+    ("google_vit.npz", "big_vision", {}, 'model.npz")'),
+    ("google_vit.npz", "big_vision", {"std": (0.5, 0.5, 1.0)}, "std=(0.5"),
+  ],
+)
+def test_the_card_loads_what_was_converted(
+  tmp_path, name, to, overrides, words
+):
+  folder = write(name, to, tmp_path / "out", **overrides)
+  model, line = load_as_said(folder)
+  source = open_pretrained(fixtures.path(name), **_heads(name) | overrides)
+  assert words in line
+  for field in ("mean", "std", "image_size"):
+    assert getattr(model.origin, field) == getattr(source.origin, field)
+  assert model.num_heads == source.model.num_heads
+
+
+@pytest.mark.parametrize("to", ["google", "big_vision"])
+def test_the_card_tells_a_grid_that_is_no_square(tmp_path, to):
+  """2 x 8 positions are as many as those of 4 x 4."""
+  pretrained, _ = random_model((16, 64))
+  save_as(pretrained, to, tmp_path, model_card(pretrained, to, tmp_path.name))
+  model, line = load_as_said(tmp_path)
+  assert line.endswith('model.npz", grid=(2, 8))')
+  assert model.origin.image_size == (16, 64)
+
+
+def test_the_card_of_a_model_for_any_image_size(tmp_path):
+  folder = write("big_vision_gap.npz", "big_vision", tmp_path / "out")
+  card = (folder / "README.md").read_text()
+  assert "Images are taken at any height and width that divide by 8" in card
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
@@ -331,5 +388,11 @@ def test_the_command(tmp_path):
   assert refused.returncode == 2
   assert refused.stderr.startswith("error: torchvision cannot express this")
   assert refused.stderr.count("\n") == 1
+  assert [path.name for path in tmp_path.iterdir()] == ["out"]
+  both = run("--list", path)
+  assert both.returncode == 2 and both.stderr.count("\n") == 1
+  assert (
+    "--list shows the checkpoints known by name and takes no" in both.stderr
+  )
   bare = run(path)
   assert bare.returncode == 2 and bare.stderr.count("\n") == 1

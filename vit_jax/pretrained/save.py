@@ -22,6 +22,7 @@ from vit_jax.models import ResNet, Vit
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained import google, huggingface, timm, torchvision
 from vit_jax.pretrained.archives import save_npz, save_safetensors
+from vit_jax.pretrained.facts import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.load import Pretrained, grid_of
 from vit_jax.pretrained.rules import Rule, axis_sizes
 
@@ -40,6 +41,8 @@ class Target:
     hybrids: Whether a ResNet may stand before the patches.
     pre_logits: Whether there may be a representation layer under the head.
     any_shape: Whether images need not be square.
+    normalization: Mean and std that images are given to it with; None where a
+      configuration beside the weights tells them, and the grid of patches.
     file: Of the weights.
   """
 
@@ -50,9 +53,11 @@ class Target:
   hybrids: bool
   pre_logits: bool
   any_shape: bool
+  normalization: tuple[tuple[float, ...], tuple[float, ...]] | None
   file: str
 
 
+_HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 TARGETS = {
   "google": Target(
     google.rules,
@@ -62,6 +67,7 @@ TARGETS = {
     hybrids=True,
     pre_logits=True,
     any_shape=True,
+    normalization=_HALVES,
     file="model.npz",
   ),
   "big_vision": Target(
@@ -72,6 +78,7 @@ TARGETS = {
     hybrids=False,
     pre_logits=True,
     any_shape=True,
+    normalization=_HALVES,
     file="model.npz",
   ),
   "hf": Target(
@@ -82,6 +89,7 @@ TARGETS = {
     hybrids=False,
     pre_logits=False,
     any_shape=True,
+    normalization=None,
     file="model.safetensors",
   ),
   "timm": Target(
@@ -92,6 +100,7 @@ TARGETS = {
     hybrids=False,
     pre_logits=False,
     any_shape=True,
+    normalization=None,
     file="model.safetensors",
   ),
   "torchvision": Target(
@@ -102,9 +111,18 @@ TARGETS = {
     hybrids=False,
     pre_logits=True,
     any_shape=False,
+    normalization=(IMAGENET_MEAN, IMAGENET_STD),
     file="model.safetensors",
   ),
 }
+
+
+def check_known(name: str) -> None:
+  """Raises ValueError unless `name` is one of `TARGETS`."""
+  if name not in TARGETS:
+    raise ValueError(
+      f"the format {name!r} is unknown; choose one of {', '.join(TARGETS)}."
+    )
 
 
 def check_expressible(model: Vit | ResNet, name: str) -> None:
@@ -114,10 +132,6 @@ def check_expressible(model: Vit | ResNet, name: str) -> None:
     model: With its origin.
     name: One of `TARGETS`.
   """
-  if name not in TARGETS:
-    raise ValueError(
-      f"the format {name!r} is unknown; choose one of {', '.join(TARGETS)}."
-    )
   if isinstance(model, ResNet):
     raise ValueError(f"a ResNet cannot be written as {name}, only a Vit can.")
   if reasons := [*_reasons(model, TARGETS[name])]:
@@ -160,15 +174,14 @@ def save_as(
   """Writes a folder with the weights and all that the format has beside them.
 
   Args:
-    pretrained: What to write.
+    pretrained: What to write; `check_expressible` lets it pass.
     name: One of `TARGETS`.
     folder: To be made; it appears complete or not at all.
     card: Text of its README.md.
 
   Raises:
-    ValueError: if the format cannot express the model, or the folder is there.
+    ValueError: if the folder is there.
   """
-  check_expressible(pretrained.model, name)
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")
   model, params = _expressed(pretrained, name)
