@@ -242,9 +242,13 @@ def test_writing_is_whole_or_not_at_all(tmp_path, save):
   with refused(path, "rename it"):
     save(path, {"a\0b": np.ones(3)})
   assert [p.name for p in tmp_path.iterdir()] == ["model"]
-  nowhere = tmp_path / "none" / "model"
-  with refused(nowhere, "No such file", kind=FileNotFoundError):
+  nowhere = path / "model"
+  with refused(nowhere, r"cannot be written \(Not a directory\)", kind=OSError):
     save(nowhere, {"a": np.ones(3)})
+  save(tmp_path / "new" / "folder" / "model", {"a": np.ones(3)})
+  assert_same(
+    read_all(tmp_path / "new" / "folder" / "model"), {"a": np.ones(3)}
+  )
 
 
 def test_metadata_that_could_not_be_read_is_not_written(tmp_path):

@@ -1,6 +1,7 @@
 """Checkpoints given back: bits, key sets, functions, and refusals."""
 
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -256,6 +257,46 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
   with pytest.raises(ValueError, match="exists and is not empty"):
     write("google_vit.npz", "hf", tmp_path)
   assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_the_folder_one_stands_in_is_filled(tmp_path, monkeypatch):
+  folder = tmp_path / "empty"
+  folder.mkdir()
+  monkeypatch.chdir(folder)
+  write("google_vit.npz", "big_vision", ".")
+  assert sorted(os.listdir()) == ["README.md", "model.npz"]
+  assert "# empty\n" in (folder / "README.md").read_text()
+  assert [*tmp_path.iterdir()] == [folder]
+
+
+@pytest.mark.parametrize(
+  "folder, message",
+  [
+    ("notes.txt/x", "notes.txt/x' cannot be written .Not a directory.: choose"),
+    ("notes.txt/x/y", "notes.txt/x/y' cannot be written .Not a directory."),
+    ("/proc/x", "'/proc/x' cannot be written "),
+    ("gs://bucket/x", "gs://bucket/x is an address, and only local files"),
+    ("", "the name of what to write is empty: give a path"),
+  ],
+)
+def test_a_folder_that_cannot_be_written_is_named(
+  tmp_path, monkeypatch, folder, message
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "notes.txt").write_text("mine")
+  with pytest.raises((ValueError, OSError), match=message):
+    write("google_vit.npz", "big_vision", folder)
+  assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_full_disk_is_said_of_the_folder(tmp_path, monkeypatch):
+  def fail(_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(os, "fsync", fail)
+  with pytest.raises(OSError, match="out' cannot be written .No space left"):
+    write("google_vit.npz", "big_vision", tmp_path / "out")
+  assert not [*tmp_path.iterdir()]
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from typing import Any
 
 from etils import epath
 
+from vit_jax.atomic_file import local_path
 from vit_jax.checkpoint import BEST_METRIC, open_run
 from vit_jax.display import Display
 from vit_jax.metrics import read_rows
@@ -64,9 +65,9 @@ def convert(source: str, folder: str, to: str, **overrides: Any) -> None:
       nothing is written then.
   """
   check_known(to)
+  target = local_path(folder).resolve()
   pretrained = open_pretrained(source, **overrides)
   check_expressible(pretrained.model, to)
-  target = pathlib.Path(folder).expanduser()
   card = model_card(pretrained, to, target.name, overrides.get("step"))
   save_as(pretrained, to, target, card)
   display = Display()

@@ -9,7 +9,6 @@ its releases of the next six months read it.
 """
 
 import json
-import pathlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from jax import export
 from jaxtyping import Array, Float, UInt8
 
 from vit_jax import command
-from vit_jax.atomic_file import replacing
+from vit_jax.atomic_file import local_file, replacing
 from vit_jax.models import Origin, ResNet, Vit
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.train_step import normalize
@@ -155,9 +154,7 @@ def export_checkpoint(
     OSError: if the file cannot be written.
   """
   _check_platforms(platforms)
-  out = pathlib.Path(path).expanduser()
-  if out.is_dir():
-    raise ValueError(f"{path!r} is a folder; name the file to write.")
+  out = local_file(path)
   with replacing(out) as file:
     model, params = load_pretrained(checkpoint, **overrides)
     exported = export_model(

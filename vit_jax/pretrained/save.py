@@ -7,10 +7,7 @@ the table they come to.
 
 import dataclasses
 import json
-import os
 import pathlib
-import secrets
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from vit_jax.atomic_file import filling
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained import google, huggingface, timm, torchvision
@@ -193,9 +191,7 @@ def save_as(
     for rule in rules
   }
   assert not params, f"no rule writes {list(params)}"
-  draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
-  draft.mkdir(parents=True)
-  try:
+  with filling(folder) as draft:
     if TARGETS[name].file.endswith(".npz"):
       save_npz(draft / TARGETS[name].file, arrays)
     else:
@@ -204,10 +200,6 @@ def save_as(
     for file, content in beside(model, name).items():
       (draft / file).write_text(content, "utf-8")
     (draft / "README.md").write_text(card, "utf-8")
-    os.replace(draft, folder)
-  except BaseException:
-    shutil.rmtree(draft, ignore_errors=True)
-    raise
 
 
 def _expressed(pretrained: Pretrained, name: str) -> tuple[Vit, Params]:
