@@ -54,7 +54,10 @@ def test_train_then_evaluate(tmp_path):
     (["--config.total_steps=3"], "total_epochs=100.0 are both given"),
     (["surplus"], "unexpected argument 'surplus'"),
     (["--config=configs/none.py"], "No such file or directory: 'configs/none"),
-    (["--config=configs/pretrain.py:B/8,imagenet2012"], "Table 3 has no B/8"),
+    (
+      ["--config=configs/pretrain.py:B/8,imagenet2012"],
+      "error: Table 3 has no B/8",
+    ),
     (["--config.data.name=nonesuch"], "nonesuch"),
   ],
 )
@@ -77,6 +80,30 @@ def test_missing_flags_are_named():
   assert done.returncode == 2
   assert "workdir" in done.stderr
   assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+  "options, said",
+  [
+    ({}, "error: stopped by Ctrl-C.\n"),
+    (
+      {"resumes": True},
+      "error: stopped by Ctrl-C; the same command goes on.\n",
+    ),
+  ],
+)
+def test_ctrl_c_promises_what_the_command_keeps(
+  monkeypatch, capsys, options, said
+):
+  def stopped(_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setenv("GLIBC_TUNABLES", "")  # Or the process starts over.
+  monkeypatch.setattr(command.app, "run", lambda main, **_: main(["command"]))
+  with pytest.raises(SystemExit) as info:
+    command.run(stopped, **options)
+  assert info.value.code == 130
+  assert capsys.readouterr().err == said
 
 
 @pytest.fixture

@@ -25,7 +25,12 @@ _LISTS = {
 }
 
 
-def run(main: Callable[[list[str]], int | None], takes: str = "") -> None:
+def run(
+  main: Callable[[list[str]], int | None],
+  takes: str = "",
+  *,
+  resumes: bool = False,
+) -> None:
   """Runs `main` under absl's flags; bad input is one line and exit code 2.
 
   A ValueError or OSError is what our checks raise. VIT_JAX_TRACEBACK=1 shows
@@ -37,6 +42,7 @@ def run(main: Callable[[list[str]], int | None], takes: str = "") -> None:
     takes: Names of the arguments, such as "CHECKPOINT IMAGE..."; flags may
       stand before, between and behind them. What is in brackets may be left
       out.
+    resumes: Whether the same command goes on after it was stopped.
   """
 
   def guarded(argv: list[str]) -> None:
@@ -50,7 +56,8 @@ def run(main: Callable[[list[str]], int | None], takes: str = "") -> None:
     except (ValueError, OSError) as error:
       _fail(_one_line(error))
     except KeyboardInterrupt:
-      _fail("stopped by Ctrl-C; the same command goes on.", code=130)
+      further = "; the same command goes on" if resumes else ""
+      _fail(f"stopped by Ctrl-C{further}.", code=130)
 
   _use_huge_pages()
   app.run(guarded, flags_parser=_parse)
@@ -144,13 +151,14 @@ def _one_line(error: BaseException) -> str:
   """The line of a message that says what is wrong.
 
   A configuration file that fails comes with its traceback, whose last line it
-  is; of any other message it is the first.
+  is; of any other message it is the first. A ValueError's text is meant to be
+  read alone.
   """
   lines = [line.strip() for line in str(error).splitlines() if line.strip()]
   if not lines:
     return type(error).__name__
   from_file = "Traceback" in str(error) or "Failed loading" in lines[0]
-  line = lines[-1 if from_file else 0]
+  line = lines[-1].removeprefix("ValueError: ") if from_file else lines[0]
   quoted = line[0] in "\"'" and line[0] == line[-1]  # As in a KeyError's.
   return line.strip(line[0]) if quoted else line
 
