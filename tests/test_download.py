@@ -24,6 +24,7 @@ from vit_jax.pretrained import answers, download, known, progress
 from vit_jax.pretrained.cache import cache_folder
 from vit_jax.pretrained.hub import REPOSITORY
 from vit_jax.pretrained.locate import _storage_url, locate
+from vit_jax.pretrained.pickles import TORCH_ADVICE, conversion
 
 BODY = np.random.default_rng(0).bytes(3 * 2**18 + 17)
 CUT = 2**19 + 5
@@ -757,8 +758,11 @@ def test_torchvision_says_how_to_convert():
   assert fetch == f"curl -LO {url}"
   program = convert.removeprefix("python -c ").strip('"')
   compile(program, "command", "exec")
-  assert "torch.load('vit_b_16-c867db91.pth', weights_only=True)" in program
+  assert (
+    "torch.load('vit_b_16-c867db91.pth', map_location='cpu', weights_only=True)"
+  ) in program
   assert "'vit_b_16-c867db91.safetensors'" in program
+  assert TORCH_ADVICE.endswith(conversion("F.pth").split("`")[1])
 
 
 @pytest.mark.parametrize("name", known.KNOWN)
