@@ -128,6 +128,12 @@ def override(monkeypatch):
   return parse
 
 
+def test_help_shows_them():
+  done = _run("vit_jax.predict", "--help")
+  for name in ("top", "grid", "mean", "std", "num_heads", "image_size", "step"):
+    assert f"\n  --{name}: " in done.stdout
+
+
 def test_overrides_are_the_keywords_of_load_pretrained(override):
   assert override() == {}
   given = override(

@@ -11,6 +11,8 @@ from absl import app, flags, logging
 
 from vit_jax.config import base_config, leaf_keys, nearest_key
 
+flags.disclaim_key_flags()  # So --help of a command shows what is defined here.
+
 USAGE_EXIT = 2
 # Flags that take several numbers: their type, how many, and that in words.
 _LISTS = {
@@ -70,7 +72,7 @@ def define_overrides() -> None:
   flags.DEFINE_enum(
     "gelu", None, ("exact", "tanh"), "Against what the format says."
   )
-  flags.DEFINE_float("layer_norm_epsilon", None, "The same.")
+  flags.DEFINE_float("layer_norm_epsilon", None, "Against the format.")
   for name, (_, _, needed) in _LISTS.items():
     flags.DEFINE_list(name, None, f"Give {needed}.")
 
