@@ -3,7 +3,9 @@
 import json
 import pathlib
 import shutil
+import sys
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,13 @@ import pytest
 from configs import digits
 from tests import fixtures
 from vit_jax import load_pretrained, training
+from vit_jax.checkpoint import Checkpoints, is_run, open_run
+from vit_jax.config import base_config
+from vit_jax.models import Vit, to_fields
 from vit_jax.pretrained import known, timm
 from vit_jax.pretrained.archives import save_npz, save_safetensors
 from vit_jax.pretrained.load import open_pretrained
+from vit_jax.train_step import TrainState
 
 
 def arrays_of(name):
@@ -357,3 +363,112 @@ def test_a_workdir_gives_the_averaged_parameters(tmp_path):
   save_safetensors(tmp_path / "run.safetensors", bare)
   with pytest.raises(ValueError, match="named as in no format known here"):
     load_pretrained(str(tmp_path / "run.safetensors"))
+
+
+@pytest.mark.parametrize(
+  "path", ["http://x/a.npz", "hf://owner/name", "s3://bucket/run", "foo://x"]
+)
+def test_no_address_but_gs_is_a_workdir(path):
+  assert not is_run(path)
+
+
+def test_without_gcsfs_a_public_object_is_fetched(monkeypatch):
+  monkeypatch.setitem(sys.modules, "gcsfs", None)
+  monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+  monkeypatch.setattr("vit_jax.pretrained.download.BACKOFF_SECONDS", ())
+  with pytest.raises((ValueError, OSError), match="127.0.0.1:9/bucket/a.npz"):
+    load_pretrained("gs://bucket/a.npz")
+  with pytest.raises(ValueError, match="no checkpoints: .*gs:// needs gcsfs"):
+    open_run("gs://bucket/run")
+
+
+RUN = Vit(3, 8, 24, 1, 48, 3, pooling="gap")
+
+
+@pytest.fixture(scope="module")
+def saved_run(tmp_path_factory):
+  """A workdir, as training leaves it."""
+  config = base_config()
+  config.image_size = (16, 16)
+  config.normalization.update(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+  description = {
+    "config": config.to_dict(),
+    "model": to_fields(RUN),
+    "class_names": list("abc"),
+  }
+  params = RUN.init(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))["params"]
+  folder = tmp_path_factory.mktemp("saved") / "run"
+  checkpoints = Checkpoints(str(folder))
+  state = TrainState(jnp.int32(2), nn.unbox(params), {"count": jnp.int32(2)})
+  checkpoints.save(state, 2, description, None)
+  checkpoints.close()
+  return folder
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (
+      {"num_heads": 2, "gelu": "exact"},
+      r"not trained with num_heads=2, gelu='exact': 7 wrong shape: .*3 more. L",
+    ),
+    ({"pooling": "token"}, r"1 missing: x_class \(24,\); 1 wrong shape: pos"),
+    ({"num_layers": 2}, "was not trained with num_layers=2: 16 missing: bl"),
+    ({"heads": 2}, "Vit has no field heads"),
+  ],
+)
+def test_a_workdirs_arrays_are_those_of_the_model_asked_for(
+  saved_run, fields, message
+):
+  with pytest.raises(ValueError, match=message) as info:
+    open_pretrained(str(saved_run), **fields)
+  assert "\n" not in str(info.value)
+  model = open_pretrained(str(saved_run), gelu="exact").model
+  assert model.gelu == "exact"
+
+
+def test_a_workdir_is_read_without_a_word(saved_run, capfd):
+  load_pretrained(str(saved_run))
+  assert capfd.readouterr() == ("", "")
+
+
+def _truncate(folder):
+  for path in (folder / "params").rglob("d/*"):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _write(text):
+  return lambda folder: (folder / "description/metadata").write_text(text)
+
+
+@pytest.mark.parametrize(
+  "damage, message",
+  [
+    (lambda f: shutil.rmtree(f / "params"), 'Item "params" was not found'),
+    (lambda f: shutil.rmtree(f / "description"), '"description" was not fo'),
+    (_write('{"config'), "Unterminated string"),
+    (_write("[1]"), "no JSON object"),
+    (_truncate, "OUT_OF_RANGE"),
+    (lambda f: (f / "params/_METADATA").write_text("{"), "Expecting property"),
+  ],
+)
+def test_a_damaged_checkpoint_is_named(
+  saved_run, tmp_path, capfd, damage, message
+):
+  shutil.copytree(saved_run, tmp_path / "run")
+  damage(tmp_path / "run/checkpoints/2")
+  whole = rf"checkpoint 2 of .*/run is damaged \(.*{message}.*\): choose anot"
+  with pytest.raises(ValueError, match=whole) as info:
+    load_pretrained(str(tmp_path / "run"))
+  assert "\n" not in str(info.value)
+  assert capfd.readouterr().err == ""
+
+
+def test_a_description_without_a_model_is_refused(saved_run, tmp_path):
+  shutil.copytree(saved_run, tmp_path / "run")
+  path = tmp_path / "run/checkpoints/2/description/metadata"
+  description = json.loads(path.read_text())
+  del description["model"]
+  path.write_text(json.dumps(description))
+  with pytest.raises(ValueError, match="does not tell its model: it is of an"):
+    load_pretrained(str(tmp_path / "run"))

@@ -27,7 +27,13 @@ from vit_jax.pretrained import (
 from vit_jax.pretrained.archives import Arrays, open_arrays
 from vit_jax.pretrained.facts import Facts, square
 from vit_jax.pretrained.locate import locate
-from vit_jax.pretrained.rules import Shapes, check, read_all
+from vit_jax.pretrained.rules import (
+  Shapes,
+  check,
+  differences,
+  listed,
+  read_all,
+)
 
 # In the order they are tried; each knows its own names.
 FORMATS = (google, huggingface, timm, torchvision)
@@ -95,8 +101,7 @@ def load_pretrained(
 def open_pretrained(source: str, **overrides: Any) -> Pretrained:
   """`load_pretrained` up to the shapes: no array is read yet."""
   source = str(source)
-  is_url = "://" in source
-  if (not is_url or source.startswith("gs://")) and is_run(source):
+  if is_run(source):
     return _open_run(source, **overrides)
   path = locate(source)
   if "step" in overrides:
@@ -343,6 +348,10 @@ def _open_run(
   model = model.clone(origin=origin)
   grid = grid_of(model, tuple(config.image_size))
   shapes = param_shapes(model, grid)
+  if fields:
+    saved = from_fields(description["model"])
+    stored = param_shapes(saved, grid_of(saved, tuple(config.image_size)))
+    _check_run(workdir, stored, shapes, fields)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     hollow = {k: np.empty(shape, np.float32) for k, shape in shapes.items()}
@@ -356,6 +365,19 @@ def _open_run(
     yield from flat.items()
 
   return _at_size(Pretrained(model, shapes, read), grid, overrides)
+
+
+def _check_run(
+  workdir: str, stored: Shapes, needed: Shapes, fields: Mapping[str, Any]
+) -> None:
+  """Raises ValueError unless a run's arrays are those of a changed model."""
+  groups = differences(stored, needed)
+  if any(groups.values()):
+    given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+    raise ValueError(
+      f"{workdir} was not trained with {given}: {listed(groups)}. Leave out "
+      "what changes its arrays."
+    )
 
 
 def run_origin(description: Mapping[str, Any], workdir: str = "") -> Origin:
