@@ -269,6 +269,10 @@ def _check_fields(vit: Vit) -> None:
         f"{name}={getattr(vit, name)!r} is unknown; "
         f"choose one of {', '.join(known)}."
       )
+  if not vit.layer_norm_epsilon > 0:
+    raise ValueError(
+      f"layer_norm_epsilon={vit.layer_norm_epsilon} must be more than 0."
+    )
   for name in ("dropout_rate", "attention_dropout_rate"):
     if not 0 <= getattr(vit, name) < 1:
       raise ValueError(f"{name}={getattr(vit, name)} must be in [0, 1).")

@@ -30,11 +30,9 @@ _DENSE = "O I -> I O"
 
 
 def prefix(shapes: Shapes) -> str | None:
-  """What stands before the encoder's names, None for other formats."""
-  for candidate in ("vit.", ""):
-    if f"{candidate}embeddings.patch_embeddings.projection.weight" in shapes:
-      return ""
-  return None
+  """The empty prefix, None for other formats; `_base` is part of the names."""
+  patch = f"{_base(shapes)}embeddings.patch_embeddings.projection.weight"
+  return "" if patch in shapes else None
 
 
 def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
