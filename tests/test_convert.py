@@ -146,6 +146,16 @@ def test_every_additive_position_and_wide_images_survive(tmp_path, to, fields):
     assert model.origin.image_size == (16, 24)
 
 
+def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
+  """3 x 5 patches and a class token have 16 positions, a square number."""
+  pretrained, flat = random_model(size=(24, 40))
+  save_as(pretrained, "timm", tmp_path / "out")
+  model, params = load_pretrained(str(tmp_path / "out"))
+  assert model.origin.image_size == (24, 40)
+  E_pos = flat["position/E_pos"]
+  np.testing.assert_array_equal(params["position"]["E_pos"], E_pos)
+
+
 def _nested(flat):
   tree = {}
   for path, array in flat.items():
