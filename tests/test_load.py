@@ -251,6 +251,27 @@ def test_a_strange_grid_can_be_told(tmp_path):
       {"image_size": 64, "interpolation": "nearest"},
       "interpolation='nearest' is unknown; choose one of linear, bicubic",
     ),
+    (
+      "google_vit.npz",
+      {"interpolation": "foo"},
+      "interpolation='foo' is unknown; choose one of linear, bicubic",
+    ),
+    (
+      "google_vit.npz",
+      {"image_size": (48,)},
+      r"image_size=\(48,\) must be a h",
+    ),
+    ("google_vit.npz", {"image_size": "48"}, "image_size='48' must be a heig"),
+    ("google_vit.npz", {"grid": (4, 0)}, r"grid=\(4, 0\) must be a height an"),
+    ("google_vit.npz", {"mean": 0.5}, "mean=0.5 must be three numbers, as of"),
+    ("google_vit.npz", {"std": (0, 1, 1)}, r"std=.* must be .* above 0"),
+    ("google_vit.npz", {"dtype": "foo"}, "dtype='foo' is no type; choose su"),
+    ("google_vit.npz", {"num_heads": "3"}, "num_heads='3' must be a whole n"),
+    (
+      "google_vit.npz",
+      {"layer_norm_epsilon": -1},
+      "silon=-1 must be more than",
+    ),
   ],
 )
 def test_bad_keywords_are_one_line(name, overrides, message):
@@ -274,6 +295,24 @@ def test_another_architecture_is_named(tmp_path):
     ("{", "config.json is no JSON"),
     ("[1]", "config.json holds no JSON object"),
     ("[" * 100_000, "config.json is no JSON"),
+    ('{"hidden_act": ["gelu"]}', r"hidden_act=\['gelu'\]; known are gelu"),
+    ('{"num_attention_heads": "3"}', "heads='3' must be a whole number, 1 or"),
+    ('{"num_attention_heads": 2.0}', "heads=2.0 must be a whole number"),
+    ('{"num_attention_heads": true}', "heads=True must be a whole number"),
+    ('{"layer_norm_eps": null}', "layer_norm_eps=None must be a number above"),
+    ('{"layer_norm_eps": "x"}', "layer_norm_eps='x' must be a number above 0"),
+    ('{"layer_norm_eps": -1}', "layer_norm_eps=-1 must be a number above 0"),
+    ('{"layer_norm_eps": NaN}', "layer_norm_eps=nan must be a number above 0"),
+    ('{"image_size": -32}', "image_size=-32 must be a height and a width"),
+    ('{"image_size": {"height": 32, "width": 32}}', "image_size={.* must be"),
+    ('{"image_size": [32]}', r"image_size=\[32\] must be a height and a width"),
+    ('{"image_mean": 0.5}', "image_mean=0.5 must be three numbers, as of red"),
+    ('{"image_mean": null}', "image_mean=None must be three numbers"),
+    ('{"image_mean": ["a", 1, 1]}', "image_mean=.* must be three numbers"),
+    ('{"image_mean": [0, 0, 0, 0]}', "image_mean=.* must be three numbers"),
+    ('{"image_std": [0, 0, 0]}', r"image_std=.* must be three numbers above 0"),
+    ('{"id2label": {"a": "b"}}', "id2label has the key 'a'; all must be the"),
+    ('{"id2label": ["a"]}', r"id2label=\['a'\] must be a JSON object"),
   ],
 )
 def test_a_bad_configuration_is_one_line(tmp_path, config, message):
@@ -299,18 +338,78 @@ def test_hugging_face_preprocessing_and_labels_are_read(tmp_path):
   assert origin.class_names == tuple(f"class {i}" for i in range(10))
 
 
-def test_timm_may_leave_the_class_token_without_a_position():
-  """`no_embed_class`: N positions beside a class token."""
-  shapes = {
+def timm_shapes(positions, **more):
+  return {
     "patch_embed.proj.weight": (48, 3, 8, 8),
     "cls_token": (1, 1, 48),
-    "pos_embed": (1, 16, 48),
+    "pos_embed": (1, positions, 48),
     "blocks.0.mlp.fc1.weight": (96, 48),
+    **more,
   }
-  facts = timm.facts(shapes)
-  assert (facts.fields["position"], facts.tokens) == ("learned_grid", 16)
-  facts = timm.facts(shapes | {"pos_embed": (1, 17, 48)})
-  assert (facts.fields["position"], facts.tokens) == ("learned", 16)
+
+
+@pytest.mark.parametrize(
+  "config, message",
+  [
+    ({"model_args": 5}, "model_args=5 must be a JSON object"),
+    ({"pretrained_cfg": [1]}, r"pretrained_cfg=\[1\] must be a JSON object"),
+    ({"model_args": {"num_heads": "3"}}, "num_heads='3' must be a whole numb"),
+    ({"model_args": {"img_size": 0}}, "img_size=0 must be a height and a wi"),
+    ({"pretrained_cfg": {"input_size": 3.5}}, "img_size=3.5 must be a heigh"),
+    ({"mean": 0.5}, "mean=0.5 must be three numbers"),
+    ({"std": [1, 1, 0]}, r"std=\[1, 1, 0\] must be three numbers above 0"),
+    ({"label_names": 3}, "label_names=3 must be a list of names"),
+    ({"model_args": {"act_layer": ["a"]}}, r"act_layer=.*; known are gelu"),
+    (
+      {"global_pool": "avg"},
+      "global_pool='avg', and there is a class token: only .*'token' can be",
+    ),
+    ({"model_args": {"global_pool": "map"}}, "global_pool='map', and there"),
+  ],
+)
+def test_a_bad_timm_configuration_is_one_line(config, message):
+  with pytest.raises(ValueError, match=message) as info:
+    timm.facts(timm_shapes(17), config)
+  assert "\n" not in str(info.value)
+
+
+def test_timm_averages_only_without_a_class_token():
+  shapes = timm_shapes(16)
+  del shapes["cls_token"]
+  facts = timm.facts(shapes, {"global_pool": "avg"})
+  assert (facts.fields["pooling"], facts.tokens) == ("gap", 16)
+  with pytest.raises(ValueError, match="no class token: only .*'avg' can be"):
+    timm.facts(shapes, {"global_pool": "token"})
+
+
+@pytest.mark.parametrize(
+  "positions, config, position",
+  [
+    (16, {}, "learned_grid"),
+    (17, {}, "learned"),
+    (16, {"model_args": {"no_embed_class": True}}, "learned_grid"),
+    (16, {"architecture": "vit"}, "learned"),
+    (16, {"model_args": {"img_size": [24, 40]}}, "learned"),
+    (15, {"model_args": {"img_size": [24, 40]}}, "learned_grid"),
+    (16, {"pretrained_cfg": {"input_size": [3, 24, 40]}}, "learned"),
+    (16, {"pretrained_cfg": {"input_size": [3, 32, 32]}}, "learned_grid"),
+  ],
+)
+def test_timm_may_leave_the_class_token_without_a_position(
+  positions, config, position
+):
+  """`no_embed_class`: N positions beside a class token."""
+  facts = timm.facts(timm_shapes(positions), config)
+  assert facts.fields["position"] == position
+  assert facts.tokens == positions - (position == "learned")
+
+
+def test_timms_image_size_is_the_models_or_else_its_preprocessings():
+  size = {"pretrained_cfg": {"input_size": [3, 24, 40]}}
+  facts = timm.facts(timm_shapes(16), size)
+  assert facts.image_size == (24, 40)
+  own = {**size, "model_args": {"img_size": 32}}
+  assert timm.facts(timm_shapes(16), own).image_size == (32, 32)
 
 
 def test_imagenets_classes_have_names_where_the_source_is_known():

@@ -9,6 +9,7 @@ Every attention matrix is sown as `attention`, so a caller sees them all with
 `capture_intermediates=True` also every module's output.
 """
 
+import numbers
 from typing import Any
 
 import flax.linen as nn
@@ -252,8 +253,11 @@ def _check_fields(vit: Vit) -> None:
     "mlp_size",
     "num_heads",
   ):
-    if getattr(vit, name) < 1:
-      raise ValueError(f"{name}={getattr(vit, name)} must be 1 or more.")
+    value = getattr(vit, name)
+    if not isinstance(value, numbers.Integral):
+      raise ValueError(f"{name}={value!r} must be a whole number.")
+    if value < 1:
+      raise ValueError(f"{name}={value} must be 1 or more.")
   if vit.num_classes < 0:
     raise ValueError(f"num_classes={vit.num_classes} must be 0 or more.")
   if vit.hidden_size % vit.num_heads:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ from vit_jax.pretrained import (
   torchvision,
 )
 from vit_jax.pretrained.archives import Arrays, open_arrays
-from vit_jax.pretrained.facts import Facts, square
+from vit_jax.pretrained.facts import Facts, sides, square, triple
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.rules import (
   Shapes,
@@ -39,7 +40,14 @@ from vit_jax.pretrained.rules import (
 FORMATS = (google, huggingface, timm, torchvision)
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _MOST_JSON_BYTES = 16 << 20
-_PREPROCESSING = ("mean", "std", "image_size", "grid", "interpolation")
+# Keywords that are no fields of the model, and what they have to be.
+_PREPROCESSING = {
+  "mean": triple,
+  "std": functools.partial(triple, positive=True),
+  "image_size": sides,
+  "grid": sides,
+  "interpolation": interpolation.check,
+}
 
 Leaves = Iterable[tuple[str, np.ndarray]]
 
@@ -101,6 +109,10 @@ def load_pretrained(
 def open_pretrained(source: str, **overrides: Any) -> Pretrained:
   """`load_pretrained` up to the shapes: no array is read yet."""
   source = str(source)
+  for name, check_value in _PREPROCESSING.items():
+    value = overrides.pop(name, None)
+    if value is not None:
+      overrides[name] = check_value(name, value)
   if is_run(source):
     return _open_run(source, **overrides)
   path = locate(source)
@@ -111,7 +123,7 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
   except ValueError as error:
     text = str(error)
     raise ValueError(
-      text if text.startswith(source) else f"{source}: {text}"
+      text if text.startswith((source, repr(source))) else f"{source}: {text}"
     ) from error
 
 
@@ -202,8 +214,8 @@ def _build(
     source=source,
     format=facts.format,
     image_size=size,
-    mean=tuple(overrides.get("mean", facts.mean)),
-    std=tuple(overrides.get("std", facts.std)),
+    mean=overrides.get("mean", facts.mean),
+    std=overrides.get("std", facts.std),
     class_names=facts.class_names
     or known.class_names(source, fields["num_classes"]),
   )
@@ -214,14 +226,13 @@ def _at_size(
   pretrained: Pretrained, grid: interpolation.Grid, overrides: Mapping[str, Any]
 ) -> Pretrained:
   """With positions for the image size that was asked for, if one was."""
-  if overrides.get("image_size") is None:
+  if "image_size" not in overrides:
     return pretrained
   size = overrides["image_size"]
-  height, width = (size, size) if isinstance(size, int) else size
-  origin = dataclasses.replace(pretrained.origin, image_size=(height, width))
+  origin = dataclasses.replace(pretrained.origin, image_size=size)
   model = pretrained.model.clone(origin=origin)
   method = overrides.get("interpolation", "linear")
-  new = grid_of(model, (height, width))
+  new = grid_of(model, size)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     for path, array in pretrained.read():
@@ -342,8 +353,8 @@ def _open_run(
   origin = run_origin(description, workdir)
   origin = dataclasses.replace(
     origin,
-    mean=tuple(overrides.get("mean", origin.mean)),
-    std=tuple(overrides.get("std", origin.std)),
+    mean=overrides.get("mean", origin.mean),
+    std=overrides.get("std", origin.std),
   )
   model = model.clone(origin=origin)
   grid = grid_of(model, tuple(config.image_size))
