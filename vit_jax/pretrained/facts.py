@@ -7,7 +7,6 @@ A configuration comes from anywhere: `whole`, `number`, `triple`, `sides` and
 import dataclasses
 import math
 import numbers
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -154,9 +153,11 @@ def _values(value: Any) -> tuple[Any, ...]:
 
 def _is_whole(value: Any) -> bool:
   is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  return is_int and value >= 1
+  return is_int and int(value) >= 1
 
 
 def _is_finite(value: Any) -> bool:
-  is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  return is_real and abs(value) <= sys.float_info.max
+  try:
+    return not isinstance(value, bool) and math.isfinite(value)
+  except (TypeError, OverflowError):  # No number, or too large a one.
+    return False

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from vit_jax.checkpoint import is_run, open_run
 from vit_jax.models import Origin, ResNet, Vit, from_fields
 from vit_jax.pretrained import (
+  cache,
   google,
   huggingface,
   interpolation,
@@ -25,7 +26,11 @@ from vit_jax.pretrained import (
   timm,
   torchvision,
 )
-from vit_jax.pretrained.archives import Arrays, open_arrays
+from vit_jax.pretrained.archives import (
+  Arrays,
+  UnreadableFileError,
+  open_arrays,
+)
 from vit_jax.pretrained.facts import Facts, sides, square, triple
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.rules import (
@@ -38,8 +43,10 @@ from vit_jax.pretrained.rules import (
 
 # In the order they are tried; each knows its own names.
 FORMATS = (google, huggingface, timm, torchvision)
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-_MOST_JSON_BYTES = 16 << 20
+# Names of weights in a folder, as others and `convert` write it.
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
+_LABELS = "labels.txt"  # Beside them where no config.json has the names.
+_MOST_TEXT_BYTES = 16 << 20
 # Keywords that are no fields of the model, and what they have to be.
 _PREPROCESSING = {
   "mean": triple,
@@ -86,8 +93,9 @@ def load_pretrained(
   Args:
     source: An .npz file of Google's vision_transformer or of big_vision, a
       .safetensors file of timm, torchvision or Hugging Face, a folder with
-      their config.json, a workdir of ours; each also as https://, gs:// or
-      hf://owner/name; or a name that `python -m vit_jax.convert --list` shows.
+      their config.json or that `convert` wrote, a workdir of ours; each also
+      as https://, gs:// or hf://owner/name; or a name that
+      `python -m vit_jax.convert --list` shows.
     **overrides: In place of what the format says: any field of `Vit`
       (`num_heads=3`, `gelu="exact"`), `mean` and `std`; `grid`, the patches
       along height and width that the stored positions are for; `image_size`,
@@ -130,7 +138,7 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
 def _open_file(
   source: str, path: pathlib.Path, config: dict[str, Any], **overrides: Any
 ) -> Pretrained:
-  with open_arrays(path) as arrays:
+  with _arrays(path) as arrays:
     stored = arrays.shapes
   layout, prefix = _recognise(stored)
   names = {
@@ -139,18 +147,33 @@ def _open_file(
     if name.startswith(prefix)
   }
   found = {short: stored[name] for short, name in names.items()}
-  model, grid = _build(source, layout.facts(found, config), overrides)
+  facts = _named(layout.facts(found, config), path)
+  model, grid = _build(source, facts, overrides)
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, found)
   what = f"{source} is no {model.origin.format} checkpoint of {_text(model)}"
   check(rules, found, shapes, model, what)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    with open_arrays(path) as arrays:
+    with _arrays(path) as arrays:
       for leaf, array in read_all(rules, _Renamed(arrays, names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
   return _at_size(Pretrained(model, shapes, read), grid, overrides)
+
+
+@contextlib.contextmanager
+def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
+  """The arrays of a file. A download that cannot be read is not kept."""
+  try:
+    with open_arrays(path) as arrays:
+      yield arrays
+  except UnreadableFileError as error:
+    if not cache.drop(path):
+      raise
+    raise UnreadableFileError(
+      f"{error} The download was removed; the same command fetches it anew."
+    ) from error
 
 
 class _Renamed(Mapping[str, np.ndarray]):
@@ -313,8 +336,8 @@ def _weights_and_config(
     if not present:
       raise ValueError(
         f"{path} is a folder without checkpoints/, as a workdir has them, and "
-        f"without {_WEIGHTS[0]}: name a file of weights in it, or another "
-        "folder."
+        f"without {_WEIGHTS[0]} or {_WEIGHTS[-1]}: name a file of weights in "
+        "it, or another folder."
       )
     path = present[0]
   config: dict[str, Any] = {}
@@ -325,14 +348,39 @@ def _weights_and_config(
   return path, config
 
 
+def _named(facts: Facts, path: pathlib.Path) -> Facts:
+  """With the names of classes, one a line, in a file that may be beside."""
+  labels = path.parent / _LABELS
+  num_classes = facts.fields["num_classes"]
+  needs_names = path.name in _WEIGHTS and num_classes and not facts.class_names
+  if not needs_names or not labels.exists():
+    return facts
+  names = _read_text(labels).rstrip("\n").split("\n")
+  if len(names) > num_classes:
+    raise ValueError(
+      f"{labels} names {len(names)} classes and the model has {num_classes}: "
+      "correct it or take it away."
+    )
+  return dataclasses.replace(facts, class_names=tuple(names))
+
+
+def _read_text(path: pathlib.Path) -> str:
+  """Of a file of reasonable size."""
+  if path.stat().st_size > _MOST_TEXT_BYTES:
+    raise ValueError(f"{path} is larger than any configuration.")
+  try:
+    return path.read_text("utf-8")
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{path} is no text in UTF-8: {error}.") from error
+
+
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   """The object in a file of reasonable size; {} where there is none."""
   if not path.exists():
     return {}
-  if path.stat().st_size > _MOST_JSON_BYTES:
-    raise ValueError(f"{path} is larger than any configuration.")
+  text = _read_text(path)
   try:
-    found = json.loads(path.read_text("utf-8"))
+    found = json.loads(text)
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is no JSON: {error}.") from error
   if not isinstance(found, dict):
