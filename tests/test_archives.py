@@ -774,6 +774,8 @@ def tar_file():
     (b"\x1f\x8b\x08" + bytes(20), "is a gzip file"),
     (npy(npy_header()), "is a single array"),
     (b"<!DOCTYPE html>", "is a web page"),
+    (b"<?xml version='1.0'?><Error>", "is a web page or an error in XML"),
+    (b"<\0\0\0\x10\0\x14\0", r"starts with b'<\\x00"),
     (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     (b"PK\3\4", "cut short or damaged"),
     (b"PK\3\4" + bytes(100), "cut short or damaged"),

@@ -152,6 +152,29 @@ def test_every_additive_position_and_wide_images_survive(tmp_path, to, fields):
     assert model.origin.image_size == (16, 24)
 
 
+def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
+  """3 x 5 patches and a class token have 16 positions, a square number."""
+  pretrained, flat = random_model(size=(24, 40))
+  save_as(pretrained, "timm", tmp_path / "out")
+  model, params = load_pretrained(str(tmp_path / "out"))
+  assert model.origin.image_size == (24, 40)
+  E_pos = flat["position/E_pos"]
+  np.testing.assert_array_equal(params["position"]["E_pos"], E_pos)
+
+
+@pytest.mark.parametrize("to", ["google", "big_vision", "torchvision"])
+def test_the_folder_and_the_file_give_the_names_of_classes(tmp_path, to):
+  out = tmp_path / "out"
+  gelu = "exact" if to == "torchvision" else "tanh"
+  save_as(random_model((16, 16), gelu=gelu)[0], to, out)
+  for path in (out, out / TARGETS[to].file):
+    origin = open_pretrained(str(path), num_heads=3).origin
+    assert origin.class_names == ("a", "b")
+  (out / "labels.txt").write_text("a\nb\nc\n")
+  with pytest.raises(ValueError, match="labels.txt names 3 classes and the mo"):
+    open_pretrained(str(out), num_heads=3)
+
+
 def _nested(flat):
   tree = {}
   for path, array in flat.items():

@@ -20,7 +20,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from vit_jax.pretrained import answers, download, known, progress
+from vit_jax.pretrained import answers, download, known, load, progress
 from vit_jax.pretrained.cache import cache_folder
 from vit_jax.pretrained.hub import REPOSITORY
 from vit_jax.pretrained.locate import _storage_url, locate
@@ -194,6 +194,46 @@ def test_plain_download_happens_once(site, cache, capfd):
   assert first == f"downloading {url} (786.4 kB)"
   assert last.startswith("786.4 kB in ")
   assert last.endswith(f": {path}")
+
+
+def npz(value):
+  file = io.BytesIO()
+  np.savez(file, array=np.full(100, value, np.float32))
+  return file.getvalue()
+
+
+def test_a_download_that_cannot_be_read_is_fetched_anew(site, cache):
+  body = npz(1.0)
+  broken = body.replace(np.float32(1).tobytes() * 100, bytes(400))
+  for bad in (body[:-60], broken, b"<html>"):
+    url = site.add("/a/x.npz", bad)
+    with (
+      pytest.raises(ValueError, match=r"x.npz.*; the same command fetches it"),
+      load._arrays(locate(url)) as arrays,
+    ):
+      arrays["array"]
+    assert files(cache) == []
+  site.add("/a/x.npz", body)
+  with load._arrays(locate(url)) as arrays:
+    assert arrays["array"][0] == 1
+
+
+def test_a_repository_that_cannot_be_read_is_fetched_anew(hub, cache):
+  hub("model.safetensors", b"cut")
+  message = refusal("hf://o/n", load.load_pretrained)
+  assert message.endswith(
+    "The download was removed; the same command fetches it anew."
+  )
+  assert files(cache) == []
+
+
+def test_only_downloads_are_removed(tmp_path, cache):
+  for path in (tmp_path / "x.npz", cache / "x.npz"):
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"<html>")
+    with pytest.raises(ValueError, match="was asked for; an .npz or a"):
+      load.load_pretrained(str(path))
+    assert path.exists()
 
 
 def test_progress_on_a_terminal_is_a_bar(site, monkeypatch):

@@ -344,8 +344,7 @@ def _timm_config(model: Vit) -> dict[str, Any]:
   }
   if gap:
     arguments |= {"class_token": False, "fc_norm": False}
-  if model.position == "learned_grid":
-    arguments["no_embed_class"] = True
+  arguments["no_embed_class"] = model.position == "learned_grid"
   pooling = "avg" if gap else "token"
   return {
     "architecture": "vit_base_patch16_224",
