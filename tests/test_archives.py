@@ -242,9 +242,13 @@ def test_writing_is_whole_or_not_at_all(tmp_path, save):
   with refused(path, "rename it"):
     save(path, {"a\0b": np.ones(3)})
   assert [p.name for p in tmp_path.iterdir()] == ["model"]
-  nowhere = tmp_path / "none" / "model"
-  with refused(nowhere, "No such file", kind=FileNotFoundError):
+  nowhere = path / "model"
+  with refused(nowhere, r"cannot be written \(Not a directory\)", kind=OSError):
     save(nowhere, {"a": np.ones(3)})
+  save(tmp_path / "new" / "folder" / "model", {"a": np.ones(3)})
+  assert_same(
+    read_all(tmp_path / "new" / "folder" / "model"), {"a": np.ones(3)}
+  )
 
 
 def test_metadata_that_could_not_be_read_is_not_written(tmp_path):
@@ -770,6 +774,8 @@ def tar_file():
     (b"\x1f\x8b\x08" + bytes(20), "is a gzip file"),
     (npy(npy_header()), "is a single array"),
     (b"<!DOCTYPE html>", "is a web page"),
+    (b"<?xml version='1.0'?><Error>", "is a web page or an error in XML"),
+    (b"<\0\0\0\x10\0\x14\0", r"starts with b'<\\x00"),
     (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     (b"PK\3\4", "cut short or damaged"),
     (b"PK\3\4" + bytes(100), "cut short or damaged"),

@@ -1,10 +1,15 @@
 """The commands as a user types them, and what they say to bad input."""
 
+import functools
 import os
 import subprocess
 import sys
+import types
 
 import pytest
+from absl import flags
+
+from vit_jax import command
 
 
 def _run(*arguments, **environment):
@@ -49,7 +54,10 @@ def test_train_then_evaluate(tmp_path):
     (["--config.total_steps=3"], "total_epochs=100.0 are both given"),
     (["surplus"], "unexpected argument 'surplus'"),
     (["--config=configs/none.py"], "No such file or directory: 'configs/none"),
-    (["--config=configs/pretrain.py:B/8,imagenet2012"], "Table 3 has no B/8"),
+    (
+      ["--config=configs/pretrain.py:B/8,imagenet2012"],
+      "error: Table 3 has no B/8",
+    ),
     (["--config.data.name=nonesuch"], "nonesuch"),
   ],
 )
@@ -72,6 +80,93 @@ def test_missing_flags_are_named():
   assert done.returncode == 2
   assert "workdir" in done.stderr
   assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+  "options, said",
+  [
+    ({}, "error: stopped by Ctrl-C.\n"),
+    (
+      {"resumes": True},
+      "error: stopped by Ctrl-C; the same command goes on.\n",
+    ),
+  ],
+)
+def test_ctrl_c_promises_what_the_command_keeps(
+  monkeypatch, capsys, options, said
+):
+  def stopped(_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setenv("GLIBC_TUNABLES", "")  # Or the process starts over.
+  monkeypatch.setattr(command.app, "run", lambda main, **_: main(["command"]))
+  with pytest.raises(SystemExit) as info:
+    command.run(stopped, **options)
+  assert info.value.code == 130
+  assert capsys.readouterr().err == said
+
+
+@pytest.fixture
+def override(monkeypatch):
+  """`command.overrides` of a command line, without the process's own flags."""
+  values = flags.FlagValues()
+  kinds = ("integer", "enum", "float", "list")
+  define = {
+    f"DEFINE_{kind}": functools.partial(
+      getattr(flags, f"DEFINE_{kind}"), flag_values=values
+    )
+    for kind in kinds
+  }
+  own = types.SimpleNamespace(FLAGS=values, **define)
+  monkeypatch.setattr(command, "flags", own)
+  command.define_overrides()
+
+  def parse(*arguments):
+    values(["command", *arguments])
+    return command.overrides()
+
+  return parse
+
+
+def test_help_shows_them():
+  done = _run("vit_jax.predict", "--help")
+  for name in ("top", "grid", "mean", "std", "num_heads", "image_size", "step"):
+    assert f"\n  --{name}: " in done.stdout
+
+
+def test_overrides_are_the_keywords_of_load_pretrained(override):
+  assert override() == {}
+  given = override(
+    "--image_size=384",
+    "--grid=2,8",
+    "--mean=0,0.5,1",
+    "--std=.25,.5,1",
+    "--num_heads=3",
+  )
+  assert given == {
+    "image_size": (384, 384),
+    "grid": (2, 8),
+    "mean": (0.0, 0.5, 1.0),
+    "std": (0.25, 0.5, 1.0),
+    "num_heads": 3,
+  }
+
+
+@pytest.mark.parametrize(
+  "argument, needed",
+  [
+    ("--image_size=1,2,3", "give a side in pixels, or height,width"),
+    ("--image_size=large", "give a side in pixels, or height,width"),
+    ("--grid=4", "give height,width, in patches"),
+    ("--grid=0,4", "give height,width, in patches"),
+    ("--mean=0.5", "give three numbers to take off the channels"),
+    ("--mean=0,0,nan", "give three numbers to take off the channels"),
+    ("--std=0.5,0.5,0", "give three numbers above 0 to divide the channels"),
+  ],
+)
+def test_overrides_of_no_numbers_are_refused(override, argument, needed):
+  with pytest.raises(ValueError, match=f"^{argument}: {needed}"):
+    override(argument)
 
 
 def _python(code):

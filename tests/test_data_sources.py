@@ -5,6 +5,7 @@ import io
 import os
 import pathlib
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from vit_jax import data
 from vit_jax.data import tfds_source
 from vit_jax.data.image_folder import ImageFolder
 
+INSTALL = 'pip install -c constraints.txt -e ".[tfds]"'
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -153,7 +155,11 @@ def test_unknown_dataset_suggests_the_nearest(tmp_path):
 
 
 def test_dataset_not_prepared_says_how(tmp_path):
-  with pytest.raises(ValueError, match="mnist is not prepared.*tfds build mni"):
+  assert (
+    INSTALL in (pathlib.Path(__file__).parents[1] / "README.md").read_text()
+  )
+  message = f"mnist is not prepared.*: {re.escape(INSTALL)} && tfds build mnist"
+  with pytest.raises(ValueError, match=message):
     data.open_source("train", name="mnist", data_dir=str(tmp_path))
 
 
@@ -168,7 +174,8 @@ def test_records_without_random_access(digits_dir, tmp_path):
   shutil.copytree(pathlib.Path(digits_dir) / "digits" / "1.0.0", copy)
   info = copy / "dataset_info.json"
   info.write_text(info.read_text().replace("array_record", "tfrecord"))
-  with pytest.raises(ValueError, match="tfrecord files, which allow no random"):
+  message = f"tfrecord files, which allow no random.*: {re.escape(INSTALL)} && "
+  with pytest.raises(ValueError, match=message):
     data.open_source("train", name="digits", data_dir=str(tmp_path))
 
 

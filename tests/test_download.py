@@ -20,10 +20,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from vit_jax.pretrained import answers, download, known, progress
+from vit_jax.pretrained import answers, download, known, load, progress
 from vit_jax.pretrained.cache import cache_folder
 from vit_jax.pretrained.hub import REPOSITORY
 from vit_jax.pretrained.locate import _storage_url, locate
+from vit_jax.pretrained.pickles import TORCH_ADVICE, conversion
 
 BODY = np.random.default_rng(0).bytes(3 * 2**18 + 17)
 CUT = 2**19 + 5
@@ -193,6 +194,46 @@ def test_plain_download_happens_once(site, cache, capfd):
   assert first == f"downloading {url} (786.4 kB)"
   assert last.startswith("786.4 kB in ")
   assert last.endswith(f": {path}")
+
+
+def npz(value):
+  file = io.BytesIO()
+  np.savez(file, array=np.full(100, value, np.float32))
+  return file.getvalue()
+
+
+def test_a_download_that_cannot_be_read_is_fetched_anew(site, cache):
+  body = npz(1.0)
+  broken = body.replace(np.float32(1).tobytes() * 100, bytes(400))
+  for bad in (body[:-60], broken, b"<html>"):
+    url = site.add("/a/x.npz", bad)
+    with (
+      pytest.raises(ValueError, match=r"x.npz.*; the same command fetches it"),
+      load._arrays(locate(url)) as arrays,
+    ):
+      arrays["array"]
+    assert files(cache) == []
+  site.add("/a/x.npz", body)
+  with load._arrays(locate(url)) as arrays:
+    assert arrays["array"][0] == 1
+
+
+def test_a_repository_that_cannot_be_read_is_fetched_anew(hub, cache):
+  hub("model.safetensors", b"cut")
+  message = refusal("hf://o/n", load.load_pretrained)
+  assert message.endswith(
+    "The download was removed; the same command fetches it anew."
+  )
+  assert files(cache) == []
+
+
+def test_only_downloads_are_removed(tmp_path, cache):
+  for path in (tmp_path / "x.npz", cache / "x.npz"):
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"<html>")
+    with pytest.raises(ValueError, match="was asked for; an .npz or a"):
+      load.load_pretrained(str(path))
+    assert path.exists()
 
 
 def test_progress_on_a_terminal_is_a_bar(site, monkeypatch):
@@ -757,8 +798,11 @@ def test_torchvision_says_how_to_convert():
   assert fetch == f"curl -LO {url}"
   program = convert.removeprefix("python -c ").strip('"')
   compile(program, "command", "exec")
-  assert "torch.load('vit_b_16-c867db91.pth', weights_only=True)" in program
+  assert (
+    "torch.load('vit_b_16-c867db91.pth', map_location='cpu', weights_only=True)"
+  ) in program
   assert "'vit_b_16-c867db91.safetensors'" in program
+  assert TORCH_ADVICE.endswith(conversion("F.pth").split("`")[1])
 
 
 @pytest.mark.parametrize("name", known.KNOWN)

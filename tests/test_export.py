@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_refused(options, message):
 
 
 def test_the_image_size_has_to_be_known():
-  with pytest.raises(ValueError, match="give image_size, such as image_size="):
+  with pytest.raises(ValueError, match="give --image_size, such as --image"):
     export_model(GAP.clone(origin=None), GAP_PARAMS)
 
 

@@ -5,6 +5,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -61,8 +63,9 @@ def _config(root, **changes):
   config = fewshot.probe_config()
   config.data.root = root
   config.loader.num_workers = 0
-  config.image_size = (8, 8)
-  config.normalization.update(mean=MEAN, std=STD)
+  with config.unlocked():
+    config.image_size = (8, 8)
+    config.normalization = dict(mean=MEAN, std=STD)
   config.update(changes)
   return config
 
@@ -363,17 +366,20 @@ def test_a_checkpoint_is_given_images_as_it_was_trained(
   root, model_and_params, workdir
 ):
   model, params = model_and_params
-  config = _config(root)
+  config = fewshot.probe_config()
+  config.data.root = root
+  config.loader.num_workers = 0
   expected = _few_shot(root, model).measure(params)
-  config.image_size = None
-  config.normalization.update(mean=None, std=None)
   found = probe_checkpoint(workdir, config, shots=3, seeds=2, step=3)
   assert found == expected
   newest = probe_checkpoint(workdir, config, shots=3, seeds=2)
   assert {draw.top1 for draw in newest.draws} == {4 / 11}  # All are class 0.
-  config.image_size = (16, 16)
-  larger = probe_checkpoint(workdir, config, shots=3, seeds=1, step=3)
+  shown: list[tuple[str, str]] = []
+  display = types.SimpleNamespace(header=shown.extend)
+  options: Any = dict(step=3, image_size=(16, 16), display=display)
+  larger = probe_checkpoint(workdir, config, shots=3, seeds=1, **options)
   assert larger.examples == 11 and larger.top1_std is None
+  assert ("model", f"{workdir} at 16 x 16") in shown
 
 
 def _run(*arguments):
@@ -409,6 +415,7 @@ def test_the_command_prints_json(root, workdir):
     (["there", "--config.dat.root=x"], "did you mean --config.data.root?"),
     (["there", "--config.total_steps=9"], "flag 'config.total_steps'"),
     (["there", "--config.batch_size=many"], "flag --config.batch_size=many"),
+    (["there", "--image_size=1,2,3"], "--image_size=1,2,3: give a side in"),
   ],
 )
 def test_bad_input_is_one_line(arguments, message):
@@ -417,9 +424,3 @@ def test_bad_input_is_one_line(arguments, message):
   assert message in done.stderr
   assert done.stderr.startswith("error: ")
   assert done.stderr.count("\n") == 1
-
-
-def test_the_command_says_what_is_wrong_with_the_size(root, workdir):
-  config = _config(root, image_size=(64,))
-  with pytest.raises(ValueError, match="must be a height and a width"):
-    probe_checkpoint(workdir, config, shots=3, seeds=1)

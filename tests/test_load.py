@@ -3,7 +3,9 @@
 import json
 import pathlib
 import shutil
+import sys
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,13 @@ import pytest
 from configs import digits
 from tests import fixtures
 from vit_jax import load_pretrained, training
+from vit_jax.checkpoint import Checkpoints, is_run, open_run
+from vit_jax.config import base_config
+from vit_jax.models import Vit, to_fields
 from vit_jax.pretrained import known, timm
 from vit_jax.pretrained.archives import save_npz, save_safetensors
 from vit_jax.pretrained.load import open_pretrained
+from vit_jax.train_step import TrainState
 
 
 def arrays_of(name):
@@ -245,6 +251,27 @@ def test_a_strange_grid_can_be_told(tmp_path):
       {"image_size": 64, "interpolation": "nearest"},
       "interpolation='nearest' is unknown; choose one of linear, bicubic",
     ),
+    (
+      "google_vit.npz",
+      {"interpolation": "foo"},
+      "interpolation='foo' is unknown; choose one of linear, bicubic",
+    ),
+    (
+      "google_vit.npz",
+      {"image_size": (48,)},
+      r"image_size=\(48,\) must be a h",
+    ),
+    ("google_vit.npz", {"image_size": "48"}, "image_size='48' must be a heig"),
+    ("google_vit.npz", {"grid": (4, 0)}, r"grid=\(4, 0\) must be a height an"),
+    ("google_vit.npz", {"mean": 0.5}, "mean=0.5 must be three numbers, as of"),
+    ("google_vit.npz", {"std": (0, 1, 1)}, r"std=.* must be .* above 0"),
+    ("google_vit.npz", {"dtype": "foo"}, "dtype='foo' is no type; choose su"),
+    ("google_vit.npz", {"num_heads": "3"}, "num_heads='3' must be a whole n"),
+    (
+      "google_vit.npz",
+      {"layer_norm_epsilon": -1},
+      "silon=-1 must be more than",
+    ),
   ],
 )
 def test_bad_keywords_are_one_line(name, overrides, message):
@@ -268,6 +295,24 @@ def test_another_architecture_is_named(tmp_path):
     ("{", "config.json is no JSON"),
     ("[1]", "config.json holds no JSON object"),
     ("[" * 100_000, "config.json is no JSON"),
+    ('{"hidden_act": ["gelu"]}', r"hidden_act=\['gelu'\]; known are gelu"),
+    ('{"num_attention_heads": "3"}', "heads='3' must be a whole number, 1 or"),
+    ('{"num_attention_heads": 2.0}', "heads=2.0 must be a whole number"),
+    ('{"num_attention_heads": true}', "heads=True must be a whole number"),
+    ('{"layer_norm_eps": null}', "layer_norm_eps=None must be a number above"),
+    ('{"layer_norm_eps": "x"}', "layer_norm_eps='x' must be a number above 0"),
+    ('{"layer_norm_eps": -1}', "layer_norm_eps=-1 must be a number above 0"),
+    ('{"layer_norm_eps": NaN}', "layer_norm_eps=nan must be a number above 0"),
+    ('{"image_size": -32}', "image_size=-32 must be a height and a width"),
+    ('{"image_size": {"height": 32, "width": 32}}', "image_size={.* must be"),
+    ('{"image_size": [32]}', r"image_size=\[32\] must be a height and a width"),
+    ('{"image_mean": 0.5}', "image_mean=0.5 must be three numbers, as of red"),
+    ('{"image_mean": null}', "image_mean=None must be three numbers"),
+    ('{"image_mean": ["a", 1, 1]}', "image_mean=.* must be three numbers"),
+    ('{"image_mean": [0, 0, 0, 0]}', "image_mean=.* must be three numbers"),
+    ('{"image_std": [0, 0, 0]}', r"image_std=.* must be three numbers above 0"),
+    ('{"id2label": {"a": "b"}}', "id2label has the key 'a'; all must be the"),
+    ('{"id2label": ["a"]}', r"id2label=\['a'\] must be a JSON object"),
   ],
 )
 def test_a_bad_configuration_is_one_line(tmp_path, config, message):
@@ -293,18 +338,78 @@ def test_hugging_face_preprocessing_and_labels_are_read(tmp_path):
   assert origin.class_names == tuple(f"class {i}" for i in range(10))
 
 
-def test_timm_may_leave_the_class_token_without_a_position():
-  """`no_embed_class`: N positions beside a class token."""
-  shapes = {
+def timm_shapes(positions, **more):
+  return {
     "patch_embed.proj.weight": (48, 3, 8, 8),
     "cls_token": (1, 1, 48),
-    "pos_embed": (1, 16, 48),
+    "pos_embed": (1, positions, 48),
     "blocks.0.mlp.fc1.weight": (96, 48),
+    **more,
   }
-  facts = timm.facts(shapes)
-  assert (facts.fields["position"], facts.tokens) == ("learned_grid", 16)
-  facts = timm.facts(shapes | {"pos_embed": (1, 17, 48)})
-  assert (facts.fields["position"], facts.tokens) == ("learned", 16)
+
+
+@pytest.mark.parametrize(
+  "config, message",
+  [
+    ({"model_args": 5}, "model_args=5 must be a JSON object"),
+    ({"pretrained_cfg": [1]}, r"pretrained_cfg=\[1\] must be a JSON object"),
+    ({"model_args": {"num_heads": "3"}}, "num_heads='3' must be a whole numb"),
+    ({"model_args": {"img_size": 0}}, "img_size=0 must be a height and a wi"),
+    ({"pretrained_cfg": {"input_size": 3.5}}, "img_size=3.5 must be a heigh"),
+    ({"mean": 0.5}, "mean=0.5 must be three numbers"),
+    ({"std": [1, 1, 0]}, r"std=\[1, 1, 0\] must be three numbers above 0"),
+    ({"label_names": 3}, "label_names=3 must be a list of names"),
+    ({"model_args": {"act_layer": ["a"]}}, r"act_layer=.*; known are gelu"),
+    (
+      {"global_pool": "avg"},
+      "global_pool='avg', and there is a class token: only .*'token' can be",
+    ),
+    ({"model_args": {"global_pool": "map"}}, "global_pool='map', and there"),
+  ],
+)
+def test_a_bad_timm_configuration_is_one_line(config, message):
+  with pytest.raises(ValueError, match=message) as info:
+    timm.facts(timm_shapes(17), config)
+  assert "\n" not in str(info.value)
+
+
+def test_timm_averages_only_without_a_class_token():
+  shapes = timm_shapes(16)
+  del shapes["cls_token"]
+  facts = timm.facts(shapes, {"global_pool": "avg"})
+  assert (facts.fields["pooling"], facts.tokens) == ("gap", 16)
+  with pytest.raises(ValueError, match="no class token: only .*'avg' can be"):
+    timm.facts(shapes, {"global_pool": "token"})
+
+
+@pytest.mark.parametrize(
+  "positions, config, position",
+  [
+    (16, {}, "learned_grid"),
+    (17, {}, "learned"),
+    (16, {"model_args": {"no_embed_class": True}}, "learned_grid"),
+    (16, {"architecture": "vit"}, "learned"),
+    (16, {"model_args": {"img_size": [24, 40]}}, "learned"),
+    (15, {"model_args": {"img_size": [24, 40]}}, "learned_grid"),
+    (16, {"pretrained_cfg": {"input_size": [3, 24, 40]}}, "learned"),
+    (16, {"pretrained_cfg": {"input_size": [3, 32, 32]}}, "learned_grid"),
+  ],
+)
+def test_timm_may_leave_the_class_token_without_a_position(
+  positions, config, position
+):
+  """`no_embed_class`: N positions beside a class token."""
+  facts = timm.facts(timm_shapes(positions), config)
+  assert facts.fields["position"] == position
+  assert facts.tokens == positions - (position == "learned")
+
+
+def test_timms_image_size_is_the_models_or_else_its_preprocessings():
+  size = {"pretrained_cfg": {"input_size": [3, 24, 40]}}
+  facts = timm.facts(timm_shapes(16), size)
+  assert facts.image_size == (24, 40)
+  own = {**size, "model_args": {"img_size": 32}}
+  assert timm.facts(timm_shapes(16), own).image_size == (32, 32)
 
 
 def test_imagenets_classes_have_names_where_the_source_is_known():
@@ -357,3 +462,112 @@ def test_a_workdir_gives_the_averaged_parameters(tmp_path):
   save_safetensors(tmp_path / "run.safetensors", bare)
   with pytest.raises(ValueError, match="named as in no format known here"):
     load_pretrained(str(tmp_path / "run.safetensors"))
+
+
+@pytest.mark.parametrize(
+  "path", ["http://x/a.npz", "hf://owner/name", "s3://bucket/run", "foo://x"]
+)
+def test_no_address_but_gs_is_a_workdir(path):
+  assert not is_run(path)
+
+
+def test_without_gcsfs_a_public_object_is_fetched(monkeypatch):
+  monkeypatch.setitem(sys.modules, "gcsfs", None)
+  monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+  monkeypatch.setattr("vit_jax.pretrained.download.BACKOFF_SECONDS", ())
+  with pytest.raises((ValueError, OSError), match="127.0.0.1:9/bucket/a.npz"):
+    load_pretrained("gs://bucket/a.npz")
+  with pytest.raises(ValueError, match="no checkpoints: .*gs:// needs gcsfs"):
+    open_run("gs://bucket/run")
+
+
+RUN = Vit(3, 8, 24, 1, 48, 3, pooling="gap")
+
+
+@pytest.fixture(scope="module")
+def saved_run(tmp_path_factory):
+  """A workdir, as training leaves it."""
+  config = base_config()
+  config.image_size = (16, 16)
+  config.normalization.update(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+  description = {
+    "config": config.to_dict(),
+    "model": to_fields(RUN),
+    "class_names": list("abc"),
+  }
+  params = RUN.init(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))["params"]
+  folder = tmp_path_factory.mktemp("saved") / "run"
+  checkpoints = Checkpoints(str(folder))
+  state = TrainState(jnp.int32(2), nn.unbox(params), {"count": jnp.int32(2)})
+  checkpoints.save(state, 2, description, None)
+  checkpoints.close()
+  return folder
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (
+      {"num_heads": 2, "gelu": "exact"},
+      r"not trained with num_heads=2, gelu='exact': 7 wrong shape: .*3 more. L",
+    ),
+    ({"pooling": "token"}, r"1 missing: x_class \(24,\); 1 wrong shape: pos"),
+    ({"num_layers": 2}, "was not trained with num_layers=2: 16 missing: bl"),
+    ({"heads": 2}, "Vit has no field heads"),
+  ],
+)
+def test_a_workdirs_arrays_are_those_of_the_model_asked_for(
+  saved_run, fields, message
+):
+  with pytest.raises(ValueError, match=message) as info:
+    open_pretrained(str(saved_run), **fields)
+  assert "\n" not in str(info.value)
+  model = open_pretrained(str(saved_run), gelu="exact").model
+  assert model.gelu == "exact"
+
+
+def test_a_workdir_is_read_without_a_word(saved_run, capfd):
+  load_pretrained(str(saved_run))
+  assert capfd.readouterr() == ("", "")
+
+
+def _truncate(folder):
+  for path in (folder / "params").rglob("d/*"):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _write(text):
+  return lambda folder: (folder / "description/metadata").write_text(text)
+
+
+@pytest.mark.parametrize(
+  "damage, message",
+  [
+    (lambda f: shutil.rmtree(f / "params"), 'Item "params" was not found'),
+    (lambda f: shutil.rmtree(f / "description"), '"description" was not fo'),
+    (_write('{"config'), "Unterminated string"),
+    (_write("[1]"), "no JSON object"),
+    (_truncate, "OUT_OF_RANGE"),
+    (lambda f: (f / "params/_METADATA").write_text("{"), "Expecting property"),
+  ],
+)
+def test_a_damaged_checkpoint_is_named(
+  saved_run, tmp_path, capfd, damage, message
+):
+  shutil.copytree(saved_run, tmp_path / "run")
+  damage(tmp_path / "run/checkpoints/2")
+  whole = rf"checkpoint 2 of .*/run is damaged \(.*{message}.*\): choose anot"
+  with pytest.raises(ValueError, match=whole) as info:
+    load_pretrained(str(tmp_path / "run"))
+  assert "\n" not in str(info.value)
+  assert capfd.readouterr().err == ""
+
+
+def test_a_description_without_a_model_is_refused(saved_run, tmp_path):
+  shutil.copytree(saved_run, tmp_path / "run")
+  path = tmp_path / "run/checkpoints/2/description/metadata"
+  description = json.loads(path.read_text())
+  del description["model"]
+  path.write_text(json.dumps(description))
+  with pytest.raises(ValueError, match="does not tell its model: it is of an"):
+    load_pretrained(str(tmp_path / "run"))

@@ -389,7 +389,7 @@ def test_a_model_without_head_writes_features(photos, tmp_path, capsys):
   _save_google(path, VIT.clone(num_classes=0), PARAMS)
   with pytest.raises(ValueError, match="no classes to choose from: give --fea"):
     predict_files(str(path), photos)
-  features = tmp_path / "features.npz"
+  features = tmp_path / "new" / "folder" / "features.npz"
   assert predict_files(str(path), photos, features=str(features)) == 0
   assert capsys.readouterr() == ("", "")
   with np.load(features) as arrays:
@@ -398,14 +398,19 @@ def test_a_model_without_head_writes_features(photos, tmp_path, capsys):
 
 @pytest.mark.parametrize(
   "features, message",
-  [("folder", "is a folder; name"), ("none/f.npz", "No such file or direct")],
+  [
+    ("folder", "is a folder; name"),
+    ("photo 00 [x].png/f.npz", r"f.npz' cannot be written \(Not a directory"),
+    ("gs://bucket/f.npz", "only local files can be written"),
+  ],
 )
 def test_features_that_cannot_be_written_are_refused_first(
-  photos, tmp_path, features, message
+  photos, tmp_path, monkeypatch, features, message
 ):
+  monkeypatch.chdir(tmp_path)
   (tmp_path / "folder").mkdir()
   with pytest.raises((ValueError, OSError), match=message):
-    predict_files("no checkpoint", photos, features=str(tmp_path / features))
+    predict_files("no checkpoint", photos, features=features)
 
 
 def test_features_are_whole_or_not_there(photos, tmp_path, checkpoint, capsys):

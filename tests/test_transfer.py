@@ -281,6 +281,13 @@ def test_a_variant_beside_a_checkpoint_is_refused():
     experiment.open_pretrained(config)
 
 
+def test_an_unknown_interpolation_is_refused_first():
+  config = finetune.get_config()
+  config.transfer.interpolation = "foo"
+  with pytest.raises(ValueError, match="transfer.interpolation='foo' is unkn"):
+    experiment.open_pretrained(config)
+
+
 def test_neither_a_variant_nor_a_checkpoint_is_refused():
   config = finetune.get_config()
   with pytest.raises(ValueError, match=r"model.variant is not set: set it"):

@@ -572,6 +572,8 @@ def test_every_dimension_has_a_logical_name(variant, names):
     ({"num_layers": 0}, "num_layers=0 must be 1 or more"),
     ({"mlp_size": -1}, "mlp_size=-1 must be 1 or more"),
     ({"num_heads": 0}, "num_heads=0 must be 1 or more"),
+    ({"num_heads": "1"}, "num_heads='1' must be a whole number"),
+    ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0 must be more than"),
     ({"num_classes": -1}, "num_classes=-1 must be 0 or more"),
     ({"num_heads": 5}, "does not split over num_heads=5; (4|6) heads"),
     ({"pooling": "max"}, "pooling='max' is unknown; choose one of token, gap"),

@@ -7,12 +7,15 @@ needed to evaluate or to go on.
 """
 
 import contextlib
+import logging
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from absl import logging as absl_logging
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
@@ -21,6 +24,8 @@ from vit_jax.train_step import TrainState
 BEST_METRIC = "eval/top1"
 # What a description says of the data besides its configuration.
 _DATA_KEYS = ("class_names", "train_examples")
+# What no reader of a description does without.
+_NEEDED_KEYS = ("config", "model", "class_names")
 # Keys that may differ when a run goes on: none changes what is learned.
 _FREE_KEYS = (
   "log_every",
@@ -64,19 +69,22 @@ class Checkpoints:
     best = policies.BestN(
       get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
     )
-    self._manager = ocp.CheckpointManager(
-      self.folder / "checkpoints",
-      options=ocp.CheckpointManagerOptions(
-        preservation_policy=policies.AnyPreservationPolicy(
-          [policies.LatestN(keep_last), best]
-        ),
-        best_fn=score,  # Without it Orbax keeps no metrics on disk.
-        best_mode="max",
-        create=not read_only,
-        read_only=read_only,
-        cleanup_tmp_directories=not read_only,
+    options = ocp.CheckpointManagerOptions(
+      preservation_policy=policies.AnyPreservationPolicy(
+        [policies.LatestN(keep_last), best]
       ),
+      best_fn=score,  # Without it Orbax keeps no metrics on disk.
+      best_mode="max",
+      save_interval_steps=int(not read_only),
+      create=not read_only,
+      read_only=read_only,
+      cleanup_tmp_directories=not read_only,
     )
+    # Orbax warns of every folder that it is to leave as it is.
+    with _only_errors() if read_only else contextlib.nullcontext():
+      self._manager = ocp.CheckpointManager(
+        self.folder / "checkpoints", options=options
+      )
 
   @property
   def all_steps(self) -> list[int]:
@@ -112,7 +120,11 @@ class Checkpoints:
     self._manager.save(step, args=args, metrics=metrics)
 
   def restore(self, step: int, shapes: TrainState) -> TrainState:
-    """The state at `step`, its arrays laid out as those of `shapes`."""
+    """The state at `step`, its arrays laid out as those of `shapes`.
+
+    Raises:
+      ValueError: if it cannot be read.
+    """
     items = {
       "params": ocp.args.StandardRestore(shapes.params),
       "opt_state": ocp.args.StandardRestore(shapes.opt_state),
@@ -120,17 +132,23 @@ class Checkpoints:
     if shapes.averaged_params is not None:
       restore_average = ocp.args.StandardRestore(shapes.averaged_params)
       items["averaged_params"] = restore_average
-    found = self._manager.restore(step, args=ocp.args.Composite(**items))
+    with self._reading(step):
+      found = self._manager.restore(step, args=ocp.args.Composite(**items))
     count = jax.device_put(jnp.int32(step), shapes.step.sharding)
     return TrainState(
       count, found["params"], found["opt_state"], found.get("averaged_params")
     )
 
   def restore_params(self, step: int, shapes: Any, *, averaged: bool) -> Any:
-    """Only the parameters at `step`, or their Polyak average."""
+    """Only the parameters at `step`, or their Polyak average.
+
+    Raises:
+      ValueError: if they cannot be read.
+    """
     item = "averaged_params" if averaged else "params"
     args = ocp.args.Composite(**{item: ocp.args.StandardRestore(shapes)})
-    return self._manager.restore(step, args=args)[item]
+    with self._reading(step):
+      return self._manager.restore(step, args=args)[item]
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
     """The step of a checkpoint that is there: given, best or newest.
@@ -153,18 +171,89 @@ class Checkpoints:
     return step
 
   def describe(self, step: int) -> dict[str, Any]:
-    """The description that was saved at `step`."""
+    """The description that was saved at `step`.
+
+    Raises:
+      ValueError: if it cannot be read, or lacks what every reader needs.
+    """
     args = ocp.args.Composite(description=ocp.args.JsonRestore())
-    return self._manager.restore(step, args=args)["description"]
+    with self._reading(step):
+      found = self._manager.restore(step, args=args)["description"]
+      if not isinstance(found, dict):
+        raise TypeError("its description is no JSON object")
+    missing = [key for key in _NEEDED_KEYS if key not in found]
+    if missing:
+      raise ValueError(
+        f"checkpoint {step} of {self.folder} does not tell its "
+        f"{', '.join(missing)}: it is of an older version, or damaged; choose "
+        "another step, or train anew."
+      )
+    return found
+
+  @contextlib.contextmanager
+  def _reading(self, step: int) -> Iterator[None]:
+    """Puts into one line what Orbax says of a checkpoint it cannot read."""
+    try:
+      with _without_late_reads():
+        yield
+    except (LookupError, TypeError, ValueError, OSError) as error:
+      lines = str(error).strip("'").splitlines() or [type(error).__name__]
+      raise ValueError(
+        f"checkpoint {step} of {self.folder} is damaged ({lines[0][:200]}): "
+        "choose another step, or delete its folder."
+      ) from error
 
   def close(self) -> None:
     """Waits until all that was saved is on disk."""
     self._manager.close()
 
 
+@contextlib.contextmanager
+def _only_errors() -> Iterator[None]:
+  """Keeps Orbax's warnings back."""
+  verbosity = absl_logging.get_verbosity()
+  absl_logging.set_verbosity(absl_logging.ERROR)
+  try:
+    yield
+  finally:
+    absl_logging.set_verbosity(verbosity)
+
+
+@contextlib.contextmanager
+def _without_late_reads() -> Iterator[None]:
+  """Keeps back what reads under way print when another one has failed.
+
+  Orbax closes its event loop at the first failure. Each read that ends later
+  prints a traceback about that, or about its own error, which nobody takes.
+  They may outlast this context, so after a failure both stay hidden.
+  """
+  shown = sys.unraisablehook
+
+  def hook(unraisable: Any) -> None:
+    if str(unraisable.exc_value) != "Event loop is closed":
+      shown(unraisable)
+
+  sys.unraisablehook = hook
+  try:
+    yield
+  except Exception:
+    logging.getLogger("asyncio").addFilter(_is_retrieved)
+    raise
+  sys.unraisablehook = shown
+
+
+def _is_retrieved(record: logging.LogRecord) -> bool:
+  return "exception was never retrieved" not in record.getMessage()
+
+
 def is_run(path: str) -> bool:
-  """Whether a folder is the workdir of a run."""
-  return (epath.Path(path).expanduser() / "checkpoints").is_dir()
+  """Whether a folder, here or on gs://, is the workdir of a run."""
+  if "://" in path and not path.startswith("gs://"):
+    return False
+  try:
+    return (epath.Path(path).expanduser() / "checkpoints").is_dir()
+  except ImportError:  # Without gcsfs there are only files, over https.
+    return False
 
 
 def open_run(workdir: str) -> Checkpoints:
@@ -174,8 +263,10 @@ def open_run(workdir: str) -> Checkpoints:
     ValueError: if the folder holds none.
   """
   if not is_run(workdir):
+    needs = "; gs:// needs gcsfs" if workdir.startswith("gs://") else ""
     raise ValueError(
-      f"{workdir} holds no checkpoints: give the workdir of a training run."
+      f"{workdir} holds no checkpoints: give the workdir of a training run"
+      f"{needs}."
     )
   return Checkpoints(workdir, read_only=True)
 

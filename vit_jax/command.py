@@ -1,5 +1,6 @@
 """How every command starts, and how it says that its input is bad."""
 
+import math
 import os
 import re
 import sys
@@ -10,10 +11,28 @@ from absl import app, flags, logging
 
 from vit_jax.config import base_config, leaf_keys, nearest_key
 
+flags.disclaim_key_flags()  # So --help of a command shows what is defined here.
+
 USAGE_EXIT = 2
+# Flags that take several numbers: their type, how many, and that in words.
+_LISTS = {
+  "image_size": (
+    int,
+    (1, 2),
+    "a side in pixels, or height,width; positions are interpolated to it",
+  ),
+  "grid": (int, (2,), "height,width, in patches, of the stored positions"),
+  "mean": (float, (3,), "three numbers to take off the channels, in [0, 1]"),
+  "std": (float, (3,), "three numbers above 0 to divide the channels by"),
+}
 
 
-def run(main: Callable[[list[str]], int | None], takes: str = "") -> None:
+def run(
+  main: Callable[[list[str]], int | None],
+  takes: str = "",
+  *,
+  resumes: bool = False,
+) -> None:
   """Runs `main` under absl's flags; bad input is one line and exit code 2.
 
   A ValueError or OSError is what our checks raise. VIT_JAX_TRACEBACK=1 shows
@@ -25,6 +44,7 @@ def run(main: Callable[[list[str]], int | None], takes: str = "") -> None:
     takes: Names of the arguments, such as "CHECKPOINT IMAGE..."; flags may
       stand before, between and behind them. What is in brackets may be left
       out.
+    resumes: Whether the same command goes on after it was stopped.
   """
 
   def guarded(argv: list[str]) -> None:
@@ -38,7 +58,8 @@ def run(main: Callable[[list[str]], int | None], takes: str = "") -> None:
     except (ValueError, OSError) as error:
       _fail(_one_line(error))
     except KeyboardInterrupt:
-      _fail("stopped by Ctrl-C; the same command goes on.", code=130)
+      further = "; the same command goes on" if resumes else ""
+      _fail(f"stopped by Ctrl-C{further}.", code=130)
 
   _use_huge_pages()
   app.run(guarded, flags_parser=_parse)
@@ -51,33 +72,41 @@ def define_overrides() -> None:
   flags.DEFINE_enum(
     "gelu", None, ("exact", "tanh"), "Against what the format says."
   )
-  flags.DEFINE_float("layer_norm_epsilon", None, "The same.")
-  flags.DEFINE_list(
-    "image_size",
-    None,
-    "Side in pixels, or height,width, to use the model at; positions are "
-    "interpolated. By default its own.",
-  )
+  flags.DEFINE_float("layer_norm_epsilon", None, "Against the format.")
+  for name, (_, _, needed) in _LISTS.items():
+    flags.DEFINE_list(name, None, f"Give {needed}.")
 
 
 def overrides() -> dict[str, Any]:
   """Keywords for `load_pretrained` from the flags that were given.
 
   Raises:
-    ValueError: if the image size is no number or two.
+    ValueError: if a list of numbers is none, or of another length.
   """
   names = ("step", "num_heads", "gelu", "layer_norm_epsilon")
   given = {name: flags.FLAGS[name].value for name in names}
-  size = flags.FLAGS["image_size"].value
-  if size:
-    if len(size) > 2 or not all(side.strip().isdigit() for side in size):
-      raise ValueError(
-        f"--image_size={','.join(size)}: give a side in pixels, or "
-        "height,width."
-      )
-    sides = [int(side) for side in size]
-    given["image_size"] = (sides[0], sides[-1])
+  given |= {name: _numbers(name) for name in _LISTS}
+  if given["image_size"] is not None:
+    given["image_size"] = (given["image_size"][0], given["image_size"][-1])
   return {name: value for name, value in given.items() if value is not None}
+
+
+def _numbers(name: str) -> tuple[float, ...] | None:
+  """What was given to a flag of `_LISTS`."""
+  words = flags.FLAGS[name].value
+  if words is None:
+    return None
+  kind, lengths, needed = _LISTS[name]
+  try:
+    numbers = tuple(kind(word) for word in words)
+  except ValueError:
+    numbers = ()
+  allowed = all(0 <= number < math.inf for number in numbers)
+  if name != "mean":
+    allowed = allowed and all(numbers)
+  if len(numbers) not in lengths or not allowed:
+    raise ValueError(f"--{name}={','.join(words)}: give {needed}.")
+  return numbers
 
 
 def _check_arguments(arguments: list[str], takes: str) -> None:
@@ -124,13 +153,14 @@ def _one_line(error: BaseException) -> str:
   """The line of a message that says what is wrong.
 
   A configuration file that fails comes with its traceback, whose last line it
-  is; of any other message it is the first.
+  is; of any other message it is the first. A ValueError's text is meant to be
+  read alone.
   """
   lines = [line.strip() for line in str(error).splitlines() if line.strip()]
   if not lines:
     return type(error).__name__
   from_file = "Traceback" in str(error) or "Failed loading" in lines[0]
-  line = lines[-1 if from_file else 0]
+  line = lines[-1].removeprefix("ValueError: ") if from_file else lines[0]
   quoted = line[0] in "\"'" and line[0] == line[-1]  # As in a KeyError's.
   return line.strip(line[0]) if quoted else line
 

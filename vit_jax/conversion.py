@@ -6,21 +6,33 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.checkpoint import BEST_METRIC, is_run, open_run
+from vit_jax.atomic_file import local_path
+from vit_jax.checkpoint import BEST_METRIC, open_run
 from vit_jax.display import Display
 from vit_jax.metrics import read_rows
-from vit_jax.models import Vit, to_fields, variant_of
-from vit_jax.pretrained.load import Pretrained, open_pretrained
-from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
+from vit_jax.models import Origin, Vit, to_fields, variant_of
+from vit_jax.pretrained.facts import guess_num_heads
+from vit_jax.pretrained.load import (
+  Pretrained,
+  grid_of,
+  open_pretrained,
+  patch_stride,
+)
+from vit_jax.pretrained.save import (
+  TARGETS,
+  check_expressible,
+  check_known,
+  save_as,
+)
 
 # How the result is loaded where it goes.
 _USES = {
   "google": """\
 import vit_jax  # Or google-research/vision_transformer, whose format it is.
-model, params = vit_jax.load_pretrained("{folder}/model.npz")""",
+{load}""",
   "big_vision": """\
 import vit_jax  # Or google-research/big_vision, whose format it is.
-model, params = vit_jax.load_pretrained("{folder}/model.npz")""",
+{load}""",
   "hf": """\
 from transformers import ViTForImageClassification
 model = ViTForImageClassification.from_pretrained("{folder}")""",
@@ -34,7 +46,8 @@ model = VisionTransformer(
   image_size={size}, patch_size={patch_size}, num_layers={num_layers},
   num_heads={num_heads}, hidden_dim={hidden_size}, mlp_dim={mlp_size},
   num_classes={num_classes}, representation_size={representation_size})
-model.load_state_dict(load_file("{folder}/model.safetensors"))""",
+model.load_state_dict(load_file("{folder}/model.safetensors"))
+# Or: {load}""",
 }
 
 
@@ -51,21 +64,28 @@ def convert(source: str, folder: str, to: str, **overrides: Any) -> None:
     ValueError: if the source cannot be read or the format cannot express it;
       nothing is written then.
   """
-  if to not in TARGETS:
-    raise ValueError(
-      f"--to={to} is unknown; choose one of {', '.join(TARGETS)}."
-    )
+  check_known(to)
+  target = local_path(folder).resolve()
   pretrained = open_pretrained(source, **overrides)
   check_expressible(pretrained.model, to)
-  target = pathlib.Path(folder).expanduser()
-  save_as(pretrained, to, target, model_card(pretrained, to, target.name))
+  card = model_card(pretrained, to, target.name, overrides.get("step"))
+  save_as(pretrained, to, target, card)
   display = Display()
   display.note(f"Wrote {source} as {to} to {folder}. Load it with:")
   display.note(_use(pretrained, to, folder))
 
 
-def model_card(pretrained: Pretrained, to: str, name: str) -> str:
-  """The README.md of a converted model, in Markdown."""
+def model_card(
+  pretrained: Pretrained, to: str, name: str, step: int | None = None
+) -> str:
+  """The README.md of a converted model, in Markdown.
+
+  Args:
+    pretrained: What is converted.
+    to: One of `save.TARGETS`.
+    name: Of the folder it is written to.
+    step: Of a workdir's checkpoint; by default the newest.
+  """
   origin, model = pretrained.origin, pretrained.model
   fields = {
     key: value
@@ -77,7 +97,10 @@ def model_card(pretrained: Pretrained, to: str, name: str) -> str:
   library = {"hf": "transformers", "timm": "timm"}.get(to, "vit_jax")
   rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
   size = origin.image_size
-  pixels = f"{size[0]} x {size[1]}" if size else "any"
+  stride = patch_stride(model)
+  used = f"taken at any height and width that divide by {stride}"
+  if size:
+    used = f"resized to {size[0]} x {size[1]}"
   classes = ", ".join(origin.class_names[:20])
   if len(origin.class_names) > 20:
     classes += f" and {len(origin.class_names) - 20} more"
@@ -96,12 +119,12 @@ read from `{origin.source}` ({origin.format}) and written as {to} by vit_jax.
 {_use(pretrained, to, name)}
 ```
 
-Images are resized to {pixels} and normalised, as (x / 255 - mean) / std, with
-mean {list(origin.mean)} and standard deviation {list(origin.std)}.
+Images are {used} and normalised, as (x / 255 - mean) / std,
+with mean {list(origin.mean)} and standard deviation {list(origin.std)}.
 
 Classes: {classes or "not named by the source"}.
 
-{_training(origin.source)}
+{_training(origin, step)}
 | field | value |
 | --- | --- |
 {rows}
@@ -112,16 +135,39 @@ def _use(pretrained: Pretrained, to: str, folder: str) -> str:
   model = pretrained.model
   assert isinstance(model, Vit)  # Nothing else can be written.
   size = pretrained.origin.image_size
+  untold = _untold(model, pretrained.origin, to)
+  arguments = [f'"{folder}/{TARGETS[to].file}"']
+  arguments += [f"{name}={value}" for name, value in untold.items()]
+  load = f"model, params = vit_jax.load_pretrained({', '.join(arguments)})"
   fields = {**to_fields(model), "folder": folder, "size": size and size[0]}
-  return _USES[to].format(**fields)
+  return _USES[to].format(load=load, **fields)
 
 
-def _training(source: str) -> str:
+def _untold(model: Vit, origin: Origin, to: str) -> dict[str, Any]:
+  """Keywords of `load_pretrained`, where the format would be read otherwise."""
+  target = TARGETS[to]
+  if target.normalization is None:  # Its configuration tells all of them.
+    return {}
+  found: dict[str, Any] = {}
+  if to == "torchvision" and guess_num_heads(model.hidden_size) != (
+    model.num_heads
+  ):
+    found["num_heads"] = model.num_heads
+  for name, usual in zip(("mean", "std"), target.normalization, strict=True):
+    if getattr(origin, name) != usual:
+      found[name] = getattr(origin, name)
+  if origin.image_size and origin.image_size[0] != origin.image_size[1]:
+    found["grid"] = grid_of(model, origin.image_size)
+  return found
+
+
+def _training(origin: Origin, step: int | None) -> str:
   """What a run of ours was trained on and reached; "" for other sources."""
-  if not is_run(source):
+  if origin.format != "vit_jax":
     return ""
-  with contextlib.closing(open_run(source)) as checkpoints:
-    description = checkpoints.describe(checkpoints.choose())
+  with contextlib.closing(open_run(origin.source)) as checkpoints:
+    step = checkpoints.choose(step)
+    description = checkpoints.describe(step)
   config = description["config"]
   data = config["data"]
   name = data["name"] or pathlib.Path(data["root"]).name
@@ -131,8 +177,10 @@ def _training(source: str) -> str:
   )
   if config["pretrained"]:
     text += f", starting from `{config['pretrained']}`"
-  rows = read_rows(epath.Path(source).expanduser() / "metrics.jsonl")
-  evaluated = [row for row in rows if BEST_METRIC in row]
+  rows = read_rows(epath.Path(origin.source).expanduser() / "metrics.jsonl")
+  evaluated = [
+    row for row in rows if BEST_METRIC in row and row["step"] <= step
+  ]
   if evaluated:
     last = evaluated[-1]
     text += (

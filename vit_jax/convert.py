@@ -18,6 +18,11 @@ def main(arguments: list[str]) -> None:
   from vit_jax.pretrained import known
 
   if flags.FLAGS.list:
+    if arguments:
+      raise ValueError(
+        f"--list shows the checkpoints known by name and takes no "
+        f"{arguments[0]!r}: leave out one of them."
+      )
     Display().table(("name", "model", "trained on", "address"), known.rows())
     return
   if len(arguments) != 2 or flags.FLAGS.to is None:

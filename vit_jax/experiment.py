@@ -30,7 +30,7 @@ from vit_jax.optimizer import (
   make_schedule,
   make_trained,
 )
-from vit_jax.pretrained import load, transfer
+from vit_jax.pretrained import interpolation, load, transfer
 from vit_jax.pretrained.load import Pretrained
 from vit_jax.train_step import TrainState, make_init, make_train_step
 
@@ -46,8 +46,10 @@ def open_pretrained(config: ml_collections.ConfigDict) -> Pretrained | None:
   Fields set in `config.model` go before what its format says of it.
 
   Raises:
-    ValueError: if there is none, or it is not of the model set.
+    ValueError: if there is none, or it is not of the model set, or
+      `config.transfer` asks for what there is not.
   """
+  interpolation.check("transfer.interpolation", config.transfer.interpolation)
   if not config.pretrained:
     return None
   fields = set_fields(config.model)

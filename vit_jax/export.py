@@ -9,7 +9,6 @@ its releases of the next six months read it.
 """
 
 import json
-import pathlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -22,8 +21,8 @@ from absl import flags
 from jax import export
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax import command
-from vit_jax.atomic_file import replacing
+from vit_jax import command, inference
+from vit_jax.atomic_file import local_file, replacing
 from vit_jax.models import Origin, ResNet, Vit
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.train_step import normalize
@@ -71,8 +70,9 @@ def export_model(
     ValueError: if an argument is unknown or missing, the images do not fit the
       model, or the parameters take more than the 2 GB that can be written.
   """
+  size = image_size or inference.image_size(model)
+  height, width = (size, size) if isinstance(size, int) else size
   origin = model.origin or Origin("", "", None)
-  height, width = _size(image_size or origin.image_size)
   _check_platforms(platforms)
   _check_bytes(params, param_dtype)
   # Arrays of JAX, which casts NumPy's before and not in the artifact.
@@ -91,17 +91,6 @@ def export_model(
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", ".* constants were captured")  # By 2 GB.
     return export.export(jax.jit(to_logits), platforms=tuple(platforms))(images)
-
-
-def _size(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-  if image_size is None:
-    raise ValueError(
-      "the checkpoint does not tell the size of its images: give image_size, "
-      "such as image_size=224."
-    )
-  if isinstance(image_size, int):
-    return image_size, image_size
-  return image_size
 
 
 def _check_platforms(platforms: Sequence[str]) -> None:
@@ -155,9 +144,7 @@ def export_checkpoint(
     OSError: if the file cannot be written.
   """
   _check_platforms(platforms)
-  out = pathlib.Path(path).expanduser()
-  if out.is_dir():
-    raise ValueError(f"{path!r} is a folder; name the file to write.")
+  out = local_file(path)
   with replacing(out) as file:
     model, params = load_pretrained(checkpoint, **overrides)
     exported = export_model(

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import pathlib
 import shutil
 import tempfile
 import zipfile
@@ -11,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from vit_jax.atomic_file import replacing
+from vit_jax.atomic_file import local_file, replacing
 
 
 class FeatureFile:
@@ -64,9 +63,7 @@ def feature_file(path: str) -> Iterator[FeatureFile]:
     ValueError: if `path` is a folder, or no row was added.
     OSError: if it cannot be written.
   """
-  target = pathlib.Path(path).expanduser()
-  if target.is_dir():
-    raise ValueError(f"{path!r} is a folder; name the file to write.")
+  target = local_file(path)
   with (
     replacing(target) as file,
     tempfile.TemporaryFile(dir=target.parent) as rows,

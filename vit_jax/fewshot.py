@@ -4,7 +4,7 @@ python -m vit_jax.fewshot runs/cifar10 --config.data.root=photographs --shots 5
 
 CHECKPOINT is a workdir, a file of weights or a published name, as
 `load_pretrained` takes them. Images are given to it as its origin says, unless
---config.image_size="(64, 64)" or --config.normalization.mean=... say otherwise.
+--image_size=64, --mean=... or --std=... say otherwise.
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import ml_collections
 from absl import flags
 from ml_collections import config_flags
-from ml_collections.config_dict import placeholder
 
 from vit_jax import command
 from vit_jax.config import base_config, leaf_keys
@@ -25,16 +24,12 @@ if TYPE_CHECKING:
   from vit_jax.probing import Outcome
 
 _SECTIONS = ("data", "loader", "eval_transform", "mesh")
-_MODEL_KEYS = ("num_heads", "gelu", "layer_norm_epsilon")
 
 
 def probe_config() -> ml_collections.ConfigDict:
-  """The keys of `base_config` that matter here; None is the checkpoint's."""
+  """The keys of `base_config` that matter here."""
   base = base_config()
   c = ml_collections.ConfigDict({name: base[name] for name in _SECTIONS})
-  c.image_size = placeholder(tuple)
-  c.normalization = dict(mean=placeholder(tuple), std=placeholder(tuple))
-  c.model = {name: base.model.get_ref(name) for name in _MODEL_KEYS}
   c.transfer = dict(interpolation=base.transfer.interpolation)
   c.batch_size = base.batch_size
   c.eval_batch_size = base.eval_batch_size
@@ -62,9 +57,6 @@ _CONFIG = config_flags.DEFINE_config_dict(
 )
 _SHOTS = flags.DEFINE_integer("shots", 5, "Training images a class.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Draws, from seed 0 on.")
-_STEP = flags.DEFINE_integer(
-  "step", None, "Of a workdir's checkpoint; the newest by default."
-)
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 
 
@@ -81,8 +73,8 @@ def main(arguments: list[str]) -> None:
     _CONFIG.value,
     shots=_SHOTS.value,
     seeds=_SEEDS.value,
-    step=_STEP.value,
     display=None if _JSON.value else display,
+    **command.overrides(),
   )
   display.note(_json(outcome) if _JSON.value else _text(outcome))
 
@@ -118,4 +110,5 @@ def _json(outcome: "Outcome") -> str:
 
 
 if __name__ == "__main__":
+  command.define_overrides()
   command.run(main, takes="CHECKPOINT")

@@ -8,6 +8,8 @@ import ml_collections
 
 from vit_jax import data, experiment, sharding
 from vit_jax.display import Display
+from vit_jax.inference import image_size
+from vit_jax.models import ResNet, Vit
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.probing import FewShot, Outcome
 from vit_jax.train_step import make_params_init
@@ -19,50 +21,49 @@ def probe_checkpoint(
   *,
   shots: int,
   seeds: int,
-  step: int | None = None,
   display: Display | None = None,
+  **overrides: Any,
 ) -> Outcome:
   """Few-shot evaluation of a published checkpoint, or of a run of ours.
 
   Args:
     checkpoint: Anything that `load_pretrained` takes.
-    config: `fewshot.probe_config` tells its keys. What is None there is the
-      checkpoint's.
+    config: `fewshot.probe_config` tells its keys.
     shots: Images a class.
     seeds: How many draws.
-    step: Of a workdir's checkpoint; by default the newest.
     display: To say there what is about to happen.
+    **overrides: As of `load_pretrained`.
 
   Raises:
     ValueError: if the checkpoint, the data and the rest do not fit together.
   """
   sources = [experiment.open_source(config, s) for s in ("train", "eval")]
   mesh = sharding.make_mesh(**config.mesh)
-  model, params = load_pretrained(checkpoint, **_overrides(config, step))
-  config = experiment.resolved(config, model.origin)
+  overrides["interpolation"] = config.transfer.interpolation
+  model, params = load_pretrained(checkpoint, **overrides)
+  config = _with_preprocessing(config, model)
   few_shot = FewShot(config, model, mesh, *sources, shots=shots, seeds=seeds)
   if display is not None:
     display.header(_header(checkpoint, config, few_shot, sources))
-  size = experiment.image_size(config)
-  shapes = experiment.array_shapes(make_params_init(model, (*size, 3)), mesh)
+  init = make_params_init(model, (*config.image_size, 3))
+  shapes = experiment.array_shapes(init, mesh)
   params = jax.tree.map(
     lambda x, shape: jax.device_put(x, shape.sharding), params, shapes
   )
   return few_shot.measure(params)
 
 
-def _overrides(
-  config: ml_collections.ConfigDict, step: int | None
-) -> dict[str, Any]:
-  """What the configuration has to say to `load_pretrained`."""
-  given = {
-    **config.model,
-    **config.normalization,
-    "image_size": config.image_size and experiment.image_size(config),
-    "interpolation": config.transfer.interpolation,
-    "step": step,
-  }
-  return {name: value for name, value in given.items() if value is not None}
+def _with_preprocessing(
+  config: ml_collections.ConfigDict, model: Vit | ResNet
+) -> ml_collections.ConfigDict:
+  """A copy that says how images have to be given to the model."""
+  origin = model.origin
+  assert origin is not None
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    config.image_size = image_size(model)
+    config.normalization = dict(mean=origin.mean, std=origin.std)
+  return config
 
 
 def _header(
@@ -71,7 +72,7 @@ def _header(
   few_shot: FewShot,
   sources: Sequence[data.Source],
 ) -> list[tuple[str, str]]:
-  height, width = experiment.image_size(config)
+  height, width = config.image_size
   train, test = sources
   classes = f"{len(train.class_names):,} classes"
   return [

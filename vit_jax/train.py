@@ -30,4 +30,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  command.run(main, resumes=True)

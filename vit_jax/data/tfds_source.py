@@ -9,6 +9,8 @@ import tensorflow_datasets as tfds
 from vit_jax.data.sources import Example
 
 _RANDOM_ACCESS = ("array_record", "parquet")
+# Of TensorFlow, in a checkout of this repository.
+_INSTALL = 'pip install -c constraints.txt -e ".[tfds]"'
 
 
 class TfdsSource:
@@ -99,14 +101,14 @@ def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
   if not builder.info.splits:
     raise ValueError(
       f"{name} is not prepared in {root}; prepare it once with: "
-      f"pip install vit_jax[tfds] && tfds build {name} "
+      f"{_INSTALL} && tfds build {name} "
       f"--file_format=array_record --data_dir={root}"
     )
   formats = {f.value for f in builder.info.available_file_formats()}
   if not formats & set(_RANDOM_ACCESS):
     raise ValueError(
       f"{builder.data_dir} holds {', '.join(sorted(formats))} files, which "
-      "allow no random access; convert them with: pip install vit_jax[tfds] && "
+      f"allow no random access; convert them with: {_INSTALL} && "
       "python -m tensorflow_datasets.scripts.convert_format --dataset_dir="
       f"{builder.data_dir} --out_file_format=array_record"
     )

@@ -1,7 +1,7 @@
 """Position embeddings of the Vision Transformer (arXiv:2010.11929, App. D.4).
 
 Everything here is added to the token sequence, except the relative offsets,
-which `vit.MSA` turns into attention logits.
+which `attention.Msa` turns into attention logits.
 """
 
 from typing import Any

@@ -82,6 +82,15 @@ def make_model(variant: str, num_classes: int, **fields) -> Vit | ResNet:
   return make(variant, num_classes, **fields)
 
 
+def _dtype(name: str, value: Any) -> jnp.dtype:
+  try:
+    return jnp.dtype(value)
+  except TypeError:
+    raise ValueError(
+      f"{name}={value!r} is no type; choose such as float32 or bfloat16."
+    ) from None
+
+
 def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
   known = _field_names(module) - {"num_classes"}
   if unknown := sorted(set(fields) - known):
@@ -126,7 +135,7 @@ def from_fields(fields: Mapping[str, Any]) -> Vit | ResNet:
   """The model of what `to_fields` gave, also after a way through JSON.
 
   Raises:
-    ValueError: if a field or the kind is unknown.
+    ValueError: if a field, the kind or a type is unknown.
   """
   fields = dict(fields)
   kinds = {kind.__name__: kind for kind in (Vit, ResNet)}
@@ -139,5 +148,5 @@ def from_fields(fields: Mapping[str, Any]) -> Vit | ResNet:
     if isinstance(value, list):
       fields[name] = tuple(value)
     if name in _DTYPES:
-      fields[name] = jnp.dtype(value)
+      fields[name] = _dtype(name, value)
   return _build(kinds[kind], fields.pop("num_classes"), fields)

@@ -9,6 +9,7 @@ Every attention matrix is sown as `attention`, so a caller sees them all with
 `capture_intermediates=True` also every module's output.
 """
 
+import numbers
 from typing import Any
 
 import flax.linen as nn
@@ -284,8 +285,11 @@ def _check_fields(vit: Vit) -> None:
     "mlp_size",
     "num_heads",
   ):
-    if getattr(vit, name) < 1:
-      raise ValueError(f"{name}={getattr(vit, name)} must be 1 or more.")
+    value = getattr(vit, name)
+    if not isinstance(value, numbers.Integral):
+      raise ValueError(f"{name}={value!r} must be a whole number.")
+    if value < 1:
+      raise ValueError(f"{name}={value} must be 1 or more.")
   if vit.num_classes < 0:
     raise ValueError(f"num_classes={vit.num_classes} must be 0 or more.")
   if vit.hidden_size % vit.num_heads:
@@ -305,6 +309,10 @@ def _check_fields(vit: Vit) -> None:
         f"{name}={getattr(vit, name)!r} is unknown; "
         f"choose one of {', '.join(known)}."
       )
+  if not vit.layer_norm_epsilon > 0:
+    raise ValueError(
+      f"layer_norm_epsilon={vit.layer_norm_epsilon} must be more than 0."
+    )
   for name in ("dropout_rate", "attention_dropout_rate"):
     if not 0 <= getattr(vit, name) < 1:
       raise ValueError(f"{name}={getattr(vit, name)} must be in [0, 1).")

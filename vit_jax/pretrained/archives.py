@@ -40,12 +40,17 @@ __all__ = [
   "save_safetensors",
 ]
 
+_PAGE = "a web page or an error in XML, not the file that was asked for"
 _OTHER_FILES = {
   b"\x89HDF": "an HDF5 file (such as Keras's .h5)",
   b"\x93NUMPY": "a single array (.npy) without a name",
   b"\x1f\x8b": "a gzip file, to unpack first",
   b"version https://git-lfs": "a Git LFS pointer, to replace by `git lfs pull`",
-  b"<": "a web page or an error in XML, not the file that was asked for",
+  b"<!": _PAGE,
+  b"<?xml": _PAGE,
+  b"<html": _PAGE,
+  b"<HTML": _PAGE,
+  b"<Error": _PAGE,
 }
 
 

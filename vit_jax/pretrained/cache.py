@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import pathlib
+import shutil
 from collections.abc import Iterator
 
 import filelock
@@ -31,6 +32,24 @@ def place(url: str, name: str) -> pathlib.Path:
   """The path in the cache that belongs to `url` and to no other."""
   key = hashlib.sha256(url.encode()).hexdigest()[:16]
   return cache_folder() / key / name
+
+
+def drop(path: pathlib.Path) -> bool:
+  """Removes a download, so that it is fetched anew; of a folder, the whole.
+
+  Returns:
+    Whether the path was in the cache, where alone anything is removed.
+  """
+  folder = cache_folder()
+  inner = path.relative_to(folder).parts if path.is_relative_to(folder) else ()
+  if len(inner) < 2:
+    return False
+  target = folder.joinpath(*inner[:2])  # Of one address, as `place` has it.
+  if target.is_dir():
+    shutil.rmtree(target, ignore_errors=True)
+  else:
+    target.unlink(missing_ok=True)
+  return not target.exists()
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ paper's representation layer (dense, tanh). The activation and the epsilon are
 in `config.json`, the preprocessing in `preprocessor_config.json`.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,14 @@ from vit_jax.pretrained.facts import (
   count_layers,
   guess_num_heads,
   need,
+  number,
+  optional,
+  section,
+  sides,
+  triple,
+  whole,
 )
+from vit_jax.pretrained.refusals import quoted
 from vit_jax.pretrained.rules import Rule, Shapes, affine, norm
 
 # `hidden_act` to `Vit.gelu`.
@@ -30,11 +38,9 @@ _DENSE = "O I -> I O"
 
 
 def prefix(shapes: Shapes) -> str | None:
-  """What stands before the encoder's names, None for other formats."""
-  for candidate in ("vit.", ""):
-    if f"{candidate}embeddings.patch_embeddings.projection.weight" in shapes:
-      return ""
-  return None
+  """The empty prefix, None for other formats; `_base` is part of the names."""
+  patch = f"{_base(shapes)}embeddings.patch_embeddings.projection.weight"
+  return "" if patch in shapes else None
 
 
 def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
@@ -46,22 +52,11 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
       them the library's defaults hold.
 
   Raises:
-    ValueError: if the configuration is of another model, or an array that
-      tells a size is missing or of another rank.
+    ValueError: if the configuration is of another model or nonsense, or an
+      array that tells a size is missing or of another rank.
   """
   config = config or {}
-  model_type = config.get("model_type", "vit")
-  if model_type != "vit":
-    raise ValueError(
-      f"its config.json says model_type={model_type!r}, and only 'vit' has the "
-      "paper's architecture."
-    )
-  activation = config.get("hidden_act", "gelu")
-  if activation not in ACTIVATIONS:
-    raise ValueError(
-      f"its config.json says hidden_act={activation!r}; known are "
-      f"{', '.join(ACTIVATIONS)}."
-    )
+  activation = _activation(config)
   base = _base(shapes)
   patch = need(
     shapes, f"{base}embeddings.patch_embeddings.projection.weight", 4
@@ -69,42 +64,64 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
   first = f"{base}encoder.layer.0."
   positions = need(shapes, f"{base}{_POSITION}", 3)[1]
   D = patch[0]
+  num_heads = config.get("num_attention_heads", guess_num_heads(D))
   fields: dict[str, Any] = dict(
     num_classes=shapes.get("classifier.bias", (0,))[0],
     patch_size=patch[2],
     hidden_size=D,
     num_layers=count_layers(shapes, f"{base}encoder.layer."),
     mlp_size=need(shapes, f"{first}intermediate.dense.weight", 2)[0],
-    num_heads=config.get("num_attention_heads", guess_num_heads(D)),
+    num_heads=optional(whole, "num_attention_heads", num_heads),
     representation_size=shapes.get(f"{base}pooler.dense.bias", (None,))[0],
-    gelu=ACTIVATIONS[activation],
-    layer_norm_epsilon=config.get("layer_norm_eps", 1e-12),
+    gelu=activation,
+    layer_norm_epsilon=number(
+      "layer_norm_eps", config.get("layer_norm_eps", 1e-12)
+    ),
   )
   return Facts(
     "hf",
     fields,
     positions - 1,
-    image_size=_image_size(config),
-    mean=tuple(config.get("image_mean", (0.5, 0.5, 0.5))),
-    std=tuple(config.get("image_std", (0.5, 0.5, 0.5))),
+    image_size=optional(sides, "image_size", config.get("image_size")),
+    mean=triple("image_mean", config.get("image_mean", (0.5, 0.5, 0.5))),
+    std=triple(
+      "image_std", config.get("image_std", (0.5, 0.5, 0.5)), positive=True
+    ),
     class_names=class_names(config),
   )
 
 
-def _image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
-  size = config.get("image_size")
-  if size is None:
-    return None
-  height, width = size if isinstance(size, list | tuple) else (size, size)
-  return int(height), int(width)
+def _activation(config: Mapping[str, Any]) -> str:
+  """`Vit.gelu`; raises ValueError if the model is another architecture."""
+  model_type = config.get("model_type", "vit")
+  if model_type != "vit":
+    raise ValueError(
+      f"its config.json says model_type={quoted(model_type)}, and only 'vit' "
+      "has the paper's architecture."
+    )
+  activation = config.get("hidden_act", "gelu")
+  if not isinstance(activation, str) or activation not in ACTIVATIONS:
+    raise ValueError(
+      f"its config.json says hidden_act={quoted(activation)}; known are "
+      f"{', '.join(ACTIVATIONS)}."
+    )
+  return ACTIVATIONS[activation]
 
 
 def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-  """The names in `id2label`, unless they are the library's placeholders."""
-  labels = config.get("id2label") or {}
-  names = tuple(
-    str(labels[key]) for key in sorted(labels, key=lambda key: int(key))
-  )
+  """The names in `id2label`, unless they are the library's placeholders.
+
+  Raises:
+    ValueError: if its keys are no numbers.
+  """
+  labels = section("id2label", config.get("id2label"))
+  strange = [key for key in labels if not re.fullmatch(r"\d{1,9}", key)]
+  if strange:
+    raise ValueError(
+      f"id2label has the key {quoted(strange[0])}; all must be the numbers of "
+      "classes: correct it."
+    )
+  names = tuple(str(labels[key]) for key in sorted(labels, key=int))
   placeholders = (f"LABEL_{i}" for i in range(len(names)))
   return () if names == tuple(placeholders) else names
 

@@ -30,11 +30,7 @@ def resize(
   Raises:
     ValueError: if the method is unknown or the table is not of the old grid.
   """
-  if method not in METHODS:
-    raise ValueError(
-      f"interpolation={method!r} is unknown; "
-      f"choose one of {', '.join(METHODS)}."
-    )
+  check("interpolation", method)
   if old == new:
     return table
   rows, columns = (
@@ -56,6 +52,15 @@ def resize(
   grid = np.einsum("yh,xw,hwd->yxd", rows, columns, grid, optimize=True)
   resized = grid.reshape(-1, table.shape[1]).astype(table.dtype)
   return np.concatenate([table[:extra], resized])
+
+
+def check(name: str, method: str) -> str:
+  """The method; raises ValueError, with its name, if it is none of ours."""
+  if method not in METHODS:
+    raise ValueError(
+      f"{name}={method!r} is unknown; choose one of {', '.join(METHODS)}."
+    )
+  return method
 
 
 def _matrix(old: int, new: int, method: str) -> np.ndarray:

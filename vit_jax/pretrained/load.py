@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from ml_collections import ConfigDict
 from vit_jax.checkpoint import is_run, open_run
 from vit_jax.models import Origin, ResNet, Vit, from_fields
 from vit_jax.pretrained import (
+  cache,
   google,
   huggingface,
   interpolation,
@@ -24,16 +26,35 @@ from vit_jax.pretrained import (
   timm,
   torchvision,
 )
-from vit_jax.pretrained.archives import Arrays, open_arrays
-from vit_jax.pretrained.facts import Facts, square
+from vit_jax.pretrained.archives import (
+  Arrays,
+  UnreadableFileError,
+  open_arrays,
+)
+from vit_jax.pretrained.facts import Facts, sides, square, triple
 from vit_jax.pretrained.locate import locate
-from vit_jax.pretrained.rules import Shapes, check, read_all
+from vit_jax.pretrained.rules import (
+  Shapes,
+  check,
+  differences,
+  listed,
+  read_all,
+)
 
 # In the order they are tried; each knows its own names.
 FORMATS = (google, huggingface, timm, torchvision)
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-_MOST_JSON_BYTES = 16 << 20
-_PREPROCESSING = ("mean", "std", "image_size", "grid", "interpolation")
+# Names of weights in a folder, as others and `convert` write it.
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
+_LABELS = "labels.txt"  # Beside them where no config.json has the names.
+_MOST_TEXT_BYTES = 16 << 20
+# Keywords that are no fields of the model, and what they have to be.
+_PREPROCESSING = {
+  "mean": triple,
+  "std": functools.partial(triple, positive=True),
+  "image_size": sides,
+  "grid": sides,
+  "interpolation": interpolation.check,
+}
 
 Leaves = Iterable[tuple[str, np.ndarray]]
 
@@ -72,8 +93,9 @@ def load_pretrained(
   Args:
     source: An .npz file of Google's vision_transformer or of big_vision, a
       .safetensors file of timm, torchvision or Hugging Face, a folder with
-      their config.json, a workdir of ours; each also as https://, gs:// or
-      hf://owner/name; or a name that `python -m vit_jax.convert --list` shows.
+      their config.json or that `convert` wrote, a workdir of ours; each also
+      as https://, gs:// or hf://owner/name; or a name that
+      `python -m vit_jax.convert --list` shows.
     **overrides: In place of what the format says: any field of `Vit`
       (`num_heads=3`, `gelu="exact"`), `mean` and `std`; `grid`, the patches
       along height and width that the stored positions are for; `image_size`,
@@ -95,8 +117,11 @@ def load_pretrained(
 def open_pretrained(source: str, **overrides: Any) -> Pretrained:
   """`load_pretrained` up to the shapes: no array is read yet."""
   source = str(source)
-  is_url = "://" in source
-  if (not is_url or source.startswith("gs://")) and is_run(source):
+  for name, check_value in _PREPROCESSING.items():
+    value = overrides.pop(name, None)
+    if value is not None:
+      overrides[name] = check_value(name, value)
+  if is_run(source):
     return _open_run(source, **overrides)
   path = locate(source)
   if "step" in overrides:
@@ -106,14 +131,14 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
   except ValueError as error:
     text = str(error)
     raise ValueError(
-      text if text.startswith(source) else f"{source}: {text}"
+      text if text.startswith((source, repr(source))) else f"{source}: {text}"
     ) from error
 
 
 def _open_file(
   source: str, path: pathlib.Path, config: dict[str, Any], **overrides: Any
 ) -> Pretrained:
-  with open_arrays(path) as arrays:
+  with _arrays(path) as arrays:
     stored = arrays.shapes
   layout, prefix = _recognise(stored)
   names = {
@@ -122,18 +147,33 @@ def _open_file(
     if name.startswith(prefix)
   }
   found = {short: stored[name] for short, name in names.items()}
-  model, grid = _build(source, layout.facts(found, config), overrides)
+  facts = _named(layout.facts(found, config), path)
+  model, grid = _build(source, facts, overrides)
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, found)
   what = f"{source} is no {model.origin.format} checkpoint of {_text(model)}"
   check(rules, found, shapes, model, what)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    with open_arrays(path) as arrays:
+    with _arrays(path) as arrays:
       for leaf, array in read_all(rules, _Renamed(arrays, names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
   return _at_size(Pretrained(model, shapes, read), grid, overrides)
+
+
+@contextlib.contextmanager
+def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
+  """The arrays of a file. A download that cannot be read is not kept."""
+  try:
+    with open_arrays(path) as arrays:
+      yield arrays
+  except UnreadableFileError as error:
+    if not cache.drop(path):
+      raise
+    raise UnreadableFileError(
+      f"{error} The download was removed; the same command fetches it anew."
+    ) from error
 
 
 class _Renamed(Mapping[str, np.ndarray]):
@@ -197,8 +237,8 @@ def _build(
     source=source,
     format=facts.format,
     image_size=size,
-    mean=tuple(overrides.get("mean", facts.mean)),
-    std=tuple(overrides.get("std", facts.std)),
+    mean=overrides.get("mean", facts.mean),
+    std=overrides.get("std", facts.std),
     class_names=facts.class_names
     or known.class_names(source, fields["num_classes"]),
   )
@@ -209,14 +249,13 @@ def _at_size(
   pretrained: Pretrained, grid: interpolation.Grid, overrides: Mapping[str, Any]
 ) -> Pretrained:
   """With positions for the image size that was asked for, if one was."""
-  if overrides.get("image_size") is None:
+  if "image_size" not in overrides:
     return pretrained
   size = overrides["image_size"]
-  height, width = (size, size) if isinstance(size, int) else size
-  origin = dataclasses.replace(pretrained.origin, image_size=(height, width))
+  origin = dataclasses.replace(pretrained.origin, image_size=size)
   model = pretrained.model.clone(origin=origin)
   method = overrides.get("interpolation", "linear")
-  new = grid_of(model, (height, width))
+  new = grid_of(model, size)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     for path, array in pretrained.read():
@@ -297,8 +336,8 @@ def _weights_and_config(
     if not present:
       raise ValueError(
         f"{path} is a folder without checkpoints/, as a workdir has them, and "
-        f"without {_WEIGHTS[0]}: name a file of weights in it, or another "
-        "folder."
+        f"without {_WEIGHTS[0]} or {_WEIGHTS[-1]}: name a file of weights in "
+        "it, or another folder."
       )
     path = present[0]
   config: dict[str, Any] = {}
@@ -309,14 +348,39 @@ def _weights_and_config(
   return path, config
 
 
+def _named(facts: Facts, path: pathlib.Path) -> Facts:
+  """With the names of classes, one a line, in a file that may be beside."""
+  labels = path.parent / _LABELS
+  num_classes = facts.fields["num_classes"]
+  needs_names = path.name in _WEIGHTS and num_classes and not facts.class_names
+  if not needs_names or not labels.exists():
+    return facts
+  names = _read_text(labels).rstrip("\n").split("\n")
+  if len(names) > num_classes:
+    raise ValueError(
+      f"{labels} names {len(names)} classes and the model has {num_classes}: "
+      "correct it or take it away."
+    )
+  return dataclasses.replace(facts, class_names=tuple(names))
+
+
+def _read_text(path: pathlib.Path) -> str:
+  """Of a file of reasonable size."""
+  if path.stat().st_size > _MOST_TEXT_BYTES:
+    raise ValueError(f"{path} is larger than any configuration.")
+  try:
+    return path.read_text("utf-8")
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{path} is no text in UTF-8: {error}.") from error
+
+
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   """The object in a file of reasonable size; {} where there is none."""
   if not path.exists():
     return {}
-  if path.stat().st_size > _MOST_JSON_BYTES:
-    raise ValueError(f"{path} is larger than any configuration.")
+  text = _read_text(path)
   try:
-    found = json.loads(path.read_text("utf-8"))
+    found = json.loads(text)
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is no JSON: {error}.") from error
   if not isinstance(found, dict):
@@ -337,12 +401,16 @@ def _open_run(
   origin = run_origin(description, workdir)
   origin = dataclasses.replace(
     origin,
-    mean=tuple(overrides.get("mean", origin.mean)),
-    std=tuple(overrides.get("std", origin.std)),
+    mean=overrides.get("mean", origin.mean),
+    std=overrides.get("std", origin.std),
   )
   model = model.clone(origin=origin)
   grid = grid_of(model, tuple(config.image_size))
   shapes = param_shapes(model, grid)
+  if fields:
+    saved = from_fields(description["model"])
+    stored = param_shapes(saved, grid_of(saved, tuple(config.image_size)))
+    _check_run(workdir, stored, shapes, fields)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     hollow = {k: np.empty(shape, np.float32) for k, shape in shapes.items()}
@@ -356,6 +424,19 @@ def _open_run(
     yield from flat.items()
 
   return _at_size(Pretrained(model, shapes, read), grid, overrides)
+
+
+def _check_run(
+  workdir: str, stored: Shapes, needed: Shapes, fields: Mapping[str, Any]
+) -> None:
+  """Raises ValueError unless a run's arrays are those of a changed model."""
+  groups = differences(stored, needed)
+  if any(groups.values()):
+    given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+    raise ValueError(
+      f"{workdir} was not trained with {given}: {listed(groups)}. Leave out "
+      "what changes its arrays."
+    )
 
 
 def run_origin(description: Mapping[str, Any], workdir: str = "") -> Origin:

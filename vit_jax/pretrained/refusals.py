@@ -36,9 +36,9 @@ def line(error: Exception) -> str:
   return short(text).rstrip(". ")
 
 
-def quoted(name: str) -> str:
-  """A name from a file, as Python writes it, of fair length."""
-  return short(repr(name))
+def quoted(value: object) -> str:
+  """A value from a file, as Python writes it, of fair length."""
+  return short(repr(value))
 
 
 def short(text: object) -> str:

@@ -144,27 +144,36 @@ def check(
   """
   sizes = axis_sizes(vit)
   needed = {rule.theirs: rule.needs(ours, sizes) for rule in rules}
-  missing = [f"{k} {needed[k]}" for k in needed if k not in found]
-  extra = [f"{k} {found[k]}" for k in found if k not in needed]
-  wrong = [
-    f"{k} is {found[k]} and should be {needed[k]}"
-    for k in needed
-    if k in found and found[k] != needed[k]
-  ]
-  if not (missing or extra or wrong):
-    return
-  groups = {"missing": missing, "unknown": extra, "wrong shape": wrong}
-  text = "; ".join(
-    f"{len(group)} {name}: {_listed(group)}"
+  groups = differences(found, needed)
+  if any(groups.values()):
+    raise ValueError(
+      f"{what}: {listed(groups)}. Likely cause: {_cause(*groups.values())}."
+    )
+
+
+def differences(found: Shapes, needed: Shapes) -> dict[str, list[str]]:
+  """Arrays that are missing, unknown, or of the wrong shape, in this order."""
+  return {
+    "missing": [f"{k} {needed[k]}" for k in needed if k not in found],
+    "unknown": [f"{k} {found[k]}" for k in found if k not in needed],
+    "wrong shape": [
+      f"{k} is {found[k]} and should be {needed[k]}"
+      for k in needed
+      if k in found and found[k] != needed[k]
+    ],
+  }
+
+
+def listed(groups: Mapping[str, list[str]]) -> str:
+  """Differences in words, the first few of each kind by name."""
+  return "; ".join(
+    f"{len(group)} {name}: {_some(group)}"
     for name, group in groups.items()
     if group
   )
-  raise ValueError(
-    f"{what}: {text}. Likely cause: {_cause(missing, extra, wrong)}."
-  )
 
 
-def _listed(names: list[str]) -> str:
+def _some(names: list[str]) -> str:
   rest = len(names) - _MOST_LISTED
   shown = ", ".join(names[:_MOST_LISTED])
   return f"{shown} and {rest} more" if rest > 0 else shown

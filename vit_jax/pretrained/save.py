@@ -7,10 +7,7 @@ the table they come to.
 
 import dataclasses
 import json
-import os
 import pathlib
-import secrets
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,10 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from vit_jax.atomic_file import filling
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained import google, huggingface, timm, torchvision
 from vit_jax.pretrained.archives import save_npz, save_safetensors
+from vit_jax.pretrained.facts import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.load import Pretrained, grid_of
 from vit_jax.pretrained.rules import Rule, axis_sizes
 
@@ -40,6 +39,8 @@ class Target:
     hybrids: Whether a ResNet may stand before the patches.
     pre_logits: Whether there may be a representation layer under the head.
     any_shape: Whether images need not be square.
+    normalization: Mean and std that images are given to it with; None where a
+      configuration beside the weights tells them, and the grid of patches.
     file: Of the weights.
   """
 
@@ -50,9 +51,11 @@ class Target:
   hybrids: bool
   pre_logits: bool
   any_shape: bool
+  normalization: tuple[tuple[float, ...], tuple[float, ...]] | None
   file: str
 
 
+_HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 TARGETS = {
   "google": Target(
     google.rules,
@@ -62,6 +65,7 @@ TARGETS = {
     hybrids=True,
     pre_logits=True,
     any_shape=True,
+    normalization=_HALVES,
     file="model.npz",
   ),
   "big_vision": Target(
@@ -72,6 +76,7 @@ TARGETS = {
     hybrids=False,
     pre_logits=True,
     any_shape=True,
+    normalization=_HALVES,
     file="model.npz",
   ),
   "hf": Target(
@@ -82,6 +87,7 @@ TARGETS = {
     hybrids=False,
     pre_logits=False,
     any_shape=True,
+    normalization=None,
     file="model.safetensors",
   ),
   "timm": Target(
@@ -92,6 +98,7 @@ TARGETS = {
     hybrids=False,
     pre_logits=False,
     any_shape=True,
+    normalization=None,
     file="model.safetensors",
   ),
   "torchvision": Target(
@@ -102,9 +109,18 @@ TARGETS = {
     hybrids=False,
     pre_logits=True,
     any_shape=False,
+    normalization=(IMAGENET_MEAN, IMAGENET_STD),
     file="model.safetensors",
   ),
 }
+
+
+def check_known(name: str) -> None:
+  """Raises ValueError unless `name` is one of `TARGETS`."""
+  if name not in TARGETS:
+    raise ValueError(
+      f"the format {name!r} is unknown; choose one of {', '.join(TARGETS)}."
+    )
 
 
 def check_expressible(model: Vit | ResNet, name: str) -> None:
@@ -114,10 +130,6 @@ def check_expressible(model: Vit | ResNet, name: str) -> None:
     model: With its origin.
     name: One of `TARGETS`.
   """
-  if name not in TARGETS:
-    raise ValueError(
-      f"the format {name!r} is unknown; choose one of {', '.join(TARGETS)}."
-    )
   if isinstance(model, ResNet):
     raise ValueError(f"a ResNet cannot be written as {name}, only a Vit can.")
   if reasons := [*_reasons(model, TARGETS[name])]:
@@ -160,15 +172,14 @@ def save_as(
   """Writes a folder with the weights and all that the format has beside them.
 
   Args:
-    pretrained: What to write.
+    pretrained: What to write; `check_expressible` lets it pass.
     name: One of `TARGETS`.
     folder: To be made; it appears complete or not at all.
     card: Text of its README.md.
 
   Raises:
-    ValueError: if the format cannot express the model, or the folder is there.
+    ValueError: if the folder is there.
   """
-  check_expressible(pretrained.model, name)
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")
   model, params = _expressed(pretrained, name)
@@ -180,9 +191,7 @@ def save_as(
     for rule in rules
   }
   assert not params, f"no rule writes {list(params)}"
-  draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
-  draft.mkdir(parents=True)
-  try:
+  with filling(folder) as draft:
     if TARGETS[name].file.endswith(".npz"):
       save_npz(draft / TARGETS[name].file, arrays)
     else:
@@ -191,10 +200,6 @@ def save_as(
     for file, content in beside(model, name).items():
       (draft / file).write_text(content, "utf-8")
     (draft / "README.md").write_text(card, "utf-8")
-    os.replace(draft, folder)
-  except BaseException:
-    shutil.rmtree(draft, ignore_errors=True)
-    raise
 
 
 def _expressed(pretrained: Pretrained, name: str) -> tuple[Vit, Params]:
@@ -339,8 +344,7 @@ def _timm_config(model: Vit) -> dict[str, Any]:
   }
   if gap:
     arguments |= {"class_token": False, "fc_norm": False}
-  if model.position == "learned_grid":
-    arguments["no_embed_class"] = True
+  arguments["no_embed_class"] = model.position == "learned_grid"
   pooling = "avg" if gap else "token"
   return {
     "architecture": "vit_base_patch16_224",

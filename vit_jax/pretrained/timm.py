@@ -14,9 +14,15 @@ from vit_jax.pretrained.facts import (
   Facts,
   count_layers,
   guess_num_heads,
-  has_class_position,
   need,
+  optional,
+  section,
+  sides,
+  square,
+  triple,
+  whole,
 )
+from vit_jax.pretrained.refusals import quoted
 from vit_jax.pretrained.rules import Rule, Shapes, affine, norm
 
 GELUS = {"gelu": "exact", "gelu_erf": "exact", "gelu_tanh": "tanh"}
@@ -41,55 +47,101 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
 
   Raises:
     ValueError: if an array that tells a size is missing or of another rank,
-      or the activation is none of ours.
+      or the configuration is nonsense or of what has no counterpart here.
   """
   config = config or {}
-  arguments: Mapping[str, Any] = config.get("model_args") or {}
-  activation = str(arguments.get("act_layer", "gelu"))
-  if activation not in GELUS:
-    raise ValueError(
-      f"its config.json says act_layer={activation!r}; known are "
-      f"{', '.join(GELUS)}."
-    )
+  arguments = section("model_args", config.get("model_args"))
+  published = section("pretrained_cfg", config.get("pretrained_cfg")) or config
   patch = need(shapes, "patch_embed.proj.weight", 4)
   positions = need(shapes, "pos_embed", 3)[1]
   class_token = "cls_token" in shapes
+  _check_pooling(class_token, arguments, config)
+  size = _image_size(arguments, published)
+  D, P = patch[0], patch[2]
+  tokens = size[0] // P * (size[1] // P) if size else None
   grid_only = class_token and arguments.get(
-    "no_embed_class", not has_class_position(positions)
+    "no_embed_class", _is_grid_only(positions, tokens, bool(config))
   )
-  D = patch[0]
+  num_heads = arguments.get("num_heads", guess_num_heads(D))
   fields: dict[str, Any] = dict(
     num_classes=shapes.get("head.bias", (0,))[0],
-    patch_size=patch[2],
+    patch_size=P,
     hidden_size=D,
     num_layers=count_layers(shapes, "blocks."),
     mlp_size=need(shapes, "blocks.0.mlp.fc1.weight", 2)[0],
-    num_heads=arguments.get("num_heads", guess_num_heads(D)),
+    num_heads=optional(whole, "num_heads", num_heads),
     pooling="token" if class_token else "gap",
     position="learned_grid" if grid_only else "learned",
     representation_size=shapes.get("pre_logits.fc.bias", (None,))[0],
-    gelu=GELUS[activation],
+    gelu=_activation(arguments),
   )
-  published = config.get("pretrained_cfg") or config
   return Facts(
     "timm",
     fields,
     positions - (class_token and not grid_only),
-    image_size=_image_size(arguments),
-    mean=tuple(published.get("mean", (0.5, 0.5, 0.5))),
-    std=tuple(published.get("std", (0.5, 0.5, 0.5))),
-    class_names=tuple(
-      config.get("label_names") or published.get("label_names") or ()
-    ),
+    image_size=size,
+    mean=triple("mean", published.get("mean", (0.5, 0.5, 0.5))),
+    std=triple("std", published.get("std", (0.5, 0.5, 0.5)), positive=True),
+    class_names=_class_names(config, published),
   )
 
 
-def _image_size(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+def _activation(arguments: Mapping[str, Any]) -> str:
+  """`Vit.gelu`."""
+  activation = str(arguments.get("act_layer", "gelu"))
+  if activation not in GELUS:
+    raise ValueError(
+      f"its config.json says act_layer={quoted(activation)}; known are "
+      f"{', '.join(GELUS)}."
+    )
+  return GELUS[activation]
+
+
+def _check_pooling(
+  class_token: bool, arguments: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+  """Raises ValueError if timm would pool otherwise than we do."""
+  ours = "token" if class_token else "avg"
+  theirs = arguments.get("global_pool", config.get("global_pool", ours))
+  if theirs != ours:
+    token = "a class token" if class_token else "no class token"
+    raise ValueError(
+      f"its config.json says global_pool={quoted(theirs)}, and there is "
+      f"{token}: only global_pool={ours!r} can be expressed here then."
+    )
+
+
+def _image_size(
+  arguments: Mapping[str, Any], published: Mapping[str, Any]
+) -> tuple[int, int] | None:
+  """Of the model, or else of its preprocessing, channels first."""
   size = arguments.get("img_size")
   if size is None:
-    return None
-  height, width = size if isinstance(size, list | tuple) else (size, size)
-  return int(height), int(width)
+    shape = published.get("input_size")
+    size = shape[1:] if isinstance(shape, list) and len(shape) == 3 else shape
+  return optional(sides, "img_size", size)
+
+
+def _is_grid_only(positions: int, tokens: int | None, configured: bool) -> bool:
+  """Whether no position is the class token's, where nothing says so.
+
+  The image size tells; without one, timm's default holds for what it has
+  configured, and a square grid is taken for one.
+  """
+  if tokens is not None and positions in (tokens, tokens + 1):
+    return positions == tokens
+  return not configured and square(positions) is not None
+
+
+def _class_names(
+  config: Mapping[str, Any], published: Mapping[str, Any]
+) -> tuple[str, ...]:
+  names = config.get("label_names") or published.get("label_names") or ()
+  if not isinstance(names, list | tuple):
+    raise ValueError(
+      f"label_names={quoted(names)} must be a list of names: correct it."
+    )
+  return tuple(map(str, names))
 
 
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
