@@ -26,13 +26,13 @@ def _batch(seed=0, batch_size=16):
 
 
 @functools.cache
-def _functions(dropout_rate=0.0, weight_decay=0.1, ema_decay=0.0, **options):
+def _functions(
+  dropout_rate=0.0, weight_decay=0.1, ema_decay=0.0, fields=(), **options
+):
   model = make_vit(
     "Ti/4",
     num_classes=5,
-    num_layers=1,
-    hidden_size=16,
-    mlp_size=32,
+    **dict(num_layers=1, hidden_size=16, mlp_size=32) | dict(fields),
     num_heads=4,
     representation_size=16,
     dropout_rate=dropout_rate,
@@ -148,15 +148,20 @@ def test_randomness_is_a_function_of_seed_and_step():
   assert float(metrics["loss"]) != float(other["loss"])
 
 
-def _losses_on(mesh, steps=3):
+def _losses_on(mesh, fields, steps=3):
   """Of a few steps with everything on that draws or averages."""
   init, step = _functions(
-    dropout_rate=0.1, mixup_alpha=0.2, accumulation_steps=2, ema_decay=0.9
+    dropout_rate=0.1,
+    mixup_alpha=0.2,
+    accumulation_steps=2,
+    ema_decay=0.9,
+    fields=fields,
   )
   shapes = experiment.array_shapes(init, mesh)
   shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
   make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
   state = make(jax.random.key(0))
+  step = sharding.on_mesh(step, mesh)
   step = jax.jit(step, out_shardings=(shardings, sharding.replicated(mesh)))
   rows = sharding.batch_sharding(mesh)
   found = []
@@ -167,12 +172,18 @@ def _losses_on(mesh, steps=3):
 
 
 @functools.cache
-def _losses_on_one_device():
-  alone = np.array(jax.devices()[:1]).reshape(1, 1, 1)
-  return _losses_on(jax.sharding.Mesh(alone, sharding.AXES))
+def _losses_on_one_device(fields):
+  return _losses_on(sharding.make_mesh(devices=jax.devices()[:1]), fields)
 
 
-@pytest.mark.parametrize("axes", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
-def test_eight_devices_do_as_one(axes):
-  found = _losses_on(sharding.make_mesh(*axes))
-  np.testing.assert_allclose(found, _losses_on_one_device(), rtol=1e-5)
+SCANNED = (("num_layers", 2), ("scan", True), ("remat", "dots"))
+
+
+@pytest.mark.parametrize(
+  "axes, fields",
+  [((8, 1, 1), ()), ((2, 4, 1), ()), ((2, 2, 2), ()), ((2, 2, 2), SCANNED)],
+)
+def test_eight_devices_do_as_one(axes, fields):
+  found = _losses_on(sharding.make_mesh(*axes), fields)
+  expected = _losses_on_one_device(fields)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -8,10 +8,11 @@ import pytest
 from PIL import Image
 
 from configs import digits, image_folder
-from vit_jax import training
+from vit_jax import load_pretrained, training
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint
 from vit_jax.fewshot import probe_config
+from vit_jax.models import layers
 from vit_jax.probe_checkpoint import probe_checkpoint
 
 
@@ -92,6 +93,30 @@ def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
   assert untimed[0] == untimed[1]
   steps = [row["step"] for row in _rows(tmp_path / "stopped")]
   assert steps == sorted(steps)
+
+
+def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
+  """And comes out scanned, where everyone else reads it unrolled."""
+  config = _config(data_dir)
+  # Dropout is drawn for each layer in another way.
+  config.model.update(num_layers=2, dropout_rate=0.0)
+  whole, _ = training.train(config, str(tmp_path / "whole"))
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    _stop_after(patch, 8)
+    training.train(config, str(tmp_path / "stopped"))
+  config.model.update(scan=True, remat="dots")
+  resumed, _ = training.train(config, str(tmp_path / "stopped"))
+  assert "blocks" in resumed.params
+  found = layers.unstack(jax.device_get(resumed.averaged_params))
+  for a, b in zip(
+    jax.tree.leaves(jax.device_get(whole.averaged_params)),
+    jax.tree.leaves({key: found[key] for key in whole.params}),
+    strict=True,
+  ):
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+  model, params = load_pretrained(str(tmp_path / "stopped"))
+  assert not model.scan
+  assert _identical(params, {key: found[key] for key in params})
 
 
 def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):

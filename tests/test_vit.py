@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from vit_jax import make_vit
-from vit_jax.models import attention, vit
+from vit_jax.models import attention, layers, vit
 
 B, D, MLP, HEADS, LAYERS, P = 2, 24, 40, 3, 2, 4
 
@@ -561,6 +562,49 @@ def test_every_dimension_has_a_logical_name(variant, names):
   assert seen == names | dense | {"representation", "classes"}
 
 
+# One compiled block, and what is computed again.
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+def test_scanned_and_rematerialised_blocks_compute_the_same(scan, remat):
+  x = images()
+  params = jax.tree.map(jnp.asarray, random_params(tiny(), x))
+
+  def gradient(model, params):
+    def loss(params):
+      return jnp.square(model.apply({"params": params}, x)).mean()
+
+    return jax.value_and_grad(loss)(params)
+
+  expected_loss, expected = gradient(tiny(), params)
+  model = tiny(scan=scan, remat=remat)
+  loss, found = gradient(model, layers.stack(params) if scan else params)
+  assert float(loss) == pytest.approx(float(expected_loss), rel=1e-5)
+  found = traverse_util.flatten_dict(layers.unstack(found))
+  # The key biases' gradient is 0, and what is found of it is rounding.
+  atol = 1e-5 * max(float(jnp.abs(a).max()) for a in jax.tree.leaves(expected))
+  for name, a in traverse_util.flatten_dict(expected).items():
+    np.testing.assert_allclose(found[name], a, rtol=1e-3, atol=atol)
+
+
+def test_a_scanned_model_has_the_parameters_of_an_unrolled_one():
+  unrolled, scanned = (
+    nn.unbox(shapes_of(tiny(scan=scan), images())) for scan in (False, True)
+  )
+  stacked = jax.eval_shape(layers.stack, unrolled)
+  assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, scanned)
+  back = jax.eval_shape(layers.unstack, scanned)
+  assert jax.tree.map(jnp.shape, back) == jax.tree.map(jnp.shape, unrolled)
+
+
+def test_layers_stay_in_order_beyond_ten():
+  blocks = {f"block_{i}": {"x": np.full(2, i)} for i in range(12)}
+  stacked = layers.stack({"head": 1, **blocks})
+  np.testing.assert_array_equal(stacked["blocks"]["x"][:, 0], np.arange(12))
+  assert layers.unstack(stacked).keys() == {"head", *blocks}
+
+
 # Errors.
 
 
@@ -576,6 +620,11 @@ def test_every_dimension_has_a_logical_name(variant, names):
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0 must be more than"),
     ({"num_classes": -1}, "num_classes=-1 must be 0 or more"),
     ({"num_heads": 5}, "does not split over num_heads=5; (4|6) heads"),
+    ({"remat": "some"}, "remat='some' is unknown; choose one of none, dots"),
+    (
+      {"scan": True, "position": "relative"},
+      "none may have positions of its own: .* set scan=False",
+    ),
     ({"pooling": "max"}, "pooling='max' is unknown; choose one of token, gap"),
     ({"gelu": "erf"}, "gelu='erf' is unknown; choose one of tanh, exact"),
     ({"dropout_rate": 1.0}, r"dropout_rate=1.0 must be in \[0, 1\)"),

@@ -36,6 +36,8 @@ _FREE_KEYS = (
   "eval_per_class",
   "eval_transform.",
   "fewshot.",
+  "model.scan",
+  "model.remat",
   "loader.",
   "mesh.",
   "data.data_dir",

@@ -85,6 +85,8 @@ def base_config() -> ml_collections.ConfigDict:
       dropout_rate=placeholder(float),
       attention_dropout_rate=placeholder(float),
       gelu=placeholder(str),
+      scan=placeholder(bool),  # One compiled block for all layers.
+      remat=placeholder(str),  # "none", "dots", "full": less and less memory.
       layer_norm_epsilon=placeholder(float),
       dtype=placeholder(str),  # Of the computation: "float32", "bfloat16".
       param_dtype=placeholder(str),

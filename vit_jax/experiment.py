@@ -37,7 +37,14 @@ from vit_jax.train_step import TrainState, make_init, make_train_step
 _SMALL_IMAGE = 64 * 64  # Pixels; below, starting processes costs more.
 _MOST_WORKERS = 16
 # Of the model, these may differ from what a checkpoint was saved with.
-_FREE_FIELDS = ("num_classes", "representation_size", "dtype", "param_dtype")
+_EXECUTION = ("scan", "remat")
+_FREE_FIELDS = (
+  "num_classes",
+  "representation_size",
+  "dtype",
+  "param_dtype",
+  *_EXECUTION,
+)
 
 
 def open_pretrained(config: ml_collections.ConfigDict) -> Pretrained | None:
@@ -144,6 +151,15 @@ def build_model(
   return make_model(**fields)
 
 
+def with_execution(
+  model: Vit | ResNet, config: ml_collections.ConfigDict
+) -> Vit | ResNet:
+  """The model, run as configured; it computes the same either way."""
+  fields = set_fields(config.model)
+  changed = {name: fields[name] for name in _EXECUTION if name in fields}
+  return model.clone(**changed) if changed else model
+
+
 def _kept(section: ml_collections.ConfigDict) -> dict[str, Any]:
   return {name: section[name] for name in ("keep_head", "keep_pre_logits")}
 
@@ -239,7 +255,9 @@ class Evaluation:
     self._batch_sharding = sharding.batch_sharding(mesh)
     whole = sharding.replicated(mesh)
     self._step = jax.jit(
-      eval_step, in_shardings=(whole, None, None), out_shardings=whole
+      sharding.on_mesh(eval_step, mesh),
+      in_shardings=(whole, None, None),
+      out_shardings=whole,
     )
     self._num_classes = model.num_classes
 
@@ -285,7 +303,9 @@ def train_functions(
     warmup_steps=warmup_steps,
   )
   num_layers = model.num_layers if isinstance(model, Vit) else 0
-  trained = make_trained(options.pop("freeze_layers"), num_layers)
+  trained = make_trained(
+    options.pop("freeze_layers"), num_layers, getattr(model, "scan", False)
+  )
   tx = make_optimizer(
     schedule,
     layer_of=functools.partial(layers_below_head, num_layers=num_layers),

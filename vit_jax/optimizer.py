@@ -6,7 +6,11 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+
+from vit_jax.models.layers import STACKED
 
 DECAYS = ("cosine", "linear", "constant")
 KINDS = ("adam", "sgd")
@@ -64,7 +68,7 @@ def make_optimizer(
   weight_decay_on: str = r"kernel$",
   clip_norm: float = 1.0,
   layer_decay: float = 1.0,
-  layer_of: Callable[[str], int] | None = None,
+  layer_of: Callable[[str], np.ndarray | int] | None = None,
   trained: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
   """Clipping, then Adam or momentum, then decay, times the learning rate.
@@ -128,20 +132,28 @@ def make_optimizer(
 
 
 def _scale_by_layer(
-  decay: float, layer_of: Callable[[str], int] | None
+  decay: float, layer_of: Callable[[str], np.ndarray | int] | None
 ) -> optax.GradientTransformation:
   """Multiplies updates by decay ** layers below the head."""
   if decay == 1 or layer_of is None:
     return optax.identity()
-  return optax.stateless(
-    lambda updates, _: map_paths(
-      lambda path, update: update * decay ** layer_of(path), updates
+
+  def scaled(path: str, update: Any) -> Any:
+    rates = jnp.asarray(decay ** layer_of(path), update.dtype)
+    return update * rates.reshape(
+      rates.shape + (1,) * (update.ndim - rates.ndim)
     )
-  )
+
+  return optax.stateless(lambda updates, _: map_paths(scaled, updates))
 
 
-def layers_below_head(path: str, num_layers: int) -> int:
-  """0 for the head, norm and pooling; L for the first block; L + 1 below it."""
+def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:
+  """0 for the head, norm and pooling; L for the first block; L + 1 below it.
+
+  Scanned blocks have one number each, (L,).
+  """
+  if path.startswith(f"{STACKED}/"):
+    return num_layers - np.arange(num_layers)
   block = re.match(r"block_(\d+)/", path)
   if block:
     return num_layers - int(block[1])
@@ -151,7 +163,7 @@ def layers_below_head(path: str, num_layers: int) -> int:
 
 
 def make_trained(
-  freeze_layers: int, num_layers: int
+  freeze_layers: int, num_layers: int, scanned: bool = False
 ) -> Callable[[str], bool] | None:
   """Whether the parameter at a path is trained; None where all are.
 
@@ -159,14 +171,20 @@ def make_trained(
     freeze_layers: Blocks that are not, from the first, and with them all
       embeddings; -1 freezes everything but the head.
     num_layers: L.
+    scanned: Whether the blocks' parameters are stacked.
 
   Raises:
-    ValueError: if there are not so many layers.
+    ValueError: if there are not so many layers, or they are stacked.
   """
   if not -1 <= freeze_layers <= num_layers:
     raise ValueError(
       f"optimizer.freeze_layers={freeze_layers} must be between 0 and the "
       f"model's {num_layers} layers, or -1 for all but the head."
+    )
+  if freeze_layers > 0 and scanned:
+    raise ValueError(
+      f"optimizer.freeze_layers={freeze_layers} needs layers of their own: set "
+      "model.scan=False."
     )
   if freeze_layers == 0:
     return None

@@ -1,42 +1,67 @@
 """Where arrays live: the mesh of devices, the rules, and the way there.
 
-The model names the logical axes of its parameters; `RULES` says which mesh
-axis each is split over. One device is the mesh of size one.
+The model names the logical axes of its arrays; `STORED` and `USED` say which
+mesh axis each is split over. One device is the mesh of size one.
 """
 
 import collections
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
 from flax.linen.spmd import logical_to_mesh_sharding
+from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from vit_jax.models.logical import laid_out
 
 AXES = ("data", "fsdp", "tensor")
 
-# Logical axis of a parameter -> mesh axis it is split over. All others are
-# whole on every device.
-RULES = (
+# Logical axis -> mesh axis it is split over: of a parameter where it is stored,
+# with all that the optimizer keeps of it, and of any array where it is used. All
+# others are whole on every device.
+STORED = (
   ("embed", "fsdp"),
   ("channels_out", "fsdp"),
   ("heads", "tensor"),
   ("mlp", "tensor"),
 )
+USED = (
+  ("batch", ("data", "fsdp")),
+  ("heads", "tensor"),
+  ("mlp", "tensor"),
+)
 
 
-def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1) -> Mesh:
+def make_mesh(
+  data: int = -1,
+  fsdp: int = 1,
+  tensor: int = 1,
+  devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
   """A mesh over all devices; one axis may be -1, "the rest".
+
+  Neighbours along `tensor`, then along `fsdp`, are joined by the fastest links;
+  where devices are in several slices, only `data` crosses between them.
+
+  Args:
+    data: Devices along this axis, which split the batch.
+    fsdp: The same, and these also split what is stored of the parameters.
+    tensor: These split the heads and the MLP.
+    devices: All that there are, by default.
 
   Raises:
     ValueError: if the axes do not multiply to the number of devices, or the
       tensor axis spans hosts, which would then read different examples for it.
   """
   sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
-  count = jax.device_count()
+  devices = jax.devices() if devices is None else devices
+  count = len(devices)
   asked = ", ".join(f"{k}={v}" for k, v in sizes.items())
   free = [axis for axis, size in sizes.items() if size == -1]
   fixed = math.prod(size for size in sizes.values() if size != -1)
@@ -50,13 +75,28 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1) -> Mesh:
     )
   for axis in free:
     sizes[axis] = count // fixed
-  if jax.local_device_count() % sizes["tensor"]:
+  local = sum(d.process_index == devices[0].process_index for d in devices)
+  if local % sizes["tensor"]:
     raise ValueError(
       f"mesh {asked}: the tensor axis must stay within a host, so its size "
-      f"must divide the {jax.local_device_count()} devices of one."
+      f"must divide the {local} devices of one."
     )
-  auto = (jax.sharding.AxisType.Auto,) * len(AXES)
-  return jax.make_mesh(tuple(sizes[a] for a in AXES), AXES, axis_types=auto)
+  return Mesh(_arranged(sizes, devices), AXES)
+
+
+def _arranged(sizes: dict[str, int], devices: Sequence[jax.Device]) -> Any:
+  """The devices as an array of these sizes, near ones along the last axes."""
+  shape = [sizes[axis] for axis in AXES]
+  slices = len({getattr(d, "slice_index", 0) for d in devices})
+  if slices == 1:
+    return mesh_utils.create_device_mesh(shape, devices)
+  if shape[0] % slices:
+    raise ValueError(
+      f"mesh.data={shape[0]} must be a multiple of the {slices} slices: between "
+      "them the network is too slow for the other axes."
+    )
+  within = [shape[0] // slices, *shape[1:]]
+  return mesh_utils.create_hybrid_device_mesh(within, [slices, 1, 1], devices)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -75,9 +115,23 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def tree_shardings(boxed_shapes: Any, mesh: Mesh) -> Any:
-  """Shardings of a tree of shapes by `RULES`, from the model's axis names."""
+  """Shardings of a tree of shapes by `STORED`, from the model's axis names."""
   specs = nn.get_partition_spec(boxed_shapes)
-  return logical_to_mesh_sharding(specs, mesh, RULES)
+  return logical_to_mesh_sharding(specs, mesh, STORED)
+
+
+def on_mesh(function: Callable, mesh: Mesh) -> Callable:
+  """The function, with the model's arrays laid out by `USED` in it."""
+
+  def layout(axes: tuple[str | None, ...]) -> NamedSharding:
+    return NamedSharding(mesh, nn.logical_to_mesh_axes(axes, USED))
+
+  @functools.wraps(function)
+  def wrapped(*args, **kwargs):
+    with laid_out(layout):
+      return function(*args, **kwargs)
+
+  return wrapped
 
 
 def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:

@@ -22,7 +22,7 @@ from vit_jax.checkpoint import (
 from vit_jax.config import resolve_steps
 from vit_jax.display import Display, clock, evaluation_text
 from vit_jax.metrics import Meter, MetricWriter
-from vit_jax.models import ResNet, Vit, from_fields, to_fields
+from vit_jax.models import ResNet, Vit, from_fields, layers, to_fields
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import Pretrained, run_origin
 from vit_jax.probing import FewShot
@@ -53,6 +53,11 @@ class Plan:
   log_every: int
   eval_every: int
   save_every: int
+
+  @property
+  def scanned(self) -> bool:
+    """Whether the parameters of all blocks are stacked."""
+    return getattr(self.model, "scan", False)
 
   @property
   def shardings(self) -> TrainState:
@@ -92,7 +97,7 @@ def make_plan(
     model = experiment.build_model(config, source.class_names, pretrained)
   else:
     origin = run_origin(saved)
-    model = from_fields(saved["model"])
+    model = experiment.with_execution(from_fields(saved["model"]), config)
   config = experiment.resolved(config, origin)
 
   def steps(name: str) -> int:
@@ -179,7 +184,7 @@ def _loop(
   """Steps `first` + 1 to the last; returns the state and last evaluation."""
   batch_sharding = sharding.batch_sharding(plan.mesh)
   train_step = jax.jit(
-    plan.train_step,
+    sharding.on_mesh(plan.train_step, plan.mesh),
     in_shardings=(plan.shardings, batch_sharding),
     out_shardings=(plan.shardings, sharding.replicated(plan.mesh)),
     donate_argnums=0,
@@ -232,22 +237,46 @@ def _first_state(
       if step < plan.total
       else f"The run is complete: {step:,} steps are done."
     )
-    state = checkpoints.restore(step, plan.shapes)
-    return state, saved["data_iterator"]["next_batch"]
-  init = jax.jit(
-    lambda key: nn.unbox(plan.init(key)), out_shardings=plan.shardings
+    scanned = saved["model"].get("scan", False)
+    state = checkpoints.restore(step, _start(plan, scanned)[1])
+    return _in_layout(plan, state, scanned), saved["data_iterator"][
+      "next_batch"
+    ]
+  pretrained = plan.pretrained
+  scanned = plan.scanned and pretrained is None
+  init, shapes = _start(plan, scanned)
+  shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+  make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
+  state = make(jax.random.key(plan.config.seed))
+  if pretrained is not None:
+    leaves = transfer.leaves(
+      pretrained,
+      plan.model.clone(scan=False) if plan.scanned else plan.model,
+      experiment.image_size(plan.config),
+      plan.config.transfer.interpolation,
+      keep_head=plan.config.transfer.keep_head,
+    )
+    state = with_params(state, leaves)
+  return _in_layout(plan, state, scanned), 0
+
+
+def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
+  """`init` of the state and its shapes, with scanned or unrolled blocks."""
+  if scanned == plan.scanned:
+    return plan.init, plan.shapes
+  model = plan.model.clone(scan=scanned)
+  init, _ = experiment.train_functions(
+    plan.config, model, plan.total, len(plan.source)
   )
-  state = init(jax.random.key(plan.config.seed))
-  if plan.pretrained is None:
-    return state, 0
-  leaves = transfer.leaves(
-    plan.pretrained,
-    plan.model,
-    experiment.image_size(plan.config),
-    plan.config.transfer.interpolation,
-    keep_head=plan.config.transfer.keep_head,
-  )
-  return with_params(state, leaves), 0
+  return init, experiment.array_shapes(init, plan.mesh)
+
+
+def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
+  """The state with its blocks as the plan wants them."""
+  if scanned == plan.scanned:
+    return state
+  change = layers.unstack if scanned else layers.stack
+  return jax.jit(change, out_shardings=plan.shardings)(state)
 
 
 def _description(plan: Plan, step: int) -> dict[str, Any]:

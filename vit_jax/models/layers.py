@@ -11,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 STACKED = "blocks"
 _FIRST = "block_0"
@@ -42,7 +43,7 @@ def stack(tree: Any) -> Any:
     names.sort(key=lambda name: int(name.removeprefix("block_")))
     blocks = [params[name] for name in names]
     others = {k: v for k, v in params.items() if k not in names}
-    return {**others, STACKED: jax.tree.map(lambda *x: jnp.stack(x), *blocks)}
+    return {**others, STACKED: jax.tree.map(_stack, *blocks)}
 
   return jax.tree.map(stacked, tree, is_leaf=lambda t: _holds(t, _FIRST))
 
@@ -62,6 +63,11 @@ def unstack(tree: Any) -> Any:
     return {**others, **blocks}
 
   return jax.tree.map(unrolled, tree, is_leaf=lambda t: _holds(t, STACKED))
+
+
+def _stack(*arrays: Any) -> Any:
+  numpy = isinstance(arrays[0], np.ndarray)  # And stays on the host.
+  return (np if numpy else jnp).stack(arrays)
 
 
 def _holds(tree: Any, name: str) -> bool:

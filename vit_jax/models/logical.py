@@ -3,17 +3,26 @@
 Which device axis each is split over is said elsewhere (`vit_jax.sharding`), once
 for where a parameter is stored and once for where it is used: FSDP stores a part
 of each kernel on a device, and the whole is gathered where it multiplies, in
-the type it multiplies in. Without a mesh the names do nothing.
+the type it multiplies in. Without a layout the names do nothing.
 """
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
 Axes = tuple[str | None, ...]
+Layout = Callable[[Axes], jax.sharding.Sharding]
+
+_layout: contextvars.ContextVar[Layout | None] = contextvars.ContextVar(
+  "layout", default=None
+)
 
 
 def named(init: Callable[..., Array], axes: Axes) -> Callable[..., Any]:
@@ -27,9 +36,23 @@ def named(init: Callable[..., Array], axes: Axes) -> Callable[..., Any]:
   return make
 
 
+@contextlib.contextmanager
+def laid_out(layout: Layout) -> Iterator[None]:
+  """Whatever is traced inside lays its arrays out so."""
+  token = _layout.set(layout)
+  try:
+    yield
+  finally:
+    _layout.reset(token)
+
+
 def in_use(x: ArrayLike, axes: Axes) -> Array:
   """The array laid out over the devices as a computation wants it."""
-  return nn.with_logical_constraint(x, axes)
+  layout = _layout.get()
+  x = jnp.asarray(x)
+  return (
+    x if layout is None else jax.lax.with_sharding_constraint(x, layout(axes))
+  )
 
 
 class _Gathered(nn.Module):

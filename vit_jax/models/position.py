@@ -83,9 +83,7 @@ class RelativeOffsets(nn.Module):
     return _table(self, "R", shape, ("position", "heads", "head_size"))
 
 
-def _table(
-  module: Any, name: str, shape: tuple[int, ...], axes: Axes
-) -> Array:
+def _table(module: Any, name: str, shape: tuple[int, ...], axes: Axes) -> Array:
   """A learned table; says so if the one loaded is of another size."""
   if module.has_variable("params", name):
     stored = nn.unbox(module.get_variable("params", name)).shape

@@ -136,9 +136,7 @@ def _group_norm(
   )
 
 
-def classifier(
-  num_classes: int, bias: float, param_dtype: DTypeLike
-) -> Dense:
+def classifier(num_classes: int, bias: float, param_dtype: DTypeLike) -> Dense:
   """The last dense layer: zero-initialised, computed in float32."""
   return Dense(
     num_classes,

@@ -16,7 +16,7 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import is_run, open_run
-from vit_jax.models import Origin, ResNet, Vit, from_fields
+from vit_jax.models import Origin, ResNet, Vit, from_fields, layers
 from vit_jax.pretrained import (
   cache,
   google,
@@ -404,22 +404,31 @@ def _open_run(
     mean=overrides.get("mean", origin.mean),
     std=overrides.get("std", origin.std),
   )
+  scanned = getattr(model, "scan", False)
+  if scanned:  # Nobody but the training run needs that layout.
+    model = model.clone(scan=False)
   model = model.clone(origin=origin)
   grid = grid_of(model, tuple(config.image_size))
   shapes = param_shapes(model, grid)
   if fields:
     saved = from_fields(description["model"])
+    if scanned:
+      saved = saved.clone(scan=False)
     stored = param_shapes(saved, grid_of(saved, tuple(config.image_size)))
     _check_run(workdir, stored, shapes, fields)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    hollow = {k: np.empty(shape, np.float32) for k, shape in shapes.items()}
+    hollow = traverse_util.unflatten_dict(
+      {k: np.empty(shape, np.float32) for k, shape in shapes.items()}, sep="/"
+    )
+    if scanned:
+      hollow = layers.stack(hollow)
     with contextlib.closing(open_run(workdir)) as checkpoints:
       params = checkpoints.restore_params(
-        step,
-        traverse_util.unflatten_dict(hollow, sep="/"),
-        averaged=bool(config.ema_decay),
+        step, hollow, averaged=bool(config.ema_decay)
       )
+    if scanned:
+      params = layers.unstack(params)
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     yield from flat.items()
 
