@@ -139,10 +139,8 @@ def _scale_by_layer(
     return optax.identity()
 
   def scaled(path: str, update: Any) -> Any:
-    rates = jnp.asarray(decay ** layer_of(path), update.dtype)
-    return update * rates.reshape(
-      rates.shape + (1,) * (update.ndim - rates.ndim)
-    )
+    rate = jnp.asarray(decay ** layer_of(path), update.dtype)  # () or (L,)
+    return update * rate.reshape(rate.shape + (1,) * (update.ndim - rate.ndim))
 
   return optax.stateless(lambda updates, _: map_paths(scaled, updates))
 
@@ -191,7 +189,7 @@ def make_trained(
   if freeze_layers == -1:
     return lambda path: path.startswith(("head/", "pre_logits/"))
   frozen_from = num_layers - freeze_layers + 1
-  return lambda path: layers_below_head(path, num_layers) < frozen_from
+  return lambda path: bool(layers_below_head(path, num_layers) < frozen_from)
 
 
 def map_paths(function: Callable[[str, Any], Any], params: Any) -> Any:

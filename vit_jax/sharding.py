@@ -23,8 +23,8 @@ from vit_jax.models.logical import laid_out
 AXES = ("data", "fsdp", "tensor")
 
 # Logical axis -> mesh axis it is split over: of a parameter where it is stored,
-# with all that the optimizer keeps of it, and of any array where it is used. All
-# others are whole on every device.
+# with all that the optimizer keeps of it, and of any array where it is used.
+# All others are whole on every device.
 STORED = (
   ("embed", "fsdp"),
   ("channels_out", "fsdp"),
@@ -42,7 +42,7 @@ def make_mesh(
   data: int = -1,
   fsdp: int = 1,
   tensor: int = 1,
-  devices: Sequence[jax.Device] | None = None,
+  devices: Sequence[Any] | None = None,
 ) -> Mesh:
   """A mesh over all devices; one axis may be -1, "the rest".
 
@@ -84,7 +84,7 @@ def make_mesh(
   return Mesh(_arranged(sizes, devices), AXES)
 
 
-def _arranged(sizes: dict[str, int], devices: Sequence[jax.Device]) -> Any:
+def _arranged(sizes: dict[str, int], devices: Sequence[Any]) -> Any:
   """The devices as an array of these sizes, near ones along the last axes."""
   shape = [sizes[axis] for axis in AXES]
   slices = len({getattr(d, "slice_index", 0) for d in devices})
@@ -92,8 +92,8 @@ def _arranged(sizes: dict[str, int], devices: Sequence[jax.Device]) -> Any:
     return mesh_utils.create_device_mesh(shape, devices)
   if shape[0] % slices:
     raise ValueError(
-      f"mesh.data={shape[0]} must be a multiple of the {slices} slices: between "
-      "them the network is too slow for the other axes."
+      f"mesh.data={shape[0]} must be a multiple of the {slices} slices: "
+      "between them the network is too slow for the other axes."
     )
   within = [shape[0] // slices, *shape[1:]]
   return mesh_utils.create_hybrid_device_mesh(within, [slices, 1, 1], devices)
@@ -123,8 +123,10 @@ def tree_shardings(boxed_shapes: Any, mesh: Mesh) -> Any:
 def on_mesh(function: Callable, mesh: Mesh) -> Callable:
   """The function, with the model's arrays laid out by `USED` in it."""
 
+  rules: dict[str | None, Any] = dict(USED)
+
   def layout(axes: tuple[str | None, ...]) -> NamedSharding:
-    return NamedSharding(mesh, nn.logical_to_mesh_axes(axes, USED))
+    return NamedSharding(mesh, PartitionSpec(*(rules.get(a) for a in axes)))
 
   @functools.wraps(function)
   def wrapped(*args, **kwargs):

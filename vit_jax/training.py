@@ -239,9 +239,8 @@ def _first_state(
     )
     scanned = saved["model"].get("scan", False)
     state = checkpoints.restore(step, _start(plan, scanned)[1])
-    return _in_layout(plan, state, scanned), saved["data_iterator"][
-      "next_batch"
-    ]
+    state = _in_layout(plan, state, scanned)
+    return state, saved["data_iterator"]["next_batch"]
   pretrained = plan.pretrained
   scanned = plan.scanned and pretrained is None
   init, shapes = _start(plan, scanned)

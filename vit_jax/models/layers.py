@@ -27,7 +27,6 @@ def scan_layers(run: Callable, num_layers: int) -> Callable:
     body,
     variable_axes={"params": 0, "intermediates": 0},
     split_rngs={"params": True, "dropout": True},
-    in_axes=nn.broadcast,
     length=num_layers,
     metadata_params={nn.PARTITION_NAME: "layers"},
   )

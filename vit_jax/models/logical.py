@@ -1,9 +1,9 @@
 """Parameters and activations that name their logical axes.
 
-Which device axis each is split over is said elsewhere (`vit_jax.sharding`), once
-for where a parameter is stored and once for where it is used: FSDP stores a part
-of each kernel on a device, and the whole is gathered where it multiplies, in
-the type it multiplies in. Without a layout the names do nothing.
+Which device axis each is split over is said elsewhere (`vit_jax.sharding`),
+once for where a parameter is stored and once for where it is used: FSDP stores
+a part of each kernel on a device, and the whole is gathered where it
+multiplies, in the type it multiplies in. Without a layout the names do nothing.
 """
 
 import contextlib
