@@ -5,7 +5,7 @@ python -m vit_jax.evaluate --workdir runs/digits
 
 from absl import flags
 
-from vit_jax import command
+from vit_jax import command, hosts
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run.", required=True
@@ -17,12 +17,14 @@ _DATA_DIR = flags.DEFINE_string(
   "data_dir", None, "Where TFDS data sets are now, if they have moved."
 )
 _ROOT = flags.DEFINE_string("root", None, "Where the folder of images is now.")
+hosts.define_flags()
 
 
 def main(_: list[str]) -> None:
   # Imported here because data workers import this module, and need no models.
   from vit_jax.evaluation import evaluate_checkpoint
 
+  hosts.join_flags()
   evaluate_checkpoint(
     _WORKDIR.value,
     step=_STEP.value,

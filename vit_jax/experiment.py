@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh, NamedSharding
 
-from vit_jax import data, losses, sharding
+from vit_jax import data, flops, losses, sharding
 from vit_jax.config import UNITS, resolve_steps, set_fields
 from vit_jax.eval_step import (
   class_accuracy,
@@ -364,6 +364,4 @@ def forward_gflops(
 ) -> float:
   """Billions of floating-point operations to classify one image."""
   image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
-  apply = jax.jit(lambda params, x: model.apply({"params": params}, x))
-  cost = apply.lower(params, image).cost_analysis() or {}
-  return cost.get("flops", 0.0) / 1e9
+  return flops.count(model.apply, {"params": params}, image) / 1e9

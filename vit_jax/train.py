@@ -11,7 +11,7 @@ ended without the stop.
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command
+from vit_jax import command, hosts
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "Configuration file, with :argument if it takes one."
@@ -20,12 +20,14 @@ _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run.", required=True
 )
 flags.mark_flag_as_required("config")
+hosts.define_flags()
 
 
 def main(_: list[str]) -> None:
   # Imported here because data workers import this module, and need no models.
   from vit_jax.training import train
 
+  hosts.join_flags()
   train(_CONFIG.value, _WORKDIR.value)
 
 

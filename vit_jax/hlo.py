@@ -1,0 +1,203 @@
+"""What the text of a compiled XLA program says of its cost.
+
+XLA for TPU writes its own estimate, in cycles, beside each operation that it
+compiles to a kernel. It has none for collectives, asynchronous copies and
+Pallas calls. A loop's body is written once: its operations count as often as
+the loop runs.
+"""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+COLLECTIVES = (
+  "all-gather",
+  "all-reduce",
+  "reduce-scatter",
+  "all-to-all",
+  "collective-permute",
+)
+# Operations that only name values.
+_FREE = {
+  "bitcast",
+  "constant",
+  "get-tuple-element",
+  "parameter",
+  "partition-id",
+  "tuple",
+  "while",
+}
+_ITEM_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+  """One operation of a program.
+
+  Attributes:
+    kind: Its opcode, such as "fusion" or "all-gather".
+    shape: Type of its result, as XLA writes it, without layouts.
+    source: Where in the traced program it comes from.
+    cycles: XLA's estimate for running it once; None where it gives none.
+    times: How often it runs.
+  """
+
+  kind: str
+  shape: str
+  source: str
+  cycles: int | None
+  times: int
+
+  @property
+  def num_bytes(self) -> int:
+    """Size of its result, of one device."""
+    return sum(
+      _item_bytes(kind) * math.prod(map(int, sizes.split(",") if sizes else ()))
+      for kind, sizes in _ARRAY.findall(self.shape)
+    )
+
+
+@dataclasses.dataclass
+class _Computation:
+  instructions: list[tuple[str, str, str]]  # (opcode, type, the whole line)
+  constants: list[int]
+
+
+def read(text: str) -> list[Op]:
+  """The operations that a program runs, those of loops with their count."""
+  computations, entry = _computations(text)
+  return list(_walk(computations, entry, 1))
+
+
+def total_cycles(ops: Iterable[Op]) -> int:
+  """Sum of the estimates, each times how often its operation runs."""
+  return sum(op.cycles * op.times for op in ops if op.cycles is not None)
+
+
+def without_estimate(ops: Iterable[Op]) -> dict[str, int]:
+  """How many operations of each kind have no estimate."""
+  counts = collections.Counter()
+  for op in ops:
+    if op.cycles is None:
+      counts[op.kind] += op.times
+  return dict(counts.most_common())
+
+
+def collective_bytes(ops: Iterable[Op]) -> dict[str, tuple[int, int]]:
+  """(how many, bytes of their results on one device) of each collective."""
+  found: dict[str, tuple[int, int]] = {}
+  for op in ops:
+    kind = op.kind.removesuffix("-start")
+    if kind in COLLECTIVES:
+      # What starts one asynchronously gives its operand and its result.
+      size = op.num_bytes // (2 if op.kind.endswith("-start") else 1)
+      count, total = found.get(kind, (0, 0))
+      found[kind] = (count + op.times, total + size * op.times)
+  return found
+
+
+def by_source(ops: Iterable[Op]) -> list[tuple[str, str, int, int]]:
+  """(source, result, how often, cycles in all), the most expensive first.
+
+  Operations that differ only in the number of their block are taken together.
+  """
+  cycles, times = collections.Counter(), collections.Counter()
+  for op in ops:
+    if op.cycles:
+      key = (re.sub(r"block_\d+", "block", op.source), op.shape)
+      cycles[key] += op.cycles * op.times
+      times[key] += op.times
+  return [(*key, times[key], total) for key, total in cycles.most_common()]
+
+
+def _item_bytes(kind: str) -> int:
+  if kind in _ITEM_BYTES:
+    return _ITEM_BYTES[kind]
+  bits = re.search(r"\d+", kind)
+  return max(1, int(bits[0]) // 8) if bits else 0
+
+
+def _computations(text: str) -> tuple[dict[str, _Computation], str]:
+  """Every computation by its name, and the name of the first to run."""
+  found: dict[str, _Computation] = {}
+  entry, current = "", None
+  for line in text.splitlines():
+    instruction = _INSTRUCTION.match(line)
+    if instruction and current is not None:
+      shape, opcode = _type_and_opcode(instruction[3])
+      current.instructions.append((opcode, shape, line))
+      if constant := re.search(r" constant\((\d+)\)", line):
+        current.constants.append(int(constant[1]))
+    elif header := _HEADER.match(line):
+      current = found.setdefault(header[2], _Computation([], []))
+      entry = header[2] if header[1] else entry
+  return found, entry
+
+
+def _type_and_opcode(definition: str) -> tuple[str, str]:
+  """The type of a result, without layouts, and the opcode that makes it."""
+  depth, end = 0, 0
+  for end, letter in enumerate(definition):  # noqa: B007
+    depth += (letter in "([{") - (letter in ")]}")
+    if letter == " " and depth == 0:
+      break
+  shape = re.sub(r"\{[^{}]*\}", "", definition[:end])
+  return shape, definition[end + 1 :].partition("(")[0]
+
+
+def _walk(
+  computations: dict[str, _Computation], name: str, times: int
+) -> Iterator[Op]:
+  for opcode, shape, line in computations[name].instructions:
+    if opcode == "while":
+      yield from _walk(
+        computations, _called(line, "body"), times * _trips(computations, line)
+      )
+    elif opcode == "call":
+      yield from _walk(computations, _called(line, "to_apply"), times)
+    elif opcode not in _FREE:
+      yield Op(
+        _kind(computations, opcode, line), shape, *_facts(line), times=times
+      )
+
+
+def _called(line: str, role: str) -> str:
+  match = re.search(rf"{role}=%?([\w.\-]+)", line)
+  assert match, line
+  return match[1]
+
+
+def _kind(
+  computations: dict[str, _Computation], opcode: str, line: str
+) -> str:
+  """The opcode; of a fusion around a collective, that collective's."""
+  if opcode not in ("fusion", "async-start") or "calls=" not in line:
+    return opcode
+  inside = computations[_called(line, "calls")].instructions
+  kinds = [kind for kind, _, _ in inside if kind in COLLECTIVES]
+  if not kinds:
+    return opcode
+  # Its device's part is cut out of the sum: what reduce-scatter does.
+  cut = any(kind == "dynamic-slice" for kind, _, _ in inside)
+  kind = "reduce-scatter" if kinds[0] == "all-reduce" and cut else kinds[0]
+  return f"{kind}-start" if opcode == "async-start" else kind
+
+
+def _trips(computations: dict[str, _Computation], line: str) -> int:
+  """How often a loop runs: XLA's count, or what its condition compares with."""
+  known = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+  if known:
+    return int(known[1])
+  return max(computations[_called(line, "condition")].constants, default=1)
+
+
+def _facts(line: str) -> tuple[str, int | None]:
+  """(source, cycles) of an instruction."""
+  source = re.search(r'op_name="([^"]*)"', line)
+  cycles = re.search(r'"estimated_cycles":"(\d+)"', line)
+  return source[1] if source else "", int(cycles[1]) if cycles else None

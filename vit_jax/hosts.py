@@ -1,0 +1,94 @@
+"""The processes of one run on many hosts, and how they find each other.
+
+Every host runs the same command. Cloud TPU, SLURM, Open MPI and Kubernetes say
+in the environment who takes part, and JAX reads it; elsewhere three flags do:
+
+python -m vit_jax.train ... --coordinator=10.0.0.1:1234 --num_processes=2 \
+  --process_id=0
+"""
+
+from absl import flags
+
+_TIMEOUT_SECONDS = 300  # For the others to arrive.
+
+
+def define_flags() -> None:
+  """The flags that `join_flags` reads."""
+  flags.DEFINE_string(
+    "coordinator", None, "HOST:PORT of the first process, on many hosts."
+  )
+  flags.DEFINE_integer(
+    "num_processes", None, "Of the run; 1 ignores the environment."
+  )
+  flags.DEFINE_integer("process_id", None, "Of this one, from 0 on.")
+
+
+def join_flags() -> None:
+  """Joins the other processes as the flags say."""
+  names = ("coordinator", "num_processes", "process_id")
+  join(*(flags.FLAGS[name].value for name in names))
+
+
+def join(
+  coordinator: str | None = None,
+  num_processes: int | None = None,
+  process_id: int | None = None,
+) -> None:
+  """Joins the other processes of the run; alone, it does nothing.
+
+  To be called before anything else of JAX. With all arguments None, it looks
+  at the environment.
+
+  Raises:
+    ValueError: if some of the arguments are missing or do not fit together, or
+      if the other processes do not come in time.
+  """
+  given = (coordinator, num_processes, process_id)
+  if num_processes == 1:
+    return
+  if given == (None, None, None):
+    try:
+      _initialize()
+    except ValueError as error:
+      # What JAX says where no environment that it knows is found.
+      if "coordinator_address should be defined" not in str(error):
+        raise
+    return
+  if None in given:
+    raise ValueError(
+      f"--coordinator={coordinator}, --num_processes={num_processes} and "
+      f"--process_id={process_id} go together: give all three, or none where "
+      "Cloud TPU, SLURM, Open MPI or Kubernetes tell them."
+    )
+  _check(*given)
+  _initialize(*given, cluster_detection_method="deactivate")
+
+
+def _initialize(*arguments, **options) -> None:
+  import jax  # Not above: data workers import the commands, and need no JAX.
+
+  try:
+    jax.distributed.initialize(
+      *arguments, initialization_timeout=_TIMEOUT_SECONDS, **options
+    )
+  except jax.errors.JaxRuntimeError as error:
+    where = f" at {arguments[0]}" if arguments else ""
+    raise ValueError(
+      f"not all processes of the run met{where} within {_TIMEOUT_SECONDS} s: "
+      "start the same command on every host, and let them reach the first "
+      f"one's port ({str(error).splitlines()[0]})."
+    ) from error
+
+
+def _check(coordinator: str, num_processes: int, process_id: int) -> None:
+  host, _, port = coordinator.rpartition(":")
+  if not host or not port.isdigit():
+    raise ValueError(
+      f"--coordinator={coordinator} must be the first process's HOST:PORT, as "
+      "in 10.0.0.1:1234."
+    )
+  if not 0 <= process_id < num_processes:
+    raise ValueError(
+      f"--process_id={process_id} must be from 0 to {num_processes - 1}, with "
+      f"--num_processes={num_processes}."
+    )
