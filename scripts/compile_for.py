@@ -291,13 +291,17 @@ def _table(row: dict[str, Any]) -> str:
     ("images a chip", f"{row['images_per_chip']:g}"),
     (
       "memory a chip",
-      f"{hbm['peak']:.2f} of {hbm['of']:g} GiB: arguments "
-      f"{hbm['arguments']:.2f}, temporaries {hbm['temporaries']:.2f}",
+      (
+        f"{hbm['peak']:.2f} of {hbm['of']:g} GiB: arguments "
+        f"{hbm['arguments']:.2f}, temporaries {hbm['temporaries']:.2f}"
+      ),
     ),
     (
       "TFLOP a chip",
-      f"{row['model_tflop']:.2f} of the model, {row['compiled_tflop']:.2f} "
-      "compiled (a loop's body counted once)",
+      (
+        f"{row['model_tflop']:.2f} of the model, {row['compiled_tflop']:.2f} "
+        "compiled (a loop's body counted once)"
+      ),
     ),
     ("estimated", f"{row['mcycles']:.1f} Mcycles, MFU {row['mfu']:.3f}"),
     ("between chips", _collectives(row["collectives"])),

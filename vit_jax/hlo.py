@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 COLLECTIVES = (
   "all-gather",
@@ -45,6 +45,8 @@ class Op:
     source: Where in the traced program it comes from.
     cycles: XLA's estimate for running it once; None where it gives none.
     times: How often it runs.
+    channel: Of a collective: those of one channel are parts of one transfer,
+      which XLA spreads over the operations that it runs beside.
   """
 
   kind: str
@@ -52,10 +54,11 @@ class Op:
   source: str
   cycles: int | None
   times: int
+  channel: str = ""
 
   @property
   def num_bytes(self) -> int:
-    """Size of its result, of one device."""
+    """Size of its result on one device; of a reduce-scatter, of its operand."""
     return sum(
       _item_bytes(kind) * math.prod(map(int, sizes.split(",") if sizes else ()))
       for kind, sizes in _ARRAY.findall(self.shape)
@@ -79,25 +82,27 @@ def total_cycles(ops: Iterable[Op]) -> int:
   return sum(op.cycles * op.times for op in ops if op.cycles is not None)
 
 
-def without_estimate(ops: Iterable[Op]) -> dict[str, int]:
+def without_estimate(ops: Sequence[Op]) -> dict[str, int]:
   """How many operations of each kind have no estimate."""
   counts = collections.Counter()
   for op in ops:
-    if op.cycles is None:
+    if op.cycles is None and not op.channel:
       counts[op.kind] += op.times
+  for kind, (count, _) in collective_bytes(ops).items():
+    counts[kind] += count
   return dict(counts.most_common())
 
 
 def collective_bytes(ops: Iterable[Op]) -> dict[str, tuple[int, int]]:
-  """(how many, bytes of their results on one device) of each collective."""
+  """(how many, bytes on one device of what they give) of each collective.
+
+  A reduce-scatter counts with what it takes.
+  """
+  transfers = {op.channel: op for op in ops if op.channel}
   found: dict[str, tuple[int, int]] = {}
-  for op in ops:
-    kind = op.kind.removesuffix("-start")
-    if kind in COLLECTIVES:
-      # What starts one asynchronously gives its operand and its result.
-      size = op.num_bytes // (2 if op.kind.endswith("-start") else 1)
-      count, total = found.get(kind, (0, 0))
-      found[kind] = (count + op.times, total + size * op.times)
+  for op in transfers.values():
+    count, total = found.get(op.kind, (0, 0))
+    found[op.kind] = (count + op.times, total + op.num_bytes * op.times)
   return found
 
 
@@ -160,10 +165,12 @@ def _walk(
       )
     elif opcode == "call":
       yield from _walk(computations, _called(line, "to_apply"), times)
-    elif opcode not in _FREE:
-      yield Op(
-        _kind(computations, opcode, line), shape, *_facts(line), times=times
-      )
+    elif opcode.removesuffix("-start") in COLLECTIVES:
+      yield _collective(computations[name], opcode, shape, line, times)
+    elif opcode not in _FREE and not opcode.endswith("-done"):
+      yield Op(opcode, shape, *_facts(line), times)
+      if opcode in ("fusion", "async-start") and "calls=" in line:
+        yield from _fused(computations[_called(line, "calls")], times)
 
 
 def _called(line: str, role: str) -> str:
@@ -172,20 +179,41 @@ def _called(line: str, role: str) -> str:
   return match[1]
 
 
-def _kind(
-  computations: dict[str, _Computation], opcode: str, line: str
-) -> str:
-  """The opcode; of a fusion around a collective, that collective's."""
-  if opcode not in ("fusion", "async-start") or "calls=" not in line:
-    return opcode
-  inside = computations[_called(line, "calls")].instructions
-  kinds = [kind for kind, _, _ in inside if kind in COLLECTIVES]
-  if not kinds:
-    return opcode
-  # Its device's part is cut out of the sum: what reduce-scatter does.
-  cut = any(kind == "dynamic-slice" for kind, _, _ in inside)
-  kind = "reduce-scatter" if kinds[0] == "all-reduce" and cut else kinds[0]
-  return f"{kind}-start" if opcode == "async-start" else kind
+def _fused(computation: _Computation, times: int) -> Iterator[Op]:
+  """The collectives inside a fusion."""
+  found = [i for i in computation.instructions if i[0] in COLLECTIVES]
+  # A device's part cut out of the sum: this is what reduce-scatter does.
+  cut = any(
+    opcode == "dynamic-slice" for opcode, _, _ in computation.instructions
+  )
+  for opcode, shape, line in found:
+    op = _collective(computation, opcode, shape, line, times)
+    if opcode == "all-reduce" and cut:
+      op = dataclasses.replace(op, kind="reduce-scatter")
+    yield op
+
+
+def _collective(
+  computation: _Computation, opcode: str, shape: str, line: str, times: int
+) -> Op:
+  """One transfer; its shape is that of the larger side."""
+  kind = opcode.removesuffix("-start")
+  if opcode != kind and shape.startswith("("):  # (operand, result, ...)
+    shape = _parts(shape)[1]
+  if kind == "reduce-scatter":
+    operand = re.search(r"\(%?([\w.\-]+)", line.partition(f" {opcode}")[2])
+    shapes = {
+      _INSTRUCTION.match(text)[2]: s for _, s, text in computation.instructions
+    }
+    shape = shapes.get(operand[1], shape) if operand else shape
+  channel = re.search(r"channel_id=(\d+)", line)
+  source, cycles = _facts(line)
+  return Op(kind, shape, source, cycles, times, channel[1] if channel else line)
+
+
+def _parts(shape: str) -> list[str]:
+  """The types in a tuple's type."""
+  return [match[0] for match in _ARRAY.finditer(shape)]
 
 
 def _trips(computations: dict[str, _Computation], line: str) -> int:
