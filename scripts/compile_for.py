@@ -28,6 +28,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
 os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
 
 import jax
 import jax.numpy as jnp
@@ -223,7 +224,7 @@ def _devices(name: str) -> tuple[Chip, list[Any]]:
     )
   except (jax.errors.JaxRuntimeError, RuntimeError) as error:
     reason = str(error).splitlines()[0]
-    missing = "libtpu" in reason or "TPU backend" in reason
+    missing = "not installed" in reason or "libtpu" in reason
     raise ValueError(
       "the TPU compiler is not installed: "
       'pip install -c constraints.txt -e ".[tpu]".'
