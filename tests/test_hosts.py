@@ -37,8 +37,12 @@ def _train(workdir, data_dir, num_processes, *overrides):
   env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(DEVICES // num_processes)}
   processes = [
     subprocess.Popen(
-      [*command, f"--num_processes={num_processes}"]
-      + [f"--process_id={i}", f"--coordinator=127.0.0.1:{port}"],
+      [
+        *command,
+        f"--num_processes={num_processes}",
+        f"--process_id={i}",
+        f"--coordinator=127.0.0.1:{port}",
+      ],
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
