@@ -23,7 +23,10 @@ def _run(*arguments, **environment):
   )
 
 
-def test_train_then_evaluate(tmp_path):
+def test_train_then_evaluate(tmp_path, monkeypatch):
+  """And what is compiled is kept in the cache, unless JAX is told otherwise."""
+  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+  monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "cache"))
   workdir = str(tmp_path / "run")
   trained = _run(
     "vit_jax.train",
@@ -36,9 +39,14 @@ def test_train_then_evaluate(tmp_path):
   assert trained.returncode == 0, trained.stderr
   assert trained.stderr == ""
   assert "eval      22/22" in trained.stdout
+  kept = list((tmp_path / "cache" / "compiled").glob("*-cache"))
+  assert any("train_step" in path.name for path in kept)
   last = [row for row in trained.stdout.splitlines() if "top-1" in row][-1]
-  evaluated = _run("vit_jax.evaluate", "--workdir", workdir)
+  evaluated = _run(
+    "vit_jax.evaluate", "--workdir", workdir, JAX_COMPILATION_CACHE_DIR=""
+  )
   assert evaluated.returncode == 0, evaluated.stderr
+  assert kept == list((tmp_path / "cache" / "compiled").glob("*-cache"))
   found = evaluated.stdout.strip().split("digits/1.0.0: ")[1]
   assert found in last
 

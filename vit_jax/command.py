@@ -14,6 +14,7 @@ from vit_jax.config import base_config, leaf_keys, nearest_key
 flags.disclaim_key_flags()  # So --help of a command shows what is defined here.
 
 USAGE_EXIT = 2
+_COMPILED_BYTES = 4 * 2**30  # Kept at most; the longest unused goes first.
 # Flags that take several numbers: their type, how many, and that in words.
 _LISTS = {
   "image_size": (
@@ -62,6 +63,7 @@ def run(
       _fail(f"stopped by Ctrl-C{further}.", code=130)
 
   _use_huge_pages()
+  _keep_compiled()
   app.run(guarded, flags_parser=_parse)
 
 
@@ -128,6 +130,23 @@ def _use_huge_pages() -> None:
   if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
     os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _keep_compiled() -> None:
+  """Has JAX keep what it compiles, so that the next start takes seconds.
+
+  JAX_COMPILATION_CACHE_DIR names another folder; empty, nothing is kept.
+  """
+  from vit_jax.pretrained.cache import cache_folder
+
+  folder = cache_folder() / "compiled"
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError:
+    return
+  os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+  os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_COMPILED_BYTES))
+  os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
