@@ -195,9 +195,9 @@ def lower(config: ml_collections.ConfigDict, mesh: Mesh) -> tuple[Any, float]:
 
 def _data_set(config: ml_collections.ConfigDict) -> tuple[int, int]:
   """(classes, training images), from the flags or of a known data set."""
-  known = DATA_SETS.get(config.data.name, (None, None))
+  known = DATA_SETS.get(config.data.name, (0, 0))
   found = (_NUM_CLASSES.value or known[0], _NUM_EXAMPLES.value or known[1])
-  if None in found:
+  if not all(found):
     raise ValueError(
       f"data.name={config.data.name!r} is not known here: give --num_classes "
       "and --num_examples."

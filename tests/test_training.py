@@ -120,8 +120,9 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
 
 
 def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
-  config = _config(data_dir, eval_per_class=True)
+  config = _config(data_dir, eval_per_class=True, profile_steps=50)
   state, evaluated = training.train(config, str(tmp_path))
+  assert list(tmp_path.glob("profile/**/*.xplane.pb"))  # Of steps 10 to 12.
   rows = _rows(tmp_path)
   assert [row["step"] for row in rows] == [3, 6, 6, 9, 12, 12]
   training_rows = [row for row in rows if "train/loss" in row]

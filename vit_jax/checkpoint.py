@@ -34,6 +34,7 @@ _FREE_KEYS = (
   "keep_last",
   "eval_batch_size",
   "eval_per_class",
+  "profile_steps",
   "eval_transform.",
   "fewshot.",
   "model.scan",

@@ -21,16 +21,18 @@ def _of(jaxpr: core.Jaxpr) -> int:
   total = 0
   for equation in jaxpr.eqns:
     params, name = equation.params, equation.primitive.name
+    shapes: list[Any] = [
+      getattr(var.aval, "shape", ()) for var in equation.invars
+    ]
+    results = [getattr(var.aval, "shape", ()) for var in equation.outvars]
     if name == "dot_general":
       (contracted, _), _ = params["dimension_numbers"]
-      shape = equation.invars[0].aval.shape
-      depth = math.prod(shape[axis] for axis in contracted)
-      total += 2 * math.prod(equation.outvars[0].aval.shape) * depth
+      depth = math.prod(shapes[0][axis] for axis in contracted)
+      total += 2 * math.prod(results[0]) * depth
     elif name == "conv_general_dilated":
-      kernel = equation.invars[1].aval.shape
-      channels_out = kernel[params["dimension_numbers"].rhs_spec[0]]
-      depth = math.prod(kernel) // channels_out
-      total += 2 * math.prod(equation.outvars[0].aval.shape) * depth
+      channels_out = shapes[1][params["dimension_numbers"].rhs_spec[0]]
+      depth = math.prod(shapes[1]) // channels_out
+      total += 2 * math.prod(results[0]) * depth
     else:
       times = params["length"] if name == "scan" else 1
       total += times * sum(map(_of, _inside(params)))

@@ -202,10 +202,9 @@ def _collective(
     shape = _parts(shape)[1]
   if kind == "reduce-scatter":
     operand = re.search(r"\(%?([\w.\-]+)", line.partition(f" {opcode}")[2])
-    shapes = {
-      _INSTRUCTION.match(text)[2]: s for _, s, text in computation.instructions
-    }
-    shape = shapes.get(operand[1], shape) if operand else shape
+    for _, other, text in computation.instructions:
+      if operand and text.lstrip().startswith(f"%{operand[1]} ="):
+        shape = other
   channel = re.search(r"channel_id=(\d+)", line)
   source, cycles = _facts(line)
   return Op(kind, shape, source, cycles, times, channel[1] if channel else line)

@@ -43,10 +43,9 @@ def join(
     ValueError: if some of the arguments are missing or do not fit together, or
       if the other processes do not come in time.
   """
-  given = (coordinator, num_processes, process_id)
   if num_processes == 1:
     return
-  if given == (None, None, None):
+  if (coordinator, num_processes, process_id) == (None, None, None):
     try:
       _initialize()
     except ValueError as error:
@@ -54,14 +53,19 @@ def join(
       if "coordinator_address should be defined" not in str(error):
         raise
     return
-  if None in given:
+  if coordinator is None or num_processes is None or process_id is None:
     raise ValueError(
       f"--coordinator={coordinator}, --num_processes={num_processes} and "
       f"--process_id={process_id} go together: give all three, or none where "
       "Cloud TPU, SLURM, Open MPI or Kubernetes tell them."
     )
-  _check(*given)
-  _initialize(*given, cluster_detection_method="deactivate")
+  _check(coordinator, num_processes, process_id)
+  _initialize(
+    coordinator,
+    num_processes,
+    process_id,
+    cluster_detection_method="deactivate",
+  )
 
 
 def _initialize(*arguments, **options) -> None:

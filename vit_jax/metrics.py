@@ -126,6 +126,32 @@ class MetricWriter:
       self._tensorboard.close()
 
 
+class Tracer:
+  """Writes a trace of some steps, to be read by XProf or TensorBoard.
+
+  Args:
+    folder: For the trace.
+    begin: First step traced.
+    steps: Steps to trace; 0 traces none.
+    last: Of the run, whose end ends the trace.
+  """
+
+  def __init__(self, folder: str, begin: int, steps: int, last: int):
+    self._folder, self._begin = folder, begin
+    self._end = min(begin + steps - 1, last) if steps else 0
+
+  def before(self, step: int) -> None:
+    """Starts the trace if it is to start with this step."""
+    if step == self._begin <= self._end:
+      jax.profiler.start_trace(self._folder)
+
+  def after(self, step: int, metrics: Any) -> None:
+    """Ends the trace if this step, which gave the metrics, was the last."""
+    if self._begin <= step == self._end:
+      jax.block_until_ready(metrics)
+      jax.profiler.stop_trace()
+
+
 def read_rows(path: epath.Path) -> list[dict[str, Any]]:
   """The rows of a `metrics.jsonl`, without a last line that was cut short."""
   rows = []

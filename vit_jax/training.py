@@ -21,7 +21,7 @@ from vit_jax.checkpoint import (
 )
 from vit_jax.config import resolve_steps
 from vit_jax.display import Display, clock, evaluation_text
-from vit_jax.metrics import Meter, MetricWriter
+from vit_jax.metrics import Meter, MetricWriter, Tracer
 from vit_jax.models import ResNet, Vit, from_fields, layers, to_fields
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import Pretrained, run_origin
@@ -29,6 +29,7 @@ from vit_jax.probing import FewShot
 from vit_jax.train_step import TrainState, with_params
 
 _BATCHES_AHEAD = 2  # On their way to the device while one is used.
+_FIRST_TRACED = 10  # Of a start; by then nothing is compiled any more.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,9 +193,14 @@ def _loop(
   on_device = sharding.to_device(batches, batch_sharding, _BATCHES_AHEAD)
   meter = Meter(plan.config.batch_size, plan.log_every)
   evaluated: dict[str, Any] = {}
+  begin = first + _FIRST_TRACED
+  profile = str(checkpoints.folder / "profile")
+  tracer = Tracer(profile, begin, plan.config.profile_steps, plan.total)
   display.start(first, plan.total)
   for step in range(first + 1, plan.total + 1):
+    tracer.before(step)
     state, metrics = train_step(state, next(on_device))
+    tracer.after(step, metrics)
     meter.add(metrics)
     display.step(step)
     if due(step, plan.log_every, plan.total):

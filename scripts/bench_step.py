@@ -1,0 +1,204 @@
+"""The train step beside a plain linen ViT's, and Hugging Face's in PyTorch.
+
+python scripts/bench_step.py --variant S/16 --batch 16
+
+Whole steps (forward, backward, Adam) at 224 x 224, on random images, on what
+device JAX has. All take turns in one process, round after round; printed are
+the medians in images a second, and the ratio to the plain ViT, which is written
+as most are: nn.MultiHeadDotProductAttention, one dense layer after the other.
+PyTorch takes part where `torch` and `transformers` are installed, with as many
+threads as there are cores; --compile_torch adds torch.compile.
+"""
+
+import argparse
+import functools
+import importlib.util
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vit_jax import make_vit
+from vit_jax.models.variants import VITS
+from vit_jax.optimizer import make_optimizer
+from vit_jax.train_step import make_init, make_train_step
+
+SIDE, CLASSES, RATE = 224, 1000, 1e-3
+Step = Callable[[], Any]
+
+
+class PlainBlock(nn.Module):
+  """A Transformer layer of stock parts."""
+
+  num_heads: int
+  mlp_size: int
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x):
+    y = nn.LayerNorm(dtype=self.dtype)(x)
+    x = x + nn.MultiHeadDotProductAttention(
+      self.num_heads, dtype=self.dtype, deterministic=True
+    )(y, y)
+    y = nn.LayerNorm(dtype=self.dtype)(x)
+    y = nn.gelu(nn.Dense(self.mlp_size, dtype=self.dtype)(y))
+    return x + nn.Dense(x.shape[-1], dtype=self.dtype)(y)
+
+
+class PlainVit(nn.Module):
+  """The ViT of the paper, of stock parts."""
+
+  patch_size: int
+  sizes: tuple[int, int, int, int]  # Layers, hidden, MLP, heads.
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x):
+    layers, hidden, mlp, heads = self.sizes
+    patch = (self.patch_size, self.patch_size)
+    x = nn.Conv(hidden, patch, patch, "VALID", dtype=self.dtype)(x)
+    x = x.reshape(len(x), -1, hidden)
+    token = self.param("cls", nn.initializers.zeros, (1, 1, hidden))
+    x = jnp.concatenate([jnp.tile(token, (len(x), 1, 1)), x], axis=1)
+    init = nn.initializers.normal(0.02)
+    x = x + self.param("pos", init, (1, *x.shape[1:]))
+    x = x.astype(self.dtype)
+    for _ in range(layers):
+      x = PlainBlock(heads, mlp, self.dtype)(x)
+    x = nn.LayerNorm(dtype=self.dtype)(x)[:, 0]
+    return nn.Dense(CLASSES)(x)
+
+
+def ours(variant: str, batch: dict[str, np.ndarray], dtype: Any) -> Step:
+  model = make_vit(variant, CLASSES, dtype=dtype)
+  tx = make_optimizer(lambda _: RATE, clip_norm=0.0)
+  state = jax.jit(
+    lambda key: nn.unbox(make_init(model, tx, (SIDE, SIDE, 3))(key))
+  )(jax.random.key(0))
+  step = jax.jit(make_train_step(model, tx, lambda _: RATE), donate_argnums=0)
+  return _stepper(step, state, jax.device_put(batch))
+
+
+def plain(variant: str, batch: dict[str, np.ndarray], dtype: Any) -> Step:
+  name, _, patch = variant.partition("/")
+  model = PlainVit(int(patch), VITS[name], dtype)
+  tx = optax.adamw(RATE, weight_decay=0.0)
+
+  @jax.jit
+  def init(key):
+    params = model.init(key, jnp.zeros((1, SIDE, SIDE, 3)))
+    return params, tx.init(params)
+
+  @functools.partial(jax.jit, donate_argnums=0)
+  def step(state, batch):
+    params, opt_state = state
+
+    def loss_of(params):
+      images = batch["image"].astype(jnp.float32) / 127.5 - 1
+      logits: Any = model.apply(params, images)
+      losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, batch["label"]
+      )
+      return losses.mean()
+
+    loss, grads = jax.value_and_grad(loss_of)(params)
+    updates, opt_state = tx.update(grads, opt_state, params)
+    return (optax.apply_updates(params, updates), opt_state), loss
+
+  return _stepper(step, init(jax.random.key(0)), jax.device_put(batch))
+
+
+def _stepper(step: Callable, state: Any, batch: Any) -> Step:
+  held = [state]
+
+  def run() -> None:
+    held[0], metrics = step(held[0], batch)
+    jax.block_until_ready(metrics)
+
+  return run
+
+
+def hugging_face(
+  variant: str, batch: dict[str, np.ndarray], *, compiled: bool
+) -> Step:
+  import torch  # pyright: ignore[reportMissingImports]
+  from transformers import (  # pyright: ignore[reportMissingImports]
+    ViTConfig,
+    ViTForImageClassification,
+  )
+
+  torch.set_num_threads(os.cpu_count() or 1)
+  name, _, patch = variant.partition("/")
+  layers, hidden, mlp, heads = VITS[name]
+  config = ViTConfig(
+    hidden_size=hidden,
+    num_hidden_layers=layers,
+    num_attention_heads=heads,
+    intermediate_size=mlp,
+    patch_size=int(patch),
+    num_labels=CLASSES,
+  )
+  model = ViTForImageClassification(config)
+  forward = torch.compile(model) if compiled else model
+  optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+  images = torch.tensor(batch["image"]).permute(0, 3, 1, 2)
+  labels = torch.tensor(batch["label"]).long()
+
+  def run() -> None:
+    logits = forward(images.float() / 127.5 - 1).logits
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+
+  return run
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description="Images a second of a step.")
+  parser.add_argument("--variant", default="S/16")
+  parser.add_argument("--batch", type=int, default=16)
+  parser.add_argument("--dtype", default="float32")
+  parser.add_argument("--rounds", type=int, default=7)
+  parser.add_argument("--compile_torch", action="store_true")
+  arguments = parser.parse_args()
+  rng = np.random.default_rng(0)
+  batch = {
+    "image": rng.integers(0, 256, (arguments.batch, SIDE, SIDE, 3), np.uint8),
+    "label": rng.integers(0, CLASSES, arguments.batch).astype(np.int32),
+    "skipped": np.zeros(arguments.batch, bool),
+  }
+  dtype = jnp.dtype(arguments.dtype)
+  steps = {
+    "plain linen ViT": plain(arguments.variant, batch, dtype),
+    "vit_jax": ours(arguments.variant, batch, dtype),
+  }
+  if all(map(importlib.util.find_spec, ("torch", "transformers"))):
+    make = functools.partial(hugging_face, arguments.variant, batch)
+    steps["Hugging Face, eager"] = make(compiled=False)
+    if arguments.compile_torch:
+      steps["Hugging Face, torch.compile"] = make(compiled=True)
+  seconds: dict[str, list[float]] = {name: [] for name in steps}
+  for step in steps.values():  # Compiles.
+    step()
+  for _ in range(arguments.rounds):
+    for name, step in steps.items():
+      start = time.perf_counter()
+      step()
+      seconds[name].append(time.perf_counter() - start)
+  base = seconds["plain linen ViT"]
+  for name, found in seconds.items():
+    ratio = statistics.median(b / s for b, s in zip(base, found, strict=True))
+    rate = arguments.batch / statistics.median(found)
+    print(f"{name:30}{rate:8.2f} images/s  {ratio:5.2f} x the plain ViT")
+
+
+if __name__ == "__main__":
+  main()
