@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.logical import DenseGeneral, named
+from vit_jax.models import tpu_attention
+from vit_jax.models.logical import Projection, platform
 from vit_jax.models.position import relative_logits
 
 init_kernel = nn.initializers.xavier_uniform()
@@ -41,24 +42,40 @@ class Msa(nn.Module):
   ) -> Float[Array, "B T D"]:
     D = z.shape[-1]
     D_h = D // self.num_heads
-    dense = partial(
-      DenseGeneral, dtype=self.dtype, param_dtype=self.param_dtype
+    affine = partial(
+      Projection,
+      kernel_init=init_kernel,
+      bias_init=init_bias,
+      dtype=self.dtype,
+      param_dtype=self.param_dtype,
     )
     project = partial(
-      dense,
-      (self.num_heads, D_h),
-      kernel_init=named(init_kernel, ("embed", "heads", "head_size")),
-      bias_init=named(init_bias, ("heads", "head_size")),
+      affine,
+      (D, self.num_heads, D_h),
+      num_inputs=1,
+      axes=("embed", "heads", "head_size"),
+      bias_axes=("heads", "head_size"),
     )
     U_q, U_k, U_v = (project(name=n) for n in ("query", "key", "value"))
-    U_msa = dense(
-      D,
-      axis=(-2, -1),
-      kernel_init=named(init_kernel, ("heads", "head_size", "embed")),
-      bias_init=named(init_bias, (None,)),
+    U_msa = affine(
+      (self.num_heads, D_h, D),
+      num_inputs=2,
+      axes=("heads", "head_size", "embed"),
+      bias_axes=(None,),
       name="out",
     )
     dropout = nn.Dropout(self.attention_dropout_rate, deterministic=not train)
+
+    z = z.astype(self.dtype)
+    drops = train and self.attention_dropout_rate > 0
+    seen = self.is_mutable_collection("intermediates")
+    plain = queries is None and R is None and not (drops or seen)
+    if plain and platform() == "tpu" and not self.is_initializing():
+      return tpu_attention.msa(
+        z,
+        *U_q.weights(scale=1 / math.sqrt(D_h)),
+        *(*U_k.weights(), *U_v.weights(), *U_msa.weights()),
+      )
 
     z_q = z if queries is None else queries
     q, k, v = (  # Eq. 5, each (B, k, S, D_h)
@@ -99,8 +116,11 @@ def each_token(
   """Applies a layer to the tokens of all images as rows of one matrix.
 
   The same map. XLA's CPU compiler transposes a batch of matrices to get the
-  gradient of the kernel, which takes as long as the products.
+  gradient of the kernel, which takes as long as the products. A TPU keeps rows
+  in eights, and would have to move them.
   """
+  if platform() == "tpu":
+    return layer(z)
   B, S = z.shape[:2]
   rows = layer(z.reshape(B * S, *z.shape[2:]))
   return rows.reshape(B, S, *rows.shape[1:])

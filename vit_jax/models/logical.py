@@ -8,13 +8,14 @@ multiplies, in the type it multiplies in. Without a layout the names do nothing.
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array
 
 Axes = tuple[str | None, ...]
@@ -22,6 +23,9 @@ Layout = Callable[[Axes], jax.sharding.Sharding]
 
 _layout: contextvars.ContextVar[Layout | None] = contextvars.ContextVar(
   "layout", default=None
+)
+_platform: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+  "platform", default=None
 )
 
 
@@ -37,13 +41,19 @@ def named(init: Callable[..., Array], axes: Axes) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def laid_out(layout: Layout) -> Iterator[None]:
-  """Whatever is traced inside lays its arrays out so."""
-  token = _layout.set(layout)
+def laid_out(layout: Layout, platform: str) -> Iterator[None]:
+  """Whatever is traced inside lays its arrays out so, for such devices."""
+  tokens = _layout.set(layout), _platform.set(platform)
   try:
     yield
   finally:
-    _layout.reset(token)
+    _layout.reset(tokens[0])
+    _platform.reset(tokens[1])
+
+
+def platform() -> str:
+  """What is traced for: "tpu", "gpu", "cpu"."""
+  return _platform.get() or jax.default_backend()
 
 
 def in_use(x: ArrayLike, axes: Axes) -> Array:
@@ -72,5 +82,56 @@ class Dense(_Gathered, nn.Dense):
   """`nn.Dense`, its parameters gathered where they are used."""
 
 
-class DenseGeneral(_Gathered, nn.DenseGeneral):
-  """`nn.DenseGeneral`, its parameters gathered where they are used."""
+class Projection(nn.Module):
+  """An affine map between several axes: (..., *inputs) -> (..., *outputs).
+
+  Attributes:
+    shape: Of the kernel: first the axes of the input, then of the output.
+    num_inputs: How many of them are the input's.
+    axes: Their logical names.
+    bias_axes: Those of the bias.
+    kernel_init: Of the kernel as a matrix.
+    bias_init: Of the bias.
+    dtype: Of the computation.
+    param_dtype: Of the parameters.
+  """
+
+  shape: tuple[int, ...]
+  num_inputs: int
+  axes: Axes
+  bias_axes: Axes
+  kernel_init: Callable[..., Array]
+  bias_init: Callable[..., Array]
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+
+  def setup(self) -> None:
+    inputs = math.prod(self.shape[: self.num_inputs])
+    outputs = self.shape[self.num_inputs :]
+
+    def init_kernel(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+      matrix = (inputs, math.prod(outputs))
+      return self.kernel_init(key, matrix, dtype).reshape(shape)
+
+    self.kernel: Any = self.param(
+      "kernel", named(init_kernel, self.axes), self.shape, self.param_dtype
+    )
+    self.bias: Any = self.param(
+      "bias", named(self.bias_init, self.bias_axes), outputs, self.param_dtype
+    )
+
+  def __call__(self, x: Array) -> Array:
+    kernel, bias = self.weights()
+    last = tuple(range(x.ndim - self.num_inputs, x.ndim))
+    first = tuple(range(self.num_inputs))
+    y = jax.lax.dot_general(
+      x.astype(self.dtype), kernel, ((last, first), ((), ()))
+    )
+    return y + bias[(None,) * (y.ndim - bias.ndim)]
+
+  def weights(self, scale: float = 1.0) -> tuple[Array, Array]:
+    """(kernel, bias), times `scale`, cast and gathered for their use."""
+    return (
+      in_use((self.kernel * scale).astype(self.dtype), self.axes),
+      in_use((self.bias * scale).astype(self.dtype), self.bias_axes),
+    )
