@@ -135,6 +135,10 @@ def report(
   per_device = chip.hbm_gib / chip.devices
   held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
   extra = memory.output_size_in_bytes - memory.alias_size_in_bytes
+  if held + extra > per_device * GIB:  # Which the compiler may let pass.
+    raise DoesNotFit(
+      f"{(held + extra) / GIB:.2f}G of {per_device:g}G HBM a device."
+    )
   return {
     "topology": _TOPOLOGY.value,
     "chips": len(devices) // chip.devices,
@@ -236,9 +240,14 @@ def _devices(name: str) -> tuple[Chip, list[Any]]:
 
 def _explained(error: Exception) -> Exception:
   """What the compiler says when memory is short, in a line."""
-  used = re.search(r"Used ([\d.]+\w) of ([\d.]+\w) hbm", str(error))
+  used = re.search(
+    r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
+    r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
+    str(error),
+  )
   if used:
-    return DoesNotFit(f"{used[1]} of {used[2]} HBM a chip.")
+    needed, there = (number for number in used.groups() if number)
+    return DoesNotFit(f"{needed} of {there} HBM a device.")
   if "RESOURCE_EXHAUSTED" in str(error):
     return DoesNotFit(str(error).splitlines()[0])
   return error

@@ -1,5 +1,7 @@
 """The mesh, its rules, and batches on their way to it."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -22,6 +24,37 @@ def test_mesh_covers_all_devices(asked, shape):
   mesh = sharding.make_mesh(**asked)
   assert tuple(mesh.shape[axis] for axis in sharding.AXES) == shape
   assert set(mesh.devices.flat) == set(jax.devices())
+
+
+def _in_slices(count, slices):
+  """Stand-ins for devices, in numbers that tell them apart."""
+  return [
+    types.SimpleNamespace(
+      id=i,
+      process_index=i // 4,
+      slice_index=i * slices // count,
+      platform="cpu",
+      device_kind="cpu",
+    )
+    for i in range(count)
+  ]
+
+
+def test_only_the_data_axis_crosses_slices():
+  sizes = dict(data=4, fsdp=2, tensor=2)
+  found = sharding._arranged(sizes, _in_slices(16, 2))
+  assert found.shape == (4, 2, 2)
+  for part in found:
+    assert len({device.slice_index for device in part.flat}) == 1
+  assert {device.id for device in found.flat} == set(range(16))
+
+
+def test_a_data_axis_too_short_for_the_slices_is_refused():
+  sizes = dict(data=1, fsdp=8, tensor=1)
+  with pytest.raises(
+    ValueError, match="mesh.data=1 must be a multiple of the 2"
+  ):
+    sharding._arranged(sizes, _in_slices(8, 2))
 
 
 @pytest.mark.parametrize(

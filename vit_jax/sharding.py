@@ -88,15 +88,19 @@ def _arranged(sizes: dict[str, int], devices: Sequence[Any]) -> Any:
   """The devices as an array of these sizes, near ones along the last axes."""
   shape = [sizes[axis] for axis in AXES]
   slices = len({getattr(d, "slice_index", 0) for d in devices})
+  # An axis may take a part of a row of chips: 32 x 8 fits 16 x 16 of them.
+  split = {"allow_split_physical_axes": True}
   if slices == 1:
-    return mesh_utils.create_device_mesh(shape, devices)
+    return mesh_utils.create_device_mesh(shape, devices, **split)
   if shape[0] % slices:
     raise ValueError(
       f"mesh.data={shape[0]} must be a multiple of the {slices} slices: "
       "between them the network is too slow for the other axes."
     )
   within = [shape[0] // slices, *shape[1:]]
-  return mesh_utils.create_hybrid_device_mesh(within, [slices, 1, 1], devices)
+  return mesh_utils.create_hybrid_device_mesh(
+    within, [slices, 1, 1], devices, **split
+  )
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
