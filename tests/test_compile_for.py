@@ -75,14 +75,13 @@ def test_bad_input_is_one_line(arguments, message):
   "text, expected",
   [
     (
-      "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory "
-      "in memory space hbm. Used 20.11G of 15.75G hbm. Exceeded hbm capacity "
-      "by 4.36G.\n\nTotal hbm usage >= 20.37G:\n",
+      "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. "
+      + "Used 20.11G of 15.75G hbm. Exceeded by 4.36G.\n\nTotal hbm usage",
       "20.11G of 15.75G HBM a device.",
     ),
     (
-      "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required "
-      "for HLO temporaries (66.86G) exceeds available HBM (15.75G).",
+      "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries "
+      + "(66.86G) exceeds available HBM (15.75G).",
       "66.86G of 15.75G HBM a device.",
     ),
   ],
