@@ -75,13 +75,11 @@ def test_bad_input_is_one_line(arguments, message):
   "text, expected",
   [
     (
-      "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. "
-      + "Used 20.11G of 15.75G hbm. Exceeded by 4.36G.\n\nTotal hbm usage",
+      "RESOURCE_EXHAUSTED: in memory space hbm. Used 20.11G of 15.75G hbm. E",
       "20.11G of 15.75G HBM a device.",
     ),
     (
-      "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries "
-      + "(66.86G) exceeds available HBM (15.75G).",
+      "RESOURCE_EXHAUSTED: temporaries (66.86G) exceeds available HBM (15.75G)",
       "66.86G of 15.75G HBM a device.",
     ),
   ],
