@@ -8,6 +8,10 @@ files on one core, with nothing around it. The two take turns; the ratio printed
 is the pipeline's rate over cores times the bare rate (medians). Cores that are
 shared with other work, or are two threads of one, cannot all reach the bare
 rate at once; so it is also printed against bare loops on all cores at once.
+
+--tf_data has tf.data take turns with them, where TensorFlow is installed: the
+same files, boxes drawn alike, `decode_and_crop_jpeg`, bilinear resizing, flips,
+batches, as the published pipelines do it.
 """
 
 import argparse
@@ -73,6 +77,33 @@ def pipeline_rate(batches, batch_size: int, seconds: float) -> float:
   return count / (time.perf_counter() - start)
 
 
+def tf_data_batches(root: str, batch_size: int):
+  """Batches of 224 x 224, as the ImageNet pipelines of TensorFlow make them."""
+  import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
+
+  def prepare(path):
+    encoded = tf.io.read_file(path)
+    begin, size, _ = tf.image.sample_distorted_bounding_box(
+      tf.io.extract_jpeg_shape(encoded),
+      tf.zeros((0, 0, 4)),
+      area_range=(0.05, 1.0),
+      aspect_ratio_range=(3 / 4, 4 / 3),
+      min_object_covered=0.0,
+      use_image_if_no_bounding_boxes=True,
+    )
+    window = tf.concat([begin[:2], size[:2]], axis=0)
+    image = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
+    image = tf.image.resize(image, (224, 224))
+    image = tf.image.random_flip_left_right(image)
+    return tf.cast(image, tf.uint8)
+
+  paths = sorted(str(p) for p in pathlib.Path(root).rglob("*.jpg"))
+  dataset = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths))
+  dataset = dataset.repeat().map(prepare, tf.data.AUTOTUNE, deterministic=False)
+  dataset = dataset.batch(batch_size, drop_remainder=True)
+  return dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--root", required=True, help="folder of photographs")
@@ -80,11 +111,12 @@ def main() -> None:
   parser.add_argument("--batch_size", type=int, default=64)
   parser.add_argument("--rounds", type=int, default=5)
   parser.add_argument("--seconds", type=float, default=4.0, help="a turn")
+  parser.add_argument("--tf_data", action="store_true")
   args = parser.parse_args()
   cv2.setNumThreads(0)
   source = FlatFolder(args.root)
   transform = data.make_train_transform(224)
-  bare, every, whole = [], [], []
+  bare, every, whole, other = [], [], [], []
   cores = os.cpu_count() or 1
   for turn in range(args.rounds):
     bare.append(bare_rate(source, transform, args.seconds))
@@ -97,6 +129,10 @@ def main() -> None:
       num_workers=args.workers,
     ) as batches:
       whole.append(pipeline_rate(batches, args.batch_size, args.seconds))
+    if args.tf_data:
+      batches = tf_data_batches(args.root, args.batch_size)
+      other.append(pipeline_rate(batches, args.batch_size, args.seconds))
+      print(f"tf.data {other[-1]:.0f}/s")
     print(
       f"bare {bare[-1]:.0f}/s on one core, {every[-1]:.0f}/s on all; "
       f"pipeline {whole[-1]:.0f}/s"
@@ -107,6 +143,9 @@ def main() -> None:
     f"{one:.0f} of one core {got / (cores * one):.2f}; over {most:.0f} of bare "
     f"loops on all cores {got / most:.2f}"
   )
+  if other:
+    ratio = statistics.median(a / b for a, b in zip(whole, other, strict=True))
+    print(f"over tf.data {ratio:.2f}")
 
 
 if __name__ == "__main__":
