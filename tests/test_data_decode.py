@@ -8,6 +8,7 @@ from PIL import Image
 
 from vit_jax.data import UnreadableImageError, decode_rgb
 from vit_jax.data import decode as decode_module
+from vit_jax.data.decode import REDUCTIONS, upright_jpeg_size
 
 RED, GREEN, BLUE = (250, 10, 20), (15, 240, 25), (5, 30, 230)
 
@@ -190,3 +191,55 @@ def test_a_bomb_is_refused_by_its_header_alone():
   encoded[16:24] = (60_000).to_bytes(4, "big") * 2
   with pytest.raises(UnreadableImageError, match="more than 89478485"):
     decode_rgb(bytes(encoded))
+
+
+def smooth(height: int, width: int) -> np.ndarray:
+  """Waves that are longer than what a reduction leaves out."""
+  y, x = np.mgrid[:height, :width]
+  waves = [np.sin(x / 31 + y / 47), np.cos(x / 53), np.sin(y / 37)]
+  return np.stack([127.5 + 100 * w for w in waves], axis=-1).astype(np.uint8)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(160, 240), (163, 245)])
+def test_a_reduced_jpeg_shows_the_means_of_its_blocks(reduce, shape):
+  pixels = smooth(*shape)
+  encoded = encode(Image.fromarray(pixels), "JPEG", quality=95, subsampling=0)
+  found = decode_rgb(encoded, reduce)
+  assert found.shape == (*(-(-side // reduce) for side in shape), 3)
+  h, w = (side // reduce * reduce for side in shape)
+  blocks = pixels[:h, :w].reshape(h // reduce, reduce, w // reduce, reduce, 3)
+  inner = found[: h // reduce, : w // reduce]
+  assert np.abs(blocks.mean(axis=(1, 3)) - inner).mean() < 1.5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_size_of_a_turned_jpeg_is_known_without_decoding(orientation):
+  exif = Image.Exif()
+  exif[0x0112] = orientation
+  encoded = encode(corners(), "JPEG", exif=exif)
+  assert upright_jpeg_size(encoded) == decode_rgb(encoded).shape[:2]
+  half = decode_rgb(encoded, 2).shape[:2]
+  assert half == tuple(side // 2 for side in upright_jpeg_size(encoded))
+
+
+@pytest.mark.parametrize(
+  "encoded",
+  [
+    encode(corners("CMYK"), "JPEG"),
+    encode(corners(), "PNG"),
+    encode(corners(), "JPEG")[:-100],
+    b"",
+  ],
+)
+def test_other_files_do_not_tell_their_size(encoded):
+  assert upright_jpeg_size(encoded) is None
+
+
+def test_damaged_exif_data_turns_nothing():
+  exif = Image.Exif()
+  exif[0x0112] = 6
+  encoded = encode(corners(), "JPEG", exif=exif)
+  at = encoded.index(b"Exif") + 6
+  damaged = encoded[:at] + b"\xff" * 8 + encoded[at + 8 :]
+  assert upright_jpeg_size(damaged) == (32, 48)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data import make_eval_transform, make_train_transform
+from vit_jax.data import make_eval_transform, make_train_transform, transforms
 from vit_jax.data.randaugment import GREY, OPS, rand_augment
 from vit_jax.data.transforms import inception_box, resize
 
@@ -90,6 +90,29 @@ def test_inception_transform_shows_a_box_of_the_image():
     assert 0.045 < w * h / 200**2 <= 1.02
     assert 0.72 < w / h < 1.4
     assert np.abs(np.diff(columns, axis=0)).max() <= 1
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_large_jpeg_is_decoded_small_and_shows_the_same_box(orientation):
+  y, x = np.mgrid[:900, :1300]
+  waves = [np.sin(x / 161 + y / 147), np.cos(x / 153), np.sin(y / 173)]
+  pixels = np.stack([127.5 + 100 * w for w in waves], -1).astype(np.uint8)
+  exif = Image.Exif()
+  exif[0x0112] = orientation
+  file = io.BytesIO()
+  Image.fromarray(pixels).save(file, "JPEG", quality=95, exif=exif)
+  turned = pixels if orientation == 1 else np.rot90(pixels, k=-1)
+  transform = make_train_transform(96, min_area=0.5, flip=False)
+  for one, other in zip(rngs(8), rngs(8), strict=True):
+    found = transform(file.getvalue(), one).astype(int)
+    assert np.abs(found - transform(png(turned), other)).mean() < 3
+
+
+def test_a_jpeg_whose_size_was_misread_is_decoded_whole(monkeypatch):
+  monkeypatch.setattr(transforms, "upright_jpeg_size", lambda _: (4000, 1))
+  transform = make_train_transform(8, min_area=0.5)
+  found = transform(png(noise(20, 30)), np.random.default_rng(0))
+  assert found.shape == (8, 8, 3)
 
 
 def test_pad_crops_are_the_shifts_of_an_image_on_black():

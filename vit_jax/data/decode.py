@@ -29,17 +29,28 @@ _TRANSPOSES = {
   7: Image.Transpose.TRANSVERSE,
   8: Image.Transpose.ROTATE_90,
 }
+_QUARTER_TURNS = (5, 6, 7, 8)
+REDUCTIONS = {
+  1: cv2.IMREAD_COLOR_RGB,
+  2: cv2.IMREAD_REDUCED_COLOR_2,
+  4: cv2.IMREAD_REDUCED_COLOR_4,
+  8: cv2.IMREAD_REDUCED_COLOR_8,
+}
+"""Divisors of a JPEG's sides that it can be decoded at, as OpenCV has them."""
 
 
 class UnreadableImageError(ValueError):
   """An image that cannot be decoded; the message says which one and why."""
 
 
-def decode_rgb(encoded: bytes) -> np.ndarray:
+def decode_rgb(encoded: bytes, reduce: int = 1) -> np.ndarray:
   """Decodes a JPEG, PNG, WebP, BMP or GIF file.
 
   Args:
     encoded: the whole file.
+    reduce: one of `REDUCTIONS`. A file that `upright_jpeg_size` knows is
+      decoded with its sides divided by it (rounded up), which takes a fraction
+      of the time: the decoder leaves out what the small image cannot show.
 
   Returns:
     The image, uint8 of shape (H, W, 3), in the order red, green, blue.
@@ -55,12 +66,24 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
     _check_size(*size)
     buffer = np.frombuffer(encoded, np.uint8)
     try:
-      image = cv2.imdecode(buffer, cv2.IMREAD_COLOR_RGB)
+      image = cv2.imdecode(buffer, REDUCTIONS[reduce])
     except cv2.error:
       image = None
     if image is not None:
-      return image
+      return image if reduce == 1 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
   return _decode_with_pillow(encoded)
+
+
+def upright_jpeg_size(encoded: bytes) -> tuple[int, int] | None:
+  """(H, W) as `decode_rgb` gives a plain JPEG; None for any other file."""
+  if not encoded.startswith(b"\xff\xd8"):
+    return None
+  size = _ordinary_size(encoded)
+  if size is None or size[0] * size[1] > MAX_PIXELS:
+    return None
+  height, width = size
+  lies = _exif_orientation(encoded) in _QUARTER_TURNS
+  return (width, height) if lies else (height, width)
 
 
 def _check_size(height: int, width: int) -> None:
@@ -103,6 +126,21 @@ def _jpeg_size(encoded: bytes) -> tuple[int, int] | None:
     else:
       at += 2 + (encoded[at + 2] << 8 | encoded[at + 3])
   return None
+
+
+def _exif_orientation(encoded: bytes) -> int:
+  """How a JPEG wants to be turned, by its Exif data; 1 is not at all."""
+  # Written by cameras before anything long, so a search finds it at once.
+  start = encoded.find(b"\xff\xe1", 0, 4096)
+  segment = encoded[start + 4 : start + 4 + (1 << 16)]
+  if start < 0 or not segment.startswith(b"Exif\0\0"):
+    return 1
+  exif = Image.Exif()
+  try:
+    exif.load(segment)
+    return int(exif.get(_EXIF_ORIENTATION, 1))
+  except Exception:  # Pillow raises almost anything on damaged data.
+    return 1
 
 
 def _png_size(encoded: bytes) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from vit_jax.data.decode import decode_rgb
+from vit_jax.data.decode import REDUCTIONS, decode_rgb, upright_jpeg_size
 from vit_jax.data.randaugment import MAX_MAGNITUDE, rand_augment
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
@@ -171,17 +171,44 @@ def _pad_crop(
 def _train_image(
   encoded, rng, *, size, crop, min_area, flip, pad, layers, magnitude
 ):
-  image = decode_rgb(encoded)
   if crop == "inception":
-    height, width, _ = image.shape
-    top, left, h, w = inception_box(height, width, min_area, rng)
-    image = image[top : top + h, left : left + w]
+    image = _random_box(encoded, rng, size, min_area)
+  else:
+    image = decode_rgb(encoded)
   image = resize(image, size)
   if crop == "pad" and pad:
     image = _pad_crop(image, pad, rng)
   if flip and rng.random() < 0.5:
     image = cv2.flip(image, 1)
   return rand_augment(image, rng, layers, magnitude)
+
+
+def _random_box(
+  encoded: bytes,
+  rng: np.random.Generator,
+  size: tuple[int, int],
+  min_area: float,
+) -> np.ndarray:
+  """The pixels of a random box, decoded no finer than `size` can show.
+
+  A box from a reduced image lies within a pixel of it of where it was drawn.
+  """
+  whole = upright_jpeg_size(encoded)
+  if whole is not None:
+    top, left, h, w = inception_box(*whole, min_area, rng)
+    fitting = (r for r in REDUCTIONS if h >= r * size[0] and w >= r * size[1])
+    reduce = max(fitting, default=1)
+    image = decode_rgb(encoded, reduce)
+    if image.shape[:2] == tuple(-(-side // reduce) for side in whole):
+      rows, columns = (
+        slice(round(start / reduce), round((start + length) / reduce))
+        for start, length in ((top, h), (left, w))
+      )
+      return image[rows, columns]
+  image = decode_rgb(encoded)  # Its size is known only now.
+  height, width, _ = image.shape
+  top, left, h, w = inception_box(height, width, min_area, rng)
+  return image[top : top + h, left : left + w]
 
 
 def _eval_image(encoded, *, size, crop, resize_ratio):
