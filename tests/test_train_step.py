@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from vit_jax import experiment, make_vit, sharding
+from vit_jax.models import attention, encoder
 from vit_jax.optimizer import make_optimizer
 from vit_jax.train_step import make_init, make_train_step, normalize
 
@@ -32,8 +33,8 @@ def _functions(
   model = make_vit(
     "Ti/4",
     num_classes=5,
-    **dict(num_layers=1, hidden_size=16, mlp_size=32) | dict(fields),
-    num_heads=4,
+    **dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=4)
+    | dict(fields),
     representation_size=16,
     dropout_rate=dropout_rate,
   )
@@ -187,3 +188,13 @@ def test_eight_devices_do_as_one(axes, fields):
   found = _losses_on(sharding.make_mesh(*axes), fields)
   expected = _losses_on_one_device(fields)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch):
+  for module in (attention, encoder):
+    monkeypatch.setattr(module, "platform", lambda: "tpu")
+  fields = (("num_layers", 2), ("num_heads", 4), ("remat", "full"))
+  expected = _losses_on_one_device(fields)
+  for axes in ((2, 4, 1), (2, 2, 2)):
+    found = _losses_on(sharding.make_mesh(*axes), fields)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -51,6 +51,12 @@ def laid_out(layout: Layout, platform: str) -> Iterator[None]:
     _platform.reset(tokens[1])
 
 
+def splits(axis: str) -> bool:
+  """Whether arrays in use have this axis split over several devices."""
+  layout = _layout.get()
+  return layout is not None and not layout((axis,)).is_fully_replicated
+
+
 def platform() -> str:
   """What is traced for: "tpu", "gpu", "cpu"."""
   return _platform.get() or jax.default_backend()

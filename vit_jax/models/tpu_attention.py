@@ -23,6 +23,8 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
+from vit_jax.models.logical import in_use, splits
+
 
 @jax.custom_vjp
 def msa(
@@ -102,5 +104,8 @@ def _sums(axes: str, a: Array, b: Array) -> Array:
 
 def _in_order(x: Array) -> Any:
   """The array with its last axis along the registers."""
+  if splits("heads"):  # The compiler would gather it whole first.
+    axes = ("heads", "batch") if x.ndim == 4 else ("batch",)
+    return in_use(x, (*axes, *(None,) * (x.ndim - len(axes))))
   layout = Layout(major_to_minor=tuple(range(x.ndim)))
   return with_layout_constraint(x, layout)
