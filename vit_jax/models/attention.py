@@ -70,6 +70,7 @@ class Msa(nn.Module):
     drops = train and self.attention_dropout_rate > 0
     seen = self.is_mutable_collection("intermediates")
     plain = queries is None and R is None and not (drops or seen)
+    # The same, but that it has no attention matrices to show.
     if plain and platform() == "tpu" and not self.is_initializing():
       return tpu_attention.msa(
         z,
