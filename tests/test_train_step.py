@@ -190,6 +190,7 @@ def test_eight_devices_do_as_one(axes, fields):
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch):
   for module in (attention, encoder):
     monkeypatch.setattr(module, "platform", lambda: "tpu")

@@ -95,6 +95,7 @@ def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
   assert steps == sorted(steps)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   """And comes out scanned, where everyone else reads it unrolled."""
   config = _config(data_dir)
