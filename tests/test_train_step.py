@@ -159,11 +159,10 @@ def _losses_on(mesh, fields, steps=3):
     fields=fields,
   )
   shapes = experiment.array_shapes(init, mesh)
-  shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+  shardings = sharding.shardings_of(shapes)
   make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
   state = make(jax.random.key(0))
-  step = sharding.on_mesh(step, mesh)
-  step = jax.jit(step, out_shardings=(shardings, sharding.replicated(mesh)))
+  step = sharding.jit_train_step(step, shapes, mesh)
   rows = sharding.batch_sharding(mesh)
   found = []
   for batch in sharding.to_device(map(_batch, range(steps)), rows, ahead=1):

@@ -119,7 +119,7 @@ def test_parameters_are_laid_out_over_the_devices(tmp_path):
   kernel = state.params["block_0"]["mlp"]["expand"]["kernel"]
   assert (
     kernel.sharding
-    == plan.shardings.params["block_0"]["mlp"]["expand"]["kernel"]
+    == plan.shapes.params["block_0"]["mlp"]["expand"]["kernel"].sharding
   )
   assert kernel.addressable_shards[0].data.shape == (12, 96)
   stored = dict(open_pretrained(fixtures.path("google_vit.npz")).read())

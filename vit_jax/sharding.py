@@ -140,6 +140,28 @@ def on_mesh(function: Callable, mesh: Mesh) -> Callable:
   return wrapped
 
 
+def shardings_of(shapes: Any) -> Any:
+  """Where each array of a tree lives."""
+  return jax.tree.map(lambda shape: shape.sharding, shapes)
+
+
+def jit_train_step(train_step: Callable, shapes: Any, mesh: Mesh) -> Any:
+  """The step over the mesh: state and batch to a state in the old one's place.
+
+  Args:
+    train_step: From `make_train_step`.
+    shapes: Of the state, with shardings.
+    mesh: Of devices.
+  """
+  shardings = shardings_of(shapes)
+  return jax.jit(
+    on_mesh(train_step, mesh),
+    in_shardings=(shardings, batch_sharding(mesh)),
+    out_shardings=(shardings, replicated(mesh)),
+    donate_argnums=0,
+  )
+
+
 def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
   """Raises ValueError unless the batch splits evenly.
 

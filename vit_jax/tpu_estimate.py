@@ -121,7 +121,6 @@ def lower(
   total = resolve_steps(config, "total", config.batch_size, num_examples)
   init, step = experiment.train_functions(config, model, total, num_examples)
   shapes = experiment.array_shapes(init, mesh)
-  shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
   rows, size = sharding.batch_sharding(mesh), experiment.image_size(config)
 
   def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -133,12 +132,7 @@ def lower(
     "label": array((), jnp.int32),
     "skipped": array((), jnp.bool_),
   }
-  jitted = jax.jit(
-    sharding.on_mesh(step, mesh),
-    in_shardings=(shardings, rows),
-    out_shardings=(shardings, sharding.replicated(mesh)),
-    donate_argnums=0,
-  )
+  jitted = sharding.jit_train_step(step, shapes, mesh)
   gflops = experiment.forward_gflops(model, shapes.params, size)
   return jitted.lower(shapes, batch), gflops
 

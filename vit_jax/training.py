@@ -60,11 +60,6 @@ class Plan:
     """Whether the parameters of all blocks are stacked."""
     return getattr(self.model, "scan", False)
 
-  @property
-  def shardings(self) -> TrainState:
-    """Where each array of the state lives."""
-    return jax.tree.map(lambda shape: shape.sharding, self.shapes)
-
 
 def make_plan(
   config: ml_collections.ConfigDict, saved: dict[str, Any] | None = None
@@ -184,12 +179,7 @@ def _loop(
 ) -> tuple[TrainState, dict[str, Any]]:
   """Steps `first` + 1 to the last; returns the state and last evaluation."""
   batch_sharding = sharding.batch_sharding(plan.mesh)
-  train_step = jax.jit(
-    sharding.on_mesh(plan.train_step, plan.mesh),
-    in_shardings=(plan.shardings, batch_sharding),
-    out_shardings=(plan.shardings, sharding.replicated(plan.mesh)),
-    donate_argnums=0,
-  )
+  train_step = sharding.jit_train_step(plan.train_step, plan.shapes, plan.mesh)
   on_device = sharding.to_device(batches, batch_sharding, _BATCHES_AHEAD)
   meter = Meter(plan.config.batch_size, plan.log_every)
   evaluated: dict[str, Any] = {}
@@ -250,8 +240,9 @@ def _first_state(
   pretrained = plan.pretrained
   scanned = plan.scanned and pretrained is None
   init, shapes = _start(plan, scanned)
-  shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
-  make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
+  make = jax.jit(
+    lambda key: nn.unbox(init(key)), out_shardings=sharding.shardings_of(shapes)
+  )
   state = make(jax.random.key(plan.config.seed))
   if pretrained is not None:
     leaves = transfer.leaves(
@@ -281,7 +272,8 @@ def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
   if scanned == plan.scanned:
     return state
   change = layers.unstack if scanned else layers.stack
-  return jax.jit(change, out_shardings=plan.shardings)(state)
+  shardings = sharding.shardings_of(plan.shapes)
+  return jax.jit(change, out_shardings=shardings)(state)
 
 
 def _description(plan: Plan, step: int) -> dict[str, Any]:
