@@ -48,11 +48,11 @@ def evaluate_checkpoint(
     class_names = tuple(description["class_names"])
     source = experiment.open_source(config, "eval")
     if source.class_names != class_names:
-      differing = set(source.class_names) ^ set(class_names)
+      only = experiment.classes_in_one(source.class_names, class_names)
       raise ValueError(
         f"the checkpoint knows {len(class_names)} classes and the data has "
         f"{len(source.class_names)}, not the same: evaluate on the data of the "
-        f"run; in one of them only: {', '.join(sorted(differing)[:5])}."
+        f"run; in one of them only: {only}."
       )
     model = from_fields(description["model"])
     mesh = _mesh(config)

@@ -218,6 +218,35 @@ def train_batches(
   )
 
 
+def classes_in_one(names: tuple[str, ...], others: tuple[str, ...]) -> str:
+  """Some of the classes that only one of two lists has, for a message."""
+  return ", ".join(sorted(set(names) ^ set(others))[:5])
+
+
+def eval_batch_size(
+  config: ml_collections.ConfigDict, mesh: Mesh, most: int | None = None
+) -> int:
+  """As configured, rounded up to split over the mesh.
+
+  The last batch is padded and masked anyway, so any size is made to fit.
+
+  Args:
+    config: Of the run.
+    mesh: Of devices.
+    most: Examples there are, where they may be fewer than a batch.
+
+  Raises:
+    ValueError: if it is negative.
+  """
+  batch_size = config.eval_batch_size or config.batch_size
+  if batch_size < 1:
+    raise ValueError(f"eval_batch_size={batch_size} must not be negative.")
+  if most is not None:
+    batch_size = min(batch_size, most)
+  shards = sharding.batch_shards(mesh)
+  return -(-batch_size // shards) * shards
+
+
 class Evaluation:
   """Evaluates parameters on the eval split, as often as asked.
 
@@ -231,19 +260,13 @@ class Evaluation:
     mesh: Mesh,
     source: data.Source,
   ):
-    batch_size = config.eval_batch_size or config.batch_size
-    if batch_size < 1:
-      raise ValueError(f"eval_batch_size={batch_size} must not be negative.")
-    # The last batch is padded and masked anyway, so any size is made to fit.
-    shards = sharding.batch_shards(mesh)
-    batch_size = -(-batch_size // shards) * shards
     transform = data.make_eval_transform(
       image_size(config), **config.eval_transform
     )
     self._batches = data.eval_batches(
       source,
       transform,
-      batch_size=batch_size,
+      batch_size=eval_batch_size(config, mesh),
       process_index=jax.process_index(),
       process_count=jax.process_count(),
       num_workers=num_workers(config),

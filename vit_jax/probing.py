@@ -90,7 +90,7 @@ class FewShot:
     self._shots, self._seeds = shots, seeds
     self._unreadable: set[int] = set()
     self._draws = self._draw()
-    self._batch_size = _batch_size(
+    self._batch_size = experiment.eval_batch_size(
       config, mesh, max(np.unique(self._draws).size, len(eval_source))
     )
     self._test = self._open(eval_source)
@@ -220,23 +220,14 @@ def _check(
     if value < 1:
       raise ValueError(f"{name}={value} must be 1 or more.")
   if train_source.class_names != eval_source.class_names:
-    differing = set(train_source.class_names) ^ set(eval_source.class_names)
+    only = experiment.classes_in_one(
+      train_source.class_names, eval_source.class_names
+    )
     raise ValueError(
       f"the shots are of {len(train_source.class_names)} classes and the "
       f"evaluation split has {len(eval_source.class_names)}, not the same; in "
-      f"one of them only: {', '.join(sorted(differing)[:5])}."
+      f"one of them only: {only}."
     )
-
-
-def _batch_size(
-  config: ml_collections.ConfigDict, mesh: Mesh, examples: int
-) -> int:
-  """As configured, but not far above the examples; splits over the mesh."""
-  batch_size = config.eval_batch_size or config.batch_size
-  if batch_size < 1:
-    raise ValueError(f"eval_batch_size={batch_size} must not be negative.")
-  shards = sharding.batch_shards(mesh)
-  return -(-min(batch_size, examples) // shards) * shards
 
 
 def periodic(

@@ -80,11 +80,13 @@ def make_plan(
   source = experiment.open_source(config, "train")
   eval_source = experiment.open_source(config, "eval")
   if source.class_names != eval_source.class_names:
-    differing = set(source.class_names) ^ set(eval_source.class_names)
+    only = experiment.classes_in_one(
+      source.class_names, eval_source.class_names
+    )
     raise ValueError(
       f"the training split has {len(source.class_names)} classes and the "
       f"evaluation split {len(eval_source.class_names)}, and they must be the "
-      f"same; in one of them only: {', '.join(sorted(differing)[:5])}."
+      f"same; in one of them only: {only}."
     )
   pretrained = None
   if saved is None:
