@@ -261,6 +261,7 @@ def test_a_strange_grid_can_be_told(tmp_path):
       {"image_size": (48,)},
       r"image_size=\(48,\) must be a h",
     ),
+    ("google_vit.npz", {"scan": True}, "scan=True is how a run is trained"),
     ("google_vit.npz", {"image_size": "48"}, "image_size='48' must be a heig"),
     ("google_vit.npz", {"grid": (4, 0)}, r"grid=\(4, 0\) must be a height an"),
     ("google_vit.npz", {"mean": 0.5}, "mean=0.5 must be three numbers, as of"),

@@ -96,7 +96,8 @@ class FewShot:
     self._test = self._open(eval_source)
     whole = sharding.replicated(mesh)
     self._features = jax.jit(
-      make_features(model, **config.normalization), out_shardings=whole
+      sharding.on_mesh(make_features(model, **config.normalization), mesh),
+      out_shardings=whole,
     )
     self._count = jax.jit(
       count_right, in_shardings=(whole, whole, whole, None), out_shardings=whole

@@ -121,6 +121,11 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
     value = overrides.pop(name, None)
     if value is not None:
       overrides[name] = check_value(name, value)
+  if overrides.pop("scan", False):
+    raise ValueError(
+      "scan=True is how a run is trained; weights are read with every layer's "
+      "own. Leave it out, and train with --config.model.scan=True."
+    )
   if is_run(source):
     return _open_run(source, **overrides)
   path = locate(source)
@@ -397,24 +402,22 @@ def _open_run(
     description = checkpoints.describe(step)
   config = ConfigDict(description["config"])
   fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
-  model = from_fields({**description["model"], **fields})
+  # Nobody but the training run needs its layers stacked.
+  saved = {k: v for k, v in description["model"].items() if k != "scan"}
+  scanned = description["model"].get("scan", False)
+  model = from_fields({**saved, **fields})
   origin = run_origin(description, workdir)
   origin = dataclasses.replace(
     origin,
     mean=overrides.get("mean", origin.mean),
     std=overrides.get("std", origin.std),
   )
-  scanned = getattr(model, "scan", False)
-  if scanned:  # Nobody but the training run needs that layout.
-    model = model.clone(scan=False)
   model = model.clone(origin=origin)
   grid = grid_of(model, tuple(config.image_size))
   shapes = param_shapes(model, grid)
   if fields:
-    saved = from_fields(description["model"])
-    if scanned:
-      saved = saved.clone(scan=False)
-    stored = param_shapes(saved, grid_of(saved, tuple(config.image_size)))
+    trained = from_fields(saved)
+    stored = param_shapes(trained, grid_of(trained, tuple(config.image_size)))
     _check_run(workdir, stored, shapes, fields)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
