@@ -20,7 +20,8 @@ from vit_jax.config import base_config
 from vit_jax.conversion import convert, model_card
 from vit_jax.models import Origin, make_resnet, make_vit, to_fields
 from vit_jax.pretrained.archives import open_arrays
-from vit_jax.pretrained.load import Pretrained, open_pretrained, param_shapes
+from vit_jax.pretrained.grids import param_shapes
+from vit_jax.pretrained.load import Pretrained, open_pretrained
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 from vit_jax.train_step import TrainState
 

@@ -69,7 +69,30 @@ def base_config() -> ml_collections.ConfigDict:
       interpolation="linear",  # Of positions; or "bicubic".
     )
   )
-  c.model = ml_collections.ConfigDict(
+  c.model = _model()
+  c.loss = ml_collections.ConfigDict(
+    dict(
+      kind="softmax",  # Or "sigmoid".
+      label_smoothing=0.0,
+      mixup_alpha=0.0,  # Of Mixup's Beta(alpha, alpha); 0 is off.
+    )
+  )
+  c.optimizer = _optimizer()
+  c.fewshot = ml_collections.ConfigDict(  # A linear probe at each evaluation.
+    dict(
+      shots=0,  # Training images a class; 0 is off.
+      seeds=3,  # Draws of them.
+      data=_data(),  # With neither name nor root, the run's own.
+    )
+  )
+  c.mesh = ml_collections.ConfigDict(
+    dict(data=-1, fsdp=1, tensor=1)  # Devices along each axis; -1 is the rest.
+  )
+  return c.lock()
+
+
+def _model() -> ml_collections.ConfigDict:
+  return ml_collections.ConfigDict(
     dict(
       variant=placeholder(str),  # Such as "B/16"; None with `pretrained`.
       num_classes=placeholder(int),  # None is as many as the data set has.
@@ -93,14 +116,10 @@ def base_config() -> ml_collections.ConfigDict:
       param_dtype=placeholder(str),
     )
   )
-  c.loss = ml_collections.ConfigDict(
-    dict(
-      kind="softmax",  # Or "sigmoid".
-      label_smoothing=0.0,
-      mixup_alpha=0.0,  # Of Mixup's Beta(alpha, alpha); 0 is off.
-    )
-  )
-  c.optimizer = ml_collections.ConfigDict(
+
+
+def _optimizer() -> ml_collections.ConfigDict:
+  return ml_collections.ConfigDict(
     dict(
       kind="adam",  # Or "sgd".
       peak_lr=1e-3,
@@ -117,17 +136,6 @@ def base_config() -> ml_collections.ConfigDict:
       layer_decay=1.0,  # Of the learning rate, from a layer to the one before.
     )
   )
-  c.fewshot = ml_collections.ConfigDict(  # A linear probe at each evaluation.
-    dict(
-      shots=0,  # Training images a class; 0 is off.
-      seeds=3,  # Draws of them.
-      data=_data(),  # With neither name nor root, the run's own.
-    )
-  )
-  c.mesh = ml_collections.ConfigDict(
-    dict(data=-1, fsdp=1, tensor=1)  # Devices along each axis; -1 is the rest.
-  )
-  return c.lock()
 
 
 def _data() -> ml_collections.ConfigDict:

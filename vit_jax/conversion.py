@@ -12,12 +12,8 @@ from vit_jax.display import Display
 from vit_jax.metrics import read_rows
 from vit_jax.models import Origin, Vit, to_fields, variant_of
 from vit_jax.pretrained.facts import guess_num_heads
-from vit_jax.pretrained.load import (
-  Pretrained,
-  grid_of,
-  open_pretrained,
-  patch_stride,
-)
+from vit_jax.pretrained.grids import grid_of, patch_stride
+from vit_jax.pretrained.load import Pretrained, open_pretrained
 from vit_jax.pretrained.save import (
   TARGETS,
   check_expressible,

@@ -3,13 +3,10 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
@@ -31,7 +28,14 @@ from vit_jax.pretrained.archives import (
   UnreadableFileError,
   open_arrays,
 )
+from vit_jax.pretrained.beside import named, weights_and_config
 from vit_jax.pretrained.facts import Facts, sides, square, triple
+from vit_jax.pretrained.grids import (
+  grid_of,
+  param_shapes,
+  patch_stride,
+  resized,
+)
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.rules import (
   Shapes,
@@ -43,10 +47,6 @@ from vit_jax.pretrained.rules import (
 
 # In the order they are tried; each knows its own names.
 FORMATS = (google, huggingface, timm, torchvision)
-# Names of weights in a folder, as others and `convert` write it.
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
-_LABELS = "labels.txt"  # Beside them where no config.json has the names.
-_MOST_TEXT_BYTES = 16 << 20
 # Keywords that are no fields of the model, and what they have to be.
 _PREPROCESSING = {
   "mean": triple,
@@ -132,7 +132,7 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
   if "step" in overrides:
     raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
   try:
-    return _open_file(source, *_weights_and_config(path), **overrides)
+    return _open_file(source, *weights_and_config(path), **overrides)
   except ValueError as error:
     text = str(error)
     raise ValueError(
@@ -152,7 +152,7 @@ def _open_file(
     if name.startswith(prefix)
   }
   found = {short: stored[name] for short, name in names.items()}
-  facts = _named(layout.facts(found, config), path)
+  facts = named(layout.facts(found, config), path)
   model, grid = _build(source, facts, overrides)
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, found)
@@ -269,128 +269,12 @@ def _at_size(
   return Pretrained(model, param_shapes(model, new), read)
 
 
-def resized(
-  path: str,
-  array: np.ndarray,
-  old: interpolation.Grid,
-  new: interpolation.Grid,
-  method: str,
-) -> np.ndarray:
-  """A parameter for another grid of patches; most stay as they are."""
-  leaf = path.rsplit("/", 1)[-1]
-  if leaf == "R" and old != new:
-    raise ValueError(
-      "relative positions cannot be resized: use the model at the image size "
-      "it was trained with."
-    )
-  if leaf not in interpolation.TABLES:
-    return array
-  return interpolation.resize(leaf, array, old, new, method)
-
-
-def patch_stride(model: Vit | ResNet) -> int:
-  """Pixels from one token to the next; of a ResNet, of its feature map."""
-  stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
-  stem = 4 * 2 ** (len(stages) - 1) if stages else 1
-  return stem * (1 if isinstance(model, ResNet) else model.patch_size)
-
-
-def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> interpolation.Grid:
-  """Patches along height and width of images of that size.
-
-  Raises:
-    ValueError: if they do not fit.
-  """
-  stride = patch_stride(model)
-  if min(size) < stride or size[0] % stride or size[1] % stride:
-    fits = [max(stride, round(side / stride) * stride) for side in size]
-    raise ValueError(
-      f"image_size={tuple(size)} does not divide by the model's stride of "
-      f"{stride} pixels; ({fits[0]}, {fits[1]}) does."
-    )
-  return size[0] // stride, size[1] // stride
-
-
-def param_shapes(
-  model: Vit | ResNet, grid: interpolation.Grid
-) -> dict[str, tuple[int, ...]]:
-  """Shapes of all parameters for images of that grid, by path."""
-  stride = patch_stride(model)
-  size = grid[0] * stride, grid[1] * stride
-  image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
-  flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
-  return {path: leaf.shape for path, leaf in flat.items()}
-
-
 def _text(model: Vit) -> str:
   return (
     f"a Vit (patch_size={model.patch_size}, hidden_size={model.hidden_size}, "
     f"num_layers={model.num_layers}, mlp_size={model.mlp_size}, "
     f"num_heads={model.num_heads})"
   )
-
-
-def _weights_and_config(
-  path: pathlib.Path,
-) -> tuple[pathlib.Path, dict[str, Any]]:
-  """The file of weights, and what the configuration beside it says."""
-  folder = path if path.is_dir() else path.parent
-  if path.is_dir():
-    present = [path / name for name in _WEIGHTS if (path / name).exists()]
-    if not present:
-      raise ValueError(
-        f"{path} is a folder without checkpoints/, as a workdir has them, and "
-        f"without {_WEIGHTS[0]} or {_WEIGHTS[-1]}: name a file of weights in "
-        "it, or another folder."
-      )
-    path = present[0]
-  config: dict[str, Any] = {}
-  if path.name.endswith((".safetensors", ".json")):
-    config = _read_json(folder / "config.json")
-    beside = _read_json(folder / "preprocessor_config.json")
-    config |= {k: beside[k] for k in ("image_mean", "image_std") if k in beside}
-  return path, config
-
-
-def _named(facts: Facts, path: pathlib.Path) -> Facts:
-  """With the names of classes, one a line, in a file that may be beside."""
-  labels = path.parent / _LABELS
-  num_classes = facts.fields["num_classes"]
-  needs_names = path.name in _WEIGHTS and num_classes and not facts.class_names
-  if not needs_names or not labels.exists():
-    return facts
-  names = _read_text(labels).rstrip("\n").split("\n")
-  if len(names) > num_classes:
-    raise ValueError(
-      f"{labels} names {len(names)} classes and the model has {num_classes}: "
-      "correct it or take it away."
-    )
-  return dataclasses.replace(facts, class_names=tuple(names))
-
-
-def _read_text(path: pathlib.Path) -> str:
-  """Of a file of reasonable size."""
-  if path.stat().st_size > _MOST_TEXT_BYTES:
-    raise ValueError(f"{path} is larger than any configuration.")
-  try:
-    return path.read_text("utf-8")
-  except UnicodeDecodeError as error:
-    raise ValueError(f"{path} is no text in UTF-8: {error}.") from error
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  """The object in a file of reasonable size; {} where there is none."""
-  if not path.exists():
-    return {}
-  text = _read_text(path)
-  try:
-    found = json.loads(text)
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path} is no JSON: {error}.") from error
-  if not isinstance(found, dict):
-    raise ValueError(f"{path} holds no JSON object.")
-  return found
 
 
 def _open_run(

@@ -21,7 +21,8 @@ from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained import google, huggingface, timm, torchvision
 from vit_jax.pretrained.archives import save_npz, save_safetensors
 from vit_jax.pretrained.facts import IMAGENET_MEAN, IMAGENET_STD
-from vit_jax.pretrained.load import Pretrained, grid_of
+from vit_jax.pretrained.grids import grid_of
+from vit_jax.pretrained.load import Pretrained
 from vit_jax.pretrained.rules import Rule, axis_sizes
 
 Params = dict[str, np.ndarray]

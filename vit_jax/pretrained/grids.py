@@ -1,0 +1,66 @@
+"""A model's grid of patches, and its parameters for another one."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+
+from vit_jax.models import ResNet, Vit
+from vit_jax.pretrained import interpolation
+
+
+def resized(
+  path: str,
+  array: np.ndarray,
+  old: interpolation.Grid,
+  new: interpolation.Grid,
+  method: str,
+) -> np.ndarray:
+  """A parameter for another grid of patches; most stay as they are."""
+  leaf = path.rsplit("/", 1)[-1]
+  if leaf == "R" and old != new:
+    raise ValueError(
+      "relative positions cannot be resized: use the model at the image size "
+      "it was trained with."
+    )
+  if leaf not in interpolation.TABLES:
+    return array
+  return interpolation.resize(leaf, array, old, new, method)
+
+
+def patch_stride(model: Vit | ResNet) -> int:
+  """Pixels from one token to the next; of a ResNet, of its feature map."""
+  stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
+  stem = 4 * 2 ** (len(stages) - 1) if stages else 1
+  return stem * (1 if isinstance(model, ResNet) else model.patch_size)
+
+
+def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> interpolation.Grid:
+  """Patches along height and width of images of that size.
+
+  Raises:
+    ValueError: if they do not fit.
+  """
+  stride = patch_stride(model)
+  if min(size) < stride or size[0] % stride or size[1] % stride:
+    fits = [max(stride, round(side / stride) * stride) for side in size]
+    raise ValueError(
+      f"image_size={tuple(size)} does not divide by the model's stride of "
+      f"{stride} pixels; ({fits[0]}, {fits[1]}) does."
+    )
+  return size[0] // stride, size[1] // stride
+
+
+def param_shapes(
+  model: Vit | ResNet, grid: interpolation.Grid
+) -> dict[str, tuple[int, ...]]:
+  """Shapes of all parameters for images of that grid, by path."""
+  stride = patch_stride(model)
+  size = grid[0] * stride, grid[1] * stride
+  image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
+  return {path: leaf.shape for path, leaf in flat.items()}
