@@ -1,7 +1,6 @@
 """The commands as a user types them, and what they say to bad input."""
 
 import functools
-import os
 import subprocess
 import sys
 import types
@@ -9,18 +8,8 @@ import types
 import pytest
 from absl import flags
 
+from tests.commands import run
 from vit_jax import command
-
-
-def _run(*arguments, **environment):
-  return subprocess.run(
-    [sys.executable, "-m", *arguments],
-    capture_output=True,
-    text=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-    timeout=240,
-    check=False,
-  )
 
 
 def test_train_then_evaluate(tmp_path, monkeypatch):
@@ -28,7 +17,7 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
   monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "cache"))
   workdir = str(tmp_path / "run")
-  trained = _run(
+  trained = run(
     "vit_jax.train",
     "--config=configs/digits.py",
     f"--workdir={workdir}",
@@ -42,7 +31,7 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   kept = list((tmp_path / "cache" / "compiled").glob("*-cache"))
   assert any("train_step" in path.name for path in kept)
   last = [row for row in trained.stdout.splitlines() if "top-1" in row][-1]
-  evaluated = _run(
+  evaluated = run(
     "vit_jax.evaluate", "--workdir", workdir, JAX_COMPILATION_CACHE_DIR=""
   )
   assert evaluated.returncode == 0, evaluated.stderr
@@ -70,7 +59,7 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   ],
 )
 def test_bad_input_is_one_line(tmp_path, arguments, message):
-  done = _run(
+  done = run(
     "vit_jax.train",
     "--config=configs/digits.py",
     f"--workdir={tmp_path / 'run'}",
@@ -84,7 +73,7 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
 
 
 def test_missing_flags_are_named():
-  done = _run("vit_jax.train", "--config=configs/digits.py")
+  done = run("vit_jax.train", "--config=configs/digits.py")
   assert done.returncode == 2
   assert "workdir" in done.stderr
   assert done.stderr.count("\n") == 1
@@ -137,7 +126,7 @@ def override(monkeypatch):
 
 
 def test_help_shows_them():
-  done = _run("vit_jax.predict", "--help")
+  done = run("vit_jax.predict", "--help")
   for name in ("top", "grid", "mean", "std", "num_heads", "image_size", "step"):
     assert f"\n  --{name}: " in done.stdout
 

@@ -5,8 +5,6 @@ import errno
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 
 import vit_jax
 from tests import fixtures
+from tests.commands import run
 from vit_jax import load_pretrained
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import base_config
@@ -430,34 +429,25 @@ def test_transformers_loads_it_to_the_same_logits(tmp_path, name):
   assert difference <= 1e-4 * np.abs(expected).max()
 
 
-def run(*arguments):
-  return subprocess.run(
-    [sys.executable, "-m", "vit_jax.convert", *arguments],
-    capture_output=True,
-    text=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    timeout=120,
-    check=False,
-  )
-
-
 def test_the_command(tmp_path):
   path = fixtures.path("google_vit.npz")
-  done = run(path, str(tmp_path / "out"), "--to", "hf")
+  done = run("vit_jax.convert", path, str(tmp_path / "out"), "--to", "hf")
   assert (done.returncode, done.stderr) == (0, "")
   assert "ViTForImageClassification.from_pretrained" in done.stdout
-  listed = run("--list")
+  listed = run("vit_jax.convert", "--list")
   assert listed.returncode == 0
   assert any(row.startswith("b16_augreg ") for row in listed.stdout.split("\n"))
-  refused = run(path, str(tmp_path / "other"), "--to", "torchvision")
+  refused = run(
+    "vit_jax.convert", path, str(tmp_path / "other"), "--to", "torchvision"
+  )
   assert refused.returncode == 2
   assert refused.stderr.startswith("error: torchvision cannot express this")
   assert refused.stderr.count("\n") == 1
   assert [path.name for path in tmp_path.iterdir()] == ["out"]
-  both = run("--list", path)
+  both = run("vit_jax.convert", "--list", path)
   assert both.returncode == 2 and both.stderr.count("\n") == 1
   assert (
     "--list shows the checkpoints known by name and takes no" in both.stderr
   )
-  bare = run(path)
+  bare = run("vit_jax.convert", path)
   assert bare.returncode == 2 and bare.stderr.count("\n") == 1

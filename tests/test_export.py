@@ -8,43 +8,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
+from tests import tiny
+from tests.tiny import MEAN, STD, random_params
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import base_config
 from vit_jax.export import export_checkpoint, export_model
-from vit_jax.models import Origin, ResNet, Vit, to_fields
+from vit_jax.models import Origin, ResNet, to_fields
 from vit_jax.train_step import TrainState
 
-MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
-VIT = Vit(
-  num_classes=5,
-  patch_size=8,
-  hidden_size=24,
-  num_layers=1,
-  mlp_size=32,
-  num_heads=3,
-  origin=ORIGIN,
-)
+VIT = tiny.vit(ORIGIN)
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 16, 24, 3), np.uint8)
-
-
-def _random_params(model, unbox=nn.unbox):
-  """Every parameter drawn, the head's too."""
-  rng = np.random.default_rng(1)
-  image = jnp.zeros((1, 16, 24, 3))
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
-  return jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32),
-    unbox(shapes),
-  )
-
-
-PARAMS = _random_params(VIT)
+PARAMS = random_params(VIT, (16, 24), 1)
 # The checks of types that tests run under want the class token's B as an int.
 GAP = VIT.clone(pooling="gap")
-GAP_PARAMS = _random_params(GAP)
+GAP_PARAMS = random_params(GAP, (16, 24), 1)
 
 
 def _logits(model, params, mean=MEAN, std=STD):
@@ -123,7 +102,7 @@ assert not {{"vit_jax", "flax"}} & set(sys.modules)
   ids=["map", "hybrid", "resnet"],
 )
 def test_every_model_keeps_its_batch_free(model):
-  params = _random_params(model)
+  params = random_params(model, (16, 24), 1)
   exported = export_model(model, params)
   assert exported.platforms == ("cpu", "cuda", "tpu")
   (images,) = exported.in_avals
@@ -153,7 +132,7 @@ def test_bfloat16_halves_the_file_and_rounds_the_parameters():
 def test_a_model_of_ones_own_takes_values_around_zero():
   """Without an origin, and with parameters in boxes, as `init` has them."""
   model = GAP.clone(origin=None, num_classes=0)
-  params = _random_params(model, unbox=lambda boxed: boxed)
+  params = random_params(model, (16, 24), 1, unbox=lambda boxed: boxed)
   exported = export_model(model, params, (16, 24), platforms=("cpu",))
   expected = _logits(model, params, 0.5, 0.5)
   np.testing.assert_allclose(exported.call(IMAGES), expected, atol=1e-5)

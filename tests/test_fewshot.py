@@ -1,10 +1,7 @@
 """Few-shot evaluation: which images are drawn, and that all others count."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import types
 from typing import Any
 
@@ -16,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.commands import run
 from vit_jax import data, fewshot, make_model, make_vit, probing, sharding
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.data.shots import Subset, draw_shots
@@ -382,20 +380,14 @@ def test_a_checkpoint_is_given_images_as_it_was_trained(
   assert ("model", f"{workdir} at 16 x 16") in shown
 
 
-def _run(*arguments):
-  return subprocess.run(
-    [sys.executable, "-m", "vit_jax.fewshot", *arguments],
-    capture_output=True,
-    text=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    timeout=240,
-    check=False,
-  )
-
-
 def test_the_command_prints_json(root, workdir):
-  done = _run(
-    workdir, f"--config.data.root={root}", "--shots=3", "--step=3", "--json"
+  done = run(
+    "vit_jax.fewshot",
+    workdir,
+    f"--config.data.root={root}",
+    "--shots=3",
+    "--step=3",
+    "--json",
   )
   assert done.returncode == 0, done.stderr
   assert done.stderr == ""
@@ -419,7 +411,7 @@ def test_the_command_prints_json(root, workdir):
   ],
 )
 def test_bad_input_is_one_line(arguments, message):
-  done = _run(*arguments)
+  done = run("vit_jax.fewshot", *arguments)
   assert done.returncode == 2
   assert message in done.stderr
   assert done.stderr.startswith("error: ")

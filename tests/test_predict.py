@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 from flax import traverse_util
 from PIL import Image
 
+from tests import tiny
+from tests.tiny import MEAN, STD, random_params
 from vit_jax import inference
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import base_config
 from vit_jax.data.image_files import check_found, find_images
 from vit_jax.inference import predict
-from vit_jax.models import Origin, ResNet, Vit, to_fields
+from vit_jax.models import Origin, ResNet, to_fields
 from vit_jax.predict import predict_files, table
 from vit_jax.pretrained import google
 from vit_jax.pretrained.archives import save_npz
@@ -27,31 +28,9 @@ from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.rules import axis_sizes
 from vit_jax.train_step import TrainState
 
-MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 ORIGIN = Origin("test", "google", (16, 16), MEAN, STD)
-VIT = Vit(
-  num_classes=5,
-  patch_size=8,
-  hidden_size=24,
-  num_layers=1,
-  mlp_size=32,
-  num_heads=3,
-  origin=ORIGIN,
-)
-
-
-def _random_params(model, seed=0):
-  """Every parameter drawn, the head's too."""
-  rng = np.random.default_rng(seed)
-  image = jnp.zeros((1, 16, 16, 3))
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
-  return jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32),
-    nn.unbox(shapes),
-  )
-
-
-PARAMS = _random_params(VIT)
+VIT = tiny.vit(ORIGIN)
+PARAMS = random_params(VIT, (16, 16), 0)
 
 
 @pytest.fixture
@@ -168,7 +147,7 @@ def test_larger_images_are_resized_whole(tmp_path):
   ],
 )
 def test_features_are_what_the_head_sees(photos, model, width):
-  params = _random_params(model)
+  params = random_params(model, (16, 16), 0)
   found = _all(model, params, photos[:2], top=5, features=True)
   y = np.stack([p.features for p in found])
   assert y.shape == (2, width)
