@@ -3,6 +3,7 @@
 import collections
 import io
 import itertools
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -16,7 +17,6 @@ from PIL import Image
 
 from vit_jax import data
 from vit_jax.data import batches as batches_module
-from vit_jax.data import workers
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -51,9 +51,9 @@ def noisy(encoded: bytes, rng: np.random.Generator) -> np.ndarray:
   return image
 
 
-def train(source, count, **arguments):
+def train(source, count, transform=noisy, **arguments):
   arguments = {"batch_size": 6, "seed": 3, **arguments}
-  with data.train_batches(source, noisy, **arguments) as batches:
+  with data.train_batches(source, transform, **arguments) as batches:
     return list(itertools.islice(batches, count))
 
 
@@ -249,12 +249,12 @@ def test_evaluation_repeats_with_the_same_workers():
     expected = list(passes)
   with evaluate(Numbered(10), 4, num_workers=1) as passes:
     assert_same(list(passes), expected)
-    children = workers.multiprocessing.active_children()
+    children = multiprocessing.active_children()
     assert_same(list(passes), expected)
-    assert workers.multiprocessing.active_children() == children
+    assert multiprocessing.active_children() == children
     next(iter(passes))  # left early
     assert_same(list(passes), expected)
-  assert not workers.multiprocessing.active_children()
+  assert not multiprocessing.active_children()
 
 
 def test_evaluation_masks_what_it_cannot_read():
@@ -362,8 +362,38 @@ def alive(pid: int) -> bool:
     return False
 
 
-def test_small_shared_memory_is_left_alone(monkeypatch):
-  assert workers._can_share(0)
-  assert not workers._can_share(1 << 60)
-  monkeypatch.setattr(workers, "_SHARED_MEMORY", "/no/such/folder")
-  assert workers._can_share(1 << 60)
+def test_a_killed_worker_is_reported():
+  arguments = {"batch_size": 4, "seed": 0, "num_workers": 1}
+  with data.train_batches(Numbered(9), noisy, **arguments) as batches:
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    worker.kill()
+    with pytest.raises(ChildProcessError, match=r"exit code -9 .*num_workers"):
+      for _ in range(4):  # What waited already may still come.
+        next(batches)
+
+
+class Unpicklable(Exception):
+  def __init__(self, first, second):
+    super().__init__(f"{first} {second}")
+
+  def __reduce__(self):
+    raise TypeError("not to be pickled")
+
+
+def failing(encoded, rng):
+  if rng.random() < 0.5:
+    raise Unpicklable("cannot", "go on")
+  return noisy(encoded, rng)
+
+
+def test_an_error_that_cannot_be_sent_is_told_in_words():
+  with pytest.raises(RuntimeError, match="^Unpicklable: cannot go on"):
+    train(Numbered(20), 9, transform=failing, num_workers=1)
+
+
+def test_batches_may_be_kept():
+  """What comes later is not written over them."""
+  kept = train(Numbered(20), 9, num_workers=1)
+  assert_same(kept, train(Numbered(20), 9))
+  assert len({batch["image"].ctypes.data for batch in kept}) == 9

@@ -1,12 +1,11 @@
 """From a source and a transform to batches, in worker processes where asked.
 
-A batch is a pure function of (seed, its number), see `batches`; Grain only
+A batch is a pure function of (seed, its number), see `batches`; `workers` only
 decides in which process it is computed and how early. So the number of workers
 changes nothing, each host takes its own rows of the same batch, and a run
 resumes at batch k by asking for batch k.
 """
 
-import math
 from collections.abc import Iterator
 
 from vit_jax.data import batches
@@ -48,7 +47,7 @@ class EvalPasses:
         self._batches,
         0,
         self._num_workers,
-        _num_bytes(self._batches, self._num_workers),
+        _images_shape(self._batches, self._num_workers),
       )
     for place in range(len(self)):
       self._place = place + 1
@@ -124,7 +123,7 @@ def train_batches(
     source, transform, batch_size, rows, seed, skip
   )
   iterator = BatchIterator(
-    endless, first_batch, num_workers, _num_bytes(endless, num_workers)
+    endless, first_batch, num_workers, _images_shape(endless, num_workers)
   )
   iterator.start()  # so that workers come up while the model is compiled
   return iterator
@@ -215,8 +214,6 @@ def _check_common(num_workers: int, on_unreadable: str) -> None:
     )
 
 
-def _num_bytes(sequence, num_workers: int) -> int:
-  """The size of one host's batch; 0 where it does not matter."""
-  if not num_workers:
-    return 0
-  return len(sequence.rows) * math.prod(sequence.image_shape)
+def _images_shape(sequence, num_workers: int) -> tuple[int, ...]:
+  """(b, H, W, 3) of one host's batch; () where it does not matter."""
+  return (len(sequence.rows), *sequence.image_shape) if num_workers else ()

@@ -1,29 +1,34 @@
-"""Runs a sequence of batches ahead of its consumer, with Grain."""
+"""Runs a sequence of batches ahead of its consumer, in processes or a thread.
 
+Images come through memory that a worker shares with its parent and writes over
+again and again: new memory would have to be mapped in page by page, which costs
+as much as a tenth of decoding. It has no name, so nothing of it is left behind,
+however the processes end.
+"""
+
+import collections
+import concurrent.futures
 import ctypes
+import itertools
+import math
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
-import sys
 import threading
+import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import cloudpickle
 import cv2
-import grain
 import numpy as np
-from absl import flags
-from grain.experimental import DatasetOptions, WithOptionsIterDataset
 
 from vit_jax.data.batches import Batch
 
-BATCHES_PER_WORKER = 4
-"""How many exist a worker: being computed, queued, received, handed over."""
-
-_SHARED_MEMORY = "/dev/shm"
+_SLOTS = 2  # Batches that wait for the consumer; one more is being computed.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_LEAST_SHARED = 1 << 16  # bytes; smaller arrays are cheaper through a pipe
 
 
 class BatchIterator(Iterator[Batch]):
@@ -39,54 +44,46 @@ class BatchIterator(Iterator[Batch]):
     batches: Any,
     first: int,
     num_workers: int,
-    batch_bytes: int = 0,
+    images_shape: tuple[int, ...] = (),
   ):
     """Prepares to count up from batch `first`.
 
     Args:
-      batches: endless, and picklable if there are workers.
+      batches: endless, indexed by number; sent to the workers, if there are.
       first: the number of the first batch.
       num_workers: processes; 0 prepares batches in a thread of this one.
-      batch_bytes: the size of a batch, to judge whether all those in flight
-        fit into the shared memory; 0 if it does not matter.
+      images_shape: of a batch's "image", uint8; for workers alone.
     """
-    _settle_grain_flags()
-    if num_workers:
-      in_flight = num_workers * BATCHES_PER_WORKER * batch_bytes
-      least_shared = _LEAST_SHARED if _can_share(in_flight) else sys.maxsize
-      # Worker i computes every num_workers-th batch, beginning with the i-th.
-      # Grain can do this split too, but then stops workers one by one, a second
-      # each.
-      datasets = [
-        _in_worker(batches, slice(first + i, None, num_workers), least_shared)
-        for i in range(num_workers)
-      ]
-    else:
-      # An element is a whole batch: Grain's buffer of 500 would fill memory.
-      options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-      whole = grain.MapDataset.source(batches)[first:]
-      datasets = [whole.to_iter_dataset(options)]
-    self._iterators = [iter(dataset) for dataset in datasets]
+    # Worker i computes every num_workers-th batch, beginning with the i-th.
+    self._lanes: list[_Process | _Thread] = [
+      _Process(batches, first + i, num_workers, images_shape)
+      for i in range(num_workers)
+    ] or [_Thread(batches, first)]
     self._turn = 0
     self._started = False
-    self._stop = weakref.finalize(self, _close_all, self._iterators)
+    self._stop = weakref.finalize(self, _close_all, self._lanes)
 
   def start(self) -> None:
     """Starts to prepare batches, without waiting for the first."""
     if not self._started and self._stop.alive:
       self._started = True
-      for iterator in self._iterators:
-        iterator.get_state()  # makes Grain build what the next line starts
-        iterator.start_prefetch()
+      for lane in self._lanes:
+        lane.start()
 
   def __next__(self) -> Batch:
+    """Returns the next batch.
+
+    Raises:
+      ValueError: this iterator is closed.
+      ChildProcessError: a worker was killed, or could not start.
+      Exception: whatever computing the batch raised.
+    """
     if not self._stop.alive:
       raise ValueError("these batches are closed; make new ones.")
     self.start()
-    batch = next(self._iterators[self._turn])
-    self._turn = (self._turn + 1) % len(self._iterators)
-    # Plain arrays: Grain's own class for shared memory is an ndarray subclass.
-    return {name: np.asarray(value) for name, value in batch.items()}
+    batch = self._lanes[self._turn].next()
+    self._turn = (self._turn + 1) % len(self._lanes)
+    return batch
 
   def close(self) -> None:
     """Stops the workers; may be called twice."""
@@ -99,60 +96,135 @@ class BatchIterator(Iterator[Batch]):
     self.close()
 
 
-def _in_worker(
-  batches: Any,
-  which: slice,
-  least_shared: int,
-) -> grain.IterDataset:
-  # A worker prepares one batch while its queue holds another; no thread needed.
-  dataset = grain.MapDataset.source(batches)[which].to_iter_dataset(
-    grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-  )
-  options = DatasetOptions(min_shm_size=least_shared)
-  return WithOptionsIterDataset(dataset, options).mp_prefetch(
-    grain.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1),
-    worker_init_fn=_start_worker,
-  )
+class _Thread:
+  """Computes the batches from number `first` on in a thread."""
+
+  def __init__(self, batches: Any, first: int):
+    self._batches, self._numbers = batches, itertools.count(first)
+    self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+    self._ahead: collections.deque[concurrent.futures.Future[Batch]] = (
+      collections.deque()
+    )
+
+  def start(self) -> None:
+    while len(self._ahead) < _SLOTS:
+      number = next(self._numbers)
+      self._ahead.append(self._pool.submit(self._batches.__getitem__, number))
+
+  def next(self) -> Batch:
+    batch = self._ahead.popleft()
+    self.start()
+    return batch.result()
+
+  def close(self) -> None:
+    self._pool.shutdown(cancel_futures=True)
 
 
-def _close_all(iterators: list[grain.DatasetIterator]) -> None:
-  """Closes all at once: each waits for its worker to finish a batch."""
-  threads = [threading.Thread(target=it.close) for it in iterators]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  iterators.clear()
+class _Process:
+  """Computes every `step`-th batch from number `first` on in a process."""
 
-
-def _can_share(num_bytes: int) -> bool:
-  """Whether shared memory has room; containers often have 64 MB of it."""
-  if not os.path.isdir(_SHARED_MEMORY):
-    return True
-  status = os.statvfs(_SHARED_MEMORY)
-  return num_bytes <= status.f_bavail * status.f_frsize // 2
-
-
-def _settle_grain_flags() -> None:
-  """Lets Grain read its flags in programs that parse none (0.2.18 fails).
-
-  And keeps its advice on traceback filtering out of our error messages.
-  """
-  grain.config.update("py_traceback_filtering", "off")
-  for name in (
-    "grain_py_traceback_filtering",
-    "grain_enable_multiprocess_worker_profiling",
+  def __init__(
+    self, batches: Any, first: int, step: int, images_shape: tuple[int, ...]
   ):
-    if name in flags.FLAGS:
-      flags.FLAGS[name].present = True
+    self._batches, self._first, self._step = batches, first, step
+    self._images_shape = images_shape
+    self._process: Any = None
+
+  def start(self) -> None:
+    context = multiprocessing.get_context("spawn")
+    size = math.prod(self._images_shape)
+    slots = [context.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
+    self._images = _as_images(slots, self._images_shape)
+    self._connection, theirs = context.Pipe()
+    self._process = context.Process(
+      target=_serve,
+      args=(
+        theirs,
+        # Unlike pickle, takes what a notebook has defined.
+        cloudpickle.dumps(self._batches),
+        itertools.count(self._first, self._step),
+        slots,
+        self._images_shape,
+      ),
+      daemon=True,
+    )
+    self._process.start()
+    theirs.close()  # so that the worker's end is closed when the worker ends
+    for slot in range(_SLOTS):
+      self._connection.send(slot)
+
+  def next(self) -> Batch:
+    try:
+      received = self._connection.recv()
+      if isinstance(received, BaseException):
+        raise received
+      slot, batch = received
+      batch["image"] = self._images[slot].copy()
+      self._connection.send(slot)
+    except (EOFError, ConnectionError):
+      self._process.join()
+      raise ChildProcessError(
+        f"a data worker ended with exit code {self._process.exitcode} (below "
+        "0: killed by that signal; 9 mostly means that memory ran out); "
+        "try fewer workers (data.num_workers) or smaller batches."
+      ) from None
+    return batch
+
+  def close(self) -> None:
+    if self._process is not None:
+      self._connection.close()
+      self._process.kill()
+      self._process.join()
 
 
-def _start_worker(index: int, count: int) -> None:
+def _close_all(lanes: list[_Process | _Thread]) -> None:
+  for lane in lanes:
+    lane.close()
+  lanes.clear()
+
+
+def _as_images(slots: Sequence[Any], shape: tuple[int, ...]):
+  return [np.frombuffer(slot, np.uint8).reshape(shape) for slot in slots]
+
+
+def _serve(
+  connection: multiprocessing.connection.Connection,
+  pickled: bytes,
+  numbers: Iterator[int],
+  slots: Sequence[Any],
+  images_shape: tuple[int, ...],
+) -> None:
+  """A worker: puts images where the parent has room, sends it the rest."""
+  _prepare_worker()
+  try:
+    batches = cloudpickle.loads(pickled)
+    images = _as_images(slots, images_shape)
+    for number in numbers:
+      batch = dict(batches[number])
+      slot = connection.recv()
+      images[slot][:] = batch.pop("image")
+      connection.send((slot, batch))
+  except (EOFError, ConnectionError):
+    pass  # The parent needs no more.
+  except Exception as error:
+    _send_error(connection, error)
+
+
+def _send_error(connection, error: Exception) -> None:
+  error.add_note("In a data worker:\n" + traceback.format_exc())
+  try:
+    connection.send(error)
+  except (EOFError, ConnectionError):
+    pass
+  except Exception:  # An error that cannot be pickled.
+    connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _prepare_worker() -> None:
   """Runs first in each worker: no threads in OpenCV, no outliving.
 
   Ctrl-C reaches every process of the terminal; the parent alone acts on it.
   """
-  del index, count
   _keep_freed_memory()
   cv2.setNumThreads(0)
   signal.signal(signal.SIGINT, signal.SIG_IGN)
