@@ -10,11 +10,12 @@ shared with other work, or are two threads of one, cannot all reach the bare
 rate at once; so it is also printed against bare loops on all cores at once.
 
 --tf_data has tf.data take turns with them, where TensorFlow is installed: the
-same files, boxes drawn alike, `decode_and_crop_jpeg`, bilinear resizing, flips,
-batches, as the published pipelines do it.
+same files, the same distribution of boxes, `decode_and_crop_jpeg`, bilinear
+resizing, flips, batches, as the published pipelines do it.
 """
 
 import argparse
+import math
 import multiprocessing
 import os
 import pathlib
@@ -81,17 +82,22 @@ def tf_data_batches(root: str, batch_size: int):
   """Batches of 224 x 224, as the ImageNet pipelines of TensorFlow make them."""
   import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
 
+  def box(height, width):
+    """As `inception_box`; TensorFlow's own draws smaller ones."""
+    area = tf.random.uniform((10,), 0.05, 1.0) * height * width
+    ratio = tf.exp(tf.random.uniform((10,), math.log(3 / 4), math.log(4 / 3)))
+    h, w = tf.round(tf.sqrt(area / ratio)), tf.round(tf.sqrt(area * ratio))
+    fits = tf.concat([(h <= height) & (w <= width), [True]], 0)
+    first = tf.argmax(fits)
+    h = tf.concat([h, [tf.minimum(height, tf.round(width * 4 / 3))]], 0)[first]
+    w = tf.concat([w, [tf.minimum(width, tf.round(height * 4 / 3))]], 0)[first]
+    corner = tf.random.uniform((2,)) * tf.stack([height - h + 1, width - w + 1])
+    return tf.cast(tf.concat([tf.floor(corner), [h, w]], 0), tf.int32)
+
   def prepare(path):
     encoded = tf.io.read_file(path)
-    begin, size, _ = tf.image.sample_distorted_bounding_box(
-      tf.io.extract_jpeg_shape(encoded),
-      tf.zeros((0, 0, 4)),
-      area_range=(0.05, 1.0),
-      aspect_ratio_range=(3 / 4, 4 / 3),
-      min_object_covered=0.0,
-      use_image_if_no_bounding_boxes=True,
-    )
-    window = tf.concat([begin[:2], size[:2]], axis=0)
+    shape = tf.cast(tf.io.extract_jpeg_shape(encoded), tf.float32)
+    window = box(shape[0], shape[1])
     image = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
     image = tf.image.resize(image, (224, 224))
     image = tf.image.random_flip_left_right(image)

@@ -108,11 +108,38 @@ def test_a_large_jpeg_is_decoded_small_and_shows_the_same_box(orientation):
     assert np.abs(found - transform(png(turned), other)).mean() < 3
 
 
-def test_a_jpeg_whose_size_was_misread_is_decoded_whole(monkeypatch):
-  monkeypatch.setattr(transforms, "upright_jpeg_size", lambda _: (4000, 1))
-  transform = make_train_transform(8, min_area=0.5)
-  found = transform(png(noise(20, 30)), np.random.default_rng(0))
-  assert found.shape == (8, 8, 3)
+def test_a_jpeg_that_has_to_go_to_another_decoder_is_cropped_alike(monkeypatch):
+  file = io.BytesIO()
+  Image.fromarray(noise(60, 70)).save(file, "JPEG", quality=95)
+  transform = make_train_transform(32, min_area=0.5)
+  expected = transform(file.getvalue(), np.random.default_rng(0))
+  monkeypatch.setattr(transforms, "decode_jpeg", lambda *_, **__: None)
+  found = transform(file.getvalue(), np.random.default_rng(0))
+  assert found.shape == expected.shape == (32, 32, 3)
+
+
+@pytest.mark.parametrize(
+  "h, w", [(8, 12), (7, 30), (16, 24), (41, 24), (90, 9)]
+)
+def test_random_boxes_lose_no_pixel_and_no_brightness(h, w):
+  """Linear in each pixel, so tried one pixel at a time."""
+  size = 8, 12
+  weights = np.empty((h, w))
+  for at in np.ndindex(h, w):
+    image = np.zeros((h, w, 3), np.uint8)
+    image[at] = 255
+    weights[at] = transforms._resize_fast(image, size)[..., 0].sum()
+  assert weights.min() > 0
+  area = 255 * size[0] * size[1] / (h * w)
+  np.testing.assert_allclose(weights.mean(), area, rtol=0.05)
+
+
+@pytest.mark.parametrize("h, w", [(8, 12), (16, 24), (8, 24)])
+def test_random_boxes_by_whole_factors_are_means_of_blocks(h, w):
+  pixels = noise(h, w)
+  blocks = pixels.reshape(8, h // 8, 12, w // 12, 3).mean(axis=(1, 3))
+  found = transforms._resize_fast(pixels, (8, 12))
+  assert np.abs(found - blocks).max() <= 1
 
 
 def test_pad_crops_are_the_shifts_of_an_image_on_black():

@@ -2,7 +2,7 @@
 
 Shrinking averages areas (`cv2.INTER_AREA`), enlarging is bilinear
 (`cv2.INTER_LINEAR`); an axis that shrinks and one that grows are each treated
-as their own.
+as their own. Random boxes are resized faster and a little less exactly.
 """
 
 import functools
@@ -12,7 +12,8 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from vit_jax.data.decode import REDUCTIONS, decode_rgb, upright_jpeg_size
+from vit_jax.data.decode import decode_jpeg, decode_rgb
+from vit_jax.data.jpeg import REDUCTIONS, read_header
 from vit_jax.data.randaugment import MAX_MAGNITUDE, rand_augment
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
@@ -174,8 +175,7 @@ def _train_image(
   if crop == "inception":
     image = _random_box(encoded, rng, size, min_area)
   else:
-    image = decode_rgb(encoded)
-  image = resize(image, size)
+    image = resize(decode_rgb(encoded), size)
   if crop == "pad" and pad:
     image = _pad_crop(image, pad, rng)
   if flip and rng.random() < 0.5:
@@ -189,26 +189,41 @@ def _random_box(
   size: tuple[int, int],
   min_area: float,
 ) -> np.ndarray:
-  """The pixels of a random box, decoded no finer than `size` can show.
+  """A random box at `size`, of which no more is decoded than can be seen.
 
   A box from a reduced image lies within a pixel of it of where it was drawn.
   """
-  whole = upright_jpeg_size(encoded)
-  if whole is not None:
-    top, left, h, w = inception_box(*whole, min_area, rng)
+  if header := read_header(encoded):
+    H, W = header.upright_size
+    top, left, h, w = inception_box(H, W, min_area, rng)
     fitting = (r for r in REDUCTIONS if h >= r * size[0] and w >= r * size[1])
     reduce = max(fitting, default=1)
-    image = decode_rgb(encoded, reduce)
-    if image.shape[:2] == tuple(-(-side // reduce) for side in whole):
+    image = decode_jpeg(encoded, header, reduce, rows=top + h)
+    if image is not None:
       rows, columns = (
         slice(round(start / reduce), round((start + length) / reduce))
         for start, length in ((top, h), (left, w))
       )
-      return image[rows, columns]
-  image = decode_rgb(encoded)  # Its size is known only now.
-  height, width, _ = image.shape
-  top, left, h, w = inception_box(height, width, min_area, rng)
-  return image[top : top + h, left : left + w]
+      return _resize_fast(image[rows, columns], size)
+  image = decode_rgb(encoded)
+  H, W, _ = image.shape
+  top, left, h, w = inception_box(H, W, min_area, rng)
+  return _resize_fast(image[top : top + h, left : left + w], size)
+
+
+def _resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+  """(h, w, 3) -> (H, W, 3), bilinear, in a quarter of the time of `resize`.
+
+  What shrinks by more than a half is shrunk by a half at most, bilinear, and
+  the rest by averaging whole lines: so every pixel counts.
+  """
+  (h, w, _), (H, W) = image.shape, size
+  several = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W
+  if several != (h, w):
+    image = cv2.resize(image, several[::-1], interpolation=cv2.INTER_LINEAR)
+  if several != size:
+    image = cv2.resize(image, (W, H), interpolation=cv2.INTER_AREA)
+  return image
 
 
 def _eval_image(encoded, *, size, crop, resize_ratio):
