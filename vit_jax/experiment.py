@@ -284,6 +284,10 @@ class Evaluation:
     )
     self._num_classes = model.num_classes
 
+  def start(self) -> None:
+    """Starts the worker processes, so that the first call need not wait."""
+    self._batches.start()
+
   def __call__(
     self, params: Any, class_names: tuple[str, ...] = ()
   ) -> dict[str, Any]:

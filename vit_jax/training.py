@@ -154,6 +154,8 @@ def train(
     stack.callback(writer.close)
     batches = plan.open_batches(first)
     stack.callback(batches.close)
+    if plan.eval_every and first < plan.total:
+      plan.evaluation.start()
     stack.callback(display.stop)
     start = time.perf_counter()
     state, evaluated = _loop(

@@ -20,9 +20,10 @@ ON_UNREADABLE = ("stop", "skip")
 class EvalPasses:
   """Iterate over it for one pass over the split; as often as needed.
 
-  The workers start with the first pass, stay for the next ones, and stop at
-  `close` (or at the end of a `with` block). A pass that is left early costs a
-  new start. Every host has the same number of batches a pass, its length.
+  The workers start with `start` or the first pass, stay for the next ones, and
+  stop at `close` (or at the end of a `with` block). A pass that is left early
+  costs a new start. Every host has the same number of batches a pass, its
+  length.
 
   A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask` float32
   (b,), 1 for an example and 0 for padding and skipped images, and `skipped`
@@ -42,19 +43,21 @@ class EvalPasses:
   def __iter__(self) -> Iterator[Batch]:
     if self._place != 0:  # the last pass was left early
       self.close()
-    if self._iterator is None:
-      self._iterator = BatchIterator(
-        self._batches,
-        0,
-        self._num_workers,
-        _images_shape(self._batches, self._num_workers),
-      )
+    iterator = self.start()
     for place in range(len(self)):
       self._place = place + 1
-      batch = next(self._iterator)
+      batch = next(iterator)
       if self._place == len(self):
         self._place = 0
       yield batch
+
+  def start(self) -> BatchIterator:
+    """Starts the workers, without waiting for the first batch."""
+    if self._iterator is None:
+      shape = _images_shape(self._batches, self._num_workers)
+      self._iterator = BatchIterator(self._batches, 0, self._num_workers, shape)
+      self._iterator.start()
+    return self._iterator
 
   def close(self) -> None:
     """Stops the workers; another pass would start new ones."""
