@@ -23,7 +23,7 @@ from vit_jax import sharding
 from vit_jax.checkpoint import latest_description
 from vit_jax.config import base_config
 from vit_jax.data import UnreadableImageError, make_eval_transform
-from vit_jax.data.image_files import printable
+from vit_jax.data.image_files import printable_path
 from vit_jax.data.transforms import EvalTransform
 from vit_jax.models import Origin, ResNet, Vit
 from vit_jax.models.resnet import classifier
@@ -215,7 +215,7 @@ def _batches(
       error = image if isinstance(image, str) else None
       if error is None:
         pixels[row] = image
-      names.append((printable(path), error))
+      names.append((printable_path(path), error))
     yield names, pixels
 
 

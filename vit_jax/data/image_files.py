@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from vit_jax.data.image_folder import EXTENSIONS
+from vit_jax.printable import printable
 
 
 def find_images(names: Iterable[str]) -> Iterator[str]:
@@ -76,6 +77,6 @@ def _is_image(name: str) -> bool:
   return os.fsencode(name).lower().endswith(EXTENSIONS)
 
 
-def printable(path: str) -> str:
+def printable_path(path: str) -> str:
   """A path to print; bytes that are not UTF-8 are written as \\xNN."""
-  return os.fsencode(path).decode("utf-8", "backslashreplace")
+  return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))

@@ -9,6 +9,7 @@ import numpy as np
 
 from vit_jax.data.decode import UnreadableImageError
 from vit_jax.data.sources import Example
+from vit_jax.printable import printable
 
 EXTENSIONS = (b".jpg", b".jpeg", b".png", b".webp", b".bmp", b".gif")
 EVAL_FOLDERS = (b"test", b"val", b"validation")
@@ -40,8 +41,8 @@ class ImageFolder:
       raise ValueError(
         f"eval_fraction={eval_fraction}; it has to lie between 0 and 1."
       )
-    self.name = os.path.basename(os.path.abspath(root))
     base = os.fsencode(root)
+    self.name = _text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
       raise ValueError(f"there is no folder {root!r}; root has to be one.")
     train_folder, eval_folder = _split_folders(base)
@@ -105,7 +106,7 @@ class ImageFolder:
 
 def _text(name: bytes) -> str:
   """A file name to print; bytes that are not UTF-8 are written as \\xNN."""
-  return name.decode("utf-8", "backslashreplace")
+  return printable(name.decode("utf-8", "backslashreplace"))
 
 
 def _split_folders(root: bytes) -> tuple[bytes, bytes | None]:

@@ -9,6 +9,7 @@ Every attention matrix is sown as `attention`, so a caller sees them all with
 `capture_intermediates=True` also every module's output.
 """
 
+import math
 import numbers
 from typing import Any
 
@@ -293,7 +294,9 @@ def _check_fields(vit: Vit) -> None:
   if vit.num_classes < 0:
     raise ValueError(f"num_classes={vit.num_classes} must be 0 or more.")
   if vit.hidden_size % vit.num_heads:
-    fits = [k for k in range(1, vit.hidden_size + 1) if not vit.hidden_size % k]
+    D = vit.hidden_size
+    small = [k for k in range(1, math.isqrt(D) + 1) if not D % k]
+    fits = small + [D // k for k in small]
     nearest = min(fits, key=lambda k: abs(k - vit.num_heads))
     raise ValueError(
       f"hidden_size={vit.hidden_size} does not split over "

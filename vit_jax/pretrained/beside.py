@@ -42,7 +42,9 @@ def named(facts: Facts, path: pathlib.Path) -> Facts:
   needs_names = path.name in _WEIGHTS and num_classes and not facts.class_names
   if not needs_names or not labels.exists():
     return facts
-  names = _read_text(labels).rstrip("\n").split("\n")
+  names = _read_text(labels).removesuffix("\n").split("\n")
+  while len(names) > num_classes and not names[-1]:  # Empty lines at the end.
+    names.pop()
   if len(names) > num_classes:
     raise ValueError(
       f"{labels} names {len(names)} classes and the model has {num_classes}: "

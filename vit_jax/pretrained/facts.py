@@ -49,14 +49,22 @@ def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
   """The shape of an array that tells a size.
 
   Raises:
-    ValueError: if it is missing or has another number of axes.
+    ValueError: if it is missing, has another number of axes, or is empty: then
+      its axes may claim any length, as they take no byte of the file.
   """
   shape = shapes.get(name)
   if shape is None:
     raise ValueError(f"it has no array {name!r}, which tells the model's size.")
   if len(shape) != ndim:
     raise ValueError(f"its array {name!r} is {shape}, not of {ndim} axes.")
+  if not all(shape):
+    raise ValueError(f"its array {name!r} is {shape}, which is empty.")
   return shape
+
+
+def length(shapes: Shapes, name: str, default: T) -> int | T:
+  """Of an array of one axis; the default where it is missing."""
+  return need(shapes, name, 1)[0] if name in shapes else default
 
 
 def count_layers(shapes: Shapes, before: str) -> int:

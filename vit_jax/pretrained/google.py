@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from vit_jax.models import Vit
-from vit_jax.pretrained.facts import Facts, need
+from vit_jax.pretrained.facts import Facts, length, need
 from vit_jax.pretrained.rules import Rule, Shapes, affine, norm
 
 # A block's submodules in the order: norm, attention, norm, MLP.
@@ -70,7 +70,7 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
     tokens = need(shapes, _BIG_VISION_POSITION, 3)[1]
   resnet_layers = _resnet_layers(shapes)
   fields: dict[str, Any] = dict(
-    num_classes=shapes.get("head/bias", (0,))[0],
+    num_classes=length(shapes, "head/bias", 0),
     patch_size=P,
     hidden_size=D,
     num_layers=query[0] if stacked else len(_blocks(shapes)),
@@ -78,7 +78,7 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
     num_heads=query[-2],
     pooling="token" if class_token else "gap",
     position=position,
-    representation_size=shapes.get("pre_logits/bias", (None,))[0],
+    representation_size=length(shapes, "pre_logits/bias", None),
     resnet_layers=resnet_layers,
   )
   if any(name.startswith("MAPHead_0/") for name in shapes):

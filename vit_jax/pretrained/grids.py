@@ -11,6 +11,9 @@ from flax import traverse_util
 from vit_jax.models import ResNet, Vit
 from vit_jax.pretrained import interpolation
 
+# Each takes time to trace, and a file may claim any number of them.
+_MOST_LAYERS = 1000
+
 
 def resized(
   path: str,
@@ -58,6 +61,11 @@ def param_shapes(
   model: Vit | ResNet, grid: interpolation.Grid
 ) -> dict[str, tuple[int, ...]]:
   """Shapes of all parameters for images of that grid, by path."""
+  if isinstance(model, Vit) and model.num_layers > _MOST_LAYERS:
+    raise ValueError(
+      f"num_layers={model.num_layers} is more than {_MOST_LAYERS}: no such "
+      "model is known."
+    )
   stride = patch_stride(model)
   size = grid[0] * stride, grid[1] * stride
   image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)

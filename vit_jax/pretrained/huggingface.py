@@ -14,6 +14,7 @@ from vit_jax.pretrained.facts import (
   Facts,
   count_layers,
   guess_num_heads,
+  length,
   need,
   number,
   optional,
@@ -66,13 +67,13 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
   D = patch[0]
   num_heads = config.get("num_attention_heads", guess_num_heads(D))
   fields: dict[str, Any] = dict(
-    num_classes=shapes.get("classifier.bias", (0,))[0],
+    num_classes=length(shapes, "classifier.bias", 0),
     patch_size=patch[2],
     hidden_size=D,
     num_layers=count_layers(shapes, f"{base}encoder.layer."),
     mlp_size=need(shapes, f"{first}intermediate.dense.weight", 2)[0],
     num_heads=optional(whole, "num_attention_heads", num_heads),
-    representation_size=shapes.get(f"{base}pooler.dense.bias", (None,))[0],
+    representation_size=length(shapes, f"{base}pooler.dense.bias", None),
     gelu=activation,
     layer_norm_epsilon=number(
       "layer_norm_eps", config.get("layer_norm_eps", 1e-12)

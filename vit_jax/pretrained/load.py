@@ -10,7 +10,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from ml_collections import ConfigDict
 
 from vit_jax.checkpoint import is_run, open_run
 from vit_jax.models import Origin, ResNet, Vit, from_fields, layers
@@ -37,6 +36,7 @@ from vit_jax.pretrained.grids import (
   resized,
 )
 from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.refusals import line
 from vit_jax.pretrained.rules import (
   Shapes,
   check,
@@ -44,6 +44,7 @@ from vit_jax.pretrained.rules import (
   listed,
   read_all,
 )
+from vit_jax.printable import printable
 
 # In the order they are tried; each knows its own names.
 FORMATS = (google, huggingface, timm, torchvision)
@@ -126,13 +127,27 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
       "scan=True is how a run is trained; weights are read with every layer's "
       "own. Leave it out, and train with --config.model.scan=True."
     )
-  if is_run(source):
-    return _open_run(source, **overrides)
-  path = locate(source)
-  if "step" in overrides:
-    raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
   try:
-    return _open_file(source, *weights_and_config(path), **overrides)
+    if is_run(source):
+      return _open_run(source, **overrides)
+    path = locate(source)
+    if "step" in overrides:
+      raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
+    with _naming(source):
+      return _open_file(source, *weights_and_config(path), **overrides)
+  except ValueError as error:
+    text = str(error)
+    if text.isprintable():
+      raise
+    # It may quote names of arrays or folders, which may hold anything.
+    raise ValueError(printable(text)) from error
+
+
+@contextlib.contextmanager
+def _naming(source: str) -> Iterator[None]:
+  """Puts the source before what is said of it."""
+  try:
+    yield
   except ValueError as error:
     text = str(error)
     raise ValueError(
@@ -244,7 +259,7 @@ def _build(
     image_size=size,
     mean=overrides.get("mean", facts.mean),
     std=overrides.get("std", facts.std),
-    class_names=facts.class_names
+    class_names=_names(facts.class_names)
     or known.class_names(source, fields["num_classes"]),
   )
   return model.clone(origin=origin), grid or (1, 1)
@@ -284,42 +299,61 @@ def _open_run(
   with contextlib.closing(open_run(workdir)) as checkpoints:
     step = checkpoints.choose(step)
     description = checkpoints.describe(step)
-  config = ConfigDict(description["config"])
   fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
-  # Nobody but the training run needs its layers stacked.
-  saved = {k: v for k, v in description["model"].items() if k != "scan"}
-  scanned = description["model"].get("scan", False)
-  model = from_fields({**saved, **fields})
-  origin = run_origin(description, workdir)
+  with _describing(workdir, step):
+    origin = run_origin(description, workdir)
+    size = sides("image_size", description["config"]["image_size"])
+    averaged = bool(description["config"]["ema_decay"])
+    # Nobody but the training run needs its layers stacked.
+    saved = {k: v for k, v in description["model"].items() if k != "scan"}
+    scanned = description["model"].get("scan", False)
+    model = from_fields(saved)
+    grid = grid_of(model, size)
+    shapes = param_shapes(model, grid)
+  if fields:
+    stored, model = shapes, from_fields({**saved, **fields})
+    grid = grid_of(model, size)
+    shapes = param_shapes(model, grid)
+    _check_run(workdir, stored, shapes, fields)
   origin = dataclasses.replace(
     origin,
     mean=overrides.get("mean", origin.mean),
     std=overrides.get("std", origin.std),
   )
   model = model.clone(origin=origin)
-  grid = grid_of(model, tuple(config.image_size))
-  shapes = param_shapes(model, grid)
-  if fields:
-    trained = from_fields(saved)
-    stored = param_shapes(trained, grid_of(trained, tuple(config.image_size)))
-    _check_run(workdir, stored, shapes, fields)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     hollow = traverse_util.unflatten_dict(
-      {k: np.empty(shape, np.float32) for k, shape in shapes.items()}, sep="/"
+      # Whatever size a damaged description claims, these take no memory.
+      {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
+      sep="/",
     )
     if scanned:
       hollow = layers.stack(hollow)
     with contextlib.closing(open_run(workdir)) as checkpoints:
-      params = checkpoints.restore_params(
-        step, hollow, averaged=bool(config.ema_decay)
-      )
+      params = checkpoints.restore_params(step, hollow, averaged=averaged)
     if scanned:
       params = layers.unstack(params)
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     yield from flat.items()
 
   return _at_size(Pretrained(model, shapes, read), grid, overrides)
+
+
+@contextlib.contextmanager
+def _describing(workdir: str, step: int) -> Iterator[None]:
+  """Puts into one line what is wrong with a damaged description of a model.
+
+  Built from anything, a model may raise anything.
+  """
+  try:
+    yield
+  except Exception as error:
+    raise ValueError(
+      f"checkpoint {step} of {workdir} describes no model "
+      f"({type(error).__name__}: {line(error)}): choose another step, or "
+      "delete its folder."
+    ) from error
 
 
 def _check_run(
@@ -338,11 +372,17 @@ def _check_run(
 def run_origin(description: Mapping[str, Any], workdir: str = "") -> Origin:
   """What a checkpoint of ours says of how images have to be given to it."""
   config = description["config"]
+  normalization = config["normalization"]
   return Origin(
     source=workdir,
     format="vit_jax",
-    image_size=tuple(config["image_size"]),
-    mean=tuple(config["normalization"]["mean"]),
-    std=tuple(config["normalization"]["std"]),
-    class_names=tuple(description["class_names"]),
+    image_size=sides("image_size", config["image_size"]),
+    mean=triple("mean", normalization["mean"]),
+    std=triple("std", normalization["std"], positive=True),
+    class_names=_names(description["class_names"]),
   )
+
+
+def _names(class_names: Iterable[Any]) -> tuple[str, ...]:
+  """In a form to be printed, and to be written a line each."""
+  return tuple(printable(str(name)) for name in class_names)

@@ -14,6 +14,7 @@ from vit_jax.pretrained.facts import (
   Facts,
   count_layers,
   guess_num_heads,
+  length,
   need,
   optional,
   section,
@@ -64,7 +65,7 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
   )
   num_heads = arguments.get("num_heads", guess_num_heads(D))
   fields: dict[str, Any] = dict(
-    num_classes=shapes.get("head.bias", (0,))[0],
+    num_classes=length(shapes, "head.bias", 0),
     patch_size=P,
     hidden_size=D,
     num_layers=count_layers(shapes, "blocks."),
@@ -72,7 +73,7 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
     num_heads=optional(whole, "num_heads", num_heads),
     pooling="token" if class_token else "gap",
     position="learned_grid" if grid_only else "learned",
-    representation_size=shapes.get("pre_logits.fc.bias", (None,))[0],
+    representation_size=length(shapes, "pre_logits.fc.bias", None),
     gelu=_activation(arguments),
   )
   return Facts(

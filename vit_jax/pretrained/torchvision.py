@@ -12,6 +12,7 @@ from vit_jax.pretrained.facts import (
   Facts,
   count_layers,
   guess_num_heads,
+  length,
   need,
 )
 from vit_jax.pretrained.rules import Rule, Shapes, affine, norm
@@ -37,13 +38,13 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
   patch = need(shapes, "conv_proj.weight", 4)
   D = patch[0]
   fields: dict[str, Any] = dict(
-    num_classes=shapes.get("heads.head.bias", (0,))[0],
+    num_classes=length(shapes, "heads.head.bias", 0),
     patch_size=patch[2],
     hidden_size=D,
     num_layers=count_layers(shapes, _LAYERS),
     mlp_size=need(shapes, f"{_LAYERS}0.mlp.0.weight", 2)[0],
     num_heads=guess_num_heads(D),
-    representation_size=shapes.get("heads.pre_logits.bias", (None,))[0],
+    representation_size=length(shapes, "heads.pre_logits.bias", None),
     gelu="exact",
   )
   tokens = need(shapes, _POSITION, 3)[1] - 1
