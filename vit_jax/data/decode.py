@@ -16,10 +16,17 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from vit_jax.data import jpeg
+from vit_jax.printable import printable
 
 MAX_PIXELS = 89_478_485
 """Images of more pixels are refused before decoding (Pillow's own limit)."""
 
+_MOST_SCANS = 100
+"""Each costs as much as the whole picture, and next to no byte of the file."""
+
+# Pillow knows many more, and runs another program for some (EPS).
+_PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+_JPEG_START, _SCAN = b"\xff\xd8", b"\xff\xda"
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
@@ -48,8 +55,8 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
     The image, uint8 of shape (H, W, 3), in the order red, green, blue.
 
   Raises:
-    UnreadableImageError: the file is empty, cut short, damaged, not an image,
-      or of more than `MAX_PIXELS` pixels.
+    UnreadableImageError: the file is empty, cut short, damaged, of no such
+      format, or of more than `MAX_PIXELS` pixels.
   """
   if not encoded:
     raise UnreadableImageError("the file is empty.")
@@ -86,9 +93,12 @@ def decode_jpeg(
     file is damaged.
 
   Raises:
-    UnreadableImageError: the image has more than `MAX_PIXELS` pixels.
+    UnreadableImageError: the image has more than `MAX_PIXELS` pixels, or an
+      absurd number of scans.
   """
   _check_size(header.height, header.width)
+  if not header.top_down:
+    _check_scans(encoded)
   if header.orientation in _TURNS:
     rows = None  # Those that are stored first are not the upper ones.
   image = jpeg.decode(encoded, header, reduce, rows)
@@ -104,6 +114,16 @@ def _check_size(height: int, width: int) -> None:
     raise UnreadableImageError(
       f"the image has {width} x {height} pixels, more than {MAX_PIXELS}; "
       "shrink it first."
+    )
+
+
+def _check_scans(encoded: bytes) -> None:
+  """Refuses a JPEG that takes minutes; cameras write ten scans or so."""
+  scans = encoded.count(_SCAN)
+  if scans > _MOST_SCANS:
+    raise UnreadableImageError(
+      f"the image is stored in {scans} scans, more than {_MOST_SCANS}; save it "
+      "anew."
     )
 
 
@@ -136,8 +156,10 @@ def _decode_with_opencv(encoded: bytes) -> np.ndarray | None:
 def _decode_with_pillow(encoded: bytes) -> tuple[np.ndarray, int]:
   """The image as it is stored, and how it wants to be turned."""
   try:
-    with Image.open(io.BytesIO(encoded)) as image:
+    with Image.open(io.BytesIO(encoded), formats=_PILLOW_FORMATS) as image:
       _check_size(image.height, image.width)
+      if encoded.startswith(_JPEG_START):
+        _check_scans(encoded)
       image.load()
       orientation = _orientation(image)
       return np.array(_to_rgb(image)), orientation
@@ -148,7 +170,9 @@ def _decode_with_pillow(encoded: bytes) -> tuple[np.ndarray, int]:
   # Pillow's plugins raise almost anything on damaged files (SyntaxError,
   # struct.error, ...), and a bomb above its own limit a warning or an error.
   except Exception as error:
-    raise UnreadableImageError(f"{error}.".replace("..", ".")) from error
+    text = printable(str(error)).rstrip(".")  # Some quote the file.
+    name = type(error).__name__
+    raise UnreadableImageError(f"{text or name}.") from error
 
 
 def _orientation(image: Image.Image) -> int:

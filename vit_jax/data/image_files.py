@@ -4,7 +4,7 @@ import glob
 import os
 from collections.abc import Iterable, Iterator
 
-from vit_jax.data.image_folder import EXTENSIONS
+from vit_jax.data.image_folder import EXTENSIONS, is_folder
 from vit_jax.printable import printable
 
 
@@ -59,7 +59,7 @@ def _below(folder: str, above: tuple = ()) -> Iterator[str]:
   with os.scandir(folder) as entries:
     visible = (entry for entry in entries if not entry.name.startswith("."))
     found = sorted(
-      os.path.join(e.name, "") if e.is_dir() else e.name for e in visible
+      os.path.join(e.name, "") if is_folder(e) else e.name for e in visible
     )
   for name in found:
     path = os.path.join(folder, name)

@@ -1,5 +1,6 @@
 """Photographs in folders, one folder a class."""
 
+import errno
 import os
 import zlib
 from array import array
@@ -128,8 +129,18 @@ def _split_folders(root: bytes) -> tuple[bytes, bytes | None]:
 def _subfolders(folder: bytes) -> list[bytes]:
   with os.scandir(folder) as entries:
     return sorted(
-      e.name for e in entries if not e.name.startswith(b".") and e.is_dir()
+      e.name for e in entries if not e.name.startswith(b".") and is_folder(e)
     )
+
+
+def is_folder(entry: os.DirEntry) -> bool:
+  """Whether it is one, or a link to one; a link to itself is neither."""
+  try:
+    return entry.is_dir()
+  except OSError as error:
+    if error.errno != errno.ELOOP:
+      raise
+    return False
 
 
 def _class_folders(folder: bytes) -> list[bytes]:
@@ -171,7 +182,7 @@ def _walk(base: bytes, folder: bytes, above: tuple) -> Iterator[bytes]:
       if entry.name.startswith(b"."):
         continue
       below = os.path.join(folder, entry.name)
-      if entry.is_dir():
+      if is_folder(entry):
         yield from _walk(base, below, (*above, here))
       elif entry.name.lower().endswith(EXTENSIONS):
         yield below
