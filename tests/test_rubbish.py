@@ -255,6 +255,67 @@ def test_names_of_arrays_do_not_break_the_line(tmp_path):
   assert str(info.value).isprintable()
 
 
+def deep(kind: str) -> dict[str, np.ndarray]:
+  """Few bytes that are named as the arrays of an absurdly deep model."""
+  msa = "MultiHeadDotProductAttention_0/query/kernel"
+  block, depth = "Transformer/encoderblock_0", 1
+  arrays = {"embedding/kernel": np.zeros((8, 8, 3, 24), np.uint8)}
+  if kind == "scanned":
+    block, depth = "Transformer/encoderblock", 10**6
+  if kind == "timm":
+    arrays = {
+      "patch_embed.proj.weight": np.zeros((24, 3, 8, 8), np.uint8),
+      "pos_embed": np.zeros((1, 4, 24), np.uint8),
+      "blocks.0.mlp.fc1.weight": np.zeros((48, 24), np.uint8),
+    }
+    return arrays | {f"blocks.{i}.x": np.zeros(0) for i in range(2000)}
+  stacked = (depth,) if kind == "scanned" else ()
+  arrays[f"{block}/{msa}"] = np.zeros((*stacked, 1, 3, 1), np.uint8)
+  arrays[f"{block}/MlpBlock_0/Dense_0/kernel"] = np.zeros(
+    (*stacked, 1, 9), "u1"
+  )
+  if kind == "stages":
+    arrays["conv_root/kernel"] = np.zeros((1, 1, 1, 64), np.uint8)
+    arrays |= {f"block{i}/unit1/x": np.zeros(1) for i in range(1, 60)}
+  return arrays
+
+
+@pytest.mark.parametrize(
+  "kind, message",
+  [
+    ("scanned", "it would have 1000000 layers, in 0 stages of a ResNet and a"),
+    ("timm", "it would have 2000 layers, .* at most 300 and 8 are built"),
+    ("stages", "it would have 60 layers, in 59 stages of a ResNet and"),
+  ],
+)
+def test_absurdly_deep_models_are_refused_at_once(tmp_path, kind, message):
+  np.savez_compressed(tmp_path / "deep.npz", **deep(kind))
+  with pytest.raises(ValueError, match=message):
+    load_pretrained(str(tmp_path / "deep.npz"), num_heads=3)
+
+
+@pytest.mark.parametrize(
+  "name, array, message",
+  [
+    ("head/bias", np.zeros(()), r"'head/bias' is \(\), not of 1 axes"),
+    ("head/bias", np.zeros(0), r"'head/bias' is \(0,\), which is empty"),
+    (
+      "embedding/kernel",
+      np.zeros((8, 8, 0, 2**40)),
+      r"'embedding/kernel' is \(8, 8, 0, 1099511627776\), which is empty",
+    ),
+  ],
+)
+def test_arrays_that_tell_no_size_are_refused(
+  checkpoint, tmp_path, name, array, message
+):
+  with np.load(checkpoint / "model.npz") as stored:
+    arrays = dict(stored)
+  np.savez(tmp_path / "changed.npz", **{**arrays, name: array})
+  with pytest.raises(ValueError, match=message):
+    load_pretrained(str(tmp_path / "changed.npz"))
+
+
 # What a number may not be, though it could be written; all others may be 0.
 NEGATIVE_MEANS_SOMETHING = {
   "loader.num_workers",  # -1 is "choose".

@@ -12,7 +12,8 @@ from vit_jax.models import ResNet, Vit
 from vit_jax.pretrained import interpolation
 
 # Each takes time to trace, and a file may claim any number of them.
-_MOST_LAYERS = 1000
+_MOST_LAYERS = 300
+_MOST_STAGES = 8  # Of a ResNet; each halves the image.
 
 
 def resized(
@@ -61,14 +62,21 @@ def param_shapes(
   model: Vit | ResNet, grid: interpolation.Grid
 ) -> dict[str, tuple[int, ...]]:
   """Shapes of all parameters for images of that grid, by path."""
-  if isinstance(model, Vit) and model.num_layers > _MOST_LAYERS:
-    raise ValueError(
-      f"num_layers={model.num_layers} is more than {_MOST_LAYERS}: no such "
-      "model is known."
-    )
+  _check_depth(model)
   stride = patch_stride(model)
   size = grid[0] * stride, grid[1] * stride
   image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
+
+
+def _check_depth(model: Vit | ResNet) -> None:
+  """Raises ValueError for what no model is, but a file may say."""
+  stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
+  layers = sum(stages) + (0 if isinstance(model, ResNet) else model.num_layers)
+  if layers > _MOST_LAYERS or len(stages) > _MOST_STAGES:
+    raise ValueError(
+      f"it would have {layers} layers, in {len(stages)} stages of a ResNet and "
+      f"a Transformer; at most {_MOST_LAYERS} and {_MOST_STAGES} are built."
+    )
