@@ -15,12 +15,25 @@ BIN := $(VENV)/bin
 MADE := $(VENV)/.made
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
-PIP_INSTALL = $(BIN)/python -m pip install -q -c constraints.txt
+# The lowest versions that pyproject.toml allows, and pip-audit, live apart.
+MINIMUM := $(VENV)/minimum
+AUDIT := $(VENV)/audit
+# By the environment and not by `-c`, as that leaves builds free to take any
+# setuptools. A pip that does not know the second name obeys the first.
+pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
+PIP_INSTALL = $(call pinned,constraints.txt) $(BIN)/python -m pip install -q
 # The tests want eight CPU devices, also on a machine with an accelerator.
-PYTEST = JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} $(BIN)/python -m pytest
+pytest = JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} $(1)/bin/python -m pytest
+PYTEST = $(call pytest,$(VENV))
+# Not run with the lowest versions, as they take most of the time and ask little
+# of anything but JAX, Flax, Optax and Orbax, whose lowest versions are the
+# pinned ones. test_commands.py still trains, resumes and evaluates.
+MINIMUM_WITHOUT = $(addprefix --ignore=tests/test_,config.py eval_step.py \
+  flops.py hlo.py losses.py position.py resnet.py sharding.py \
+  tpu_estimate.py train_step.py training.py transfer.py variants.py vit.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow test-all lint format clean
+.PHONY: help train test test-slow test-all test-minimum lint format audit clean
 .NOTPARALLEL:  # Two targets may share an environment still being filled.
 
 help:  ## List the targets
@@ -40,6 +53,10 @@ test-slow: $(DEV)  ## Run the slow tests alone
 
 test-all: test test-slow  ## Run the fast tests, then the slow ones
 
+# Warnings are errors here as well: none is due to a version being old.
+test-minimum: $(MINIMUM)/.made  ## Run the tests of the lowest versions allowed
+	$(call pytest,$(MINIMUM)) $(MINIMUM_WITHOUT) $(PYTEST_FLAGS)
+
 lint: $(DEV)  ## Check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -48,6 +65,15 @@ lint: $(DEV)  ## Check format, style and types
 format: $(DEV)  ## Format, and mend what can be mended safely
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+# OSV's database, as pip-audit passes over what PyPI's does not answer for. All
+# that is pinned is looked up, for whatever machine, and nothing is installed.
+audit: $(AUDIT)/.made  ## Look for known vulnerabilities, on the network
+	@$(AUDIT)/bin/pip-audit --strict --vulnerability-service osv \
+	  --no-deps --disable-pip --progress-spinner off -r constraints.txt || { \
+	  echo "make audit: something was found, or api.osv.dev not reached;" \
+	    "see above." >&2; \
+	  exit 1; }
 
 clean:  ## Remove the environment and the caches, never runs/
 	@# Only an environment that was made here.
@@ -74,3 +100,16 @@ $(RUN): pyproject.toml constraints.txt | $(MADE)
 $(DEV): pyproject.toml constraints.txt | $(MADE)
 	$(PIP_INSTALL) -e ".[dev]"
 	@touch $(RUN) $@
+
+$(MINIMUM)/.made: pyproject.toml constraints.txt .ci/lowest.py | $(MADE)
+	$(BIN)/python -m venv --clear $(MINIMUM)
+	$(BIN)/python .ci/lowest.py > $(MINIMUM)/lowest.txt
+	$(call pinned,$(MINIMUM)/lowest.txt) $(MINIMUM)/bin/python -m pip \
+	  install -q -e ".[dev]"
+	@touch $@
+
+$(AUDIT)/.made: constraints.txt | $(MADE)
+	$(BIN)/python -m venv $(AUDIT)
+	$(call pinned,constraints.txt) $(AUDIT)/bin/python -m pip \
+	  install -q pip-audit
+	@touch $@
