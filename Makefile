@@ -27,7 +27,7 @@ pytest = JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} $(1)/bin/python -m pytest
 PYTEST = $(call pytest,$(VENV))
 # Not run with the lowest versions, as they take most of the time and ask little
 # of anything but JAX, Flax, Optax and Orbax, whose lowest versions are the
-# pinned ones. test_commands.py still trains, resumes and evaluates.
+# pinned ones. test_commands.py still trains and evaluates.
 MINIMUM_WITHOUT = $(addprefix --ignore=tests/test_,config.py eval_step.py \
   flops.py hlo.py losses.py position.py resnet.py sharding.py \
   tpu_estimate.py train_step.py training.py transfer.py variants.py vit.py)
