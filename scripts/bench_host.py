@@ -47,6 +47,9 @@ class Result:
     self.block_until_ready()
     return np.zeros((), np.float32)
 
+  def __int__(self) -> int:
+    return int(self.__array__())
+
 
 class Device:
   """Works off what it is given, and adds up how long it had nothing to do."""
@@ -77,11 +80,12 @@ class Device:
     return "log" if due(self._steps, LOG_EVERY, 0) else "step"
 
   def jit_train_step(self, *_) -> Callable:
-    names = "loss", "gradient_norm", "learning_rate", "skipped_images"
+    names = ("loss", "gradient_norm", "learning_rate")
+    counts = ("skipped_images", "skipped_steps")
 
     def train_step(state, batch):
       jax.block_until_ready(batch)  # Has to be here before the step can start.
-      return state, dict.fromkeys(names, self.run("train"))
+      return state, dict.fromkeys(names + counts, self.run("train"))
 
     return train_step
 

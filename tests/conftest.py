@@ -16,6 +16,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 import beartype
 import jax
 import jaxtyping
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Compiling is most of what a small test does.
@@ -47,3 +48,9 @@ jaxtyping.install_import_hook(
   ],
   f"{__name__}.check_calls",
 )
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+  """Where the digits are prepared once, for all tests of a process."""
+  return tmp_path_factory.mktemp("tfds")

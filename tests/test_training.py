@@ -5,53 +5,16 @@ import json
 import jax
 import numpy as np
 import pytest
+import runs
 from PIL import Image
 
-from configs import digits, image_folder
+from configs import image_folder
 from vit_jax import load_pretrained, training
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint
 from vit_jax.fewshot import probe_config
 from vit_jax.models import layers
 from vit_jax.probe_checkpoint import probe_checkpoint
-
-
-def _config(data_dir, **changes):
-  config = digits.get_config()
-  config.update(
-    total_epochs=0.0,
-    total_steps=12,
-    eval_every_epochs=0.0,
-    eval_every_steps=6,
-    save_every_epochs=0.0,
-    save_every_steps=4,
-    log_every_steps=3,
-    keep_last=5,
-    ema_decay=0.9,
-    accumulation_steps=2,
-  )
-  config.data.data_dir = str(data_dir)
-  config.train_transform.update(flip=True, randaugment_layers=1)
-  config.optimizer.update(warmup_epochs=0.0, warmup_steps=1)
-  config.model.update(dropout_rate=0.1, num_layers=1)
-  config.loss.mixup_alpha = 0.2
-  config.update(changes)
-  return config
-
-
-@pytest.fixture(scope="session")
-def data_dir(tmp_path_factory):
-  return tmp_path_factory.mktemp("tfds")
-
-
-def _rows(workdir):
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [json.loads(line) for line in lines]
-
-
-def _identical(one, other):
-  same = jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), one, other)
-  return jax.tree.all(same)
 
 
 class Killed(Exception):
@@ -72,7 +35,7 @@ def _stop_after(monkeypatch, step):
 
 def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
   """With augmentation, dropout, Mixup, accumulation and averaging on."""
-  config = _config(data_dir)
+  config = runs.config(data_dir)
   whole, evaluated = training.train(config, str(tmp_path / "whole"))
   with monkeypatch.context() as patch, pytest.raises(Killed):
     _stop_after(patch, 8)
@@ -80,25 +43,25 @@ def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
   resumed, again = training.train(config, str(tmp_path / "stopped"))
 
   assert int(resumed.step) == 12
-  assert _identical(jax.device_get(whole), jax.device_get(resumed))
+  assert runs.identical(jax.device_get(whole), jax.device_get(resumed))
   assert evaluated == again
   untimed = [
     [
       {k: v for k, v in row.items() if "per_second" not in k}
-      for row in _rows(tmp_path / name)
+      for row in runs.rows(tmp_path / name)
       if row["step"] in (6, 12) and "eval/loss" in row
     ]
     for name in ("whole", "stopped")
   ]
   assert untimed[0] == untimed[1]
-  steps = [row["step"] for row in _rows(tmp_path / "stopped")]
+  steps = [row["step"] for row in runs.rows(tmp_path / "stopped")]
   assert steps == sorted(steps)
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   """And comes out scanned, where everyone else reads it unrolled."""
-  config = _config(data_dir)
+  config = runs.config(data_dir)
   # Dropout is drawn for each layer in another way.
   config.model.update(num_layers=2, dropout_rate=0.0)
   whole, _ = training.train(config, str(tmp_path / "whole"))
@@ -117,14 +80,14 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
   model, params = load_pretrained(str(tmp_path / "stopped"))
   assert not model.scan
-  assert _identical(params, {key: found[key] for key in params})
+  assert runs.identical(params, {key: found[key] for key in params})
 
 
 def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
-  config = _config(data_dir, eval_per_class=True, profile_steps=50)
+  config = runs.config(data_dir, eval_per_class=True, profile_steps=50)
   state, evaluated = training.train(config, str(tmp_path))
   assert list(tmp_path.glob("profile/**/*.xplane.pb"))  # Of steps 10 to 12.
-  rows = _rows(tmp_path)
+  rows = runs.rows(tmp_path)
   assert [row["step"] for row in rows] == [3, 6, 6, 9, 12, 12]
   training_rows = [row for row in rows if "train/loss" in row]
   for row in training_rows:
@@ -153,7 +116,7 @@ def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
 
 
 def test_the_checkpoint_describes_itself(data_dir, tmp_path):
-  config = _config(data_dir, total_steps=4, eval_every_steps=4)
+  config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
   training.train(config, str(tmp_path))
   checkpoints = Checkpoints(str(tmp_path), read_only=True)
   description = checkpoints.describe(4)
@@ -168,10 +131,10 @@ def test_the_checkpoint_describes_itself(data_dir, tmp_path):
 
 def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
   """What the run logs is what the command finds on its checkpoint."""
-  config = _config(data_dir, total_steps=4, eval_every_steps=4)
+  config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
   config.fewshot.update(shots=2, seeds=2)
   training.train(config, str(tmp_path))
-  row = [row for row in _rows(tmp_path) if "fewshot/top1" in row][-1]
+  row = [row for row in runs.rows(tmp_path) if "fewshot/top1" in row][-1]
   probed = probe_config()
   probed.data.update(name="digits", data_dir=str(data_dir))
   outcome = probe_checkpoint(str(tmp_path), probed, shots=2, seeds=2)
@@ -185,8 +148,8 @@ def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
 def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
   scores = iter([0.1, 0.9, 0.2, 0.3, 0.4])
 
-  def evaluate(plan, state):
-    del plan, state
+  def evaluate(self, state):
+    del self, state
     return {
       "eval/loss": 1.0,
       "eval/top1": next(scores),
@@ -195,8 +158,8 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
       "eval/skipped_images": 0,
     }
 
-  monkeypatch.setattr(training, "_evaluate", evaluate)
-  config = _config(
+  monkeypatch.setattr(training._Run, "_evaluate", evaluate)
+  config = runs.config(
     data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
   )
   training.train(config, str(tmp_path))
@@ -208,7 +171,7 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
 
 
 def test_another_configuration_is_refused(data_dir, tmp_path):
-  config = _config(data_dir, total_steps=4)
+  config = runs.config(data_dir, total_steps=4)
   training.train(config, str(tmp_path))
   config.model.dropout_rate = 0.2
   config.log_every_steps = 1  # Changes nothing that is learned.
@@ -249,7 +212,7 @@ def test_what_does_not_fit_is_refused_first(
   data_dir, tmp_path, changes, message
 ):
   with pytest.raises(ValueError, match=message):
-    training.train(_config(data_dir, **changes), str(tmp_path / "run"))
+    training.train(runs.config(data_dir, **changes), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
 
 
@@ -293,7 +256,7 @@ def test_unreadable_images_are_skipped_and_counted(damaged_folder, tmp_path):
   _, evaluated = training.train(config, str(tmp_path / "run"))
   assert evaluated["eval/examples"] == 9
   assert evaluated["eval/skipped_images"] == 1
-  rows = [row for row in _rows(tmp_path / "run") if "train/loss" in row]
+  rows = [row for row in runs.rows(tmp_path / "run") if "train/loss" in row]
   # Nine batches of 8 are three epochs of 24: it came up three times.
   assert sum(row["train/skipped_images"] for row in rows) == 3
 
@@ -308,14 +271,14 @@ def test_data_that_changed_is_refused(damaged_folder, tmp_path):
 
 
 def test_a_complete_run_says_so(data_dir, tmp_path, capsys):
-  config = _config(data_dir, total_steps=4)
+  config = runs.config(data_dir, total_steps=4)
   training.train(config, str(tmp_path))
   training.train(config, str(tmp_path))
   assert "The run is complete: 4 steps are done." in capsys.readouterr().out
 
 
 def test_without_checkpoints_none_is_offered(data_dir, tmp_path, capsys):
-  config = _config(data_dir, total_steps=2, save_every_steps=0)
+  config = runs.config(data_dir, total_steps=2, save_every_steps=0)
   config.log_every_steps = 0
   training.train(config, str(tmp_path))
   assert "vit_jax.evaluate" not in capsys.readouterr().out
@@ -327,7 +290,7 @@ def test_a_folder_without_checkpoints_cannot_be_evaluated(tmp_path):
 
 
 def test_a_step_without_checkpoint_cannot_be_evaluated(data_dir, tmp_path):
-  training.train(_config(data_dir, total_steps=4), str(tmp_path))
+  training.train(runs.config(data_dir, total_steps=4), str(tmp_path))
   with pytest.raises(ValueError, match="no checkpoint of step 3; .* of step 4"):
     evaluate_checkpoint(str(tmp_path), step=3)
 

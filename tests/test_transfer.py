@@ -44,13 +44,8 @@ def first_params(config):
   """Parameters before the first step, flat, and the plan."""
   plan = training.make_plan(config)
   plan.evaluation.close()
-  state, first = training._first_state(plan, _NoCheckpoints(), None)
-  assert first == 0
+  state = training._fresh(plan)
   return flat(state.params), plan
-
-
-class _NoCheckpoints:
-  latest_step = None
 
 
 def test_all_but_the_head_is_taken_over(tmp_path):
@@ -105,7 +100,7 @@ def test_the_average_starts_from_the_checkpoint_too(tmp_path):
   path = fixtures.path("google_vit.npz")
   plan = training.make_plan(fine_tuning(tmp_path, path, ema_decay=0.9))
   plan.evaluation.close()
-  state, _ = training._first_state(plan, _NoCheckpoints(), None)
+  state = training._fresh(plan)
   same = jax.tree.map(np.array_equal, state.params, state.averaged_params)
   assert jax.tree.all(same)
 
@@ -115,7 +110,7 @@ def test_parameters_are_laid_out_over_the_devices(tmp_path):
   config.mesh.update(data=2, fsdp=4)
   plan = training.make_plan(config)
   plan.evaluation.close()
-  state, _ = training._first_state(plan, _NoCheckpoints(), None)
+  state = training._fresh(plan)
   kernel = state.params["block_0"]["mlp"]["expand"]["kernel"]
   assert (
     kernel.sharding
@@ -195,7 +190,7 @@ def test_frozen_layers_have_no_gradient_in_its_norm(digits_run, tmp_path):
   batches = plan.open_batches(0)
   batch = next(batches)
   batches.close()
-  state = training._first_state(plan, _NoCheckpoints(), None)[0]
+  state = training._fresh(plan)
   _, metrics = jax.jit(plan.train_step)(state, batch)
   images = jnp.asarray(batch["image"] / 127.5 - 1, jnp.float32)
   y = np.asarray(

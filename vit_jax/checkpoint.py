@@ -1,9 +1,9 @@
 """Checkpoints that describe themselves, with Orbax.
 
 `workdir/checkpoints/<step>/` holds `params`, `averaged_params` where there are
-any, `opt_state`, and `description`: a JSON object with the configuration, the
-class names and the position of the data iterator, so that nothing else is
-needed to evaluate or to go on.
+any, `opt_state`, and a `description` (see there), so that nothing else is
+needed to evaluate or to go on. What is read is compared with the checksums in
+it.
 """
 
 import contextlib
@@ -17,34 +17,19 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging as absl_logging
 from etils import epath
+from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 
+from vit_jax.checksum import checksums
+from vit_jax.description import check_seal, sealed
 from vit_jax.train_step import TrainState
 
 BEST_METRIC = "eval/top1"
-# What a description says of the data besides its configuration.
-_DATA_KEYS = ("class_names", "train_examples")
-# What no reader of a description does without.
-_NEEDED_KEYS = ("config", "model", "class_names")
-# Keys that may differ when a run goes on: none changes what is learned.
-_FREE_KEYS = (
-  "log_every",
-  "eval_every",
-  "save_every",
-  "keep_last",
-  "eval_batch_size",
-  "eval_per_class",
-  "profile_steps",
-  "eval_transform.",
-  "fewshot.",
-  "model.scan",
-  "model.remat",
-  "loader.",
-  "mesh.",
-  "data.data_dir",
-  "data.root",
-  "data.eval_split",
-)
+_PARTIAL = "*.orbax-checkpoint-tmp"  # What Orbax has not finished.
+
+
+class DamagedError(ValueError):
+  """A checkpoint that cannot be read, or is not as it was saved."""
 
 
 class Checkpoints:
@@ -84,6 +69,7 @@ class Checkpoints:
       cleanup_tmp_directories=not read_only,
     )
     # Orbax warns of every folder that it is to leave as it is.
+    self._saving: int | None = None
     with _only_errors() if read_only else contextlib.nullcontext():
       self._manager = ocp.CheckpointManager(
         self.folder / "checkpoints", options=options
@@ -110,33 +96,50 @@ class Checkpoints:
     step: int,
     description: dict[str, Any],
     metrics: dict[str, Any] | None,
-  ) -> None:
-    """Saves the state after `step` steps, with its evaluation if it had one."""
-    items = {
-      "params": ocp.args.StandardSave(state.params),
-      "opt_state": ocp.args.StandardSave(state.opt_state),
-      "description": ocp.args.JsonSave(description),
-    }
-    if state.averaged_params is not None:
-      items["averaged_params"] = ocp.args.StandardSave(state.averaged_params)
-    args = ocp.args.Composite(**items)
-    self._manager.save(step, args=args, metrics=metrics)
+  ) -> str | None:
+    """Saves the state after `step` steps, with its evaluation if it had one.
+
+    Returns:
+      What went wrong, in a line: with this one, or with the one before, which
+      went on in the background. The others are as they were.
+    """
+    items = _items(state)
+    description = sealed({**description, "checksums": checksums(items)})
+    args: dict[str, Any] = {"description": ocp.args.JsonSave(description)}
+    for name, tree in items.items():
+      args[name] = ocp.args.StandardSave(tree)
+    problem = self.wait()
+    self._remove_partial()
+    try:
+      self._manager.save(step, args=ocp.args.Composite(**args), metrics=metrics)
+      self._saving = step
+    except (OSError, ValueError) as error:
+      problem = _not_saved(step, error)
+    return problem
+
+  def wait(self) -> str | None:
+    """Until what is being saved is on disk; returns what went wrong."""
+    step, self._saving = self._saving, None
+    try:
+      self._manager.wait_until_finished()
+    except (OSError, ValueError) as error:
+      return _not_saved(step, error)
+    return None
+
+  def _remove_partial(self) -> None:
+    """What failed would take the room that the next one needs."""
+    if jax.process_index() == 0:
+      with contextlib.suppress(OSError):
+        for partial in (self.folder / "checkpoints").glob(_PARTIAL):
+          partial.rmtree()
 
   def restore(self, step: int, shapes: TrainState) -> TrainState:
     """The state at `step`, its arrays laid out as those of `shapes`.
 
     Raises:
-      ValueError: if it cannot be read.
+      DamagedError: if it cannot be read, or is not what was saved.
     """
-    items = {
-      "params": ocp.args.StandardRestore(shapes.params),
-      "opt_state": ocp.args.StandardRestore(shapes.opt_state),
-    }
-    if shapes.averaged_params is not None:
-      restore_average = ocp.args.StandardRestore(shapes.averaged_params)
-      items["averaged_params"] = restore_average
-    with self._reading(step):
-      found = self._manager.restore(step, args=ocp.args.Composite(**items))
+    found = self._restore(step, _items(shapes))
     count = jax.device_put(jnp.int32(step), shapes.step.sharding)
     return TrainState(
       count, found["params"], found["opt_state"], found.get("averaged_params")
@@ -146,12 +149,23 @@ class Checkpoints:
     """Only the parameters at `step`, or their Polyak average.
 
     Raises:
-      ValueError: if they cannot be read.
+      DamagedError: if they cannot be read, or are not what was saved.
     """
     item = "averaged_params" if averaged else "params"
-    args = ocp.args.Composite(**{item: ocp.args.StandardRestore(shapes)})
+    return self._restore(step, {item: shapes})[item]
+
+  def _restore(self, step: int, shapes: dict[str, Any]) -> Any:
+    """The arrays of some items, compared with their checksums."""
+    args = {
+      name: ocp.args.StandardRestore(tree) for name, tree in shapes.items()
+    }
+    saved = self.describe(step)["checksums"]
     with self._reading(step):
-      return self._manager.restore(step, args=args)[item]
+      found = self._manager.restore(step, args=ocp.args.Composite(**args))
+      for path, number in checksums({k: found[k] for k in shapes}).items():
+        if saved.get(path) != number:
+          raise ValueError(f"the checksum of {path} does not match")
+    return found
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
     """The step of a checkpoint that is there: given, best or newest.
@@ -177,21 +191,28 @@ class Checkpoints:
     """The description that was saved at `step`.
 
     Raises:
-      ValueError: if it cannot be read, or lacks what every reader needs.
+      DamagedError: if it cannot be read, or is not what was saved.
     """
     args = ocp.args.Composite(description=ocp.args.JsonRestore())
     with self._reading(step):
       found = self._manager.restore(step, args=args)["description"]
-      if not isinstance(found, dict):
-        raise TypeError("its description is no JSON object")
-    missing = [key for key in _NEEDED_KEYS if key not in found]
-    if missing:
-      raise ValueError(
-        f"checkpoint {step} of {self.folder} does not tell its "
-        f"{', '.join(missing)}: it is of an older version, or damaged; choose "
-        "another step, or train anew."
-      )
+      check_seal(found)
     return found
+
+  def set_aside(self, step: int) -> epath.Path:
+    """Moves a damaged checkpoint out of the way; returns where it is now."""
+    place = self.folder / "damaged" / str(step)
+    if jax.process_index() == 0:
+      taken = 1
+      while place.exists():
+        taken += 1
+        place = self.folder / "damaged" / f"{step}_{taken}"
+      place.parent.mkdir(exist_ok=True)
+      (self.folder / "checkpoints" / str(step)).rename(place)
+    if jax.process_count() > 1:
+      multihost_utils.sync_global_devices(f"set aside {step}")
+    self._manager.reload()
+    return place
 
   @contextlib.contextmanager
   def _reading(self, step: int) -> Iterator[None]:
@@ -199,16 +220,42 @@ class Checkpoints:
     try:
       with _without_late_reads():
         yield
-    except (LookupError, TypeError, ValueError, OSError) as error:
-      lines = str(error).strip("'").splitlines() or [type(error).__name__]
-      raise ValueError(
-        f"checkpoint {step} of {self.folder} is damaged ({lines[0][:200]}): "
-        "choose another step, or delete its folder."
+    except (MemoryError, jax.errors.JaxRuntimeError):
+      raise
+    except Exception as error:  # Orbax raises that itself, besides all others.
+      raise DamagedError(
+        f"checkpoint {step} of {self.folder} is damaged, or of another version "
+        f"({_first(error)}): choose another step, or delete its folder."
       ) from error
 
   def close(self) -> None:
-    """Waits until all that was saved is on disk."""
+    """Waits until all that was saved is on disk.
+
+    Raises:
+      OSError: if the last could not be saved.
+    """
+    problem = self.wait()
     self._manager.close()
+    if problem:
+      raise OSError(f"{problem}; the newest is of step {self.latest_step}.")
+
+
+def _items(state: TrainState) -> dict[str, Any]:
+  """What is saved of a state, or of its shapes; the step is the folder's."""
+  items = {"params": state.params, "opt_state": state.opt_state}
+  if state.averaged_params is not None:
+    items["averaged_params"] = state.averaged_params
+  return items
+
+
+def _not_saved(step: int | None, error: Exception) -> str:
+  return f"the checkpoint of step {step} could not be saved ({_first(error)})"
+
+
+def _first(error: Exception) -> str:
+  """The beginning of what an error says."""
+  lines = str(error).strip("'").splitlines() or [type(error).__name__]
+  return lines[0][:200]
 
 
 @contextlib.contextmanager
@@ -275,44 +322,20 @@ def open_run(workdir: str) -> Checkpoints:
 
 
 def latest_description(workdir: str) -> dict[str, Any] | None:
-  """What the newest checkpoint of a run says of itself; None without one."""
+  """What the newest good checkpoint of a run says of itself; None without any.
+
+  Raises:
+    DamagedError: if there are some, and none is good.
+  """
   if not is_run(workdir):
     return None
+  damaged: DamagedError | None = None
   with contextlib.closing(open_run(workdir)) as checkpoints:
-    step = checkpoints.latest_step
-    return None if step is None else checkpoints.describe(step)
-
-
-def check_same_run(
-  saved: dict[str, Any], now: dict[str, Any], workdir: str
-) -> None:
-  """Raises ValueError if a run cannot go on from a checkpoint.
-
-  Args:
-    saved: Description of the checkpoint.
-    now: Description of the run that wants to continue.
-    workdir: For the message.
-  """
-  there, here = (
-    dict(_leaves({**d["config"], **{key: d[key] for key in _DATA_KEYS}}))
-    for d in (saved, now)
-  )
-  changed = [
-    f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
-    for key in sorted(there.keys() | here.keys())
-    if there.get(key) != here.get(key) and not key.startswith(_FREE_KEYS)
-  ]
-  if changed:
-    raise ValueError(
-      f"{workdir} holds a run of another configuration or other data: "
-      f"{'; '.join(changed)}. Go on with the old, or choose another --workdir."
-    )
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple]:
-  """(dotted key, value as JSON would give it back) of nested dictionaries."""
-  for key, value in tree.items():
-    if isinstance(value, dict):
-      yield from _leaves(value, f"{prefix}{key}.")
-    else:
-      yield prefix + key, list(value) if isinstance(value, tuple) else value
+    for step in reversed(checkpoints.all_steps):
+      try:
+        return checkpoints.describe(step)
+      except DamagedError as error:
+        damaged = damaged or error
+  if damaged:
+    raise damaged
+  return None

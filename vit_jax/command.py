@@ -58,6 +58,8 @@ def run(
       sys.exit(main(arguments))
     except (ValueError, OSError) as error:
       _fail(_one_line(error))
+    except FloatingPointError as error:
+      _fail(_one_line(error), code=1)
     except KeyboardInterrupt:
       further = "; the same command goes on" if resumes else ""
       _fail(f"stopped by Ctrl-C{further}.", code=130)

@@ -35,6 +35,7 @@ def base_config() -> ml_collections.ConfigDict:
   c.image_size = FieldReference((224, 224), field_type=tuple)  # Height, width.
   c.ema_decay = 0.0  # Polyak averaging of parameters; 0 is off.
   c.eval_per_class = False
+  c.max_skipped_steps = 10  # Not finite, in a row; more stop the run. 0: none.
   c.profile_steps = 0  # Traced into workdir/profile, from the tenth on.
   c.data = _data()
   c.loader = ml_collections.ConfigDict(

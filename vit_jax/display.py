@@ -81,6 +81,10 @@ class Display:
       text += f"  {metrics['train/images_per_second']:,.0f} images/s"
     if metrics["train/skipped_images"]:
       text += f"  {metrics['train/skipped_images']} unreadable images replaced"
+    if metrics["train/skipped_steps"]:
+      text += (
+        f"  {metrics['train/skipped_steps']} steps not finite, not applied"
+      )
     if self._progress is not None:
       self._progress.update(
         self._progress.task_ids[0], completed=step, report=text

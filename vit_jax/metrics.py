@@ -21,39 +21,62 @@ class Meter:
   Metrics stay on the device until they are read. `add` waits until the step
   before last is done: the host is then never more than two steps ahead.
 
+  Attributes:
+    skipped: (step, metrics) of the latest steps done that were not applied,
+      since they were not finite: all in a row, none if the latest was applied.
+
   Args:
     batch_size: Examples a step.
     most: Steps between two reads, at most; 0 if it is never read.
   """
 
   def __init__(self, batch_size: int, most: int):
+    self.skipped: list[tuple[int, dict[str, jax.Array]]] = []
     self._batch_size = batch_size
     self._window: collections.deque[dict[str, jax.Array]]
     self._window = collections.deque(maxlen=max(most, 3))
+    self._running: collections.deque[tuple[int, dict[str, jax.Array]]]
+    self._running = collections.deque()
     self._timed_steps = 0
     self._start: float | None = None  # None until the first step has compiled.
     self._pauses = 0.0
 
-  def add(self, metrics: dict[str, jax.Array]) -> None:
+  def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
     """Takes in the metrics of one step."""
     self._window.append(metrics)
+    self._running.append((step, metrics))
     if self._start is None:
-      jax.block_until_ready(metrics)
+      self._wait(0)
       self._start = time.perf_counter()
       return
     self._timed_steps += 1
-    if len(self._window) > 2:
-      jax.block_until_ready(self._window[-3])
+    self._wait(2)
+
+  def _wait(self, most: int) -> None:
+    """Until no more than so many steps are under way."""
+    while len(self._running) > most:
+      step, metrics = self._running.popleft()
+      if int(metrics["skipped_steps"]):
+        self.skipped.append((step, metrics))
+      else:
+        self.skipped.clear()
 
   def read(self) -> dict[str, float]:
-    """`train/...` since the last read; the learning rate is the last one."""
+    """`train/...` since the last read; the learning rate is the last one.
+
+    Loss and gradient norm are means over the steps that were applied.
+    """
+    self._wait(0)
     window = jax.device_get(list(self._window))
-    mean = {key: np.mean([m[key] for m in window]) for key in window[0]}
+    applied = [m for m in window if not m["skipped_steps"]] or window
     row: dict[str, float] = {
-      "train/loss": float(mean["loss"]),
-      "train/gradient_norm": float(mean["gradient_norm"]),
+      "train/loss": float(np.mean([m["loss"] for m in applied])),
+      "train/gradient_norm": float(
+        np.mean([m["gradient_norm"] for m in applied])
+      ),
       "train/learning_rate": float(window[-1]["learning_rate"]),
       "train/skipped_images": sum(int(m["skipped_images"]) for m in window),
+      "train/skipped_steps": sum(int(m["skipped_steps"]) for m in window),
     }
     now = time.perf_counter()
     if self._timed_steps and self._start is not None:
@@ -68,7 +91,7 @@ class Meter:
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
     """Leaves the time spent inside out of images a second."""
-    jax.block_until_ready(list(self._window))
+    self._wait(0)
     start = time.perf_counter()
     yield
     self._pauses += time.perf_counter() - start

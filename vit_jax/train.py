@@ -19,16 +19,26 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run.", required=True
 )
+_ALLOW_CHANGES = flags.DEFINE_bool(
+  "allow_changes",
+  False,
+  "Go on from a checkpoint of another configuration or other data.",
+)
 flags.mark_flag_as_required("config")
 hosts.define_flags()
 
 
-def main(_: list[str]) -> None:
+def main(_: list[str]) -> int | None:
   # Imported here because data workers import this module, and need no models.
+  from vit_jax.interruption import EXIT_CODE, Interrupted
   from vit_jax.training import train
 
   hosts.join_flags()
-  train(_CONFIG.value, _WORKDIR.value)
+  try:
+    train(_CONFIG.value, _WORKDIR.value, allow_changes=_ALLOW_CHANGES.value)
+  except Interrupted:
+    return EXIT_CODE
+  return None
 
 
 if __name__ == "__main__":

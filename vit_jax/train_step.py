@@ -1,5 +1,6 @@
 """The train step: one pure function from (state, batch) to (state, metrics)."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -121,6 +122,9 @@ def make_train_step(
 ) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, Metrics]]:
   """A function from (state, batch) to (next state, metrics).
 
+  Where the loss or the gradient is not finite, only the step counts on: the
+  parameters and all that the optimizer knows stay as they are.
+
   A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), and
   `skipped`, true for rows that stand in for an unreadable image. Random numbers
   come from the seed and the step alone.
@@ -189,13 +193,21 @@ def make_train_step(
     averaged = state.averaged_params
     if ema_decay:
       averaged = optax.incremental_update(params, averaged, 1 - ema_decay)
+    norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
+    new, old = (
+      (params, opt_state, averaged),
+      (state.params, state.opt_state, state.averaged_params),
+    )
+    kept = jax.tree.map(functools.partial(jnp.where, finite), new, old)
     metrics = {
       "loss": mean_loss,
-      "gradient_norm": optax.tree.norm(grads),
+      "gradient_norm": norm,
       "learning_rate": learning_rate(state.step),
       "skipped_images": batch["skipped"].sum(),
+      "skipped_steps": 1 - finite.astype(jnp.int32),
     }
-    return TrainState(state.step + 1, params, opt_state, averaged), metrics
+    return TrainState(state.step + 1, *kept), metrics
 
   return train_step
 

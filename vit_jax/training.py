@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
+import json
 import os
 import shlex
 import time
@@ -16,11 +18,14 @@ from jax.sharding import Mesh
 from vit_jax import data, experiment, probing, sharding
 from vit_jax.checkpoint import (
   Checkpoints,
-  check_same_run,
+  DamagedError,
   latest_description,
 )
 from vit_jax.config import resolve_steps
+from vit_jax.description import check_same_run
 from vit_jax.display import Display, clock, evaluation_text
+from vit_jax.interruption import Interrupted, Notice
+from vit_jax.lock import sole_writer
 from vit_jax.metrics import Meter, MetricWriter, Tracer
 from vit_jax.models import ResNet, Vit, from_fields, layers, to_fields
 from vit_jax.pretrained import transfer
@@ -29,6 +34,7 @@ from vit_jax.probing import FewShot
 from vit_jax.train_step import TrainState, with_params
 
 _BATCHES_AHEAD = 2  # On their way to the device while one is used.
+_REPORTED = ("loss", "gradient_norm", "learning_rate")
 _FIRST_TRACED = 10  # Of a start; by then nothing is compiled any more.
 
 
@@ -129,7 +135,10 @@ def make_plan(
 
 
 def train(
-  config: ml_collections.ConfigDict, workdir: str
+  config: ml_collections.ConfigDict,
+  workdir: str,
+  *,
+  allow_changes: bool = False,
 ) -> tuple[TrainState, dict[str, Any]]:
   """Trains as configured and returns the last state and evaluation.
 
@@ -137,19 +146,32 @@ def train(
   scalars. A workdir that holds checkpoints of this configuration is gone on
   with.
 
+  Args:
+    config: Of the run.
+    workdir: Its folder, local or such as gs://bucket/run.
+    allow_changes: Whether to go on from a checkpoint of another configuration
+      or other data.
+
   Raises:
     ValueError: if the configuration or the data do not fit, before anything is
       compiled; if an image cannot be read and `loader.on_unreadable` is "stop".
+    Interrupted: if the process was told to stop; the state is saved.
+    FloatingPointError: if `max_skipped_steps` in a row were not finite; the
+      last state that was is saved, and what went wrong is written beside.
+    OSError: if the last checkpoint could not be saved.
   """
   saved = latest_description(workdir)
   plan = make_plan(config, saved)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
+    stack.push(functools.partial(_say_interrupted, display))
     stack.callback(plan.evaluation.close)
+    stack.enter_context(sole_writer(workdir))
+    notice = stack.enter_context(Notice().awaited())
     checkpoints = Checkpoints(workdir, config.keep_last)
     stack.callback(checkpoints.close)
     display.header(_header(plan, workdir))
-    state, first = _first_state(plan, checkpoints, display)
+    state, first = _first_state(plan, checkpoints, display, allow_changes)
     writer = MetricWriter(checkpoints.folder, first)
     stack.callback(writer.close)
     batches = plan.open_batches(first)
@@ -157,14 +179,19 @@ def train(
     if plan.eval_every and first < plan.total:
       plan.evaluation.start()
     stack.callback(display.stop)
+    run = _Run(plan, batches, writer, display, checkpoints, notice)
     start = time.perf_counter()
-    state, evaluated = _loop(
-      plan, state, first, batches, writer, display, checkpoints
-    )
+    state, evaluated = run(state, first)
     saved = checkpoints.latest_step is not None
   seconds = time.perf_counter() - start
   display.note(_closing(evaluated, seconds, workdir if saved else None))
   return state, evaluated
+
+
+def _say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
+  """The last line of a run that was told to stop, once all is saved."""
+  if kind is Interrupted:
+    display.note(f"{error}; the same command goes on.")
 
 
 def due(step: int, every: int, last: int) -> bool:
@@ -172,75 +199,157 @@ def due(step: int, every: int, last: int) -> bool:
   return every > 0 and (step % every == 0 or step == last)
 
 
-def _loop(
-  plan: Plan,
-  state: TrainState,
-  first: int,
-  batches: Iterator[dict],
-  writer: MetricWriter,
-  display: Display,
-  checkpoints: Checkpoints,
-) -> tuple[TrainState, dict[str, Any]]:
-  """Steps `first` + 1 to the last; returns the state and last evaluation."""
-  batch_sharding = sharding.batch_sharding(plan.mesh)
-  train_step = sharding.jit_train_step(plan.train_step, plan.shapes, plan.mesh)
-  on_device = sharding.to_device(batches, batch_sharding, _BATCHES_AHEAD)
-  meter = Meter(plan.config.batch_size, plan.log_every)
-  evaluated: dict[str, Any] = {}
-  begin = first + _FIRST_TRACED
-  profile = str(checkpoints.folder / "profile")
-  tracer = Tracer(profile, begin, plan.config.profile_steps, plan.total)
-  display.start(first, plan.total)
-  for step in range(first + 1, plan.total + 1):
-    tracer.before(step)
-    state, metrics = train_step(state, next(on_device))
-    tracer.after(step, metrics)
-    meter.add(metrics)
-    display.step(step)
-    if due(step, plan.log_every, plan.total):
-      row = meter.read()
-      writer.write(step, row)
-      display.report(step, row)
-    evaluate = due(step, plan.eval_every, plan.total)
-    if evaluate:
-      with meter.paused():
-        evaluated = _evaluate(plan, state)
-      writer.write(step, evaluated)
-      display.evaluation(step, evaluated)
-    if due(step, plan.save_every, plan.total):
-      with meter.paused():
-        scores = evaluated if evaluate else None
-        checkpoints.save(state, step, _description(plan, step), scores)
-  return state, evaluated
+@dataclasses.dataclass(frozen=True)
+class _Run:
+  """The loop over the steps, with all that is done between them."""
 
+  plan: Plan
+  batches: Iterator[dict]
+  writer: MetricWriter
+  display: Display
+  checkpoints: Checkpoints
+  notice: Notice
 
-def _evaluate(plan: Plan, state: TrainState) -> dict[str, Any]:
-  metrics = plan.evaluation(
-    state.eval_params,
-    plan.source.class_names if plan.config.eval_per_class else (),
-  )
-  if plan.few_shot is not None:
-    metrics |= plan.few_shot(state.eval_params)
-  return metrics
+  def __call__(
+    self, state: TrainState, first: int
+  ) -> tuple[TrainState, dict[str, Any]]:
+    """Steps `first` + 1 to the last; returns the state and last evaluation."""
+    plan, config = self.plan, self.plan.config
+    batch_sharding = sharding.batch_sharding(plan.mesh)
+    train_step = sharding.jit_train_step(
+      plan.train_step, plan.shapes, plan.mesh
+    )
+    on_device = sharding.to_device(self.batches, batch_sharding, _BATCHES_AHEAD)
+    meter = Meter(config.batch_size, plan.log_every)
+    evaluated: dict[str, Any] = {}
+    begin = first + _FIRST_TRACED
+    profile = str(self.checkpoints.folder / "profile")
+    tracer = Tracer(profile, begin, config.profile_steps, plan.total)
+    self.display.start(first, plan.total)
+    for step in range(first + 1, plan.total + 1):
+      tracer.before(step)
+      state, metrics = train_step(state, next(on_device))
+      tracer.after(step, metrics)
+      meter.add(step, metrics)
+      self.display.step(step)
+      if due(step, plan.log_every, plan.total):
+        row = meter.read()
+        self._write(step, row)
+        self.display.report(step, row)
+      told = self.notice.reached(step)
+      broken = 0 < config.max_skipped_steps <= len(meter.skipped)
+      evaluate = due(step, plan.eval_every, plan.total) and not (told or broken)
+      if evaluate:
+        with meter.paused():
+          evaluated = self._evaluate(state)
+        self._write(step, evaluated)
+        self.display.evaluation(step, evaluated)
+      if told or broken or due(step, plan.save_every, plan.total):
+        with meter.paused():
+          self._save(state, step, evaluated if evaluate else None)
+      if told:
+        raise Interrupted(f"told to stop; step {step:,} is saved")
+      if broken:
+        raise FloatingPointError(self._report_skipped(meter.skipped))
+    return state, evaluated
+
+  def _evaluate(self, state: TrainState) -> dict[str, Any]:
+    plan = self.plan
+    metrics = plan.evaluation(
+      state.eval_params,
+      plan.source.class_names if plan.config.eval_per_class else (),
+    )
+    if plan.few_shot is not None:
+      metrics |= plan.few_shot(state.eval_params)
+    return metrics
+
+  def _write(self, step: int, row: dict[str, Any]) -> None:
+    """Writes a row of metrics; for want of it no run need stop."""
+    try:
+      self.writer.write(step, row)
+    except OSError as error:
+      self.display.note(
+        f"step {step:,}: the metrics could not be written ({error}); the run "
+        "goes on."
+      )
+
+  def _save(
+    self, state: TrainState, step: int, scores: dict[str, Any] | None
+  ) -> None:
+    """Saves a checkpoint; where that fails, the next may succeed."""
+    description = _description(self.plan, step)
+    if problem := self.checkpoints.save(state, step, description, scores):
+      self.display.note(f"step {step:,}: {problem}; the run goes on.")
+
+  def _report_skipped(self, skipped: list[tuple[int, Any]]) -> str:
+    """Writes down the steps that were not finite; returns what to say."""
+    plan, folder = self.plan, self.checkpoints.folder
+    rows = [
+      {
+        "step": step,
+        **{key: str(metrics[key]) for key in _REPORTED},
+        "images": data.batch_ids(
+          plan.source, plan.config.batch_size, plan.config.seed, step - 1
+        ),
+      }
+      for step, metrics in skipped
+    ]
+    path = folder / "not_finite.json"
+    if jax.process_index() == 0:
+      path.write_text(json.dumps(rows, indent=1))
+    last = rows[-1]
+    return (
+      f"the loss or its gradient was not finite in {len(rows)} steps in a row, "
+      f"up to {last['step']:,}, at a learning rate of {last['learning_rate']}: "
+      f"none was applied, and the state before them is saved; {path} names the "
+      "images. Try a smaller optimizer.peak_lr, more warmup, or clip_norm."
+    )
 
 
 def _first_state(
-  plan: Plan, checkpoints: Checkpoints, display: Display
+  plan: Plan,
+  checkpoints: Checkpoints,
+  display: Display,
+  allow_changes: bool = False,
 ) -> tuple[TrainState, int]:
-  """The newest checkpoint's state and step, or a fresh one and 0."""
-  step = checkpoints.latest_step
-  if step is not None:
-    saved = checkpoints.describe(step)
-    check_same_run(saved, _description(plan, step), str(checkpoints.folder))
+  """The newest good checkpoint's state and step, or a fresh one and 0."""
+  damaged: dict[int, DamagedError] = {}
+  for step in reversed(checkpoints.all_steps):
+    try:
+      found = _restored(plan, checkpoints, step, allow_changes)
+    except DamagedError as error:
+      damaged[step] = error
+      continue
+    for other, error in damaged.items():
+      display.note(f"{error} It is now {checkpoints.set_aside(other)}.")
     display.note(
       f"Going on from the checkpoint of step {step:,}."
       if step < plan.total
       else f"The run is complete: {step:,} steps are done."
     )
-    scanned = saved["model"].get("scan", False)
-    state = checkpoints.restore(step, _start(plan, scanned)[1])
-    state = _in_layout(plan, state, scanned)
-    return state, saved["data_iterator"]["next_batch"]
+    return found
+  if damaged:
+    raise ValueError(
+      f"{next(iter(damaged.values()))} No older one is good either: choose "
+      "another --workdir to start over."
+    )
+  return _fresh(plan), 0
+
+
+def _restored(
+  plan: Plan, checkpoints: Checkpoints, step: int, allow_changes: bool
+) -> tuple[TrainState, int]:
+  """The state at `step`, laid out as planned, and the number of its batch."""
+  saved = checkpoints.describe(step)
+  if not allow_changes:
+    check_same_run(saved, _description(plan, step), str(checkpoints.folder))
+  scanned = saved["model"].get("scan", False)
+  state = checkpoints.restore(step, _start(plan, scanned)[1])
+  return _in_layout(plan, state, scanned), saved["data_iterator"]["next_batch"]
+
+
+def _fresh(plan: Plan) -> TrainState:
+  """The state that the run begins with."""
   pretrained = plan.pretrained
   scanned = plan.scanned and pretrained is None
   init, shapes = _start(plan, scanned)
@@ -257,7 +366,7 @@ def _first_state(
       keep_head=plan.config.transfer.keep_head,
     )
     state = with_params(state, leaves)
-  return _in_layout(plan, state, scanned), 0
+  return _in_layout(plan, state, scanned)
 
 
 def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:

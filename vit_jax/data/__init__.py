@@ -3,6 +3,7 @@
 Nothing here imports JAX, so the worker processes leave the accelerators alone.
 """
 
+from vit_jax.data.batches import batch_ids
 from vit_jax.data.decode import UnreadableImageError, decode_rgb
 from vit_jax.data.pipeline import (
   check_train_batches,
@@ -18,6 +19,7 @@ __all__ = [
   "Example",
   "Source",
   "UnreadableImageError",
+  "batch_ids",
   "check_train_batches",
   "decode_rgb",
   "eval_batches",

@@ -48,7 +48,9 @@ class TrainBatches:
   def __getitem__(self, k: int) -> Batch:
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
-    indices = [self.example_index(p) for p in positions]
+    indices = [
+      _example_index(p, len(self.source), self.seed) for p in positions
+    ]
     images: Any = None  # Allocated when the first image tells its shape.
     labels = np.empty(len(self.rows), np.int32)
     skipped = np.zeros(len(self.rows), bool)
@@ -66,11 +68,6 @@ class TrainBatches:
   def image_shape(self) -> tuple[int, ...]:
     """(H, W, 3) of the transform's results, found by trying."""
     return _image_shape(self.source, self.transform, np.random.default_rng(0))
-
-  def example_index(self, position: int) -> int:
-    """The index into the source of the image at a global position."""
-    epoch, place = divmod(position, len(self.source))
-    return _shuffled(place, len(self.source), self.seed, epoch)
 
   def _augment(
     self,
@@ -158,6 +155,23 @@ class EvalBatches:
     return _image_shape(self.source, self.transform)
 
 
+def batch_ids(
+  source: Source, batch_size: int, seed: int, number: int
+) -> list[str]:
+  """The `id` of each example of a training batch, over all hosts.
+
+  One that cannot be read is told by its number; with "skip", another stood in.
+  """
+  positions = range(number * batch_size, (number + 1) * batch_size)
+  indices = [_example_index(p, len(source), seed) for p in positions]
+  return [
+    f"example {index}"
+    if isinstance(example, UnreadableImageError)
+    else example["id"]
+    for index, example in zip(indices, _read(source, indices), strict=True)
+  ]
+
+
 class _KeyedRandom:
   """The random numbers of key (seed, position), from their beginning.
 
@@ -175,6 +189,12 @@ class _KeyedRandom:
     self._start["state"]["key"][1] = position
     self._philox.state = self._start
     return self._generator
+
+
+def _example_index(position: int, num_examples: int, seed: int) -> int:
+  """The index into the source of the image at a global position."""
+  epoch, place = divmod(position, num_examples)
+  return _shuffled(place, num_examples, seed, epoch)
 
 
 def _shuffled(place: int, num_examples: int, seed: int, epoch: int) -> int:

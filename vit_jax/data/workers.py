@@ -223,11 +223,13 @@ def _send_error(connection, error: Exception) -> None:
 def _prepare_worker() -> None:
   """Runs first in each worker: no threads in OpenCV, no outliving.
 
-  Ctrl-C reaches every process of the terminal; the parent alone acts on it.
+  Ctrl-C reaches every process of the terminal, and a scheduler's notice may
+  reach every process of the job; the parent alone acts on them.
   """
   _keep_freed_memory()
   cv2.setNumThreads(0)
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  for stop in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(stop, signal.SIG_IGN)
   parent: Any = multiprocessing.parent_process()
 
   def leave_with_parent():

@@ -1,0 +1,41 @@
+"""Short runs on the digits, with everything on that draws at random."""
+
+import json
+
+import jax
+import numpy as np
+
+from configs import digits
+
+
+def config(data_dir, **changes):
+  c = digits.get_config()
+  c.update(
+    total_epochs=0.0,
+    total_steps=12,
+    eval_every_epochs=0.0,
+    eval_every_steps=6,
+    save_every_epochs=0.0,
+    save_every_steps=4,
+    log_every_steps=3,
+    keep_last=5,
+    ema_decay=0.9,
+    accumulation_steps=2,
+  )
+  c.data.data_dir = str(data_dir)
+  c.train_transform.update(flip=True, randaugment_layers=1)
+  c.optimizer.update(warmup_epochs=0.0, warmup_steps=1)
+  c.model.update(dropout_rate=0.1, num_layers=1)
+  c.loss.mixup_alpha = 0.2
+  c.update(changes)
+  return c
+
+
+def rows(workdir):
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  return [json.loads(line) for line in lines]
+
+
+def identical(one, other):
+  same = jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), one, other)
+  return jax.tree.all(same)

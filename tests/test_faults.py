@@ -1,0 +1,257 @@
+"""What may happen to a run, and that it ends as if it had not."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+import runs
+
+from vit_jax import training
+from vit_jax.checkpoint import Checkpoints
+from vit_jax.evaluation import evaluate_checkpoint
+from vit_jax.lock import sole_writer
+
+
+@pytest.fixture(scope="module")
+def whole(data_dir, tmp_path_factory):
+  """The undisturbed run: its folder and its last state."""
+  folder = tmp_path_factory.mktemp("faults") / "whole"
+  state, _ = training.train(runs.config(data_dir), str(folder))
+  return folder, jax.device_get(state)
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+  return shutil.copytree(whole[0], tmp_path / "run")
+
+
+def _arrays(checkpoint):
+  """The largest file of what is evaluated."""
+  files = (p for p in checkpoint.glob("averaged_params/**/*") if p.is_file())
+  return max(files, key=lambda path: path.stat().st_size)
+
+
+def _truncate(checkpoint):
+  path = _arrays(checkpoint)
+  path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip(checkpoint):
+  """A byte in the middle of the arrays."""
+  path = _arrays(checkpoint)
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 0x10
+  path.write_bytes(content)
+
+
+def _drop(checkpoint):
+  _arrays(checkpoint).unlink()
+
+
+def _empty(checkpoint):
+  shutil.rmtree(checkpoint)
+  checkpoint.mkdir()
+
+
+def _change_description(checkpoint):
+  """One digit, in a file that is still JSON."""
+  path = checkpoint / "description" / "metadata"
+  text = path.read_text()
+  assert '"peak_lr": 0.003' in text
+  path.write_text(text.replace('"peak_lr": 0.003', '"peak_lr": 0.004'))
+
+
+DAMAGES = [_truncate, _flip, _drop, _empty, _change_description]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_set_aside(
+  data_dir, whole, copy, capsys, damage
+):
+  damage(copy / "checkpoints" / "12")
+  state, _ = training.train(runs.config(data_dir), str(copy))
+  printed = " ".join(capsys.readouterr().out.split())
+  assert f"checkpoint 12 of {copy} is damaged" in printed
+  assert f"It is now {copy}/damaged/12." in printed
+  assert "Going on from the checkpoint of step 8." in printed
+  assert runs.identical(whole[1], jax.device_get(state))
+  # What was saved anew is good, and what was set aside is there.
+  evaluate_checkpoint(str(copy), step=12)
+  assert (copy / "damaged" / "12").is_dir()
+
+
+def test_where_none_is_good_the_run_does_not_start_over(data_dir, copy):
+  for step in (4, 8, 12):
+    _flip(copy / "checkpoints" / str(step))
+  for _ in range(2):
+    with pytest.raises(ValueError, match="checkpoint 12 .* No older one is"):
+      training.train(runs.config(data_dir), str(copy))
+  for step in (4, 8, 12):
+    _empty(copy / "checkpoints" / str(step))
+  for _ in range(2):
+    with pytest.raises(ValueError, match="checkpoint 12 of .* is damaged"):
+      training.train(runs.config(data_dir), str(copy))
+
+
+def test_damage_is_noticed_by_who_only_reads(copy):
+  _flip(copy / "checkpoints" / "12")
+  with pytest.raises(ValueError, match="checkpoint 12 of .* is damaged"):
+    evaluate_checkpoint(str(copy))
+
+
+def test_a_second_run_on_a_workdir_is_refused(data_dir, tmp_path):
+  with (
+    sole_writer(str(tmp_path)),
+    pytest.raises(ValueError, match=f"process {os.getpid()} on .*: wait for"),
+  ):
+    training.train(runs.config(data_dir), str(tmp_path))
+  assert not (tmp_path / "checkpoints").exists()
+
+
+def test_changes_may_be_allowed(data_dir, copy):
+  shutil.rmtree(copy / "checkpoints" / "12")
+  config = runs.config(data_dir)
+  config.optimizer.peak_lr = 1e-4
+  with pytest.raises(ValueError, match="peak_lr was 0.003 and is now 0.0001"):
+    training.train(config, str(copy))
+  state, _ = training.train(config, str(copy), allow_changes=True)
+  assert int(state.step) == 12
+
+
+def test_what_is_not_finite_stops_the_run(data_dir, tmp_path):
+  config = runs.config(data_dir, max_skipped_steps=3, total_steps=40)
+  config.optimizer.update(peak_lr=1e30, warmup_steps=0)
+  with pytest.raises(
+    FloatingPointError, match="steps in a row, up to"
+  ) as caught:
+    training.train(config, str(tmp_path))
+  (report,) = tmp_path.glob("*.json")
+  assert str(report) in str(caught.value)
+  rows = json.loads(report.read_text())
+  steps = [row["step"] for row in rows]
+  assert steps == list(range(steps[0], steps[0] + len(steps)))
+  assert 3 <= len(steps) <= 5  # Two steps may be under way.
+  assert all(len(row["images"]) == config.batch_size for row in rows)
+  assert all(float(row["learning_rate"]) > 1e29 for row in rows)
+  plan = training.make_plan(config)
+  batches = plan.open_batches(steps[0] - 1)
+  labels = next(batches)["label"]
+  batches.close()
+  source = {e["id"]: e["label"] for e in plan.source.read(range(1438))}
+  assert [source[name] for name in rows[0]["images"]] == labels.tolist()
+  # The last good state is what was saved.
+  checkpoints = Checkpoints(str(tmp_path), read_only=True)
+  state = checkpoints.restore(checkpoints.latest_step, plan.shapes)
+  checkpoints.close()
+  for leaf in jax.tree.leaves(state):
+    assert np.isfinite(leaf).all()
+
+
+@pytest.mark.filterwarnings("ignore")  # Threads that could not write.
+def test_a_full_disk_costs_no_more_than_its_checkpoint(
+  data_dir, whole, tmp_path, capsys, monkeypatch
+):
+  save = Checkpoints.save
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+  def save_on_a_full_disk(self, state, step, *args):
+    if step == 8:
+      resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+      problem = save(self, state, step, *args) or self.wait()
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+      return problem
+    return save(self, state, step, *args)
+
+  monkeypatch.setattr(Checkpoints, "save", save_on_a_full_disk)
+  state, _ = training.train(runs.config(data_dir), str(tmp_path))
+  printed = " ".join(capsys.readouterr().out.split())
+  assert "step 8: the checkpoint of step 8 could not be saved (" in printed
+  assert "; the run goes on." in printed
+  assert runs.identical(whole[1], jax.device_get(state))
+  found = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+  assert found == ["12", "4"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_last_checkpoint_that_was_not_saved_is_an_error(
+  data_dir, tmp_path, monkeypatch
+):
+  save = Checkpoints.save
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+  def save_on_a_full_disk(self, state, step, *args):
+    if step == 12:
+      self.wait()
+      resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    return save(self, state, step, *args)
+
+  monkeypatch.setattr(Checkpoints, "save", save_on_a_full_disk)
+  try:
+    with pytest.raises(OSError, match="step 12 could .* newest is of step 8"):
+      training.train(runs.config(data_dir), str(tmp_path))
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_goes_on_where_its_folder_vanished(
+  data_dir, whole, tmp_path, monkeypatch
+):
+  save = Checkpoints.save
+
+  def vanish(self, state, step, *args):
+    if step == 8:
+      self.wait()
+      shutil.rmtree(tmp_path)
+    return save(self, state, step, *args)
+
+  monkeypatch.setattr(Checkpoints, "save", vanish)
+  state, _ = training.train(runs.config(data_dir), str(tmp_path))
+  assert runs.identical(whole[1], jax.device_get(state))
+  evaluate_checkpoint(str(tmp_path), step=12)
+
+
+COMMAND = [
+  *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
+  *("--config.total_epochs=0", "--config.total_steps=100000"),
+  *("--config.optimizer.warmup_epochs=0", "--config.log_every_steps=1"),
+  *("--config.eval_every_epochs=0", "--config.save_every_epochs=0"),
+  *("--config.model.num_layers=1", "--config.loader.num_workers=1"),
+]
+
+
+def test_sigterm_saves_the_step_under_way(data_dir, tmp_path):
+  with subprocess.Popen(
+    [
+      *COMMAND,
+      f"--config.data.data_dir={data_dir}",
+      f"--workdir={tmp_path / 'run'}",
+    ],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+  ) as process:
+    for line in process.stdout:
+      if line.startswith("step"):
+        break
+    start = time.perf_counter()
+    os.killpg(process.pid, signal.SIGTERM)  # Workers and all, as SLURM does.
+    printed, errors = process.communicate(timeout=60)
+  assert time.perf_counter() - start < 60
+  assert process.returncode == 143, errors
+  assert errors == ""
+  last = printed.splitlines()[-1]
+  assert last.endswith(" is saved; the same command goes on.")
+  step = int(last.split("step ")[1].split()[0].replace(",", ""))
+  checkpoints = Checkpoints(str(tmp_path / "run"), read_only=True)
+  assert checkpoints.all_steps == [step]
+  checkpoints.close()
