@@ -1,10 +1,10 @@
 """Rubbish in place of a file: it is read, or refused in one line, and no more.
 
 Every reader of files from elsewhere gets files that were cut, flipped, or given
-hostile headers. A few dozen each in an ordinary run, always the same ones; many
-more by
+hostile headers. A few dozen each in an ordinary run, always the same ones; as
+many as wanted, which are then counted, by
 
-VIT_JAX_FUZZ=5000 pytest tests/test_fuzz.py -n 2
+VIT_JAX_FUZZ=1000 pytest tests/test_fuzz.py -n 0 -s
 """
 
 import collections
@@ -461,6 +461,19 @@ def workdir(model, params, tmp_path_factory):
   return folder
 
 
+OTHER_CONTENT = [
+  b"",
+  b"null",
+  b"[]",
+  b"{}",
+  b"1e999",
+  b'"a\nb"',
+  b"[" * 100_000,  # Too deep for a parser that calls itself.
+  bytes(1000),
+  b"\xff" * 1000,
+]
+
+
 @examples(20)
 @given(st.data())
 def test_damaged_workdir(workdir, room, data):
@@ -470,8 +483,11 @@ def test_damaged_workdir(workdir, room, data):
   files = sorted(p for p in (room / "run").rglob("*") if p.is_file())
   chosen = st.lists(st.sampled_from(files), min_size=1, max_size=2, unique=True)
   for path in data.draw(chosen):
-    if data.draw(st.integers(0, 4)) == 0:
+    kind = data.draw(st.sampled_from(["gone", "other", *["damaged"] * 4]))
+    if kind == "gone":
       path.unlink()
+    elif kind == "other":
+      path.write_bytes(data.draw(st.sampled_from(OTHER_CONTENT)))
     else:
       path.write_bytes(data.draw(damaged(path.read_bytes())))
   outcome("workdir, damaged", lambda: load_pretrained(str(room / "run")))
@@ -545,7 +561,7 @@ def make_images() -> dict[str, bytes]:
 IMAGES = make_images()
 
 
-@examples(120)
+@examples(300)
 @given(st.data())
 def test_damaged_images(data):
   name = data.draw(st.sampled_from([*IMAGES]))
@@ -573,7 +589,8 @@ def encode(file_format, **options):
   return bytearray(file.getvalue())
 
 jpeg, png, gif, bmp = map(encode, ("JPEG", "PNG", "GIF", "BMP"))
-webp = encode("WEBP", save_all=True, append_images=[Image.new("1", (16, 16))])
+more = [Image.new("L", (16, 16), 9)]
+webp = encode("WEBP", save_all=True, append_images=more)
 frame, canvas = jpeg.index(b"\\xff\\xc0"), webp.index(b"VP8X")
 jpeg[frame + 5 : frame + 9] = b"\\xff\\xdc" * 2
 png[16:24] = b"\\x7f\\xff\\xff\\xff" * 2

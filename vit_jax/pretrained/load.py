@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from vit_jax.checkpoint import is_run, open_run
+from vit_jax.checkpoint import Checkpoints, is_run, open_run
 from vit_jax.models import Origin, ResNet, Vit, from_fields, layers
 from vit_jax.pretrained import (
   cache,
@@ -296,7 +296,7 @@ def _open_run(
   workdir: str, step: int | None = None, **overrides: Any
 ) -> Pretrained:
   """A checkpoint of ours; the Polyak average where the run has one."""
-  with contextlib.closing(open_run(workdir)) as checkpoints:
+  with _run(workdir) as checkpoints:
     step = checkpoints.choose(step)
     description = checkpoints.describe(step)
   fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
@@ -330,7 +330,7 @@ def _open_run(
     )
     if scanned:
       hollow = layers.stack(hollow)
-    with contextlib.closing(open_run(workdir)) as checkpoints:
+    with _run(workdir) as checkpoints:
       params = checkpoints.restore_params(step, hollow, averaged=averaged)
     if scanned:
       params = layers.unstack(params)
@@ -338,6 +338,25 @@ def _open_run(
     yield from flat.items()
 
   return _at_size(Pretrained(model, shapes, read), grid, overrides)
+
+
+@contextlib.contextmanager
+def _run(workdir: str) -> Iterator[Checkpoints]:
+  """The checkpoints of a run. Orbax raises anything on what it cannot read."""
+  opened = False
+  try:
+    with contextlib.closing(open_run(workdir)) as checkpoints:
+      opened = True
+      yield checkpoints
+  except OSError:
+    raise
+  except Exception as error:
+    if opened and isinstance(error, ValueError):  # One of our own.
+      raise
+    raise ValueError(
+      f"{workdir} has a damaged checkpoint ({type(error).__name__}: "
+      f"{line(error)}): delete its folder, or choose another step."
+    ) from error
 
 
 @contextlib.contextmanager
