@@ -1,7 +1,8 @@
-"""What no value of a configuration may be, whatever the data and the model.
+"""What no value of a configuration may be, whatever the data and the devices.
 
-Types are `ConfigDict`'s to check, when a key is set. What has to fit the data,
-the model or the devices is checked where these are known.
+This comes before any data are opened and any checkpoint is downloaded. Types
+are `ConfigDict`'s to check, when a key is set. What has to fit the data, the
+model or the devices is checked where these are known.
 """
 
 import functools
@@ -13,74 +14,120 @@ from typing import Any
 
 import ml_collections
 
-from vit_jax.config import base_config, leaf_keys, nearest_key
+from vit_jax import data, losses, optimizer
+from vit_jax.config import (
+  UNITS,
+  base_config,
+  leaf_keys,
+  nearest_key,
+  resolve_steps,
+)
+from vit_jax.models.encoder import GELUS
+from vit_jax.models.position import PLACES, POSITIONS
+from vit_jax.models.vit import POOLINGS, REMATS
 
 Range = tuple[str, Callable[[float], bool]]
 
-_ANY: Range = ("finite", lambda x: True)
-_POSITIVE: Range = ("more than 0", lambda x: x > 0)
-_COUNT: Range = ("1 or more", lambda x: x >= 1)
-_NOT_NEGATIVE: Range = ("0 or more", lambda x: x >= 0)
-_DECAY: Range = ("0 or more and less than 1", lambda x: 0 <= x < 1)
-_PART: Range = ("more than 0 and less than 1", lambda x: 0 < x < 1)
-# Of the numbers that nothing else checks before the first step.
+_ANY: Range = ("be finite", math.isfinite)
+_POSITIVE: Range = ("be more than 0", lambda x: x > 0)
+_COUNT: Range = ("be 1 or more", lambda x: x >= 1)
+_NOT_NEGATIVE: Range = ("not be negative", lambda x: x >= 0)
+_BELOW_1: Range = ("be in [0, 1)", lambda x: 0 <= x < 1)
+_INSIDE: Range = ("lie between 0 and 1", lambda x: 0 < x < 1)
 _RANGES = {
   "keep_last": _COUNT,
+  "eval_batch_size": _NOT_NEGATIVE,
+  "ema_decay": _BELOW_1,
+  "max_skipped_steps": _NOT_NEGATIVE,
   "profile_steps": _NOT_NEGATIVE,
-  "data.eval_fraction": _PART,
-  "fewshot.data.eval_fraction": _PART,
-  "fewshot.seeds": _COUNT,
+  "data.eval_fraction": _INSIDE,
+  "loader.num_workers": ("be 0 or more, or -1", lambda x: x >= -1),
+  "model.num_classes": _COUNT,
+  "model.patch_size": _COUNT,
+  "model.hidden_size": _COUNT,
+  "model.num_layers": _COUNT,
+  "model.mlp_size": _COUNT,
+  "model.num_heads": _COUNT,
   "model.representation_size": _COUNT,
+  "model.dropout_rate": _BELOW_1,
+  "model.attention_dropout_rate": _BELOW_1,
+  "model.layer_norm_epsilon": _POSITIVE,
   "optimizer.peak_lr": _NOT_NEGATIVE,
   "optimizer.final_lr": _NOT_NEGATIVE,
-  "optimizer.b1": _DECAY,
-  "optimizer.b2": _DECAY,
-  "optimizer.momentum": _DECAY,
+  "optimizer.b1": _BELOW_1,
+  "optimizer.b2": _BELOW_1,
+  "optimizer.momentum": _BELOW_1,
   "optimizer.weight_decay": _NOT_NEGATIVE,
   "optimizer.clip_norm": _NOT_NEGATIVE,
+  "fewshot.shots": _NOT_NEGATIVE,
+  "fewshot.seeds": _COUNT,
+  "fewshot.data.eval_fraction": _INSIDE,
 }
+_CHOICES = {
+  "loader.on_unreadable": ("stop", "skip"),
+  "model.pooling": POOLINGS,
+  "model.position": POSITIONS,
+  "model.position_at": PLACES,
+  "model.gelu": tuple(GELUS),
+  "model.remat": tuple(REMATS),
+  "model.dtype": ("float32", "bfloat16"),
+  "model.param_dtype": ("float32", "bfloat16"),
+}
+_DURATIONS = ("total", "log_every", "eval_every", "save_every")
 
 
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises ValueError, in a line that names the key, for what cannot be meant.
 
   That is a key that is missing or unknown, None where there is no choice to
-  leave to the program, and a number out of range, infinite or not a number.
+  leave to the program, a number out of its range, a word that is not among the
+  known ones, and a duration that is given twice.
   """
   base = base_config()
-  known = list(leaf_keys(base))
-  given = set(leaf_keys(config))
-  for key in given.difference(known):
-    raise ValueError(
-      f"{key} is no key of a configuration; did you mean {nearest_key(key)}?"
-    )
+  _check_keys(list(leaf_keys(config)), list(leaf_keys(base)))
+  for key in leaf_keys(base):
+    _check_value(key, _at(config, key), _at(base, key))
+  _check_image_size(config.image_size)
+  for name, needed in (("mean", _ANY), ("std", _POSITIVE)):
+    _check_channels(f"normalization.{name}", config.normalization[name], needed)
+  for name in _DURATIONS:
+    resolve_steps(config, name, batch_size=1, num_examples=1)
+  resolve_steps(config.optimizer, "warmup", batch_size=1, num_examples=1)
+  _check_sections(config)
+
+
+def _check_keys(given: Sequence[str], known: Sequence[str]) -> None:
+  for key in given:
+    if key not in known:
+      raise ValueError(
+        f"{key} is no key of a configuration; did you mean {nearest_key(key)}?"
+      )
   for key in known:
     if key not in given:
       raise ValueError(
         f"the configuration has no {key}: let it start from base_config()."
       )
-    _check_value(key, _at(config, key), _at(base, key))
-  _check_image_size(config.image_size)
-  for name, needed in (("mean", _ANY), ("std", _POSITIVE)):
-    _check_channels(f"normalization.{name}", config.normalization[name], needed)
-
-
-def _at(config: ml_collections.ConfigDict, key: str) -> Any:
-  return functools.reduce(operator.getitem, key.split("."), config)
 
 
 def _check_value(key: str, value: Any, default: Any) -> None:
-  if value is None and default is not None and key != "image_size":
-    raise ValueError(f"{key}=None: set it, such as {key}={default!r}.")
+  if value is None:
+    # What the image size then is, a checkpoint says.
+    if default is not None and key != "image_size":
+      raise ValueError(f"{key}=None: set it, such as {key}={default!r}.")
+    return
   if isinstance(value, float) and not math.isfinite(value):
     raise ValueError(f"{key}={value} must be a finite number.")
-  needed, holds = _RANGES.get(key, ("", None))
-  if holds is not None and value is not None and not holds(value):
-    raise ValueError(f"{key}={value} must be {needed}.")
+  if key in _RANGES:
+    needed, holds = _RANGES[key]
+    if not holds(value):
+      raise ValueError(f"{key}={value} must {needed}.")
+  if key in _CHOICES and value not in _CHOICES[key]:
+    known = ", ".join(_CHOICES[key])
+    raise ValueError(f"{key}={value!r} is unknown; choose one of {known}.")
 
 
 def _check_image_size(size: Sequence[Any] | None) -> None:
-  if size is None:  # Of a checkpoint to start from.
+  if size is None:
     return
   whole = [s for s in size if isinstance(s, numbers.Integral) and s >= 1]
   if len(size) != 2 or len(whole) != 2:
@@ -100,9 +147,28 @@ def _check_channels(
   fitting = [x for x in values if _is_finite(x) and holds(x)]
   if len(values) != 3 or len(fitting) != 3:
     raise ValueError(
-      f"{key}={tuple(values)} must be three numbers, each {text}, as of red, "
+      f"{key}={tuple(values)} must {text}, and be three numbers, as of red, "
       "green, blue."
     )
+
+
+def _check_sections(config: ml_collections.ConfigDict) -> None:
+  """What those who use a section check themselves."""
+  loss, options = config.loss, config.optimizer.to_dict()
+  losses.check(loss.kind, loss.label_smoothing, loss.mixup_alpha)
+  size = config.image_size or (1, 1)
+  data.make_train_transform(size, **config.train_transform)
+  data.make_eval_transform(size, **config.eval_transform)
+  for unit in UNITS:
+    del options[f"warmup_{unit}"]
+  del options["freeze_layers"]  # Of a model that is not known yet.
+  rates = {name: options.pop(name) for name in ("peak_lr", "final_lr", "decay")}
+  schedule = optimizer.make_schedule(total_steps=1, **rates)
+  optimizer.make_optimizer(schedule, **options)
+
+
+def _at(config: ml_collections.ConfigDict, key: str) -> Any:
+  return functools.reduce(operator.getitem, key.split("."), config)
 
 
 def _is_finite(value: Any) -> bool:

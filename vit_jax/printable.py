@@ -6,4 +6,6 @@ def printable(text: str) -> str:
 
   Lone surrogates, which JSON can hold and UTF-8 cannot, are written likewise.
   """
+  if text.isprintable():  # Nearly always, and this takes no time.
+    return text
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from vit_jax.data.sources import Example
+from vit_jax.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
 # Of TensorFlow, in a checkout of this repository.
@@ -65,7 +66,7 @@ class TfdsSource:
       stored = record[self._id]
       if isinstance(stored, bytes):
         stored = stored.decode("utf-8", "backslashreplace")
-      name = f"{name} ({stored})"
+      name = f"{name} ({printable(str(stored))})"
     return {
       "image": record[self._image],
       "label": int(record[self._label]),
