@@ -40,6 +40,7 @@ from vit_jax import load_pretrained
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import base_config
 from vit_jax.data import decode_rgb
+from vit_jax.description import sealed
 from vit_jax.models import Origin, to_fields
 from vit_jax.pretrained.archives import open_arrays
 from vit_jax.pretrained.grids import param_shapes
@@ -476,8 +477,8 @@ OTHER_CONTENT = [
 
 @examples(20)
 @given(st.data())
-def test_damaged_workdir(workdir, room, data):
-  """A file of its newest checkpoint is damaged or gone, or several are."""
+def test_damaged_workdir(workdir, params, room, data):
+  """A file or two damaged or gone: the parameters are those saved, or none."""
   fresh(room)
   shutil.copytree(workdir, room / "run")
   files = sorted(p for p in (room / "run").rglob("*") if p.is_file())
@@ -490,18 +491,25 @@ def test_damaged_workdir(workdir, room, data):
       path.write_bytes(data.draw(st.sampled_from(OTHER_CONTENT)))
     else:
       path.write_bytes(data.draw(damaged(path.read_bytes())))
-  outcome("workdir, damaged", lambda: load_pretrained(str(room / "run")))
+  kept = []
+  outcome(
+    "workdir, damaged", lambda: kept.append(load_pretrained(str(room / "run")))
+  )
+  for _, found in kept:
+    same = jax.tree.map(np.array_equal, found, jax.device_get(params))
+    assert jax.tree.all(same)
 
 
 @examples(20)
 @given(st.data())
 def test_hostile_description_of_a_workdir(workdir, room, data):
+  """One that was sealed again, so that only its content can give it away."""
   fresh(room)
   shutil.copytree(workdir, room / "run")
   path = room / "run/checkpoints/2/description/metadata"
-  path.write_text(
-    json.dumps(data.draw(distorted(json.loads(path.read_text()))))
-  )
+  changed = data.draw(distorted(json.loads(path.read_text())))
+  changed.pop("digest", None)
+  path.write_text(json.dumps(sealed(changed)))
   outcome("workdir, hostile", lambda: load_pretrained(str(room / "run")))
 
 

@@ -5,10 +5,8 @@ are `ConfigDict`'s to check, when a key is set. What has to fit the data, the
 model or the devices is checked where these are known.
 """
 
-import functools
 import math
 import numbers
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,12 +85,14 @@ def check(config: ml_collections.ConfigDict) -> None:
   _check_keys(list(leaf_keys(config)), list(leaf_keys(base)))
   for key in leaf_keys(base):
     _check_value(key, _at(config, key), _at(base, key))
-  _check_image_size(config.image_size)
+  _check_image_size(_at(config, "image_size"))
   for name, needed in (("mean", _ANY), ("std", _POSITIVE)):
-    _check_channels(f"normalization.{name}", config.normalization[name], needed)
+    key = f"normalization.{name}"
+    _check_channels(key, _at(config, key), needed)
   for name in _DURATIONS:
     resolve_steps(config, name, batch_size=1, num_examples=1)
-  resolve_steps(config.optimizer, "warmup", batch_size=1, num_examples=1)
+  options = _at(config, "optimizer")
+  resolve_steps(options, "warmup", batch_size=1, num_examples=1)
   _check_sections(config)
 
 
@@ -129,7 +129,7 @@ def _check_value(key: str, value: Any, default: Any) -> None:
 def _check_image_size(size: Sequence[Any] | None) -> None:
   if size is None:
     return
-  whole = [s for s in size if isinstance(s, numbers.Integral) and s >= 1]
+  whole = [s for s in size if isinstance(s, numbers.Integral) and int(s) >= 1]
   if len(size) != 2 or len(whole) != 2:
     raise ValueError(
       f"image_size={tuple(size)} must be a height and a width, as in "
@@ -154,11 +154,12 @@ def _check_channels(
 
 def _check_sections(config: ml_collections.ConfigDict) -> None:
   """What those who use a section check themselves."""
-  loss, options = config.loss, config.optimizer.to_dict()
-  losses.check(loss.kind, loss.label_smoothing, loss.mixup_alpha)
-  size = config.image_size or (1, 1)
-  data.make_train_transform(size, **config.train_transform)
-  data.make_eval_transform(size, **config.eval_transform)
+  plain: dict[str, Any] = config.to_dict()
+  loss, options = plain["loss"], plain["optimizer"]
+  losses.check(loss["kind"], loss["label_smoothing"], loss["mixup_alpha"])
+  size = plain["image_size"] or (1, 1)
+  data.make_train_transform(size, **plain["train_transform"])
+  data.make_eval_transform(size, **plain["eval_transform"])
   for unit in UNITS:
     del options[f"warmup_{unit}"]
   del options["freeze_layers"]  # Of a model that is not known yet.
@@ -168,7 +169,10 @@ def _check_sections(config: ml_collections.ConfigDict) -> None:
 
 
 def _at(config: ml_collections.ConfigDict, key: str) -> Any:
-  return functools.reduce(operator.getitem, key.split("."), config)
+  value: Any = config
+  for step in key.split("."):
+    value = value[step]
+  return value
 
 
 def _is_finite(value: Any) -> bool:
