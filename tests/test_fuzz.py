@@ -39,7 +39,7 @@ from tests import tiny
 from vit_jax import load_pretrained
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import base_config
-from vit_jax.data import decode_rgb
+from vit_jax.data import decode_rgb, make_train_transform
 from vit_jax.description import sealed
 from vit_jax.models import Origin, to_fields
 from vit_jax.pretrained.archives import open_arrays
@@ -567,6 +567,19 @@ def make_images() -> dict[str, bytes]:
 
 
 IMAGES = make_images()
+
+
+@examples(100)
+@given(st.data(), st.integers(0, 9))
+def test_damaged_images_to_train_on(data, seed):
+  """Of a JPEG no more is decoded than a random box can show."""
+  name = data.draw(st.sampled_from([*IMAGES, *["JPEG"] * 5]))
+  content = data.draw(damaged(IMAGES[name]))
+  transform = make_train_transform((8, 12))
+  rng = np.random.default_rng(seed)
+  kept = []
+  outcome("images, cropped", lambda: kept.append(transform(content, rng)))
+  assert all(image.shape == (8, 12, 3) for image in kept)
 
 
 @examples(300)
