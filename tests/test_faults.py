@@ -1,5 +1,6 @@
 """What may happen to a run, and that it ends as if it had not."""
 
+import gc
 import json
 import os
 import resource
@@ -18,6 +19,17 @@ from vit_jax import training
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint
 from vit_jax.lock import sole_writer
+
+# Reads that were under way when another one failed are complained of late.
+pytestmark = pytest.mark.filterwarnings(
+  "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_this_test():
+  yield
+  gc.collect()
 
 
 @pytest.fixture(scope="module")

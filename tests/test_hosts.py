@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from vit_jax import hosts
+from vit_jax.checkpoint import Checkpoints
 
 DEVICES = 4
 
@@ -20,8 +23,8 @@ def _free_port():
     return taken.getsockname()[1]
 
 
-def _train(workdir, data_dir, num_processes, *overrides):
-  """Runs the command in so many processes; returns what each printed."""
+def _start(workdir, data_dir, num_processes, *overrides):
+  """Starts the command in so many processes."""
   command = [
     *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
     f"--workdir={workdir}",
@@ -35,7 +38,7 @@ def _train(workdir, data_dir, num_processes, *overrides):
   ]
   port = _free_port()
   env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(DEVICES // num_processes)}
-  processes = [
+  return [
     subprocess.Popen(
       [
         *command,
@@ -50,6 +53,11 @@ def _train(workdir, data_dir, num_processes, *overrides):
     )
     for i in range(num_processes)
   ]
+
+
+def _train(*arguments):
+  """Runs the command in several processes; returns what each printed."""
+  processes = _start(*arguments)
   outputs = [process.communicate(timeout=240) for process in processes]
   for process, (_, errors) in zip(processes, outputs, strict=True):
     assert process.returncode == 0, errors
@@ -91,6 +99,49 @@ def test_a_run_goes_on_with_another_number_of_processes(alone, tmp_path):
   found = {row[0]: row for row in _rows(tmp_path / "run") if row[1] == 0}
   expected = {row[0]: row for row in _rows(alone / "alone") if row[1] == 0}
   np.testing.assert_allclose(found[6], expected[6], rtol=1e-4)
+
+
+def _disturb(workdir, data_dir, number):
+  """Starts two processes, and sends a signal to one amid the steps.
+
+  Returns each process, ended, with what it wrote to stdout and stderr.
+  """
+  processes = _start(
+    workdir,
+    data_dir,
+    2,
+    *("--config.total_steps=50000", "--config.save_every_steps=20"),
+    *("--config.eval_every_steps=0", "--config.loader.num_workers=1"),
+  )
+  for line in processes[0].stdout:
+    if line.startswith("step      3"):
+      break
+  processes[1].send_signal(number)
+  start = time.perf_counter()
+  ended = [(p, *p.communicate(timeout=150)) for p in processes]
+  assert time.perf_counter() - start < 120
+  return ended
+
+
+@pytest.mark.slow
+def test_a_notice_to_one_process_stops_all_at_the_same_step(alone, tmp_path):
+  ended = _disturb(tmp_path, alone / "data", signal.SIGTERM)
+  assert [process.returncode for process, _, _ in ended] == [143, 143]
+  last = ended[0][1].splitlines()[-1]
+  step = int(last.removeprefix("told to stop; step ").split()[0])
+  checkpoints = Checkpoints(str(tmp_path), read_only=True)
+  assert checkpoints.latest_step == step
+  checkpoints.close()
+
+
+@pytest.mark.slow
+def test_where_one_process_dies_the_others_end_and_say_why(alone, tmp_path):
+  ended = _disturb(tmp_path, alone / "data", signal.SIGKILL)
+  codes = [process.returncode for process, _, _ in ended]
+  assert codes[0] not in (0, None)
+  assert codes[1] == -signal.SIGKILL
+  assert "another task died" in ended[0][2]
+  assert "Fatal Python error" not in ended[0][2]
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,15 @@ def checksums(tree: Any) -> dict[str, int]:
   each times 2 i + 1, i its place in row-major order. The factors are odd: a
   change of any one element changes the sum, and of several all but one in 2^32.
   """
-  paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-  found = {
-    jax.tree_util.keystr(path, simple=True, separator="/"): _jitted(
-      _whole(array)
-    )(array)
-    for path, array in paths
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  # One after the other: many small programs with a sum over devices in each,
+  # all under way at once, can wait for each other on CPUs for ever.
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): int(
+      _jitted(_whole(array))(array)
+    )
+    for path, array in leaves
   }
-  return {path: int(sum_) for path, sum_ in jax.device_get(found).items()}
 
 
 def checksum(array: Array) -> UInt32[Array, ""]:

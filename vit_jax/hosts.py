@@ -7,9 +7,12 @@ python -m vit_jax.train ... --coordinator=10.0.0.1:1234 --num_processes=2 \
   --process_id=0
 """
 
+import faulthandler
+
 from absl import flags
 
 _TIMEOUT_SECONDS = 300  # For the others to arrive.
+_SILENCE_SECONDS = 60  # Of another, after which it counts as dead.
 
 
 def define_flags() -> None:
@@ -35,6 +38,8 @@ def join(
   process_id: int | None = None,
 ) -> None:
   """Joins the other processes of the run; alone, it does nothing.
+
+  When one of them dies, JAX ends the others within a minute, and says which.
 
   To be called before anything else of JAX. With all arguments None, it looks
   at the environment.
@@ -73,7 +78,10 @@ def _initialize(*arguments, **options) -> None:
 
   try:
     jax.distributed.initialize(
-      *arguments, initialization_timeout=_TIMEOUT_SECONDS, **options
+      *arguments,
+      initialization_timeout=_TIMEOUT_SECONDS,
+      heartbeat_timeout_seconds=_SILENCE_SECONDS,
+      **options,
     )
   except jax.errors.JaxRuntimeError as error:
     where = f" at {arguments[0]}" if arguments else ""
@@ -82,6 +90,8 @@ def _initialize(*arguments, **options) -> None:
       "start the same command on every host, and let them reach the first "
       f"one's port ({str(error).splitlines()[0]})."
     ) from error
+  # Else the stacks of all threads would bury what JAX says of one that died.
+  faulthandler.disable()
 
 
 def _check(coordinator: str, num_processes: int, process_id: int) -> None:
