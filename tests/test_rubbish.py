@@ -395,9 +395,7 @@ def config(folder):
   return config
 
 
-def plan(config):
-  check(config)
-  return training.make_plan(config)
+plan = training.make_plan
 
 
 def test_the_configuration_that_is_spoilt_below_is_in_order(config):

@@ -118,6 +118,17 @@ def open_source(
   return data.open_source(split, **options)
 
 
+def check_data(config: ml_collections.ConfigDict, source: data.Source) -> None:
+  """Raises ValueError where the data cannot be trained on as configured."""
+  num_labels, num_classes = len(source.class_names), config.model.num_classes
+  if num_classes is not None and num_classes < num_labels:
+    raise ValueError(
+      f"the data set has {num_labels} classes and model.num_classes is "
+      f"{num_classes}: set it to {num_labels} or more."
+    )
+  data.check_train_batches(source, **_batch_options(config))
+
+
 def build_model(
   config: ml_collections.ConfigDict,
   class_names: tuple[str, ...],
@@ -132,13 +143,7 @@ def build_model(
   for name in ("dtype", "param_dtype"):
     if name in fields:
       fields[name] = _dtype(name, fields[name])
-  num_labels = len(class_names)
-  num_classes = fields.setdefault("num_classes", num_labels)
-  if num_classes < num_labels:
-    raise ValueError(
-      f"the data set has {num_labels} classes and model.num_classes is "
-      f"{num_classes}: set it to {num_labels} or more."
-    )
+  fields.setdefault("num_classes", len(class_names))
   if pretrained is not None:
     return transfer.fit(
       pretrained, class_names, fields, **_kept(config.transfer)
@@ -196,25 +201,27 @@ def _num_cores() -> int:
 def train_batches(
   config: ml_collections.ConfigDict, source: data.Source
 ) -> Callable[[int], data.BatchIterator]:
-  """Opens this host's part of the training batches, from a number on.
-
-  Raises:
-    ValueError: at once, if the options do not fit the data.
-  """
+  """Opens this host's part of the training batches, from a number on."""
   transform = data.make_train_transform(
     image_size(config), **config.train_transform
   )
-  options: dict[str, Any] = dict(
+  options = _batch_options(config)
+  return lambda first: data.train_batches(
+    source,
+    transform,
+    first_batch=first,
+    num_workers=num_workers(config),
+    **options,
+  )
+
+
+def _batch_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  return dict(
     batch_size=config.batch_size,
     seed=config.seed,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
-    num_workers=num_workers(config),
     on_unreadable=config.loader.on_unreadable,
-  )
-  data.check_train_batches(source, **options)
-  return lambda first: data.train_batches(
-    source, transform, first_batch=first, **options
   )
 
 

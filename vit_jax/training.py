@@ -15,7 +15,7 @@ import jax
 import ml_collections
 from jax.sharding import Mesh
 
-from vit_jax import data, experiment, probing, sharding
+from vit_jax import config_check, data, experiment, probing, sharding
 from vit_jax.checkpoint import (
   Checkpoints,
   DamagedError,
@@ -80,6 +80,7 @@ def make_plan(
   Raises:
     ValueError: if the configuration or the data do not fit together.
   """
+  config_check.check(config)
   mesh = sharding.make_mesh(**config.mesh)
   parts = config.accumulation_steps
   sharding.check_batch("batch_size", config.batch_size, mesh, parts)
@@ -94,15 +95,7 @@ def make_plan(
       f"evaluation split {len(eval_source.class_names)}, and they must be the "
       f"same; in one of them only: {only}."
     )
-  pretrained = None
-  if saved is None:
-    pretrained = experiment.open_pretrained(config)
-    origin = pretrained.origin if pretrained else None
-    model = experiment.build_model(config, source.class_names, pretrained)
-  else:
-    origin = run_origin(saved)
-    model = experiment.with_execution(from_fields(saved["model"]), config)
-  config = experiment.resolved(config, origin)
+  experiment.check_data(config, source)
 
   def steps(name: str) -> int:
     return resolve_steps(config, name, config.batch_size, len(source))
@@ -112,6 +105,16 @@ def make_plan(
     raise ValueError(
       "the run has no length: set total_steps, total_epochs or total_examples."
     )
+  # What may have to be downloaded comes when nothing else can be wrong.
+  pretrained = None
+  if saved is None:
+    pretrained = experiment.open_pretrained(config)
+    origin = pretrained.origin if pretrained else None
+    model = experiment.build_model(config, source.class_names, pretrained)
+  else:
+    origin = run_origin(saved)
+    model = experiment.with_execution(from_fields(saved["model"]), config)
+  config = experiment.resolved(config, origin)
   init, train_step = experiment.train_functions(
     config, model, total, len(source)
   )

@@ -115,9 +115,9 @@ def train_batches(
     seed=seed,
     process_index=process_index,
     process_count=process_count,
-    num_workers=num_workers,
     on_unreadable=on_unreadable,
   )
+  _check_workers(num_workers)
   if first_batch < 0:
     raise ValueError(f"first_batch={first_batch}; it has to be 0 or more.")
   rows = _host_rows(batch_size, process_index, process_count)
@@ -139,12 +139,11 @@ def check_train_batches(
   seed: int,
   process_index: int,
   process_count: int,
-  num_workers: int,
   on_unreadable: str,
 ) -> None:
   """Raises ValueError unless `train_batches` takes these; starts nothing."""
   _host_rows(batch_size, process_index, process_count)
-  _check_common(num_workers, on_unreadable)
+  _check_on_unreadable(on_unreadable)
   if not 0 <= seed < 2**63:
     raise ValueError(f"seed={seed}; it has to lie between 0 and 2**63 - 1.")
   if len(source) < batch_size:
@@ -182,7 +181,8 @@ def eval_batches(
     ValueError: an argument out of range, before any worker starts.
   """
   rows = _host_rows(batch_size, process_index, process_count)
-  _check_common(num_workers, on_unreadable)
+  _check_workers(num_workers)
+  _check_on_unreadable(on_unreadable)
   if len(source) == 0:
     raise ValueError(f"{source.name} has no examples to evaluate on.")
   skip = on_unreadable == "skip"
@@ -207,9 +207,12 @@ def _host_rows(batch_size: int, index: int, count: int) -> range:
   return range(index * per_host, (index + 1) * per_host)
 
 
-def _check_common(num_workers: int, on_unreadable: str) -> None:
+def _check_workers(num_workers: int) -> None:
   if num_workers < 0:
     raise ValueError(f"num_workers={num_workers}; it has to be 0 or more.")
+
+
+def _check_on_unreadable(on_unreadable: str) -> None:
   if on_unreadable not in ON_UNREADABLE:
     raise ValueError(
       f"on_unreadable={on_unreadable!r} is unknown; use one of "

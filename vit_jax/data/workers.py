@@ -136,19 +136,21 @@ class _Process:
     slots = [context.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
     self._images = _as_images(slots, self._images_shape)
     self._connection, theirs = context.Pipe()
-    self._process = context.Process(
+    process = context.Process(
       target=_serve,
       args=(
         theirs,
         # Unlike pickle, takes what a notebook has defined.
         cloudpickle.dumps(self._batches),
-        itertools.count(self._first, self._step),
+        self._first,
+        self._step,
         slots,
         self._images_shape,
       ),
       daemon=True,
     )
-    self._process.start()
+    process.start()
+    self._process = process
     theirs.close()  # so that the worker's end is closed when the worker ends
     for slot in range(_SLOTS):
       self._connection.send(slot)
@@ -190,7 +192,8 @@ def _as_images(slots: Sequence[Any], shape: tuple[int, ...]):
 def _serve(
   connection: multiprocessing.connection.Connection,
   pickled: bytes,
-  numbers: Iterator[int],
+  first: int,
+  step: int,
   slots: Sequence[Any],
   images_shape: tuple[int, ...],
 ) -> None:
@@ -199,7 +202,7 @@ def _serve(
   try:
     batches = cloudpickle.loads(pickled)
     images = _as_images(slots, images_shape)
-    for number in numbers:
+    for number in itertools.count(first, step):
       batch = dict(batches[number])
       slot = connection.recv()
       images[slot][:] = batch.pop("image")
