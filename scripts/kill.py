@@ -27,8 +27,8 @@ from vit_jax.checkpoint import open_run
 COMMAND = [
   *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
   *("--config.total_epochs=0", "--config.log_every_steps=1"),
-  *("--config.eval_every_epochs=0", "--config.eval_every_steps=20"),
-  *("--config.save_every_epochs=0", "--config.save_every_steps=5"),
+  *("--config.eval_every_epochs=0", "--config.eval_every_steps=40"),
+  *("--config.save_every_epochs=0", "--config.save_every_steps=10"),
   *("--config.accumulation_steps=2", "--config.ema_decay=0.9"),
   *("--config.model.dropout_rate=0.1", "--config.loader.num_workers=2"),
   *("--config.train_transform.flip=True", "--config.loss.mixup_alpha=0.2"),
@@ -88,7 +88,7 @@ def last_state(workdir: str) -> tuple[int, dict[str, int]]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--kills", type=int, default=50)
-  parser.add_argument("--steps", type=int, default=3000)
+  parser.add_argument("--steps", type=int, default=1000)
   parser.add_argument("--seed", type=int, default=0)
   arguments = parser.parse_args()
   rng = random.Random(arguments.seed)

@@ -19,6 +19,7 @@ from vit_jax import training
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint
 from vit_jax.lock import sole_writer
+from vit_jax.metrics import MetricWriter
 
 # Reads that were under way when another one failed are complained of late.
 pytestmark = pytest.mark.filterwarnings(
@@ -81,7 +82,14 @@ def _change_description(checkpoint):
   path.write_text(text.replace('"peak_lr": 0.003', '"peak_lr": 0.004'))
 
 
-DAMAGES = [_truncate, _flip, _drop, _empty, _change_description]
+DAMAGES = [
+  _flip,
+  _empty,
+  *(
+    pytest.param(damage, marks=pytest.mark.slow)
+    for damage in (_truncate, _drop, _change_description)
+  ),
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -229,6 +237,24 @@ def test_a_run_goes_on_where_its_folder_vanished(
   state, _ = training.train(runs.config(data_dir), str(tmp_path))
   assert runs.identical(whole[1], jax.device_get(state))
   evaluate_checkpoint(str(tmp_path), step=12)
+
+
+def test_a_run_goes_on_where_metrics_cannot_be_written(
+  data_dir, whole, tmp_path, capsys, monkeypatch
+):
+  write = MetricWriter.write
+
+  def write_to_a_folder(self, step, values):
+    if step == 6 and "train/loss" in values:
+      (tmp_path / "metrics.jsonl").unlink()
+      (tmp_path / "metrics.jsonl").mkdir()
+    write(self, step, values)
+
+  monkeypatch.setattr(MetricWriter, "write", write_to_a_folder)
+  state, _ = training.train(runs.config(data_dir), str(tmp_path))
+  printed = " ".join(capsys.readouterr().out.split())
+  assert "step 6: the metrics could not be written (" in printed
+  assert runs.identical(whole[1], jax.device_get(state))
 
 
 COMMAND = [

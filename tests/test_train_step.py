@@ -198,3 +198,23 @@ def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch):
   for axes in ((2, 4, 1), (2, 2, 2)):
     found = _losses_on(sharding.make_mesh(*axes), fields)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_but_its_number():
+  init, step = _functions(ema_decay=0.9)
+  state, metrics = step(_start(init), _batch())
+  assert int(metrics["skipped_steps"]) == 0
+  spoilt = state.replace(
+    params=jax.tree.map(
+      lambda x: x.at[(0,) * x.ndim].set(jnp.nan), state.params
+    )
+  )
+  after, metrics = step(spoilt, _batch(1))
+  assert int(metrics["skipped_steps"]) == 1
+  assert int(after.step) == int(state.step) + 1
+  same = jax.tree.map(
+    functools.partial(np.array_equal, equal_nan=True),
+    (after.params, after.opt_state, after.averaged_params),
+    (spoilt.params, spoilt.opt_state, spoilt.averaged_params),
+  )
+  assert jax.tree.all(same)
