@@ -15,6 +15,7 @@ import contextlib
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -27,20 +28,22 @@ from vit_jax.checkpoint import open_run
 COMMAND = [
   *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
   *("--config.total_epochs=0", "--config.log_every_steps=1"),
-  *("--config.eval_every_epochs=0", "--config.eval_every_steps=40"),
+  *("--config.eval_every_epochs=0", "--config.eval_every_steps=20"),
   *("--config.save_every_epochs=0", "--config.save_every_steps=10"),
   *("--config.accumulation_steps=2", "--config.ema_decay=0.9"),
   *("--config.model.dropout_rate=0.1", "--config.loader.num_workers=2"),
   *("--config.train_transform.flip=True", "--config.loss.mixup_alpha=0.2"),
   "--config.train_transform.randaugment_layers=1",
 ]
+EVALUATED = "[02468]0"  # The ends of the numbers of steps that are.
 STARTING = 0.3  # Share of kills before the first step; it takes so long:
 STARTING_SECONDS, STEPPING_SECONDS = 6.0, 2.0
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 
 
-def kill_once(command: Sequence[str], rng: random.Random) -> str:
+def kill_once(command: Sequence[str], workdir: str, rng: random.Random) -> str:
   """Starts the command and kills it; returns what it was doing."""
+  start = time.time()
   with subprocess.Popen(
     command, stdout=subprocess.PIPE, text=True, start_new_session=True
   ) as process:
@@ -58,11 +61,15 @@ def kill_once(command: Sequence[str], rng: random.Random) -> str:
       return "at its end"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    # What it printed last, of what had not been read.
-    lines = process.stdout.read().splitlines()
-    if lines and lines[-1].startswith("eval"):
-      doing = "after an evaluation"
+    # Of what had not been read, the last: a step is printed before the
+    # evaluation that follows it.
+    *_, last = ["", *process.stdout.read().splitlines()]
+    if re.match(rf"step +\d*{EVALUATED}/", last):
+      doing = "evaluating"
     check_alone(process.pid)
+  partial = pathlib.Path(workdir).glob("checkpoints/*-tmp")
+  if any(path.stat().st_mtime > start for path in partial):
+    doing = "saving"
   return doing
 
 
@@ -105,9 +112,7 @@ def main() -> None:
       [*command, f"--workdir={whole}"], check=True, stdout=subprocess.DEVNULL
     )
     for number in range(arguments.kills):
-      doing = kill_once([*command, f"--workdir={killed}"], rng)
-      if any(pathlib.Path(killed).glob("checkpoints/*-tmp")):
-        doing = "saving"
+      doing = kill_once([*command, f"--workdir={killed}"], killed, rng)
       found[doing] += 1
       print(f"kill {number + 1}: {doing}", flush=True)
     subprocess.run(

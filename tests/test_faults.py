@@ -20,6 +20,7 @@ from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint
 from vit_jax.lock import sole_writer
 from vit_jax.metrics import MetricWriter
+from vit_jax.plan import make_plan
 
 # Reads that were under way when another one failed are complained of late.
 pytestmark = pytest.mark.filterwarnings(
@@ -161,7 +162,7 @@ def test_what_is_not_finite_stops_the_run(data_dir, tmp_path):
   assert 3 <= len(steps) <= 5  # Two steps may be under way.
   assert all(len(row["images"]) == config.batch_size for row in rows)
   assert all(float(row["learning_rate"]) > 1e29 for row in rows)
-  plan = training.make_plan(config)
+  plan = make_plan(config)
   batches = plan.open_batches(steps[0] - 1)
   labels = next(batches)["label"]
   batches.close()

@@ -19,11 +19,12 @@ from PIL import Image
 
 from configs import image_folder
 from tests import tiny
-from vit_jax import data, load_pretrained, training
+from vit_jax import data, load_pretrained
 from vit_jax.config import base_config, leaf_keys
 from vit_jax.config_check import check
 from vit_jax.data import decode_rgb
 from vit_jax.models import Origin
+from vit_jax.plan import make_plan
 from vit_jax.predict import predict_files
 from vit_jax.pretrained import load
 from vit_jax.pretrained.grids import param_shapes
@@ -395,7 +396,7 @@ def config(folder):
   return config
 
 
-plan = training.make_plan
+plan = make_plan
 
 
 def test_the_configuration_that_is_spoilt_below_is_in_order(config):

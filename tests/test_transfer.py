@@ -17,8 +17,10 @@ from vit_jax.optimizer import (
   make_optimizer,
   make_trained,
 )
+from vit_jax.plan import make_plan
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import open_pretrained
+from vit_jax.starting import fresh_state
 
 CLASSES = tuple(map(str, range(10)))
 
@@ -42,9 +44,9 @@ def flat(params):
 
 def first_params(config):
   """Parameters before the first step, flat, and the plan."""
-  plan = training.make_plan(config)
+  plan = make_plan(config)
   plan.evaluation.close()
-  state = training._fresh(plan)
+  state = fresh_state(plan)
   return flat(state.params), plan
 
 
@@ -98,9 +100,9 @@ def test_a_head_of_other_classes_cannot_stay():
 
 def test_the_average_starts_from_the_checkpoint_too(tmp_path):
   path = fixtures.path("google_vit.npz")
-  plan = training.make_plan(fine_tuning(tmp_path, path, ema_decay=0.9))
+  plan = make_plan(fine_tuning(tmp_path, path, ema_decay=0.9))
   plan.evaluation.close()
-  state = training._fresh(plan)
+  state = fresh_state(plan)
   same = jax.tree.map(np.array_equal, state.params, state.averaged_params)
   assert jax.tree.all(same)
 
@@ -108,9 +110,9 @@ def test_the_average_starts_from_the_checkpoint_too(tmp_path):
 def test_parameters_are_laid_out_over_the_devices(tmp_path):
   config = fine_tuning(tmp_path, fixtures.path("google_vit.npz"))
   config.mesh.update(data=2, fsdp=4)
-  plan = training.make_plan(config)
+  plan = make_plan(config)
   plan.evaluation.close()
-  state = training._fresh(plan)
+  state = fresh_state(plan)
   kernel = state.params["block_0"]["mlp"]["expand"]["kernel"]
   assert (
     kernel.sharding
@@ -190,7 +192,7 @@ def test_frozen_layers_have_no_gradient_in_its_norm(digits_run, tmp_path):
   batches = plan.open_batches(0)
   batch = next(batches)
   batches.close()
-  state = training._fresh(plan)
+  state = fresh_state(plan)
   _, metrics = jax.jit(plan.train_step)(state, batch)
   images = jnp.asarray(batch["image"] / 127.5 - 1, jnp.float32)
   y = np.asarray(

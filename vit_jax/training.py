@@ -1,140 +1,30 @@
-"""The training run: data, state, loop, and what is written on the way."""
+"""The training run: the loop over the steps, and what is written on the way."""
 
 import contextlib
 import dataclasses
 import functools
 import json
-import os
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import flax.linen as nn
 import jax
 import ml_collections
-from jax.sharding import Mesh
 
-from vit_jax import config_check, data, experiment, probing, sharding
-from vit_jax.checkpoint import (
-  Checkpoints,
-  DamagedError,
-  latest_description,
-)
-from vit_jax.config import resolve_steps
-from vit_jax.description import check_same_run
+from vit_jax import data, experiment, sharding
+from vit_jax.checkpoint import Checkpoints, latest_description
 from vit_jax.display import Display, clock, evaluation_text
 from vit_jax.interruption import Interrupted, Notice
 from vit_jax.lock import sole_writer
 from vit_jax.metrics import Meter, MetricWriter, Tracer
-from vit_jax.models import ResNet, Vit, from_fields, layers, to_fields
-from vit_jax.pretrained import transfer
-from vit_jax.pretrained.load import Pretrained, run_origin
-from vit_jax.probing import FewShot
-from vit_jax.train_step import TrainState, with_params
+from vit_jax.plan import Plan, make_plan
+from vit_jax.starting import first_state
+from vit_jax.train_step import TrainState
 
 _BATCHES_AHEAD = 2  # On their way to the device while one is used.
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
 _FIRST_TRACED = 10  # Of a start; by then nothing is compiled any more.
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """A configuration, checked, with all that it stands for; nothing compiled.
-
-  `shapes` is the state's shapes, types and shardings; the durations are steps.
-  """
-
-  config: ml_collections.ConfigDict
-  mesh: Mesh
-  source: data.Source
-  model: Vit | ResNet
-  pretrained: Pretrained | None
-  evaluation: experiment.Evaluation
-  few_shot: FewShot | None
-  init: Callable[[jax.Array], TrainState]
-  train_step: Callable
-  open_batches: Callable[[int], data.BatchIterator]
-  shapes: TrainState
-  total: int
-  log_every: int
-  eval_every: int
-  save_every: int
-
-  @property
-  def scanned(self) -> bool:
-    """Whether the parameters of all blocks are stacked."""
-    return getattr(self.model, "scan", False)
-
-
-def make_plan(
-  config: ml_collections.ConfigDict, saved: dict[str, Any] | None = None
-) -> Plan:
-  """Opens the data and builds everything the run needs.
-
-  Args:
-    config: Of the run.
-    saved: The description of the checkpoint that the run goes on from, which
-      stands in for the one that it started from.
-
-  Raises:
-    ValueError: if the configuration or the data do not fit together.
-  """
-  config_check.check(config)
-  mesh = sharding.make_mesh(**config.mesh)
-  parts = config.accumulation_steps
-  sharding.check_batch("batch_size", config.batch_size, mesh, parts)
-  source = experiment.open_source(config, "train")
-  eval_source = experiment.open_source(config, "eval")
-  if source.class_names != eval_source.class_names:
-    only = experiment.classes_in_one(
-      source.class_names, eval_source.class_names
-    )
-    raise ValueError(
-      f"the training split has {len(source.class_names)} classes and the "
-      f"evaluation split {len(eval_source.class_names)}, and they must be the "
-      f"same; in one of them only: {only}."
-    )
-  experiment.check_data(config, source)
-
-  def steps(name: str) -> int:
-    return resolve_steps(config, name, config.batch_size, len(source))
-
-  total = steps("total")
-  if not total:
-    raise ValueError(
-      "the run has no length: set total_steps, total_epochs or total_examples."
-    )
-  # What may have to be downloaded comes when nothing else can be wrong.
-  pretrained = None
-  if saved is None:
-    pretrained = experiment.open_pretrained(config)
-    origin = pretrained.origin if pretrained else None
-    model = experiment.build_model(config, source.class_names, pretrained)
-  else:
-    origin = run_origin(saved)
-    model = experiment.with_execution(from_fields(saved["model"]), config)
-  config = experiment.resolved(config, origin)
-  init, train_step = experiment.train_functions(
-    config, model, total, len(source)
-  )
-  return Plan(
-    config=config,
-    mesh=mesh,
-    source=source,
-    model=model,
-    pretrained=pretrained,
-    evaluation=experiment.Evaluation(config, model, mesh, eval_source),
-    few_shot=probing.periodic(config, model, mesh, source, eval_source),
-    init=init,
-    train_step=train_step,
-    open_batches=experiment.train_batches(config, source),
-    shapes=experiment.array_shapes(init, mesh),
-    total=total,
-    log_every=steps("log_every"),
-    eval_every=steps("eval_every"),
-    save_every=steps("save_every"),
-  )
 
 
 def train(
@@ -174,7 +64,7 @@ def train(
     checkpoints = Checkpoints(workdir, config.keep_last)
     stack.callback(checkpoints.close)
     display.header(_header(plan, workdir))
-    state, first = _first_state(plan, checkpoints, display, allow_changes)
+    state, first = first_state(plan, checkpoints, display, allow_changes)
     writer = MetricWriter(checkpoints.folder, first)
     stack.callback(writer.close)
     batches = plan.open_batches(first)
@@ -280,7 +170,7 @@ class _Run:
     self, state: TrainState, step: int, scores: dict[str, Any] | None
   ) -> None:
     """Saves a checkpoint; where that fails, the next may succeed."""
-    description = _description(self.plan, step)
+    description = self.plan.description(step)
     if problem := self.checkpoints.save(state, step, description, scores):
       self.display.note(f"step {step:,}: {problem}; the run goes on.")
 
@@ -307,107 +197,6 @@ class _Run:
       f"none was applied, and the state before them is saved; {path} names the "
       "images. Try a smaller optimizer.peak_lr, more warmup, or clip_norm."
     )
-
-
-def _first_state(
-  plan: Plan,
-  checkpoints: Checkpoints,
-  display: Display,
-  allow_changes: bool = False,
-) -> tuple[TrainState, int]:
-  """The newest good checkpoint's state and step, or a fresh one and 0."""
-  damaged: dict[int, DamagedError] = {}
-  for step in reversed(checkpoints.all_steps):
-    try:
-      found = _restored(plan, checkpoints, step, allow_changes)
-    except DamagedError as error:
-      damaged[step] = error
-      continue
-    for other, error in damaged.items():
-      display.note(f"{error} It is now {checkpoints.set_aside(other)}.")
-    display.note(
-      f"Going on from the checkpoint of step {step:,}."
-      if step < plan.total
-      else f"The run is complete: {step:,} steps are done."
-    )
-    return found
-  if damaged:
-    raise ValueError(
-      f"{next(iter(damaged.values()))} No older one is good either: choose "
-      "another --workdir to start over."
-    )
-  return _fresh(plan), 0
-
-
-def _restored(
-  plan: Plan, checkpoints: Checkpoints, step: int, allow_changes: bool
-) -> tuple[TrainState, int]:
-  """The state at `step`, laid out as planned, and the number of its batch."""
-  saved = checkpoints.describe(step)
-  if not allow_changes:
-    check_same_run(saved, _description(plan, step), str(checkpoints.folder))
-  scanned = saved["model"].get("scan", False)
-  state = checkpoints.restore(step, _start(plan, scanned)[1])
-  return _in_layout(plan, state, scanned), saved["data_iterator"]["next_batch"]
-
-
-def _fresh(plan: Plan) -> TrainState:
-  """The state that the run begins with."""
-  pretrained = plan.pretrained
-  scanned = plan.scanned and pretrained is None
-  init, shapes = _start(plan, scanned)
-  make = jax.jit(
-    lambda key: nn.unbox(init(key)), out_shardings=sharding.shardings_of(shapes)
-  )
-  state = make(jax.random.key(plan.config.seed))
-  if pretrained is not None:
-    leaves = transfer.leaves(
-      pretrained,
-      plan.model.clone(scan=False) if plan.scanned else plan.model,
-      experiment.image_size(plan.config),
-      plan.config.transfer.interpolation,
-      keep_head=plan.config.transfer.keep_head,
-    )
-    state = with_params(state, leaves)
-  return _in_layout(plan, state, scanned)
-
-
-def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
-  """`init` of the state and its shapes, with scanned or unrolled blocks."""
-  if scanned == plan.scanned:
-    return plan.init, plan.shapes
-  model = plan.model.clone(scan=scanned)
-  init, _ = experiment.train_functions(
-    plan.config, model, plan.total, len(plan.source)
-  )
-  return init, experiment.array_shapes(init, plan.mesh)
-
-
-def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
-  """The state with its blocks as the plan wants them."""
-  if scanned == plan.scanned:
-    return state
-  change = layers.unstack if scanned else layers.stack
-  shardings = sharding.shardings_of(plan.shapes)
-  return jax.jit(change, out_shardings=shardings)(state)
-
-
-def _description(plan: Plan, step: int) -> dict[str, Any]:
-  """What a checkpoint says of itself, as JSON."""
-  config = plan.config.to_dict()
-  for place in ("root", "data_dir"):
-    if config["data"][place]:
-      path = os.path.expanduser(config["data"][place])
-      absolute = path if "://" in path else os.path.abspath(path)
-      config["data"][place] = absolute
-  return {
-    "config": config,
-    "model": to_fields(plan.model),
-    "class_names": list(plan.source.class_names),
-    "train_examples": len(plan.source),
-    # The stream of batches is a function of these two alone.
-    "data_iterator": {"seed": plan.config.seed, "next_batch": step},
-  }
 
 
 def _header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
