@@ -23,7 +23,8 @@ class Msa(nn.Module):
 
   `queries`, if given, ask in the place of the tokens: (B, T, D) is the result.
   `R` are the learned embeddings of relative offsets, if any: queries meet them
-  as they meet the keys (App. D.4).
+  as they meet the keys (App. D.4). Who wants gradients by the weights A gives
+  zeros to add to them, as `attention` of the collection "perturbations".
   """
 
   num_heads: int
@@ -88,6 +89,8 @@ class Msa(nn.Module):
       logits += relative_logits(q, R.astype(q.dtype))
     A = softmax(logits / math.sqrt(D_h))  # Eq. 6
     self.sow("intermediates", "attention", A)
+    if self.has_variable("perturbations", "attention"):
+      A += self.get_variable("perturbations", "attention")
     SA = dropout(A) @ v  # Eq. 7
     return each_token(U_msa, SA.swapaxes(1, 2))  # Eq. 8
 

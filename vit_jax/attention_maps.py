@@ -1,0 +1,339 @@
+"""What a Vision Transformer looks at, as arrays (arXiv:2010.11929, Fig. 6, 7).
+
+Attention weights A (Eq. 6) are (L, B, k, S, S), a row for each query: L layers,
+B images, k heads, S tokens. Maps over an image are (B, h, w), a value for each
+patch. `figures` draws them all.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from vit_jax.models import ResNet, Vit, layers
+from vit_jax.models.position import PositionEmbedding
+from vit_jax.pretrained.grids import grid_of, patch_stride
+
+FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+  """A number for each pair of tokens: attention weights, or their gradients.
+
+  Attributes:
+    layers: Of the encoder; row q is of query q.
+    pool: Of the probe of a MAP head; None of a model without.
+    grid: Patches along height and width, (h, w).
+    class_token: Whether the first of the S tokens is no patch.
+    stride: Pixels from one patch to the next.
+  """
+
+  layers: Float[np.ndarray, "L B k S S"]
+  pool: Float[np.ndarray, "B k S"] | None
+  grid: tuple[int, int]
+  class_token: bool
+  stride: int
+
+  def maps(
+    self, rows: Float[np.ndarray, "*axes S"]
+  ) -> Float[np.ndarray, "*axes h w"]:
+    """What belongs to the patches, in their places on the image."""
+    patches = rows[..., 1:] if self.class_token else rows
+    return patches.reshape(*rows.shape[:-1], *self.grid)
+
+
+def attention_weights(
+  model: Vit | ResNet, params: Any, images: Float[Array, "B H W C"]
+) -> Attention:
+  """The attention weights of every layer and head.
+
+  Args:
+    model: Its layers may be scanned.
+    params: Its parameters.
+    images: As the model takes them, normalised.
+
+  Raises:
+    ValueError: if the model has no attention.
+  """
+  vit, params = _unrolled(model, params)
+  return _attention(vit, images, _seen(vit, params, images))
+
+
+def attention_gradients(
+  model: Vit | ResNet,
+  params: Any,
+  images: Float[Array, "B H W C"],
+  classes: Int[np.ndarray, " B"],
+) -> tuple[Attention, Attention]:
+  """The attention weights, and by them the gradients of a logit of each image.
+
+  Args:
+    model: As of `attention_weights`; it has to have classes.
+    params: As of `attention_weights`.
+    images: As of `attention_weights`.
+    classes: Whose logit, one for each image.
+
+  Raises:
+    ValueError: if the model has no attention, or not these classes.
+  """
+  vit, params = _unrolled(model, params)
+  if not (0 <= np.min(classes) and np.max(classes) < vit.num_classes):
+    raise ValueError(
+      f"classes={np.asarray(classes).tolist()} are not all among the model's "
+      f"{vit.num_classes}, which count from 0."
+    )
+  both = _seen_with_gradients(vit, params, images, jnp.asarray(classes))
+  seen, gradients = (_attention(vit, images, tree) for tree in both)
+  return seen, gradients
+
+
+def rollout(
+  attention: Attention, fusion: str = "mean", discard: float = 0.0
+) -> Float[np.ndarray, "B h w"]:
+  """How much of each patch reaches the output, by attention rollout (Fig. 6).
+
+  A layer's heads are fused, the identity is added for the residual of Eq. 2,
+  rows are scaled to sum to 1, and the layers are multiplied (App. D.8,
+  arXiv:2005.00928). The output is the class token; without one, the mean over
+  tokens, or what the probe of a MAP head attends to. A map sums to 1 but for
+  what stays with the class token.
+
+  Args:
+    attention: Weights.
+    fusion: Of the heads, one of `FUSIONS`.
+    discard: Fraction of a layer's fused weights, the lowest, to leave out. The
+      class token's own, by which it attends to itself, stays.
+
+  Raises:
+    ValueError: if `fusion` or `discard` is none of these.
+  """
+  if fusion not in FUSIONS:
+    raise ValueError(
+      f"fusion={fusion!r} is unknown; choose one of {', '.join(FUSIONS)}."
+    )
+  if not 0 <= discard < 1:
+    raise ValueError(f"discard={discard} must be in [0, 1).")
+  fuse = partial(FUSIONS[fusion], axis=1)
+  rows = _readout(attention, fuse)
+  rows = rows / rows.sum(axis=-1, keepdims=True)
+  for A in attention.layers[::-1]:
+    A = _without_lowest(fuse(A), discard, attention.class_token)
+    A = A + np.eye(A.shape[-1], dtype=A.dtype)
+    A = A / A.sum(axis=-1, keepdims=True)
+    rows = np.einsum("bq,bqs->bs", rows, A)
+  return attention.maps(rows)
+
+
+def relevance(
+  attention: Attention, gradients: Attention
+) -> Float[np.ndarray, "B h w"]:
+  """What of each patch speaks for a class: gradient-weighted rollout.
+
+  As `rollout`, but that each weight counts as much as it raises the logit, and
+  rows are not scaled: the mean over heads of the positive part of gradient
+  times attention, the identity added (arXiv:2103.15679, Eq. 5 and 6).
+
+  Args:
+    attention: Weights.
+    gradients: Of the logit of a class; both of `attention_gradients`.
+  """
+
+  def raised(A: np.ndarray, dA: np.ndarray) -> np.ndarray:
+    return np.maximum(A * dA, 0).mean(axis=1)  # Eq. 5
+
+  if attention.pool is not None and gradients.pool is not None:
+    rows = raised(attention.pool, gradients.pool)
+  else:
+    rows = _readout(attention, partial(np.mean, axis=1))
+  pairs = zip(attention.layers[::-1], gradients.layers[::-1], strict=True)
+  for A, dA in pairs:
+    rows = rows + np.einsum("bq,bqs->bs", rows, raised(A, dA))  # Eq. 6
+  return attention.maps(rows)
+
+
+def output_attention(
+  attention: Attention, layer: int
+) -> Float[np.ndarray, "B k h w"]:
+  """What the output token attends to in a layer, counted from 0, by head.
+
+  Without a class token it is the mean over all tokens as queries.
+  """
+  A = attention.layers[layer]
+  return attention.maps(A[:, :, 0] if attention.class_token else A.mean(axis=2))
+
+
+def mean_attention_distance(
+  attention: Attention,
+) -> Float[np.ndarray, "L B k"]:
+  """How far a layer's heads look on each image, in pixels (Fig. 7, right).
+
+  The distance between the centres of two patches, weighted by attention and
+  averaged over queries (App. D.7). The class token has no place and is left
+  out; what a patch attends to is scaled to sum to 1 without it.
+  """
+  h, w = attention.grid
+  places = np.indices((h, w)).reshape(2, -1).T  # (N, 2)
+  offsets = places[:, None] - places[None, :]
+  pixels = attention.stride * np.sqrt((offsets**2).sum(axis=-1))  # (N, N)
+  first = int(attention.class_token)
+
+  def distance(A: Float[np.ndarray, "B k S S"]) -> Any:
+    A = A[..., first:, first:]  # (B, k, N, N)
+    total = np.maximum(A.sum(axis=-1), np.finfo(A.dtype).tiny)
+    return (np.einsum("bkqs,qs->bkq", A, pixels) / total).mean(axis=-1)
+
+  return np.stack([distance(A) for A in attention.layers])
+
+
+def embedding_filters(
+  model: Vit | ResNet, params: Any
+) -> Float[np.ndarray, "filters P P C"]:
+  """The first filters that an image meets: E of Eq. 1.
+
+  Of a hybrid, whose patches are cut from features, the root convolution's.
+  """
+  model, params = _check_vit(model), nn.unbox(params)
+  if model.resnet_layers:
+    kernel = np.asarray(params["resnet"]["conv_root"]["kernel"], np.float32)
+  else:
+    P = model.patch_size
+    kernel = np.asarray(params["patches"]["E"]["kernel"], np.float32)
+    kernel = kernel.reshape(P, P, -1, kernel.shape[-1])
+  return np.moveaxis(kernel, -1, 0)
+
+
+def filter_components(
+  filters: Float[np.ndarray, "filters P P C"], count: int = 28
+) -> Float[np.ndarray, "n P P C"]:
+  """Principal components of filters, the first ones (Fig. 7, left).
+
+  Each is scaled to [0, 1]. There are no more than differences of filters.
+  """
+  X = filters.reshape(len(filters), -1)
+  _, _, components = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
+  components = components[: min(count, len(filters) - 1)]
+  low = components.min(axis=1, keepdims=True)
+  high = components.max(axis=1, keepdims=True)
+  scaled = (components - low) / np.maximum(high - low, np.finfo(X.dtype).tiny)
+  return scaled.reshape(-1, *filters.shape[1:])
+
+
+def position_embeddings(
+  model: Vit | ResNet, params: Any, image_size: tuple[int, int]
+) -> Float[np.ndarray, "h w D"]:
+  """E_pos of Eq. 1 of every patch; of the first layer, if each has its own.
+
+  Raises:
+    ValueError: if the model adds none.
+  """
+  model, params = _check_vit(model), nn.unbox(params)
+  if model.position in ("relative", "none"):
+    raise ValueError(
+      f"a model with position={model.position!r} adds no position embeddings."
+    )
+  h, w = grid_of(model, image_size)
+  every = model.position_at == "every_layer"
+  E_pos: Any = PositionEmbedding(
+    model.position, (h, w), model.hidden_size, model.pooling == "token"
+  ).apply({"params": params.get("position_0" if every else "position", {})})
+  return np.asarray(E_pos, np.float32)[-h * w :].reshape(h, w, -1)
+
+
+def position_similarity(
+  E_pos: Float[np.ndarray, "h w D"],
+) -> Float[np.ndarray, "h w h w"]:
+  """Cosine similarity of each position with all others (Fig. 7, centre)."""
+  norm = np.linalg.norm(E_pos, axis=-1, keepdims=True)
+  unit = E_pos / np.maximum(norm, np.finfo(E_pos.dtype).tiny)
+  return np.einsum("ijd,mnd->ijmn", unit, unit)
+
+
+def _unrolled(model: Vit | ResNet, params: Any) -> tuple[Vit, Any]:
+  """The same model, every layer's parameters its own."""
+  vit = _check_vit(model).clone(scan=False, remat="none")
+  return vit, layers.unstack(nn.unbox(params))
+
+
+def _check_vit(model: Vit | ResNet) -> Vit:
+  if isinstance(model, ResNet):
+    raise ValueError("a ResNet has neither attention nor positions to show.")
+  return model
+
+
+@partial(jax.jit, static_argnums=0)
+def _seen(model: Vit, params: Any, images: Array) -> Any:
+  """Attention weights by the names of their modules."""
+  _, seen = model.apply({"params": params}, images, mutable="intermediates")
+  return _unwrapped(seen)
+
+
+@partial(jax.jit, static_argnums=0)
+def _seen_with_gradients(
+  model: Vit, params: Any, images: Array, classes: Array
+) -> tuple[Any, Any]:
+  """`_seen`, and of the logits the gradients by what is seen."""
+
+  def score(changes: Any) -> tuple[Array, Any]:
+    variables = {"params": params, "perturbations": changes}
+    logits, seen = model.apply(variables, images, mutable="intermediates")
+    chosen = jnp.take_along_axis(logits, classes[:, None], axis=1)
+    return chosen.sum(), _unwrapped(seen)
+
+  shapes = jax.eval_shape(partial(_seen, model), params, images)
+  zeros = jax.tree.map(lambda A: jnp.zeros(A.shape, A.dtype), shapes)
+  gradients, seen = jax.grad(score, has_aux=True)(zeros)
+  return seen, gradients
+
+
+def _unwrapped(seen: Any) -> Any:
+  """Intermediates without the tuples that they are sown in."""
+  return jax.tree.map(
+    lambda sown: sown[0],
+    seen["intermediates"],
+    is_leaf=lambda x: isinstance(x, tuple),
+  )
+
+
+def _attention(model: Vit, images: Any, tree: Any) -> Attention:
+  """On the host, in float32."""
+
+  def fetch(name: str) -> np.ndarray:
+    return np.asarray(tree[name]["msa"]["attention"], np.float32)
+
+  return Attention(
+    np.stack([fetch(f"block_{i}") for i in range(model.num_layers)]),
+    fetch("map_head")[:, :, 0] if model.pooling == "map" else None,
+    grid_of(model, images.shape[1:3]),
+    model.pooling == "token",
+    patch_stride(model),
+  )
+
+
+def _readout(attention: Attention, fuse: Any) -> Float[np.ndarray, "B S"]:
+  """The share of each of the last layer's tokens in the output."""
+  _, B, _, _, S = attention.layers.shape
+  if attention.pool is not None:
+    return fuse(attention.pool)
+  if attention.class_token:
+    return np.eye(1, S, dtype=np.float32).repeat(B, axis=0)
+  return np.full((B, S), 1 / S, np.float32)
+
+
+def _without_lowest(
+  A: Float[np.ndarray, "B S S"], fraction: float, class_token: bool
+) -> Float[np.ndarray, "B S S"]:
+  """With that fraction of each matrix, its lowest weights, set to zero."""
+  flat = A.reshape(len(A), -1)
+  lowest = np.argsort(flat, axis=1, kind="stable")
+  lowest = lowest[:, : int(fraction * flat.shape[1])]
+  kept = flat.copy()
+  np.put_along_axis(kept, lowest, 0, axis=1)
+  if class_token:
+    kept[:, 0] = flat[:, 0]
+  return kept.reshape(A.shape)
