@@ -7,19 +7,17 @@ it.
 """
 
 import contextlib
-import logging
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
-from absl import logging as absl_logging
 from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 
+from vit_jax import orbax_messages
 from vit_jax.checksum import checksums
 from vit_jax.description import check_seal, sealed
 from vit_jax.train_step import TrainState
@@ -68,9 +66,13 @@ class Checkpoints:
       read_only=read_only,
       cleanup_tmp_directories=not read_only,
     )
-    # Orbax warns of every folder that it is to leave as it is.
     self._saving: int | None = None
-    with _only_errors() if read_only else contextlib.nullcontext():
+    if not read_only:
+      orbax_messages.hide_tracebacks()
+    # Orbax warns of every folder that it is to leave as it is.
+    with (
+      orbax_messages.only_errors() if read_only else contextlib.nullcontext()
+    ):
       self._manager = ocp.CheckpointManager(
         self.folder / "checkpoints", options=options
       )
@@ -218,7 +220,7 @@ class Checkpoints:
   def _reading(self, step: int) -> Iterator[None]:
     """Puts into one line what Orbax says of a checkpoint it cannot read."""
     try:
-      with _without_late_reads():
+      with orbax_messages.without_late_reads():
         yield
     except (MemoryError, jax.errors.JaxRuntimeError):
       raise
@@ -237,7 +239,11 @@ class Checkpoints:
     problem = self.wait()
     self._manager.close()
     if problem:
-      raise OSError(f"{problem}; the newest is of step {self.latest_step}.")
+      newest = self.latest_step
+      others = (
+        "there is no other" if newest is None else f"step {newest} is good"
+      )
+      raise OSError(f"{problem}; {others}.")
 
 
 def _items(state: TrainState) -> dict[str, Any]:
@@ -253,47 +259,10 @@ def _not_saved(step: int | None, error: Exception) -> str:
 
 
 def _first(error: Exception) -> str:
-  """The beginning of what an error says."""
+  """The first line of what an error says, its middle left out if it is long."""
   lines = str(error).strip("'").splitlines() or [type(error).__name__]
-  return lines[0][:200]
-
-
-@contextlib.contextmanager
-def _only_errors() -> Iterator[None]:
-  """Keeps Orbax's warnings back."""
-  verbosity = absl_logging.get_verbosity()
-  absl_logging.set_verbosity(absl_logging.ERROR)
-  try:
-    yield
-  finally:
-    absl_logging.set_verbosity(verbosity)
-
-
-@contextlib.contextmanager
-def _without_late_reads() -> Iterator[None]:
-  """Keeps back what reads under way print when another one has failed.
-
-  Orbax closes its event loop at the first failure. Each read that ends later
-  prints a traceback about that, or about its own error, which nobody takes.
-  They may outlast this context, so after a failure both stay hidden.
-  """
-  shown = sys.unraisablehook
-
-  def hook(unraisable: Any) -> None:
-    if str(unraisable.exc_value) != "Event loop is closed":
-      shown(unraisable)
-
-  sys.unraisablehook = hook
-  try:
-    yield
-  except Exception:
-    logging.getLogger("asyncio").addFilter(_is_retrieved)
-    raise
-  sys.unraisablehook = shown
-
-
-def _is_retrieved(record: logging.LogRecord) -> bool:
-  return "exception was never retrieved" not in record.getMessage()
+  line = lines[0]
+  return line if len(line) <= 200 else f"{line[:60]} ... {line[-135:]}"
 
 
 def is_run(path: str) -> bool:
