@@ -23,7 +23,7 @@ from vit_jax.attention_maps import (
   relevance,
   rollout,
 )
-from vit_jax.models import ResNet, Vit, layers
+from vit_jax.models import ResNet, Vit, layers, position
 
 L, B, HEADS, D, P = 2, 2, 2, 8, 4
 SIZE, GRID = (8, 12), (2, 3)
@@ -403,17 +403,16 @@ def test_learned_positions(fields, name):
   np.testing.assert_array_equal(found[1, 2], E_pos[first + 5])
 
 
-@pytest.mark.parametrize("kind", ["sincos2d", "learned2d"])
-def test_other_positions_are_what_the_model_adds(kind):
-  model = tiny(position=kind)
+def test_positions_of_other_kinds():
+  model = tiny(position="sincos2d")
+  expected = position.sincos2d(*GRID, D).reshape(*GRID, D)
+  np.testing.assert_array_equal(position_embeddings(model, {}, SIZE), expected)
+  # Of its column and its row, half each.
+  model = tiny(position="learned2d")
   params = random_params(model, SIZE, 1)
-  show = functools.partial(
-    model.apply, capture_intermediates=True, mutable="intermediates"
-  )
-  _, seen = jax.jit(show)({"params": params}, some_images())
-  added = seen["intermediates"]["position"]["__call__"][0]
-  found = position_embeddings(model, params, SIZE)
-  np.testing.assert_array_equal(found, added[1:].reshape(*GRID, D))
+  found = position_embeddings(model, params, SIZE)[1, 2]
+  X, Y = (params["position"][name] for name in ("X_pos", "Y_pos"))
+  np.testing.assert_array_equal(found, np.concatenate([X[2], Y[1]]))
 
 
 def test_similarity_is_the_cosine():

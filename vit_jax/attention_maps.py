@@ -198,7 +198,7 @@ def embedding_filters(
 
   Of a hybrid, whose patches are cut from features, the root convolution's.
   """
-  model, params = _check_vit(model), nn.unbox(params)
+  model, params = check_vit(model), nn.unbox(params)
   if model.resnet_layers:
     kernel = np.asarray(params["resnet"]["conv_root"]["kernel"], np.float32)
   else:
@@ -232,7 +232,7 @@ def position_embeddings(
   Raises:
     ValueError: if the model adds none.
   """
-  model, params = _check_vit(model), nn.unbox(params)
+  model, params = check_vit(model), nn.unbox(params)
   if model.position in ("relative", "none"):
     raise ValueError(
       f"a model with position={model.position!r} adds no position embeddings."
@@ -256,11 +256,12 @@ def position_similarity(
 
 def _unrolled(model: Vit | ResNet, params: Any) -> tuple[Vit, Any]:
   """The same model, every layer's parameters its own."""
-  vit = _check_vit(model).clone(scan=False, remat="none")
+  vit = check_vit(model).clone(scan=False, remat="none")
   return vit, layers.unstack(nn.unbox(params))
 
 
-def _check_vit(model: Vit | ResNet) -> Vit:
+def check_vit(model: Vit | ResNet) -> Vit:
+  """The model; raises ValueError if it has no attention."""
   if isinstance(model, ResNet):
     raise ValueError("a ResNet has neither attention nor positions to show.")
   return model

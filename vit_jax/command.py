@@ -118,7 +118,7 @@ def _check_arguments(arguments: list[str], takes: str) -> None:
   if len(arguments) < len(needed):
     _fail(f"{needed[len(arguments)]} is missing; the arguments are: {takes}")
   most = len(takes.split())
-  if len(arguments) > most and not takes.endswith("..."):
+  if len(arguments) > most and not takes.endswith(("...", "...]")):
     _fail(f"unexpected argument {arguments[most]!r}; flags start with --.")
 
 

@@ -137,6 +137,12 @@ def run_config(origin: Origin) -> ConfigDict:
   return ConfigDict(description["config"])
 
 
+def class_name(class_names: tuple[str, ...], index: int) -> str:
+  """Of a class, which the source may not name."""
+  known = index < len(class_names)
+  return class_names[index] if known else f"class {index}"
+
+
 def make_predict_step(
   model: Vit | ResNet,
   *,
@@ -222,12 +228,12 @@ def _batches(
 def _decode_ahead(
   images: Iterable[str], transform: EvalTransform, ahead: int
 ) -> Iterator[tuple[str, np.ndarray | str]]:
-  """Each path and its `_pixels`; threads are `ahead` images before us."""
+  """Each path and its `read_image`; threads are `ahead` images before us."""
   waiting = collections.deque()
   pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
   try:
     for path in images:
-      waiting.append((path, pool.submit(_pixels, path, transform)))
+      waiting.append((path, pool.submit(read_image, path, transform)))
       if len(waiting) > ahead:
         path, image = waiting.popleft()
         yield path, image.result()
@@ -237,7 +243,7 @@ def _decode_ahead(
     pool.shutdown(cancel_futures=True)
 
 
-def _pixels(path: str, transform: EvalTransform) -> np.ndarray | str:
+def read_image(path: str, transform: EvalTransform) -> np.ndarray | str:
   """An image, uint8 (H, W, 3), or why it cannot be read."""
   try:
     with open(path, "rb") as file:

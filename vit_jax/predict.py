@@ -21,7 +21,7 @@ from absl import flags
 from vit_jax import command
 from vit_jax.data.image_files import check_found, find_images
 from vit_jax.feature_file import FeatureFile, feature_file
-from vit_jax.inference import Prediction, predict
+from vit_jax.inference import Prediction, class_name, predict
 from vit_jax.pretrained.load import load_pretrained
 
 Lines = Callable[[list[Prediction]], list[str]]
@@ -127,7 +127,7 @@ def json_lines(class_names: tuple[str, ...]) -> Lines:
     return {
       "image": prediction.image,
       "predictions": [
-        {"class": _class(class_names, i), "index": i, "probability": p}
+        {"class": class_name(class_names, i), "index": i, "probability": p}
         for i, p in ranked
       ],
     }
@@ -144,7 +144,7 @@ def table(class_names: tuple[str, ...]) -> Lines:
     width = max(width, *(len(prediction.image) for prediction in batch))
     return [
       f"{'' if rank else prediction.image:<{width}}  "
-      f"{probability:7.2%}  {_class(class_names, index)}"
+      f"{probability:7.2%}  {class_name(class_names, index)}"
       for prediction in batch
       for rank, (index, probability) in enumerate(
         zip(prediction.index, prediction.probability, strict=True)
@@ -152,11 +152,6 @@ def table(class_names: tuple[str, ...]) -> Lines:
     ]
 
   return rows
-
-
-def _class(class_names: tuple[str, ...], index: int) -> str:
-  known = index < len(class_names)
-  return class_names[index] if known else f"class {index}"
 
 
 if __name__ == "__main__":

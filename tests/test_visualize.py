@@ -1,0 +1,182 @@
+"""The command, from a published checkpoint to figures and arrays."""
+
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+from PIL import Image
+
+from tests import tiny
+from tests.commands import run
+from tests.tiny import random_params
+from vit_jax import attention_maps as maps
+from vit_jax.models import Origin, ResNet
+from vit_jax.pretrained import google
+from vit_jax.pretrained.archives import save_npz
+from vit_jax.pretrained.load import load_pretrained
+from vit_jax.pretrained.rules import axis_sizes
+from vit_jax.visualize import Options, visualize_files
+
+ORIGIN = Origin("test", "google", (16, 24))
+VIT = tiny.vit(ORIGIN).clone(num_layers=2)
+OF_AN_IMAGE = ["attention.png", "patches.png", "rollout.png", "sheet.png"]
+
+
+def save(path, model):
+  """As Google publishes it."""
+  params = random_params(model, (16, 24), 0)
+  flat = traverse_util.flatten_dict(params, sep="/")
+  sizes = axis_sizes(model)
+  arrays = {
+    rule.theirs: rule.write([flat[name] for name in rule.ours], sizes)
+    for rule in google.rules(model)
+  }
+  save_npz(path, arrays)
+  return str(path)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  return save(tmp_path_factory.mktemp("published") / "vit.npz", VIT)
+
+
+@pytest.fixture
+def photos(tmp_path):
+  """Two of the model's size, in folders, of one name, and one that is none."""
+  rng = np.random.default_rng(1)
+  paths = [tmp_path / "photos" / f"{k}" / "a photo.png" for k in "xyz"]
+  for path in paths:
+    path.parent.mkdir(parents=True)
+    pixels = rng.integers(0, 256, (16, 24, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+  paths[1].write_bytes(b"no image")
+  return [str(path) for path in paths]
+
+
+def test_the_command(photos, tmp_path, checkpoint):
+  out = str(tmp_path / "out")
+  done = run(
+    "vit_jax.visualize",
+    checkpoint,
+    *photos,
+    f"--out={out}",
+    "--grid=2,3",
+    "--layer=1",
+    "--head_fusion=max",
+    "--discard=0.5",
+    "--top=2",
+    "--class_name=3",
+  )
+  assert done.returncode == 1, done.stderr
+  assert done.stderr == f"{photos[1]}: not an image of a known format.\n"
+  stems = ["01_a_photo", "03_a_photo"]
+  expected = [f"{stem}_{kind}" for stem in stems for kind in OF_AN_IMAGE]
+  expected += ["arrays.npz", "distance.png", "filters.png", "positions.png"]
+  assert sorted(os.listdir(out)) == expected
+  lines = done.stdout.splitlines()
+  assert sorted(lines) == sorted(os.path.join(out, name) for name in expected)
+  for name in expected:
+    if name.endswith(".png"):
+      with Image.open(os.path.join(out, name)) as image:
+        assert min(image.size) > 100
+
+  model, params = load_pretrained(checkpoint, grid=(2, 3))
+  readable = [photos[0], photos[2]]
+  pixels = np.stack([np.array(Image.open(path)) for path in readable])
+  images = jnp.asarray(pixels / 127.5 - 1, jnp.float32)
+  A, dA = maps.attention_gradients(model, params, images, np.array([3, 3]))
+  logits = jax.jit(model.apply)({"params": params}, images)
+  filters = maps.filter_components(maps.embedding_filters(model, params))
+  E_pos = maps.position_embeddings(model, params, (16, 24))
+  with np.load(os.path.join(out, "arrays.npz")) as found:
+    assert found["images"].tolist() == readable
+    for name, array in {
+      "index": np.argsort(-logits)[:, :2],
+      "probability": -np.sort(-jax.nn.softmax(logits))[:, :2],
+      "rollout": maps.rollout(A, "max", 0.5),
+      "relevance": maps.relevance(A, dA),
+      "relevance_index": [3, 3],
+      "attention": A.layers[0, :, :, 0, 1:].reshape(2, 3, 2, 3),
+      "attention_layer": [1, 1],
+      "distance": maps.mean_attention_distance(A).mean(axis=1),
+      "filters": filters,
+      "position_similarity": maps.position_similarity(E_pos),
+    }.items():
+      np.testing.assert_allclose(found[name], array, atol=1e-5)
+    assert len(found.files) == 11
+
+
+def test_without_images_the_parameters_are_drawn(tmp_path, checkpoint, capsys):
+  out = tmp_path / "out"
+  assert visualize_files(checkpoint, [], out=str(out), grid=(2, 3)) == 0
+  names = ["arrays.npz", "filters.png", "positions.png"]
+  assert sorted(os.listdir(out)) == names
+  assert capsys.readouterr().err == ""
+  with np.load(out / "arrays.npz") as found:
+    assert sorted(found.files) == ["filters", "position_similarity"]
+    assert found["filters"].shape == (23, 8, 8, 3)
+    assert found["position_similarity"].shape == (2, 3, 2, 3)
+
+
+def test_a_model_without_head_has_no_sheet(photos, tmp_path, capsys):
+  path = save(tmp_path / "headless.npz", VIT.clone(num_classes=0))
+  out = tmp_path / "out"
+  code = visualize_files(path, photos[:1], out=str(out), grid=(2, 3))
+  assert code == 0
+  names = [name for name in os.listdir(out) if name.startswith("01")]
+  assert sorted(names) == [
+    f"01_a_photo_{kind}"
+    for kind in ("attention.png", "patches.png", "rollout.png")
+  ]
+  with np.load(out / "arrays.npz") as found:
+    assert "relevance" not in found and found["rollout"].shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    ({"layer": 3}, "--layer=3: the model's layers are 1 to 2"),
+    ({"layer": 0}, "--layer=0: the model's layers are 1 to 2"),
+    ({"class_name": "cat"}, "--class_name='cat' is none of the 5 classes"),
+    ({"class_name": "5"}, "--class_name='5' is none of the 5 classes"),
+  ],
+)
+def test_what_the_model_has_not_is_refused_first(
+  photos, tmp_path, checkpoint, options, message
+):
+  out = tmp_path / "out"
+  with pytest.raises(ValueError, match=message):
+    visualize_files(
+      checkpoint, photos, out=str(out), options=Options(**options), grid=(2, 3)
+    )
+  assert not out.exists()
+
+
+def test_names_that_cannot_be_are_refused(tmp_path, photos):
+  with pytest.raises(ValueError, match="photo.png' is a file; name the folder"):
+    visualize_files("no checkpoint", [], out=photos[0])
+  with pytest.raises(ValueError, match="'none.png' matches no image"):
+    visualize_files("no checkpoint", ["none.png"], out=str(tmp_path))
+
+
+def test_a_resnet_is_refused(tmp_path, monkeypatch):
+  resnet = ResNet(5, layers=(1,), width=32, origin=ORIGIN)
+  monkeypatch.setattr(
+    "vit_jax.visualize.load_pretrained", lambda _: (resnet, {})
+  )
+  with pytest.raises(ValueError, match="a ResNet has neither attention nor"):
+    visualize_files("resnet", [], out=str(tmp_path / "out"))
+
+
+def test_a_missing_matplotlib_is_one_line(tmp_path, monkeypatch):
+  for name in [*sys.modules]:
+    if name.split(".")[0] == "matplotlib" or name == "vit_jax.figures":
+      monkeypatch.delitem(sys.modules, name)
+  monkeypatch.delattr("vit_jax.figures", raising=False)
+  monkeypatch.setitem(sys.modules, "matplotlib", None)
+  with pytest.raises(ValueError, match=r"not installed: pip install -c .*figu"):
+    visualize_files("no checkpoint", [], out=str(tmp_path))
