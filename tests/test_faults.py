@@ -241,6 +241,7 @@ def test_a_run_goes_on_where_its_folder_vanished(
   evaluate_checkpoint(str(tmp_path), step=12)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_metrics_cannot_be_written(
   data_dir, whole, tmp_path, capsys, monkeypatch
 ):

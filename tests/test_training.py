@@ -251,6 +251,7 @@ def test_an_unreadable_image_stops_the_run_by_name(damaged_folder, tmp_path):
     training.train(config, str(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_unreadable_images_are_skipped_and_counted(damaged_folder, tmp_path):
   config = _folder_config(damaged_folder, on_unreadable="skip")
   _, evaluated = training.train(config, str(tmp_path / "run"))

@@ -136,6 +136,7 @@ def digits_run(tmp_path_factory):
   return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_run_is_fine_tuned_at_a_higher_resolution_and_resumes_without_it(
   digits_run, tmp_path
 ):
