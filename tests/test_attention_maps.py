@@ -166,7 +166,7 @@ def test_scanned_boxed_and_rematerialised_models_show_the_same():
 
 
 def test_a_hybrid_has_the_grid_of_its_features():
-  model = tiny(resnet_layers=(1, 1), resnet_width=32, patch_size=1)
+  model = tiny(resnet_layers=(1,), resnet_width=32, patch_size=2)
   params = random_params(model, (16, 24), 1)
   found = attention_weights(model, params, some_images((16, 24)))
   assert (found.grid, found.stride) == ((2, 3), 8)
