@@ -12,6 +12,7 @@ from tests.commands import run
 from vit_jax import command
 
 
+@pytest.mark.slow
 def test_train_then_evaluate(tmp_path, monkeypatch):
   """And what is compiled is kept in the cache, unless JAX is told otherwise."""
   monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")

@@ -137,6 +137,7 @@ def test_a_second_run_on_a_workdir_is_refused(data_dir, tmp_path):
   assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_changes_may_be_allowed(data_dir, copy):
   shutil.rmtree(copy / "checkpoints" / "12")
   config = runs.config(data_dir)
@@ -224,6 +225,7 @@ def test_a_last_checkpoint_that_was_not_saved_is_an_error(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_a_run_goes_on_where_its_folder_vanished(
   data_dir, whole, tmp_path, monkeypatch
 ):

@@ -253,6 +253,7 @@ def test_several_devices_do_as_one(root, model_and_params):
   assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_worker_processes_change_nothing(root, model_and_params):
   model, params = model_and_params
   found = [

@@ -278,6 +278,7 @@ def test_a_complete_run_says_so(data_dir, tmp_path, capsys):
   assert "The run is complete: 4 steps are done." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_checkpoints_none_is_offered(data_dir, tmp_path, capsys):
   config = runs.config(data_dir, total_steps=2, save_every_steps=0)
   config.log_every_steps = 0

@@ -157,6 +157,7 @@ def test_a_run_is_fine_tuned_at_a_higher_resolution_and_resumes_without_it(
   assert loaded.origin.std == (0.25, 0.25, 0.25)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_stay_and_take_no_memory(digits_run, tmp_path):
   config = fine_tuning(tmp_path, str(digits_run))
   config.optimizer.update(freeze_layers=1, weight_decay=0.1, kind="adam")

@@ -115,7 +115,7 @@ class Checkpoints:
     try:
       self._manager.save(step, args=ocp.args.Composite(**args), metrics=metrics)
       self._saving = step
-    except (OSError, ValueError) as error:
+    except Exception as error:  # Orbax raises errors of all kinds.
       problem = _not_saved(step, error)
     return problem
 
@@ -124,7 +124,7 @@ class Checkpoints:
     step, self._saving = self._saving, None
     try:
       self._manager.wait_until_finished()
-    except (OSError, ValueError) as error:
+    except Exception as error:
       return _not_saved(step, error)
     return None
 

@@ -6,6 +6,7 @@ they take the machine.
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 
 import jax
@@ -33,8 +34,12 @@ class Notice:
 
   @contextlib.contextmanager
   def awaited(self) -> Iterator["Notice"]:
-    """While inside, SIGTERM gives the notice and does no more."""
-    if jax.process_count() > 1:
+    """While inside, SIGTERM gives the notice and does no more.
+
+    In a thread other than the first, Python takes no signals, and nor do we.
+    """
+    first = threading.current_thread() is threading.main_thread()
+    if jax.process_count() > 1 or not first:
       yield self
       return
     before = signal.signal(signal.SIGTERM, self._give)
