@@ -41,6 +41,7 @@ jaxtyping.install_import_hook(
   [
     "vit_jax.models",
     "vit_jax.attention_maps",
+    "vit_jax.embedding_maps",
     "vit_jax.losses",
     "vit_jax.train_step",
     "vit_jax.eval_step",

@@ -14,14 +14,16 @@ from vit_jax.attention_maps import (
   Attention,
   attention_gradients,
   attention_weights,
-  embedding_filters,
-  filter_components,
   mean_attention_distance,
   output_attention,
-  position_embeddings,
-  position_similarity,
   relevance,
   rollout,
+)
+from vit_jax.embedding_maps import (
+  embedding_filters,
+  filter_components,
+  position_embeddings,
+  position_similarity,
 )
 from vit_jax.models import ResNet, Vit, layers, position
 

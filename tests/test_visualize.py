@@ -14,6 +14,7 @@ from tests import tiny
 from tests.commands import run
 from tests.tiny import random_params
 from vit_jax import attention_maps as maps
+from vit_jax import embedding_maps
 from vit_jax.models import Origin, ResNet
 from vit_jax.pretrained import google
 from vit_jax.pretrained.archives import save_npz
@@ -90,8 +91,10 @@ def test_the_command(photos, tmp_path, checkpoint):
   images = jnp.asarray(pixels / 127.5 - 1, jnp.float32)
   A, dA = maps.attention_gradients(model, params, images, np.array([3, 3]))
   logits = jax.jit(model.apply)({"params": params}, images)
-  filters = maps.filter_components(maps.embedding_filters(model, params))
-  E_pos = maps.position_embeddings(model, params, (16, 24))
+  filters = embedding_maps.filter_components(
+    embedding_maps.embedding_filters(model, params)
+  )
+  E_pos = embedding_maps.position_embeddings(model, params, (16, 24))
   with np.load(os.path.join(out, "arrays.npz")) as found:
     assert found["images"].tolist() == readable
     for name, array in {
@@ -104,7 +107,7 @@ def test_the_command(photos, tmp_path, checkpoint):
       "attention_layer": [1, 1],
       "distance": maps.mean_attention_distance(A).mean(axis=1),
       "filters": filters,
-      "position_similarity": maps.position_similarity(E_pos),
+      "position_similarity": embedding_maps.position_similarity(E_pos),
     }.items():
       np.testing.assert_allclose(found[name], array, atol=1e-5)
     assert len(found.files) == 11

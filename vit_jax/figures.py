@@ -1,4 +1,4 @@
-"""Draws the arrays of `attention_maps`, as matplotlib figures to save.
+"""Matplotlib figures of the arrays of `attention_maps` and `embedding_maps`.
 
 They can be read in black and white: what is more is lighter. No display is
 needed, and nothing of matplotlib's global state is touched.

@@ -26,7 +26,7 @@ import numpy as np
 from absl import flags
 
 from vit_jax import attention_maps as maps
-from vit_jax import command
+from vit_jax import command, embedding_maps
 from vit_jax.atomic_file import local_path, replacing
 from vit_jax.data import make_eval_transform
 from vit_jax.data.image_files import check_found, find_images, printable_path
@@ -105,7 +105,7 @@ def visualize_files(
     raise ValueError(f"{out!r} is a file; name the folder to write to.")
   check_found(names)
   loaded, params = load_pretrained(checkpoint, **overrides)
-  model, size = maps.check_vit(loaded), image_size(loaded)
+  model, size = embedding_maps.check_vit(loaded), image_size(loaded)
   look = _make_look(model, params, options)
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
@@ -149,12 +149,14 @@ def _draw_parameters(
   size: tuple[int, int],
 ) -> Arrays:
   """Figures of the model alone; the arrays of them."""
-  components = maps.filter_components(maps.embedding_filters(model, params))
+  components = embedding_maps.filter_components(
+    embedding_maps.embedding_filters(model, params)
+  )
   _save(folder / "filters.png", figures.filters_figure(components))
   if model.position in ("relative", "none"):
     return {"filters": components}
-  E_pos = maps.position_embeddings(model, params, size)
-  similarity = maps.position_similarity(E_pos)
+  E_pos = embedding_maps.position_embeddings(model, params, size)
+  similarity = embedding_maps.position_similarity(E_pos)
   _save(folder / "positions.png", figures.positions_figure(similarity))
   return {"filters": components, "position_similarity": similarity}
 
