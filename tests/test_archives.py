@@ -6,7 +6,6 @@ import json
 import pickle
 import re
 import struct
-import tracemalloc
 import zipfile
 import zlib
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from tests.memory import bounded_memory
 from vit_jax.pretrained import archives
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -61,16 +61,6 @@ def refused(path, words, kind=ValueError):
   assert len(message.splitlines()) == 1 and message.isprintable()
   assert len(message) < 600
   assert re.search(words, message.replace(name, "")), message
-
-
-@contextlib.contextmanager
-def bounded_memory(limit):
-  tracemalloc.start()
-  try:
-    yield
-    assert tracemalloc.get_traced_memory()[1] < limit
-  finally:
-    tracemalloc.stop()
 
 
 def assert_refused(path, words):

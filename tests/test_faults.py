@@ -13,8 +13,8 @@ import time
 import jax
 import numpy as np
 import pytest
-import runs
 
+from tests import runs
 from vit_jax import training
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint

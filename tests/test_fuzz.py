@@ -21,7 +21,6 @@ import struct
 import subprocess
 import sys
 import threading
-import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -36,6 +35,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests import tiny
+from tests.memory import bounded_memory
 from vit_jax import load_pretrained
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.config import base_config
@@ -113,17 +113,6 @@ def outcome(target: str, load: Callable[[], object]) -> str:
     return "refused"
   TALLY[target, "read"] += 1
   return "read"
-
-
-@contextlib.contextmanager
-def bounded_memory(limit: int) -> Iterator[None]:
-  """Of what Python and NumPy take; the readers' own code uses no other."""
-  tracemalloc.start()
-  try:
-    yield
-    assert tracemalloc.get_traced_memory()[1] < limit
-  finally:
-    tracemalloc.stop()
 
 
 def places(size: int) -> st.SearchStrategy[int]:

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import traverse_util
 from PIL import Image
 
 from tests import tiny
@@ -22,10 +21,7 @@ from vit_jax.data.image_files import check_found, find_images
 from vit_jax.inference import predict
 from vit_jax.models import Origin, ResNet, to_fields
 from vit_jax.predict import predict_files, table
-from vit_jax.pretrained import google
-from vit_jax.pretrained.archives import save_npz
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.pretrained.rules import axis_sizes
 from vit_jax.train_step import TrainState
 
 ORIGIN = Origin("test", "google", (16, 16), MEAN, STD)
@@ -299,18 +295,8 @@ def test_a_name_that_is_no_utf_8_can_be_printed(photos, tmp_path):
 def checkpoint(tmp_path_factory):
   """The model without pooling or head changes, as Google publishes them."""
   path = tmp_path_factory.mktemp("published") / "vit.npz"
-  _save_google(path, VIT, PARAMS)
+  tiny.save_google(path, VIT, PARAMS)
   return str(path)
-
-
-def _save_google(path, model, params):
-  flat = traverse_util.flatten_dict(params, sep="/")
-  sizes = axis_sizes(model)
-  arrays = {
-    rule.theirs: rule.write([flat[name] for name in rule.ours], sizes)
-    for rule in google.rules(model)
-  }
-  save_npz(path, arrays)
 
 
 def _start(*arguments):
@@ -365,7 +351,7 @@ def test_the_command(photos, tmp_path, checkpoint):
 
 def test_a_model_without_head_writes_features(photos, tmp_path, capsys):
   path = tmp_path / "headless.npz"
-  _save_google(path, VIT.clone(num_classes=0), PARAMS)
+  tiny.save_google(path, VIT.clone(num_classes=0), PARAMS)
   with pytest.raises(ValueError, match="no classes to choose from: give --fea"):
     predict_files(str(path), photos)
   features = tmp_path / "new" / "folder" / "features.npz"

@@ -5,10 +5,10 @@ import json
 import jax
 import numpy as np
 import pytest
-import runs
 from PIL import Image
 
 from configs import image_folder
+from tests import runs
 from vit_jax import load_pretrained, training
 from vit_jax.checkpoint import Checkpoints
 from vit_jax.evaluation import evaluate_checkpoint

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import traverse_util
 from PIL import Image
 
 from tests import tiny
@@ -16,10 +15,7 @@ from tests.tiny import random_params
 from vit_jax import attention_maps as maps
 from vit_jax import embedding_maps
 from vit_jax.models import Origin, ResNet
-from vit_jax.pretrained import google
-from vit_jax.pretrained.archives import save_npz
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.pretrained.rules import axis_sizes
 from vit_jax.visualize import Options, visualize_files
 
 ORIGIN = Origin("test", "google", (16, 24))
@@ -28,15 +24,7 @@ OF_AN_IMAGE = ["attention.png", "patches.png", "rollout.png", "sheet.png"]
 
 
 def save(path, model):
-  """As Google publishes it."""
-  params = random_params(model, (16, 24), 0)
-  flat = traverse_util.flatten_dict(params, sep="/")
-  sizes = axis_sizes(model)
-  arrays = {
-    rule.theirs: rule.write([flat[name] for name in rule.ours], sizes)
-    for rule in google.rules(model)
-  }
-  save_npz(path, arrays)
+  tiny.save_google(path, model, random_params(model, (16, 24), 0))
   return str(path)
 
 

@@ -4,8 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from flax import traverse_util
 
 from vit_jax.models import Vit
+from vit_jax.pretrained import google
+from vit_jax.pretrained.archives import save_npz
+from vit_jax.pretrained.rules import axis_sizes
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -31,3 +35,14 @@ def random_params(model, size, seed, unbox=nn.unbox):
     lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32),
     unbox(shapes),
   )
+
+
+def save_google(path, model, params):
+  """As Google publishes it, in one .npz."""
+  flat = traverse_util.flatten_dict(params, sep="/")
+  sizes = axis_sizes(model)
+  arrays = {
+    rule.theirs: rule.write([flat[name] for name in rule.ours], sizes)
+    for rule in google.rules(model)
+  }
+  save_npz(path, arrays)

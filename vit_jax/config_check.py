@@ -20,6 +20,7 @@ from vit_jax.config import (
   nearest_key,
   resolve_steps,
 )
+from vit_jax.data.pipeline import ON_UNREADABLE
 from vit_jax.models.encoder import GELUS
 from vit_jax.models.position import PLACES, POSITIONS
 from vit_jax.models.vit import POOLINGS, REMATS
@@ -62,7 +63,7 @@ _RANGES = {
   "fewshot.data.eval_fraction": _INSIDE,
 }
 _CHOICES = {
-  "loader.on_unreadable": ("stop", "skip"),
+  "loader.on_unreadable": ON_UNREADABLE,
   "model.pooling": POOLINGS,
   "model.position": POSITIONS,
   "model.position_at": PLACES,

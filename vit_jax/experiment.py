@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh, NamedSharding
 
-from vit_jax import data, flops, losses, sharding
+from vit_jax import data, flops, sharding
 from vit_jax.config import UNITS, resolve_steps, set_fields
 from vit_jax.eval_step import (
   class_accuracy,
@@ -142,7 +142,7 @@ def build_model(
   fields = set_fields(config.model)
   for name in ("dtype", "param_dtype"):
     if name in fields:
-      fields[name] = _dtype(name, fields[name])
+      fields[name] = jnp.dtype(fields[name])
   fields.setdefault("num_classes", len(class_names))
   if pretrained is not None:
     return transfer.fit(
@@ -167,15 +167,6 @@ def with_execution(
 
 def _kept(section: ml_collections.ConfigDict) -> dict[str, Any]:
   return {name: section[name] for name in ("keep_head", "keep_pre_logits")}
-
-
-def _dtype(name: str, value: str) -> Any:
-  known = ("float32", "bfloat16")
-  if value not in known:
-    raise ValueError(
-      f"model.{name}={value!r} is unknown; choose one of {', '.join(known)}."
-    )
-  return jnp.dtype(value)
 
 
 def num_workers(config: ml_collections.ConfigDict) -> int:
@@ -347,9 +338,6 @@ def train_functions(
     **options,
   )
   loss = config.loss
-  losses.check(loss.kind, loss.label_smoothing, loss.mixup_alpha)
-  if not 0 <= config.ema_decay < 1:
-    raise ValueError(f"ema_decay={config.ema_decay} must be in [0, 1).")
   init = make_init(model, tx, (*image_size(config), 3), config.ema_decay)
   train_step = make_train_step(
     model,

@@ -81,24 +81,11 @@ def predict(
   Raises:
     ValueError: if the model does not say its image size, or gives NaN.
   """
-  origin, size = model.origin, image_size(model)
-  assert origin is not None
-  config: Any = run_config(origin)
-  transform = make_eval_transform(size, **config.eval_transform)
+  size = image_size(model)
+  transform, predict_step = as_trained(model, top=top, features=features)
   mesh = sharding.make_mesh()
   whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
-  step = jax.jit(
-    make_predict_step(
-      model,
-      mean=origin.mean,
-      std=origin.std,
-      loss=config.loss.kind,
-      top=top,
-      features=features,
-    ),
-    in_shardings=(whole, split),
-    out_shardings=whole,
-  )
+  step = jax.jit(predict_step, in_shardings=(whole, split), out_shardings=whole)
   params = jax.device_put(nn.unbox(params), whole)
   images = iter(images)
   first = list(itertools.islice(images, batch_size))
@@ -112,6 +99,32 @@ def predict(
       yield _predictions(*running.popleft())
   for names, found in running:
     yield _predictions(names, found)
+
+
+def as_trained(
+  model: Vit | ResNet, *, top: int, features: bool
+) -> tuple[EvalTransform, Callable]:
+  """How an image is prepared, and the step of `make_predict_step`.
+
+  Both as in the run that the model comes from.
+
+  Args:
+    model: With an `origin` that says the size of its images.
+    top: As of `make_predict_step`.
+    features: As of `make_predict_step`.
+  """
+  size, origin = image_size(model), model.origin
+  assert origin is not None
+  config: Any = run_config(origin)
+  predict_step = make_predict_step(
+    model,
+    mean=origin.mean,
+    std=origin.std,
+    loss=config.loss.kind,
+    top=top,
+    features=features,
+  )
+  return make_eval_transform(size, **config.eval_transform), predict_step
 
 
 def image_size(model: Vit | ResNet) -> tuple[int, int]:

@@ -80,18 +80,7 @@ def make_plan(
   mesh = sharding.make_mesh(**config.mesh)
   parts = config.accumulation_steps
   sharding.check_batch("batch_size", config.batch_size, mesh, parts)
-  source = experiment.open_source(config, "train")
-  eval_source = experiment.open_source(config, "eval")
-  if source.class_names != eval_source.class_names:
-    only = experiment.classes_in_one(
-      source.class_names, eval_source.class_names
-    )
-    raise ValueError(
-      f"the training split has {len(source.class_names)} classes and the "
-      f"evaluation split {len(eval_source.class_names)}, and they must be the "
-      f"same; in one of them only: {only}."
-    )
-  experiment.check_data(config, source)
+  source, eval_source = _open_sources(config)
 
   def steps(name: str) -> int:
     return resolve_steps(config, name, config.batch_size, len(source))
@@ -131,3 +120,22 @@ def make_plan(
     eval_every=steps("eval_every"),
     save_every=steps("save_every"),
   )
+
+
+def _open_sources(
+  config: ml_collections.ConfigDict,
+) -> tuple[data.Source, data.Source]:
+  """The training and the evaluation split, which fit together and the run."""
+  source = experiment.open_source(config, "train")
+  eval_source = experiment.open_source(config, "eval")
+  if source.class_names != eval_source.class_names:
+    only = experiment.classes_in_one(
+      source.class_names, eval_source.class_names
+    )
+    raise ValueError(
+      f"the training split has {len(source.class_names)} classes and the "
+      f"evaluation split {len(eval_source.class_names)}, and they must be the "
+      f"same; in one of them only: {only}."
+    )
+  experiment.check_data(config, source)
+  return source, eval_source

@@ -15,7 +15,7 @@ import ml_collections
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from vit_jax import experiment, hlo, sharding
+from vit_jax import config_check, experiment, hlo, sharding
 from vit_jax.config import resolve_steps
 
 GIB = 2**30
@@ -113,6 +113,7 @@ def lower(
   num_examples: int,
 ) -> tuple[Any, float]:
   """The configuration's train step, lowered, and GFLOP to classify an image."""
+  config_check.check(config)
   parts = config.accumulation_steps
   sharding.check_batch("batch_size", config.batch_size, mesh, parts)
   names = tuple(map(str, range(num_classes)))

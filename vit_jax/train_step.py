@@ -157,24 +157,7 @@ def make_train_step(
     )
     return losses.cross_entropy(loss, logits, targets).mean()
 
-  def gradient(params: Any, key: Array, images: Array, targets: Array):
-    """Mean loss and gradient of a batch, part by part."""
-    if accumulation_steps == 1:
-      return jax.value_and_grad(loss_of)(params, key, images, targets)
-    parts = jax.tree.map(_split(accumulation_steps), (images, targets))
-
-    def add_part(total, xs):
-      part, (part_images, part_targets) = xs
-      part_key = jax.random.fold_in(key, part)
-      found = jax.value_and_grad(loss_of)(
-        params, part_key, part_images, part_targets
-      )
-      return jax.tree.map(jnp.add, total, found), None
-
-    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    numbers = jnp.arange(accumulation_steps)
-    total, _ = jax.lax.scan(add_part, zero, (numbers, parts))
-    return jax.tree.map(lambda x: x / accumulation_steps, total)
+  gradient = _in_parts(jax.value_and_grad(loss_of), accumulation_steps)
 
   def train_step(
     state: TrainState, batch: dict[str, Array]
@@ -210,6 +193,31 @@ def make_train_step(
     return TrainState(state.step + 1, *kept), metrics
 
   return train_step
+
+
+def _in_parts(gradient: Callable, parts: int) -> Callable:
+  """A function to the mean loss and gradient of a batch, part by part.
+
+  Args:
+    gradient: (params, key, images, targets) to (loss, gradient), both means.
+    parts: Equal ones, each with a key of its own; of 1 it is `gradient`.
+  """
+  if parts == 1:
+    return gradient
+
+  def mean(params: Any, key: Array, images: Array, targets: Array):
+    def add_part(total, xs):
+      part, (part_images, part_targets) = xs
+      part_key = jax.random.fold_in(key, part)
+      found = gradient(params, part_key, part_images, part_targets)
+      return jax.tree.map(jnp.add, total, found), None
+
+    split = jax.tree.map(_split(parts), (images, targets))
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), split))
+    return jax.tree.map(lambda x: x / parts, total)
+
+  return mean
 
 
 def _split(parts: int) -> Callable[[Array], Array]:

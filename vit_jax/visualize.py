@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any
 
 import jax
@@ -28,15 +28,8 @@ from absl import flags
 from vit_jax import attention_maps as maps
 from vit_jax import command, embedding_maps
 from vit_jax.atomic_file import local_path, replacing
-from vit_jax.data import make_eval_transform
 from vit_jax.data.image_files import check_found, find_images, printable_path
-from vit_jax.inference import (
-  class_name,
-  image_size,
-  make_predict_step,
-  read_image,
-  run_config,
-)
+from vit_jax.inference import as_trained, class_name, image_size, read_image
 from vit_jax.models import Origin, Vit
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.train_step import normalize
@@ -106,12 +99,13 @@ def visualize_files(
   check_found(names)
   loaded, params = load_pretrained(checkpoint, **overrides)
   model, size = embedding_maps.check_vit(loaded), image_size(loaded)
-  look = _make_look(model, params, options)
+  transform, predict_step = as_trained(model, top=options.top, features=False)
+  look = _make_look(model, params, options, jax.jit(predict_step))
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
   unreadable = 0
-  for number, (path, image) in enumerate(_images(model, names), 1):
-    name = printable_path(path)
+  for number, path in enumerate(find_images(names), 1):
+    image, name = read_image(path, transform), printable_path(path)
     if isinstance(image, str):
       unreadable += 1
       print(f"{name}: {image}", file=sys.stderr, flush=True)
@@ -162,7 +156,7 @@ def _draw_parameters(
 
 
 def _make_look(
-  model: Vit, params: Any, options: Options
+  model: Vit, params: Any, options: Options, predict_step: Callable
 ) -> Callable[[np.ndarray], Arrays]:
   """A function from an image, (H, W, 3), to the arrays of it.
 
@@ -173,17 +167,6 @@ def _make_look(
   assert origin is not None
   layer = _layer(model, options.layer)
   chosen = _class_index(model, origin, options.class_name)
-  config: Any = run_config(origin)
-  predict_step = jax.jit(
-    make_predict_step(
-      model,
-      mean=origin.mean,
-      std=origin.std,
-      loss=config.loss.kind,
-      top=options.top,
-      features=False,
-    )
-  )
 
   def look(image: np.ndarray) -> Arrays:
     x = normalize(jnp.asarray(image[None]), origin.mean, origin.std)
@@ -232,17 +215,6 @@ def _class_index(model: Vit, origin: Origin, name: str | None) -> int | None:
     f"--class_name={name!r} is none of the {model.num_classes} classes of the "
     "model: give a name as `predict` prints it, or a number from 0."
   )
-
-
-def _images(
-  model: Vit, names: list[str]
-) -> Iterator[tuple[str, np.ndarray | str]]:
-  """Each path and its pixels as the model sees them, or why there are none."""
-  assert model.origin is not None
-  config: Any = run_config(model.origin)
-  transform = make_eval_transform(image_size(model), **config.eval_transform)
-  for path in find_images(names):
-    yield path, read_image(path, transform)
 
 
 def _draw_image(
