@@ -89,8 +89,10 @@ class Device:
 
     return train_step
 
-  def total_over(self, step, params, batches, num_classes: int) -> Totals:
-    del step, params
+  def total_over(
+    self, step, params, batches, num_classes: int, observe=None
+  ) -> Totals:
+    del step, params, observe
     totals, results = Totals.zeros(num_classes), []
     for batch in batches:
       totals.count[0] += np.asarray(batch["mask"]).sum()

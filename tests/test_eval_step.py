@@ -72,7 +72,8 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   rows = sharding.batch_sharding(sharding.make_mesh())
   batches = sharding.to_device(_batches(images, label, batch_size), rows, 1)
   step = jax.jit(make_eval_step(model, loss=loss))
-  totals = total_over(step, params, batches, 7)
+  seen = []
+  totals = total_over(step, params, batches, 7, seen.append)
 
   apply = jax.jit(lambda x: model.apply({"params": params}, x))
   logits = np.float64(apply(images / np.float32(127.5) - 1))
@@ -96,3 +97,14 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
     {names[k]: right[label == k].mean() for k in range(7) if (label == k).any()}
   )
   assert "g" not in by_class
+
+  def counted(name):
+    keep = np.concatenate([answers.counted for answers in seen])
+    assert keep.sum() == 37
+    return np.concatenate([getattr(answers, name) for answers in seen])[keep]
+
+  p = 1 / (1 + np.exp(-logits)) if loss == "sigmoid" else np.exp(log_p)
+  np.testing.assert_array_equal(counted("label"), label)
+  np.testing.assert_array_equal(counted("answer"), order[:, 0])
+  np.testing.assert_allclose(counted("probability"), p.max(1), rtol=1e-5)
+  np.testing.assert_allclose(counted("loss"), losses, rtol=1e-5)

@@ -1,5 +1,6 @@
 """The eval step, and the evaluation that counts every example once."""
 
+import collections
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -32,7 +33,28 @@ class Totals:
     return cls(zero, zero, zero, by_class, by_class)
 
 
-EvalStep = Callable[[Totals, Any, dict[str, Array]], Totals]
+@struct.dataclass
+class Answers:
+  """What a model says of each example of a batch.
+
+  Attributes:
+    label: What is true.
+    answer: The likeliest class; the lower one of equals.
+    probability: That it gives to the answer.
+    loss: Of the example.
+    counted: False of padding and of unreadable images.
+  """
+
+  label: Int[Array | np.ndarray, " B"]
+  answer: Int[Array | np.ndarray, " B"]
+  probability: Float[Array | np.ndarray, " B"]
+  loss: Float[Array | np.ndarray, " B"]
+  counted: Bool[Array | np.ndarray, " B"]
+
+
+EvalStep = Callable[[Totals, Any, dict[str, Array]], tuple[Totals, Answers]]
+
+_BATCHES_RUNNING = 2  # Whose answers are not fetched yet.
 
 
 def make_eval_step(
@@ -42,13 +64,15 @@ def make_eval_step(
   std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: str = "softmax",
 ) -> EvalStep:
-  """A function from (totals, params, batch) to the totals with the batch in.
+  """A function from (totals, params, batch) to new totals and the answers.
 
   A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), `mask`, 0
   for padding and for unreadable images, and `skipped`, true for the latter.
   """
 
-  def eval_step(totals: Totals, params: Any, batch: dict[str, Array]) -> Totals:
+  def eval_step(
+    totals: Totals, params: Any, batch: dict[str, Array]
+  ) -> tuple[Totals, Answers]:
     images = normalize(batch["image"], mean, std)
     logits: Any = model.apply({"params": params}, images)
     label, mask = batch["label"], batch["mask"].astype(jnp.float32)
@@ -56,13 +80,17 @@ def make_eval_step(
     loss_of = losses.cross_entropy(loss, logits, targets)
     rank = label_rank(logits, label)
     by_class = targets * mask[:, None]  # (B, K)
-    return Totals(
+    answer = logits.argmax(axis=1)
+    probability = losses.probabilities(loss, logits).max(axis=1)
+    answers = Answers(label, answer, probability, loss_of, mask > 0)
+    totals = Totals(
       loss=totals.loss + jnp.where(mask > 0, loss_of, 0).sum(),
       top5=totals.top5 + (mask * (rank < 5)).sum(),
       skipped=totals.skipped + batch["skipped"].sum(),
       count=totals.count + by_class.sum(0),
       correct=totals.correct + (by_class * (rank < 1)[:, None]).sum(0),
     )
+    return totals, answers
 
   return eval_step
 
@@ -87,11 +115,28 @@ def total_over(
   params: Any,
   batches: Iterable[dict[str, Array]],
   num_classes: int,
+  observe: Callable[[Answers], None] | None = None,
 ) -> Totals:
-  """Totals over all batches, fetched from the device once at the end."""
+  """Totals over all batches, fetched from the device once at the end.
+
+  Args:
+    eval_step: From `make_eval_step`.
+    params: Of the model.
+    batches: On the devices.
+    num_classes: Of the model.
+    observe: Gets the answers to every batch, on the host and in order.
+  """
   totals = Totals.zeros(num_classes)
+  running: collections.deque[Answers] = collections.deque()
   for batch in batches:
-    totals = eval_step(totals, params, batch)
+    totals, answers = eval_step(totals, params, batch)
+    if observe is not None:
+      running.append(answers)
+      if len(running) > _BATCHES_RUNNING:
+        observe(jax.device_get(running.popleft()))
+  if observe is not None:
+    for answers in running:
+      observe(jax.device_get(answers))
   return jax.device_get(totals)
 
 

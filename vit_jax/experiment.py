@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from vit_jax import data, flops, sharding
 from vit_jax.config import UNITS, resolve_steps, set_fields
 from vit_jax.eval_step import (
+  Answers,
   class_accuracy,
   make_eval_step,
   summary,
@@ -287,14 +288,18 @@ class Evaluation:
     self._batches.start()
 
   def __call__(
-    self, params: Any, class_names: tuple[str, ...] = ()
+    self,
+    params: Any,
+    class_names: tuple[str, ...] = (),
+    observe: Callable[[Answers], None] | None = None,
   ) -> dict[str, Any]:
     """Metrics `eval/...` over every example of the split, each counted once.
 
     With class names also the accuracy of each, as `eval/top1_by_class`.
+    `observe` gets the answers to every batch, over all hosts.
     """
     batches = sharding.to_device(self._batches, self._batch_sharding, ahead=2)
-    totals = total_over(self._step, params, batches, self._num_classes)
+    totals = total_over(self._step, params, batches, self._num_classes, observe)
     metrics: dict[str, Any] = {
       f"eval/{key}": value for key, value in summary(totals).items()
     }

@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 _PANEL = 3.0  # Inches of a photograph's longer side.
-_TEXT = 9  # Points.
-_SMALL = 7
+TEXT = 9  # Points.
+SMALL = 7
 _DARKEST = 0.2  # Of a photograph where nothing is looked at.
 _GRAY = "0.35"
 _COLORS = "viridis"  # Lighter and lighter, and never white.
@@ -31,7 +31,7 @@ def overlay_figure(
 ) -> Figure:
   """A photograph, and by it each map as light on it (Fig. 6 and 14)."""
   height, width = _panel(image)
-  figure = _figure((1 + len(maps)) * width, height + 0.3)
+  figure = figure_of((1 + len(maps)) * width, height + 0.3)
   first, *others = figure.subplots(1, 1 + len(maps), squeeze=False)[0]
   _photograph(first, image, "Input")
   for axes, (title, map_) in zip(others, maps.items(), strict=True):
@@ -44,14 +44,14 @@ def heads_figure(maps: Float[np.ndarray, "k h w"], title: str) -> Figure:
   columns = _columns(len(maps))
   rows = -(-len(maps) // columns)
   ratio = maps.shape[1] / maps.shape[2]
-  figure = _figure(1.4 * columns, (1.4 * ratio + 0.25) * rows + 0.4)
-  figure.suptitle(title, fontsize=_TEXT, parse_math=False)
+  figure = figure_of(1.4 * columns, (1.4 * ratio + 0.25) * rows + 0.4)
+  figure.suptitle(title, fontsize=TEXT, parse_math=False)
   every = [*figure.subplots(rows, columns, squeeze=False).flat]
   for axes in every:
     axes.axis("off")
   for head, (axes, map_) in enumerate(zip(every, maps, strict=False), 1):
     axes.imshow(map_, cmap=_COLORS, vmin=0)
-    axes.set_title(f"head {head}", fontsize=_SMALL, pad=2)
+    axes.set_title(f"head {head}", fontsize=SMALL, pad=2)
   return figure
 
 
@@ -59,8 +59,8 @@ def filters_figure(components: Float[np.ndarray, "n P P 3"]) -> Figure:
   """Principal components of the embedding filters (Fig. 7, left)."""
   columns = _columns(len(components), most=7)
   rows = -(-len(components) // columns)
-  figure = _figure(0.7 * columns + 0.6, 0.7 * rows + 0.5)
-  figure.suptitle("RGB embedding filters", fontsize=_TEXT)
+  figure = figure_of(0.7 * columns + 0.6, 0.7 * rows + 0.5)
+  figure.suptitle("RGB embedding filters", fontsize=TEXT)
   every = [*figure.subplots(rows, columns, squeeze=False).flat]
   for axes in every:
     axes.axis("off")
@@ -77,24 +77,24 @@ def positions_figure(similarity: Float[np.ndarray, "h w h w"]) -> Figure:
   tiles[:, :h, :, :w] = similarity.transpose(0, 2, 1, 3)
   tiles = tiles.reshape(h * (h + 1), w * (w + 1))[:-1, :-1]
   width = min(max(5.5, tiles.shape[1] / 100), 12)  # A pixel and more each.
-  figure = _figure(width, 0.85 * width * min(max(h / w, 0.3), 3))
+  figure = figure_of(width, 0.85 * width * min(max(h / w, 0.3), 3))
   axes = figure.add_subplot()
   drawn = axes.imshow(tiles, cmap=_COLORS, vmin=similarity.min(), vmax=1)
   _count(axes.xaxis, w)
   _count(axes.yaxis, h)
-  axes.set_xlabel("column of the patch", fontsize=_TEXT)
-  axes.set_ylabel("row of the patch", fontsize=_TEXT)
-  axes.set_title("Position embedding similarity", fontsize=_TEXT)
+  axes.set_xlabel("column of the patch", fontsize=TEXT)
+  axes.set_ylabel("row of the patch", fontsize=TEXT)
+  axes.set_title("Position embedding similarity", fontsize=TEXT)
   bar = figure.colorbar(drawn, ax=axes, shrink=0.8)
-  bar.set_label("cosine similarity", fontsize=_TEXT)
-  bar.ax.tick_params(labelsize=_SMALL)
+  bar.set_label("cosine similarity", fontsize=TEXT)
+  bar.ax.tick_params(labelsize=SMALL)
   return figure
 
 
 def distance_figure(distance: Float[np.ndarray, "L k"]) -> Figure:
   """Mean attention distance of every head by layer (Fig. 7, right)."""
   L, k = distance.shape
-  figure = _figure(4.5, 3.2)
+  figure = figure_of(4.5, 3.2)
   axes = figure.add_subplot()
   layer = np.arange(1, L + 1)
   axes.scatter(
@@ -105,10 +105,10 @@ def distance_figure(distance: Float[np.ndarray, "L k"]) -> Figure:
   axes.set_ylim(bottom=0)
   axes.set_xlim(0.5, L + 0.5)
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-  axes.tick_params(labelsize=_SMALL)
-  axes.set_xlabel("layer", fontsize=_TEXT)
-  axes.set_ylabel("mean attention distance (pixels)", fontsize=_TEXT)
-  figure.legend(loc="outside upper right", fontsize=_SMALL, frameon=False)
+  axes.tick_params(labelsize=SMALL)
+  axes.set_xlabel("layer", fontsize=TEXT)
+  axes.set_ylabel("mean attention distance (pixels)", fontsize=TEXT)
+  figure.legend(loc="outside upper right", fontsize=SMALL, frameon=False)
   return figure
 
 
@@ -116,7 +116,7 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Figure:
   """The patches that a photograph is cut into, numbered as the model does."""
   (H, W, _), (h, w) = image.shape, grid
   # Wide enough for the numbers.
-  figure = _figure(max(_PANEL, 0.3 * w), max(_PANEL * H / W, 0.3 * w * H / W))
+  figure = figure_of(max(_PANEL, 0.3 * w), max(_PANEL * H / W, 0.3 * w * H / W))
   axes = figure.add_subplot()
   _photograph(axes, image)
   edge: Any = dict(color="white", linewidth=0.8)
@@ -131,7 +131,7 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Figure:
       (row + 0.5) * H / h - 0.5,
       str(number + 1),
       color="white",
-      fontsize=_SMALL,
+      fontsize=SMALL,
       ha="center",
       va="center",
       path_effects=[withStroke(linewidth=1.5, foreground="black")],
@@ -147,7 +147,7 @@ def sheet_figure(
 ) -> Figure:
   """A photograph, its likeliest classes, and what reached the output."""
   height, width = _panel(image)
-  figure = _figure(2 * width + 3.6, height + 0.3)
+  figure = figure_of(2 * width + 3.6, height + 0.3)
   photo, bars, seen = figure.subplots(
     1, 3, width_ratios=[width, 3.2, width], squeeze=False
   )[0]
@@ -172,7 +172,8 @@ def short(name: str) -> str:
   return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
-def _figure(width: float, height: float) -> Figure:
+def figure_of(width: float, height: float) -> Figure:
+  """An empty figure of that many inches."""
   return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
@@ -194,7 +195,7 @@ def _photograph(axes: Axes, image: Photograph, title: str = "") -> None:
   axes.imshow(image)
   axes.axis("off")
   if title:
-    axes.set_title(short(title), fontsize=_TEXT, parse_math=False)
+    axes.set_title(short(title), fontsize=TEXT, parse_math=False)
 
 
 def _bars(
@@ -205,14 +206,14 @@ def _bars(
   axes.barh(places, probabilities, color=_GRAY, height=0.6)
   axes.set_yticks(places)
   axes.set_yticklabels(
-    [short(label) for label in labels], fontsize=_TEXT, parse_math=False
+    [short(label) for label in labels], fontsize=TEXT, parse_math=False
   )
   axes.set_ylim(len(labels) - 0.4, -0.6)
   axes.set_xlim(0, 1.2)  # Room for the number behind a full bar.
   axes.set_xticks([])
   for place, probability in zip(places, probabilities, strict=True):
     text = f" {probability:.1%}"
-    axes.text(probability, place, text, fontsize=_SMALL, va="center")
+    axes.text(probability, place, text, fontsize=SMALL, va="center")
   axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
@@ -221,4 +222,4 @@ def _count(axis: Any, count: int) -> None:
   every = -(-count // 15)
   grids = np.arange(0, count, every)
   middles = grids * (count + 1) + (count - 1) / 2
-  axis.set_ticks(middles, [str(grid + 1) for grid in grids], fontsize=_SMALL)
+  axis.set_ticks(middles, [str(grid + 1) for grid in grids], fontsize=SMALL)

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, UInt8
 from ml_collections import ConfigDict
 
-from vit_jax import sharding
+from vit_jax import losses, sharding
 from vit_jax.checkpoint import latest_description
 from vit_jax.config import base_config
 from vit_jax.data import UnreadableImageError, make_eval_transform
@@ -180,7 +180,6 @@ def make_predict_step(
   """
   headless = model.clone(num_classes=0)
   head = classifier(model.num_classes, 0.0, model.param_dtype)
-  probability_of = jax.nn.sigmoid if loss == "sigmoid" else jax.nn.softmax
 
   def predict_step(
     params: Any, images: UInt8[Array, "B H W C"]
@@ -190,7 +189,8 @@ def make_predict_step(
     if model.num_classes:
       logits: Any = head.apply({"params": params["head"]}, y)
       _, index = jax.lax.top_k(logits, min(top, model.num_classes))
-      probability = jnp.take_along_axis(probability_of(logits), index, axis=1)
+      every = losses.probabilities(loss, logits)
+      probability = jnp.take_along_axis(every, index, axis=1)
       found |= {"index": index, "probability": probability}
     return found
 

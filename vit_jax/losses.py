@@ -33,6 +33,13 @@ def cross_entropy(
   return optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(-1)
 
 
+def probabilities(
+  kind: str, logits: Float[Array, "B K"]
+) -> Float[Array, "B K"]:
+  """What a model trained with this loss means; sigmoid's need not sum to 1."""
+  return (jax.nn.softmax if kind == "softmax" else jax.nn.sigmoid)(logits)
+
+
 def make_targets(
   label: Int[Array, " B"], num_classes: int, label_smoothing: float = 0.0
 ) -> Float[Array, "B K"]:

@@ -19,6 +19,7 @@ from vit_jax.interruption import Interrupted, Notice
 from vit_jax.lock import sole_writer
 from vit_jax.metrics import Meter, MetricWriter, Tracer
 from vit_jax.plan import Plan, make_plan
+from vit_jax.provenance import record_start
 from vit_jax.starting import first_state
 from vit_jax.train_step import TrainState
 
@@ -35,9 +36,9 @@ def train(
 ) -> tuple[TrainState, dict[str, Any]]:
   """Trains as configured and returns the last state and evaluation.
 
-  Everything goes to `workdir`: checkpoints, `metrics.jsonl`, TensorBoard
-  scalars. A workdir that holds checkpoints of this configuration is gone on
-  with.
+  Everything goes to `workdir`: checkpoints, `metrics.jsonl`, `starts.jsonl`,
+  TensorBoard files. A workdir that holds checkpoints of this configuration is
+  gone on with.
 
   Args:
     config: Of the run.
@@ -65,6 +66,7 @@ def train(
     stack.callback(checkpoints.close)
     display.header(_header(plan, workdir))
     state, first = first_state(plan, checkpoints, display, allow_changes)
+    _record_start(checkpoints, first, display)
     writer = MetricWriter(checkpoints.folder, first)
     stack.callback(writer.close)
     batches = plan.open_batches(first)
@@ -85,6 +87,16 @@ def _say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
   """The last line of a run that was told to stop, once all is saved."""
   if kind is Interrupted:
     display.note(f"{error}; the same command goes on.")
+
+
+def _record_start(
+  checkpoints: Checkpoints, step: int, display: Display
+) -> None:
+  """Writes down how the run was started; for want of it no run need stop."""
+  try:
+    record_start(checkpoints.folder, step)
+  except OSError as error:
+    display.note(f"starts.jsonl could not be written ({error}).")
 
 
 def due(step: int, every: int, last: int) -> bool:

@@ -1,0 +1,86 @@
+"""Reports on runs: one HTML file of what they learned, and how.
+
+python -m vit_jax.report WORKDIR... [--out=report.html] [--step=N | --best]
+  [--root=DIR] [--data_dir=DIR]
+
+The file needs no network. It shows curves, the configuration and the command
+that repeats the run; and of the checkpoint, evaluated anew, accuracy by class,
+confusion, calibration, telling examples with their attention rollout, and what
+the embeddings have learned. Several runs are compared. By default it goes to
+report.html in the workdir, of several in the current folder.
+"""
+
+import os
+from typing import Any
+
+from absl import flags
+
+from vit_jax import command
+from vit_jax.atomic_file import local_file, replacing
+from vit_jax.data.image_files import printable_path
+
+OPTIONS = ("step", "best", "root", "data_dir")
+
+
+def main(arguments: list[str]) -> int:
+  values = flags.FLAGS
+  options = {name: values[name].value for name in OPTIONS}
+  return report_files(arguments, out=values.out, **options)
+
+
+def report_files(
+  workdirs: list[str], *, out: str | None = None, **options: Any
+) -> int:
+  """Writes a report on some runs; returns the exit code.
+
+  Args:
+    workdirs: Of the runs.
+    out: The file to write; by default as the module says.
+    **options: As of `evaluation.opened`; only of a single run.
+
+  Raises:
+    ValueError: if a folder holds no run, or what draws figures is missing.
+  """
+  if len(workdirs) > 1 and any(options.values()):
+    given = [f"--{name}" for name, value in options.items() if value]
+    raise ValueError(
+      f"{' and '.join(given)} would be of every run: report on one at a time."
+    )
+  folder = workdirs[0] if len(workdirs) == 1 else ""
+  path = local_file(os.path.join(folder, "report.html") if out is None else out)
+  page = _page()
+  from vit_jax.report_run import read_run
+
+  runs = [read_run(workdir, **options) for workdir in workdirs]
+  for run in runs:
+    if run.problem:
+      print(f"{run.workdir}: not evaluated: {run.problem}", flush=True)
+  with replacing(path) as file:
+    file.write(page(runs).encode())
+  print(printable_path(str(path)), flush=True)
+  return 0
+
+
+def _page() -> Any:
+  """The function that draws; it needs the extra `figures`."""
+  try:
+    from vit_jax.report_page import page
+  except ModuleNotFoundError as error:
+    if str(error.name).split(".")[0] not in ("matplotlib", "jinja2"):
+      raise
+    raise ValueError(
+      f"reports are drawn with {error.name}, which is not installed: "
+      'pip install -c constraints.txt -e ".[figures]"'
+    ) from error
+  return page
+
+
+if __name__ == "__main__":
+  flags.DEFINE_string("out", None, "The file to write; report.html by default.")
+  flags.DEFINE_integer("step", None, "Checkpoint; the newest by default.")
+  flags.DEFINE_bool("best", False, "Take the checkpoint best in top-1.")
+  flags.DEFINE_string("root", None, "Where the folder of images is now.")
+  flags.DEFINE_string(
+    "data_dir", None, "Where TFDS data sets are now, if they have moved."
+  )
+  command.run(main, takes="WORKDIR [WORKDIR...]")

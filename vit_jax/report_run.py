@@ -1,0 +1,191 @@
+"""What a report tells of one run: read from its folder, and measured anew."""
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from jaxtyping import Float, Int, UInt8
+from ml_collections import ConfigDict
+
+from vit_jax import attention_maps, data, embedding_maps, experiment
+from vit_jax.config import base_config, leaf_keys
+from vit_jax.evaluation import SavedRun, opened
+from vit_jax.inference import class_name
+from vit_jax.metrics import read_rows
+from vit_jax.models import Vit
+from vit_jax.provenance import read_starts
+from vit_jax.tally import Answered, Tally
+from vit_jax.train_step import normalize
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """A telling example of the eval split, and where its answer came from.
+
+  `rollout` is None of a model without attention.
+  """
+
+  answered: Answered
+  photograph: UInt8[np.ndarray, "H W 3"]
+  rollout: Float[np.ndarray, "h w"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """What a checkpoint does on the eval split of its run.
+
+  `filters` and `positions` are as of `embedding_maps`; None where the model has
+  none.
+  """
+
+  step: int
+  data_name: str
+  num_parameters: int
+  metrics: dict[str, Any]
+  tally: Tally
+  class_names: tuple[str, ...]
+  examples: dict[str, list[Example]]
+  filters: Float[np.ndarray, "n P P 3"] | None
+  positions: Float[np.ndarray, "h w h w"] | None
+
+  @property
+  def confusion(self) -> Int[np.ndarray, "K K"]:
+    """How often each class, a row, was answered by each, a column."""
+    return self.tally.confusion(len(self.class_names))
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+  """A run, as far as its folder tells.
+
+  Attributes:
+    workdir: Its folder, as it was given.
+    rows: Of `metrics.jsonl`.
+    starts: Of `starts.jsonl`.
+    config: Every key and its value; empty where no checkpoint tells.
+    measured: None where it could not be, and
+    problem: why.
+  """
+
+  workdir: str
+  rows: list[dict[str, Any]]
+  starts: list[dict[str, Any]]
+  config: dict[str, Any]
+  measured: Measured | None = None
+  problem: str | None = None
+
+  def curve(self, key: str) -> tuple[list[int], list[float]]:
+    """Steps and values of a metric; both empty where it was never written."""
+    found = [(r["step"], r[key]) for r in self.rows if r.get(key) is not None]
+    steps, values = zip(*found, strict=True) if found else ((), ())
+    return list(steps), list(values)
+
+
+def read_run(workdir: str, **options: Any) -> RunFacts:
+  """Reads a run's folder, and evaluates its checkpoint where that is possible.
+
+  Args:
+    workdir: Of the run.
+    **options: As of `evaluation.opened`.
+
+  Raises:
+    ValueError: if the folder holds no run.
+  """
+  folder = epath.Path(workdir).expanduser()
+  metrics = folder / "metrics.jsonl"
+  rows = read_rows(metrics) if metrics.exists() else []
+  starts = read_starts(folder)
+  config: dict[str, Any] = {}
+  try:
+    with opened(workdir, **options) as run:
+      config = _flat(run.config)
+      measured = _measure(run)
+    return RunFacts(workdir, rows, starts, config, measured)
+  except (ValueError, OSError) as error:
+    if not rows:
+      raise
+    problem = str(error)
+  return RunFacts(workdir, rows, starts, config, problem=problem)
+
+
+def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
+  """The keys whose values are not the defaults."""
+  defaults = _flat(base_config())
+  return {k: v for k, v in config.items() if v != defaults.get(k)}
+
+
+def _flat(config: ConfigDict) -> dict[str, Any]:
+  """Dotted keys and values, as JSON gives them back."""
+  flat = {}
+  for key in leaf_keys(config):
+    value: Any = config
+    for part in key.split("."):
+      value = value[part]
+    flat[key] = json.loads(json.dumps(value))
+  return flat
+
+
+def _measure(run: SavedRun) -> Measured:
+  tally = Tally()
+  metrics = run.evaluation(run.params, run.class_names, tally.add)
+  names = tuple(
+    class_name(run.class_names, k) for k in range(run.model.num_classes)
+  )
+  examples = {
+    kind: [_example(run, answered) for answered in kept]
+    for kind, kept in tally.kinds.items()
+  }
+  filters = positions = None
+  if isinstance(run.model, Vit):
+    filters = embedding_maps.filter_components(
+      embedding_maps.embedding_filters(run.model, run.params)
+    )
+    if run.model.position not in ("relative", "none"):
+      E_pos = embedding_maps.position_embeddings(
+        run.model, run.params, experiment.image_size(run.config)
+      )
+      positions = embedding_maps.position_similarity(E_pos)
+  return Measured(
+    step=run.step,
+    data_name=run.source.name,
+    num_parameters=sum(x.size for x in jax.tree.leaves(run.params)),
+    metrics=metrics,
+    tally=tally,
+    class_names=names,
+    examples=examples,
+    filters=filters,
+    positions=positions,
+  )
+
+
+def _example(run: SavedRun, answered: Answered) -> Example:
+  config = run.config
+  transform = data.make_eval_transform(
+    experiment.image_size(config), **config.eval_transform
+  )
+  image = transform(run.source[answered.index]["image"])
+  return Example(
+    answered,
+    image,
+    rollout_of(run.model, run.params, image, **config.normalization),
+  )
+
+
+def rollout_of(
+  model: Any,
+  params: Any,
+  image: UInt8[np.ndarray, "H W 3"],
+  *,
+  mean: Any,
+  std: Any,
+) -> Float[np.ndarray, "h w"] | None:
+  """Attention rollout of one image; None of a model without attention."""
+  if not isinstance(model, Vit):
+    return None
+  x = normalize(jnp.asarray(image[None]), mean, std)
+  A = attention_maps.attention_weights(model, params, x)
+  return attention_maps.rollout(A)[0]
