@@ -6,6 +6,7 @@ patch. `figures` draws them all.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt8
 
 from vit_jax.embedding_maps import check_vit
 from vit_jax.models import ResNet, Vit, layers
 from vit_jax.pretrained.grids import grid_of, patch_stride
+from vit_jax.train_step import normalize
 
 FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
 
@@ -128,6 +130,30 @@ def rollout(
     A = A / A.sum(axis=-1, keepdims=True)
     rows = np.einsum("bq,bqs->bs", rows, A)
   return attention.maps(rows)
+
+
+def image_rollout(
+  model: Vit | ResNet,
+  params: Any,
+  image: UInt8[np.ndarray, "H W 3"],
+  *,
+  mean: Sequence[float],
+  std: Sequence[float],
+) -> Float[np.ndarray, "h w"]:
+  """`rollout` of one image, not yet normalised.
+
+  Args:
+    model: As of `attention_weights`.
+    params: As of `attention_weights`.
+    image: Of the model's size.
+    mean: Of each channel, in units of full scale.
+    std: The same.
+
+  Raises:
+    ValueError: if the model has no attention.
+  """
+  x = normalize(jnp.asarray(image[None]), mean, std)
+  return rollout(attention_weights(model, params, x))[0]
 
 
 def relevance(

@@ -35,6 +35,8 @@ def base_config() -> ml_collections.ConfigDict:
   c.image_size = FieldReference((224, 224), field_type=tuple)  # Height, width.
   c.ema_decay = 0.0  # Polyak averaging of parameters; 0 is off.
   c.eval_per_class = False
+  c.eval_pictures = 0  # Examples shown in TensorBoard, with the confusion.
+  c.wandb_project = placeholder(str)  # Of Weights & Biases; None logs nothing.
   c.max_skipped_steps = 10  # Not finite, in a row; more stop the run. 0: none.
   c.profile_steps = 0  # Traced into workdir/profile, from the tenth on.
   c.data = _data()

@@ -12,7 +12,7 @@ from typing import Any
 
 import ml_collections
 
-from vit_jax import data, losses, optimizer
+from vit_jax import data, extras, losses, optimizer
 from vit_jax.config import (
   UNITS,
   base_config,
@@ -36,6 +36,7 @@ _INSIDE: Range = ("lie between 0 and 1", lambda x: 0 < x < 1)
 _RANGES = {
   "keep_last": _COUNT,
   "eval_batch_size": _NOT_NEGATIVE,
+  "eval_pictures": _NOT_NEGATIVE,
   "ema_decay": _BELOW_1,
   "max_skipped_steps": _NOT_NEGATIVE,
   "profile_steps": _NOT_NEGATIVE,
@@ -161,6 +162,10 @@ def _check_sections(config: ml_collections.ConfigDict) -> None:
   size = plain["image_size"] or (1, 1)
   data.make_train_transform(size, **plain["train_transform"])
   data.make_eval_transform(size, **plain["eval_transform"])
+  if plain["eval_pictures"]:
+    extras.check("matplotlib", "figures", "eval_pictures")
+  if plain["wandb_project"]:
+    extras.check("wandb", "wandb", "wandb_project")
   for unit in UNITS:
     del options[f"warmup_{unit}"]
   del options["freeze_layers"]  # Of a model that is not known yet.

@@ -21,6 +21,8 @@ _FREE_KEYS = (
   "keep_last",
   "eval_batch_size",
   "eval_per_class",
+  "eval_pictures",
+  "wandb_project",
   "profile_steps",
   "max_skipped_steps",
   "eval_transform.",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
@@ -143,18 +144,30 @@ def sheet_figure(
   image: Photograph,
   labels: Sequence[str],
   probabilities: Sequence[float],
-  rollout: Float[np.ndarray, "h w"],
+  rollout: Float[np.ndarray, "h w"] | None,
+  title: str = "Input",
 ) -> Figure:
-  """A photograph, its likeliest classes, and what reached the output."""
+  """A photograph, its likeliest classes, and what reached the output.
+
+  Without a rollout, as of a model that has no attention, it has two parts.
+  """
   height, width = _panel(image)
-  figure = figure_of(2 * width + 3.6, height + 0.3)
-  photo, bars, seen = figure.subplots(
-    1, 3, width_ratios=[width, 3.2, width], squeeze=False
-  )[0]
-  _photograph(photo, image, "Input")
-  _photograph(seen, lit(image, rollout), "Attention rollout")
-  _bars(bars, labels, probabilities)
+  widths = [width, 3.2] if rollout is None else [width, 3.2, width]
+  figure = figure_of(sum(widths) + 0.4, height + 0.3)
+  parts = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+  _photograph(parts[0], image, title)
+  _bars(parts[1], labels, probabilities)
+  if rollout is not None:
+    _photograph(parts[2], lit(image, rollout), "Attention rollout")
   return figure
+
+
+def pixels(figure: Figure) -> Photograph:
+  """A figure as an image, 100 pixels an inch."""
+  figure.set_dpi(100)
+  canvas = FigureCanvasAgg(figure)
+  canvas.draw()
+  return np.array(canvas.buffer_rgba())[..., :3]
 
 
 def lit(image: Photograph, map_: Float[np.ndarray, "h w"]) -> Photograph:

@@ -1,4 +1,4 @@
-"""What a run measures and writes: `metrics.jsonl` and TensorBoard scalars."""
+"""What a run measures, and where it is written."""
 
 import collections
 import contextlib
@@ -6,13 +6,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
+from jaxtyping import UInt8
 from tensorboardX import SummaryWriter
+
+from vit_jax.wandb_log import WandbLog
 
 
 class Meter:
@@ -107,10 +110,17 @@ class MetricWriter:
     workdir: Folder of the run, local or such as gs://bucket/run.
     first_step: Step that the run starts from. Rows beyond it, which a run that
       was stopped wrote and this one writes again, are dropped.
+    wandb_log: That gets the same, and is closed with this.
   """
 
-  def __init__(self, workdir: epath.Path, first_step: int = 0):
+  def __init__(
+    self,
+    workdir: epath.Path,
+    first_step: int = 0,
+    wandb_log: WandbLog | None = None,
+  ):
     self._active = jax.process_index() == 0
+    self._wandb = wandb_log
     if not self._active:
       return
     self._path = workdir / "metrics.jsonl"
@@ -131,9 +141,22 @@ class MetricWriter:
     if not self._active:
       return
     self._append(_line({"step": step, **values}))
-    for key, value in values.items():
-      if isinstance(value, int | float):
-        self._tensorboard.add_scalar(key, value, step)
+    numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
+    for key, value in numbers.items():
+      self._tensorboard.add_scalar(key, value, step)
+    if self._wandb is not None:
+      self._wandb.write(step, numbers)
+
+  def write_images(
+    self, step: int, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]
+  ) -> None:
+    """Writes pictures, which the file does not get."""
+    if not self._active:
+      return
+    for key, image in images.items():
+      self._tensorboard.add_image(key, image, step, dataformats="HWC")
+    if self._wandb is not None:
+      self._wandb.write_images(step, images)
 
   def _append(self, line: str) -> None:
     if "://" not in str(self._path):
@@ -147,6 +170,8 @@ class MetricWriter:
     """Writes out what is still buffered."""
     if self._active:
       self._tensorboard.close()
+    if self._wandb is not None:
+      self._wandb.close()
 
 
 class Tracer:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from vit_jax import config_check, data, experiment, probing, sharding
 from vit_jax.config import resolve_steps
+from vit_jax.eval_pictures import EvalPictures
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
 from vit_jax.pretrained.load import Pretrained, run_origin
 from vit_jax.probing import FewShot
@@ -31,6 +32,7 @@ class Plan:
   pretrained: Pretrained | None
   evaluation: experiment.Evaluation
   few_shot: FewShot | None
+  pictures: EvalPictures | None
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
   open_batches: Callable[[int], data.BatchIterator]
@@ -111,6 +113,9 @@ def make_plan(
     pretrained=pretrained,
     evaluation=experiment.Evaluation(config, model, mesh, eval_source),
     few_shot=probing.periodic(config, model, mesh, source, eval_source),
+    pictures=EvalPictures(config, model, mesh, eval_source)
+    if config.eval_pictures
+    else None,
     init=init,
     train_step=train_step,
     open_batches=experiment.train_batches(config, source),

@@ -15,9 +15,10 @@ from typing import Any
 
 from absl import flags
 
-from vit_jax import command
+from vit_jax import command, extras
 from vit_jax.atomic_file import local_file, replacing
 from vit_jax.data.image_files import printable_path
+from vit_jax.report_run import read_run
 
 OPTIONS = ("step", "best", "root", "data_dir")
 
@@ -48,9 +49,7 @@ def report_files(
     )
   folder = workdirs[0] if len(workdirs) == 1 else ""
   path = local_file(os.path.join(folder, "report.html") if out is None else out)
-  page = _page()
-  from vit_jax.report_run import read_run
-
+  page = extras.load("vit_jax.report_page", "figures").page
   runs = [read_run(workdir, **options) for workdir in workdirs]
   for run in runs:
     if run.problem:
@@ -59,20 +58,6 @@ def report_files(
     file.write(page(runs).encode())
   print(printable_path(str(path)), flush=True)
   return 0
-
-
-def _page() -> Any:
-  """The function that draws; it needs the extra `figures`."""
-  try:
-    from vit_jax.report_page import page
-  except ModuleNotFoundError as error:
-    if str(error.name).split(".")[0] not in ("matplotlib", "jinja2"):
-      raise
-    raise ValueError(
-      f"reports are drawn with {error.name}, which is not installed: "
-      'pip install -c constraints.txt -e ".[figures]"'
-    ) from error
-  return page
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from jaxtyping import Float, Int, UInt8
@@ -19,7 +18,6 @@ from vit_jax.metrics import read_rows
 from vit_jax.models import Vit
 from vit_jax.provenance import read_starts
 from vit_jax.tally import Answered, Tally
-from vit_jax.train_step import normalize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,24 +166,9 @@ def _example(run: SavedRun, answered: Answered) -> Example:
     experiment.image_size(config), **config.eval_transform
   )
   image = transform(run.source[answered.index]["image"])
-  return Example(
-    answered,
-    image,
-    rollout_of(run.model, run.params, image, **config.normalization),
-  )
-
-
-def rollout_of(
-  model: Any,
-  params: Any,
-  image: UInt8[np.ndarray, "H W 3"],
-  *,
-  mean: Any,
-  std: Any,
-) -> Float[np.ndarray, "h w"] | None:
-  """Attention rollout of one image; None of a model without attention."""
-  if not isinstance(model, Vit):
-    return None
-  x = normalize(jnp.asarray(image[None]), mean, std)
-  A = attention_maps.attention_weights(model, params, x)
-  return attention_maps.rollout(A)[0]
+  rollout = None
+  if isinstance(run.model, Vit):
+    rollout = attention_maps.image_rollout(
+      run.model, run.params, image, **config.normalization
+    )
+  return Example(answered, image, rollout)

@@ -6,7 +6,7 @@ import functools
 import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -21,7 +21,9 @@ from vit_jax.metrics import Meter, MetricWriter, Tracer
 from vit_jax.plan import Plan, make_plan
 from vit_jax.provenance import record_start
 from vit_jax.starting import first_state
+from vit_jax.tally import Tally
 from vit_jax.train_step import TrainState
+from vit_jax.wandb_log import WandbLog
 
 _BATCHES_AHEAD = 2  # On their way to the device while one is used.
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
@@ -67,7 +69,7 @@ def train(
     display.header(_header(plan, workdir))
     state, first = first_state(plan, checkpoints, display, allow_changes)
     _record_start(checkpoints, first, display)
-    writer = MetricWriter(checkpoints.folder, first)
+    writer = _open_writer(plan, checkpoints, first, display)
     stack.callback(writer.close)
     batches = plan.open_batches(first)
     stack.callback(batches.close)
@@ -87,6 +89,17 @@ def _say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
   """The last line of a run that was told to stop, once all is saved."""
   if kind is Interrupted:
     display.note(f"{error}; the same command goes on.")
+
+
+def _open_writer(
+  plan: Plan, checkpoints: Checkpoints, first: int, display: Display
+) -> MetricWriter:
+  folder, project = checkpoints.folder, plan.config.wandb_project
+  wandb_log = None
+  if project and jax.process_index() == 0:
+    wandb_log = WandbLog(folder, project, plan.config.to_dict())
+    display.header([("wandb", wandb_log.place)])
+  return MetricWriter(folder, first, wandb_log)
 
 
 def _record_start(
@@ -146,7 +159,7 @@ class _Run:
       evaluate = due(step, plan.eval_every, plan.total) and not (told or broken)
       if evaluate:
         with meter.paused():
-          evaluated = self._evaluate(state)
+          evaluated = self._evaluate(step, state)
         self._write(step, evaluated)
         self.display.evaluation(step, evaluated)
       if told or broken or due(step, plan.save_every, plan.total):
@@ -158,20 +171,25 @@ class _Run:
         raise FloatingPointError(self._report_skipped(meter.skipped))
     return state, evaluated
 
-  def _evaluate(self, state: TrainState) -> dict[str, Any]:
-    plan = self.plan
+  def _evaluate(self, step: int, state: TrainState) -> dict[str, Any]:
+    plan, params, tally = self.plan, state.eval_params, Tally()
     metrics = plan.evaluation(
-      state.eval_params,
+      params,
       plan.source.class_names if plan.config.eval_per_class else (),
+      tally.add if plan.pictures is not None else None,
     )
+    if plan.pictures is not None:
+      self._write(step, plan.pictures(params, tally), self.writer.write_images)
     if plan.few_shot is not None:
-      metrics |= plan.few_shot(state.eval_params)
+      metrics |= plan.few_shot(params)
     return metrics
 
-  def _write(self, step: int, row: dict[str, Any]) -> None:
-    """Writes a row of metrics; for want of it no run need stop."""
+  def _write(
+    self, step: int, what: dict[str, Any], write: Callable | None = None
+  ) -> None:
+    """Writes a row of metrics, or else; for want of it no run need stop."""
     try:
-      self.writer.write(step, row)
+      (write or self.writer.write)(step, what)
     except OSError as error:
       self.display.note(
         f"step {step:,}: the metrics could not be written ({error}); the run "

@@ -26,7 +26,7 @@ import numpy as np
 from absl import flags
 
 from vit_jax import attention_maps as maps
-from vit_jax import command, embedding_maps
+from vit_jax import command, embedding_maps, extras
 from vit_jax.atomic_file import local_path, replacing
 from vit_jax.data.image_files import check_found, find_images, printable_path
 from vit_jax.inference import as_trained, class_name, image_size, read_image
@@ -92,7 +92,7 @@ def visualize_files(
     ValueError: if a name matches no image, the model cannot do this, or
       matplotlib is missing.
   """
-  figures = _figures()
+  figures = extras.load("vit_jax.figures", "figures")
   folder = local_path(out)
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"{out!r} is a file; name the folder to write to.")
@@ -119,20 +119,6 @@ def visualize_files(
     _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
   return 1 if unreadable else 0
-
-
-def _figures() -> Any:
-  """The module `figures`, which needs matplotlib."""
-  try:
-    from vit_jax import figures
-  except ModuleNotFoundError as error:
-    if not str(error.name).startswith("matplotlib"):
-      raise
-    raise ValueError(
-      "figures are drawn by matplotlib, which is not installed: "
-      'pip install -c constraints.txt -e ".[figures]"'
-    ) from error
-  return figures
 
 
 def _draw_parameters(
