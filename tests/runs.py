@@ -1,9 +1,11 @@
 """Short runs on the digits, with everything on that draws at random."""
 
 import json
+import struct
 
 import jax
 import numpy as np
+from tensorboardX.proto import event_pb2
 
 from configs import digits
 
@@ -34,6 +36,19 @@ def config(data_dir, **changes):
 def rows(workdir):
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   return [json.loads(line) for line in lines]
+
+
+def events(workdir):
+  """(step, tag, value) of all that TensorBoard is shown of a run."""
+  for path in sorted((workdir / "tensorboard").iterdir()):
+    data, start = path.read_bytes(), 0
+    while start < len(data):
+      (size,) = struct.unpack_from("<Q", data, start)
+      start += 12
+      event = event_pb2.Event.FromString(data[start : start + size])
+      start += size + 4
+      for value in event.summary.value:
+        yield event.step, value.tag, value
 
 
 def identical(one, other):

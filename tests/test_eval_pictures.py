@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tensorboardX.proto import event_pb2
 
 from tests import runs
 from tests.commands import run
@@ -17,19 +16,6 @@ from vit_jax import attention_maps, charts, data, experiment, figures
 from vit_jax.plan import make_plan
 from vit_jax.tally import Tally
 from vit_jax.training import train
-
-
-def events(workdir):
-  """(step, tag, value) of all that TensorBoard is shown of a run."""
-  for path in sorted((workdir / "tensorboard").iterdir()):
-    data, start = path.read_bytes(), 0
-    while start < len(data):
-      (size,) = struct.unpack_from("<Q", data, start)
-      start += 12
-      event = event_pb2.Event.FromString(data[start : start + size])
-      start += size + 4
-      for value in event.summary.value:
-        yield event.step, value.tag, value
 
 
 def logged(path):
@@ -118,12 +104,14 @@ def _image(plan, source, index):
 def test_every_evaluation_shows_them(tmp_path, data_dir):
   workdir = tmp_path / "run"
   train(runs.config(data_dir, eval_pictures=2, total_steps=6), str(workdir))
-  pictures = [(s, tag) for s, tag, v in events(workdir) if v.HasField("image")]
+  pictures = [
+    (s, tag) for s, tag, v in runs.events(workdir) if v.HasField("image")
+  ]
   names = ["eval/example_1", "eval/example_2", "eval/confusion"]
   assert pictures == [(6, name) for name in names]
   scalars = {
     (s, tag): v.simple_value
-    for s, tag, v in events(workdir)
+    for s, tag, v in runs.events(workdir)
     if not v.HasField("image")
   }
   for row in runs.rows(workdir):

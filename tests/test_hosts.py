@@ -1,5 +1,6 @@
 """Several processes as one run, joined on loopback."""
 
+import io
 import json
 import os
 import signal
@@ -10,7 +11,9 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from tests import runs
 from vit_jax import hosts
 from vit_jax.checkpoint import Checkpoints
 
@@ -34,7 +37,7 @@ def _start(workdir, data_dir, num_processes, *overrides):
     *("--config.save_every_epochs=0", "--config.save_every_steps=3"),
     *("--config.optimizer.warmup_epochs=0", "--config.log_every_steps=1"),
     *("--config.mesh.fsdp=2", "--config.model.dropout_rate=0.1"),
-    *("--config.model.num_layers=1", *overrides),
+    *("--config.model.num_layers=1", "--config.eval_pictures=1", *overrides),
   ]
   port = _free_port()
   env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(DEVICES // num_processes)}
@@ -70,6 +73,17 @@ def _rows(workdir):
   return [[json.loads(line).get(key, 0) for key in keep] for line in lines]
 
 
+def _pictures(workdir):
+  """Those of every evaluation, by step and name."""
+  return {
+    (step, tag): np.asarray(
+      Image.open(io.BytesIO(value.image.encoded_image_string)), np.int16
+    )
+    for step, tag, value in runs.events(workdir)
+    if value.HasField("image")
+  }
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
   """The run of one process with all devices, and the data it prepared."""
@@ -84,6 +98,10 @@ def test_processes_do_as_one(alone, tmp_path, num_processes):
   printed = _train(tmp_path / "run", alone / "data", num_processes)
   found, expected = _rows(tmp_path / "run"), _rows(alone / "alone")
   np.testing.assert_allclose(found, expected, rtol=1e-5)
+  pictures, same = (_pictures(w) for w in (tmp_path / "run", alone / "alone"))
+  assert pictures.keys() == same.keys() and len(same) == 4
+  for key, picture in pictures.items():
+    assert np.abs(picture - same[key]).mean() < 1
   assert "Done in" in printed[0]
   assert not any("step" in text for text in printed[1:])
 

@@ -224,7 +224,9 @@ def test_a_missing_library_is_one_line(tmp_path, monkeypatch):
   monkeypatch.delitem(sys.modules, "vit_jax.report_page")
   monkeypatch.delattr("vit_jax.report_page", raising=False)
   monkeypatch.setitem(sys.modules, "jinja2", None)
-  with pytest.raises(ValueError, match=r"with jinja2, which is not.*figures"):
+  with pytest.raises(
+    ValueError, match=r"jinja2 is not installed: pip.*figures"
+  ):
     report_files([str(tmp_path)], out=str(tmp_path / "r.html"))
 
 
@@ -281,18 +283,27 @@ def test_a_run_is_measured_as_it_was_evaluated(workdir, root):
 
 
 def test_data_that_have_gone_are_told(workdir, root, tmp_path, capsys):
-  moved = tmp_path / "moved"
-  shutil.copytree(workdir, tmp_path / "run")
-  shutil.copytree(root, moved)
-  run = str(tmp_path / "run")
-  out = str(tmp_path / "report.html")
-  assert report_files([run], out=out, root=str(tmp_path / "gone")) == 0
-  said = capsys.readouterr().out
-  assert f"{run}: not evaluated: " in said and "gone" in said
-  text = (tmp_path / "report.html").read_text()
-  assert "could not be evaluated" in text and "Training loss" in text
-  assert report_files([run], out=out, root=str(moved)) == 0
-  assert "could not be evaluated" not in (tmp_path / "report.html").read_text()
+  page_file = tmp_path / "report.html"
+  run, out, moved = (
+    str(tmp_path / "run"),
+    str(page_file),
+    str(tmp_path / "moved"),
+  )
+  shutil.copytree(workdir, run)
+  root.rename(moved)
+  try:
+    assert report_files([run], out=out) == 0
+    said = capsys.readouterr().out
+    assert f"{run}: not evaluated: " in said and str(root) in said
+    text = page_file.read_text()
+    assert "could not be evaluated" in text and "Training loss" in text
+    assert "image_size" in text  # The configuration is known all the same.
+    assert report_files([run], out=out, root=moved) == 0
+    assert "could not be evaluated" not in page_file.read_text()
+    with pytest.raises(ValueError, match="no checkpoint of step 7"):
+      report_files([run], out=out, root=moved, step=7)
+  finally:
+    os.rename(moved, root)
 
 
 @pytest.fixture(scope="module")

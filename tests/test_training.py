@@ -148,8 +148,8 @@ def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
 def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
   scores = iter([0.1, 0.9, 0.2, 0.3, 0.4])
 
-  def evaluate(self, state):
-    del self, state
+  def evaluate(self, step, state):
+    del self, step, state
     return {
       "eval/loss": 1.0,
       "eval/top1": next(scores),

@@ -13,6 +13,8 @@ from vit_jax.models import ResNet, Vit
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.grids import grid_of
 
+_NOT_ADDED = ("relative", "none")  # Positions that are no vectors at the input.
+
 
 def embedding_filters(
   model: Vit | ResNet, params: Any
@@ -56,7 +58,7 @@ def position_embeddings(
     ValueError: if the model adds none.
   """
   model, params = check_vit(model), nn.unbox(params)
-  if model.position in ("relative", "none"):
+  if model.position in _NOT_ADDED:
     raise ValueError(
       f"a model with position={model.position!r} adds no position embeddings."
     )
@@ -75,6 +77,22 @@ def position_similarity(
   norm = np.linalg.norm(E_pos, axis=-1, keepdims=True)
   unit = E_pos / np.maximum(norm, np.finfo(E_pos.dtype).tiny)
   return np.einsum("ijd,mnd->ijmn", unit, unit)
+
+
+def learned(
+  model: Vit | ResNet, params: Any, image_size: tuple[int, int]
+) -> tuple[Float[np.ndarray, "n P P C"], Float[np.ndarray, "h w h w"] | None]:
+  """Components of the filters, and the similarity of positions if it has any.
+
+  Raises:
+    ValueError: if the model has no attention.
+  """
+  model = check_vit(model)
+  components = filter_components(embedding_filters(model, params))
+  if model.position in _NOT_ADDED:
+    return components, None
+  E_pos = position_embeddings(model, params, image_size)
+  return components, position_similarity(E_pos)
 
 
 def check_vit(model: Vit | ResNet) -> Vit:

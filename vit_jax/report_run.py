@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, UInt8
 from ml_collections import ConfigDict
 
 from vit_jax import attention_maps, data, embedding_maps, experiment
+from vit_jax.checkpoint import latest_description
 from vit_jax.config import base_config, leaf_keys
 from vit_jax.evaluation import SavedRun, opened
 from vit_jax.inference import class_name
@@ -91,23 +92,24 @@ def read_run(workdir: str, **options: Any) -> RunFacts:
     **options: As of `evaluation.opened`.
 
   Raises:
-    ValueError: if the folder holds no run.
+    ValueError: if the folder holds no run, or cannot be evaluated as an option
+      says.
   """
   folder = epath.Path(workdir).expanduser()
   metrics = folder / "metrics.jsonl"
   rows = read_rows(metrics) if metrics.exists() else []
-  starts = read_starts(folder)
   config: dict[str, Any] = {}
+  measured = problem = None
   try:
+    if (description := latest_description(workdir)) is not None:
+      config = _flat(ConfigDict(description["config"]))
     with opened(workdir, **options) as run:
-      config = _flat(run.config)
       measured = _measure(run)
-    return RunFacts(workdir, rows, starts, config, measured)
   except (ValueError, OSError) as error:
-    if not rows:
+    if not rows or any(options.values()):
       raise
     problem = str(error)
-  return RunFacts(workdir, rows, starts, config, problem=problem)
+  return RunFacts(workdir, rows, read_starts(folder), config, measured, problem)
 
 
 def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
@@ -139,14 +141,8 @@ def _measure(run: SavedRun) -> Measured:
   }
   filters = positions = None
   if isinstance(run.model, Vit):
-    filters = embedding_maps.filter_components(
-      embedding_maps.embedding_filters(run.model, run.params)
-    )
-    if run.model.position not in ("relative", "none"):
-      E_pos = embedding_maps.position_embeddings(
-        run.model, run.params, experiment.image_size(run.config)
-      )
-      positions = embedding_maps.position_similarity(E_pos)
+    size = experiment.image_size(run.config)
+    filters, positions = embedding_maps.learned(run.model, run.params, size)
   return Measured(
     step=run.step,
     data_name=run.source.name,

@@ -129,14 +129,10 @@ def _draw_parameters(
   size: tuple[int, int],
 ) -> Arrays:
   """Figures of the model alone; the arrays of them."""
-  components = embedding_maps.filter_components(
-    embedding_maps.embedding_filters(model, params)
-  )
+  components, similarity = embedding_maps.learned(model, params, size)
   _save(folder / "filters.png", figures.filters_figure(components))
-  if model.position in ("relative", "none"):
+  if similarity is None:
     return {"filters": components}
-  E_pos = embedding_maps.position_embeddings(model, params, size)
-  similarity = embedding_maps.position_similarity(E_pos)
   _save(folder / "positions.png", figures.positions_figure(similarity))
   return {"filters": components, "position_similarity": similarity}
 
