@@ -133,6 +133,7 @@ def test_a_model_without_head_has_no_sheet(photos, tmp_path, capsys):
     ({"layer": 3}, "--layer=3: the model's layers are 1 to 2"),
     ({"layer": 0}, "--layer=0: the model's layers are 1 to 2"),
     ({"class_name": "cat"}, "--class_name='cat' is none of the 5 classes"),
+    ({"discard": 1.0}, r"discard=1.0 must be in \[0, 1\)"),
     ({"class_name": "5"}, "--class_name='5' is none of the 5 classes"),
   ],
 )

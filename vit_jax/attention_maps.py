@@ -115,12 +115,7 @@ def rollout(
   Raises:
     ValueError: if `fusion` or `discard` is none of these.
   """
-  if fusion not in FUSIONS:
-    raise ValueError(
-      f"fusion={fusion!r} is unknown; choose one of {', '.join(FUSIONS)}."
-    )
-  if not 0 <= discard < 1:
-    raise ValueError(f"discard={discard} must be in [0, 1).")
+  check_rollout(fusion, discard)
   fuse = partial(FUSIONS[fusion], axis=1)
   rows = _readout(attention, fuse)
   rows = rows / rows.sum(axis=-1, keepdims=True)
@@ -130,6 +125,16 @@ def rollout(
     A = A / A.sum(axis=-1, keepdims=True)
     rows = np.einsum("bq,bqs->bs", rows, A)
   return attention.maps(rows)
+
+
+def check_rollout(fusion: str, discard: float) -> None:
+  """Raises ValueError unless `rollout` takes these."""
+  if fusion not in FUSIONS:
+    raise ValueError(
+      f"fusion={fusion!r} is unknown; choose one of {', '.join(FUSIONS)}."
+    )
+  if not 0 <= discard < 1:
+    raise ValueError(f"discard={discard} must be in [0, 1).")
 
 
 def image_rollout(

@@ -95,6 +95,23 @@ def overrides() -> dict[str, Any]:
   return {name: value for name, value in given.items() if value is not None}
 
 
+def define_choice() -> None:
+  """Flags of every command that evaluates a run; `choice` reads them."""
+  flags.DEFINE_integer("step", None, "Checkpoint; the newest by default.")
+  flags.DEFINE_bool("best", False, "Take the checkpoint best in top-1.")
+  flags.DEFINE_string("root", None, "Where the folder of images is now.")
+  flags.DEFINE_string(
+    "data_dir", None, "Where TFDS data sets are now, if they have moved."
+  )
+
+
+def choice() -> dict[str, Any]:
+  """Keywords for `evaluation.opened` from the flags that were given."""
+  names = ("step", "best", "root", "data_dir")
+  given = {name: flags.FLAGS[name].value for name in names}
+  return {name: value for name, value in given.items() if value}
+
+
 def _numbers(name: str) -> tuple[float, ...] | None:
   """What was given to a flag of `_LISTS`."""
   words = flags.FLAGS[name].value

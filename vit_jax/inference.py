@@ -226,7 +226,7 @@ def _batches(
   images: Iterable[str], transform: EvalTransform, rows: int, size: tuple
 ) -> Iterator[tuple[Names, np.ndarray]]:
   """Names and pixels, (rows, H, W, 3); zeros for what is no image."""
-  decoded = _decode_ahead(images, transform, _BATCHES_AHEAD * rows)
+  decoded = decode_ahead(images, transform, _BATCHES_AHEAD * rows)
   while group := list(itertools.islice(decoded, rows)):
     pixels = np.zeros((rows, *size, 3), np.uint8)
     names: Names = []
@@ -238,7 +238,7 @@ def _batches(
     yield names, pixels
 
 
-def _decode_ahead(
+def decode_ahead(
   images: Iterable[str], transform: EvalTransform, ahead: int
 ) -> Iterator[tuple[str, np.ndarray | str]]:
   """Each path and its `read_image`; threads are `ahead` images before us."""

@@ -20,13 +20,9 @@ from vit_jax.atomic_file import local_file, replacing
 from vit_jax.data.image_files import printable_path
 from vit_jax.report_run import read_run
 
-OPTIONS = ("step", "best", "root", "data_dir")
-
 
 def main(arguments: list[str]) -> int:
-  values = flags.FLAGS
-  options = {name: values[name].value for name in OPTIONS}
-  return report_files(arguments, out=values.out, **options)
+  return report_files(arguments, out=flags.FLAGS.out, **command.choice())
 
 
 def report_files(
@@ -42,11 +38,9 @@ def report_files(
   Raises:
     ValueError: if a folder holds no run, or what draws figures is missing.
   """
-  if len(workdirs) > 1 and any(options.values()):
-    given = [f"--{name}" for name, value in options.items() if value]
-    raise ValueError(
-      f"{' and '.join(given)} would be of every run: report on one at a time."
-    )
+  if len(workdirs) > 1 and options:
+    given = " and ".join(f"--{name}" for name in options)
+    raise ValueError(f"{given} would be of every run: report on one at a time.")
   folder = workdirs[0] if len(workdirs) == 1 else ""
   path = local_file(os.path.join(folder, "report.html") if out is None else out)
   page = extras.load("vit_jax.report_page", "figures").page
@@ -62,10 +56,5 @@ def report_files(
 
 if __name__ == "__main__":
   flags.DEFINE_string("out", None, "The file to write; report.html by default.")
-  flags.DEFINE_integer("step", None, "Checkpoint; the newest by default.")
-  flags.DEFINE_bool("best", False, "Take the checkpoint best in top-1.")
-  flags.DEFINE_string("root", None, "Where the folder of images is now.")
-  flags.DEFINE_string(
-    "data_dir", None, "Where TFDS data sets are now, if they have moved."
-  )
+  command.define_choice()
   command.run(main, takes="WORKDIR [WORKDIR...]")

@@ -106,7 +106,7 @@ def read_run(workdir: str, **options: Any) -> RunFacts:
     with opened(workdir, **options) as run:
       measured = _measure(run)
   except (ValueError, OSError) as error:
-    if not rows or any(options.values()):
+    if not rows or options:
       raise
     problem = str(error)
   return RunFacts(workdir, rows, read_starts(folder), config, measured, problem)

@@ -29,12 +29,19 @@ from vit_jax import attention_maps as maps
 from vit_jax import command, embedding_maps, extras
 from vit_jax.atomic_file import local_path, replacing
 from vit_jax.data.image_files import check_found, find_images, printable_path
-from vit_jax.inference import as_trained, class_name, image_size, read_image
+from vit_jax.inference import (
+  as_trained,
+  class_name,
+  decode_ahead,
+  image_size,
+)
 from vit_jax.models import Origin, Vit
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.train_step import normalize
 
 Arrays = dict[str, Any]
+
+_IMAGES_AHEAD = 4  # Decoded while one is drawn.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +100,7 @@ def visualize_files(
       matplotlib is missing.
   """
   figures = extras.load("vit_jax.figures", "figures")
+  maps.check_rollout(options.head_fusion, options.discard)
   folder = local_path(out)
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"{out!r} is a file; name the folder to write to.")
@@ -104,8 +112,9 @@ def visualize_files(
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
   unreadable = 0
-  for number, path in enumerate(find_images(names), 1):
-    image, name = read_image(path, transform), printable_path(path)
+  images = decode_ahead(find_images(names), transform, _IMAGES_AHEAD)
+  for number, (path, image) in enumerate(images, 1):
+    name = printable_path(path)
     if isinstance(image, str):
       unreadable += 1
       print(f"{name}: {image}", file=sys.stderr, flush=True)
