@@ -33,7 +33,8 @@ MINIMUM_WITHOUT = $(addprefix --ignore=tests/test_,config.py eval_step.py \
   tpu_estimate.py train_step.py training.py transfer.py variants.py vit.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow test-all test-minimum lint format audit clean
+.PHONY: help train test test-slow test-all test-minimum docs lint format \
+  audit clean
 .NOTPARALLEL:  # Two targets may share an environment still being filled.
 
 help:  ## List the targets
@@ -56,6 +57,11 @@ test-all: test test-slow  ## Run the fast tests, then the slow ones
 # Warnings are errors here as well: none is due to a version being old.
 test-minimum: $(MINIMUM)/.made  ## Run the tests of the lowest versions allowed
 	$(call pytest,$(MINIMUM)) $(MINIMUM_WITHOUT) $(PYTEST_FLAGS)
+
+docs: $(DEV)  ## Build the documentation into build/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -E -d build/doctrees \
+	  docs build/docs
+	@echo "Open build/docs/index.html"
 
 lint: $(DEV)  ## Check format, style and types
 	$(BIN)/ruff format --check .

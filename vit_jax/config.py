@@ -18,8 +18,9 @@ UNITS = ("steps", "epochs", "examples")
 def base_config() -> ml_collections.ConfigDict:
   """All keys and their defaults; None leaves the choice to the program."""
   c = ml_collections.ConfigDict()
-  c.seed = 0
-  # Durations: each may be given in steps, epochs or examples; 0 is unset.
+  c.seed = 0  # Of all that is drawn: parameters, order, crops, dropout.
+  # Durations, of the run and between log lines, evaluations and checkpoints.
+  # Each may be given in steps, epochs or examples; 0 is unset.
   for name in ("total", "log_every", "eval_every", "save_every"):
     c.update(_duration(name))
   c.log_every_steps = 50
@@ -34,7 +35,7 @@ def base_config() -> ml_collections.ConfigDict:
   c.pretrained = placeholder(str)
   c.image_size = FieldReference((224, 224), field_type=tuple)  # Height, width.
   c.ema_decay = 0.0  # Polyak averaging of parameters; 0 is off.
-  c.eval_per_class = False
+  c.eval_per_class = False  # Also each class's top-1.
   c.eval_pictures = 0  # Examples shown in TensorBoard, with the confusion.
   c.wandb_project = placeholder(str)  # Of Weights & Biases; None logs nothing.
   c.max_skipped_steps = 10  # Not finite, in a row; more stop the run. 0: none.
@@ -51,15 +52,15 @@ def base_config() -> ml_collections.ConfigDict:
       crop="inception",  # Or "pad", "resize".
       min_area=0.05,  # Of the inception crop, as a fraction.
       pad=4,  # Pixels of the "pad" crop.
-      flip=True,
-      randaugment_layers=0,
-      randaugment_magnitude=10,
+      flip=True,  # Left to right, every other time.
+      randaugment_layers=0,  # Operations of RandAugment an image; 0 is off.
+      randaugment_magnitude=10,  # Their strength, 0 to 30.
     )
   )
   c.eval_transform = ml_collections.ConfigDict(
     dict(
       crop="resize",  # Or "center": short side to the ratio, centre cut out.
-      resize_ratio=256 / 224,
+      resize_ratio=256 / 224,  # Of the "center" crop.
     )
   )
   c.normalization = ml_collections.ConfigDict(
@@ -72,11 +73,11 @@ def base_config() -> ml_collections.ConfigDict:
       interpolation="linear",  # Of positions; or "bicubic".
     )
   )
-  c.model = _model()
+  c.model = _model()  # None is what the variant, or `pretrained`, has.
   c.loss = ml_collections.ConfigDict(
     dict(
       kind="softmax",  # Or "sigmoid".
-      label_smoothing=0.0,
+      label_smoothing=0.0,  # Share of the uniform distribution in targets.
       mixup_alpha=0.0,  # Of Mixup's Beta(alpha, alpha); 0 is off.
     )
   )
@@ -99,7 +100,7 @@ def _model() -> ml_collections.ConfigDict:
     dict(
       variant=placeholder(str),  # Such as "B/16"; None with `pretrained`.
       num_classes=placeholder(int),  # None is as many as the data set has.
-      patch_size=placeholder(int),  # None here and below is the variant's.
+      patch_size=placeholder(int),
       hidden_size=placeholder(int),
       num_layers=placeholder(int),
       mlp_size=placeholder(int),
@@ -125,12 +126,12 @@ def _optimizer() -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(
     dict(
       kind="adam",  # Or "sgd".
-      peak_lr=1e-3,
-      final_lr=0.0,
+      peak_lr=1e-3,  # Learning rate after the warm-up.
+      final_lr=0.0,  # At the end of the run.
       decay="cosine",  # Or "linear", "constant".
-      **_duration("warmup"),
-      b1=0.9,  # Of Adam.
-      b2=0.999,
+      **_duration("warmup"),  # In which it rises from 0; a duration.
+      b1=0.9,  # Of Adam: decay of the mean gradient.
+      b2=0.999,  # Of Adam: decay of the mean squared gradient.
       momentum=0.9,  # Of SGD.
       weight_decay=0.0,  # Decoupled: taken off times the learning rate.
       weight_decay_on=r"kernel$",  # Parameters whose path this matches.
@@ -144,11 +145,11 @@ def _optimizer() -> ml_collections.ConfigDict:
 def _data() -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(
     dict(
-      name=placeholder(str),  # A TFDS data set, or "digits"; or else
-      root=placeholder(str),  # a folder of class folders.
+      name=placeholder(str),  # A TFDS data set, or "digits".
+      root=placeholder(str),  # Or else a folder of class folders.
       data_dir=placeholder(str),  # Where TFDS keeps its data sets.
-      train_split="train",
-      eval_split="test",
+      train_split="train",  # Of TFDS, such as "train[:90%]"; of a folder
+      eval_split="test",  # it is its train folder, and its test or val.
       eval_fraction=0.2,  # Of a folder that has no train and test folders.
     )
   )

@@ -32,7 +32,7 @@ class TrainState:
 
   @property
   def eval_params(self) -> Any:
-    """The parameters to evaluate: averaged ones where there are any."""
+    """The parameters to evaluate, averaged ones where there are any."""
     if self.averaged_params is None:
       return self.params
     return self.averaged_params

@@ -111,7 +111,7 @@ class EvalBatches:
 
   @property
   def num_batches(self) -> int:
-    """Batches a pass: the same on every host."""
+    """Batches a pass, the same on every host."""
     return -(-len(self.source) // self.batch_size)
 
   def __getitem__(self, k: int) -> Batch:

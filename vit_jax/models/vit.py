@@ -90,11 +90,11 @@ class Vit(nn.Module):
 
   Attributes:
     num_classes: Classes of the head; 0 for none.
-    patch_size: P.
-    hidden_size: D.
-    num_layers: L.
+    patch_size: P, the side of a patch in pixels.
+    hidden_size: D, the width of a token.
+    num_layers: L, of the encoder.
     mlp_size: Width of the MLP's hidden layer.
-    num_heads: k.
+    num_heads: k, of each layer's self-attention.
     pooling: "token" reads the class token (Eq. 4). The others have none: "gap"
       averages the patches' outputs (App. D.3), "map" attends to them
       (`MapHead`).

@@ -1,0 +1,124 @@
+"""A page for each source file, and links to its lines.
+
+A relative link from Markdown to a file of the repository, which a code host
+follows to the file, leads to the file's page on the site. A title on the link
+is looked up in the file, once there, and the link leads to that line, its
+number behind the text: `[Msa](../vit_jax/models/attention.py "# Eq. 6")`. So no
+number is ever written down, and one that cannot be found fails the build.
+"""
+
+import importlib
+import inspect
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from docutils import nodes
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_for_filename
+from pygments.lexers.special import TextLexer
+from pygments.util import ClassNotFound
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+
+ROOT = pathlib.Path(__file__).parent.parent
+# What API pages may lead to; of all else, what is linked.
+_ALWAYS = ("vit_jax/**/*.py", "configs/*.py")
+_STYLE = """<style>
+.highlight span:target { background: var(--color-highlight-on-target); }
+</style>"""
+_LOG = logging.getLogger(__name__)
+
+
+def page(path: str) -> str:
+  """The name of a file's page; its lines are #L-1, #L-2, ..."""
+  return f"source/{path}"
+
+
+class SourceLinks(SphinxTransform):
+  """Turns what MyST takes for downloads into links to source pages."""
+
+  default_priority = 400
+
+  def apply(self, **kwargs: Any) -> None:
+    for node in list(self.document.findall(addnodes.download_reference)):
+      _, absolute = self.env.relfn2path(node["reftarget"], self.env.docname)
+      path = pathlib.Path(absolute).resolve().relative_to(ROOT).as_posix()
+      _linked(self.env).add(path)
+      uri = self.app.builder.get_relative_uri(self.env.docname, page(path))
+      link = nodes.reference("", "", refuri=uri, internal=True)
+      link.extend(node.children)
+      if marker := node.get("reftitle"):
+        number = self._line(path, marker, node)
+        link["refuri"] += f"#L-{number}"
+        link.append(nodes.Text(f":{number}"))
+      node.replace_self(link)
+
+  def _line(self, path: str, marker: str, node: nodes.Element) -> int:
+    """The number of the one line that has the marker."""
+    text = (ROOT / path).read_text("utf-8")
+    pattern = re.escape(marker) + (r"\b" if marker[-1].isalnum() else "")
+    found = [
+      number
+      for number, line in enumerate(text.splitlines(), 1)
+      if re.search(pattern, line)
+    ]
+    if len(found) != 1:
+      _LOG.warning(
+        "%s has %d lines with %r, not one",
+        path,
+        len(found),
+        marker,
+        location=node,
+      )
+    return found[0] if found else 1
+
+
+def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
+  """The page and line of what autodoc describes, seen from docs/api/."""
+  thing: Any = importlib.import_module(info["module"])
+  for name in info["fullname"].split("."):
+    thing = getattr(thing, name, None)
+  thing = inspect.unwrap(thing) if callable(thing) else thing
+  try:
+    path = pathlib.Path(inspect.getsourcefile(thing) or "")
+    number = inspect.getsourcelines(thing)[1]
+  except (TypeError, OSError):  # Such as a constant.
+    return None
+  if not path.is_relative_to(ROOT):
+    return None
+  return f"../{page(path.relative_to(ROOT).as_posix())}.html#L-{number}"
+
+
+def collect_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+  """Every source page: its name, what it holds, its template."""
+  paths = {
+    path.relative_to(ROOT).as_posix()
+    for pattern in _ALWAYS
+    for path in ROOT.glob(pattern)
+  }
+  formatter = HtmlFormatter(linenos="inline", linespans="L")
+  for path in sorted(paths | _linked(app.env)):
+    try:
+      lexer = get_lexer_for_filename(path)
+    except ClassNotFound:
+      lexer = TextLexer()
+    body = highlight((ROOT / path).read_text("utf-8"), lexer, formatter)
+    context = {"title": path, "body": f"{_STYLE}<h1>{path}</h1>{body}"}
+    yield page(path), context, "page.html"
+
+
+def _linked(env: Any) -> set[str]:
+  if not hasattr(env, "linked_source_files"):
+    env.linked_source_files = set()
+  return env.linked_source_files
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+  app.add_transform(SourceLinks)
+  app.connect("html-collect-pages", collect_pages)
+  return {"parallel_read_safe": False, "parallel_write_safe": True}
