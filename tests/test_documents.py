@@ -1,0 +1,410 @@
+"""README.md and docs/: their commands work, their links lead somewhere.
+
+Every fenced block of `sh` or `python` is run, page by page and in order, unless
+the line above it is `<!-- not run: REASON -->`; a block under
+`<!-- needs: MODULES -->` is run where these are installed. What is changed, so
+that a page takes a minute or two and needs no network:
+
+- `python` is this interpreter, and `python -m vit_jax.train` gets `SHRUNK`:
+  four steps of eight images, evaluated and saved once;
+- the photographs are noise, a few of each class;
+- `b16_augreg` and `b16_augreg_i1k_224` are small models of that format, which
+  the cache of downloads has already;
+- JAX leaves out most optimisations when it compiles.
+"""
+
+import dataclasses
+import html.parser
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import urllib.parse
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import tiny
+from vit_jax.config import base_config, leaf_keys
+from vit_jax.models import Origin
+from vit_jax.pretrained import cache, download, known, locate
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
+RUN = ("sh", "python")
+# Output and listings, and what only Sphinx reads.
+NOT_CODE = ("", "{toctree}", "{eval-rst}")
+
+FENCE = re.compile(r"(?:^(.*)\n)?^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
+MARK = re.compile(r"<!-- (not run|needs):\s*(.*?)\s*-->")
+COMMAND = re.compile(r"^\s*(\$|python|pip|make|pytest|git) ", re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)(?: \"[^\n]*?\")?\)")
+
+SHRUNK = (
+  *("--config.total_epochs=0", "--config.total_steps=4"),
+  *("--config.batch_size=8", "--config.loader.num_workers=0"),
+  "--config.optimizer.warmup_epochs=0",
+  *("--config.log_every_epochs=0", "--config.log_every_steps=4"),
+  *("--config.eval_every_epochs=0", "--config.eval_every_steps=4"),
+  *("--config.save_every_epochs=0", "--config.save_every_steps=4"),
+)
+# What pages take from another page, which says how to make it.
+TAKES = {
+  "docs/howto/pytorch.md": "runs/mine",
+  "docs/howto/attention.md": "runs/my_photos",
+}
+# What is there in the end.
+MADE = {
+  "README.md": [
+    "runs/my_photos/metrics.jsonl",
+    "features.npz",
+    "out_dir/config.json",
+    "model.jaxexport",
+    "figures/01_cat_rollout.png",
+  ],
+  "docs/tutorial.md": ["figures/01_0_rollout.png"],
+  "docs/howto/fine_tune.md": ["runs/mine_256/metrics.jsonl"],
+  "docs/howto/stop_and_resume.md": ["runs/by_day/metrics.jsonl"],
+  "docs/howto/pytorch.md": [
+    "out_hf/preprocessor_config.json",
+    "out_timm/config.json",
+    "out_torchvision/model.safetensors",
+  ],
+  "docs/howto/attention.md": ["figures_cat/arrays.npz"],
+  "docs/configuration.md": ["runs/short/metrics.jsonl"],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+  """A fenced block of a page.
+
+  Attributes:
+    line: Number of its first line.
+    language: Behind the fence.
+    text: Inside.
+    mark: "not run", "needs" or "".
+    says: Behind the mark.
+  """
+
+  line: int
+  language: str
+  text: str
+  mark: str
+  says: str
+
+  @property
+  def is_run(self) -> bool:
+    """Whether it can be, here."""
+    if self.language not in RUN or self.mark == "not run":
+      return False
+    modules = self.says.split(", ") if self.mark else ()
+    return all(importlib.util.find_spec(name) for name in modules)
+
+
+def blocks(text):
+  found = []
+  for match in FENCE.finditer(text):
+    mark = MARK.fullmatch((match[1] or "").strip())
+    line = text.count("\n", 0, match.start(3)) + 1
+    found.append(
+      Block(line, match[2], match[3], *(mark.groups() if mark else ("", "")))
+    )
+  return found
+
+
+def complaints(text):
+  """What a page lacks for each of its blocks to be accounted for."""
+  found = []
+  for block in blocks(text):
+    if block.language not in RUN + NOT_CODE:
+      found.append(f"line {block.line}: {block.language!r} is not sh or python")
+    if block.language == "" and COMMAND.search(block.text):
+      found.append(f"line {block.line}: a command that no `sh` marks as one")
+    if block.mark and (not block.says or block.language not in RUN):
+      found.append(f"line {block.line}: a mark without reason or command")
+  marks = sum(bool(block.mark) for block in blocks(text))
+  if len(MARK.findall(text)) != marks:
+    found.append("a mark that no block follows at once")
+  return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_is_run_or_says_why_not(name):
+  assert complaints((ROOT / name).read_text()) == []
+
+
+@pytest.mark.parametrize(
+  "text, complaint",
+  [
+    ("```bash\nls\n```\n", "'bash' is not sh or python"),
+    ("```\nmake test\n```\n", "a command that no `sh` marks"),
+    ("<!-- not run: -->\n```sh\nls\n```\n", "a mark without reason"),
+    ("<!-- not run: it is slow -->\n\n```sh\nls\n```\n", "no block follows"),
+    ("<!-- not run: it is slow -->\n```\nlisting\n```\n", "without reason or"),
+  ],
+)
+def test_the_check_finds(text, complaint):
+  (found,) = complaints(text)
+  assert complaint in found
+
+
+def test_a_block_with_a_reason_is_not_run():
+  (block,) = blocks("<!-- not run: it is slow -->\n```sh\nls\n```\n")
+  assert not block.is_run
+  (block,) = blocks("```sh\nls\n```\n")
+  assert block.is_run
+  assert block.text == "ls\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relative_links_lead_to_files(name):
+  path = ROOT / name
+  links = [link for link in LINK.findall(path.read_text()) if "://" not in link]
+  missing = [
+    link
+    for link in links
+    if link.partition("#")[0]
+    and not (path.parent / link.partition("#")[0]).exists()
+  ]
+  assert missing == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_commands_name_exists(name):
+  """Also of those that are not run, or stand in a table."""
+  text = (ROOT / name).read_text()
+  keys = set(leaf_keys(base_config()))
+  sections = {key.rpartition(".")[0] for key in keys}
+  named = set(re.findall(r"--config\.([\w.]*\w)", text))
+  assert named <= keys | sections
+  files = set(re.findall(r"\b(?:configs|scripts)/\w+\.\w+", text))
+  modules = re.findall(r"python -m vit_jax\.(\w+)", text)
+  files |= {f"vit_jax/{module}.py" for module in modules}
+  assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
+  makefile = (ROOT / "Makefile").read_text()
+  targets = re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", text, re.MULTILINE)
+  for target in filter(None, map("".join, targets)):
+    assert f"\n{target}:" in makefile
+
+
+@pytest.fixture(scope="session")
+def downloads(tmp_path_factory):
+  """A cache that has the checkpoints which the pages name."""
+  folder = tmp_path_factory.mktemp("cache")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("VIT_JAX_CACHE", str(folder))
+    for name, num_classes in (
+      ("b16_augreg", 7),
+      ("b16_augreg_i1k_224", 1000),
+    ):
+      url = locate._storage_url(known.KNOWN[name].url.removeprefix("gs://"))
+      path = cache.place(url, download._file_name(url))
+      path.parent.mkdir(parents=True)
+      model = tiny.vit(Origin(name, "google", (224, 224))).clone(
+        num_classes=num_classes, patch_size=16, num_layers=8
+      )
+      params = tiny.random_params(model, (224, 224), 0)
+      tiny.save_google(path, model, params)
+  return folder
+
+
+@pytest.fixture
+def checkout(tmp_path):
+  """A folder like a checkout, with photographs."""
+  folder = tmp_path / "checkout"
+  folder.mkdir()
+  for name in ("configs", "scripts", "constraints.txt", "pyproject.toml"):
+    (folder / name).symlink_to(ROOT / name)
+  rng = np.random.default_rng(0)
+  photographs = ["cat.jpg", "photo1.jpg", "more_photos/1.jpg", "photos/2.jpg"]
+  photographs += [
+    f"my_photos/{kind}/{number}.jpg"
+    for kind in ("cat", "dog")
+    for number in range(10)
+  ]
+  for name in photographs:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    pixels = rng.integers(0, 256, (72, 96, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / name)
+  return folder
+
+
+@pytest.fixture
+def shell(tmp_path, checkout, downloads):
+  """A function that runs a script there as a user's shell would."""
+  binary = tmp_path / "bin" / "python"
+  binary.parent.mkdir()
+  shrunk = " ".join(f"'{flag}'" for flag in SHRUNK)
+  binary.write_text(
+    "#!/usr/bin/env bash\n"
+    'case " $* " in\n'
+    f'*" -m vit_jax.train "*) exec "{sys.executable}" "$@" {shrunk};;\n'
+    f'*) exec "{sys.executable}" "$@";;\n'
+    "esac\n"
+  )
+  binary.chmod(0o755)
+  nowhere = "http://127.0.0.1:9"  # Nothing is fetched, and nothing waits.
+  environment = {
+    **os.environ,
+    "PATH": f"{binary.parent}:{os.environ['PATH']}",
+    "PYTHONPATH": str(ROOT),
+    "HOME": str(tmp_path),
+    "TFDS_DATA_DIR": str(tmp_path / "tfds"),
+    "VIT_JAX_CACHE": str(downloads),
+    "JAX_PLATFORMS": "cpu",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "HTTP_PROXY": nowhere,
+    "HTTPS_PROXY": nowhere,
+  }
+
+  def run(script, where):
+    done = subprocess.run(
+      ["bash", "-e", "-c", script],
+      cwd=checkout,
+      env=environment,
+      capture_output=True,
+      text=True,
+      timeout=240,
+      check=False,
+    )
+    assert done.returncode == 0, f"{where}\n{script}\n{done.stderr}"
+
+  return run
+
+
+def scripts(name):
+  """What is run of a page: (where, script), in order.
+
+  Blocks of Python that follow each other are one program.
+  """
+  program, start = "", 0
+  for block in blocks((ROOT / name).read_text()):
+    if not block.is_run:
+      continue
+    if block.language == "python":
+      start = start if program else block.line
+      program += block.text
+      continue
+    if program:
+      yield f"{name}:{start}", _as_shell(program)
+      program = ""
+    yield f"{name}:{block.line}", block.text
+  if program:
+    yield f"{name}:{start}", _as_shell(program)
+
+
+def _as_shell(program):
+  return f"python - <<'END_OF_PROGRAM'\n{program}\nEND_OF_PROGRAM\n"
+
+
+def making(workdir):
+  """The first command of any page that makes this workdir."""
+  for name in NAMES:
+    for where, script in scripts(name):
+      for command in re.split(r"(?<!\\)\n", script):
+        if re.search(rf"--workdir {workdir}$", command):
+          return where, command
+  raise AssertionError(f"no page makes {workdir}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in NAMES if any(scripts(n))])
+def test_a_page_can_be_followed(name, shell, checkout):
+  if name in TAKES:
+    where, command = making(TAKES[name])
+    shell(command, where)
+  for where, script in scripts(name):
+    shell(script, where)
+  assert [made for made in MADE[name] if not (checkout / made).exists()] == []
+
+
+class _Page(html.parser.HTMLParser):
+  """What a page of HTML is made of, links to, and can be linked by."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.resources, self.links, self.ids, self.text = [], [], set(), ""
+    self.feed(text)
+
+  def handle_starttag(self, tag, attrs):
+    named = dict(attrs)
+    self.ids.add(named.get("id"))
+    if tag == "a" and "href" in named:
+      self.links.append(named["href"])
+    elif tag != "a":
+      values = (named.get(key) for key in ("src", "href", "srcset", "data"))
+      self.resources += [value for value in values if value]
+
+  def handle_data(self, data):
+    self.text += data
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_is_whole(tmp_path):
+  """Without a warning; offline; every link leads somewhere; every key."""
+  site = tmp_path / "site"
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E"),
+      *("-d", tmp_path / "doctrees", ROOT / "docs", site),
+    ],
+    capture_output=True,
+    text=True,
+    timeout=240,
+    check=False,
+  )
+  assert (done.returncode, done.stderr) == (0, "")
+  pages = {
+    path.relative_to(site).as_posix(): _Page(path.read_text("utf-8"))
+    for path in site.rglob("*.html")
+  }
+  for name in NAMES[1:]:
+    assert name.removeprefix("docs/").replace(".md", ".html") in pages
+
+  on_network = re.compile(r"^\s*(https?:)?//")
+  of_network = [
+    (name, resource)
+    for name, page in pages.items()
+    for resource in page.resources
+    if on_network.match(resource)
+  ]
+  imported = re.compile(r"(?:url\(|@import)\s*[\"']?\s*(?:https?:)?//")
+  of_network += [
+    path for path in site.rglob("*.css") if imported.search(path.read_text())
+  ]
+  assert of_network == []
+  assert [
+    (name, link)
+    for name, page in pages.items()
+    for link in page.links
+    if not _leads(name, link, pages, site)
+  ] == []
+
+  text = pages["configuration.html"].text
+  assert [key for key in leaf_keys(base_config()) if key not in text] == []
+  lines = re.findall(r"attention\.py:(\d+)", pages["paper_to_code.html"].text)
+  attention = (ROOT / "vit_jax/models/attention.py").read_text().splitlines()
+  cited = [attention[int(line) - 1].split("# ")[-1] for line in lines]
+  assert [c for c in cited if c.startswith("Eq.")][:4] == [
+    "Eq. 5, each (B, k, S, D_h)",
+    "Eq. 6",
+    "Eq. 7",
+    "Eq. 8",
+  ]
+
+
+def _leads(name, link, pages, site):
+  """Whether a link of a page leads out of the site, or to what is there."""
+  if re.match(r"[a-z]+:", link):
+    return True
+  target, _, part = urllib.parse.unquote(link).partition("#")
+  path = os.path.normpath(os.path.join(os.path.dirname(name), target))
+  path = path if target else name
+  if path not in pages:
+    return (site / path).exists() and not part
+  return not part or part in pages[path].ids
