@@ -85,7 +85,7 @@ clean:  ## Remove the environment and the caches, never runs/
 	@# Only an environment that was made here.
 	if test -f "$(MADE)"; then rm -rf "$(VENV)"; fi
 	rm -rf build vit_jax.egg-info .pytest_cache .ruff_cache .hypothesis
-	find vit_jax configs scripts tests -name __pycache__ -prune \
+	find vit_jax configs scripts tests docs -name __pycache__ -prune \
 	  -exec rm -rf {} + 2>/dev/null || true
 
 $(MADE):

@@ -72,7 +72,20 @@ def _shortened(text: str | None) -> str | None:
   return text or None
 
 
+def skip_imported(
+  app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+  """Leaves out what a module imports from elsewhere.
+
+  autodoc would do so later, but first looks at signatures, and fails at some.
+  """
+  home = getattr(obj, "__module__", None) or "vit_jax"
+  elsewhere = not home.startswith("vit_jax")
+  return True if what == "module" and elsewhere else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
   app.connect("autodoc-process-docstring", plain_text, priority=400)
+  app.connect("autodoc-skip-member", skip_imported)
   app.connect("autodoc-process-signature", short_signature)
   return {"parallel_read_safe": True, "parallel_write_safe": True}

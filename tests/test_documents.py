@@ -206,7 +206,7 @@ def downloads(tmp_path_factory):
       path = cache.place(url, download._file_name(url))
       path.parent.mkdir(parents=True)
       model = tiny.vit(Origin(name, "google", (224, 224))).clone(
-        num_classes=num_classes, patch_size=16, num_layers=8
+        num_classes=num_classes, patch_size=16, num_layers=6
       )
       params = tiny.random_params(model, (224, 224), 0)
       tiny.save_google(path, model, params)
