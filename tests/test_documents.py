@@ -75,6 +75,7 @@ MADE = {
     "out_torchvision/model.safetensors",
   ],
   "docs/howto/attention.md": ["figures_cat/arrays.npz"],
+  "docs/howto/report.md": ["runs/watched/report.html", "compared.html"],
   "docs/configuration.md": ["runs/short/metrics.jsonl"],
 }
 
