@@ -202,6 +202,16 @@ def test_an_unreadable_image_changes_no_other(photos, tmp_path, capsys):
     assert found[k] == whole[k]
 
 
+def test_images_are_read_as_for_a_prediction(photos, tmp_path):
+  images = inference.read_images(VIT, photos)
+  assert images.dtype == np.uint8
+  np.testing.assert_array_equal(images, [_pixels(path) for path in photos])
+  bad = tmp_path / "text.jpg"
+  bad.write_text("not an image")
+  with pytest.raises(ValueError, match=r"text\.jpg: "):
+    inference.read_images(VIT, [photos[0], str(bad)])
+
+
 def test_parameters_of_nan_are_reported(photos):
   params = jax.tree.map(lambda x: x * np.nan, PARAMS)
   with pytest.raises(ValueError, match="the model answers with NaN"):

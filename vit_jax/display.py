@@ -27,6 +27,7 @@ class Display:
       quiet=not active,
       highlight=False,
       markup=False,  # A path may hold brackets.
+      force_jupyter=False,  # Plain lines, not a picture of each.
       width=None if terminal else 120,
     )
     self._live = active and self._console.is_terminal

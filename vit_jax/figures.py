@@ -4,6 +4,7 @@ They can be read in black and white: what is more is lighter. No display is
 needed, and nothing of matplotlib's global state is touched.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -178,6 +179,15 @@ def lit(image: Photograph, map_: Float[np.ndarray, "h w"]) -> Photograph:
   )
   shade = _DARKEST + (1 - _DARKEST) * np.asarray(light)[..., None]
   return np.round(image * shade.clip(0, 1)).astype(np.uint8)
+
+
+def small_png(figure: Figure, dpi: float = 80) -> bytes:
+  """A figure in at most 256 colours, for a notebook or an e-mail."""
+  drawn, small = io.BytesIO(), io.BytesIO()
+  figure.savefig(drawn, format="png", dpi=dpi)
+  image = Image.open(drawn).convert("RGB").quantize(256)
+  image.save(small, "PNG", optimize=True)
+  return small.getvalue()
 
 
 def short(name: str) -> str:

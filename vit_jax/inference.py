@@ -127,6 +127,28 @@ def as_trained(
   return make_eval_transform(size, **config.eval_transform), predict_step
 
 
+def read_images(
+  model: Vit | ResNet, paths: Iterable[str]
+) -> UInt8[np.ndarray, "B H W 3"]:
+  """Image files as the model takes them, but for the normalisation.
+
+  Args:
+    model: With an `origin` that says the size of its images.
+    paths: Of a few images, as they are all kept.
+
+  Raises:
+    ValueError: if one cannot be read, or the model does not say its image size.
+  """
+  transform, _ = as_trained(model, top=1, features=False)
+  images = []
+  for path in paths:
+    image = read_image(path, transform)
+    if isinstance(image, str):
+      raise ValueError(f"{printable_path(path)}: {image}")
+    images.append(image)
+  return np.stack(images)
+
+
 def image_size(model: Vit | ResNet) -> tuple[int, int]:
   """Height and width of the model's images.
 

@@ -21,7 +21,10 @@ def say(text: str) -> None:
 
 
 def _console() -> Console:
-  return Console(stderr=True, highlight=False, markup=False)
+  # In a notebook plain lines as well, not a picture of each.
+  return Console(
+    stderr=True, highlight=False, markup=False, force_jupyter=False
+  )
 
 
 class Report:
