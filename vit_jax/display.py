@@ -27,10 +27,12 @@ class Display:
       quiet=not active,
       highlight=False,
       markup=False,  # A path may hold brackets.
-      force_jupyter=False,  # Plain lines, not a picture of each.
+      # In a notebook plain lines, though its kernel asks for colours.
+      force_terminal=terminal,
+      force_jupyter=False,
       width=None if terminal else 120,
     )
-    self._live = active and self._console.is_terminal
+    self._live = active and terminal
     self._progress: Progress | None = None
     self._start = time.perf_counter()
     self._first_step = self._last_step = 0

@@ -181,7 +181,7 @@ def lit(image: Photograph, map_: Float[np.ndarray, "h w"]) -> Photograph:
   return np.round(image * shade.clip(0, 1)).astype(np.uint8)
 
 
-def small_png(figure: Figure, dpi: float = 80) -> bytes:
+def small_png(figure: Figure, dpi: float = 72) -> bytes:
   """A figure in at most 256 colours, for a notebook or an e-mail."""
   drawn, small = io.BytesIO(), io.BytesIO()
   figure.savefig(drawn, format="png", dpi=dpi)

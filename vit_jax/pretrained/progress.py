@@ -1,6 +1,7 @@
 """How far a download is, told on stderr."""
 
 import pathlib
+import sys
 import time
 
 from rich.console import Console
@@ -21,9 +22,13 @@ def say(text: str) -> None:
 
 
 def _console() -> Console:
-  # In a notebook plain lines as well, not a picture of each.
   return Console(
-    stderr=True, highlight=False, markup=False, force_jupyter=False
+    stderr=True,
+    highlight=False,
+    markup=False,
+    # In a notebook plain lines, though its kernel asks for colours.
+    force_terminal=sys.stderr.isatty(),
+    force_jupyter=False,
   )
 
 
