@@ -1,0 +1,159 @@
+"""The notebook: what is kept of it, and what it finds when it is run.
+
+`make notebook` runs it and keeps what it shows.
+"""
+
+import base64
+import io
+import json
+import pathlib
+import re
+import tomllib
+
+import nbformat
+import numpy as np
+import pytest
+from PIL import Image
+
+from scripts import run_notebook
+
+ROOT = pathlib.Path(__file__).parent.parent
+NOTEBOOK = nbformat.read(run_notebook.NOTEBOOK, as_version=4)
+CODE = [cell for cell in NOTEBOOK.cells if cell.cell_type == "code"]
+# Told at the end by the same kernel, as JSON.
+FACTS = """
+import json
+
+rows = np.eye(1, attention.layers.shape[-1]).repeat(len(pictures), axis=0)
+for layer in attention.layers.mean(axis=2)[::-1]:
+  mixed = (layer + np.eye(layer.shape[-1])) / 2
+  rows = np.einsum("bq,bqs->bs", rows, mixed)
+print(json.dumps(dict(
+  online=ONLINE,
+  digits_top1=digits_top1,
+  tuned_top1=tuned_top1,
+  classes=[names[k] for k in classes],
+  rollout_sums=rows.sum(axis=1).tolist(),
+  rollout_error=float(abs(
+    rows[:, 1:].reshape(rollout.shape) - rollout
+  ).max()),
+  relevance=[float(relevance.min()), float(relevance.max())],
+  similarity_shape=similarity.shape,
+  difference=difference,
+  results=[os.path.relpath(result) for result in results],
+)))
+"""
+
+
+def _outputs(cells, kind):
+  return [
+    output
+    for cell in cells
+    for output in cell.outputs
+    if output.output_type == kind
+  ]
+
+
+def _pictures(cells):
+  shown = _outputs(cells, "display_data")
+  return [
+    Image.open(io.BytesIO(base64.b64decode(output.data["image/png"])))
+    for output in shown
+    if "image/png" in output.data
+  ]
+
+
+def test_what_is_kept_is_valid_and_small():
+  nbformat.validate(NOTEBOOK)
+  assert run_notebook.NOTEBOOK.stat().st_size < 500_000
+  assert NOTEBOOK.metadata == run_notebook.METADATA
+  assert all(cell.metadata == {} for cell in NOTEBOOK.cells)
+  names = [cell.id for cell in NOTEBOOK.cells]
+  assert [name for name in names if not re.fullmatch("[a-z-]+", name)] == []
+  assert len(set(names)) == len(names)
+
+
+def test_what_is_kept_was_run_from_start_to_end():
+  counts = [cell.execution_count for cell in CODE]
+  assert counts == [*range(1, len(CODE) + 1)]
+  assert len(_pictures(CODE)) >= 9
+  assert max(max(image.size) for image in _pictures(CODE)) < 800
+
+
+def test_what_is_kept_shows_no_error_and_no_machine():
+  assert _outputs(CODE, "error") == []
+  streams = _outputs(CODE, "stream")
+  assert {stream.name for stream in streams} == {"stdout"}
+  text = "".join(stream.text for stream in streams)
+  assert "error: " not in text and "\x1b" not in text
+  assert re.findall(r"(?<![\w.])/(?:\w+/)+\w*|~/\S*|0x[0-9a-f]+", text) == []
+  for output in _outputs(CODE, "display_data"):
+    assert set(output.data) <= {"image/png", "text/markdown", "text/plain"}
+
+
+def test_cells_can_be_read_at_a_glance():
+  lines = {cell.id: cell.source.splitlines() for cell in CODE}
+  assert {name for name, source in lines.items() if len(source) > 26} == set()
+  assert max(len(line) for source in lines.values() for line in source) <= 80
+
+
+def test_code_that_is_shown_is_that_of_the_library():
+  """Every class and function as it stands in its module today."""
+  modules = ROOT / "vit_jax"
+  library = "".join(
+    path.read_text() for path in sorted(modules.rglob("*.py"))
+  ).replace("\n", "")
+  library = re.sub(r"\s+", "", library)
+  shown = [
+    output.data["text/markdown"]
+    for output in _outputs(CODE, "display_data")
+    if "text/markdown" in output.data
+  ]
+  assert len(shown) >= 8
+  for text in shown:
+    code = text.removeprefix("```python\n").removesuffix("```")
+    assert re.sub(r"\s+", "", code) in library
+
+
+def test_the_source_has_one_address():
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  source = project["urls"]["Source"]
+  name = source.removeprefix("https://github.com/")
+  readme = (ROOT / "README.md").read_text()
+  badge = (
+    f"https://colab.research.google.com/github/{name}/blob/main/scripts/"
+    f"{run_notebook.NOTEBOOK.name}"
+  )
+  assert badge in readme
+  cells = "".join(cell.source for cell in NOTEBOOK.cells)
+  assert f'SOURCE = "{source}"' in cells
+  for text in (cells, readme):
+    found = re.findall(r"github\.com/([\w-]+/vit_jax)\b", text)
+    assert set(found) <= {name}
+
+
+@pytest.mark.slow
+def test_it_runs_from_start_to_end(tmp_path):
+  notebook = nbformat.read(run_notebook.NOTEBOOK, as_version=4)
+  notebook.cells.append(nbformat.v4.new_code_cell(FACTS))
+  run_notebook.execute(notebook, tmp_path)
+  cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+  assert _outputs(cells, "error") == []
+  assert {stream.name for stream in _outputs(cells, "stream")} == {"stdout"}
+  facts = json.loads(cells.pop().outputs[0].text)
+  assert facts["online"] is False
+  assert facts["digits_top1"] > 0.95
+  assert facts["tuned_top1"] > 0.85
+  assert facts["classes"] == ["china", "flower"]
+  np.testing.assert_allclose(facts["rollout_sums"], 1, atol=1e-5)
+  assert facts["rollout_error"] < 1e-5
+  assert 0 <= facts["relevance"][0] < facts["relevance"][1]
+  assert facts["similarity_shape"] == [12, 12, 12, 12]
+  assert facts["difference"] < 1e-5
+  assert facts["results"] == ["runs/tuned.zip", "runs/tuned_hf.zip"]
+  for name in ("tuned.zip", "tuned_hf/model.safetensors", "google/model.npz"):
+    assert (tmp_path / "runs" / name).stat().st_size > 100_000
+  # The same figures as those that are kept, and each of more than one colour.
+  kept, drawn = _pictures(CODE), _pictures(cells)
+  assert [image.size for image in drawn] == [image.size for image in kept]
+  assert all(len(image.getcolors()) > 2 for image in drawn)
