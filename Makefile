@@ -33,8 +33,8 @@ MINIMUM_WITHOUT = $(addprefix --ignore=tests/test_,config.py eval_step.py \
   tpu_estimate.py train_step.py training.py transfer.py variants.py vit.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow test-all test-minimum docs lint format \
-  audit clean
+.PHONY: help train test test-slow test-all test-minimum docs notebook lint \
+  format audit clean
 .NOTPARALLEL:  # Two targets may share an environment still being filled.
 
 help:  ## List the targets
@@ -62,6 +62,9 @@ docs: $(DEV)  ## Build the documentation into build/docs
 	$(BIN)/python -m sphinx -W --keep-going -q -E -d build/doctrees \
 	  docs build/docs
 	@echo "Open build/docs/index.html"
+
+notebook: $(DEV)  ## Run the notebook on the CPU, and keep what it shows
+	$(BIN)/python scripts/run_notebook.py
 
 lint: $(DEV)  ## Check format, style and types
 	$(BIN)/ruff format --check .

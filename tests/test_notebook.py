@@ -112,7 +112,8 @@ def test_code_that_is_shown_is_that_of_the_library():
   assert len(shown) >= 8
   for text in shown:
     code = text.removeprefix("```python\n").removesuffix("```")
-    assert re.sub(r"\s+", "", code) in library
+    current = re.sub(r"\s+", "", code) in library
+    assert current, f"not the code of today; run `make notebook`:\n{code}"
 
 
 def test_the_source_has_one_address():
