@@ -101,6 +101,7 @@ def _image(plan, source, index):
   return transform(source[index]["image"])
 
 
+@pytest.mark.slow
 def test_every_evaluation_shows_them(tmp_path, data_dir):
   workdir = tmp_path / "run"
   train(runs.config(data_dir, eval_pictures=2, total_steps=6), str(workdir))

@@ -181,7 +181,12 @@ SCANNED = (("num_layers", 2), ("scan", True), ("remat", "dots"))
 
 @pytest.mark.parametrize(
   "axes, fields",
-  [((8, 1, 1), ()), ((2, 4, 1), ()), ((2, 2, 2), ()), ((2, 2, 2), SCANNED)],
+  [
+    ((8, 1, 1), ()),
+    ((2, 4, 1), ()),
+    ((2, 2, 2), ()),
+    pytest.param((2, 2, 2), SCANNED, marks=pytest.mark.slow),
+  ],
 )
 def test_eight_devices_do_as_one(axes, fields):
   found = _losses_on(sharding.make_mesh(*axes), fields)

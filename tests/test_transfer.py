@@ -337,6 +337,7 @@ def test_an_argument_that_is_no_row_is_refused(argument, message):
     finetune.get_config(argument)
 
 
+@pytest.mark.slow
 def test_a_row_trains_from_a_checkpoint(tmp_path):
   """A Table 4 run, shrunken: the step with clipping, momentum, averaging."""
   config = finetune.get_config("b16,cifar10,table2")
