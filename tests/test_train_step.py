@@ -182,9 +182,10 @@ SCANNED = (("num_layers", 2), ("scan", True), ("remat", "dots"))
 @pytest.mark.parametrize(
   "axes, fields",
   [
-    ((8, 1, 1), ()),
-    ((2, 4, 1), ()),
     ((2, 2, 2), ()),
+    # Of which each has less.
+    pytest.param((8, 1, 1), (), marks=pytest.mark.slow),
+    pytest.param((2, 4, 1), (), marks=pytest.mark.slow),
     pytest.param((2, 2, 2), SCANNED, marks=pytest.mark.slow),
   ],
 )

@@ -663,8 +663,16 @@ def test_every_dimension_has_a_logical_name(variant, names):
 # One compiled block, and what is computed again.
 
 
-@pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+@pytest.mark.parametrize(
+  "scan, remat",
+  [
+    (True, "dots"),
+    pytest.param(True, "none", marks=pytest.mark.slow),
+    pytest.param(True, "full", marks=pytest.mark.slow),
+    pytest.param(False, "dots", marks=pytest.mark.slow),
+    (False, "full"),
+  ],
+)
 def test_scanned_and_rematerialised_blocks_compute_the_same(scan, remat):
   x = images()
   params = jax.tree.map(jnp.asarray, random_params(tiny(), x))
