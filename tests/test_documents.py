@@ -66,7 +66,10 @@ MADE = {
     "model.jaxexport",
     "figures/01_cat_rollout.png",
   ],
-  "docs/tutorial.md": ["figures/01_0_rollout.png"],
+  "docs/tutorial.md": [
+    "figures/01_0_rollout.png",
+    "runs/my_photos/report.html",
+  ],
   "docs/howto/fine_tune.md": ["runs/mine_256/metrics.jsonl"],
   "docs/howto/stop_and_resume.md": ["runs/by_day/metrics.jsonl"],
   "docs/howto/pytorch.md": [

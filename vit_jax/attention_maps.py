@@ -168,7 +168,9 @@ def relevance(
 
   As `rollout`, but that each weight counts as much as it raises the logit, and
   rows are not scaled: the mean over heads of the positive part of gradient
-  times attention, the identity added (arXiv:2103.15679, Eq. 5 and 6).
+  times attention, the identity added (arXiv:2103.15679, Eq. 5 and 6). What a
+  mean over tokens would give each patch without any attention, the same to
+  all, is taken off in the end.
 
   Args:
     attention: Weights.
@@ -182,10 +184,11 @@ def relevance(
     rows = raised(attention.pool, gradients.pool)
   else:
     rows = _readout(attention, partial(np.mean, axis=1))
+  without = 0 if attention.pool is not None else rows
   pairs = zip(attention.layers[::-1], gradients.layers[::-1], strict=True)
   for A, dA in pairs:
     rows = rows + np.einsum("bq,bqs->bs", rows, raised(A, dA))  # Eq. 6
-  return attention.maps(rows)
+  return attention.maps(rows - without)
 
 
 def output_attention(
