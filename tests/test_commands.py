@@ -126,6 +126,22 @@ def override(monkeypatch):
   return parse
 
 
+def test_a_choice_is_what_was_given(monkeypatch):
+  values = flags.FlagValues()
+  names = ("DEFINE_integer", "DEFINE_bool", "DEFINE_string")
+  define = {
+    name: functools.partial(getattr(flags, name), flag_values=values)
+    for name in names
+  }
+  own = types.SimpleNamespace(FLAGS=values, **define)
+  monkeypatch.setattr(command, "flags", own)
+  command.define_choice()
+  values(["command", "--step=0", "--root="])
+  assert command.choice() == {"step": 0, "root": ""}
+  values(["command", "--best"])
+  assert command.choice() == {"step": 0, "root": "", "best": True}
+
+
 def test_help_shows_them():
   done = run("vit_jax.predict", "--help")
   for name in ("top", "grid", "mean", "std", "num_heads", "image_size", "step"):

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -397,3 +398,21 @@ def test_batches_may_be_kept():
   kept = train(Numbered(20), 9, num_workers=1)
   assert_same(kept, train(Numbered(20), 9))
   assert len({batch["image"].ctypes.data for batch in kept}) == 9
+
+
+def test_batches_may_be_closed_in_the_thread_that_computes_them():
+  """As garbage, an iterator may be collected in any thread."""
+  closed, ended = [], threading.Event()
+
+  class Batches:
+    def __getitem__(self, number):
+      try:
+        iterator.close()
+        closed.append(number)
+      finally:
+        ended.set()
+
+  iterator = data.BatchIterator(Batches(), 0, 0, ())
+  iterator.start()
+  assert ended.wait(60)
+  assert closed == [0]

@@ -52,7 +52,7 @@ def plan(data_dir):
   return make_plan(config)
 
 
-def test_pictures_are_of_the_model_and_the_whole_split(plan):
+def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
   size = experiment.image_size(plan.config)
   params = random_params(plan.model, size, 0)
   shapes = jax.tree.map(lambda s: s.sharding, plan.shapes.params)
@@ -62,6 +62,13 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan):
   tally = Tally()
   plan.evaluation(split, (), tally.add)
   assert plan.pictures is not None
+  sheets, sheet_figure = [], figures.sheet_figure
+
+  def spy(*arguments, **options):
+    sheets.append((*arguments, options))
+    return sheet_figure(*arguments, **options)
+
+  monkeypatch.setattr(figures, "sheet_figure", spy)
   seen = plan.pictures(split, tally)
 
   source = experiment.open_source(plan.config, "eval")
@@ -78,18 +85,17 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan):
     p = np.exp(logits - logits.max())
     order = np.argsort(-logits)[:5]
     A = attention_maps.attention_weights(plan.model, params, x)
-    expected = figures.sheet_figure(
-      image,
-      [names[k] for k in order],
-      (p / p.sum())[order],
-      attention_maps.rollout(A)[0],
-      title=f"Class {names[source[index]['label']]}",
-    )
-    drawn = np.int16(seen[f"eval/example_{number}"])
-    # Rounding may move an edge by a shade.
-    assert np.abs(drawn - figures.pixels(expected)).mean() < 0.1
+    photo, labels, probabilities, rollout, options = sheets[number - 1]
+    np.testing.assert_array_equal(photo, image)
+    assert labels == [names[k] for k in order]
+    np.testing.assert_allclose(probabilities, (p / p.sum())[order], rtol=1e-4)
+    expected = attention_maps.rollout(A)[0]
+    np.testing.assert_allclose(rollout, expected, rtol=1e-4)
+    assert options == {"title": f"Class {names[source[index]['label']]}"}
+    drawn = figures.pixels(sheet_figure(*sheets[number - 1][:4], **options))
+    np.testing.assert_array_equal(seen[f"eval/example_{number}"], drawn)
   every = [source[i]["label"] for i in range(len(source))]
-  confusion = tally.confusion(10)
+  confusion = tally.confusion(range(10))
   np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(every))
   expected = figures.pixels(charts.confusion_figure(confusion, names))
   np.testing.assert_array_equal(seen["eval/confusion"], expected)

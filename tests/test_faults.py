@@ -255,10 +255,19 @@ def test_a_run_goes_on_where_metrics_cannot_be_written(
       (tmp_path / "metrics.jsonl").mkdir()
     write(self, step, values)
 
+  closed = []
+
+  def no_network(self, failed):
+    closed.append(failed)
+    raise OSError("connection lost")
+
   monkeypatch.setattr(MetricWriter, "write", write_to_a_folder)
+  monkeypatch.setattr(MetricWriter, "close", no_network)
   state, _ = training.train(runs.config(data_dir), str(tmp_path))
   printed = " ".join(capsys.readouterr().out.split())
   assert "step 6: the metrics could not be written (" in printed
+  assert "last metrics could not be written (connection lost)" in printed
+  assert closed == [False]
   assert runs.identical(whole[1], jax.device_get(state))
 
 

@@ -132,7 +132,7 @@ def test_sheet():
   assert [bar.get_width() for bar in bars.patches] == [0.996, 0.004]
   assert texts(bars) == [" 99.6%", " 0.4%"]
   names = [label.get_text() for label in bars.get_yticklabels()]
-  assert names == ["sushi", "a $name_ far longer than ther…"]
+  assert names == ["sushi", "a $name_ far l…om beside a bar"]
   assert bars.get_ylim()[0] > bars.get_ylim()[1]  # The likeliest above.
   saved(figure)
 

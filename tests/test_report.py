@@ -1,6 +1,8 @@
 """The report: its numbers against NumPy, its page in a browser."""
 
+import dataclasses
 import html.parser
+import math
 import os
 import shutil
 import sys
@@ -11,7 +13,9 @@ from PIL import Image
 
 from configs import image_folder
 from tests.commands import run as run_command
+from tests.runs import events
 from vit_jax import charts, report_page
+from vit_jax.config import base_config
 from vit_jax.eval_step import Answers
 from vit_jax.report import report_files
 from vit_jax.report_page import page
@@ -122,7 +126,7 @@ def test_numbers_of_the_page_are_those_of_the_confusion(measured):
   assert after(NAMES[2], 2) == ["4", "100.00%"]
   assert after("top-1", 1) == ["top-5"]  # The column of the results,
   row = cells.index("a&b")
-  assert cells[row + 1 :][:4] == ["4", "80.00%", "100.00%", "0.5000"]
+  assert cells[row + 1 :][:4] == ["20", "80.00%", "100.00%", "0.5000"]
   assert cells[row + 6 :][:2] == ["1,234", "200"]  # Median of 100, 200, 400.
   commonest = cells.index("times")
   assert cells[commonest + 1 :][:3] == [NAMES[1], NAMES[0], "2"]
@@ -150,14 +154,39 @@ def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):
 
 
 def test_runs_are_compared(measured):
-  first = facts("runs/a", measured, seed=0, batch_size=32, mesh=1)
-  second = facts("runs/b", None, seed=1, batch_size=32)
-  seen = Page(page([first, second]))
+  first = facts("runs/a", measured, batch_size=32, eval_pictures=0)
+  second = facts("runs/b", None, seed=1, batch_size=32)  # Of an older version.
+  third = dataclasses.replace(second, workdir="runs/c", config={})
+  text = page([first, second, third])
+  seen = Page(text)
   cells = seen.texts("td", "th")
   differ = cells[cells.index("key") :]
-  assert differ[:9] == ["key", "a", "b", "mesh", "1", "null", "seed", "0", "1"]
-  assert seen.texts("h1") == ["2 runs compared"]
-  assert "evaluation of step" not in cells
+  assert differ[:6] == ["key", "a", "b", "seed", "0", "1"]
+  assert differ[6] == "time"  # Of the next table.
+  assert seen.texts("h1") == ["3 runs compared"]
+  assert text.count("Evaluation of the checkpoint</caption>") == 1
+  assert text.count("it has gone.") == 2
+  assert text.count("No checkpoint tells it.") == 1
+
+
+def test_a_model_that_answers_nan_has_a_report(measured):
+  tally = Tally()
+  nothing = np.full(3, np.nan, np.float32)
+  zeros = np.zeros(3, np.int32)
+  tally.add(Answers(zeros, zeros, nothing, nothing, np.ones(3, bool)))
+  broken = dataclasses.replace(
+    measured,
+    tally=tally,
+    metrics=measured.metrics | {"eval/loss": math.nan},
+    examples={kind: [] for kind in tally.kinds},
+    filters=None,
+    positions=None,
+  )
+  text = page([facts("runs/a", broken)])
+  cells = Page(text).texts("td", "th")
+  assert cells[cells.index("answers that are NaN") + 1] == "3"
+  assert cells[cells.index("expected calibration error") + 1] == "–"
+  assert "nan%" not in text
 
 
 @pytest.mark.parametrize(
@@ -202,10 +231,13 @@ def test_charts_draw_what_they_are_given():
   figure = charts.calibration_figure(np.array([[4, 0.5, 0.3], [1, 1.0, 0.9]]))
   dots = figure.axes[0].collections[0].get_offsets()
   np.testing.assert_allclose(dots, [[0.3, 0.5], [0.9, 1.0]])
-  curves = {NAMES[0]: ([1, 2], [0.5, 0.25]), "b": ([1, 3], [1, 2])}
+  curves = {"_" + 40 * "a" + "1": ([1, 2], [0.5, 0.25])}
+  curves |= {"_" + 40 * "a" + "2": ([1, 3], [1, 2])}
   figure = charts.curves_figure(curves, "Loss")
   lines = figure.axes[0].lines
   np.testing.assert_allclose(lines[1].get_xydata(), [[1, 1], [3, 2]])
+  told = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+  assert [t[0] + t[-1] for t in told] == ["_1", "_2"]
   styles = {(line.get_linestyle(), line.get_color()) for line in lines}
   assert len({style for style, _ in styles}) == 2  # Told apart without colour.
 
@@ -215,8 +247,8 @@ def test_what_is_no_run_is_refused(tmp_path):
     report_files([str(tmp_path / "none")], out=str(tmp_path / "r.html"))
   with pytest.raises(ValueError, match="--best would be of every run"):
     report_files(["a", "b"], best=True)
-  with pytest.raises(ValueError, match="is an address, and only local files"):
-    report_files(["gs://bucket/run"])
+  with pytest.raises(ValueError, match="s3://bucket/run holds no checkpoints"):
+    report_files(["s3://bucket/run"])  # In the current folder, were it there.
   assert not (tmp_path / "r.html").exists()
 
 
@@ -245,10 +277,8 @@ def root(tmp_path_factory):
   return root
 
 
-@pytest.fixture(scope="module")
-def workdir(root, tmp_path_factory):
-  """Of a run on them that has seen them only shortly."""
-  workdir = tmp_path_factory.mktemp("runs") / "a run"
+def config_of(root):
+  """Of a run that sees the photographs only shortly."""
   config = image_folder.get_config()
   config.data.root = str(root)
   config.update(batch_size=8, image_size=(32, 32), total_epochs=0.0)
@@ -257,7 +287,13 @@ def workdir(root, tmp_path_factory):
   config.optimizer.update(warmup_epochs=0.0)
   config.model.num_layers = 1
   config.loader.num_workers = 0
-  train(config, str(workdir))
+  return config
+
+
+@pytest.fixture(scope="module")
+def workdir(root, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "a run"
+  train(config_of(root), str(workdir))
   return workdir
 
 
@@ -267,7 +303,7 @@ def test_a_run_is_measured_as_it_was_evaluated(workdir, root):
   last = [row for row in run.rows if "eval/top1" in row][-1]
   for key in ("eval/top1", "eval/loss", "eval/examples"):
     assert run.measured.metrics[key] == pytest.approx(last[key])
-  confusion = run.measured.confusion
+  confusion = run.measured.tally.confusion([0, 1])
   assert confusion.sum() == 12
   assert np.trace(confusion) / 12 == pytest.approx(last["eval/top1"])
   for kept in run.measured.examples.values():
@@ -304,6 +340,31 @@ def test_data_that_have_gone_are_told(workdir, root, tmp_path, capsys):
       report_files([run], out=out, root=moved, step=7)
   finally:
     os.rename(moved, root)
+
+
+def test_a_resnet_of_a_wide_head_has_a_report(root, tmp_path):
+  """Without attention, trained by sigmoids, with classes that have no name."""
+  config = config_of(root)
+  config.model = base_config().model
+  config.model.variant, config.model.num_classes = "R50x1", 50
+  config.image_size, config.loss.kind = (32, 32), "sigmoid"
+  config.eval_pictures = 1
+  config.total_steps, config.loss.label_smoothing = 1, 0.0
+  train(config, str(tmp_path))
+  run = read_run(str(tmp_path))
+  assert run.problem is None and run.measured is not None
+  text = page([run])
+  seen = Page(text)
+  told = [image["alt"] for image in seen.images]
+  assert not any("rollout" in t or "filters" in t for t in told)
+  assert sum("Confusion matrix" in t for t in told) == 1
+  last = [row for row in run.rows if "eval/loss" in row][-1]
+  assert run.measured.metrics["eval/loss"] == pytest.approx(last["eval/loss"])
+  kept = [
+    one.answered for ones in run.measured.examples.values() for one in ones
+  ]
+  assert kept and all(0 < one.probability < 1 for one in kept)
+  assert [tag for _, tag, value in events(tmp_path) if value.HasField("image")]
 
 
 @pytest.fixture(scope="module")

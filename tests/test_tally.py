@@ -44,7 +44,11 @@ def tally(answers):
 def test_confusion_is_scikit_learns(tally, answers):
   label, answer = answers.label[:-10], answers.answer[:-10]
   expected = confusion_matrix(label, answer, labels=range(K))
-  np.testing.assert_array_equal(tally.confusion(K), expected)
+  np.testing.assert_array_equal(tally.confusion(range(K)), expected)
+  some = [4, 0, 2]
+  np.testing.assert_array_equal(
+    tally.confusion(some), expected[np.ix_(some, some)]
+  )
   np.fill_diagonal(expected, 0)
   commonest = tally.most_confused(3)
   assert [n for *_, n in commonest] == sorted(expected.ravel())[:-4:-1]
@@ -94,6 +98,12 @@ def test_a_model_that_answers_nan_is_not_right(answers):
   assert tally.unanswered == 5
   assert sum(tally.pairs.values()) == 15
   assert np.isfinite(tally.calibration_error())
+
+
+def test_a_wide_head_shows_the_classes_that_occur(tally):
+  assert tally.shown(K, most=K) == [*range(K)]
+  assert tally.shown(1000, most=K) == [*range(K)]  # Only these occur.
+  assert tally.shown(K, most=K - 1) == []
 
 
 def test_nothing_answered_has_no_calibration():

@@ -39,7 +39,7 @@ def curves_figure(
   """
   figure = figure_of(5.2, 2.9)
   axes = figure.add_subplot()
-  for number, (name, (steps, values)) in enumerate(curves.items()):
+  for number, (steps, values) in enumerate(curves.values()):
     steps, values = _thinned(steps, values)
     axes.plot(
       steps,
@@ -48,7 +48,6 @@ def curves_figure(
       color=_COLORS[number % len(_COLORS)],
       linewidth=1.2,
       marker="." if len(steps) < 20 else "",
-      label=short(name),
     )
   axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
   axes.set_xlabel("step", fontsize=SMALL)
@@ -64,7 +63,8 @@ def curves_figure(
   axes.spines[["top", "right"]].set_visible(False)
   axes.grid(axis="y", color="0.9", linewidth=0.6)
   if len(curves) > 1:
-    legend = axes.legend(fontsize=SMALL, frameon=False)
+    names = [short(name) for name in curves]  # Also those that begin with _.
+    legend = axes.legend(axes.lines, names, fontsize=SMALL, frameon=False)
     for text in legend.get_texts():
       text.set_parse_math(False)
   return figure
@@ -122,7 +122,7 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")
   axes.plot(probability, right, color="black", linewidth=0.8)
   axes.scatter(
-    probability, right, s=12 + 120 * count / max(count.max(), 1), color="black"
+    probability, right, s=12 + 120 * count / count.max(), color="black"
   )
   axes.set_xlim(0, 1.02)
   axes.set_ylim(0, 1.02)

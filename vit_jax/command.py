@@ -109,7 +109,7 @@ def choice() -> dict[str, Any]:
   """Keywords for `evaluation.opened` from the flags that were given."""
   names = ("step", "best", "root", "data_dir")
   given = {name: flags.FLAGS[name].value for name in names}
-  return {name: value for name, value in given.items() if value}
+  return {k: v for k, v in given.items() if v is not None and v is not False}
 
 
 def _numbers(name: str) -> tuple[float, ...] | None:

@@ -85,10 +85,16 @@ def learned(
   """Components of the filters, and the similarity of positions if it has any.
 
   Raises:
-    ValueError: if the model has no attention.
+    ValueError: if the model has no attention, or its filters are not finite.
   """
   model = check_vit(model)
-  components = filter_components(embedding_filters(model, params))
+  filters = embedding_filters(model, params)
+  if not np.isfinite(filters).all():
+    raise ValueError(
+      "the model's filters are not finite: its parameters are damaged, or its "
+      "training has diverged."
+    )
+  components = filter_components(filters)
   if model.position in _NOT_ADDED:
     return components, None
   E_pos = position_embeddings(model, params, image_size)

@@ -71,10 +71,10 @@ class EvalPictures:
       f"eval/example_{number}": self._sheet(local, image, label)
       for number, (image, label) in enumerate(self._examples, 1)
     }
-    if len(self._names) <= self._charts.MOST_CLASSES:
-      matrix = tally.confusion(len(self._names))
+    most = self._charts.MOST_CLASSES
+    if classes := tally.shown(len(self._names), most):
       drawn["eval/confusion"] = self._charts.confusion_figure(
-        matrix, self._names
+        tally.confusion(classes), [self._names[k] for k in classes]
       )
     return {key: self._figures.pixels(one) for key, one in drawn.items()}
 

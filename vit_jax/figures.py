@@ -192,7 +192,10 @@ def small_png(figure: Figure, dpi: float = 72) -> bytes:
 
 def short(name: str) -> str:
   """A name that fits beside a bar or above a photograph."""
-  return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+  if len(name) <= _LONGEST:
+    return name
+  half = _LONGEST // 2  # Names that begin alike may end differently.
+  return f"{name[: half - 1]}…{name[-half:]}"
 
 
 def figure_of(width: float, height: float) -> Figure:

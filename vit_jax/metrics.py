@@ -166,12 +166,16 @@ class MetricWriter:
     self._rows += line  # Object stores cannot append.
     self._path.write_text(self._rows)
 
-  def close(self) -> None:
-    """Writes out what is still buffered."""
+  def close(self, failed: bool = False) -> None:
+    """Writes out what is still buffered, of a run that failed or has not.
+
+    Raises:
+      OSError: if it could not.
+    """
     if self._active:
       self._tensorboard.close()
     if self._wandb is not None:
-      self._wandb.close()
+      self._wandb.close(failed)
 
 
 class Tracer:

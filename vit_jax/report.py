@@ -7,7 +7,8 @@ The file needs no network. It shows curves, the configuration and the command
 that repeats the run; and of the checkpoint, evaluated anew, accuracy by class,
 confusion, calibration, telling examples with their attention rollout, and what
 the embeddings have learned. Several runs are compared. By default it goes to
-report.html in the workdir, of several in the current folder.
+report.html in the workdir; of several, or of an address such as gs://bucket/run,
+in the current folder.
 """
 
 import os
@@ -41,7 +42,8 @@ def report_files(
   if len(workdirs) > 1 and options:
     given = " and ".join(f"--{name}" for name in options)
     raise ValueError(f"{given} would be of every run: report on one at a time.")
-  folder = workdirs[0] if len(workdirs) == 1 else ""
+  alone = len(workdirs) == 1 and "://" not in workdirs[0]
+  folder = workdirs[0] if alone else ""
   path = local_file(os.path.join(folder, "report.html") if out is None else out)
   page = extras.load("vit_jax.report_page", "figures").page
   runs = [read_run(workdir, **options) for workdir in workdirs]

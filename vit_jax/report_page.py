@@ -4,27 +4,22 @@
 that stands for it; what is a table is a table.
 """
 
-import base64
-import dataclasses
 import datetime
-import io
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
 import numpy as np
-from matplotlib.figure import Figure
-from PIL import Image
 
-from vit_jax import charts, figures
-from vit_jax.report_run import Example, Measured, RunFacts, changed_keys
+from vit_jax import charts, report_pictures
+from vit_jax.report_pictures import Picture
+from vit_jax.report_run import Measured, RunFacts, changed_keys, defaults
 
 MOST_BYTES = 5_000_000
 _MOST_ROWS = 100  # Of the table of classes.
 _CONFUSED = 10  # Pairs of classes listed.
-_LONGEST_SIDE = 256  # Pixels of a photograph.
-_SMALL_SIDE = 96  # Below it pixels are shown as squares.
 _ABSENT = "–"
 _KINDS = {
   "surest": (
@@ -52,20 +47,11 @@ _CURVES: Sequence[tuple[str, str, dict[str, bool]]] = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Picture:
-  """An image in the page; `small` is one whose pixels are shown as squares."""
-
-  uri: str
-  alt: str
-  caption: str = ""
-  small: bool = False
-
-
 def page(runs: Sequence[RunFacts]) -> str:
-  """The HTML of a report on some runs, of `MOST_BYTES` at most.
+  """The HTML of a report on some runs.
 
-  Runs whose pictures would make it larger go without.
+  Where it has more than `MOST_BYTES`, pictures of examples and embeddings are
+  left out, from the last run on, until it fits; charts and tables never are.
   """
   names = _names([run.workdir for run in runs])
   environment = jinja2.Environment(
@@ -90,7 +76,7 @@ def page(runs: Sequence[RunFacts]) -> str:
   last = len(sections)
   while len(html.encode()) > MOST_BYTES and last:
     last -= 1
-    sections[last] = _without_pictures(sections[last])
+    sections[last] = _without_pictures(sections[last], alone=not several)
     html = template.render(**context, runs=sections)
   return html
 
@@ -109,13 +95,14 @@ def _results(names: list[str], runs: Sequence[RunFacts]) -> dict[str, Any]:
   """The table that compares the runs."""
 
   def row(name: str, run: RunFacts) -> list[str]:
-    scores = run.measured.metrics if run.measured else _last_evaluation(run)
-    rates = run.curve("train/images_per_second")[1]
-    steps = run.rows[-1]["step"] if run.rows else None
     measured = run.measured
+    scores = _last_evaluation(run)
+    if measured is not None:
+      scores = measured.metrics | {"step": measured.step}
+    rates = run.curve("train/images_per_second")[1]
     return [
       name,
-      _text(steps, "{:,}"),
+      _text(scores.get("step"), "{:,}"),
       _text(scores.get("eval/top1"), "{:.2%}"),
       _text(scores.get("eval/top5"), "{:.2%}"),
       _text(scores.get("eval/loss"), "{:.4f}"),
@@ -124,7 +111,7 @@ def _results(names: list[str], runs: Sequence[RunFacts]) -> dict[str, Any]:
       _text(float(np.median(rates)) if rates else None, "{:,.0f}"),
     ]
 
-  columns = ["run", "steps", "top-1", "top-5", "loss", "calibration error"]
+  columns = ["run", "at step", "top-1", "top-5", "loss", "calibration error"]
   columns += ["parameters", "images/s (median)"]
   return {
     "caption": "Results on the evaluation split",
@@ -153,7 +140,7 @@ def _curves(names: list[str], runs: Sequence[RunFacts]) -> list[Picture]:
       for name, (steps, values) in curves.items()
     )
     figure = charts.curves_figure(curves, title, **how)
-    pictures.append(_svg(figure, f"{title} by step. {ends}."))
+    pictures.append(report_pictures.svg(figure, f"{title} by step. {ends}."))
   return pictures
 
 
@@ -161,14 +148,25 @@ def _differences(
   names: list[str], runs: Sequence[RunFacts]
 ) -> dict[str, Any] | None:
   """The table of configuration keys that are not the same in all runs."""
-  keys = sorted({key for run in runs for key in run.config})
-  rows = [[key, *(_value(run.config.get(key)) for run in runs)] for key in keys]
+  known = [(n, r) for n, r in zip(names, runs, strict=True) if r.config]
+  # A key that is younger than a run was then what its default is.
+  configs = [defaults() | run.config for _, run in known]
+  keys = sorted({key for config in configs for key in config})
+  rows = [
+    [
+      key,
+      *(
+        _value(config[key]) if key in config else _ABSENT for config in configs
+      ),
+    ]
+    for key in keys
+  ]
   different = [row for row in rows if len({*row[1:]}) > 1]
   if not different:
     return None
   return {
     "caption": "Configuration keys that differ",
-    "columns": ["key", *names],
+    "columns": ["key", *(name for name, _ in known)],
     "rows": different,
   }
 
@@ -185,6 +183,7 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     ),
     "config": _config("Every key of the configuration", run.config),
     "problem": run.problem,
+    "metrics": None,
     "left_out": None,
   }
   if run.measured is not None:
@@ -213,20 +212,21 @@ def _starts(starts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _config(caption: str, config: dict[str, Any]) -> dict[str, Any] | None:
+  if not config:
+    return None
   rows = [[key, _value(value)] for key, value in config.items()]
   return {"caption": caption, "columns": ["key", "value"], "rows": rows}
 
 
 def _evaluation(measured: Measured) -> dict[str, Any]:
   tally, names = measured.tally, measured.class_names
-  drawn = [_calibration(measured)]
-  if len(names) <= charts.MOST_CLASSES:
-    drawn.insert(0, _confusion(measured))
   groups = [
     {
       "title": title,
       "text": text,
-      "examples": [_example(e, names) for e in measured.examples[kind]],
+      "examples": [
+        report_pictures.example(one, names) for one in measured.examples[kind]
+      ],
     }
     for kind, (title, text) in _KINDS.items()
     if measured.examples[kind]
@@ -237,7 +237,10 @@ def _evaluation(measured: Measured) -> dict[str, Any]:
   ]
   return {
     "metrics": _metrics(measured),
-    "charts": drawn,
+    "charts": [
+      *report_pictures.confusion(measured),
+      *report_pictures.calibration(measured),
+    ],
     "classes": _classes(measured),
     "confused": {
       "caption": "Commonest mistakes",
@@ -248,7 +251,7 @@ def _evaluation(measured: Measured) -> dict[str, Any]:
     if confused
     else None,
     "examples": groups,
-    "embeddings": _embeddings(measured),
+    "embeddings": report_pictures.embeddings(measured),
   }
 
 
@@ -261,7 +264,10 @@ def _metrics(measured: Measured) -> dict[str, Any]:
     ["top-1", f"{scores['eval/top1']:.2%}"],
     ["top-5", f"{scores['eval/top5']:.2%}"],
     ["loss", f"{scores['eval/loss']:.4f}"],
-    ["expected calibration error", f"{tally.calibration_error():.2%}"],
+    [
+      "expected calibration error",
+      _text(tally.calibration_error(), "{:.2%}"),
+    ],
   ]
   if scores["eval/skipped_images"]:
     rows.append(["unreadable images", f"{scores['eval/skipped_images']:,}"])
@@ -300,138 +306,24 @@ def _classes(measured: Measured) -> dict[str, Any]:
   }
 
 
-def _confusion(measured: Measured) -> Picture:
-  names, matrix = measured.class_names, measured.confusion
-  worst = measured.tally.most_confused(3)
-  told = "; ".join(
-    f"{names[label]} answered as {names[answer]}, {count:,} times"
-    for label, answer, count in worst
-  )
-  alt = f"Confusion matrix of {len(names)} classes. " + (
-    f"Commonest mistakes: {told}." if worst else "No mistakes."
-  )
-  figure = charts.confusion_figure(matrix, names)
-  return dataclasses.replace(_svg(figure, alt), caption="Confusion matrix")
-
-
-def _calibration(measured: Measured) -> Picture:
-  bins = measured.tally.calibration()
-  error = measured.tally.calibration_error()
-  told = "; ".join(
-    f"of {count:,.0f} answers given about {probability:.0%}, {right:.0%} right"
-    for count, right, probability in bins
-  )
-  caption = (
-    "Calibration: on the dashed line, answers are as often right as the model "
-    f"says. Expected calibration error {error:.2%}."
-  )
-  alt = f"Calibration curve: {told}."
-  return dataclasses.replace(
-    _svg(charts.calibration_figure(bins), alt), caption=caption
-  )
-
-
-def _example(example: Example, names: Sequence[str]) -> dict[str, Any]:
-  said = example.answered
-  label, answer = names[said.label], names[said.answer]
-  caption = (
-    f"{answer}, {said.probability:.1%}"
-    if said.label == said.answer
-    else f"{label}, answered as {answer}, {said.probability:.1%}"
-  )
-  images = [_photograph(example.photograph, f"Photograph of class {label}")]
-  if example.rollout is not None:
-    lit = figures.lit(example.photograph, example.rollout)
-    where = _where(example.rollout)
-    images.append(
-      _photograph(lit, f"The same by attention rollout, most of it {where}")
-    )
-  return {"images": images, "caption": caption}
-
-
-def _where(map_: np.ndarray) -> str:
-  """Where on an image the highest value of a map is, in words."""
-  place = np.unravel_index(map_.argmax(), map_.shape)
-  row, column = (
-    int(3 * (p + 0.5) / size) for p, size in zip(place, map_.shape, strict=True)
-  )
-  if (row, column) == (1, 1):
-    return "at the centre"
-  vertical, horizontal = (
-    ("top", "", "bottom")[row],
-    ("left", "", "right")[column],
-  )
-  return f"at the {f'{vertical} {horizontal}'.strip()}"
-
-
-def _embeddings(measured: Measured) -> list[Picture]:
-  pictures = []
-  if measured.filters is not None and len(measured.filters):
-    pictures.append(
-      _png(
-        figures.filters_figure(measured.filters),
-        f"The first {len(measured.filters)} principal components of the "
-        "embedding filters, as colours.",
-        "Embedding filters: principal components (Fig. 7, left)",
-      )
-    )
-  if measured.positions is not None:
-    h, w = measured.positions.shape[:2]
-    pictures.append(
-      _png(
-        figures.positions_figure(measured.positions),
-        f"A grid of {h} x {w} grids: the cosine similarity of each position "
-        "embedding with all others.",
-        "Position embeddings: similarity of each with all (Fig. 7, centre)",
-      )
-    )
-  return pictures
-
-
-def _without_pictures(section: dict[str, Any]) -> dict[str, Any]:
+def _without_pictures(section: dict[str, Any], alone: bool) -> dict[str, Any]:
+  most = f"{MOST_BYTES / 1e6:.0f} MB"
+  advice = "" if alone else ": make a report of this run alone"
   return section | {
     "examples": [],
     "embeddings": [],
-    "left_out": f"{MOST_BYTES / 1e6:.0f} MB",
+    "left_out": f"this file would be larger than {most}{advice}",
   }
 
 
 def _text(value: Any, form: str) -> str:
-  return _ABSENT if value is None else form.format(value)
+  if value is None or (isinstance(value, float) and math.isnan(value)):
+    return _ABSENT
+  return form.format(value)
 
 
 def _value(value: Any) -> str:
-  """A value of the configuration as the command line takes it."""
+  """A value of the configuration: text as it is, all else as JSON."""
+  if value is None:
+    return "not set"
   return value if isinstance(value, str) else json.dumps(value)
-
-
-def _svg(figure: Figure, alt: str) -> Picture:
-  return Picture(
-    _uri("svg+xml", lambda f: figure.savefig(f, format="svg")), alt
-  )
-
-
-def _png(figure: Figure, alt: str, caption: str) -> Picture:
-  return Picture(
-    _uri("png", lambda f: figure.savefig(f, format="png", dpi=100)),
-    alt,
-    caption,
-  )
-
-
-def _photograph(image: np.ndarray, alt: str) -> Picture:
-  """As JPEG; as PNG where single pixels are to be seen."""
-  photo = Image.fromarray(image)
-  small = max(photo.size) < _SMALL_SIDE
-  if small:
-    return Picture(_uri("png", lambda f: photo.save(f, "png")), alt, small=True)
-  photo.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-  save = _uri("jpeg", lambda f: photo.save(f, "jpeg", quality=85))
-  return Picture(save, alt)
-
-
-def _uri(kind: str, write: Callable[[io.BytesIO], Any]) -> str:
-  file = io.BytesIO()
-  write(file)
-  data = base64.b64encode(file.getvalue()).decode()
-  return f"data:image/{kind};base64,{data}"

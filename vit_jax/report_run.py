@@ -1,5 +1,6 @@
 """What a report tells of one run: read from its folder, and measured anew."""
 
+import contextlib
 import dataclasses
 import json
 from typing import Any
@@ -7,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from ml_collections import ConfigDict
 
 from vit_jax import attention_maps, data, embedding_maps, experiment
-from vit_jax.checkpoint import latest_description
+from vit_jax.checkpoint import latest_description, open_run
 from vit_jax.config import base_config, leaf_keys
 from vit_jax.evaluation import SavedRun, opened
 from vit_jax.inference import class_name
@@ -50,11 +51,6 @@ class Measured:
   examples: dict[str, list[Example]]
   filters: Float[np.ndarray, "n P P 3"] | None
   positions: Float[np.ndarray, "h w h w"] | None
-
-  @property
-  def confusion(self) -> Int[np.ndarray, "K K"]:
-    """How often each class, a row, was answered by each, a column."""
-    return self.tally.confusion(len(self.class_names))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +91,8 @@ def read_run(workdir: str, **options: Any) -> RunFacts:
     ValueError: if the folder holds no run, or cannot be evaluated as an option
       says.
   """
+  if "://" in workdir:  # Says what is missing to read it, if so.
+    open_run(workdir).close()
   folder = epath.Path(workdir).expanduser()
   metrics = folder / "metrics.jsonl"
   rows = read_rows(metrics) if metrics.exists() else []
@@ -104,6 +102,7 @@ def read_run(workdir: str, **options: Any) -> RunFacts:
     if (description := latest_description(workdir)) is not None:
       config = _flat(ConfigDict(description["config"]))
     with opened(workdir, **options) as run:
+      config = _flat(run.config)  # Of this checkpoint.
       measured = _measure(run)
   except (ValueError, OSError) as error:
     if not rows or options:
@@ -114,8 +113,13 @@ def read_run(workdir: str, **options: Any) -> RunFacts:
 
 def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
   """The keys whose values are not the defaults."""
-  defaults = _flat(base_config())
-  return {k: v for k, v in config.items() if v != defaults.get(k)}
+  known = defaults()
+  return {k: v for k, v in config.items() if v != known.get(k)}
+
+
+def defaults() -> dict[str, Any]:
+  """Every key that there is, and its default."""
+  return _flat(base_config())
 
 
 def _flat(config: ConfigDict) -> dict[str, Any]:
@@ -142,7 +146,9 @@ def _measure(run: SavedRun) -> Measured:
   filters = positions = None
   if isinstance(run.model, Vit):
     size = experiment.image_size(run.config)
-    filters, positions = embedding_maps.learned(run.model, run.params, size)
+    # Of a training that has diverged, the numbers alone are told.
+    with contextlib.suppress(ValueError):
+      filters, positions = embedding_maps.learned(run.model, run.params, size)
   return Measured(
     step=run.step,
     data_name=run.source.name,

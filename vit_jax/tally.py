@@ -7,6 +7,7 @@ of pairs of classes that are confused, not with that of the examples.
 import collections
 import dataclasses
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -82,11 +83,23 @@ class Tally:
     self._keep("nearest", rows, -rows["loss"], ~right)
     self._keep("worst", rows, rows["loss"], ~right)
 
-  def confusion(self, num_classes: int) -> Int[np.ndarray, "K K"]:
-    """How often each class, a row, was answered by each, a column."""
-    matrix = np.zeros((num_classes, num_classes), np.int64)
-    for pair, count in self.pairs.items():
-      matrix[pair] = count
+  def shown(self, num_classes: int, most: int) -> list[int]:
+    """Classes for a confusion matrix of so many at most; none if too many.
+
+    They are all there are or, of a head wider than that, all that occur.
+    """
+    if num_classes <= most:
+      return [*range(num_classes)]
+    occur = sorted({k for pair in self.pairs for k in pair})
+    return occur if len(occur) <= most else []
+
+  def confusion(self, classes: Sequence[int]) -> Int[np.ndarray, "n n"]:
+    """How often each of these, a row, was answered by each, a column."""
+    place = {k: row for row, k in enumerate(classes)}
+    matrix = np.zeros((len(classes), len(classes)), np.int64)
+    for (label, answer), count in self.pairs.items():
+      if label in place and answer in place:
+        matrix[place[label], place[answer]] = count
     return matrix
 
   def most_confused(self, count: int) -> list[tuple[int, int, int]]:

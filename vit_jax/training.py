@@ -64,13 +64,15 @@ def train(
     stack.callback(plan.evaluation.close)
     stack.enter_context(sole_writer(workdir))
     notice = stack.enter_context(Notice().awaited())
+    # Closed after the checkpoints, which a slow network must not keep waiting.
+    writers = stack.enter_context(contextlib.ExitStack())
     checkpoints = Checkpoints(workdir, config.keep_last)
     stack.callback(checkpoints.close)
     display.header(_header(plan, workdir))
     state, first = first_state(plan, checkpoints, display, allow_changes)
     _record_start(checkpoints, first, display)
     writer = _open_writer(plan, checkpoints, first, display)
-    stack.callback(writer.close)
+    writers.push(functools.partial(_close_writer, writer, display))
     batches = plan.open_batches(first)
     stack.callback(batches.close)
     if plan.eval_every and first < plan.total:
@@ -100,6 +102,16 @@ def _open_writer(
     wandb_log = WandbLog(folder, project, plan.config.to_dict())
     display.header([("wandb", wandb_log.place)])
   return MetricWriter(folder, first, wandb_log)
+
+
+def _close_writer(
+  writer: MetricWriter, display: Display, kind: Any, *_: Any
+) -> None:
+  """Whatever becomes of the metrics, the run ends as it would have."""
+  try:
+    writer.close(failed=kind is not None)
+  except OSError as error:
+    display.note(f"the last metrics could not be written ({error}).")
 
 
 def _record_start(

@@ -1,8 +1,9 @@
 """The metrics of a run at Weights & Biases, behind `MetricWriter`."""
 
+import contextlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ class WandbLog:
 
   A step that is written again, by a run that went on from an older checkpoint,
   stays as it was first. WANDB_MODE=offline keeps all in WORKDIR/wandb, for
-  `wandb sync`.
+  `wandb sync`; of a workdir that is an address, in the current folder's wandb.
 
   Attributes:
     place: Where to look.
@@ -52,22 +53,33 @@ class WandbLog:
         "send the run later by `wandb sync`."
       ) from error
     run = self._run
-    self.place = f"offline, in {run.dir}" if run.offline else run.url
+    where = f"offline, in {run.dir}" if run.offline else run.url
+    self.place = where or "nothing is logged, as WANDB_MODE says"
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Logs numbers."""
-    self._run.log(dict(values), step=step)
+    """Logs numbers; raises OSError if that cannot be."""
+    with self._as_os_error():
+      self._run.log(dict(values), step=step)
 
   def write_images(
     self, step: int, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]
   ) -> None:
-    """Logs pictures."""
-    logged = {key: self._wandb.Image(image) for key, image in images.items()}
-    self._run.log(logged, step=step)
+    """Logs pictures; raises OSError if that cannot be."""
+    with self._as_os_error():
+      logged = {key: self._wandb.Image(image) for key, image in images.items()}
+      self._run.log(logged, step=step)
 
-  def close(self) -> None:
-    """Sends what is left."""
-    self._run.finish()
+  def close(self, failed: bool) -> None:
+    """Sends what is left, and whether the run failed; raises OSError."""
+    with self._as_os_error():
+      self._run.finish(exit_code=int(failed))
+
+  @contextlib.contextmanager
+  def _as_os_error(self) -> Iterator[None]:
+    try:
+      yield
+    except self._wandb.Error as error:
+      raise OSError(f"Weights & Biases: {error}") from error
 
 
 def _run_id(folder: epath.Path) -> str:

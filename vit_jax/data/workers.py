@@ -8,6 +8,7 @@ however the processes end.
 
 import collections
 import concurrent.futures
+import contextlib
 import ctypes
 import itertools
 import math
@@ -117,7 +118,10 @@ class _Thread:
     return batch.result()
 
   def close(self) -> None:
-    self._pool.shutdown(cancel_futures=True)
+    # The iterator may be collected as garbage in this very thread, which cannot
+    # wait for itself to end.
+    with contextlib.suppress(RuntimeError):
+      self._pool.shutdown(cancel_futures=True)
 
 
 class _Process:
