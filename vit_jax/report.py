@@ -19,7 +19,6 @@ from absl import flags
 from vit_jax import command, extras
 from vit_jax.atomic_file import local_file, replacing
 from vit_jax.data.image_files import printable_path
-from vit_jax.report_run import read_run
 
 
 def main(arguments: list[str]) -> int:
@@ -46,6 +45,9 @@ def report_files(
   folder = workdirs[0] if alone else ""
   path = local_file(os.path.join(folder, "report.html") if out is None else out)
   page = extras.load("vit_jax.report_page", "figures").page
+  # Here, because data workers import this module, and need no models.
+  from vit_jax.report_run import read_run
+
   runs = [read_run(workdir, **options) for workdir in workdirs]
   for run in runs:
     if run.problem:
