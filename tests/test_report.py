@@ -342,6 +342,7 @@ def test_data_that_have_gone_are_told(workdir, root, tmp_path, capsys):
     os.rename(moved, root)
 
 
+@pytest.mark.slow
 def test_a_resnet_of_a_wide_head_has_a_report(root, tmp_path):
   """Without attention, trained by sigmoids, with classes that have no name."""
   config = config_of(root)
