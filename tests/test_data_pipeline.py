@@ -402,11 +402,12 @@ def test_batches_may_be_kept():
 
 def test_batches_may_be_closed_in_the_thread_that_computes_them():
   """As garbage, an iterator may be collected in any thread."""
-  closed, ended = [], threading.Event()
+  closed, started, ended = [], threading.Event(), threading.Event()
 
   class Batches:
     def __getitem__(self, number):
       try:
+        assert started.wait(60)  # What is garbage is not being started.
         iterator.close()
         closed.append(number)
       finally:
@@ -414,5 +415,6 @@ def test_batches_may_be_closed_in_the_thread_that_computes_them():
 
   iterator = data.BatchIterator(Batches(), 0, 0, ())
   iterator.start()
+  started.set()
   assert ended.wait(60)
   assert closed == [0]
