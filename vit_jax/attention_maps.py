@@ -144,8 +144,8 @@ def image_rollout(
   *,
   mean: Sequence[float],
   std: Sequence[float],
-) -> Float[np.ndarray, "h w"]:
-  """`rollout` of one image, not yet normalised.
+) -> Float[np.ndarray, "h w"] | None:
+  """`rollout` of one image, not yet normalised; None of a ResNet.
 
   Args:
     model: As of `attention_weights`.
@@ -153,10 +153,9 @@ def image_rollout(
     image: Of the model's size.
     mean: Of each channel, in units of full scale.
     std: The same.
-
-  Raises:
-    ValueError: if the model has no attention.
   """
+  if isinstance(model, ResNet):
+    return None
   x = normalize(jnp.asarray(image[None]), mean, std)
   return rollout(attention_weights(model, params, x))[0]
 

@@ -81,11 +81,9 @@ class EvalPictures:
   def _sheet(self, params: Any, image: np.ndarray, label: int) -> Any:
     """An example, what the model says of it, and where that came from."""
     best = jax.device_get(self._predict(params, image[None]))
-    rollout = None
-    if isinstance(self._model, Vit):
-      rollout = attention_maps.image_rollout(
-        self._model, params, image, **self._normalization
-      )
+    rollout = attention_maps.image_rollout(
+      self._model, params, image, **self._normalization
+    )
     return self._figures.sheet_figure(
       image,
       [self._names[index] for index in best["index"][0]],

@@ -72,13 +72,9 @@ def opened(
         config.data[key] = value
     class_names = tuple(description["class_names"])
     source = experiment.open_source(config, "eval")
-    if source.class_names != class_names:
-      only = experiment.classes_in_one(source.class_names, class_names)
-      raise ValueError(
-        f"the checkpoint knows {len(class_names)} classes and the data has "
-        f"{len(source.class_names)}, not the same: evaluate on the data of the "
-        f"run; in one of them only: {only}."
-      )
+    experiment.check_same_classes(
+      class_names, "the checkpoint", source.class_names, "the evaluation split"
+    )
     model = from_fields(description["model"])
     mesh = _mesh(config)
     init = make_params_init(model, (*experiment.image_size(config), 3))

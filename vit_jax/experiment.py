@@ -217,9 +217,17 @@ def _batch_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
   )
 
 
-def classes_in_one(names: tuple[str, ...], others: tuple[str, ...]) -> str:
-  """Some of the classes that only one of two lists has, for a message."""
-  return ", ".join(sorted(set(names) ^ set(others))[:5])
+def check_same_classes(
+  names: tuple[str, ...], of: str, others: tuple[str, ...], of_others: str
+) -> None:
+  """Raises ValueError, saying what the lists are of, unless they are equal."""
+  if names != others:
+    only = ", ".join(sorted(set(names) ^ set(others))[:5])
+    raise ValueError(
+      f"{of} has {len(names)} classes and {of_others} {len(others)}, and they "
+      f"must be the same, in the same order; in one of them only: "
+      f"{only or 'none'}."
+    )
 
 
 def eval_batch_size(

@@ -82,7 +82,8 @@ def predict(
     ValueError: if the model does not say its image size, or gives NaN.
   """
   size = image_size(model)
-  transform, predict_step = as_trained(model, top=top, features=features)
+  transform = trained_transform(model)
+  predict_step = trained_predict_step(model, top=top, features=features)
   mesh = sharding.make_mesh()
   whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
   step = jax.jit(predict_step, in_shardings=(whole, split), out_shardings=whole)
@@ -101,22 +102,26 @@ def predict(
     yield _predictions(names, found)
 
 
-def as_trained(
-  model: Vit | ResNet, *, top: int, features: bool
-) -> tuple[EvalTransform, Callable]:
-  """How an image is prepared, and the step of `make_predict_step`.
+def trained_transform(model: Vit | ResNet) -> EvalTransform:
+  """How an image is prepared in the evaluation of the model's run.
 
-  Both as in the run that the model comes from.
-
-  Args:
-    model: With an `origin` that says the size of its images.
-    top: As of `make_predict_step`.
-    features: As of `make_predict_step`.
+  Raises:
+    ValueError: if the model does not say its image size.
   """
   size, origin = image_size(model), model.origin
   assert origin is not None
   config: Any = run_config(origin)
-  predict_step = make_predict_step(
+  return make_eval_transform(size, **config.eval_transform)
+
+
+def trained_predict_step(
+  model: Vit | ResNet, *, top: int, features: bool
+) -> Callable:
+  """`make_predict_step` of a model with an `origin`, which says the rest."""
+  origin = model.origin
+  assert origin is not None
+  config: Any = run_config(origin)
+  return make_predict_step(
     model,
     mean=origin.mean,
     std=origin.std,
@@ -124,7 +129,6 @@ def as_trained(
     top=top,
     features=features,
   )
-  return make_eval_transform(size, **config.eval_transform), predict_step
 
 
 def read_images(
@@ -139,7 +143,7 @@ def read_images(
   Raises:
     ValueError: if one cannot be read, or the model does not say its image size.
   """
-  transform, _ = as_trained(model, top=1, features=False)
+  transform = trained_transform(model)
   images = []
   for path in paths:
     image = read_image(path, transform)

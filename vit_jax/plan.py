@@ -133,14 +133,11 @@ def _open_sources(
   """The training and the evaluation split, which fit together and the run."""
   source = experiment.open_source(config, "train")
   eval_source = experiment.open_source(config, "eval")
-  if source.class_names != eval_source.class_names:
-    only = experiment.classes_in_one(
-      source.class_names, eval_source.class_names
-    )
-    raise ValueError(
-      f"the training split has {len(source.class_names)} classes and the "
-      f"evaluation split {len(eval_source.class_names)}, and they must be the "
-      f"same; in one of them only: {only}."
-    )
+  experiment.check_same_classes(
+    source.class_names,
+    "the training split",
+    eval_source.class_names,
+    "the evaluation split",
+  )
   experiment.check_data(config, source)
   return source, eval_source

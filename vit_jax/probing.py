@@ -220,15 +220,12 @@ def _check(
   for name, value in (("shots", shots), ("seeds", seeds)):
     if value < 1:
       raise ValueError(f"{name}={value} must be 1 or more.")
-  if train_source.class_names != eval_source.class_names:
-    only = experiment.classes_in_one(
-      train_source.class_names, eval_source.class_names
-    )
-    raise ValueError(
-      f"the shots are of {len(train_source.class_names)} classes and the "
-      f"evaluation split has {len(eval_source.class_names)}, not the same; in "
-      f"one of them only: {only}."
-    )
+  experiment.check_same_classes(
+    train_source.class_names,
+    "the split of the shots",
+    eval_source.class_names,
+    "the evaluation split",
+  )
 
 
 def periodic(

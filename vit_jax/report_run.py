@@ -168,9 +168,7 @@ def _example(run: SavedRun, answered: Answered) -> Example:
     experiment.image_size(config), **config.eval_transform
   )
   image = transform(run.source[answered.index]["image"])
-  rollout = None
-  if isinstance(run.model, Vit):
-    rollout = attention_maps.image_rollout(
-      run.model, run.params, image, **config.normalization
-    )
+  rollout = attention_maps.image_rollout(
+    run.model, run.params, image, **config.normalization
+  )
   return Example(answered, image, rollout)

@@ -30,10 +30,11 @@ from vit_jax import command, embedding_maps, extras
 from vit_jax.atomic_file import local_path, replacing
 from vit_jax.data.image_files import check_found, find_images, printable_path
 from vit_jax.inference import (
-  as_trained,
   class_name,
   decode_ahead,
   image_size,
+  trained_predict_step,
+  trained_transform,
 )
 from vit_jax.models import Origin, Vit
 from vit_jax.pretrained.load import load_pretrained
@@ -107,12 +108,14 @@ def visualize_files(
   check_found(names)
   loaded, params = load_pretrained(checkpoint, **overrides)
   model, size = embedding_maps.check_vit(loaded), image_size(loaded)
-  transform, predict_step = as_trained(model, top=options.top, features=False)
+  predict_step = trained_predict_step(model, top=options.top, features=False)
   look = _make_look(model, params, options, jax.jit(predict_step))
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
   unreadable = 0
-  images = decode_ahead(find_images(names), transform, _IMAGES_AHEAD)
+  images = decode_ahead(
+    find_images(names), trained_transform(model), _IMAGES_AHEAD
+  )
   for number, (path, image) in enumerate(images, 1):
     name = printable_path(path)
     if isinstance(image, str):
