@@ -44,7 +44,7 @@ def confusion(measured: Measured) -> list[Picture]:
   figure = charts.confusion_figure(
     tally.confusion(classes), [names[k] for k in classes]
   )
-  return [dataclasses.replace(svg(figure, alt), caption="Confusion matrix")]
+  return [svg(figure, alt, "Confusion matrix")]
 
 
 def calibration(measured: Measured) -> list[Picture]:
@@ -62,8 +62,7 @@ def calibration(measured: Measured) -> list[Picture]:
     f"says. Expected calibration error {error:.2%}."
   )
   alt = f"Calibration curve: {told}."
-  drawn = svg(charts.calibration_figure(bins), alt)
-  return [dataclasses.replace(drawn, caption=caption)]
+  return [svg(charts.calibration_figure(bins), alt, caption)]
 
 
 def example(shown: Example, names: Sequence[str]) -> dict[str, Any]:
@@ -125,19 +124,15 @@ def embeddings(measured: Measured) -> list[Picture]:
   return pictures
 
 
-def svg(figure: Figure, alt: str) -> Picture:
+def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
   """A chart, which stays sharp at any size."""
-  return Picture(
-    _uri("svg+xml", lambda f: figure.savefig(f, format="svg")), alt
-  )
+  uri = _uri("svg+xml", lambda f: figure.savefig(f, format="svg"))
+  return Picture(uri, alt, caption)
 
 
 def _png(figure: Figure, alt: str, caption: str) -> Picture:
-  return Picture(
-    _uri("png", lambda f: figure.savefig(f, format="png", dpi=100)),
-    alt,
-    caption,
-  )
+  uri = _uri("png", lambda f: figure.savefig(f, format="png", dpi=100))
+  return Picture(uri, alt, caption)
 
 
 def _photograph(image: np.ndarray, alt: str) -> Picture:
