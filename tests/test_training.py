@@ -1,6 +1,7 @@
 """Whole runs on the digits: what they write, and that they resume exactly."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -15,6 +16,23 @@ from vit_jax.evaluation import evaluate_checkpoint
 from vit_jax.fewshot import probe_config
 from vit_jax.models import layers
 from vit_jax.probe_checkpoint import probe_checkpoint
+
+
+@pytest.fixture(scope="module")
+def four_steps(data_dir, tmp_path_factory):
+  """A run of four steps: its configuration, and its folder to copy."""
+  config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
+  folder = tmp_path_factory.mktemp("training") / "four_steps"
+  training.train(config, str(folder))
+  return config, folder
+
+
+@pytest.fixture
+def short_run(four_steps, tmp_path):
+  """A configuration and its run of four steps, both to change at will."""
+  config, folder = four_steps
+  copy = shutil.copytree(folder, tmp_path / "run")
+  return config.copy_and_resolve_references(), copy
 
 
 class Killed(Exception):
@@ -115,10 +133,9 @@ def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
   del state
 
 
-def test_the_checkpoint_describes_itself(data_dir, tmp_path):
-  config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
-  training.train(config, str(tmp_path))
-  checkpoints = Checkpoints(str(tmp_path), read_only=True)
+def test_the_checkpoint_describes_itself(short_run):
+  config, workdir = short_run
+  checkpoints = Checkpoints(str(workdir), read_only=True)
   description = checkpoints.describe(4)
   checkpoints.close()
   config.normalization.update(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
@@ -170,17 +187,16 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
   checkpoints.close()
 
 
-def test_another_configuration_is_refused(data_dir, tmp_path):
-  config = runs.config(data_dir, total_steps=4)
-  training.train(config, str(tmp_path))
+def test_another_configuration_is_refused(short_run):
+  config, workdir = short_run
   config.model.dropout_rate = 0.2
   config.log_every_steps = 1  # Changes nothing that is learned.
   message = (
-    f"^{tmp_path} holds a run of another configuration or other data: "
+    f"^{workdir} holds a run of another configuration or other data: "
     "model.dropout_rate was 0.1 and is now 0.2[.] Go on"
   )
   with pytest.raises(ValueError, match=message):
-    training.train(config, str(tmp_path))
+    training.train(config, str(workdir))
 
 
 @pytest.mark.parametrize(
@@ -240,6 +256,7 @@ def _folder_config(root, **changes):
   )
   config.update(log_every_epochs=0.0, log_every_steps=3)
   config.optimizer.warmup_epochs = 0.0
+  config.model.num_layers = 1
   config.data.root = str(root)
   config.loader.update(num_workers=1, **changes)
   return config
@@ -271,10 +288,9 @@ def test_data_that_changed_is_refused(damaged_folder, tmp_path):
     training.train(config, str(tmp_path / "run"))
 
 
-def test_a_complete_run_says_so(data_dir, tmp_path, capsys):
-  config = runs.config(data_dir, total_steps=4)
-  training.train(config, str(tmp_path))
-  training.train(config, str(tmp_path))
+def test_a_complete_run_says_so(short_run, capsys):
+  config, workdir = short_run
+  training.train(config, str(workdir))
   assert "The run is complete: 4 steps are done." in capsys.readouterr().out
 
 
@@ -291,10 +307,10 @@ def test_a_folder_without_checkpoints_cannot_be_evaluated(tmp_path):
     evaluate_checkpoint(str(tmp_path))
 
 
-def test_a_step_without_checkpoint_cannot_be_evaluated(data_dir, tmp_path):
-  training.train(runs.config(data_dir, total_steps=4), str(tmp_path))
+def test_a_step_without_checkpoint_cannot_be_evaluated(short_run):
+  _, workdir = short_run
   with pytest.raises(ValueError, match="no checkpoint of step 3; .* of step 4"):
-    evaluate_checkpoint(str(tmp_path), step=3)
+    evaluate_checkpoint(str(workdir), step=3)
 
 
 @pytest.mark.parametrize(
