@@ -13,8 +13,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # Makes it lock.
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-# XLA's older way to emit a CPU's kernels takes two thirds of the newer one's
-# time. Commands that tests start inherit it.
+# Compiling is most of what a small test does, or a command that it starts.
+# XLA's older way to emit a CPU's kernels takes two thirds of the newer's time.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ["XLA_FLAGS"] = " ".join(
   [os.environ.get("XLA_FLAGS", ""), "--xla_cpu_use_fusion_emitters=false"]
 ).strip()
@@ -25,8 +26,6 @@ import jaxtyping
 import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
-# Compiling is most of what a small test does.
-jax.config.update("jax_disable_most_optimizations", True)
 # Garbage is not looked for as often: a tenth of the tests' time went there.
 gc.set_threshold(20_000)
 # An array of lower rank never meets one of higher rank by accident.

@@ -272,7 +272,6 @@ def shell(tmp_path, checkout, downloads):
     "TFDS_DATA_DIR": str(tmp_path / "tfds"),
     "VIT_JAX_CACHE": str(downloads),
     "JAX_PLATFORMS": "cpu",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "HTTP_PROXY": nowhere,
     "HTTPS_PROXY": nowhere,
   }
