@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_every_additive_position_and_wide_images_survive(tmp_path, to, fields):
   model, params = load_pretrained(str(path), **overrides)
   images = jnp.asarray(np.random.default_rng(1).normal(size=(2, 16, 24, 3)))
   own = _nested(flat)
-  expected = pretrained.model.apply({"params": own}, images)
+  expected = jax.jit(pretrained.model.apply)({"params": own}, images)
   fixtures.assert_same_logits(model, params, images, np.asarray(expected))
   if to == "hf":
     assert model.origin.class_names == ("a", "b")

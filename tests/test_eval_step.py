@@ -65,7 +65,8 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
     mlp_size=32,
     num_heads=2,
   )
-  params = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
+  init = jax.jit(model.init)
+  params = init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
   head = jax.random.normal(jax.random.key(1), (16, 7))
   params["head"]["kernel"] = params["head"]["kernel"].replace_boxed(head)
 

@@ -91,7 +91,7 @@ def test_keywords_go_before_the_format():
   )
   assert model.origin.mean == (0, 0, 0) and model.origin.std == (1, 1, 1)
   images, expected = fixtures.examples("google_vit.npz")
-  logits = model.apply({"params": params}, jnp.asarray(images))
+  logits = jax.jit(model.apply)({"params": params}, jnp.asarray(images))
   assert 1e-6 < np.abs(logits - expected).max() < 1e-2
 
 
@@ -101,7 +101,7 @@ def test_positions_are_resized_to_another_image_size():
   assert model.origin.image_size == (48, 64)
   assert params["position"]["E_pos"].shape == (1 + 6 * 8, 48)
   images = jnp.zeros((2, 48, 64, 3))
-  assert model.apply({"params": params}, images).shape == (2, 10)
+  assert jax.jit(model.apply)({"params": params}, images).shape == (2, 10)
 
 
 @pytest.mark.parametrize("prefix", ["params/", "opt/target/", "params/img/"])
@@ -160,7 +160,7 @@ def test_a_map_head_is_read(tmp_path):
   assert (model.pooling, model.num_classes) == ("map", 0)
   assert model.position == "learned"
   images, _ = fixtures.examples("big_vision_gap.npz")
-  y = model.apply({"params": params}, jnp.asarray(images))
+  y = jax.jit(model.apply)({"params": params}, jnp.asarray(images))
   assert y.shape == (4, 48)
   pooling = params["map_head"]
   same = {
@@ -237,7 +237,7 @@ def test_a_strange_grid_can_be_told(tmp_path):
   model, params = load_pretrained(path, grid=(2, 3))
   assert model.origin.image_size == (16, 24)
   images = jnp.zeros((1, 16, 24, 3))
-  assert model.apply({"params": params}, images).shape == (1, 10)
+  assert jax.jit(model.apply)({"params": params}, images).shape == (1, 10)
 
 
 @pytest.mark.parametrize(
@@ -443,10 +443,10 @@ def test_an_empty_folder_says_what_it_lacks(tmp_path):
     load_pretrained(str(tmp_path))
 
 
-def test_a_workdir_gives_the_averaged_parameters(tmp_path):
+def test_a_workdir_gives_the_averaged_parameters(data_dir, tmp_path):
   config = digits.get_config()
   config.update(total_epochs=0.0, total_steps=3, ema_decay=0.5)
-  config.data.data_dir = str(tmp_path)
+  config.data.data_dir = str(data_dir)
   config.optimizer.warmup_epochs = 0.0
   config.model.num_layers = 1
   workdir = str(tmp_path / "run")
@@ -497,7 +497,8 @@ def saved_run(tmp_path_factory):
     "model": to_fields(RUN),
     "class_names": list("abc"),
   }
-  params = RUN.init(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))["params"]
+  init = jax.jit(RUN.init)
+  params = init(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))["params"]
   folder = tmp_path_factory.mktemp("saved") / "run"
   checkpoints = Checkpoints(str(folder))
   state = TrainState(jnp.int32(2), nn.unbox(params), {"count": jnp.int32(2)})

@@ -25,13 +25,13 @@ from vit_jax.starting import fresh_state
 CLASSES = tuple(map(str, range(10)))
 
 
-def fine_tuning(tmp_path, pretrained, **changes):
+def fine_tuning(data_dir, pretrained, **changes):
   """A short run on the digits from a checkpoint."""
   config = finetune.get_config()
   config.update(
     pretrained=pretrained, total_epochs=0.0, total_steps=3, batch_size=16
   )
-  config.data.update(name="digits", data_dir=str(tmp_path))
+  config.data.update(name="digits", data_dir=str(data_dir))
   config.optimizer.update(warmup_epochs=0.0)
   config.update(save_every_epochs=0.0, save_every_steps=2)
   config.update(changes)
@@ -50,10 +50,10 @@ def first_params(config):
   return flat(state.params), plan
 
 
-def test_all_but_the_head_is_taken_over(tmp_path):
+def test_all_but_the_head_is_taken_over(data_dir):
   path = fixtures.path("google_vit_prelogits.npz")
   stored = dict(open_pretrained(path).read())
-  params, plan = first_params(fine_tuning(tmp_path, path))
+  params, plan = first_params(fine_tuning(data_dir, path))
   assert plan.model.representation_size is None
   assert params.pop("head/kernel").shape == (48, 10)
   assert not params.pop("head/bias").any()
@@ -65,15 +65,15 @@ def test_all_but_the_head_is_taken_over(tmp_path):
     np.testing.assert_array_equal(array, stored[name])
 
 
-def test_the_new_head_is_zero(tmp_path):
+def test_the_new_head_is_zero(data_dir):
   path = fixtures.path("google_vit.npz")
-  params, _ = first_params(fine_tuning(tmp_path, path))
+  params, _ = first_params(fine_tuning(data_dir, path))
   assert not params["head/kernel"].any() and not params["head/bias"].any()
 
 
-def test_the_representation_layer_can_stay(tmp_path):
+def test_the_representation_layer_can_stay(data_dir):
   path = fixtures.path("google_vit_prelogits.npz")
-  config = fine_tuning(tmp_path, path)
+  config = fine_tuning(data_dir, path)
   config.transfer.keep_pre_logits = True
   params, _ = first_params(config)
   stored = dict(open_pretrained(path).read())
@@ -82,9 +82,9 @@ def test_the_representation_layer_can_stay(tmp_path):
   assert params["head/kernel"].shape == (40, 10)
 
 
-def test_a_kept_head_gives_the_checkpoints_logits(tmp_path):
+def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
   path = fixtures.path("google_vit.npz")
-  config = fine_tuning(tmp_path, path)
+  config = fine_tuning(data_dir, path)
   config.transfer.keep_head = True
   params, plan = first_params(config)
   tree = traverse_util.unflatten_dict(params, sep="/")
@@ -98,17 +98,17 @@ def test_a_head_of_other_classes_cannot_stay():
     transfer.fit(pretrained, ("a", "b"), {"num_classes": 2}, keep_head=True)
 
 
-def test_the_average_starts_from_the_checkpoint_too(tmp_path):
+def test_the_average_starts_from_the_checkpoint_too(data_dir):
   path = fixtures.path("google_vit.npz")
-  plan = make_plan(fine_tuning(tmp_path, path, ema_decay=0.9))
+  plan = make_plan(fine_tuning(data_dir, path, ema_decay=0.9))
   plan.evaluation.close()
   state = fresh_state(plan)
   same = jax.tree.map(np.array_equal, state.params, state.averaged_params)
   assert jax.tree.all(same)
 
 
-def test_parameters_are_laid_out_over_the_devices(tmp_path):
-  config = fine_tuning(tmp_path, fixtures.path("google_vit.npz"))
+def test_parameters_are_laid_out_over_the_devices(data_dir):
+  config = fine_tuning(data_dir, fixtures.path("google_vit.npz"))
   config.mesh.update(data=2, fsdp=4)
   plan = make_plan(config)
   plan.evaluation.close()
@@ -124,12 +124,12 @@ def test_parameters_are_laid_out_over_the_devices(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def digits_run(tmp_path_factory):
+def digits_run(data_dir, tmp_path_factory):
   """The workdir of a few steps on the digits, with learned positions."""
   folder = tmp_path_factory.mktemp("digits")
   config = digits.get_config()
   config.update(total_epochs=0.0, total_steps=3)
-  config.data.data_dir = str(folder)
+  config.data.data_dir = str(data_dir)
   config.optimizer.warmup_epochs = 0.0
   config.model.update(num_layers=2, position="learned")
   training.train(config, str(folder / "run"))
@@ -138,10 +138,10 @@ def digits_run(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_run_is_fine_tuned_at_a_higher_resolution_and_resumes_without_it(
-  digits_run, tmp_path
+  digits_run, data_dir, tmp_path
 ):
   source = shutil.copytree(digits_run, tmp_path / "source")
-  config = fine_tuning(tmp_path, str(source), image_size=(12, 16))
+  config = fine_tuning(data_dir, str(source), image_size=(12, 16))
   config.normalization.std = (0.25, 0.25, 0.25)
   params, _ = first_params(config)
   assert params["position/E_pos"].shape == (3 * 4, 64)
@@ -158,8 +158,10 @@ def test_a_run_is_fine_tuned_at_a_higher_resolution_and_resumes_without_it(
 
 
 @pytest.mark.slow
-def test_frozen_parameters_stay_and_take_no_memory(digits_run, tmp_path):
-  config = fine_tuning(tmp_path, str(digits_run))
+def test_frozen_parameters_stay_and_take_no_memory(
+  digits_run, data_dir, tmp_path
+):
+  config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.update(freeze_layers=1, weight_decay=0.1, kind="adam")
   before, _ = first_params(config)
   state, _ = training.train(config, str(tmp_path / "run"))
@@ -172,8 +174,8 @@ def test_frozen_parameters_stay_and_take_no_memory(digits_run, tmp_path):
   assert 2 * trained <= size < 2 * trained + 10
 
 
-def test_only_the_head_learns(digits_run, tmp_path):
-  config = fine_tuning(tmp_path, str(digits_run))
+def test_only_the_head_learns(digits_run, data_dir, tmp_path):
+  config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.freeze_layers = -1
   before, _ = first_params(config)
   state, _ = training.train(config, str(tmp_path / "run"))
@@ -182,9 +184,9 @@ def test_only_the_head_learns(digits_run, tmp_path):
   assert moved == {"head/kernel", "head/bias"}
 
 
-def test_frozen_layers_have_no_gradient_in_its_norm(digits_run, tmp_path):
+def test_frozen_layers_have_no_gradient_in_its_norm(digits_run, data_dir):
   """With all but the head frozen, the norm is that of the head's gradient."""
-  config = fine_tuning(tmp_path, str(digits_run))
+  config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.freeze_layers = -1
   config.loss.label_smoothing = 0.0
   params, plan = first_params(config)
@@ -338,7 +340,7 @@ def test_an_argument_that_is_no_row_is_refused(argument, message):
 
 
 @pytest.mark.slow
-def test_a_row_trains_from_a_checkpoint(tmp_path):
+def test_a_row_trains_from_a_checkpoint(data_dir, tmp_path):
   """A Table 4 run, shrunken: the step with clipping, momentum, averaging."""
   config = finetune.get_config("b16,cifar10,table2")
   config.update(
@@ -348,7 +350,7 @@ def test_a_row_trains_from_a_checkpoint(tmp_path):
     total_steps=2,
   )
   config.optimizer.warmup_steps = 0
-  config.data.update(name="digits", data_dir=str(tmp_path))
+  config.data.update(name="digits", data_dir=str(data_dir))
   state, evaluated = training.train(config, str(tmp_path / "run"))
   assert int(state.step) == 2
   assert evaluated["eval/examples"] == 359

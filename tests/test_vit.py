@@ -551,7 +551,7 @@ def loss_and_gradients(model, params, x, **options):
     y = model.apply({"params": params}, x, **options)
     return (weights * y.astype(jnp.float32)).sum()
 
-  return jax.value_and_grad(loss, argnums=(0, 1))(params, x)
+  return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, x)
 
 
 def relative_difference(one, other):
@@ -681,7 +681,7 @@ def test_scanned_and_rematerialised_blocks_compute_the_same(scan, remat):
     def loss(params):
       return jnp.square(model.apply({"params": params}, x)).mean()
 
-    return jax.value_and_grad(loss)(params)
+    return jax.jit(jax.value_and_grad(loss))(params)
 
   expected_loss, expected = gradient(tiny(), params)
   model = tiny(scan=scan, remat=remat)
