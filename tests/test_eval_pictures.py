@@ -12,7 +12,7 @@ import pytest
 from tests import runs
 from tests.commands import run
 from tests.tiny import random_params
-from vit_jax import attention_maps, charts, data, experiment, figures
+from vit_jax import attention_maps, charts, data, experiment, figures, run_data
 from vit_jax.plan import make_plan
 from vit_jax.tally import Tally
 from vit_jax.training import train
@@ -71,7 +71,7 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
   monkeypatch.setattr(figures, "sheet_figure", spy)
   seen = plan.pictures(split, tally)
 
-  source = experiment.open_source(plan.config, "eval")
+  source = run_data.open_source(plan.config, "eval")
   names = source.class_names
   chosen = [0, 179, 358]  # Of 359, from the first to the last.
   assert sorted(seen) == [

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import UInt8
 
-from vit_jax import attention_maps, data, experiment, extras, sharding
+from vit_jax import attention_maps, data, extras, run_data, sharding
 from vit_jax.inference import class_name, make_predict_step
 from vit_jax.models import ResNet, Vit
 from vit_jax.tally import Tally
@@ -97,9 +97,7 @@ def _examples(
   config: ml_collections.ConfigDict, source: data.Source
 ) -> list[tuple[np.ndarray, int]]:
   """Images and labels, from all over the split; only what can be read."""
-  transform = data.make_eval_transform(
-    experiment.image_size(config), **config.eval_transform
-  )
+  transform = run_data.eval_transform(config)
   count = min(config.eval_pictures, len(source))
   found = []
   for index in np.linspace(0, len(source) - 1, count).round().astype(int):

@@ -1,19 +1,83 @@
-"""A checkpoint's evaluation, from nothing but the folder of its run."""
+"""The evaluation of parameters, and of a checkpoint by its folder alone."""
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import ml_collections
 from jax.sharding import Mesh
 
-from vit_jax import data, experiment, sharding
+from vit_jax import data, experiment, run_data, sharding
 from vit_jax.checkpoint import open_run
 from vit_jax.display import Display, evaluation_text
+from vit_jax.eval_step import (
+  Answers,
+  class_accuracy,
+  make_eval_step,
+  summary,
+  total_over,
+)
 from vit_jax.models import ResNet, Vit, from_fields
 from vit_jax.train_step import make_params_init
+
+
+class Evaluation:
+  """Evaluates parameters on the eval split, as often as asked.
+
+  `close` ends its worker processes.
+  """
+
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    model: nn.Module,
+    mesh: Mesh,
+    source: data.Source,
+  ):
+    batch_size = run_data.eval_batch_size(config, mesh)
+    self._batches = run_data.eval_batches(config, source, batch_size)
+    eval_step = make_eval_step(
+      model, **config.normalization, loss=config.loss.kind
+    )
+    self._batch_sharding = sharding.batch_sharding(mesh)
+    whole = sharding.replicated(mesh)
+    self._step = jax.jit(
+      sharding.on_mesh(eval_step, mesh),
+      in_shardings=(whole, None, None),
+      out_shardings=whole,
+    )
+    self._num_classes = model.num_classes
+
+  def start(self) -> None:
+    """Starts the worker processes, so that the first call need not wait."""
+    self._batches.start()
+
+  def __call__(
+    self,
+    params: Any,
+    class_names: tuple[str, ...] = (),
+    observe: Callable[[Answers], None] | None = None,
+  ) -> dict[str, Any]:
+    """Metrics `eval/...` over every example of the split, each counted once.
+
+    With class names also the accuracy of each, as `eval/top1_by_class`.
+    `observe` gets the answers to every batch, over all hosts.
+    """
+    batches = sharding.to_device(self._batches, self._batch_sharding, ahead=2)
+    totals = total_over(self._step, params, batches, self._num_classes, observe)
+    metrics: dict[str, Any] = {
+      f"eval/{key}": value for key, value in summary(totals).items()
+    }
+    if class_names:
+      metrics["eval/top1_by_class"] = class_accuracy(totals, class_names)
+    return metrics
+
+  def close(self) -> None:
+    """Ends the worker processes."""
+    self._batches.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +100,7 @@ class SavedRun:
   source: data.Source
   model: Vit | ResNet
   params: Any
-  evaluation: experiment.Evaluation
+  evaluation: Evaluation
 
 
 @contextlib.contextmanager
@@ -71,8 +135,8 @@ def opened(
       if value is not None:
         config.data[key] = value
     class_names = tuple(description["class_names"])
-    source = experiment.open_source(config, "eval")
-    experiment.check_same_classes(
+    source = run_data.open_source(config, "eval")
+    run_data.check_same_classes(
       class_names, "the checkpoint", source.class_names, "the evaluation split"
     )
     model = from_fields(description["model"])
@@ -81,7 +145,7 @@ def opened(
     shapes = experiment.array_shapes(init, mesh)
     averaged = bool(config.ema_decay)
     params = checkpoints.restore_params(step, shapes, averaged=averaged)
-    evaluation = experiment.Evaluation(config, model, mesh, source)
+    evaluation = Evaluation(config, model, mesh, source)
     stack.callback(evaluation.close)
     yield SavedRun(step, config, class_names, source, model, params, evaluation)
 

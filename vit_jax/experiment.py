@@ -1,13 +1,12 @@
-"""What a configuration stands for: its data, its model, its steps.
+"""What a configuration stands for: its model, and its train step.
 
 These functions check their part of a configuration, and raise ValueError before
 anything is compiled.
 """
 
 import functools
-import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -15,15 +14,8 @@ import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh, NamedSharding
 
-from vit_jax import data, flops, sharding
+from vit_jax import flops, sharding
 from vit_jax.config import UNITS, resolve_steps, set_fields
-from vit_jax.eval_step import (
-  Answers,
-  class_accuracy,
-  make_eval_step,
-  summary,
-  total_over,
-)
 from vit_jax.models import Origin, ResNet, Vit, make_model
 from vit_jax.optimizer import (
   layers_below_head,
@@ -35,8 +27,6 @@ from vit_jax.pretrained import interpolation, load, transfer
 from vit_jax.pretrained.load import Pretrained
 from vit_jax.train_step import TrainState, make_init, make_train_step
 
-_SMALL_IMAGE = 64 * 64  # Pixels; below, starting processes costs more.
-_MOST_WORKERS = 16
 # Of the model, these may differ from what a checkpoint was saved with.
 _EXECUTION = ("scan", "remat")
 _FREE_FIELDS = (
@@ -104,32 +94,6 @@ def image_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
   return size
 
 
-def open_source(
-  config: ml_collections.ConfigDict, split: Literal["train", "eval"]
-) -> data.Source:
-  """The data set's "train" or "eval" split; a root goes before a name."""
-  options = config.data.to_dict()
-  if options["root"]:
-    options["name"] = None
-  elif not options["name"]:
-    raise ValueError(
-      "the configuration names no data: give --config.data.root=FOLDER, a "
-      "folder of class folders, or --config.data.name=NAME, a TFDS data set."
-    )
-  return data.open_source(split, **options)
-
-
-def check_data(config: ml_collections.ConfigDict, source: data.Source) -> None:
-  """Raises ValueError where the data cannot be trained on as configured."""
-  num_labels, num_classes = len(source.class_names), config.model.num_classes
-  if num_classes is not None and num_classes < num_labels:
-    raise ValueError(
-      f"the data set has {num_labels} classes and model.num_classes is "
-      f"{num_classes}: set it to {num_labels} or more."
-    )
-  data.check_train_batches(source, **_batch_options(config))
-
-
 def build_model(
   config: ml_collections.ConfigDict,
   class_names: tuple[str, ...],
@@ -168,156 +132,6 @@ def with_execution(
 
 def _kept(section: ml_collections.ConfigDict) -> dict[str, Any]:
   return {name: section[name] for name in ("keep_head", "keep_pre_logits")}
-
-
-def num_workers(config: ml_collections.ConfigDict) -> int:
-  """Decoding processes: as configured, or one a core unless images are tiny.
-
-  Photographs in folders take work to decode however small they end up.
-  """
-  if config.loader.num_workers != -1:
-    return config.loader.num_workers
-  height, width = image_size(config)
-  if not config.data.root and height * width <= _SMALL_IMAGE:
-    return 0
-  return min(_MOST_WORKERS, _num_cores())
-
-
-def _num_cores() -> int:
-  """Cores this process may use, which can be fewer than the machine has."""
-  if hasattr(os, "sched_getaffinity"):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
-
-
-def train_batches(
-  config: ml_collections.ConfigDict, source: data.Source
-) -> Callable[[int], data.BatchIterator]:
-  """Opens this host's part of the training batches, from a number on."""
-  transform = data.make_train_transform(
-    image_size(config), **config.train_transform
-  )
-  options = _batch_options(config)
-  return lambda first: data.train_batches(
-    source,
-    transform,
-    first_batch=first,
-    num_workers=num_workers(config),
-    **options,
-  )
-
-
-def _batch_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  return dict(
-    batch_size=config.batch_size,
-    seed=config.seed,
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
-    on_unreadable=config.loader.on_unreadable,
-  )
-
-
-def check_same_classes(
-  names: tuple[str, ...], of: str, others: tuple[str, ...], of_others: str
-) -> None:
-  """Raises ValueError, saying what the lists are of, unless they are equal."""
-  if names != others:
-    only = ", ".join(sorted(set(names) ^ set(others))[:5])
-    raise ValueError(
-      f"{of} has {len(names)} classes and {of_others} {len(others)}, and they "
-      f"must be the same, in the same order; in one of them only: "
-      f"{only or 'none'}."
-    )
-
-
-def eval_batch_size(
-  config: ml_collections.ConfigDict, mesh: Mesh, most: int | None = None
-) -> int:
-  """As configured, rounded up to split over the mesh.
-
-  The last batch is padded and masked anyway, so any size is made to fit.
-
-  Args:
-    config: Of the run.
-    mesh: Of devices.
-    most: Examples there are, where they may be fewer than a batch.
-
-  Raises:
-    ValueError: if it is negative.
-  """
-  batch_size = config.eval_batch_size or config.batch_size
-  if batch_size < 1:
-    raise ValueError(f"eval_batch_size={batch_size} must not be negative.")
-  if most is not None:
-    batch_size = min(batch_size, most)
-  shards = sharding.batch_shards(mesh)
-  return -(-batch_size // shards) * shards
-
-
-class Evaluation:
-  """Evaluates parameters on the eval split, as often as asked.
-
-  `close` ends its worker processes.
-  """
-
-  def __init__(
-    self,
-    config: ml_collections.ConfigDict,
-    model: nn.Module,
-    mesh: Mesh,
-    source: data.Source,
-  ):
-    transform = data.make_eval_transform(
-      image_size(config), **config.eval_transform
-    )
-    self._batches = data.eval_batches(
-      source,
-      transform,
-      batch_size=eval_batch_size(config, mesh),
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
-      num_workers=num_workers(config),
-      on_unreadable=config.loader.on_unreadable,
-    )
-    eval_step = make_eval_step(
-      model, **config.normalization, loss=config.loss.kind
-    )
-    self._batch_sharding = sharding.batch_sharding(mesh)
-    whole = sharding.replicated(mesh)
-    self._step = jax.jit(
-      sharding.on_mesh(eval_step, mesh),
-      in_shardings=(whole, None, None),
-      out_shardings=whole,
-    )
-    self._num_classes = model.num_classes
-
-  def start(self) -> None:
-    """Starts the worker processes, so that the first call need not wait."""
-    self._batches.start()
-
-  def __call__(
-    self,
-    params: Any,
-    class_names: tuple[str, ...] = (),
-    observe: Callable[[Answers], None] | None = None,
-  ) -> dict[str, Any]:
-    """Metrics `eval/...` over every example of the split, each counted once.
-
-    With class names also the accuracy of each, as `eval/top1_by_class`.
-    `observe` gets the answers to every batch, over all hosts.
-    """
-    batches = sharding.to_device(self._batches, self._batch_sharding, ahead=2)
-    totals = total_over(self._step, params, batches, self._num_classes, observe)
-    metrics: dict[str, Any] = {
-      f"eval/{key}": value for key, value in summary(totals).items()
-    }
-    if class_names:
-      metrics["eval/top1_by_class"] = class_accuracy(totals, class_names)
-    return metrics
-
-  def close(self) -> None:
-    """Ends the worker processes."""
-    self._batches.close()
 
 
 def train_functions(

@@ -9,9 +9,10 @@ import jax
 import ml_collections
 from jax.sharding import Mesh
 
-from vit_jax import config_check, data, experiment, probing, sharding
+from vit_jax import config_check, data, experiment, probing, run_data, sharding
 from vit_jax.config import resolve_steps
 from vit_jax.eval_pictures import EvalPictures
+from vit_jax.evaluation import Evaluation
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
 from vit_jax.pretrained.load import Pretrained, run_origin
 from vit_jax.probing import FewShot
@@ -30,7 +31,7 @@ class Plan:
   source: data.Source
   model: Vit | ResNet
   pretrained: Pretrained | None
-  evaluation: experiment.Evaluation
+  evaluation: Evaluation
   few_shot: FewShot | None
   pictures: EvalPictures | None
   init: Callable[[jax.Array], TrainState]
@@ -111,14 +112,14 @@ def make_plan(
     source=source,
     model=model,
     pretrained=pretrained,
-    evaluation=experiment.Evaluation(config, model, mesh, eval_source),
+    evaluation=Evaluation(config, model, mesh, eval_source),
     few_shot=probing.periodic(config, model, mesh, source, eval_source),
     pictures=EvalPictures(config, model, mesh, eval_source)
     if config.eval_pictures
     else None,
     init=init,
     train_step=train_step,
-    open_batches=experiment.train_batches(config, source),
+    open_batches=run_data.train_batches(config, source),
     shapes=experiment.array_shapes(init, mesh),
     total=total,
     log_every=steps("log_every"),
@@ -131,13 +132,13 @@ def _open_sources(
   config: ml_collections.ConfigDict,
 ) -> tuple[data.Source, data.Source]:
   """The training and the evaluation split, which fit together and the run."""
-  source = experiment.open_source(config, "train")
-  eval_source = experiment.open_source(config, "eval")
-  experiment.check_same_classes(
+  source = run_data.open_source(config, "train")
+  eval_source = run_data.open_source(config, "eval")
+  run_data.check_same_classes(
     source.class_names,
     "the training split",
     eval_source.class_names,
     "the evaluation split",
   )
-  experiment.check_data(config, source)
+  run_data.check_data(config, source)
   return source, eval_source

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from vit_jax import data, experiment, sharding
+from vit_jax import data, experiment, run_data, sharding
 from vit_jax.display import Display
 from vit_jax.inference import image_size
 from vit_jax.models import ResNet, Vit
@@ -37,7 +37,7 @@ def probe_checkpoint(
   Raises:
     ValueError: if the checkpoint, the data and the rest do not fit together.
   """
-  sources = [experiment.open_source(config, s) for s in ("train", "eval")]
+  sources = [run_data.open_source(config, s) for s in ("train", "eval")]
   mesh = sharding.make_mesh(**config.mesh)
   overrides["interpolation"] = config.transfer.interpolation
   model, params = load_pretrained(checkpoint, **overrides)

@@ -15,7 +15,7 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import data, experiment, linear_probe, sharding
+from vit_jax import data, linear_probe, run_data, sharding
 from vit_jax.data.shots import Subset, draw_shots
 from vit_jax.models import ResNet, Vit
 from vit_jax.probe_step import Totals, count_right, make_features
@@ -90,7 +90,7 @@ class FewShot:
     self._shots, self._seeds = shots, seeds
     self._unreadable: set[int] = set()
     self._draws = self._draw()
-    self._batch_size = experiment.eval_batch_size(
+    self._batch_size = run_data.eval_batch_size(
       config, mesh, max(np.unique(self._draws).size, len(eval_source))
     )
     self._test = self._open(eval_source)
@@ -186,20 +186,7 @@ class FewShot:
     return y[: len(indices)], mask[: len(indices)] > 0
 
   def _open(self, source: data.Source):
-    """The source's batches of this host; a process for one would be slower."""
-    batches = -(-len(source) // self._batch_size)
-    workers = min(experiment.num_workers(self._config), batches)
-    return data.eval_batches(
-      source,
-      data.make_eval_transform(
-        experiment.image_size(self._config), **self._config.eval_transform
-      ),
-      batch_size=self._batch_size,
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
-      num_workers=workers if batches > 1 else 0,
-      on_unreadable=self._config.loader.on_unreadable,
-    )
+    return run_data.eval_batches(self._config, source, self._batch_size)
 
   def _to_device(self, batches):
     rows = sharding.batch_sharding(self._mesh)
@@ -220,7 +207,7 @@ def _check(
   for name, value in (("shots", shots), ("seeds", seeds)):
     if value < 1:
       raise ValueError(f"{name}={value} must be 1 or more.")
-  experiment.check_same_classes(
+  run_data.check_same_classes(
     train_source.class_names,
     "the split of the shots",
     eval_source.class_names,
@@ -248,8 +235,8 @@ def periodic(
     where = section.data.data_dir or config.data.data_dir
     config.data = section.data.copy_and_resolve_references()
     config.data.data_dir = where
-    train_source = experiment.open_source(config, "train")
-    eval_source = experiment.open_source(config, "eval")
+    train_source = run_data.open_source(config, "train")
+    eval_source = run_data.open_source(config, "eval")
   return FewShot(
     config,
     model,

@@ -11,7 +11,7 @@ from etils import epath
 from jaxtyping import Float, UInt8
 from ml_collections import ConfigDict
 
-from vit_jax import attention_maps, data, embedding_maps, experiment
+from vit_jax import attention_maps, embedding_maps, experiment, run_data
 from vit_jax.checkpoint import latest_description, open_run
 from vit_jax.config import base_config, leaf_keys
 from vit_jax.evaluation import SavedRun, opened
@@ -163,12 +163,9 @@ def _measure(run: SavedRun) -> Measured:
 
 
 def _example(run: SavedRun, answered: Answered) -> Example:
-  config = run.config
-  transform = data.make_eval_transform(
-    experiment.image_size(config), **config.eval_transform
-  )
+  transform = run_data.eval_transform(run.config)
   image = transform(run.source[answered.index]["image"])
   rollout = attention_maps.image_rollout(
-    run.model, run.params, image, **config.normalization
+    run.model, run.params, image, **run.config.normalization
   )
   return Example(answered, image, rollout)
