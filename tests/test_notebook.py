@@ -8,7 +8,11 @@ import io
 import json
 import pathlib
 import re
+import shutil
+import sys
 import tomllib
+import types
+import zipfile
 
 import nbformat
 import numpy as np
@@ -16,6 +20,7 @@ import pytest
 from PIL import Image
 
 from scripts import run_notebook
+from vit_jax.data.image_folder import ImageFolder
 
 ROOT = pathlib.Path(__file__).parent.parent
 NOTEBOOK = nbformat.read(run_notebook.NOTEBOOK, as_version=4)
@@ -131,6 +136,51 @@ def test_the_source_has_one_address():
   for text in (cells, readme):
     found = re.findall(r"github\.com/([\w-]+/vit_jax)\b", text)
     assert set(found) <= {name}
+
+
+def _zipped(path, top, classes):
+  with zipfile.ZipFile(path, "w") as file:
+    for name in classes:
+      for number in range(2):
+        picture = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(picture, "PNG")
+        file.writestr(f"{top}{name}/{number}.png", picture.getvalue())
+  return str(path)
+
+
+@pytest.fixture
+def uploaded(monkeypatch, tmp_path):
+  """What the notebook makes of files that Colab's dialogue hands in."""
+  cell = next(cell for cell in CODE if cell.id == "photos-tools")
+  namespace = {"RUNS": tmp_path / "runs", "pathlib": pathlib, "shutil": shutil}
+  exec(cell.source, namespace)
+
+  def hand_in(*names):
+    files = types.SimpleNamespace(upload=lambda: dict.fromkeys(names, b""))
+    colab = types.SimpleNamespace(files=files)
+    monkeypatch.setitem(sys.modules, "google.colab", colab)
+    return namespace["uploaded"]()
+
+  return hand_in
+
+
+@pytest.mark.parametrize("top", ["", "my_photos/"])
+def test_an_upload_is_learned_from_alone(uploaded, tmp_path, top):
+  """Whatever was handed in before, under the same name or another."""
+  photos = tmp_path / "photos.zip"
+  uploaded(_zipped(tmp_path / "first.zip", top, ["tea", "water"]))
+  uploaded(_zipped(photos, top, ["cup", "plate"]))
+  folder = uploaded(_zipped(photos, top, ["cat", "dog"]))
+  assert ImageFolder(str(folder), "train").class_names == ("cat", "dog")
+
+
+def test_what_is_no_single_zip_is_refused(uploaded, tmp_path):
+  picture = tmp_path / "cat.jpg"
+  picture.write_bytes(b"no zip")
+  archive = _zipped(tmp_path / "photos.zip", "", ["cat", "dog"])
+  for names in ((), (str(picture),), (archive, archive + "2")):
+    with pytest.raises(ValueError, match="choose one zip file of a folder"):
+      uploaded(*names)
 
 
 @pytest.mark.slow

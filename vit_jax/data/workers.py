@@ -172,7 +172,7 @@ class _Process:
       raise ChildProcessError(
         f"a data worker ended with exit code {self._process.exitcode} (below "
         "0: killed by that signal; 9 mostly means that memory ran out); "
-        "try fewer workers (data.num_workers) or smaller batches."
+        "try fewer workers (loader.num_workers) or smaller batches."
       ) from None
     return batch
 
