@@ -39,7 +39,7 @@ def check_data(config: ml_collections.ConfigDict, source: data.Source) -> None:
       f"the data set has {num_labels} classes and model.num_classes is "
       f"{num_classes}: set it to {num_labels} or more."
     )
-  data.check_train_batches(source, **_batch_options(config))
+  data.check_train_batches(source, **_train_options(config))
 
 
 def check_same_classes(
@@ -50,7 +50,7 @@ def check_same_classes(
     only = ", ".join(sorted(set(names) ^ set(others))[:5])
     raise ValueError(
       f"{of} has {len(names)} classes and {of_others} {len(others)}, and they "
-      f"must be the same, in the same order; in one of them only: "
+      "must be the same, in the same order; in one of them only: "
       f"{only or 'none'}."
     )
 
@@ -62,7 +62,7 @@ def train_batches(
   transform = data.make_train_transform(
     experiment.image_size(config), **config.train_transform
   )
-  options = _batch_options(config)
+  options = _train_options(config)
   return lambda first: data.train_batches(
     source,
     transform,
@@ -92,10 +92,8 @@ def eval_batches(
     source,
     eval_transform(config),
     batch_size=batch_size,
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
     num_workers=workers if batches > 1 else 0,
-    on_unreadable=config.loader.on_unreadable,
+    **_host_options(config),
   )
 
 
@@ -123,10 +121,16 @@ def eval_batch_size(
   return -(-batch_size // shards) * shards
 
 
-def _batch_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
+def _train_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """What training batches are checked and opened with."""
   return dict(
-    batch_size=config.batch_size,
-    seed=config.seed,
+    batch_size=config.batch_size, seed=config.seed, **_host_options(config)
+  )
+
+
+def _host_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """This host's part of any batches, and what to do where it has no image."""
+  return dict(
     process_index=jax.process_index(),
     process_count=jax.process_count(),
     on_unreadable=config.loader.on_unreadable,

@@ -6,7 +6,7 @@ import functools
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -70,7 +70,8 @@ def train(
     stack.callback(checkpoints.close)
     display.header(_header(plan, workdir))
     state, first = first_state(plan, checkpoints, display, allow_changes)
-    _record_start(checkpoints, first, display)
+    with _optional_write(display, "starts.jsonl"):
+      record_start(checkpoints.folder, first)
     writer = _open_writer(plan, checkpoints, first, display)
     writers.push(functools.partial(_close_writer, writer, display))
     batches = plan.open_batches(first)
@@ -108,20 +109,19 @@ def _close_writer(
   writer: MetricWriter, display: Display, kind: Any, *_: Any
 ) -> None:
   """Whatever becomes of the metrics, the run ends as it would have."""
-  try:
+  with _optional_write(display, "the last metrics"):
     writer.close(failed=kind is not None)
-  except OSError as error:
-    display.note(f"the last metrics could not be written ({error}).")
 
 
-def _record_start(
-  checkpoints: Checkpoints, step: int, display: Display
-) -> None:
-  """Writes down how the run was started; for want of it no run need stop."""
+@contextlib.contextmanager
+def _optional_write(
+  display: Display, what: str, then: str = ""
+) -> Iterator[None]:
+  """Says that something could not be written; no run need stop for it."""
   try:
-    record_start(checkpoints.folder, step)
+    yield
   except OSError as error:
-    display.note(f"starts.jsonl could not be written ({error}).")
+    display.note(f"{what} could not be written ({error}){then}.")
 
 
 def due(step: int, every: int, last: int) -> bool:
@@ -164,7 +164,8 @@ class _Run:
       self.display.step(step)
       if due(step, plan.log_every, plan.total):
         row = meter.read()
-        self._write(step, row)
+        with self._metrics_write(step):
+          self.writer.write(step, row)
         self.display.report(step, row)
       told = self.notice.reached(step)
       broken = 0 < config.max_skipped_steps <= len(meter.skipped)
@@ -172,7 +173,8 @@ class _Run:
       if evaluate:
         with meter.paused():
           evaluated = self._evaluate(step, state)
-        self._write(step, evaluated)
+        with self._metrics_write(step):
+          self.writer.write(step, evaluated)
         self.display.evaluation(step, evaluated)
       if told or broken or due(step, plan.save_every, plan.total):
         with meter.paused():
@@ -191,22 +193,16 @@ class _Run:
       tally.add if plan.pictures is not None else None,
     )
     if plan.pictures is not None:
-      self._write(step, plan.pictures(params, tally), self.writer.write_images)
+      drawn = plan.pictures(params, tally)
+      with self._metrics_write(step):
+        self.writer.write_images(step, drawn)
     if plan.few_shot is not None:
       metrics |= plan.few_shot(params)
     return metrics
 
-  def _write(
-    self, step: int, what: dict[str, Any], write: Callable | None = None
-  ) -> None:
-    """Writes a row of metrics, or else; for want of it no run need stop."""
-    try:
-      (write or self.writer.write)(step, what)
-    except OSError as error:
-      self.display.note(
-        f"step {step:,}: the metrics could not be written ({error}); the run "
-        "goes on."
-      )
+  def _metrics_write(self, step: int) -> contextlib.AbstractContextManager:
+    what = f"step {step:,}: the metrics"
+    return _optional_write(self.display, what, "; the run goes on")
 
   def _save(
     self, state: TrainState, step: int, scores: dict[str, Any] | None
