@@ -28,9 +28,8 @@ PYTEST = $(call pytest,$(VENV))
 # Not run with the lowest versions, as they take most of the time and ask little
 # of anything but JAX, Flax, Optax and Orbax, whose lowest versions are the
 # pinned ones. test_commands.py still trains and evaluates.
-MINIMUM_WITHOUT = $(addprefix --ignore=tests/test_,config.py eval_step.py \
-  flops.py hlo.py losses.py position.py resnet.py sharding.py \
-  tpu_estimate.py train_step.py training.py transfer.py variants.py vit.py)
+MINIMUM_WITHOUT = $(addprefix --ignore=tests/,estimate models training \
+  evaluation/test_eval_step.py pretrained/test_transfer.py run)
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all test-minimum docs notebook lint \

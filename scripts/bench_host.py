@@ -24,10 +24,11 @@ import numpy as np
 from absl import logging
 
 from configs import image_folder
-from vit_jax import experiment, sharding
 from vit_jax.config import base_config
-from vit_jax.eval_step import Totals
-from vit_jax.training import due, train
+from vit_jax.evaluation.eval_step import Totals
+from vit_jax.run import experiment
+from vit_jax.run.loop import due, train
+from vit_jax.training import sharding
 
 LOG_EVERY, SAVE_EVERY = 10, 100
 FIRST = 5  # Steps that are left out: the workers are starting.

@@ -27,8 +27,8 @@ import optax
 
 from vit_jax import make_vit
 from vit_jax.models.variants import VITS
-from vit_jax.optimizer import make_optimizer
-from vit_jax.train_step import make_init, make_train_step
+from vit_jax.training.optimizer import make_optimizer
+from vit_jax.training.train_step import make_init, make_train_step
 
 SIDE, CLASSES, RATE = 224, 1000, 1e-3
 Step = Callable[[], Any]

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from vit_jax.checkpoint import open_run
+from vit_jax.workdir.checkpoint import open_run
 
 COMMAND = [
   *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),

@@ -47,13 +47,13 @@ def check_calls(function):
 jaxtyping.install_import_hook(
   [
     "vit_jax.models",
-    "vit_jax.attention_maps",
-    "vit_jax.embedding_maps",
-    "vit_jax.losses",
-    "vit_jax.train_step",
-    "vit_jax.eval_step",
-    "vit_jax.linear_probe",
-    "vit_jax.probe_step",
+    "vit_jax.inspection.attention_maps",
+    "vit_jax.inspection.embedding_maps",
+    "vit_jax.training.losses",
+    "vit_jax.training.train_step",
+    "vit_jax.evaluation.eval_step",
+    "vit_jax.evaluation.linear_probe",
+    "vit_jax.evaluation.probe_step",
   ],
   f"{__name__}.check_calls",
 )

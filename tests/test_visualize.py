@@ -12,8 +12,8 @@ from PIL import Image
 from tests import tiny
 from tests.commands import run
 from tests.tiny import random_params
-from vit_jax import attention_maps as maps
-from vit_jax import embedding_maps
+from vit_jax.inspection import attention_maps as maps
+from vit_jax.inspection import embedding_maps
 from vit_jax.models import Origin, ResNet
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.visualize import Options, visualize_files
@@ -166,9 +166,11 @@ def test_a_resnet_is_refused(tmp_path, monkeypatch):
 
 def test_a_missing_matplotlib_is_one_line(tmp_path, monkeypatch):
   for name in [*sys.modules]:
-    if name.split(".")[0] == "matplotlib" or name == "vit_jax.figures":
+    if (
+      name.split(".")[0] == "matplotlib" or name == "vit_jax.inspection.figures"
+    ):
       monkeypatch.delitem(sys.modules, name)
-  monkeypatch.delattr("vit_jax.figures", raising=False)
+  monkeypatch.delattr("vit_jax.inspection.figures", raising=False)
   monkeypatch.setitem(sys.modules, "matplotlib", None)
   with pytest.raises(ValueError, match=r"not installed: pip install -c .*figu"):
     visualize_files("no checkpoint", [], out=str(tmp_path))

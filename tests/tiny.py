@@ -7,9 +7,9 @@ from flax import linen as nn
 from flax import traverse_util
 
 from vit_jax.models import Vit
-from vit_jax.pretrained import google
 from vit_jax.pretrained.archives import save_npz
-from vit_jax.pretrained.rules import axis_sizes
+from vit_jax.pretrained.formats import google
+from vit_jax.pretrained.formats.names import axis_sizes
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 

@@ -9,13 +9,13 @@ big_vision, hf, timm, torchvision.
 
 from absl import flags
 
-from vit_jax import command
+from vit_jax.runtime import command
 
 
 def main(arguments: list[str]) -> None:
-  from vit_jax.conversion import convert
-  from vit_jax.display import Display
   from vit_jax.pretrained import known
+  from vit_jax.pretrained.conversion import convert
+  from vit_jax.runtime.display import Display
 
   if flags.FLAGS.list:
     if arguments:

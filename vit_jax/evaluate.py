@@ -5,7 +5,7 @@ python -m vit_jax.evaluate --workdir runs/digits
 
 from absl import flags
 
-from vit_jax import command, hosts
+from vit_jax.runtime import command, hosts
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run.", required=True
@@ -17,7 +17,7 @@ hosts.define_flags()
 
 def main(_: list[str]) -> None:
   # Imported here because data workers import this module, and need no models.
-  from vit_jax.evaluation import evaluate_checkpoint
+  from vit_jax.evaluation.evaluation import evaluate_checkpoint
 
   hosts.join_flags()
   evaluate_checkpoint(

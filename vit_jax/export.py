@@ -21,11 +21,12 @@ from absl import flags
 from jax import export
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax import command, inference
-from vit_jax.atomic_file import local_file, replacing
+from vit_jax.inference import predictor
 from vit_jax.models import Origin, ResNet, Vit
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.train_step import normalize
+from vit_jax.runtime import command
+from vit_jax.runtime.atomic_file import local_file, replacing
+from vit_jax.training.train_step import normalize
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 _KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -70,7 +71,7 @@ def export_model(
     ValueError: if an argument is unknown or missing, the images do not fit the
       model, or the parameters take more than the 2 GB that can be written.
   """
-  size = image_size or inference.image_size(model)
+  size = image_size or predictor.image_size(model)
   height, width = (size, size) if isinstance(size, int) else size
   origin = model.origin or Origin("", "", None)
   _check_platforms(platforms)

@@ -17,11 +17,11 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command
 from vit_jax.config import base_config, leaf_keys
+from vit_jax.runtime import command
 
 if TYPE_CHECKING:
-  from vit_jax.probing import Outcome
+  from vit_jax.evaluation.few_shot import Outcome
 
 _SECTIONS = ("data", "loader", "eval_transform", "mesh")
 
@@ -64,8 +64,8 @@ def main(arguments: list[str]) -> None:
   # Imported here because data workers import this module, and need no models.
   import jax
 
-  from vit_jax.display import Display
-  from vit_jax.probe_checkpoint import probe_checkpoint
+  from vit_jax.run.probe_checkpoint import probe_checkpoint
+  from vit_jax.runtime.display import Display
 
   display = Display(active=jax.process_index() == 0)
   outcome = probe_checkpoint(

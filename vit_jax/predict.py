@@ -18,11 +18,11 @@ from typing import Any
 
 from absl import flags
 
-from vit_jax import command
 from vit_jax.data.image_files import check_found, find_images
-from vit_jax.feature_file import FeatureFile, feature_file
-from vit_jax.inference import Prediction, class_name, predict
+from vit_jax.inference.feature_file import FeatureFile, feature_file
+from vit_jax.inference.predictor import Prediction, class_name, predict
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.runtime import command
 
 Lines = Callable[[list[Prediction]], list[str]]
 

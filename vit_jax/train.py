@@ -11,7 +11,7 @@ ended without the stop.
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command, hosts
+from vit_jax.runtime import command, hosts
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "Configuration file, with :argument if it takes one."
@@ -30,8 +30,8 @@ hosts.define_flags()
 
 def main(_: list[str]) -> int | None:
   # Imported here because data workers import this module, and need no models.
-  from vit_jax.interruption import EXIT_CODE, Interrupted
-  from vit_jax.training import train
+  from vit_jax.run.loop import train
+  from vit_jax.runtime.signals import EXIT_CODE, Interrupted
 
   hosts.join_flags()
   try:

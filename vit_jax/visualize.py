@@ -25,20 +25,21 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from vit_jax import attention_maps as maps
-from vit_jax import command, embedding_maps, extras
-from vit_jax.atomic_file import local_path, replacing
 from vit_jax.data.image_files import check_found, find_images, printable_path
-from vit_jax.inference import (
+from vit_jax.inference.predictor import (
   class_name,
   decode_ahead,
   image_size,
   trained_predict_step,
   trained_transform,
 )
+from vit_jax.inspection import attention_maps as maps
+from vit_jax.inspection import embedding_maps
 from vit_jax.models import Origin, Vit
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.train_step import normalize
+from vit_jax.runtime import command, extras
+from vit_jax.runtime.atomic_file import local_path, replacing
+from vit_jax.training.train_step import normalize
 
 Arrays = dict[str, Any]
 
@@ -100,7 +101,7 @@ def visualize_files(
     ValueError: if a name matches no image, the model cannot do this, or
       matplotlib is missing.
   """
-  figures = extras.load("vit_jax.figures", "figures")
+  figures = extras.load("vit_jax.inspection.figures", "figures")
   maps.check_rollout(options.head_fusion, options.discard)
   folder = local_path(out)
   if folder.exists() and not folder.is_dir():

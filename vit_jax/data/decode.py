@@ -16,7 +16,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from vit_jax.data import jpeg
-from vit_jax.printable import printable
+from vit_jax.runtime.printable import printable
 
 MAX_PIXELS = 89_478_485
 """Images of more pixels are refused before decoding (Pillow's own limit)."""

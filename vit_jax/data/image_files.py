@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from vit_jax.data.image_folder import EXTENSIONS, is_folder
-from vit_jax.printable import printable
+from vit_jax.runtime.printable import printable
 
 
 def find_images(names: Iterable[str]) -> Iterator[str]:

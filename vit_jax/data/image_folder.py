@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax.data.decode import UnreadableImageError
 from vit_jax.data.sources import Example
-from vit_jax.printable import printable
+from vit_jax.runtime.printable import printable
 
 EXTENSIONS = (b".jpg", b".jpeg", b".png", b".webp", b".bmp", b".gif")
 EVAL_FOLDERS = (b"test", b"val", b"validation")

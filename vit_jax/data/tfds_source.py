@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from vit_jax.data.sources import Example
-from vit_jax.printable import printable
+from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
 # Of TensorFlow, in a checkout of this repository.

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models import tpu_attention
-from vit_jax.models.logical import Projection, platform
+from vit_jax.models import tpu
+from vit_jax.models.partitioning import Projection, platform
 from vit_jax.models.position import relative_logits
 
 init_kernel = nn.initializers.xavier_uniform()
@@ -73,7 +73,7 @@ class Msa(nn.Module):
     plain = queries is None and R is None and not (drops or seen)
     # The same, but that it has no attention matrices to show.
     if plain and platform() == "tpu" and not self.is_initializing():
-      return tpu_attention.msa(
+      return tpu.msa(
         z,
         *U_q.weights(scale=1 / math.sqrt(D_h)),
         *(*U_k.weights(), *U_v.weights(), *U_msa.weights()),

@@ -19,7 +19,7 @@ from vit_jax.models.attention import (
   init_bias,
   init_kernel,
 )
-from vit_jax.models.logical import Dense, named, platform
+from vit_jax.models.partitioning import Dense, named, platform
 
 
 def gelu_tanh(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:

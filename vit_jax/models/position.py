@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.logical import Axes, named
+from vit_jax.models.partitioning import Axes, named
 
 LEARNED = ("learned", "learned_grid", "learned2d")
 FIXED = ("sincos1d", "sincos2d")

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.logical import Dense, in_use, named
 from vit_jax.models.origin import Origin
+from vit_jax.models.partitioning import Dense, in_use, named
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 

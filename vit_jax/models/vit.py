@@ -22,10 +22,10 @@ from jaxtyping import Array, Float
 from vit_jax.models import position as positions
 from vit_jax.models.attention import init_bias, init_kernel
 from vit_jax.models.encoder import GELUS, EncoderBlock, MapHead, layer_norm
-from vit_jax.models.layers import scan_layers
-from vit_jax.models.logical import Dense, in_use, named
 from vit_jax.models.origin import Origin
+from vit_jax.models.partitioning import Dense, in_use, named
 from vit_jax.models.resnet import ResNet, classifier
+from vit_jax.models.scan import scan_layers
 
 POOLINGS = ("token", "gap", "map")
 # What `remat` keeps of a block for the backward pass, which computes the rest

@@ -11,40 +11,28 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from vit_jax.checkpoint import Checkpoints, is_run, open_run
-from vit_jax.models import Origin, ResNet, Vit, from_fields, layers
-from vit_jax.pretrained import (
-  cache,
-  google,
-  huggingface,
-  interpolation,
-  known,
-  timm,
-  torchvision,
-)
+from vit_jax.models import Origin, ResNet, Vit, from_fields, scan
+from vit_jax.models.grid import grid_of, param_shapes, patch_stride, resized
+from vit_jax.pretrained import cache, interpolation, known
 from vit_jax.pretrained.archives import (
   Arrays,
   UnreadableFileError,
   open_arrays,
 )
-from vit_jax.pretrained.beside import named, weights_and_config
-from vit_jax.pretrained.facts import Facts, sides, square, triple
-from vit_jax.pretrained.grids import (
-  grid_of,
-  param_shapes,
-  patch_stride,
-  resized,
-)
-from vit_jax.pretrained.locate import locate
-from vit_jax.pretrained.refusals import line
-from vit_jax.pretrained.rules import (
+from vit_jax.pretrained.folder import named, weights_and_config
+from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
+from vit_jax.pretrained.formats.architecture import Facts, sides, square, triple
+from vit_jax.pretrained.formats.names import (
   Shapes,
   check,
   differences,
   listed,
   read_all,
 )
-from vit_jax.printable import printable
+from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.refusals import line
+from vit_jax.runtime.printable import printable
+from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
 
 # In the order they are tried; each knows its own names.
 FORMATS = (google, huggingface, timm, torchvision)
@@ -329,11 +317,11 @@ def _open_run(
       sep="/",
     )
     if scanned:
-      hollow = layers.stack(hollow)
+      hollow = scan.stack(hollow)
     with _run(workdir) as checkpoints:
       params = checkpoints.restore_params(step, hollow, averaged=averaged)
     if scanned:
-      params = layers.unstack(params)
+      params = scan.unstack(params)
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     yield from flat.items()
 

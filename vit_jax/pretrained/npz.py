@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vit_jax.atomic_file import replacing
 from vit_jax.pretrained.pickles import TORCH_ADVICE
 from vit_jax.pretrained.refusals import (
   RefusalError,
@@ -30,6 +29,7 @@ from vit_jax.pretrained.slots import (
   storable,
   unpacked,
 )
+from vit_jax.runtime.atomic_file import replacing
 
 MAX_UNPACKED_RATIO = 10
 """Weights hardly compress, so an .npz may hold this many times its size."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import numpy as np
 import safetensors
 
-from vit_jax.atomic_file import replacing
 from vit_jax.pretrained.refusals import RefusalError, line, quoted
 from vit_jax.pretrained.slots import (
   DTYPES,
@@ -20,6 +19,7 @@ from vit_jax.pretrained.slots import (
   file_size,
   storable,
 )
+from vit_jax.runtime.atomic_file import replacing
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 

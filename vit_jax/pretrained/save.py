@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from vit_jax.atomic_file import filling
 from vit_jax.models import ResNet, Vit
+from vit_jax.models.grid import grid_of
 from vit_jax.models.position import PositionEmbedding
-from vit_jax.pretrained import google, huggingface, timm, torchvision
 from vit_jax.pretrained.archives import save_npz, save_safetensors
-from vit_jax.pretrained.facts import IMAGENET_MEAN, IMAGENET_STD
-from vit_jax.pretrained.grids import grid_of
+from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
+from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
+from vit_jax.pretrained.formats.names import Rule, axis_sizes
 from vit_jax.pretrained.load import Pretrained
-from vit_jax.pretrained.rules import Rule, axis_sizes
+from vit_jax.runtime.atomic_file import filling
 
 Params = dict[str, np.ndarray]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
-from vit_jax.pretrained.grids import grid_of, param_shapes, resized
+from vit_jax.models.grid import grid_of, param_shapes, resized
 from vit_jax.pretrained.load import Pretrained
 
 

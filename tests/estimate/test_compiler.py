@@ -1,0 +1,106 @@
+"""The TPU compiler as a test bench."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from configs import pretrain
+from vit_jax.estimate import compiler as tpu_estimate
+from vit_jax.training import sharding
+
+
+def _run(*arguments):
+  return subprocess.run(
+    [sys.executable, "-m", "vit_jax.estimate", *arguments],
+    capture_output=True,
+    text=True,
+    env=dict(os.environ),
+    timeout=300,
+    check=False,
+  )
+
+
+@pytest.mark.slow
+def test_a_step_compiled_for_four_chips():
+  pytest.importorskip("libtpu")
+  done = _run("--config=configs/digits.py", "--topology=v5e:2x2", "--json")
+  assert done.returncode == 0, done.stderr
+  row = json.loads(done.stdout)
+  assert row["chips"] == 4 and row["mesh"]["data"] == 4
+  assert row["images_per_chip"] == 16
+  S, D, M, L = 4, 64, 128, 4  # Ti/4 as configs/digits.py has it, at 8 x 8.
+  layer = 4 * S * D * D + 2 * S * S * D + 2 * S * D * M
+  forward = 2 * (L * layer + S * 48 * D + 10 * D)
+  assert row["model_tflop"] == pytest.approx(16 * 3 * forward / 1e12)
+  assert row["mfu"] == pytest.approx(
+    row["model_tflop"] * 1e12 / (row["mcycles"] * 1e6 * 131_072)
+  )
+  assert 0 < row["mfu"] < 1 and row["hbm_gib"]["peak"] < 0.1
+  # All gradients, as they are computed: in float32.
+  gradients = row["collectives"]["all-reduce"]["mib"]
+  assert gradients == pytest.approx(137_802 * 4 / 2**20, rel=0.02)
+
+
+@pytest.mark.slow
+def test_an_axis_may_take_part_of_a_row_of_chips():
+  pytest.importorskip("libtpu")
+  _, devices = tpu_estimate.devices_of("v5e:4x4")
+  mesh = sharding.make_mesh(fsdp=8, devices=devices)
+  assert dict(mesh.shape) == {"data": 2, "fsdp": 8, "tensor": 1}
+  # The eight of a row are neighbours: a block of 2 x 4 chips.
+  for row in mesh.devices[:, :, 0]:
+    xs, ys = zip(*(device.coords[:2] for device in row), strict=True)
+    assert sorted((len(set(xs)), len(set(ys)))) == [2, 4]
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (["--topology=v9:2x4"], "should be one of v3, v4, v5e, v5p, v6e and its"),
+    (["--topology=v5e"], "--topology=v5e should be one of"),
+  ],
+)
+def test_bad_input_is_one_line(arguments, message):
+  done = _run("--config=configs/digits.py", *arguments)
+  assert done.returncode == 2
+  (line,) = done.stderr.splitlines()
+  assert line.startswith("error: ") and message in line
+
+
+@pytest.mark.parametrize(
+  "text, expected",
+  [
+    (
+      "RESOURCE_EXHAUSTED: in memory space hbm. Used 20.11G of 15.75G hbm. E",
+      "20.11G of 15.75G HBM a device.",
+    ),
+    (
+      "RESOURCE_EXHAUSTED: temporaries (66.86G) exceeds available HBM (15.75G)",
+      "66.86G of 15.75G HBM a device.",
+    ),
+  ],
+)
+def test_what_the_compiler_says_of_memory_is_explained(text, expected):
+  found = tpu_estimate.explained(jax.errors.JaxRuntimeError(text))
+  assert isinstance(found, tpu_estimate.DoesNotFit)
+  assert str(found) == expected
+
+
+def test_what_is_not_about_memory_stays_as_it_is():
+  error = ValueError("another")
+  assert tpu_estimate.explained(error) is error
+
+
+def test_changes_begin_with_what_costs_least():
+  config = pretrain.get_config("L/16,imagenet2012")
+  config.batch_size = 64
+  changes = list(tpu_estimate.changes(config, 16))
+  assert changes[0] == {"mesh.fsdp": 16}
+  assert changes[1]["model.remat"] == "dots"
+  assert [c.get("batch_size") for c in changes] == [None, None, None, 32, 16]
+  for change in changes:
+    config.copy_and_resolve_references().update_from_flattened_dict(change)

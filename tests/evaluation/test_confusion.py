@@ -1,0 +1,110 @@
+"""What is counted over a split, against NumPy over all of it at once."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import confusion_matrix
+
+from vit_jax.evaluation.confusion import BINS, Tally
+from vit_jax.evaluation.eval_step import Answers
+
+N, K = 230, 6
+
+
+@pytest.fixture(scope="module")
+def answers():
+  """In order: label, answer, probability, loss; the last ten not counted."""
+  rng = np.random.default_rng(0)
+  label = rng.integers(0, K, N)
+  answer = np.where(rng.random(N) < 0.6, label, rng.integers(0, K, N))
+  probability = np.float32(rng.uniform(1 / K, 1, N).round(3))
+  right = label == answer
+  loss = np.where(right, -np.log(probability), rng.uniform(0.7, 5, N))
+  return Answers(
+    label, answer, probability, np.float32(loss), np.arange(N) < N - 10
+  )
+
+
+def rows(answers, chosen):
+  return Answers(
+    *(
+      getattr(answers, name)[chosen]
+      for name in ("label", "answer", "probability", "loss", "counted")
+    )
+  )
+
+
+@pytest.fixture(scope="module")
+def tally(answers):
+  tally = Tally()
+  for start in range(0, N, 32):
+    tally.add(rows(answers, slice(start, start + 32)))
+  return tally
+
+
+def test_confusion_is_scikit_learns(tally, answers):
+  label, answer = answers.label[:-10], answers.answer[:-10]
+  expected = confusion_matrix(label, answer, labels=range(K))
+  np.testing.assert_array_equal(tally.confusion(range(K)), expected)
+  some = [4, 0, 2]
+  np.testing.assert_array_equal(
+    tally.confusion(some), expected[np.ix_(some, some)]
+  )
+  np.fill_diagonal(expected, 0)
+  commonest = tally.most_confused(3)
+  assert [n for *_, n in commonest] == sorted(expected.ravel())[:-4:-1]
+  assert all(expected[label, answer] == n for label, answer, n in commonest)
+
+
+def test_calibration_is_that_of_every_bin(tally, answers):
+  p = np.float64(answers.probability[:-10])
+  right = (answers.label == answers.answer)[:-10]
+  expected, error = [], 0.0
+  for b in range(BINS):
+    inside = (b / BINS < p) & (p <= (b + 1) / BINS)
+    if inside.any():
+      row = inside.sum(), right[inside].mean(), p[inside].mean()
+      expected.append(row)
+      error += row[0] / len(p) * abs(row[1] - row[2])
+  np.testing.assert_allclose(tally.calibration(), expected)
+  assert tally.calibration_error() == pytest.approx(error)
+
+
+def test_the_most_telling_examples_are_kept(tally, answers):
+  right = answers.label == answers.answer
+  index = np.arange(N - 10)
+  wrong = index[~right[:-10]]
+  by_loss = wrong[np.argsort(answers.loss[wrong])]
+  sure = index[right[:-10]]
+  sure = sure[np.argsort(-answers.probability[sure], kind="stable")]
+  for kind, expected in {
+    "surest": sure[:4],
+    "nearest": by_loss[:4],
+    "worst": by_loss[:-5:-1],
+  }.items():
+    kept = tally.kinds[kind]
+    assert [one.index for one in kept] == expected.tolist()
+    for one in kept:
+      assert one.label == answers.label[one.index]
+      assert one.answer == answers.answer[one.index]
+      assert one.loss == pytest.approx(answers.loss[one.index])
+      assert one.probability == pytest.approx(answers.probability[one.index])
+
+
+def test_a_model_that_answers_nan_is_not_right(answers):
+  tally = Tally()
+  broken = rows(answers, np.arange(20))  # A copy.
+  broken.probability[:5] = np.nan
+  tally.add(broken)
+  assert tally.unanswered == 5
+  assert sum(tally.pairs.values()) == 15
+  assert np.isfinite(tally.calibration_error())
+
+
+def test_a_wide_head_shows_the_classes_that_occur(tally):
+  assert tally.shown(K, most=K) == [*range(K)]
+  assert tally.shown(1000, most=K) == [*range(K)]  # Only these occur.
+  assert tally.shown(K, most=K - 1) == []
+
+
+def test_nothing_answered_has_no_calibration():
+  assert np.isnan(Tally().calibration_error())

@@ -1,0 +1,112 @@
+"""Evaluation: every example counted once, honestly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import make_vit
+from vit_jax.evaluation.eval_step import (
+  class_accuracy,
+  label_rank,
+  make_eval_step,
+  summary,
+  total_over,
+)
+from vit_jax.training import sharding
+
+
+def test_rank_agrees_with_a_stable_sort():
+  rng = np.random.default_rng(0)
+  logits = rng.integers(0, 4, (50, 7)).astype(np.float32)  # Many are equal.
+  label = rng.integers(0, 7, 50)
+  order = np.argsort(-logits, axis=1, kind="stable")
+  expected = [
+    list(row).index(right) for row, right in zip(order, label, strict=True)
+  ]
+  found = label_rank(jnp.asarray(logits), jnp.asarray(label))
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_a_head_of_zeros_is_right_by_chance_only():
+  label = jnp.arange(10)
+  assert int((label_rank(jnp.zeros((10, 10)), label) == 0).sum()) == 1
+
+
+def test_a_row_with_nan_is_wrong():
+  logits = jnp.array([[jnp.nan, 1.0, 0.0], [0.0, 1.0, 0.0]])
+  np.testing.assert_array_equal(label_rank(logits, jnp.array([1, 1])), [3, 0])
+
+
+def _batches(images, label, batch_size):
+  """Padded with examples that would count if the mask were ignored."""
+  for start in range(0, len(label), batch_size):
+    rows = np.arange(start, start + batch_size)
+    batch = {
+      "image": images[rows % len(label)],
+      "label": label[rows % len(label)],
+    }
+    batch["mask"] = (rows < len(label)).astype(np.float32)
+    batch["skipped"] = rows >= len(label)
+    yield batch
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("batch_size", [8, 16, 40])
+def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
+  rng = np.random.default_rng(0)
+  images = rng.integers(0, 256, (37, 8, 8, 3), np.uint8)
+  label = rng.integers(0, 7, 37).astype(np.int32)
+  label[label == 6] = 0  # One class has no example.
+  model = make_vit(
+    "Ti/4",
+    num_classes=7,
+    num_layers=1,
+    hidden_size=16,
+    mlp_size=32,
+    num_heads=2,
+  )
+  init = jax.jit(model.init)
+  params = init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
+  head = jax.random.normal(jax.random.key(1), (16, 7))
+  params["head"]["kernel"] = params["head"]["kernel"].replace_boxed(head)
+
+  rows = sharding.batch_sharding(sharding.make_mesh())
+  batches = sharding.to_device(_batches(images, label, batch_size), rows, 1)
+  step = jax.jit(make_eval_step(model, loss=loss))
+  seen = []
+  totals = total_over(step, params, batches, 7, seen.append)
+
+  apply = jax.jit(lambda x: model.apply({"params": params}, x))
+  logits = np.float64(apply(images / np.float32(127.5) - 1))
+  log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+  losses = -log_p[np.arange(37), label]
+  if loss == "sigmoid":
+    signs = np.where(np.eye(7)[label] > 0, 1, -1)
+    losses = np.log1p(np.exp(-signs * logits)).sum(1)
+  order = np.argsort(-logits, axis=1)
+  right = order[:, 0] == label
+  found = summary(totals)
+  assert found["examples"] == 37
+  assert found["skipped_images"] == -37 % batch_size
+  assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+  assert found["top1"] == pytest.approx(right.mean())
+  in_five = (order[:, :5] == label[:, None]).any(1)
+  assert found["top5"] == pytest.approx(in_five.mean())
+  names = tuple("abcdefg")
+  by_class = class_accuracy(totals, names)
+  assert by_class == pytest.approx(
+    {names[k]: right[label == k].mean() for k in range(7) if (label == k).any()}
+  )
+  assert "g" not in by_class
+
+  def counted(name):
+    keep = np.concatenate([answers.counted for answers in seen])
+    assert keep.sum() == 37
+    return np.concatenate([getattr(answers, name) for answers in seen])[keep]
+
+  p = 1 / (1 + np.exp(-logits)) if loss == "sigmoid" else np.exp(log_p)
+  np.testing.assert_array_equal(counted("label"), label)
+  np.testing.assert_array_equal(counted("answer"), order[:, 0])
+  np.testing.assert_allclose(counted("probability"), p.max(1), rtol=1e-5)
+  np.testing.assert_allclose(counted("loss"), losses, rtol=1e-5)

@@ -1,0 +1,148 @@
+"""The closed form against scikit-learn, and the choice of its L2."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from vit_jax.evaluation import linear_probe
+
+
+def _shots(K, n, D, spread=1.0, seed=0):
+  """Features (K, n, D) around one centre a class, of unequal scales."""
+  rng = np.random.default_rng(seed)
+  centres = rng.normal(size=(K, 1, D))
+  features = centres + spread * rng.normal(size=(K, n, D))
+  return (features * rng.uniform(0.1, 10, D) + 3).astype(np.float32)
+
+
+def _whitened(features, shots):
+  """By the formula, with the statistics of the shots."""
+  shots, features = np.float64(shots), np.float64(features)
+  z = (features - shots.mean(0)) / (shots.std(0) + 1e-6)
+  return np.concatenate([z, np.ones((len(z), 1))], axis=1)
+
+
+def _sklearn(features, labels, K, l2):
+  Z = _whitened(features, features)
+  Y = 2 * np.eye(K)[labels] - 1
+  return Ridge(alpha=l2, fit_intercept=False).fit(Z, Y)
+
+
+@pytest.mark.parametrize("l2", [2.0**-10, 1.0, 2.0**10, 2.0**20])
+@pytest.mark.parametrize("D", [8, 39, 40, 100])
+def test_agrees_with_sklearn(D, l2):
+  K, n = 5, 8  # N = 40: fewer, as many and more features, with the bias.
+  features = _shots(K, n, D).reshape(-1, D)
+  labels = np.repeat(np.arange(K), n)
+  probe = linear_probe.fit(features, labels, K, l2)
+  ridge = _sklearn(features, labels, K, l2)
+  np.testing.assert_allclose(probe.W, ridge.coef_.T, rtol=1e-4, atol=1e-9)
+  others = _shots(K, 3, D, seed=1).reshape(-1, D)
+  expected = ridge.predict(_whitened(others, features))
+  np.testing.assert_allclose(
+    probe.scores(others), expected, rtol=1e-4, atol=1e-7
+  )
+  np.testing.assert_array_equal(probe.predict(others), expected.argmax(1))
+
+
+def test_whitening_is_of_the_shots_alone():
+  shots, others = _shots(3, 4, 6).reshape(-1, 6), _shots(3, 2, 6)[:, 0]
+  mean, scale = linear_probe.whitening(shots)
+  found = linear_probe.whiten(others, mean, scale)
+  np.testing.assert_allclose(found, _whitened(others, shots), rtol=1e-12)
+  own = linear_probe.whiten(shots, mean, scale)
+  np.testing.assert_allclose(own[:, :-1].mean(0), 0, atol=1e-9)
+  np.testing.assert_allclose(own[:, :-1].std(0), 1, rtol=1e-4)
+  assert (own[:, -1] == 1).all()
+
+
+def test_a_feature_that_never_changes_does_nothing():
+  features = _shots(3, 4, 6)
+  with_constant = np.concatenate(
+    [features, np.full((3, 4, 1), 0.1, np.float32)], axis=2
+  )
+  probe = linear_probe.fit_shots(with_constant)
+  without = linear_probe.fit_shots(features)
+  others = _shots(3, 5, 6, seed=1).reshape(-1, 6)
+  moved = np.concatenate([others, np.full((15, 1), 0.9)], axis=1)
+  assert probe.l2 == without.l2
+  np.testing.assert_allclose(
+    probe.scores(moved), without.scores(others), rtol=1e-6
+  )
+
+
+def _brute_force(features, turns, l2s):
+  """The best L2 by refitting scikit-learn for each and every shot held out."""
+  K, n, D = features.shape
+  ranks = []
+  for l2 in l2s:
+    right, error = 0, 0.0
+    for turn in range(turns):
+      rest = features[:, [shot for shot in range(n) if shot != turn]]
+      rest = rest.reshape(-1, D)
+      ridge = _sklearn(rest, np.repeat(np.arange(K), n - 1), K, l2)
+      scores = ridge.predict(_whitened(features[:, turn], rest))
+      right += (scores.argmax(1) == np.arange(K)).sum()
+      error += ((scores - (2 * np.eye(K) - 1)) ** 2).sum()
+    ranks.append((-right, error))
+  return l2s[ranks.index(min(ranks))]
+
+
+@pytest.mark.parametrize(
+  "n, D, spread",
+  [
+    (2, 30, 1.0),
+    (4, 6, 1.0),
+    (4, 60, 3.0),
+    (5, 12, 2.0),
+    (5, 12, 0.1),  # Most L2 get all shots right: the squared error decides.
+  ],
+)
+def test_the_l2_chosen_is_that_of_brute_force(n, D, spread):
+  features = _shots(6, n, D, spread)
+  found = linear_probe.choose_l2(features)
+  assert found == _brute_force(features, n, linear_probe.L2S)
+  if spread > 0.1:
+    assert linear_probe.L2S[0] < found
+
+
+def test_with_many_classes_some_turns_are_enough(monkeypatch):
+  features = _shots(6, 5, 12, 2.0)
+  monkeypatch.setattr(linear_probe, "_MOST_HELD_OUT", 11)  # Two turns of six.
+  monkeypatch.setattr(linear_probe, "_MOST_SCORES", 24)  # Blocks of 4 rows.
+  l2s = linear_probe.L2S[::3]
+  found = linear_probe.choose_l2(features, l2s)
+  assert found == _brute_force(features, 2, l2s)
+
+
+def test_one_factorisation_serves_every_l2(monkeypatch):
+  sizes = []
+  eigh = np.linalg.eigh
+
+  def counted(gram):
+    sizes.append(len(gram))
+    return eigh(gram)
+
+  monkeypatch.setattr(np.linalg, "eigh", counted)
+  linear_probe.fit_shots(_shots(4, 5, 30))
+  assert sizes == [16] * 5 + [20]
+  sizes.clear()
+  linear_probe.fit_shots(_shots(4, 5, 7))
+  assert sizes == [8] * 6
+
+
+def test_one_shot_has_nothing_to_hold_out():
+  features = _shots(4, 1, 30, spread=0.1)
+  probe = linear_probe.fit_shots(features)
+  assert probe.l2 == 30
+  np.testing.assert_array_equal(probe.predict(features[:, 0]), np.arange(4))
+
+
+@pytest.mark.parametrize("D", [20, 400])
+def test_separable_classes_are_told_apart(D):
+  features = _shots(10, 8, D, spread=0.2)
+  probe = linear_probe.fit_shots(features[:, :4])
+  others = features[:, 4:].reshape(-1, D)
+  np.testing.assert_array_equal(
+    probe.predict(others), np.repeat(np.arange(10), 4)
+  )

@@ -1,0 +1,166 @@
+"""What the figures show, read back from them."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.inspection import figures
+
+RNG = np.random.default_rng(0)
+PHOTO = RNG.integers(0, 256, (32, 48, 3), dtype=np.uint8)
+MAP = RNG.random((2, 3)).astype(np.float32)
+
+
+def saved(figure):
+  """The size of a figure that was drawn, in pixels."""
+  file = io.BytesIO()
+  figure.savefig(file, format="png")
+  return Image.open(file).size
+
+
+def shown(axes):
+  """The one image in axes."""
+  (image,) = axes.get_images()
+  return np.asarray(image.get_array())
+
+
+def texts(axes):
+  return [text.get_text() for text in axes.texts]
+
+
+def test_a_photograph_is_lit_where_the_map_is_high():
+  image = np.full((40, 40, 3), 200, np.uint8)
+  found = figures.lit(image, np.array([[0, 1], [2, 4]], np.float32))
+  assert found.dtype == np.uint8 and found.shape == image.shape
+  corners = found[[0, 0, -1, -1], [0, -1, 0, -1], 0]
+  shares = 0.2 + 0.8 * np.array([0, 0.25, 0.5, 1])
+  np.testing.assert_array_equal(corners, np.round(200 * shares))
+  assert (figures.lit(image, np.zeros((2, 2), np.float32)) == 40).all()
+
+
+def test_overlay():
+  figure = figures.overlay_figure(PHOTO, {"Rollout": MAP, "for $a_b": 1 - MAP})
+  first, second, third = figure.axes
+  np.testing.assert_array_equal(shown(first), PHOTO)
+  np.testing.assert_array_equal(shown(second), figures.lit(PHOTO, MAP))
+  np.testing.assert_array_equal(shown(third), figures.lit(PHOTO, 1 - MAP))
+  titles = [axes.get_title() for axes in figure.axes]
+  assert titles == ["Input", "Rollout", "for $a_b"]
+  saved(figure)
+
+
+@pytest.mark.parametrize(
+  "count, columns", [(1, 1), (3, 3), (6, 3), (12, 6), (16, 8), (13, 8)]
+)
+def test_each_head_has_its_place(count, columns):
+  maps = RNG.random((count, 2, 3))
+  figure = figures.heads_figure(maps, "Layer $1")
+  used = [axes for axes in figure.axes if axes.get_images()]
+  for head, (axes, map_) in enumerate(zip(used, maps, strict=True), 1):
+    np.testing.assert_array_equal(shown(axes), map_)
+    assert axes.get_title() == f"head {head}"
+  assert used[0].get_subplotspec().get_gridspec().ncols == columns
+
+
+def test_filters():
+  components = RNG.random((28, 4, 4, 3))
+  figure = figures.filters_figure(components)
+  for axes, component in zip(figure.axes, components, strict=True):
+    np.testing.assert_array_equal(shown(axes), component)
+  saved(figure)
+
+
+def test_each_position_has_a_grid_at_its_place():
+  similarity = RNG.uniform(-1, 1, (2, 3, 2, 3)).astype(np.float32)
+  figure = figures.positions_figure(similarity)
+  tiles = np.ma.filled(figure.axes[0].get_images()[0].get_array(), np.nan)
+  assert tiles.shape == (2 * 3 - 1, 3 * 4 - 1)
+  for i in range(2):
+    for j in range(3):
+      tile = tiles[3 * i : 3 * i + 2, 4 * j : 4 * j + 3]
+      np.testing.assert_array_equal(tile, similarity[i, j])
+  assert np.isnan(tiles[2]).all() and np.isnan(tiles[:, [3, 7]]).all()
+  labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+  assert labels == ["1", "2", "3"]
+  assert figure.axes[0].get_xticks().tolist() == [1, 5, 9]
+  saved(figure)
+
+
+def test_a_large_grid_of_positions_stays_readable():
+  similarity = np.ones((1, 32, 1, 32), np.float32)
+  figure = figures.positions_figure(similarity)
+  width, height = saved(figure)
+  assert width >= 32 * 33 and height > 200
+  assert len(figure.axes[0].get_xticks()) == 11
+
+
+def test_distances_by_layer():
+  distance = RNG.random((4, 3)) * 100
+  figure = figures.distance_figure(distance)
+  (axes,) = figure.axes
+  points = axes.collections[0].get_offsets()
+  expected = [(i + 1, d) for i in range(4) for d in distance[i]]
+  np.testing.assert_allclose(points, expected)
+  np.testing.assert_allclose(axes.lines[0].get_ydata(), distance.mean(axis=1))
+  assert axes.get_ylim()[0] == 0
+  saved(figure)
+  saved(figures.distance_figure(np.zeros((1, 1))))
+
+
+def test_patches_are_numbered_from_the_upper_left():
+  figure = figures.patches_figure(PHOTO, (2, 3))
+  (axes,) = figure.axes
+  assert texts(axes) == ["1", "2", "3", "4", "5", "6"]
+  places = [text.get_position() for text in axes.texts]
+  assert places[0] == (7.5, 7.5) and places[3] == (7.5, 23.5)
+  assert sorted(line.get_xdata()[0] for line in axes.lines)[-2:] == [15.5, 31.5]
+  # A number has room in its patch: points, of 72 an inch.
+  many = figures.patches_figure(PHOTO, (16, 24))
+  assert many.get_figwidth() * 72 / 24 > 3 * 6
+
+
+def test_sheet():
+  labels = ["sushi", "a $name_ far longer than there is room beside a bar"]
+  figure = figures.sheet_figure(PHOTO, labels, [0.996, 0.004], MAP)
+  photo, bars, seen = figure.axes
+  np.testing.assert_array_equal(shown(photo), PHOTO)
+  np.testing.assert_array_equal(shown(seen), figures.lit(PHOTO, MAP))
+  assert [bar.get_width() for bar in bars.patches] == [0.996, 0.004]
+  assert texts(bars) == [" 99.6%", " 0.4%"]
+  names = [label.get_text() for label in bars.get_yticklabels()]
+  assert names == ["sushi", "a $name_ far l…om beside a bar"]
+  assert bars.get_ylim()[0] > bars.get_ylim()[1]  # The likeliest above.
+  saved(figure)
+
+
+def test_a_small_picture_shows_the_same():
+  slope = np.linspace(0, 255, 48).astype(np.uint8)
+  photo = np.broadcast_to(slope[None, :, None], (32, 48, 3))
+
+  def draw():  # Anew, as a figure's layout moves when it is saved again.
+    return figures.overlay_figure(photo, {"Rollout": MAP})
+
+  small = Image.open(io.BytesIO(figures.small_png(draw(), dpi=50)))
+  assert small.format == "PNG" and small.mode == "P"
+  file = io.BytesIO()
+  draw().savefig(file, format="png", dpi=50)
+  plain = Image.open(file).convert("RGB")
+  assert small.size == plain.size
+  difference = np.asarray(small.convert("RGB"), float) - np.asarray(plain)
+  assert abs(difference).mean() < 2
+
+
+def test_pyplot_stays_out():
+  """Which has global state, and may look for a display."""
+  code = (
+    "import io, sys, numpy\n"
+    "from vit_jax import figures\n"
+    "figure = figures.distance_figure(numpy.ones((2, 2)))\n"
+    "figure.savefig(io.BytesIO(), format='png')\n"
+    "assert 'matplotlib.pyplot' not in sys.modules\n"
+  )
+  subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

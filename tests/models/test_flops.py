@@ -1,0 +1,41 @@
+"""Operations counted in a traced program, against the formula."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from vit_jax import make_resnet, make_vit
+from vit_jax.models import flops
+
+
+def _forward(model, side):
+  image = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
+  params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), image))
+  return flops.count(model.apply, params, image)
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [{}, {"scan": True}, {"remat": "full"}, {"scan": True, "remat": "dots"}],
+)
+def test_a_vit_needs_what_its_products_do(fields):
+  S, D, M, L = 197, 768, 3072, 12
+  layer = 4 * S * D * D + 2 * S * S * D + 2 * S * D * M
+  expected = 2 * (L * layer + 196 * 16 * 16 * 3 * D + D * 1000)
+  assert _forward(make_vit("B/16", 1000, **fields), 224) == expected
+
+
+def test_a_convolution_needs_each_kernel_entry_at_each_output():
+  conv = nn.Conv(8, (3, 3), padding="VALID")
+  image = jax.ShapeDtypeStruct((2, 10, 12, 4), jnp.float32)
+  params = jax.eval_shape(conv.init, jax.random.key(0), image)
+  found = flops.count(conv.apply, params, image)
+  assert found == 2 * (2 * 8 * 10 * 8) * (3 * 3 * 4)
+
+
+def test_resnet50_needs_four_billion_multiply_adds():
+  # 4.1e9 as published for ResNet-50 v1.5 at 224 (arXiv:2110.00476, Table 1).
+  assert _forward(make_resnet("R50x1", 1000), 224) == pytest.approx(
+    8.2e9, rel=0.02
+  )

@@ -1,0 +1,356 @@
+"""Fine-tuning: what is taken over, what is new, what is frozen."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import traverse_util
+from vit_jax.loop.optimizer import (
+  layers_below_head,
+  make_optimizer,
+  make_trained,
+)
+
+from configs import digits, finetune
+from tests import fixtures
+from vit_jax.pretrained import transfer
+from vit_jax.pretrained.load import open_pretrained
+from vit_jax.run import experiment, loop
+from vit_jax.run.plan import make_plan
+from vit_jax.run.start import fresh_state
+
+CLASSES = tuple(map(str, range(10)))
+
+
+def fine_tuning(data_dir, pretrained, **changes):
+  """A short run on the digits from a checkpoint."""
+  config = finetune.get_config()
+  config.update(
+    pretrained=pretrained, total_epochs=0.0, total_steps=3, batch_size=16
+  )
+  config.data.update(name="digits", data_dir=str(data_dir))
+  config.optimizer.update(warmup_epochs=0.0)
+  config.update(save_every_epochs=0.0, save_every_steps=2)
+  config.update(changes)
+  return config
+
+
+def flat(params):
+  return traverse_util.flatten_dict(jax.device_get(params), sep="/")
+
+
+def first_params(config):
+  """Parameters before the first step, flat, and the plan."""
+  plan = make_plan(config)
+  plan.evaluation.close()
+  state = fresh_state(plan)
+  return flat(state.params), plan
+
+
+def test_all_but_the_head_is_taken_over(data_dir):
+  path = fixtures.path("google_vit_prelogits.npz")
+  stored = dict(open_pretrained(path).read())
+  params, plan = first_params(fine_tuning(data_dir, path))
+  assert plan.model.representation_size is None
+  assert params.pop("head/kernel").shape == (48, 10)
+  assert not params.pop("head/bias").any()
+  for name in ("head/kernel", "head/bias", "pre_logits/bias"):
+    stored.pop(name)
+  stored.pop("pre_logits/kernel")
+  assert params.keys() == stored.keys()
+  for name, array in params.items():
+    np.testing.assert_array_equal(array, stored[name])
+
+
+def test_the_new_head_is_zero(data_dir):
+  path = fixtures.path("google_vit.npz")
+  params, _ = first_params(fine_tuning(data_dir, path))
+  assert not params["head/kernel"].any() and not params["head/bias"].any()
+
+
+def test_the_representation_layer_can_stay(data_dir):
+  path = fixtures.path("google_vit_prelogits.npz")
+  config = fine_tuning(data_dir, path)
+  config.transfer.keep_pre_logits = True
+  params, _ = first_params(config)
+  stored = dict(open_pretrained(path).read())
+  name = "pre_logits/kernel"
+  np.testing.assert_array_equal(params[name], stored[name])
+  assert params["head/kernel"].shape == (40, 10)
+
+
+def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
+  path = fixtures.path("google_vit.npz")
+  config = fine_tuning(data_dir, path)
+  config.transfer.keep_head = True
+  params, plan = first_params(config)
+  tree = traverse_util.unflatten_dict(params, sep="/")
+  examples = fixtures.examples("google_vit.npz")
+  fixtures.assert_same_logits(plan.model, tree, *examples)
+
+
+def test_a_head_of_other_classes_cannot_stay():
+  pretrained = open_pretrained(fixtures.path("google_vit.npz"))
+  with pytest.raises(ValueError, match=r"has 10 classes \(not named\) and the"):
+    transfer.fit(pretrained, ("a", "b"), {"num_classes": 2}, keep_head=True)
+
+
+def test_the_average_starts_from_the_checkpoint_too(data_dir):
+  path = fixtures.path("google_vit.npz")
+  plan = make_plan(fine_tuning(data_dir, path, ema_decay=0.9))
+  plan.evaluation.close()
+  state = fresh_state(plan)
+  same = jax.tree.map(np.array_equal, state.params, state.averaged_params)
+  assert jax.tree.all(same)
+
+
+def test_parameters_are_laid_out_over_the_devices(data_dir):
+  config = fine_tuning(data_dir, fixtures.path("google_vit.npz"))
+  config.mesh.update(data=2, fsdp=4)
+  plan = make_plan(config)
+  plan.evaluation.close()
+  state = fresh_state(plan)
+  kernel = state.params["block_0"]["mlp"]["expand"]["kernel"]
+  assert (
+    kernel.sharding
+    == plan.shapes.params["block_0"]["mlp"]["expand"]["kernel"].sharding
+  )
+  assert kernel.addressable_shards[0].data.shape == (12, 96)
+  stored = dict(open_pretrained(fixtures.path("google_vit.npz")).read())
+  np.testing.assert_array_equal(kernel, stored["block_0/mlp/expand/kernel"])
+
+
+@pytest.fixture(scope="module")
+def digits_run(data_dir, tmp_path_factory):
+  """The workdir of a few steps on the digits, with learned positions."""
+  folder = tmp_path_factory.mktemp("digits")
+  config = digits.get_config()
+  config.update(total_epochs=0.0, total_steps=3)
+  config.data.data_dir = str(data_dir)
+  config.optimizer.warmup_epochs = 0.0
+  config.model.update(num_layers=2, position="learned")
+  loop.train(config, str(folder / "run"))
+  return folder / "run"
+
+
+@pytest.mark.slow
+def test_a_run_is_fine_tuned_at_a_higher_resolution_and_resumes_without_it(
+  digits_run, data_dir, tmp_path
+):
+  source = shutil.copytree(digits_run, tmp_path / "source")
+  config = fine_tuning(data_dir, str(source), image_size=(12, 16))
+  config.normalization.std = (0.25, 0.25, 0.25)
+  params, _ = first_params(config)
+  assert params["position/E_pos"].shape == (3 * 4, 64)
+  whole, _ = loop.train(config, str(tmp_path / "whole"))
+  shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
+  shutil.rmtree(tmp_path / "stopped" / "checkpoints" / "3")
+  shutil.rmtree(source)
+  resumed, _ = loop.train(config, str(tmp_path / "stopped"))
+  same = jax.tree.map(np.array_equal, whole.params, resumed.params)
+  assert jax.tree.all(same)
+  loaded = open_pretrained(str(tmp_path / "stopped"))
+  assert loaded.origin.image_size == (12, 16)
+  assert loaded.origin.std == (0.25, 0.25, 0.25)
+
+
+@pytest.mark.slow
+def test_frozen_parameters_stay_and_take_no_memory(
+  digits_run, data_dir, tmp_path
+):
+  config = fine_tuning(data_dir, str(digits_run))
+  config.optimizer.update(freeze_layers=1, weight_decay=0.1, kind="adam")
+  before, _ = first_params(config)
+  state, _ = loop.train(config, str(tmp_path / "run"))
+  after = flat(state.params)
+  moved = {k for k in after if not np.array_equal(before[k], after[k])}
+  frozen = {k for k in after if k.startswith(("block_0/", "patches/", "posi"))}
+  assert moved == after.keys() - frozen
+  size = sum(leaf.size for leaf in jax.tree.leaves(state.opt_state))
+  trained = sum(after[k].size for k in moved)
+  assert 2 * trained <= size < 2 * trained + 10
+
+
+def test_only_the_head_learns(digits_run, data_dir, tmp_path):
+  config = fine_tuning(data_dir, str(digits_run))
+  config.optimizer.freeze_layers = -1
+  before, _ = first_params(config)
+  state, _ = loop.train(config, str(tmp_path / "run"))
+  after = flat(state.params)
+  moved = {k for k in after if not np.array_equal(before[k], after[k])}
+  assert moved == {"head/kernel", "head/bias"}
+
+
+def test_frozen_layers_have_no_gradient_in_its_norm(digits_run, data_dir):
+  """With all but the head frozen, the norm is that of the head's gradient."""
+  config = fine_tuning(data_dir, str(digits_run))
+  config.optimizer.freeze_layers = -1
+  config.loss.label_smoothing = 0.0
+  params, plan = first_params(config)
+  tree = jax.tree.map(
+    jnp.asarray, traverse_util.unflatten_dict(params, sep="/")
+  )
+  batches = plan.open_batches(0)
+  batch = next(batches)
+  batches.close()
+  state = fresh_state(plan)
+  _, metrics = jax.jit(plan.train_step)(state, batch)
+  images = jnp.asarray(batch["image"] / 127.5 - 1, jnp.float32)
+  y = np.asarray(
+    plan.model.clone(num_classes=0).apply({"params": tree}, images)
+  )
+  error = np.full((16, 10), 0.1) - np.eye(10)[batch["label"]]
+  gradient = np.concatenate([y, np.ones((16, 1))], axis=1).T @ error / 16
+  assert float(metrics["gradient_norm"]) == pytest.approx(
+    np.linalg.norm(gradient), rel=1e-3
+  )
+
+
+def test_layers_are_counted_from_the_head():
+  depths = {
+    "head/kernel": 0,
+    "norm/scale": 0,
+    "pre_logits/bias": 0,
+    "map_head/probe": 0,
+    "block_11/msa/out/bias": 1,
+    "block_0/mlp/expand/kernel": 12,
+    "patches/E/kernel": 13,
+    "x_class": 13,
+    "position/E_pos": 13,
+    "resnet/stage0_unit0/conv1/kernel": 13,
+  }
+  for path, depth in depths.items():
+    assert layers_below_head(path, 12) == depth
+
+
+def test_the_learning_rate_falls_from_layer_to_layer():
+  params = {
+    "head": {"kernel": jnp.ones(2)},
+    "block_1": {"kernel": jnp.ones(2)},
+    "block_0": {"kernel": jnp.ones(2)},
+    "x_class": jnp.ones(2),
+  }
+  tx = make_optimizer(
+    lambda _: 0.1,
+    kind="sgd",
+    momentum=0.0,
+    clip_norm=0.0,
+    weight_decay=0.5,
+    layer_decay=0.5,
+    layer_of=lambda path: layers_below_head(path, 2),
+  )
+  updates, _ = tx.update(params, tx.init(params), params)
+  new = optax.apply_updates(params, updates)
+  # A gradient of 1, and a decay of 0.5 where the name is "kernel".
+  for name, scale, decay in (
+    ("head", 1, 0.5),
+    ("block_1", 0.5, 0.5),
+    ("block_0", 0.25, 0.5),
+  ):
+    expected = 1 - 0.1 * scale * (1 + decay)
+    np.testing.assert_allclose(new[name]["kernel"], expected, rtol=1e-6)
+  np.testing.assert_allclose(new["x_class"], 1 - 0.1 * 0.125, rtol=1e-6)
+
+
+def test_what_is_trained_follows_from_the_number_of_frozen_layers():
+  assert make_trained(0, 12) is None
+  first_two = make_trained(2, 12)
+  head = make_trained(-1, 12)
+  paths = ("x_class", "block_0/a", "block_1/a", "block_2/a", "norm/a", "head/a")
+  assert [first_two(path) for path in paths] == [False] * 3 + [True] * 3
+  assert [head(path) for path in paths] == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize("layers", [-2, 13])
+def test_layers_that_are_not_there_cannot_be_frozen(layers):
+  with pytest.raises(ValueError, match="between 0 and the model's 12 layers"):
+    make_trained(layers, 12)
+
+
+def test_a_decay_out_of_range_is_refused():
+  with pytest.raises(ValueError, match=r"layer_decay=1.5 must be in \(0, 1\]"):
+    make_optimizer(lambda _: 0.1, layer_decay=1.5)
+
+
+def test_a_variant_beside_a_checkpoint_is_refused():
+  config = digits.get_config()
+  config.pretrained = "b16_augreg"
+  with pytest.raises(ValueError, match="'Ti/4' and pretrained='b16_augreg' bo"):
+    experiment.open_pretrained(config)
+
+
+def test_an_unknown_interpolation_is_refused_first():
+  config = finetune.get_config()
+  config.transfer.interpolation = "foo"
+  with pytest.raises(ValueError, match="transfer.interpolation='foo' is unkn"):
+    experiment.open_pretrained(config)
+
+
+def test_neither_a_variant_nor_a_checkpoint_is_refused():
+  config = finetune.get_config()
+  with pytest.raises(ValueError, match=r"model.variant is not set: set it"):
+    experiment.build_model(config, CLASSES)
+  with pytest.raises(ValueError, match="image_size is not set, and no check"):
+    experiment.resolved(config, None)
+
+
+@pytest.mark.parametrize(
+  "argument, steps, peak_lr, size, decay",
+  [
+    ("b16_i21k,imagenet2012", 20_000, 0.03, 384, 0.0),
+    ("b16_i21k,cifar10", 10_000, 0.01, 384, 0.0),
+    ("b16_i21k,cifar100", 10_000, 0.01, 384, 0.0),
+    ("b16_i21k,oxford_iiit_pet", 500, 0.01, 384, 0.0),
+    ("b16_i21k,oxford_flowers102", 500, 0.01, 384, 0.0),
+    ("b16_i21k,dtd,vtab", 2_500, 0.01, 384, 0.0),
+    ("l16_i21k,imagenet2012,table2", 20_000, 0.03, 512, 0.9999),
+    ("h14_i21k,imagenet2012,table2", 20_000, 0.03, 518, 0.9999),
+  ],
+)
+def test_rows_carry_table_4s_numbers(argument, steps, peak_lr, size, decay):
+  config = finetune.get_config(argument)
+  assert config.pretrained == argument.split(",")[0]
+  assert config.data.name == argument.split(",")[1]
+  assert config.total_steps == steps
+  assert config.batch_size == 512
+  assert config.image_size == (size, size)
+  assert config.ema_decay == decay
+  assert config.optimizer.kind == "sgd"
+  assert config.optimizer.momentum == 0.9
+  assert config.optimizer.decay == "cosine"
+  assert config.optimizer.peak_lr == peak_lr
+  assert config.optimizer.weight_decay == 0
+  assert config.optimizer.clip_norm == 1
+
+
+@pytest.mark.parametrize(
+  "argument, message",
+  [
+    ("b16_i21k", "should be a checkpoint and a data set"),
+    ("b16_i21k,dtd", "Table 4 has no dtd; it has .*b16_i21k,dtd,vtab"),
+    ("b16_i21k,cifar10,384", "after the data set comes nothing, table2 or"),
+  ],
+)
+def test_an_argument_that_is_no_row_is_refused(argument, message):
+  with pytest.raises(ValueError, match=message):
+    finetune.get_config(argument)
+
+
+@pytest.mark.slow
+def test_a_row_trains_from_a_checkpoint(data_dir, tmp_path):
+  """A Table 4 run, shrunken: the step with clipping, momentum, averaging."""
+  config = finetune.get_config("b16,cifar10,table2")
+  config.update(
+    pretrained=fixtures.path("google_vit.npz"),
+    batch_size=8,
+    image_size=(48, 48),
+    total_steps=2,
+  )
+  config.optimizer.warmup_steps = 0
+  config.data.update(name="digits", data_dir=str(data_dir))
+  state, evaluated = loop.train(config, str(tmp_path / "run"))
+  assert int(state.step) == 2
+  assert evaluated["eval/examples"] == 359

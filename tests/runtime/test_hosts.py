@@ -1,0 +1,181 @@
+"""Several processes as one run, joined on loopback."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import runs
+from vit_jax.runtime import hosts
+from vit_jax.workdir.checkpoint import Checkpoints
+
+DEVICES = 4
+
+
+def _free_port():
+  with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    return taken.getsockname()[1]
+
+
+def _start(workdir, data_dir, num_processes, *overrides):
+  """Starts the command in so many processes."""
+  command = [
+    *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
+    f"--workdir={workdir}",
+    f"--config.data.data_dir={data_dir}",
+    *("--config.total_epochs=0", "--config.total_steps=6"),
+    *("--config.eval_every_epochs=0", "--config.eval_every_steps=3"),
+    *("--config.save_every_epochs=0", "--config.save_every_steps=3"),
+    *("--config.optimizer.warmup_epochs=0", "--config.log_every_steps=1"),
+    *("--config.mesh.fsdp=2", "--config.model.dropout_rate=0.1"),
+    *("--config.model.num_layers=1", "--config.eval_pictures=1", *overrides),
+  ]
+  port = _free_port()
+  env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(DEVICES // num_processes)}
+  return [
+    subprocess.Popen(
+      [
+        *command,
+        f"--num_processes={num_processes}",
+        f"--process_id={i}",
+        f"--coordinator=127.0.0.1:{port}",
+      ],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      env=env,
+    )
+    for i in range(num_processes)
+  ]
+
+
+def _train(*arguments):
+  """Runs the command in several processes; returns what each printed."""
+  processes = _start(*arguments)
+  outputs = [process.communicate(timeout=240) for process in processes]
+  for process, (_, errors) in zip(processes, outputs, strict=True):
+    assert process.returncode == 0, errors
+  return [printed for printed, _ in outputs]
+
+
+def _rows(workdir):
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  keep = ("step", "train/loss", "eval/loss", "eval/top1", "eval/examples")
+  return [[json.loads(line).get(key, 0) for key in keep] for line in lines]
+
+
+def _pictures(workdir):
+  """Those of every evaluation, by step and name."""
+  return {
+    (step, tag): np.asarray(
+      Image.open(io.BytesIO(value.image.encoded_image_string)), np.int16
+    )
+    for step, tag, value in runs.events(workdir)
+    if value.HasField("image")
+  }
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+  """The run of one process with all devices, and the data it prepared."""
+  folder = tmp_path_factory.mktemp("hosts")
+  _train(folder / "alone", folder / "data", 1)
+  return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_processes", [2, 4])
+def test_processes_do_as_one(alone, tmp_path, num_processes):
+  printed = _train(tmp_path / "run", alone / "data", num_processes)
+  found, expected = _rows(tmp_path / "run"), _rows(alone / "alone")
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  pictures, same = (_pictures(w) for w in (tmp_path / "run", alone / "alone"))
+  assert pictures.keys() == same.keys() and len(same) == 4
+  for key, picture in pictures.items():
+    assert np.abs(picture - same[key]).mean() < 1
+  assert "Done in" in printed[0]
+  assert not any("step" in text for text in printed[1:])
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_processes(alone, tmp_path):
+  _train(tmp_path / "run", alone / "data", 2, "--config.save_every_steps=2")
+  for step in (4, 6):  # As if it had been stopped in step 3.
+    folder = tmp_path / "run" / "checkpoints" / str(step)
+    if folder.exists():
+      folder.rename(tmp_path / f"later_{step}")
+  _train(tmp_path / "run", alone / "data", 1, "--config.save_every_steps=2")
+  found = {row[0]: row for row in _rows(tmp_path / "run") if row[1] == 0}
+  expected = {row[0]: row for row in _rows(alone / "alone") if row[1] == 0}
+  np.testing.assert_allclose(found[6], expected[6], rtol=1e-4)
+
+
+def _disturb(workdir, data_dir, number):
+  """Starts two processes, and sends a signal to one amid the steps.
+
+  Returns each process, ended, with what it wrote to stdout and stderr.
+  """
+  processes = _start(
+    workdir,
+    data_dir,
+    2,
+    *("--config.total_steps=50000", "--config.save_every_steps=20"),
+    *("--config.eval_every_steps=0", "--config.loader.num_workers=1"),
+  )
+  for line in processes[0].stdout:
+    if line.startswith("step      3"):
+      break
+  processes[1].send_signal(number)
+  start = time.perf_counter()
+  ended = [(p, *p.communicate(timeout=150)) for p in processes]
+  assert time.perf_counter() - start < 120
+  return ended
+
+
+@pytest.mark.slow
+def test_a_notice_to_one_process_stops_all_at_the_same_step(alone, tmp_path):
+  ended = _disturb(tmp_path, alone / "data", signal.SIGTERM)
+  assert [process.returncode for process, _, _ in ended] == [143, 143]
+  last = ended[0][1].splitlines()[-1]
+  step = int(last.removeprefix("told to stop; step ").split()[0])
+  checkpoints = Checkpoints(str(tmp_path), read_only=True)
+  assert checkpoints.latest_step == step
+  checkpoints.close()
+
+
+@pytest.mark.slow
+def test_where_one_process_dies_the_others_end_and_say_why(alone, tmp_path):
+  ended = _disturb(tmp_path, alone / "data", signal.SIGKILL)
+  codes = [process.returncode for process, _, _ in ended]
+  assert codes[0] not in (0, None)
+  assert codes[1] == -signal.SIGKILL
+  assert "another task died" in ended[0][2]
+  assert "Fatal Python error" not in ended[0][2]
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (("10.0.0.1:1", None, 0), "go together: give all three"),
+    ((None, 2, None), "go together: give all three"),
+    (("10.0.0.1", 2, 0), "must be the first process's HOST:PORT"),
+    (("10.0.0.1:1", 2, 2), "--process_id=2 must be from 0 to 1"),
+  ],
+)
+def test_flags_that_do_not_fit_are_refused(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    hosts.join(*arguments)
+
+
+def test_alone_nothing_is_joined(monkeypatch):
+  monkeypatch.setattr(hosts, "_initialize", pytest.fail)
+  hosts.join(num_processes=1)

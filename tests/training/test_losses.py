@@ -1,0 +1,78 @@
+"""Losses and targets against their formulas, in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.training import losses
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(4, 5)) * 3
+LABEL = np.array([0, 4, 2, 2])
+
+
+def test_targets_are_smoothed_one_hot_rows():
+  expected = 0.9 * np.eye(5)[LABEL] + 0.1 / 5
+  found = losses.make_targets(jnp.array(LABEL), 5, label_smoothing=0.1)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_softmax_cross_entropy():
+  targets = RNG.dirichlet(np.ones(5), size=4)
+  log_p = LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))
+  found = losses.cross_entropy(
+    "softmax", jnp.float32(LOGITS), jnp.float32(targets)
+  )
+  np.testing.assert_allclose(found, -(targets * log_p).sum(1), rtol=1e-5)
+
+
+def test_sigmoid_cross_entropy_is_a_sum_over_classes():
+  targets = np.eye(5)[LABEL]
+  p = 1 / (1 + np.exp(-LOGITS))
+  expected = -(targets * np.log(p) + (1 - targets) * np.log(1 - p)).sum(1)
+  found = losses.cross_entropy(
+    "sigmoid", jnp.float32(LOGITS), jnp.float32(targets)
+  )
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_mixup_mixes_images_and_targets_alike():
+  images = jnp.float32(RNG.normal(size=(4, 2, 2, 1)))
+  targets = jnp.float32(np.eye(4))
+  mixed, mixed_targets = losses.mixup(jax.random.key(1), images, targets, 0.5)
+  share = float(mixed_targets[0, 0])
+  assert 0.5 <= share <= 1
+  expected = share * np.eye(4) + (1 - share) * np.eye(4)[[3, 0, 1, 2]]
+  np.testing.assert_allclose(mixed_targets, expected, atol=1e-6)
+  neighbour = np.asarray(images)[[3, 0, 1, 2]]
+  np.testing.assert_allclose(
+    mixed, share * images + (1 - share) * neighbour, atol=1e-6
+  )
+
+
+def test_mixups_share_follows_the_beta_distribution():
+  """The larger part of Beta(1, 1) is uniform on [1/2, 1]: mean 3/4."""
+  images, targets = jnp.zeros((2, 1, 1, 1)), jnp.eye(2)
+  keys = jax.random.split(jax.random.key(0), 4000)
+  draw = jax.vmap(lambda key: losses.mixup(key, images, targets, 1.0)[1][0, 0])
+  shares = np.asarray(draw(keys))
+  assert shares.min() >= 0.5
+  assert shares.mean() == pytest.approx(0.75, abs=0.01)
+  assert (shares < 0.6).mean() == pytest.approx(0.2, abs=0.03)
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (
+      ("hinge", 0.0, 0.0),
+      "loss.kind='hinge' is unknown; choose one of softmax",
+    ),
+    (("softmax", 1.0, 0.0), "label_smoothing=1.0 must be in"),
+    (("softmax", 0.0, -0.1), "mixup_alpha=-0.1 must not be negative"),
+  ],
+)
+def test_bad_losses_are_refused(fields, message):
+  with pytest.raises(ValueError, match=message):
+    losses.check(*fields)

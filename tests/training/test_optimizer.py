@@ -1,0 +1,116 @@
+"""The optimizer against its formulas, in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from vit_jax.training.optimizer import make_optimizer, make_schedule
+
+
+@pytest.mark.parametrize("decay", ["cosine", "linear", "constant"])
+def test_schedule_is_warm_up_then_decay(decay):
+  schedule = make_schedule(
+    peak_lr=2e-3, total_steps=110, warmup_steps=10, decay=decay, final_lr=1e-4
+  )
+  for t in (0, 1, 5, 10, 11, 60, 109, 110):
+    s = max(0.0, (t - 10) / 100)
+    shape = {"cosine": (1 + np.cos(np.pi * s)) / 2, "linear": 1 - s}
+    after = 1e-4 + (2e-3 - 1e-4) * shape.get(decay, 1.0)
+    expected = 2e-3 * t / 10 if t < 10 else after
+    assert float(schedule(t)) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+def _tree(seed):
+  rng = np.random.default_rng(seed)
+  return {
+    "dense": {
+      "kernel": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32),
+      "bias": jnp.asarray(rng.normal(size=2), jnp.float32),
+    },
+    "norm": {"scale": jnp.asarray(rng.normal(size=2), jnp.float32)},
+  }
+
+
+def _run(tx, steps):
+  params = _tree(0)
+  state = tx.init(params)
+  for step in range(steps):
+    updates, state = tx.update(_tree(step + 1), state, params)
+    params = optax.apply_updates(params, updates)
+  return params
+
+
+def test_adam_with_decoupled_decay_on_kernels_only():
+  tx = make_optimizer(lambda _: 0.01, weight_decay=0.1, clip_norm=0.0)
+  params = _run(tx, 3)
+  for layer, name in (
+    ("dense", "kernel"),
+    ("dense", "bias"),
+    ("norm", "scale"),
+  ):
+    w = np.float64(_tree(0)[layer][name])
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t in range(1, 4):
+      g = np.float64(_tree(t)[layer][name])
+      m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+      direction = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+      decay = 0.1 * w if name == "kernel" else 0.0
+      w = w - 0.01 * (direction + decay)
+    np.testing.assert_allclose(params[layer][name], w, rtol=1e-5)
+
+
+def test_sgd_with_momentum():
+  tx = make_optimizer(lambda _: 0.01, kind="sgd", momentum=0.5, clip_norm=0.0)
+  w, trace = np.float64(_tree(0)["dense"]["kernel"]), 0.0
+  for t in range(1, 4):
+    trace = np.float64(_tree(t)["dense"]["kernel"]) + 0.5 * trace
+    w = w - 0.01 * trace
+  np.testing.assert_allclose(_run(tx, 3)["dense"]["kernel"], w, rtol=1e-5)
+
+
+def test_decay_follows_the_expression():
+  tx = make_optimizer(lambda _: 1.0, weight_decay=0.5, weight_decay_on="norm/")
+  params = _tree(0)
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = tx.update(zeros, tx.init(params), params)
+  np.testing.assert_allclose(
+    updates["norm"]["scale"], -0.5 * params["norm"]["scale"], rtol=1e-6
+  )
+  assert not updates["dense"]["kernel"].any()
+
+
+def test_the_gradient_is_clipped_by_its_global_norm():
+  tx = make_optimizer(lambda _: 1.0, kind="sgd", momentum=0.0, clip_norm=0.25)
+  grads = _tree(1)
+  updates, _ = tx.update(grads, tx.init(_tree(0)), _tree(0))
+  squares = sum((np.float64(g) ** 2).sum() for g in jax.tree.leaves(grads))
+  scale = 0.25 / np.sqrt(squares)
+  np.testing.assert_allclose(
+    updates["dense"]["bias"], -scale * grads["dense"]["bias"], rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (dict(kind="adamw"), "kind='adamw' is unknown; choose one of adam, sgd"),
+    (dict(weight_decay_on="("), "weight_decay_on='\\(' is not a regular"),
+  ],
+)
+def test_bad_optimizers_are_refused(fields, message):
+  with pytest.raises(ValueError, match=message):
+    make_optimizer(lambda _: 1.0, **fields)
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (dict(decay="step"), "decay='step' is unknown; choose one of cosine"),
+    (dict(warmup_steps=10), "a warm-up of 10 steps leaves nothing of 10"),
+  ],
+)
+def test_bad_schedules_are_refused(fields, message):
+  with pytest.raises(ValueError, match=message):
+    make_schedule(peak_lr=1.0, total_steps=10, **fields)

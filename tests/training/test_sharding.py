@@ -1,0 +1,141 @@
+"""The mesh, its rules, and batches on their way to it."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import make_vit
+from vit_jax.run import experiment
+from vit_jax.training import sharding
+from vit_jax.training.optimizer import make_optimizer
+from vit_jax.training.train_step import make_init
+
+
+@pytest.mark.parametrize(
+  "asked, shape",
+  [
+    (dict(), (8, 1, 1)),
+    (dict(fsdp=4), (2, 4, 1)),
+    (dict(data=2, fsdp=-1, tensor=2), (2, 2, 2)),
+    (dict(data=8), (8, 1, 1)),
+  ],
+)
+def test_mesh_covers_all_devices(asked, shape):
+  mesh = sharding.make_mesh(**asked)
+  assert tuple(mesh.shape[axis] for axis in sharding.AXES) == shape
+  assert set(mesh.devices.flat) == set(jax.devices())
+
+
+def _in_slices(count, slices):
+  """Stand-ins for devices, in numbers that tell them apart."""
+  return [
+    types.SimpleNamespace(
+      id=i,
+      process_index=i // 4,
+      slice_index=i * slices // count,
+      platform="cpu",
+      device_kind="cpu",
+    )
+    for i in range(count)
+  ]
+
+
+def test_only_the_data_axis_crosses_slices():
+  sizes = dict(data=4, fsdp=2, tensor=2)
+  found = sharding._arranged(sizes, _in_slices(16, 2))
+  assert found.shape == (4, 2, 2)
+  for part in found:
+    assert len({device.slice_index for device in part.flat}) == 1
+  assert {device.id for device in found.flat} == set(range(16))
+
+
+def test_a_data_axis_too_short_for_the_slices_is_refused():
+  sizes = dict(data=1, fsdp=8, tensor=1)
+  with pytest.raises(
+    ValueError, match="mesh.data=1 must be a multiple of the 2"
+  ):
+    sharding._arranged(sizes, _in_slices(8, 2))
+
+
+@pytest.mark.parametrize(
+  "asked",
+  [
+    dict(data=3),
+    dict(data=4),
+    dict(data=-1, fsdp=-1),
+    dict(data=0),
+    dict(fsdp=3),
+  ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(asked):
+  with pytest.raises(ValueError, match="does not lay out 8 devices"):
+    sharding.make_mesh(**asked)
+
+
+@pytest.mark.parametrize(
+  "batch_size, parts, message",
+  [
+    (12, 1, "batch_size=12 does not split over 8 devices; the next .* is 16"),
+    (24, 2, "over 8 devices x 2 accumulation steps; the next .* is 32"),
+    (0, 1, "batch_size=0 does not split .* the next size that does is 8"),
+  ],
+)
+def test_a_batch_that_does_not_split_is_refused(batch_size, parts, message):
+  with pytest.raises(ValueError, match=message):
+    sharding.check_batch("batch_size", batch_size, sharding.make_mesh(), parts)
+
+
+def _shapes(**axes):
+  model = make_vit("Ti/4", num_classes=5, num_layers=1)
+  init = make_init(model, make_optimizer(lambda _: 1.0), (8, 8, 3), 0.9)
+  return experiment.array_shapes(init, sharding.make_mesh(**axes))
+
+
+def test_data_parallel_keeps_the_state_whole():
+  for leaf in jax.tree.leaves(_shapes()):
+    assert leaf.sharding.is_fully_replicated
+
+
+def test_fsdp_splits_parameters_optimizer_state_and_average():
+  shapes = _shapes(fsdp=4)
+  query = shapes.params["block_0"]["msa"]["query"]["kernel"]
+  assert query.sharding.shard_shape(query.shape) == (192 // 4, 3, 64)
+  for tree in (shapes.opt_state[1].mu, shapes.averaged_params):
+    kernel = tree["block_0"]["mlp"]["expand"]["kernel"]
+    assert kernel.sharding.shard_shape(kernel.shape) == (192 // 4, 768)
+
+
+def test_tensor_parallel_splits_the_mlp():
+  model = make_vit("Ti/4", num_classes=5, num_layers=1, num_heads=2)
+  init = make_init(model, make_optimizer(lambda _: 1.0), (8, 8, 3))
+  shapes = experiment.array_shapes(init, sharding.make_mesh(tensor=2))
+  kernel = shapes.params["block_0"]["mlp"]["expand"]["kernel"]
+  assert kernel.sharding.shard_shape(kernel.shape) == (192, 768 // 2)
+  query = shapes.params["block_0"]["msa"]["query"]["kernel"]
+  assert query.sharding.shard_shape(query.shape) == (192, 1, 96)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 9])
+def test_batches_reach_the_devices_whole_and_in_order(ahead):
+  rows = sharding.batch_sharding(sharding.make_mesh())
+  batches = [{"image": np.full((16, 2), k, np.uint8)} for k in range(5)]
+  found = list(sharding.to_device(iter(batches), rows, ahead))
+  assert [int(batch["image"][0, 0]) for batch in found] == [0, 1, 2, 3, 4]
+  shards = found[0]["image"].addressable_shards
+  assert {shard.data.shape for shard in shards} == {(2, 2)}
+
+
+def test_batches_are_fetched_ahead_of_their_use():
+  fetched = []
+
+  def source():
+    for k in range(9):
+      fetched.append(k)
+      yield {"image": np.zeros((8, 1), np.uint8)}
+
+  rows = sharding.batch_sharding(sharding.make_mesh())
+  stream = sharding.to_device(source(), rows, ahead=2)
+  next(stream)
+  assert fetched == [0, 1, 2]

@@ -1,0 +1,53 @@
+"""Checksums against the formula, in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from vit_jax.training.sharding import make_mesh
+from vit_jax.workdir.checksum import checksum, checksums
+
+ARRAYS = [
+  np.random.default_rng(0).normal(size=(4, 6, 5)).astype(np.float32),
+  np.random.default_rng(1).normal(size=(8, 3)).astype(ml_dtypes.bfloat16),
+  np.random.default_rng(2).integers(-99, 99, 17).astype(np.int32),
+  np.array(7, np.int32),
+  np.array([0.0, -0.0, np.inf, np.nan], np.float32),
+  np.zeros((0, 3), np.float32),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=str)
+def test_the_formula(array):
+  bits = np.ascontiguousarray(array).reshape(-1)
+  bits = bits.view(f"uint{8 * array.dtype.itemsize}").tolist()
+  expected = sum(b * (2 * i + 1) for i, b in enumerate(bits)) % 2**32
+  assert int(checksum(jnp.asarray(array))) == expected
+
+
+@pytest.mark.parametrize("spec", [("data",), (None, "data"), ()])
+def test_the_same_wherever_the_parts_are(spec):
+  array = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)
+  sharding = jax.sharding.NamedSharding(make_mesh(), PartitionSpec(*spec))
+  found = checksums({"a": {"b": jax.device_put(array, sharding)}})
+  assert found == {"a/b": int(checksum(jnp.asarray(array)))}
+
+
+def test_every_flip_of_a_bit_shows():
+  array = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+  original = int(checksum(jnp.asarray(array)))
+  for byte in range(array.nbytes):
+    for bit in range(0, 8, 3):
+      raw = bytearray(array.tobytes())
+      raw[byte] ^= 1 << bit
+      flipped = np.frombuffer(bytes(raw), np.float32).reshape(array.shape)
+      assert int(checksum(jnp.asarray(flipped))) != original
+
+
+def test_two_elements_that_change_places_show():
+  array = np.arange(6, dtype=np.float32)
+  swapped = array[[0, 2, 1, 3, 4, 5]]
+  assert checksum(jnp.asarray(array)) != checksum(jnp.asarray(swapped))

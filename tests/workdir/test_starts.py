@@ -1,0 +1,46 @@
+"""What is written down of each start of a run."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+
+from vit_jax.workdir import starts
+from vit_jax.workdir.starts import read_starts, record_start
+
+
+def test_every_start_is_a_line_that_says_on_what(tmp_path):
+  folder = epath.Path(tmp_path)
+  assert read_starts(folder) == []
+  record_start(folder, 0)
+  record_start(folder, 12)
+  starts = read_starts(folder)
+  lines = (tmp_path / "starts.jsonl").read_text().splitlines()
+  assert [json.loads(line) for line in lines] == starts
+  assert [start["step"] for start in starts] == [0, 12]
+  last = starts[-1]
+  assert last["devices"] == "8 x cpu" and last["hosts"] == 1
+  assert last["packages"]["jax"] == jax.__version__
+  assert last["packages"]["numpy"] == np.__version__
+  assert sorted(tmp_path.iterdir()) == [tmp_path / "starts.jsonl"]
+
+
+@pytest.mark.parametrize(
+  "argv, command",
+  [
+    (
+      ["/usr/bin/python3", "-m", "vit_jax.train", "--workdir", "my runs/a"],
+      "python -m vit_jax.train --workdir 'my runs/a'",
+    ),
+    (
+      ["python", "-X", "utf8", "-m", "vit_jax.train", "--config=c.py"],
+      "python -m vit_jax.train --config=c.py",
+    ),
+    (["python", "-m", "pytest"], None),
+    (["python", "my_script.py", "-m"], None),
+  ],
+)
+def test_the_command_is_as_it_was_typed(argv, command):
+  assert starts._command(argv) == command

@@ -1,0 +1,1 @@
+"""What a train step would cost on a TPU that is not there."""

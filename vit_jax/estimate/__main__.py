@@ -1,0 +1,165 @@
+"""Compiles a configuration's train step for TPUs that are not there.
+
+python -m vit_jax.estimate --config configs/pretrain.py:B/16,imagenet21k \
+  --topology v5e:2x4 --config.batch_size=512
+
+XLA's own TPU compiler runs on this machine (`pip install -c constraints.txt -e
+".[tpu]"`), for chips that it is told of. Printed are the memory that each chip
+needs against what it has, XLA's estimate of its work in cycles, and the bytes
+that go between chips. Communication has no estimate, so the share of the peak
+("MFU") is that of a chip which never waits. Exit code 1: the step does not fit;
+the smallest change that makes it fit is looked for and printed.
+
+No data is read: --num_classes and --num_examples say what the data set would.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+# The compiler asks a TPU's surroundings about itself unless told not to, and
+# wants to be alone.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
+os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from vit_jax.estimate import compiler
+from vit_jax.runtime import command
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration file.")
+_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x4", "KIND:CHIPSxCHIPS.")
+_NUM_CLASSES = flags.DEFINE_integer("num_classes", None, "Of the data set.")
+_NUM_EXAMPLES = flags.DEFINE_integer("num_examples", None, "Training images.")
+_BY_OP = flags.DEFINE_integer("by_op", 0, "Print this many operations' cycles.")
+_JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
+_SUGGEST = flags.DEFINE_bool("suggest", True, "Look for what fits instead.")
+_SAVE_HLO = flags.DEFINE_string("save_hlo", None, "File for the program.")
+flags.mark_flag_as_required("config")
+
+# Classes and training images where the data set is not read.
+DATA_SETS = {
+  "imagenet2012": (1000, 1_281_167),
+  "imagenet21k": (21_843, 14_197_122),
+  "jft300m": (18_291, 303_000_000),
+  "cifar10": (10, 50_000),
+  "cifar100": (100, 50_000),
+  "oxford_iiit_pet": (37, 3_680),
+  "oxford_flowers102": (102, 2_040),
+  "digits": (10, 1_438),
+}
+
+
+def main(_: list[str]) -> int:
+  chip, devices = compiler.devices_of(_TOPOLOGY.value)
+  config = _CONFIG.value
+  sizes = _data_set(config)
+  _say(f"Compiling for {_TOPOLOGY.value} ...")
+  try:
+    row, text = compiler.estimate(config, chip, devices, *sizes)
+  except compiler.DoesNotFit as error:
+    print(f"{_TOPOLOGY.value}: does not fit: {error}")
+    if _SUGGEST.value:
+      print(_suggestion(config, chip, devices, sizes))
+    return 1
+  if _SAVE_HLO.value:
+    with open(_SAVE_HLO.value, "w") as file:
+      file.write(text)
+  row = {"topology": _TOPOLOGY.value, **row}
+  row["by_op"] = row["by_op"][: _BY_OP.value]
+  print(json.dumps(row) if _JSON.value else _table(row))
+  return 0
+
+
+def _data_set(config: ml_collections.ConfigDict) -> tuple[int, int]:
+  """(classes, training images), from the flags or of a known data set."""
+  known = DATA_SETS.get(config.data.name, (0, 0))
+  found = (_NUM_CLASSES.value or known[0], _NUM_EXAMPLES.value or known[1])
+  if not all(found):
+    raise ValueError(
+      f"data.name={config.data.name!r} is not known here: give --num_classes "
+      "and --num_examples."
+    )
+  return found
+
+
+def _suggestion(
+  config: ml_collections.ConfigDict,
+  chip: compiler.Chip,
+  devices: list[Any],
+  sizes: tuple[int, int],
+) -> str:
+  """The first of a few changes, the cheapest first, that makes it fit."""
+  for change in compiler.changes(config, len(devices)):
+    trial = config.copy_and_resolve_references()
+    trial.update_from_flattened_dict(change)
+    text = " ".join(f"--config.{k}={v}" for k, v in change.items())
+    _say(f"Trying {text} ...")
+    try:
+      row, _ = compiler.estimate(trial, chip, devices, *sizes)
+    except ValueError:
+      continue
+    peak, mfu = row["hbm_gib"]["peak"], row["mfu"]
+    return f"This fits, with {peak:.1f} GiB a chip and MFU {mfu:.2f}: {text}"
+  return "Nothing that was tried fits: take more chips."
+
+
+def _table(row: dict[str, Any]) -> str:
+  hbm = row["hbm_gib"]
+  mesh = " x ".join(f"{size} {axis}" for axis, size in row["mesh"].items())
+  lines = [
+    ("chips", f"{row['chips']} of {row['topology']}, mesh {mesh}"),
+    ("images a chip", f"{row['images_per_chip']:g}"),
+    (
+      "memory a chip",
+      (
+        f"{hbm['peak']:.2f} of {hbm['of']:g} GiB: arguments "
+        f"{hbm['arguments']:.2f}, temporaries {hbm['temporaries']:.2f}"
+      ),
+    ),
+    (
+      "TFLOP a chip",
+      (
+        f"{row['model_tflop']:.2f} of the model, {row['compiled_tflop']:.2f} "
+        "compiled (a loop's body counted once)"
+      ),
+    ),
+    ("estimated", f"{row['mcycles']:.1f} Mcycles, MFU {row['mfu']:.3f}"),
+    ("between chips", _collectives(row["collectives"])),
+    (
+      "no estimate",
+      ", ".join(f"{n} {k}" for k, n in row["without_estimate"].items()),
+    ),
+    ("compiled in", f"{row['compile_seconds']:.0f} s"),
+  ]
+  text = [f"{name:<15}{value}" for name, value in lines]
+  for source, shape, times, cycles in row["by_op"]:
+    text.append(
+      f"{cycles / 1e6:8.2f}  {times:4} x {cycles / times / 1e6:6.3f}  "
+      f"{source[-70:]:70}  {shape[:60]}"
+    )
+  return "\n".join(text)
+
+
+def _collectives(found: dict[str, dict[str, Any]]) -> str:
+  return (
+    ", ".join(
+      f"{row['count']} {kind} {row['mib']:.1f} MiB"
+      for kind, row in found.items()
+    )
+    or "nothing"
+  )
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+  command.run(main)

@@ -1,0 +1,206 @@
+"""What a train step would cost on TPUs that are not there.
+
+XLA's TPU compiler runs without one, for chips that it is told of.
+"""
+
+import dataclasses
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from vit_jax.config import resolve_steps
+from vit_jax.estimate import hlo
+from vit_jax.run import config_check, experiment
+from vit_jax.training import sharding
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """A TPU: memory, peak and clock, as Google Cloud publishes them.
+
+  `flop_per_cycle` is the peak in bfloat16 over the clock of the matrix units.
+  """
+
+  hbm_gib: float
+  flop_per_cycle: int
+  devices: int = 1  # That JAX sees of one chip.
+
+
+CHIPS = {
+  "v3": Chip(32, 131_072, devices=2),
+  "v4": Chip(32, 262_144, devices=2),
+  "v5e": Chip(16, 131_072),
+  "v5p": Chip(95, 262_144),
+  "v6e": Chip(32, 524_288),
+}
+
+
+class DoesNotFit(ValueError):
+  """The program needs more memory than a chip has."""
+
+
+def estimate(
+  config: ml_collections.ConfigDict,
+  chip: Chip,
+  devices: list[Any],
+  num_classes: int,
+  num_examples: int,
+) -> tuple[dict[str, Any], str]:
+  """Compiles the train step; what it costs, and its program's text.
+
+  Raises:
+    DoesNotFit: if a chip's memory does not hold it.
+    ValueError: if the configuration cannot be built.
+  """
+  mesh = sharding.make_mesh(**config.mesh, devices=devices)
+  lowered, forward_gflops = lower(config, mesh, num_classes, num_examples)
+  start = time.perf_counter()
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    raise explained(error) from error
+  seconds = time.perf_counter() - start
+  text = compiled.as_text()
+  ops = hlo.read(text)
+  cycles = hlo.total_cycles(ops)
+  images = config.batch_size / len(devices)
+  # Forward, and twice as much backward.
+  model_flop = 3 * forward_gflops * 1e9 * images
+  memory = compiled.memory_analysis()
+  per_device = chip.hbm_gib / chip.devices
+  held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+  extra = memory.output_size_in_bytes - memory.alias_size_in_bytes
+  if held + extra > per_device * GIB:  # Which the compiler may let pass.
+    raise DoesNotFit(
+      f"{(held + extra) / GIB:.2f}G of {per_device:g}G HBM a device."
+    )
+  row = {
+    "chips": len(devices) // chip.devices,
+    "mesh": dict(mesh.shape),
+    "images_per_chip": images * chip.devices,
+    "hbm_gib": {
+      "arguments": memory.argument_size_in_bytes * chip.devices / GIB,
+      "temporaries": memory.temp_size_in_bytes * chip.devices / GIB,
+      "peak": (held + extra) * chip.devices / GIB,
+      "of": per_device * chip.devices,
+    },
+    "model_tflop": model_flop * chip.devices / 1e12,
+    "compiled_tflop": _compiled_flop(compiled) * chip.devices / 1e12,
+    "mcycles": cycles / 1e6,
+    "mfu": model_flop / (cycles * chip.flop_per_cycle / chip.devices),
+    "collectives": {
+      kind: {"count": count, "mib": size / 2**20}
+      for kind, (count, size) in hlo.collective_bytes(ops).items()
+    },
+    "without_estimate": hlo.without_estimate(ops),
+    "by_op": hlo.by_source(ops),
+    "compile_seconds": seconds,
+  }
+  return row, text
+
+
+def lower(
+  config: ml_collections.ConfigDict,
+  mesh: Mesh,
+  num_classes: int,
+  num_examples: int,
+) -> tuple[Any, float]:
+  """The configuration's train step, lowered, and GFLOP to classify an image."""
+  config_check.check(config)
+  parts = config.accumulation_steps
+  sharding.check_batch("batch_size", config.batch_size, mesh, parts)
+  names = tuple(map(str, range(num_classes)))
+  config = experiment.resolved(config, None)
+  model = experiment.build_model(config, names)
+  total = resolve_steps(config, "total", config.batch_size, num_examples)
+  init, step = experiment.train_functions(config, model, total, num_examples)
+  shapes = experiment.array_shapes(init, mesh)
+  rows, size = sharding.batch_sharding(mesh), experiment.image_size(config)
+
+  def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    batched = (config.batch_size, *shape)
+    return jax.ShapeDtypeStruct(batched, dtype, sharding=rows)
+
+  batch = {
+    "image": array((*size, 3), jnp.uint8),
+    "label": array((), jnp.int32),
+    "skipped": array((), jnp.bool_),
+  }
+  jitted = sharding.jit_train_step(step, shapes, mesh)
+  gflops = experiment.forward_gflops(model, shapes.params, size)
+  return jitted.lower(shapes, batch), gflops
+
+
+def devices_of(name: str) -> tuple[Chip, list[Any]]:
+  """The chip of a topology, and its devices, none of them real."""
+  kind, _, shape = name.partition(":")
+  if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
+    raise ValueError(
+      f"--topology={name} should be one of {', '.join(CHIPS)} and its shape in "
+      "chips, as in v5e:2x4 or v5p:2x2x1."
+    )
+  options: dict[str, Any] = {}
+  if kind == "v5e":
+    one = shape == "1x1"
+    options["chip_config_name"] = "default"
+    options["chips_per_host_bounds"] = (1, 1, 1) if one else (2, 2, 1)
+  try:
+    described = topologies.get_topology_desc(
+      platform="tpu", topology_name=name, **options
+    )
+  except (jax.errors.JaxRuntimeError, RuntimeError) as error:
+    reason = str(error).splitlines()[0]
+    missing = "not installed" in reason or "libtpu" in reason
+    raise ValueError(
+      "the TPU compiler is not installed: "
+      'pip install -c constraints.txt -e ".[tpu]".'
+      if missing
+      else f"--topology={name} is not one that the compiler knows ({reason})."
+    ) from error
+  return CHIPS[kind], list(described.devices)
+
+
+def explained(error: Exception) -> Exception:
+  """What the compiler says when memory is short, in a line."""
+  used = re.search(
+    r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
+    r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
+    str(error),
+  )
+  if used:
+    needed, there = (number for number in used.groups() if number)
+    return DoesNotFit(f"{needed} of {there} HBM a device.")
+  if "RESOURCE_EXHAUSTED" in str(error):
+    return DoesNotFit(str(error).splitlines()[0])
+  return error
+
+
+def changes(
+  config: ml_collections.ConfigDict, num_devices: int
+) -> Iterator[dict[str, Any]]:
+  """Changes of a configuration that cost more and more time, or images."""
+  if config.mesh.fsdp < num_devices:
+    yield {"mesh.fsdp": num_devices}
+  yield {"mesh.fsdp": num_devices, "model.remat": "dots"}
+  yield {"mesh.fsdp": num_devices, "model.remat": "full", "model.scan": True}
+  size = config.batch_size // 2
+  while size >= num_devices and size % num_devices == 0:
+    change = {"mesh.fsdp": num_devices, "model.remat": "full"}
+    yield {**change, "model.scan": True, "batch_size": size}
+    size //= 2
+
+
+def _compiled_flop(compiled: Any) -> float:
+  """XLA's count; it counts a loop's body once."""
+  cost = compiled.cost_analysis()
+  cost = cost[0] if isinstance(cost, list) else cost
+  return cost.get("flops", 0.0)

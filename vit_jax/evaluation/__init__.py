@@ -1,0 +1,1 @@
+"""One pass over a split, every example once; confusion; linear probes."""

@@ -1,0 +1,171 @@
+"""The eval step, and the evaluation that counts every example once."""
+
+import collections
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from vit_jax.training import losses
+from vit_jax.training.train_step import normalize
+
+
+@struct.dataclass
+class Totals:
+  """Sums over the examples seen so far; arrays of (K,) are by class."""
+
+  loss: Float[Array | np.ndarray, ""]
+  top5: Float[Array | np.ndarray, ""]
+  skipped: Float[Array | np.ndarray, ""]
+  count: Float[Array | np.ndarray, " K"]
+  correct: Float[Array | np.ndarray, " K"]
+
+  @classmethod
+  def zeros(cls, num_classes: int) -> "Totals":
+    """No examples yet, in NumPy: every host has the same."""
+    by_class = np.zeros(num_classes, np.float32)
+    zero = np.zeros((), np.float32)
+    return cls(zero, zero, zero, by_class, by_class)
+
+
+@struct.dataclass
+class Answers:
+  """What a model says of each example of a batch.
+
+  Attributes:
+    label: What is true.
+    answer: The likeliest class; the lower one of equals.
+    probability: That it gives to the answer.
+    loss: Of the example.
+    counted: False of padding and of unreadable images.
+  """
+
+  label: Int[Array | np.ndarray, " B"]
+  answer: Int[Array | np.ndarray, " B"]
+  probability: Float[Array | np.ndarray, " B"]
+  loss: Float[Array | np.ndarray, " B"]
+  counted: Bool[Array | np.ndarray, " B"]
+
+
+EvalStep = Callable[[Totals, Any, dict[str, Array]], tuple[Totals, Answers]]
+
+_BATCHES_RUNNING = 2  # Whose answers are not fetched yet.
+
+
+def make_eval_step(
+  model: nn.Module,
+  *,
+  mean: Sequence[float] = (0.5, 0.5, 0.5),
+  std: Sequence[float] = (0.5, 0.5, 0.5),
+  loss: str = "softmax",
+) -> EvalStep:
+  """A function from (totals, params, batch) to new totals and the answers.
+
+  A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), `mask`, 0
+  for padding and for unreadable images, and `skipped`, true for the latter.
+  """
+
+  def eval_step(
+    totals: Totals, params: Any, batch: dict[str, Array]
+  ) -> tuple[Totals, Answers]:
+    images = normalize(batch["image"], mean, std)
+    logits: Any = model.apply({"params": params}, images)
+    label, mask = batch["label"], batch["mask"].astype(jnp.float32)
+    targets = losses.make_targets(label, model.num_classes)
+    loss_of = losses.cross_entropy(loss, logits, targets)
+    rank = label_rank(logits, label)
+    by_class = targets * mask[:, None]  # (B, K)
+    answer = logits.argmax(axis=1)
+    probability = losses.probabilities(loss, logits).max(axis=1)
+    answers = Answers(label, answer, probability, loss_of, mask > 0)
+    totals = Totals(
+      loss=totals.loss + jnp.where(mask > 0, loss_of, 0).sum(),
+      top5=totals.top5 + (mask * (rank < 5)).sum(),
+      skipped=totals.skipped + batch["skipped"].sum(),
+      count=totals.count + by_class.sum(0),
+      correct=totals.correct + (by_class * (rank < 1)[:, None]).sum(0),
+    )
+    return totals, answers
+
+  return eval_step
+
+
+def label_rank(
+  logits: Float[Array, "B K"], label: Int[Array, " B"]
+) -> Int[Array, " B"]:
+  """How many classes come before the true one; 0 is a right answer.
+
+  Among equal logits the lower class comes first, as in argmax, so a head of
+  zeros does not answer everything rightly. A row with a NaN ranks last.
+  """
+  own = jnp.take_along_axis(logits, label[:, None], axis=1)  # (B, 1)
+  lower = jnp.arange(logits.shape[1])[None, :] < label[:, None]
+  before: Bool[Array, "B K"] = (logits > own) | ((logits == own) & lower)
+  broken = jnp.isnan(logits).any(axis=1)
+  return jnp.where(broken, logits.shape[1], before.sum(axis=1))
+
+
+def total_over(
+  eval_step: EvalStep,
+  params: Any,
+  batches: Iterable[dict[str, Array]],
+  num_classes: int,
+  observe: Callable[[Answers], None] | None = None,
+) -> Totals:
+  """Totals over all batches, fetched from the device once at the end.
+
+  Args:
+    eval_step: From `make_eval_step`.
+    params: Of the model.
+    batches: On the devices.
+    num_classes: Of the model.
+    observe: Gets the answers to every batch, on the host and in order.
+  """
+  totals = Totals.zeros(num_classes)
+  running: collections.deque[Answers] = collections.deque()
+  for batch in batches:
+    totals, answers = eval_step(totals, params, batch)
+    if observe is not None:
+      running.append(answers)
+      if len(running) > _BATCHES_RUNNING:
+        observe(jax.device_get(running.popleft()))
+  if observe is not None:
+    for answers in running:
+      observe(jax.device_get(answers))
+  return jax.device_get(totals)
+
+
+def summary(totals: Totals) -> dict[str, float]:
+  """Mean loss, top-1 and top-5 in [0, 1], and how many examples they are of.
+
+  Raises:
+    ValueError: if there was no example.
+  """
+  count = float(totals.count.sum())
+  if not count:
+    raise ValueError("the evaluation split has no readable image.")
+  return {
+    "loss": float(totals.loss) / count,
+    "top1": float(totals.correct.sum()) / count,
+    "top5": float(totals.top5) / count,
+    "examples": int(count),
+    "skipped_images": int(totals.skipped),
+  }
+
+
+def class_accuracy(
+  totals: Totals, class_names: tuple[str, ...]
+) -> dict[str, float]:
+  """Top-1 accuracy of each class that has examples."""
+  return {
+    name: float(right) / float(seen)
+    for name, right, seen in zip(
+      class_names, totals.correct, totals.count, strict=False
+    )
+    if seen
+  }

@@ -1,0 +1,251 @@
+"""Few-shot evaluation: how well linear probes do on a frozen model.
+
+arXiv:2010.11929, Section 4.1. A few images a class are drawn from the training
+split, a probe is fitted to their representations in closed form
+(`linear_probe`), and it classifies the test split; the mean of several draws is
+the result.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+from jax.sharding import Mesh
+
+from vit_jax import data
+from vit_jax.data import splits
+from vit_jax.evaluation import linear_probe
+from vit_jax.evaluation.probe_step import Totals, count_right, make_features
+from vit_jax.evaluation.shots import Subset, draw_shots
+from vit_jax.models import ResNet, Vit
+from vit_jax.training import sharding
+
+_BATCHES_AHEAD = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+  """What the probe of one seed's shots came to, its top-1 in [0, 1]."""
+
+  seed: int
+  l2: float
+  top1: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What came of all draws, on the same test images."""
+
+  draws: tuple[Draw, ...]
+  examples: int
+  skipped_images: int
+
+  @property
+  def top1(self) -> float:
+    """Mean over the draws."""
+    return float(np.mean([draw.top1 for draw in self.draws]))
+
+  @property
+  def top1_std(self) -> float | None:
+    """Standard deviation (of a sample) over the draws; None of one draw."""
+    if len(self.draws) == 1:
+      return None
+    return float(np.std([draw.top1 for draw in self.draws], ddof=1))
+
+
+class FewShot:
+  """Few-shot evaluation of parameters, as often as asked, on the same shots.
+
+  Seeds 0, 1, ... draw the shots, whatever the run's seed is, so that runs can
+  be compared.
+
+  Args:
+    config: As of a run: its image size, normalization, eval transform, loader
+      and batch size are those of both splits.
+    model: The model, with or without a head.
+    mesh: Of devices.
+    train_source: The split that shots are drawn from.
+    eval_source: The split to test on.
+    shots: Images a class.
+    seeds: How many draws.
+
+  Raises:
+    ValueError: if these do not fit together, or a class has too few images.
+  """
+
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    model: Vit | ResNet,
+    mesh: Mesh,
+    train_source: data.Source,
+    eval_source: data.Source,
+    *,
+    shots: int,
+    seeds: int,
+  ):
+    _check(shots, seeds, train_source, eval_source)
+    self._config, self._mesh = config, mesh
+    self._train_source = train_source
+    self._shots, self._seeds = shots, seeds
+    self._unreadable: set[int] = set()
+    self._draws = self._draw()
+    self._batch_size = splits.eval_batch_size(
+      config, mesh, max(np.unique(self._draws).size, len(eval_source))
+    )
+    self._test = self._open(eval_source)
+    whole = sharding.replicated(mesh)
+    self._features = jax.jit(
+      sharding.on_mesh(make_features(model, **config.normalization), mesh),
+      out_shardings=whole,
+    )
+    self._count = jax.jit(
+      count_right, in_shardings=(whole, whole, whole, None), out_shardings=whole
+    )
+
+  @property
+  def num_shots(self) -> int:
+    """Training images that any of the draws uses."""
+    return np.unique(self._draws).size
+
+  def __call__(self, params: Any) -> dict[str, Any]:
+    """Metrics `fewshot/...`: `top1`, and `top1_std` of more than one draw.
+
+    Besides dictionaries by seed, of the top-1 and of the L2 that was chosen.
+    """
+    outcome = self.measure(params)
+    metrics: dict[str, Any] = {
+      "fewshot/top1": outcome.top1,
+      "fewshot/top1_by_seed": {str(d.seed): d.top1 for d in outcome.draws},
+      "fewshot/l2_by_seed": {str(d.seed): d.l2 for d in outcome.draws},
+    }
+    if outcome.top1_std is not None:
+      metrics["fewshot/top1_std"] = outcome.top1_std
+    return metrics
+
+  def measure(self, params: Any) -> Outcome:
+    """Fits a probe to each draw, and tests all in one pass."""
+    probes = self.fit(params)
+    stacked = _stack(probes)
+    totals = Totals.zeros(len(probes))
+    try:
+      for batch in self._to_device(self._test):
+        y, _ = self._features(params, batch)
+        totals = self._count(totals, stacked, y, batch)
+      totals = jax.device_get(totals)
+    finally:
+      self.close()
+    examples = int(totals.examples)
+    if not examples:
+      raise ValueError("the evaluation split has no readable image.")
+    draws = tuple(
+      Draw(seed, probe.l2, int(right) / examples)
+      for seed, (probe, right) in enumerate(
+        zip(probes, totals.right, strict=True)
+      )
+    )
+    return Outcome(draws, examples, int(totals.skipped))
+
+  def fit(self, params: Any) -> list[linear_probe.Probe]:
+    """The probe of each draw.
+
+    Where unreadable images are skipped, others are drawn in their place.
+    """
+    while True:
+      indices, places = np.unique(self._draws, return_inverse=True)
+      features, readable = self._features_of(params, indices)
+      if readable.all():
+        break
+      self._unreadable.update(indices[~readable].tolist())
+      self._draws = self._draw()
+    places = places.reshape(self._draws.shape)  # (seeds, K, n)
+    return [linear_probe.fit_shots(features[place]) for place in places]
+
+  def close(self) -> None:
+    """Ends the worker processes, which live as long as a measurement."""
+    self._test.close()
+
+  def _draw(self) -> np.ndarray:
+    """Indices of all shots, (seeds, K, n)."""
+    return np.stack(
+      [
+        draw_shots(self._train_source, self._shots, seed, self._unreadable)
+        for seed in range(self._seeds)
+      ]
+    )
+
+  def _features_of(
+    self, params: Any, indices: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Features (U, D) of training images, and which were readable, (U,)."""
+    found = []
+    with self._open(Subset(self._train_source, indices)) as batches:
+      for batch in self._to_device(batches):
+        found.append(jax.device_get(self._features(params, batch)))
+    y, mask = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return y[: len(indices)], mask[: len(indices)] > 0
+
+  def _open(self, source: data.Source):
+    return splits.eval_batches(self._config, source, self._batch_size)
+
+  def _to_device(self, batches):
+    rows = sharding.batch_sharding(self._mesh)
+    return sharding.to_device(batches, rows, _BATCHES_AHEAD)
+
+
+def _stack(probes: Sequence[linear_probe.Probe]) -> dict[str, np.ndarray]:
+  """All probes' arrays in float32, the first axis counting the probes."""
+  return {
+    name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
+    for name in ("mean", "scale", "W")
+  }
+
+
+def _check(
+  shots: int, seeds: int, train_source: data.Source, eval_source: data.Source
+) -> None:
+  for name, value in (("shots", shots), ("seeds", seeds)):
+    if value < 1:
+      raise ValueError(f"{name}={value} must be 1 or more.")
+  splits.check_same_classes(
+    train_source.class_names,
+    "the split of the shots",
+    eval_source.class_names,
+    "the evaluation split",
+  )
+
+
+def periodic(
+  config: ml_collections.ConfigDict,
+  model: Vit | ResNet,
+  mesh: Mesh,
+  train_source: data.Source,
+  eval_source: data.Source,
+) -> FewShot | None:
+  """The few-shot evaluation of a run, None where `fewshot.shots` is 0.
+
+  Its data are `fewshot.data`, which lies where the run's does unless it says
+  otherwise; without a name or a root there the run's own two splits.
+  """
+  section = config.fewshot
+  if not section.shots:
+    return None
+  if section.data.name or section.data.root:
+    config = config.copy_and_resolve_references()
+    where = section.data.data_dir or config.data.data_dir
+    config.data = section.data.copy_and_resolve_references()
+    config.data.data_dir = where
+    train_source = splits.open_source(config, "train")
+    eval_source = splits.open_source(config, "eval")
+  return FewShot(
+    config,
+    model,
+    mesh,
+    train_source,
+    eval_source,
+    shots=section.shots,
+    seeds=section.seeds,
+  )

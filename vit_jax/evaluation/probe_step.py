@@ -1,0 +1,85 @@
+"""From images to features, and from features to right answers of probes.
+
+The features are y of Eq. 4 (arXiv:2010.11929), what the last layer norm and the
+pooling give: the head is left out, and so is the tanh layer that a pre-training
+head has before it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from vit_jax.evaluation.eval_step import label_rank
+from vit_jax.models import ResNet, Vit
+from vit_jax.training.train_step import normalize
+
+
+@struct.dataclass
+class Totals:
+  """Counts over the test examples seen so far, `right` by draw."""
+
+  right: Int[Array | np.ndarray, " draws"]
+  examples: Int[Array | np.ndarray, ""]
+  skipped: Int[Array | np.ndarray, ""]
+
+  @classmethod
+  def zeros(cls, draws: int) -> "Totals":
+    """No examples yet."""
+    zero = np.zeros((), np.int32)
+    return cls(np.zeros(draws, np.int32), zero, zero)
+
+
+def make_features(
+  model: Vit | ResNet, *, mean: Sequence[float], std: Sequence[float]
+) -> Callable[[Any, dict[str, Array]], tuple[Array, Array]]:
+  """A function from (params, batch) to the features (B, D) and the mask (B,).
+
+  Those of padding and of unreadable images are masked with 0. The parameters
+  may hold those of the head, which are not used.
+  """
+  body = without_head(model)
+
+  def features(params: Any, batch: dict[str, Array]):
+    images = normalize(batch["image"], mean, std)
+    y: Any = body.apply({"params": params}, images)
+    return y.astype(jnp.float32), batch["mask"]
+
+  return features
+
+
+def without_head(model: Vit | ResNet) -> nn.Module:
+  """The model up to its representation, y of Eq. 4."""
+  if isinstance(model, Vit):
+    model = model.clone(representation_size=None)
+  return model.clone(num_classes=0)
+
+
+def count_right(
+  totals: Totals,
+  probes: dict[str, Array],
+  y: Float[Array, "B D"],
+  batch: dict[str, Array],
+) -> Totals:
+  """The totals with a batch of features y in; masked rows do not count.
+
+  `probes` holds `mean`, `scale` and `W` of all `linear_probe.Probe`s, stacked.
+  """
+  counts = batch["mask"] > 0
+
+  def right(probe: dict[str, Array]) -> Int[Array, ""]:
+    z = (y - probe["mean"][None]) / probe["scale"][None]
+    scores = jnp.dot(z, probe["W"][:-1], precision=jax.lax.Precision.HIGHEST)
+    rank = label_rank(scores + probe["W"][-1:], batch["label"])
+    return (counts & (rank < 1)).sum()
+
+  return Totals(
+    right=totals.right + jax.vmap(right)(probes),
+    examples=totals.examples + counts.sum(),
+    skipped=totals.skipped + batch["skipped"].sum(),
+  )

@@ -1,0 +1,85 @@
+"""Features of many images in an .npz file, which is never whole in memory."""
+
+import contextlib
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from typing import IO
+
+import numpy as np
+
+from vit_jax.runtime.atomic_file import local_file, replacing
+
+
+class FeatureFile:
+  """Collects rows on disk until their number is known; see `feature_file`.
+
+  Attributes:
+    count: Rows so far.
+  """
+
+  def __init__(self, rows: IO[bytes], names: IO[str]):
+    self.count = 0
+    self._rows, self._names = rows, names
+    self._width = self._longest = 0
+
+  def add(self, image: str, features: np.ndarray) -> None:
+    """Appends a row."""
+    self._rows.write(features.astype("<f4").tobytes())
+    self._names.write(json.dumps(image) + "\n")  # It may hold line ends.
+    self.count += 1
+    self._width = features.size
+    self._longest = max(self._longest, len(image))
+
+  def write(self, file: IO[bytes]) -> None:
+    """Writes the .npz file.
+
+    Raises:
+      ValueError: if there is no row.
+    """
+    if not self.count:
+      raise ValueError("no image could be read: there are no features.")
+    dtype = f"<U{self._longest}"
+    self._rows.seek(0)
+    self._names.seek(0)
+    with zipfile.ZipFile(file, "w") as archive:
+      with _member(archive, "features", "<f4", (self.count, self._width)) as to:
+        shutil.copyfileobj(self._rows, to)
+      with _member(archive, "images", dtype, (self.count,)) as to:
+        for line in self._names:
+          to.write(np.array(json.loads(line), dtype).tobytes())
+
+
+@contextlib.contextmanager
+def feature_file(path: str) -> Iterator[FeatureFile]:
+  """An .npz file of `features`, (n, D), and the names `images`, (n,).
+
+  It takes the place of `path` when the block ends well, and only then. What it
+  is made from lies beside it until then, without a name.
+
+  Raises:
+    ValueError: if `path` is a folder, or no row was added.
+    OSError: if it cannot be written.
+  """
+  target = local_file(path)
+  with (
+    replacing(target) as file,
+    tempfile.TemporaryFile(dir=target.parent) as rows,
+    tempfile.TemporaryFile("w+", dir=target.parent) as names,
+  ):
+    collected = FeatureFile(rows, names)
+    yield collected
+    collected.write(file)
+
+
+@contextlib.contextmanager
+def _member(
+  archive: zipfile.ZipFile, name: str, dtype: str, shape: tuple[int, ...]
+) -> Iterator[IO[bytes]]:
+  """An array of an .npz file, whose items are to be written next."""
+  header = {"descr": dtype, "fortran_order": False, "shape": shape}
+  with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+    np.lib.format.write_array_header_1_0(member, header)
+    yield member

@@ -1,0 +1,1 @@
+"""Attention maps, embedding maps, and the figures that draw them."""

@@ -1,0 +1,108 @@
+"""What the embeddings of a model have learned (arXiv:2010.11929, Fig. 7).
+
+Its first filters and its positions, as arrays; `figures` draws them.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+from jaxtyping import Float
+
+from vit_jax.models import ResNet, Vit
+from vit_jax.models.grid import grid_of
+from vit_jax.models.position import PositionEmbedding
+
+_NOT_ADDED = ("relative", "none")  # Positions that are no vectors at the input.
+
+
+def embedding_filters(
+  model: Vit | ResNet, params: Any
+) -> Float[np.ndarray, "filters P P C"]:
+  """The first filters that an image meets: E of Eq. 1.
+
+  Of a hybrid, whose patches are cut from features, the root convolution's.
+  """
+  model, params = check_vit(model), nn.unbox(params)
+  if model.resnet_layers:
+    kernel = np.asarray(params["resnet"]["conv_root"]["kernel"], np.float32)
+  else:
+    P = model.patch_size
+    kernel = np.asarray(params["patches"]["E"]["kernel"], np.float32)
+    kernel = kernel.reshape(P, P, -1, kernel.shape[-1])
+  return np.moveaxis(kernel, -1, 0)
+
+
+def filter_components(
+  filters: Float[np.ndarray, "filters P P C"], count: int = 28
+) -> Float[np.ndarray, "n P P C"]:
+  """Principal components of filters, the first ones (Fig. 7, left).
+
+  Each is scaled to [0, 1]. There are no more than differences of filters.
+  """
+  X = filters.reshape(len(filters), -1)
+  _, _, components = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
+  components = components[: min(count, len(filters) - 1)]
+  low = components.min(axis=1, keepdims=True)
+  high = components.max(axis=1, keepdims=True)
+  scaled = (components - low) / np.maximum(high - low, np.finfo(X.dtype).tiny)
+  return scaled.reshape(-1, *filters.shape[1:])
+
+
+def position_embeddings(
+  model: Vit | ResNet, params: Any, image_size: tuple[int, int]
+) -> Float[np.ndarray, "h w D"]:
+  """E_pos of Eq. 1 of every patch; of the first layer, if each has its own.
+
+  Raises:
+    ValueError: if the model adds none.
+  """
+  model, params = check_vit(model), nn.unbox(params)
+  if model.position in _NOT_ADDED:
+    raise ValueError(
+      f"a model with position={model.position!r} adds no position embeddings."
+    )
+  h, w = grid_of(model, image_size)
+  every = model.position_at == "every_layer"
+  E_pos: Any = PositionEmbedding(
+    model.position, (h, w), model.hidden_size, model.pooling == "token"
+  ).apply({"params": params.get("position_0" if every else "position", {})})
+  return np.asarray(E_pos, np.float32)[-h * w :].reshape(h, w, -1)
+
+
+def position_similarity(
+  E_pos: Float[np.ndarray, "h w D"],
+) -> Float[np.ndarray, "h w h w"]:
+  """Cosine similarity of each position with all others (Fig. 7, centre)."""
+  norm = np.linalg.norm(E_pos, axis=-1, keepdims=True)
+  unit = E_pos / np.maximum(norm, np.finfo(E_pos.dtype).tiny)
+  return np.einsum("ijd,mnd->ijmn", unit, unit)
+
+
+def learned(
+  model: Vit | ResNet, params: Any, image_size: tuple[int, int]
+) -> tuple[Float[np.ndarray, "n P P C"], Float[np.ndarray, "h w h w"] | None]:
+  """Components of the filters, and the similarity of positions if it has any.
+
+  Raises:
+    ValueError: if the model has no attention, or its filters are not finite.
+  """
+  model = check_vit(model)
+  filters = embedding_filters(model, params)
+  if not np.isfinite(filters).all():
+    raise ValueError(
+      "the model's filters are not finite: its parameters are damaged, or its "
+      "training has diverged."
+    )
+  components = filter_components(filters)
+  if model.position in _NOT_ADDED:
+    return components, None
+  E_pos = position_embeddings(model, params, image_size)
+  return components, position_similarity(E_pos)
+
+
+def check_vit(model: Vit | ResNet) -> Vit:
+  """The model; raises ValueError if it has no attention."""
+  if isinstance(model, ResNet):
+    raise ValueError("a ResNet has neither attention nor positions to show.")
+  return model

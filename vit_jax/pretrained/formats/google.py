@@ -1,0 +1,233 @@
+"""Google's npz checkpoints: vision_transformer's and big_vision's.
+
+Flat names and our own array layout. Three numberings of a block's submodules
+are about: that of the published files, that of today's Flax, and big_vision's
+scanned layers, stacked along a first axis. Positions tell the two libraries
+apart: vision_transformer keeps them in `Transformer/posembed_input`, with the
+class token's; big_vision at the top, without it, or computes `sincos2d`.
+"""
+
+import re
+from typing import Any
+
+from vit_jax.models import Vit
+from vit_jax.pretrained.formats.architecture import Facts, length, need
+from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
+
+# A block's submodules in the order: norm, attention, norm, MLP.
+PUBLISHED = (
+  "LayerNorm_0",
+  "MultiHeadDotProductAttention_1",
+  "LayerNorm_2",
+  "MlpBlock_3",
+)
+LINEN = (
+  "LayerNorm_0",
+  "MultiHeadDotProductAttention_0",
+  "LayerNorm_1",
+  "MlpBlock_0",
+)
+# Where the image tower's parameters are: alone, in a training checkpoint, in an
+# image-text model.
+PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/")
+
+_GOOGLE_POSITION = "Transformer/posembed_input/pos_embedding"
+_BIG_VISION_POSITION = "pos_embedding"
+
+
+def prefix(shapes: Shapes) -> str | None:
+  """What stands before all names of the image tower; None for other formats."""
+  for candidate in PREFIXES:
+    if f"{candidate}embedding/kernel" in shapes and any(
+      name.startswith(f"{candidate}Transformer/encoder") for name in shapes
+    ):
+      return candidate
+  return None
+
+
+def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
+  """The model that these arrays are the parameters of.
+
+  Raises:
+    ValueError: if an array that tells a size is missing or of another rank.
+  """
+  del config  # There is none.
+  P, _, _, D = need(shapes, "embedding/kernel", 4)
+  first = _first_block(shapes)
+  stacked = int(_scanned(shapes))
+  msa, mlp = (_numbering(shapes)[i] for i in (1, 3))
+  query = need(shapes, f"{first}/{msa}/query/kernel", 3 + stacked)
+  expand = need(shapes, f"{first}/{mlp}/Dense_0/kernel", 2 + stacked)
+  class_token = "cls" in shapes
+  is_google = _GOOGLE_POSITION in shapes
+  position = "sincos2d"
+  tokens = None
+  if is_google:
+    position = "learned"
+    tokens = need(shapes, _GOOGLE_POSITION, 3)[1] - class_token
+  elif _BIG_VISION_POSITION in shapes:
+    position = "learned_grid" if class_token else "learned"
+    tokens = need(shapes, _BIG_VISION_POSITION, 3)[1]
+  resnet_layers = _resnet_layers(shapes)
+  fields: dict[str, Any] = dict(
+    num_classes=length(shapes, "head/bias", 0),
+    patch_size=P,
+    hidden_size=D,
+    num_layers=query[0] if stacked else len(_blocks(shapes)),
+    mlp_size=expand[-1],
+    num_heads=query[-2],
+    pooling="token" if class_token else "gap",
+    position=position,
+    representation_size=length(shapes, "pre_logits/bias", None),
+    resnet_layers=resnet_layers,
+  )
+  if any(name.startswith("MAPHead_0/") for name in shapes):
+    fields["pooling"] = "map"
+  if "conv_root/kernel" in shapes:
+    fields["resnet_width"] = need(shapes, "conv_root/kernel", 4)[3]
+    if not resnet_layers:
+      raise ValueError(
+        "its ResNet stem is a single convolution, without a block: such a "
+        "hybrid (AugReg's R+Ti/16) cannot be built here."
+      )
+  return Facts("google" if is_google else "big_vision", fields, tokens)
+
+
+def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
+  """All arrays of vision_transformer's or big_vision's checkpoint of a model.
+
+  Args:
+    vit: The model.
+    shapes: Of a checkpoint to read, whose names are taken; by default the
+      published names of vision_transformer are used.
+  """
+  numbering = PUBLISHED if shapes is None else _numbering(shapes)
+  scanned = shapes is not None and _scanned(shapes)
+  big_vision = shapes is not None and _GOOGLE_POSITION not in shapes
+  return _rules(vit, numbering, scanned, big_vision)
+
+
+def big_vision_rules(vit: Vit) -> list[Rule]:
+  """The arrays of a big_vision checkpoint to be written."""
+  return _rules(vit, LINEN, scanned=False, big_vision=True)
+
+
+def _rules(
+  vit: Vit, numbering: tuple[str, ...], scanned: bool, big_vision: bool
+) -> list[Rule]:
+  found = affine("embedding/", "patches/E", "kernel", "P Q C D -> (P Q C) D")
+  if vit.resnet_layers:
+    found += _resnet_rules(vit)
+  if vit.pooling == "token":
+    found.append(Rule("cls", ("x_class",), "1 1 D -> D"))
+  if vit.position in ("learned", "learned_grid"):
+    name = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
+    found.append(Rule(name, ("position/E_pos",), "1 S D -> S D"))
+  if scanned:
+    layers = [f"block_{i}" for i in range(vit.num_layers)]
+    found += _block_rules("Transformer/encoderblock", layers, numbering)
+  else:
+    for i in range(vit.num_layers):
+      name = f"Transformer/encoderblock_{i}"
+      found += _block_rules(name, [f"block_{i}"], numbering)
+  found += norm("Transformer/encoder_norm/", "norm", "scale")
+  if vit.pooling == "map":
+    found.append(Rule("MAPHead_0/probe", ("map_head/probe",), "1 T D -> T D"))
+    found += _attention_rules("MAPHead_0/" + LINEN[1], ["map_head/msa"])
+    found += norm("MAPHead_0/LayerNorm_0/", "map_head/norm", "scale")
+    found += _mlp_rules("MAPHead_0/" + LINEN[3], ["map_head/mlp"])
+  if vit.representation_size is not None:
+    found += affine("pre_logits/", "pre_logits", "kernel", "... -> ...")
+  if vit.num_classes:
+    found += affine("head/", "head", "kernel", "... -> ...")
+  return found
+
+
+def _block_rules(
+  theirs: str, ours: list[str], numbering: tuple[str, ...]
+) -> list[Rule]:
+  """One block, or all of them stacked."""
+  norm_msa, msa, norm_mlp, mlp = numbering
+  return [
+    *_same(f"{theirs}/{norm_msa}", ours, "norm_msa", ("scale", "bias")),
+    *_attention_rules(f"{theirs}/{msa}", [f"{block}/msa" for block in ours]),
+    *_same(f"{theirs}/{norm_mlp}", ours, "norm_mlp", ("scale", "bias")),
+    *_mlp_rules(f"{theirs}/{mlp}", [f"{block}/mlp" for block in ours]),
+  ]
+
+
+def _attention_rules(theirs: str, ours: list[str]) -> list[Rule]:
+  return [
+    rule
+    for name in ("query", "key", "value", "out")
+    for rule in _same(f"{theirs}/{name}", ours, name, ("kernel", "bias"))
+  ]
+
+
+def _mlp_rules(theirs: str, ours: list[str]) -> list[Rule]:
+  return [
+    rule
+    for number, name in (("Dense_0", "expand"), ("Dense_1", "contract"))
+    for rule in _same(f"{theirs}/{number}", ours, name, ("kernel", "bias"))
+  ]
+
+
+def _same(
+  theirs: str, ours: list[str], layer: str, leaves: tuple[str, str]
+) -> list[Rule]:
+  """A layer's arrays, laid out as ours."""
+  return [
+    Rule(f"{theirs}/{leaf}", tuple(f"{block}/{layer}/{leaf}" for block in ours))
+    for leaf in leaves
+  ]
+
+
+def _resnet_rules(vit: Vit) -> list[Rule]:
+  found = [Rule("conv_root/kernel", ("resnet/conv_root/kernel",))]
+  found += _group_norm("gn_root", "resnet/norm_root")
+  for stage, units in enumerate(vit.resnet_layers):
+    for unit in range(units):
+      theirs = f"block{stage + 1}/unit{unit + 1}"
+      ours = f"resnet/stage{stage}_unit{unit}"
+      names = ["1", "2", "3"] if unit else ["1", "2", "3", "_proj"]
+      for name in names:
+        kernel = f"conv{name}/kernel"
+        found.append(Rule(f"{theirs}/{kernel}", (f"{ours}/{kernel}",)))
+        found += _group_norm(f"{theirs}/gn{name}", f"{ours}/norm{name}")
+  return found
+
+
+def _group_norm(theirs: str, ours: str) -> list[Rule]:
+  return [
+    Rule(f"{theirs}/{leaf}", (f"{ours}/{leaf}",), "1 1 1 C -> C")
+    for leaf in ("scale", "bias")
+  ]
+
+
+def _blocks(shapes: Shapes) -> set[str]:
+  pattern = re.compile(r"Transformer/(encoderblock(?:_\d+)?)/")
+  found = (pattern.match(name) for name in shapes)
+  return {match[1] for match in found if match}
+
+
+def _scanned(shapes: Shapes) -> bool:
+  return "encoderblock" in _blocks(shapes)
+
+
+def _first_block(shapes: Shapes) -> str:
+  name = "encoderblock" if _scanned(shapes) else "encoderblock_0"
+  return f"Transformer/{name}"
+
+
+def _numbering(shapes: Shapes) -> tuple[str, ...]:
+  published = any(f"/{PUBLISHED[1]}/" in name for name in shapes)
+  return PUBLISHED if published else LINEN
+
+
+def _resnet_layers(shapes: Shapes) -> tuple[int, ...]:
+  """Units in each stage of the stem."""
+  pattern = re.compile(r"block(\d+)/(unit\d+)/")
+  found = (pattern.match(name) for name in shapes)
+  units = {(int(match[1]), match[2]) for match in found if match}
+  stages = sorted({stage for stage, _ in units})
+  return tuple(sum(stage == s for s, _ in units) for stage in stages)

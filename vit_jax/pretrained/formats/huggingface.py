@@ -1,0 +1,173 @@
+"""Hugging Face's `ViTForImageClassification` and `ViTModel`.
+
+Kernels are transposed, query, key and value apart. `ViTModel`'s pooler is the
+paper's representation layer (dense, tanh). The activation and the epsilon are
+in `config.json`, the preprocessing in `preprocessor_config.json`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.models import Vit
+from vit_jax.pretrained.formats.architecture import (
+  Facts,
+  count_layers,
+  guess_num_heads,
+  length,
+  need,
+  number,
+  optional,
+  section,
+  sides,
+  triple,
+  whole,
+)
+from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
+from vit_jax.pretrained.refusals import quoted
+
+# `hidden_act` to `Vit.gelu`.
+ACTIVATIONS = {
+  "gelu": "exact",
+  "gelu_python": "exact",
+  "gelu_new": "tanh",
+  "gelu_fast": "tanh",
+  "gelu_pytorch_tanh": "tanh",
+}
+_POSITION = "embeddings.position_embeddings"
+_DENSE = "O I -> I O"
+
+
+def prefix(shapes: Shapes) -> str | None:
+  """The empty prefix, None for other formats; `_base` is part of the names."""
+  patch = f"{_base(shapes)}embeddings.patch_embeddings.projection.weight"
+  return "" if patch in shapes else None
+
+
+def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
+  """The model that these arrays are the parameters of.
+
+  Args:
+    shapes: Of the arrays.
+    config: `config.json` and, over it, `preprocessor_config.json`; without
+      them the library's defaults hold.
+
+  Raises:
+    ValueError: if the configuration is of another model or nonsense, or an
+      array that tells a size is missing or of another rank.
+  """
+  config = config or {}
+  activation = _activation(config)
+  base = _base(shapes)
+  patch = need(
+    shapes, f"{base}embeddings.patch_embeddings.projection.weight", 4
+  )
+  first = f"{base}encoder.layer.0."
+  positions = need(shapes, f"{base}{_POSITION}", 3)[1]
+  D = patch[0]
+  num_heads = config.get("num_attention_heads", guess_num_heads(D))
+  fields: dict[str, Any] = dict(
+    num_classes=length(shapes, "classifier.bias", 0),
+    patch_size=patch[2],
+    hidden_size=D,
+    num_layers=count_layers(shapes, f"{base}encoder.layer."),
+    mlp_size=need(shapes, f"{first}intermediate.dense.weight", 2)[0],
+    num_heads=optional(whole, "num_attention_heads", num_heads),
+    representation_size=length(shapes, f"{base}pooler.dense.bias", None),
+    gelu=activation,
+    layer_norm_epsilon=number(
+      "layer_norm_eps", config.get("layer_norm_eps", 1e-12)
+    ),
+  )
+  return Facts(
+    "hf",
+    fields,
+    positions - 1,
+    image_size=optional(sides, "image_size", config.get("image_size")),
+    mean=triple("image_mean", config.get("image_mean", (0.5, 0.5, 0.5))),
+    std=triple(
+      "image_std", config.get("image_std", (0.5, 0.5, 0.5)), positive=True
+    ),
+    class_names=class_names(config),
+  )
+
+
+def _activation(config: Mapping[str, Any]) -> str:
+  """`Vit.gelu`; raises ValueError if the model is another architecture."""
+  model_type = config.get("model_type", "vit")
+  if model_type != "vit":
+    raise ValueError(
+      f"its config.json says model_type={quoted(model_type)}, and only 'vit' "
+      "has the paper's architecture."
+    )
+  activation = config.get("hidden_act", "gelu")
+  if not isinstance(activation, str) or activation not in ACTIVATIONS:
+    raise ValueError(
+      f"its config.json says hidden_act={quoted(activation)}; known are "
+      f"{', '.join(ACTIVATIONS)}."
+    )
+  return ACTIVATIONS[activation]
+
+
+def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+  """The names in `id2label`, unless they are the library's placeholders.
+
+  Raises:
+    ValueError: if its keys are no numbers.
+  """
+  labels = section("id2label", config.get("id2label"))
+  strange = [key for key in labels if not re.fullmatch(r"\d{1,9}", key)]
+  if strange:
+    raise ValueError(
+      f"id2label has the key {quoted(strange[0])}; all must be the numbers of "
+      "classes: correct it."
+    )
+  names = tuple(str(labels[key]) for key in sorted(labels, key=int))
+  placeholders = (f"LABEL_{i}" for i in range(len(names)))
+  return () if names == tuple(placeholders) else names
+
+
+def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
+  """All arrays of a checkpoint to read, or of one to write."""
+  base = "vit." if shapes is None else _base(shapes)
+  patch = f"{base}embeddings.patch_embeddings.projection."
+  found = [
+    *affine(patch, "patches/E", "weight", "D C P Q -> (P Q C) D"),
+    Rule(f"{base}embeddings.cls_token", ("x_class",), "1 1 D -> D"),
+    Rule(f"{base}{_POSITION}", ("position/E_pos",), "1 S D -> S D"),
+  ]
+  for i in range(vit.num_layers):
+    found += _block_rules(f"{base}encoder.layer.{i}.", f"block_{i}")
+  found += norm(f"{base}layernorm.", "norm", "weight")
+  if vit.representation_size is not None:
+    found += affine(f"{base}pooler.dense.", "pre_logits", "weight", _DENSE)
+  if vit.num_classes:
+    found += affine("classifier.", "head", "weight", _DENSE)
+  return found
+
+
+def _base(shapes: Shapes) -> str:
+  return "vit." if any(name.startswith("vit.") for name in shapes) else ""
+
+
+def _block_rules(theirs: str, ours: str) -> list[Rule]:
+  found = [
+    *norm(f"{theirs}layernorm_before.", f"{ours}/norm_msa", "weight"),
+    *norm(f"{theirs}layernorm_after.", f"{ours}/norm_mlp", "weight"),
+  ]
+  for name in ("query", "key", "value"):
+    module = f"{theirs}attention.attention.{name}."
+    leaf = f"{ours}/msa/{name}"
+    found += [
+      Rule(f"{module}weight", (f"{leaf}/kernel",), "(k d) D -> D k d"),
+      Rule(f"{module}bias", (f"{leaf}/bias",), "(k d) -> k d"),
+    ]
+  out = f"{theirs}attention.output.dense."
+  return [
+    *found,
+    *affine(out, f"{ours}/msa/out", "weight", "D (k d) -> k d D"),
+    *affine(
+      f"{theirs}intermediate.dense.", f"{ours}/mlp/expand", "weight", _DENSE
+    ),
+    *affine(f"{theirs}output.dense.", f"{ours}/mlp/contract", "weight", _DENSE),
+  ]

@@ -1,0 +1,186 @@
+"""timm's `VisionTransformer`: kernels transposed, query, key, value fused.
+
+A class token is optional, its position too; the mean of the patches is ours
+only where timm's `fc_norm` is off. The activation, the number of heads and the
+preprocessing are in no array: `config.json` beside the weights has the last
+two as of timm's hub format.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.models import Vit
+from vit_jax.pretrained.formats.architecture import (
+  Facts,
+  count_layers,
+  guess_num_heads,
+  length,
+  need,
+  optional,
+  section,
+  sides,
+  square,
+  triple,
+  whole,
+)
+from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
+from vit_jax.pretrained.refusals import quoted
+
+GELUS = {"gelu": "exact", "gelu_erf": "exact", "gelu_tanh": "tanh"}
+_DENSE = "O I -> I O"
+
+
+def prefix(shapes: Shapes) -> str | None:
+  """The empty prefix, None for other formats."""
+  if "patch_embed.proj.weight" in shapes and any(
+    name.startswith("blocks.") for name in shapes
+  ):
+    return ""
+  return None
+
+
+def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
+  """The model that these arrays are the parameters of.
+
+  Args:
+    shapes: Of the arrays.
+    config: timm's `config.json`, if there is one.
+
+  Raises:
+    ValueError: if an array that tells a size is missing or of another rank,
+      or the configuration is nonsense or of what has no counterpart here.
+  """
+  config = config or {}
+  arguments = section("model_args", config.get("model_args"))
+  published = section("pretrained_cfg", config.get("pretrained_cfg")) or config
+  patch = need(shapes, "patch_embed.proj.weight", 4)
+  positions = need(shapes, "pos_embed", 3)[1]
+  class_token = "cls_token" in shapes
+  _check_pooling(class_token, arguments, config)
+  size = _image_size(arguments, published)
+  D, P = patch[0], patch[2]
+  tokens = size[0] // P * (size[1] // P) if size else None
+  grid_only = class_token and arguments.get(
+    "no_embed_class", _is_grid_only(positions, tokens, bool(config))
+  )
+  num_heads = arguments.get("num_heads", guess_num_heads(D))
+  fields: dict[str, Any] = dict(
+    num_classes=length(shapes, "head.bias", 0),
+    patch_size=P,
+    hidden_size=D,
+    num_layers=count_layers(shapes, "blocks."),
+    mlp_size=need(shapes, "blocks.0.mlp.fc1.weight", 2)[0],
+    num_heads=optional(whole, "num_heads", num_heads),
+    pooling="token" if class_token else "gap",
+    position="learned_grid" if grid_only else "learned",
+    representation_size=length(shapes, "pre_logits.fc.bias", None),
+    gelu=_activation(arguments),
+  )
+  return Facts(
+    "timm",
+    fields,
+    positions - (class_token and not grid_only),
+    image_size=size,
+    mean=triple("mean", published.get("mean", (0.5, 0.5, 0.5))),
+    std=triple("std", published.get("std", (0.5, 0.5, 0.5)), positive=True),
+    class_names=_class_names(config, published),
+  )
+
+
+def _activation(arguments: Mapping[str, Any]) -> str:
+  """`Vit.gelu`."""
+  activation = str(arguments.get("act_layer", "gelu"))
+  if activation not in GELUS:
+    raise ValueError(
+      f"its config.json says act_layer={quoted(activation)}; known are "
+      f"{', '.join(GELUS)}."
+    )
+  return GELUS[activation]
+
+
+def _check_pooling(
+  class_token: bool, arguments: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+  """Raises ValueError if timm would pool otherwise than we do."""
+  ours = "token" if class_token else "avg"
+  theirs = arguments.get("global_pool", config.get("global_pool", ours))
+  if theirs != ours:
+    token = "a class token" if class_token else "no class token"
+    raise ValueError(
+      f"its config.json says global_pool={quoted(theirs)}, and there is "
+      f"{token}: only global_pool={ours!r} can be expressed here then."
+    )
+
+
+def _image_size(
+  arguments: Mapping[str, Any], published: Mapping[str, Any]
+) -> tuple[int, int] | None:
+  """Of the model, or else of its preprocessing, channels first."""
+  size = arguments.get("img_size")
+  if size is None:
+    shape = published.get("input_size")
+    size = shape[1:] if isinstance(shape, list) and len(shape) == 3 else shape
+  return optional(sides, "img_size", size)
+
+
+def _is_grid_only(positions: int, tokens: int | None, configured: bool) -> bool:
+  """Whether no position is the class token's, where nothing says so.
+
+  The image size tells; without one, timm's default holds for what it has
+  configured, and a square grid is taken for one.
+  """
+  if tokens is not None and positions in (tokens, tokens + 1):
+    return positions == tokens
+  return not configured and square(positions) is not None
+
+
+def _class_names(
+  config: Mapping[str, Any], published: Mapping[str, Any]
+) -> tuple[str, ...]:
+  names = config.get("label_names") or published.get("label_names") or ()
+  if not isinstance(names, list | tuple):
+    raise ValueError(
+      f"label_names={quoted(names)} must be a list of names: correct it."
+    )
+  return tuple(map(str, names))
+
+
+def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
+  """All arrays of a checkpoint; timm has but one naming."""
+  del shapes
+  patch = "D C P Q -> (P Q C) D"
+  found = affine("patch_embed.proj.", "patches/E", "weight", patch)
+  if vit.pooling == "token":
+    found.append(Rule("cls_token", ("x_class",), "1 1 D -> D"))
+  found.append(Rule("pos_embed", ("position/E_pos",), "1 S D -> S D"))
+  for i in range(vit.num_layers):
+    found += _block_rules(f"blocks.{i}.", f"block_{i}")
+  found += norm("norm.", "norm", "weight")
+  if vit.representation_size is not None:
+    found += affine("pre_logits.fc.", "pre_logits", "weight", _DENSE)
+  if vit.num_classes:
+    found += affine("head.", "head", "weight", _DENSE)
+  return found
+
+
+def _block_rules(theirs: str, ours: str) -> list[Rule]:
+  msa = f"{ours}/msa"
+  return [
+    *norm(f"{theirs}norm1.", f"{ours}/norm_msa", "weight"),
+    *fused(f"{theirs}attn.qkv.weight", f"{theirs}attn.qkv.bias", msa),
+    *affine(f"{theirs}attn.proj.", f"{msa}/out", "weight", "D (k d) -> k d D"),
+    *norm(f"{theirs}norm2.", f"{ours}/norm_mlp", "weight"),
+    *affine(f"{theirs}mlp.fc1.", f"{ours}/mlp/expand", "weight", _DENSE),
+    *affine(f"{theirs}mlp.fc2.", f"{ours}/mlp/contract", "weight", _DENSE),
+  ]
+
+
+def fused(weight: str, bias: str, msa: str) -> list[Rule]:
+  """Query, key and value in one dense layer, one after the other."""
+  names = ("query", "key", "value")
+  kernels = tuple(f"{msa}/{name}/kernel" for name in names)
+  biases = tuple(f"{msa}/{name}/bias" for name in names)
+  return [
+    Rule(weight, kernels, "(n k d) D -> n D k d"),
+    Rule(bias, biases, "(n k d) -> n k d"),
+  ]

@@ -1,0 +1,85 @@
+"""torchvision's `VisionTransformer`: kernels transposed, `in_proj_weight`.
+
+Exact GELU and ImageNet's mean and standard deviation; always a class token.
+"""
+
+from typing import Any
+
+from vit_jax.models import Vit
+from vit_jax.pretrained.formats.architecture import (
+  IMAGENET_MEAN,
+  IMAGENET_STD,
+  Facts,
+  count_layers,
+  guess_num_heads,
+  length,
+  need,
+)
+from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.timm import fused
+
+_LAYERS = "encoder.layers.encoder_layer_"
+_POSITION = "encoder.pos_embedding"
+_DENSE = "O I -> I O"
+
+
+def prefix(shapes: Shapes) -> str | None:
+  """The empty prefix, None for other formats."""
+  return "" if "conv_proj.weight" in shapes and _POSITION in shapes else None
+
+
+def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
+  """The model that these arrays are the parameters of.
+
+  Raises:
+    ValueError: if an array that tells a size is missing or of another rank.
+  """
+  del config  # There is none.
+  patch = need(shapes, "conv_proj.weight", 4)
+  D = patch[0]
+  fields: dict[str, Any] = dict(
+    num_classes=length(shapes, "heads.head.bias", 0),
+    patch_size=patch[2],
+    hidden_size=D,
+    num_layers=count_layers(shapes, _LAYERS),
+    mlp_size=need(shapes, f"{_LAYERS}0.mlp.0.weight", 2)[0],
+    num_heads=guess_num_heads(D),
+    representation_size=length(shapes, "heads.pre_logits.bias", None),
+    gelu="exact",
+  )
+  tokens = need(shapes, _POSITION, 3)[1] - 1
+  return Facts(
+    "torchvision", fields, tokens, mean=IMAGENET_MEAN, std=IMAGENET_STD
+  )
+
+
+def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
+  """All arrays of a checkpoint; torchvision has but one naming."""
+  del shapes
+  found = [
+    Rule("class_token", ("x_class",), "1 1 D -> D"),
+    *affine("conv_proj.", "patches/E", "weight", "D C P Q -> (P Q C) D"),
+    Rule(_POSITION, ("position/E_pos",), "1 S D -> S D"),
+  ]
+  for i in range(vit.num_layers):
+    found += _block_rules(f"{_LAYERS}{i}.", f"block_{i}")
+  found += norm("encoder.ln.", "norm", "weight")
+  if vit.representation_size is not None:
+    found += affine("heads.pre_logits.", "pre_logits", "weight", _DENSE)
+  if vit.num_classes:
+    found += affine("heads.head.", "head", "weight", _DENSE)
+  return found
+
+
+def _block_rules(theirs: str, ours: str) -> list[Rule]:
+  msa, attention = f"{ours}/msa", f"{theirs}self_attention."
+  return [
+    *norm(f"{theirs}ln_1.", f"{ours}/norm_msa", "weight"),
+    *fused(f"{attention}in_proj_weight", f"{attention}in_proj_bias", msa),
+    *affine(
+      f"{attention}out_proj.", f"{msa}/out", "weight", "D (k d) -> k d D"
+    ),
+    *norm(f"{theirs}ln_2.", f"{ours}/norm_mlp", "weight"),
+    *affine(f"{theirs}mlp.0.", f"{ours}/mlp/expand", "weight", _DENSE),
+    *affine(f"{theirs}mlp.3.", f"{ours}/mlp/contract", "weight", _DENSE),
+  ]

@@ -1,0 +1,1 @@
+"""The HTML report on finished runs: python -m vit_jax.report."""

@@ -1,0 +1,173 @@
+"""What a report tells of one run: read from its folder, and measured anew."""
+
+import contextlib
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from jaxtyping import Float, UInt8
+from ml_collections import ConfigDict
+
+from vit_jax.config import base_config, leaf_keys
+from vit_jax.data import splits
+from vit_jax.evaluation.confusion import Answered, Tally
+from vit_jax.evaluation.evaluation import SavedRun, opened
+from vit_jax.inference.predictor import class_name
+from vit_jax.inspection import attention_maps, embedding_maps
+from vit_jax.models import Vit
+from vit_jax.run import experiment
+from vit_jax.workdir.checkpoint import latest_description, open_run
+from vit_jax.workdir.metrics import read_rows
+from vit_jax.workdir.starts import read_starts
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """A telling example of the eval split, and where its answer came from.
+
+  `rollout` is None of a model without attention.
+  """
+
+  answered: Answered
+  photograph: UInt8[np.ndarray, "H W 3"]
+  rollout: Float[np.ndarray, "h w"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """What a checkpoint does on the eval split of its run.
+
+  `filters` and `positions` are as of `embedding_maps`; None where the model has
+  none.
+  """
+
+  step: int
+  data_name: str
+  num_parameters: int
+  metrics: dict[str, Any]
+  tally: Tally
+  class_names: tuple[str, ...]
+  examples: dict[str, list[Example]]
+  filters: Float[np.ndarray, "n P P 3"] | None
+  positions: Float[np.ndarray, "h w h w"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+  """A run, as far as its folder tells.
+
+  Attributes:
+    workdir: Its folder, as it was given.
+    rows: Of `metrics.jsonl`.
+    starts: Of `starts.jsonl`.
+    config: Every key and its value; empty where no checkpoint tells.
+    measured: None where it could not be, and
+    problem: why.
+  """
+
+  workdir: str
+  rows: list[dict[str, Any]]
+  starts: list[dict[str, Any]]
+  config: dict[str, Any]
+  measured: Measured | None = None
+  problem: str | None = None
+
+  def curve(self, key: str) -> tuple[list[int], list[float]]:
+    """Steps and values of a metric; both empty where it was never written."""
+    found = [(r["step"], r[key]) for r in self.rows if r.get(key) is not None]
+    steps, values = zip(*found, strict=True) if found else ((), ())
+    return list(steps), list(values)
+
+
+def read_run(workdir: str, **options: Any) -> RunFacts:
+  """Reads a run's folder, and evaluates its checkpoint where that is possible.
+
+  Args:
+    workdir: Of the run.
+    **options: As of `evaluation.opened`.
+
+  Raises:
+    ValueError: if the folder holds no run, or cannot be evaluated as an option
+      says.
+  """
+  if "://" in workdir:  # Says what is missing to read it, if so.
+    open_run(workdir).close()
+  folder = epath.Path(workdir).expanduser()
+  metrics = folder / "metrics.jsonl"
+  rows = read_rows(metrics) if metrics.exists() else []
+  config: dict[str, Any] = {}
+  measured = problem = None
+  try:
+    if (description := latest_description(workdir)) is not None:
+      config = _flat(ConfigDict(description["config"]))
+    with opened(workdir, **options) as run:
+      config = _flat(run.config)  # Of this checkpoint.
+      measured = _measure(run)
+  except (ValueError, OSError) as error:
+    if not rows or options:
+      raise
+    problem = str(error)
+  return RunFacts(workdir, rows, read_starts(folder), config, measured, problem)
+
+
+def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
+  """The keys whose values are not the defaults."""
+  known = defaults()
+  return {k: v for k, v in config.items() if v != known.get(k)}
+
+
+def defaults() -> dict[str, Any]:
+  """Every key that there is, and its default."""
+  return _flat(base_config())
+
+
+def _flat(config: ConfigDict) -> dict[str, Any]:
+  """Dotted keys and values, as JSON gives them back."""
+  flat = {}
+  for key in leaf_keys(config):
+    value: Any = config
+    for part in key.split("."):
+      value = value[part]
+    flat[key] = json.loads(json.dumps(value))
+  return flat
+
+
+def _measure(run: SavedRun) -> Measured:
+  tally = Tally()
+  metrics = run.evaluation(run.params, run.class_names, tally.add)
+  names = tuple(
+    class_name(run.class_names, k) for k in range(run.model.num_classes)
+  )
+  examples = {
+    kind: [_example(run, answered) for answered in kept]
+    for kind, kept in tally.kinds.items()
+  }
+  filters = positions = None
+  if isinstance(run.model, Vit):
+    size = experiment.image_size(run.config)
+    # Of a training that has diverged, the numbers alone are told.
+    with contextlib.suppress(ValueError):
+      filters, positions = embedding_maps.learned(run.model, run.params, size)
+  return Measured(
+    step=run.step,
+    data_name=run.source.name,
+    num_parameters=sum(x.size for x in jax.tree.leaves(run.params)),
+    metrics=metrics,
+    tally=tally,
+    class_names=names,
+    examples=examples,
+    filters=filters,
+    positions=positions,
+  )
+
+
+def _example(run: SavedRun, answered: Answered) -> Example:
+  transform = splits.eval_transform(run.config)
+  image = transform(run.source[answered.index]["image"])
+  rollout = attention_maps.image_rollout(
+    run.model, run.params, image, **run.config.normalization
+  )
+  return Example(answered, image, rollout)

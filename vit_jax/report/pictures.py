@@ -1,0 +1,153 @@
+"""The pictures of a report: each with a text that stands for it."""
+
+import base64
+import dataclasses
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+from vit_jax.inspection import charts, figures
+from vit_jax.report.measure import Example, Measured
+
+_LONGEST_SIDE = 256  # Pixels of a photograph.
+_SMALL_SIDE = 96  # Below it pixels are shown as squares.
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+  """An image in the page; `small` is one whose pixels are shown as squares."""
+
+  uri: str
+  alt: str
+  caption: str = ""
+  small: bool = False
+
+
+def confusion(measured: Measured) -> list[Picture]:
+  """The confusion matrix, unless there are too many classes to draw."""
+  names, tally = measured.class_names, measured.tally
+  classes = tally.shown(len(names), charts.MOST_CLASSES)
+  if not classes:
+    return []
+  worst = tally.most_confused(3)
+  told = "; ".join(
+    f"{names[label]} answered as {names[answer]}, {count:,} times"
+    for label, answer, count in worst
+  )
+  alt = f"Confusion matrix of {len(classes)} classes. " + (
+    f"Commonest mistakes: {told}." if worst else "No mistakes."
+  )
+  figure = charts.confusion_figure(
+    tally.confusion(classes), [names[k] for k in classes]
+  )
+  return [svg(figure, alt, "Confusion matrix")]
+
+
+def calibration(measured: Measured) -> list[Picture]:
+  """The calibration curve, if anything was answered."""
+  bins = measured.tally.calibration()
+  if not len(bins):
+    return []
+  error = measured.tally.calibration_error()
+  told = "; ".join(
+    f"of {count:,.0f} answers given about {probability:.0%}, {right:.0%} right"
+    for count, right, probability in bins
+  )
+  caption = (
+    "Calibration: on the dashed line, answers are as often right as the model "
+    f"says. Expected calibration error {error:.2%}."
+  )
+  alt = f"Calibration curve: {told}."
+  return [svg(charts.calibration_figure(bins), alt, caption)]
+
+
+def example(shown: Example, names: Sequence[str]) -> dict[str, Any]:
+  """An example: its `images`, and a `caption` for them."""
+  said = shown.answered
+  label, answer = names[said.label], names[said.answer]
+  caption = (
+    f"{answer}, {said.probability:.1%}"
+    if said.label == said.answer
+    else f"{label}, answered as {answer}, {said.probability:.1%}"
+  )
+  images = [_photograph(shown.photograph, f"Photograph of class {label}")]
+  if shown.rollout is not None:
+    lit = figures.lit(shown.photograph, shown.rollout)
+    where = _where(shown.rollout)
+    images.append(
+      _photograph(lit, f"The same by attention rollout, most of it {where}")
+    )
+  return {"images": images, "caption": caption}
+
+
+def _where(map_: np.ndarray) -> str:
+  """Where on an image the highest value of a map is, in words."""
+  place = np.unravel_index(map_.argmax(), map_.shape)
+  row, column = (
+    int(3 * (p + 0.5) / size) for p, size in zip(place, map_.shape, strict=True)
+  )
+  if (row, column) == (1, 1):
+    return "at the centre"
+  vertical, horizontal = (
+    ("top", "", "bottom")[row],
+    ("left", "", "right")[column],
+  )
+  return f"at the {f'{vertical} {horizontal}'.strip()}"
+
+
+def embeddings(measured: Measured) -> list[Picture]:
+  """Filters and positions, as far as the model has them."""
+  pictures = []
+  if measured.filters is not None and len(measured.filters):
+    pictures.append(
+      _png(
+        figures.filters_figure(measured.filters),
+        f"The first {len(measured.filters)} principal components of the "
+        "embedding filters, as colours.",
+        "Embedding filters: principal components (Fig. 7, left)",
+      )
+    )
+  if measured.positions is not None:
+    h, w = measured.positions.shape[:2]
+    pictures.append(
+      _png(
+        figures.positions_figure(measured.positions),
+        f"A grid of {h} x {w} grids: the cosine similarity of each position "
+        "embedding with all others.",
+        "Position embeddings: similarity of each with all (Fig. 7, centre)",
+      )
+    )
+  return pictures
+
+
+def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
+  """A chart, which stays sharp at any size."""
+  uri = _uri("svg+xml", lambda f: figure.savefig(f, format="svg"))
+  return Picture(uri, alt, caption)
+
+
+def _png(figure: Figure, alt: str, caption: str) -> Picture:
+  uri = _uri("png", lambda f: figure.savefig(f, format="png", dpi=100))
+  return Picture(uri, alt, caption)
+
+
+def _photograph(image: np.ndarray, alt: str) -> Picture:
+  """As JPEG; as PNG where single pixels are to be seen."""
+  photo = Image.fromarray(image)
+  small = max(photo.size) < _SMALL_SIDE
+  if small:
+    return Picture(_uri("png", lambda f: photo.save(f, "png")), alt, small=True)
+  photo.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+  save = _uri("jpeg", lambda f: photo.save(f, "jpeg", quality=85))
+  return Picture(save, alt)
+
+
+def _uri(kind: str, write: Callable[[io.BytesIO], Any]) -> str:
+  file = io.BytesIO()
+  write(file)
+  data = base64.b64encode(file.getvalue()).decode()
+  return f"data:image/{kind};base64,{data}"

@@ -1,0 +1,41 @@
+"""Writes the report on some runs as one HTML file."""
+
+import os
+from typing import Any
+
+from vit_jax.data.image_files import printable_path
+from vit_jax.runtime import extras
+from vit_jax.runtime.atomic_file import local_file, replacing
+
+
+def report_files(
+  workdirs: list[str], *, out: str | None = None, **options: Any
+) -> int:
+  """Writes a report on some runs; returns the exit code.
+
+  Args:
+    workdirs: Of the runs.
+    out: The file to write; by default as the module says.
+    **options: As of `evaluation.opened`; only of a single run.
+
+  Raises:
+    ValueError: if a folder holds no run, or what draws figures is missing.
+  """
+  if len(workdirs) > 1 and options:
+    given = " and ".join(f"--{name}" for name in options)
+    raise ValueError(f"{given} would be of every run: report on one at a time.")
+  alone = len(workdirs) == 1 and "://" not in workdirs[0]
+  folder = workdirs[0] if alone else ""
+  path = local_file(os.path.join(folder, "report.html") if out is None else out)
+  page = extras.load("vit_jax.report.page", "figures").page
+  # Imported here because it is slow, and what is missing is said before.
+  from vit_jax.report.measure import read_run
+
+  runs = [read_run(workdir, **options) for workdir in workdirs]
+  for run in runs:
+    if run.problem:
+      print(f"{run.workdir}: not evaluated: {run.problem}", flush=True)
+  with replacing(path) as file:
+    file.write(page(runs).encode())
+  print(printable_path(str(path)), flush=True)
+  return 0

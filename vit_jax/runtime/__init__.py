@@ -1,0 +1,1 @@
+"""What any long-running program needs: flags, signals, screen, files."""

@@ -1,0 +1,1 @@
+"""The train step and all that is differentiated or sharded: pure functions."""

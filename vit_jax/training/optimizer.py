@@ -1,0 +1,208 @@
+"""The optimizer: Adam with decoupled weight decay, or SGD (App. B.1)."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vit_jax.models.scan import STACKED
+
+DECAYS = ("cosine", "linear", "constant")
+KINDS = ("adam", "sgd")
+
+
+def make_schedule(
+  *,
+  peak_lr: float,
+  total_steps: int,
+  warmup_steps: int = 0,
+  decay: str = "cosine",
+  final_lr: float = 0.0,
+) -> optax.Schedule:
+  """Learning rate by step: linear warm-up from 0, then decay (Table 3).
+
+  With w warm-up steps of T, step t gets peak t / w until w, and then, for
+  s = (t - w) / (T - w): final + (peak - final) f(s), where f is 1 - s (linear)
+  or (1 + cos(pi s)) / 2 (cosine).
+
+  Raises:
+    ValueError: if the decay is unknown or the warm-up leaves no step.
+  """
+  if decay not in DECAYS:
+    raise ValueError(
+      f"optimizer.decay={decay!r} is unknown; "
+      f"choose one of {', '.join(DECAYS)}."
+    )
+  if warmup_steps and warmup_steps >= total_steps:
+    raise ValueError(
+      f"a warm-up of {warmup_steps} steps leaves nothing of {total_steps}: "
+      "shorten optimizer.warmup_steps (or _epochs, _examples) or train longer."
+    )
+  rest = max(1, total_steps - warmup_steps)
+  if decay == "cosine":
+    alpha = final_lr / peak_lr if peak_lr else 0.0
+    after = optax.cosine_decay_schedule(peak_lr, rest, alpha)
+  elif decay == "linear":
+    after = optax.linear_schedule(peak_lr, final_lr, rest)
+  else:
+    after = optax.constant_schedule(peak_lr)
+  if not warmup_steps:
+    return after
+  warmup = optax.linear_schedule(0.0, peak_lr, warmup_steps)
+  return optax.join_schedules([warmup, after], [warmup_steps])
+
+
+def make_optimizer(
+  learning_rate: optax.Schedule,
+  *,
+  kind: str = "adam",
+  b1: float = 0.9,
+  b2: float = 0.999,
+  momentum: float = 0.9,
+  weight_decay: float = 0.0,
+  weight_decay_on: str = r"kernel$",
+  clip_norm: float = 1.0,
+  layer_decay: float = 1.0,
+  layer_of: Callable[[str], np.ndarray | int] | None = None,
+  trained: Callable[[str], bool] | None = None,
+) -> optax.GradientTransformation:
+  """Clipping, then Adam or momentum, then decay, times the learning rate.
+
+  Parameters that are not trained keep their value and take no memory here.
+
+  Args:
+    learning_rate: From `make_schedule`.
+    kind: "adam", or "sgd" with momentum (fine-tuning, App. B.1.1).
+    b1: Adam's decay of the mean gradient.
+    b2: Adam's decay of the mean squared gradient.
+    momentum: SGD's.
+    weight_decay: lambda; each step takes lr * lambda * w off a weight w.
+    weight_decay_on: Regular expression searched in paths such as
+      "block_0/mlp/expand/kernel"; what it finds decays.
+    clip_norm: Largest global norm of the gradient; 0 does not clip.
+    layer_decay: The learning rate of a layer over that of the next one.
+    layer_of: Numbers the layers from the head, 0, by a parameter's path; needed
+      where layer_decay is not 1.
+    trained: Whether the parameter at a path is; by default all are.
+
+  Raises:
+    ValueError: if the kind is unknown or the expression is not valid.
+  """
+  if kind not in KINDS:
+    raise ValueError(
+      f"optimizer.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}."
+    )
+  try:
+    pattern = re.compile(weight_decay_on)
+  except re.error as error:
+    raise ValueError(
+      f"optimizer.weight_decay_on={weight_decay_on!r} is not a regular "
+      f"expression: {error}."
+    ) from error
+  if not 0 < layer_decay <= 1:
+    raise ValueError(
+      f"optimizer.layer_decay={layer_decay} must be in (0, 1]; 1 is off."
+    )
+  core = (
+    optax.scale_by_adam(b1, b2) if kind == "adam" else optax.trace(momentum)
+  )
+  tx = optax.chain(
+    optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
+    core,
+    optax.add_decayed_weights(
+      weight_decay, mask=lambda params: matches(pattern, params)
+    ),
+    _scale_by_layer(layer_decay, layer_of),
+    optax.scale_by_learning_rate(learning_rate),
+  )
+  if trained is None:
+    return tx
+
+  def labels(params: Any) -> Any:
+    return map_paths(
+      lambda path, _: "trained" if trained(path) else "frozen", params
+    )
+
+  return optax.partition({"trained": tx, "frozen": optax.set_to_zero()}, labels)
+
+
+def _scale_by_layer(
+  decay: float, layer_of: Callable[[str], np.ndarray | int] | None
+) -> optax.GradientTransformation:
+  """Multiplies updates by decay ** layers below the head."""
+  if decay == 1 or layer_of is None:
+    return optax.identity()
+
+  def scaled(path: str, update: Any) -> Any:
+    rate = jnp.asarray(decay ** layer_of(path), update.dtype)  # () or (L,)
+    return update * rate.reshape(rate.shape + (1,) * (update.ndim - rate.ndim))
+
+  return optax.stateless(lambda updates, _: map_paths(scaled, updates))
+
+
+def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:
+  """0 for the head, norm and pooling; L for the first block; L + 1 below it.
+
+  Scanned blocks have one number each, (L,).
+  """
+  if path.startswith(f"{STACKED}/"):
+    return num_layers - np.arange(num_layers)
+  block = re.match(r"block_(\d+)/", path)
+  if block:
+    return num_layers - int(block[1])
+  if path.startswith(("head/", "norm/", "pre_logits/", "map_head/")):
+    return 0
+  return num_layers + 1
+
+
+def make_trained(
+  freeze_layers: int, num_layers: int, scanned: bool = False
+) -> Callable[[str], bool] | None:
+  """Whether the parameter at a path is trained; None where all are.
+
+  Args:
+    freeze_layers: Blocks that are not, from the first, and with them all
+      embeddings; -1 freezes everything but the head.
+    num_layers: L.
+    scanned: Whether the blocks' parameters are stacked.
+
+  Raises:
+    ValueError: if there are not so many layers, or they are stacked.
+  """
+  if not -1 <= freeze_layers <= num_layers:
+    raise ValueError(
+      f"optimizer.freeze_layers={freeze_layers} must be between 0 and the "
+      f"model's {num_layers} layers, or -1 for all but the head."
+    )
+  if freeze_layers > 0 and scanned:
+    raise ValueError(
+      f"optimizer.freeze_layers={freeze_layers} needs layers of their own: set "
+      "model.scan=False."
+    )
+  if freeze_layers == 0:
+    return None
+  if freeze_layers == -1:
+    return lambda path: path.startswith(("head/", "pre_logits/"))
+  frozen_from = num_layers - freeze_layers + 1
+  return lambda path: bool(layers_below_head(path, num_layers) < frozen_from)
+
+
+def map_paths(function: Callable[[str, Any], Any], params: Any) -> Any:
+  """The tree of function(path, leaf), path such as "block_0/msa/out/bias"."""
+
+  def call(path: tuple, leaf: Any) -> Any:
+    return function(
+      jax.tree_util.keystr(path, simple=True, separator="/"), leaf
+    )
+
+  return jax.tree_util.tree_map_with_path(call, nn.unbox(params))
+
+
+def matches(pattern: re.Pattern[str], params: Any) -> Any:
+  """A tree of booleans: whether the pattern is found in each leaf's path."""
+  return map_paths(lambda path, _: pattern.search(path) is not None, params)

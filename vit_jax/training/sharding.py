@@ -1,0 +1,209 @@
+"""Where arrays live: the mesh of devices, the rules, and the way there.
+
+The model names the logical axes of its arrays; `STORED` and `USED` say which
+mesh axis each is split over. One device is the mesh of size one.
+"""
+
+import collections
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from flax.linen.spmd import logical_to_mesh_sharding
+from jax.experimental import mesh_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from vit_jax.models.partitioning import laid_out
+
+AXES = ("data", "fsdp", "tensor")
+
+# Logical axis -> mesh axis it is split over: of a parameter where it is stored,
+# with all that the optimizer keeps of it, and of any array where it is used.
+# All others are whole on every device.
+STORED = (
+  ("embed", "fsdp"),
+  ("channels_out", "fsdp"),
+  ("heads", "tensor"),
+  ("mlp", "tensor"),
+)
+USED = (
+  ("batch", ("data", "fsdp")),
+  ("heads", "tensor"),
+  ("mlp", "tensor"),
+)
+
+
+def make_mesh(
+  data: int = -1,
+  fsdp: int = 1,
+  tensor: int = 1,
+  devices: Sequence[Any] | None = None,
+) -> Mesh:
+  """A mesh over all devices; one axis may be -1, "the rest".
+
+  Neighbours along `tensor`, then along `fsdp`, are joined by the fastest links;
+  where devices are in several slices, only `data` crosses between them.
+
+  Args:
+    data: Devices along this axis, which split the batch.
+    fsdp: The same, and these also split what is stored of the parameters.
+    tensor: These split the heads and the MLP.
+    devices: All that there are, by default.
+
+  Raises:
+    ValueError: if the axes do not multiply to the number of devices, or the
+      tensor axis spans hosts, which would then read different examples for it.
+  """
+  sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
+  devices = jax.devices() if devices is None else devices
+  count = len(devices)
+  asked = ", ".join(f"{k}={v}" for k, v in sizes.items())
+  free = [axis for axis, size in sizes.items() if size == -1]
+  fixed = math.prod(size for size in sizes.values() if size != -1)
+  wrong = len(free) > 1 or any(
+    size < 1 for size in sizes.values() if size != -1
+  )
+  if wrong or count % fixed or (not free and fixed != count):
+    raise ValueError(
+      f"mesh {asked} does not lay out {count} devices: the product must be "
+      f"{count}, and one axis may be -1 (the rest)."
+    )
+  for axis in free:
+    sizes[axis] = count // fixed
+  local = sum(d.process_index == devices[0].process_index for d in devices)
+  if local % sizes["tensor"]:
+    raise ValueError(
+      f"mesh {asked}: the tensor axis must stay within a host, so its size "
+      f"must divide the {local} devices of one."
+    )
+  return Mesh(_arranged(sizes, devices), AXES)
+
+
+def _arranged(sizes: dict[str, int], devices: Sequence[Any]) -> Any:
+  """The devices as an array of these sizes, near ones along the last axes."""
+  shape = [sizes[axis] for axis in AXES]
+  slices = len({getattr(d, "slice_index", 0) for d in devices})
+  # An axis may take a part of a row of chips: 32 x 8 fits 16 x 16 of them.
+  split = {"allow_split_physical_axes": True}
+  if slices == 1:
+    return mesh_utils.create_device_mesh(shape, devices, **split)
+  if shape[0] % slices:
+    raise ValueError(
+      f"mesh.data={shape[0]} must be a multiple of the {slices} slices: "
+      "between them the network is too slow for the other axes."
+    )
+  within = [shape[0] // slices, *shape[1:]]
+  return mesh_utils.create_hybrid_device_mesh(
+    within, [slices, 1, 1], devices, **split
+  )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+  """Examples split over the data and fsdp axes; all else is whole."""
+  return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+
+def batch_shards(mesh: Mesh) -> int:
+  """Equal parts that `batch_sharding` splits the examples of a batch into."""
+  return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """The same whole array on every device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def tree_shardings(boxed_shapes: Any, mesh: Mesh) -> Any:
+  """Shardings of a tree of shapes by `STORED`, from the model's axis names."""
+  specs = nn.get_partition_spec(boxed_shapes)
+  return logical_to_mesh_sharding(specs, mesh, STORED)
+
+
+def on_mesh(function: Callable, mesh: Mesh) -> Callable:
+  """The function, with the model's arrays laid out by `USED` in it."""
+
+  rules: dict[str | None, Any] = dict(USED)
+
+  def layout(axes: tuple[str | None, ...]) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*(rules.get(a) for a in axes)))
+
+  @functools.wraps(function)
+  def wrapped(*args, **kwargs):
+    with laid_out(layout, mesh.devices.flat[0].platform):
+      return function(*args, **kwargs)
+
+  return wrapped
+
+
+def shardings_of(shapes: Any) -> Any:
+  """Where each array of a tree lives."""
+  return jax.tree.map(lambda shape: shape.sharding, shapes)
+
+
+def jit_train_step(train_step: Callable, shapes: Any, mesh: Mesh) -> Any:
+  """The step over the mesh: state and batch to a state in the old one's place.
+
+  Args:
+    train_step: From `make_train_step`.
+    shapes: Of the state, with shardings.
+    mesh: Of devices.
+  """
+  shardings = shardings_of(shapes)
+  return jax.jit(
+    on_mesh(train_step, mesh),
+    in_shardings=(shardings, batch_sharding(mesh)),
+    out_shardings=(shardings, replicated(mesh)),
+    donate_argnums=0,
+  )
+
+
+def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
+  """Raises ValueError unless the batch splits evenly.
+
+  Args:
+    name: Of the configuration key, for the message.
+    batch_size: Examples a step, over all devices.
+    mesh: Of devices.
+    parts: Equal parts that each device computes its examples in.
+  """
+  if parts < 1:
+    raise ValueError(f"accumulation_steps={parts} must be 1 or more.")
+  shards = batch_shards(mesh)
+  needed = shards * parts
+  if batch_size < 1 or batch_size % needed:
+    fits = max(1, -(-batch_size // needed)) * needed
+    accumulated = f" x {parts} accumulation steps" if parts > 1 else ""
+    raise ValueError(
+      f"{name}={batch_size} does not split over {shards} devices{accumulated}; "
+      f"the next size that does is {fits}."
+    )
+
+
+def to_device(
+  batches: Iterable[dict[str, np.ndarray]], sharding: NamedSharding, ahead: int
+) -> Iterator[dict[str, jax.Array]]:
+  """Puts each host's batches on its devices, `ahead` of their use.
+
+  Args:
+    batches: This host's rows of each batch.
+    sharding: Of the rows, over all hosts.
+    ahead: Batches on their way while one is used.
+  """
+
+  def put(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    return {
+      key: jax.make_array_from_process_local_data(sharding, value)
+      for key, value in batch.items()
+    }
+
+  source = iter(batches)
+  queue = collections.deque(put(b) for b in itertools.islice(source, ahead))
+  for batch in source:
+    queue.append(put(batch))
+    yield queue.popleft()
+  yield from queue

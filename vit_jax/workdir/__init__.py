@@ -1,0 +1,1 @@
+"""The folder of a run: everything that reads or writes it."""

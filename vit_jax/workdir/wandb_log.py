@@ -1,0 +1,90 @@
+"""The metrics of a run at Weights & Biases, behind `MetricWriter`."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+from jaxtyping import UInt8
+
+from vit_jax.runtime import extras
+
+
+class WandbLog:
+  """One run there for one workdir, however often it is started.
+
+  A step that is written again, by a run that went on from an older checkpoint,
+  stays as it was first. WANDB_MODE=offline keeps all in WORKDIR/wandb, for
+  `wandb sync`; of a workdir that is an address, in the current folder's wandb.
+
+  Attributes:
+    place: Where to look.
+
+  Args:
+    folder: The workdir.
+    project: To log to.
+    config: Of the run.
+
+  Raises:
+    ValueError: if wandb is not installed, or does not let us in.
+  """
+
+  def __init__(self, folder: epath.Path, project: str, config: dict[str, Any]):
+    self._wandb = wandb = extras.load("wandb", "wandb")
+    local = None if "://" in str(folder) else os.fspath(folder)
+    try:
+      self._run = wandb.init(
+        project=project,
+        id=_run_id(folder),
+        resume="allow",
+        name=folder.name,
+        dir=local,
+        config=config,
+        allow_val_change=True,  # Of keys that a run may go on with.
+        settings=wandb.Settings(console="off", silent=True),
+      )
+    except wandb.Error as error:
+      reason = (str(error).splitlines() or [type(error).__name__])[0]
+      raise ValueError(
+        f"wandb_project={project!r}: {reason} Or set WANDB_MODE=offline, and "
+        "send the run later by `wandb sync`."
+      ) from error
+    run = self._run
+    where = f"offline, in {run.dir}" if run.offline else run.url
+    self.place = where or "nothing is logged, as WANDB_MODE says"
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Logs numbers; raises OSError if that cannot be."""
+    with self._as_os_error():
+      self._run.log(dict(values), step=step)
+
+  def write_images(
+    self, step: int, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]
+  ) -> None:
+    """Logs pictures; raises OSError if that cannot be."""
+    with self._as_os_error():
+      logged = {key: self._wandb.Image(image) for key, image in images.items()}
+      self._run.log(logged, step=step)
+
+  def close(self, failed: bool) -> None:
+    """Sends what is left, and whether the run failed; raises OSError."""
+    with self._as_os_error():
+      self._run.finish(exit_code=int(failed))
+
+  @contextlib.contextmanager
+  def _as_os_error(self) -> Iterator[None]:
+    try:
+      yield
+    except self._wandb.Error as error:
+      raise OSError(f"Weights & Biases: {error}") from error
+
+
+def _run_id(folder: epath.Path) -> str:
+  """The run's name at Weights & Biases, kept with it."""
+  path = folder / "wandb_id"
+  if not path.exists():
+    path.write_text(secrets.token_hex(8))
+  return path.read_text().strip()
