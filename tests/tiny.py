@@ -7,7 +7,7 @@ from flax import linen as nn
 from flax import traverse_util
 
 from vit_jax.models import Vit
-from vit_jax.pretrained.archives import save_npz
+from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google
 from vit_jax.pretrained.formats.names import axis_sizes
 
@@ -45,4 +45,4 @@ def save_google(path, model, params):
     rule.theirs: rule.write([flat[name] for name in rule.ours], sizes)
     for rule in google.rules(model)
   }
-  save_npz(path, arrays)
+  save_arrays(path, arrays)

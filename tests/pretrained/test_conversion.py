@@ -18,7 +18,7 @@ from vit_jax import load_pretrained
 from vit_jax.config import base_config
 from vit_jax.models import Origin, make_resnet, make_vit, to_fields
 from vit_jax.models.grid import param_shapes
-from vit_jax.pretrained.archives import open_arrays
+from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.conversion import convert, model_card
 from vit_jax.pretrained.load import Pretrained, open_pretrained
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as

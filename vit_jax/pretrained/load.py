@@ -7,18 +7,14 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from flax import traverse_util
 
 from vit_jax.models import Origin, ResNet, Vit, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes, patch_stride, resized
 from vit_jax.pretrained import cache, interpolation, known
-from vit_jax.pretrained.archives import (
-  Arrays,
-  UnreadableFileError,
-  open_arrays,
-)
+from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.folder import named, weights_and_config
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
 from vit_jax.pretrained.formats.architecture import Facts, sides, square, triple
@@ -30,8 +26,7 @@ from vit_jax.pretrained.formats.names import (
   read_all,
 )
 from vit_jax.pretrained.locate import locate
-from vit_jax.pretrained.refusals import line
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import one_line, printable
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
 
 # In the order they are tried; each knows its own names.
@@ -99,7 +94,7 @@ def load_pretrained(
       format, or its arrays are not those of the model, all of them listed.
   """
   pretrained = open_pretrained(source, **overrides)
-  flat = {path: jnp.asarray(array) for path, array in pretrained.read()}
+  flat = {path: jax.device_put(array) for path, array in pretrained.read()}
   return pretrained.model, traverse_util.unflatten_dict(flat, sep="/")
 
 
@@ -343,7 +338,7 @@ def _run(workdir: str) -> Iterator[Checkpoints]:
       raise
     raise ValueError(
       f"{workdir} has a damaged checkpoint ({type(error).__name__}: "
-      f"{line(error)}): delete its folder, or choose another step."
+      f"{one_line(error)}): delete its folder, or choose another step."
     ) from error
 
 
@@ -358,7 +353,7 @@ def _describing(workdir: str, step: int) -> Iterator[None]:
   except Exception as error:
     raise ValueError(
       f"checkpoint {step} of {workdir} describes no model "
-      f"({type(error).__name__}: {line(error)}): choose another step, or "
+      f"({type(error).__name__}: {one_line(error)}): choose another step, or "
       "delete its folder."
     ) from error
 
