@@ -10,6 +10,7 @@ An .npz file has a checksum of each array, so reading a damaged one fails. A
 """
 
 import contextlib
+import errno
 import functools
 import json
 import pathlib
@@ -97,7 +98,8 @@ def _naming(path: pathlib.Path) -> Iterator[None]:
   except UnreadableFileError as error:
     raise UnreadableFileError(f"{str(path)!r}: {error}") from None
   except Exception as error:
-    if isinstance(error, OSError) and error.errno is not None:
+    # Damage may lead to a place before the file's start, which is "invalid".
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
       name = error.filename or str(path)
       raise OSError(error.errno, error.strerror, name) from error
     raise UnreadableFileError(
@@ -160,9 +162,9 @@ def _open_shards(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
   try:
-    with open(path, "rb") as file:
-      text = file.read(MAX_DIRECTORY_BYTES)
-    shard_of = json.loads(text)["weight_map"]
+    if path.stat().st_size > MAX_DIRECTORY_BYTES:
+      raise ValueError("too long")
+    shard_of = json.loads(path.read_bytes())["weight_map"]
     shards = sorted({str(shard) for shard in shard_of.values()})
   except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
     raise UnreadableFileError(

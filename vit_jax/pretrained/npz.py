@@ -63,9 +63,14 @@ def open_npz(
   """Opens a file, which `files` closes, and checks all that it claims."""
   file = files.enter_context(_BoundedFile(path))
   archive = files.enter_context(zipfile.ZipFile(file))
-  _check_members(archive.infolist(), path.stat().st_size)
+  members = archive.infolist()
+  # A damaged list may seem to end early; the file's last 22 bytes count it.
+  file.seek(-22, io.SEEK_END)
+  if int.from_bytes(file.read()[10:12], "little") not in (len(members), 0xFFFF):
+    raise UnreadableFileError("its list of members is damaged; get it again.")
+  _check_members(members, path.stat().st_size)
   contents = {}
-  for member in archive.infolist():
+  for member in members:
     name = member.orig_filename.removesuffix(".npy")
     layout = _read_layout(name, archive, member)
     read = functools.partial(_read_array, archive, member, layout)

@@ -19,7 +19,7 @@ def quoted(value: object) -> str:
 def one_line(error: Exception) -> str:
   """What a library says, which may quote a file, as a line of fair length."""
   text = "".join(c if c.isprintable() else " " for c in str(error))
-  return _cut(text).rstrip(". ")
+  return _cut(text.rstrip(". "))
 
 
 def _cut(text: str) -> str:
