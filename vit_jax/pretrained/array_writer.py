@@ -13,8 +13,8 @@ import safetensors.numpy
 def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
   """Writes a file of the format that its name ends in.
 
-  Equal arrays in the same order give equal bytes. Both libraries write one
-  array after the other, without a copy of all.
+  Equal arrays in the same order give equal bytes. Arrays are written
+  one after the other, without a copy of them all.
   """
   path.touch()
   if path.suffix == ".npz":
