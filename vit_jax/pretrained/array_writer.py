@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -17,10 +18,11 @@ def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
   one after the other, without a copy of them all.
   """
   path.touch()
+  named: dict[str, Any] = dict(arrays)
   if path.suffix == ".npz":
-    np.savez(path, **arrays)
+    np.savez(path, **named)
   else:
-    _save_safetensors(path, dict(arrays))
+    _save_safetensors(path, named)
   with open(path, "r+b") as file:
     os.fsync(file.fileno())
 
