@@ -20,9 +20,9 @@ from tests.array_files import (
   write_safetensors,
   write_zip,
 )
+from tests.fuzzing import TALLY, outcome
 from tests.memory import bounded_memory
 from vit_jax.pretrained.array_writer import save_arrays
-from vit_jax.pretrained.arrays import open_arrays
 
 rng = np.random.default_rng(0)
 
@@ -31,47 +31,33 @@ rng = np.random.default_rng(0)
   "content, words",
   [
     (npy("'|O'", "(1,)"), "type dtype.'O'.;.*pickled objects are refused"),
-    (npy("'<U2'", "(1,)"), "holds items of type dtype.'<U2'"),
     (npy("'<c8'", "(1,)"), "holds items of type dtype.'complex64'"),
     (npy("'<f16'", "()"), "holds items of type"),
     (npy("[('a', '<f4')]"), "holds items of type"),
     (npy("('<i1', (2,))", "(4,)"), "holds items of type"),
     (npy(shape="(3,)"), r"of shape \(3,\) and type float32 does not"),
-    (npy(shape="(1,)"), "does not take the 8 bytes"),
     (npy(shape="(-1, -2)"), "does not take the 8 bytes"),
     (npy(shape=f"({'9' * 1800},)"), "does not take the 8 bytes"),
     (npy(shape="(2.0,)"), "has no header as numpy.savez writes it"),
     (npy("open('/dev/null')"), "has no header as numpy.savez writes it"),
     (npy("'\\d'"), "has no header as numpy.savez writes it"),
     (npy(header="(" * 1900), "has no header as numpy.savez writes it"),
-    (npy(header="[" * 5000), "has no header as numpy.savez writes it"),
     (npy(length=(1 << 32) - 1), "has no header as numpy.savez writes it"),
-    (b"", "has no header as numpy.savez writes it"),
     (b"no array, but more than ten bytes", "has no header as numpy.savez wri"),
+    (npy(shape=f"(0, {2**62}, {2**62})", data=b""), "damaged or incomplete"),
   ],
 )
 def test_npy_files_that_lie(tmp_path, content, words):
   path = tmp_path / "model.npz"
   write_zip(path, ("head/kernel.npy", content))
-  with refused(path, f"array 'head/kernel' .*{words}"), open_arrays(path):
-    pass
-
-
-@pytest.mark.parametrize("shape", [f"(0, {2**62}, {2**62})", f"({'1,' * 99})"])
-def test_shapes_that_numpy_does_not_have(tmp_path, shape):
-  path = tmp_path / "model.npz"
-  data = b"" if "0" in shape else bytes(4)
-  write_zip(path, ("a.npy", npy(shape=shape, data=data)))
-  assert_refused(path, "damaged or incomplete .ValueError: ")
+  assert_refused(path, words)
 
 
 @pytest.mark.parametrize(
   "name, method, words",
   [
     ("config.json", 0, r"\.zip file that holds 'config.json', unlike numpy.sa"),
-    ("a/", 0, r"\.zip file that holds 'a/'"),
     ("archive/data.pkl", 0, "pickle of PyTorch's.*save_file.*weights_only=T"),
-    ("x" * 60_000, 0, r"holds 'xxx.*\.\.\., unlike"),
     ("b.npy", zipfile.ZIP_BZIP2, "holds 'b.npy', unlike numpy.savez and nump"),
     ("b.npy", zipfile.ZIP_LZMA, "holds 'b.npy', unlike numpy.savez and numpy"),
     ("a.npy", 0, "two of its arrays have one name"),
@@ -142,34 +128,24 @@ def test_no_damage_to_an_npz_goes_unnoticed(tmp_path, save):
   for at in [*range(0, members, 5), *range(members, len(raw))]:
     change = 1 << rng.integers(8)
     damaged.append(raw[:at] + bytes([raw[at] ^ change]) + raw[at + 1 :])
-  num_refused = 0
+  found = []
   for content in damaged:
     path.write_bytes(content)
-    try:
-      found = read_all(path)
-    except (ValueError, OSError) as error:
-      assert len(str(error).splitlines()) == 1
-      assert repr(str(path)) in str(error)
-      num_refused += 1
-    else:
-      assert_same(found, arrays)
-  assert num_refused > len(damaged) / 2
+    outcome("damage", lambda: found.append(read_all(path)))
+  for read in found:
+    assert_same(read, arrays)
+  assert TALLY["damage", "refused"] > TALLY["damage", "read"]
 
 
 @pytest.mark.parametrize(
   "header, size, words",
   [
     ({"a": entry(shape=(2,), offsets=(0, 8))}, None, "incomplete"),
-    ({"a": entry(), "b": entry()}, None, "offset"),
-    ({"a": entry(shape=(2,))}, None, "invalid shape, data type, or offset"),
     ({"a": entry(shape=(2**62, 8))}, None, "overflow"),
     ({"a": entry(shape=(1,) * 99)}, None, "maximum supported dimension"),
     ({"a": entry("F8_E4M3", (4,))}, None, "type F8_E4M3; one of BOOL"),
-    ({"a": entry("F31")}, None, "invalid JSON"),
-    (b'{"\xff": 1}', None, "invalid UTF-8"),
     (b'{"a":' + b"[" * 100_000, None, "recursion limit"),
     (b"{}".ljust(5 * MIB), None, "claims 5242880 bytes; 4194304 are enough"),
-    ({"a": entry()}, 50, "invalid JSON"),
     ({"a": entry()}, 2**20, "invalid header length"),
     ({"a": entry()}, 2**64 - 1, "claims 18446744073709551615 bytes"),
   ],
@@ -239,9 +215,7 @@ def write_shards(folder, changes):
     ({"more": "two.safetensors"}, "disagree on array 'more'"),
     ({"b": None}, "disagree on array 'b'"),
     ({"more": "../two.safetensors"}, "'../two.safetensors', which is no .saf"),
-    ({"more": "/etc/passwd"}, "'/etc/passwd', which is no .safetensors file"),
     ({"more": "..\\two.safetensors"}, "which is no .safetensors file beside"),
-    ({"more": "C:two.safetensors"}, "which is no .safetensors file beside"),
     ({"more": ".."}, "'..', which is no .safetensors file beside it"),
     ({"more": "a\0b.safetensors"}, r"'a\\x00b.*, which is no .safetensors fi"),
     ({"more": "line\nbreak" + "x" * 99}, r"line\\nbreak"),
