@@ -10,10 +10,12 @@ import pytest
 
 from vit_jax import make_vit
 from vit_jax.models import attention, encoder
-from vit_jax.run import experiment
+from vit_jax.models.normalize import normalize
 from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
-from vit_jax.training.train_step import make_init, make_train_step, normalize
+from vit_jax.training.settings import LossSettings, OptimizerSettings
+from vit_jax.training.state import make_init
+from vit_jax.training.step import make_train_step
 
 SIZE = (8, 8)
 RATE = 1e-2
@@ -28,9 +30,19 @@ def _batch(seed=0, batch_size=16):
   }
 
 
+PLAIN = LossSettings()
+MIXUP = LossSettings(mixup_alpha=0.2)
+SMOOTH = LossSettings(mixup_alpha=0.2, label_smoothing=0.1)
+
+
 @functools.cache
 def _functions(
-  dropout_rate=0.0, weight_decay=0.1, ema_decay=0.0, fields=(), **options
+  dropout_rate=0.0,
+  weight_decay=0.1,
+  ema_decay=0.0,
+  fields=(),
+  loss=PLAIN,
+  **options,
 ):
   model = make_vit(
     "Ti/4",
@@ -40,10 +52,12 @@ def _functions(
     representation_size=16,
     dropout_rate=dropout_rate,
   )
-  tx = make_optimizer(lambda _: RATE, weight_decay=weight_decay)
+  tx = make_optimizer(
+    OptimizerSettings(weight_decay=weight_decay), lambda _: RATE
+  )
   init = make_init(model, tx, (*SIZE, 3), ema_decay)
   step = make_train_step(
-    model, tx, lambda _: RATE, ema_decay=ema_decay, **options
+    model, tx, lambda _: RATE, loss=loss, ema_decay=ema_decay, **options
   )
   return init, jax.jit(step)
 
@@ -93,9 +107,10 @@ def test_the_first_loss_is_the_logarithm_of_the_classes():
 def test_accumulation_gives_the_same_run(parts):
   # Not the weights: Adam divides by the gradient's size, so rounding decides
   # where that is nearly 0. Its second moments are the gradients' own.
-  whole, metrics = _train(mixup_alpha=0.2, label_smoothing=0.1)
+  whole, metrics = _train(loss=SMOOTH)
   split, split_metrics = _train(
-    mixup_alpha=0.2, label_smoothing=0.1, accumulation_steps=parts
+    loss=SMOOTH,
+    accumulation_steps=parts,
   )
   for key in ("loss", "gradient_norm"):
     assert float(metrics[key]) == pytest.approx(
@@ -141,9 +156,9 @@ def test_polyak_average_is_the_recursion():
 
 
 def test_randomness_is_a_function_of_seed_and_step():
-  one, metrics = _train(dropout_rate=0.5, mixup_alpha=0.2)
-  same, same_metrics = _train(dropout_rate=0.5, mixup_alpha=0.2)
-  _, other = _train(dropout_rate=0.5, mixup_alpha=0.2, seed=1)
+  one, metrics = _train(dropout_rate=0.5, loss=MIXUP)
+  same, same_metrics = _train(dropout_rate=0.5, loss=MIXUP)
+  _, other = _train(dropout_rate=0.5, loss=MIXUP, seed=1)
   assert jax.tree.all(
     jax.tree.map(lambda a, b: bool((a == b).all()), one, same)
   )
@@ -155,12 +170,12 @@ def _losses_on(mesh, fields, steps=3):
   """Of a few steps with everything on that draws or averages."""
   init, step = _functions(
     dropout_rate=0.1,
-    mixup_alpha=0.2,
+    loss=MIXUP,
     accumulation_steps=2,
     ema_decay=0.9,
     fields=fields,
   )
-  shapes = experiment.array_shapes(init, mesh)
+  shapes = sharding.array_shapes(init, mesh)
   shardings = sharding.shardings_of(shapes)
   make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
   state = make(jax.random.key(0))

@@ -1,6 +1,5 @@
-"""A checkpoint in another library's format, with a model card beside it."""
+"""The model card of a converted checkpoint, and how to load the result."""
 
-import contextlib
 import pathlib
 from typing import Any
 
@@ -9,19 +8,12 @@ from etils import epath
 from vit_jax.models import Origin, Vit, to_fields, variant_of
 from vit_jax.models.grid import grid_of, patch_stride
 from vit_jax.pretrained.formats.architecture import guess_num_heads
-from vit_jax.pretrained.load import Pretrained, open_pretrained
-from vit_jax.pretrained.save import (
-  TARGETS,
-  check_expressible,
-  check_known,
-  save_as,
-)
-from vit_jax.runtime.atomic_file import local_path
-from vit_jax.runtime.display import Display
-from vit_jax.workdir.checkpoint import BEST_METRIC, open_run
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.save import TARGETS
+from vit_jax.workdir.checkpoint import BEST_METRIC
 from vit_jax.workdir.metrics import read_rows
 
-# How the result is loaded where it goes.
+# Python that loads the result where it goes.
 _USES = {
   "google": """\
 import vit_jax  # Or google-research/vision_transformer, whose format it is.
@@ -47,42 +39,15 @@ model.load_state_dict(load_file("{folder}/model.safetensors"))
 }
 
 
-def convert(source: str, folder: str, to: str, **overrides: Any) -> None:
-  """Writes `folder` and shows what was written.
-
-  Args:
-    source: Anything `open_pretrained` takes.
-    folder: To be made.
-    to: One of `save.TARGETS`.
-    **overrides: As of `open_pretrained`.
-
-  Raises:
-    ValueError: if the source cannot be read or the format cannot express it;
-      nothing is written then.
-  """
-  check_known(to)
-  target = local_path(folder).resolve()
-  pretrained = open_pretrained(source, **overrides)
-  check_expressible(pretrained.model, to)
-  card = model_card(pretrained, to, target.name, overrides.get("step"))
-  save_as(pretrained, to, target, card)
-  display = Display()
-  display.note(f"Wrote {source} as {to} to {folder}. Load it with:")
-  display.note(_use(pretrained, to, folder))
-
-
-def model_card(
-  pretrained: Pretrained, to: str, name: str, step: int | None = None
-) -> str:
+def model_card(loaded: Loaded, to: str, name: str) -> str:
   """The README.md of a converted model, in Markdown.
 
   Args:
-    pretrained: What is converted.
+    loaded: The model that is converted.
     to: One of `save.TARGETS`.
-    name: Of the folder it is written to.
-    step: Of a workdir's checkpoint; by default the newest.
+    name: Name of the folder it is written to.
   """
-  origin, model = pretrained.origin, pretrained.model
+  origin, model = loaded.origin, loaded.model
   fields = {
     key: value
     for key, value in to_fields(model).items()
@@ -112,7 +77,7 @@ tags: [vision, image-classification, vit]
 read from `{origin.source}` ({origin.format}) and written as {to} by vit_jax.
 
 ```python
-{_use(pretrained, to, name)}
+{usage(loaded, to, name)}
 ```
 
 Images are {used} and normalised, as (x / 255 - mean) / std,
@@ -120,18 +85,19 @@ with mean {list(origin.mean)} and standard deviation {list(origin.std)}.
 
 Classes: {classes or "not named by the source"}.
 
-{_training(origin, step)}
+{_training(loaded)}
 | field | value |
 | --- | --- |
 {rows}
 """
 
 
-def _use(pretrained: Pretrained, to: str, folder: str) -> str:
-  model = pretrained.model
+def usage(loaded: Loaded, to: str, folder: str) -> str:
+  """Lines of Python that load what was written to a folder."""
+  model = loaded.model
   assert isinstance(model, Vit)  # Nothing else can be written.
-  size = pretrained.origin.image_size
-  untold = _untold(model, pretrained.origin, to)
+  size = loaded.preprocessing.size
+  untold = _untold(model, loaded.origin, to)
   arguments = [f'"{folder}/{TARGETS[to].file}"']
   arguments += [f"{name}={value}" for name, value in untold.items()]
   load = f"model, params = vit_jax.load_pretrained({', '.join(arguments)})"
@@ -157,13 +123,11 @@ def _untold(model: Vit, origin: Origin, to: str) -> dict[str, Any]:
   return found
 
 
-def _training(origin: Origin, step: int | None) -> str:
+def _training(loaded: Loaded) -> str:
   """What a run of ours was trained on and reached; "" for other sources."""
-  if origin.format != "vit_jax":
+  description = loaded.description
+  if description is None or loaded.step is None:
     return ""
-  with contextlib.closing(open_run(origin.source)) as checkpoints:
-    step = checkpoints.choose(step)
-    description = checkpoints.describe(step)
   config = description["config"]
   data = config["data"]
   name = data["name"] or pathlib.Path(data["root"]).name
@@ -173,9 +137,10 @@ def _training(origin: Origin, step: int | None) -> str:
   )
   if config["pretrained"]:
     text += f", starting from `{config['pretrained']}`"
-  rows = read_rows(epath.Path(origin.source).expanduser() / "metrics.jsonl")
+  workdir = epath.Path(loaded.origin.source).expanduser()
+  rows = read_rows(workdir / "metrics.jsonl")
   evaluated = [
-    row for row in rows if BEST_METRIC in row and row["step"] <= step
+    row for row in rows if BEST_METRIC in row and row["step"] <= loaded.step
   ]
   if evaluated:
     last = evaluated[-1]

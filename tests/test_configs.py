@@ -1,4 +1,4 @@
-"""Configurations: durations, overrides, and every file in `configs/`."""
+"""Every file in `configs/`: it has the known keys and takes a step."""
 
 import importlib.util
 import pathlib
@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from configs import pretrain
-from vit_jax.config import base_config, leaf_keys, nearest_key, resolve_steps
 from vit_jax.models import variants
-from vit_jax.run import experiment
+from vit_jax.run import build
+from vit_jax.run.settings import Settings, read
+from vit_jax.runtime.settings import all_keys, flat
 
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 ROWS = [
   f"{model},{dataset},{length}"
   for dataset, models in pretrain.TABLE_3.items()
@@ -24,59 +25,6 @@ ROWS = [
 
 def test_table_3_has_the_papers_rows():
   assert len(ROWS) == 16 + 6 + 5
-
-
-@pytest.mark.parametrize(
-  "given, steps",
-  [
-    (dict(total_steps=7), 7),
-    (dict(total_epochs=3.0), 30),
-    (dict(total_epochs=0.25), 2),
-    (dict(total_examples=320), 10),
-    (dict(total_examples=1), 1),
-    ({}, 0),
-  ],
-)
-def test_a_duration_in_any_unit_becomes_steps(given, steps):
-  config = base_config()
-  config.update(given)
-  assert (
-    resolve_steps(config, "total", batch_size=32, num_examples=320) == steps
-  )
-
-
-def test_a_duration_given_twice_is_refused():
-  config = base_config()
-  config.update(total_steps=7, total_epochs=1.0)
-  with pytest.raises(
-    ValueError, match="total_steps=7 and total_epochs=1.0 are"
-  ):
-    resolve_steps(config, "total", batch_size=32, num_examples=320)
-
-
-def test_a_negative_duration_is_refused():
-  config = base_config()
-  config.total_steps = -1
-  with pytest.raises(ValueError, match="total_steps=-1 must not be negative"):
-    resolve_steps(config, "total", batch_size=32, num_examples=320)
-
-
-@pytest.mark.parametrize(
-  "typed, meant",
-  [
-    ("optimizer.peak_learning_rate", "optimizer.peak_lr"),
-    ("modle.dropout_rate", "model.dropout_rate"),
-    ("dropout_rate", "model.dropout_rate"),
-    ("batchsize", "batch_size"),
-  ],
-)
-def test_the_nearest_key_is_the_one_meant(typed, meant):
-  assert nearest_key(typed) == meant
-
-
-def test_a_misspelt_key_in_a_config_file_is_an_error():
-  with pytest.raises(AttributeError, match="batchsize"):
-    base_config().batchsize = 3
 
 
 def _load(path: pathlib.Path):
@@ -90,7 +38,7 @@ def _load(path: pathlib.Path):
   "path", sorted(CONFIGS.glob("*.py")), ids=lambda p: p.stem
 )
 def test_every_config_has_exactly_the_known_keys(path):
-  assert list(leaf_keys(_load(path))) == list(leaf_keys(base_config()))
+  assert list(flat(_load(path).to_dict())) == all_keys(Settings)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +76,10 @@ def test_rows_carry_the_papers_numbers():
 def _one_step(config, size: int, batch_size: int, num_classes: int):
   """Traces or runs the configuration's own step; returns it and its input."""
   config.update(image_size=(size, size), batch_size=batch_size)
-  config = experiment.resolved(config, None)
+  settings = build.resolved(read(config), None)
   names = tuple(map(str, range(num_classes)))
-  model = experiment.build_model(config, names)
-  init, step = experiment.train_functions(config, model, 20_000, 10**6)
+  model = build.build_model(settings, names)
+  init, step = build.train_functions(settings, model, 20_000, 10**6)
   batch = {
     "image": np.arange(batch_size * size * size * 3, dtype=np.uint8),
     "label": np.arange(batch_size, dtype=np.int32) % num_classes,
