@@ -21,11 +21,14 @@ from PIL import Image
 from tests.commands import run
 from vit_jax import load_pretrained
 from vit_jax.config import base_config
-from vit_jax.evaluation import evaluate_checkpoint
-from vit_jax.plan import make_plan
 from vit_jax.predict import predict_files
-from vit_jax.starting import fresh_state
-from vit_jax.training import train
+from vit_jax.run.loop import train
+from vit_jax.run.plan import make_plan
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import Settings, read, read_saved
+from vit_jax.run.start import fresh_state
+from vit_jax.runtime.settings import flat as flat_keys
+from vit_jax.runtime.settings import to_dict
 
 FOLDER = pathlib.Path(__file__).parent / "checkpoints" / "workdirs"
 RUNS = ("plain", "scanned", "resnet")
@@ -140,7 +143,7 @@ def rounding():
 
 def first_parameters(workdir, data_dir):
   """What a fresh run of the same configuration starts from."""
-  plan = make_plan(config_of(workdir, data_dir), described(workdir))
+  plan = make_plan(read(config_of(workdir, data_dir)), described(workdir))
   return flat(fresh_state(plan).params)
 
 
@@ -221,7 +224,7 @@ def test_a_run_of_old_predicts_as_it_did(workdir, tmp_path, capsys):
   indirect=True,
 )
 def test_a_run_of_old_goes_on_to_the_same_end(workdir, data_dir):
-  state, evaluated = train(config_of(workdir, data_dir), str(workdir))
+  state, evaluated = train(read(config_of(workdir, data_dir)), str(workdir))
   assert int(state.step) == TOTAL
   known = expected(workdir)["resumed"]
   assert evaluated == pytest.approx(known["evaluated"], rel=1e-5)
@@ -308,9 +311,25 @@ def test_a_key_that_a_description_lacks_is_as_before(
 
 @pytest.mark.slow
 def test_a_run_whose_description_lacks_keys_goes_on(older, data_dir):
-  state, _ = train(config_of(older, data_dir), str(older))
+  state, _ = train(read(config_of(older, data_dir)), str(older))
   known = expected(older)["resumed"]["outlines"]
   assert_same_parameters(trained(state), known)
+
+
+def test_any_key_that_a_configuration_lacks_has_its_default(workdir):
+  """Each of today's keys has had its default from its first version on."""
+  config = described(workdir)["config"]
+  usual = flat_keys(to_dict(Settings()))
+  for key in flat_keys(config):
+    if key.endswith(("_steps", "_epochs", "_examples")):
+      continue  # One value of three keys.
+    found = flat_keys(to_dict(read_saved(without(config, key))))
+    assert found[key] == usual[key]
+    rest = {k: v for k, v in found.items() if k != key}
+    whole = flat_keys(to_dict(read_saved(config)))
+    assert rest == {k: v for k, v in whole.items() if k != key}
+    for value in found.values():
+      assert not isinstance(value, list)  # JSON's lists are tuples again.
 
 
 def with_unknown(workdir, section):
@@ -338,14 +357,14 @@ def test_an_unknown_field_of_the_model_is_named(workdir, data_dir):
     evaluate_checkpoint(str(workdir), data_dir=str(data_dir))
   assert_one_line_names_it(error, "Vit has no field nonesuch")
   with pytest.raises(ValueError, match="nonesuch") as error:
-    train(config_of(workdir, data_dir), str(workdir))
+    train(read(config_of(workdir, data_dir)), str(workdir))
   assert_one_line_names_it(error, "Vit has no field nonesuch")
 
 
 def test_an_unknown_key_of_the_saved_configuration_is_named(workdir, data_dir):
   with_unknown(workdir, "config.optimizer")
   with pytest.raises(ValueError, match="nonesuch") as error:
-    train(config_of(workdir, data_dir), str(workdir))
+    train(read(config_of(workdir, data_dir)), str(workdir))
   assert_one_line_names_it(error, "optimizer.nonesuch")
 
 
@@ -354,7 +373,7 @@ def test_an_unknown_key_of_a_configuration_is_named(workdir, data_dir):
   with config.unlocked():
     config.optimizer.nonesuch = 3
   with pytest.raises(ValueError, match="nonesuch") as error:
-    train(config, str(workdir))
+    read(config)
   assert_one_line_names_it(error, "optimizer.nonesuch is no key")
 
 

@@ -213,8 +213,8 @@ def test_a_dataset_of_something_else(digits_dir):
       tfds_source._feature_keys(types.SimpleNamespace(name="d", info=info))
 
 
-def test_exactly_one_of_name_and_root():
-  with pytest.raises(ValueError, match="give exactly one"):
+def test_a_name_or_a_root_is_needed():
+  with pytest.raises(ValueError, match="the configuration names no data"):
     data.open_source("train", data.DataSettings())
   with pytest.raises(ValueError, match="split='test' is unknown"):
     data.open_source("test", data.DataSettings(name="digits"))

@@ -294,7 +294,7 @@ def test_unreadable_images_stop_it_or_are_replaced(
   few_shot = _few_shot(str(tmp_path), model)
   with pytest.raises(data.UnreadableImageError, match="green/.*not an image"):
     few_shot.measure(params)
-  few_shot = _few_shot(str(tmp_path), model, loader=dict(on_unreadable="skip"))
+  few_shot = _few_shot(str(tmp_path), model, on_unreadable="skip")
   outcome = few_shot.measure(params)
   assert (outcome.examples, outcome.skipped_images) == (10, 1)
   replaced = few_shot._draws[0]
@@ -410,7 +410,7 @@ def test_the_command_prints_json(root, workdir):
     ([], "CHECKPOINT is missing"),
     (["there", "--shots=many"], "flag --shots=many: invalid literal"),
     (["there", "--config.dat.root=x"], "did you mean --config.data.root?"),
-    (["there", "--config.total_steps=9"], "flag 'config.total_steps'"),
+    (["there", "--config.total_steps=9"], "config.total_steps is a key of a"),
     (["there", "--config.batch_size=many"], "flag --config.batch_size=many"),
     (["there", "--image_size=1,2,3"], "--image_size=1,2,3: give a side in"),
   ],

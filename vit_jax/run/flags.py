@@ -1,5 +1,6 @@
 """The configuration's flags: `--config` and `--config.key=value`."""
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -58,11 +59,18 @@ def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
     name = name.removeprefix("no") if name.startswith("noconfig.") else name
     if argument.startswith("-") and name.startswith("config."):
       key = name.removeprefix("config.").split("[")[0]
-      if key not in known:
+      if key in known:
+        continue
+      if key in all_keys(Settings):
+        sections = ", ".join(f.name for f in dataclasses.fields(cls))
         raise ValueError(
-          f"--{name} names no key of the configuration; "
-          f"did you mean --config.{nearest_key(key, cls)}?"
+          f"--{name} is a key of a training run; this command takes only "
+          f"{sections}."
         )
+      raise ValueError(
+        f"--{name} names no key of the configuration; "
+        f"did you mean --config.{nearest_key(key, cls)}?"
+      )
 
 
 def _help(cls: type[Section]) -> str:

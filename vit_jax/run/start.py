@@ -9,7 +9,9 @@ from vit_jax.models import scan
 from vit_jax.pretrained import transfer
 from vit_jax.run import build
 from vit_jax.run.plan import Plan
+from vit_jax.run.settings import read_saved
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.settings import to_dict
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints, DamagedError
@@ -52,7 +54,9 @@ def _restored(
   """The state at `step`, laid out as planned, and the number of its batch."""
   saved = checkpoints.describe(step)
   if not allow_changes:
-    check_same_run(saved, plan.description(step), str(checkpoints.folder))
+    # An older version's description lacks keys, which have old defaults.
+    known = {**saved, "config": to_dict(read_saved(saved["config"]))}
+    check_same_run(known, plan.description(step), str(checkpoints.folder))
   scanned = saved["model"].get("scan", False)
   state = checkpoints.restore(step, _start(plan, scanned)[1])
   return _in_layout(plan, state, scanned), saved["data_iterator"]["next_batch"]
