@@ -30,7 +30,7 @@ from PIL import Image
 from tests import tiny
 from vit_jax.config import base_config, leaf_keys
 from vit_jax.models import Origin
-from vit_jax.pretrained import cache, download, known, locate
+from vit_jax.pretrained import fetch, known, locate
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -217,8 +217,8 @@ def downloads(tmp_path_factory):
       ("b16_augreg", 7),
       ("b16_augreg_i1k_224", 1000),
     ):
-      url = locate._storage_url(known.KNOWN[name].url.removeprefix("gs://"))
-      path = cache.place(url, download._file_name(url))
+      url = locate.storage_url(known.KNOWN[name].url.removeprefix("gs://"))
+      path = fetch.cached_path(url)
       path.parent.mkdir(parents=True)
       model = tiny.vit(Origin(name, "google", (224, 224))).clone(
         num_classes=num_classes, patch_size=16, num_layers=6

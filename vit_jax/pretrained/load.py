@@ -13,12 +13,13 @@ from flax import traverse_util
 
 from vit_jax.models import Origin, ResNet, Vit, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes, patch_stride, resized
-from vit_jax.pretrained import cache, interpolation, known
+from vit_jax.pretrained import interpolation, known
 from vit_jax.pretrained.archives import (
   Arrays,
   UnreadableFileError,
   open_arrays,
 )
+from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import named, weights_and_config
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
 from vit_jax.pretrained.formats.architecture import Facts, sides, square, triple
@@ -29,7 +30,7 @@ from vit_jax.pretrained.formats.names import (
   listed,
   read_all,
 )
-from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.locate import drop_download, locate
 from vit_jax.pretrained.refusals import line
 from vit_jax.runtime.printable import printable
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
@@ -119,6 +120,7 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
     if is_run(source):
       return _open_run(source, **overrides)
     path = locate(source)
+    source = without_secrets(source)
     if "step" in overrides:
       raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
     with _naming(source):
@@ -177,7 +179,7 @@ def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
     with open_arrays(path) as arrays:
       yield arrays
   except UnreadableFileError as error:
-    if not cache.drop(path):
+    if not drop_download(path):
       raise
     raise UnreadableFileError(
       f"{error} The download was removed; the same command fetches it anew."

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from absl import app, flags, logging
 
 from vit_jax.config import base_config, leaf_keys, nearest_key
+from vit_jax.runtime.cache_folder import cache_folder
 
 flags.disclaim_key_flags()  # So --help of a command shows what is defined here.
 
@@ -156,8 +157,6 @@ def _keep_compiled() -> None:
 
   JAX_COMPILATION_CACHE_DIR names another folder; empty, nothing is kept.
   """
-  from vit_jax.pretrained.cache import cache_folder
-
   folder = cache_folder() / "compiled"
   try:
     folder.mkdir(parents=True, exist_ok=True)
