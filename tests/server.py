@@ -1,4 +1,4 @@
-"""A server on loopback whose answers a test sets, page by page."""
+"""A server on loopback, whose answers a test sets page by page."""
 
 import contextlib
 import dataclasses
@@ -6,6 +6,8 @@ import hashlib
 import http.server
 import json
 import threading
+
+import pytest
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 
@@ -106,3 +108,21 @@ def serving():
     yield site
     site.shutdown()
     thread.join()
+
+
+def refusal(get, source, **fields):
+  """The message of a download that fails, which has to be one line."""
+  with pytest.raises((ValueError, OSError)) as caught:
+    get(source, **fields)
+  message = str(caught.value)
+  assert len(message.splitlines()) == 1
+  return message
+
+
+def files(folder):
+  """What the cache holds, without the locks."""
+  return sorted(
+    path.name
+    for path in folder.rglob("*")
+    if path.is_file() and path.suffix != ".lock"
+  )

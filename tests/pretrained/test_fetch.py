@@ -18,6 +18,7 @@ import pooch
 import pytest
 import requests
 
+from tests.server import files, refusal
 from vit_jax.pretrained import fetch as fetching
 from vit_jax.pretrained import load
 from vit_jax.pretrained.fetch import cached_path, fetch, without_secrets
@@ -27,24 +28,6 @@ CUT = 2**19 + 5
 SHA256 = hashlib.sha256(BODY).hexdigest()
 
 pytestmark = pytest.mark.usefixtures("cache")
-
-
-def files(folder):
-  """What the cache holds, without the locks."""
-  return sorted(
-    path.name
-    for path in folder.rglob("*")
-    if path.is_file() and path.suffix != ".lock"
-  )
-
-
-def refusal(source, get=fetch, **fields):
-  """The message of a download that fails, which has to be one line."""
-  with pytest.raises((ValueError, OSError)) as caught:
-    get(source, **fields)
-  message = str(caught.value)
-  assert len(message.splitlines()) == 1
-  return message
 
 
 def test_a_file_is_downloaded_once(site, cache):
@@ -86,7 +69,7 @@ def test_same_name_in_two_folders_is_two_files(site):
 
 def test_a_cut_download_leaves_nothing(site, cache):
   url = site.add("/x.npz", BODY, cut=CUT)
-  message = refusal(url)
+  message = refusal(fetch, url)
   assert "the connection ended after 524,293 of 786,449 bytes" in message
   assert "try again later, or download it elsewhere" in message
   assert not files(cache)
@@ -96,7 +79,7 @@ def test_a_cut_download_leaves_nothing(site, cache):
 
 def test_a_file_shorter_than_its_header_says(site, cache):
   length = {"Content-Length": str(len(BODY))}
-  message = refusal(site.add("/x.npz", BODY[:-1000], headers=length))
+  message = refusal(fetch, site.add("/x.npz", BODY[:-1000], headers=length))
   assert "ended after 785,449 of 786,449 bytes" in message
   assert not files(cache)
 
@@ -128,7 +111,7 @@ def test_nothing_has_the_files_name_before_it_is_whole(site, cache):
 )
 def test_any_status_but_200_is_an_error(site, cache, status, words):
   url = site.add("/x.npz", BODY, status=status)
-  message = refusal(url)
+  message = refusal(fetch, url)
   assert message.startswith(f"{url}: ")
   assert re.search(words, message)
   assert site.gets("/x.npz") == 1
@@ -137,7 +120,7 @@ def test_any_status_but_200_is_an_error(site, cache, status, words):
 
 def test_wrong_sha256(site, cache):
   url = site.add("/x.npz", BODY)
-  message = refusal(url, sha256="0" * 64)
+  message = refusal(fetch, url, sha256="0" * 64)
   assert f"expected {'0' * 64} but got {SHA256}" in message
   assert message.startswith(url)
   assert not files(cache)
@@ -153,7 +136,7 @@ def test_cached_file_of_another_checksum_is_not_returned(site, cache):
   assert site.gets("/x.npz") == 2
   fetch(url).write_bytes(b"spoilt")
   site.pages.clear()
-  assert "404" in refusal(url, sha256=SHA256)
+  assert "404" in refusal(fetch, url, sha256=SHA256)
 
 
 def test_md5_of_google_storage(site, cache):
@@ -162,7 +145,7 @@ def test_md5_of_google_storage(site, cache):
     return {"x-goog-hash": f"crc32c=n03x6A==, md5={md5}"}
 
   url = site.add("/x.npz", BODY, headers=tag(BODY[::-1]))
-  assert "its md5 is not the server's; try again" in refusal(url)
+  assert "its md5 is not the server's; try again" in refusal(fetch, url)
   assert not files(cache)
   site.add("/x.npz", BODY, headers=tag(BODY))
   assert fetch(url).read_bytes() == BODY
@@ -173,9 +156,11 @@ def test_redirects_are_followed(site, cache):
   assert fetch(site.add("/a.npz", location=there)).name == "a.npz"
   assert fetch(site.add("/b.npz", location="/there/x.npz")).exists()
   circle = site.add("/circle.npz", location="/circle.npz")
-  assert "it redirects in a circle" in refusal(circle)
+  assert "it redirects in a circle" in refusal(fetch, circle)
   odd = site.add("/odd.npz", location="file:///etc/passwd")
-  assert "redirects to file:///etc/passwd, which is not https" in refusal(odd)
+  assert "redirects to file:///etc/passwd, which is not https" in refusal(
+    fetch, odd
+  )
   assert files(cache) == ["a.npz", "b.npz"]
 
 
@@ -191,7 +176,7 @@ def test_redirects_keep_encryption(monkeypatch):
     return response
 
   monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", answer)
-  message = refusal("https://a.org/x.npz")
+  message = refusal(fetch, "https://a.org/x.npz")
   assert "it redirects to http://a.org/x.npz, which is not https" in message
   assert asked == ["https://a.org/x.npz"]
 
@@ -220,13 +205,13 @@ def test_hostile_addresses_stay_in_the_cache(cache, path):
 
 @pytest.mark.parametrize("url", ["https://", "http://[/x.npz"])
 def test_addresses_that_are_none(url):
-  assert "is not an address to download from" in refusal(url)
+  assert "is not an address to download from" in refusal(fetch, url)
 
 
 def test_host_that_refuses(cache):
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
-    message = refusal(f"http://127.0.0.1:{taken.getsockname()[1]}/x.npz")
+    message = refusal(fetch, f"http://127.0.0.1:{taken.getsockname()[1]}/x.npz")
   assert "refuses the connection" in message
   assert "download it elsewhere and give its path" in message
   assert not files(cache)
@@ -237,7 +222,7 @@ def test_no_network(cache, monkeypatch):
     raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
   monkeypatch.setattr(socket, "getaddrinfo", fail)
-  message = refusal("https://nowhere.org/x.npz")
+  message = refusal(fetch, "https://nowhere.org/x.npz")
   assert message.startswith("https://nowhere.org/x.npz: the host's name does ")
   assert "does not resolve (is there a network?)" in message
   assert not files(cache)
@@ -246,7 +231,7 @@ def test_no_network(cache, monkeypatch):
 def test_server_that_falls_silent(site, cache, monkeypatch):
   monkeypatch.setattr(fetching, "TIMEOUT_SECONDS", (5, 0.05))
   never = threading.Event()
-  message = refusal(site.add("/x.npz", BODY, hold=never))
+  message = refusal(fetch, site.add("/x.npz", BODY, hold=never))
   never.set()
   assert "the host does not answer in time" in message
   assert not files(cache)
@@ -255,7 +240,7 @@ def test_server_that_falls_silent(site, cache, monkeypatch):
 def test_cache_that_cannot_be_written(site, tmp_path, monkeypatch):
   (tmp_path / "file").touch()
   monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "file"))
-  message = refusal(site.add("/x.npz", BODY))
+  message = refusal(fetch, site.add("/x.npz", BODY))
   assert message.startswith("cannot write ")
   assert "set VIT_JAX_CACHE" in message
 
@@ -265,7 +250,7 @@ def test_disk_that_fills(site, cache, monkeypatch):
     raise OSError(28, "No space left on device")
 
   monkeypatch.setattr(os, "fsync", full)
-  message = refusal(site.add("/x.npz", BODY))
+  message = refusal(fetch, site.add("/x.npz", BODY))
   assert "No space left on device; make room" in message
   assert not files(cache)
 
@@ -275,7 +260,7 @@ def test_secrets_of_an_address_are_not_shown(site, capfd, page):
   site.add("/x.npz", BODY, **page)
   url = site.root.replace("//", "//ann:hush@") + "/x.npz?token=hush"
   # Downloaded, these bytes are no file of arrays.
-  assert "hush" not in refusal(url, load.load_pretrained)
+  assert "hush" not in refusal(load.load_pretrained, url)
   assert "hush" not in "".join(capfd.readouterr())
   sent = site.requests[0][2]["Authorization"]
   assert base64.b64decode(sent.split()[1]) == b"ann:hush"

@@ -15,7 +15,7 @@ import pytest
 from huggingface_hub import constants
 
 from tests import fixtures
-from tests.server import COMMIT, serving
+from tests.server import COMMIT, refusal, serving
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.locate import drop_download, locate
 
@@ -48,16 +48,6 @@ def names(folder):
   return sorted(path.name for path in folder.iterdir())
 
 
-def refusal(source="hf://o/n", get=locate):
-  """The message of a source that is refused, which has to be one line."""
-  with pytest.raises((ValueError, OSError)) as caught:
-    get(source)
-  message = str(caught.value)
-  assert len(message.splitlines()) == 1
-  assert message.startswith(source)
-  return message
-
-
 def test_a_repository_is_downloaded_once(hub):
   processor = b'{"do_resize": true}'
   hub.add_repository({**PLAIN, "preprocessor_config.json": processor})
@@ -77,7 +67,7 @@ def test_a_cached_repository_needs_no_network(hub, monkeypatch):
   count = len(hub.requests)
   assert locate("hf://o/n") == folder
   assert len(hub.requests) == count
-  message = refusal("hf://o/other")
+  message = refusal(locate, "hf://o/other")
   assert "it is not in the cache, and HF_HUB_OFFLINE is set" in message
 
 
@@ -132,7 +122,7 @@ def test_a_shard_that_is_missing(hub):
   files = sharded()
   del files["model-00002-of-00002.safetensors"]
   hub.add_repository(files)
-  message = refusal(get=load_pretrained)
+  message = refusal(load_pretrained, "hf://o/n")
   assert "model-00001-of-00002.safetensors" in message
 
 
@@ -149,7 +139,7 @@ def test_a_pickle_is_not_downloaded(hub, cache):
   hub.add_repository({"config.json": CONFIG, "pytorch_model.bin": BODY})
   page = hub.pages[f"/o/n/resolve/{COMMIT}/pytorch_model.bin"]
   hub.pages["/o/n/resolve/main/pytorch_model.bin"] = page
-  message = refusal()
+  message = refusal(locate, "hf://o/n")
   assert "has its weights only as pytorch_model.bin" in message
   assert "weights_only=True" in message
   assert [b.read_bytes() for b in blobs(cache)] == [CONFIG]
@@ -160,7 +150,9 @@ def test_a_repository_without_weights(hub):
   none = {"X-Error-Code": "EntryNotFound"}
   path = "/o/n/resolve/main/pytorch_model.bin"
   hub.add(path, status=404, headers=none)
-  assert "has no model.safetensors; choose a repository" in refusal()
+  assert "has no model.safetensors; choose a repository" in refusal(
+    locate, "hf://o/n"
+  )
 
 
 @pytest.mark.parametrize(
@@ -180,15 +172,21 @@ def test_a_repository_without_weights(hub):
 def test_answers_that_are_errors(hub, cache, status, code, words):
   headers = {"X-Error-Code": code}
   hub.add("/api/models/o/n/revision/main", status=status, headers=headers)
-  assert re.search(words, refusal())
+  assert re.search(words, refusal(locate, "hf://o/n"))
   assert not blobs(cache)
+
+
+def test_a_name_that_the_library_refuses(hub):
+  message = refusal(locate, "hf://o/a--b")
+  assert "that is not the name of a repository" in message
+  assert not hub.requests
 
 
 def test_a_cut_download_leaves_nothing(hub, cache):
   hub.add_repository(PLAIN)
   hub.pages[WEIGHTS].cut = 2**19
-  message = refusal()
-  assert "the connection failed or was cut (RemoteProtocolError)" in message
+  message = refusal(locate, "hf://o/n")
+  assert "the download failed or was cut (RemoteProtocolError)" in message
   assert hub.gets(WEIGHTS) == 6
   assert [b.read_bytes() for b in blobs(cache)] == [CONFIG]
   hub.pages[WEIGHTS].cut = None
@@ -199,14 +197,14 @@ def test_a_cut_download_leaves_nothing(hub, cache):
 def test_a_file_of_another_size_than_promised(hub, cache):
   hub.add_repository(PLAIN)
   hub.pages[WEIGHTS].headers["X-Linked-Size"] = str(len(BODY) + 9)
-  assert "try again later" in refusal()
+  assert "try again later" in refusal(locate, "hf://o/n")
   assert [b.read_bytes() for b in blobs(cache)] == [CONFIG]
 
 
 def test_no_network(hub):
   hub.shutdown()
   hub.server_close()
-  assert "the host refuses the connection" in refusal()
+  assert "the host refuses the connection" in refusal(locate, "hf://o/n")
 
 
 def test_the_token_goes_to_the_hub_alone(hub, monkeypatch):
@@ -229,12 +227,12 @@ def test_the_token_goes_to_the_hub_alone(hub, monkeypatch):
 def test_a_cache_that_cannot_be_written(hub, cache):
   hub.add_repository(PLAIN)
   cache.write_text("a file")
-  assert "cannot write to the cache: " in refusal()
+  assert "cannot write to the cache: " in refusal(locate, "hf://o/n")
 
 
 def test_without_the_extra_one_line_says_so(hub, monkeypatch):
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-  message = refusal()
+  message = refusal(locate, "hf://o/n")
   assert message == (
     "hf://o/n needs huggingface_hub, which is not installed: "
     'pip install -c constraints.txt -e ".[hf]"'
@@ -249,7 +247,7 @@ def test_weights_that_were_damaged_are_fetched_anew(hub, cache):
   folder = locate("hf://o/n")
   with open(folder / "model.safetensors", "r+b") as file:
     file.truncate(1000)
-  message = refusal(get=load_pretrained)
+  message = refusal(load_pretrained, "hf://o/n")
   assert message.endswith(
     "The download was removed; the same command fetches it anew."
   )
@@ -262,7 +260,7 @@ def test_weights_that_were_damaged_are_fetched_anew(hub, cache):
 def test_intact_weights_stay_though_they_cannot_be_read(hub):
   """Fetching them anew would change nothing, and others may use them."""
   hub.add_repository(PLAIN)
-  assert "removed" not in refusal(get=load_pretrained)
+  assert "removed" not in refusal(load_pretrained, "hf://o/n")
   assert names(locate("hf://o/n")) == sorted(PLAIN)
   assert hub.gets(WEIGHTS) == 1
 

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.server import files, refusal
 from vit_jax.pretrained import known, load
 from vit_jax.pretrained.fetch import fetch
 from vit_jax.pretrained.locate import locate
@@ -16,24 +17,6 @@ from vit_jax.pretrained.pickles import TORCH_ADVICE, conversion
 BODY = np.random.default_rng(0).bytes(1000)
 
 pytestmark = pytest.mark.usefixtures("cache")
-
-
-def files(folder):
-  """What the cache holds, without the locks."""
-  return sorted(
-    path.name
-    for path in folder.rglob("*")
-    if path.is_file() and path.suffix != ".lock"
-  )
-
-
-def refusal(source, get=locate):
-  """The message of a source that is refused, which has to be one line."""
-  with pytest.raises((ValueError, OSError)) as caught:
-    get(source)
-  message = str(caught.value)
-  assert len(message.splitlines()) == 1
-  return message
 
 
 def test_a_path_that_exists_wins(tmp_path, monkeypatch):
@@ -64,14 +47,14 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
   ],
 )
 def test_sources_that_are_none(source, words):
-  assert words in refusal(source)
+  assert words in refusal(locate, source)
 
 
 def test_unknown_name_suggests_the_nearest():
-  message = refusal("b16_augrep")
+  message = refusal(locate, "b16_augrep")
   assert "the nearest names are b16_augreg, " in message
   assert "python -m vit_jax.convert --list" in message
-  message = refusal("google/vit-base-patch16-224")
+  message = refusal(locate, "google/vit-base-patch16-224")
   assert "it would be hf://google/vit-base-patch16-224" in message
 
 
@@ -92,13 +75,13 @@ def test_google_storage_address(site, monkeypatch):
   "name", ["vit_models", "vit_models/", "b/folder/", "b/../x", "-/x", "b//x"]
 )
 def test_google_storage_names_that_are_none(name):
-  assert "names no object" in refusal(f"gs://{name}")
+  assert "names no object" in refusal(locate, f"gs://{name}")
 
 
 def test_checksum_of_the_table(site, monkeypatch):
   entry = known.Known(site.add("/x.npz", BODY), "B/16", 224, "noise", "0" * 64)
   monkeypatch.setitem(known.KNOWN, "b16_noise", entry)
-  message = refusal("b16_noise")
+  message = refusal(locate, "b16_noise")
   sha256 = re.findall(r"expected 0{64} but got (\w{64})", message)[0]
   right = dataclasses.replace(entry, sha256=sha256)
   monkeypatch.setitem(known.KNOWN, "b16_noise", right)
@@ -107,18 +90,18 @@ def test_checksum_of_the_table(site, monkeypatch):
 
 @pytest.mark.parametrize("end", [".pth", ".PT", ".bin?x=1", ".ckpt", ".pkl"])
 def test_pickles_are_refused_before_the_download(site, tmp_path, end):
-  message = refusal(site.add(f"/model{end}"))
+  message = refusal(locate, site.add(f"/model{end}"))
   assert "weights_only=True" in message
   assert "save_file" in message
   assert not site.requests
   path = tmp_path / f"model{end}"
   path.touch()
   if "?" not in end:
-    assert "weights_only=True" in refusal(str(path))
+    assert "weights_only=True" in refusal(locate, str(path))
 
 
 def test_torchvision_says_how_to_convert():
-  message = refusal("torchvision_b16")
+  message = refusal(locate, "torchvision_b16")
   url = "https://download.pytorch.org/models/vit_b_16-c867db91.pth"
   command = re.findall(r"`(.*)`", message)[0]
   get, convert = command.split(" && ")
@@ -156,7 +139,7 @@ def test_a_download_that_cannot_be_read_is_fetched_anew(site, cache):
 def test_a_web_page_in_place_of_a_file_is_named(site, cache):
   html = {"Content-Type": "text/html"}
   url = site.add("/x.npz", b"<!DOCTYPE html><p>Log in", headers=html)
-  message = refusal(url, load.load_pretrained)
+  message = refusal(load.load_pretrained, url)
   assert "a web page or an error in XML, not the file that was" in message
   assert "the same command fetches it anew" in message
   assert files(cache) == []

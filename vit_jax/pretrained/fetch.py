@@ -180,7 +180,7 @@ def trouble(error: Exception) -> str:
         return (
           f"the connection ended after {come:,} of {come + missing:,} bytes"
         )
-  return f"the connection failed or was cut ({type(error).__name__})"
+  return f"the download failed or was cut ({type(error).__name__})"
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

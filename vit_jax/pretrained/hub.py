@@ -54,7 +54,7 @@ def fetch_repository(name: str) -> pathlib.Path:
       return folder
     api = library.HfApi()
     only_pickle = api.file_exists(repository, _PICKLE, revision=revision)
-  except Exception as error:  # Its errors have no base class in common.
+  except Exception as error:  # Its errors share no other base class.
     raise OSError(f"{source}: {_trouble(error)}.") from error
   if only_pickle:
     raise ValueError(
@@ -73,6 +73,8 @@ def _trouble(error: Exception) -> str:
 
   for cause in causes(error):
     match cause:
+      case errors.HFValidationError():
+        return "that is not the name of a repository; write hf://owner/name"
       case errors.GatedRepoError():
         return f"its owners grant access: ask on its page, and {_LOG_IN}"
       case errors.RevisionNotFoundError():
@@ -99,7 +101,8 @@ def drop(path: pathlib.Path) -> bool:
   library: Any = sys.modules.get("huggingface_hub")
   if library is None:
     return False
-  if pathlib.Path(library.constants.HF_HUB_CACHE).resolve() not in path.parents:
+  cache = pathlib.Path(library.constants.HF_HUB_CACHE).resolve()
+  if cache not in path.parents:
     return False
   damaged = []
   for file in path.parent.glob("model*.safetensors"):
