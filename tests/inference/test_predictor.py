@@ -17,16 +17,18 @@ from tests import tiny
 from tests.tiny import MEAN, STD, random_params
 from vit_jax.config import base_config
 from vit_jax.data.image_files import check_found, find_images
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import predictor
 from vit_jax.models import Origin, ResNet, to_fields
 from vit_jax.predict import predict_files, table
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
 ORIGIN = Origin("test", "google", (16, 16), MEAN, STD)
 VIT = tiny.vit(ORIGIN)
 PARAMS = random_params(VIT, (16, 16), 0)
+PREPROCESSING = Preprocessing((16, 16), mean=MEAN, std=STD)
 
 
 @pytest.fixture
@@ -59,8 +61,13 @@ def _softmax(logits):
   return e / e.sum(axis=1, keepdims=True)
 
 
+def predictions(*arguments, preprocessing=PREPROCESSING, **options):
+  """Batches of predictions, with the preprocessing of `VIT`."""
+  return predict(*arguments, preprocessing=preprocessing, **options)
+
+
 def _all(*arguments, **options):
-  return [p for batch in predict(*arguments, **options) for p in batch]
+  return [p for batch in predictions(*arguments, **options) for p in batch]
 
 
 def _dense(predictions, num_classes):
@@ -99,8 +106,10 @@ def test_batches_change_nothing_and_compile_once(photos, monkeypatch):
 
   monkeypatch.setattr(predictor, "make_predict_step", counting)
   # Rows are rounded up to the eight devices: two batches, then one.
-  two = list(predict(VIT, PARAMS, iter(photos), batch_size=3, features=True))
-  one = list(predict(VIT, PARAMS, photos, batch_size=32, features=True))
+  two = list(
+    predictions(VIT, PARAMS, iter(photos), batch_size=3, features=True)
+  )
+  one = list(predictions(VIT, PARAMS, photos, batch_size=32, features=True))
   assert [len(batch) for batch in two] == [8, 3]
   assert [len(batch) for batch in one] == [11]
   assert traced == [(8, 16, 16, 3), (16, 16, 16, 3)]
@@ -118,7 +127,7 @@ def test_no_more_is_decoded_than_a_few_batches_ahead(photos):
       asked.append(1)
       yield photos[0]
 
-  batches = predict(VIT, PARAMS, endless(), batch_size=8)
+  batches = predictions(VIT, PARAMS, endless(), batch_size=8)
   next(batches)
   assert len(asked) <= 8 * 6
   batches.close()
@@ -203,13 +212,13 @@ def test_an_unreadable_image_changes_no_other(photos, tmp_path, capsys):
 
 
 def test_images_are_read_as_for_a_prediction(photos, tmp_path):
-  images = predictor.read_images(VIT, photos)
+  images = predictor.read_images(PREPROCESSING, photos)
   assert images.dtype == np.uint8
   np.testing.assert_array_equal(images, [_pixels(path) for path in photos])
   bad = tmp_path / "text.jpg"
   bad.write_text("not an image")
   with pytest.raises(ValueError, match=r"text\.jpg: "):
-    predictor.read_images(VIT, [photos[0], str(bad)])
+    predictor.read_images(PREPROCESSING, [photos[0], str(bad)])
 
 
 def test_parameters_of_nan_are_reported(photos):

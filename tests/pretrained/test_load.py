@@ -21,7 +21,8 @@ from vit_jax.pretrained.archives import save_npz, save_safetensors
 from vit_jax.pretrained.formats import timm
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import loop
-from vit_jax.training.train_step import TrainState
+from vit_jax.run.settings import read
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
 from vit_jax.workdir.description import sealed
 
@@ -452,7 +453,7 @@ def test_a_workdir_gives_the_averaged_parameters(data_dir, tmp_path):
   config.optimizer.warmup_epochs = 0.0
   config.model.num_layers = 1
   workdir = str(tmp_path / "run")
-  state, _ = loop.train(config, workdir)
+  state, _ = loop.train(read(config), workdir)
   model, params = load_pretrained(workdir)
   expected = jax.device_get(state.averaged_params)
   same = jax.tree.map(np.array_equal, params, expected)
