@@ -29,7 +29,7 @@ from PIL import Image
 
 from tests import tiny
 from vit_jax.models import Origin
-from vit_jax.pretrained import cache, download, known, locate
+from vit_jax.pretrained import fetch, known, locate
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
 
@@ -218,8 +218,8 @@ def downloads(tmp_path_factory):
       ("b16_augreg", 7),
       ("b16_augreg_i1k_224", 1000),
     ):
-      url = locate._storage_url(known.KNOWN[name].url.removeprefix("gs://"))
-      path = cache.place(url, download._file_name(url))
+      url = locate.storage_url(known.KNOWN[name].url.removeprefix("gs://"))
+      path = fetch.cached_path(url)
       path.parent.mkdir(parents=True)
       model = tiny.vit(Origin(name, "google", (224, 224))).clone(
         num_classes=num_classes, patch_size=16, num_layers=6

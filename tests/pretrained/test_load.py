@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from vit_jax.loop.train_step import TrainState
 
 from configs import digits
 from tests import fixtures
@@ -23,6 +22,7 @@ from vit_jax.pretrained.formats import timm
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import loop
 from vit_jax.run.settings import read
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
 from vit_jax.workdir.description import sealed
 
@@ -479,7 +479,6 @@ def test_no_address_but_gs_is_a_workdir(path):
 def test_without_gcsfs_a_public_object_is_fetched(monkeypatch):
   monkeypatch.setitem(sys.modules, "gcsfs", None)
   monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-  monkeypatch.setattr("vit_jax.pretrained.download.BACKOFF_SECONDS", ())
   with pytest.raises((ValueError, OSError), match="127.0.0.1:9/bucket/a.npz"):
     load_pretrained("gs://bucket/a.npz")
   with pytest.raises(ValueError, match="no checkpoints: .*gs:// needs gcsfs"):

@@ -12,18 +12,19 @@ import numpy as np
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, Vit, from_fields
 from vit_jax.models.grid import Grid, grid_of, param_shapes, patch_stride
-from vit_jax.pretrained import cache, interpolation, known
+from vit_jax.pretrained import interpolation, known
 from vit_jax.pretrained.archives import (
   Arrays,
   UnreadableFileError,
   open_arrays,
 )
+from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import named, weights_and_config
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
 from vit_jax.pretrained.formats.architecture import Facts, sides, square, triple
 from vit_jax.pretrained.formats.names import Shapes, check, read_all
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
-from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.locate import drop_download, locate
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.runtime.printable import printable
 from vit_jax.workdir.checkpoint import is_run
@@ -88,6 +89,7 @@ def open_pretrained(source: str, **overrides: Any) -> Loaded:
     if is_run(source):
       return _open_run(source, overrides)
     path = locate(source)
+    source = without_secrets(source)
     if "step" in overrides:
       raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
     with _naming(source):
@@ -159,7 +161,7 @@ def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
     with open_arrays(path) as arrays:
       yield arrays
   except UnreadableFileError as error:
-    if not cache.drop(path):
+    if not drop_download(path):
       raise
     raise UnreadableFileError(
       f"{error} The download was removed; the same command fetches it anew."

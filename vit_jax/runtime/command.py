@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
+from vit_jax.runtime.cache_folder import cache_folder
+
 # Flags defined here on behalf of a command are shown by its --help.
 flags.disclaim_key_flags()
 
@@ -157,8 +159,6 @@ def _keep_compiled() -> None:
 
   JAX_COMPILATION_CACHE_DIR names another folder; empty, nothing is kept.
   """
-  from vit_jax.pretrained.cache import cache_folder
-
   folder = cache_folder() / "compiled"
   try:
     folder.mkdir(parents=True, exist_ok=True)
