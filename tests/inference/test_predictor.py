@@ -184,13 +184,18 @@ def test_a_run_is_asked_as_it_was_evaluated(tmp_path):
   pixels = rng.integers(0, 256, (16, 40, 3), dtype=np.uint8)
   Image.fromarray(pixels).save(tmp_path / "wide.png")
 
-  model, params = load_pretrained(str(tmp_path / "run"))
-  found = _all(model, params, [str(tmp_path / "wide.png")], top=5)
+  loaded = load_pretrained(str(tmp_path / "run"))
+  found = _all(
+    *loaded,
+    [str(tmp_path / "wide.png")],
+    top=5,
+    preprocessing=loaded.preprocessing,
+    loss=loaded.loss,
+  )
   logits = _logits(VIT, PARAMS, _normalized([pixels[:, 12:28]]))
   sigmoid = 1 / (1 + np.exp(-np.float64(logits)))
   np.testing.assert_allclose(_dense(found, 5), sigmoid, atol=1e-6)
-  assert model.origin is not None
-  rows = table(model.origin.class_names)(found)
+  rows = table(loaded.class_names)(found)
   names = dict(enumerate(["a", "b", "c", "class 3", "class 4"]))
   words = [names[i] for i in np.argsort(-logits[0]).tolist()]
   assert [row.split("%  ")[1] for row in rows] == words
@@ -228,9 +233,8 @@ def test_parameters_of_nan_are_reported(photos):
 
 
 def test_an_unknown_image_size_has_to_be_given(photos):
-  model = VIT.clone(origin=Origin("test", "google", None))
   with pytest.raises(ValueError, match="give --image_size"):
-    _all(model, PARAMS, photos)
+    _all(VIT, PARAMS, photos, preprocessing=Preprocessing(None))
 
 
 # Names of images.

@@ -8,11 +8,6 @@ import numpy as np
 import optax
 import pytest
 from flax import traverse_util
-from vit_jax.loop.optimizer import (
-  layers_below_head,
-  make_optimizer,
-  make_trained,
-)
 
 from configs import digits, finetune
 from tests import fixtures
@@ -22,6 +17,11 @@ from vit_jax.run import build, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.run.start import fresh_state
+from vit_jax.training.optimizer import (
+  layers_below_head,
+  make_optimizer,
+  make_trained,
+)
 from vit_jax.training.settings import OptimizerSettings
 
 CLASSES = tuple(map(str, range(10)))
