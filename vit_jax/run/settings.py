@@ -245,10 +245,11 @@ class ProbeSettings(Section):
   )
 
 
-def base_config(cls: type[Section] = Settings) -> ml_collections.ConfigDict:
+def base_config(cls: type[Section] = Settings) -> Any:
   """All keys and their defaults; None leaves the choice to the program.
 
-  It is locked, so that a misspelt key is an error.
+  Returns:
+    A `ConfigDict`, locked, so that a misspelt key is an error.
   """
   return _config(cls).lock()
 

@@ -279,7 +279,8 @@ def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
       raise ValueError(f"{name} has to be {kind.__name__}, not {value!r}.")
     return value
   if kind is Duration:
-    return _checked_duration(name, value, field.default)
+    usual: Any = field.default
+    return _checked_duration(name, value, usual)
   optional = isinstance(kind, types.UnionType)
   if optional:
     (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from vit_jax.pretrained.conversion import convert, model_card
 
 import vit_jax
 from tests import fixtures
@@ -20,7 +19,9 @@ from vit_jax.config import base_config
 from vit_jax.models import Origin, make_resnet, make_vit, to_fields
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.archives import open_arrays
+from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import Pretrained, open_pretrained
+from vit_jax.pretrained.model_card import model_card
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
