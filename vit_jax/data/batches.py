@@ -14,7 +14,7 @@ import numpy as np
 from grain.experimental import index_shuffle
 
 from vit_jax.data.decode import UnreadableImageError
-from vit_jax.data.sources import Example, Source
+from vit_jax.data.example import Example, Source
 from vit_jax.data.transforms import EvalTransform, TrainTransform
 
 Batch = dict[str, np.ndarray]

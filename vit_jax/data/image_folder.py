@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vit_jax.data.decode import UnreadableImageError
-from vit_jax.data.sources import Example
+from vit_jax.data.example import Example
 from vit_jax.runtime.printable import printable
 
 EXTENSIONS = (b".jpg", b".jpeg", b".png", b".webp", b".bmp", b".gif")

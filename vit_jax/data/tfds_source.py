@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from vit_jax.data.sources import Example
+from vit_jax.data.example import Example
 from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
