@@ -5,16 +5,15 @@ any process can compute any batch, in any order, from nothing but its number.
 """
 
 import dataclasses
-import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from grain.experimental import index_shuffle
 
 from vit_jax.data.decode import UnreadableImageError
 from vit_jax.data.example import Example, Source
+from vit_jax.data.shuffle import example_indices
 from vit_jax.data.transforms import EvalTransform, TrainTransform
 
 Batch = dict[str, np.ndarray]
@@ -22,7 +21,6 @@ Batch = dict[str, np.ndarray]
 MAX_REPLACEMENTS = 16
 """With "skip", how many unreadable examples in a row end a run after all."""
 
-_MOST_LISTED = 1 << 21  # examples; the list of their order then takes 8 MB
 _CHUNK = 256  # examples held in encoded form at a time
 
 
@@ -48,9 +46,7 @@ class TrainBatches:
   def __getitem__(self, k: int) -> Batch:
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
-    indices = [
-      _example_index(p, len(self.source), self.seed) for p in positions
-    ]
+    indices = example_indices(positions, len(self.source), self.seed)
     images: Any = None  # Allocated when the first image tells its shape.
     labels = np.empty(len(self.rows), np.int32)
     skipped = np.zeros(len(self.rows), bool)
@@ -163,7 +159,7 @@ def batch_ids(
   One that cannot be read is told by its number; with "skip", another stood in.
   """
   positions = range(number * batch_size, (number + 1) * batch_size)
-  indices = [_example_index(p, len(source), seed) for p in positions]
+  indices = example_indices(positions, len(source), seed)
   return [
     f"example {index}"
     if isinstance(example, UnreadableImageError)
@@ -189,38 +185,6 @@ class _KeyedRandom:
     self._start["state"]["key"][1] = position
     self._philox.state = self._start
     return self._generator
-
-
-def _example_index(position: int, num_examples: int, seed: int) -> int:
-  """The index into the source of the image at a global position."""
-  epoch, place = divmod(position, num_examples)
-  return _shuffled(place, num_examples, seed, epoch)
-
-
-def _shuffled(place: int, num_examples: int, seed: int, epoch: int) -> int:
-  """What stands at `place` in an epoch's random order of the examples."""
-  if num_examples <= _MOST_LISTED:
-    return int(_permutation(num_examples, seed, epoch)[place])
-  # Computes one place of an order alone, but slowly where there are few.
-  return index_shuffle(
-    place,
-    max_index=num_examples - 1,
-    seed=_epoch_seed(seed, epoch),
-    rounds=8,  # with 4, neighbours stay near each other
-  )
-
-
-@functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin another
-def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
-  order = np.arange(num_examples, dtype=np.int32)
-  np.random.default_rng((seed, epoch)).shuffle(order)
-  return order
-
-
-@functools.lru_cache(maxsize=2)
-def _epoch_seed(seed: int, epoch: int) -> int:
-  """Mixed, so that seed 0's second epoch is not seed 1's first."""
-  return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
 
 
 def _read(source: Source, indices: Sequence[int]):
