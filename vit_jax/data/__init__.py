@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from vit_jax.data.batches import batch_ids
   from vit_jax.data.decode import UnreadableImageError, decode_rgb
+  from vit_jax.data.example import Example, Source
   from vit_jax.data.pipeline import (
     check_train_batches,
     eval_batches,
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
   )
   from vit_jax.data.preprocessing import Preprocessing
   from vit_jax.data.settings import DataSettings
-  from vit_jax.data.sources import Example, Source, open_source
+  from vit_jax.data.sources import open_source
   from vit_jax.data.transforms import make_eval_transform, make_train_transform
   from vit_jax.data.workers import BatchIterator
 
 _HOME = {
   "BatchIterator": "workers",
   "DataSettings": "settings",
-  "Example": "sources",
+  "Example": "example",
   "Preprocessing": "preprocessing",
-  "Source": "sources",
+  "Source": "example",
   "UnreadableImageError": "decode",
   "batch_ids": "batches",
   "check_train_batches": "pipeline",

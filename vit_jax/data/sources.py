@@ -1,47 +1,9 @@
-"""Random access to the examples of one split of one dataset.
+"""Opens the examples of one split, whichever reader they need."""
 
-A source is a sequence of `Example`s with a name and the class names; it can be
-pickled (each worker process gets a copy) and read from several threads at once.
-"""
+from typing import Literal
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, TypedDict
-
+from vit_jax.data.example import Source
 from vit_jax.data.settings import DataSettings
-
-
-class Example(TypedDict):
-  """One labelled image file."""
-
-  image: bytes
-  """The encoded file, as it was stored."""
-  label: int
-  """Index into the source's `class_names`."""
-  id: str
-  """Names the example in messages; unique within its source."""
-
-
-class Source(Protocol):
-  """One split of a dataset.
-
-  It may also have `labels(indices)`, the labels of some examples as an array,
-  if that costs less than to `read` them.
-  """
-
-  name: str
-  class_names: tuple[str, ...]
-
-  def __len__(self) -> int:
-    """How many examples there are."""
-    ...
-
-  def __getitem__(self, index: int) -> Example:
-    """The example at `index`, 0 <= index < len."""
-    ...
-
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    """The examples at `indices`; cheaper than one at a time for some."""
-    ...
 
 
 def open_source(

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from typing import Any
 
+from vit_jax.data.example import Source
 from vit_jax.data.pipeline import (
   EvalPasses,
   check_train_batches,
@@ -11,7 +12,6 @@ from vit_jax.data.pipeline import (
   train_batches,
 )
 from vit_jax.data.settings import LoaderSettings
-from vit_jax.data.sources import Source
 from vit_jax.data.transforms import EvalTransform, TrainTransform
 from vit_jax.data.workers import BatchIterator
 

@@ -1,8 +1,8 @@
-"""From an encoded image to the pixels a model sees, in training and after.
+"""Turns encoded images into the pixels that a model sees.
 
-Shrinking averages areas (`cv2.INTER_AREA`), enlarging is bilinear
-(`cv2.INTER_LINEAR`); an axis that shrinks and one that grows are each treated
-as their own. Random boxes are resized faster and a little less exactly.
+Shrinking averages areas (`cv2.INTER_AREA`) and enlarging is bilinear
+(`cv2.INTER_LINEAR`); if one axis shrinks and the other grows, each is resized
+in its own way. Random boxes are resized faster and a little less exactly.
 """
 
 import functools
@@ -74,7 +74,7 @@ def make_eval_transform(
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """(h, w, 3) -> (H, W, 3): areas where it shrinks, bilinear where it grows."""
+  """Resizes (h, w, 3) to (H, W, 3), by areas or bilinear for each axis."""
   least = min(image.shape[0], size[0]), min(image.shape[1], size[1])
   if least != image.shape[:2]:
     image = cv2.resize(image, least[::-1], interpolation=cv2.INTER_AREA)
@@ -86,12 +86,12 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def inception_box(
   height: int, width: int, min_area: float, rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-  """Draws a box (top, left, h, w) inside an image.
+  """Draws a random box (top, left, h, w) inside an image.
 
-  Its area is uniform between `min_area` and 1 of the image's, its w / h is
-  log-uniform between 3/4 and 4/3; boxes that do not fit are drawn again. After
-  ten misses (long, thin images) it is the largest central box of an allowed
-  ratio.
+  The box covers a fraction of the image's area that is uniform between
+  `min_area` and 1, and w / h is log-uniform between 3/4 and 4/3. A box that
+  does not fit is drawn again. After ten misses, as in long and thin images, the
+  box is the largest central one whose ratio is allowed.
   """
   for _ in range(_ATTEMPTS):
     area = rng.uniform(min_area, 1.0) * height * width
@@ -120,7 +120,7 @@ def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
 def _pad_crop(
   image: np.ndarray, pad: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """Shifts by up to `pad` pixels each way, black where nothing was."""
+  """Shifts by up to `pad` pixels each way, filling up with black."""
   H, W, _ = image.shape
   top, left = rng.integers(2 * pad, endpoint=True, size=2)
   padded = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_CONSTANT)
@@ -153,9 +153,9 @@ def _random_box(
   size: tuple[int, int],
   min_area: float,
 ) -> np.ndarray:
-  """A random box at `size`, of which no more is decoded than can be seen.
+  """Returns a random box at `size`, decoding no more than it shows.
 
-  A box from a reduced image lies within a pixel of it of where it was drawn.
+  In an image decoded at a reduced size, the box is off by a pixel at most.
   """
   if header := read_header(encoded):
     H, W = header.upright_size
@@ -176,10 +176,10 @@ def _random_box(
 
 
 def _resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """(h, w, 3) -> (H, W, 3), bilinear, in a quarter of the time of `resize`.
+  """Resizes (h, w, 3) to (H, W, 3) in a quarter of the time of `resize`.
 
-  What shrinks by more than a half is shrunk by a half at most, bilinear, and
-  the rest by averaging whole lines: so every pixel counts.
+  Shrinking bilinearly to less than half would ignore pixels. So it only goes to
+  a multiple of `size`, and averaging whole lines does the rest.
   """
   (h, w, _), (H, W) = image.shape, size
   several = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W

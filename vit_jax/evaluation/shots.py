@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from vit_jax.data.sources import Example, Source
+from vit_jax.data.example import Example, Source
 
 _CHUNK = 256  # Examples whose labels are read at a time, maybe with images.
 _MOST_NAMED = 5

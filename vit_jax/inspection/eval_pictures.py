@@ -8,8 +8,8 @@ from jax.sharding import Mesh
 from jaxtyping import UInt8
 
 from vit_jax.data.decode import UnreadableImageError
+from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.sources import Source
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.inference.predictor import class_name, make_predict_step
 from vit_jax.inspection import attention_maps

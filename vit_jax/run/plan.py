@@ -9,9 +9,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from vit_jax.data.example import Source
 from vit_jax.data.pipeline import BatchIterator
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.sources import Source, open_source
+from vit_jax.data.sources import open_source
 from vit_jax.data.splits import Loader, check_same_classes, make_loader
 from vit_jax.data.transforms import make_train_transform
 from vit_jax.evaluation.evaluator import Evaluator

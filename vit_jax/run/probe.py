@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from vit_jax.data.sources import Source, open_source
+from vit_jax.data.example import Source
+from vit_jax.data.sources import open_source
 from vit_jax.evaluation.few_shot import FewShot, Outcome
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import build

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.sources import Source, open_source
+from vit_jax.data.sources import open_source
 from vit_jax.data.splits import check_same_classes
 from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit, from_fields
