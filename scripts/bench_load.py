@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.pretrained import archives
+from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.arrays import open_arrays
 
 Loader = Callable[[pathlib.Path], Any]
 MIB = 1 << 20
@@ -66,7 +67,7 @@ def google_shapes() -> dict[str, tuple[int, ...]]:
 
 def write_model(path: pathlib.Path) -> None:
   rng = np.random.default_rng(0)
-  archives.save_npz(
+  save_arrays(
     path,
     {
       name: rng.standard_normal(shape, dtype=np.float32)
@@ -84,7 +85,7 @@ def bytes_loader() -> Loader:
 
 def arrays_loader() -> Loader:
   def load(path: pathlib.Path) -> dict[str, np.ndarray]:
-    with archives.open_arrays(path) as arrays:
+    with open_arrays(path) as arrays:
       return dict(arrays)
 
   return load

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def bounded_memory(limit: float) -> Iterator[None]:
-  """Of what Python and NumPy take; the readers' own code uses no other."""
+  """Fails if Python and NumPy take more; memory of other libraries is not seen.
+
+  What a library in C or Rust may take is bounded in a process of its own, by
+  RLIMIT_AS, as in `test_absurd_claims_take_no_memory`.
+  """
   tracemalloc.start()
   try:
     yield

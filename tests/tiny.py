@@ -6,10 +6,12 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Vit
-from vit_jax.pretrained.archives import save_npz
+from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google
 from vit_jax.pretrained.formats.names import axis_sizes
+from vit_jax.pretrained.loaded import Loaded
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -37,6 +39,15 @@ def random_params(model, size, seed, unbox=nn.unbox):
   )
 
 
+def loaded(model, shapes, read):
+  """A `Loaded` of a model that was read from nowhere."""
+  origin = model.origin
+  preprocessing = Preprocessing(
+    origin.image_size, mean=origin.mean, std=origin.std
+  )
+  return Loaded(model, preprocessing, "softmax", shapes, read)
+
+
 def save_google(path, model, params):
   """As Google publishes it, in one .npz."""
   flat = traverse_util.flatten_dict(params, sep="/")
@@ -45,4 +56,4 @@ def save_google(path, model, params):
     rule.theirs: rule.write([flat[name] for name in rule.ours], sizes)
     for rule in google.rules(model)
   }
-  save_npz(path, arrays)
+  save_arrays(path, arrays)

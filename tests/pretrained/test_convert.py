@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import vit_jax
-from tests import fixtures
+from tests import fixtures, tiny
 from tests.commands import run
 from vit_jax import load_pretrained
 from vit_jax.config import base_config
 from vit_jax.models import Origin, make_resnet, make_vit, to_fields
 from vit_jax.models.grid import param_shapes
-from vit_jax.pretrained.archives import open_arrays
+from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
-from vit_jax.pretrained.load import Pretrained, open_pretrained
+from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.model_card import model_card
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 from vit_jax.training.state import TrainState
@@ -123,7 +123,7 @@ def random_model(size=(16, 24), **fields):
     path: rng.normal(size=shape).astype(np.float32) / 4
     for path, shape in shapes.items()
   }
-  return Pretrained(model, shapes, lambda: params.items()), params
+  return tiny.loaded(model, shapes, lambda: params.items()), params
 
 
 @pytest.mark.parametrize(

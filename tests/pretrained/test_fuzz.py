@@ -1,200 +1,50 @@
-"""Rubbish in place of a file: it is read, or refused in one line, and no more.
+"""Rubbish in place of weights: it is read, or refused in one line, and no more.
 
-Every reader of files from elsewhere gets files that were cut, flipped, or given
-hostile headers. A few dozen each in an ordinary run, always the same ones; as
-many as wanted, which are then counted, by
-
-VIT_JAX_FUZZ=1000 pytest tests/test_fuzz.py -n 0 -s
+VIT_JAX_FUZZ=1000 pytest tests/pretrained/test_fuzz.py -n 0 -s
 """
 
-import collections
-import contextlib
+import dataclasses
 import io
 import json
 import math
-import os
 import pathlib
 import pickle
 import shutil
-import signal
-import struct
-import subprocess
-import sys
-import threading
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from tests import tiny
+from tests.array_files import MIB, npy, read_all, write_safetensors
+from tests.fuzzing import (
+  HUGE,
+  TALLY,
+  damaged,
+  distorted,
+  examples,
+  names,
+  numbers,
+  outcome,
+  rubbish,
+)
 from tests.memory import bounded_memory
 from vit_jax import load_pretrained
 from vit_jax.config import base_config
-from vit_jax.data import decode_rgb, make_train_transform
 from vit_jax.models import Origin, to_fields
 from vit_jax.models.grid import param_shapes
-from vit_jax.pretrained.archives import open_arrays
-from vit_jax.pretrained.load import Pretrained, open_pretrained
+from vit_jax.pretrained.arrays import open_arrays
+from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.save import TARGETS, save_as
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import sealed
-
-MIB = 1 << 20
-SECONDS = 60  # No file here takes a hundredth of that, on any machine.
-FACTOR = os.environ.get("VIT_JAX_FUZZ")
-HUGE = (0, -1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 10**30)
-
-
-def examples(ordinary: int) -> Callable:
-  """So many examples a property, always the same; VIT_JAX_FUZZ says more."""
-  return settings(
-    max_examples=int(FACTOR) if FACTOR else ordinary,
-    derandomize=True,
-    database=None,
-    deadline=None,  # `outcome` has one that also ends what hangs.
-    suppress_health_check=list(HealthCheck),
-  )
-
-
-TALLY: collections.Counter[tuple[str, str]] = collections.Counter()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tally() -> Iterator[None]:
-  """Prints, of a long run, how many files were read and refused."""
-  yield
-  if FACTOR:
-    for target in sorted({target for target, _ in TALLY}):
-      read, refused = TALLY[target, "read"], TALLY[target, "refused"]
-      print(f"\n{target}: {read + refused} tried, {read} read, {refused} not")
-
-
-class HangError(BaseException):
-  """Not an Exception, so that no reader takes it for a damaged file."""
-
-
-@contextlib.contextmanager
-def time_limit() -> Iterator[None]:
-  """Raises in the midst of what takes too long, where the system can."""
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-
-  def stop(*_: object) -> None:
-    raise HangError(f"it took more than {SECONDS} seconds")
-
-  before = signal.signal(signal.SIGALRM, stop)
-  signal.setitimer(signal.ITIMER_REAL, SECONDS)
-  try:
-    yield
-  finally:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def outcome(target: str, load: Callable[[], object]) -> str:
-  """ "read" or "refused"; fails on any other way for a loader to end."""
-  try:
-    with time_limit():
-      load()
-  except (ValueError, OSError) as error:
-    message = str(error)
-    assert message and message.isprintable(), message
-    TALLY[target, "refused"] += 1
-    return "refused"
-  TALLY[target, "read"] += 1
-  return "read"
-
-
-def places(size: int) -> st.SearchStrategy[int]:
-  """Offsets in a file; half of them where formats have their headers."""
-  last = max(size - 1, 0)
-  near = st.integers(0, min(last, 600))
-  return st.one_of(near, near.map(lambda at: last - at), st.integers(0, last))
-
-
-@st.composite
-def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-  """A file after one to four accidents, or attacks."""
-  raw = bytearray(whole)
-  for _ in range(draw(st.integers(1, 4))):
-    at = draw(places(len(raw)))
-    stop = at + draw(st.integers(0, 64))
-    kind = draw(
-      st.sampled_from(["cut", "flip", "number", "set", "drop", "add"])
-    )
-    if kind == "cut":
-      del raw[at:]
-    elif kind == "flip" and raw:
-      raw[at] ^= 1 << draw(st.integers(0, 7))
-    elif kind == "number":
-      width = draw(st.sampled_from([1, 2, 4, 8]))
-      order = draw(st.sampled_from(["little", "big"]))
-      number = draw(st.sampled_from(HUGE)) % (1 << 8 * width)
-      raw[at : at + width] = number.to_bytes(width, order)
-    elif kind == "set":
-      raw[at:stop] = draw(st.binary(max_size=64))
-    elif kind == "drop":
-      del raw[at:stop]
-    else:
-      raw[at:at] = raw[draw(places(len(raw))) :][:64]
-  return bytes(raw)
-
-
-names = st.one_of(
-  st.sampled_from(
-    ["a", "", ".", "..", "../out", "/etc/out", "C:\\out", "a\nb"]
-  ),
-  st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12),
-)
-numbers = st.one_of(
-  st.sampled_from(HUGE),
-  st.integers(),
-  st.floats(),
-  st.booleans(),
-)
-rubbish = st.recursive(
-  st.one_of(st.none(), numbers, names),
-  lambda inner: st.one_of(
-    st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=3)
-  ),
-  max_leaves=6,
-)
-
-
-def paths_in(tree: Any, prefix: tuple = ()) -> list[tuple]:
-  """Keys that lead to every part of a JSON value."""
-  keys = list(tree) if isinstance(tree, dict) else []
-  keys = range(len(tree)) if isinstance(tree, list) else keys
-  below = (paths_in(tree[key], (*prefix, key)) for key in keys)
-  return [*([prefix] if prefix else []), *(p for each in below for p in each)]
-
-
-@st.composite
-def distorted(draw: st.DrawFn, whole: dict) -> dict:
-  """A JSON object with one to three of its parts replaced or taken away."""
-  tree = json.loads(json.dumps(whole))
-  for _ in range(draw(st.integers(1, 3))):
-    if not (known := paths_in(tree)):
-      break
-    *above, key = draw(st.sampled_from(known))
-    inner = tree
-    for step in above:
-      inner = inner[step]
-    if draw(st.booleans()) and isinstance(inner, dict):
-      del inner[key]
-    else:
-      inner[key] = draw(rubbish)
-  return tree
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +62,7 @@ def params(model):
 def published(model, params, tmp_path_factory):
   """A folder of each published format, by its name."""
   flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-  pretrained = Pretrained(
+  pretrained = tiny.loaded(
     model, param_shapes(model, (2, 2)), lambda: iter(flat.items())
   )
   folder = tmp_path_factory.mktemp("published")
@@ -240,17 +90,10 @@ def fresh(room: pathlib.Path, **files: bytes | str) -> pathlib.Path:
   return room
 
 
-def read_arrays(path: pathlib.Path) -> None:
-  with open_arrays(path) as arrays:
-    for name in arrays:
-      assert arrays[name].shape == arrays.shapes[name]
-
-
-def check_arrays(target: str, path: pathlib.Path) -> str:
+def check_arrays(target: str, path: pathlib.Path) -> None:
   """Reads all arrays of a file, in memory bounded by its size."""
-  # Of an index of 4 MiB, say, there are many small objects in Python.
   with bounded_memory(16 * path.stat().st_size + 8 * MIB):
-    return outcome(target, lambda: read_arrays(path))
+    outcome(target, lambda: read_all(path))
 
 
 def weights(folder: pathlib.Path) -> pathlib.Path:
@@ -261,20 +104,13 @@ def weights(folder: pathlib.Path) -> pathlib.Path:
 FORMATS = ("google", "hf", "timm")
 
 
+@pytest.mark.parametrize("name", ["google", "timm"])
 @examples(60)
-@given(st.data())
-def test_damaged_npz(published, room, data):
-  whole = weights(published / "google").read_bytes()
-  path = fresh(room, weights=data.draw(damaged(whole))) / "weights"
-  check_arrays("npz, damaged", path)
-
-
-@examples(60)
-@given(st.data())
-def test_damaged_safetensors(published, room, data):
-  whole = weights(published / "timm").read_bytes()
-  path = fresh(room, weights=data.draw(damaged(whole))) / "weights"
-  check_arrays("safetensors, damaged", path)
+@given(data=st.data())
+def test_damaged_arrays(published, room, name, data):
+  whole = weights(published / name)
+  path = fresh(room, weights=data.draw(damaged(whole.read_bytes()))) / "weights"
+  check_arrays(f"{whole.suffix}, damaged", path)
 
 
 class Evil:
@@ -286,8 +122,12 @@ class Evil:
     return open, (str(Evil.touched), "w")
 
 
+dtypes = ["'<f4'", "'>f8'", "'|b1'", "'V2'", "'|O'", "'<U999999999'", "'<c16'"]
+literals = ["(" * 9000, "__import__('os').abort()", "[1] * 10**10"]
+
+
 @st.composite
-def npy_member(draw: st.DrawFn) -> bytes:
+def npy_file(draw: st.DrawFn) -> bytes:
   """An .npy file: in order, with a pickle, or with any claim in its header."""
   kind = draw(st.sampled_from(["array", "array", "pickle", "claim"]))
   if kind != "claim":
@@ -295,26 +135,13 @@ def npy_member(draw: st.DrawFn) -> bytes:
     array = np.arange(draw(st.integers(0, 40)), dtype=np.float32)
     np.save(file, [Evil()] if kind == "pickle" else array, allow_pickle=True)
     return file.getvalue()
-  dtype = draw(
-    st.sampled_from(["<f4", ">f8", "|b1", "V2", "|O", "<U999999999", "<c16"])
-    | st.text(max_size=8)
+  return npy(
+    draw(st.sampled_from(dtypes) | st.text(max_size=8).map(ascii)),
+    repr(tuple(draw(st.lists(numbers | st.integers(0, 4), max_size=4)))),
+    draw(st.binary(max_size=64)),
+    draw(st.none() | st.sampled_from(literals)),
+    draw(st.none() | st.sampled_from([0, 1, 60_000, (1 << 32) - 1])),
   )
-  shape = draw(st.lists(numbers | st.integers(0, 4), max_size=4))
-  header = {
-    "descr": dtype,
-    "fortran_order": draw(st.booleans() | rubbish),
-    "shape": tuple(shape),
-  }
-  text = draw(
-    st.just(repr(header))
-    | st.sampled_from(["(" * 9000, "__import__('os').abort()", "[1] * 10**10"])
-  ).encode("utf-8", "surrogatepass")
-  claimed = draw(st.just(len(text)) | st.sampled_from([0, 1, 60_000]))
-  version = draw(
-    st.sampled_from([b"\1\0", b"\1\0", b"\2\0", b"\3\0", b"\xff\xff"])
-  )
-  size = struct.pack("<H" if version == b"\1\0" else "<I", claimed)
-  return b"\x93NUMPY" + version + size + text + draw(st.binary(max_size=64))
 
 
 @examples(60)
@@ -323,17 +150,13 @@ def test_hostile_npz(room, data):
   file = io.BytesIO()
   methods = st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
   with zipfile.ZipFile(file, "w") as archive:
-    members = st.lists(
-      st.tuples(names, npy_member(), methods),
-      max_size=4,
-      unique_by=lambda m: m[0],
-    )
-    for name, content, method in data.draw(members):
+    members = st.dictionaries(names, st.tuples(npy_file(), methods), max_size=4)
+    for name, (content, method) in data.draw(members).items():
       archive.writestr(f"{name}.npy" if name else "a", content, method)
   content = data.draw(st.just(file.getvalue()) | damaged(file.getvalue()))
   Evil.touched = room / "touched"
   path = fresh(room, weights=content) / "weights"
-  check_arrays("npz, hostile", path)
+  check_arrays(".npz, hostile", path)
   assert not Evil.touched.exists()
 
 
@@ -357,12 +180,13 @@ def test_hostile_safetensors(room, data):
   shape = st.lists(st.integers(0, 4), max_size=3).map(tuple)
   shapes = data.draw(st.dictionaries(names, shape, min_size=1, max_size=4))
   whole, end = header_of(shapes)
-  text = json.dumps(data.draw(st.just(whole) | distorted(whole))).encode()
-  size = len(text)
+  header = data.draw(st.just(whole) | distorted(whole))
+  size = None
   if data.draw(st.integers(0, 4)) == 0:
     size = data.draw(st.sampled_from(HUGE)) % (1 << 64)
-  path = fresh(room, weights=struct.pack("<Q", size) + text + bytes(end))
-  check_arrays("safetensors, hostile", path / "weights")
+  path = fresh(room) / "weights"
+  write_safetensors(path, header, bytes(end), size)
+  check_arrays(".safetensors, hostile", path)
 
 
 @examples(60)
@@ -370,12 +194,11 @@ def test_hostile_safetensors(room, data):
 def test_hostile_index_of_shards(published, room, data):
   """Its values name files, which have to be beside it."""
   whole = weights(published / "timm").read_bytes()
-  (room.parent / "inner").mkdir(exist_ok=True)
-  values = names | st.sampled_from(["shard", "index.json", "/dev/zero", "~"])
-  index = {"weight_map": data.draw(st.dictionaries(names, values | rubbish))}
+  files = st.sampled_from(["shard.safetensors", "index.json", "/dev/zero", "~"])
+  index = {"weight_map": data.draw(st.dictionaries(names, files | rubbish))}
   text = json.dumps(data.draw(st.just(index) | distorted(index)))
-  fresh(room, shard=whole, **{"index.json": text})
-  check_arrays("safetensors index, hostile", room / "index.json")
+  fresh(room, **{"shard.safetensors": whole, "index.json": text})
+  check_arrays("index of shards, hostile", room / "index.json")
 
 
 @examples(15)
@@ -411,8 +234,7 @@ def test_hostile_shapes_as_a_model(published, room, data):
     if data.draw(st.integers(0, 3)) == 0:
       shapes[data.draw(names) + key] = shapes.pop(key)
   header, end = header_of(shapes)
-  text = json.dumps(header).encode()
-  fresh(room, weights=struct.pack("<Q", len(text)) + text + bytes(end))
+  write_safetensors(fresh(room) / "weights", header, bytes(end))
   outcome("shapes as a model", lambda: load_pretrained(str(room / "weights")))
 
 
@@ -451,17 +273,9 @@ def workdir(model, params, tmp_path_factory):
   return folder
 
 
-OTHER_CONTENT = [
-  b"",
-  b"null",
-  b"[]",
-  b"{}",
-  b"1e999",
-  b'"a\nb"',
-  b"[" * 100_000,  # Too deep for a parser that calls itself.
-  bytes(1000),
-  b"\xff" * 1000,
-]
+OTHER_CONTENT = [b"", b"null", b"[]", b"{}", b"1e999", b'"a\nb"']
+OTHER_CONTENT += [bytes(1000), b"\xff" * 1000]
+OTHER_CONTENT += [b"[" * 100_000]  # Too deep for a parser that calls itself.
 
 
 @examples(20)
@@ -517,7 +331,7 @@ def test_hostile_names_of_classes(published, room, classes, data):
   to = data.draw(st.sampled_from([*TARGETS]))
   changed = pretrained.model.clone(gelu=TARGETS[to].gelus[0])
   changed = changed.clone(layer_norm_epsilon=1e-6)
-  pretrained = Pretrained(changed, pretrained.shapes, pretrained.read)
+  pretrained = dataclasses.replace(pretrained, model=changed)
   save_as(pretrained, to, room / "out")
   assert {path.name for path in room.iterdir()} == {"hf", "out"}
   expected = {path.name for path in (published / to).iterdir()}
@@ -527,109 +341,6 @@ def test_hostile_names_of_classes(published, room, classes, data):
   again = open_pretrained(str(room / "out"), **fields)
   assert again.origin.class_names == known
   TALLY["names of classes", "read"] += 1
-
-
-def encode(image: Image.Image, file_format: str, **options: Any) -> bytes:
-  file = io.BytesIO()
-  image.save(file, file_format, **options)
-  return file.getvalue()
-
-
-def make_images() -> dict[str, bytes]:
-  rng = np.random.default_rng(0)
-  pixels = Image.fromarray(rng.integers(0, 256, (40, 30, 3), np.uint8))
-  exif = Image.Exif()
-  exif[0x0112] = 6
-  frames = dict(save_all=True, append_images=[pixels.rotate(90, expand=False)])
-  return {
-    "JPEG": encode(pixels, "JPEG", exif=exif),
-    "JPEG, progressive": encode(pixels, "JPEG", progressive=True),
-    "JPEG, CMYK": encode(pixels.convert("CMYK"), "JPEG"),
-    "PNG": encode(pixels, "PNG"),
-    "PNG, palette": encode(pixels.quantize(16), "PNG", transparency=0),
-    "PNG, alpha": encode(pixels.convert("RGBA"), "PNG", exif=exif),
-    "GIF": encode(pixels, "GIF", **frames),
-    "WebP": encode(pixels, "WEBP"),
-    "WebP, moving": encode(pixels, "WEBP", **frames),
-    "BMP": encode(pixels, "BMP"),
-  }
-
-
-IMAGES = make_images()
-
-
-@examples(100)
-@given(st.data(), st.integers(0, 9))
-def test_damaged_images_to_train_on(data, seed):
-  """Of a JPEG no more is decoded than a random box can show."""
-  name = data.draw(st.sampled_from([*IMAGES, *["JPEG"] * 5]))
-  content = data.draw(damaged(IMAGES[name]))
-  transform = make_train_transform((8, 12))
-  rng = np.random.default_rng(seed)
-  kept = []
-  outcome("images, cropped", lambda: kept.append(transform(content, rng)))
-  assert all(image.shape == (8, 12, 3) for image in kept)
-
-
-@examples(300)
-@given(st.data())
-def test_damaged_images(data):
-  name = data.draw(st.sampled_from([*IMAGES]))
-  content = data.draw(damaged(IMAGES[name]))
-  kept = []
-  ended = outcome("images", lambda: kept.append(decode_rgb(content)))
-  if ended == "read":
-    (image,) = kept
-    assert image.dtype == np.uint8
-    assert image.ndim == 3 and image.shape[2] == 3
-
-
-CLAIMS = """
-import io, pathlib, resource, struct, sys
-from PIL import Image
-from vit_jax.data import decode_rgb
-from vit_jax.pretrained.archives import open_arrays
-
-def peak():
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-def encode(file_format, **options):
-  file = io.BytesIO()
-  Image.new("RGB", (16, 16)).save(file, file_format, **options)
-  return bytearray(file.getvalue())
-
-jpeg, png, gif, bmp = map(encode, ("JPEG", "PNG", "GIF", "BMP"))
-more = [Image.new("L", (16, 16), 9)]
-webp = encode("WEBP", save_all=True, append_images=more)
-frame, canvas = jpeg.index(b"\\xff\\xc0"), webp.index(b"VP8X")
-jpeg[frame + 5 : frame + 9] = b"\\xff\\xdc" * 2
-png[16:24] = b"\\x7f\\xff\\xff\\xff" * 2
-gif[6:10] = b"\\xff" * 4
-bmp[18:26] = struct.pack("<ii", 1 << 30, 1 << 30)
-webp[canvas + 12 : canvas + 18] = struct.pack("<I", 16382)[:3] * 2
-header = b'{"a":{"dtype":"F32","shape":[%d],"data_offsets":[0,%d]}}'
-weights = header % (1 << 40, 4 << 40)
-weights = struct.pack("<Q", len(weights)) + weights
-path = pathlib.Path(sys.argv[1])
-path.write_bytes(weights)
-before = peak()
-for content in (jpeg, png, gif, bmp, webp, None):
-  try:
-    open_arrays(path) if content is None else decode_rgb(bytes(content))
-  except ValueError as error:
-    print(error)
-print((peak() - before) // 1024)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="others count otherwise")
-def test_what_headers_claim_is_not_allocated(tmp_path):
-  """By the system's count, which sees what libraries in C take."""
-  command = [sys.executable, "-W", "ignore", "-c", CLAIMS, tmp_path / "weights"]
-  done = subprocess.run(command, capture_output=True, text=True, check=True)
-  *refusals, grown = done.stdout.splitlines()
-  assert len(refusals) == 6
-  assert int(grown) < 64  # MiB, for what claims a GiB at the least.
 
 
 def test_pickles_do_what_they_are_refused_for(tmp_path):

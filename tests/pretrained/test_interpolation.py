@@ -5,6 +5,7 @@ import pytest
 import scipy.ndimage
 
 from vit_jax.pretrained import interpolation
+from vit_jax.pretrained.settings import INTERPOLATIONS
 
 D = 5
 SIZES = [
@@ -84,7 +85,7 @@ def test_bicubic_is_pytorchs(old, new):
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", interpolation.METHODS)
+@pytest.mark.parametrize("method", INTERPOLATIONS)
 def test_2d_tables_are_resized_along_their_own_axis(method):
   X, Y = table(4), table(3)
   old, new = (3, 4), (5, 9)
@@ -100,7 +101,7 @@ def test_2d_tables_are_resized_along_their_own_axis(method):
   np.testing.assert_allclose(found.reshape(-1, D), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", interpolation.METHODS)
+@pytest.mark.parametrize("method", INTERPOLATIONS)
 def test_the_same_grid_changes_nothing(method):
   E_pos = table(12)
   found = interpolation.resize("E_pos", E_pos, (3, 4), (3, 4), method)

@@ -17,7 +17,7 @@ from vit_jax import load_pretrained
 from vit_jax.config import base_config
 from vit_jax.models import Vit, to_fields
 from vit_jax.pretrained import known
-from vit_jax.pretrained.archives import save_npz, save_safetensors
+from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import timm
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import loop
@@ -113,7 +113,7 @@ def test_a_training_checkpoint_gives_its_image_tower(tmp_path, prefix):
   arrays["opt/count"] = np.zeros(1, np.float32)
   if prefix == "params/img/":
     arrays["params/txt/Embed_0/embedding"] = np.zeros((7, 48), np.float32)
-  save_npz(tmp_path / "full.npz", arrays)
+  save_arrays(tmp_path / "full.npz", arrays)
   model, params = load_pretrained(str(tmp_path / "full.npz"))
   examples = fixtures.examples("big_vision_tok.npz")
   fixtures.assert_same_logits(model, params, *examples)
@@ -128,7 +128,7 @@ def test_scanned_layers_are_unstacked(tmp_path):
     if "encoderblock_0" in name:
       other = arrays[name.replace("block_0", "block_1")]
       stacked[name.replace("block_0", "block")] = np.stack([array, other])
-  save_npz(tmp_path / "scanned.npz", stacked)
+  save_arrays(tmp_path / "scanned.npz", stacked)
   model, params = load_pretrained(str(tmp_path / "scanned.npz"))
   examples = fixtures.examples("big_vision_gap.npz")
   fixtures.assert_same_logits(model, params, *examples)
@@ -158,7 +158,7 @@ def test_a_map_head_is_read(tmp_path):
   arrays["MAPHead_0/MlpBlock_0/Dense_0/bias"] = draw(96)
   arrays["MAPHead_0/MlpBlock_0/Dense_1/kernel"] = draw(96, 48)
   arrays["MAPHead_0/MlpBlock_0/Dense_1/bias"] = draw(48)
-  save_npz(tmp_path / "siglip.npz", renamed(arrays, "params/img/"))
+  save_arrays(tmp_path / "siglip.npz", renamed(arrays, "params/img/"))
   model, params = load_pretrained(str(tmp_path / "siglip.npz"))
   assert (model.pooling, model.num_classes) == ("map", 0)
   assert model.position == "learned"
@@ -179,7 +179,7 @@ def test_a_map_head_is_read(tmp_path):
 def test_half_precision_weights_come_as_float32(tmp_path):
   arrays = arrays_of("google_vit.npz")
   half = {name: array.astype(np.float16) for name, array in arrays.items()}
-  save_npz(tmp_path / "half.npz", half)
+  save_arrays(tmp_path / "half.npz", half)
   _, params = load_pretrained(str(tmp_path / "half.npz"))
   assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(params))
 
@@ -188,7 +188,7 @@ def changed(name, tmp_path, change):
   """A copy of a fixture after `change` has been at its arrays."""
   arrays = arrays_of(name)
   change(arrays)
-  save_npz(tmp_path / "changed.npz", arrays)
+  save_arrays(tmp_path / "changed.npz", arrays)
   return str(tmp_path / "changed.npz")
 
 
@@ -287,7 +287,7 @@ def test_bad_keywords_are_one_line(name, overrides, message):
 
 
 def test_another_architecture_is_named(tmp_path):
-  save_npz(tmp_path / "x.npz", {"conv1/w": np.zeros(3), "fc/b": np.zeros(2)})
+  save_arrays(tmp_path / "x.npz", {"conv1/w": np.zeros(3), "fc/b": np.zeros(2)})
   with pytest.raises(ValueError, match=r"2 arrays \(conv1/w, fc/b, ...\) are"):
     load_pretrained(str(tmp_path / "x.npz"))
 
@@ -464,7 +464,7 @@ def test_a_workdir_gives_the_averaged_parameters(data_dir, tmp_path):
   with pytest.raises(ValueError, match="no checkpoint of step 7; there is one"):
     load_pretrained(workdir, step=7)
   bare = {"a": np.zeros(2, np.float32)}
-  save_safetensors(tmp_path / "run.safetensors", bare)
+  save_arrays(tmp_path / "run.safetensors", bare)
   with pytest.raises(ValueError, match="named as in no format known here"):
     load_pretrained(str(tmp_path / "run.safetensors"))
 

@@ -140,7 +140,7 @@ def test_a_web_page_in_place_of_a_file_is_named(site, cache):
   html = {"Content-Type": "text/html"}
   url = site.add("/x.npz", b"<!DOCTYPE html><p>Log in", headers=html)
   message = refusal(load.load_pretrained, url)
-  assert "a web page or an error in XML, not the file that was" in message
+  assert "a web page or an error in XML, not what was asked for" in message
   assert "the same command fetches it anew" in message
   assert files(cache) == []
 

@@ -13,11 +13,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, Vit, from_fields
 from vit_jax.models.grid import Grid, grid_of, param_shapes, patch_stride
 from vit_jax.pretrained import interpolation, known
-from vit_jax.pretrained.archives import (
-  Arrays,
-  UnreadableFileError,
-  open_arrays,
-)
+from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import named, weights_and_config
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision

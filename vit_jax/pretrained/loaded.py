@@ -6,7 +6,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
@@ -69,11 +68,8 @@ class Loaded:
     if shapes is not None:
       wanted = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
     for path, array in self.read():
-      flat[path] = (
-        jax.device_put(array, wanted[path].sharding)
-        if wanted
-        else jnp.asarray(array)
-      )
+      where = wanted[path].sharding if wanted else None
+      flat[path] = jax.device_put(array, where)
     return traverse_util.unflatten_dict(flat, sep="/")
 
   def __iter__(self) -> Iterator[Any]:

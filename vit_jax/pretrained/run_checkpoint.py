@@ -11,7 +11,7 @@ from vit_jax.models import Origin, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained.formats.names import Shapes, differences, listed
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.refusals import line
+from vit_jax.runtime.printable import one_line
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
 
@@ -96,7 +96,7 @@ def _opened(workdir: str) -> Iterator[Checkpoints]:
       raise
     raise ValueError(
       f"{workdir} has a damaged checkpoint ({type(error).__name__}: "
-      f"{line(error)}): delete its folder, or choose another step."
+      f"{one_line(error)}): delete its folder, or choose another step."
     ) from error
 
 
@@ -111,7 +111,7 @@ def _describing(workdir: str, step: int) -> Iterator[None]:
   except Exception as error:
     raise ValueError(
       f"checkpoint {step} of {workdir} describes no model "
-      f"({type(error).__name__}: {line(error)}): choose another step, or "
+      f"({type(error).__name__}: {one_line(error)}): choose another step, or "
       "delete its folder."
     ) from error
 

@@ -18,7 +18,7 @@ from flax import traverse_util
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.grid import grid_of
 from vit_jax.models.position import PositionEmbedding
-from vit_jax.pretrained.archives import save_npz, save_safetensors
+from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
 from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.formats.names import Rule, axis_sizes
@@ -193,11 +193,7 @@ def save_as(
   }
   assert not params, f"no rule writes {list(params)}"
   with filling(folder) as draft:
-    if TARGETS[name].file.endswith(".npz"):
-      save_npz(draft / TARGETS[name].file, arrays)
-    else:
-      # The library that Hugging Face loads with wants to know the framework.
-      save_safetensors(draft / TARGETS[name].file, arrays, {"format": "pt"})
+    save_arrays(draft / TARGETS[name].file, arrays)
     for file, content in beside(model, name).items():
       (draft / file).write_text(content, "utf-8")
     (draft / "README.md").write_text(card, "utf-8")

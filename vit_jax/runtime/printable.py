@@ -9,3 +9,18 @@ def printable(text: str) -> str:
   if text.isprintable():  # Nearly always, and this takes no time.
     return text
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def quoted(value: object) -> str:
+  """The value as Python writes it, cut to a fair length."""
+  return _cut(repr(value))
+
+
+def one_line(error: Exception) -> str:
+  """What a library says, which may quote a file, as a line of fair length."""
+  text = "".join(c if c.isprintable() else " " for c in str(error))
+  return _cut(text.rstrip(". "))
+
+
+def _cut(text: str) -> str:
+  return text if len(text) <= 120 else f"{text[:117]}..."

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vit_jax.pretrained.formats.names import Shapes
-from vit_jax.pretrained.refusals import quoted
+from vit_jax.runtime.printable import quoted
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

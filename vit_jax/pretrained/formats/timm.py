@@ -24,7 +24,7 @@ from vit_jax.pretrained.formats.architecture import (
   whole,
 )
 from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
-from vit_jax.pretrained.refusals import quoted
+from vit_jax.runtime.printable import quoted
 
 GELUS = {"gelu": "exact", "gelu_erf": "exact", "gelu_tanh": "tanh"}
 _DENSE = "O I -> I O"

@@ -1,0 +1,27 @@
+"""Folders of small images."""
+
+import io
+
+from PIL import Image
+
+
+def encode(image: Image.Image, file_format: str, **options) -> bytes:
+  file = io.BytesIO()
+  image.save(file, file_format, **options)
+  return file.getvalue()
+
+
+def plain(colour=(9, 90, 200), size=(20, 16)) -> Image.Image:
+  return Image.new("RGB", size, colour)
+
+
+def make_folder(tmp_path, files) -> str:
+  """A data set of a folder from names below `train` and `test` to contents."""
+  for name, content in files.items():
+    path = tmp_path / "photos" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+  return str(tmp_path / "photos")
+
+
+GOOD = encode(plain(), "PNG")

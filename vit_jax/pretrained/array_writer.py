@@ -1,0 +1,44 @@
+"""Writes named arrays as NumPy's .npz or as .safetensors."""
+
+import errno
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+
+def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+  """Writes a file of the format that its name ends in.
+
+  Equal arrays in the same order give equal bytes. Both libraries write one
+  array after the other, without a copy of all.
+  """
+  path.touch()
+  if path.suffix == ".npz":
+    named: dict[str, Any] = dict(arrays)
+    np.savez(path, **named)
+  else:
+    _save_safetensors(path, dict(arrays))
+  with open(path, "r+b") as file:
+    os.fsync(file.fileno())
+
+
+def _save_safetensors(
+  path: pathlib.Path, arrays: dict[str, np.ndarray]
+) -> None:
+  # The library writes the memory as it lies, whatever the strides.
+  assert all(array.flags.c_contiguous for array in arrays.values())
+  # It leaves a file that only its owner may read (safetensors' issue 782).
+  mode = path.stat().st_mode
+  try:
+    # Hugging Face's libraries want to know the framework.
+    safetensors.numpy.save_file(arrays, path, {"format": "pt"})
+  except safetensors.SafetensorError as error:
+    number = re.search(r"os error (\d+)", str(error))
+    code = int(number[1]) if number else errno.EIO
+    raise OSError(code, str(error), str(path)) from error
+  path.chmod(mode)

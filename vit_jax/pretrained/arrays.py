@@ -1,0 +1,189 @@
+"""Named arrays in files: NumPy's .npz and .safetensors, whole or in shards.
+
+Files come from anywhere. Nothing in them is run, and what they claim is
+compared with their length before memory is taken for it. An array holds
+booleans, integers or floats of up to 64 bits, bfloat16 among them; an object
+array, which is a pickle, is refused.
+
+An .npz file has a checksum of each array, so reading a damaged one fails. A
+.safetensors file has none: damage to its numbers goes unnoticed.
+"""
+
+import contextlib
+import errno
+import functools
+import json
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import safetensors
+
+from vit_jax.pretrained.npz import (
+  MAX_DIRECTORY_BYTES,
+  Stored,
+  UnreadableFileError,
+  open_npz,
+)
+from vit_jax.pretrained.pickles import TORCH_ADVICE
+from vit_jax.runtime.printable import one_line, quoted
+
+__all__ = ["Arrays", "UnreadableFileError", "open_arrays"]
+
+_SAFETENSORS_DTYPES = (
+  "BOOL I8 U8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64".split()
+)
+_OTHER_FILES = {
+  rb"\x80[\2-\5]": f"is a pickle (such as PyTorch's); {TORCH_ADVICE}",
+  rb".{257}ustar": f"is a tar file (such as PyTorch's first); {TORCH_ADVICE}",
+  rb"\x89HDF": "is an HDF5 file (such as Keras's .h5)",
+  rb"\x93NUMPY": "is a single array (.npy) without a name",
+  rb"\x1f\x8b": "is a gzip file, to unpack first",
+  rb"version https://git-lfs": "is a Git LFS pointer; run `git lfs pull`",
+  rb"\s*<[!?a-z]": "is a web page or an error in XML, not what was asked for",
+  rb"$": "is empty",
+}
+
+
+class Arrays(Mapping[str, np.ndarray]):
+  """The arrays of a file, or of its shards, each read when it is asked for.
+
+  Reading a damaged array raises an UnreadableFileError.
+
+  Attributes:
+    shapes: Every array's shape, in stored order, known without reading any.
+  """
+
+  def __init__(self, stored: Mapping[str, Stored]):
+    self.shapes = {name: array.shape for name, array in stored.items()}
+    self._stored = stored
+
+  def __getitem__(self, key: str) -> np.ndarray:
+    path, _, read = self._stored[key]
+    with _naming(path):
+      return read()
+
+  def __len__(self) -> int:
+    return len(self._stored)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._stored)
+
+  def __contains__(self, key: object) -> bool:
+    return key in self._stored  # Mapping's own would read the array.
+
+
+@contextlib.contextmanager
+def open_arrays(path: pathlib.Path) -> Iterator[Arrays]:
+  """Opens an .npz or .safetensors file, or the index of a sharded one.
+
+  The content decides which of these it is, not the name. An index (JSON, such
+  as model.safetensors.index.json) lies beside the shards that it names.
+
+  Raises:
+    UnreadableFileError: a ValueError; the file is none of these, incomplete,
+      damaged, of absurd size, or a pickle. The message is one line.
+    OSError: the system cannot open or read it.
+  """
+  with contextlib.ExitStack() as files:
+    yield Arrays(_open(pathlib.Path(path), files))
+
+
+@contextlib.contextmanager
+def _naming(path: pathlib.Path) -> Iterator[None]:
+  """Turns whatever goes wrong with a file into one line that names it."""
+  try:
+    yield
+  except UnreadableFileError as error:
+    raise UnreadableFileError(f"{str(path)!r}: {error}") from None
+  except Exception as error:
+    # Damage may lead to a place before the file's start, which is "invalid".
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+      name = error.filename or str(path)
+      raise OSError(error.errno, error.strerror, name) from error
+    raise UnreadableFileError(
+      f"{str(path)!r}: it is damaged or incomplete ({type(error).__name__}: "
+      f"{one_line(error)}); get it again."
+    ) from error
+
+
+def _open(
+  path: pathlib.Path, files: contextlib.ExitStack, is_shard: bool = False
+) -> dict[str, Stored]:
+  with _naming(path):
+    if path.exists() and not path.is_file():
+      raise UnreadableFileError("it is a folder or a device; a file is needed.")
+    with open(path, "rb") as file:
+      head = file.read(512)
+    if head.startswith((b"PK\3\4", b"PK\5\6")):
+      return open_npz(path, files)
+    is_text = head.lstrip().startswith(b"{") and b"\0" not in head[:8]
+    if is_text and not is_shard:
+      return _open_shards(path, files)
+    if head[8:9] == b"{" and not is_text:
+      return _open_safetensors(path, head, files)
+    seen = f"starts with {head[:8]}"
+    for pattern, words in _OTHER_FILES.items():
+      if re.match(pattern, head, re.IGNORECASE | re.DOTALL):
+        seen = words
+    raise UnreadableFileError(
+      f"it {seen}; an .npz or a .safetensors file is needed."
+    )
+
+
+def _open_safetensors(
+  path: pathlib.Path, head: bytes, files: contextlib.ExitStack
+) -> dict[str, Stored]:
+  size = int.from_bytes(head[:8], "little")
+  if size > MAX_DIRECTORY_BYTES:
+    raise UnreadableFileError(
+      f"its header claims {size} bytes; {MAX_DIRECTORY_BYTES} are enough for "
+      "any model. Get the file again."
+    )
+  # A file that is mapped, as by default, counts as memory in use, and kills the
+  # process if it is cut meanwhile.
+  opened = safetensors.safe_open(path, framework="np", backend="pread")
+  file = files.enter_context(opened)
+  contents = {}
+  for name in file.offset_keys():
+    found = file.get_slice(name)
+    if found.get_dtype() not in _SAFETENSORS_DTYPES:
+      raise UnreadableFileError(
+        f"array {quoted(name)} holds items of type {found.get_dtype()}; one of "
+        f"{', '.join(_SAFETENSORS_DTYPES)} is needed."
+      )
+    read = functools.partial(file.get_tensor, name)
+    contents[name] = Stored(path, tuple(found.get_shape()), read)
+  return contents
+
+
+def _open_shards(
+  path: pathlib.Path, files: contextlib.ExitStack
+) -> dict[str, Stored]:
+  try:
+    if path.stat().st_size > MAX_DIRECTORY_BYTES:
+      raise ValueError("too long")
+    shard_of = json.loads(path.read_bytes())["weight_map"]
+    shards = sorted({str(shard) for shard in shard_of.values()})
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    raise UnreadableFileError(
+      'it is text, but no JSON of a "weight_map" from arrays to shards and at '
+      f"most {MAX_DIRECTORY_BYTES} bytes; an .npz or a .safetensors file or "
+      "the index of one is needed."
+    ) from None
+  contents = {}
+  for shard in shards:
+    is_plain = re.fullmatch(r"[\w.-]+\.safetensors", shard)
+    if not is_plain or not (path.parent / shard).is_file():
+      raise UnreadableFileError(
+        f"it names the shard {quoted(shard)}, which is no .safetensors file "
+        "beside it; get that file too."
+      )
+    contents |= _open(path.parent / shard, files, is_shard=True)
+  if strange := contents.keys() ^ shard_of.keys():
+    raise UnreadableFileError(
+      f"it and its shards disagree on array {quoted(min(strange))}; get them "
+      "again."
+    )
+  return {name: contents[name] for name in shard_of}
