@@ -23,10 +23,10 @@ from jaxtyping import Array, Float, UInt8
 
 from vit_jax.inference import predictor
 from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.runtime import command
 from vit_jax.runtime.atomic_file import local_file, replacing
-from vit_jax.training.train_step import normalize
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 _KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

@@ -36,10 +36,10 @@ from vit_jax.inference.predictor import (
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.models import Origin, Vit
+from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.runtime import command, extras
 from vit_jax.runtime.atomic_file import local_path, replacing
-from vit_jax.training.train_step import normalize
 
 Arrays = dict[str, Any]
 

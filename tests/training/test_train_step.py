@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from vit_jax import make_vit
-from vit_jax.models import attention, encoder
+from vit_jax.models import partitioning
+from vit_jax.models.normalize import normalize
 from vit_jax.run import experiment
 from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
-from vit_jax.training.train_step import make_init, make_train_step, normalize
+from vit_jax.training.train_step import make_init, make_train_step
 
 SIZE = (8, 8)
 RATE = 1e-2
@@ -199,8 +200,7 @@ def test_eight_devices_do_as_one(axes, fields):
 
 @pytest.mark.slow
 def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch):
-  for module in (attention, encoder):
-    monkeypatch.setattr(module, "platform", lambda: "tpu")
+  monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   fields = (("num_layers", 2), ("num_heads", 4), ("remat", "full"))
   expected = _losses_on_one_device(fields)
   for axes in ((2, 4, 1), (2, 2, 2)):

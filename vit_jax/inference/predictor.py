@@ -24,9 +24,9 @@ from vit_jax.data import UnreadableImageError, make_eval_transform
 from vit_jax.data.image_files import printable_path
 from vit_jax.data.transforms import EvalTransform
 from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.models.normalize import normalize
 from vit_jax.models.resnet import classifier
 from vit_jax.training import losses, sharding
-from vit_jax.training.train_step import normalize
 from vit_jax.workdir.checkpoint import latest_description
 
 _BATCHES_AHEAD = 2  # Decoded, or being decoded, beyond the one asked for.

@@ -12,7 +12,7 @@ import numpy as np
 from flax import traverse_util
 
 from vit_jax.models import Origin, ResNet, Vit, from_fields, scan
-from vit_jax.models.grid import grid_of, param_shapes, patch_stride, resized
+from vit_jax.models.grid import grid_of, param_shapes, patch_stride
 from vit_jax.pretrained import cache, interpolation, known
 from vit_jax.pretrained.archives import (
   Arrays,
@@ -267,7 +267,7 @@ def _at_size(
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     for path, array in pretrained.read():
-      yield path, resized(path, array, grid, new, method)
+      yield path, interpolation.resized(path, array, grid, new, method)
 
   return Pretrained(model, param_shapes(model, new), read)
 

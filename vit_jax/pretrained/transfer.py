@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
-from vit_jax.models.grid import grid_of, param_shapes, resized
+from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.load import Pretrained
 
 

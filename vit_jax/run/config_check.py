@@ -21,9 +21,9 @@ from vit_jax.config import (
   resolve_steps,
 )
 from vit_jax.data.pipeline import ON_UNREADABLE
-from vit_jax.models.encoder import GELUS
 from vit_jax.models.position import PLACES, POSITIONS
-from vit_jax.models.vit import POOLINGS, REMATS
+from vit_jax.models.scan import REMATS
+from vit_jax.models.vit import GELUS, POOLINGS
 from vit_jax.runtime import extras
 from vit_jax.training import losses, optimizer
 

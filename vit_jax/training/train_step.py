@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Int
 
+from vit_jax.models.normalize import normalize
 from vit_jax.training import losses
 from vit_jax.training.optimizer import map_paths
 
@@ -95,14 +96,6 @@ def with_params(
   if averaged is not None:
     averaged = jax.tree.map(jnp.copy, tree)
   return TrainState(state.step, tree, state.opt_state, averaged)
-
-
-def normalize(
-  images: UInt8[Array, "B H W C"], mean: Sequence[float], std: Sequence[float]
-) -> Float[Array, "B H W C"]:
-  """(x / 255 - mean) / std for each channel; 0.5 and 0.5 give [-1, 1]."""
-  shift, scale = (jnp.array(x).reshape(1, 1, 1, -1) for x in (mean, std))
-  return (images.astype(jnp.float32) / 255 - shift) / scale
 
 
 def make_train_step(
