@@ -106,7 +106,7 @@ class Projection(nn.Module):
     num_inputs: Number of input axes.
     axes: Logical names of the kernel's axes.
     bias_axes: Logical names of the bias's axes.
-    kernel_init: Initializer of the kernel, which it sees as a matrix.
+    kernel_init: Initializer of the kernel, called with its shape as a matrix.
     bias_init: Initializer of the bias.
     dtype: Type of the computation.
     param_dtype: Type of the parameters.

@@ -21,8 +21,8 @@ from vit_jax.models.position import Positions
 
 STACKED = "blocks"
 _FIRST = "block_0"
-# What a block saves for the backward pass, which computes the rest again:
-# everything; the products of dense layers; nothing but the block's input.
+# A block saves for its backward pass, which computes the rest again: all of its
+# activations, the products of its dense layers, or nothing but its input.
 REMATS = {
   "none": None,
   "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -45,9 +45,9 @@ def make_blocks(
     make_block: Builds a block from the name of its parameters.
     positions: Position embeddings of the layers; Eq. 1 has added the first.
     num_layers: L.
-    scan: Returns one function, which runs all layers, instead of L functions.
+    scan: Whether to return one function that runs all layers, in place of L.
     remat: One of `REMATS`.
-    train: Whether blocks drop out.
+    train: Whether dropout is on.
   """
 
   def run(block: nn.Module, z: Array, R: Array | None) -> Array:

@@ -43,8 +43,9 @@ _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
 class PatchEmbedding(nn.Module):
   """The products x_p E of Eq. 1; (B, H, W, C) -> (B, h, w, D), h = H / P.
 
-  Cutting patches and one dense layer is the same map as a convolution of
-  kernel and stride P. `E` has its rows in the order (row, column, channel).
+  Cutting patches and applying one dense layer is the same map as a convolution
+  with kernel size and stride P. The rows of `E` are in the order (row, column,
+  channel).
   """
 
   patch_size: int
@@ -86,7 +87,7 @@ GELUS = {"tanh": gelu_tanh, "exact": partial(nn.gelu, approximate=False)}
 class Mlp(nn.Module):
   """The MLP of Eq. 3: two dense layers, GELU between; (B, S, D) -> (B, S, D).
 
-  Dropout follows both dense layers (App. B.1), in the first case after GELU.
+  Dropout follows GELU and the second dense layer (App. B.1).
   """
 
   mlp_size: int
@@ -168,7 +169,7 @@ class Vit(nn.Module):
     resnet_width: Channels of that ResNet's root; 64 is "x1".
     scan: Compiles one block for all layers, with their parameters stacked
       (L, ...) as `blocks` instead of `block_0` and so on; see `models.scan`.
-    remat: What the backward pass computes again to save memory, one of
+    remat: How much the backward pass computes again to save memory, one of
       `scan.REMATS`.
     dtype: Type of the computation.
     param_dtype: Type of the parameters.
