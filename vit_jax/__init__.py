@@ -21,7 +21,7 @@ _HOME = {
   "make_model": "vit_jax.models",
   "make_resnet": "vit_jax.models",
   "make_vit": "vit_jax.models",
-  "normalize": "vit_jax.training.step",
+  "normalize": "vit_jax.models.normalize",
 }
 __version__ = "0.1.0"
 __all__ = [

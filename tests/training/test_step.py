@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from vit_jax import make_vit
-from vit_jax.models import attention, encoder
-from vit_jax.models.normalize import normalize
+from vit_jax.models import partitioning
 from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
@@ -80,20 +79,6 @@ def _assert_close(one, other, rtol=2e-4):
   for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
     scale = max(float(jnp.abs(jnp.asarray(a)).max()), 1e-6)
     np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale)
-
-
-def test_normalize_is_the_formula():
-  images = _batch()["image"]
-  mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-  expected = (images / 255.0 - np.array(mean)) / np.array(std)
-  found = normalize(jnp.asarray(images), mean, std)
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_pixels_span_minus_one_to_one_by_default():
-  ends = jnp.array([0, 255], jnp.uint8).reshape(1, 1, 2, 1)
-  found = normalize(jnp.tile(ends, 3), (0.5,) * 3, (0.5,) * 3)
-  np.testing.assert_allclose(found[0, 0, :, 0], [-1, 1])
 
 
 def test_the_first_loss_is_the_logarithm_of_the_classes():
@@ -214,8 +199,7 @@ def test_eight_devices_do_as_one(axes, fields):
 
 @pytest.mark.slow
 def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch):
-  for module in (attention, encoder):
-    monkeypatch.setattr(module, "platform", lambda: "tpu")
+  monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   fields = (("num_layers", 2), ("num_heads", 4), ("remat", "full"))
   expected = _losses_on_one_device(fields)
   for axes in ((2, 4, 1), (2, 2, 2)):

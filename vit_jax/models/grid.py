@@ -1,4 +1,4 @@
-"""A model's grid of patches, and its parameters for another one."""
+"""A model's grid of patches, and the shapes of its parameters for a grid."""
 
 from typing import Any
 
@@ -10,25 +10,25 @@ from flax import traverse_util
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import Vit
 
-Grid = tuple[int, int]
+Grid = tuple[int, int]  # Patches along height and width.
 
-# Each takes time to trace, and a file may claim any number of them.
+# Every layer takes time to trace, and a file may claim any number of layers.
 _MOST_LAYERS = 300
-_MOST_STAGES = 8  # Of a ResNet; each halves the image.
+_MOST_STAGES = 8  # Each stage of a ResNet halves the image.
 
 
 def patch_stride(model: Vit | ResNet) -> int:
-  """Pixels from one token to the next; of a ResNet, of its feature map."""
+  """Pixels between neighbouring tokens, or cells of a ResNet's feature map."""
   stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
   stem = 4 * 2 ** (len(stages) - 1) if stages else 1
   return stem * (1 if isinstance(model, ResNet) else model.patch_size)
 
 
 def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> Grid:
-  """Patches along height and width of images of that size.
+  """The grid of patches of images of (height, width) pixels.
 
   Raises:
-    ValueError: if they do not fit.
+    ValueError: if the patches do not fill the images.
   """
   stride = patch_stride(model)
   if min(size) < stride or size[0] % stride or size[1] % stride:
@@ -41,7 +41,7 @@ def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> Grid:
 
 
 def param_shapes(model: Vit | ResNet, grid: Grid) -> dict[str, tuple[int, ...]]:
-  """Shapes of all parameters for images of that grid, by path."""
+  """The shape of every parameter, by its path, for images of that grid."""
   _check_depth(model)
   stride = patch_stride(model)
   size = grid[0] * stride, grid[1] * stride
@@ -52,7 +52,7 @@ def param_shapes(model: Vit | ResNet, grid: Grid) -> dict[str, tuple[int, ...]]:
 
 
 def _check_depth(model: Vit | ResNet) -> None:
-  """Raises ValueError for what no model is, but a file may say."""
+  """Raises ValueError for more layers than any real model has."""
   stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
   layers = sum(stages) + (0 if isinstance(model, ResNet) else model.num_layers)
   if layers > _MOST_LAYERS or len(stages) > _MOST_STAGES:

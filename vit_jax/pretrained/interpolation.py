@@ -55,26 +55,24 @@ def resize(
 
 
 def resized(
-  path: str,
-  array: np.ndarray,
-  old: Grid,
-  new: Grid,
-  method: str,
+  path: str, array: np.ndarray, old: Grid, new: Grid, method: str
 ) -> np.ndarray:
-  """A parameter for another grid of patches; most stay as they are."""
+  """A parameter for another grid of patches; only position tables change.
+
+  Raises:
+    ValueError: if the parameter is one of relative positions.
+  """
   leaf = path.rsplit("/", 1)[-1]
   if leaf == "R" and old != new:
     raise ValueError(
       "relative positions cannot be resized: use the model at the image size "
       "it was trained with."
     )
-  if leaf not in TABLES:
-    return array
-  return resize(leaf, array, old, new, method)
+  return resize(leaf, array, old, new, method) if leaf in TABLES else array
 
 
 def check(name: str, method: str) -> str:
-  """The method; raises ValueError, with its name, if it is none of ours."""
+  """Returns the method; raises ValueError, with its name, if it is unknown."""
   if method not in INTERPOLATIONS:
     raise ValueError(
       f"{name}={method!r} is unknown; choose one of "
