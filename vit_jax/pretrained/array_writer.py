@@ -14,15 +14,15 @@ import safetensors.numpy
 def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
   """Writes a file of the format that its name ends in.
 
-  Equal arrays in the same order give equal bytes. Both libraries write one
-  array after the other, without a copy of all.
+  Equal arrays in the same order give equal bytes. Arrays are written
+  one after the other, without a copy of them all.
   """
   path.touch()
+  named: dict[str, Any] = dict(arrays)
   if path.suffix == ".npz":
-    named: dict[str, Any] = dict(arrays)
     np.savez(path, **named)
   else:
-    _save_safetensors(path, dict(arrays))
+    _save_safetensors(path, named)
   with open(path, "r+b") as file:
     os.fsync(file.fileno())
 

@@ -1,8 +1,8 @@
 """NumPy's .npz files: a .zip file with an .npy file for each array.
 
-`zipfile` and `numpy.lib.format` parse them, as in `numpy.load`. Besides, what a
-file claims is compared with its length before memory is taken for it, and
-arrays are read to where JAX can leave them.
+`zipfile` and `numpy.lib.format` parse them, as in `numpy.load`. In addition,
+the sizes that a file claims are compared with its length before memory is taken
+for them, and arrays are read into memory that JAX can use without a copy.
 """
 
 import contextlib
@@ -64,11 +64,12 @@ def open_npz(
   file = files.enter_context(_BoundedFile(path))
   archive = files.enter_context(zipfile.ZipFile(file))
   members = archive.infolist()
-  # A damaged list may seem to end early; the file's last 22 bytes count it.
-  file.seek(-22, io.SEEK_END)
-  if int.from_bytes(file.read()[10:12], "little") not in (len(members), 0xFFFF):
-    raise UnreadableFileError("its list of members is damaged; get it again.")
   _check_members(members, path.stat().st_size)
+  # A damaged list may seem to end early. The file's last 22 bytes tell how many
+  # it has, or 65535 where only the zip64 record before them does.
+  file.seek(-22, io.SEEK_END)
+  if int.from_bytes(file.read()[10:12], "little") not in (len(members), 65535):
+    raise UnreadableFileError("its list of members is damaged; get it again.")
   contents = {}
   for member in members:
     name = member.orig_filename.removesuffix(".npy")

@@ -17,7 +17,7 @@ def quoted(value: object) -> str:
 
 
 def one_line(error: Exception) -> str:
-  """What a library says, which may quote a file, as a line of fair length."""
+  """The error's message, which may quote a file, as a line of fair length."""
   text = "".join(c if c.isprintable() else " " for c in str(error))
   return _cut(text.rstrip(". "))
 
