@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
-from vit_jax.predictor.predictor import predict
 
 from tests import tiny
 from tests.tiny import MEAN, STD, random_params
 from vit_jax.config import base_config
 from vit_jax.data.image_files import check_found, find_images
 from vit_jax.inference import predictor
+from vit_jax.inference.predictor import predict
 from vit_jax.models import Origin, ResNet, to_fields
 from vit_jax.predict import predict_files, table
 from vit_jax.pretrained.load import load_pretrained

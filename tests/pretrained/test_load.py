@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from vit_jax.loop.train_step import TrainState
 
 from configs import digits
 from tests import fixtures
@@ -22,6 +21,7 @@ from vit_jax.pretrained.archives import save_npz, save_safetensors
 from vit_jax.pretrained.formats import timm
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import loop
+from vit_jax.training.train_step import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
 from vit_jax.workdir.description import sealed
 

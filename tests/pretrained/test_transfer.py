@@ -8,11 +8,6 @@ import numpy as np
 import optax
 import pytest
 from flax import traverse_util
-from vit_jax.loop.optimizer import (
-  layers_below_head,
-  make_optimizer,
-  make_trained,
-)
 
 from configs import digits, finetune
 from tests import fixtures
@@ -21,6 +16,11 @@ from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import experiment, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.start import fresh_state
+from vit_jax.training.optimizer import (
+  layers_below_head,
+  make_optimizer,
+  make_trained,
+)
 
 CLASSES = tuple(map(str, range(10)))
 
