@@ -233,7 +233,8 @@ def checkout(tmp_path):
   """A folder like a checkout, with photographs."""
   folder = tmp_path / "checkout"
   folder.mkdir()
-  for name in ("configs", "scripts", "constraints.txt", "pyproject.toml"):
+  files = ("constraints.txt", "pyproject.toml")
+  for name in ("configs", "scripts", "tests", *files):
     (folder / name).symlink_to(ROOT / name)
   rng = np.random.default_rng(0)
   photographs = ["cat.jpg", "photo1.jpg", "more_photos/1.jpg", "photos/2.jpg"]
