@@ -65,10 +65,11 @@ docs: $(DEV)  ## Build the documentation into build/docs
 notebook: $(DEV)  ## Run the notebook on the CPU, and keep what it shows
 	$(BIN)/python scripts/run_notebook.py
 
-lint: $(DEV)  ## Check format, style and types
+lint: $(DEV)  ## Check format, style, imports and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(DEV)  ## Format, and mend what can be mended safely
 	$(BIN)/ruff check --fix-only .
