@@ -15,6 +15,7 @@ that a page takes a minute or two and needs no network:
 
 import dataclasses
 import html.parser
+import importlib
 import importlib.util
 import os
 import pathlib
@@ -33,7 +34,8 @@ from vit_jax.models import Origin
 from vit_jax.pretrained import cache, download, known, locate
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ON_THE_SITE = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ON_THE_SITE]
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 RUN = ("sh", "python")
 # Output and listings, and what only Sphinx reads.
@@ -176,6 +178,38 @@ def test_relative_links_lead_to_files(name):
     and not (path.parent / link.partition("#")[0]).exists()
   ]
   assert missing == []
+
+
+# Paths of the repository, and dotted names of the package. A path with a
+# placeholder, such as tests/<folder>/test_<module>.py, names no file.
+PATH = re.compile(
+  r"(?<![\w./-])((?:vit_jax|tests|configs|docs|scripts|\.ci|\.github)/[\w./-]*)"
+  r"(?![\w./-]*[<*])"
+)
+DOTTED = re.compile(r"(?<![\w./-])vit_jax(?:\.\w+)+(?![\w.]*/)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_and_modules_that_pages_name_exist(name):
+  text = (ROOT / name).read_text()
+  paths = {path.rstrip(".") for path in PATH.findall(text)}
+  assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+  dotted = {name for name in DOTTED.findall(text) if not name.endswith(".md")}
+  assert [name for name in sorted(dotted) if not _resolves(name)] == []
+
+
+def _resolves(name):
+  """Whether a dotted name is a module, or an attribute of one."""
+  home, _, attribute = name.rpartition(".")
+  try:
+    if importlib.util.find_spec(name):
+      return True
+  except ModuleNotFoundError:  # What stands before the last dot is none.
+    pass
+  try:
+    return hasattr(importlib.import_module(home), attribute)
+  except ModuleNotFoundError:
+    return False
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -380,8 +414,9 @@ def test_the_site_builds_and_is_whole(tmp_path):
     path.relative_to(site).as_posix(): _Page(path.read_text("utf-8"))
     for path in site.rglob("*.html")
   }
-  for name in NAMES[1:]:
-    assert name.removeprefix("docs/").replace(".md", ".html") in pages
+  for path in ON_THE_SITE:
+    name = path.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+    assert name in pages
 
   on_network = re.compile(r"^\s*(https?:)?//")
   of_network = [

@@ -3,8 +3,16 @@
 import importlib
 import pathlib
 import subprocess
+import tomllib
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+import vit_jax
 
 ROOT = pathlib.Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_shapes_are_checked_wherever_conftest_says(shapes_checked):
@@ -40,3 +48,47 @@ def test_the_lowest_versions_leave_out_only_tests_that_exist():
 def test_checkpoints_for_tests_are_small():
   files = [p for p in (ROOT / "tests/checkpoints").rglob("*") if p.is_file()]
   assert [path for path in files if path.stat().st_size >= 1e6] == []
+
+
+def test_one_version_is_given_everywhere():
+  citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+  project = PYPROJECT["project"]
+  assert citation["version"] == project["version"] == vit_jax.__version__
+  assert citation["title"] == project["name"]
+  assert citation["license"] == project["license"]
+  assert citation["repository-code"] == project["urls"]["Source"]
+
+
+def test_files_that_the_package_ships_exist():
+  for package, names in PYPROJECT["tool"]["setuptools"]["package-data"].items():
+    folder = ROOT / package.replace(".", "/")
+    assert [name for name in names if not (folder / name).is_file()] == []
+
+
+def test_ci_runs_what_developers_run():
+  workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+  (job,) = workflow["jobs"].values()
+  assert ".ci/run" in [step.get("run") for step in job["steps"]]
+  supported = SpecifierSet(PYPROJECT["project"]["requires-python"])
+  assert all(
+    python in supported for python in job["strategy"]["matrix"]["python"]
+  )
+
+
+def test_commit_hooks_use_the_projects_own_tools():
+  config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+  for repository in config["repos"]:
+    assert repository["repo"] == "local"
+    for hook in repository["hooks"]:
+      assert hook["language"] == "system"
+      assert hook["entry"].startswith(".venv/bin/ruff ")
+
+
+@pytest.mark.parametrize("name", ["bug", "feature"])
+def test_issue_forms_are_whole(name):
+  path = ROOT / f".github/ISSUE_TEMPLATE/{name}.yml"
+  form = yaml.safe_load(path.read_text())
+  assert form["name"] and form["description"]
+  ids = [field["id"] for field in form["body"]]
+  assert len(set(ids)) == len(ids)
+  assert all(field["attributes"]["label"] for field in form["body"])
