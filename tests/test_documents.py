@@ -194,6 +194,8 @@ def test_paths_and_modules_that_pages_name_exist(name):
   text = (ROOT / name).read_text()
   paths = {path.rstrip(".") for path in PATH.findall(text)}
   assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+  for label, target in re.findall(r"\[([\w./]+\.py)\]\((\S+?)[ )]", text):
+    assert f"/{target}".endswith(f"/{label}")
   dotted = {name for name in DOTTED.findall(text) if not name.endswith(".md")}
   assert [name for name in sorted(dotted) if not _resolves(name)] == []
 

@@ -2,8 +2,10 @@
 
 import importlib
 import pathlib
+import re
 import subprocess
 import tomllib
+import xml.etree.ElementTree
 
 import pytest
 import yaml
@@ -92,3 +94,30 @@ def test_issue_forms_are_whole(name):
   ids = [field["id"] for field in form["body"]]
   assert len(set(ids)) == len(ids)
   assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def _floors():
+  """The contract's floors, from the top: lists of files and folders."""
+  contracts = PYPROJECT["tool"]["importlinter"]["contracts"]
+  (layers,) = [c["layers"] for c in contracts if c["type"] == "layers"]
+  return [re.findall(r"\w+", layer) for layer in layers]
+
+
+def test_the_picture_of_the_folders_shows_the_contracts_floors():
+  picture = xml.etree.ElementTree.parse(ROOT / "docs/_static/architecture.svg")
+  svg = "{http://www.w3.org/2000/svg}"
+  shown = [
+    [
+      text.text
+      for text in floor.iter(f"{svg}text")
+      if "name" in text.get("class")
+    ]
+    for floor in picture.iter(f"{svg}g")
+  ]
+  assert shown == _floors()
+
+
+def test_the_table_of_the_folders_has_the_contracts_floors():
+  page = (ROOT / "docs/architecture.md").read_text()
+  rows = re.findall(r"^\| (`.*?) \| ", page, re.MULTILINE)
+  assert [re.findall(r"`(\w+)`", row) for row in rows] == _floors()
