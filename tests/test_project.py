@@ -47,6 +47,31 @@ def test_the_lowest_versions_leave_out_only_tests_that_exist():
   assert [path for path in ignored if not (ROOT / path).exists()] == []
 
 
+# Tests of a whole folder, whose names say what they do to it.
+NOT_OF_ONE_MODULE = {
+  "pretrained/test_fuzz.py",  # Every reader of files, given damaged ones.
+  "pretrained/test_rubbish.py",  # The same, given odd ones.
+}
+
+
+def test_tests_mirror_the_package():
+  """`vit_jax/models/vit.py` is tested by `tests/models/test_vit.py`."""
+  tests, package = ROOT / "tests", ROOT / "vit_jax"
+  files = {path.relative_to(tests) for path in tests.glob("*/**/test_*.py")}
+  exceptions = set(map(pathlib.Path, NOT_OF_ONE_MODULE))
+  assert exceptions <= files
+  strays = []
+  for path in files - exceptions:
+    name = path.stem.removeprefix("test_")
+    tested = package / path.parent / name  # A module, or a folder.
+    whole_folder = path.parent.name == name
+    if not (
+      whole_folder or tested.is_dir() or tested.with_suffix(".py").exists()
+    ):
+      strays.append(path)
+  assert sorted(strays) == []
+
+
 def test_checkpoints_for_tests_are_small():
   files = [p for p in (ROOT / "tests/checkpoints").rglob("*") if p.is_file()]
   assert [path for path in files if path.stat().st_size >= 1e6] == []
