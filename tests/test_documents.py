@@ -194,6 +194,9 @@ def test_paths_and_modules_that_pages_name_exist(name):
   text = (ROOT / name).read_text()
   paths = {path.rstrip(".") for path in PATH.findall(text)}
   assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+  tests = re.findall(r"(?<![\w./])(?:\w+/)*test_\w+\.py", text)
+  tests = [path.removeprefix("tests/") for path in tests]
+  assert [path for path in tests if not (ROOT / "tests" / path).exists()] == []
   for label, target in re.findall(r"\[([\w./]+\.py)\]\((\S+?)[ )]", text):
     assert f"/{target}".endswith(f"/{label}")
   dotted = {name for name in DOTTED.findall(text) if not name.endswith(".md")}
@@ -230,6 +233,16 @@ def test_what_commands_name_exists(name):
   targets = re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", text, re.MULTILINE)
   for target in filter(None, map("".join, targets)):
     assert f"\n{target}:" in makefile
+
+
+def test_the_api_pages_name_each_module_above_its_documentation():
+  for path in sorted((ROOT / "docs/api").glob("*.md")):
+    found = re.findall(
+      r"^(## [\w.]+)\n\n```\{eval-rst\}\n\.\. automodule:: vit_jax\.([\w.]+)$",
+      path.read_text(),
+      re.MULTILINE,
+    )
+    assert [title for title, _ in found] == [f"## {name}" for _, name in found]
 
 
 def test_the_reference_has_every_key_and_a_word_on_each():
