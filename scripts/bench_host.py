@@ -25,9 +25,10 @@ from absl import logging
 
 from configs import image_folder
 from vit_jax.config import base_config
+from vit_jax.evaluation import evaluator
 from vit_jax.evaluation.eval_step import Totals
-from vit_jax.run import experiment
 from vit_jax.run.loop import due, train
+from vit_jax.run.settings import read
 from vit_jax.training import sharding
 
 LOG_EVERY, SAVE_EVERY = 10, 100
@@ -126,9 +127,9 @@ def main() -> None:
   with (
     tempfile.TemporaryDirectory() as workdir,
     mock.patch.object(sharding, "jit_train_step", device.jit_train_step),
-    mock.patch.object(experiment, "total_over", device.total_over),
+    mock.patch.object(evaluator, "total_over", device.total_over),
   ):
-    train(config, workdir)
+    train(read(config), workdir)
   print(f"the device worked for {device.worked:.2f} s; of that it waited:")
   waited = {**device.waited, "in all": sum(device.waited.values())}
   for kind, seconds in waited.items():

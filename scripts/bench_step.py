@@ -29,7 +29,9 @@ import optax
 from vit_jax import make_vit
 from vit_jax.models.variants import VITS
 from vit_jax.training.optimizer import make_optimizer
-from vit_jax.training.train_step import make_init, make_train_step
+from vit_jax.training.settings import OptimizerSettings
+from vit_jax.training.state import make_init
+from vit_jax.training.step import make_train_step
 
 SIDE, CLASSES, RATE = 224, 1000, 1e-3
 Step = Callable[[], Any]
@@ -79,7 +81,7 @@ class PlainVit(nn.Module):
 
 def ours(variant: str, batch: dict[str, np.ndarray], dtype: Any) -> Step:
   model = make_vit(variant, CLASSES, dtype=dtype)
-  tx = make_optimizer(lambda _: RATE, clip_norm=0.0)
+  tx = make_optimizer(OptimizerSettings(clip_norm=0.0), lambda _: RATE)
   state = jax.jit(
     lambda key: nn.unbox(make_init(model, tx, (SIDE, SIDE, 3))(key))
   )(jax.random.key(0))

@@ -213,6 +213,6 @@ def test_data_workers_load_no_flax_and_start_no_backend():
 
 def test_training_loads_no_tensorflow_and_no_torch():
   _python(
-    "import sys, vit_jax.run.loop, vit_jax.evaluation.evaluation\n"
+    "import sys, vit_jax.run.loop, vit_jax.run.saved\n"
     "assert not {'tensorflow', 'torch'} & set(sys.modules)"
   )

@@ -29,9 +29,10 @@ import pytest
 from PIL import Image
 
 from tests import tiny
-from vit_jax.config import base_config, leaf_keys
 from vit_jax.models import Origin
-from vit_jax.pretrained import cache, download, known, locate
+from vit_jax.pretrained import fetch, known, locate
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import all_keys
 
 ROOT = pathlib.Path(__file__).parent.parent
 ON_THE_SITE = sorted((ROOT / "docs").rglob("*.md"))
@@ -221,7 +222,7 @@ def _resolves(name):
 def test_what_commands_name_exists(name):
   """Also of those that are not run, or stand in a table."""
   text = (ROOT / name).read_text()
-  keys = set(leaf_keys(base_config()))
+  keys = set(all_keys(Settings))
   sections = {key.rpartition(".")[0] for key in keys}
   named = set(re.findall(r"--config\.([\w.]*\w)", text))
   assert named <= keys | sections
@@ -252,7 +253,7 @@ def test_the_reference_has_every_key_and_a_word_on_each():
   spec.loader.exec_module(tables)
   rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*) \|$", tables.keys(), re.M)
   keys = [key for row in rows for key in re.findall(r"`([\w.]+)`", row[0])]
-  assert sorted(keys) == sorted(leaf_keys(base_config()))
+  assert sorted(keys) == sorted(all_keys(Settings))
   assert [row for row in rows if not row[2]] == []
 
 
@@ -266,8 +267,8 @@ def downloads(tmp_path_factory):
       ("b16_augreg", 7),
       ("b16_augreg_i1k_224", 1000),
     ):
-      url = locate._storage_url(known.KNOWN[name].url.removeprefix("gs://"))
-      path = cache.place(url, download._file_name(url))
+      url = locate.storage_url(known.KNOWN[name].url.removeprefix("gs://"))
+      path = fetch.cached_path(url)
       path.parent.mkdir(parents=True)
       model = tiny.vit(Origin(name, "google", (224, 224))).clone(
         num_classes=num_classes, patch_size=16, num_layers=6
@@ -452,7 +453,7 @@ def test_the_site_builds_and_is_whole(tmp_path):
     if not _leads(name, link, pages, site)
   ] == []
 
-  assert set(leaf_keys(base_config())) <= pages["configuration.html"].code
+  assert set(all_keys(Settings)) <= pages["configuration.html"].code
   lines = re.findall(r"attention\.py:(\d+)", pages["paper_to_code.html"].text)
   attention = (ROOT / "vit_jax/models/attention.py").read_text().splitlines()
   cited = [attention[int(line) - 1].split("# ")[-1] for line in lines]

@@ -14,7 +14,7 @@ from tests.tiny import MEAN, STD, random_params
 from vit_jax.config import base_config
 from vit_jax.export import export_checkpoint, export_model
 from vit_jax.models import Origin, ResNet, to_fields
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from tests import runs
-from vit_jax.evaluation.evaluation import evaluate_checkpoint
 from vit_jax.run import loop
 from vit_jax.run.plan import make_plan
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import read
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import MetricWriter
@@ -38,7 +39,7 @@ def _in_this_test():
 def whole(data_dir, tmp_path_factory):
   """The undisturbed run: its folder and its last state."""
   folder = tmp_path_factory.mktemp("faults") / "whole"
-  state, _ = loop.train(runs.config(data_dir), str(folder))
+  state, _ = loop.train(read(runs.config(data_dir)), str(folder))
   return folder, jax.device_get(state)
 
 
@@ -98,7 +99,7 @@ def test_a_damaged_checkpoint_is_set_aside(
   data_dir, whole, copy, capsys, damage
 ):
   damage(copy / "checkpoints" / "12")
-  state, _ = loop.train(runs.config(data_dir), str(copy))
+  state, _ = loop.train(read(runs.config(data_dir)), str(copy))
   printed = " ".join(capsys.readouterr().out.split())
   assert f"checkpoint 12 of {copy} is damaged" in printed
   assert f"It is now {copy}/damaged/12." in printed
@@ -114,12 +115,12 @@ def test_where_none_is_good_the_run_does_not_start_over(data_dir, copy):
     _flip(copy / "checkpoints" / str(step))
   for _ in range(2):
     with pytest.raises(ValueError, match="checkpoint 12 .* No older one is"):
-      loop.train(runs.config(data_dir), str(copy))
+      loop.train(read(runs.config(data_dir)), str(copy))
   for step in (4, 8, 12):
     _empty(copy / "checkpoints" / str(step))
   for _ in range(2):
     with pytest.raises(ValueError, match="checkpoint 12 of .* is damaged"):
-      loop.train(runs.config(data_dir), str(copy))
+      loop.train(read(runs.config(data_dir)), str(copy))
 
 
 def test_damage_is_noticed_by_who_only_reads(copy):
@@ -133,7 +134,7 @@ def test_a_second_run_on_a_workdir_is_refused(data_dir, tmp_path):
     sole_writer(str(tmp_path)),
     pytest.raises(ValueError, match=f"process {os.getpid()} on .*: wait for"),
   ):
-    loop.train(runs.config(data_dir), str(tmp_path))
+    loop.train(read(runs.config(data_dir)), str(tmp_path))
   assert not (tmp_path / "checkpoints").exists()
 
 
@@ -143,8 +144,8 @@ def test_changes_may_be_allowed(data_dir, copy):
   config = runs.config(data_dir)
   config.optimizer.peak_lr = 1e-4
   with pytest.raises(ValueError, match="peak_lr was 0.003 and is now 0.0001"):
-    loop.train(config, str(copy))
-  state, _ = loop.train(config, str(copy), allow_changes=True)
+    loop.train(read(config), str(copy))
+  state, _ = loop.train(read(config), str(copy), allow_changes=True)
   assert int(state.step) == 12
 
 
@@ -154,7 +155,7 @@ def test_what_is_not_finite_stops_the_run(data_dir, tmp_path):
   with pytest.raises(
     FloatingPointError, match="steps in a row, up to"
   ) as caught:
-    loop.train(config, str(tmp_path))
+    loop.train(read(config), str(tmp_path))
   (report,) = tmp_path.glob("*.json")
   assert str(report) in str(caught.value)
   rows = json.loads(report.read_text())
@@ -163,7 +164,7 @@ def test_what_is_not_finite_stops_the_run(data_dir, tmp_path):
   assert 3 <= len(steps) <= 5  # Two steps may be under way.
   assert all(len(row["images"]) == config.batch_size for row in rows)
   assert all(float(row["learning_rate"]) > 1e29 for row in rows)
-  plan = make_plan(config)
+  plan = make_plan(read(config))
   batches = plan.open_batches(steps[0] - 1)
   labels = next(batches)["label"]
   batches.close()
@@ -193,7 +194,7 @@ def test_a_full_disk_costs_no_more_than_its_checkpoint(
     return save(self, state, step, *args)
 
   monkeypatch.setattr(Checkpoints, "save", save_on_a_full_disk)
-  state, _ = loop.train(runs.config(data_dir), str(tmp_path))
+  state, _ = loop.train(read(runs.config(data_dir)), str(tmp_path))
   printed = " ".join(capsys.readouterr().out.split())
   assert "step 8: the checkpoint of step 8 could not be saved (" in printed
   assert "; the run goes on." in printed
@@ -219,7 +220,7 @@ def test_a_last_checkpoint_that_was_not_saved_is_an_error(
   monkeypatch.setattr(Checkpoints, "save", save_on_a_full_disk)
   try:
     with pytest.raises(OSError, match="of step 12 could .*; step 8 is good"):
-      loop.train(runs.config(data_dir), str(tmp_path))
+      loop.train(read(runs.config(data_dir)), str(tmp_path))
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -238,7 +239,7 @@ def test_a_run_goes_on_where_its_folder_vanished(
     return save(self, state, step, *args)
 
   monkeypatch.setattr(Checkpoints, "save", vanish)
-  state, _ = loop.train(runs.config(data_dir), str(tmp_path))
+  state, _ = loop.train(read(runs.config(data_dir)), str(tmp_path))
   assert runs.identical(whole[1], jax.device_get(state))
   evaluate_checkpoint(str(tmp_path), step=12)
 
@@ -263,7 +264,7 @@ def test_a_run_goes_on_where_metrics_cannot_be_written(
 
   monkeypatch.setattr(MetricWriter, "write", write_to_a_folder)
   monkeypatch.setattr(MetricWriter, "close", no_network)
-  state, _ = loop.train(runs.config(data_dir), str(tmp_path))
+  state, _ = loop.train(read(runs.config(data_dir)), str(tmp_path))
   printed = " ".join(capsys.readouterr().out.split())
   assert "step 6: the metrics could not be written (" in printed
   assert "last metrics could not be written (connection lost)" in printed

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +159,8 @@ def test_names_that_cannot_be_are_refused(tmp_path, photos):
 def test_a_resnet_is_refused(tmp_path, monkeypatch):
   resnet = ResNet(5, layers=(1,), width=32, origin=ORIGIN)
   monkeypatch.setattr(
-    "vit_jax.visualize.load_pretrained", lambda _: (resnet, {})
+    "vit_jax.visualize.open_pretrained",
+    lambda _: types.SimpleNamespace(model=resnet, params=dict),
   )
   with pytest.raises(ValueError, match="a ResNet has neither attention nor"):
     visualize_files("resnet", [], out=str(tmp_path / "out"))

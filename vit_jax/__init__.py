@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
   from vit_jax.export import export_model
   from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
+  from vit_jax.models.normalize import normalize
   from vit_jax.pretrained.load import load_pretrained
-  from vit_jax.training.train_step import normalize
 
 _HOME = {
   "ResNet": "vit_jax.models",
@@ -21,7 +21,7 @@ _HOME = {
   "make_model": "vit_jax.models",
   "make_resnet": "vit_jax.models",
   "make_vit": "vit_jax.models",
-  "normalize": "vit_jax.training.train_step",
+  "normalize": "vit_jax.training.step",
 }
 __version__ = "0.1.0"
 __all__ = [

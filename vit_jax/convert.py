@@ -12,9 +12,15 @@ from absl import flags
 from vit_jax.runtime import command
 
 
+def define_flags() -> None:
+  flags.DEFINE_string("to", None, "Format to write.")
+  flags.DEFINE_bool("list", False, "List the checkpoints known by name.")
+  command.define_overrides()
+
+
 def main(arguments: list[str]) -> None:
   from vit_jax.pretrained import known
-  from vit_jax.pretrained.conversion import convert
+  from vit_jax.pretrained.convert import convert
   from vit_jax.runtime.display import Display
 
   if flags.FLAGS.list:
@@ -35,7 +41,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.DEFINE_string("to", None, "Format to write.")
-  flags.DEFINE_bool("list", False, "List the checkpoints known by name.")
-  command.define_overrides()
-  command.run(main, takes="[SOURCE OUT_DIR]")
+  command.run(main, takes="[SOURCE OUT_DIR]", define=define_flags)

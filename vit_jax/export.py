@@ -21,12 +21,12 @@ from absl import flags
 from jax import export
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax.inference import predictor
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.runtime import command
 from vit_jax.runtime.atomic_file import local_file, replacing
-from vit_jax.training.train_step import normalize
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 _KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -60,20 +60,20 @@ def export_model(
   Args:
     model: Images to logits.
     params: Its parameters.
-    image_size: Height and width, or one number for both; by default what
-      `model.origin` says.
-    platforms: That it shall run on: "cpu", "cuda", "rocm", "tpu".
+    image_size: Height and width, or one number for both; by default those that
+      `model.origin` gives.
+    platforms: Where it is to run: "cpu", "cuda", "rocm", "tpu".
     param_dtype: Type that parameters are stored in, "float32" or "bfloat16",
-      which takes half the space and keeps three digits. What is computed in
-      is the model's own `dtype`, whatever this is.
+      which takes half the space and keeps three digits. The computation is in
+      the model's own `dtype` all the same.
 
   Raises:
     ValueError: if an argument is unknown or missing, the images do not fit the
       model, or the parameters take more than the 2 GB that can be written.
   """
-  size = image_size or predictor.image_size(model)
-  height, width = (size, size) if isinstance(size, int) else size
   origin = model.origin or Origin("", "", None)
+  size = image_size or Preprocessing(origin.image_size).image_size
+  height, width = (size, size) if isinstance(size, int) else size
   _check_platforms(platforms)
   _check_bytes(params, param_dtype)
   # Arrays of JAX, which casts NumPy's before and not in the artifact.
@@ -135,10 +135,10 @@ def export_checkpoint(
 
   Args:
     checkpoint: Anything `load_pretrained` takes.
-    path: Of the file, which is there once it is complete.
+    path: The file to write, which appears once it is complete.
     platforms: As for `export_model`.
-    param_dtype: The same.
-    **overrides: As of `load_pretrained`.
+    param_dtype: As for `export_model`.
+    **overrides: Keywords of `load_pretrained`.
 
   Raises:
     ValueError: as `export_model` does.
@@ -165,6 +165,14 @@ def export_checkpoint(
   print(_RUN.format(path=json.dumps(str(out)), images=images, logits=logits))
 
 
+def define_flags() -> None:
+  flags.DEFINE_list("platforms", list(PLATFORMS), "Where it shall run.")
+  flags.DEFINE_enum(
+    "param_dtype", _DTYPES[0], _DTYPES, "Type that parameters are stored in."
+  )
+  command.define_overrides()
+
+
 def main(arguments: list[str]) -> None:
   options = flags.FLAGS
   export_checkpoint(
@@ -176,10 +184,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  # Defined here, so that who imports this module keeps these names.
-  flags.DEFINE_list("platforms", list(PLATFORMS), "Where it shall run.")
-  flags.DEFINE_enum(
-    "param_dtype", _DTYPES[0], _DTYPES, "Type that parameters are stored in."
-  )
-  command.define_overrides()
-  command.run(main, takes="CHECKPOINT OUT_FILE")
+  command.run(main, takes="CHECKPOINT OUT_FILE", define=define_flags)

@@ -1,4 +1,4 @@
-"""Says what is on images, by any checkpoint that can be loaded.
+"""Predicts the classes of image files, by any checkpoint that can be loaded.
 
 python -m vit_jax.predict CHECKPOINT IMAGE... [--top=3] [--json]
   [--features=FILE.npz] [--batch_size=32] [--image_size=384]
@@ -21,10 +21,18 @@ from absl import flags
 from vit_jax.data.image_files import check_found, find_images
 from vit_jax.inference.feature_file import FeatureFile, feature_file
 from vit_jax.inference.predictor import Prediction, class_name, predict
-from vit_jax.pretrained.load import load_pretrained
+from vit_jax.pretrained.load import open_pretrained
 from vit_jax.runtime import command
 
 Lines = Callable[[list[Prediction]], list[str]]
+
+
+def define_flags() -> None:
+  flags.DEFINE_integer("top", 3, "Classes to show an image.", lower_bound=1)
+  flags.DEFINE_bool("json", False, "Print a JSON object a line.")
+  flags.DEFINE_string("features", None, "An .npz file to write features to.")
+  flags.DEFINE_integer("batch_size", 32, "Images at once.", lower_bound=1)
+  command.define_overrides()
 
 
 def main(arguments: list[str]) -> int:
@@ -54,12 +62,12 @@ def predict_files(
 
   Args:
     checkpoint: Anything `load_pretrained` takes.
-    names: Of files, folders and patterns.
-    top: Likeliest classes of each image.
+    names: Files, folders and patterns.
+    top: How many of the likeliest classes to print for each image.
     as_json: Whether to print a JSON object a line, not a table.
-    features: An .npz file to write what the head sees to.
+    features: An .npz file to write the head's inputs to.
     batch_size: Images that the device gets at once.
-    **overrides: As of `load_pretrained`.
+    **overrides: Keywords of `load_pretrained`.
 
   Raises:
     ValueError: if a name matches no image, or the model cannot do this.
@@ -67,23 +75,24 @@ def predict_files(
   check_found(names)
   with contextlib.ExitStack() as stack:
     rows = stack.enter_context(feature_file(features)) if features else None
-    model, params = load_pretrained(checkpoint, **overrides)
-    if not model.num_classes and rows is None:
+    loaded = open_pretrained(checkpoint, **overrides)
+    if not loaded.model.num_classes and rows is None:
       raise ValueError(
         f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
-        "to write what it sees."
+        "to write its features."
       )
-    assert model.origin is not None
     to_lines = json_lines if as_json else table
     batches = predict(
-      model,
-      params,
+      loaded.model,
+      loaded.params(),
       find_images(names),
+      preprocessing=loaded.preprocessing,
+      loss=loaded.loss,
       top=top,
       batch_size=batch_size,
       features=rows is not None,
     )
-    return _report(batches, to_lines(model.origin.class_names), rows)
+    return _report(batches, to_lines(loaded.class_names), rows)
 
 
 def _report(
@@ -155,10 +164,4 @@ def table(class_names: tuple[str, ...]) -> Lines:
 
 
 if __name__ == "__main__":
-  # Defined here, so that who imports this module keeps these names.
-  flags.DEFINE_integer("top", 3, "Classes of each image.", lower_bound=1)
-  flags.DEFINE_bool("json", False, "Print a JSON object a line.")
-  flags.DEFINE_string("features", None, "An .npz file to write features to.")
-  flags.DEFINE_integer("batch_size", 32, "Images at once.", lower_bound=1)
-  command.define_overrides()
-  command.run(main, takes="CHECKPOINT IMAGE...")
+  command.run(main, takes="CHECKPOINT IMAGE...", define=define_flags)

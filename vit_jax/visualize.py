@@ -29,17 +29,15 @@ from vit_jax.data.image_files import check_found, find_images, printable_path
 from vit_jax.inference.predictor import (
   class_name,
   decode_ahead,
-  image_size,
-  trained_predict_step,
-  trained_transform,
+  make_predict_step,
 )
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.models import Origin, Vit
-from vit_jax.pretrained.load import load_pretrained
+from vit_jax.models.normalize import normalize
+from vit_jax.pretrained.load import open_pretrained
 from vit_jax.runtime import command, extras
 from vit_jax.runtime.atomic_file import local_path, replacing
-from vit_jax.training.train_step import normalize
 
 Arrays = dict[str, Any]
 
@@ -107,15 +105,23 @@ def visualize_files(
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"{out!r} is a file; name the folder to write to.")
   check_found(names)
-  loaded, params = load_pretrained(checkpoint, **overrides)
-  model, size = embedding_maps.check_vit(loaded), image_size(loaded)
-  predict_step = trained_predict_step(model, top=options.top, features=False)
+  loaded = open_pretrained(checkpoint, **overrides)
+  model, params = embedding_maps.check_vit(loaded.model), loaded.params()
+  preprocessing = loaded.preprocessing
+  size = preprocessing.image_size
+  predict_step = make_predict_step(
+    model,
+    **preprocessing.normalization,
+    loss=loaded.loss,
+    top=options.top,
+    features=False,
+  )
   look = _make_look(model, params, options, jax.jit(predict_step))
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
   unreadable = 0
   images = decode_ahead(
-    find_images(names), trained_transform(model), _IMAGES_AHEAD
+    find_images(names), preprocessing.transform(), _IMAGES_AHEAD
   )
   for number, (path, image) in enumerate(images, 1):
     name = printable_path(path)
@@ -255,7 +261,7 @@ def _write(path: pathlib.Path, write: Callable[[IO[bytes]], None]) -> None:
   print(printable_path(str(path)), flush=True)
 
 
-if __name__ == "__main__":
+def define_flags() -> None:
   flags.DEFINE_string("out", None, "The folder to write to.", required=True)
   flags.DEFINE_integer("top", 5, "Classes on the sheet.", lower_bound=1)
   flags.DEFINE_enum(
@@ -267,4 +273,7 @@ if __name__ == "__main__":
   flags.DEFINE_integer("layer", None, "To draw by head, from 1; or the last.")
   flags.DEFINE_string("class_name", None, "Or number; or the likeliest class.")
   command.define_overrides()
-  command.run(main, takes="CHECKPOINT [IMAGE...]")
+
+
+if __name__ == "__main__":
+  command.run(main, takes="CHECKPOINT [IMAGE...]", define=define_flags)

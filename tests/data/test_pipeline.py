@@ -203,7 +203,9 @@ def test_a_missing_file_is_unreadable(tmp_path):
   for i in range(4):
     (tmp_path / "c").mkdir(exist_ok=True)
     Image.new("RGB", (4, 4)).save(tmp_path / "c" / f"{i}.png")
-  source = data.open_source("train", root=str(tmp_path), eval_fraction=0.25)
+  source = data.open_source(
+    "train", data.DataSettings(root=str(tmp_path), eval_fraction=0.25)
+  )
   os.remove(source[0]["id"])
   with pytest.raises(data.UnreadableImageError, match="No such file"):
     train(source, 1, batch_size=3)
@@ -315,7 +317,8 @@ SCRIPT = """
 import multiprocessing, os, sys
 from vit_jax import data
 if __name__ == "__main__":
-  source = data.open_source("train", root=sys.argv[1])
+  settings = data.DataSettings(root=sys.argv[1])
+  source = data.open_source("train", settings)
   batches = data.train_batches(
     source, data.make_train_transform(4), batch_size=4, seed=0, num_workers=2
   )

@@ -59,7 +59,7 @@ def test_digits_are_the_ones_of_scikit_learn(digits_dir):
 
   expected = load_digits()
   splits = [
-    data.open_source(s, name="digits", data_dir=digits_dir)
+    data.open_source(s, data.DataSettings(name="digits", data_dir=digits_dir))
     for s in ("train", "eval")
   ]
   assert [len(s) for s in splits] == [1438, 359]
@@ -80,7 +80,9 @@ def test_digits_are_the_ones_of_scikit_learn(digits_dir):
 def test_digits_are_split_by_class(digits_dir):
   from sklearn.datasets import load_digits
 
-  held_out = data.open_source("eval", name="digits", data_dir=digits_dir)
+  held_out = data.open_source(
+    "eval", data.DataSettings(name="digits", data_dir=digits_dir)
+  )
   counts = np.bincount([held_out[i]["label"] for i in range(len(held_out))])
   totals = np.bincount(load_digits().target)
   assert counts.tolist() == [round(0.2 * total) for total in totals]
@@ -89,7 +91,7 @@ def test_digits_are_split_by_class(digits_dir):
 def test_two_processes_may_prepare_digits_at_once_and_in_silence(tmp_path):
   code = (
     "from vit_jax import data; print(len(data.open_source('train',"
-    f" name='digits', data_dir={str(tmp_path)!r})))"
+    f" data.DataSettings(name='digits', data_dir={str(tmp_path)!r}))))"
   )
   racers = [
     subprocess.Popen(
@@ -108,12 +110,17 @@ def test_two_processes_may_prepare_digits_at_once_and_in_silence(tmp_path):
 def test_digits_where_nothing_can_be_written(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(ValueError, match="cannot write the digits to"):
-    data.open_source("train", name="digits", data_dir=str(tmp_path / "file"))
+    data.open_source(
+      "train", data.DataSettings(name="digits", data_dir=str(tmp_path / "file"))
+    )
 
 
 def test_a_part_of_a_tfds_split_and_a_pickled_copy(digits_dir):
   source = data.open_source(
-    "train", name="digits", data_dir=digits_dir, train_split="train[:10%]"
+    "train",
+    data.DataSettings(
+      name="digits", data_dir=digits_dir, train_split="train[:10%]"
+    ),
   )
   assert len(source) == 144
   copy = pickle.loads(pickle.dumps(source))
@@ -124,7 +131,8 @@ def test_a_part_of_a_tfds_split_and_a_pickled_copy(digits_dir):
 def test_unknown_splits_are_named(digits_dir):
   def opened(split):
     data.open_source(
-      "eval", name="digits", data_dir=digits_dir, eval_split=split
+      "eval",
+      data.DataSettings(name="digits", data_dir=digits_dir, eval_split=split),
     )
 
   with pytest.raises(
@@ -139,7 +147,9 @@ def test_unknown_splits_are_named(digits_dir):
 
 def test_cifar10():
   where = shared("tfds")
-  source = data.open_source("eval", name="cifar10", data_dir=where)
+  source = data.open_source(
+    "eval", data.DataSettings(name="cifar10", data_dir=where)
+  )
   assert len(source) == 10_000
   assert source.class_names[:2] == ("airplane", "automobile")
   example = source[7]
@@ -151,7 +161,9 @@ def test_cifar10():
 
 def test_unknown_dataset_suggests_the_nearest(tmp_path):
   with pytest.raises(ValueError, match="no TFDS dataset 'cifra10'.* cifar10"):
-    data.open_source("train", name="cifra10", data_dir=str(tmp_path))
+    data.open_source(
+      "train", data.DataSettings(name="cifra10", data_dir=str(tmp_path))
+    )
 
 
 def test_dataset_not_prepared_says_how(tmp_path):
@@ -160,27 +172,37 @@ def test_dataset_not_prepared_says_how(tmp_path):
   )
   message = f"mnist is not prepared.*: {re.escape(INSTALL)} && tfds build mnist"
   with pytest.raises(ValueError, match=message):
-    data.open_source("train", name="mnist", data_dir=str(tmp_path))
+    data.open_source(
+      "train", data.DataSettings(name="mnist", data_dir=str(tmp_path))
+    )
 
 
 def test_a_version_that_does_not_exist(tmp_path):
   with pytest.raises(ValueError, match="TFDS cannot open 'cifar10:9.9.9': "):
-    data.open_source("train", name="cifar10:9.9.9", data_dir=str(tmp_path))
+    data.open_source(
+      "train", data.DataSettings(name="cifar10:9.9.9", data_dir=str(tmp_path))
+    )
 
 
 def test_records_without_random_access(digits_dir, tmp_path):
-  data.open_source("train", name="digits", data_dir=digits_dir)
+  data.open_source(
+    "train", data.DataSettings(name="digits", data_dir=digits_dir)
+  )
   copy = tmp_path / "digits" / "1.0.0"
   shutil.copytree(pathlib.Path(digits_dir) / "digits" / "1.0.0", copy)
   info = copy / "dataset_info.json"
   info.write_text(info.read_text().replace("array_record", "tfrecord"))
   message = f"tfrecord files, which allow no random.*: {re.escape(INSTALL)} && "
   with pytest.raises(ValueError, match=message):
-    data.open_source("train", name="digits", data_dir=str(tmp_path))
+    data.open_source(
+      "train", data.DataSettings(name="digits", data_dir=str(tmp_path))
+    )
 
 
 def test_a_dataset_of_something_else(digits_dir):
-  source = data.open_source("train", name="digits", data_dir=digits_dir)
+  source = data.open_source(
+    "train", data.DataSettings(name="digits", data_dir=digits_dir)
+  )
   features = dict(source._examples.dataset_info.features)
   for keys, missing in [
     (("image", "box"), "'box' is not one ClassLabel"),
@@ -191,13 +213,11 @@ def test_a_dataset_of_something_else(digits_dir):
       tfds_source._feature_keys(types.SimpleNamespace(name="d", info=info))
 
 
-def test_exactly_one_of_name_and_root():
-  with pytest.raises(ValueError, match="give exactly one"):
-    data.open_source("train")
-  with pytest.raises(ValueError, match="give exactly one"):
-    data.open_source("train", name="digits", root="somewhere")
+def test_a_name_or_a_root_is_needed():
+  with pytest.raises(ValueError, match="the configuration names no data"):
+    data.open_source("train", data.DataSettings())
   with pytest.raises(ValueError, match="split='test' is unknown"):
-    data.open_source("test", name="digits")
+    data.open_source("test", data.DataSettings(name="digits"))
 
 
 @pytest.mark.parametrize("folder", ["test", "val", "validation"])
@@ -214,7 +234,7 @@ def test_folders_already_split(tmp_path, folder):
     },
   )
   (tmp_path / "train/dog/notes.txt").write_text("no image")
-  train = data.open_source("train", root=root)
+  train = data.open_source("train", data.DataSettings(root=root))
   assert train.class_names == ("cat", "dog")
   assert sorted(
     zip(levels(train), [e["label"] for e in train], strict=True)
@@ -223,7 +243,7 @@ def test_folders_already_split(tmp_path, folder):
     (2, 1),
     (3, 1),
   ]
-  held_out = data.open_source("eval", root=root)
+  held_out = data.open_source("eval", data.DataSettings(root=root))
   assert held_out.class_names == ("cat", "dog")
   assert levels(held_out) == [5] and held_out[0]["label"] == 1
   assert held_out[0]["id"].endswith("dog/5.png")
@@ -235,14 +255,16 @@ def test_an_unsplit_folder_is_split_by_class(tmp_path):
   files |= {"one/1.png": 200}
   root = make_folder(tmp_path, files)
   train, held_out = (
-    data.open_source(split, root=root, eval_fraction=0.2)
+    data.open_source(split, data.DataSettings(root=root, eval_fraction=0.2))
     for split in ("train", "eval")
   )
   assert train.class_names == ("a", "one", "train")
   labels = np.bincount([e["label"] for e in held_out], minlength=3)
   assert labels.tolist() == [2, 0, 5]
   assert sorted(levels(train) + levels(held_out)) == sorted(files.values())
-  again = data.open_source("eval", root=root, eval_fraction=0.2)
+  again = data.open_source(
+    "eval", data.DataSettings(root=root, eval_fraction=0.2)
+  )
   assert [e["id"] for e in again] == [e["id"] for e in held_out]
 
 
@@ -260,7 +282,7 @@ def test_odd_names_and_links(tmp_path):
     file.write(png(4))
   os.symlink(tmp_path / "train", tmp_path / "train" / "plain" / "loop")
   os.symlink(tmp_path / "nowhere", tmp_path / "train" / "plain" / "gone.png")
-  source = data.open_source("train", root=root)
+  source = data.open_source("train", data.DataSettings(root=root))
   assert source.class_names == ('it\'s "odd"', "plain")
   ids = [source_id(source, i) for i in range(len(source))]
   assert any(name.endswith(r"plain/\xff.png") for name in ids)
@@ -301,12 +323,12 @@ def test_labels_of_a_folder_need_no_file(tmp_path):
 def test_folders_that_are_not_datasets(tmp_path):
   def fails(match, split="train", **kwargs):
     with pytest.raises(ValueError, match=match):
-      data.open_source(split, root=str(tmp_path), **kwargs)
+      data.open_source(split, data.DataSettings(root=str(tmp_path), **kwargs))
 
   with pytest.raises(ValueError, match="there is no folder"):
-    data.open_source("train", root=str(tmp_path / "missing"))
+    data.open_source("train", data.DataSettings(root=str(tmp_path / "missing")))
   fails("has no folders; put the images of each class")
-  fails(r"eval_fraction=1\.5; it has to lie", eval_fraction=1.5)
+  fails(r"eval_fraction=1\.5 must lie", eval_fraction=1.5)
   make_folder(tmp_path, {"train/cat/1.png": 1})
   fails("has a train folder but none called test, val")
   make_folder(tmp_path, {"test/cow/1.png": 1})
@@ -318,13 +340,13 @@ def test_folders_that_are_not_datasets(tmp_path):
 def test_an_eval_split_with_nothing_in_it(tmp_path):
   root = make_folder(tmp_path, {"cat/1.png": 1})
   with pytest.raises(ValueError, match="has no images for split='eval'"):
-    data.open_source("eval", root=root)
+    data.open_source("eval", data.DataSettings(root=root))
 
 
 def test_photographs():
   root = shared("pizza_steak_sushi")
-  assert len(data.open_source("train", root=root)) == 225
-  held_out = data.open_source("eval", root=root)
+  assert len(data.open_source("train", data.DataSettings(root=root))) == 225
+  held_out = data.open_source("eval", data.DataSettings(root=root))
   assert len(held_out) == 75
   assert held_out.class_names == ("pizza", "steak", "sushi")
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from vit_jax.data import make_eval_transform, make_train_transform, transforms
 from vit_jax.data.randaugment import GREY, OPS, rand_augment
+from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforms import inception_box, resize
 
 
@@ -73,14 +74,16 @@ def test_long_images_give_their_largest_central_box(shape, expected):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 1), (2, 3)])
 @pytest.mark.parametrize("crop", ["inception", "pad", "resize"])
 def test_tiny_images_become_the_right_size(shape, crop):
-  transform = make_train_transform((6, 5), crop, pad=2)
+  transform = make_train_transform(
+    (6, 5), TrainTransformSettings(crop=crop, pad=2)
+  )
   for rng in rngs(5):
     image = transform(png(noise(*shape)), rng)
     assert image.shape == (6, 5, 3) and image.dtype == np.uint8
 
 
 def test_inception_transform_shows_a_box_of_the_image():
-  transform = make_train_transform(32, flip=False)
+  transform = make_train_transform(32, TrainTransformSettings(flip=False))
   for rng in rngs(20):
     image = transform(png(coordinates(200, 200)), rng).astype(int)
     columns, rows = image[..., 0], image[..., 1]
@@ -102,7 +105,9 @@ def test_a_large_jpeg_is_decoded_small_and_shows_the_same_box(orientation):
   file = io.BytesIO()
   Image.fromarray(pixels).save(file, "JPEG", quality=95, exif=exif)
   turned = pixels if orientation == 1 else np.rot90(pixels, k=-1)
-  transform = make_train_transform(96, min_area=0.5, flip=False)
+  transform = make_train_transform(
+    96, TrainTransformSettings(min_area=0.5, flip=False)
+  )
   for one, other in zip(rngs(8), rngs(8), strict=True):
     found = transform(file.getvalue(), one).astype(int)
     assert np.abs(found - transform(png(turned), other)).mean() < 3
@@ -111,7 +116,7 @@ def test_a_large_jpeg_is_decoded_small_and_shows_the_same_box(orientation):
 def test_a_jpeg_that_has_to_go_to_another_decoder_is_cropped_alike(monkeypatch):
   file = io.BytesIO()
   Image.fromarray(noise(60, 70)).save(file, "JPEG", quality=95)
-  transform = make_train_transform(32, min_area=0.5)
+  transform = make_train_transform(32, TrainTransformSettings(min_area=0.5))
   expected = transform(file.getvalue(), np.random.default_rng(0))
   monkeypatch.setattr(transforms, "decode_jpeg", lambda *_, **__: None)
   found = transform(file.getvalue(), np.random.default_rng(0))
@@ -150,14 +155,16 @@ def test_pad_crops_are_the_shifts_of_an_image_on_black():
     for top in range(7)
     for left in range(7)
   }
-  transform = make_train_transform((12, 10), "pad", pad=3, flip=False)
+  transform = make_train_transform(
+    (12, 10), TrainTransformSettings(crop="pad", pad=3, flip=False)
+  )
   found = {transform(png(pixels), rng).tobytes() for rng in rngs(600)}
   assert found == shifts
 
 
 def test_half_of_the_images_are_mirrored():
   pixels = noise(8, 8)
-  transform = make_train_transform(8, "resize")
+  transform = make_train_transform(8, TrainTransformSettings(crop="resize"))
   results = [transform(png(pixels), rng) for rng in rngs(400)]
   mirrored = [np.array_equal(r, pixels[:, ::-1]) for r in results]
   straight = [np.array_equal(r, pixels) for r in results]
@@ -168,7 +175,11 @@ def test_half_of_the_images_are_mirrored():
 @pytest.mark.parametrize("crop", ["inception", "pad", "resize"])
 def test_the_generator_decides_everything(crop):
   transform = pickle.loads(
-    pickle.dumps(make_train_transform(16, crop, randaugment_layers=2))
+    pickle.dumps(
+      make_train_transform(
+        16, TrainTransformSettings(crop=crop, randaugment_layers=2)
+      )
+    )
   )
   encoded = png(noise(40, 30))
   first, again, other = (
@@ -204,7 +215,9 @@ def test_eval_resize_takes_the_whole_image():
 @pytest.mark.parametrize("shape", [(64, 96), (96, 64)])
 def test_eval_center_keeps_seven_eighths_of_the_short_side(shape):
   # 64 -> 256, of which 224 are kept: pixels 4 to 60 of 64.
-  image = make_eval_transform(224, "center")(png(coordinates(*shape)))
+  image = make_eval_transform(224, EvalTransformSettings(crop="center"))(
+    png(coordinates(*shape))
+  )
   assert image.shape == (224, 224, 3)
   for axis in (0, 1):
     first, last = (shape[1 - axis] - 56) / 2, (shape[1 - axis] + 56) / 2 - 1
@@ -215,31 +228,44 @@ def test_eval_center_keeps_seven_eighths_of_the_short_side(shape):
 def test_eval_center_of_another_shape_fits():
   encoded = png(noise(50, 37))
   for size in ((20, 90), (91, 33)):
-    assert make_eval_transform(size, "center")(encoded).shape == (*size, 3)
+    assert make_eval_transform(size, EvalTransformSettings(crop="center"))(
+      encoded
+    ).shape == (*size, 3)
 
 
 @pytest.mark.parametrize(
   "arguments, match",
   [
-    ({"crop": "centre"}, "crop='centre' is unknown; use one of inception, pad"),
+    (
+      {"crop": "centre"},
+      "crop='centre' is unknown; choose one of inception, pad",
+    ),
     ({"image_size": 0}, "image_size=0"),
     ({"image_size": (8, 8, 3)}, "image_size="),
-    ({"min_area": 0.0}, r"min_area=0\.0; it has to lie in"),
+    ({"min_area": 0.0}, r"min_area=0\.0 must lie in"),
     ({"pad": -1}, "pad=-1"),
     ({"randaugment_layers": -1}, "randaugment_layers=-1"),
-    ({"randaugment_magnitude": 31}, "randaugment_magnitude=31; .* 0 and 30"),
+    (
+      {"randaugment_magnitude": 31},
+      r"randaugment_magnitude=31\.0 must .* 0 and 30",
+    ),
   ],
 )
 def test_bad_arguments_to_train(arguments, match):
   with pytest.raises(ValueError, match=match):
-    make_train_transform(**{"image_size": 8, **arguments})
+    size = arguments.pop("image_size", 8)
+    make_train_transform(size, TrainTransformSettings(**arguments))
 
 
 def test_bad_arguments_to_eval():
-  with pytest.raises(ValueError, match="crop='pad' is unknown; use .* center"):
-    make_eval_transform(8, "pad")
-  with pytest.raises(ValueError, match=r"resize_ratio=0\.5; it has to be 1"):
-    make_eval_transform(8, "center", resize_ratio=0.5)
+  with pytest.raises(
+    ValueError, match="crop='pad' is unknown; choose .* center"
+  ):
+    make_eval_transform(8, EvalTransformSettings(crop="pad"))
+  with pytest.raises(ValueError, match=r"resize_ratio=0\.5 must be 1"):
+    make_eval_transform(
+      8, EvalTransformSettings(crop="center", resize_ratio=0.5)
+    )
 
 
 # RandAugment, at magnitude 10 m (m = 1 is the top of the paper's scale).

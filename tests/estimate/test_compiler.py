@@ -9,7 +9,9 @@ import jax
 import pytest
 
 from configs import pretrain
-from vit_jax.estimate import compiler as tpu_estimate
+from vit_jax.estimate import compiler
+from vit_jax.run.settings import read
+from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
 
 
@@ -48,7 +50,7 @@ def test_a_step_compiled_for_four_chips():
 @pytest.mark.slow
 def test_an_axis_may_take_part_of_a_row_of_chips():
   pytest.importorskip("libtpu")
-  _, devices = tpu_estimate.devices_of("v5e:4x4")
+  _, devices = compiler.devices_of("v5e:4x4")
   mesh = sharding.make_mesh(fsdp=8, devices=devices)
   assert dict(mesh.shape) == {"data": 2, "fsdp": 8, "tensor": 1}
   # The eight of a row are neighbours: a block of 2 x 4 chips.
@@ -85,22 +87,23 @@ def test_bad_input_is_one_line(arguments, message):
   ],
 )
 def test_what_the_compiler_says_of_memory_is_explained(text, expected):
-  found = tpu_estimate.explained(jax.errors.JaxRuntimeError(text))
-  assert isinstance(found, tpu_estimate.DoesNotFit)
+  found = compiler.explained(jax.errors.JaxRuntimeError(text))
+  assert isinstance(found, compiler.DoesNotFit)
   assert str(found) == expected
 
 
 def test_what_is_not_about_memory_stays_as_it_is():
   error = ValueError("another")
-  assert tpu_estimate.explained(error) is error
+  assert compiler.explained(error) is error
 
 
 def test_changes_begin_with_what_costs_least():
   config = pretrain.get_config("L/16,imagenet2012")
   config.batch_size = 64
-  changes = list(tpu_estimate.changes(config, 16))
+  settings = read(config)
+  changes = list(compiler.changes(settings, 16))
   assert changes[0] == {"mesh.fsdp": 16}
   assert changes[1]["model.remat"] == "dots"
   assert [c.get("batch_size") for c in changes] == [None, None, None, 32, 16]
   for change in changes:
-    config.copy_and_resolve_references().update_from_flattened_dict(change)
+    replaced(settings, change)

@@ -8,20 +8,24 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.commands import run
-from vit_jax import data, fewshot, make_model, make_vit
-from vit_jax.evaluation import few_shot as probing
+from vit_jax import data, make_model, make_vit
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.splits import Loader
+from vit_jax.evaluation import few_shot as few_shot_module
 from vit_jax.evaluation.probe_step import Totals, count_right, without_head
 from vit_jax.evaluation.shots import Subset, draw_shots
 from vit_jax.models import to_fields
-from vit_jax.run.probe_checkpoint import probe_checkpoint
+from vit_jax.run.plan import make_few_shot
+from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.settings import ProbeSettings, Settings
+from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
 CLASSES = ("blue", "green", "red")
@@ -59,29 +63,38 @@ def model_and_params():
   return model, nn.unbox(init(jax.random.key(0))["params"])
 
 
-def _config(root, **changes):
-  config = fewshot.probe_config()
-  config.data.root = root
-  config.loader.num_workers = 0
-  with config.unlocked():
-    config.image_size = (8, 8)
-    config.normalization = dict(mean=MEAN, std=STD)
-  config.update(changes)
-  return config
+PREPROCESSING = Preprocessing((8, 8), mean=MEAN, std=STD)
+
+
+def _probe_settings(root):
+  return replaced(ProbeSettings(), {"data.root": root, "loader.num_workers": 0})
 
 
 def _sources(root):
-  return [data.open_source(split, root=root) for split in ("train", "eval")]
+  return [
+    data.open_source(split, data.DataSettings(root=root))
+    for split in ("train", "eval")
+  ]
 
 
-def _few_shot(root, model, mesh=None, shots=3, seeds=2, **changes):
-  return probing.FewShot(
-    _config(root, **changes),
+def _of_sources(
+  model, train, test, mesh=None, batch_size=128, on_unreadable="stop", **options
+):
+  return few_shot_module.FewShot(
     model,
     mesh or sharding.make_mesh(),
-    *_sources(root),
-    shots=shots,
-    seeds=seeds,
+    train,
+    test,
+    PREPROCESSING,
+    loader=Loader(on_unreadable=on_unreadable),
+    batch_size=batch_size,
+    **options,
+  )
+
+
+def _few_shot(root, model, mesh=None, shots=3, seeds=2, **options):
+  return _of_sources(
+    model, *_sources(root), mesh, shots=shots, seeds=seeds, **options
   )
 
 
@@ -218,9 +231,7 @@ def test_every_test_image_counts_once(root, model_and_params, batch_size):
 def test_probes_are_fitted_to_the_shots_alone(root, model_and_params):
   model, params = model_and_params
   train, test = _sources(root)
-  few_shot = probing.FewShot(
-    _config(root), model, sharding.make_mesh(), train, test, shots=3, seeds=2
-  )
+  few_shot = _of_sources(model, train, test, shots=3, seeds=2)
   test.read = lambda indices: pytest.fail("a test image was read")
   probes = few_shot.fit(params)
   y, _ = _features_by_hand(model, params, train)
@@ -283,7 +294,7 @@ def test_unreadable_images_stop_it_or_are_replaced(
   few_shot = _few_shot(str(tmp_path), model)
   with pytest.raises(data.UnreadableImageError, match="green/.*not an image"):
     few_shot.measure(params)
-  few_shot = _few_shot(str(tmp_path), model, loader=dict(on_unreadable="skip"))
+  few_shot = _few_shot(str(tmp_path), model, on_unreadable="skip")
   outcome = few_shot.measure(params)
   assert (outcome.examples, outcome.skipped_images) == (10, 1)
   replaced = few_shot._draws[0]
@@ -298,22 +309,13 @@ def test_what_does_not_fit_is_said_at_once(root, model_and_params, tmp_path):
     (dict(shots=0), "shots=0 must be 1 or more"),
     (dict(seeds=0), "seeds=0 must be 1 or more"),
     (dict(shots=9), "'red' has 8: choose fewer shots"),
-    (dict(eval_batch_size=-8), "eval_batch_size=-8 must not be negative"),
   ]:
     with pytest.raises(ValueError, match=message):
       _few_shot(root, model, **changes)
   train, test = _sources(root)
   test.class_names = ("blue", "red")
   with pytest.raises(ValueError, match="has 3 classes .* 2,.*only: green"):
-    probing.FewShot(
-      _config(root),
-      model,
-      sharding.make_mesh(),
-      train,
-      test,
-      shots=1,
-      seeds=1,
-    )
+    _of_sources(model, train, test, shots=1, seeds=1)
 
 
 def test_a_run_measures_on_its_own_data_or_on_others(
@@ -321,22 +323,24 @@ def test_a_run_measures_on_its_own_data_or_on_others(
 ):
   model, params = model_and_params
   mesh, sources = sharding.make_mesh(), _sources(root)
-  config = _config(root)
-  section = dict(shots=0, seeds=2, data=fewshot.probe_config().data)
-  with config.unlocked():
-    config.fewshot = ml_collections.ConfigDict(section)
-  assert probing.periodic(config, model, mesh, *sources) is None
-  config.fewshot.shots = 3
-  own = probing.periodic(config, model, mesh, *sources)
+
+  def made(*sources, **changes):
+    settings = replaced(
+      Settings(),
+      {"loader.num_workers": 0, "fewshot.seeds": 2}
+      | {key.replace("__", "."): value for key, value in changes.items()},
+    )
+    return make_few_shot(settings, model, mesh, PREPROCESSING, *sources)
+
+  assert made(*sources) is None
+  own = made(*sources, data__root=root, fewshot__shots=3)
   assert own is not None
   expected = _few_shot(root, model).measure(params)
   assert own.measure(params) == expected
-  config.data.root = str(tmp_path / "nowhere")
-  config.fewshot.data.root = root
-  other = probing.periodic(config, model, mesh, *reversed(sources))
+  nowhere = {"data__root": str(tmp_path / "nowhere"), "fewshot__shots": 3}
+  other = made(*reversed(sources), **nowhere, fewshot__data__root=root)
   assert other is not None
   assert other.measure(params) == expected
-  assert config.data.root == str(tmp_path / "nowhere")
 
 
 @pytest.fixture(scope="module")
@@ -367,18 +371,16 @@ def test_a_checkpoint_is_given_images_as_it_was_trained(
   root, model_and_params, workdir
 ):
   model, params = model_and_params
-  config = fewshot.probe_config()
-  config.data.root = root
-  config.loader.num_workers = 0
+  settings = _probe_settings(root)
   expected = _few_shot(root, model).measure(params)
-  found = probe_checkpoint(workdir, config, shots=3, seeds=2, step=3)
+  found = probe_checkpoint(workdir, settings, shots=3, seeds=2, step=3)
   assert found == expected
-  newest = probe_checkpoint(workdir, config, shots=3, seeds=2)
+  newest = probe_checkpoint(workdir, settings, shots=3, seeds=2)
   assert {draw.top1 for draw in newest.draws} == {4 / 11}  # All are class 0.
   shown: list[tuple[str, str]] = []
   display = types.SimpleNamespace(header=shown.extend)
   options: Any = dict(step=3, image_size=(16, 16), display=display)
-  larger = probe_checkpoint(workdir, config, shots=3, seeds=1, **options)
+  larger = probe_checkpoint(workdir, settings, shots=3, seeds=1, **options)
   assert larger.examples == 11 and larger.top1_std is None
   assert ("model", f"{workdir} at 16 x 16") in shown
 
@@ -408,7 +410,7 @@ def test_the_command_prints_json(root, workdir):
     ([], "CHECKPOINT is missing"),
     (["there", "--shots=many"], "flag --shots=many: invalid literal"),
     (["there", "--config.dat.root=x"], "did you mean --config.data.root?"),
-    (["there", "--config.total_steps=9"], "flag 'config.total_steps'"),
+    (["there", "--config.total_steps=9"], "config.total_steps is a key of a"),
     (["there", "--config.batch_size=many"], "flag --config.batch_size=many"),
     (["there", "--image_size=1,2,3"], "--image_size=1,2,3: give a side in"),
   ],

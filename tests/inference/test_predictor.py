@@ -16,17 +16,19 @@ from tests import tiny
 from tests.tiny import MEAN, STD, random_params
 from vit_jax.config import base_config
 from vit_jax.data.image_files import check_found, find_images
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import predictor
 from vit_jax.inference.predictor import predict
 from vit_jax.models import Origin, ResNet, to_fields
 from vit_jax.predict import predict_files, table
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
 ORIGIN = Origin("test", "google", (16, 16), MEAN, STD)
 VIT = tiny.vit(ORIGIN)
 PARAMS = random_params(VIT, (16, 16), 0)
+PREPROCESSING = Preprocessing((16, 16), mean=MEAN, std=STD)
 
 
 @pytest.fixture
@@ -59,8 +61,13 @@ def _softmax(logits):
   return e / e.sum(axis=1, keepdims=True)
 
 
+def predictions(*arguments, preprocessing=PREPROCESSING, **options):
+  """Batches of predictions, with the preprocessing of `VIT`."""
+  return predict(*arguments, preprocessing=preprocessing, **options)
+
+
 def _all(*arguments, **options):
-  return [p for batch in predict(*arguments, **options) for p in batch]
+  return [p for batch in predictions(*arguments, **options) for p in batch]
 
 
 def _dense(predictions, num_classes):
@@ -99,8 +106,10 @@ def test_batches_change_nothing_and_compile_once(photos, monkeypatch):
 
   monkeypatch.setattr(predictor, "make_predict_step", counting)
   # Rows are rounded up to the eight devices: two batches, then one.
-  two = list(predict(VIT, PARAMS, iter(photos), batch_size=3, features=True))
-  one = list(predict(VIT, PARAMS, photos, batch_size=32, features=True))
+  two = list(
+    predictions(VIT, PARAMS, iter(photos), batch_size=3, features=True)
+  )
+  one = list(predictions(VIT, PARAMS, photos, batch_size=32, features=True))
   assert [len(batch) for batch in two] == [8, 3]
   assert [len(batch) for batch in one] == [11]
   assert traced == [(8, 16, 16, 3), (16, 16, 16, 3)]
@@ -118,7 +127,7 @@ def test_no_more_is_decoded_than_a_few_batches_ahead(photos):
       asked.append(1)
       yield photos[0]
 
-  batches = predict(VIT, PARAMS, endless(), batch_size=8)
+  batches = predictions(VIT, PARAMS, endless(), batch_size=8)
   next(batches)
   assert len(asked) <= 8 * 6
   batches.close()
@@ -175,13 +184,18 @@ def test_a_run_is_asked_as_it_was_evaluated(tmp_path):
   pixels = rng.integers(0, 256, (16, 40, 3), dtype=np.uint8)
   Image.fromarray(pixels).save(tmp_path / "wide.png")
 
-  model, params = load_pretrained(str(tmp_path / "run"))
-  found = _all(model, params, [str(tmp_path / "wide.png")], top=5)
+  loaded = load_pretrained(str(tmp_path / "run"))
+  found = _all(
+    *loaded,
+    [str(tmp_path / "wide.png")],
+    top=5,
+    preprocessing=loaded.preprocessing,
+    loss=loaded.loss,
+  )
   logits = _logits(VIT, PARAMS, _normalized([pixels[:, 12:28]]))
   sigmoid = 1 / (1 + np.exp(-np.float64(logits)))
   np.testing.assert_allclose(_dense(found, 5), sigmoid, atol=1e-6)
-  assert model.origin is not None
-  rows = table(model.origin.class_names)(found)
+  rows = table(loaded.class_names)(found)
   names = dict(enumerate(["a", "b", "c", "class 3", "class 4"]))
   words = [names[i] for i in np.argsort(-logits[0]).tolist()]
   assert [row.split("%  ")[1] for row in rows] == words
@@ -203,13 +217,13 @@ def test_an_unreadable_image_changes_no_other(photos, tmp_path, capsys):
 
 
 def test_images_are_read_as_for_a_prediction(photos, tmp_path):
-  images = predictor.read_images(VIT, photos)
+  images = predictor.read_images(PREPROCESSING, photos)
   assert images.dtype == np.uint8
   np.testing.assert_array_equal(images, [_pixels(path) for path in photos])
   bad = tmp_path / "text.jpg"
   bad.write_text("not an image")
   with pytest.raises(ValueError, match=r"text\.jpg: "):
-    predictor.read_images(VIT, [photos[0], str(bad)])
+    predictor.read_images(PREPROCESSING, [photos[0], str(bad)])
 
 
 def test_parameters_of_nan_are_reported(photos):
@@ -219,9 +233,8 @@ def test_parameters_of_nan_are_reported(photos):
 
 
 def test_an_unknown_image_size_has_to_be_given(photos):
-  model = VIT.clone(origin=Origin("test", "google", None))
   with pytest.raises(ValueError, match="give --image_size"):
-    _all(model, PARAMS, photos)
+    _all(VIT, PARAMS, photos, preprocessing=Preprocessing(None))
 
 
 # Names of images.

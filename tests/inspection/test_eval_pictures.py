@@ -13,12 +13,11 @@ from tests import runs
 from tests.commands import run
 from tests.tiny import random_params
 from vit_jax import data
-from vit_jax.data import splits
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.inspection import attention_maps, charts, figures
-from vit_jax.run import experiment
 from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
+from vit_jax.run.settings import read
 
 
 def logged(path):
@@ -52,18 +51,18 @@ def plan(data_dir):
   """Of the digits, parameters split over eight devices."""
   config = runs.config(data_dir, eval_pictures=3, accumulation_steps=1)
   config.mesh.update(data=2, fsdp=4)
-  return make_plan(config)
+  return make_plan(read(config))
 
 
 def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
-  size = experiment.image_size(plan.config)
+  size = plan.preprocessing.image_size
   params = random_params(plan.model, size, 0)
   shapes = jax.tree.map(lambda s: s.sharding, plan.shapes.params)
   split = jax.device_put(params, shapes)
   kernel = split["block_0"]["mlp"]["expand"]["kernel"]
   assert not kernel.is_fully_replicated
   tally = Tally()
-  plan.evaluation(split, (), tally.add)
+  plan.evaluator(split, (), tally.add)
   assert plan.pictures is not None
   sheets, sheet_figure = [], figures.sheet_figure
 
@@ -74,7 +73,7 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
   monkeypatch.setattr(figures, "sheet_figure", spy)
   seen = plan.pictures(split, tally)
 
-  source = splits.open_source(plan.config, "eval")
+  source = data.open_source("eval", plan.settings.data)
   names = source.class_names
   chosen = [0, 179, 358]  # Of 359, from the first to the last.
   assert sorted(seen) == [
@@ -105,15 +104,17 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
 
 
 def _image(plan, source, index):
-  size = experiment.image_size(plan.config)
-  transform = data.make_eval_transform(size, **plan.config.eval_transform)
+  size = plan.preprocessing.image_size
+  transform = data.make_eval_transform(size, plan.settings.eval_transform)
   return transform(source[index]["image"])
 
 
 @pytest.mark.slow
 def test_every_evaluation_shows_them(tmp_path, data_dir):
   workdir = tmp_path / "run"
-  train(runs.config(data_dir, eval_pictures=2, total_steps=6), str(workdir))
+  train(
+    read(runs.config(data_dir, eval_pictures=2, total_steps=6)), str(workdir)
+  )
   pictures = [
     (s, tag) for s, tag, v in runs.events(workdir) if v.HasField("image")
   ]
@@ -135,13 +136,13 @@ def test_pictures_without_matplotlib_are_refused_first(data_dir, monkeypatch):
   with pytest.raises(
     ValueError, match=r"eval_pictures needs matplotlib.*\[fig"
   ):
-    make_plan(runs.config(data_dir, eval_pictures=1))
+    make_plan(read(runs.config(data_dir, eval_pictures=1)))
 
 
 def test_wandb_that_is_missing_is_refused_first(data_dir, monkeypatch):
   monkeypatch.setitem(sys.modules, "wandb", None)
   with pytest.raises(ValueError, match=r"wandb_project needs wandb.*\[wandb\]"):
-    make_plan(runs.config(data_dir, wandb_project="p"))
+    make_plan(read(runs.config(data_dir, wandb_project="p")))
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.archives import open_arrays
 from vit_jax.pretrained.load import Pretrained, open_pretrained
 from vit_jax.pretrained.save import TARGETS, save_as
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import sealed
 

@@ -21,7 +21,8 @@ from vit_jax.pretrained.archives import save_npz, save_safetensors
 from vit_jax.pretrained.formats import timm
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import loop
-from vit_jax.training.train_step import TrainState
+from vit_jax.run.settings import read
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
 from vit_jax.workdir.description import sealed
 
@@ -453,7 +454,7 @@ def test_a_workdir_gives_the_averaged_parameters(data_dir, tmp_path):
   config.optimizer.warmup_epochs = 0.0
   config.model.num_layers = 1
   workdir = str(tmp_path / "run")
-  state, _ = loop.train(config, workdir)
+  state, _ = loop.train(read(config), workdir)
   model, params = load_pretrained(workdir)
   expected = jax.device_get(state.averaged_params)
   same = jax.tree.map(np.array_equal, params, expected)
@@ -479,7 +480,6 @@ def test_no_address_but_gs_is_a_workdir(path):
 def test_without_gcsfs_a_public_object_is_fetched(monkeypatch):
   monkeypatch.setitem(sys.modules, "gcsfs", None)
   monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-  monkeypatch.setattr("vit_jax.pretrained.download.BACKOFF_SECONDS", ())
   with pytest.raises((ValueError, OSError), match="127.0.0.1:9/bucket/a.npz"):
     load_pretrained("gs://bucket/a.npz")
   with pytest.raises(ValueError, match="no checkpoints: .*gs:// needs gcsfs"):

@@ -13,14 +13,16 @@ from configs import digits, finetune
 from tests import fixtures
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import open_pretrained
-from vit_jax.run import experiment, loop
+from vit_jax.run import build, loop
 from vit_jax.run.plan import make_plan
+from vit_jax.run.settings import read
 from vit_jax.run.start import fresh_state
 from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
   make_trained,
 )
+from vit_jax.training.settings import OptimizerSettings
 
 CLASSES = tuple(map(str, range(10)))
 
@@ -44,8 +46,8 @@ def flat(params):
 
 def first_params(config):
   """Parameters before the first step, flat, and the plan."""
-  plan = make_plan(config)
-  plan.evaluation.close()
+  plan = make_plan(read(config))
+  plan.evaluator.close()
   state = fresh_state(plan)
   return flat(state.params), plan
 
@@ -100,8 +102,8 @@ def test_a_head_of_other_classes_cannot_stay():
 
 def test_the_average_starts_from_the_checkpoint_too(data_dir):
   path = fixtures.path("google_vit.npz")
-  plan = make_plan(fine_tuning(data_dir, path, ema_decay=0.9))
-  plan.evaluation.close()
+  plan = make_plan(read(fine_tuning(data_dir, path, ema_decay=0.9)))
+  plan.evaluator.close()
   state = fresh_state(plan)
   same = jax.tree.map(np.array_equal, state.params, state.averaged_params)
   assert jax.tree.all(same)
@@ -110,8 +112,8 @@ def test_the_average_starts_from_the_checkpoint_too(data_dir):
 def test_parameters_are_laid_out_over_the_devices(data_dir):
   config = fine_tuning(data_dir, fixtures.path("google_vit.npz"))
   config.mesh.update(data=2, fsdp=4)
-  plan = make_plan(config)
-  plan.evaluation.close()
+  plan = make_plan(read(config))
+  plan.evaluator.close()
   state = fresh_state(plan)
   kernel = state.params["block_0"]["mlp"]["expand"]["kernel"]
   assert (
@@ -132,7 +134,7 @@ def digits_run(data_dir, tmp_path_factory):
   config.data.data_dir = str(data_dir)
   config.optimizer.warmup_epochs = 0.0
   config.model.update(num_layers=2, position="learned")
-  loop.train(config, str(folder / "run"))
+  loop.train(read(config), str(folder / "run"))
   return folder / "run"
 
 
@@ -145,11 +147,11 @@ def test_a_run_is_fine_tuned_at_a_higher_resolution_and_resumes_without_it(
   config.normalization.std = (0.25, 0.25, 0.25)
   params, _ = first_params(config)
   assert params["position/E_pos"].shape == (3 * 4, 64)
-  whole, _ = loop.train(config, str(tmp_path / "whole"))
+  whole, _ = loop.train(read(config), str(tmp_path / "whole"))
   shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
   shutil.rmtree(tmp_path / "stopped" / "checkpoints" / "3")
   shutil.rmtree(source)
-  resumed, _ = loop.train(config, str(tmp_path / "stopped"))
+  resumed, _ = loop.train(read(config), str(tmp_path / "stopped"))
   same = jax.tree.map(np.array_equal, whole.params, resumed.params)
   assert jax.tree.all(same)
   loaded = open_pretrained(str(tmp_path / "stopped"))
@@ -164,7 +166,7 @@ def test_frozen_parameters_stay_and_take_no_memory(
   config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.update(freeze_layers=1, weight_decay=0.1, kind="adam")
   before, _ = first_params(config)
-  state, _ = loop.train(config, str(tmp_path / "run"))
+  state, _ = loop.train(read(config), str(tmp_path / "run"))
   after = flat(state.params)
   moved = {k for k in after if not np.array_equal(before[k], after[k])}
   frozen = {k for k in after if k.startswith(("block_0/", "patches/", "posi"))}
@@ -178,7 +180,7 @@ def test_only_the_head_learns(digits_run, data_dir, tmp_path):
   config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.freeze_layers = -1
   before, _ = first_params(config)
-  state, _ = loop.train(config, str(tmp_path / "run"))
+  state, _ = loop.train(read(config), str(tmp_path / "run"))
   after = flat(state.params)
   moved = {k for k in after if not np.array_equal(before[k], after[k])}
   assert moved == {"head/kernel", "head/bias"}
@@ -234,12 +236,10 @@ def test_the_learning_rate_falls_from_layer_to_layer():
     "x_class": jnp.ones(2),
   }
   tx = make_optimizer(
+    OptimizerSettings(
+      kind="sgd", momentum=0.0, clip_norm=0.0, weight_decay=0.5, layer_decay=0.5
+    ),
     lambda _: 0.1,
-    kind="sgd",
-    momentum=0.0,
-    clip_norm=0.0,
-    weight_decay=0.5,
-    layer_decay=0.5,
     layer_of=lambda path: layers_below_head(path, 2),
   )
   updates, _ = tx.update(params, tx.init(params), params)
@@ -272,29 +272,29 @@ def test_layers_that_are_not_there_cannot_be_frozen(layers):
 
 def test_a_decay_out_of_range_is_refused():
   with pytest.raises(ValueError, match=r"layer_decay=1.5 must be in \(0, 1\]"):
-    make_optimizer(lambda _: 0.1, layer_decay=1.5)
+    make_optimizer(OptimizerSettings(layer_decay=1.5), lambda _: 0.1)
 
 
 def test_a_variant_beside_a_checkpoint_is_refused():
   config = digits.get_config()
   config.pretrained = "b16_augreg"
   with pytest.raises(ValueError, match="'Ti/4' and pretrained='b16_augreg' bo"):
-    experiment.open_pretrained(config)
+    build.open_start(read(config))
 
 
 def test_an_unknown_interpolation_is_refused_first():
   config = finetune.get_config()
   config.transfer.interpolation = "foo"
   with pytest.raises(ValueError, match="transfer.interpolation='foo' is unkn"):
-    experiment.open_pretrained(config)
+    read(config)
 
 
 def test_neither_a_variant_nor_a_checkpoint_is_refused():
   config = finetune.get_config()
   with pytest.raises(ValueError, match=r"model.variant is not set: set it"):
-    experiment.build_model(config, CLASSES)
+    build.build_model(read(config), CLASSES)
   with pytest.raises(ValueError, match="image_size is not set, and no check"):
-    experiment.resolved(config, None)
+    build.resolved(read(config), None)
 
 
 @pytest.mark.parametrize(
@@ -351,6 +351,6 @@ def test_a_row_trains_from_a_checkpoint(data_dir, tmp_path):
   )
   config.optimizer.warmup_steps = 0
   config.data.update(name="digits", data_dir=str(data_dir))
-  state, evaluated = loop.train(config, str(tmp_path / "run"))
+  state, evaluated = loop.train(read(config), str(tmp_path / "run"))
   assert int(state.step) == 2
   assert evaluated["eval/examples"] == 359

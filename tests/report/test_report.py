@@ -23,6 +23,7 @@ from vit_jax.report.measure import Example, Measured, RunFacts, read_run
 from vit_jax.report.page import page
 from vit_jax.report.write import report_files
 from vit_jax.run.loop import train
+from vit_jax.run.settings import read
 
 NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
 CONFUSION = np.array([[5, 1, 0], [2, 3, 0], [0, 0, 4]])
@@ -294,7 +295,7 @@ def config_of(root):
 @pytest.fixture(scope="module")
 def workdir(root, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("runs") / "a run"
-  train(config_of(root), str(workdir))
+  train(read(config_of(root)), str(workdir))
   return workdir
 
 
@@ -352,7 +353,7 @@ def test_a_resnet_of_a_wide_head_has_a_report(root, tmp_path):
   config.image_size, config.loss.kind = (32, 32), "sigmoid"
   config.eval_pictures = 1
   config.total_steps, config.loss.label_smoothing = 1, 0.0
-  train(config, str(tmp_path))
+  train(read(config), str(tmp_path))
   run = read_run(str(tmp_path))
   assert run.problem is None and run.measured is not None
   text = page([run])

@@ -11,11 +11,12 @@ from PIL import Image
 from configs import image_folder
 from tests import runs
 from vit_jax import load_pretrained
-from vit_jax.evaluation.evaluation import evaluate_checkpoint
-from vit_jax.fewshot import probe_config
 from vit_jax.models import scan
 from vit_jax.run import loop
-from vit_jax.run.probe_checkpoint import probe_checkpoint
+from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
@@ -24,7 +25,7 @@ def four_steps(data_dir, tmp_path_factory):
   """A run of four steps: its configuration, and its folder to copy."""
   config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
   folder = tmp_path_factory.mktemp("training") / "four_steps"
-  loop.train(config, str(folder))
+  loop.train(read(config), str(folder))
   return config, folder
 
 
@@ -55,11 +56,11 @@ def _stop_after(monkeypatch, step):
 def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
   """With augmentation, dropout, Mixup, accumulation and averaging on."""
   config = runs.config(data_dir)
-  whole, evaluated = loop.train(config, str(tmp_path / "whole"))
+  whole, evaluated = loop.train(read(config), str(tmp_path / "whole"))
   with monkeypatch.context() as patch, pytest.raises(Killed):
     _stop_after(patch, 8)
-    loop.train(config, str(tmp_path / "stopped"))
-  resumed, again = loop.train(config, str(tmp_path / "stopped"))
+    loop.train(read(config), str(tmp_path / "stopped"))
+  resumed, again = loop.train(read(config), str(tmp_path / "stopped"))
 
   assert int(resumed.step) == 12
   assert runs.identical(jax.device_get(whole), jax.device_get(resumed))
@@ -83,12 +84,12 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   config = runs.config(data_dir)
   # Dropout is drawn for each layer in another way.
   config.model.update(num_layers=2, dropout_rate=0.0)
-  whole, _ = loop.train(config, str(tmp_path / "whole"))
+  whole, _ = loop.train(read(config), str(tmp_path / "whole"))
   with monkeypatch.context() as patch, pytest.raises(Killed):
     _stop_after(patch, 8)
-    loop.train(config, str(tmp_path / "stopped"))
+    loop.train(read(config), str(tmp_path / "stopped"))
   config.model.update(scan=True, remat="dots")
-  resumed, _ = loop.train(config, str(tmp_path / "stopped"))
+  resumed, _ = loop.train(read(config), str(tmp_path / "stopped"))
   assert "blocks" in resumed.params
   found = scan.unstack(jax.device_get(resumed.averaged_params))
   for a, b in zip(
@@ -104,7 +105,7 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
 
 def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
   config = runs.config(data_dir, eval_per_class=True, profile_steps=50)
-  state, evaluated = loop.train(config, str(tmp_path))
+  state, evaluated = loop.train(read(config), str(tmp_path))
   assert list(tmp_path.glob("profile/**/*.xplane.pb"))  # Of steps 10 to 12.
   rows = runs.rows(tmp_path)
   assert [row["step"] for row in rows] == [3, 6, 6, 9, 12, 12]
@@ -151,10 +152,10 @@ def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
   """What the run logs is what the command finds on its checkpoint."""
   config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
   config.fewshot.update(shots=2, seeds=2)
-  loop.train(config, str(tmp_path))
+  loop.train(read(config), str(tmp_path))
   row = [row for row in runs.rows(tmp_path) if "fewshot/top1" in row][-1]
-  probed = probe_config()
-  probed.data.update(name="digits", data_dir=str(data_dir))
+  where = {"data.name": "digits", "data.data_dir": str(data_dir)}
+  probed = replaced(ProbeSettings(), where)
   outcome = probe_checkpoint(str(tmp_path), probed, shots=2, seeds=2)
   assert row["step"] == 4
   assert row["fewshot/top1"] == pytest.approx(outcome.top1, abs=1e-6)
@@ -180,7 +181,7 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
   config = runs.config(
     data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
   )
-  loop.train(config, str(tmp_path))
+  loop.train(read(config), str(tmp_path))
   checkpoints = Checkpoints(str(tmp_path), read_only=True)
   assert checkpoints.all_steps == [2, 4, 5]
   assert checkpoints.best_step == 2
@@ -197,7 +198,7 @@ def test_another_configuration_is_refused(short_run):
     "model.dropout_rate was 0.1 and is now 0.2[.] Go on"
   )
   with pytest.raises(ValueError, match=message):
-    loop.train(config, str(workdir))
+    loop.train(read(config), str(workdir))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_what_does_not_fit_is_refused_first(
   data_dir, tmp_path, changes, message
 ):
   with pytest.raises(ValueError, match=message):
-    loop.train(runs.config(data_dir, **changes), str(tmp_path / "run"))
+    loop.train(read(runs.config(data_dir, **changes)), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
 
 
@@ -266,13 +267,13 @@ def _folder_config(root, **changes):
 def test_an_unreadable_image_stops_the_run_by_name(damaged_folder, tmp_path):
   config = _folder_config(damaged_folder)
   with pytest.raises(ValueError, match="(?i)dark/0.jpg: truncated"):
-    loop.train(config, str(tmp_path / "run"))
+    loop.train(read(config), str(tmp_path / "run"))
 
 
 @pytest.mark.slow
 def test_unreadable_images_are_skipped_and_counted(damaged_folder, tmp_path):
   config = _folder_config(damaged_folder, on_unreadable="skip")
-  _, evaluated = loop.train(config, str(tmp_path / "run"))
+  _, evaluated = loop.train(read(config), str(tmp_path / "run"))
   assert evaluated["eval/examples"] == 9
   assert evaluated["eval/skipped_images"] == 1
   rows = [row for row in runs.rows(tmp_path / "run") if "train/loss" in row]
@@ -282,16 +283,16 @@ def test_unreadable_images_are_skipped_and_counted(damaged_folder, tmp_path):
 
 def test_data_that_changed_is_refused(damaged_folder, tmp_path):
   config = _folder_config(damaged_folder, on_unreadable="skip")
-  loop.train(config, str(tmp_path / "run"))
+  loop.train(read(config), str(tmp_path / "run"))
   (damaged_folder / "train" / "dark" / "0.jpg").unlink()
   message = "train_examples was 24 and is now 23"
   with pytest.raises(ValueError, match=message):
-    loop.train(config, str(tmp_path / "run"))
+    loop.train(read(config), str(tmp_path / "run"))
 
 
 def test_a_complete_run_says_so(short_run, capsys):
   config, workdir = short_run
-  loop.train(config, str(workdir))
+  loop.train(read(config), str(workdir))
   assert "The run is complete: 4 steps are done." in capsys.readouterr().out
 
 
@@ -299,7 +300,7 @@ def test_a_complete_run_says_so(short_run, capsys):
 def test_without_checkpoints_none_is_offered(data_dir, tmp_path, capsys):
   config = runs.config(data_dir, total_steps=2, save_every_steps=0)
   config.log_every_steps = 0
-  loop.train(config, str(tmp_path))
+  loop.train(read(config), str(tmp_path))
   assert "vit_jax.evaluate" not in capsys.readouterr().out
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-MAX_MAGNITUDE = 30
 GREY = 128
 """The value of pixels that an operation leaves undefined."""
 
@@ -34,7 +33,7 @@ def rand_augment(
     image: uint8 of shape (H, W, 3).
     rng: draws the operations, and the signs and places that they leave open.
     num_layers: how many operations, one after the other.
-    magnitude: from 0 to `MAX_MAGNITUDE`, the same for every operation.
+    magnitude: from 0 to `settings.MAX_MAGNITUDE`, the same for every operation.
 
   Returns:
     uint8 of shape (H, W, 3).

@@ -14,13 +14,11 @@ import numpy as np
 
 from vit_jax.data.decode import decode_jpeg, decode_rgb
 from vit_jax.data.jpeg import REDUCTIONS, read_header
-from vit_jax.data.randaugment import MAX_MAGNITUDE, rand_augment
+from vit_jax.data.randaugment import rand_augment
+from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
 EvalTransform = Callable[[bytes], np.ndarray]
-
-TRAIN_CROPS = ("inception", "pad", "resize")
-EVAL_CROPS = ("resize", "center")
 
 _ATTEMPTS = 10
 _LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
@@ -28,83 +26,50 @@ _LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
 
 def make_train_transform(
   image_size: int | tuple[int, int],
-  crop: str = "inception",
-  min_area: float = 0.05,
-  flip: bool = True,
-  pad: int = 4,
-  randaugment_layers: int = 0,
-  randaugment_magnitude: float = 10,
+  settings: TrainTransformSettings = TrainTransformSettings(),
 ) -> TrainTransform:
   """Builds the training transform: decode, crop, resize, flip, RandAugment.
 
+  The crop "inception" is a random box; "pad" resizes, adds black pixels at each
+  edge and crops at random (for small images); "resize" takes the whole image.
+
   Args:
-    image_size: height and width of the result, or one number for both.
-    crop: "inception", a random box of `min_area` to all of the area; "pad",
-      resize, add `pad` black pixels at each edge, and crop at random (small
-      images); "resize", the whole image.
-    min_area: for "inception", the least fraction of the image's area.
-    flip: whether to mirror half of the images left to right.
-    pad: for "pad", pixels added at each edge.
-    randaugment_layers: operations of RandAugment; 0 is none.
-    randaugment_magnitude: their strength, 0 to 30 (10 ends the paper's scale).
+    image_size: Height and width of the result, or one number for both.
+    settings: Crop, flip and RandAugment.
 
   Returns:
     A picklable function (encoded, rng) -> uint8 (H, W, 3).
 
   Raises:
-    ValueError: an argument out of its range.
+    ValueError: if the size is none.
   """
-  _check_crop(crop, TRAIN_CROPS)
-  if not 0 < min_area <= 1:
-    raise ValueError(f"min_area={min_area}; it has to lie in (0, 1].")
-  if pad < 0:
-    raise ValueError(f"pad={pad}; it has to be 0 or more pixels.")
-  if randaugment_layers < 0:
-    raise ValueError(
-      f"randaugment_layers={randaugment_layers}; it has to be 0 or more."
-    )
-  if not 0 <= randaugment_magnitude <= MAX_MAGNITUDE:
-    raise ValueError(
-      f"randaugment_magnitude={randaugment_magnitude}; it has to lie between "
-      f"0 and {MAX_MAGNITUDE}."
-    )
   return functools.partial(
-    _train_image,
-    size=_height_width(image_size),
-    crop=crop,
-    min_area=min_area,
-    flip=flip,
-    pad=pad,
-    layers=randaugment_layers,
-    magnitude=randaugment_magnitude,
+    _train_image, size=_height_width(image_size), settings=settings
   )
 
 
 def make_eval_transform(
   image_size: int | tuple[int, int],
-  crop: str = "resize",
-  resize_ratio: float = 256 / 224,
+  settings: EvalTransformSettings = EvalTransformSettings(),
 ) -> EvalTransform:
   """Builds the evaluation transform, which draws nothing at random.
 
+  The crop "resize" takes the whole image, whatever its shape; "center" resizes
+  it to cover `resize_ratio` times the size and cuts out the centre (256 / 224
+  keeps 7/8 of the short side).
+
   Args:
-    image_size: height and width of the result, or one number for both.
-    crop: "resize", the whole image whatever its shape; "center", resize so
-      that the image covers `resize_ratio` times the size, and cut the centre.
-    resize_ratio: for "center"; 256 / 224 keeps 7/8 of the short side.
+    image_size: Height and width of the result, or one number for both.
+    settings: The crop.
 
   Returns:
     A picklable function encoded -> uint8 (H, W, 3).
 
   Raises:
-    ValueError: an argument out of its range.
+    ValueError: if the size is none.
   """
-  _check_crop(crop, EVAL_CROPS)
-  if resize_ratio < 1:
-    raise ValueError(f"resize_ratio={resize_ratio}; it has to be 1 or more.")
-  size = _height_width(image_size)
   return functools.partial(
-    _eval_image, size=size, crop=crop, resize_ratio=resize_ratio
+    _eval_image, size=_height_width(image_size), settings=settings
   )
 
 
@@ -152,13 +117,6 @@ def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
   return int(size[0]), int(size[1])
 
 
-def _check_crop(crop: str, known: tuple[str, ...]) -> None:
-  if crop not in known:
-    raise ValueError(
-      f"crop={crop!r} is unknown; use one of {', '.join(known)}."
-    )
-
-
 def _pad_crop(
   image: np.ndarray, pad: int, rng: np.random.Generator
 ) -> np.ndarray:
@@ -170,17 +128,23 @@ def _pad_crop(
 
 
 def _train_image(
-  encoded, rng, *, size, crop, min_area, flip, pad, layers, magnitude
-):
-  if crop == "inception":
-    image = _random_box(encoded, rng, size, min_area)
+  encoded: bytes,
+  rng: np.random.Generator,
+  *,
+  size: tuple[int, int],
+  settings: TrainTransformSettings,
+) -> np.ndarray:
+  if settings.crop == "inception":
+    image = _random_box(encoded, rng, size, settings.min_area)
   else:
     image = resize(decode_rgb(encoded), size)
-  if crop == "pad" and pad:
-    image = _pad_crop(image, pad, rng)
-  if flip and rng.random() < 0.5:
+  if settings.crop == "pad" and settings.pad:
+    image = _pad_crop(image, settings.pad, rng)
+  if settings.flip and rng.random() < 0.5:
     image = cv2.flip(image, 1)
-  return rand_augment(image, rng, layers, magnitude)
+  return rand_augment(
+    image, rng, settings.randaugment_layers, settings.randaugment_magnitude
+  )
 
 
 def _random_box(
@@ -226,12 +190,14 @@ def _resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   return image
 
 
-def _eval_image(encoded, *, size, crop, resize_ratio):
+def _eval_image(
+  encoded: bytes, *, size: tuple[int, int], settings: EvalTransformSettings
+) -> np.ndarray:
   image = decode_rgb(encoded)
-  if crop == "resize":
+  if settings.crop == "resize":
     return resize(image, size)
   h, w, _ = image.shape
-  scale = resize_ratio * max(size[0] / h, size[1] / w)
+  scale = settings.resize_ratio * max(size[0] / h, size[1] / w)
   h, w = max(round(h * scale), size[0]), max(round(w * scale), size[1])
   top, left = (h - size[0]) // 2, (w - size[1]) // 2
   image = resize(image, (h, w))

@@ -1,4 +1,4 @@
-"""Compiles a configuration's train step for TPUs that are not there.
+"""Estimates what a configuration's train step costs on TPUs that are absent.
 
 python -m vit_jax.estimate --config configs/pretrain.py:B/16,imagenet21k \
   --topology v5e:2x4 --config.batch_size=512
@@ -16,34 +16,17 @@ No data is read: --num_classes and --num_examples say what the data set would.
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# The compiler asks a TPU's surroundings about itself unless told not to, and
-# wants to be alone.
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
-os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
-
-import ml_collections
 from absl import flags
-from ml_collections import config_flags
 
-from vit_jax.estimate import compiler
 from vit_jax.runtime import command
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration file.")
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x4", "KIND:CHIPSxCHIPS.")
-_NUM_CLASSES = flags.DEFINE_integer("num_classes", None, "Of the data set.")
-_NUM_EXAMPLES = flags.DEFINE_integer("num_examples", None, "Training images.")
-_BY_OP = flags.DEFINE_integer("by_op", 0, "Print this many operations' cycles.")
-_JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
-_SUGGEST = flags.DEFINE_bool("suggest", True, "Look for what fits instead.")
-_SAVE_HLO = flags.DEFINE_string("save_hlo", None, "File for the program.")
-flags.mark_flag_as_required("config")
+if TYPE_CHECKING:
+  from vit_jax.estimate.compiler import Chip
+  from vit_jax.run.settings import Settings
 
-# Classes and training images where the data set is not read.
+# Classes and training images of data sets that are not read.
 DATA_SETS = {
   "imagenet2012": (1000, 1_281_167),
   "imagenet21k": (21_843, 14_197_122),
@@ -56,52 +39,87 @@ DATA_SETS = {
 }
 
 
+def define_flags() -> None:
+  from vit_jax.run.flags import define_config_file
+
+  define_config_file()
+  flags.DEFINE_string("topology", "v5e:2x4", "KIND:CHIPSxCHIPS.")
+  flags.DEFINE_integer("num_classes", None, "Classes of the data set.")
+  flags.DEFINE_integer("num_examples", None, "Training images.")
+  flags.DEFINE_integer("by_op", 0, "Print this many operations' cycles.")
+  flags.DEFINE_bool("json", False, "Print one JSON object.")
+  flags.DEFINE_bool("suggest", True, "Look for a change that makes it fit.")
+  flags.DEFINE_string("save_hlo", None, "File for the compiled program.")
+
+
 def main(_: list[str]) -> int:
-  chip, devices = compiler.devices_of(_TOPOLOGY.value)
-  config = _CONFIG.value
-  sizes = _data_set(config)
-  _say(f"Compiling for {_TOPOLOGY.value} ...")
+  _set_environment()
+  from vit_jax.estimate import compiler
+  from vit_jax.run.flags import config_settings
+
+  options = flags.FLAGS
+  topology = options.topology
+  settings = config_settings()
+  chip, devices = compiler.devices_of(topology)
+  sizes = _data_set(settings.data.name)
+  _say(f"Compiling for {topology} ...")
   try:
-    row, text = compiler.estimate(config, chip, devices, *sizes)
+    row, text = compiler.estimate(settings, chip, devices, *sizes)
   except compiler.DoesNotFit as error:
-    print(f"{_TOPOLOGY.value}: does not fit: {error}")
-    if _SUGGEST.value:
-      print(_suggestion(config, chip, devices, sizes))
+    print(f"{topology}: does not fit: {error}")
+    if options.suggest:
+      print(_suggestion(settings, chip, devices, sizes))
     return 1
-  if _SAVE_HLO.value:
-    with open(_SAVE_HLO.value, "w") as file:
+  if options.save_hlo:
+    with open(options.save_hlo, "w") as file:
       file.write(text)
-  row = {"topology": _TOPOLOGY.value, **row}
-  row["by_op"] = row["by_op"][: _BY_OP.value]
-  print(json.dumps(row) if _JSON.value else _table(row))
+  row = {"topology": topology, **row}
+  row["by_op"] = row["by_op"][: options.by_op]
+  print(json.dumps(row) if options.json else _table(row))
   return 0
 
 
-def _data_set(config: ml_collections.ConfigDict) -> tuple[int, int]:
+def _set_environment() -> None:
+  """Prepares the environment for a TPU's compiler, before JAX is imported.
+
+  The compiler asks a TPU's surroundings about itself unless told not to, and
+  refuses to run beside another.
+  """
+  os.environ["JAX_PLATFORMS"] = "cpu"
+  os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+  os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
+  os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+  os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+
+
+def _data_set(name: str | None) -> tuple[int, int]:
   """(classes, training images), from the flags or of a known data set."""
-  known = DATA_SETS.get(config.data.name, (0, 0))
-  found = (_NUM_CLASSES.value or known[0], _NUM_EXAMPLES.value or known[1])
+  known = DATA_SETS.get(name or "", (0, 0))
+  options = flags.FLAGS
+  found = options.num_classes or known[0], options.num_examples or known[1]
   if not all(found):
     raise ValueError(
-      f"data.name={config.data.name!r} is not known here: give --num_classes "
-      "and --num_examples."
+      f"data.name={name!r} is not known here: give --num_classes and "
+      "--num_examples."
     )
   return found
 
 
 def _suggestion(
-  config: ml_collections.ConfigDict,
-  chip: compiler.Chip,
+  settings: "Settings",
+  chip: "Chip",
   devices: list[Any],
   sizes: tuple[int, int],
 ) -> str:
   """The first of a few changes, the cheapest first, that makes it fit."""
-  for change in compiler.changes(config, len(devices)):
-    trial = config.copy_and_resolve_references()
-    trial.update_from_flattened_dict(change)
+  from vit_jax.estimate import compiler
+  from vit_jax.runtime.settings import replaced
+
+  for change in compiler.changes(settings, len(devices)):
     text = " ".join(f"--config.{k}={v}" for k, v in change.items())
     _say(f"Trying {text} ...")
     try:
+      trial = replaced(settings, change)
       row, _ = compiler.estimate(trial, chip, devices, *sizes)
     except ValueError:
       continue
@@ -162,4 +180,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  command.run(main, define=define_flags)

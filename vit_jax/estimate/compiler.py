@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from vit_jax.config import resolve_steps
 from vit_jax.estimate import hlo
-from vit_jax.run import config_check, experiment
+from vit_jax.models.flops import forward_gflops
+from vit_jax.run import build
+from vit_jax.run.settings import Settings
 from vit_jax.training import sharding
 
 GIB = 2**30
@@ -49,7 +49,7 @@ class DoesNotFit(ValueError):
 
 
 def estimate(
-  config: ml_collections.ConfigDict,
+  settings: Settings,
   chip: Chip,
   devices: list[Any],
   num_classes: int,
@@ -61,8 +61,10 @@ def estimate(
     DoesNotFit: if a chip's memory does not hold it.
     ValueError: if the configuration cannot be built.
   """
-  mesh = sharding.make_mesh(**config.mesh, devices=devices)
-  lowered, forward_gflops = lower(config, mesh, num_classes, num_examples)
+  mesh = sharding.make_mesh(
+    settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor, devices
+  )
+  lowered, gflops = lower(settings, mesh, num_classes, num_examples)
   start = time.perf_counter()
   try:
     compiled = lowered.compile()
@@ -72,9 +74,9 @@ def estimate(
   text = compiled.as_text()
   ops = hlo.read(text)
   cycles = hlo.total_cycles(ops)
-  images = config.batch_size / len(devices)
+  images = settings.batch_size / len(devices)
   # Forward, and twice as much backward.
-  model_flop = 3 * forward_gflops * 1e9 * images
+  model_flop = 3 * gflops * 1e9 * images
   memory = compiled.memory_analysis()
   per_device = chip.hbm_gib / chip.devices
   held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
@@ -109,25 +111,25 @@ def estimate(
 
 
 def lower(
-  config: ml_collections.ConfigDict,
+  settings: Settings,
   mesh: Mesh,
   num_classes: int,
   num_examples: int,
 ) -> tuple[Any, float]:
-  """The configuration's train step, lowered, and GFLOP to classify an image."""
-  config_check.check(config)
-  parts = config.accumulation_steps
-  sharding.check_batch("batch_size", config.batch_size, mesh, parts)
+  """The settings' train step, lowered, and GFLOP to classify an image."""
+  parts, batch_size = settings.accumulation_steps, settings.batch_size
+  sharding.check_batch("batch_size", batch_size, mesh, parts)
   names = tuple(map(str, range(num_classes)))
-  config = experiment.resolved(config, None)
-  model = experiment.build_model(config, names)
-  total = resolve_steps(config, "total", config.batch_size, num_examples)
-  init, step = experiment.train_functions(config, model, total, num_examples)
-  shapes = experiment.array_shapes(init, mesh)
-  rows, size = sharding.batch_sharding(mesh), experiment.image_size(config)
+  settings = build.resolved(settings, None)
+  model = build.build_model(settings, names)
+  total = settings.total.in_steps(batch_size, num_examples)
+  init, step = build.train_functions(settings, model, total, num_examples)
+  shapes = sharding.array_shapes(init, mesh)
+  rows = sharding.batch_sharding(mesh)
+  size = build.make_preprocessing(settings).image_size
 
   def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    batched = (config.batch_size, *shape)
+    batched = (batch_size, *shape)
     return jax.ShapeDtypeStruct(batched, dtype, sharding=rows)
 
   batch = {
@@ -136,7 +138,7 @@ def lower(
     "skipped": array((), jnp.bool_),
   }
   jitted = sharding.jit_train_step(step, shapes, mesh)
-  gflops = experiment.forward_gflops(model, shapes.params, size)
+  gflops = forward_gflops(model, shapes.params, size)
   return jitted.lower(shapes, batch), gflops
 
 
@@ -184,15 +186,13 @@ def explained(error: Exception) -> Exception:
   return error
 
 
-def changes(
-  config: ml_collections.ConfigDict, num_devices: int
-) -> Iterator[dict[str, Any]]:
-  """Changes of a configuration that cost more and more time, or images."""
-  if config.mesh.fsdp < num_devices:
+def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
+  """Changes of some settings that cost more and more time, or images."""
+  if settings.mesh.fsdp < num_devices:
     yield {"mesh.fsdp": num_devices}
   yield {"mesh.fsdp": num_devices, "model.remat": "dots"}
   yield {"mesh.fsdp": num_devices, "model.remat": "full", "model.scan": True}
-  size = config.batch_size // 2
+  size = settings.batch_size // 2
   while size >= num_devices and size % num_devices == 0:
     change = {"mesh.fsdp": num_devices, "model.remat": "full"}
     yield {**change, "model.scan": True, "batch_size": size}

@@ -11,8 +11,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from vit_jax.models.normalize import normalize
 from vit_jax.training import losses
-from vit_jax.training.train_step import normalize
 
 
 @struct.dataclass

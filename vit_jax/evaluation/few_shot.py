@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import data
-from vit_jax.data import splits
+from vit_jax.data.pipeline import EvalPasses
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.sources import Source
+from vit_jax.data.splits import Loader, check_same_classes
 from vit_jax.evaluation import linear_probe
 from vit_jax.evaluation.probe_step import Totals, count_right, make_features
 from vit_jax.evaluation.shots import Subset, draw_shots
@@ -63,12 +64,13 @@ class FewShot:
   be compared.
 
   Args:
-    config: As of a run: its image size, normalization, eval transform, loader
-      and batch size are those of both splits.
     model: The model, with or without a head.
-    mesh: Of devices.
+    mesh: The mesh of devices.
     train_source: The split that shots are drawn from.
     eval_source: The split to test on.
+    preprocessing: The model's preprocessing, for both splits.
+    loader: Opens this host's batches.
+    batch_size: Examples a step, fewer where there are fewer.
     shots: Images a class.
     seeds: How many draws.
 
@@ -78,28 +80,32 @@ class FewShot:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
     model: Vit | ResNet,
     mesh: Mesh,
-    train_source: data.Source,
-    eval_source: data.Source,
+    train_source: Source,
+    eval_source: Source,
+    preprocessing: Preprocessing,
     *,
+    loader: Loader,
+    batch_size: int,
     shots: int,
     seeds: int,
   ):
     _check(shots, seeds, train_source, eval_source)
-    self._config, self._mesh = config, mesh
+    self._mesh, self._loader = mesh, loader
+    self._transform = preprocessing.transform()
     self._train_source = train_source
     self._shots, self._seeds = shots, seeds
     self._unreadable: set[int] = set()
     self._draws = self._draw()
-    self._batch_size = splits.eval_batch_size(
-      config, mesh, max(np.unique(self._draws).size, len(eval_source))
-    )
+    most = max(np.unique(self._draws).size, len(eval_source))
+    self._batch_size = sharding.padded_batch_size(batch_size, mesh, most)
     self._test = self._open(eval_source)
     whole = sharding.replicated(mesh)
     self._features = jax.jit(
-      sharding.on_mesh(make_features(model, **config.normalization), mesh),
+      sharding.on_mesh(
+        make_features(model, **preprocessing.normalization), mesh
+      ),
       out_shardings=whole,
     )
     self._count = jax.jit(
@@ -188,8 +194,8 @@ class FewShot:
     y, mask = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return y[: len(indices)], mask[: len(indices)] > 0
 
-  def _open(self, source: data.Source):
-    return splits.eval_batches(self._config, source, self._batch_size)
+  def _open(self, source: Source) -> EvalPasses:
+    return self._loader.evaluate(source, self._transform, self._batch_size)
 
   def _to_device(self, batches):
     rows = sharding.batch_sharding(self._mesh)
@@ -205,47 +211,14 @@ def _stack(probes: Sequence[linear_probe.Probe]) -> dict[str, np.ndarray]:
 
 
 def _check(
-  shots: int, seeds: int, train_source: data.Source, eval_source: data.Source
+  shots: int, seeds: int, train_source: Source, eval_source: Source
 ) -> None:
   for name, value in (("shots", shots), ("seeds", seeds)):
     if value < 1:
       raise ValueError(f"{name}={value} must be 1 or more.")
-  splits.check_same_classes(
+  check_same_classes(
     train_source.class_names,
     "the split of the shots",
     eval_source.class_names,
     "the evaluation split",
-  )
-
-
-def periodic(
-  config: ml_collections.ConfigDict,
-  model: Vit | ResNet,
-  mesh: Mesh,
-  train_source: data.Source,
-  eval_source: data.Source,
-) -> FewShot | None:
-  """The few-shot evaluation of a run, None where `fewshot.shots` is 0.
-
-  Its data are `fewshot.data`, which lies where the run's does unless it says
-  otherwise; without a name or a root there the run's own two splits.
-  """
-  section = config.fewshot
-  if not section.shots:
-    return None
-  if section.data.name or section.data.root:
-    config = config.copy_and_resolve_references()
-    where = section.data.data_dir or config.data.data_dir
-    config.data = section.data.copy_and_resolve_references()
-    config.data.data_dir = where
-    train_source = splits.open_source(config, "train")
-    eval_source = splits.open_source(config, "eval")
-  return FewShot(
-    config,
-    model,
-    mesh,
-    train_source,
-    eval_source,
-    shots=section.shots,
-    seeds=section.seeds,
   )

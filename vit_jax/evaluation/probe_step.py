@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from vit_jax.evaluation.eval_step import label_rank
 from vit_jax.models import ResNet, Vit
-from vit_jax.training.train_step import normalize
+from vit_jax.models.normalize import normalize
 
 
 @struct.dataclass

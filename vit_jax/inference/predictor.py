@@ -1,4 +1,4 @@
-"""From names of image files to what a model says of each, in their order.
+"""Predictions for image files, in their order.
 
 Nothing here grows with the number of images: a few batches are decoded ahead of
 the device.
@@ -17,17 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
-from ml_collections import ConfigDict
 
-from vit_jax.config import base_config
-from vit_jax.data import UnreadableImageError, make_eval_transform
+from vit_jax.data.decode import UnreadableImageError
 from vit_jax.data.image_files import printable_path
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforms import EvalTransform
-from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.models import ResNet, Vit
+from vit_jax.models.normalize import normalize
 from vit_jax.models.resnet import classifier
 from vit_jax.training import losses, sharding
-from vit_jax.training.train_step import normalize
-from vit_jax.workdir.checkpoint import latest_description
 
 _BATCHES_AHEAD = 2  # Decoded, or being decoded, beyond the one asked for.
 _BATCHES_RUNNING = 2  # Given to the device while the host reads an older one.
@@ -39,14 +37,14 @@ Names = list[tuple[str, str | None]]
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """What a model says of one image file.
+  """A model's answer for one image file.
 
   Attributes:
-    image: Its name, as it can be printed.
+    image: Its name, fit to be printed.
     error: Why it could not be read; all else is empty then.
-    index: Of the likeliest classes, the likeliest first.
-    probability: Of these.
-    features: What the head sees, if it was asked for.
+    index: Numbers of the likeliest classes, the likeliest first.
+    probability: Their probabilities.
+    features: The head's input, if it was asked for.
   """
 
   image: str
@@ -61,29 +59,35 @@ def predict(
   params: Any,
   images: Iterable[str],
   *,
+  preprocessing: Preprocessing,
+  loss: str = "softmax",
   top: int = 3,
   batch_size: int = 32,
   features: bool = False,
 ) -> Iterator[list[Prediction]]:
   """Predictions for image files, a batch at a time, in their order.
 
-  Images are cropped and resized as in the evaluation of the run, or as a whole
-  where the model is none of ours, and normalised as `model.origin` says.
-
   Args:
-    model: With an `origin` that says the size of its images.
+    model: Images to logits.
     params: Its parameters.
     images: Paths.
-    top: Likeliest classes to give of each.
+    preprocessing: What has to be done to a picture before the model sees it.
+    loss: The loss the model was trained with, which decides its probabilities.
+    top: How many of the likeliest classes to give for each image.
     batch_size: Images that the device gets at once; fewer if there are fewer.
-    features: Whether to give what the head sees as well.
+    features: Whether to give the head's input as well.
 
   Raises:
-    ValueError: if the model does not say its image size, or gives NaN.
+    ValueError: if the image size is not known, or the model gives NaN.
   """
-  size = image_size(model)
-  transform = trained_transform(model)
-  predict_step = trained_predict_step(model, top=top, features=features)
+  size, transform = preprocessing.image_size, preprocessing.transform()
+  predict_step = make_predict_step(
+    model,
+    **preprocessing.normalization,
+    loss=loss,
+    top=top,
+    features=features,
+  )
   mesh = sharding.make_mesh()
   whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
   step = jax.jit(predict_step, in_shardings=(whole, split), out_shardings=whole)
@@ -102,48 +106,19 @@ def predict(
     yield _predictions(names, found)
 
 
-def trained_transform(model: Vit | ResNet) -> EvalTransform:
-  """How an image is prepared in the evaluation of the model's run.
-
-  Raises:
-    ValueError: if the model does not say its image size.
-  """
-  size, origin = image_size(model), model.origin
-  assert origin is not None
-  config: Any = run_config(origin)
-  return make_eval_transform(size, **config.eval_transform)
-
-
-def trained_predict_step(
-  model: Vit | ResNet, *, top: int, features: bool
-) -> Callable:
-  """`make_predict_step` of a model with an `origin`, which says the rest."""
-  origin = model.origin
-  assert origin is not None
-  config: Any = run_config(origin)
-  return make_predict_step(
-    model,
-    mean=origin.mean,
-    std=origin.std,
-    loss=config.loss.kind,
-    top=top,
-    features=features,
-  )
-
-
 def read_images(
-  model: Vit | ResNet, paths: Iterable[str]
+  preprocessing: Preprocessing, paths: Iterable[str]
 ) -> UInt8[np.ndarray, "B H W 3"]:
-  """Image files as the model takes them, but for the normalisation.
+  """Image files as the model takes them, except for the normalisation.
 
   Args:
-    model: With an `origin` that says the size of its images.
-    paths: Of a few images, as they are all kept.
+    preprocessing: The model's.
+    paths: A few images, as they are all held in memory.
 
   Raises:
-    ValueError: if one cannot be read, or the model does not say its image size.
+    ValueError: if one cannot be read, or the image size is not known.
   """
-  transform = trained_transform(model)
+  transform = preprocessing.transform()
   images = []
   for path in paths:
     image = read_image(path, transform)
@@ -153,31 +128,8 @@ def read_images(
   return np.stack(images)
 
 
-def image_size(model: Vit | ResNet) -> tuple[int, int]:
-  """Height and width of the model's images.
-
-  Raises:
-    ValueError: if its origin does not say.
-  """
-  if model.origin is None or model.origin.image_size is None:
-    raise ValueError(
-      "the checkpoint does not tell the size of its images: give --image_size, "
-      "such as --image_size=224."
-    )
-  return model.origin.image_size
-
-
-def run_config(origin: Origin) -> ConfigDict:
-  """The configuration of the run that made a model; of others, the defaults."""
-  if origin.format != "vit_jax":
-    return base_config()
-  description = latest_description(origin.source)
-  assert description is not None
-  return ConfigDict(description["config"])
-
-
 def class_name(class_names: tuple[str, ...], index: int) -> str:
-  """Of a class, which the source may not name."""
+  """The name of a class, or its number where the source has no name for it."""
   known = index < len(class_names)
   return class_names[index] if known else f"class {index}"
 
@@ -191,18 +143,19 @@ def make_predict_step(
   top: int,
   features: bool,
 ) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
-  """A function from (params, images) to what is wanted of each image.
+  """A function from (params, images) to the answers.
 
-  That is `index` and `probability`, both (B, top), where the model has a head,
+  It gives `index` and `probability`, both (B, top), where the model has a head,
   and `features`, (B, D), if they are asked for.
 
   Args:
     model: Images to logits.
-    mean: Of each channel, in units of full scale.
-    std: The same.
-    loss: That it was trained with: "sigmoid" asks of each class alone.
-    top: Classes to give; all where there are fewer.
-    features: Whether to give them.
+    mean: Subtracted from each channel, in units of full scale.
+    std: Then divides each channel.
+    loss: The loss it was trained with; under "sigmoid" each class has a
+      probability of its own.
+    top: How many of the likeliest classes to give; all where there are fewer.
+    features: Whether to give the head's input.
   """
   headless = model.clone(num_classes=0)
   head = classifier(model.num_classes, 0.0, model.param_dtype)

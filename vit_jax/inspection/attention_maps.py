@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, UInt8
 from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import ResNet, Vit, scan
 from vit_jax.models.grid import grid_of, patch_stride
-from vit_jax.training.train_step import normalize
+from vit_jax.models.normalize import normalize
 
 FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import UInt8
 
-from vit_jax import data
-from vit_jax.data import splits
+from vit_jax.data.decode import UnreadableImageError
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.sources import Source
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.inference.predictor import class_name, make_predict_step
 from vit_jax.inspection import attention_maps
@@ -24,10 +24,12 @@ class EvalPictures:
   """Draws the same examples of the eval split at every evaluation.
 
   Args:
-    config: Of the run; its `eval_pictures` says how many.
-    model: That is trained.
-    mesh: Of devices.
+    model: The model that is trained.
+    mesh: The mesh of devices.
     source: The eval split.
+    preprocessing: The model's preprocessing.
+    loss: The loss it is trained with, which decides its probabilities.
+    count: How many examples to draw.
 
   Raises:
     ValueError: if matplotlib is not installed.
@@ -35,24 +37,27 @@ class EvalPictures:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
     model: Vit | ResNet,
     mesh: Mesh,
-    source: data.Source,
+    source: Source,
+    preprocessing: Preprocessing,
+    *,
+    loss: str,
+    count: int,
   ):
     self._figures = extras.load("vit_jax.inspection.figures", "figures")
     self._charts = extras.load("vit_jax.inspection.charts", "figures")
-    self._model, self._normalization = model, dict(config.normalization)
+    self._model, self._normalization = model, preprocessing.normalization
     names = source.class_names
     self._names = [class_name(names, k) for k in range(model.num_classes)]
-    self._examples = _examples(config, source)
+    self._examples = _examples(source, preprocessing, count)
     self._gather = jax.jit(
       lambda params: params, out_shardings=sharding.replicated(mesh)
     )
     predict_step = make_predict_step(
       model,
       **self._normalization,
-      loss=config.loss.kind,
+      loss=loss,
       top=_TOP,
       features=False,
     )
@@ -98,16 +103,16 @@ class EvalPictures:
 
 
 def _examples(
-  config: ml_collections.ConfigDict, source: data.Source
+  source: Source, preprocessing: Preprocessing, count: int
 ) -> list[tuple[np.ndarray, int]]:
-  """Images and labels, from all over the split; only what can be read."""
-  transform = splits.eval_transform(config)
-  count = min(config.eval_pictures, len(source))
+  """Readable images and their labels, from all over the split."""
+  transform = preprocessing.transform()
+  last, count = len(source) - 1, min(count, len(source))
   found = []
-  for index in np.linspace(0, len(source) - 1, count).round().astype(int):
+  for index in np.linspace(0, last, count).round().astype(int):
     try:
       example = source[int(index)]
       found.append((transform(example["image"]), example["label"]))
-    except data.UnreadableImageError:
+    except UnreadableImageError:
       continue
   return found

@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 
@@ -46,3 +48,11 @@ def _inside(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
       yield value.jaxpr
     elif isinstance(value, core.Jaxpr):
       yield value
+
+
+def forward_gflops(
+  model: nn.Module, params: Any, image_size: tuple[int, int]
+) -> float:
+  """Billions of floating-point operations to classify one image."""
+  image = jax.ShapeDtypeStruct((1, *image_size, 3), jnp.float32)
+  return count(model.apply, {"params": params}, image) / 1e9

@@ -5,34 +5,16 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import traverse_util
 
-from vit_jax.models import ResNet, Vit
-from vit_jax.pretrained import interpolation
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.vit import Vit
+
+Grid = tuple[int, int]
 
 # Each takes time to trace, and a file may claim any number of them.
 _MOST_LAYERS = 300
 _MOST_STAGES = 8  # Of a ResNet; each halves the image.
-
-
-def resized(
-  path: str,
-  array: np.ndarray,
-  old: interpolation.Grid,
-  new: interpolation.Grid,
-  method: str,
-) -> np.ndarray:
-  """A parameter for another grid of patches; most stay as they are."""
-  leaf = path.rsplit("/", 1)[-1]
-  if leaf == "R" and old != new:
-    raise ValueError(
-      "relative positions cannot be resized: use the model at the image size "
-      "it was trained with."
-    )
-  if leaf not in interpolation.TABLES:
-    return array
-  return interpolation.resize(leaf, array, old, new, method)
 
 
 def patch_stride(model: Vit | ResNet) -> int:
@@ -42,7 +24,7 @@ def patch_stride(model: Vit | ResNet) -> int:
   return stem * (1 if isinstance(model, ResNet) else model.patch_size)
 
 
-def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> interpolation.Grid:
+def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> Grid:
   """Patches along height and width of images of that size.
 
   Raises:
@@ -58,9 +40,7 @@ def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> interpolation.Grid:
   return size[0] // stride, size[1] // stride
 
 
-def param_shapes(
-  model: Vit | ResNet, grid: interpolation.Grid
-) -> dict[str, tuple[int, ...]]:
+def param_shapes(model: Vit | ResNet, grid: Grid) -> dict[str, tuple[int, ...]]:
   """Shapes of all parameters for images of that grid, by path."""
   _check_depth(model)
   stride = patch_stride(model)

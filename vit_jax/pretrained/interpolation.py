@@ -6,11 +6,11 @@ The learned vectors are interpolated in 2-D by their place in the image.
 import cv2
 import numpy as np
 
-METHODS = ("linear", "bicubic")
+from vit_jax.models.grid import Grid
+from vit_jax.pretrained.settings import INTERPOLATIONS
+
 # Leaves that hold one vector for each place, and the axes they run along.
 TABLES = ("E_pos", "X_pos", "Y_pos")
-
-Grid = tuple[int, int]
 
 
 def resize(
@@ -54,11 +54,31 @@ def resize(
   return np.concatenate([table[:extra], resized])
 
 
+def resized(
+  path: str,
+  array: np.ndarray,
+  old: Grid,
+  new: Grid,
+  method: str,
+) -> np.ndarray:
+  """A parameter for another grid of patches; most stay as they are."""
+  leaf = path.rsplit("/", 1)[-1]
+  if leaf == "R" and old != new:
+    raise ValueError(
+      "relative positions cannot be resized: use the model at the image size "
+      "it was trained with."
+    )
+  if leaf not in TABLES:
+    return array
+  return resize(leaf, array, old, new, method)
+
+
 def check(name: str, method: str) -> str:
   """The method; raises ValueError, with its name, if it is none of ours."""
-  if method not in METHODS:
+  if method not in INTERPOLATIONS:
     raise ValueError(
-      f"{name}={method!r} is unknown; choose one of {', '.join(METHODS)}."
+      f"{name}={method!r} is unknown; choose one of "
+      f"{', '.join(INTERPOLATIONS)}."
     )
   return method
 

@@ -12,7 +12,7 @@ AugReg on ImageNet-21k and fine-tuned on ImageNet at 384 x 384.
   ImageNet-21k; mostly the better ones to fine-tune. `_augreg_i1k_<size>` is
   fine-tuned on ImageNet, not always from the very run that `_augreg` names;
 - `_sam`: trained on ImageNet alone with SAM (arXiv:2106.01548), at 224;
-- `hf_...`: Google's models as Hugging Face has them;
+- `hf_...`: Google's models as Hugging Face has them (extra `hf`);
 - `torchvision_...`: torchvision's; `_swag_<size>` ends with the image size.
   They are published only as pickles and have to be converted once.
 

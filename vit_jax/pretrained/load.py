@@ -4,35 +4,30 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from flax import traverse_util
 
-from vit_jax.models import Origin, ResNet, Vit, from_fields, scan
-from vit_jax.models.grid import grid_of, param_shapes, patch_stride, resized
-from vit_jax.pretrained import cache, interpolation, known
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Origin, Vit, from_fields
+from vit_jax.models.grid import Grid, grid_of, param_shapes, patch_stride
+from vit_jax.pretrained import interpolation, known
 from vit_jax.pretrained.archives import (
   Arrays,
   UnreadableFileError,
   open_arrays,
 )
+from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import named, weights_and_config
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
 from vit_jax.pretrained.formats.architecture import Facts, sides, square, triple
-from vit_jax.pretrained.formats.names import (
-  Shapes,
-  check,
-  differences,
-  listed,
-  read_all,
-)
-from vit_jax.pretrained.locate import locate
-from vit_jax.pretrained.refusals import line
+from vit_jax.pretrained.formats.names import Shapes, check, read_all
+from vit_jax.pretrained.loaded import Loaded, with_preprocessing
+from vit_jax.pretrained.locate import drop_download, locate
+from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.runtime.printable import printable
-from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
+from vit_jax.workdir.checkpoint import is_run
 
 # In the order they are tried; each knows its own names.
 FORMATS = (google, huggingface, timm, torchvision)
@@ -45,34 +40,9 @@ _PREPROCESSING = {
   "interpolation": interpolation.check,
 }
 
-Leaves = Iterable[tuple[str, np.ndarray]]
 
-
-@dataclasses.dataclass(frozen=True)
-class Pretrained:
-  """A model whose parameters wait to be read.
-
-  Attributes:
-    model: Built as the checkpoint is, `model.origin` telling as what.
-    shapes: Of its parameters, by path such as "block_0/mlp/expand/kernel".
-    read: Gives (path, array), one array at a time in memory.
-  """
-
-  model: Vit | ResNet
-  shapes: Mapping[str, tuple[int, ...]]
-  read: Callable[[], Leaves]
-
-  @property
-  def origin(self) -> Origin:
-    """What the weights were read as."""
-    assert self.model.origin is not None
-    return self.model.origin
-
-
-def load_pretrained(
-  source: str, **overrides: Any
-) -> tuple[Vit | ResNet, dict[str, Any]]:
-  """A published model and its parameters, on the default device.
+def load_pretrained(source: str, **overrides: Any) -> Loaded:
+  """A published model and its parameters, as `model, params`.
 
   The format is recognised from the content; the architecture, the activation,
   the epsilon, the pooling and the preprocessing follow from it.
@@ -92,18 +62,18 @@ def load_pretrained(
       `interpolation`, "linear" or "bicubic"; of a workdir, `step`.
 
   Returns:
-    The model, and its parameters for `model.apply({"params": params}, images)`.
+    A `Loaded`, with all that is known of the model. It unpacks into the model
+    and its parameters, for `model.apply({"params": params}, images)`.
 
   Raises:
     ValueError: if there is no such checkpoint, it is damaged or of no known
       format, or its arrays are not those of the model, all of them listed.
   """
-  pretrained = open_pretrained(source, **overrides)
-  flat = {path: jnp.asarray(array) for path, array in pretrained.read()}
-  return pretrained.model, traverse_util.unflatten_dict(flat, sep="/")
+  loaded = open_pretrained(source, **overrides)
+  return dataclasses.replace(loaded, held=loaded.params())
 
 
-def open_pretrained(source: str, **overrides: Any) -> Pretrained:
+def open_pretrained(source: str, **overrides: Any) -> Loaded:
   """`load_pretrained` up to the shapes: no array is read yet."""
   source = str(source)
   for name, check_value in _PREPROCESSING.items():
@@ -117,8 +87,9 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
     )
   try:
     if is_run(source):
-      return _open_run(source, **overrides)
+      return _open_run(source, overrides)
     path = locate(source)
+    source = without_secrets(source)
     if "step" in overrides:
       raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
     with _naming(source):
@@ -143,9 +114,18 @@ def _naming(source: str) -> Iterator[None]:
     ) from error
 
 
+def _open_run(source: str, overrides: Mapping[str, Any]) -> Loaded:
+  fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
+  loaded = open_run_checkpoint(source, **fields)
+  given = {k: overrides[k] for k in ("mean", "std") if k in overrides}
+  loaded = with_preprocessing(loaded, **given)
+  size = loaded.preprocessing.image_size
+  return _at_size(loaded, grid_of(loaded.model, size), overrides)
+
+
 def _open_file(
   source: str, path: pathlib.Path, config: dict[str, Any], **overrides: Any
-) -> Pretrained:
+) -> Loaded:
   with _arrays(path) as arrays:
     stored = arrays.shapes
   layout, prefix = _recognise(stored)
@@ -167,7 +147,11 @@ def _open_file(
       for leaf, array in read_all(rules, _Renamed(arrays, names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
-  return _at_size(Pretrained(model, shapes, read), grid, overrides)
+  preprocessing = Preprocessing(
+    model.origin.image_size, mean=model.origin.mean, std=model.origin.std
+  )
+  loaded = Loaded(model, preprocessing, "softmax", shapes, read)
+  return _at_size(loaded, grid, overrides)
 
 
 @contextlib.contextmanager
@@ -177,7 +161,7 @@ def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
     with open_arrays(path) as arrays:
       yield arrays
   except UnreadableFileError as error:
-    if not cache.drop(path):
+    if not drop_download(path):
       raise
     raise UnreadableFileError(
       f"{error} The download was removed; the same command fetches it anew."
@@ -217,7 +201,7 @@ def _recognise(shapes: Shapes) -> tuple[Any, str]:
 
 def _build(
   source: str, facts: Facts, overrides: Mapping[str, Any]
-) -> tuple[Any, interpolation.Grid]:
+) -> tuple[Any, Grid]:
   """The model, and the grid of patches that its stored positions are for."""
   fields = {**facts.fields}
   fields |= {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
@@ -254,22 +238,24 @@ def _build(
 
 
 def _at_size(
-  pretrained: Pretrained, grid: interpolation.Grid, overrides: Mapping[str, Any]
-) -> Pretrained:
+  loaded: Loaded, grid: Grid, overrides: Mapping[str, Any]
+) -> Loaded:
   """With positions for the image size that was asked for, if one was."""
   if "image_size" not in overrides:
-    return pretrained
+    return loaded
   size = overrides["image_size"]
-  origin = dataclasses.replace(pretrained.origin, image_size=size)
-  model = pretrained.model.clone(origin=origin)
   method = overrides.get("interpolation", "linear")
-  new = grid_of(model, size)
+  new = grid_of(loaded.model, size)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    for path, array in pretrained.read():
-      yield path, resized(path, array, grid, new, method)
+    for path, array in loaded.read():
+      yield path, interpolation.resized(path, array, grid, new, method)
 
-  return Pretrained(model, param_shapes(model, new), read)
+  return dataclasses.replace(
+    with_preprocessing(loaded, size=size),
+    shapes=param_shapes(loaded.model, new),
+    read=read,
+  )
 
 
 def _text(model: Vit) -> str:
@@ -277,116 +263,6 @@ def _text(model: Vit) -> str:
     f"a Vit (patch_size={model.patch_size}, hidden_size={model.hidden_size}, "
     f"num_layers={model.num_layers}, mlp_size={model.mlp_size}, "
     f"num_heads={model.num_heads})"
-  )
-
-
-def _open_run(
-  workdir: str, step: int | None = None, **overrides: Any
-) -> Pretrained:
-  """A checkpoint of ours; the Polyak average where the run has one."""
-  with _run(workdir) as checkpoints:
-    step = checkpoints.choose(step)
-    description = checkpoints.describe(step)
-  fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
-  with _describing(workdir, step):
-    origin = run_origin(description, workdir)
-    size = sides("image_size", description["config"]["image_size"])
-    averaged = bool(description["config"]["ema_decay"])
-    # Nobody but the training run needs its layers stacked.
-    saved = {k: v for k, v in description["model"].items() if k != "scan"}
-    scanned = description["model"].get("scan", False)
-    model = from_fields(saved)
-    grid = grid_of(model, size)
-    shapes = param_shapes(model, grid)
-  if fields:
-    stored, model = shapes, from_fields({**saved, **fields})
-    grid = grid_of(model, size)
-    shapes = param_shapes(model, grid)
-    _check_run(workdir, stored, shapes, fields)
-  origin = dataclasses.replace(
-    origin,
-    mean=overrides.get("mean", origin.mean),
-    std=overrides.get("std", origin.std),
-  )
-  model = model.clone(origin=origin)
-
-  def read() -> Iterator[tuple[str, np.ndarray]]:
-    hollow = traverse_util.unflatten_dict(
-      # Whatever size a damaged description claims, these take no memory.
-      {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
-      sep="/",
-    )
-    if scanned:
-      hollow = scan.stack(hollow)
-    with _run(workdir) as checkpoints:
-      params = checkpoints.restore_params(step, hollow, averaged=averaged)
-    if scanned:
-      params = scan.unstack(params)
-    flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-    yield from flat.items()
-
-  return _at_size(Pretrained(model, shapes, read), grid, overrides)
-
-
-@contextlib.contextmanager
-def _run(workdir: str) -> Iterator[Checkpoints]:
-  """The checkpoints of a run. Orbax raises anything on what it cannot read."""
-  opened = False
-  try:
-    with contextlib.closing(open_run(workdir)) as checkpoints:
-      opened = True
-      yield checkpoints
-  except OSError:
-    raise
-  except Exception as error:
-    if opened and isinstance(error, ValueError):  # One of our own.
-      raise
-    raise ValueError(
-      f"{workdir} has a damaged checkpoint ({type(error).__name__}: "
-      f"{line(error)}): delete its folder, or choose another step."
-    ) from error
-
-
-@contextlib.contextmanager
-def _describing(workdir: str, step: int) -> Iterator[None]:
-  """Puts into one line what is wrong with a damaged description of a model.
-
-  Built from anything, a model may raise anything.
-  """
-  try:
-    yield
-  except Exception as error:
-    raise ValueError(
-      f"checkpoint {step} of {workdir} describes no model "
-      f"({type(error).__name__}: {line(error)}): choose another step, or "
-      "delete its folder."
-    ) from error
-
-
-def _check_run(
-  workdir: str, stored: Shapes, needed: Shapes, fields: Mapping[str, Any]
-) -> None:
-  """Raises ValueError unless a run's arrays are those of a changed model."""
-  groups = differences(stored, needed)
-  if any(groups.values()):
-    given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-    raise ValueError(
-      f"{workdir} was not trained with {given}: {listed(groups)}. Leave out "
-      "what changes its arrays."
-    )
-
-
-def run_origin(description: Mapping[str, Any], workdir: str = "") -> Origin:
-  """What a checkpoint of ours says of how images have to be given to it."""
-  config = description["config"]
-  normalization = config["normalization"]
-  return Origin(
-    source=workdir,
-    format="vit_jax",
-    image_size=sides("image_size", config["image_size"]),
-    mean=triple("mean", normalization["mean"]),
-    std=triple("std", normalization["std"], positive=True),
-    class_names=_names(description["class_names"]),
   )
 
 

@@ -1,10 +1,32 @@
-"""What to do about a pickle, which is never loaded here."""
+"""Advice on pickles, which can run code and are never loaded here."""
 
+import os
 import re
+import shlex
+from urllib.parse import unquote
+
+from vit_jax.pretrained.known import PICKLES
+
+
+def refuse_pickle(source: str) -> None:
+  """Raises ValueError if a path or an address ends as pickles do."""
+  name, get = source, ""
+  if "://" in source:
+    name = unquote(source).rpartition("/")[2]
+    get = f"curl -LO {shlex.quote(source)} && "
+  if name.lower().endswith(PICKLES) and not os.path.isdir(source):
+    raise ValueError(
+      f"{source} is a pickle, {conversion(name, get)}, and give that file."
+    )
 
 
 def conversion(name: str, first: str = "") -> str:
-  """Why it is not read, and a command that converts it, after `first`."""
+  """Says why a pickle is refused, and which command converts it.
+
+  Args:
+    name: The pickle's file.
+    first: A command that has to run before, such as a download.
+  """
   return (
     "which can run code when it is loaded; convert it once where PyTorch is at "
     f"hand, `{first}{_command(name)}`"
@@ -29,4 +51,4 @@ TORCH_ADVICE = (
   "unpickling runs code, so it is refused; convert it once where PyTorch is: "
   + _command("F.pth")
 )
-"""For a file whose name says nothing, or something else."""
+"""Advice for a pickle whose file name does not show that it is one."""

@@ -22,7 +22,7 @@ from vit_jax.pretrained.archives import save_npz, save_safetensors
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
 from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.formats.names import Rule, axis_sizes
-from vit_jax.pretrained.load import Pretrained
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.atomic_file import filling
 
 Params = dict[str, np.ndarray]
@@ -168,12 +168,12 @@ def _reasons(model: Vit, target: Target):
 
 
 def save_as(
-  pretrained: Pretrained, name: str, folder: pathlib.Path, card: str = ""
+  loaded: Loaded, name: str, folder: pathlib.Path, card: str = ""
 ) -> None:
   """Writes a folder with the weights and all that the format has beside them.
 
   Args:
-    pretrained: What to write; `check_expressible` lets it pass.
+    loaded: What to write; `check_expressible` lets it pass.
     name: One of `TARGETS`.
     folder: To be made; it appears complete or not at all.
     card: Text of its README.md.
@@ -183,7 +183,7 @@ def save_as(
   """
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")
-  model, params = _expressed(pretrained, name)
+  model, params = _expressed(loaded, name)
   rules, sizes = TARGETS[name].rules(model), axis_sizes(model)
   arrays = {
     rule.theirs: np.ascontiguousarray(
@@ -203,10 +203,10 @@ def save_as(
     (draft / "README.md").write_text(card, "utf-8")
 
 
-def _expressed(pretrained: Pretrained, name: str) -> tuple[Vit, Params]:
+def _expressed(loaded: Loaded, name: str) -> tuple[Vit, Params]:
   """The same function in the terms of the format, and its parameters."""
-  model: Any = pretrained.model
-  params = dict(pretrained.read())
+  model: Any = loaded.model
+  params = dict(loaded.read())
   if model.position in _native_positions(model, name):
     return model, params
   E_pos = _position_table(model, params)

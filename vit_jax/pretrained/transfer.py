@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
-from vit_jax.models.grid import grid_of, param_shapes, resized
-from vit_jax.pretrained.load import Pretrained
+from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.pretrained.interpolation import resized
+from vit_jax.pretrained.loaded import Loaded
 
 
 def fit(
-  pretrained: Pretrained,
+  pretrained: Loaded,
   class_names: tuple[str, ...],
   fields: Mapping[str, Any],
   *,
@@ -36,7 +37,7 @@ def fit(
     ValueError: if the head cannot be kept.
   """
   old = to_fields(pretrained.model)
-  known = pretrained.origin.class_names
+  known = pretrained.class_names
   num_classes = fields["num_classes"]
   if keep_head and (
     old["num_classes"] != num_classes or (known and known != class_names)
@@ -57,7 +58,7 @@ def _few(names: tuple[str, ...]) -> str:
 
 
 def leaves(
-  pretrained: Pretrained,
+  pretrained: Loaded,
   model: Vit | ResNet,
   image_size: tuple[int, int],
   interpolation: str = "linear",
@@ -70,7 +71,7 @@ def leaves(
     ValueError: if one of them does not fit.
   """
   new = grid_of(model, image_size)
-  old_size = pretrained.origin.image_size
+  old_size = pretrained.preprocessing.size
   old = grid_of(pretrained.model, old_size) if old_size else new
   wanted = param_shapes(model, new)
   if not keep_head:

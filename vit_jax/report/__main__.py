@@ -16,6 +16,11 @@ from absl import flags
 from vit_jax.runtime import command
 
 
+def define_flags() -> None:
+  flags.DEFINE_string("out", None, "The file to write; report.html by default.")
+  command.define_choice()
+
+
 def main(arguments: list[str]) -> int:
   # Imported here because data workers import this module, and need no models.
   from vit_jax.report.write import report_files
@@ -24,6 +29,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-  flags.DEFINE_string("out", None, "The file to write; report.html by default.")
-  command.define_choice()
-  command.run(main, takes="WORKDIR [WORKDIR...]")
+  command.run(main, takes="WORKDIR [WORKDIR...]", define=define_flags)

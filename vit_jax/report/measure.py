@@ -3,22 +3,21 @@
 import contextlib
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
 from jaxtyping import Float, UInt8
-from ml_collections import ConfigDict
 
-from vit_jax.config import base_config, leaf_keys
-from vit_jax.data import splits
 from vit_jax.evaluation.confusion import Answered, Tally
-from vit_jax.evaluation.evaluation import SavedRun, opened
 from vit_jax.inference.predictor import class_name
 from vit_jax.inspection import attention_maps, embedding_maps
 from vit_jax.models import Vit
-from vit_jax.run import experiment
+from vit_jax.run.saved import SavedRun, opened
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.workdir.checkpoint import latest_description, open_run
 from vit_jax.workdir.metrics import read_rows
 from vit_jax.workdir.starts import read_starts
@@ -102,9 +101,9 @@ def read_run(workdir: str, **options: Any) -> RunFacts:
   measured = problem = None
   try:
     if (description := latest_description(workdir)) is not None:
-      config = _flat(ConfigDict(description["config"]))
+      config = _plain(description["config"])
     with opened(workdir, **options) as run:
-      config = _flat(run.config)  # Of this checkpoint.
+      config = _plain(to_dict(run.settings))  # Of this checkpoint.
       measured = _measure(run)
   except (ValueError, OSError) as error:
     if not rows or options:
@@ -121,23 +120,17 @@ def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
 
 def defaults() -> dict[str, Any]:
   """Every key that there is, and its default."""
-  return _flat(base_config())
+  return _plain(to_dict(Settings()))
 
 
-def _flat(config: ConfigDict) -> dict[str, Any]:
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
   """Dotted keys and values, as JSON gives them back."""
-  flat = {}
-  for key in leaf_keys(config):
-    value: Any = config
-    for part in key.split("."):
-      value = value[part]
-    flat[key] = json.loads(json.dumps(value))
-  return flat
+  return json.loads(json.dumps(flat(config)))
 
 
 def _measure(run: SavedRun) -> Measured:
   tally = Tally()
-  metrics = run.evaluation(run.params, run.class_names, tally.add)
+  metrics = run.evaluator(run.params, run.class_names, tally.add)
   names = tuple(
     class_name(run.class_names, k) for k in range(run.model.num_classes)
   )
@@ -147,7 +140,7 @@ def _measure(run: SavedRun) -> Measured:
   }
   filters = positions = None
   if isinstance(run.model, Vit):
-    size = experiment.image_size(run.config)
+    size = run.preprocessing.image_size
     # Of a training that has diverged, the numbers alone are told.
     with contextlib.suppress(ValueError):
       filters, positions = embedding_maps.learned(run.model, run.params, size)
@@ -165,9 +158,9 @@ def _measure(run: SavedRun) -> Measured:
 
 
 def _example(run: SavedRun, answered: Answered) -> Example:
-  transform = splits.eval_transform(run.config)
+  transform = run.preprocessing.transform()
   image = transform(run.source[answered.index]["image"])
   rollout = attention_maps.image_rollout(
-    run.model, run.params, image, **run.config.normalization
+    run.model, run.params, image, **run.preprocessing.normalization
   )
   return Example(answered, image, rollout)

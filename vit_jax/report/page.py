@@ -87,7 +87,7 @@ def _names(workdirs: Sequence[str]) -> list[str]:
 
 
 def _curves(names: list[str], runs: Sequence[RunFacts]) -> list[Picture]:
-  pictures = []
+  drawn = []
   for key, title, how in _CURVES:
     curves = {n: run.curve(key) for n, run in zip(names, runs, strict=True)}
     curves = {name: curve for name, curve in curves.items() if curve[0]}
@@ -100,8 +100,8 @@ def _curves(names: list[str], runs: Sequence[RunFacts]) -> list[Picture]:
       for name, (steps, values) in curves.items()
     )
     figure = charts.curves_figure(curves, title, **how)
-    pictures.append(pictures.svg(figure, f"{title} by step. {ends}."))
-  return pictures
+    drawn.append(pictures.svg(figure, f"{title} by step. {ends}."))
+  return drawn
 
 
 def _section(name: str, run: RunFacts) -> dict[str, Any]:

@@ -7,11 +7,13 @@ import jax
 
 from vit_jax.models import scan
 from vit_jax.pretrained import transfer
-from vit_jax.run import experiment
+from vit_jax.run import build
 from vit_jax.run.plan import Plan
+from vit_jax.run.settings import read_saved
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.settings import to_dict
 from vit_jax.training import sharding
-from vit_jax.training.train_step import TrainState, with_params
+from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints, DamagedError
 from vit_jax.workdir.description import check_same_run
 
@@ -52,7 +54,9 @@ def _restored(
   """The state at `step`, laid out as planned, and the number of its batch."""
   saved = checkpoints.describe(step)
   if not allow_changes:
-    check_same_run(saved, plan.description(step), str(checkpoints.folder))
+    # An older version's description lacks keys, which have old defaults.
+    known = {**saved, "config": to_dict(read_saved(saved["config"]))}
+    check_same_run(known, plan.description(step), str(checkpoints.folder))
   scanned = saved["model"].get("scan", False)
   state = checkpoints.restore(step, _start(plan, scanned)[1])
   return _in_layout(plan, state, scanned), saved["data_iterator"]["next_batch"]
@@ -60,20 +64,20 @@ def _restored(
 
 def fresh_state(plan: Plan) -> TrainState:
   """The state that the run begins with."""
-  pretrained = plan.pretrained
+  pretrained = plan.start
   scanned = plan.scanned and pretrained is None
   init, shapes = _start(plan, scanned)
   make = jax.jit(
     lambda key: nn.unbox(init(key)), out_shardings=sharding.shardings_of(shapes)
   )
-  state = make(jax.random.key(plan.config.seed))
+  state = make(jax.random.key(plan.settings.seed))
   if pretrained is not None:
     leaves = transfer.leaves(
       pretrained,
       plan.model.clone(scan=False) if plan.scanned else plan.model,
-      experiment.image_size(plan.config),
-      plan.config.transfer.interpolation,
-      keep_head=plan.config.transfer.keep_head,
+      plan.preprocessing.image_size,
+      plan.settings.transfer.interpolation,
+      keep_head=plan.settings.transfer.keep_head,
     )
     state = with_params(state, leaves)
   return _in_layout(plan, state, scanned)
@@ -84,10 +88,10 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
   if scanned == plan.scanned:
     return plan.init, plan.shapes
   model = plan.model.clone(scan=scanned)
-  init, _ = experiment.train_functions(
-    plan.config, model, plan.total, len(plan.source)
+  init, _ = build.train_functions(
+    plan.settings, model, plan.total, len(plan.source)
   )
-  return init, experiment.array_shapes(init, plan.mesh)
+  return init, sharding.array_shapes(init, plan.mesh)
 
 
 def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:

@@ -1,5 +1,6 @@
-"""How every command starts, and how it says that its input is bad."""
+"""Starts every command, and turns bad input into one line."""
 
+import functools
 import math
 import os
 import re
@@ -9,9 +10,10 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-from vit_jax.config import base_config, leaf_keys, nearest_key
+from vit_jax.runtime.cache_folder import cache_folder
 
-flags.disclaim_key_flags()  # So --help of a command shows what is defined here.
+# Flags defined here on behalf of a command are shown by its --help.
+flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
 _COMPILED_BYTES = 4 * 2**30  # Kept at most; the longest unused goes first.
@@ -32,6 +34,7 @@ def run(
   main: Callable[[list[str]], int | None],
   takes: str = "",
   *,
+  define: Callable[[], None] | None = None,
   resumes: bool = False,
 ) -> None:
   """Runs `main` under absl's flags; bad input is one line and exit code 2.
@@ -40,12 +43,12 @@ def run(
   where it came from.
 
   Args:
-    main: Gets the command line's arguments, its own name not among them; what
-      it returns is the exit code.
+    main: Takes the command line's arguments, without the command's own name,
+      and returns the exit code.
     takes: Names of the arguments, such as "CHECKPOINT IMAGE..."; flags may
-      stand before, between and behind them. What is in brackets may be left
-      out.
-    resumes: Whether the same command goes on after it was stopped.
+      stand before, between and behind them. Those in brackets may be left out.
+    define: Defines the command's flags, so that importing it defines none.
+    resumes: Whether the same command resumes after it was stopped.
   """
 
   def guarded(argv: list[str]) -> None:
@@ -66,7 +69,7 @@ def run(
 
   _use_huge_pages()
   _keep_compiled()
-  app.run(guarded, flags_parser=_parse)
+  app.run(guarded, flags_parser=functools.partial(_parse, define))
 
 
 def define_overrides() -> None:
@@ -106,7 +109,7 @@ def define_choice() -> None:
 
 
 def choice() -> dict[str, Any]:
-  """Keywords for `evaluation.opened` from the flags that were given."""
+  """Keywords for `run.saved.opened` from the flags that were given."""
   names = ("step", "best", "root", "data_dir")
   given = {name: flags.FLAGS[name].value for name in names}
   return {k: v for k, v in given.items() if v is not None and v is not False}
@@ -156,8 +159,6 @@ def _keep_compiled() -> None:
 
   JAX_COMPILATION_CACHE_DIR names another folder; empty, nothing is kept.
   """
-  from vit_jax.pretrained.cache import cache_folder
-
   folder = cache_folder() / "compiled"
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,20 +169,12 @@ def _keep_compiled() -> None:
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
-def _parse(argv: Sequence[str]) -> list[str]:
-  """absl's own parser, with a better word for a key that does not exist."""
-  known = set(leaf_keys(base_config()))
-  for argument in argv[1:]:
-    name = argument.lstrip("-").split("=", 1)[0]
-    if argument.startswith("-") and name.startswith("config."):
-      key = name.removeprefix("config.")
-      if key.split("[")[0] not in known:
-        _fail(
-          f"--{name} names no key of the configuration; "
-          f"did you mean --config.{nearest_key(key)}?"
-        )
+def _parse(define: Callable[[], None] | None, argv: Sequence[str]) -> list[str]:
+  """Defines the flags and parses them; what is wrong is one line."""
   flags.FLAGS.set_gnu_getopt(True)
   try:
+    if define is not None:
+      define()
     return flags.FLAGS(list(argv))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
     _fail(_one_line(error))

@@ -5,24 +5,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-KINDS = ("softmax", "sigmoid")
-
-
-def check(kind: str, label_smoothing: float, mixup_alpha: float) -> None:
-  """Raises ValueError unless these make a loss."""
-  if kind not in KINDS:
-    raise ValueError(
-      f"loss.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}."
-    )
-  if not 0 <= label_smoothing < 1:
-    raise ValueError(
-      f"loss.label_smoothing={label_smoothing} must be in [0, 1)."
-    )
-  if mixup_alpha < 0:
-    raise ValueError(
-      f"loss.mixup_alpha={mixup_alpha} must not be negative; 0 is off."
-    )
-
 
 def cross_entropy(
   kind: str, logits: Float[Array, "B K"], targets: Float[Array, "B K"]
@@ -36,7 +18,7 @@ def cross_entropy(
 def probabilities(
   kind: str, logits: Float[Array, "B K"]
 ) -> Float[Array, "B K"]:
-  """What a model trained with this loss means; sigmoid's need not sum to 1."""
+  """Class probabilities under this loss; those of sigmoid need not sum to 1."""
   return (jax.nn.softmax if kind == "softmax" else jax.nn.sigmoid)(logits)
 
 

@@ -11,18 +11,11 @@ import numpy as np
 import optax
 
 from vit_jax.models.scan import STACKED
-
-DECAYS = ("cosine", "linear", "constant")
-KINDS = ("adam", "sgd")
+from vit_jax.training.settings import OptimizerSettings
 
 
 def make_schedule(
-  *,
-  peak_lr: float,
-  total_steps: int,
-  warmup_steps: int = 0,
-  decay: str = "cosine",
-  final_lr: float = 0.0,
+  settings: OptimizerSettings, total_steps: int, warmup_steps: int = 0
 ) -> optax.Schedule:
   """Learning rate by step: linear warm-up from 0, then decay (Table 3).
 
@@ -30,14 +23,19 @@ def make_schedule(
   s = (t - w) / (T - w): final + (peak - final) f(s), where f is 1 - s (linear)
   or (1 + cos(pi s)) / 2 (cosine).
 
+  Args:
+    settings: Peak, final value and kind of decay.
+    total_steps: T, the length of the run.
+    warmup_steps: w, the settings' warm-up in steps.
+
   Raises:
-    ValueError: if the decay is unknown or the warm-up leaves no step.
+    ValueError: if the warm-up leaves no step.
   """
-  if decay not in DECAYS:
-    raise ValueError(
-      f"optimizer.decay={decay!r} is unknown; "
-      f"choose one of {', '.join(DECAYS)}."
-    )
+  peak_lr, final_lr, decay = (
+    settings.peak_lr,
+    settings.final_lr,
+    settings.decay,
+  )
   if warmup_steps and warmup_steps >= total_steps:
     raise ValueError(
       f"a warm-up of {warmup_steps} steps leaves nothing of {total_steps}: "
@@ -58,66 +56,39 @@ def make_schedule(
 
 
 def make_optimizer(
+  settings: OptimizerSettings,
   learning_rate: optax.Schedule,
   *,
-  kind: str = "adam",
-  b1: float = 0.9,
-  b2: float = 0.999,
-  momentum: float = 0.9,
-  weight_decay: float = 0.0,
-  weight_decay_on: str = r"kernel$",
-  clip_norm: float = 1.0,
-  layer_decay: float = 1.0,
   layer_of: Callable[[str], np.ndarray | int] | None = None,
   trained: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
   """Clipping, then Adam or momentum, then decay, times the learning rate.
 
-  Parameters that are not trained keep their value and take no memory here.
+  A weight w loses lr * weight_decay * w at each step. Parameters that are not
+  trained keep their value and take no memory here.
 
   Args:
-    learning_rate: From `make_schedule`.
-    kind: "adam", or "sgd" with momentum (fine-tuning, App. B.1.1).
-    b1: Adam's decay of the mean gradient.
-    b2: Adam's decay of the mean squared gradient.
-    momentum: SGD's.
-    weight_decay: lambda; each step takes lr * lambda * w off a weight w.
-    weight_decay_on: Regular expression searched in paths such as
-      "block_0/mlp/expand/kernel"; what it finds decays.
-    clip_norm: Largest global norm of the gradient; 0 does not clip.
-    layer_decay: The learning rate of a layer over that of the next one.
-    layer_of: Numbers the layers from the head, 0, by a parameter's path; needed
-      where layer_decay is not 1.
-    trained: Whether the parameter at a path is; by default all are.
-
-  Raises:
-    ValueError: if the kind is unknown or the expression is not valid.
+    settings: Kind, rates, decay and clipping.
+    learning_rate: The schedule, from `make_schedule`.
+    layer_of: Numbers a parameter's layer from the head, 0, by its path; needed
+      where `settings.layer_decay` is not 1.
+    trained: Tells by its path whether a parameter is trained; by default all
+      are.
   """
-  if kind not in KINDS:
-    raise ValueError(
-      f"optimizer.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}."
-    )
-  try:
-    pattern = re.compile(weight_decay_on)
-  except re.error as error:
-    raise ValueError(
-      f"optimizer.weight_decay_on={weight_decay_on!r} is not a regular "
-      f"expression: {error}."
-    ) from error
-  if not 0 < layer_decay <= 1:
-    raise ValueError(
-      f"optimizer.layer_decay={layer_decay} must be in (0, 1]; 1 is off."
-    )
+  pattern = re.compile(settings.weight_decay_on)
+  clip_norm = settings.clip_norm
   core = (
-    optax.scale_by_adam(b1, b2) if kind == "adam" else optax.trace(momentum)
+    optax.scale_by_adam(settings.b1, settings.b2)
+    if settings.kind == "adam"
+    else optax.trace(settings.momentum)
   )
   tx = optax.chain(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
     core,
     optax.add_decayed_weights(
-      weight_decay, mask=lambda params: matches(pattern, params)
+      settings.weight_decay, mask=lambda params: matches(pattern, params)
     ),
-    _scale_by_layer(layer_decay, layer_of),
+    _scale_by_layer(settings.layer_decay, layer_of),
     optax.scale_by_learning_rate(learning_rate),
   )
   if trained is None:

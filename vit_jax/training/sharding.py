@@ -124,6 +124,32 @@ def tree_shardings(boxed_shapes: Any, mesh: Mesh) -> Any:
   return logical_to_mesh_sharding(specs, mesh, STORED)
 
 
+def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
+  """Shape, type and sharding of every array that `init` makes, uncomputed.
+
+  Raises:
+    ValueError: if the mesh does not divide one of them.
+  """
+  boxed = jax.eval_shape(init, jax.random.key(0))
+  shapes, shardings = nn.unbox(boxed), tree_shardings(boxed, mesh)
+  return jax.tree_util.tree_map_with_path(_sharded_shape, shapes, shardings)
+
+
+def _sharded_shape(
+  path: tuple, array: jax.ShapeDtypeStruct, sharded: NamedSharding
+) -> jax.ShapeDtypeStruct:
+  try:
+    sharded.shard_shape(array.shape)
+  except ValueError as error:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    raise ValueError(
+      f"{name} of shape {array.shape} does not divide over the mesh axes "
+      f"{tuple(sharded.spec)}: choose mesh.fsdp and mesh.tensor that divide "
+      "the hidden size, the heads and the MLP."
+    ) from error
+  return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharded)
+
+
 def on_mesh(function: Callable, mesh: Mesh) -> Callable:
   """The function, with the model's arrays laid out by `USED` in it."""
 
@@ -182,6 +208,23 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
       f"{name}={batch_size} does not split over {shards} devices{accumulated}; "
       f"the next size that does is {fits}."
     )
+
+
+def padded_batch_size(
+  batch_size: int, mesh: Mesh, most: int | None = None
+) -> int:
+  """An evaluation batch's size, rounded up to split over the mesh.
+
+  The last batch is padded and masked anyway, so any size is made to fit.
+
+  Args:
+    batch_size: Examples asked for.
+    mesh: The mesh of devices.
+    most: Examples there are, where they may be fewer than a batch.
+  """
+  shards = batch_shards(mesh)
+  size = batch_size if most is None else min(batch_size, most)
+  return -(-size // shards) * shards
 
 
 def to_device(

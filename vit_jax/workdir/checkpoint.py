@@ -17,7 +17,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
 from vit_jax.workdir import orbax_messages
 from vit_jax.workdir.checksum import checksums
 from vit_jax.workdir.description import check_seal, sealed

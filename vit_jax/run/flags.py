@@ -1,0 +1,83 @@
+"""The configuration's flags: `--config` and `--config.key=value`."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+from ml_collections import config_flags
+
+from vit_jax.run.settings import Settings, base_config, read
+from vit_jax.runtime.settings import (
+  Duration,
+  Section,
+  all_keys,
+  keys,
+  nearest_key,
+)
+
+# Flags defined here on behalf of a command are shown by its --help.
+flags.disclaim_key_flags()
+
+
+def define_config_file() -> None:
+  """Defines `--config=FILE`, which `config_settings` reads."""
+  _check_keys(sys.argv, Settings)
+  config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "Configuration file, with :argument if it takes one. Any of its keys can "
+    "be set on the command line, as in --config.seed=1:\n" + _help(Settings),
+  )
+  flags.mark_flag_as_required("config")
+
+
+def define_config_keys(cls: type[Section]) -> None:
+  """Defines `--config.key=value` for a command that reads no file."""
+  _check_keys(sys.argv, cls)
+  config_flags.DEFINE_config_dict(
+    "config", base_config(cls), "Keys:\n" + _help(cls)
+  )
+
+
+def config_settings(cls: type[Section] = Settings) -> Any:
+  """The settings from the flags.
+
+  Raises:
+    ValueError: in a line that names the key, for what cannot be meant.
+  """
+  config: Any = flags.FLAGS["config"].value
+  return read(config, cls)
+
+
+def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
+  """Raises ValueError, naming the nearest key, for one that does not exist."""
+  known = all_keys(cls)
+  for argument in argv[1:]:
+    name = argument.lstrip("-").split("=", 1)[0]
+    name = name.removeprefix("no") if name.startswith("noconfig.") else name
+    if argument.startswith("-") and name.startswith("config."):
+      key = name.removeprefix("config.").split("[")[0]
+      if key in known:
+        continue
+      if key in all_keys(Settings):
+        sections = ", ".join(f.name for f in dataclasses.fields(cls))
+        raise ValueError(
+          f"--{name} is a key of a training run; this command takes only "
+          f"{sections}."
+        )
+      raise ValueError(
+        f"--{name} names no key of the configuration; "
+        f"did you mean --config.{nearest_key(key, cls)}?"
+      )
+
+
+def _help(cls: type[Section]) -> str:
+  """A line for each key: its default and its sentence."""
+  return "\n".join(
+    f"  {key}_steps|_epochs|_examples: {says}"
+    if isinstance(default, Duration)
+    else f"  {key}={default}: {says}"
+    for key, default, says in keys(cls)
+  )

@@ -1,0 +1,93 @@
+"""The state of a training run, and how it begins."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+from jaxtyping import Array, Int
+
+from vit_jax.training.optimizer import map_paths
+
+
+@struct.dataclass
+class TrainState:
+  """All that changes while training; what a checkpoint holds.
+
+  `averaged_params` is their Polyak average, or None where it is off.
+  """
+
+  step: Int[Array, ""]
+  params: Any
+  opt_state: Any
+  averaged_params: Any = None
+
+  @property
+  def eval_params(self) -> Any:
+    """The parameters to evaluate, averaged ones where there are any."""
+    if self.averaged_params is None:
+      return self.params
+    return self.averaged_params
+
+
+def make_params_init(
+  model: nn.Module, image_shape: tuple[int, int, int]
+) -> Callable[[Array], Any]:
+  """A function from a random key to the model's parameters.
+
+  They are boxed with their logical axes; `nn.unbox` strips those.
+  """
+  return lambda key: model.init(key, jnp.zeros((1, *image_shape)))["params"]
+
+
+def make_init(
+  model: nn.Module,
+  tx: optax.GradientTransformation,
+  image_shape: tuple[int, int, int],
+  ema_decay: float = 0.0,
+) -> Callable[[Array], TrainState]:
+  """A function from a random key to the first state, parameters boxed."""
+  params_init = make_params_init(model, image_shape)
+
+  def init(key: Array) -> TrainState:
+    params = params_init(key)
+    return TrainState(
+      step=jnp.zeros((), jnp.int32),
+      params=params,
+      opt_state=tx.init(params),
+      averaged_params=jax.tree.map(jnp.copy, params) if ema_decay else None,
+    )
+
+  return init
+
+
+def with_params(
+  state: TrainState, leaves: Iterable[tuple[str, np.ndarray]]
+) -> TrainState:
+  """The state with other parameters, and their average the same.
+
+  Args:
+    state: On its devices.
+    leaves: (path, whole array) of those to replace, read one at a time; each
+      device keeps its part of them.
+  """
+  names = map_paths(lambda path, _: path, state.params)
+  params = dict(
+    zip(jax.tree.leaves(names), jax.tree.leaves(state.params), strict=True)
+  )
+  for path, array in leaves:
+    old = params[path]
+    params[path] = jax.make_array_from_callback(
+      old.shape,
+      old.sharding,
+      lambda part, array=array, dtype=old.dtype: array[part].astype(dtype),
+    )
+  tree = jax.tree.map(lambda path: params[path], names)
+  averaged = state.averaged_params
+  if averaged is not None:
+    averaged = jax.tree.map(jnp.copy, tree)
+  return TrainState(state.step, tree, state.opt_state, averaged)
