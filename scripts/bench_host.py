@@ -115,8 +115,9 @@ def main() -> None:
   config.data.root = os.path.abspath(args.root)
   config.data.eval_fraction = 0.5
   config.image_size = (224, 224)
-  config.model = base_config().model
-  config.model.variant = "S/16"
+  model: Any = base_config().model
+  model.variant = "S/16"
+  config.model = model
   config.total_steps, config.total_epochs = args.steps, 0.0
   config.batch_size = args.batch_size
   every = {"log": LOG_EVERY, "save": SAVE_EVERY, "eval": SAVE_EVERY}
