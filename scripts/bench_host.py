@@ -4,11 +4,11 @@ python scripts/bench_host.py --root FOLDER_OF_CLASS_FOLDERS
 
 Trains S/16 on a folder of images with everything that a run does: decoding,
 logging every 10 steps, evaluation and asynchronous checkpoints every 100. Only
-the device is simulated. It takes nothing from the cores and is as asynchronous
-as an accelerator: a train step ends --step_ms after it was called, or after the
-step before it ended, and an evaluation step takes a third of that. Whenever the
-device has nothing to do, it waits for the host. The script prints for how long
-it waited, as a share of the time it worked, by what the host was doing.
+the device is simulated. It uses no core and is as asynchronous as an
+accelerator: a train step takes --step_ms from the call, or from the end of the
+step before it, and an evaluation step takes a third of that. Whenever the
+device has nothing to do, it waits for the host. The script prints how long it
+waited, as a share of the time that it worked, by what the host was doing.
 """
 
 import argparse
@@ -32,11 +32,11 @@ from vit_jax.run.settings import read
 from vit_jax.training import sharding
 
 LOG_EVERY, SAVE_EVERY = 10, 100
-FIRST = 5  # Steps left out of the measurement, while the workers start.
+FIRST = 5  # Steps to leave out, in which the workers start.
 
 
 class Result:
-  """A number that `jax.block_until_ready` and `jax.device_get` wait for."""
+  """Stands in for an array in `jax.block_until_ready` and `jax.device_get`."""
 
   def __init__(self, ready: float):
     self._ready = ready
@@ -54,7 +54,7 @@ class Result:
 
 
 class Device:
-  """Simulates a device, and adds up how long it had nothing to do."""
+  """Executes steps in order, and adds up how long it had nothing to do."""
 
   def __init__(self, step_seconds: float):
     self.seconds = {"train": step_seconds, "eval": step_seconds / 3}
@@ -86,7 +86,7 @@ class Device:
     counts = ("skipped_images", "skipped_steps")
 
     def train_step(state, batch):
-      jax.block_until_ready(batch)  # The step starts once its batch is here.
+      jax.block_until_ready(batch)  # The step cannot start without it.
       return state, dict.fromkeys(names + counts, self.run("train"))
 
     return train_step
@@ -115,8 +115,9 @@ def main() -> None:
   config.data.root = os.path.abspath(args.root)
   config.data.eval_fraction = 0.5
   config.image_size = (224, 224)
-  config.model = base_config().model
-  config.model.variant = "S/16"
+  model: Any = base_config().model
+  model.variant = "S/16"
+  config.model = model
   config.total_steps, config.total_epochs = args.steps, 0.0
   config.batch_size = args.batch_size
   every = {"log": LOG_EVERY, "save": SAVE_EVERY, "eval": SAVE_EVERY}
@@ -130,7 +131,7 @@ def main() -> None:
     mock.patch.object(evaluator, "total_over", device.total_over),
   ):
     train(read(config), workdir)
-  print(f"The device worked for {device.worked:.2f} s. It also waited:")
+  print(f"the device worked for {device.worked:.2f} s; of that it waited:")
   waited = {**device.waited, "in all": sum(device.waited.values())}
   for kind, seconds in waited.items():
     print(f"{kind:>28} {seconds / device.worked:7.2%}")

@@ -1,13 +1,14 @@
-"""The train step beside a plain linen ViT's, and Hugging Face's in PyTorch.
+"""Compares the train step with a plain linen ViT's and with PyTorch.
 
 python scripts/bench_step.py --variant S/16 --batch 16
 
-Whole steps (forward, backward, Adam) at 224 x 224, on random images, on what
-device JAX has. All take turns in one process, round after round; printed are
-the medians in images a second, and the ratio to the plain ViT, which is written
-as most are: nn.MultiHeadDotProductAttention, one dense layer after the other.
-PyTorch takes part where `torch` and `transformers` are installed, with as many
-threads as there are cores; --compile_torch adds torch.compile.
+Times whole steps (forward, backward, Adam) at 224 x 224 on random images, on
+JAX's default device. All models take turns in one process, round after round.
+The script prints the median images per second and the ratio to the plain ViT,
+which is written as most are: with nn.MultiHeadDotProductAttention and one dense
+layer after the other. If `torch` and `transformers` are installed, Hugging
+Face's ViT takes part, with as many threads as there are cores; --compile_torch
+adds torch.compile.
 """
 
 import argparse
@@ -37,7 +38,7 @@ Step = Callable[[], Any]
 
 
 class PlainBlock(nn.Module):
-  """A Transformer layer of stock parts."""
+  """A Transformer layer made of stock parts."""
 
   num_heads: int
   mlp_size: int
@@ -55,7 +56,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainVit(nn.Module):
-  """The ViT of the paper, of stock parts."""
+  """The paper's ViT, made of stock parts."""
 
   patch_size: int
   sizes: tuple[int, int, int, int]  # Layers, hidden, MLP, heads.
@@ -164,7 +165,7 @@ def hugging_face(
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description="Images a second of a step.")
+  parser = argparse.ArgumentParser(description="Time a train step.")
   parser.add_argument("--variant", default="S/16")
   parser.add_argument("--batch", type=int, default=16)
   parser.add_argument("--dtype", default="float32")
@@ -188,7 +189,7 @@ def main() -> None:
     if arguments.compile_torch:
       steps["Hugging Face, torch.compile"] = make(compiled=True)
   seconds: dict[str, list[float]] = {name: [] for name in steps}
-  for step in steps.values():  # Compiles.
+  for step in steps.values():  # Compile.
     step()
   for _ in range(arguments.rounds):
     for name, step in steps.items():

@@ -43,21 +43,26 @@ def check_calls(function):
   return beartype.beartype(function)
 
 
-# Not `vit_jax.data`: its workers would not have the hook.
-jaxtyping.install_import_hook(
-  [
-    "vit_jax.models",
-    "vit_jax.inspection.attention_maps",
-    "vit_jax.inspection.embedding_maps",
-    "vit_jax.training.losses",
-    "vit_jax.training.state",
-    "vit_jax.training.step",
-    "vit_jax.evaluation.eval_step",
-    "vit_jax.evaluation.linear_probe",
-    "vit_jax.evaluation.probe_step",
-  ],
-  f"{__name__}.check_calls",
+# Modules and packages in which jaxtyping checks every call's shapes.
+# `vit_jax.data` is left out: its worker processes would not have the hook.
+SHAPES_CHECKED = (
+  "vit_jax.models",
+  "vit_jax.inspection.attention_maps",
+  "vit_jax.inspection.embedding_maps",
+  "vit_jax.training.losses",
+  "vit_jax.training.state",
+  "vit_jax.training.step",
+  "vit_jax.evaluation.eval_step",
+  "vit_jax.evaluation.linear_probe",
+  "vit_jax.evaluation.probe_step",
 )
+jaxtyping.install_import_hook(SHAPES_CHECKED, f"{__name__}.check_calls")
+
+
+@pytest.fixture
+def shapes_checked():
+  """Names of the modules and packages whose calls have their shapes checked."""
+  return SHAPES_CHECKED
 
 
 @pytest.fixture(scope="session")

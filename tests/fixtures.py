@@ -1,15 +1,17 @@
-"""Tiny checkpoints made by the publishers' own code, with inputs and logits."""
+"""Tiny checkpoints made by the publishers' own code, with inputs and logits.
+
+tests/checkpoints/README.md says how each was made.
+"""
 
 import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-FOLDER = pathlib.Path(__file__).parents[2] / "shared" / "fixtures"
+FOLDER = pathlib.Path(__file__).parent / "checkpoints"
 
-# Name, and what its format does not tell.
+# Name, and the options that its format does not record.
 CHECKPOINTS = {
   "google_vit.npz": {},
   "google_vit_prelogits.npz": {},
@@ -24,21 +26,19 @@ CHECKPOINTS = {
 
 
 def path(name: str) -> str:
-  """Where a checkpoint is; skips the test where there is none."""
-  if not (FOLDER / name).exists():
-    pytest.skip(f"needs shared/fixtures/{name} beside the repository")
+  """Path of a checkpoint, or of the images and logits beside it."""
   return str(FOLDER / name)
 
 
 def examples(name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Images as the model sees them, and the publisher's logits."""
+  """Normalised images, and the logits of the publisher's code for them."""
   stem = name.split(".")[0]
   with np.load(path(f"{stem}_io.npz")) as io:
     return io["images"], io["logits"]
 
 
 def assert_same_logits(model, params, images, expected):
-  """To 1e-4 of the largest."""
+  """Checks that `model` gives `expected` to 1e-4 of the largest logit."""
   params, images = jax.tree.map(jnp.asarray, (params, images))
   logits = np.asarray(jax.jit(model.apply)({"params": params}, images))
   assert logits.shape == expected.shape

@@ -15,6 +15,7 @@ that a page takes a minute or two and needs no network:
 
 import dataclasses
 import html.parser
+import importlib
 import importlib.util
 import os
 import pathlib
@@ -34,7 +35,8 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ON_THE_SITE = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ON_THE_SITE]
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 RUN = ("sh", "python")
 # Output and listings, and what only Sphinx reads.
@@ -179,6 +181,43 @@ def test_relative_links_lead_to_files(name):
   assert missing == []
 
 
+# Paths of the repository, and dotted names of the package. A path with a
+# placeholder, such as tests/<folder>/test_<module>.py, names no file.
+PATH = re.compile(
+  r"(?<![\w./-])((?:vit_jax|tests|configs|docs|scripts|\.ci|\.github)/[\w./-]*)"
+  r"(?![\w./-]*[<*])"
+)
+DOTTED = re.compile(r"(?<![\w./-])vit_jax(?:\.\w+)+(?![\w.]*/)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_and_modules_that_pages_name_exist(name):
+  text = (ROOT / name).read_text()
+  paths = {path.rstrip(".") for path in PATH.findall(text)}
+  assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+  tests = re.findall(r"(?<![\w./])(?:\w+/)*test_\w+\.py", text)
+  tests = [path.removeprefix("tests/") for path in tests]
+  assert [path for path in tests if not (ROOT / "tests" / path).exists()] == []
+  for label, target in re.findall(r"\[([\w./]+\.py)\]\((\S+?)[ )]", text):
+    assert f"/{target}".endswith(f"/{label}")
+  dotted = {name for name in DOTTED.findall(text) if not name.endswith(".md")}
+  assert [name for name in sorted(dotted) if not _resolves(name)] == []
+
+
+def _resolves(name):
+  """Whether a dotted name is a module, or an attribute of one."""
+  home, _, attribute = name.rpartition(".")
+  try:
+    if importlib.util.find_spec(name):
+      return True
+  except ModuleNotFoundError:  # What stands before the last dot is none.
+    pass
+  try:
+    return hasattr(importlib.import_module(home), attribute)
+  except ModuleNotFoundError:
+    return False
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_commands_name_exists(name):
   """Also of those that are not run, or stand in a table."""
@@ -195,6 +234,16 @@ def test_what_commands_name_exists(name):
   targets = re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", text, re.MULTILINE)
   for target in filter(None, map("".join, targets)):
     assert f"\n{target}:" in makefile
+
+
+def test_the_api_pages_name_each_module_above_its_documentation():
+  for path in sorted((ROOT / "docs/api").glob("*.md")):
+    found = re.findall(
+      r"^(## [\w.]+)\n\n```\{eval-rst\}\n\.\. automodule:: vit_jax\.([\w.]+)$",
+      path.read_text(),
+      re.MULTILINE,
+    )
+    assert [title for title, _ in found] == [f"## {name}" for _, name in found]
 
 
 def test_the_reference_has_every_key_and_a_word_on_each():
@@ -234,7 +283,8 @@ def checkout(tmp_path):
   """A folder like a checkout, with photographs."""
   folder = tmp_path / "checkout"
   folder.mkdir()
-  for name in ("configs", "scripts", "constraints.txt", "pyproject.toml"):
+  files = ("constraints.txt", "pyproject.toml")
+  for name in ("configs", "scripts", "tests", *files):
     (folder / name).symlink_to(ROOT / name)
   rng = np.random.default_rng(0)
   photographs = ["cat.jpg", "photo1.jpg", "more_photos/1.jpg", "photos/2.jpg"]
@@ -380,8 +430,9 @@ def test_the_site_builds_and_is_whole(tmp_path):
     path.relative_to(site).as_posix(): _Page(path.read_text("utf-8"))
     for path in site.rglob("*.html")
   }
-  for name in NAMES[1:]:
-    assert name.removeprefix("docs/").replace(".md", ".html") in pages
+  for path in ON_THE_SITE:
+    name = path.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+    assert name in pages
 
   on_network = re.compile(r"^\s*(https?:)?//")
   of_network = [

@@ -10,7 +10,7 @@ import vit_jax
 from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
 from vit_jax.models import from_fields, to_fields, variant_of
 
-# Layers, hidden size, MLP size and heads, from Table 1 and the papers that added
+# Layers, hidden size, MLP size, heads: from Table 1 and the papers that added
 # to it.
 TABLE = {
   "Ti": (12, 192, 768, 3),

@@ -428,7 +428,8 @@ def test_imagenets_classes_have_names_where_the_source_is_known():
 
 
 def test_imagenets_names_are_in_the_order_of_its_synsets():
-  samples = fixtures.FOLDER.parent / "data" / "imagenet_samples"
+  shared = pathlib.Path(__file__).parents[3] / "shared"
+  samples = shared / "data" / "imagenet_samples"
   if not samples.exists():
     pytest.skip("needs shared/data/imagenet_samples beside the repository")
   names = known.class_names("torchvision_b16", 1000)
