@@ -191,16 +191,28 @@ def _nested(flat):
 @pytest.mark.parametrize(
   "to, fields, reason",
   [
-    ("hf", {"pooling": "gap"}, "pooling='gap', and it knows only token"),
+    ("hf", {"pooling": "gap"}, "pooling='gap', and the format has only token"),
     ("torchvision", {"pooling": "gap"}, "pooling='gap'.*gelu='tanh', and it"),
-    ("timm", {"pooling": "map"}, "pooling='map', and it knows only token or"),
+    (
+      "timm",
+      {"pooling": "map"},
+      "pooling='map', and the format has only token or",
+    ),
     ("google", {"position": "relative"}, "position='relative' at 'input'"),
     ("hf", {"position_at": "every_layer"}, "position='learned' at 'every_la"),
     ("google", {"gelu": "exact"}, "always computes 'tanh' .with --gelu=tanh"),
-    ("timm", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05, and it"),
+    ("timm", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05, and the"),
     ("hf", {"representation_size": 5}, "a representation layer"),
-    ("timm", {"resnet_layers": (1,)}, "a hybrid, and it has no ResNet"),
-    ("torchvision", {"gelu": "exact"}, "images of 16 x 24, and it takes only"),
+    (
+      "timm",
+      {"resnet_layers": (1,)},
+      "it is a hybrid, and the format has no ResNet",
+    ),
+    (
+      "torchvision",
+      {"gelu": "exact"},
+      "its images are 16 x 24, and the format",
+    ),
   ],
 )
 def test_what_a_format_cannot_say_is_refused(to, fields, reason):
@@ -274,7 +286,9 @@ def test_the_card_tells_a_grid_that_is_no_square(tmp_path, to):
 def test_the_card_of_a_model_for_any_image_size(tmp_path):
   folder = write("big_vision_gap.npz", "big_vision", tmp_path / "out")
   card = (folder / "README.md").read_text()
-  assert "Images are taken at any height and width that divide by 8" in card
+  assert (
+    "Images are taken at any height and width that are multiples of 8" in card
+  )
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
@@ -301,7 +315,7 @@ def test_the_folder_one_stands_in_is_filled(tmp_path, monkeypatch):
     ("notes.txt/x/y", "notes.txt/x/y' cannot be written .Not a directory."),
     ("/proc/x", "'/proc/x' cannot be written "),
     ("gs://bucket/x", "gs://bucket/x is an address, and only local files"),
-    ("", "the name of what to write is empty: give a path"),
+    ("", "the path to write to is empty: give a path"),
   ],
 )
 def test_a_folder_that_cannot_be_written_is_named(

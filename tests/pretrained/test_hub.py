@@ -163,7 +163,7 @@ def test_a_repository_without_weights(hub):
     (
       404,
       "RevisionNotFound",
-      "no such revision; check what stands after the @",
+      "no such revision; check the part after the @",
     ),
     (403, "GatedRepo", "its owners grant access: ask on its page, and log in"),
     (500, "", "the server answers 500; .*or try again later"),
@@ -178,7 +178,7 @@ def test_answers_that_are_errors(hub, cache, status, code, words):
 
 def test_a_name_that_the_library_refuses(hub):
   message = refusal(locate, "hf://o/a--b")
-  assert "that is not the name of a repository" in message
+  assert "this is not the name of a repository" in message
   assert not hub.requests
 
 

@@ -109,5 +109,5 @@ def test_the_same_grid_changes_nothing(method):
 
 
 def test_a_table_of_another_grid_is_refused():
-  with pytest.raises(ValueError, match="19 positions are not those of 4 x 4"):
+  with pytest.raises(ValueError, match="19 positions do not fit 4 x 4"):
     interpolation.resize("E_pos", table(19), (4, 4), (5, 5))

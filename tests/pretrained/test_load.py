@@ -214,12 +214,12 @@ def drop_biases(arrays):
       lambda a: a.update(
         {"Transformer/posembed_input/pos_embedding": np.zeros((1, 7, 48), "f4")}
       ),
-      r"6 positions are of no square grid: give grid=\(h, w\)",
+      r"6 positions do not form a square grid: give grid=\(h, w\)",
     ),
-    (lambda a: a.pop("head/kernel"), "only a part of the model was saved"),
+    (lambda a: a.pop("head/kernel"), "only part of the model was saved"),
     (
       lambda a: a.pop("Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"),
-      "no array '.*Dense_0/kernel', which tells the model's size",
+      "no array '.*Dense_0/kernel', from which the model's size is read",
     ),
   ],
 )
@@ -246,9 +246,13 @@ def test_a_strange_grid_can_be_told(tmp_path):
 @pytest.mark.parametrize(
   "name, overrides, message",
   [
-    ("timm_vit.safetensors", {}, "heads cannot be told .* of 48: give num_h"),
+    ("timm_vit.safetensors", {}, "heads cannot be inferred .* of 48: give num"),
     ("google_vit.npz", {"heads": 3}, "Vit has no field heads; it has .*num_he"),
-    ("google_vit.npz", {"step": 3}, "step is of a workdir's checkpoints"),
+    (
+      "google_vit.npz",
+      {"step": 3},
+      "step chooses among a workdir's checkpoints",
+    ),
     ("google_vit.npz", {"image_size": 30}, r"stride of 8 pixels; \(32, 32\)"),
     (
       "google_vit.npz",
@@ -265,7 +269,7 @@ def test_a_strange_grid_can_be_told(tmp_path):
       {"image_size": (48,)},
       r"image_size=\(48,\) must be a h",
     ),
-    ("google_vit.npz", {"scan": True}, "scan=True is how a run is trained"),
+    ("google_vit.npz", {"scan": True}, "scan=True is a setting for training"),
     ("google_vit.npz", {"image_size": "48"}, "image_size='48' must be a heig"),
     ("google_vit.npz", {"grid": (4, 0)}, r"grid=\(4, 0\) must be a height an"),
     ("google_vit.npz", {"mean": 0.5}, "mean=0.5 must be three numbers, as of"),
@@ -296,11 +300,14 @@ def test_another_architecture_is_named(tmp_path):
   "config, message",
   [
     ('{"model_type": "deit"}', "model_type='deit', and only 'vit'"),
-    ('{"hidden_act": "swish"}', "hidden_act='swish'; known are gelu"),
-    ("{", "config.json is no JSON"),
-    ("[1]", "config.json holds no JSON object"),
-    ("[" * 100_000, "config.json is no JSON"),
-    ('{"hidden_act": ["gelu"]}', r"hidden_act=\['gelu'\]; known are gelu"),
+    ('{"hidden_act": "swish"}', "hidden_act='swish'; the known ones are gelu"),
+    ("{", "config.json is not JSON"),
+    ("[1]", "config.json does not hold a JSON object"),
+    ("[" * 100_000, "config.json is not JSON"),
+    (
+      '{"hidden_act": ["gelu"]}',
+      r"hidden_act=\['gelu'\]; the known ones are gelu",
+    ),
     ('{"num_attention_heads": "3"}', "heads='3' must be a whole number, 1 or"),
     ('{"num_attention_heads": 2.0}', "heads=2.0 must be a whole number"),
     ('{"num_attention_heads": true}', "heads=True must be a whole number"),
@@ -311,7 +318,7 @@ def test_another_architecture_is_named(tmp_path):
     ('{"image_size": -32}', "image_size=-32 must be a height and a width"),
     ('{"image_size": {"height": 32, "width": 32}}', "image_size={.* must be"),
     ('{"image_size": [32]}', r"image_size=\[32\] must be a height and a width"),
-    ('{"image_mean": 0.5}', "image_mean=0.5 must be three numbers, as of red"),
+    ('{"image_mean": 0.5}', "image_mean=0.5 must be three numbers, for red"),
     ('{"image_mean": null}', "image_mean=None must be three numbers"),
     ('{"image_mean": ["a", 1, 1]}', "image_mean=.* must be three numbers"),
     ('{"image_mean": [0, 0, 0, 0]}', "image_mean=.* must be three numbers"),
@@ -364,27 +371,30 @@ def timm_shapes(positions, **more):
     ({"mean": 0.5}, "mean=0.5 must be three numbers"),
     ({"std": [1, 1, 0]}, r"std=\[1, 1, 0\] must be three numbers above 0"),
     ({"label_names": 3}, "label_names=3 must be a list of names"),
-    ({"model_args": {"act_layer": ["a"]}}, r"act_layer=.*; known are gelu"),
+    (
+      {"model_args": {"act_layer": ["a"]}},
+      r"act_layer=.*; the known ones are gelu",
+    ),
     (
       {"global_pool": "avg"},
-      "global_pool='avg', and there is a class token: only .*'token' can be",
+      "global_pool='avg', and there is a class token: only .*'token' is sup",
     ),
     ({"model_args": {"global_pool": "map"}}, "global_pool='map', and there"),
   ],
 )
 def test_a_bad_timm_configuration_is_one_line(config, message):
   with pytest.raises(ValueError, match=message) as info:
-    timm.facts(timm_shapes(17), config)
+    timm.infer(timm_shapes(17), config)
   assert "\n" not in str(info.value)
 
 
 def test_timm_averages_only_without_a_class_token():
   shapes = timm_shapes(16)
   del shapes["cls_token"]
-  facts = timm.facts(shapes, {"global_pool": "avg"})
-  assert (facts.fields["pooling"], facts.tokens) == ("gap", 16)
-  with pytest.raises(ValueError, match="no class token: only .*'avg' can be"):
-    timm.facts(shapes, {"global_pool": "token"})
+  architecture = timm.infer(shapes, {"global_pool": "avg"})
+  assert (architecture.fields["pooling"], architecture.tokens) == ("gap", 16)
+  with pytest.raises(ValueError, match="no class token: only .*'avg' is sup"):
+    timm.infer(shapes, {"global_pool": "token"})
 
 
 @pytest.mark.parametrize(
@@ -404,17 +414,17 @@ def test_timm_may_leave_the_class_token_without_a_position(
   positions, config, position
 ):
   """`no_embed_class`: N positions beside a class token."""
-  facts = timm.facts(timm_shapes(positions), config)
-  assert facts.fields["position"] == position
-  assert facts.tokens == positions - (position == "learned")
+  architecture = timm.infer(timm_shapes(positions), config)
+  assert architecture.fields["position"] == position
+  assert architecture.tokens == positions - (position == "learned")
 
 
 def test_timms_image_size_is_the_models_or_else_its_preprocessings():
   size = {"pretrained_cfg": {"input_size": [3, 24, 40]}}
-  facts = timm.facts(timm_shapes(16), size)
-  assert facts.image_size == (24, 40)
+  architecture = timm.infer(timm_shapes(16), size)
+  assert architecture.image_size == (24, 40)
   own = {**size, "model_args": {"img_size": 32}}
-  assert timm.facts(timm_shapes(16), own).image_size == (32, 32)
+  assert timm.infer(timm_shapes(16), own).image_size == (32, 32)
 
 
 def test_imagenets_classes_have_names_where_the_source_is_known():
@@ -443,7 +453,7 @@ def test_imagenets_names_are_in_the_order_of_its_synsets():
 
 
 def test_an_empty_folder_says_what_it_lacks(tmp_path):
-  with pytest.raises(ValueError, match="without checkpoints/, as a workdir"):
+  with pytest.raises(ValueError, match="without checkpoints/, which a workdir"):
     load_pretrained(str(tmp_path))
 
 
@@ -466,7 +476,7 @@ def test_a_workdir_gives_the_averaged_parameters(data_dir, tmp_path):
     load_pretrained(workdir, step=7)
   bare = {"a": np.zeros(2, np.float32)}
   save_arrays(tmp_path / "run.safetensors", bare)
-  with pytest.raises(ValueError, match="named as in no format known here"):
+  with pytest.raises(ValueError, match="not named as in any supported format"):
     load_pretrained(str(tmp_path / "run.safetensors"))
 
 

@@ -1,4 +1,4 @@
-"""Writes a checkpoint in another library's format, with a model card."""
+"""Converts a checkpoint to another library's format, with a model card."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from vit_jax.runtime.display import Display
 
 
 def convert(source: str, folder: str, to: str, **overrides: Any) -> None:
-  """Writes `folder` and shows what was written.
+  """Converts a checkpoint, and prints how to load the result.
 
   Args:
-    source: Anything `open_pretrained` takes.
+    source: Any source that `open_pretrained` takes.
     folder: The folder to make.
-    to: One of `save.TARGETS`.
+    to: Name of the format, one of `save.TARGETS`.
     **overrides: Keywords of `open_pretrained`.
 
   Raises:

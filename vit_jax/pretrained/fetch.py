@@ -83,7 +83,8 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
         part.unlink()
 
   def download(_: str, part: str, __: Any) -> None:
-    os.remove(part)  # Nobody else could read it, and a cache may be shared.
+    # pooch's own file is for its owner alone, but others may share the cache.
+    os.remove(part)
     with open(part, "x+b") as file:
       _save(url, file)
 
@@ -95,7 +96,7 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
 
 
 def _save(url: str, file: BinaryIO) -> None:
-  """Writes what a server answers to `file`, if it is a whole file."""
+  """Writes a server's answer to `file`, and checks that it is complete."""
   import pooch
 
   md5 = ""
@@ -163,7 +164,7 @@ def without_secrets(source: str) -> str:
 
 
 def trouble(error: Exception) -> str:
-  """Why a connection failed, found in what led to `error`."""
+  """Says why a connection failed, from the errors that led to `error`."""
   for cause in causes(error):
     match cause:
       case socket.gaierror():

@@ -54,7 +54,7 @@ def fetch_repository(name: str) -> pathlib.Path:
       return folder
     api = library.HfApi()
     only_pickle = api.file_exists(repository, _PICKLE, revision=revision)
-  except Exception as error:  # Its errors share no other base class.
+  except Exception as error:  # The library's errors share no other base class.
     raise OSError(f"{source}: {_trouble(error)}.") from error
   if only_pickle:
     raise ValueError(
@@ -68,17 +68,17 @@ def fetch_repository(name: str) -> pathlib.Path:
 
 
 def _trouble(error: Exception) -> str:
-  """Why the library failed, in one line."""
+  """Says in one line why the library failed."""
   from huggingface_hub import errors
 
   for cause in causes(error):
     match cause:
       case errors.HFValidationError():
-        return "that is not the name of a repository; write hf://owner/name"
+        return "this is not the name of a repository; write hf://owner/name"
       case errors.GatedRepoError():
         return f"its owners grant access: ask on its page, and {_LOG_IN}"
       case errors.RevisionNotFoundError():
-        return "it has no such revision; check what stands after the @"
+        return "it has no such revision; check the part after the @"
       case errors.OfflineModeIsEnabled():
         return "it is not in the cache, and HF_HUB_OFFLINE is set"
       case errors.HfHubHTTPError(response=response):
@@ -108,7 +108,7 @@ def drop(path: pathlib.Path) -> bool:
   for file in path.parent.glob("model*.safetensors"):
     with open(file, "rb") as stream:
       sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    if file.resolve().name != sha256:  # The cache names a file after it.
+    if file.resolve().name != sha256:  # The cache names files by checksum.
       damaged += [file.resolve(), file]
   for file in damaged:
     file.unlink(missing_ok=True)

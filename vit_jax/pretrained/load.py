@@ -1,4 +1,4 @@
-"""Reads published checkpoints of every known format, and our own workdirs."""
+"""Loads published checkpoints of all supported formats, and our workdirs."""
 
 import contextlib
 import dataclasses
@@ -17,17 +17,22 @@ from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import named, weights_and_config
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
-from vit_jax.pretrained.formats.architecture import Facts, sides, square, triple
-from vit_jax.pretrained.formats.names import Shapes, check, read_all
+from vit_jax.pretrained.formats.architecture import (
+  Architecture,
+  sides,
+  square,
+  triple,
+)
+from vit_jax.pretrained.formats.mapping import Shapes, check, read_all
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
 from vit_jax.pretrained.locate import drop_download, locate
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.runtime.printable import printable
 from vit_jax.workdir.checkpoint import is_run
 
-# In the order they are tried; each knows its own names.
+# In the order in which they are tried; each recognises its own names.
 FORMATS = (google, huggingface, timm, torchvision)
-# Keywords that are no fields of the model, and what they have to be.
+# Keywords that are not fields of the model, each with the check of its value.
 _PREPROCESSING = {
   "mean": triple,
   "std": functools.partial(triple, positive=True),
@@ -38,39 +43,40 @@ _PREPROCESSING = {
 
 
 def load_pretrained(source: str, **overrides: Any) -> Loaded:
-  """A published model and its parameters, as `model, params`.
+  """Loads a published model and its parameters, as `model, params`.
 
   The format is recognised from the content; the architecture, the activation,
   the epsilon, the pooling and the preprocessing follow from it.
-  `model.origin` tells what it was read as, and how images have to be
-  normalised.
+  `model.origin` records the format and how images have to be normalised.
 
   Args:
-    source: An .npz file of Google's vision_transformer or of big_vision, a
-      .safetensors file of timm, torchvision or Hugging Face, a folder with
-      their config.json or that `convert` wrote, a workdir of ours; each also
-      as https://, gs:// or hf://owner/name; or a name that
-      `python -m vit_jax.convert --list` shows.
-    **overrides: In place of what the format says: any field of `Vit`
-      (`num_heads=3`, `gelu="exact"`), `mean` and `std`; `grid`, the patches
-      along height and width that the stored positions are for; `image_size`,
-      the height and width to use it at, to which positions are resized by
-      `interpolation`, "linear" or "bicubic"; of a workdir, `step`.
+    source: One of the following: an .npz file of Google's vision_transformer or
+      of big_vision; a .safetensors file of timm, torchvision or Hugging Face; a
+      folder that holds such a file and its config.json, or that `convert`
+      wrote; a workdir of ours; an https://, gs:// or hf://owner/name address of
+      one of these; or a name that `python -m vit_jax.convert --list` shows.
+    **overrides: Values that replace those of the format: any field of `Vit`
+      (`num_heads=3`, `gelu="exact"`); `mean` and `std`; `grid`, the number of
+      patches along height and width that the stored positions are for;
+      `image_size`, the height and width to use the model at, for which
+      positions are resized by `interpolation`, "linear" or "bicubic". For a
+      workdir, `step` chooses the checkpoint.
 
   Returns:
-    A `Loaded`, with all that is known of the model. It unpacks into the model
-    and its parameters, for `model.apply({"params": params}, images)`.
+    A `Loaded`, with everything that is known about the model. It unpacks into
+    the model and its parameters, for `model.apply({"params": params}, images)`.
 
   Raises:
-    ValueError: if there is no such checkpoint, it is damaged or of no known
-      format, or its arrays are not those of the model, all of them listed.
+    ValueError: if there is no such checkpoint, it is damaged, its format is
+      unknown, or its arrays are not those of the model; the message lists the
+      differences.
   """
   loaded = open_pretrained(source, **overrides)
   return dataclasses.replace(loaded, held=loaded.params())
 
 
 def open_pretrained(source: str, **overrides: Any) -> Loaded:
-  """`load_pretrained` up to the shapes: no array is read yet."""
+  """Does what `load_pretrained` does, but reads no array until it is needed."""
   source = str(source)
   for name, check_value in _PREPROCESSING.items():
     value = overrides.pop(name, None)
@@ -78,8 +84,8 @@ def open_pretrained(source: str, **overrides: Any) -> Loaded:
       overrides[name] = check_value(name, value)
   if overrides.pop("scan", False):
     raise ValueError(
-      "scan=True is how a run is trained; weights are read with every layer's "
-      "own. Leave it out, and train with --config.model.scan=True."
+      "scan=True is a setting for training; weights are always read layer by "
+      "layer. Leave it out, and train with --config.model.scan=True."
     )
   try:
     if is_run(source):
@@ -87,20 +93,23 @@ def open_pretrained(source: str, **overrides: Any) -> Loaded:
     path = locate(source)
     source = without_secrets(source)
     if "step" in overrides:
-      raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
+      raise ValueError(
+        f"step chooses among a workdir's checkpoints, and {source} is not a "
+        "workdir: leave it out."
+      )
     with _naming(source):
       return _open_file(source, *weights_and_config(path), **overrides)
   except ValueError as error:
     text = str(error)
     if text.isprintable():
       raise
-    # It may quote names of arrays or folders, which may hold anything.
+    # It may quote names of arrays or folders, which may hold any character.
     raise ValueError(printable(text)) from error
 
 
 @contextlib.contextmanager
 def _naming(source: str) -> Iterator[None]:
-  """Puts the source before what is said of it."""
+  """Puts the source in front of an error's message."""
   try:
     yield
   except ValueError as error:
@@ -131,11 +140,11 @@ def _open_file(
     if name.startswith(prefix)
   }
   found = {short: stored[name] for short, name in names.items()}
-  facts = named(layout.facts(found, config), path)
-  model, grid = _build(source, facts, overrides)
+  architecture = named(layout.infer(found, config), path)
+  model, grid = _build(source, architecture, overrides)
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, found)
-  what = f"{source} is no {model.origin.format} checkpoint of {_text(model)}"
+  what = f"{source} is not a {model.origin.format} checkpoint of {_text(model)}"
   check(rules, found, shapes, model, what)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
@@ -152,7 +161,7 @@ def _open_file(
 
 @contextlib.contextmanager
 def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
-  """The arrays of a file. A download that cannot be read is not kept."""
+  """Opens the arrays of a file; a download that cannot be read is deleted."""
   try:
     with open_arrays(path) as arrays:
       yield arrays
@@ -181,7 +190,7 @@ class _Renamed(Mapping[str, np.ndarray]):
 
 
 def _recognise(shapes: Shapes) -> tuple[Any, str]:
-  """The format that these names are of, and what stands before them all."""
+  """The format that these names belong to, and their common prefix."""
   for layout in FORMATS:
     prefix = layout.prefix(shapes)
     if prefix is not None:
@@ -190,44 +199,44 @@ def _recognise(shapes: Shapes) -> tuple[Any, str]:
     "vision_transformer, big_vision, Hugging Face ViT, timm, torchvision"
   )
   raise ValueError(
-    f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) are named as "
-    f"in no format known here ({formats}): it may be another architecture."
+    f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) are not named "
+    f"as in any supported format ({formats}): it may be another architecture."
   )
 
 
 def _build(
-  source: str, facts: Facts, overrides: Mapping[str, Any]
+  source: str, architecture: Architecture, overrides: Mapping[str, Any]
 ) -> tuple[Any, Grid]:
-  """The model, and the grid of patches that its stored positions are for."""
-  fields = {**facts.fields}
+  """Makes the model and the grid of patches its stored positions are for."""
+  fields = {**architecture.fields}
   fields |= {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
   if fields["num_heads"] is None:
     raise ValueError(
-      f"the number of heads cannot be told from a hidden size of "
+      f"the number of heads cannot be inferred from a hidden size of "
       f"{fields['hidden_size']}: give num_heads=..."
     )
   model: Any = from_fields({"kind": "Vit", **fields})
   stride = patch_stride(model)
-  size = facts.image_size
+  size = architecture.image_size
   grid = overrides.get("grid")
   if grid is None and size is not None:
     grid = size[0] // stride, size[1] // stride
-  if grid is None and facts.tokens is not None:
-    grid = square(facts.tokens)
+  if grid is None and architecture.tokens is not None:
+    grid = square(architecture.tokens)
     if grid is None:
       raise ValueError(
-        f"its {facts.tokens} positions are of no square grid: give grid=(h, w),"
-        " the patches along height and width."
+        f"its {architecture.tokens} positions do not form a square grid: give "
+        "grid=(h, w), the number of patches along height and width."
       )
   if grid is not None:
     size = grid[0] * stride, grid[1] * stride
   origin = Origin(
     source=source,
-    format=facts.format,
+    format=architecture.format,
     image_size=size,
-    mean=overrides.get("mean", facts.mean),
-    std=overrides.get("std", facts.std),
-    class_names=_names(facts.class_names)
+    mean=overrides.get("mean", architecture.mean),
+    std=overrides.get("std", architecture.std),
+    class_names=_names(architecture.class_names)
     or known.class_names(source, fields["num_classes"]),
   )
   return model.clone(origin=origin), grid or (1, 1)
@@ -236,7 +245,7 @@ def _build(
 def _at_size(
   loaded: Loaded, grid: Grid, overrides: Mapping[str, Any]
 ) -> Loaded:
-  """With positions for the image size that was asked for, if one was."""
+  """Resizes the positions to the requested image size, if there is one."""
   if "image_size" not in overrides:
     return loaded
   size = overrides["image_size"]
@@ -263,5 +272,5 @@ def _text(model: Vit) -> str:
 
 
 def _names(class_names: Iterable[Any]) -> tuple[str, ...]:
-  """In a form to be printed, and to be written a line each."""
+  """The class names without characters that break a line or a terminal."""
   return tuple(printable(str(name)) for name in class_names)

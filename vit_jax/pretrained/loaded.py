@@ -1,4 +1,4 @@
-"""A model that was opened, from wherever, with all that using it takes."""
+"""A loaded model, with everything that is needed to use it."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,21 +17,23 @@ Leaves = Iterable[tuple[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-  """A model whose parameters are read when they are asked for.
+  """A model whose parameters are read on demand.
 
-  Published weights and our own workdirs both come as one. It iterates as
+  Published weights and our own workdirs both become one. It iterates as
   (model, params), so `model, params = load_pretrained(...)` reads them.
 
   Attributes:
-    model: Built as the checkpoint is; `model.origin` has the same facts.
-    preprocessing: What has to be done to a picture before the model sees it.
+    model: The model that the checkpoint holds; `model.origin` repeats its
+      source, normalisation and class names.
+    preprocessing: The preprocessing that the model expects of an image.
     loss: The loss it was trained with, one of `training.settings.LOSSES`; it
       decides whether logits become probabilities by softmax or by sigmoid.
-    shapes: Shapes of the parameters, by path, as "block_0/mlp/expand/kernel".
-    read: Gives (path, array), one array at a time in memory.
+    shapes: Shapes of the parameters by path, such as
+      "block_0/mlp/expand/kernel".
+    read: Yields (path, array), with one array at a time in memory.
     step: The checkpoint's step; None for published weights.
     description: The checkpoint's own description; None for published weights.
-    held: The parameters, where they were read already.
+    held: The parameters, if they have been read already.
   """
 
   model: Vit | ResNet
@@ -45,21 +47,21 @@ class Loaded:
 
   @property
   def origin(self) -> Origin:
-    """Where the weights came from."""
+    """The source of the weights."""
     assert self.model.origin is not None
     return self.model.origin
 
   @property
   def class_names(self) -> tuple[str, ...]:
-    """One name a class, where the source names them."""
+    """Names of the classes, or () if the source does not give them."""
     return self.origin.class_names
 
   def params(self, shapes: Any = None) -> dict[str, Any]:
     """Reads the parameters, for `model.apply({"params": params}, images)`.
 
     Args:
-      shapes: A tree of their shapes with shardings to lay them out by; by
-        default they go to the default device.
+      shapes: A tree of the parameters' shapes with the shardings to place them
+        by; by default they are placed on the default device.
     """
     if self.held is not None and shapes is None:
       return self.held
@@ -78,7 +80,7 @@ class Loaded:
 
 
 def with_preprocessing(loaded: Loaded, **changes: Any) -> Loaded:
-  """The same model with another `size`, `mean` or `std` of its images."""
+  """A copy with another `size`, `mean` or `std` in its preprocessing."""
   preprocessing = dataclasses.replace(loaded.preprocessing, **changes)
   origin = dataclasses.replace(
     loaded.origin,

@@ -1,7 +1,7 @@
-"""Finds the local file or folder of what a user calls a checkpoint.
+"""Finds the local file or folder of a checkpoint that a user names.
 
-What is not on this machine is downloaded, once. A failure is a ValueError or an
-OSError whose message is one line.
+A checkpoint that is not on this machine is downloaded once. A failure is a
+ValueError or an OSError whose message is one line.
 """
 
 import difflib
@@ -27,7 +27,8 @@ def locate(source: str) -> pathlib.Path:
     `preprocessor_config.json` where there is one, under these names.
 
   Raises:
-    ValueError, OSError: no such checkpoint, a pickle, or a failed download.
+    ValueError, OSError: if there is no such checkpoint, it is a pickle, or the
+      download fails.
   """
   path = os.path.expanduser(source)
   if os.path.exists(path):

@@ -1,4 +1,4 @@
-"""The model card of a converted checkpoint, and how to load the result."""
+"""Writes the model card of a converted checkpoint, and code that loads it."""
 
 import pathlib
 from typing import Any
@@ -13,13 +13,13 @@ from vit_jax.pretrained.save import TARGETS
 from vit_jax.workdir.checkpoint import BEST_METRIC
 from vit_jax.workdir.metrics import read_rows
 
-# Python that loads the result where it goes.
+# Python that loads the result in the library it was written for.
 _USES = {
   "google": """\
-import vit_jax  # Or google-research/vision_transformer, whose format it is.
+import vit_jax  # google-research/vision_transformer reads the same file.
 {load}""",
   "big_vision": """\
-import vit_jax  # Or google-research/big_vision, whose format it is.
+import vit_jax  # google-research/big_vision reads the same file.
 {load}""",
   "hf": """\
 from transformers import ViTForImageClassification
@@ -44,7 +44,7 @@ def model_card(loaded: Loaded, to: str, name: str) -> str:
 
   Args:
     loaded: The model that is converted.
-    to: One of `save.TARGETS`.
+    to: Name of the format, one of `save.TARGETS`.
     name: Name of the folder it is written to.
   """
   origin, model = loaded.origin, loaded.model
@@ -59,7 +59,7 @@ def model_card(loaded: Loaded, to: str, name: str) -> str:
   rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
   size = origin.image_size
   stride = patch_stride(model)
-  used = f"taken at any height and width that divide by {stride}"
+  used = f"taken at any height and width that are multiples of {stride}"
   if size:
     used = f"resized to {size[0]} x {size[1]}"
   classes = ", ".join(origin.class_names[:20])
@@ -93,9 +93,9 @@ Classes: {classes or "not named by the source"}.
 
 
 def usage(loaded: Loaded, to: str, folder: str) -> str:
-  """Lines of Python that load what was written to a folder."""
+  """Lines of Python that load the converted model from a folder."""
   model = loaded.model
-  assert isinstance(model, Vit)  # Nothing else can be written.
+  assert isinstance(model, Vit)  # No other model can be converted.
   size = loaded.preprocessing.size
   untold = _untold(model, loaded.origin, to)
   arguments = [f'"{folder}/{TARGETS[to].file}"']
@@ -106,9 +106,9 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
 
 
 def _untold(model: Vit, origin: Origin, to: str) -> dict[str, Any]:
-  """Keywords of `load_pretrained`, where the format would be read otherwise."""
+  """Keywords that `load_pretrained` needs because the format lacks them."""
   target = TARGETS[to]
-  if target.normalization is None:  # Its configuration tells all of them.
+  if target.normalization is None:  # The configuration holds all of them.
     return {}
   found: dict[str, Any] = {}
   if to == "torchvision" and guess_num_heads(model.hidden_size) != (
@@ -124,7 +124,7 @@ def _untold(model: Vit, origin: Origin, to: str) -> dict[str, Any]:
 
 
 def _training(loaded: Loaded) -> str:
-  """What a run of ours was trained on and reached; "" for other sources."""
+  """A run's training data and accuracy in words; "" for other sources."""
   description = loaded.description
   if description is None or loaded.step is None:
     return ""

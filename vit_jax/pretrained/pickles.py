@@ -1,4 +1,4 @@
-"""Advice on pickles, which can run code and are never loaded here."""
+"""Refuses pickles, which can run code, and says how to convert them."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from vit_jax.pretrained.known import PICKLES
 
 
 def refuse_pickle(source: str) -> None:
-  """Raises ValueError if a path or an address ends as pickles do."""
+  """Raises ValueError if a path or an address has the ending of a pickle."""
   name, get = source, ""
   if "://" in source:
     name = unquote(source).rpartition("/")[2]
@@ -24,12 +24,12 @@ def conversion(name: str, first: str = "") -> str:
   """Says why a pickle is refused, and which command converts it.
 
   Args:
-    name: The pickle's file.
-    first: A command that has to run before, such as a download.
+    name: Name of the pickle's file.
+    first: A command that has to run first, such as a download.
   """
   return (
-    "which can run code when it is loaded; convert it once where PyTorch is at "
-    f"hand, `{first}{_command(name)}`"
+    "which can run code when it is loaded; convert it once on a machine with "
+    f"PyTorch, `{first}{_command(name)}`"
   )
 
 
@@ -48,7 +48,7 @@ def _double_quoted(program: str) -> str:
 
 
 TORCH_ADVICE = (
-  "unpickling runs code, so it is refused; convert it once where PyTorch is: "
-  + _command("F.pth")
+  "unpickling can run code, so it is refused; convert it once on a machine "
+  "with PyTorch: " + _command("F.pth")
 )
 """Advice for a pickle whose file name does not show that it is one."""

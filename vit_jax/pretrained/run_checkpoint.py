@@ -1,4 +1,4 @@
-"""Opens a checkpoint of one of our own runs like published weights."""
+"""Opens a checkpoint of one of our own runs as a `Loaded` model."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from flax import traverse_util
 
 from vit_jax.models import Origin, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes
-from vit_jax.pretrained.formats.names import Shapes, differences, listed
+from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.printable import one_line
 from vit_jax.workdir import description as descriptions
@@ -19,7 +19,7 @@ from vit_jax.workdir.checkpoint import Checkpoints, open_run
 def open_run_checkpoint(
   workdir: str, step: int | None = None, **fields: Any
 ) -> Loaded:
-  """A checkpoint of a run; its Polyak average where the run has one.
+  """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
   Args:
     workdir: The run's folder.
@@ -45,7 +45,7 @@ def open_run_checkpoint(
     )
     loss = descriptions.loss(description)
     averaged = descriptions.averages(description)
-    # Only the training run needs its layers stacked.
+    # Stacked layers are of use only in training.
     saved = {k: v for k, v in description["model"].items() if k != "scan"}
     scanned = description["model"].get("scan", False)
     model = from_fields(saved)
@@ -57,7 +57,7 @@ def open_run_checkpoint(
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     hollow = traverse_util.unflatten_dict(
-      # Whatever size a damaged description claims, these take no memory.
+      # These take no memory, whatever size a damaged description claims.
       {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
       sep="/",
     )
@@ -83,7 +83,7 @@ def open_run_checkpoint(
 
 @contextlib.contextmanager
 def _opened(workdir: str) -> Iterator[Checkpoints]:
-  """The checkpoints of a run. Orbax raises anything on what it cannot read."""
+  """Opens a run's checkpoints, and turns any error of Orbax into one line."""
   opened = False
   try:
     with contextlib.closing(open_run(workdir)) as checkpoints:
@@ -92,7 +92,7 @@ def _opened(workdir: str) -> Iterator[Checkpoints]:
   except OSError:
     raise
   except Exception as error:
-    if opened and isinstance(error, ValueError):  # One of our own.
+    if opened and isinstance(error, ValueError):  # Raised by our own checks.
       raise
     raise ValueError(
       f"{workdir} has a damaged checkpoint ({type(error).__name__}: "
@@ -102,15 +102,15 @@ def _opened(workdir: str) -> Iterator[Checkpoints]:
 
 @contextlib.contextmanager
 def _describing(workdir: str, step: int) -> Iterator[None]:
-  """Puts into one line what is wrong with a damaged description of a model.
+  """Turns errors about a damaged description into one line.
 
-  Built from anything, a model may raise anything.
+  Building a model from arbitrary values may raise any kind of error.
   """
   try:
     yield
   except Exception as error:
     raise ValueError(
-      f"checkpoint {step} of {workdir} describes no model "
+      f"the description of checkpoint {step} of {workdir} is damaged "
       f"({type(error).__name__}: {one_line(error)}): choose another step, or "
       "delete its folder."
     ) from error
@@ -119,11 +119,11 @@ def _describing(workdir: str, step: int) -> Iterator[None]:
 def _check_fields(
   workdir: str, stored: Shapes, needed: Shapes, fields: Mapping[str, Any]
 ) -> None:
-  """Raises ValueError unless a run's arrays are those of a changed model."""
+  """Raises ValueError unless the changed model has the run's arrays."""
   groups = differences(stored, needed)
   if any(groups.values()):
     given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
     raise ValueError(
       f"{workdir} was not trained with {given}: {listed(groups)}. Leave out "
-      "what changes its arrays."
+      "the fields that change its arrays."
     )

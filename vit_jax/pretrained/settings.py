@@ -1,4 +1,4 @@
-"""Settings of what fine-tuning makes of a checkpoint."""
+"""Settings for starting a run from a checkpoint."""
 
 import dataclasses
 
@@ -20,13 +20,13 @@ class InterpolationSettings(Section):
 
 @dataclasses.dataclass(frozen=True)
 class TransferSettings(Section):
-  """What is kept of the checkpoint that `pretrained` names."""
+  """How the checkpoint that `pretrained` names is adapted to the new task."""
 
   keep_head: bool = setting(
-    False, "Keep its head instead of starting a new one of zeros."
+    False, "Keep the checkpoint's head, instead of a new head of zeros."
   )
   keep_pre_logits: bool = setting(
-    False, "Keep its representation layer, if it has one."
+    False, "Keep the checkpoint's representation layer, if it has one."
   )
   interpolation: str = setting(
     "linear",

@@ -1,7 +1,7 @@
-"""Which published array holds which of our parameters, for both directions.
+"""Maps published arrays to our parameters, and back.
 
-A format is a list of rules. Read from left to right they load a checkpoint,
-from right to left they write one.
+A format is a list of rules, each for one published array. Applied in one
+direction they load a checkpoint, in the other they write one.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from vit_jax.models import Vit
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-_MOST_LISTED = 4  # Names in each group of a message.
-# What a name that no rule knows says of a model.
+_MOST_LISTED = 4  # Names listed in each group of a message.
+# Pattern of an unknown array's name -> the feature that it points to.
 _STRANGERS = {
   r"dist_token|head_dist|distillation": "a distillation token (DeiT)",
   r"reg_token|register": "register tokens",
@@ -32,13 +32,13 @@ _STRANGERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """One published array and our parameters in it.
+  """One published array and the parameters of ours that it holds.
 
   Attributes:
-    theirs: Its name.
-    ours: Paths of our parameters. Where there are several, the first axis of
-      the pattern's right side runs over them.
-    pattern: From theirs to ours, as `einops.rearrange` has it.
+    theirs: Name of the published array.
+    ours: Paths of our parameters. If there are several, the first axis of the
+      pattern's right side runs over them.
+    pattern: `einops.rearrange` pattern from their layout to ours.
   """
 
   theirs: str
@@ -48,20 +48,20 @@ class Rule:
   def read(
     self, array: np.ndarray, sizes: Mapping[str, int]
   ) -> list[np.ndarray]:
-    """Our parameters, in the order of `ours`; views where possible."""
+    """Reads our parameters, in the order of `ours`, as views if possible."""
     found = self._rearrange(array, self.pattern, sizes)
     return list(found) if len(self.ours) > 1 else [found]
 
   def write(
     self, arrays: list[np.ndarray], sizes: Mapping[str, int]
   ) -> np.ndarray:
-    """The published array of our parameters."""
+    """Makes the published array from our parameters."""
     left, right = self.pattern.split("->")
     array = np.stack(arrays) if len(self.ours) > 1 else arrays[0]
     return self._rearrange(array, f"{right} -> {left}", sizes)
 
   def needs(self, shapes: Shapes, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of the published array for ours of these shapes."""
+    """The shape that the published array must have, given those of ours."""
     shape = shapes[self.ours[0]]
     if len(self.ours) > 1:
       shape = (len(self.ours), *shape)
@@ -77,15 +77,15 @@ class Rule:
 
 
 def _hollow(shape: tuple[int, ...]) -> np.ndarray:
-  """An array of that shape that takes no memory."""
+  """An array of this shape that takes no memory."""
   return np.broadcast_to(np.int8(0), shape)
 
 
 def axis_sizes(vit: Vit) -> dict[str, int]:
-  """Sizes of the axes that patterns split; the others follow from them.
+  """Sizes of the named axes that patterns split; einops infers the others.
 
-  `k` heads of size `d`, patches of `P` x `Q`, and `n` = 3 for query, key and
-  value in one.
+  There are `k` heads of size `d`, patches of `P` x `Q` pixels, and `n` = 3
+  parts (query, key, value) in a fused array.
   """
   return {
     "k": vit.num_heads,
@@ -97,13 +97,13 @@ def axis_sizes(vit: Vit) -> dict[str, int]:
 
 
 def affine(theirs: str, ours: str, kernel: str, pattern: str) -> list[Rule]:
-  """A dense layer's `kernel` and `bias`, under the publisher's name for both.
+  """The rules for a dense layer's kernel and bias.
 
   Args:
-    theirs: Name of the layer, with the separator that follows it.
-    ours: Path of ours.
+    theirs: The publisher's name of the layer, with the separator after it.
+    ours: Path of our layer.
     kernel: The publisher's name for the kernel.
-    pattern: Of the kernel.
+    pattern: The kernel's pattern, as in `Rule`.
   """
   return [
     Rule(f"{theirs}{kernel}", (f"{ours}/kernel",), pattern),
@@ -112,7 +112,7 @@ def affine(theirs: str, ours: str, kernel: str, pattern: str) -> list[Rule]:
 
 
 def norm(theirs: str, ours: str, scale: str) -> list[Rule]:
-  """A normalisation's scale and bias, `scale` being the publisher's name."""
+  """The rules for a normalisation; `scale` is the publisher's name for it."""
   return [
     Rule(f"{theirs}{scale}", (f"{ours}/scale",)),
     Rule(f"{theirs}bias", (f"{ours}/bias",)),
@@ -122,7 +122,7 @@ def norm(theirs: str, ours: str, scale: str) -> list[Rule]:
 def read_all(
   rules: Iterable[Rule], arrays: Mapping[str, np.ndarray], vit: Vit
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """(path, array) of all our parameters, one published array at a time."""
+  """Yields (path, array) for all our parameters, one rule at a time."""
   sizes = axis_sizes(vit)
   for rule in rules:
     yield from zip(
@@ -133,14 +133,14 @@ def read_all(
 def check(
   rules: Iterable[Rule], found: Shapes, ours: Shapes, vit: Vit, what: str
 ) -> None:
-  """Raises ValueError unless a checkpoint holds just what the rules need.
+  """Raises ValueError unless a checkpoint holds exactly what the rules need.
 
   Args:
-    rules: Of the format.
-    found: The checkpoint's shapes.
+    rules: The rules of the format.
+    found: Shapes of the checkpoint's arrays, by name.
     ours: Shapes of the model's parameters, by path.
     vit: The model.
-    what: Names the checkpoint and the model, for the message.
+    what: Start of the message, which names the checkpoint and the model.
   """
   sizes = axis_sizes(vit)
   needed = {rule.theirs: rule.needs(ours, sizes) for rule in rules}
@@ -152,7 +152,7 @@ def check(
 
 
 def differences(found: Shapes, needed: Shapes) -> dict[str, list[str]]:
-  """Arrays that are missing, unknown, or of the wrong shape, in this order."""
+  """Describes the arrays that are missing, unknown or of the wrong shape."""
   return {
     "missing": [f"{k} {needed[k]}" for k in needed if k not in found],
     "unknown": [f"{k} {found[k]}" for k in found if k not in needed],
@@ -165,7 +165,7 @@ def differences(found: Shapes, needed: Shapes) -> dict[str, list[str]]:
 
 
 def listed(groups: Mapping[str, list[str]]) -> str:
-  """Differences in words, the first few of each kind by name."""
+  """The differences as text, with the first few names of each kind."""
   return "; ".join(
     f"{len(group)} {name}: {_some(group)}"
     for name, group in groups.items()
@@ -186,21 +186,21 @@ def _cause(missing: list[str], extra: list[str], wrong: list[str]) -> str:
     if any(re.search(pattern, name) for name in extra)
   ]
   if strange:
-    return f"the model has {' and '.join(strange)}, which this one has not"
+    return f"the model has {' and '.join(strange)}, which `Vit` does not have"
   if wrong and all("pos" in name.split(" ")[0] for name in wrong):
     return (
-      "the positions are those of another image size; give grid=(h, w), the "
-      "patches along height and width"
+      "the positions are for another image size; give grid=(h, w), the number "
+      "of patches along height and width"
     )
   if wrong:
     return (
-      "layers of different sizes, as after pruning, or a size given by hand "
-      "that is not the checkpoint's"
+      "the layers differ in size, as after pruning, or a size was given by "
+      "hand that is not the checkpoint's"
     )
   if missing and all("bias" in name for name in missing):
     return "it was trained without these biases, which this model has"
   if missing and extra:
-    return "some of the names come from another library or version"
+    return "some names come from another library or version"
   if missing:
-    return "only a part of the model was saved"
+    return "only part of the model was saved"
   return "more than the model was saved, such as another head"
