@@ -46,7 +46,7 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   [
     (
       ["--config.optimizer.peak_learning_rate=1"],
-      "names no key of the configuration; did you mean --config.optimizer.pe",
+      "is not a key of the configuration; did you mean --config.optimizer.pe",
     ),
     (["--config.batch_size=many"], "flag --config.batch_size=many: invalid"),
     (["--config.total_steps=3"], "total_epochs=100.0 are both given"),
@@ -86,7 +86,7 @@ def test_missing_flags_are_named():
     ({}, "error: stopped by Ctrl-C.\n"),
     (
       {"resumes": True},
-      "error: stopped by Ctrl-C; the same command goes on.\n",
+      "error: stopped by Ctrl-C; the same command resumes the run.\n",
     ),
   ],
 )
@@ -171,10 +171,10 @@ def test_overrides_are_the_keywords_of_load_pretrained(override):
   [
     ("--image_size=1,2,3", "give a side in pixels, or height,width"),
     ("--image_size=large", "give a side in pixels, or height,width"),
-    ("--grid=4", "give height,width, in patches"),
-    ("--grid=0,4", "give height,width, in patches"),
-    ("--mean=0.5", "give three numbers to take off the channels"),
-    ("--mean=0,0,nan", "give three numbers to take off the channels"),
+    ("--grid=4", "give height,width of the stored pos"),
+    ("--grid=0,4", "give height,width of the stored pos"),
+    ("--mean=0.5", "give three numbers to subtract from the channels"),
+    ("--mean=0,0,nan", "give three numbers to subtract from the channels"),
     ("--std=0.5,0.5,0", "give three numbers above 0 to divide the channels"),
   ],
 )

@@ -255,7 +255,7 @@ def test_the_same_commands_go_on_and_read_it(workdir, data_dir, tmp_path):
     f"--config.data.data_dir={data_dir}",
   )
   assert done.returncode == 0, done.stderr
-  assert f"Going on from the checkpoint of step {SAVED}." in done.stdout
+  assert f"Resuming from the checkpoint of step {SAVED}." in done.stdout
   rows = (workdir / "metrics.jsonl").read_text().splitlines()
   known = expected(workdir)
   last = json.loads(rows[-1])
@@ -374,7 +374,7 @@ def test_an_unknown_key_of_a_configuration_is_named(workdir, data_dir):
     config.optimizer.nonesuch = 3
   with pytest.raises(ValueError, match="nonesuch") as error:
     read(config)
-  assert_one_line_names_it(error, "optimizer.nonesuch is no key")
+  assert_one_line_names_it(error, "optimizer.nonesuch is not a key")
 
 
 @pytest.mark.parametrize("workdir", ["resnet"], indirect=True)

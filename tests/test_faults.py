@@ -103,7 +103,7 @@ def test_a_damaged_checkpoint_is_set_aside(
   printed = " ".join(capsys.readouterr().out.split())
   assert f"checkpoint 12 of {copy} is damaged" in printed
   assert f"It is now {copy}/damaged/12." in printed
-  assert "Going on from the checkpoint of step 8." in printed
+  assert "Resuming from the checkpoint of step 8." in printed
   assert runs.identical(whole[1], jax.device_get(state))
   # What was saved anew is good, and what was set aside is there.
   evaluate_checkpoint(str(copy), step=12)
@@ -303,7 +303,7 @@ def test_sigterm_saves_the_step_under_way(data_dir, tmp_path):
   assert process.returncode == 143, errors
   assert errors == ""
   last = printed.splitlines()[-1]
-  assert last.endswith(" is saved; the same command goes on.")
+  assert last.endswith(" is saved; the same command resumes the run.")
   step = int(last.split("step ")[1].split()[0].replace(",", ""))
   checkpoints = Checkpoints(str(tmp_path / "run"), read_only=True)
   assert checkpoints.all_steps == [step]

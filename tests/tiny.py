@@ -10,7 +10,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Vit
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google
-from vit_jax.pretrained.formats.names import axis_sizes
+from vit_jax.pretrained.formats.mapping import axis_sizes
 from vit_jax.pretrained.loaded import Loaded
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)

@@ -1,6 +1,6 @@
-"""What settings stand for: the model, the first parameters, the train step.
+"""Builds the model, the initial state and the train step from the settings.
 
-These functions check their part of the settings and raise ValueError before
+Each function checks its part of the settings and raises ValueError before
 anything is compiled.
 """
 
@@ -27,9 +27,9 @@ from vit_jax.training.optimizer import (
 from vit_jax.training.state import TrainState, make_init
 from vit_jax.training.step import make_train_step
 
-# Fields of a model that change how it is computed, not what.
+# Fields that change how a model is executed, but not its result.
 _EXECUTION = ("scan", "remat")
-# Fields that may differ from those of the checkpoint that a run starts from.
+# Fields that may differ between a run and the checkpoint it starts from.
 _FREE_FIELDS = (
   "num_classes",
   "representation_size",
@@ -40,12 +40,13 @@ _FREE_FIELDS = (
 
 
 def open_start(settings: Settings) -> Loaded | None:
-  """The checkpoint to start from, None without one; no array is read yet.
+  """Opens the checkpoint to start from, if any; no array is read yet.
 
-  Fields set in `settings.model` override what its format says of it.
+  Fields set in `settings.model` override those that the format records.
 
   Raises:
-    ValueError: if there is none, or the settings name a variant as well.
+    ValueError: if there is no such checkpoint, or the settings name a variant
+      as well.
   """
   if not settings.pretrained:
     return None
@@ -53,7 +54,7 @@ def open_start(settings: Settings) -> Loaded | None:
   if "variant" in fields:
     raise ValueError(
       f"model.variant={fields['variant']!r} and pretrained="
-      f"{settings.pretrained!r} both say what the model is: leave one out, or "
+      f"{settings.pretrained!r} both choose the model: leave one out, or "
       "start from configs/finetune.py, which has no variant."
     )
   kept = {k: v for k, v in fields.items() if k not in _FREE_FIELDS}
@@ -61,19 +62,19 @@ def open_start(settings: Settings) -> Loaded | None:
 
 
 def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
-  """A copy with nothing left open that a checkpoint decides.
+  """Fills in the settings that are left to the checkpoint.
 
   Args:
     settings: The run's settings.
     start: The preprocessing of the checkpoint that the run starts from.
 
   Raises:
-    ValueError: if the image size is set nowhere.
+    ValueError: if neither the settings nor a checkpoint give the image size.
   """
   size = settings.image_size or (start and start.size)
   if size is None:
     raise ValueError(
-      "image_size is not set, and no checkpoint says it: set it, as in "
+      "image_size is not set, and no checkpoint records it: set it, as in "
       "--config.image_size=(224,224)."
     )
   normalization = dataclasses.replace(
@@ -98,7 +99,7 @@ def build_model(
   class_names: tuple[str, ...],
   start: Loaded | None = None,
 ) -> Vit | ResNet:
-  """The model, with a head for the data's classes unless set otherwise.
+  """Makes the model, with a head for the data's classes unless set otherwise.
 
   Raises:
     ValueError: if the fields or the checkpoint do not fit the data.
@@ -127,7 +128,7 @@ def build_model(
 def with_execution(
   model: Vit | ResNet, settings: ModelSettings
 ) -> Vit | ResNet:
-  """The model, executed as the settings say; it computes the same."""
+  """Applies the settings that change only how the model is executed."""
   fields = settings.given()
   changed = {name: fields[name] for name in _EXECUTION if name in fields}
   return model.clone(**changed) if changed else model
@@ -139,13 +140,13 @@ def train_functions(
   total_steps: int,
   num_examples: int,
 ) -> tuple[Callable[[jax.Array], TrainState], Callable]:
-  """The functions `init` and `train_step`, from resolved settings.
+  """Makes the functions `init` and `train_step` from resolved settings.
 
   Args:
     settings: The run's settings.
     model: The model to train.
     total_steps: Length of the run.
-    num_examples: Examples an epoch, for a warm-up in epochs.
+    num_examples: Examples per epoch, for a warm-up given in epochs.
   """
   options = settings.optimizer
   warmup_steps = options.warmup.in_steps(settings.batch_size, num_examples)
@@ -179,5 +180,5 @@ def train_functions(
 
 
 def eval_batch_size(settings: Any) -> int:
-  """Examples an evaluation step, as the settings ask for it."""
+  """The number of examples per evaluation step."""
   return settings.eval_batch_size or settings.batch_size

@@ -1,4 +1,4 @@
-"""The configuration's flags: `--config` and `--config.key=value`."""
+"""Defines the configuration's flags: `--config` and `--config.key=value`."""
 
 import dataclasses
 import sys
@@ -17,7 +17,7 @@ from vit_jax.runtime.settings import (
   nearest_key,
 )
 
-# Flags defined here on behalf of a command are shown by its --help.
+# Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()
 
 
@@ -27,8 +27,9 @@ def define_config_file() -> None:
   config_flags.DEFINE_config_file(
     "config",
     None,
-    "Configuration file, with :argument if it takes one. Any of its keys can "
-    "be set on the command line, as in --config.seed=1:\n" + _help(Settings),
+    "Configuration file, followed by :argument if it takes one. Each of these "
+    "keys can be set on the command line, as in --config.seed=1:\n"
+    + _help(Settings),
   )
   flags.mark_flag_as_required("config")
 
@@ -37,22 +38,25 @@ def define_config_keys(cls: type[Section]) -> None:
   """Defines `--config.key=value` for a command that reads no file."""
   _check_keys(sys.argv, cls)
   config_flags.DEFINE_config_dict(
-    "config", base_config(cls), "Keys:\n" + _help(cls)
+    "config",
+    base_config(cls),
+    "Settings, given as --config.key=value. The keys are:\n" + _help(cls),
   )
 
 
 def config_settings(cls: type[Section] = Settings) -> Any:
-  """The settings from the flags.
+  """Reads the settings from the flags.
 
   Raises:
-    ValueError: in a line that names the key, for what cannot be meant.
+    ValueError: if a value is invalid; the message is one line and names the
+      key.
   """
   config: Any = flags.FLAGS["config"].value
   return read(config, cls)
 
 
 def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
-  """Raises ValueError, naming the nearest key, for one that does not exist."""
+  """Raises ValueError for a key that does not exist, and names the nearest."""
   known = all_keys(cls)
   for argument in argv[1:]:
     name = argument.lstrip("-").split("=", 1)[0]
@@ -68,13 +72,13 @@ def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
           f"{sections}."
         )
       raise ValueError(
-        f"--{name} names no key of the configuration; "
+        f"--{name} is not a key of the configuration; "
         f"did you mean --config.{nearest_key(key, cls)}?"
       )
 
 
 def _help(cls: type[Section]) -> str:
-  """A line for each key: its default and its sentence."""
+  """One line for each key, with its default and its sentence."""
   return "\n".join(
     f"  {key}_steps|_epochs|_examples: {says}"
     if isinstance(default, Duration)

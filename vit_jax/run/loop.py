@@ -1,4 +1,4 @@
-"""The training run: set up, restore, loop, close."""
+"""Trains a model: sets up, restores, loops and closes."""
 
 import contextlib
 import dataclasses
@@ -27,30 +27,31 @@ from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer
 from vit_jax.workdir.starts import record_start
 from vit_jax.workdir.wandb_log import WandbLog
 
-_BATCHES_AHEAD = 2  # On their way to the device while one is used.
+_BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
-# Steps of a start before the trace; by then everything is compiled.
+# Steps after a start before the trace begins; all is compiled by then.
 _FIRST_TRACED = 10
 
 
 def train(
   settings: Settings, workdir: str, *, allow_changes: bool = False
 ) -> tuple[TrainState, dict[str, Any]]:
-  """Trains a model and returns the last state and evaluation.
+  """Trains a model and returns the last state and the last evaluation.
 
-  Everything goes to `workdir`: checkpoints, `metrics.jsonl`, `starts.jsonl`,
-  TensorBoard files. A workdir that holds checkpoints of these settings is
+  All output goes to `workdir`: checkpoints, `metrics.jsonl`, `starts.jsonl`
+  and TensorBoard files. If it holds checkpoints of these settings, the run is
   resumed.
 
   Args:
     settings: The run's settings, from `run.settings.read(config)`.
-    workdir: Its folder, local or on a bucket, as in gs://bucket/run.
-    allow_changes: Whether to resume a checkpoint of other settings or data.
+    workdir: The run's folder, local or in a bucket, as in gs://bucket/run.
+    allow_changes: Whether a checkpoint of other settings or data may be
+      resumed.
 
   Raises:
     ValueError: if the settings or the data do not fit, before anything is
       compiled; if an image cannot be read and `loader.on_unreadable` is "stop".
-    Interrupted: if the process was told to stop; the state is saved.
+    Interrupted: if the process was told to stop, after the state is saved.
     FloatingPointError: after `max_skipped_steps` consecutive non-finite steps;
       the last finite state is saved, and the steps are written to a file.
     OSError: if the last checkpoint could not be saved.
@@ -87,9 +88,9 @@ def train(
 
 
 def _say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
-  """The last line of a run that was told to stop, once everything is saved."""
+  """Prints the last line of a run that was told to stop, after it is saved."""
   if kind is Interrupted:
-    display.note(f"{error}; the same command goes on.")
+    display.note(f"{error}; the same command resumes the run.")
 
 
 def _open_writer(
@@ -106,7 +107,7 @@ def _open_writer(
 def _close_writer(
   writer: MetricWriter, display: Display, kind: Any, *_: Any
 ) -> None:
-  """Closes the metrics; a failure there does not change how the run ends."""
+  """Closes the metrics; a failure to do so does not change the run's result."""
   with _optional_write(display, "the last metrics"):
     writer.close(failed=kind is not None)
 
@@ -115,7 +116,7 @@ def _close_writer(
 def _optional_write(
   display: Display, what: str, then: str = ""
 ) -> Iterator[None]:
-  """Says what could not be written; the run need not stop for it."""
+  """Reports a failed write in a line; the run does not stop for it."""
   try:
     yield
   except OSError as error:
@@ -123,13 +124,13 @@ def _optional_write(
 
 
 def due(step: int, every: int, last: int) -> bool:
-  """Whether work repeated every `every` steps falls on `step`; 0 is never."""
+  """Whether work done every `every` steps is due at `step`; 0 means never."""
   return every > 0 and (step % every == 0 or step == last)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-  """The loop over the steps, and the work that is done between them."""
+  """The loop over the steps, with the periodic work between them."""
 
   plan: Plan
   batches: Iterator[dict]
@@ -141,7 +142,7 @@ class _Run:
   def __call__(
     self, state: TrainState, first: int
   ) -> tuple[TrainState, dict[str, Any]]:
-    """Steps `first` + 1 to the last; returns the state and last evaluation."""
+    """Runs the steps after `first`; returns the state and last evaluation."""
     plan, settings = self.plan, self.plan.settings
     batch_sharding = sharding.batch_sharding(plan.mesh)
     train_step = sharding.jit_train_step(
@@ -205,13 +206,13 @@ class _Run:
   def _save(
     self, state: TrainState, step: int, scores: dict[str, Any] | None
   ) -> None:
-    """Saves a checkpoint; if that fails, the run goes on to the next one."""
+    """Saves a checkpoint; if this fails, the run continues to the next one."""
     description = self.plan.description(step)
     if problem := self.checkpoints.save(state, step, description, scores):
       self.display.note(f"step {step:,}: {problem}; the run goes on.")
 
   def _report_skipped(self, skipped: list[tuple[int, Any]]) -> str:
-    """Writes the non-finite steps to a file; returns the message."""
+    """Writes the non-finite steps to a file, and returns the error message."""
     plan, folder = self.plan, self.checkpoints.folder
     rows = [
       {
@@ -232,7 +233,8 @@ class _Run:
     last = rows[-1]
     return (
       f"the loss or its gradient was not finite in {len(rows)} steps in a row, "
-      f"up to {last['step']:,}, at a learning rate of {last['learning_rate']}: "
-      f"none was applied, and the state before them is saved; {path} names the "
-      "images. Try a smaller optimizer.peak_lr, more warmup, or clip_norm."
+      f"up to step {last['step']:,}, at a learning rate of "
+      f"{last['learning_rate']}. None of these steps was applied, and the state "
+      f"before them is saved; {path} names their images. Try a smaller "
+      "optimizer.peak_lr, more warm-up, or optimizer.clip_norm."
     )

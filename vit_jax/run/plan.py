@@ -1,4 +1,4 @@
-"""The settings of a run and everything that they build; nothing is compiled."""
+"""Builds everything that a run needs from its settings; compiles nothing."""
 
 import dataclasses
 import functools
@@ -31,21 +31,21 @@ from vit_jax.workdir import description as descriptions
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The settings of a run and everything that they build.
+  """The settings of a run and everything that is built from them.
 
   Attributes:
-    settings: With nothing left open.
+    settings: The settings, with all values resolved.
     mesh: The mesh of devices.
     source: The training split.
     model: The model to train.
     start: The checkpoint whose weights the run starts from, if any.
-    preprocessing: What is done to a picture before the model sees it.
-    evaluator: Evaluates parameters.
+    preprocessing: The preprocessing of an image in evaluation.
+    evaluator: Evaluates parameters on the evaluation split.
     few_shot: Few-shot evaluation, if the settings ask for it.
     pictures: Pictures of each evaluation, if the settings ask for them.
-    init: Makes the first state from a random key.
-    train_step: From (state, batch) to (state, metrics).
-    open_batches: Opens the training batches from a number on.
+    init: Makes the initial state from a random key.
+    train_step: Maps (state, batch) to (state, metrics).
+    open_batches: Opens the training batches, starting at a batch number.
     shapes: Shapes, types and shardings of the state.
     total: Length of the run in steps.
     log_every: Steps between two log lines; 0 never writes one.
@@ -89,7 +89,7 @@ class Plan:
       "model": to_fields(self.model),
       "class_names": list(self.source.class_names),
       "train_examples": len(self.source),
-      # The stream of batches is a function of these two alone.
+      # These two values determine the stream of batches.
       "data_iterator": {"seed": self.settings.seed, "next_batch": step},
     }
 
@@ -101,8 +101,8 @@ def make_plan(
 
   Args:
     settings: The run's settings.
-    saved: The description of the checkpoint that the run is resumed from, whose
-      model and preprocessing then replace those of `settings.pretrained`.
+    saved: The description of the checkpoint that the run is resumed from, if
+      any. Its model and preprocessing replace those of `settings.pretrained`.
 
   Raises:
     ValueError: if the settings, the data and the devices do not fit together.
@@ -128,7 +128,7 @@ def make_plan(
     raise ValueError(
       "the run has no length: set total_steps, total_epochs or total_examples."
     )
-  # A checkpoint may have to be downloaded, so it comes when all else fits.
+  # Opened last, since it may have to be downloaded.
   start = None
   if saved is None:
     start = build.open_start(settings)
@@ -175,13 +175,17 @@ def make_plan(
 
 
 def make_mesh(settings: Any) -> Mesh:
-  """The mesh of the settings; ValueError if the devices do not fit it."""
+  """Makes the mesh that the settings ask for.
+
+  Raises:
+    ValueError: if the devices do not fit it.
+  """
   mesh = settings.mesh
   return sharding.make_mesh(mesh.data, mesh.fsdp, mesh.tensor)
 
 
 def open_loader(settings: Any, preprocessing: Preprocessing) -> Loader:
-  """The loader of this host."""
+  """Makes the data loader of this host."""
   return make_loader(
     settings.loader,
     photographs=bool(settings.data.root),
@@ -199,10 +203,10 @@ def make_few_shot(
   source: Source,
   eval_source: Source,
 ) -> FewShot | None:
-  """The few-shot evaluation of a run, None where `fewshot.shots` is 0.
+  """Makes the few-shot evaluation of a run, or None if `fewshot.shots` is 0.
 
-  Without a name or a root in `fewshot.data` it takes the run's own two splits;
-  without a `data_dir` there, the run's.
+  If `fewshot.data` has neither a name nor a root, the run's own two splits are
+  used; if it has no `data_dir`, the run's is used.
   """
   few_shot = settings.fewshot
   if not few_shot.shots:
@@ -269,7 +273,7 @@ def _open_sources(settings: Settings) -> tuple[Source, Source]:
 def _check_sources(
   settings: Settings, source: Source, eval_source: Source
 ) -> None:
-  """Raises ValueError where the data cannot be trained on as configured."""
+  """Raises ValueError if the data does not fit the settings."""
   check_same_classes(
     source.class_names,
     "the training split",
@@ -293,7 +297,7 @@ def _check_sources(
 
 
 def _check_extras(settings: Settings) -> None:
-  """Raises ValueError where a key needs a library that is not installed."""
+  """Raises ValueError if a key needs a library that is not installed."""
   if settings.eval_pictures:
     extras.check("matplotlib", "figures", "eval_pictures")
   if settings.wandb_project:

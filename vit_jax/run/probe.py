@@ -1,4 +1,4 @@
-"""The few-shot evaluation of a checkpoint, published or a run's."""
+"""Measures few-shot accuracy of a published checkpoint or of a run's."""
 
 import dataclasses
 from typing import Any
@@ -24,18 +24,19 @@ def probe_checkpoint(
   display: Display | None = None,
   **overrides: Any,
 ) -> Outcome:
-  """Few-shot evaluation of a published checkpoint, or of a run of ours.
+  """Measures few-shot accuracy of a published checkpoint, or of a run of ours.
 
   Args:
-    checkpoint: Anything that `load_pretrained` takes.
+    checkpoint: Any source that `load_pretrained` takes.
     settings: Data, crop, loader and mesh.
-    shots: Images a class.
-    seeds: How many draws.
-    display: Shows what is about to happen.
+    shots: Training images per class.
+    seeds: Number of random draws of the training images.
+    display: Display for the header; nothing is shown without one.
     **overrides: Keywords of `load_pretrained`.
 
   Raises:
-    ValueError: if the checkpoint, the data and the rest do not fit together.
+    ValueError: if the checkpoint, the data and the settings do not fit
+      together.
   """
   train = open_source("train", settings.data)
   test = open_source("eval", settings.data)

@@ -1,4 +1,4 @@
-"""A finished or running run, opened again by its folder alone."""
+"""Opens a finished or running run from its folder, and evaluates it."""
 
 import contextlib
 import dataclasses
@@ -26,17 +26,17 @@ from vit_jax.workdir.checkpoint import open_run
 
 @dataclasses.dataclass(frozen=True)
 class SavedRun:
-  """A checkpoint of a run, with everything that evaluating it takes.
+  """A checkpoint of a run, with everything that is needed to evaluate it.
 
   Attributes:
     step: The checkpoint's step.
-    settings: The run's settings, the data where they are now.
-    class_names: Names of the classes that it was trained on.
+    settings: The run's settings, with the data's current location.
+    class_names: Names of the classes that the model was trained on.
     source: The evaluation split.
     model: The model, as it was trained.
-    preprocessing: What is done to a picture before the model sees it.
+    preprocessing: The preprocessing of an image in evaluation.
     params: The checkpoint's parameters, averaged if the run averages them.
-    evaluator: Evaluates parameters over the split.
+    evaluator: Evaluates parameters on the evaluation split.
   """
 
   step: int
@@ -63,13 +63,13 @@ def opened(
   Args:
     workdir: The run's folder.
     step: The checkpoint's step; by default the newest.
-    best: Take the checkpoint best in top-1 instead.
-    data_dir: Folder where TFDS data sets are now, if not where they were.
-    root: The folder of images now, if it is not where it was.
+    best: Whether to take the checkpoint with the best top-1 instead.
+    data_dir: The folder where TFDS data sets are now, if they have moved.
+    root: The place of the folder of images now, if it has moved.
 
   Raises:
-    ValueError: if the folder holds no checkpoint, or not that one, or the data
-      are not there, or not those of the run.
+    ValueError: if the folder does not hold the checkpoint, or the data are
+      missing or are not those of the run.
   """
   moved = {"data_dir": data_dir, "root": root}
   with contextlib.ExitStack() as stack:
@@ -121,12 +121,12 @@ def opened(
 def evaluate_checkpoint(
   workdir: str, *, per_class: bool = False, **options: Any
 ) -> dict[str, Any]:
-  """Evaluates a checkpoint on its run's evaluation split; shows the result.
+  """Evaluates a checkpoint on its run's evaluation split; prints the result.
 
   Args:
     workdir: The run's folder.
-    per_class: Whether to give each class's accuracy as well.
-    **options: Keywords of `opened`, whose errors it raises.
+    per_class: Whether to measure the accuracy of each class as well.
+    **options: Keywords of `opened`, which raises the errors.
   """
   with opened(workdir, **options) as run:
     metrics = run.evaluator(run.params, run.class_names if per_class else ())
@@ -135,7 +135,7 @@ def evaluate_checkpoint(
 
 
 def _mesh(settings: Settings) -> Mesh:
-  """The run's mesh, or on another number of devices, data-parallel."""
+  """The run's mesh; a data-parallel one if it does not fit these devices."""
   try:
     return make_mesh(settings)
   except ValueError:

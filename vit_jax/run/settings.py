@@ -1,10 +1,9 @@
 """The settings of a run: every key of a configuration, read and checked once.
 
-A default, a range and a sentence for each key stand in one place: in the
-frozen dataclasses here and in the `settings.py` of the other folders.
-`base_config` makes a configuration of them, and `read` makes them of a
-configuration. Nothing below the commands knows of a configuration; all take
-these typed values.
+The frozen dataclasses here and in the `settings.py` of the other folders hold
+the default, the range and the description of each key. `base_config` makes a
+configuration from them, and `read` makes the settings from a configuration.
+Everything else takes these typed values and knows nothing of configurations.
 """
 
 import dataclasses
@@ -65,13 +64,13 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings(Section):
-  """The model. None leaves a field to the variant, or to `pretrained`."""
+  """The model; a field that is None is set by `variant` or `pretrained`."""
 
   variant: str | None = setting(
-    None, 'The paper\'s name, such as "B/16"; None with `pretrained`.'
+    None, 'Name in the paper, such as "B/16"; None with `pretrained`.'
   )
   num_classes: int | None = setting(
-    None, "Classes of the head; None is as many as the data has.", must=COUNT
+    None, "Classes of the head; None takes those of the data.", must=COUNT
   )
   patch_size: int | None = setting(
     None, "Side of a patch in pixels, P.", must=COUNT
@@ -116,18 +115,18 @@ class ModelSettings(Section):
   )
   gelu: str | None = setting(
     None,
-    'GELU by tanh, as in the published models, or "exact".',
+    'GELU approximated by "tanh", as in the published models, or "exact".',
     choices=GELUS,
   )
-  scan: bool | None = setting(None, "Compile one block for all layers.")
+  scan: bool | None = setting(None, "Compile one block and scan the layers.")
   remat: str | None = setting(
     None,
-    "Recompute in the backward pass to save memory: nothing, all but dense "
-    "products, everything.",
+    "Recompute activations in the backward pass to save memory: none, all but "
+    "dense products (dots), or all (full).",
     choices=REMATS,
   )
   layer_norm_epsilon: float | None = setting(
-    None, "Added to the variance in every layer norm.", must=POSITIVE
+    None, "Epsilon added to the variance in layer norms.", must=POSITIVE
   )
   dtype: str | None = setting(None, "Type of the computation.", choices=DTYPES)
   param_dtype: str | None = setting(
@@ -141,13 +140,14 @@ class ModelSettings(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Section):
-  """A whole run.
+  """The settings of a training run.
 
-  The four durations may each be given in steps, epochs or examples; 0 is unset.
+  Each of the four durations can be given in steps, epochs or examples; 0 leaves
+  it unset.
   """
 
   seed: int = setting(
-    0, "Seed of all that is drawn: parameters, order, crops, dropout."
+    0, "Seed of all randomness: parameters, order, crops, dropout."
   )
   total: Duration = setting(Duration(), "Length of the run.")
   log_every: Duration = setting(
@@ -160,34 +160,40 @@ class Settings(Section):
     Duration(epochs=1.0), "Time between two checkpoints."
   )
   keep_last: int = setting(
-    2, "Newest checkpoints to keep, besides the best one.", must=COUNT
+    2, "Checkpoints to keep: the newest, besides the best one.", must=COUNT
   )
-  batch_size: int = setting(128, "Examples a step, over all devices and hosts.")
+  batch_size: int = setting(
+    128, "Examples per step, over all devices and hosts."
+  )
   eval_batch_size: int = setting(
-    0, "Examples an evaluation step; 0 is `batch_size`.", must=NOT_NEGATIVE
+    0,
+    "Examples per evaluation step; 0 takes `batch_size`.",
+    must=NOT_NEGATIVE,
   )
   accumulation_steps: int = setting(
-    1, "Parts that a batch is computed in, to save memory."
+    1, "Number of parts to split each batch into, to save memory."
   )
   pretrained: str | None = setting(
     None,
-    "Checkpoint to start from: a published file, a known name, a workdir. It "
-    "decides the model, and what is None elsewhere.",
+    "Checkpoint to start from: a published file, a known name or a workdir. It "
+    "sets the model, and other keys that are None.",
   )
   image_size: tuple[int, int] | None = setting(
     (224, 224),
-    "Height and width in pixels; None is the checkpoint's.",
+    "Height and width in pixels; None takes the checkpoint's.",
     must=IMAGE_SIZE,
   )
   ema_decay: float = setting(
-    0.0, "Polyak averaging of the parameters; 0 is off.", must=BELOW_1
+    0.0,
+    "Decay of the parameters' Polyak average; 0 turns it off.",
+    must=BELOW_1,
   )
   eval_per_class: bool = setting(
-    False, "Evaluate the top-1 of each class as well."
+    False, "Measure the top-1 of each class as well."
   )
   eval_pictures: int = setting(
     0,
-    "Examples shown in TensorBoard, with the confusion matrix.",
+    "Number of examples to show in TensorBoard, with the confusion matrix.",
     must=NOT_NEGATIVE,
   )
   wandb_project: str | None = setting(
@@ -200,7 +206,7 @@ class Settings(Section):
   )
   profile_steps: int = setting(
     0,
-    "Steps to trace into workdir/profile, from the tenth on.",
+    "Number of steps to trace into workdir/profile, from the tenth on.",
     must=NOT_NEGATIVE,
   )
   data: DataSettings = section(DataSettings)
@@ -218,38 +224,40 @@ class Settings(Section):
 
 @dataclasses.dataclass(frozen=True)
 class ProbeTransformSettings(Section):
-  """The crop, where it is not to be the checkpoint's own."""
+  """The crop, if it should differ from the checkpoint's."""
 
   crop: str | None = setting(
-    None, "Crop; None is the checkpoint's.", choices=EVAL_CROPS
+    None, "Crop; None takes the checkpoint's.", choices=EVAL_CROPS
   )
   resize_ratio: float | None = setting(
     None,
-    'Side the image is resized to over the side that "center" cuts out.',
+    'Ratio of the resized image\'s side to that of the "center" crop.',
     must=Rule("be 1 or more", lambda x: x >= 1),
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeSettings(Section):
-  """The settings of `python -m vit_jax.fewshot`: those that matter there."""
+  """The settings of `python -m vit_jax.fewshot`."""
 
   data: DataSettings = section(DataSettings)
   loader: LoaderSettings = section(LoaderSettings)
   eval_transform: ProbeTransformSettings = section(ProbeTransformSettings)
   mesh: MeshSettings = section(MeshSettings)
   transfer: InterpolationSettings = section(InterpolationSettings)
-  batch_size: int = setting(128, "Examples a step.")
+  batch_size: int = setting(128, "Examples per step.")
   eval_batch_size: int = setting(
-    0, "Examples a step, if not `batch_size`.", must=NOT_NEGATIVE
+    0, "Examples per step; 0 takes `batch_size`.", must=NOT_NEGATIVE
   )
 
 
 def base_config(cls: type[Section] = Settings) -> Any:
-  """All keys and their defaults; None leaves the choice to the program.
+  """Makes a configuration with all keys and their defaults.
+
+  None leaves the choice to the program.
 
   Returns:
-    A `ConfigDict`, locked, so that a misspelt key is an error.
+    A `ConfigDict`, which is locked, so that a misspelt key is an error.
   """
   return _config(cls).lock()
 
@@ -258,10 +266,11 @@ def read(
   config: ml_collections.ConfigDict | Mapping[str, Any],
   cls: type[Section] = Settings,
 ) -> Any:
-  """The settings of a configuration.
+  """Reads the settings from a configuration.
 
   Raises:
-    ValueError: in a line that names the key, for what cannot be meant.
+    ValueError: if a value is invalid; the message is one line and names the
+      key.
   """
   if isinstance(config, ml_collections.ConfigDict):
     config = config.to_dict()
@@ -269,10 +278,10 @@ def read(
 
 
 def read_saved(config: Mapping[str, Any]) -> Settings:
-  """The settings of a run from a checkpoint's description, old ones included.
+  """Reads the settings from a checkpoint's description.
 
-  A key that the description lacks, since it is of an older version, has the
-  value under which that version behaved as it did.
+  An older version may have written it. A key that it lacks gets the value under
+  which that version behaved as it did.
 
   Raises:
     ValueError: as `read` does, also for keys of a newer version.
@@ -295,7 +304,7 @@ def _config(cls: type[Section]) -> ml_collections.ConfigDict:
 
 
 def _value(kind: Any, default: Any) -> Any:
-  """A default that may be replaced by a value of its field's type alone."""
+  """A default that only a value of its field's type can replace."""
   allowed = typing.get_args(kind) if type(None) in typing.get_args(kind) else ()
   if not allowed:
     return kind(default) if kind in (int, float) else default

@@ -1,4 +1,4 @@
-"""The first and the last lines that a person sees of a run."""
+"""Writes the first and the last lines that a run prints."""
 
 import shlex
 from typing import Any
@@ -11,7 +11,7 @@ from vit_jax.runtime.display import clock, evaluation_text
 
 
 def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
-  """Name and value of each line that says what is about to run."""
+  """The name and value of each line of the header."""
   settings, source = plan.settings, plan.source
   device = jax.devices()[0]
   size = plan.preprocessing.image_size
@@ -27,7 +27,10 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   steps = f"{plan.total:,} steps of {settings.batch_size} images"
   return [
     ("devices", f"{devices}, mesh {axes}"),
-    ("model", f"{model}, {gflops:.3g} GFLOP an image of {size[0]} x {size[1]}"),
+    (
+      "model",
+      f"{model}, {gflops:.3g} GFLOP per image of {size[0]} x {size[1]}",
+    ),
     ("data", f"{source.name}, {examples}, {classes}"),
     ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
   ]

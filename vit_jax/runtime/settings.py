@@ -1,9 +1,10 @@
 """Settings: frozen dataclasses that check their own values when they are made.
 
-Each folder has a `settings.py` with what its pieces take, built from `Section`
-and `setting`. Nothing here or there imports more than the standard library, so
-`--help` and a data worker load neither JAX nor Flax. `vit_jax.run.settings`
-puts all sections together and reads them from a configuration.
+Each folder has a `settings.py` with the settings of its parts, built from
+`Section` and `setting`. These modules import only this one and the standard
+library, so `--help` and data workers load neither JAX nor Flax.
+`vit_jax.run.settings` combines all sections and reads them from a
+configuration.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ UNITS = ("steps", "epochs", "examples")
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """A condition on a value, and the words for it: "must <text>"."""
+  """A condition on a value, which `text` completes to "must <text>"."""
 
   text: str
   holds: Callable[[Any], bool]
@@ -35,28 +36,28 @@ IMAGE_SIZE = Rule(
   "be a height and a width, as in (224, 224)", lambda size: min(size) >= 1
 )
 CHANNELS = Rule(
-  "be finite, and be three numbers, as of red, green, blue", lambda _: True
+  "be three finite numbers, for red, green and blue", lambda _: True
 )
 POSITIVE_CHANNELS = Rule(
-  "be more than 0, and be three numbers, as of red, green, blue",
+  "be three numbers above 0, for red, green and blue",
   lambda values: min(values) > 0,
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Duration:
-  """A length of time in steps, epochs or examples; all 0 where it is unset."""
+  """A length of time in steps, epochs or examples; all are 0 if it is unset."""
 
   steps: int = 0
   epochs: float = 0.0
   examples: int = 0
 
   def in_steps(self, batch_size: int, num_examples: int) -> int:
-    """The duration in steps, at least 1; 0 where it is unset.
+    """The duration in steps, at least 1; 0 if it is unset.
 
     Args:
-      batch_size: Examples a step.
-      num_examples: Examples an epoch.
+      batch_size: Examples per step.
+      num_examples: Examples per epoch.
     """
     if not (self.steps or self.epochs or self.examples):
       return 0
@@ -74,16 +75,17 @@ def setting(
   choices: tuple[str, ...] = (),
   before: Any = dataclasses.MISSING,
 ) -> Any:
-  """A field of a `Section`.
+  """Defines a field of a `Section`.
 
   Args:
-    default: Its value unless another is given; None leaves the choice to the
-      program, and the annotation then has to allow None.
+    default: The default value. None leaves the choice to the program; the
+      annotation must then allow None.
     says: One sentence for `--help` and for the documentation.
     must: A condition on the value.
-    choices: The words that may be chosen from.
-    before: The value under which the program behaved before this field existed,
-      where that is not the default: descriptions of older checkpoints lack it.
+    choices: The values that a text may have.
+    before: The value for descriptions of older checkpoints, which lack this
+      field: the program behaved as with this value before the field existed.
+      Only needed if it differs from the default.
   """
   metadata = dict(says=says, must=must, choices=choices)
   metadata["before"] = default if before is dataclasses.MISSING else before
@@ -91,7 +93,7 @@ def setting(
 
 
 def section(cls: type["Section"]) -> Any:
-  """A field of a `Section` that is a section itself."""
+  """Defines a field of a `Section` that is itself a section."""
   return dataclasses.field(default_factory=cls)
 
 
@@ -99,9 +101,9 @@ def section(cls: type["Section"]) -> Any:
 class Section:
   """One section of the configuration.
 
-  Making one converts each value to the type of its annotation (a list becomes a
-  tuple, a whole number a float) and raises ValueError, naming the field, for a
-  value of another type or outside its range.
+  The constructor converts each value to the type of its annotation (a list to a
+  tuple, a whole number to a float). It raises ValueError, naming the field, for
+  a value of another type or outside its range.
   """
 
   def __post_init__(self):
@@ -123,7 +125,7 @@ def types_of(cls: type) -> dict[str, Any]:
 def keys(
   cls: type[Section], prefix: str = ""
 ) -> Iterator[tuple[str, Any, str]]:
-  """(dotted key, default, sentence) of every value in a section.
+  """Yields (dotted key, default, sentence) for every value in a section.
 
   A duration counts as one value: its key stands for `key_steps`, `key_epochs`
   and `key_examples`.
@@ -137,7 +139,7 @@ def keys(
 
 
 def is_section(kind: Any) -> TypeGuard[type["Section"]]:
-  """Whether an annotation is that of a nested section."""
+  """Whether an annotation is a section."""
   return isinstance(kind, type) and issubclass(kind, Section)
 
 
@@ -158,23 +160,23 @@ def to_dict(settings: Section) -> dict[str, Any]:
 def from_dict(
   cls: type[Section], values: Mapping[str, Any], *, saved: bool = False
 ) -> Any:
-  """The settings that `to_dict` gave, or a configuration of the same keys.
+  """Makes settings from nested dictionaries, the inverse of `to_dict`.
 
   Args:
     cls: The section to make.
-    values: A value for each key, nested as the sections are.
-    saved: Whether an older version may have written them. A key that is missing
-      then has the value under which that version behaved as it did.
+    values: A value for each key, nested like the sections.
+    saved: Whether an older version may have written the values. A missing key
+      then gets the value under which that version behaved as it did.
 
   Raises:
-    ValueError: naming the key, for one that is unknown or missing, or whose
-      value cannot be meant.
+    ValueError: if a key is unknown or missing, or its value is invalid. The
+      message names the key.
   """
   return _from_dict(cls, values, saved, "", cls)
 
 
 def replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
-  """A copy of some settings with other values at dotted keys."""
+  """A copy of the settings with other values at dotted keys."""
   plain = to_dict(settings)
   for key, value in changes.items():
     *sections, name = key.split(".")
@@ -188,7 +190,7 @@ def replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Dotted keys and values of nested dictionaries."""
+  """Nested dictionaries as one, with dotted keys."""
   found = {}
   for key, value in values.items():
     if isinstance(value, Mapping):
@@ -215,7 +217,7 @@ def _from_dict(
     missing = [name for name in names if name not in rest]
     if missing and not saved:
       raise ValueError(
-        f"the configuration has no {prefix}{missing[0]}: let it start from "
+        f"the configuration has no {prefix}{missing[0]}: start it from "
         "base_config()."
       )
     if missing:
@@ -231,14 +233,14 @@ def _from_dict(
     if is_section(kind):
       inner = f"{prefix}{field.name}."
       if not isinstance(given[0], Mapping):
-        raise ValueError(f"{prefix}{field.name} has to be a section of keys.")
+        raise ValueError(f"{prefix}{field.name} must be a section of keys.")
       found[field.name] = _from_dict(kind, given[0], saved, inner, whole)
     else:
       found[field.name] = Duration(*given) if kind is Duration else given[0]
   if rest:
     unknown = prefix + next(iter(flat(rest)))
     raise ValueError(
-      f"{unknown} is no key of a configuration; did you mean "
+      f"{unknown} is not a key of the configuration; did you mean "
       f"{nearest_key(unknown, whole)}?"
     )
   try:
@@ -261,7 +263,7 @@ def all_keys(cls: type[Section]) -> list[str]:
 
 
 def nearest_key(key: str, cls: type[Section]) -> str:
-  """The key of a section most like `key`, for a message."""
+  """The key of a section that is most similar to `key`, for a message."""
   import difflib
 
   known = all_keys(cls)
@@ -272,11 +274,11 @@ def nearest_key(key: str, cls: type[Section]) -> str:
 
 
 def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
-  """The value as the field's type; raises ValueError if it is none."""
+  """The value converted to the field's type; ValueError if it is invalid."""
   name = field.name
   if is_section(kind):
     if not isinstance(value, kind):
-      raise ValueError(f"{name} has to be {kind.__name__}, not {value!r}.")
+      raise ValueError(f"{name} must be {kind.__name__}, not {value!r}.")
     return value
   if kind is Duration:
     usual: Any = field.default
@@ -335,7 +337,7 @@ def _checked_duration(
 
 
 def _converted(kind: Any, value: Any) -> Any:
-  """The value as a type; raises TypeError that says what is needed instead."""
+  """The value as another type; a TypeError says what is needed instead."""
   if typing.get_origin(kind) is tuple:
     kinds = typing.get_args(kind)
     if not isinstance(value, list | tuple) or len(value) != len(kinds):
@@ -343,7 +345,9 @@ def _converted(kind: Any, value: Any) -> Any:
     return tuple(map(_converted, kinds, value))
   if kind is bool or isinstance(value, bool):
     if kind is not bool or not isinstance(value, bool):
-      raise TypeError("True or False" if kind is bool else "no truth value")
+      raise TypeError(
+        "True or False" if kind is bool else "neither True nor False"
+      )
     return value
   if kind is int:
     if not isinstance(value, numbers.Integral):
