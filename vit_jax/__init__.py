@@ -1,7 +1,7 @@
 """vit_jax: the Vision Transformer (arXiv:2010.11929) in JAX and Flax linen.
 
-Names are imported when first used, so that data workers, which need only
-`vit_jax.data`, do not load the models with Flax and all that it brings.
+Names are imported when they are first used, so that data workers, which need
+only `vit_jax.data`, do not load the models and Flax.
 """
 
 import importlib

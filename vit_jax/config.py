@@ -1,6 +1,6 @@
-"""Home of `base_config`, which every configuration file imports from here.
+"""Exports `base_config`, from which every configuration file starts.
 
-`vit_jax.run.settings` has the keys, their defaults and their meaning.
+`vit_jax.run.settings` defines the keys, their defaults and their meaning.
 """
 
 from vit_jax.run.settings import base_config

@@ -1,6 +1,8 @@
-"""Evaluates a run's checkpoint, whose description says how.
+"""Evaluates a run's checkpoint on the evaluation split of its data.
 
-python -m vit_jax.evaluate --workdir runs/digits
+python -m vit_jax.evaluate --workdir=runs/digits
+
+The checkpoint's description holds the data, the preprocessing and the model.
 """
 
 from absl import flags
@@ -10,13 +12,13 @@ from vit_jax.runtime import command, hosts
 
 def define_flags() -> None:
   flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
-  flags.DEFINE_bool("per_class", False, "Show each class's top-1 as well.")
+  flags.DEFINE_bool("per_class", False, "Show the top-1 of each class as well.")
   command.define_choice()
   hosts.define_flags()
 
 
 def main(_: list[str]) -> None:
-  # Imported here because data workers import this module, and need no models.
+  # Imported here because data workers import this module and need no models.
   from vit_jax.run.saved import evaluate_checkpoint
 
   options = flags.FLAGS

@@ -1,10 +1,10 @@
-"""Few-shot accuracy of a checkpoint: a linear probe of a few images a class.
+"""Measures few-shot accuracy, by a linear probe on a few images per class.
 
-python -m vit_jax.fewshot runs/cifar10 --config.data.root=photographs --shots 5
+python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --shots=5
 
-CHECKPOINT is a workdir, a file of weights or a published name, as
-`load_pretrained` takes them. Images are preprocessed as the checkpoint says,
-unless --image_size=64, --mean=... or --std=... say otherwise.
+CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
+a name that `python -m vit_jax.convert --list` shows. Images are preprocessed as
+the checkpoint requires, unless flags such as --image_size=64 override it.
 """
 
 import dataclasses
@@ -24,14 +24,16 @@ def define_flags() -> None:
   from vit_jax.run.settings import ProbeSettings
 
   define_config_keys(ProbeSettings)
-  flags.DEFINE_integer("shots", 5, "Training images a class.")
-  flags.DEFINE_integer("seeds", 3, "How many draws, from seed 0 on.")
-  flags.DEFINE_bool("json", False, "Print one JSON object.")
+  flags.DEFINE_integer("shots", 5, "Number of training images per class.")
+  flags.DEFINE_integer(
+    "seeds", 3, "Number of random draws of these images, with seeds 0, 1, ..."
+  )
+  flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
   command.define_overrides()
 
 
 def main(arguments: list[str]) -> None:
-  # Imported here because data workers import this module, and need no models.
+  # Imported here because data workers import this module and need no models.
   import jax
 
   from vit_jax.run.flags import config_settings
@@ -54,7 +56,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _text(outcome: "Outcome", shots: int) -> str:
-  """A line a seed, and one for all of them."""
+  """The outcome as one line per seed, and one for their mean."""
   lines = [
     f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}"
     for draw in outcome.draws

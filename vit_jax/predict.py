@@ -1,12 +1,12 @@
-"""Predicts the classes of image files, by any checkpoint that can be loaded.
+"""Predicts the classes of image files with any checkpoint.
 
 python -m vit_jax.predict CHECKPOINT IMAGE... [--top=3] [--json]
   [--features=FILE.npz] [--batch_size=32] [--image_size=384]
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,
-which is searched to any depth, or a quoted pattern such as "photos/**/*.jpg".
-The exit code is 1 if an image could not be read; the others are done.
+which is searched recursively, or a quoted pattern such as "photos/**/*.jpg".
+The exit code is 1 if an image could not be read; all others are predicted.
 """
 
 import contextlib
@@ -28,10 +28,18 @@ Lines = Callable[[list[Prediction]], list[str]]
 
 
 def define_flags() -> None:
-  flags.DEFINE_integer("top", 3, "Classes to show an image.", lower_bound=1)
-  flags.DEFINE_bool("json", False, "Print a JSON object a line.")
-  flags.DEFINE_string("features", None, "An .npz file to write features to.")
-  flags.DEFINE_integer("batch_size", 32, "Images at once.", lower_bound=1)
+  flags.DEFINE_integer(
+    "top", 3, "Number of classes to show for each image.", lower_bound=1
+  )
+  flags.DEFINE_bool(
+    "json", False, "Print one JSON object per image instead of a table."
+  )
+  flags.DEFINE_string(
+    "features", None, "An .npz file to write the images' features to."
+  )
+  flags.DEFINE_integer(
+    "batch_size", 32, "Number of images to predict at once.", lower_bound=1
+  )
   command.define_overrides()
 
 
@@ -61,16 +69,17 @@ def predict_files(
   """Prints predictions for image files; returns the exit code.
 
   Args:
-    checkpoint: Anything `load_pretrained` takes.
-    names: Files, folders and patterns.
-    top: How many of the likeliest classes to print for each image.
-    as_json: Whether to print a JSON object a line, not a table.
+    checkpoint: Any source that `load_pretrained` takes.
+    names: Image files, folders and patterns.
+    top: Number of the likeliest classes to print for each image.
+    as_json: Whether to print one JSON object per image instead of a table.
     features: An .npz file to write the head's inputs to.
-    batch_size: Images that the device gets at once.
+    batch_size: Number of images to predict at once.
     **overrides: Keywords of `load_pretrained`.
 
   Raises:
-    ValueError: if a name matches no image, or the model cannot do this.
+    ValueError: if a name matches no image, or the model has no classes and no
+      features are asked for.
   """
   check_found(names)
   with contextlib.ExitStack() as stack:
@@ -113,7 +122,7 @@ def _report(
     try:
       sys.stdout.writelines(f"{line}\n" for line in lines(batch))
       sys.stdout.flush()
-    except BrokenPipeError:  # Such as `head`, which has seen enough.
+    except BrokenPipeError:  # The reader, such as `head`, has closed the pipe.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       if features is None:
         break
@@ -127,7 +136,7 @@ def _say(text: str) -> None:
 
 
 def json_lines(class_names: tuple[str, ...]) -> Lines:
-  """A JSON object for each image."""
+  """Formats predictions as one JSON object per image."""
 
   def to_object(prediction: Prediction) -> dict[str, object]:
     if prediction.error is not None:
@@ -145,7 +154,7 @@ def json_lines(class_names: tuple[str, ...]) -> Lines:
 
 
 def table(class_names: tuple[str, ...]) -> Lines:
-  """A row for each class of an image, the first with the image's name."""
+  """Formats predictions as a table, with a row for each class of an image."""
   width = 0
 
   def rows(batch: list[Prediction]) -> list[str]:

@@ -1,11 +1,11 @@
 """Trains a Vision Transformer.
 
-python -m vit_jax.train --config configs/digits.py --workdir runs/digits
+python -m vit_jax.train --config=configs/digits.py --workdir=runs/digits
 
 Any key of the configuration can be overridden, as in
---config.optimizer.peak_lr=3e-4. Started again on the same workdir, the run is
-resumed from its newest checkpoint and ends, to the last bit, where it would
-have ended without the stop.
+--config.optimizer.peak_lr=3e-4. The same command resumes a run that was stopped
+from its newest checkpoint; the result is bit for bit the same as without the
+stop.
 """
 
 from absl import flags
@@ -21,13 +21,13 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "allow_changes",
     False,
-    "Resume a checkpoint of another configuration or other data.",
+    "Resume even if the configuration or the data have changed.",
   )
   hosts.define_flags()
 
 
 def main(_: list[str]) -> int | None:
-  # Imported here because data workers import this module, and need no models.
+  # Imported here because data workers import this module and need no models.
   from vit_jax.run.flags import config_settings
   from vit_jax.run.loop import train
   from vit_jax.runtime.signals import EXIT_CODE, Interrupted

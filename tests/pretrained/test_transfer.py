@@ -329,9 +329,9 @@ def test_rows_carry_table_4s_numbers(argument, steps, peak_lr, size, decay):
 @pytest.mark.parametrize(
   "argument, message",
   [
-    ("b16_i21k", "should be a checkpoint and a data set"),
+    ("b16_i21k", "must be a checkpoint and a data set"),
     ("b16_i21k,dtd", "Table 4 has no dtd; it has .*b16_i21k,dtd,vtab"),
-    ("b16_i21k,cifar10,384", "after the data set comes nothing, table2 or"),
+    ("b16_i21k,cifar10,384", "only table2 or vtab may follow the data set"),
   ],
 )
 def test_an_argument_that_is_no_row_is_refused(argument, message):

@@ -1,16 +1,18 @@
-"""Estimates what a configuration's train step costs on TPUs that are absent.
+"""Estimates what a configuration's train step costs on TPUs, without a TPU.
 
 python -m vit_jax.estimate --config configs/pretrain.py:B/16,imagenet21k \
   --topology v5e:2x4 --config.batch_size=512
 
 XLA's own TPU compiler runs on this machine (`pip install -c constraints.txt -e
-".[tpu]"`), for chips that it is told of. Printed are the memory that each chip
-needs against what it has, XLA's estimate of its work in cycles, and the bytes
-that go between chips. Communication has no estimate, so the share of the peak
-("MFU") is that of a chip which never waits. Exit code 1: the step does not fit;
-the smallest change that makes it fit is looked for and printed.
+".[tpu]"`) and compiles for the chips that --topology names. The command prints
+the memory that each chip needs and has, XLA's estimate of its work in cycles,
+and the bytes sent between chips. The time for communication is not estimated,
+so the share of the peak ("MFU") is that of a chip which never waits. If the
+step does not fit into memory, the command looks for the smallest change that
+makes it fit, prints it, and exits with code 1.
 
-No data is read: --num_classes and --num_examples say what the data set would.
+No data is read. For data sets other than the paper's, --num_classes and
+--num_examples give the sizes.
 """
 
 import json
@@ -43,13 +45,23 @@ def define_flags() -> None:
   from vit_jax.run.flags import define_config_file
 
   define_config_file()
-  flags.DEFINE_string("topology", "v5e:2x4", "KIND:CHIPSxCHIPS.")
-  flags.DEFINE_integer("num_classes", None, "Classes of the data set.")
-  flags.DEFINE_integer("num_examples", None, "Training images.")
-  flags.DEFINE_integer("by_op", 0, "Print this many operations' cycles.")
-  flags.DEFINE_bool("json", False, "Print one JSON object.")
-  flags.DEFINE_bool("suggest", True, "Look for a change that makes it fit.")
-  flags.DEFINE_string("save_hlo", None, "File for the compiled program.")
+  flags.DEFINE_string(
+    "topology", "v5e:2x4", "Kind and arrangement of the chips."
+  )
+  flags.DEFINE_integer(
+    "num_classes", None, "Number of classes of the data set."
+  )
+  flags.DEFINE_integer("num_examples", None, "Number of training images.")
+  flags.DEFINE_integer(
+    "by_op", 0, "Print the cycles of this many of the costliest operations."
+  )
+  flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
+  flags.DEFINE_bool(
+    "suggest", True, "If the step does not fit, look for a change that helps."
+  )
+  flags.DEFINE_string(
+    "save_hlo", None, "File to write the compiled program (HLO) to."
+  )
 
 
 def main(_: list[str]) -> int:

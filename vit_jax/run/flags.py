@@ -42,6 +42,8 @@ def define_config_keys(cls: type[Section]) -> None:
     base_config(cls),
     "Settings, given as --config.key=value. The keys are:\n" + _help(cls),
   )
+  flags.FLAGS["config"].default_as_str = None  # The help lists the defaults.
+  flags.declare_key_flag("config")
 
 
 def config_settings(cls: type[Section] = Settings) -> Any:

@@ -234,7 +234,7 @@ class _Run:
     return (
       f"the loss or its gradient was not finite in {len(rows)} steps in a row, "
       f"up to step {last['step']:,}, at a learning rate of "
-      f"{last['learning_rate']}. None of these steps was applied, and the state "
-      f"before them is saved; {path} names their images. Try a smaller "
-      "optimizer.peak_lr, more warm-up, or optimizer.clip_norm."
+      f"{last['learning_rate']}. None was applied, and the state before them "
+      f"is saved; {path} names their images. Try a smaller optimizer.peak_lr, "
+      "more warm-up, or optimizer.clip_norm."
     )

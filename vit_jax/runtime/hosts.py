@@ -12,6 +12,9 @@ import faulthandler
 
 from absl import flags
 
+# Makes --help of a command show the flags that are defined here on its behalf.
+flags.disclaim_key_flags()
+
 _TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
 _SILENCE_SECONDS = 60  # Heartbeat timeout for another process.
 
