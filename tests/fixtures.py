@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vit_jax.pretrained.convert import convert
+
 FOLDER = pathlib.Path(__file__).parent / "checkpoints"
 
 # Name, and the options that its format does not record.
@@ -35,6 +37,19 @@ def examples(name: str) -> tuple[np.ndarray, np.ndarray]:
   stem = name.split(".")[0]
   with np.load(path(f"{stem}_io.npz")) as io:
     return io["images"], io["logits"]
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+  """The arrays of a checkpoint that is an .npz file."""
+  with np.load(path(name)) as stored:
+    return dict(stored)
+
+
+def converted(name: str, to: str, folder, **overrides):
+  """Converts a checkpoint to another format; returns the new folder."""
+  options = CHECKPOINTS[name] | overrides
+  convert(path(name), str(folder), to, **options)
+  return folder
 
 
 def assert_same_logits(model, params, images, expected):

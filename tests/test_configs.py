@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import pretrain
+from configs import finetune, pretrain
 from vit_jax.models import variants
 from vit_jax.run import build
 from vit_jax.run.settings import Settings, read
@@ -160,3 +160,45 @@ def test_every_row_of_table_3_takes_a_shrunken_step(row, monkeypatch):
   assert int(after.step) == 1
   moved = jax.tree.map(lambda a, b: bool((a != b).any()), state, after)
   assert moved.params["head"]["kernel"].value
+
+
+@pytest.mark.parametrize(
+  "argument, steps, peak_lr, size, decay",
+  [
+    ("b16_i21k,imagenet2012", 20_000, 0.03, 384, 0.0),
+    ("b16_i21k,cifar10", 10_000, 0.01, 384, 0.0),
+    ("b16_i21k,cifar100", 10_000, 0.01, 384, 0.0),
+    ("b16_i21k,oxford_iiit_pet", 500, 0.01, 384, 0.0),
+    ("b16_i21k,oxford_flowers102", 500, 0.01, 384, 0.0),
+    ("b16_i21k,dtd,vtab", 2_500, 0.01, 384, 0.0),
+    ("l16_i21k,imagenet2012,table2", 20_000, 0.03, 512, 0.9999),
+    ("h14_i21k,imagenet2012,table2", 20_000, 0.03, 518, 0.9999),
+  ],
+)
+def test_rows_carry_table_4s_numbers(argument, steps, peak_lr, size, decay):
+  config = finetune.get_config(argument)
+  assert config.pretrained == argument.split(",")[0]
+  assert config.data.name == argument.split(",")[1]
+  assert config.total_steps == steps
+  assert config.batch_size == 512
+  assert config.image_size == (size, size)
+  assert config.ema_decay == decay
+  assert config.optimizer.kind == "sgd"
+  assert config.optimizer.momentum == 0.9
+  assert config.optimizer.decay == "cosine"
+  assert config.optimizer.peak_lr == peak_lr
+  assert config.optimizer.weight_decay == 0
+  assert config.optimizer.clip_norm == 1
+
+
+@pytest.mark.parametrize(
+  "argument, message",
+  [
+    ("b16_i21k", "must be a checkpoint and a data set"),
+    ("b16_i21k,dtd", "Table 4 has no dtd; it has .*b16_i21k,dtd,vtab"),
+    ("b16_i21k,cifar10,384", "only table2 or vtab may follow the data set"),
+  ],
+)
+def test_an_argument_that_is_no_row_of_table_4_is_refused(argument, message):
+  with pytest.raises(ValueError, match=message):
+    finetune.get_config(argument)

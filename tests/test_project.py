@@ -47,8 +47,9 @@ def test_the_lowest_versions_leave_out_only_tests_that_exist():
   assert [path for path in ignored if not (ROOT / path).exists()] == []
 
 
-# Tests of a whole folder, whose names say what they do to it.
+# Tests of a whole folder, named after what they do to it.
 NOT_OF_ONE_MODULE = {
+  "pretrained/test_arrays_refused.py",  # .npz, .safetensors and shards.
   "pretrained/test_fuzz.py",  # Every reader of files, given damaged ones.
   "pretrained/test_rubbish.py",  # The same, given odd ones.
 }

@@ -7,7 +7,8 @@ from flax import linen as nn
 from flax import traverse_util
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Vit
+from vit_jax.models import Origin, Vit, make_vit
+from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google
 from vit_jax.pretrained.formats.mapping import axis_sizes
@@ -46,6 +47,26 @@ def loaded(model, shapes, read):
     origin.image_size, mean=origin.mean, std=origin.std
   )
   return Loaded(model, preprocessing, "softmax", shapes, read)
+
+
+def random_model(size=(16, 24), **fields):
+  """A tiny model as if loaded, and its random parameters by path."""
+  sizes = dict(hidden_size=24, num_layers=2, mlp_size=36, num_heads=3)
+  origin = Origin("ours", "test", size, class_names=("a", "b"))
+  model = make_vit("Ti/8", 2, **(sizes | fields)).clone(origin=origin)
+  shapes = param_shapes(model, (size[0] // 8, size[1] // 8))
+  rng = np.random.default_rng(0)
+  params = {
+    path: rng.normal(size=shape).astype(np.float32) / 4
+    for path, shape in shapes.items()
+  }
+  return loaded(model, shapes, lambda: params.items()), params
+
+
+def nested(flat):
+  """Parameters by path as the tree that a model takes."""
+  tree = traverse_util.unflatten_dict(flat, sep="/")
+  return jax.tree.map(jnp.asarray, tree)
 
 
 def save_google(path, model, params):

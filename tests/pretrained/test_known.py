@@ -1,5 +1,6 @@
 """The table of published checkpoints."""
 
+import pathlib
 import re
 from collections import Counter
 
@@ -49,3 +50,28 @@ def test_known_rows():
   assert rows[0][1:3] == ("Ti/16 224", "ImageNet-21k (AugReg)")
   marked = [row[0] for row in rows if "convert it once" in row[3]]
   assert marked == [n for n in known.KNOWN if n.startswith("torchvision_")]
+
+
+def test_imagenets_classes_have_names_where_the_source_is_known():
+  names = known.class_names("b16_augreg_i1k_384", 1000)
+  assert len(names) == len(set(names)) == 1000
+  assert names[207] == "golden retriever" and names[963] == "pizza"
+  url = known.KNOWN["b16_i1k_384"].url
+  assert known.class_names(url, 1000) == names
+  assert known.class_names("b16_augreg", 21_843) == ()
+  assert known.class_names("elsewhere.npz", 1000) == ()
+
+
+def test_imagenets_names_are_in_the_order_of_its_synsets():
+  shared = pathlib.Path(__file__).parents[3] / "shared"
+  samples = shared / "data" / "imagenet_samples"
+  if not samples.exists():
+    pytest.skip("needs shared/data/imagenet_samples beside the repository")
+  names = known.class_names("torchvision_b16", 1000)
+  found = []
+  for path in sorted(samples.iterdir()):  # Such as n01518878_ostrich.JPEG.
+    name = path.stem.split("_", 1)[1].replace("_", " ")
+    if name in names and names.count(name) == 1:
+      found.append(names.index(name))
+  assert len(found) > 100
+  assert found == sorted(found)
