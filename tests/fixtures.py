@@ -13,7 +13,7 @@ from vit_jax.pretrained.convert import convert
 
 FOLDER = pathlib.Path(__file__).parent / "checkpoints"
 
-# Name, and the options that its format does not record.
+# Name -> options for `load_pretrained` that the format does not record.
 CHECKPOINTS = {
   "google_vit.npz": {},
   "google_vit_prelogits.npz": {},
@@ -28,12 +28,12 @@ CHECKPOINTS = {
 
 
 def path(name: str) -> str:
-  """Path of a checkpoint, or of the images and logits beside it."""
+  """The path of a checkpoint, or of the images and logits beside it."""
   return str(FOLDER / name)
 
 
 def examples(name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Normalised images, and the logits of the publisher's code for them."""
+  """Normalised images, and the logits that the publisher's code gives."""
   stem = name.split(".")[0]
   with np.load(path(f"{stem}_io.npz")) as io:
     return io["images"], io["logits"]

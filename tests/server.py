@@ -1,4 +1,4 @@
-"""A server on loopback, whose answers a test sets page by page."""
+"""Runs a server on loopback, whose answers a test sets page by page."""
 
 import contextlib
 import dataclasses
@@ -17,9 +17,9 @@ class Page:
   """The answer to one path.
 
   Attributes:
-    body: What is sent, or only its first `cut` bytes.
-    headers: Sent besides Content-Length; None leaves one out.
-    location: Where a redirect leads.
+    body: The content to send; with `cut`, only so many bytes of it are sent.
+    headers: Headers to send besides Content-Length; None leaves one out.
+    location: The target of a redirect.
     hold: An event to wait for before the body.
   """
 
@@ -111,7 +111,7 @@ def serving():
 
 
 def refusal(get, source, **fields):
-  """The message of a download that fails, which has to be one line."""
+  """Returns the message of a failing download, which must be one line."""
   with pytest.raises((ValueError, OSError)) as caught:
     get(source, **fields)
   message = str(caught.value)
@@ -120,7 +120,7 @@ def refusal(get, source, **fields):
 
 
 def files(folder):
-  """What the cache holds, without the locks."""
+  """The files in the cache, without the locks."""
   return sorted(
     path.name
     for path in folder.rglob("*")

@@ -1,4 +1,4 @@
-"""The commands as a user types them, and what they say to bad input."""
+"""The commands as a user types them, and their messages about bad input."""
 
 import functools
 import subprocess
@@ -14,7 +14,7 @@ from vit_jax.runtime import command
 
 @pytest.mark.slow
 def test_train_then_evaluate(tmp_path, monkeypatch):
-  """And what is compiled is kept in the cache, unless JAX is told otherwise."""
+  """Compiled programs are cached, unless JAX's own variables say otherwise."""
   monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
   monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "cache"))
   workdir = str(tmp_path / "run")
@@ -96,7 +96,7 @@ def test_ctrl_c_promises_what_the_command_keeps(
   def stopped(_):
     raise KeyboardInterrupt
 
-  monkeypatch.setenv("GLIBC_TUNABLES", "")  # Or the process starts over.
+  monkeypatch.setenv("GLIBC_TUNABLES", "")  # Otherwise the process restarts.
   monkeypatch.setattr(command.app, "run", lambda main, **_: main(["command"]))
   with pytest.raises(SystemExit) as info:
     command.run(stopped, **options)
@@ -106,7 +106,7 @@ def test_ctrl_c_promises_what_the_command_keeps(
 
 @pytest.fixture
 def override(monkeypatch):
-  """`command.overrides` of a command line, without the process's own flags."""
+  """Calls `command.overrides` for a command line, without the global flags."""
   values = flags.FlagValues()
   kinds = ("integer", "enum", "float", "list")
   define = {
@@ -202,7 +202,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_data_workers_load_no_flax_and_start_no_backend():
-  """What a worker imports: the main module and `vit_jax.data`."""
+  """A worker imports the main module and `vit_jax.data`."""
   _python(
     "import sys, vit_jax.train, vit_jax.data\n"
     "assert not {'flax', 'optax', 'tensorflow'} & set(sys.modules)\n"

@@ -1,8 +1,9 @@
 """Workdirs that version 0.1.0 saved still resume, evaluate and predict.
 
-`tests/checkpoints/workdirs/` has three of them, each with a JSON file of what
-that version made of it; README.md there says how they were made. They are never
-made again: what fails here is a run that its owner can no longer load.
+`tests/checkpoints/workdirs/` has three of them, each with a JSON file of the
+results that this version computed; the README.md there says how they were made.
+They are never made again: a failure here is a run that its owner can no longer
+load.
 """
 
 import hashlib
@@ -35,17 +36,17 @@ RUNS = ("plain", "scanned", "resnet")
 SAVED, TOTAL = 24, 30  # Steps: of the checkpoint, and of the whole run.
 # Height and width of the images to predict, and whether they have colours.
 IMAGES = ((8, 8, True), (12, 20, True), (30, 9, True), (8, 8, False))
-# Sums are taken in another order on other CPUs, numbers of devices and versions
-# of XLA, and so the bits of what was trained are nobody's to keep.
+# The order of summation depends on the CPU, the number of devices and the
+# version of XLA, so trained values cannot be reproduced to the bit.
 CLOSE = dict(rtol=1e-5, atol=1e-6)
-# The softmax does not see this bias. Its gradient is rounding, which Adam
-# scales up to steps as long as any other's.
+# This bias does not affect the softmax. Its gradient is rounding noise, which
+# Adam scales up to steps as large as those of any other parameter.
 UNSEEN = "msa/key/bias"
 
 
 @pytest.fixture
 def workdir(request, tmp_path):
-  """A copy of the run that the test asks for, `plain` unless it says."""
+  """A copy of the run that the test asks for, `plain` by default."""
   name = getattr(request, "param", "plain")
   return shutil.copytree(FOLDER / name, tmp_path / name)
 
@@ -54,7 +55,7 @@ each_run = pytest.mark.parametrize("workdir", RUNS, indirect=True)
 
 
 def expected(workdir):
-  """What version 0.1.0 made of a run."""
+  """The results that version 0.1.0 computed for a run."""
   return json.loads((FOLDER / f"{workdir.name}.json").read_text())
 
 
@@ -63,7 +64,7 @@ def description_file(workdir):
 
 
 def described(workdir):
-  """What the checkpoint says of itself."""
+  """The checkpoint's description."""
   return json.loads(description_file(workdir).read_text())
 
 
@@ -77,7 +78,7 @@ def describe_as(workdir, description):
 
 
 def without(tree, key):
-  """Nested dictionaries less a dotted key, which has to be there."""
+  """Nested dictionaries without a dotted key, which must be there."""
   first, _, rest = key.partition(".")
   changed = dict(tree)
   inner = changed.pop(first)
@@ -85,7 +86,7 @@ def without(tree, key):
 
 
 def config_of(workdir, data_dir):
-  """The configuration that the run was started with."""
+  """The configuration with which the run was started."""
   config = base_config()
   config.update(described(FOLDER / workdir.name)["config"])
   config.data.data_dir = str(data_dir)
@@ -109,12 +110,12 @@ def sample(array):
 
 
 def outline(array):
-  """The array's norm, which every value has a part in, and some values."""
+  """The array's norm, which depends on every value, and some values."""
   return [float(np.linalg.norm(array.astype(np.float64))), *sample(array)]
 
 
 def trained(state):
-  """All parameters of a state, those averaged among them."""
+  """All parameters of a state, including the averaged ones."""
   tree = {"params": state.params}
   if state.averaged_params is not None:
     tree["averaged_params"] = state.averaged_params
@@ -122,10 +123,10 @@ def trained(state):
 
 
 def rounding():
-  """How this machine rounds: the digest of what JAX's initialisers draw.
+  """Identifies how this machine rounds, by a digest of JAX's initialisers.
 
-  With or without fused multiplication and addition, or by another of XLA's ways
-  to emit kernels, the last bit of some draws is another.
+  The last bit of some random numbers depends on fused multiplication and
+  addition, and on how XLA emits kernels.
   """
   draws = (
     jax.nn.initializers.lecun_normal(),
@@ -142,13 +143,13 @@ def rounding():
 
 
 def first_parameters(workdir, data_dir):
-  """What a fresh run of the same configuration starts from."""
+  """The first parameters of a fresh run with the same configuration."""
   plan = make_plan(read(config_of(workdir, data_dir)), described(workdir))
   return flat(fresh_state(plan).params)
 
 
 def images(folder):
-  """Paths of pictures of noise, the same every time."""
+  """Saves pictures of noise, the same every time; returns their paths."""
   rng = np.random.default_rng(0)
   names = []
   for k, (height, width, coloured) in enumerate(IMAGES):
@@ -160,7 +161,7 @@ def images(folder):
 
 
 def predictions(workdir, folder, capsys):
-  """What `predict --json` prints of these pictures."""
+  """The output of `predict --json` for these pictures."""
   names = images(folder)
   capsys.readouterr()
   assert predict_files(str(workdir), names, as_json=True) == 0
@@ -168,7 +169,7 @@ def predictions(workdir, folder, capsys):
 
 
 def read_predictions(out):
-  """The lines of JSON, with the names of the files alone."""
+  """The lines of JSON, with file names in place of paths."""
   rows = [json.loads(line) for line in out.splitlines()]
   return [{**row, "image": pathlib.Path(row["image"]).name} for row in rows]
 
@@ -184,7 +185,7 @@ def assert_same_predictions(found, known):
 
 
 def assert_same_parameters(found, known):
-  """Compares arrays with their outlines of old."""
+  """Compares arrays with the recorded outlines."""
   assert sorted(found) == sorted(known)
   for path, array in found.items():
     if not path.endswith(UNSEEN):
@@ -195,7 +196,7 @@ def assert_same_parameters(found, known):
 
 @each_run
 def test_the_first_parameters_are_those_of_old(workdir, data_dir):
-  """To the bit, where this machine rounds as one of those that recorded."""
+  """They are the same to the bit on machines that round as a recorded one."""
   known = expected(workdir)["first"]
   found = first_parameters(workdir, data_dir)
   kinds = {path: [[*x.shape], x.dtype.name] for path, x in found.items()}
@@ -234,7 +235,7 @@ def test_a_run_of_old_goes_on_to_the_same_end(workdir, data_dir):
 @pytest.mark.slow
 @each_run
 def test_the_same_commands_go_on_and_read_it(workdir, data_dir, tmp_path):
-  """As `starts.jsonl` recorded them, in processes of their own."""
+  """Runs the commands of `starts.jsonl` in processes of their own."""
   (tmp_path / "small_resnet.py").write_text(
     "from configs import digits\n"
     "def get_config():\n"
@@ -275,8 +276,8 @@ def test_the_same_commands_go_on_and_read_it(workdir, data_dir, tmp_path):
   assert_same_predictions(read_predictions(done.stdout), known["predicted"])
 
 
-# Each is here with the value under which the program behaves as it did before
-# there was such a key.
+# Keys that are younger than the format. Each of these runs has the value under
+# which the program behaves as it did before the key existed.
 LATER_KEYS = (
   *("config.fewshot", "config.eval_pictures", "config.wandb_project"),
   *("config.max_skipped_steps", "config.profile_steps", "config.pretrained"),
@@ -317,12 +318,12 @@ def test_a_run_whose_description_lacks_keys_goes_on(older, data_dir):
 
 
 def test_any_key_that_a_configuration_lacks_has_its_default(workdir):
-  """Each of today's keys has had its default from its first version on."""
+  """Today's keys all had their defaults since the first version."""
   config = described(workdir)["config"]
   usual = flat_keys(to_dict(Settings()))
   for key in flat_keys(config):
     if key.endswith(("_steps", "_epochs", "_examples")):
-      continue  # One value of three keys.
+      continue  # One value for three keys.
     found = flat_keys(to_dict(read_saved(without(config, key))))
     assert found[key] == usual[key]
     rest = {k: v for k, v in found.items() if k != key}
@@ -333,7 +334,7 @@ def test_any_key_that_a_configuration_lacks_has_its_default(workdir):
 
 
 def with_unknown(workdir, section):
-  """Adds a key that there never was to a section of the description."""
+  """Adds a key that never existed to a section of the description."""
   description = described(workdir)
   inner = description
   for name in section.split("."):
@@ -387,7 +388,7 @@ def test_lists_of_json_become_tuples(workdir, data_dir):
   assert model.origin.image_size == (8, 8)
   assert model.origin.mean == model.origin.std == (0.5, 0.5, 0.5)
   assert model.origin.class_names == tuple("0123456789")
-  hash(model)  # As nothing is that holds a list.
+  hash(model)  # This fails if the model holds a list.
   config = config_of(workdir, data_dir)
   assert config.image_size == (8, 8)
   assert config.normalization.mean == (0.5, 0.5, 0.5)

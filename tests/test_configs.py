@@ -1,4 +1,4 @@
-"""Every file in `configs/`: it has the known keys and takes a step."""
+"""Every file in `configs/` has the known keys and takes a step."""
 
 import importlib.util
 import pathlib
@@ -74,7 +74,7 @@ def test_rows_carry_the_papers_numbers():
 
 
 def _one_step(config, size: int, batch_size: int, num_classes: int):
-  """Traces or runs the configuration's own step; returns it and its input."""
+  """Traces or runs the configuration's step; returns it and its input."""
   config.update(image_size=(size, size), batch_size=batch_size)
   settings = build.resolved(read(config), None)
   names = tuple(map(str, range(num_classes)))
@@ -114,7 +114,7 @@ def test_every_other_config_takes_a_step(name):
 
 
 def _shrink(config, monkeypatch):
-  """The same kind of model, small enough to take a step in a second."""
+  """Shrinks the model, so that it takes a step in a second."""
   monkeypatch.setattr(
     variants, "RESNETS", dict.fromkeys(variants.RESNETS, (1,))
   )
@@ -126,7 +126,7 @@ def _shrink(config, monkeypatch):
   config.optimizer.warmup_steps = 0
 
 
-# Shrunken, the others of a data set or a family differ in little from these.
+# When shrunken, other rows of a data set or family hardly differ from these.
 FAST = {
   "B/16,imagenet2012",
   "H/14,imagenet2012",
@@ -151,8 +151,8 @@ def test_every_row_of_table_3_takes_a_shrunken_step(row, monkeypatch):
   init, step, batch = _one_step(config, size, 4, num_classes=10)
   state = jax.jit(init)(jax.random.key(0))
   after, metrics = jax.jit(step)(state, batch)
-  # A head of zeros: softmax gives log K; sigmoid of logits b the sum of
-  # softplus(b) over all classes less b for the true one.
+  # With a head of zeros the softmax loss is log K. The sigmoid loss with logits
+  # b is the sum of softplus(b) over all classes minus b for the true one.
   expected = np.log(10)
   if config.loss.kind == "sigmoid":
     expected = 10 * np.log1p(np.exp(-10.0)) + 10.0

@@ -1,9 +1,9 @@
-"""README.md and docs/: their commands work, their links lead somewhere.
+"""The commands in README.md and docs/ work, and their links lead somewhere.
 
 Every fenced block of `sh` or `python` is run, page by page and in order, unless
 the line above it is `<!-- not run: REASON -->`; a block under
-`<!-- needs: MODULES -->` is run where these are installed. What is changed, so
-that a page takes a minute or two and needs no network:
+`<!-- needs: MODULES -->` is run if these are installed. To make a page take a
+minute or two, without a network, the following is changed:
 
 - `python` is this interpreter, and `python -m vit_jax.train` gets `SHRUNK`:
   four steps of eight images, evaluated and saved once;
@@ -39,7 +39,7 @@ ON_THE_SITE = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ON_THE_SITE]
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 RUN = ("sh", "python")
-# Output and listings, and what only Sphinx reads.
+# Output, listings, and blocks that only Sphinx reads.
 NOT_CODE = ("", "{toctree}", "{eval-rst}")
 
 FENCE = re.compile(r"(?:^(.*)\n)?^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
@@ -55,12 +55,12 @@ SHRUNK = (
   *("--config.eval_every_epochs=0", "--config.eval_every_steps=4"),
   *("--config.save_every_epochs=0", "--config.save_every_steps=4"),
 )
-# What pages take from another page, which says how to make it.
+# Workdirs that a page needs, and that another page makes.
 TAKES = {
   "docs/howto/pytorch.md": "runs/mine",
   "docs/howto/attention.md": "runs/my_photos",
 }
-# What is there in the end.
+# Files that exist after a page was followed.
 MADE = {
   "README.md": [
     "runs/my_photos/metrics.jsonl",
@@ -92,10 +92,10 @@ class Block:
 
   Attributes:
     line: Number of its first line.
-    language: Behind the fence.
-    text: Inside.
-    mark: "not run", "needs" or "".
-    says: Behind the mark.
+    language: The word after the fence.
+    text: The content.
+    mark: The kind of comment above: "not run", "needs" or "".
+    says: The text of this comment.
   """
 
   line: int
@@ -125,7 +125,7 @@ def blocks(text):
 
 
 def complaints(text):
-  """What a page lacks for each of its blocks to be accounted for."""
+  """Lists the blocks that are neither run nor marked with a reason."""
   found = []
   for block in blocks(text):
     if block.language not in RUN + NOT_CODE:
@@ -210,7 +210,7 @@ def _resolves(name):
   try:
     if importlib.util.find_spec(name):
       return True
-  except ModuleNotFoundError:  # What stands before the last dot is none.
+  except ModuleNotFoundError:  # The part before the last dot is no module.
     pass
   try:
     return hasattr(importlib.import_module(home), attribute)
@@ -220,7 +220,7 @@ def _resolves(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_commands_name_exists(name):
-  """Also of those that are not run, or stand in a table."""
+  """Includes commands that are not run, or that are in a table."""
   text = (ROOT / name).read_text()
   keys = set(all_keys(Settings))
   sections = {key.rpartition(".")[0] for key in keys}
@@ -259,7 +259,7 @@ def test_the_reference_has_every_key_and_a_word_on_each():
 
 @pytest.fixture(scope="session")
 def downloads(tmp_path_factory):
-  """A cache that has the checkpoints which the pages name."""
+  """A cache with the checkpoints that the pages name."""
   folder = tmp_path_factory.mktemp("cache")
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("VIT_JAX_CACHE", str(folder))
@@ -280,7 +280,7 @@ def downloads(tmp_path_factory):
 
 @pytest.fixture
 def checkout(tmp_path):
-  """A folder like a checkout, with photographs."""
+  """A folder like a checkout, with photographs in it."""
   folder = tmp_path / "checkout"
   folder.mkdir()
   files = ("constraints.txt", "pyproject.toml")
@@ -302,7 +302,7 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def shell(tmp_path, checkout, downloads):
-  """A function that runs a script there as a user's shell would."""
+  """Returns a function that runs a script in `checkout`, as a shell would."""
   binary = tmp_path / "bin" / "python"
   binary.parent.mkdir()
   shrunk = " ".join(f"'{flag}'" for flag in SHRUNK)
@@ -343,7 +343,7 @@ def shell(tmp_path, checkout, downloads):
 
 
 def scripts(name):
-  """What is run of a page: (where, script), in order.
+  """Yields (where, script) for the blocks of a page that are run, in order.
 
   Blocks of Python that follow each other are one program.
   """
@@ -368,7 +368,7 @@ def _as_shell(program):
 
 
 def making(workdir):
-  """The first command of any page that makes this workdir."""
+  """The first command on any page that makes this workdir."""
   for name in NAMES:
     for where, script in scripts(name):
       for command in re.split(r"(?<!\\)\n", script):
@@ -390,7 +390,7 @@ def test_a_page_can_be_followed(name, shell, checkout):
 
 
 class _Page(html.parser.HTMLParser):
-  """What a page of HTML is made of, links to, and can be linked by."""
+  """The resources, links, anchors and text of a page of HTML."""
 
   def __init__(self, text):
     super().__init__()
@@ -413,7 +413,7 @@ class _Page(html.parser.HTMLParser):
 
 @pytest.mark.slow
 def test_the_site_builds_and_is_whole(tmp_path):
-  """Without a warning; offline; every link leads somewhere; every key."""
+  """It builds without warnings, needs no network, and has no dead links."""
   site = tmp_path / "site"
   done = subprocess.run(
     [
@@ -466,7 +466,7 @@ def test_the_site_builds_and_is_whole(tmp_path):
 
 
 def _leads(name, link, pages, site):
-  """Whether a link of a page leads out of the site, or to what is there."""
+  """Whether a link leads out of the site, or to an existing place in it."""
   if re.match(r"[a-z]+:", link):
     return True
   target, _, part = urllib.parse.unquote(link).partition("#")

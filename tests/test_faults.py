@@ -1,4 +1,4 @@
-"""What may happen to a run, and that it ends as if it had not."""
+"""Whatever happens to a run, it ends as if nothing had happened."""
 
 import gc
 import json
@@ -23,7 +23,7 @@ from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import MetricWriter
 
-# Reads that were under way when another one failed are complained of late.
+# Reads that were under way when another one failed raise late warnings.
 pytestmark = pytest.mark.filterwarnings(
   "ignore::pytest.PytestUnraisableExceptionWarning"
 )
@@ -37,7 +37,7 @@ def _in_this_test():
 
 @pytest.fixture(scope="module")
 def whole(data_dir, tmp_path_factory):
-  """The undisturbed run: its folder and its last state."""
+  """The folder and the last state of an undisturbed run."""
   folder = tmp_path_factory.mktemp("faults") / "whole"
   state, _ = loop.train(read(runs.config(data_dir)), str(folder))
   return folder, jax.device_get(state)
@@ -49,7 +49,7 @@ def copy(whole, tmp_path):
 
 
 def _arrays(checkpoint):
-  """The largest file of what is evaluated."""
+  """The largest file of the arrays that are evaluated."""
   files = (p for p in checkpoint.glob("averaged_params/**/*") if p.is_file())
   return max(files, key=lambda path: path.stat().st_size)
 
@@ -60,7 +60,7 @@ def _truncate(checkpoint):
 
 
 def _flip(checkpoint):
-  """A byte in the middle of the arrays."""
+  """Flips a byte in the middle of the arrays."""
   path = _arrays(checkpoint)
   content = bytearray(path.read_bytes())
   content[len(content) // 2] ^= 0x10
@@ -77,7 +77,7 @@ def _empty(checkpoint):
 
 
 def _change_description(checkpoint):
-  """One digit, in a file that is still JSON."""
+  """Changes one digit of the description, which is still JSON."""
   path = checkpoint / "description" / "metadata"
   text = path.read_text()
   assert '"peak_lr": 0.003' in text
@@ -105,7 +105,7 @@ def test_a_damaged_checkpoint_is_set_aside(
   assert f"It is now {copy}/damaged/12." in printed
   assert "Resuming from the checkpoint of step 8." in printed
   assert runs.identical(whole[1], jax.device_get(state))
-  # What was saved anew is good, and what was set aside is there.
+  # The new checkpoint is intact, and the one set aside still exists.
   evaluate_checkpoint(str(copy), step=12)
   assert (copy / "damaged" / "12").is_dir()
 
@@ -170,7 +170,7 @@ def test_what_is_not_finite_stops_the_run(data_dir, tmp_path):
   batches.close()
   source = {e["id"]: e["label"] for e in plan.source.read(range(1438))}
   assert [source[name] for name in rows[0]["images"]] == labels.tolist()
-  # The last good state is what was saved.
+  # The last finite state was saved.
   checkpoints = Checkpoints(str(tmp_path), read_only=True)
   state = checkpoints.restore(checkpoints.latest_step, plan.shapes)
   checkpoints.close()

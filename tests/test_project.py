@@ -1,4 +1,4 @@
-"""What the project says of itself holds: lists of modules, paths, versions."""
+"""Lists of modules, paths and versions in the project's files are correct."""
 
 import importlib
 import pathlib
@@ -18,7 +18,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_shapes_are_checked_wherever_conftest_says(shapes_checked):
-  """A renamed module would otherwise lose its checks in silence."""
+  """Otherwise a renamed module would silently lose its checks."""
   assert len(set(shapes_checked)) == len(shapes_checked)
   for name in shapes_checked:
     module = importlib.import_module(name)  # Fails if there is none.
@@ -26,7 +26,7 @@ def test_shapes_are_checked_wherever_conftest_says(shapes_checked):
 
 
 def _make_variable(name):
-  """The value that make gives a variable of the Makefile."""
+  """The value of a variable of the Makefile, as make expands it."""
   rules = f"include Makefile\nshow:\n\t@echo '$({name})'\n"
   done = subprocess.run(
     ["make", "--silent", "--no-print-directory", "--file=-", "show"],
@@ -51,7 +51,7 @@ def test_the_lowest_versions_leave_out_only_tests_that_exist():
 NOT_OF_ONE_MODULE = {
   "pretrained/test_arrays_refused.py",  # .npz, .safetensors and shards.
   "pretrained/test_fuzz.py",  # Every reader of files, given damaged ones.
-  "pretrained/test_rubbish.py",  # The same, given odd ones.
+  "pretrained/test_rubbish.py",  # Every reader of files, given odd ones.
 }
 
 

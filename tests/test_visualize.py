@@ -1,4 +1,4 @@
-"""The command, from a published checkpoint to figures and arrays."""
+"""The command draws figures and arrays from a published checkpoint."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def photos(tmp_path):
-  """Two of the model's size, in folders, of one name, and one that is none."""
+  """Two photos with the same name in two folders, and a file that is none."""
   rng = np.random.default_rng(1)
   paths = [tmp_path / "photos" / f"{k}" / "a photo.png" for k in "xyz"]
   for path in paths:

@@ -1,4 +1,4 @@
-"""A ViT that computes in no time, with parameters none of which is zero."""
+"""Tiny models for tests, with random parameters, none of which are zero."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def vit(origin):
 
 
 def random_params(model, size, seed, unbox=nn.unbox):
-  """Every parameter drawn, the head's too, for images of that size."""
+  """Draws every parameter, also the head's, for images of this size."""
   rng = np.random.default_rng(seed)
   image = jnp.zeros((1, *size, 3))
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
@@ -41,7 +41,7 @@ def random_params(model, size, seed, unbox=nn.unbox):
 
 
 def loaded(model, shapes, read):
-  """A `Loaded` of a model that was read from nowhere."""
+  """Makes a `Loaded` without a file."""
   origin = model.origin
   preprocessing = Preprocessing(
     origin.image_size, mean=origin.mean, std=origin.std
@@ -70,7 +70,7 @@ def nested(flat):
 
 
 def save_google(path, model, params):
-  """As Google publishes it, in one .npz."""
+  """Saves a model as an .npz file in Google's format."""
   flat = traverse_util.flatten_dict(params, sep="/")
   sizes = axis_sizes(model)
   arrays = {

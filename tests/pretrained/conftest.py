@@ -1,4 +1,4 @@
-"""A server on loopback and an empty cache, for tests of downloads."""
+"""Fixtures for tests of downloads: a server on loopback and an empty cache."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def site():
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-  """The folder for downloads, not there yet; no variable of the user's."""
+  """The folder for downloads, not made yet; clears the user's variables."""
   for name in ("HF_TOKEN", "HF_ENDPOINT", "STORAGE_EMULATOR_HOST"):
     monkeypatch.delenv(name, raising=False)
   for name in ("NO_PROXY", "no_proxy"):

@@ -15,7 +15,7 @@ from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.save import TARGETS
 
-# Fixture, format it is written in, and the published file to compare with.
+# (fixture, format to write, published file to compare with).
 SAME = [
   ("google_vit.npz", "google", "google_vit.npz"),
   ("google_vit_linen.npz", "google", None),

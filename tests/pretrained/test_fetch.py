@@ -1,4 +1,4 @@
-"""Files by http, from a server on this machine."""
+"""Downloads by http, from a server on this machine."""
 
 import base64
 import hashlib
@@ -42,7 +42,7 @@ def test_a_file_is_downloaded_once(site, cache):
 
 
 def test_others_may_read_a_download(site):
-  """As far as the umask lets them; a cache may be shared."""
+  """The umask decides who may read, since a cache may be shared."""
   path = fetch(site.add("/x.npz", BODY))
   plain = path.with_name("plain")
   plain.touch()
@@ -259,7 +259,7 @@ def test_disk_that_fills(site, cache, monkeypatch):
 def test_secrets_of_an_address_are_not_shown(site, capfd, page):
   site.add("/x.npz", BODY, **page)
   url = site.root.replace("//", "//ann:hush@") + "/x.npz?token=hush"
-  # Downloaded, these bytes are no file of arrays.
+  # These bytes are not a file of arrays.
   assert "hush" not in refusal(load.load_pretrained, url)
   assert "hush" not in "".join(capfd.readouterr())
   sent = site.requests[0][2]["Authorization"]
@@ -273,7 +273,7 @@ def test_what_is_secret_in_an_address():
 
 
 def start(url):
-  """A process of its own that downloads `url`."""
+  """Starts a process that downloads `url`."""
   code = "import sys; from vit_jax.pretrained.locate import locate; "
   code += "print(locate(sys.argv[1]))"
   return subprocess.Popen(
@@ -323,4 +323,4 @@ def test_pooch_is_loaded_for_a_download_alone():
   code = "import sys; import vit_jax.pretrained.load; assert "
   code += "not {'pooch', 'huggingface_hub'} & set(sys.modules)"
   subprocess.run([sys.executable, "-c", code], check=True)
-  assert pooch.get_logger().level == 0  # And is left as it was.
+  assert pooch.get_logger().level == 0  # Its logger is left unchanged.

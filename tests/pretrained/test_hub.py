@@ -1,4 +1,4 @@
-"""Repositories, from a stand-in for Hugging Face on this machine."""
+"""Downloads repositories from a stand-in for Hugging Face on this machine."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def hub(site, cache, monkeypatch):
 
 
 def blobs(cache):
-  """The files that the library has downloaded, under any name."""
+  """The files that the library has downloaded, whatever their names."""
   return [path for path in cache.glob("*/blobs/*") if path.is_file()]
 
 
@@ -258,7 +258,7 @@ def test_weights_that_were_damaged_are_fetched_anew(hub, cache):
 
 
 def test_intact_weights_stay_though_they_cannot_be_read(hub):
-  """Fetching them anew would change nothing, and others may use them."""
+  """Fetching them again would change nothing, and others may use them."""
   hub.add_repository(PLAIN)
   assert "removed" not in refusal(load_pretrained, "hf://o/n")
   assert names(locate("hf://o/n")) == sorted(PLAIN)
@@ -273,7 +273,7 @@ def test_nothing_outside_the_cache_is_removed(hub, tmp_path):
 
 
 def start(site, cache):
-  """A process of its own, with the variables that a user sets."""
+  """Starts a process with the variables that a user sets."""
   code = "from vit_jax.pretrained.locate import locate; "
   code += "print(locate('hf://o/n'))"
   environment = {
@@ -290,7 +290,7 @@ def start(site, cache):
 
 
 def asked(site, method, count):
-  """Waits until the weights were asked for so often."""
+  """Waits until the weights have been requested this often."""
   for _ in range(3000):
     if [r[:2] for r in site.requests].count((method, WEIGHTS)) == count:
       return
@@ -304,7 +304,9 @@ def test_two_processes_download_once(site, cache):
   with start(site, cache) as first:
     asked(site, "GET", 1)
     with start(site, cache) as second:
-      asked(site, "HEAD", 2)  # It now waits for the first, or asks as well.
+      asked(
+        site, "HEAD", 2
+      )  # The second now waits for the first, or asks as well.
       hold.set()
       outputs = [process.communicate()[0] for process in (first, second)]
   assert first.returncode == second.returncode == 0

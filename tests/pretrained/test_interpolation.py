@@ -1,4 +1,4 @@
-"""Positions on another grid, against SciPy, the cubic's formula and PyTorch."""
+"""Interpolated positions agree with SciPy, the cubic's formula and PyTorch."""
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def test_2d_tables_are_resized_along_their_own_axis(method):
   wide = interpolation.resize("X_pos", X, old, new, method)
   high = interpolation.resize("Y_pos", Y, old, new, method)
   assert (wide.shape, high.shape) == ((9, D), (5, D))
-  # What they come to on the grid is the grid's own interpolation.
+  # Evaluated on the grid, they equal the grid's own interpolation.
   grid = X[None, :, :] + Y[:, None, :]
   expected = interpolation.resize(
     "E_pos", grid.reshape(-1, D), old, new, method

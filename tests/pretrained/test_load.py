@@ -79,7 +79,7 @@ def test_half_precision_weights_come_as_float32(tmp_path):
 
 
 def changed(name, tmp_path, change):
-  """A copy of a fixture after `change` has been at its arrays."""
+  """Saves a copy of a fixture after `change` has modified its arrays."""
   arrays = fixtures.arrays(name)
   change(arrays)
   save_arrays(tmp_path / "changed.npz", arrays)

@@ -1,4 +1,4 @@
-"""From what a user calls a checkpoint to a file."""
+"""Finding the file of a checkpoint that a user names."""
 
 import dataclasses
 import io

@@ -20,7 +20,7 @@ from vit_jax.workdir.checkpoint import Checkpoints
 
 
 def load_as_said(folder):
-  """Runs the line of a card that loads with vit_jax; gives the model."""
+  """Runs the card's line for vit_jax; returns the model and the line."""
   text = (folder / "README.md").read_text()
   (line,) = (x for x in text.splitlines() if "load_pretrained" in x)
   code = line.removeprefix("# Or: ").replace(folder.name, str(folder))
@@ -60,7 +60,7 @@ def test_the_card_loads_what_was_converted(
 
 @pytest.mark.parametrize("to", ["google", "big_vision"])
 def test_the_card_tells_a_grid_that_is_no_square(tmp_path, to):
-  """2 x 8 positions are as many as those of 4 x 4."""
+  """A grid of 2 x 8 has as many positions as one of 4 x 4."""
   loaded, _ = tiny.random_model((16, 64))
   save_as(loaded, to, tmp_path, model_card(loaded, to, tmp_path.name))
   model, line = load_as_said(tmp_path)
@@ -102,7 +102,7 @@ def test_the_card_of_an_address_looks_for_no_workdir_there(source):
 
 @pytest.fixture
 def workdir(tmp_path):
-  """A run evaluated after its steps 1 and 2, as training leaves it."""
+  """A run's folder after training, evaluated at steps 1 and 2."""
   loaded, flat = tiny.random_model()
   config = base_config()
   config.image_size = (16, 24)

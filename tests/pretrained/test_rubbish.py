@@ -1,4 +1,4 @@
-"""Odd names, depths and shapes in checkpoints: used rightly, or refused.
+"""Odd names, depths and shapes in checkpoints are handled or refused.
 
 Damaged files are in `test_arrays_refused` and `test_fuzz`.
 """
@@ -22,7 +22,7 @@ from vit_jax.pretrained.save import save_as
 
 @pytest.fixture
 def checkpoint(tmp_path):
-  """A tiny model, as Google would write it; it has no names for its classes."""
+  """A tiny model in Google's format, without class names."""
   model = tiny.vit(Origin("ours", "test", (16, 16)))
   params = tiny.random_params(model, (16, 16), 0)
   flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
@@ -49,7 +49,7 @@ def test_predictions_of_files_with_odd_names(
   )
   assert code == 1
   out, err = capsys.readouterr()
-  out.encode(), err.encode()  # Nothing that a terminal could not be given.
+  out.encode(), err.encode()  # Both can be printed on a terminal.
   lines = out.splitlines()
   names = [r"a\nb.png", r"it's \"c\".png" if as_json else 'it\'s "c".png']
   names.append(r"\xff.png")
@@ -84,7 +84,7 @@ def test_names_of_arrays_do_not_break_the_line(tmp_path):
 
 
 def deep(kind: str) -> dict[str, np.ndarray]:
-  """Few bytes that are named as the arrays of an absurdly deep model."""
+  """A few bytes, named like the arrays of an absurdly deep model."""
   msa = "MultiHeadDotProductAttention_0/query/kernel"
   block, depth = "Transformer/encoderblock_0", 1
   arrays = {"embedding/kernel": np.zeros((8, 8, 3, 24), np.uint8)}

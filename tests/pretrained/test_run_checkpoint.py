@@ -50,7 +50,7 @@ RUN = Vit(3, 8, 24, 1, 48, 3, pooling="gap")
 
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory):
-  """A workdir, as training leaves it."""
+  """The folder of a run after training."""
   config = base_config()
   config.image_size = (16, 16)
   config.normalization.update(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))

@@ -15,7 +15,7 @@ from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 
 
 def test_computed_positions_become_a_table(tmp_path):
-  """sincos2d of big_vision, written as timm's learned positions."""
+  """big_vision's sincos2d is written as timm's learned positions."""
   folder = fixtures.converted(
     "big_vision_gap.npz", "timm", tmp_path / "out", image_size=32
   )
@@ -121,13 +121,13 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_the_hugging_face_configuration_is_the_publishers(tmp_path):
-  """Every key that both have says the same."""
+  """All keys that both files have hold the same values."""
   folder = fixtures.converted("hf_vit", "hf", tmp_path / "out")
   found = json.loads((folder / "config.json").read_text())
   published = json.loads(
     pathlib.Path(fixtures.path("hf_vit"), "config.json").read_text()
   )
-  unsaid = {  # Of other uses of the model, or of the library itself.
+  unsaid = {  # Keys for other uses of the model, or for the library itself.
     "dtype",
     "encoder_stride",
     "initializer_range",

@@ -28,7 +28,7 @@ CLASSES = tuple(map(str, range(10)))
 
 
 def fine_tuning(data_dir, pretrained, **changes):
-  """A short run on the digits from a checkpoint."""
+  """The configuration of a short run on the digits from a checkpoint."""
   config = finetune.get_config()
   config.update(
     pretrained=pretrained, total_epochs=0.0, total_steps=3, batch_size=16
@@ -45,7 +45,7 @@ def flat(params):
 
 
 def first_params(config):
-  """Parameters before the first step, flat, and the plan."""
+  """The parameters before the first step, by path, and the plan."""
   plan = make_plan(read(config))
   plan.evaluator.close()
   state = fresh_state(plan)
@@ -187,7 +187,7 @@ def test_only_the_head_learns(digits_run, data_dir, tmp_path):
 
 
 def test_frozen_layers_have_no_gradient_in_its_norm(digits_run, data_dir):
-  """With all but the head frozen, the norm is that of the head's gradient."""
+  """With all but the head frozen, the norm is of the head's gradient alone."""
   config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.freeze_layers = -1
   config.loss.label_smoothing = 0.0
@@ -299,7 +299,7 @@ def test_neither_a_variant_nor_a_checkpoint_is_refused():
 
 @pytest.mark.slow
 def test_a_row_trains_from_a_checkpoint(data_dir, tmp_path):
-  """A Table 4 run, shrunken: the step with clipping, momentum, averaging."""
+  """A shrunken Table 4 run with clipping, momentum and averaging."""
   config = finetune.get_config("b16,cifar10,table2")
   config.update(
     pretrained=fixtures.path("google_vit.npz"),

@@ -1,4 +1,4 @@
-"""A configuration that is in order, for tests that spoil it."""
+"""A valid configuration, for tests that make it invalid."""
 
 import pytest
 from PIL import Image

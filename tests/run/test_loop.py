@@ -31,7 +31,7 @@ def four_steps(data_dir, tmp_path_factory):
 
 @pytest.fixture
 def short_run(four_steps, tmp_path):
-  """A configuration and its run of four steps, both to change at will."""
+  """A configuration and its run of four steps, both of which may be changed."""
   config, folder = four_steps
   copy = shutil.copytree(folder, tmp_path / "run")
   return config.copy_and_resolve_references(), copy
@@ -54,7 +54,7 @@ def _stop_after(monkeypatch, step):
 
 
 def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
-  """With augmentation, dropout, Mixup, accumulation and averaging on."""
+  """Augmentation, dropout, Mixup, accumulation and averaging are all on."""
   config = runs.config(data_dir)
   whole, evaluated = loop.train(read(config), str(tmp_path / "whole"))
   with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -80,9 +80,9 @@ def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
-  """And comes out scanned, where everyone else reads it unrolled."""
+  """The new checkpoints are scanned, but every reader sees them unrolled."""
   config = runs.config(data_dir)
-  # Dropout is drawn for each layer in another way.
+  # With scanned blocks, dropout draws other random numbers.
   config.model.update(num_layers=2, dropout_rate=0.0)
   whole, _ = loop.train(read(config), str(tmp_path / "whole"))
   with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -106,7 +106,9 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
 def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
   config = runs.config(data_dir, eval_per_class=True, profile_steps=50)
   state, evaluated = loop.train(read(config), str(tmp_path))
-  assert list(tmp_path.glob("profile/**/*.xplane.pb"))  # Of steps 10 to 12.
+  assert list(
+    tmp_path.glob("profile/**/*.xplane.pb")
+  )  # The trace covers steps 10 to 12.
   rows = runs.rows(tmp_path)
   assert [row["step"] for row in rows] == [3, 6, 6, 9, 12, 12]
   training_rows = [row for row in rows if "train/loss" in row]
@@ -114,7 +116,7 @@ def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
     assert np.isfinite(row["train/loss"])
     assert row["train/skipped_images"] == 0
     assert row["train/images_per_second"] > 0
-  # The last row is of step 11, from 0; one step was warm-up.
+  # The last row is for step 11, counted from 0; one step was warm-up.
   rate = 3e-3 * (1 + np.cos(np.pi * 10 / 11)) / 2
   config_rate = training_rows[-1]["train/learning_rate"]
   assert config_rate == pytest.approx(rate, rel=1e-5)
@@ -149,7 +151,7 @@ def test_the_checkpoint_describes_itself(short_run):
 
 
 def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
-  """What the run logs is what the command finds on its checkpoint."""
+  """The run logs the same accuracy as the command measures."""
   config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
   config.fewshot.update(shots=2, seeds=2)
   loop.train(read(config), str(tmp_path))
@@ -192,7 +194,7 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
 def test_another_configuration_is_refused(short_run):
   config, workdir = short_run
   config.model.dropout_rate = 0.2
-  config.log_every_steps = 1  # Changes nothing that is learned.
+  config.log_every_steps = 1  # This does not change what is learned.
   message = (
     f"^{workdir} holds a run of another configuration or other data: "
     "model.dropout_rate was 0.1 and is now 0.2[.] Go on"
@@ -236,7 +238,7 @@ def test_what_does_not_fit_is_refused_first(
 
 @pytest.fixture
 def damaged_folder(tmp_path):
-  """Two classes of plain colour, one file in each split cut short."""
+  """Makes two classes of plain colour, with a truncated file in each split."""
   rng = np.random.default_rng(0)
   for split, count in (("train", 12), ("test", 5)):
     for label, name in enumerate(("dark", "light")):

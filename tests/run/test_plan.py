@@ -1,4 +1,4 @@
-"""What a plan refuses, before anything is compiled or downloaded."""
+"""Settings that a plan refuses before anything is compiled or downloaded."""
 
 import pytest
 from PIL import Image

@@ -1,4 +1,4 @@
-"""Settings: durations, types, ranges and keys, each refused in a line."""
+"""Settings: bad durations, types, ranges and keys are refused in one line."""
 
 import contextlib
 
@@ -61,7 +61,7 @@ def test_a_misspelt_key_in_a_config_file_is_an_error():
     base_config().batchsize = 3
 
 
-# What a number may not be, though it could be written; all others may be 0.
+# Values that a number must not have; the numbers not listed here may be 0.
 NEGATIVE_MEANS_SOMETHING = {
   "loader.num_workers",  # -1 is "choose".
   "mesh.data",  # -1 is "the rest", here and below.
@@ -97,7 +97,7 @@ KEYS = all_keys(Settings)
 
 
 def section_of(config, key):
-  """The section a dotted key is in, and its name there."""
+  """The section of a dotted key, and the key's name in it."""
   *sections, name = key.split(".")
   for step in sections:
     config = config[step]
@@ -142,7 +142,7 @@ def test_misspelt_keys_are_refused_when_they_are_set():
 
 @contextlib.contextmanager
 def changed(config, key, value):
-  """The configuration with another value, for a while."""
+  """Changes a value of the configuration within a context."""
   section, name = section_of(config, key)
   before = section[name]
   section[name] = value

@@ -42,7 +42,7 @@ def test_scanned_layers_are_unstacked(tmp_path):
 
 
 def test_a_map_head_is_read(tmp_path):
-  """As SigLIP's image tower: attention pooling and no head."""
+  """SigLIP's image tower has attention pooling and no head."""
   arrays = fixtures.arrays("big_vision_gap.npz")
   del arrays["head/kernel"], arrays["head/bias"]
   rng = np.random.default_rng(0)

@@ -68,7 +68,7 @@ def test_timm_averages_only_without_a_class_token():
 def test_timm_may_leave_the_class_token_without_a_position(
   positions, config, position
 ):
-  """`no_embed_class`: N positions beside a class token."""
+  """With `no_embed_class` there are N positions and a class token."""
   architecture = timm.infer(timm_shapes(positions), config)
   assert architecture.fields["position"] == position
   assert architecture.tokens == positions - (position == "learned")
