@@ -31,7 +31,7 @@ ARRAYS = {
   "Größe": np.arange(3, dtype=np.int32),
 }
 DENSE = {name: np.asarray(array, order="C") for name, array in ARRAYS.items()}
-"""The same without strides, as files hold them."""
+"""Copies of these arrays without strides, as files hold them."""
 
 
 def read_all(path):

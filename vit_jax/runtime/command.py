@@ -23,8 +23,7 @@ _LISTS = {
   "image_size": (
     int,
     (1, 2),
-    "Use the model at this image size: one side in pixels, or height,width; "
-    "positions are interpolated to it.",
+    "Image size to use the model at, as one side in pixels or height,width.",
     "a side in pixels, or height,width",
   ),
   "grid": (
