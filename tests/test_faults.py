@@ -1,6 +1,5 @@
 """What may happen to a run, and that it ends as if it had not."""
 
-import gc
 import json
 import os
 import resource
@@ -14,24 +13,13 @@ import jax
 import numpy as np
 import pytest
 
-from tests import runs
+from tests import commands, runs
 from vit_jax.evaluation.evaluation import evaluate_checkpoint
 from vit_jax.run import loop
 from vit_jax.run.plan import make_plan
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import MetricWriter
-
-# Reads that were under way when another one failed are complained of late.
-pytestmark = pytest.mark.filterwarnings(
-  "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
-
-@pytest.fixture(autouse=True)
-def _in_this_test():
-  yield
-  gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +114,16 @@ def test_damage_is_noticed_by_who_only_reads(copy):
   _flip(copy / "checkpoints" / "12")
   with pytest.raises(ValueError, match="checkpoint 12 of .* is damaged"):
     evaluate_checkpoint(str(copy))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_command_says_so_in_a_line_and_nothing_else(copy, damage):
+  damage(copy / "checkpoints" / "12")
+  found = commands.run("vit_jax.evaluate", "--workdir", str(copy))
+  assert found.returncode == 2
+  assert found.stdout == ""
+  (line,) = found.stderr.splitlines()
+  assert line.startswith(f"error: checkpoint 12 of {copy} is damaged")
 
 
 def test_a_second_run_on_a_workdir_is_refused(data_dir, tmp_path):
