@@ -7,7 +7,7 @@ import pytest
 
 from tests import runs
 from tests.workdir import saved
-from vit_jax.workdir import orbax_manager, read_errors
+from vit_jax.workdir import read_errors
 from vit_jax.workdir.checkpoint import DamagedError, open_run
 
 
@@ -151,7 +151,3 @@ def test_one_that_is_being_deleted_is_waited_for(run, monkeypatch):
   )
   with pytest.raises(OSError, match="was deleted while it was read"):
     checkpoints.describe(4)
-
-
-def test_the_best_metric_is_the_one_that_evaluation_writes():
-  assert orbax_manager.BEST_METRIC == "eval/top1"

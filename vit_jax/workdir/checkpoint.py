@@ -19,8 +19,8 @@ from vit_jax.workdir import orbax_manager
 from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
 from vit_jax.workdir.checksum import checksums
 from vit_jax.workdir.description import sealed
-from vit_jax.workdir.orbax_manager import BEST_METRIC
 from vit_jax.workdir.read_errors import DamagedError, reason
+from vit_jax.workdir.scores import BEST_METRIC
 
 __all__ = [
   "BEST_METRIC",
@@ -54,9 +54,7 @@ class Checkpoints(CheckpointReader):
     super().__init__(workdir, keep_last, read_only=read_only)
     self._saving: int | None = None
     self._failed = False
-    self._quiet = contextlib.ExitStack()
-    if not read_only:
-      self._quiet.enter_context(orbax_manager.quiet_saves())
+    self._quiet = None if read_only else orbax_manager.QuietSaves()
 
   def save(
     self,
@@ -112,7 +110,7 @@ class Checkpoints(CheckpointReader):
     """Deletes partial checkpoints, whose room the next one may need."""
     if jax.process_index() == 0:
       with contextlib.suppress(OSError):
-        for partial in (self.folder / "checkpoints").glob(_PARTIAL):
+        for partial in self._steps_folder.glob(_PARTIAL):
           partial.rmtree()
 
   def set_aside(self, step: int) -> epath.Path:
@@ -124,7 +122,7 @@ class Checkpoints(CheckpointReader):
         taken += 1
         place = self.folder / "damaged" / f"{step}_{taken}"
       place.parent.mkdir(exist_ok=True)
-      (self.folder / "checkpoints" / str(step)).rename(place)
+      (self._steps_folder / str(step)).rename(place)
     if jax.process_count() > 1:
       multihost_utils.sync_global_devices(f"set aside {step}")
     self._manager.reload()
@@ -139,8 +137,8 @@ class Checkpoints(CheckpointReader):
     problem = self.wait()
     self._manager.close()
     # Writes that were under way when a save failed may outlast this.
-    if not self._failed:
-      self._quiet.close()
+    if self._quiet is not None and not self._failed:
+      self._quiet.end()
     if problem:
       newest = self.latest_step
       others = (

@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.training.train_step import TrainState
-from vit_jax.workdir import orbax_manager, read_errors
+from vit_jax.workdir import orbax_manager, read_errors, scores
 from vit_jax.workdir.checksum import checksums, named_leaves
 from vit_jax.workdir.description import check_seal
 from vit_jax.workdir.read_errors import DamagedError
@@ -23,6 +23,10 @@ T = TypeVar("T")
 class CheckpointReader:
   """The checkpoints of one run, to be chosen from and read.
 
+  Attributes:
+    folder: The workdir.
+    notes: What was found to be wrong, and skipped; a line each.
+
   Args:
     workdir: The run's folder, local or an address such as gs://bucket/run.
     keep_last: As of `orbax_manager.open_manager`.
@@ -32,9 +36,13 @@ class CheckpointReader:
   def __init__(self, workdir: str, keep_last: int, *, read_only: bool):
     path = epath.Path(workdir).expanduser()
     self.folder = path if "://" in str(workdir) else path.resolve()
+    self.notes: list[str] = []
     self._read_only = read_only
+    self._steps_folder = self.folder / "checkpoints"
+    if not read_only:
+      self.notes += scores.set_damaged_aside(self._steps_folder)
     self._manager = orbax_manager.open_manager(
-      self.folder / "checkpoints", keep_last, read_only
+      self._steps_folder, keep_last, read_only
     )
 
   @property
@@ -50,7 +58,18 @@ class CheckpointReader:
   @property
   def best_step(self) -> int | None:
     """The step with the best `BEST_METRIC`; the newest if none has one."""
-    return self._manager.best_step() or self.latest_step
+    known = {step: self._score(step) for step in self.all_steps}
+    rated = {step: score for step, score in known.items() if score is not None}
+    if not rated:
+      return self.latest_step
+    return max(rated, key=lambda step: (rated[step], step))
+
+  def _score(self, step: int) -> float | None:
+    try:
+      return scores.read_score(self._steps_folder / str(step))
+    except ValueError as error:
+      self.notes.append(scores.note(step, error))
+      return None
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
     """The step of an existing checkpoint: the given, the best or the newest.
@@ -174,11 +193,11 @@ class CheckpointReader:
     """
     if not self._read_only:
       return False
-    known = self.all_steps
-    self._manager.reload()
-    if self.all_steps == known:  # No run has saved or deleted anything.
+    names = (path.name for path in self._steps_folder.iterdir())
+    now = {int(name) for name in names if name.isdecimal()}
+    if now == set(self.all_steps):  # No run has saved or deleted anything.
       return False
-    folder = self.folder / "checkpoints" / str(step)
+    folder = self._steps_folder / str(step)
     end = time.monotonic() + _DELETING
     while folder.exists() and time.monotonic() < end:
       time.sleep(0.1)

@@ -15,7 +15,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 from orbax.checkpoint import type_handlers
 
-BEST_METRIC = "eval/top1"
+from vit_jax.workdir.scores import BEST_METRIC
 
 
 def open_manager(
@@ -62,6 +62,8 @@ def _options(keep_last: int, read_only: bool) -> ocp.CheckpointManagerOptions:
     save_interval_steps=int(not read_only),
     create=not read_only,
     read_only=read_only,
+    # Readers do without the metrics, as damaged ones would stop Orbax.
+    lightweight_initialize=read_only,
     cleanup_tmp_directories=not read_only,
   )
 
@@ -118,40 +120,44 @@ def restore_args(shapes: Any) -> ocp.args.PyTreeRestore:
   return ocp.args.PyTreeRestore(shapes, restore_args=leaves)
 
 
-@contextlib.contextmanager
-def quiet_saves() -> Iterator[None]:
+class QuietSaves:
   """Hides what Orbax prints of failed saves, which `save` returns as a line.
 
   A save runs in threads and event loops of Orbax, so nothing can be waited for
   as in `_until_all_reads_end`. Orbax logs a traceback, and asyncio logs one for
   each write that fails later. A write that ends after its loop can only say so
   to the interpreter's hook: with a full disk that made 370 lines.
+
+  They are hidden until `end` is called. This is no context, since one that is
+  not left ends when it is collected.
   """
-  shown = sys.unraisablehook
 
-  def hook(unraisable: Any) -> None:
+  def __init__(self):
+    self._shown = sys.unraisablehook
+    self._filters = [
+      # Functions of this object, as others may hide the same.
+      (absl_logging.get_absl_logger(), lambda record: _is_wanted(record)),
+      (logging.getLogger("asyncio"), lambda record: _is_wanted(record)),
+    ]
+    for logger, keeps in self._filters:
+      logger.addFilter(keeps)
+    sys.unraisablehook = self._hook
+
+  def _hook(self, unraisable: Any) -> None:
     if str(unraisable.exc_value) != "Event loop is closed":
-      shown(unraisable)
+      self._shown(unraisable)
 
-  absl_logger = absl_logging.get_absl_logger()
-  asyncio_logger = logging.getLogger("asyncio")
-  absl_logger.addFilter(_is_no_traceback)
-  asyncio_logger.addFilter(_is_no_lost_error)
-  sys.unraisablehook = hook
-  try:
-    yield
-  finally:
-    sys.unraisablehook = shown
-    asyncio_logger.removeFilter(_is_no_lost_error)
-    absl_logger.removeFilter(_is_no_traceback)
+  def end(self) -> None:
+    """Shows everything again."""
+    sys.unraisablehook = self._shown
+    for logger, keeps in self._filters:
+      logger.removeFilter(keeps)
 
 
-def _is_no_traceback(record: logging.LogRecord) -> bool:
+def _is_wanted(record: logging.LogRecord) -> bool:
+  if "exception was never retrieved" in record.getMessage():
+    return False
   return not (record.exc_info and "orbax" in record.pathname)
-
-
-def _is_no_lost_error(record: logging.LogRecord) -> bool:
-  return "exception was never retrieved" not in record.getMessage()
 
 
 @contextlib.contextmanager
