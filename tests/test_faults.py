@@ -1,4 +1,4 @@
-"""What may happen to a run, and that it ends as if it had not."""
+"""Faults that a run survives: it ends as if nothing had happened."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a run measures, and that it is written wherever it can be."""
+"""Metrics are averaged over steps, and written wherever they can be."""
 
 import jax
 import jax.numpy as jnp
@@ -207,7 +207,7 @@ def test_only_the_first_process_writes(folder, monkeypatch):
 
 
 def _trace(monkeypatch, tracer, **errors):
-  """What the tracer asks of JAX in ten steps, and what it raises."""
+  """Runs ten steps; returns the tracer's calls of JAX and its errors."""
   calls = []
 
   def call(name):

@@ -20,6 +20,8 @@ DAMAGED = [
   b'{"eval/top2": 0.9}',
   b'{"eval/top1": "0.9"}',
   b'{"eval/top1": NaN}',
+  b'{"eval/top1": 1' + b"0" * 400 + b"}",
+  b"[" * 100_000,
 ]
 
 
@@ -52,7 +54,17 @@ def test_of_two_as_good_the_later_is_the_best(folder):
     assert checkpoints.best_step == 6
 
 
-@pytest.mark.parametrize("content", DAMAGED)
+def test_other_files_beside_the_checkpoints_are_left_alone(folder):
+  (folder / "checkpoints/notes.txt").write_text("mine")
+  _metrics(folder, 4).unlink()
+  _metrics(folder, 4).mkdir()
+  with contextlib.closing(Checkpoints(str(folder))) as checkpoints:
+    (note,) = checkpoints.notes
+  assert "checkpoint 4 are damaged (their file is a folder)" in note
+  assert (folder / "checkpoints/notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_one_stops_nobody(folder, content):
   _metrics(folder, 4).write_bytes(content)
   with contextlib.closing(open_run(str(folder))) as checkpoints:

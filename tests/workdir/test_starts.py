@@ -1,4 +1,4 @@
-"""What is recorded of each start of a run."""
+"""Each start of a run is recorded."""
 
 import json
 

@@ -18,17 +18,17 @@ class AppendFile:
   """Appends to a file; what cannot be written now is written with the next.
 
   A write that stops in the middle, as the disk is full, is cut off again before
-  the next. Of what is too much to wait, the oldest is dropped.
+  the next. If too much waits, the oldest data are dropped.
 
   Args:
     path: The file, which is made on the first write.
-    header: What a new file begins with.
+    header: The first bytes of a new file.
   """
 
   def __init__(self, path: epath.Path, header: bytes = b""):
     self._path, self._header = path, header
     self._waiting: collections.deque[bytes] = collections.deque()
-    self._size = 0  # Of what waits.
+    self._waiting_size = 0
     self._whole: int | None = None  # The file's length before a failed write.
 
   def append(self, data: bytes) -> None:
@@ -38,9 +38,9 @@ class AppendFile:
       OSError: if that cannot be; the data wait for the next call.
     """
     self._waiting.append(data)
-    self._size += len(data)
-    while self._size > MOST_WAITING:
-      self._size -= len(self._waiting.popleft())
+    self._waiting_size += len(data)
+    while self._waiting_size > MOST_WAITING:
+      self._waiting_size -= len(self._waiting.popleft())
     self.flush()
 
   def flush(self) -> None:
@@ -56,7 +56,7 @@ class AppendFile:
       if not self._whole:
         file.write(self._header)
       file.write(b"".join(self._waiting))
-    self._whole, self._size = None, 0
+    self._whole, self._waiting_size = None, 0
     self._waiting.clear()
 
 

@@ -68,7 +68,7 @@ class Checkpoints(CheckpointReader):
     Args:
       state: The state to save.
       step: The number of steps it has taken.
-      description: What the checkpoint says of itself; its checksums are added.
+      description: The checkpoint's description; the checksums are added to it.
       metrics: The evaluation after this step, if there was one.
 
     Returns:

@@ -25,7 +25,7 @@ class CheckpointReader:
 
   Attributes:
     folder: The workdir.
-    notes: What was found to be wrong, and skipped; a line each.
+    notes: A line for each thing that was damaged and skipped.
 
   Args:
     workdir: The run's folder, local or an address such as gs://bucket/run.

@@ -41,7 +41,7 @@ def sole_writer(workdir: str) -> Iterator[None]:
 
 
 def _owner(path: epath.Path) -> str:
-  """What the process that has the lock wrote into its file."""
+  """The process that holds the lock, as it wrote into the file."""
   try:
     return path.read_text() or "which is starting"
   except (OSError, UnicodeDecodeError):

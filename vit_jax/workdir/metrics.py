@@ -114,7 +114,7 @@ class MetricWriter:
   it once, by an OSError, and again only if it fails anew after a success.
 
   Attributes:
-    notes: What was wrong with the files of earlier starts, a line each.
+    notes: A line for each thing that was broken in files of earlier starts.
 
   Args:
     workdir: The run's folder, local or such as gs://bucket/run.

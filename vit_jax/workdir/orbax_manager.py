@@ -40,7 +40,7 @@ def open_manager(
 
 
 def _options(keep_last: int, read_only: bool) -> ocp.CheckpointManagerOptions:
-  """What Orbax keeps: the newest checkpoints and the best one."""
+  """Has Orbax keep the newest checkpoints and the best one."""
 
   def score(metrics: dict[str, Any]) -> float:
     return metrics[BEST_METRIC]

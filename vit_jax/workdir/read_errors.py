@@ -17,7 +17,7 @@ _DAMAGE_STATUSES = (
   "NOT_FOUND",
   "OUT_OF_RANGE",
 )
-# What Orbax and the JSON parser raise on files that are gone or do not parse.
+# Orbax and the JSON parser raise these on files that are gone or do not parse.
 _DAMAGE_ERRORS = (
   AttributeError,
   FileNotFoundError,

@@ -1,7 +1,6 @@
 """The evaluation kept with each checkpoint, by which the best is found."""
 
 import json
-import math
 
 import jax
 from etils import epath
@@ -19,12 +18,17 @@ def read_score(checkpoint: epath.Path) -> float | None:
   """
   try:
     content = _file(checkpoint).read_bytes()
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return None
-  metrics = json.loads(content)
+  except IsADirectoryError:
+    raise ValueError("their file is a folder") from None
+  try:
+    metrics = json.loads(content)
+  except RecursionError as error:
+    raise ValueError(str(error)) from error
   score = metrics.get(BEST_METRIC) if isinstance(metrics, dict) else None
-  if not isinstance(score, int | float) or not math.isfinite(score):
-    raise ValueError(f"its file holds no {BEST_METRIC}")
+  if not isinstance(score, int | float) or not 0 <= score <= 1:  # Or it is NaN.
+    raise ValueError(f"their file holds no {BEST_METRIC}")
   return score
 
 
@@ -35,7 +39,7 @@ def set_damaged_aside(folder: epath.Path) -> list[str]:
     folder: The folder that holds a folder for each checkpoint.
 
   Returns:
-    A line for each.
+    A line to show for each.
   """
   notes = []
   if jax.process_index() == 0 and folder.exists():

@@ -49,7 +49,7 @@ def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
 
 
 def _here() -> dict[str, Any]:
-  """What a row says of this process, its machine and its packages."""
+  """Describes this process, its machine and its packages."""
   now = datetime.datetime.now(datetime.UTC)
   return {
     "time": now.isoformat(timespec="seconds"),
