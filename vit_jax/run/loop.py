@@ -67,6 +67,8 @@ def train(
     checkpoints = Checkpoints(workdir, settings.keep_last)
     stack.callback(checkpoints.close)
     display.header(header(plan, workdir))
+    for note in checkpoints.notes:
+      display.note(note)
     state, first = first_state(plan, checkpoints, display, allow_changes)
     with _optional_write(display, "starts.jsonl"):
       record_start(checkpoints.folder, first)
@@ -100,7 +102,10 @@ def _open_writer(
   if project and jax.process_index() == 0:
     wandb_log = WandbLog(folder, project, to_dict(plan.settings))
     display.header([("wandb", wandb_log.place)])
-  return MetricWriter(folder, first, wandb_log)
+  writer = MetricWriter(folder, first, wandb_log)
+  for note in writer.notes:
+    display.note(note)
+  return writer
 
 
 def _close_writer(
@@ -155,9 +160,11 @@ class _Run:
     tracer = Tracer(profile, begin, settings.profile_steps, plan.total)
     self.display.start(first, plan.total)
     for step in range(first + 1, plan.total + 1):
-      tracer.before(step)
+      with self._profile_write():
+        tracer.before(step)
       state, metrics = train_step(state, next(on_device))
-      tracer.after(step, metrics)
+      with self._profile_write():
+        tracer.after(step, metrics)
       meter.add(step, metrics)
       self.display.step(step)
       if due(step, plan.log_every, plan.total):
@@ -201,6 +208,9 @@ class _Run:
   def _metrics_write(self, step: int) -> contextlib.AbstractContextManager:
     what = f"step {step:,}: the metrics"
     return _optional_write(self.display, what, "; the run goes on")
+
+  def _profile_write(self) -> contextlib.AbstractContextManager:
+    return _optional_write(self.display, "the profile", "; the run goes on")
 
   def _save(
     self, state: TrainState, step: int, scores: dict[str, Any] | None
