@@ -100,15 +100,16 @@ def read_run(workdir: str, **options: Any) -> RunFacts:
   config: dict[str, Any] = {}
   measured = problem = None
   try:
-    if (description := latest_description(workdir)) is not None:
-      config = _plain(description["config"])
     with opened(workdir, **options) as run:
-      config = _plain(to_dict(run.settings))  # Of this checkpoint.
+      config = _plain(to_dict(run.settings))
       measured = _measure(run)
   except (ValueError, OSError) as error:
     if not rows or options:
       raise
     problem = str(error)
+    with contextlib.suppress(ValueError, OSError):
+      description = latest_description(workdir)
+      config = _plain(description["config"]) if description else {}
   return RunFacts(workdir, rows, read_starts(folder), config, measured, problem)
 
 

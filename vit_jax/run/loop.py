@@ -21,7 +21,7 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.signals import Interrupted, Notice
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints, latest_description
+from vit_jax.workdir.checkpoint import Checkpoints, is_run
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer
 from vit_jax.workdir.starts import record_start
@@ -55,17 +55,21 @@ def train(
       the last finite state is saved, and the steps are written to a file.
     OSError: if the last checkpoint could not be saved.
   """
-  plan = make_plan(settings, latest_description(workdir))
+  # The plan of a new run comes first: if it fails, no folder is left behind.
+  plan = None if is_run(workdir) else make_plan(settings)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(_say_interrupted, display))
-    stack.callback(plan.evaluator.close)
     stack.enter_context(sole_writer(workdir))
     notice = stack.enter_context(Notice().awaited())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
     checkpoints = Checkpoints(workdir, settings.keep_last)
     stack.callback(checkpoints.close)
+    if plan is None:
+      newest = checkpoints.newest_description()
+      plan = make_plan(settings, newest and newest[1])
+    stack.callback(plan.evaluator.close)
     display.header(header(plan, workdir))
     for note in checkpoints.notes:
       display.note(note)

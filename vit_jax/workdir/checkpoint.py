@@ -115,6 +115,7 @@ class Checkpoints(CheckpointReader):
 
   def set_aside(self, step: int) -> epath.Path:
     """Moves a checkpoint to `workdir/damaged`; returns its new place."""
+    self._descriptions.pop(step, None)
     place = self.folder / "damaged" / str(step)
     if jax.process_index() == 0:
       taken = 1

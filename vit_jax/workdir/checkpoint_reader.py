@@ -38,6 +38,7 @@ class CheckpointReader:
     self.folder = path if "://" in str(workdir) else path.resolve()
     self.notes: list[str] = []
     self._read_only = read_only
+    self._descriptions: dict[int, dict[str, Any]] = {}  # Those read, by step.
     self._steps_folder = self.folder / "checkpoints"
     if not read_only:
       self.notes += scores.set_damaged_aside(self._steps_folder)
@@ -98,6 +99,8 @@ class CheckpointReader:
       DamagedError: if the checkpoint is damaged.
       OSError: if it cannot be read now.
     """
+    if step in self._descriptions:
+      return self._descriptions[step]
     args = ocp.args.Composite(description=ocp.args.JsonRestore())
 
     def read() -> dict[str, Any]:
@@ -105,7 +108,8 @@ class CheckpointReader:
       check_seal(description)
       return description
 
-    return self._read(step, read)
+    self._descriptions[step] = self._read(step, read)
+    return self._descriptions[step]
 
   def newest_description(self) -> tuple[int, dict[str, Any]] | None:
     """Step and description of the newest checkpoint whose description is good.
