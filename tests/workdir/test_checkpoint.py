@@ -86,13 +86,15 @@ def test_keep_last_must_be_positive(tmp_path):
     Checkpoints(str(tmp_path), 0)
 
 
-def test_a_step_that_is_there_already_cannot_be_saved(opened):
-  checkpoints = opened()
+def test_a_step_that_is_there_already_cannot_be_saved(tmp_path):
+  saved.save(tmp_path, [2])
+  checkpoints = Checkpoints(str(tmp_path))
   state = saved.state(2)
-  checkpoints.save(state, 2, saved.description(), None)
   problem = checkpoints.save(state, 2, saved.description(), None)
   assert problem.startswith("the checkpoint of step 2 could not be saved (")
   assert "\n" not in problem
+  with pytest.raises(OSError, match="there is one of step 2 already"):
+    checkpoints.close()
 
 
 def test_a_save_may_fail_and_the_next_succeed(tmp_path, opened):
@@ -116,6 +118,20 @@ def test_a_save_may_fail_and_the_next_succeed(tmp_path, opened):
   assert checkpoints.save(state, 8, saved.description(), None) is None
   assert checkpoints.wait() is None
   assert checkpoints.all_steps == [4, 8]
+
+
+@pytest.mark.parametrize("earlier", [[], [2]])
+def test_the_end_says_if_the_newest_could_not_be_saved(tmp_path, earlier):
+  """Though `save` has said it already, and the run went on."""
+  saved.save(tmp_path, earlier)
+  checkpoints = Checkpoints(str(tmp_path))
+  folder = tmp_path / "checkpoints"
+  folder.rename(tmp_path / "elsewhere")
+  folder.touch()
+  assert checkpoints.save(saved.state(6), 6, saved.description(), None)
+  others = "step 2 is good" if earlier else "there is no other"
+  with pytest.raises(OSError, match=f"of step 6 could not .*; {others}"):
+    checkpoints.close()
 
 
 @contextlib.contextmanager

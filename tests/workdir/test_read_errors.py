@@ -69,6 +69,8 @@ def test_a_reason_is_one_line_of_the_cause():
   error = ValueError(f"{CUT} [tensorstore_spec='{{\n  many: 'lines'}}']")
   assert reason(_wrapped(error)) == CUT
   assert reason(KeyError('Item "params"')) == 'Item "params"'
+  missing = FileNotFoundError(2, "No such file or directory", "a/b")
+  assert reason(missing) == "[Errno 2] No such file or directory: 'a/b'"
   assert reason(TimeoutError()) == "TimeoutError"
   long = reason(ValueError("a" * 100 + "b" * 200))
   assert long.startswith("a") and long.endswith("b") and len(long) == 200

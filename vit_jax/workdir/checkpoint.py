@@ -53,6 +53,7 @@ class Checkpoints(CheckpointReader):
       raise ValueError(f"keep_last={keep_last} must be 1 or more.")
     super().__init__(workdir, keep_last, read_only=read_only)
     self._saving: int | None = None
+    self._problem: str | None = None  # With the newest of all saves.
     self._failed = False
     self._quiet = None if read_only else orbax_manager.QuietSaves()
 
@@ -82,6 +83,7 @@ class Checkpoints(CheckpointReader):
     for name, tree in trees.items():
       args[name] = ocp.args.StandardSave(tree)
     problem = self.wait()
+    self._problem = None
     self._remove_partial()
     composite = ocp.args.Composite(**args)
     try:
@@ -104,7 +106,8 @@ class Checkpoints(CheckpointReader):
   def _not_saved(self, step: int | None, error: Exception) -> str:
     self._failed = True
     why = reason(error)
-    return f"the checkpoint of step {step} could not be saved ({why})"
+    self._problem = f"the checkpoint of step {step} could not be saved ({why})"
+    return self._problem
 
   def _remove_partial(self) -> None:
     """Deletes partial checkpoints, whose room the next one may need."""
@@ -135,17 +138,17 @@ class Checkpoints(CheckpointReader):
     Raises:
       OSError: if the last checkpoint could not be saved.
     """
-    problem = self.wait()
+    self.wait()
     self._manager.close()
     # Writes that were under way when a save failed may outlast this.
     if self._quiet is not None and not self._failed:
       self._quiet.end()
-    if problem:
+    if self._problem:
       newest = self.latest_step
       others = (
         "there is no other" if newest is None else f"step {newest} is good"
       )
-      raise OSError(f"{problem}; {others}.")
+      raise OSError(f"{self._problem}; {others}.")
 
 
 def is_run(path: str) -> bool:

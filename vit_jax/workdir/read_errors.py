@@ -91,7 +91,9 @@ def is_damage(error: BaseException) -> bool:
 def reason(error: BaseException) -> str:
   """The first line of the error's cause, shortened in the middle if long."""
   cause = _cause(error)
-  text = str(cause).strip("'").partition(" [tensorstore_spec")[0]
+  is_key = isinstance(cause, KeyError) and cause.args  # `str` would quote it.
+  text = str(cause.args[0] if is_key else cause)
+  text = text.partition(" [tensorstore_spec")[0]
   line = (text.splitlines() or [type(cause).__name__])[0]
   return line if len(line) <= 200 else f"{line[:60]} ... {line[-135:]}"
 
