@@ -48,9 +48,11 @@ def test_the_newest_good_description_comes_with_its_step(run):
   step, description = checkpoints.newest_description()
   assert step == 4 and description["step"] == 4
   _damage_description(folder, 4)
+  checkpoints._descriptions.clear()  # Each is read once.
   step, description = checkpoints.newest_description()
   assert step == 2 and description["step"] == 2
   _damage_description(folder, 2)
+  checkpoints._descriptions.clear()
   with pytest.raises(DamagedError, match="checkpoint 4 of .* is damaged"):
     checkpoints.newest_description()
 
