@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.config import base_config
-from vit_jax.run import build
+from vit_jax.pretrained import load
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 
@@ -86,7 +86,7 @@ def test_nothing_is_downloaded_for_what_is_refused(
   def download(*_, **__):
     raise AssertionError("it was downloaded first")
 
-  monkeypatch.setattr(build, "open_pretrained", download)
+  monkeypatch.setattr(load, "open_pretrained", download)
   config.model = base_config().model
   config.pretrained = "b16_augreg_i1k_384"
   config.update(changes)

@@ -25,7 +25,6 @@ from vit_jax.workdir.checkpoint import Checkpoints, is_run
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer
 from vit_jax.workdir.starts import record_start
-from vit_jax.workdir.wandb_log import WandbLog
 
 _BATCHES_AHEAD = 2  # On their way to the device while one is used.
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
@@ -104,6 +103,8 @@ def _open_writer(
   folder, project = checkpoints.folder, plan.settings.wandb_project
   wandb_log = None
   if project and jax.process_index() == 0:
+    from vit_jax.workdir.wandb_log import WandbLog
+
     wandb_log = WandbLog(folder, project, to_dict(plan.settings))
     display.header([("wandb", wandb_log.place)])
   writer = MetricWriter(folder, first, wandb_log)
