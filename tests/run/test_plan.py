@@ -26,7 +26,7 @@ def plan(config):
     ),
     (
       dict(optimizer=dict(warmup_epochs=2.0)),
-      "a warm-up of 6 steps leaves nothing of 6: shorten optimizer.warmup_st",
+      "a warm-up of 6 steps leaves none of the run's 6 steps: shorten optimiz",
     ),
     (dict(batch_size=12), "batch_size=12 does not split .* that does is 16"),
     (

@@ -1,14 +1,15 @@
-"""Reports on runs: one HTML file of what they learned, and how.
+"""Writes a report on finished runs as one HTML file.
 
 python -m vit_jax.report WORKDIR... [--out=report.html] [--step=N | --best]
   [--root=DIR] [--data_dir=DIR]
 
-The file needs no network. It shows curves, the configuration and the command
-that repeats the run; and of the checkpoint, evaluated anew, accuracy by class,
-confusion, calibration, telling examples with their attention rollout, and what
-the embeddings have learned. Several runs are compared. By default it goes to
-report.html in the workdir; of several, or of an address such as gs://bucket/run,
-in the current folder.
+The file needs no network. It shows the run's curves, its configuration and the
+command that repeats it. It also evaluates the checkpoint again, and shows the
+accuracy by class, the confusion matrix, the calibration, telling examples with
+their attention rollout, and the learned embeddings. Several runs are compared.
+The report of a single local run is written to report.html in its workdir. That
+of several runs, or of an address such as gs://bucket/run, is written to the
+current folder.
 """
 
 from absl import flags
@@ -22,7 +23,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
-  # Imported here because data workers import this module, and need no models.
+  # Imported here, as data workers import this module but need no models.
   from vit_jax.report.write import report_files
 
   return report_files(arguments, out=flags.FLAGS.out, **command.choice())
