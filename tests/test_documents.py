@@ -458,7 +458,7 @@ def test_the_site_builds_and_is_whole(tmp_path):
   attention = (ROOT / "vit_jax/models/attention.py").read_text().splitlines()
   cited = [attention[int(line) - 1].split("# ")[-1] for line in lines]
   assert [c for c in cited if c.startswith("Eq.")][:4] == [
-    "Eq. 5, each (B, k, S, D_h)",
+    "Eq. 5",
     "Eq. 6",
     "Eq. 7",
     "Eq. 8",

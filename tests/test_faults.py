@@ -1,6 +1,5 @@
-"""Whatever happens to a run, it ends as if nothing had happened."""
+"""Faults that a run survives: it ends as if nothing had happened."""
 
-import gc
 import json
 import os
 import resource
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests import runs
+from tests import commands, runs
 from vit_jax.run import loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
@@ -22,17 +21,6 @@ from vit_jax.run.settings import read
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import MetricWriter
-
-# Reads that were under way when another one failed raise late warnings.
-pytestmark = pytest.mark.filterwarnings(
-  "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
-
-@pytest.fixture(autouse=True)
-def _in_this_test():
-  yield
-  gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +115,16 @@ def test_damage_is_noticed_by_who_only_reads(copy):
   _flip(copy / "checkpoints" / "12")
   with pytest.raises(ValueError, match="checkpoint 12 of .* is damaged"):
     evaluate_checkpoint(str(copy))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_command_says_so_in_a_line_and_nothing_else(copy, damage):
+  damage(copy / "checkpoints" / "12")
+  found = commands.run("vit_jax.evaluate", "--workdir", str(copy))
+  assert found.returncode == 2
+  assert found.stdout == ""
+  (line,) = found.stderr.splitlines()
+  assert line.startswith(f"error: checkpoint 12 of {copy} is damaged")
 
 
 def test_a_second_run_on_a_workdir_is_refused(data_dir, tmp_path):
@@ -272,6 +270,28 @@ def test_a_run_goes_on_where_metrics_cannot_be_written(
   assert runs.identical(whole[1], jax.device_get(state))
 
 
+def test_neither_tensorboard_nor_the_profiler_stops_a_run(
+  data_dir, whole, tmp_path, capsys, monkeypatch
+):
+  (tmp_path / "tensorboard").touch()  # Where its folder has to be.
+  stop_trace = jax.profiler.stop_trace
+
+  def stop_without_room():
+    stop_trace()
+    raise RuntimeError("no space left for the trace")
+
+  monkeypatch.setattr(jax.profiler, "stop_trace", stop_without_room)
+  config = runs.config(data_dir, profile_steps=1, log_every_steps=1)
+  state, _ = loop.train(read(config), str(tmp_path))
+  printed = " ".join(capsys.readouterr().out.split())
+  assert printed.count("could not be written") == 2
+  assert "step 1: the metrics could not be written (TensorBoard: " in printed
+  assert "the profile could not be written (no space left for the" in printed
+  assert runs.identical(whole[1], jax.device_get(state))
+  rows = [row["step"] for row in runs.rows(tmp_path) if "train/loss" in row]
+  assert rows == list(range(1, 13))
+
+
 COMMAND = [
   *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
   *("--config.total_epochs=0", "--config.total_steps=100000"),
@@ -281,7 +301,9 @@ COMMAND = [
 ]
 
 
-def test_sigterm_saves_the_step_under_way(data_dir, tmp_path):
+@pytest.fixture
+def running(data_dir, tmp_path):
+  """A run in a process of its own, which has taken its first step."""
   with subprocess.Popen(
     [
       *COMMAND,
@@ -293,14 +315,48 @@ def test_sigterm_saves_the_step_under_way(data_dir, tmp_path):
     text=True,
     start_new_session=True,
   ) as process:
-    for line in process.stdout:
-      if line.startswith("step"):
-        break
-    start = time.perf_counter()
-    os.killpg(process.pid, signal.SIGTERM)  # Workers and all, as SLURM does.
-    printed, errors = process.communicate(timeout=60)
+    try:
+      for line in process.stdout:
+        if line.startswith("step"):
+          break
+      yield process
+    finally:
+      if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_full_disk_ends_no_run_and_a_run_ends_with_it(running, tmp_path):
+  """Once there is room again, nothing has been lost."""
+  limits = resource.prlimit(running.pid, resource.RLIMIT_FSIZE)
+  resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+  complaints, steps = [], 0
+  for line in running.stdout:
+    complaints += [line] if "could not be written" in line else []
+    steps += line.startswith("step ") and "loss" in line and bool(complaints)
+    if steps == 50:
+      break
+  (complaint,) = complaints
+  assert "the metrics could not be written (metrics.jsonl: " in complaint
+  assert "; TensorBoard: " in complaint
+  resource.prlimit(running.pid, resource.RLIMIT_FSIZE, limits)
+  os.killpg(running.pid, signal.SIGTERM)
+  printed, errors = running.communicate(timeout=60)
+  assert running.returncode == 143, errors
+  assert errors == ""
+  assert "could not" not in printed
+  steps = [row["step"] for row in runs.rows(tmp_path / "run")]
+  assert steps == list(range(1, len(steps) + 1))
+  assert [
+    step for step, tag, _ in runs.events(tmp_path / "run") if "loss" in tag
+  ] == steps
+
+
+def test_sigterm_saves_the_step_under_way(running, tmp_path):
+  start = time.perf_counter()
+  os.killpg(running.pid, signal.SIGTERM)  # Workers and all, as SLURM does.
+  printed, errors = running.communicate(timeout=60)
   assert time.perf_counter() - start < 60
-  assert process.returncode == 143, errors
+  assert running.returncode == 143, errors
   assert errors == ""
   last = printed.splitlines()[-1]
   assert last.endswith(" is saved; the same command resumes the run.")

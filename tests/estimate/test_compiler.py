@@ -1,4 +1,4 @@
-"""The TPU compiler as a test bench."""
+"""Estimates by the TPU compiler, and its errors in one line."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_a_step_compiled_for_four_chips():
     row["model_tflop"] * 1e12 / (row["mcycles"] * 1e6 * 131_072)
   )
   assert 0 < row["mfu"] < 1 and row["hbm_gib"]["peak"] < 0.1
-  # All gradients, as they are computed: in float32.
+  # The all-reduce takes all gradients, which are in float32.
   gradients = row["collectives"]["all-reduce"]["mib"]
   assert gradients == pytest.approx(137_802 * 4 / 2**20, rel=0.02)
 
@@ -53,7 +53,7 @@ def test_an_axis_may_take_part_of_a_row_of_chips():
   _, devices = compiler.devices_of("v5e:4x4")
   mesh = sharding.make_mesh(fsdp=8, devices=devices)
   assert dict(mesh.shape) == {"data": 2, "fsdp": 8, "tensor": 1}
-  # The eight of a row are neighbours: a block of 2 x 4 chips.
+  # The eight chips of a row are neighbours: they form a block of 2 x 4 chips.
   for row in mesh.devices[:, :, 0]:
     xs, ys = zip(*(device.coords[:2] for device in row), strict=True)
     assert sorted((len(set(xs)), len(set(ys)))) == [2, 4]
@@ -62,8 +62,8 @@ def test_an_axis_may_take_part_of_a_row_of_chips():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (["--topology=v9:2x4"], "should be one of v3, v4, v5e, v5p, v6e and its"),
-    (["--topology=v5e"], "--topology=v5e should be one of"),
+    (["--topology=v9:2x4"], "must be one of v3, v4, v5e, v5p, v6e followed by"),
+    (["--topology=v5e"], "--topology=v5e must be one of"),
   ],
 )
 def test_bad_input_is_one_line(arguments, message):
@@ -78,11 +78,11 @@ def test_bad_input_is_one_line(arguments, message):
   [
     (
       "RESOURCE_EXHAUSTED: in memory space hbm. Used 20.11G of 15.75G hbm. E",
-      "20.11G of 15.75G HBM a device.",
+      "it needs 20.11G of HBM, and a device has 15.75G.",
     ),
     (
       "RESOURCE_EXHAUSTED: temporaries (66.86G) exceeds available HBM (15.75G)",
-      "66.86G of 15.75G HBM a device.",
+      "it needs 66.86G of HBM, and a device has 15.75G.",
     ),
   ],
 )
@@ -92,7 +92,7 @@ def test_what_the_compiler_says_of_memory_is_explained(text, expected):
   assert str(found) == expected
 
 
-def test_what_is_not_about_memory_stays_as_it_is():
+def test_errors_that_are_not_about_memory_stay_as_they_are():
   error = ValueError("another")
   assert compiler.explained(error) is error
 

@@ -111,7 +111,7 @@ def _write(text):
     (lambda f: shutil.rmtree(f / "params"), 'Item "params" was not found'),
     (lambda f: shutil.rmtree(f / "description"), '"description" was not fo'),
     (_write('{"config'), "Unterminated string"),
-    (_write("[1]"), "no JSON object"),
+    (_write("[1]"), "not a JSON object"),
     (_truncate, "OUT_OF_RANGE"),
     (lambda f: (f / "params/_METADATA").write_text("{"), "Expecting property"),
   ],
@@ -134,5 +134,5 @@ def test_a_description_without_a_model_is_refused(saved_run, tmp_path):
   description = json.loads(path.read_text())
   del description["model"], description["digest"]
   path.write_text(json.dumps(sealed(description)))
-  with pytest.raises(ValueError, match="description does not tell its model"):
+  with pytest.raises(ValueError, match="its description has no model"):
     load_pretrained(str(tmp_path / "run"))

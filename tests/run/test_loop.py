@@ -196,8 +196,8 @@ def test_another_configuration_is_refused(short_run):
   config.model.dropout_rate = 0.2
   config.log_every_steps = 1  # This does not change what is learned.
   message = (
-    f"^{workdir} holds a run of another configuration or other data: "
-    "model.dropout_rate was 0.1 and is now 0.2[.] Go on"
+    f"^{workdir} holds a run with another configuration or other data: "
+    "model.dropout_rate was 0.1 and is now 0.2[.] Resume"
   )
   with pytest.raises(ValueError, match=message):
     loop.train(read(config), str(workdir))

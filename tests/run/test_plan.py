@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.config import base_config
-from vit_jax.run import build
+from vit_jax.pretrained import load
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 
@@ -26,7 +26,7 @@ def plan(config):
     ),
     (
       dict(optimizer=dict(warmup_epochs=2.0)),
-      "a warm-up of 6 steps leaves nothing of 6: shorten optimizer.warmup_st",
+      "a warm-up of 6 steps leaves none of the run's 6 steps: shorten optimiz",
     ),
     (dict(batch_size=12), "batch_size=12 does not split .* that does is 16"),
     (
@@ -86,7 +86,7 @@ def test_nothing_is_downloaded_for_what_is_refused(
   def download(*_, **__):
     raise AssertionError("it was downloaded first")
 
-  monkeypatch.setattr(build, "open_pretrained", download)
+  monkeypatch.setattr(load, "open_pretrained", download)
   config.model = base_config().model
   config.pretrained = "b16_augreg_i1k_384"
   config.update(changes)

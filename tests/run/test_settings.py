@@ -1,10 +1,14 @@
 """Settings: bad durations, types, ranges and keys are refused in one line."""
 
 import contextlib
+import subprocess
+import sys
 
 import pytest
 
 from vit_jax.config import base_config
+from vit_jax.models import position, scan, vit
+from vit_jax.run import settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import all_keys, nearest_key
@@ -239,3 +243,23 @@ def test_a_configuration_has_all_keys_and_no_others(config):
     del config.optimizer.b1
   with pytest.raises(ValueError, match="has no optimizer.b1: start it from"):
     check(config)
+
+
+def test_choices_are_those_of_the_code_that_implements_them():
+  """They are repeated so that `--help` need not import the models."""
+  assert settings.POOLINGS == vit.POOLINGS
+  assert settings.POSITIONS == position.POSITIONS
+  assert settings.PLACES == position.PLACES
+  assert settings.GELUS == tuple(vit.GELUS)
+  assert settings.REMATS == tuple(scan.REMATS)
+
+
+def test_settings_load_neither_jax_nor_flax():
+  code = (
+    "import sys, vit_jax.run.flags; "
+    "print({'jax', 'flax', 'numpy', 'cv2'} & set(sys.modules))"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout == "set()\n"

@@ -53,7 +53,7 @@ def test_mixup_mixes_images_and_targets_alike():
 
 
 def test_mixups_share_follows_the_beta_distribution():
-  """The larger part of Beta(1, 1) is uniform on [1/2, 1]: mean 3/4."""
+  """The larger share under Beta(1, 1) is uniform on [1/2, 1], its mean 3/4."""
   images, targets = jnp.zeros((2, 1, 1, 1)), jnp.eye(2)
   keys = jax.random.split(jax.random.key(0), 4000)
   draw = jax.vmap(lambda key: losses.mixup(key, images, targets, 1.0)[1][0, 0])

@@ -1,4 +1,4 @@
-"""The mesh, its rules, and batches on their way to it."""
+"""The mesh, its sharding rules, and the transfer of batches to it."""
 
 import types
 
@@ -29,7 +29,7 @@ def test_mesh_covers_all_devices(asked, shape):
 
 
 def _in_slices(count, slices):
-  """Stand-ins for devices, in numbers that tell them apart."""
+  """Stand-ins for `count` devices in `slices` slices, four on each host."""
   return [
     types.SimpleNamespace(
       id=i,

@@ -1,4 +1,4 @@
-"""The train step: accumulation, averaging, randomness, devices."""
+"""The train step: accumulation, averaging, randomness and sharding."""
 
 import functools
 
@@ -75,7 +75,7 @@ def _train(steps=3, batch_size=16, **options):
 
 
 def _assert_close(one, other, rtol=2e-4):
-  """Leaf by leaf, to a part of the leaf's own size."""
+  """Compares trees leaf by leaf, relative to each leaf's largest value."""
   for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
     scale = max(float(jnp.abs(jnp.asarray(a)).max()), 1e-6)
     np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale)
@@ -90,8 +90,9 @@ def test_the_first_loss_is_the_logarithm_of_the_classes():
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_accumulation_gives_the_same_run(parts):
-  # Not the weights: Adam divides by the gradient's size, so rounding decides
-  # where that is nearly 0. Its second moments are the gradients' own.
+  # Weights are not compared: Adam divides by the gradient's size, so rounding
+  # decides their updates where the gradient is nearly 0. Adam's second moments
+  # hold the squared gradients themselves.
   whole, metrics = _train(loss=SMOOTH)
   split, split_metrics = _train(
     loss=SMOOTH,
@@ -105,7 +106,7 @@ def test_accumulation_gives_the_same_run(parts):
 
 
 def test_the_gradient_is_that_of_the_mean_loss():
-  """By finite differences of the loss, along the gradient Adam first saw."""
+  """Checks the gradient against finite differences of the loss along it."""
   init, step = _functions()
   state = _start(init)
   head = dict(state.params["head"])
@@ -152,7 +153,7 @@ def test_randomness_is_a_function_of_seed_and_step():
 
 
 def _losses_on(mesh, fields, steps=3):
-  """Of a few steps with everything on that draws or averages."""
+  """Losses of a few steps with dropout, Mixup, accumulation and averaging."""
   init, step = _functions(
     dropout_rate=0.1,
     loss=MIXUP,
@@ -185,7 +186,7 @@ SCANNED = (("num_layers", 2), ("scan", True), ("remat", "dots"))
   "axes, fields",
   [
     ((2, 2, 2), ()),
-    # Of which each has less.
+    # The slow ones add little: each uses fewer of the axes, or scanned layers.
     pytest.param((8, 1, 1), (), marks=pytest.mark.slow),
     pytest.param((2, 4, 1), (), marks=pytest.mark.slow),
     pytest.param((2, 2, 2), SCANNED, marks=pytest.mark.slow),

@@ -1,18 +1,18 @@
-"""Estimates what a configuration's train step costs on TPUs, without a TPU.
+"""Estimates what a configuration's train step costs on TPUs, without any.
 
 python -m vit_jax.estimate --config configs/pretrain.py:B/16,imagenet21k \
   --topology v5e:2x4 --config.batch_size=512
 
-XLA's own TPU compiler runs on this machine (`pip install -c constraints.txt -e
-".[tpu]"`) and compiles for the chips that --topology names. The command prints
-the memory that each chip needs and has, XLA's estimate of its work in cycles,
-and the bytes sent between chips. The time for communication is not estimated,
-so the share of the peak ("MFU") is that of a chip which never waits. If the
-step does not fit into memory, the command looks for the smallest change that
-makes it fit, prints it, and exits with code 1.
+XLA's own TPU compiler (`pip install -c constraints.txt -e ".[tpu]"`) runs on
+this machine and compiles the step for the chips that --topology describes. The
+command prints the memory that a chip needs and has, XLA's estimate of its work
+in cycles, and the bytes that chips exchange. XLA does not estimate the time of
+communication, so the share of the peak ("MFU") is that of a chip that never
+waits. If the step does not fit, the command tries a few changes, prints the
+cheapest one that makes it fit, and returns the exit code 1.
 
-No data is read. For data sets other than the paper's, --num_classes and
---num_examples give the sizes.
+No data is read. For a data set that is not known here, --num_classes and
+--num_examples give its size.
 """
 
 import json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
   from vit_jax.estimate.compiler import Chip
   from vit_jax.run.settings import Settings
 
-# Classes and training images of data sets that are not read.
+# The number of classes and of training images of known data sets.
 DATA_SETS = {
   "imagenet2012": (1000, 1_281_167),
   "imagenet21k": (21_843, 14_197_122),
@@ -46,22 +46,16 @@ def define_flags() -> None:
 
   define_config_file()
   flags.DEFINE_string(
-    "topology", "v5e:2x4", "Kind and arrangement of the chips."
+    "topology", "v5e:2x4", "Kind of TPU and its chips along each axis."
   )
-  flags.DEFINE_integer(
-    "num_classes", None, "Number of classes of the data set."
-  )
+  flags.DEFINE_integer("num_classes", None, "Number of classes in the data.")
   flags.DEFINE_integer("num_examples", None, "Number of training images.")
   flags.DEFINE_integer(
-    "by_op", 0, "Print the cycles of this many of the costliest operations."
+    "by_op", 0, "Print the cycles of this many operations, the costliest first."
   )
-  flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
-  flags.DEFINE_bool(
-    "suggest", True, "If the step does not fit, look for a change that helps."
-  )
-  flags.DEFINE_string(
-    "save_hlo", None, "File to write the compiled program (HLO) to."
-  )
+  flags.DEFINE_bool("json", False, "Print one JSON object.")
+  flags.DEFINE_bool("suggest", True, "Look for a change that makes it fit.")
+  flags.DEFINE_string("save_hlo", None, "File for the compiled program.")
 
 
 def main(_: list[str]) -> int:
@@ -92,10 +86,10 @@ def main(_: list[str]) -> int:
 
 
 def _set_environment() -> None:
-  """Prepares the environment for a TPU's compiler, before JAX is imported.
+  """Prepares the environment for the TPU compiler, before JAX is imported.
 
-  The compiler asks a TPU's surroundings about itself unless told not to, and
-  refuses to run beside another.
+  By default the compiler queries the metadata of the TPU machine that it
+  expects to run on, and refuses to run twice at the same time.
   """
   os.environ["JAX_PLATFORMS"] = "cpu"
   os.environ["TPU_SKIP_MDS_QUERY"] = "1"
@@ -105,13 +99,13 @@ def _set_environment() -> None:
 
 
 def _data_set(name: str | None) -> tuple[int, int]:
-  """(classes, training images), from the flags or of a known data set."""
+  """(classes, training images), from the flags or those of a known data set."""
   known = DATA_SETS.get(name or "", (0, 0))
   options = flags.FLAGS
   found = options.num_classes or known[0], options.num_examples or known[1]
   if not all(found):
     raise ValueError(
-      f"data.name={name!r} is not known here: give --num_classes and "
+      f"the size of data.name={name!r} is unknown: give --num_classes and "
       "--num_examples."
     )
   return found
@@ -123,7 +117,7 @@ def _suggestion(
   devices: list[Any],
   sizes: tuple[int, int],
 ) -> str:
-  """The first of a few changes, the cheapest first, that makes it fit."""
+  """Tries a few changes, the cheapest first, until the step fits."""
   from vit_jax.estimate import compiler
   from vit_jax.runtime.settings import replaced
 
@@ -136,8 +130,8 @@ def _suggestion(
     except ValueError:
       continue
     peak, mfu = row["hbm_gib"]["peak"], row["mfu"]
-    return f"This fits, with {peak:.1f} GiB a chip and MFU {mfu:.2f}: {text}"
-  return "Nothing that was tried fits: take more chips."
+    return f"This fits, with {peak:.1f} GiB per chip and MFU {mfu:.2f}: {text}"
+  return "None of these changes makes it fit: use more chips."
 
 
 def _table(row: dict[str, Any]) -> str:
@@ -145,19 +139,19 @@ def _table(row: dict[str, Any]) -> str:
   mesh = " x ".join(f"{size} {axis}" for axis, size in row["mesh"].items())
   lines = [
     ("chips", f"{row['chips']} of {row['topology']}, mesh {mesh}"),
-    ("images a chip", f"{row['images_per_chip']:g}"),
+    ("images/chip", f"{row['images_per_chip']:g}"),
     (
-      "memory a chip",
+      "memory/chip",
       (
         f"{hbm['peak']:.2f} of {hbm['of']:g} GiB: arguments "
         f"{hbm['arguments']:.2f}, temporaries {hbm['temporaries']:.2f}"
       ),
     ),
     (
-      "TFLOP a chip",
+      "TFLOP/chip",
       (
-        f"{row['model_tflop']:.2f} of the model, {row['compiled_tflop']:.2f} "
-        "compiled (a loop's body counted once)"
+        f"{row['model_tflop']:.2f} in the model, {row['compiled_tflop']:.2f} "
+        "compiled (counting a loop's body once)"
       ),
     ),
     ("estimated", f"{row['mcycles']:.1f} Mcycles, MFU {row['mfu']:.3f}"),

@@ -1,6 +1,6 @@
-"""What a train step would cost on TPUs that are not there.
+"""Compiles a train step for TPUs that are absent, and reads what it costs.
 
-XLA's TPU compiler runs without one, for chips that it is told of.
+XLA's TPU compiler needs no TPU, only a description of the chips.
 """
 
 import dataclasses
@@ -25,14 +25,15 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """A TPU: memory, peak and clock, as Google Cloud publishes them.
+  """A TPU chip, with the figures that Google Cloud publishes.
 
-  `flop_per_cycle` is the peak in bfloat16 over the clock of the matrix units.
+  `flop_per_cycle` is the peak in bfloat16 divided by the clock of the matrix
+  units.
   """
 
   hbm_gib: float
   flop_per_cycle: int
-  devices: int = 1  # That JAX sees of one chip.
+  devices: int = 1  # Number of JAX devices on one chip.
 
 
 CHIPS = {
@@ -45,7 +46,7 @@ CHIPS = {
 
 
 class DoesNotFit(ValueError):
-  """The program needs more memory than a chip has."""
+  """Raised if the program needs more memory than a chip has."""
 
 
 def estimate(
@@ -55,10 +56,10 @@ def estimate(
   num_classes: int,
   num_examples: int,
 ) -> tuple[dict[str, Any], str]:
-  """Compiles the train step; what it costs, and its program's text.
+  """Compiles the train step; returns its cost and its program's text.
 
   Raises:
-    DoesNotFit: if a chip's memory does not hold it.
+    DoesNotFit: if the step needs more memory than a chip has.
     ValueError: if the configuration cannot be built.
   """
   mesh = sharding.make_mesh(
@@ -75,15 +76,15 @@ def estimate(
   ops = hlo.read(text)
   cycles = hlo.total_cycles(ops)
   images = settings.batch_size / len(devices)
-  # Forward, and twice as much backward.
+  # The backward pass takes twice as much as the forward pass.
   model_flop = 3 * gflops * 1e9 * images
   memory = compiled.memory_analysis()
   per_device = chip.hbm_gib / chip.devices
   held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
   extra = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  if held + extra > per_device * GIB:  # Which the compiler may let pass.
+  if held + extra > per_device * GIB:  # The compiler may let this pass.
     raise DoesNotFit(
-      f"{(held + extra) / GIB:.2f}G of {per_device:g}G HBM a device."
+      _memory(f"{(held + extra) / GIB:.2f}G", f"{per_device:g}G")
     )
   row = {
     "chips": len(devices) // chip.devices,
@@ -116,7 +117,7 @@ def lower(
   num_classes: int,
   num_examples: int,
 ) -> tuple[Any, float]:
-  """The settings' train step, lowered, and GFLOP to classify an image."""
+  """Lowers the settings' train step; also counts GFLOP to classify an image."""
   parts, batch_size = settings.accumulation_steps, settings.batch_size
   sharding.check_batch("batch_size", batch_size, mesh, parts)
   names = tuple(map(str, range(num_classes)))
@@ -143,12 +144,12 @@ def lower(
 
 
 def devices_of(name: str) -> tuple[Chip, list[Any]]:
-  """The chip of a topology, and its devices, none of them real."""
+  """The chip of a topology, and descriptions of its devices."""
   kind, _, shape = name.partition(":")
   if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
     raise ValueError(
-      f"--topology={name} should be one of {', '.join(CHIPS)} and its shape in "
-      "chips, as in v5e:2x4 or v5p:2x2x1."
+      f"--topology={name} must be one of {', '.join(CHIPS)} followed by the "
+      "number of chips along each axis, as in v5e:2x4 or v5p:2x2x1."
     )
   options: dict[str, Any] = {}
   if kind == "v5e":
@@ -166,13 +167,16 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
       "the TPU compiler is not installed: "
       'pip install -c constraints.txt -e ".[tpu]".'
       if missing
-      else f"--topology={name} is not one that the compiler knows ({reason})."
+      else f"the compiler does not know --topology={name} ({reason})."
     ) from error
   return CHIPS[kind], list(described.devices)
 
 
 def explained(error: Exception) -> Exception:
-  """What the compiler says when memory is short, in a line."""
+  """Makes a one-line `DoesNotFit` of the compiler's error for lack of memory.
+
+  Other errors are returned as they are.
+  """
   used = re.search(
     r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
     r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
@@ -180,14 +184,14 @@ def explained(error: Exception) -> Exception:
   )
   if used:
     needed, there = (number for number in used.groups() if number)
-    return DoesNotFit(f"{needed} of {there} HBM a device.")
+    return DoesNotFit(_memory(needed, there))
   if "RESOURCE_EXHAUSTED" in str(error):
     return DoesNotFit(str(error).splitlines()[0])
   return error
 
 
 def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
-  """Changes of some settings that cost more and more time, or images."""
+  """Changes of settings that save memory, in order of their cost in speed."""
   if settings.mesh.fsdp < num_devices:
     yield {"mesh.fsdp": num_devices}
   yield {"mesh.fsdp": num_devices, "model.remat": "dots"}
@@ -199,8 +203,12 @@ def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
     size //= 2
 
 
+def _memory(needed: str, available: str) -> str:
+  return f"it needs {needed} of HBM, and a device has {available}."
+
+
 def _compiled_flop(compiled: Any) -> float:
-  """XLA's count; it counts a loop's body once."""
+  """XLA's count of operations, in which a loop's body counts once."""
   cost = compiled.cost_analysis()
   cost = cost[0] if isinstance(cost, list) else cost
   return cost.get("flops", 0.0)

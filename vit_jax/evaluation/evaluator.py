@@ -1,4 +1,4 @@
-"""Evaluation of parameters over one split, every example counted once."""
+"""Evaluation of parameters on a split, with every example counted once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,22 +19,22 @@ from vit_jax.evaluation.eval_step import (
 )
 from vit_jax.training import sharding
 
-_BATCHES_AHEAD = 2  # On their way to the device while one is used.
+_BATCHES_AHEAD = 2  # Batches sent to the device while one is evaluated.
 
 
 class Evaluator:
-  """Evaluates parameters on a split, as often as asked.
+  """Evaluates parameters on a split; one evaluator may be called many times.
 
   `close` ends its worker processes.
 
   Args:
-    model: Images to logits.
+    model: The model, from images to logits.
     mesh: The mesh of devices.
-    source: The split.
+    source: The split to evaluate on.
     preprocessing: The model's preprocessing.
-    loader: Opens this host's batches.
-    batch_size: Examples a step, rounded up to split over the mesh.
-    loss: Loss to report, one of `training.settings.LOSSES`.
+    loader: The loader that opens this host's batches.
+    batch_size: Examples per step, rounded up to split over the mesh.
+    loss: The loss to report, one of `training.settings.LOSSES`.
   """
 
   def __init__(
@@ -73,13 +73,13 @@ class Evaluator:
     class_names: tuple[str, ...] = (),
     observe: Callable[[Answers], None] | None = None,
   ) -> dict[str, Any]:
-    """Metrics `eval/...` over every example of the split.
+    """Returns the metrics `eval/...` over every example of the split.
 
     Args:
       params: The model's parameters.
-      class_names: If given, each class's accuracy is added, as
+      class_names: If given, each class's accuracy is added as
         `eval/top1_by_class`.
-      observe: Called with the answers to every batch, over all hosts.
+      observe: Called with the answers to each batch, gathered from all hosts.
     """
     batches = sharding.to_device(
       self._batches, self._batch_sharding, _BATCHES_AHEAD

@@ -1,9 +1,9 @@
-"""Few-shot evaluation: how well linear probes do on a frozen model.
+"""Few-shot evaluation: accuracy of linear probes on a frozen model.
 
-arXiv:2010.11929, Section 4.1. A few images a class are drawn from the training
-split, a probe is fitted to their representations in closed form
-(`linear_probe`), and it classifies the test split; the mean of several draws is
-the result.
+This follows arXiv:2010.11929, Section 4.1. A few images per class are drawn
+from the training split, a linear probe is fitted to their representations in
+closed form (`linear_probe`), and the probe classifies the test split. The
+result is the mean accuracy over several draws.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _BATCHES_AHEAD = 2
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-  """What the probe of one seed's shots came to, its top-1 in [0, 1]."""
+  """The result of one draw of shots; `top1` is in [0, 1]."""
 
   seed: int
   l2: float
@@ -38,7 +38,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What came of all draws, on the same test images."""
+  """The results of all draws on the same test images."""
 
   draws: tuple[Draw, ...]
   examples: int
@@ -46,22 +46,22 @@ class Outcome:
 
   @property
   def top1(self) -> float:
-    """Mean over the draws."""
+    """Mean top-1 over the draws."""
     return float(np.mean([draw.top1 for draw in self.draws]))
 
   @property
   def top1_std(self) -> float | None:
-    """Standard deviation (of a sample) over the draws; None of one draw."""
+    """Sample standard deviation over the draws; None for a single draw."""
     if len(self.draws) == 1:
       return None
     return float(np.std([draw.top1 for draw in self.draws], ddof=1))
 
 
 class FewShot:
-  """Few-shot evaluation of parameters, as often as asked, on the same shots.
+  """Few-shot evaluation of parameters, always on the same shots.
 
-  Seeds 0, 1, ... draw the shots, whatever the run's seed is, so that runs can
-  be compared.
+  The shots are drawn with the seeds 0, 1, ... whatever the run's seed is, so
+  that runs can be compared.
 
   Args:
     model: The model, with or without a head.
@@ -69,13 +69,14 @@ class FewShot:
     train_source: The split that shots are drawn from.
     eval_source: The split to test on.
     preprocessing: The model's preprocessing, for both splits.
-    loader: Opens this host's batches.
-    batch_size: Examples a step, fewer where there are fewer.
-    shots: Images a class.
-    seeds: How many draws.
+    loader: The loader that opens this host's batches.
+    batch_size: Examples per step, or fewer if there are not as many.
+    shots: Training images per class.
+    seeds: The number of draws.
 
   Raises:
-    ValueError: if these do not fit together, or a class has too few images.
+    ValueError: if `shots` or `seeds` is below 1, the splits have different
+      classes, or a class has too few images.
   """
 
   def __init__(
@@ -114,13 +115,14 @@ class FewShot:
 
   @property
   def num_shots(self) -> int:
-    """Training images that any of the draws uses."""
+    """Number of training images that the draws use in all."""
     return np.unique(self._draws).size
 
   def __call__(self, params: Any) -> dict[str, Any]:
-    """Metrics `fewshot/...`: `top1`, and `top1_std` of more than one draw.
+    """Returns the metrics `fewshot/...`.
 
-    Besides dictionaries by seed, of the top-1 and of the L2 that was chosen.
+    They are `top1`, `top1_std` if there are several draws, and two
+    dictionaries by seed: the top-1 and the L2 that was chosen.
     """
     outcome = self.measure(params)
     metrics: dict[str, Any] = {
@@ -133,7 +135,7 @@ class FewShot:
     return metrics
 
   def measure(self, params: Any) -> Outcome:
-    """Fits a probe to each draw, and tests all in one pass."""
+    """Fits a probe to each draw and tests all probes in one pass."""
     probes = self.fit(params)
     stacked = _stack(probes)
     totals = Totals.zeros(len(probes))
@@ -156,9 +158,9 @@ class FewShot:
     return Outcome(draws, examples, int(totals.skipped))
 
   def fit(self, params: Any) -> list[linear_probe.Probe]:
-    """The probe of each draw.
+    """Fits a probe to each draw.
 
-    Where unreadable images are skipped, others are drawn in their place.
+    If unreadable images are skipped, others are drawn to replace them.
     """
     while True:
       indices, places = np.unique(self._draws, return_inverse=True)
@@ -171,11 +173,11 @@ class FewShot:
     return [linear_probe.fit_shots(features[place]) for place in places]
 
   def close(self) -> None:
-    """Ends the worker processes, which live as long as a measurement."""
+    """Ends the worker processes; every measurement starts new ones."""
     self._test.close()
 
   def _draw(self) -> np.ndarray:
-    """Indices of all shots, (seeds, K, n)."""
+    """Draws the indices of all shots, (seeds, K, n)."""
     return np.stack(
       [
         draw_shots(self._train_source, self._shots, seed, self._unreadable)
@@ -186,7 +188,7 @@ class FewShot:
   def _features_of(
     self, params: Any, indices: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Features (U, D) of training images, and which were readable, (U,)."""
+    """Features (U, D) of training images, and whether each was readable."""
     found = []
     with self._open(Subset(self._train_source, indices)) as batches:
       for batch in self._to_device(batches):
@@ -203,7 +205,7 @@ class FewShot:
 
 
 def _stack(probes: Sequence[linear_probe.Probe]) -> dict[str, np.ndarray]:
-  """All probes' arrays in float32, the first axis counting the probes."""
+  """Stacks the arrays of all probes along a first axis, in float32."""
   return {
     name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
     for name in ("mean", "scale", "W")

@@ -14,10 +14,10 @@ from vit_jax.runtime.settings import (
 
 @dataclasses.dataclass(frozen=True)
 class FewShotSettings(Section):
-  """A linear probe at each evaluation (arXiv:2010.11929, Section 4.1)."""
+  """Linear probes fitted at each evaluation (arXiv:2010.11929, Sec. 4.1)."""
 
   shots: int = setting(
-    0, "Training images a class; 0 is off.", must=NOT_NEGATIVE
+    0, "Training images per class; 0 is off.", must=NOT_NEGATIVE
   )
-  seeds: int = setting(3, "How many draws of the shots.", must=COUNT)
+  seeds: int = setting(3, "Number of draws of the shots.", must=COUNT)
   data: DataSettings = section(DataSettings)

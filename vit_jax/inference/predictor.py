@@ -1,7 +1,7 @@
 """Predictions for image files, in their order.
 
-Nothing here grows with the number of images: a few batches are decoded ahead of
-the device.
+Memory does not grow with the number of images, as only a few batches are
+decoded ahead of the device.
 """
 
 import collections
@@ -27,11 +27,11 @@ from vit_jax.models.normalize import normalize
 from vit_jax.models.resnet import classifier
 from vit_jax.training import losses, sharding
 
-_BATCHES_AHEAD = 2  # Decoded, or being decoded, beyond the one asked for.
-_BATCHES_RUNNING = 2  # Given to the device while the host reads an older one.
+_BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
+_BATCHES_RUNNING = 2  # Batches on the device while the host reads an older one.
 _MOST_THREADS = 16
 
-# Images of a batch, each with the reason why it could not be read, if so.
+# Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
 
 
@@ -40,10 +40,11 @@ class Prediction:
   """A model's answer for one image file.
 
   Attributes:
-    image: Its name, fit to be printed.
-    error: Why it could not be read; all else is empty then.
-    index: Numbers of the likeliest classes, the likeliest first.
-    probability: Their probabilities.
+    image: The file's name, with unprintable characters escaped.
+    error: Why the image could not be read, or None; if it could not be, all
+      other fields are empty.
+    index: Indices of the likeliest classes, the likeliest first.
+    probability: Probabilities of these classes.
     features: The head's input, if it was asked for.
   """
 
@@ -65,20 +66,21 @@ def predict(
   batch_size: int = 32,
   features: bool = False,
 ) -> Iterator[list[Prediction]]:
-  """Predictions for image files, a batch at a time, in their order.
+  """Yields predictions for image files, a batch at a time, in their order.
 
   Args:
-    model: Images to logits.
-    params: Its parameters.
-    images: Paths.
-    preprocessing: What has to be done to a picture before the model sees it.
-    loss: The loss the model was trained with, which decides its probabilities.
-    top: How many of the likeliest classes to give for each image.
-    batch_size: Images that the device gets at once; fewer if there are fewer.
-    features: Whether to give the head's input as well.
+    model: The model, from images to logits.
+    params: The model's parameters.
+    images: Paths of the images.
+    preprocessing: The model's preprocessing.
+    loss: The loss the model was trained with; it decides between softmax and
+      sigmoid.
+    top: Number of the likeliest classes to return for each image.
+    batch_size: Images per step, or fewer if there are not as many.
+    features: Whether to return the head's input as well.
 
   Raises:
-    ValueError: if the image size is not known, or the model gives NaN.
+    ValueError: if the image size is unknown, or the model's outputs are NaN.
   """
   size, transform = preprocessing.image_size, preprocessing.transform()
   predict_step = make_predict_step(
@@ -109,14 +111,14 @@ def predict(
 def read_images(
   preprocessing: Preprocessing, paths: Iterable[str]
 ) -> UInt8[np.ndarray, "B H W 3"]:
-  """Image files as the model takes them, except for the normalisation.
+  """Reads image files and preprocesses them, except for the normalisation.
 
   Args:
-    preprocessing: The model's.
-    paths: A few images, as they are all held in memory.
+    preprocessing: The model's preprocessing.
+    paths: Paths of a few images; all are held in memory.
 
   Raises:
-    ValueError: if one cannot be read, or the image size is not known.
+    ValueError: if an image cannot be read, or the image size is unknown.
   """
   transform = preprocessing.transform()
   images = []
@@ -129,7 +131,7 @@ def read_images(
 
 
 def class_name(class_names: tuple[str, ...], index: int) -> str:
-  """The name of a class, or its number where the source has no name for it."""
+  """The name of a class, or its index if there is no name for it."""
   known = index < len(class_names)
   return class_names[index] if known else f"class {index}"
 
@@ -143,19 +145,19 @@ def make_predict_step(
   top: int,
   features: bool,
 ) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
-  """A function from (params, images) to the answers.
+  """Returns a function from (params, images) to a dictionary of answers.
 
-  It gives `index` and `probability`, both (B, top), where the model has a head,
+  It contains `index` and `probability`, both (B, top), if the model has a head,
   and `features`, (B, D), if they are asked for.
 
   Args:
-    model: Images to logits.
-    mean: Subtracted from each channel, in units of full scale.
-    std: Then divides each channel.
-    loss: The loss it was trained with; under "sigmoid" each class has a
-      probability of its own.
-    top: How many of the likeliest classes to give; all where there are fewer.
-    features: Whether to give the head's input.
+    model: The model, from images to logits.
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
+    loss: The loss the model was trained with; under "sigmoid" the
+      probabilities of the classes are independent.
+    top: Number of the likeliest classes to return, or all if there are fewer.
+    features: Whether to return the head's input.
   """
   headless = model.clone(num_classes=0)
   head = classifier(model.num_classes, 0.0, model.param_dtype)
@@ -177,7 +179,7 @@ def make_predict_step(
 
 
 def _predictions(names: Names, found: dict[str, Array]) -> list[Prediction]:
-  """Fetches a batch from the device; unreadable images have empty rows."""
+  """Fetches the answers to a batch; those of unreadable images are left out."""
   arrays = jax.device_get(found)
   if not all(np.isfinite(array).all() for array in arrays.values()):
     raise ValueError(
@@ -204,7 +206,7 @@ def _predictions(names: Names, found: dict[str, Array]) -> list[Prediction]:
 def _batches(
   images: Iterable[str], transform: EvalTransform, rows: int, size: tuple
 ) -> Iterator[tuple[Names, np.ndarray]]:
-  """Names and pixels, (rows, H, W, 3); zeros for what is no image."""
+  """Yields names and pixels (rows, H, W, 3), which are 0 without an image."""
   decoded = decode_ahead(images, transform, _BATCHES_AHEAD * rows)
   while group := list(itertools.islice(decoded, rows)):
     pixels = np.zeros((rows, *size, 3), np.uint8)
@@ -220,7 +222,7 @@ def _batches(
 def decode_ahead(
   images: Iterable[str], transform: EvalTransform, ahead: int
 ) -> Iterator[tuple[str, np.ndarray | str]]:
-  """Each path and its `read_image`; threads are `ahead` images before us."""
+  """Yields each path with its image, read `ahead` in advance by threads."""
   waiting = collections.deque()
   pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
   try:
@@ -236,7 +238,7 @@ def decode_ahead(
 
 
 def read_image(path: str, transform: EvalTransform) -> np.ndarray | str:
-  """An image, uint8 (H, W, 3), or why it cannot be read."""
+  """Returns an image, uint8 (H, W, 3), or the reason it cannot be read."""
   try:
     with open(path, "rb") as file:
       return transform(file.read())

@@ -1,4 +1,4 @@
-"""Pictures of an evaluation: sample predictions, rollouts, the confusion."""
+"""Pictures of an evaluation: predictions, rollouts and a confusion matrix."""
 
 from typing import Any
 
@@ -17,19 +17,19 @@ from vit_jax.models import ResNet, Vit
 from vit_jax.runtime import extras
 from vit_jax.training import sharding
 
-_TOP = 5  # Classes shown of an example.
+_TOP = 5  # Number of classes shown for an example.
 
 
 class EvalPictures:
   """Draws the same examples of the eval split at every evaluation.
 
   Args:
-    model: The model that is trained.
+    model: The model in training.
     mesh: The mesh of devices.
     source: The eval split.
     preprocessing: The model's preprocessing.
-    loss: The loss it is trained with, which decides its probabilities.
-    count: How many examples to draw.
+    loss: The model's loss; it decides between softmax and sigmoid.
+    count: Number of examples to draw.
 
   Raises:
     ValueError: if matplotlib is not installed.
@@ -66,11 +66,11 @@ class EvalPictures:
   def __call__(
     self, params: Any, tally: Tally
   ) -> dict[str, UInt8[np.ndarray, "H W 3"]]:
-    """Pictures by name; all hosts have to call, and the first draws.
+    """Draws pictures by name; all hosts must call, and only the first draws.
 
     Args:
-      params: Laid out in any way over the mesh.
-      tally: Of the answers to the whole split.
+      params: The model's parameters, sharded in any way over the mesh.
+      tally: Counts of the answers to the whole split.
     """
     whole = self._gather(params)
     if jax.process_index():
@@ -88,7 +88,7 @@ class EvalPictures:
     return {key: self._figures.pixels(one) for key, one in drawn.items()}
 
   def _sheet(self, params: Any, image: np.ndarray, label: int) -> Any:
-    """An example, what the model says of it, and where that came from."""
+    """Draws an example, the model's answer and its attention rollout."""
     best = jax.device_get(self._predict(params, image[None]))
     rollout = attention_maps.image_rollout(
       self._model, params, image, **self._normalization
@@ -105,7 +105,7 @@ class EvalPictures:
 def _examples(
   source: Source, preprocessing: Preprocessing, count: int
 ) -> list[tuple[np.ndarray, int]]:
-  """Readable images and their labels, from all over the split."""
+  """Readable images with their labels, spread evenly over the split."""
   transform = preprocessing.transform()
   last, count = len(source) - 1, min(count, len(source))
   found = []

@@ -36,18 +36,17 @@ class Msa(nn.Module):
     queries: Float[Array, "B T D"] | None = None,
     train: bool = False,
   ) -> Float[Array, "B T D"]:
-    U_q, U_k, U_v, U_msa = self.projections(z.shape[-1])
-    dropout = nn.Dropout(
-      self.config.attention_dropout_rate, deterministic=not train
-    )
+    c, D = self.config, z.shape[-1]
+    U_q, U_k, U_v, U_msa = self.projections(D)
+    dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
     z_q = z if queries is None else queries
-    D_h = z.shape[-1] // self.num_heads
+    D_h = D // self.num_heads
 
     q, k, v = to_heads(U_q, z_q), to_heads(U_k, z), to_heads(U_v, z)  # Eq. 5
     A = softmax((q @ k.mT + relative_logits(q, R)) / math.sqrt(D_h))  # Eq. 6
     A = self._show(A)
     A = dropout(A)
-    SA = A @ v  # Eq. 7, (B, k, T, D_h)
+    SA = A @ v  # Eq. 7
     return from_heads(U_msa, SA)  # Eq. 8
 
   def projections(self, D: int) -> tuple[Projection, ...]:

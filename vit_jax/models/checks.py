@@ -23,13 +23,13 @@ def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
     )
 
 
-def check_rate(name: str, value: float) -> None:
+def check_rate(name: str, value: Any) -> None:
   """Refuses a dropout rate outside [0, 1)."""
   if not 0 <= value < 1:
     raise ValueError(f"{name}={value} must be in [0, 1).")
 
 
-def check_positive(name: str, value: float) -> None:
+def check_positive(name: str, value: Any) -> None:
   """Refuses zero, negative numbers and NaN."""
   if not value > 0:
     raise ValueError(f"{name}={value} must be more than 0.")

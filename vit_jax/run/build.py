@@ -7,7 +7,7 @@ anything is compiled.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import flax.linen as nn
 import jax
@@ -15,8 +15,6 @@ import jax.numpy as jnp
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models import ResNet, Vit, make_model
-from vit_jax.pretrained import transfer
-from vit_jax.pretrained.load import Loaded, open_pretrained
 from vit_jax.run.settings import ModelSettings, Settings
 from vit_jax.training.optimizer import (
   layers_below_head,
@@ -26,6 +24,10 @@ from vit_jax.training.optimizer import (
 )
 from vit_jax.training.state import TrainState, make_init
 from vit_jax.training.step import make_train_step
+
+# Imported only by the runs that start from a checkpoint.
+if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
 
 # Fields that change how a model is executed, but not its result.
 _EXECUTION = ("scan", "remat")
@@ -39,7 +41,7 @@ _FREE_FIELDS = (
 )
 
 
-def open_start(settings: Settings) -> Loaded | None:
+def open_start(settings: Settings) -> Optional["Loaded"]:
   """Opens the checkpoint to start from, if any; no array is read yet.
 
   Fields set in `settings.model` override those that the format records.
@@ -58,6 +60,8 @@ def open_start(settings: Settings) -> Loaded | None:
       "start from configs/finetune.py, which has no variant."
     )
   kept = {k: v for k, v in fields.items() if k not in _FREE_FIELDS}
+  from vit_jax.pretrained.load import open_pretrained
+
   return open_pretrained(settings.pretrained, **kept)
 
 
@@ -97,7 +101,7 @@ def make_preprocessing(settings: Settings) -> Preprocessing:
 def build_model(
   settings: Settings,
   class_names: tuple[str, ...],
-  start: Loaded | None = None,
+  start: Optional["Loaded"] = None,
 ) -> Vit | ResNet:
   """Makes the model, with a head for the data's classes unless set otherwise.
 
@@ -110,6 +114,8 @@ def build_model(
       fields[name] = jnp.dtype(fields[name])
   fields.setdefault("num_classes", len(class_names))
   if start is not None:
+    from vit_jax.pretrained import transfer
+
     return transfer.fit(
       start,
       class_names,

@@ -21,11 +21,10 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.signals import Interrupted, Notice
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints, latest_description
+from vit_jax.workdir.checkpoint import Checkpoints, is_run
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer
 from vit_jax.workdir.starts import record_start
-from vit_jax.workdir.wandb_log import WandbLog
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
@@ -56,18 +55,24 @@ def train(
       the last finite state is saved, and the steps are written to a file.
     OSError: if the last checkpoint could not be saved.
   """
-  plan = make_plan(settings, latest_description(workdir))
+  # The plan of a new run comes first: if it fails, no folder is left behind.
+  plan = None if is_run(workdir) else make_plan(settings)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(_say_interrupted, display))
-    stack.callback(plan.evaluator.close)
     stack.enter_context(sole_writer(workdir))
     notice = stack.enter_context(Notice().awaited())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
     checkpoints = Checkpoints(workdir, settings.keep_last)
     stack.callback(checkpoints.close)
+    if plan is None:
+      newest = checkpoints.newest_description()
+      plan = make_plan(settings, newest and newest[1])
+    stack.callback(plan.evaluator.close)
     display.header(header(plan, workdir))
+    for note in checkpoints.notes:
+      display.note(note)
     state, first = first_state(plan, checkpoints, display, allow_changes)
     with _optional_write(display, "starts.jsonl"):
       record_start(checkpoints.folder, first)
@@ -99,9 +104,14 @@ def _open_writer(
   folder, project = checkpoints.folder, plan.settings.wandb_project
   wandb_log = None
   if project and jax.process_index() == 0:
+    from vit_jax.workdir.wandb_log import WandbLog
+
     wandb_log = WandbLog(folder, project, to_dict(plan.settings))
     display.header([("wandb", wandb_log.place)])
-  return MetricWriter(folder, first, wandb_log)
+  writer = MetricWriter(folder, first, wandb_log)
+  for note in writer.notes:
+    display.note(note)
+  return writer
 
 
 def _close_writer(
@@ -156,9 +166,11 @@ class _Run:
     tracer = Tracer(profile, begin, settings.profile_steps, plan.total)
     self.display.start(first, plan.total)
     for step in range(first + 1, plan.total + 1):
-      tracer.before(step)
+      with self._profile_write():
+        tracer.before(step)
       state, metrics = train_step(state, next(on_device))
-      tracer.after(step, metrics)
+      with self._profile_write():
+        tracer.after(step, metrics)
       meter.add(step, metrics)
       self.display.step(step)
       if due(step, plan.log_every, plan.total):
@@ -202,6 +214,9 @@ class _Run:
   def _metrics_write(self, step: int) -> contextlib.AbstractContextManager:
     what = f"step {step:,}: the metrics"
     return _optional_write(self.display, what, "; the run goes on")
+
+  def _profile_write(self) -> contextlib.AbstractContextManager:
+    return _optional_write(self.display, "the profile", "; the run goes on")
 
   def _save(
     self, state: TrainState, step: int, scores: dict[str, Any] | None

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 from jax.sharding import Mesh
@@ -16,10 +16,7 @@ from vit_jax.data.sources import open_source
 from vit_jax.data.splits import Loader, check_same_classes, make_loader
 from vit_jax.data.transforms import make_train_transform
 from vit_jax.evaluation.evaluator import Evaluator
-from vit_jax.evaluation.few_shot import FewShot
-from vit_jax.inspection.eval_pictures import EvalPictures
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
-from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.runtime import extras
@@ -27,6 +24,12 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import description as descriptions
+
+# Imported only by the runs that need them.
+if TYPE_CHECKING:
+  from vit_jax.evaluation.few_shot import FewShot
+  from vit_jax.inspection.eval_pictures import EvalPictures
+  from vit_jax.pretrained.loaded import Loaded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +60,11 @@ class Plan:
   mesh: Mesh
   source: Source
   model: Vit | ResNet
-  start: Loaded | None
+  start: Optional["Loaded"]
   preprocessing: Preprocessing
   evaluator: Evaluator
-  few_shot: FewShot | None
-  pictures: EvalPictures | None
+  few_shot: Optional["FewShot"]
+  pictures: Optional["EvalPictures"]
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
   open_batches: Callable[[int], BatchIterator]
@@ -202,7 +205,7 @@ def make_few_shot(
   preprocessing: Preprocessing,
   source: Source,
   eval_source: Source,
-) -> FewShot | None:
+) -> Optional["FewShot"]:
   """Makes the few-shot evaluation of a run, or None if `fewshot.shots` is 0.
 
   If `fewshot.data` has neither a name nor a root, the run's own two splits are
@@ -211,6 +214,8 @@ def make_few_shot(
   few_shot = settings.fewshot
   if not few_shot.shots:
     return None
+  from vit_jax.evaluation.few_shot import FewShot
+
   if few_shot.data.name or few_shot.data.root:
     where = few_shot.data.data_dir or settings.data.data_dir
     settings = dataclasses.replace(
@@ -236,9 +241,11 @@ def _make_pictures(
   mesh: Mesh,
   preprocessing: Preprocessing,
   eval_source: Source,
-) -> EvalPictures | None:
+) -> Optional["EvalPictures"]:
   if not settings.eval_pictures:
     return None
+  from vit_jax.inspection.eval_pictures import EvalPictures
+
   return EvalPictures(
     model,
     mesh,

@@ -10,7 +10,6 @@ import flax.linen as nn
 import jax
 
 from vit_jax.models import scan
-from vit_jax.pretrained import transfer
 from vit_jax.run import build
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import read_saved
@@ -76,6 +75,8 @@ def fresh_state(plan: Plan) -> TrainState:
   )
   state = make(jax.random.key(plan.settings.seed))
   if loaded is not None:
+    from vit_jax.pretrained import transfer
+
     leaves = transfer.leaves(
       loaded,
       plan.model.clone(scan=False) if plan.scanned else plan.model,

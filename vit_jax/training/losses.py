@@ -1,4 +1,4 @@
-"""Losses, their targets, and Mixup."""
+"""Losses, their targets and Mixup."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 def cross_entropy(
   kind: str, logits: Float[Array, "B K"], targets: Float[Array, "B K"]
 ) -> Float[Array, " B"]:
-  """Softmax cross-entropy, or the sum over classes of the sigmoid one."""
+  """Softmax cross-entropy, or sigmoid cross-entropy summed over classes."""
   if kind == "softmax":
     return optax.losses.softmax_cross_entropy(logits, targets)
   return optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(-1)
@@ -38,8 +38,9 @@ def mixup(
 ) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
   """Mixes each example with its neighbour in the batch (arXiv:1710.09412).
 
-  One lambda of Beta(alpha, alpha) for the batch, the larger part kept, as in
-  "How to train your ViT" (arXiv:2106.10270).
+  The batch shares one lambda, drawn from Beta(alpha, alpha). As in "How to
+  train your ViT" (arXiv:2106.10270), an example keeps the larger share of
+  itself.
   """
   share = jax.random.beta(key, alpha, alpha)
   share = jnp.maximum(share, 1 - share)

@@ -19,9 +19,9 @@ LOSSES = ("softmax", "sigmoid")
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerSettings(Section):
-  """The optimizer and its learning rate; for `make_optimizer`, `make_schedule`.
+  """The optimizer and its learning-rate schedule.
 
-  Frozen parameters take neither gradients nor memory of the optimizer.
+  Frozen parameters need neither gradients nor memory in the optimizer.
   """
 
   kind: str = setting(

@@ -1,4 +1,4 @@
-"""The state of a training run, and how it begins."""
+"""The state of a training run, and its initialisation."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,9 +16,9 @@ from vit_jax.training.optimizer import map_paths
 
 @struct.dataclass
 class TrainState:
-  """All that changes while training; what a checkpoint holds.
+  """Everything that changes during training and that a checkpoint saves.
 
-  `averaged_params` is their Polyak average, or None where it is off.
+  `averaged_params` is the Polyak average of `params`, or None if it is off.
   """
 
   step: Int[Array, ""]
@@ -28,7 +28,7 @@ class TrainState:
 
   @property
   def eval_params(self) -> Any:
-    """The parameters to evaluate, averaged ones where there are any."""
+    """The parameters to evaluate: the averaged ones, if there are any."""
     if self.averaged_params is None:
       return self.params
     return self.averaged_params
@@ -37,9 +37,9 @@ class TrainState:
 def make_params_init(
   model: nn.Module, image_shape: tuple[int, int, int]
 ) -> Callable[[Array], Any]:
-  """A function from a random key to the model's parameters.
+  """Returns a function from a random key to the model's parameters.
 
-  They are boxed with their logical axes; `nn.unbox` strips those.
+  The parameters are boxed with their logical axes; `nn.unbox` unboxes them.
   """
   return lambda key: model.init(key, jnp.zeros((1, *image_shape)))["params"]
 
@@ -50,7 +50,10 @@ def make_init(
   image_shape: tuple[int, int, int],
   ema_decay: float = 0.0,
 ) -> Callable[[Array], TrainState]:
-  """A function from a random key to the first state, parameters boxed."""
+  """Returns a function from a random key to the first state.
+
+  The state's parameters are boxed, as those of `make_params_init` are.
+  """
   params_init = make_params_init(model, image_shape)
 
   def init(key: Array) -> TrainState:
@@ -68,12 +71,12 @@ def make_init(
 def with_params(
   state: TrainState, leaves: Iterable[tuple[str, np.ndarray]]
 ) -> TrainState:
-  """The state with other parameters, and their average the same.
+  """Replaces parameters of a state, and starts their average from them.
 
   Args:
-    state: On its devices.
-    leaves: (path, whole array) of those to replace, read one at a time; each
-      device keeps its part of them.
+    state: The state, on its devices.
+    leaves: (path, whole array) of each parameter to replace. They are read one
+      at a time, and each device keeps its part.
   """
   names = map_paths(lambda path, _: path, state.params)
   params = dict(

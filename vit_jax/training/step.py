@@ -32,27 +32,27 @@ def make_train_step(
   ema_decay: float = 0.0,
   trained: Callable[[str], bool] | None = None,
 ) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, Metrics]]:
-  """A function from (state, batch) to (next state, metrics).
+  """Returns a function from (state, batch) to (next state, metrics).
 
-  Where the loss or the gradient is not finite, the update is skipped: only
-  `step` advances, and the parameters and the optimizer's state stay.
+  If the loss or the gradient is not finite, the update is skipped: only `step`
+  advances, while the parameters and the optimizer's state stay.
 
   A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), and
-  `skipped`, true for rows that stand in for an unreadable image. Random numbers
-  come from the seed and the step alone.
+  `skipped`, true for rows that replace an unreadable image. Random numbers
+  depend on the seed and the step alone.
 
   Args:
-    model: Images to logits.
+    model: The model, from images to logits.
     tx: The optimizer.
-    learning_rate: The schedule in `tx`, to be reported.
+    learning_rate: The schedule in `tx`, which the metrics report.
     seed: Seed of Mixup and dropout.
-    mean: Subtracted from each channel, in units of full scale.
-    std: Then divides each channel.
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
     loss: The loss and its targets.
-    accumulation_steps: Parts that a batch is computed in, to save memory. The
-      gradient is the same; dropout draws anew for each part.
+    accumulation_steps: Number of parts that a batch is computed in, to save
+      memory. The gradient is the same; each part draws its own dropout.
     ema_decay: Decay of the parameters' Polyak average; 0 is off.
-    trained: Tells by its path whether a parameter is trained; the gradients of
+    trained: Maps a parameter's path to whether it is trained; the gradients of
       the others are zero and are not computed. By default all are trained.
   """
 
@@ -108,11 +108,13 @@ def make_train_step(
 
 
 def _in_parts(gradient: Callable, parts: int) -> Callable:
-  """A function to the mean loss and gradient of a batch, part by part.
+  """Wraps `gradient` to compute a batch in parts and average the results.
 
   Args:
-    gradient: (params, key, images, targets) to (loss, gradient), both means.
-    parts: Equal ones, each with a key of its own; of 1 it is `gradient`.
+    gradient: A function from (params, key, images, targets) to the mean loss
+      and its gradient.
+    parts: The number of equal parts, each with its own random key. With a
+      single part, `gradient` is returned as it is.
   """
   if parts == 1:
     return gradient
@@ -133,10 +135,10 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
 
 
 def _split(parts: int) -> Callable[[Array], Array]:
-  """Splits (B, ...) to (parts, B / parts, ...), each device's rows evenly.
+  """Returns a function that splits (B, ...) into (parts, B / parts, ...).
 
-  Part p takes the rows p, p + parts, ...: a device that holds a run of rows
-  holds its share of every part, and none moves.
+  Part p takes the rows p, p + parts, ... A device that holds a run of rows
+  thus holds its share of every part, and no row moves between devices.
   """
 
   def split(x: Array) -> Array:
