@@ -1,18 +1,18 @@
-"""Estimates what a configuration's train step costs on TPUs, without any.
+"""Estimates what a configuration's train step costs on TPUs, without a TPU.
 
 python -m vit_jax.estimate --config configs/pretrain.py:B/16,imagenet21k \
   --topology v5e:2x4 --config.batch_size=512
 
-XLA's own TPU compiler (`pip install -c constraints.txt -e ".[tpu]"`) runs on
-this machine and compiles the step for the chips that --topology describes. The
-command prints the memory that a chip needs and has, XLA's estimate of its work
-in cycles, and the bytes that chips exchange. XLA does not estimate the time of
-communication, so the share of the peak ("MFU") is that of a chip that never
-waits. If the step does not fit, the command tries a few changes, prints the
-cheapest one that makes it fit, and returns the exit code 1.
+XLA's own TPU compiler runs on this machine (`pip install -c constraints.txt -e
+".[tpu]"`) and compiles for the chips that --topology names. The command prints
+the memory that each chip needs and has, XLA's estimate of its work in cycles,
+and the bytes sent between chips. The time for communication is not estimated,
+so the share of the peak ("MFU") is that of a chip which never waits. If the
+step does not fit into memory, the command looks for the smallest change that
+makes it fit, prints it, and exits with code 1.
 
-No data is read. For a data set that is not known here, --num_classes and
---num_examples give its size.
+No data is read. For data sets other than the paper's, --num_classes and
+--num_examples give the sizes.
 """
 
 import json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
   from vit_jax.estimate.compiler import Chip
   from vit_jax.run.settings import Settings
 
-# The number of classes and of training images of known data sets.
+# Classes and training images of data sets that are not read.
 DATA_SETS = {
   "imagenet2012": (1000, 1_281_167),
   "imagenet21k": (21_843, 14_197_122),
@@ -46,16 +46,22 @@ def define_flags() -> None:
 
   define_config_file()
   flags.DEFINE_string(
-    "topology", "v5e:2x4", "Kind of TPU and its chips along each axis."
+    "topology", "v5e:2x4", "Kind and arrangement of the chips."
   )
-  flags.DEFINE_integer("num_classes", None, "Number of classes in the data.")
+  flags.DEFINE_integer(
+    "num_classes", None, "Number of classes of the data set."
+  )
   flags.DEFINE_integer("num_examples", None, "Number of training images.")
   flags.DEFINE_integer(
-    "by_op", 0, "Print the cycles of this many operations, the costliest first."
+    "by_op", 0, "Print the cycles of this many of the costliest operations."
   )
-  flags.DEFINE_bool("json", False, "Print one JSON object.")
-  flags.DEFINE_bool("suggest", True, "Look for a change that makes it fit.")
-  flags.DEFINE_string("save_hlo", None, "File for the compiled program.")
+  flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
+  flags.DEFINE_bool(
+    "suggest", True, "If the step does not fit, look for a change that helps."
+  )
+  flags.DEFINE_string(
+    "save_hlo", None, "File to write the compiled program (HLO) to."
+  )
 
 
 def main(_: list[str]) -> int:

@@ -1,15 +1,14 @@
-"""Writes a report on finished runs as one HTML file.
+"""Writes a report on one or several runs as a single HTML file.
 
 python -m vit_jax.report WORKDIR... [--out=report.html] [--step=N | --best]
   [--root=DIR] [--data_dir=DIR]
 
-The file needs no network. It shows the run's curves, its configuration and the
-command that repeats it. It also evaluates the checkpoint again, and shows the
-accuracy by class, the confusion matrix, the calibration, telling examples with
-their attention rollout, and the learned embeddings. Several runs are compared.
-The report of a single local run is written to report.html in its workdir. That
-of several runs, or of an address such as gs://bucket/run, is written to the
-current folder.
+The file needs no network. It shows the training curves, the configuration and
+the command that repeats the run. The checkpoint is evaluated again for the
+accuracy of each class, the confusion matrix, the calibration, examples with
+their attention rollout, and figures of the embeddings. Several runs are
+compared. By default the file is report.html in the workdir; for several
+workdirs, or an address such as gs://bucket/run, it is in the current folder.
 """
 
 from absl import flags
@@ -18,12 +17,12 @@ from vit_jax.runtime import command
 
 
 def define_flags() -> None:
-  flags.DEFINE_string("out", None, "The file to write; report.html by default.")
+  flags.DEFINE_string("out", None, "File to write; report.html by default.")
   command.define_choice()
 
 
 def main(arguments: list[str]) -> int:
-  # Imported here, as data workers import this module but need no models.
+  # Imported here because data workers import this module and need no models.
   from vit_jax.report.write import report_files
 
   return report_files(arguments, out=flags.FLAGS.out, **command.choice())
