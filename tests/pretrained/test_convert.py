@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from tests import fixtures
+from tests import published
 from tests.commands import run
 from vit_jax import load_pretrained
 from vit_jax.pretrained.arrays import open_arrays
@@ -35,18 +35,18 @@ SAME = [
 
 @pytest.mark.parametrize("name, to, reference", SAME)
 def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
-  folder = fixtures.converted(name, to, tmp_path / "out")
+  folder = published.converted(name, to, tmp_path / "out")
   again = open_pretrained(
-    str(folder / TARGETS[to].file), **fixtures.CHECKPOINTS[name]
+    str(folder / TARGETS[to].file), **published.CHECKPOINTS[name]
   )
-  first = open_pretrained(fixtures.path(name), **fixtures.CHECKPOINTS[name])
+  first = open_pretrained(published.path(name), **published.CHECKPOINTS[name])
   before, after = dict(first.read()), dict(again.read())
   assert before.keys() == after.keys()
   for path, array in before.items():
     np.testing.assert_array_equal(array, after[path])
   if reference is None:
     return
-  published = pathlib.Path(fixtures.path(reference))
+  published = pathlib.Path(published.path(reference))
   with open_arrays(published) as expected:
     with open_arrays(folder / TARGETS[to].file) as found:
       assert dict(found.shapes) == dict(expected.shapes)
@@ -72,13 +72,13 @@ def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
   ],
 )
 def test_another_format_gives_the_same_logits(tmp_path, name, to):
-  folder = fixtures.converted(name, to, tmp_path / "out")
+  folder = published.converted(name, to, tmp_path / "out")
   overrides = {"num_heads": 3} if to == "torchvision" else {}
   model, params = load_pretrained(
     str(folder) if to in ("hf", "timm") else str(folder / TARGETS[to].file),
     **overrides,
   )
-  fixtures.assert_same_logits(model, params, *fixtures.examples(name))
+  published.assert_same_logits(model, params, *published.examples(name))
 
 
 def test_an_unknown_format_is_refused_before_the_source_is_read(tmp_path):
@@ -90,7 +90,7 @@ def test_an_unknown_format_is_refused_before_the_source_is_read(tmp_path):
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
   (tmp_path / "kept").write_text("mine")
   with pytest.raises(ValueError, match="exists and is not empty"):
-    fixtures.converted("google_vit.npz", "hf", tmp_path)
+    published.converted("google_vit.npz", "hf", tmp_path)
   assert [p.name for p in tmp_path.iterdir()] == ["kept"]
 
 
@@ -98,7 +98,7 @@ def test_the_folder_one_stands_in_is_filled(tmp_path, monkeypatch):
   folder = tmp_path / "empty"
   folder.mkdir()
   monkeypatch.chdir(folder)
-  fixtures.converted("google_vit.npz", "big_vision", ".")
+  published.converted("google_vit.npz", "big_vision", ".")
   assert sorted(os.listdir()) == ["README.md", "model.npz"]
   assert "# empty\n" in (folder / "README.md").read_text()
   assert [*tmp_path.iterdir()] == [folder]
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_written_is_named(
   monkeypatch.chdir(tmp_path)
   (tmp_path / "notes.txt").write_text("mine")
   with pytest.raises((ValueError, OSError), match=message):
-    fixtures.converted("google_vit.npz", "big_vision", folder)
+    published.converted("google_vit.npz", "big_vision", folder)
   assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -130,7 +130,7 @@ def test_a_full_disk_is_said_of_the_folder(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, "fsync", fail)
   with pytest.raises(OSError, match="out' cannot be written .No space left"):
-    fixtures.converted("google_vit.npz", "big_vision", tmp_path / "out")
+    published.converted("google_vit.npz", "big_vision", tmp_path / "out")
   assert not [*tmp_path.iterdir()]
 
 
@@ -142,12 +142,12 @@ def test_a_full_disk_is_said_of_the_folder(tmp_path, monkeypatch):
 def test_transformers_loads_it_to_the_same_logits(tmp_path, name):
   torch = pytest.importorskip("torch", reason="needs PyTorch")
   transformers = pytest.importorskip("transformers", reason="needs it")
-  folder = fixtures.converted(name, "hf", tmp_path / "out")
+  folder = published.converted(name, "hf", tmp_path / "out")
   model, report = transformers.ViTForImageClassification.from_pretrained(
     folder, output_loading_info=True
   )
   assert not any(report.values())
-  images, expected = fixtures.examples(name)
+  images, expected = published.examples(name)
   with torch.no_grad():
     logits = model(torch.tensor(images.transpose(0, 3, 1, 2))).logits.numpy()
   difference = np.abs(logits - expected).max()
@@ -155,7 +155,7 @@ def test_transformers_loads_it_to_the_same_logits(tmp_path, name):
 
 
 def test_the_command(tmp_path):
-  path = fixtures.path("google_vit.npz")
+  path = published.path("google_vit.npz")
   done = run("vit_jax.convert", path, str(tmp_path / "out"), "--to", "hf")
   assert (done.returncode, done.stderr) == (0, "")
   assert "ViTForImageClassification.from_pretrained" in done.stdout

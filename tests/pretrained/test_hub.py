@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from tests import fixtures
+from tests import published
 from tests.server import COMMIT, refusal, serving
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.locate import drop_download, locate
@@ -127,12 +127,12 @@ def test_a_shard_that_is_missing(hub):
 
 
 def test_published_weights_load_from_a_repository(hub):
-  folder = pathlib.Path(fixtures.path("hf_vit"))
+  folder = pathlib.Path(published.path("hf_vit"))
   files = ("config.json", "model.safetensors")
   hub.add_repository({name: (folder / name).read_bytes() for name in files})
   model, params = load_pretrained("hf://o/n")
   assert model.origin.source == "hf://o/n"
-  fixtures.assert_same_logits(model, params, *fixtures.examples("hf_vit"))
+  published.assert_same_logits(model, params, *published.examples("hf_vit"))
 
 
 def test_a_pickle_is_not_downloaded(hub, cache):
@@ -242,7 +242,7 @@ def test_without_the_extra_one_line_says_so(hub, monkeypatch):
 
 def test_weights_that_were_damaged_are_fetched_anew(hub, cache):
   files = ("config.json", "model.safetensors")
-  published = pathlib.Path(fixtures.path("hf_vit"))
+  published = pathlib.Path(published.path("hf_vit"))
   hub.add_repository({n: (published / n).read_bytes() for n in files})
   folder = locate("hf://o/n")
   with open(folder / "model.safetensors", "r+b") as file:

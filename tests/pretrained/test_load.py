@@ -7,19 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import fixtures
+from tests import published
 from vit_jax import load_pretrained
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.workdir.checkpoint import is_run, open_run
 
 
-@pytest.mark.parametrize("name", fixtures.CHECKPOINTS)
+@pytest.mark.parametrize("name", published.CHECKPOINTS)
 def test_the_publishers_logits_are_reproduced(name):
   model, params = load_pretrained(
-    fixtures.path(name), **fixtures.CHECKPOINTS[name]
+    published.path(name), **published.CHECKPOINTS[name]
   )
-  fixtures.assert_same_logits(model, params, *fixtures.examples(name))
+  published.assert_same_logits(model, params, *published.examples(name))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_the_publishers_logits_are_reproduced(name):
   ],
 )
 def test_the_model_reports_what_it_was_read_as(name, format, fields):
-  path = fixtures.path(name)
-  pretrained = open_pretrained(path, **fixtures.CHECKPOINTS[name])
+  path = published.path(name)
+  pretrained = open_pretrained(path, **published.CHECKPOINTS[name])
   model, origin = pretrained.model, pretrained.origin
   assert (origin.format, origin.source) == (format, path)
   assert {key: getattr(model, key) for key in fields} == fields
@@ -51,18 +51,18 @@ def test_the_model_reports_what_it_was_read_as(name, format, fields):
 
 
 def test_keywords_go_before_the_format():
-  path = fixtures.path("google_vit.npz")
+  path = published.path("google_vit.npz")
   model, params = load_pretrained(
     path, gelu="exact", mean=(0, 0, 0), std=(1, 1, 1)
   )
   assert model.origin.mean == (0, 0, 0) and model.origin.std == (1, 1, 1)
-  images, expected = fixtures.examples("google_vit.npz")
+  images, expected = published.examples("google_vit.npz")
   logits = jax.jit(model.apply)({"params": params}, jnp.asarray(images))
   assert 1e-6 < np.abs(logits - expected).max() < 1e-2
 
 
 def test_positions_are_resized_to_another_image_size():
-  path = fixtures.path("google_vit.npz")
+  path = published.path("google_vit.npz")
   model, params = load_pretrained(path, image_size=(48, 64))
   assert model.origin.image_size == (48, 64)
   assert params["position"]["E_pos"].shape == (1 + 6 * 8, 48)
@@ -71,7 +71,7 @@ def test_positions_are_resized_to_another_image_size():
 
 
 def test_half_precision_weights_come_as_float32(tmp_path):
-  arrays = fixtures.arrays("google_vit.npz")
+  arrays = published.arrays("google_vit.npz")
   half = {name: array.astype(np.float16) for name, array in arrays.items()}
   save_arrays(tmp_path / "half.npz", half)
   _, params = load_pretrained(str(tmp_path / "half.npz"))
@@ -80,7 +80,7 @@ def test_half_precision_weights_come_as_float32(tmp_path):
 
 def changed(name, tmp_path, change):
   """Saves a copy of a fixture after `change` has modified its arrays."""
-  arrays = fixtures.arrays(name)
+  arrays = published.arrays(name)
   change(arrays)
   save_arrays(tmp_path / "changed.npz", arrays)
   return str(tmp_path / "changed.npz")
@@ -178,7 +178,7 @@ def test_a_strange_grid_can_be_told(tmp_path):
   ],
 )
 def test_bad_keywords_are_one_line(name, overrides, message):
-  path = fixtures.path(name)
+  path = published.path(name)
   with pytest.raises(ValueError, match=message) as info:
     load_pretrained(path, **overrides)
   assert "\n" not in str(info.value)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vit_jax
-from tests import fixtures, tiny
+from tests import published, tiny
 from vit_jax.config import base_config
 from vit_jax.models import Origin, to_fields
 from vit_jax.pretrained.convert import convert
@@ -47,10 +47,10 @@ def load_as_said(folder):
 def test_the_card_loads_what_was_converted(
   tmp_path, name, to, overrides, words
 ):
-  folder = fixtures.converted(name, to, tmp_path / "out", **overrides)
+  folder = published.converted(name, to, tmp_path / "out", **overrides)
   model, line = load_as_said(folder)
   source = open_pretrained(
-    fixtures.path(name), **fixtures.CHECKPOINTS[name] | overrides
+    published.path(name), **published.CHECKPOINTS[name] | overrides
   )
   assert words in line
   for field in ("mean", "std", "image_size"):
@@ -69,7 +69,7 @@ def test_the_card_tells_a_grid_that_is_no_square(tmp_path, to):
 
 
 def test_the_card_of_a_model_for_any_image_size(tmp_path):
-  folder = fixtures.converted(
+  folder = published.converted(
     "big_vision_gap.npz", "big_vision", tmp_path / "out"
   )
   card = (folder / "README.md").read_text()
@@ -79,7 +79,7 @@ def test_the_card_of_a_model_for_any_image_size(tmp_path):
 
 
 def test_the_card_says_what_it_is(tmp_path):
-  folder = fixtures.converted(
+  folder = published.converted(
     "hf_vit", "timm", tmp_path / "out", layer_norm_epsilon=1e-6
   )
   card = (folder / "README.md").read_text()

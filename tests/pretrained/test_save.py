@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import fixtures, tiny
+from tests import published, tiny
 from vit_jax import load_pretrained
 from vit_jax.models import make_resnet
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
@@ -16,13 +16,13 @@ from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 
 def test_computed_positions_become_a_table(tmp_path):
   """big_vision's sincos2d is written as timm's learned positions."""
-  folder = fixtures.converted(
+  folder = published.converted(
     "big_vision_gap.npz", "timm", tmp_path / "out", image_size=32
   )
   model, params = load_pretrained(str(folder))
   assert (model.pooling, model.position) == ("gap", "learned")
-  examples = fixtures.examples("big_vision_gap.npz")
-  fixtures.assert_same_logits(model, params, *examples)
+  examples = published.examples("big_vision_gap.npz")
+  published.assert_same_logits(model, params, *examples)
   arguments = json.loads((folder / "config.json").read_text())["model_args"]
   assert arguments["global_pool"] == "avg"
   assert arguments["class_token"] is False and arguments["fc_norm"] is False
@@ -50,7 +50,7 @@ def test_every_additive_position_and_wide_images_survive(tmp_path, to, fields):
   images = jnp.asarray(np.random.default_rng(1).normal(size=(2, 16, 24, 3)))
   own = tiny.nested(flat)
   expected = jax.jit(loaded.model.apply)({"params": own}, images)
-  fixtures.assert_same_logits(model, params, images, np.asarray(expected))
+  published.assert_same_logits(model, params, images, np.asarray(expected))
   if to == "hf":
     assert model.origin.class_names == ("a", "b")
     assert model.origin.image_size == (16, 24)
@@ -116,16 +116,16 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
 
   monkeypatch.setattr(save, "beside", fail)
   with pytest.raises(OSError, match="disk full"):
-    fixtures.converted("google_vit.npz", "hf", tmp_path / "out")
+    published.converted("google_vit.npz", "hf", tmp_path / "out")
   assert not [*tmp_path.iterdir()]
 
 
 def test_the_hugging_face_configuration_is_the_publishers(tmp_path):
   """All keys that both files have hold the same values."""
-  folder = fixtures.converted("hf_vit", "hf", tmp_path / "out")
+  folder = published.converted("hf_vit", "hf", tmp_path / "out")
   found = json.loads((folder / "config.json").read_text())
   published = json.loads(
-    pathlib.Path(fixtures.path("hf_vit"), "config.json").read_text()
+    pathlib.Path(published.path("hf_vit"), "config.json").read_text()
   )
   unsaid = {  # Keys for other uses of the model, or for the library itself.
     "dtype",

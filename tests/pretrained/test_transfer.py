@@ -10,7 +10,7 @@ import pytest
 from flax import traverse_util
 
 from configs import digits, finetune
-from tests import fixtures
+from tests import published
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import build, loop
@@ -53,7 +53,7 @@ def first_params(config):
 
 
 def test_all_but_the_head_is_taken_over(data_dir):
-  path = fixtures.path("google_vit_prelogits.npz")
+  path = published.path("google_vit_prelogits.npz")
   stored = dict(open_pretrained(path).read())
   params, plan = first_params(fine_tuning(data_dir, path))
   assert plan.model.representation_size is None
@@ -68,13 +68,13 @@ def test_all_but_the_head_is_taken_over(data_dir):
 
 
 def test_the_new_head_is_zero(data_dir):
-  path = fixtures.path("google_vit.npz")
+  path = published.path("google_vit.npz")
   params, _ = first_params(fine_tuning(data_dir, path))
   assert not params["head/kernel"].any() and not params["head/bias"].any()
 
 
 def test_the_representation_layer_can_stay(data_dir):
-  path = fixtures.path("google_vit_prelogits.npz")
+  path = published.path("google_vit_prelogits.npz")
   config = fine_tuning(data_dir, path)
   config.transfer.keep_pre_logits = True
   params, _ = first_params(config)
@@ -85,23 +85,23 @@ def test_the_representation_layer_can_stay(data_dir):
 
 
 def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
-  path = fixtures.path("google_vit.npz")
+  path = published.path("google_vit.npz")
   config = fine_tuning(data_dir, path)
   config.transfer.keep_head = True
   params, plan = first_params(config)
   tree = traverse_util.unflatten_dict(params, sep="/")
-  examples = fixtures.examples("google_vit.npz")
-  fixtures.assert_same_logits(plan.model, tree, *examples)
+  examples = published.examples("google_vit.npz")
+  published.assert_same_logits(plan.model, tree, *examples)
 
 
 def test_a_head_of_other_classes_cannot_stay():
-  pretrained = open_pretrained(fixtures.path("google_vit.npz"))
+  pretrained = open_pretrained(published.path("google_vit.npz"))
   with pytest.raises(ValueError, match=r"has 10 classes \(not named\) and the"):
     transfer.fit(pretrained, ("a", "b"), {"num_classes": 2}, keep_head=True)
 
 
 def test_the_average_starts_from_the_checkpoint_too(data_dir):
-  path = fixtures.path("google_vit.npz")
+  path = published.path("google_vit.npz")
   plan = make_plan(read(fine_tuning(data_dir, path, ema_decay=0.9)))
   plan.evaluator.close()
   state = fresh_state(plan)
@@ -110,7 +110,7 @@ def test_the_average_starts_from_the_checkpoint_too(data_dir):
 
 
 def test_parameters_are_laid_out_over_the_devices(data_dir):
-  config = fine_tuning(data_dir, fixtures.path("google_vit.npz"))
+  config = fine_tuning(data_dir, published.path("google_vit.npz"))
   config.mesh.update(data=2, fsdp=4)
   plan = make_plan(read(config))
   plan.evaluator.close()
@@ -121,7 +121,7 @@ def test_parameters_are_laid_out_over_the_devices(data_dir):
     == plan.shapes.params["block_0"]["mlp"]["expand"]["kernel"].sharding
   )
   assert kernel.addressable_shards[0].data.shape == (12, 96)
-  stored = dict(open_pretrained(fixtures.path("google_vit.npz")).read())
+  stored = dict(open_pretrained(published.path("google_vit.npz")).read())
   np.testing.assert_array_equal(kernel, stored["block_0/mlp/expand/kernel"])
 
 
@@ -302,7 +302,7 @@ def test_a_row_trains_from_a_checkpoint(data_dir, tmp_path):
   """A shrunken Table 4 run with clipping, momentum and averaging."""
   config = finetune.get_config("b16,cifar10,table2")
   config.update(
-    pretrained=fixtures.path("google_vit.npz"),
+    pretrained=published.path("google_vit.npz"),
     batch_size=8,
     image_size=(48, 48),
     total_steps=2,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import fixtures
+from tests import published
 from vit_jax import load_pretrained
 from vit_jax.pretrained.array_writer import save_arrays
 
@@ -16,18 +16,18 @@ def renamed(arrays, prefix):
 
 @pytest.mark.parametrize("prefix", ["params/", "opt/target/", "params/img/"])
 def test_a_training_checkpoint_gives_its_image_tower(tmp_path, prefix):
-  arrays = renamed(fixtures.arrays("big_vision_tok.npz"), prefix)
+  arrays = renamed(published.arrays("big_vision_tok.npz"), prefix)
   arrays["opt/count"] = np.zeros(1, np.float32)
   if prefix == "params/img/":
     arrays["params/txt/Embed_0/embedding"] = np.zeros((7, 48), np.float32)
   save_arrays(tmp_path / "full.npz", arrays)
   model, params = load_pretrained(str(tmp_path / "full.npz"))
-  examples = fixtures.examples("big_vision_tok.npz")
-  fixtures.assert_same_logits(model, params, *examples)
+  examples = published.examples("big_vision_tok.npz")
+  published.assert_same_logits(model, params, *examples)
 
 
 def test_scanned_layers_are_unstacked(tmp_path):
-  arrays = fixtures.arrays("big_vision_gap.npz")
+  arrays = published.arrays("big_vision_gap.npz")
   stacked = {
     name: array for name, array in arrays.items() if "block_" not in name
   }
@@ -37,13 +37,13 @@ def test_scanned_layers_are_unstacked(tmp_path):
       stacked[name.replace("block_0", "block")] = np.stack([array, other])
   save_arrays(tmp_path / "scanned.npz", stacked)
   model, params = load_pretrained(str(tmp_path / "scanned.npz"))
-  examples = fixtures.examples("big_vision_gap.npz")
-  fixtures.assert_same_logits(model, params, *examples)
+  examples = published.examples("big_vision_gap.npz")
+  published.assert_same_logits(model, params, *examples)
 
 
 def test_a_map_head_is_read(tmp_path):
   """SigLIP's image tower has attention pooling and no head."""
-  arrays = fixtures.arrays("big_vision_gap.npz")
+  arrays = published.arrays("big_vision_gap.npz")
   del arrays["head/kernel"], arrays["head/bias"]
   rng = np.random.default_rng(0)
 
@@ -69,7 +69,7 @@ def test_a_map_head_is_read(tmp_path):
   model, params = load_pretrained(str(tmp_path / "siglip.npz"))
   assert (model.pooling, model.num_classes) == ("map", 0)
   assert model.position == "learned"
-  images, _ = fixtures.examples("big_vision_gap.npz")
+  images, _ = published.examples("big_vision_gap.npz")
   y = jax.jit(model.apply)({"params": params}, jnp.asarray(images))
   assert y.shape == (4, 48)
   pooling = params["map_head"]

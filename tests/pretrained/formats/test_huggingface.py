@@ -6,24 +6,24 @@ import shutil
 
 import pytest
 
-from tests import fixtures
+from tests import published
 from vit_jax import load_pretrained
 from vit_jax.pretrained.load import open_pretrained
 
 
 def test_hugging_face_weights_alone_find_the_configuration_beside_them():
-  path = fixtures.path("hf_vit") + "/model.safetensors"
+  path = published.path("hf_vit") + "/model.safetensors"
   model, params = load_pretrained(path)
   assert model.layer_norm_epsilon == 1e-12
-  fixtures.assert_same_logits(model, params, *fixtures.examples("hf_vit"))
+  published.assert_same_logits(model, params, *published.examples("hf_vit"))
 
 
 def test_without_a_configuration_the_librarys_defaults_hold(tmp_path):
-  source = fixtures.path("hf_vit") + "/model.safetensors"
+  source = published.path("hf_vit") + "/model.safetensors"
   path = shutil.copy(source, tmp_path / "weights.safetensors")
   model, params = load_pretrained(str(path), num_heads=3)
   assert (model.gelu, model.layer_norm_epsilon) == ("exact", 1e-12)
-  fixtures.assert_same_logits(model, params, *fixtures.examples("hf_vit"))
+  published.assert_same_logits(model, params, *published.examples("hf_vit"))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_without_a_configuration_the_librarys_defaults_hold(tmp_path):
   ],
 )
 def test_a_bad_configuration_is_one_line(tmp_path, config, message):
-  source = pathlib.Path(fixtures.path("hf_vit"))
+  source = pathlib.Path(published.path("hf_vit"))
   shutil.copy(source / "model.safetensors", tmp_path)
   (tmp_path / "config.json").write_text(config)
   with pytest.raises(ValueError, match=message) as info:
@@ -67,7 +67,7 @@ def test_a_bad_configuration_is_one_line(tmp_path, config, message):
 
 
 def test_hugging_face_preprocessing_and_labels_are_read(tmp_path):
-  source = pathlib.Path(fixtures.path("hf_vit"))
+  source = pathlib.Path(published.path("hf_vit"))
   shutil.copy(source / "model.safetensors", tmp_path)
   config = json.loads((source / "config.json").read_text())
   config["id2label"] = {str(i): f"class {i}" for i in range(10)}
