@@ -1,44 +1,45 @@
-# Kept to what GNU make 3.81 understands, which macOS ships.
+# Uses only what GNU make 3.81 understands, since macOS ships that version.
 
 PYTHON ?= python3
 VENV ?= .venv
 WORKDIR ?= runs/digits
-# More arguments for `make train`, for example
+# Further arguments for `make train`, for example
 #   make train TRAIN_FLAGS=--config.seed=1
 TRAIN_FLAGS ?=
-# More arguments for pytest, for example
+# Further arguments for pytest, for example
 #   make test PYTEST_FLAGS="-n 0 -k position"
 PYTEST_FLAGS ?=
 
 BIN := $(VENV)/bin
-# Files that say, by their date, when the environment was made and filled.
+# Files whose dates say when the environment was created and filled.
 MADE := $(VENV)/.made
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
-# The lowest versions that pyproject.toml allows, and pip-audit, live apart.
+# Separate environments for the lowest versions that pyproject.toml allows, and
+# for pip-audit.
 MINIMUM := $(VENV)/minimum
 AUDIT := $(VENV)/audit
-# By the environment and not by `-c`, as that leaves builds free to take any
-# setuptools. A pip that does not know the second name obeys the first.
+# Environment variables instead of `-c`, which would let builds take any version
+# of setuptools. A pip that does not know the second one obeys the first.
 pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 PIP_INSTALL = $(call pinned,constraints.txt) $(BIN)/python -m pip install -q
-# The tests want eight CPU devices, also on a machine with an accelerator.
+# The tests need eight CPU devices, even on a machine with an accelerator.
 pytest = JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} $(1)/bin/python -m pytest
 PYTEST = $(call pytest,$(VENV))
-# Not run with the lowest versions, as they take most of the time and ask little
-# of anything but JAX, Flax, Optax and Orbax, whose lowest versions are the
-# pinned ones. test_commands.py still trains and evaluates.
+# Tests to leave out with the lowest versions. They take most of the time and use
+# little besides JAX, Flax, Optax and Orbax, whose lowest versions are the pinned
+# ones. test_commands.py still trains and evaluates.
 MINIMUM_WITHOUT = $(addprefix --ignore=tests/,estimate models training \
   evaluation/test_eval_step.py pretrained/test_transfer.py run)
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all test-minimum docs notebook lint \
   format audit clean
-.NOTPARALLEL:  # Two targets may share an environment still being filled.
+.NOTPARALLEL:  # Two targets may share an environment that is being filled.
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
-	  awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
+	  awk -F'|' '{ printf "%-21s%s\n", $$1, $$2 }'
 
 train: $(RUN)  ## Train on scikit-learn's digits, into runs/digits
 	$(BIN)/python -m vit_jax.train --config configs/digits.py \
@@ -47,14 +48,14 @@ train: $(RUN)  ## Train on scikit-learn's digits, into runs/digits
 test: $(DEV)  ## Run the fast tests
 	$(PYTEST) $(PYTEST_FLAGS)
 
-# Status 5 is pytest's "nothing collected".
+# pytest exits with status 5 if it collects no tests.
 test-slow: $(DEV)  ## Run the slow tests alone
 	$(PYTEST) -m slow $(PYTEST_FLAGS) || test $$? -eq 5
 
 test-all: test test-slow  ## Run the fast tests, then the slow ones
 
-# Warnings are errors here as well: none is due to a version being old.
-test-minimum: $(MINIMUM)/.made  ## Run the tests of the lowest versions allowed
+# Warnings are errors here as well: none comes from an old version.
+test-minimum: $(MINIMUM)/.made  ## Run the tests with the lowest versions allowed
 	$(call pytest,$(MINIMUM)) $(MINIMUM_WITHOUT) $(PYTEST_FLAGS)
 
 docs: $(DEV)  ## Build the documentation into build/docs
@@ -62,29 +63,30 @@ docs: $(DEV)  ## Build the documentation into build/docs
 	  docs build/docs
 	@echo "Open build/docs/index.html"
 
-notebook: $(DEV)  ## Run the notebook on the CPU, and keep what it shows
+notebook: $(DEV)  ## Run the notebook on the CPU and store its output
 	$(BIN)/python scripts/run_notebook.py
 
-lint: $(DEV)  ## Check format, style and types
+lint: $(DEV)  ## Check format, style, imports and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-cache --no-logo
 
-format: $(DEV)  ## Format, and mend what can be mended safely
+format: $(DEV)  ## Format, and fix what can be fixed safely
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-# OSV's database, as pip-audit passes over what PyPI's does not answer for. All
-# that is pinned is looked up, for whatever machine, and nothing is installed.
+# Asks OSV's database, since pip-audit skips packages that PyPI's does not know.
+# Looks up every pinned version, whatever machine it is for; installs nothing.
 audit: $(AUDIT)/.made  ## Look for known vulnerabilities, on the network
 	@$(AUDIT)/bin/pip-audit --strict --vulnerability-service osv \
 	  --no-deps --disable-pip --progress-spinner off -r constraints.txt || { \
-	  echo "make audit: something was found, or api.osv.dev not reached;" \
-	    "see above." >&2; \
+	  echo "make audit: a vulnerability is known, or api.osv.dev could not be" \
+	    "reached; see above." >&2; \
 	  exit 1; }
 
-clean:  ## Remove the environment and the caches, never runs/
-	@# Only an environment that was made here.
+clean:  ## Remove the environment and the caches, but not runs/
+	@# Remove only an environment that this Makefile created.
 	if test -f "$(MADE)"; then rm -rf "$(VENV)"; fi
 	rm -rf build vit_jax.egg-info .pytest_cache .ruff_cache .hypothesis
 	find vit_jax configs scripts tests docs -name __pycache__ -prune \
@@ -104,7 +106,7 @@ $(RUN): pyproject.toml constraints.txt | $(MADE)
 	$(PIP_INSTALL) -e .
 	@touch $@
 
-# What runs the tests also runs the training.
+# The environment that runs the tests also runs the training.
 $(DEV): pyproject.toml constraints.txt | $(MADE)
 	$(PIP_INSTALL) -e ".[dev]"
 	@touch $(RUN) $@

@@ -1,7 +1,8 @@
-"""Prints constraints.txt with what pyproject.toml names at its lowest version.
+"""Prints constraints.txt with direct dependencies at their lowest versions.
 
-The rest stays pinned, so that the same is tested tomorrow. Needs Python alone:
-it says what to install in an environment that is still empty.
+pyproject.toml names those versions; all other packages stay pinned, so that
+tomorrow's test is the same. Uses only the standard library, since it says what
+to install into an environment that is still empty.
 """
 
 import pathlib
@@ -14,7 +15,11 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?>=([\w.]+)")
 
 
 def lowest(pyproject: str, constraints: str) -> str:
-  """Of the texts of the two files; ValueError where no lowest is named."""
+  """The new constraints, from the texts of the two files.
+
+  Raises:
+    ValueError: if a requirement does not name its lowest version.
+  """
   tables = tomllib.loads(pyproject)
   pins = dict(re.findall(r"^([\w.-]+)==(\S+)", constraints, re.MULTILINE))
   pins = {_canonical(name): version for name, version in pins.items()}
@@ -32,7 +37,7 @@ def lowest(pyproject: str, constraints: str) -> str:
 
 
 def _canonical(name: str) -> str:
-  """The spelling in which two names of one package are equal (PEP 503)."""
+  """A package's name in its normalised spelling (PEP 503)."""
   return re.sub(r"[-_.]+", "-", name).lower()
 
 

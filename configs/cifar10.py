@@ -1,11 +1,11 @@
-"""A small ViT on CIFAR-10 from scratch, in half an hour on two CPU cores.
+"""Trains a small ViT on CIFAR-10, in half an hour on two CPU cores.
 
 python -m vit_jax.train --config configs/cifar10.py --workdir runs/cifar10 \
   --config.data.data_dir=PATH_OF_PREPARED_TFDS_DATA
 
-Images of 32 x 32 in patches of 4 x 4. Fixed sine-cosine positions and average
-pooling learn faster than learned positions and a class token where there is
-little data and no pre-training.
+The images are 32 x 32 and the patches 4 x 4. With little data and without
+pre-training, fixed sine-cosine positions and average pooling learn faster than
+learned positions and a class token.
 """
 
 from vit_jax.config import base_config

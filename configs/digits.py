@@ -1,9 +1,10 @@
-"""A small ViT on scikit-learn's handwritten digits, which need no download.
+"""Trains a small ViT on scikit-learn's handwritten digits, without a download.
 
 python -m vit_jax.train --config configs/digits.py --workdir runs/digits
 
-1,797 images of 8 x 8. Patches of 4 x 4 leave four tokens, enough for strokes
-this coarse; patches of 2 x 2 learn more slowly from so few images.
+There are 1,797 images of 8 x 8. Patches of 4 x 4 leave four tokens, which are
+enough for such coarse strokes; with patches of 2 x 2 the model learns more
+slowly from so few images.
 """
 
 from vit_jax.config import base_config

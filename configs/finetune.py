@@ -1,7 +1,8 @@
-"""Fine-tuning a checkpoint (arXiv:2010.11929, Section 3.2 and Table 4).
+"""Fine-tunes a checkpoint (arXiv:2010.11929, Section 3.2 and Table 4).
 
-Your own folder of images, from whatever `load_pretrained` reads: a workdir, a
-file, a name that `python -m vit_jax.convert --list` shows:
+To fine-tune on your own folder of images, name any checkpoint that
+`load_pretrained` reads: a workdir, a file, or a name that
+`python -m vit_jax.convert --list` shows:
 
 python -m vit_jax.train --config configs/finetune.py \
   --config.pretrained=b16_augreg --config.data.root=my_photos \
@@ -9,28 +10,28 @@ python -m vit_jax.train --config configs/finetune.py \
 
 A small model that you trained yourself learns faster with Adam:
 --config.optimizer.kind=adam --config.optimizer.peak_lr=5e-4. Images are resized
-to the checkpoint's own size; a larger --config.image_size costs more and mostly
-finds more.
+to the checkpoint's own size; a larger --config.image_size costs more and is
+usually more accurate.
 
-A row of the paper's Table 4, as MODEL,DATA SET:
+To run a row of the paper's Table 4, give MODEL,DATA SET:
 
 python -m vit_jax.train --config configs/finetune.py:b16_i21k,cifar10 \
   --workdir runs/cifar10
 
 The data sets are imagenet2012, cifar10, cifar100, oxford_iiit_pet,
-oxford_flowers102 and, with ",vtab" behind, any of TFDS as one of VTAB's tasks
-of 1,000 training images. ",table2" behind gives the higher resolution and the
-Polyak averaging of the paper's Table 2. The paper chose each row's learning
-rate among those of the table, on a part of the training images; the third is
-set here.
+oxford_flowers102. With ",vtab" appended, any TFDS data set is one of VTAB's
+tasks with 1,000 training images. With ",table2" appended, the run has the
+higher resolution and the Polyak averaging of the paper's Table 2. The paper
+chose each row's learning rate among those of the table, on a part of the
+training images; here the third is set.
 
-Published: the B/16 from ImageNet-21k reaches 98.95 % on CIFAR-10 (Table 5).
-None of these rows was run by us.
+The paper's B/16 from ImageNet-21k reaches 98.95 % on CIFAR-10 (Table 5). We
+have not run any of these rows.
 """
 
 from vit_jax.config import base_config
 
-# Data set: training steps, and the learning rates to choose from.
+# Data set -> training steps, and the learning rates to choose from.
 TABLE_4 = {
   "imagenet2012": (20_000, (0.003, 0.01, 0.03, 0.06)),
   "cifar100": (10_000, (0.001, 0.003, 0.01, 0.03)),
@@ -46,7 +47,7 @@ def get_config(argument: str = ""):
   c.optimizer.update(kind="sgd", momentum=0.9, decay="cosine", clip_norm=1.0)
   if argument:
     return _table_4(c, *_row(argument))
-  c.image_size = None  # The checkpoint's own.
+  c.image_size = None  # Takes the checkpoint's own.
   c.total_epochs = 40.0
   c.batch_size = 32
   c.train_transform.update(
@@ -73,7 +74,8 @@ def _table_4(c, model: str, dataset: str, variant: str):
   c.save_every_epochs, c.save_every_steps = 0.0, max(100, steps // 20)
   if dataset == "imagenet2012":
     c.data.eval_split = "validation"
-  if dataset == "oxford_flowers102":  # Its validation half is for training too.
+  # The paper trains on the validation half as well.
+  if dataset == "oxford_flowers102":
     c.data.train_split = "train+validation"
   if variant == "vtab":
     c.data.train_split = "train[:1000]"
@@ -85,22 +87,25 @@ def _table_4(c, model: str, dataset: str, variant: str):
 
 
 def _row(argument: str) -> tuple[str, str, str]:
-  """(checkpoint, data set, "", "table2" or "vtab")."""
+  """Parses the argument as (checkpoint, data set, variant).
+
+  The variant is "", "table2" or "vtab".
+  """
   model, _, rest = argument.partition(",")
   dataset, _, variant = rest.partition(",")
   if variant not in ("", "table2", "vtab"):
     raise ValueError(
-      f"{argument!r}: after the data set comes nothing, table2 or vtab."
+      f"{argument!r}: only table2 or vtab may follow the data set."
     )
   if not model or not dataset:
     raise ValueError(
-      f"{argument!r} should be a checkpoint and a data set, as in "
+      f"{argument!r} must be a checkpoint and a data set, as in "
       "b16_i21k,cifar10; without either, give --config.pretrained and "
       "--config.data.root."
     )
   if variant != "vtab" and dataset not in TABLE_4:
     raise ValueError(
-      f"Table 4 has no {dataset}; it has {', '.join(TABLE_4)}. Any other is "
-      f"trained as one of VTAB's tasks with {model},{dataset},vtab."
+      f"Table 4 has no {dataset}; it has {', '.join(TABLE_4)}. For any other "
+      f"data set, {model},{dataset},vtab trains it as one of VTAB's tasks."
     )
   return model, dataset, variant

@@ -1,14 +1,14 @@
-"""A small ViT from scratch on your own folder of images.
+"""Trains a small ViT from scratch on your own folder of images.
 
 python -m vit_jax.train --config configs/image_folder.py \
   --config.data.root=my_photos --workdir runs/my_photos
 
-The folder holds train/<class>/* and test/<class>/* (or val), or <class>/*
-alone, of which data.eval_fraction is then kept back for evaluation.
+The folder holds train/<class>/* and test/<class>/* (or val), or only <class>/*,
+of which the fraction data.eval_fraction is then kept back for evaluation.
 
-Made for a few hundred photographs: a small model at a low resolution, many
-epochs, and RandAugment against learning them by heart. With thousands of images
-try image_size=(128,128) and a larger model.
+This configuration is made for a few hundred photographs: it has a small model,
+a low resolution, many epochs, and RandAugment against overfitting. With
+thousands of images, try image_size=(128,128) and a larger model.
 """
 
 from vit_jax.config import base_config

@@ -1,26 +1,25 @@
-"""Every row of the paper's pre-training table (arXiv:2010.11929, Table 3).
+"""Pre-trains a model as in a row of Table 3 of the paper (arXiv:2010.11929).
 
 python -m vit_jax.train --config configs/pretrain.py:B/16,imagenet2012 \
   --workdir gs://my-bucket/b16
 
-The argument is a model and a data set (jft300m, imagenet21k or imagenet2012),
-and, for rows that give two lengths, the epochs: L/16,jft300m,7. The longest is
-the default.
+The argument is a model and a data set (jft300m, imagenet21k or imagenet2012).
+For rows with two lengths, the number of epochs may follow, as in
+L/16,jft300m,7; the longer one is the default.
 
-The data is a folder of class folders given with --config.data.root, or a TFDS
-data set of that name prepared beforehand. TFDS knows imagenet2012; ImageNet-21k
-it can only read where you have prepared it yourself, and JFT-300M was never
-published: its rows train on whatever --config.data.root or --config.data.name
-says.
+The data is a folder of class folders, given with --config.data.root, or a TFDS
+data set of this name that was prepared beforehand. TFDS includes imagenet2012.
+ImageNet-21k must be prepared by yourself, and JFT-300M was never published, so
+its rows need another data set in --config.data.root or --config.data.name.
 
 The paper's B/16 trained on ImageNet alone reaches 77.9 % top-1 after
-fine-tuning at resolution 384 (Table 5). None of these rows was run by us.
+fine-tuning at resolution 384 (Table 5). We have not run any of these rows.
 """
 
 from vit_jax.config import base_config
 from vit_jax.models.variants import VITS
 
-# Model: (epochs, peak learning rate), one dictionary a data set.
+# Data set -> model -> (epochs, peak learning rate).
 TABLE_3 = {
   "jft300m": {
     "B/16": ((7,), 8e-4),
@@ -64,7 +63,7 @@ def get_config(argument: str = "B/16,imagenet2012"):
   c.model.variant = model
   c.model.dtype = "bfloat16"
   c.optimizer.update(peak_lr=peak_lr, warmup_steps=10_000, clip_norm=0.0)
-  if "/" in model:  # The pre-training head (Section 3.1) is the Transformers'.
+  if "/" in model:  # Only Transformers have the head of Section 3.1.
     size = model.split("+")[-1].split("/")[0]
     c.model.representation_size = VITS[size][1]
   if dataset == "imagenet2012":
@@ -72,7 +71,7 @@ def get_config(argument: str = "B/16,imagenet2012"):
     c.model.dropout_rate = 0.1
     c.optimizer.update(decay="cosine", weight_decay=0.3, clip_norm=1.0)
     return c
-  # No test split: some training images are kept back.
+  # There is no test split, so some training images are kept back.
   c.data.update(train_split="train[51200:]", eval_split="train[:51200]")
   c.optimizer.update(decay="linear", weight_decay=0.1)
   if dataset == "jft300m":  # An epoch is 73,000 steps.
@@ -86,13 +85,13 @@ def get_config(argument: str = "B/16,imagenet2012"):
 
 
 def _row(argument: str) -> tuple[str, str, int, float]:
-  """(model, data set, epochs, peak learning rate) of the table's row."""
+  """Parses the argument as (model, data set, epochs, peak learning rate)."""
   model, _, rest = argument.partition(",")
   dataset, _, epochs = rest.partition(",")
   if dataset not in TABLE_3:
     raise ValueError(
-      f"{argument!r} names no row of Table 3: after the model and a comma "
-      f"comes one of {', '.join(TABLE_3)}."
+      f"{argument!r} names no row of Table 3: give a model, a comma and one of "
+      f"{', '.join(TABLE_3)}."
     )
   if model not in TABLE_3[dataset]:
     raise ValueError(

@@ -1,7 +1,7 @@
-"""How Sphinx builds this site: `make docs`, into build/docs, with no network.
+"""Sphinx's configuration for this site, which `make docs` builds offline.
 
-What is made of the code at build time is in `source_pages` and
-`config_tables`, beside this file.
+`source_pages` and `config_tables`, beside this file, make pages and tables from
+the code at build time.
 """
 
 import os
@@ -12,10 +12,10 @@ import tomllib
 # Importing the package must not take an accelerator.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 _ROOT = pathlib.Path(__file__).parent.parent
-# Of this folder the extensions, of the other one `vit_jax`.
+# The first folder has the extensions, the second one `vit_jax`.
 sys.path[:0] = [str(_ROOT / "docs"), str(_ROOT)]
 
-import source_pages  # noqa: E402  # Of this folder.
+import source_pages  # noqa: E402  # In this folder.
 
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 
@@ -37,17 +37,17 @@ html_title = "vit_jax"
 html_copy_source = False
 html_show_copyright = False
 
-# Headings are targets, as on a code host.
+# Make headings link targets, as code hosts do.
 myst_heading_anchors = 3
-# Two hyphens in front of a flag are no dash.
+# Keep the two hyphens in front of a flag.
 smartquotes = False
-# `x` in a docstring is a link where x is documented, and code elsewhere.
+# `x` in a docstring becomes a link if x is documented, and code otherwise.
 default_role = "py:obj"
 
 autodoc_default_options = {
   "members": True,
   "special-members": "__call__",
-  # Fields that say "alias of float32", and what Flax adds to a dataclass.
+  # Fields shown as "alias of float32", and what Flax adds to a dataclass.
   "exclude-members": "dtype,param_dtype,replace",
 }
 autodoc_member_order = "bysource"
@@ -58,5 +58,5 @@ python_use_unqualified_type_names = True
 add_module_names = False
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
-napoleon_attr_annotations = False  # Signatures have them.
+napoleon_attr_annotations = False  # They are in the signatures.
 toc_object_entries_show_parents = "hide"

@@ -1,8 +1,8 @@
-"""Our docstrings, which are plain text, as Sphinx expects them.
+"""Converts our docstrings, which are plain text, to what Sphinx expects.
 
-They are Google-style, with code in single backticks. Of that, names become
-links where they are documented, and all else is shown as it is; signs that mean
-something in reStructuredText alone are escaped. What Flax adds to the
+They are Google-style, with code in single backticks. A name in backticks
+becomes a link if it is documented; other code is shown as it is. Characters
+that have a meaning only in reStructuredText are escaped. What Flax adds to the
 signatures of its modules is left out.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 from sphinx.application import Sphinx
 
 _CODE = re.compile(r"`([^`]+)`(?=(\w?))")
-# Fields of every `nn.Module`, which nobody sets in a call.
+# Fields that every `nn.Module` has, and that nobody sets in a call.
 _OF_FLAX = re.compile(r", parent: .*$", re.DOTALL)
-# What Python makes of aliases, and the names that the source has.
+# Aliases as Python prints them, and as the source names them.
 _ALIASES = {
   "~jax.jaxlib._jax.Array": "Array",
   "jaxlib._jax.Array": "Array",
@@ -33,7 +33,7 @@ def plain_text(
 ) -> None:
   """Rewrites a docstring in place, before napoleon reads it."""
   lines[:] = [_restructured(line) for line in lines]
-  if lines and lines[0] == type.__call__.__doc__:  # Of a method without one.
+  if lines and lines[0] == type.__call__.__doc__:  # The method has none.
     lines.clear()
 
 
@@ -43,7 +43,7 @@ def _restructured(line: str) -> str:
     parts.append(_escaped(line[end : match.start()]))
     is_name = re.fullmatch(r"[\w.]+", match[1])
     parts.append(f"`{match[1]}`" if is_name else f"``{match[1]}``")
-    if match[2]:  # As in `Example`s.
+    if match[2]:  # A letter follows, as in `Example`s.
       parts.append("\\ ")
     end = match.end()
   return "".join(parts) + _escaped(line[end:])
@@ -62,7 +62,7 @@ def short_signature(
   signature: str | None,
   returns: str | None,
 ) -> tuple[str | None, str | None]:
-  """With types by the names that the source gives them."""
+  """The signature, with types under the names that the source uses."""
   return _shortened(_OF_FLAX.sub(")", signature or "")), _shortened(returns)
 
 
@@ -75,9 +75,10 @@ def _shortened(text: str | None) -> str | None:
 def skip_imported(
   app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
-  """Leaves out what a module imports from elsewhere.
+  """Leaves out names that a module imports from elsewhere.
 
-  autodoc would do so later, but first looks at signatures, and fails at some.
+  autodoc would do so later, but it looks at their signatures first, and some of
+  them make it fail.
   """
   home = getattr(obj, "__module__", None) or "vit_jax"
   elsewhere = not home.startswith("vit_jax")

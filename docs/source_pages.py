@@ -1,10 +1,10 @@
-"""A page for each source file, and links to its lines.
+"""Makes a page for each source file, and links to its lines.
 
-A relative link from Markdown to a file of the repository, which a code host
-follows to the file, leads to the file's page on the site. A title on the link
-is looked up in the file, once there, and the link leads to that line, its
-number behind the text: `[Msa](../vit_jax/models/attention.py "# Eq. 6")`. So no
-number is ever written down, and one that cannot be found fails the build.
+A relative link from Markdown to a file of the repository leads to the file on a
+code host, and to the file's page on this site. If the link has a title, as in
+`[Msa](../vit_jax/models/attention.py "# Eq. 6")`, it leads to the one line that
+contains the title, and shows its number. So nobody writes down a number, and a
+title that is not found fails the build.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 
 ROOT = pathlib.Path(__file__).parent.parent
-# What API pages may lead to; of all else, what is linked.
+# API pages may link to any of these; other files get a page if a link needs it.
 _ALWAYS = ("vit_jax/**/*.py", "configs/*.py")
 _STYLE = """<style>
 .highlight span:target { background: var(--color-highlight-on-target); }
@@ -35,12 +35,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def page(path: str) -> str:
-  """The name of a file's page; its lines are #L-1, #L-2, ..."""
+  """The name of a file's page, on which lines are #L-1, #L-2, ..."""
   return f"source/{path}"
 
 
 class SourceLinks(SphinxTransform):
-  """Turns what MyST takes for downloads into links to source pages."""
+  """Turns links that MyST takes for downloads into links to source pages."""
 
   default_priority = 400
 
@@ -59,7 +59,7 @@ class SourceLinks(SphinxTransform):
       node.replace_self(link)
 
   def _line(self, path: str, marker: str, node: nodes.Element) -> int:
-    """The number of the one line that has the marker."""
+    """The number of the one line that contains the marker."""
     text = (ROOT / path).read_text("utf-8")
     pattern = re.escape(marker) + (r"\b" if marker[-1].isalnum() else "")
     found = [
@@ -79,7 +79,7 @@ class SourceLinks(SphinxTransform):
 
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
-  """The page and line of what autodoc describes, seen from docs/api/."""
+  """The page and line of a documented object, relative to docs/api/."""
   thing: Any = importlib.import_module(info["module"])
   for name in info["fullname"].split("."):
     thing = getattr(thing, name, None)
@@ -87,7 +87,7 @@ def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
   try:
     path = pathlib.Path(inspect.getsourcefile(thing) or "")
     number = inspect.getsourcelines(thing)[1]
-  except (TypeError, OSError):  # Such as a constant.
+  except (TypeError, OSError):  # For instance, a constant.
     return None
   if not path.is_relative_to(ROOT):
     return None
@@ -95,7 +95,7 @@ def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
 
 
 def collect_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-  """Every source page: its name, what it holds, its template."""
+  """Every source page: its name, its context, its template."""
   paths = {
     path.relative_to(ROOT).as_posix()
     for pattern in _ALWAYS

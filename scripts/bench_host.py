@@ -1,14 +1,14 @@
-"""How long a device waits for its host in a real run.
+"""Measures how long a device waits for its host in a real run.
 
 python scripts/bench_host.py --root FOLDER_OF_CLASS_FOLDERS
 
-Trains S/16 on a folder of images with all that a run does: decoding, logging
-every 10 steps, evaluation and asynchronous checkpoints every 100. Only the
-device is a stand-in, which takes nothing from the cores and is as asynchronous
-as an accelerator: a train step is done --step_ms after it was called, or after
-the one before it, and an evaluation step takes a third of that. Whenever it has
-nothing to do it waits for the host. Printed is for how long, as a share of the
-time that it worked, by what the host did meanwhile.
+Trains S/16 on a folder of images with everything that a run does: decoding,
+logging every 10 steps, evaluation and asynchronous checkpoints every 100. Only
+the device is simulated. It uses no core and is as asynchronous as an
+accelerator: a train step takes --step_ms from the call, or from the end of the
+step before it, and an evaluation step takes a third of that. Whenever the
+device has nothing to do, it waits for the host. The script prints how long it
+waited, as a share of the time that it worked, by what the host was doing.
 """
 
 import argparse
@@ -25,17 +25,18 @@ from absl import logging
 
 from configs import image_folder
 from vit_jax.config import base_config
+from vit_jax.evaluation import evaluator
 from vit_jax.evaluation.eval_step import Totals
-from vit_jax.run import experiment
 from vit_jax.run.loop import due, train
+from vit_jax.run.settings import read
 from vit_jax.training import sharding
 
 LOG_EVERY, SAVE_EVERY = 10, 100
-FIRST = 5  # Steps that are left out: the workers are starting.
+FIRST = 5  # Steps to leave out, in which the workers start.
 
 
 class Result:
-  """What `jax.block_until_ready` and `jax.device_get` take for an array."""
+  """Stands in for an array in `jax.block_until_ready` and `jax.device_get`."""
 
   def __init__(self, ready: float):
     self._ready = ready
@@ -53,7 +54,7 @@ class Result:
 
 
 class Device:
-  """Works off what it is given, and adds up how long it had nothing to do."""
+  """Executes steps in order, and adds up how long it had nothing to do."""
 
   def __init__(self, step_seconds: float):
     self.seconds = {"train": step_seconds, "eval": step_seconds / 3}
@@ -73,7 +74,7 @@ class Device:
     return Result(self._free)
 
   def _kind(self, name: str) -> str:
-    """What the host did since the last call."""
+    """Names the host's work since the last call."""
     if name == "eval":
       return "evaluation" if self._last == "eval" else "to evaluation"
     if self._last == "eval":
@@ -85,7 +86,7 @@ class Device:
     counts = ("skipped_images", "skipped_steps")
 
     def train_step(state, batch):
-      jax.block_until_ready(batch)  # Has to be here before the step can start.
+      jax.block_until_ready(batch)  # The step cannot start without it.
       return state, dict.fromkeys(names + counts, self.run("train"))
 
     return train_step
@@ -114,8 +115,9 @@ def main() -> None:
   config.data.root = os.path.abspath(args.root)
   config.data.eval_fraction = 0.5
   config.image_size = (224, 224)
-  config.model = base_config().model
-  config.model.variant = "S/16"
+  model: Any = base_config().model
+  model.variant = "S/16"
+  config.model = model
   config.total_steps, config.total_epochs = args.steps, 0.0
   config.batch_size = args.batch_size
   every = {"log": LOG_EVERY, "save": SAVE_EVERY, "eval": SAVE_EVERY}
@@ -126,10 +128,10 @@ def main() -> None:
   with (
     tempfile.TemporaryDirectory() as workdir,
     mock.patch.object(sharding, "jit_train_step", device.jit_train_step),
-    mock.patch.object(experiment, "total_over", device.total_over),
+    mock.patch.object(evaluator, "total_over", device.total_over),
   ):
-    train(config, workdir)
-  print(f"worked for {device.worked:.2f} s; it waited, of that:")
+    train(read(config), workdir)
+  print(f"the device worked for {device.worked:.2f} s; of that it waited:")
   waited = {**device.waited, "in all": sum(device.waited.values())}
   for kind, seconds in waited.items():
     print(f"{kind:>28} {seconds / device.worked:7.2%}")

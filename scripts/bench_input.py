@@ -1,17 +1,18 @@
-"""Images a second through the training input, against the bare work in it.
+"""Compares the rate of the training input with that of its bare work.
 
 python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS
 
-The pipeline decodes, crops as Inception does to 224 pixels, flips, and batches,
-in as many workers as there are cores. The bare loop does the same to the same
-files on one core, with nothing around it. The two take turns; the ratio printed
-is the pipeline's rate over cores times the bare rate (medians). Cores that are
-shared with other work, or are two threads of one, cannot all reach the bare
-rate at once; so it is also printed against bare loops on all cores at once.
+The pipeline decodes images, takes an Inception crop at 224 pixels, flips and
+batches them, in as many workers as there are cores. The bare loop does the same
+to the same files on one core, with nothing around it. The two take turns, and
+the script prints the pipeline's rate over the number of cores times the bare
+rate (medians). Cores that are shared with other work, or that are two threads
+of one core, cannot all reach the bare rate at once, so it also prints the ratio
+to bare loops on all cores at once.
 
---tf_data has tf.data take turns with them, where TensorFlow is installed: the
-same files, the same distribution of boxes, `decode_and_crop_jpeg`, bilinear
-resizing, flips, batches, as the published pipelines do it.
+With --tf_data, tf.data takes turns with them, if TensorFlow is installed: it
+has the same files, the same distribution of boxes, `decode_and_crop_jpeg`,
+bilinear resizing, flips and batches, as the published pipelines do.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from vit_jax import data
 
 
 class FlatFolder:
-  """The images of one folder, with no classes: every label is 0."""
+  """The images of one folder, without classes: every label is 0."""
 
   def __init__(self, root: str):
     self.name, self.class_names = root, ("any",)
@@ -49,7 +50,7 @@ class FlatFolder:
 
 
 def bare_rate(source: FlatFolder, transform, seconds: float) -> float:
-  """Images a second of one core that only reads, decodes and crops."""
+  """Images per second of one core that only reads, decodes and crops."""
   count, rng, start = 0, np.random.default_rng(0), time.perf_counter()
   while time.perf_counter() - start < seconds:
     transform(source[count % len(source)]["image"], rng)
@@ -58,9 +59,9 @@ def bare_rate(source: FlatFolder, transform, seconds: float) -> float:
 
 
 def all_cores_rate(source, transform, cores: int, seconds: float) -> float:
-  """The bare loop on all cores at once: what the machine can give."""
+  """Images per second of bare loops on all cores at once."""
   with multiprocessing.get_context("spawn").Pool(cores) as pool:
-    pool.starmap(bare_rate, [(source, transform, 0.1)] * cores)  # start-up
+    pool.starmap(bare_rate, [(source, transform, 0.1)] * cores)  # Starts up.
     rates = pool.starmap(
       bare_rate, [(source, transform, seconds)] * cores, chunksize=1
     )
@@ -68,7 +69,7 @@ def all_cores_rate(source, transform, cores: int, seconds: float) -> float:
 
 
 def pipeline_rate(batches, batch_size: int, seconds: float) -> float:
-  """Images a second that arrive, after those prepared during the pause."""
+  """Images per second, not counting those prepared during the pause."""
   for _ in range(4 * (os.cpu_count() or 1)):
     next(batches)
   count, start = 0, time.perf_counter()
@@ -79,11 +80,11 @@ def pipeline_rate(batches, batch_size: int, seconds: float) -> float:
 
 
 def tf_data_batches(root: str, batch_size: int):
-  """Batches of 224 x 224, as the ImageNet pipelines of TensorFlow make them."""
+  """Batches of 224 x 224 images, made as TensorFlow's ImageNet pipelines do."""
   import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
 
   def box(height, width):
-    """As `inception_box`; TensorFlow's own draws smaller ones."""
+    """Draws a box as ours does; TensorFlow's own op draws smaller ones."""
     area = tf.random.uniform((10,), 0.05, 1.0) * height * width
     ratio = tf.exp(tf.random.uniform((10,), math.log(3 / 4), math.log(4 / 3)))
     h, w = tf.round(tf.sqrt(area / ratio)), tf.round(tf.sqrt(area * ratio))

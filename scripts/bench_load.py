@@ -1,13 +1,13 @@
-"""What loading published weights costs, against reading their bytes.
+"""Compares loading published weights with reading their bytes.
 
 python scripts/bench_load.py
 
-Writes a ViT-B/16 of random numbers, named as Google's are, as an .npz file in a
-temporary folder. Then one process, with the file in the system's cache, takes
-turns: read the file's bytes, read its arrays with open_arrays, with numpy.load,
-and load the model. Printed are the medians, and their ratio to reading the
-bytes. Each row's memory is the peak of a process that does nothing else, less
-that of one that only imports what the row needs.
+Writes a ViT-B/16 of random numbers under Google's names as an .npz file in a
+temporary folder. One process, with the file in the system's cache, then takes
+turns at reading the file's bytes, reading its arrays with open_arrays and with
+numpy.load, and loading the model. The script prints the medians and their ratio
+to reading the bytes. A row's memory is the peak of a process that does nothing
+else, minus the peak of one that only imports what the row needs.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def write_model(path: pathlib.Path) -> None:
   )
 
 
-# Each imports what it needs and returns the work to measure.
+# Each of these imports what it needs and returns the work to measure.
 
 
 def bytes_loader() -> Loader:
@@ -118,7 +118,7 @@ ROWS = {
 
 
 def peak_bytes(row: str, path: pathlib.Path | None) -> int:
-  """Peak memory of this process once `path`, where there is one, is loaded."""
+  """Peak memory of this process after loading `path`, if given."""
   load = ROWS[row]()
   kept = load(path) if path else None
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -135,7 +135,7 @@ def median_seconds(
     for row, load in loaders.items():
       start = time.perf_counter()
       kept = load(path)
-      if turn:  # The first turn fills caches, and JAX compiles.
+      if turn:  # In the first turn caches fill and JAX compiles.
         seconds[row].append(time.perf_counter() - start)
       del kept
   return {row: statistics.median(seconds[row]) for row in rows}

@@ -1,13 +1,14 @@
-"""The train step beside a plain linen ViT's, and Hugging Face's in PyTorch.
+"""Compares the train step with a plain linen ViT's and with PyTorch.
 
 python scripts/bench_step.py --variant S/16 --batch 16
 
-Whole steps (forward, backward, Adam) at 224 x 224, on random images, on what
-device JAX has. All take turns in one process, round after round; printed are
-the medians in images a second, and the ratio to the plain ViT, which is written
-as most are: nn.MultiHeadDotProductAttention, one dense layer after the other.
-PyTorch takes part where `torch` and `transformers` are installed, with as many
-threads as there are cores; --compile_torch adds torch.compile.
+Times whole steps (forward, backward, Adam) at 224 x 224 on random images, on
+JAX's default device. All models take turns in one process, round after round.
+The script prints the median images per second and the ratio to the plain ViT,
+which is written as most are: with nn.MultiHeadDotProductAttention and one dense
+layer after the other. If `torch` and `transformers` are installed, Hugging
+Face's ViT takes part, with as many threads as there are cores; --compile_torch
+adds torch.compile.
 """
 
 import argparse
@@ -28,14 +29,16 @@ import optax
 from vit_jax import make_vit
 from vit_jax.models.variants import VITS
 from vit_jax.training.optimizer import make_optimizer
-from vit_jax.training.train_step import make_init, make_train_step
+from vit_jax.training.settings import OptimizerSettings
+from vit_jax.training.state import make_init
+from vit_jax.training.step import make_train_step
 
 SIDE, CLASSES, RATE = 224, 1000, 1e-3
 Step = Callable[[], Any]
 
 
 class PlainBlock(nn.Module):
-  """A Transformer layer of stock parts."""
+  """A Transformer layer made of stock parts."""
 
   num_heads: int
   mlp_size: int
@@ -53,7 +56,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainVit(nn.Module):
-  """The ViT of the paper, of stock parts."""
+  """The paper's ViT, made of stock parts."""
 
   patch_size: int
   sizes: tuple[int, int, int, int]  # Layers, hidden, MLP, heads.
@@ -78,7 +81,7 @@ class PlainVit(nn.Module):
 
 def ours(variant: str, batch: dict[str, np.ndarray], dtype: Any) -> Step:
   model = make_vit(variant, CLASSES, dtype=dtype)
-  tx = make_optimizer(lambda _: RATE, clip_norm=0.0)
+  tx = make_optimizer(OptimizerSettings(clip_norm=0.0), lambda _: RATE)
   state = jax.jit(
     lambda key: nn.unbox(make_init(model, tx, (SIDE, SIDE, 3))(key))
   )(jax.random.key(0))
@@ -162,7 +165,7 @@ def hugging_face(
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description="Images a second of a step.")
+  parser = argparse.ArgumentParser(description="Time a train step.")
   parser.add_argument("--variant", default="S/16")
   parser.add_argument("--batch", type=int, default=16)
   parser.add_argument("--dtype", default="float32")
@@ -186,7 +189,7 @@ def main() -> None:
     if arguments.compile_torch:
       steps["Hugging Face, torch.compile"] = make(compiled=True)
   seconds: dict[str, list[float]] = {name: [] for name in steps}
-  for step in steps.values():  # Compiles.
+  for step in steps.values():  # Compile.
     step()
   for _ in range(arguments.rounds):
     for name, step in steps.items():

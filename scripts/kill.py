@@ -2,11 +2,11 @@
 
 python scripts/kill.py --kills 50
 
-A short run on the digits with augmentation, dropout, Mixup, accumulation,
-averaging and worker processes is started, killed by SIGKILL at a random moment
-(while it starts, steps, evaluates, or saves in the background), and started
-again, so often, and then left to come to its end. What it leaves behind is
-counted too: processes, and anything in /dev/shm.
+Starts a short run on the digits with augmentation, dropout, Mixup,
+accumulation, averaging and worker processes, kills it by SIGKILL at a random
+moment (while it starts, trains, evaluates, or saves in the background), and
+starts it again, as often as asked. Then it lets the run finish. It also counts
+what is left behind: processes, and anything in /dev/shm.
 """
 
 import argparse
@@ -35,14 +35,15 @@ COMMAND = [
   *("--config.train_transform.flip=True", "--config.loss.mixup_alpha=0.2"),
   "--config.train_transform.randaugment_layers=1",
 ]
-EVALUATED = "[02468]0"  # The ends of the numbers of steps that are.
-STARTING = 0.3  # Share of kills before the first step; it takes so long:
+EVALUATED = "[02468]0"  # The last digits of the steps that are evaluated.
+STARTING = 0.3  # Share of kills before the first step.
+# Seconds until the first step, and seconds to let the run train.
 STARTING_SECONDS, STEPPING_SECONDS = 6.0, 2.0
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 
 
 def kill_once(command: Sequence[str], workdir: str, rng: random.Random) -> str:
-  """Starts the command and kills it; returns what it was doing."""
+  """Starts the command and kills it; returns what the run was doing."""
   start = time.time()
   with subprocess.Popen(
     command, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -61,7 +62,7 @@ def kill_once(command: Sequence[str], workdir: str, rng: random.Random) -> str:
       return "at its end"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    # Of what had not been read, the last: a step is printed before the
+    # The last line that had not been read yet: a step is printed before the
     # evaluation that follows it.
     *_, last = ["", *process.stdout.read().splitlines()]
     if re.match(rf"step +\d*{EVALUATED}/", last):
@@ -86,7 +87,7 @@ def check_alone(group: int, seconds: float = 10.0) -> None:
 
 
 def last_state(workdir: str) -> tuple[int, dict[str, int]]:
-  """Step and checksums of the newest checkpoint."""
+  """The newest checkpoint's step and checksums."""
   with contextlib.closing(open_run(workdir)) as checkpoints:
     step = checkpoints.all_steps[-1]
     return step, checkpoints.describe(step)["checksums"]

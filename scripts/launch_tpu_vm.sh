@@ -4,11 +4,11 @@
 #   scripts/launch_tpu_vm.sh TPU_NAME ZONE gs://my-bucket/vit_jax.tar.gz \
 #     --config configs/pretrain.py:B/16,imagenet2012 --workdir gs://my-bucket/b16
 #
-# Assumes: a slice that exists (`gcloud compute tpus tpu-vm create`), gcloud
-# logged in here, Python 3.11 to 3.13 on the hosts, and a workdir and data that
-# all of them reach, such as gs:// paths. It puts this checkout's last commit
-# into the archive that is named, which every host unpacks; a host that has it
-# installed already only starts. Started again, the run goes on where it was.
+# Assumes that the slice exists (`gcloud compute tpus tpu-vm create`), that
+# gcloud is logged in here, that the hosts have Python 3.11 to 3.13, and that
+# all of them can reach the workdir and the data, for instance at gs:// paths.
+# It puts this checkout's last commit into the archive, which every host unpacks
+# and installs once. If you start it again, the run resumes where it was.
 set -euo pipefail
 
 if [ $# -lt 4 ]; then
@@ -21,7 +21,7 @@ commit="$(git rev-parse --short HEAD)"
 git archive --format=tar.gz --prefix="vit_jax/" HEAD |
   gcloud storage cp - "$archive"
 
-# Quoted once more, since another shell reads it on the hosts.
+# Quoted again, since another shell reads it on the hosts.
 arguments="$(printf '%q ' "$@")"
 gcloud compute tpus tpu-vm ssh "$tpu" --zone "$zone" --worker=all --command "
 set -e

@@ -1,10 +1,11 @@
-"""Logits of published checkpoints beside those of their publishers' own code.
+"""Compares our logits for published checkpoints with their publishers'.
 
 python scripts/parity.py FOLDER
 
-FOLDER holds checkpoints, each with a NAME_io.npz beside it: `images` (B, H, W,
-3), float32 and normalised, and the publisher's `logits` (B, K) for them. Where
-a format does not tell the number of heads, --num_heads says it.
+FOLDER holds checkpoints, such as those of tests/checkpoints, each with a
+NAME_io.npz beside it: `images` (B, H, W, 3), float32 and normalised, and the
+logits (B, K) that the publisher's own code computes for them. --num_heads gives
+the number of heads for formats that do not record it.
 """
 
 import argparse
@@ -16,7 +17,9 @@ import vit_jax
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description="Logits beside the publishers'.")
+  parser = argparse.ArgumentParser(
+    description="Compare our logits with the publishers'."
+  )
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("--num_heads", type=int, default=3)
   arguments = parser.parse_args()
@@ -30,7 +33,7 @@ def main() -> None:
 
 
 def row(path: pathlib.Path, io: pathlib.Path, num_heads: int) -> str:
-  """One row of the table."""
+  """One checkpoint's row of the table."""
   try:
     model, params = vit_jax.load_pretrained(str(path))
   except ValueError as error:

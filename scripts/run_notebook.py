@@ -1,9 +1,9 @@
-"""Runs the notebook from start to end, and keeps what it shows.
+"""Runs the notebook from start to end and stores its output.
 
 python scripts/run_notebook.py
 
-That is on the CPU and as if there were no Internet, so that everyone gets the
-same; what it makes goes to a folder that is removed. Needs the extra `dev`.
+It runs on the CPU and without the Internet, so that everyone gets the same
+output; the files that it makes go to a temporary folder. Needs the extra `dev`.
 """
 
 import os
@@ -15,7 +15,7 @@ import nbformat
 from nbclient import NotebookClient
 
 NOTEBOOK = pathlib.Path(__file__).parent / "vit_jax_colab.ipynb"
-# Nobody listens there, so that every request fails at once.
+# Nothing listens there, so every request fails at once.
 _NOWHERE = "http://127.0.0.1:9"
 METADATA = {
   "colab": {"provenance": [], "toc_visible": True},

@@ -1,4 +1,4 @@
-"""Files of arrays made by hand, and how their refusal has to read."""
+"""Makes files of arrays byte by byte, and checks how they are refused."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ ARRAYS = {
   "Größe": np.arange(3, dtype=np.int32),
 }
 DENSE = {name: np.asarray(array, order="C") for name, array in ARRAYS.items()}
-"""The same without strides, as files hold them."""
+"""Copies of these arrays without strides, as files hold them."""
 
 
 def read_all(path):
@@ -50,7 +50,7 @@ def assert_same(found, expected):
 
 @contextlib.contextmanager
 def refused(path, words, kind=ValueError):
-  """The error is one line that names the file and, besides, says `words`."""
+  """Checks for an error of one line that names the file and says `words`."""
   name = repr(str(path))
   with pytest.raises(kind, match=re.escape(name)) as caught:
     yield
@@ -66,7 +66,7 @@ def assert_refused(path, words):
 
 
 def npy(descr="'<f4'", shape="(2,)", data=bytes(8), header=None, length=None):
-  """An .npy file; `length` is what it claims that its header has."""
+  """The bytes of an .npy file; `length` is the header's claimed length."""
   if header is None:
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}"
   version = b"\1\0" if length is None else b"\2\0"
@@ -76,7 +76,7 @@ def npy(descr="'<f4'", shape="(2,)", data=bytes(8), header=None, length=None):
 
 
 def write_zip(path, *members, method=zipfile.ZIP_STORED, **claims):
-  """A .zip file whose list claims of the last member what it is told to."""
+  """Writes a .zip file whose list makes given claims about the last member."""
   with zipfile.ZipFile(path, "w", method) as archive:
     for name, content in members:
       archive.writestr(name, content)
@@ -89,7 +89,7 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
 
 
 def write_safetensors(path, header, data=b"1234", size=None):
-  """A .safetensors file; `size` is what it claims that its header has."""
+  """Writes a .safetensors file; `size` is the header's claimed length."""
   text = header if isinstance(header, bytes) else json.dumps(header).encode()
   size = len(text) if size is None else size
   path.write_bytes(struct.pack("<Q", size) + text + data)

@@ -1,4 +1,4 @@
-"""A command as a user types it."""
+"""Runs a command as a user would."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 
 def run(module: str, *arguments: str, **environment: str):
-  """What `python -m MODULE ARGUMENTS` did: returncode, stdout, stderr."""
+  """Runs `python -m MODULE ARGUMENTS`; returns code, stdout and stderr."""
   return subprocess.run(
     [sys.executable, "-m", module, *arguments],
     capture_output=True,

@@ -1,20 +1,20 @@
-"""What every test runs under: eight CPU devices and checked shapes."""
+"""Sets up every test: eight CPU devices and checked shapes."""
 
 import gc
 import os
 import tempfile
 
-# An accelerator has not the eight devices that the tests shard over.
+# Tests shard over eight devices, which an accelerator does not have.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# What two tests, or the commands they start, compile alike is compiled once.
+# Tests, and the commands that they start, share a cache of compiled programs.
 # Their workers find the folder named; this process removes it when it ends.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   COMPILED = tempfile.TemporaryDirectory(prefix="vit_jax_tests_")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # Makes it lock.
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-# Compiling is most of what a small test does, or a command that it starts.
-# XLA's older way to emit a CPU's kernels takes two thirds of the newer's time.
+# Most of the time of a small test goes into compiling.
+# XLA's older CPU emitter compiles in two thirds of the newer one's time.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ["XLA_FLAGS"] = " ".join(
   [os.environ.get("XLA_FLAGS", ""), "--xla_cpu_use_fusion_emitters=false"]
@@ -26,9 +26,9 @@ import jaxtyping
 import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
-# Garbage is not looked for as often: a tenth of the tests' time went there.
+# Collects garbage less often, since it took a tenth of the tests' time.
 gc.set_threshold(20_000)
-# An array of lower rank never meets one of higher rank by accident.
+# Forbids implicit broadcasting between arrays of different ranks.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
@@ -43,20 +43,26 @@ def check_calls(function):
   return beartype.beartype(function)
 
 
-# Not `vit_jax.data`: its workers would not have the hook.
-jaxtyping.install_import_hook(
-  [
-    "vit_jax.models",
-    "vit_jax.inspection.attention_maps",
-    "vit_jax.inspection.embedding_maps",
-    "vit_jax.training.losses",
-    "vit_jax.training.train_step",
-    "vit_jax.evaluation.eval_step",
-    "vit_jax.evaluation.linear_probe",
-    "vit_jax.evaluation.probe_step",
-  ],
-  f"{__name__}.check_calls",
+# Modules and packages in which jaxtyping checks every call's shapes.
+# `vit_jax.data` is left out, because its worker processes lack the hook.
+SHAPES_CHECKED = (
+  "vit_jax.models",
+  "vit_jax.inspection.attention_maps",
+  "vit_jax.inspection.embedding_maps",
+  "vit_jax.training.losses",
+  "vit_jax.training.state",
+  "vit_jax.training.step",
+  "vit_jax.evaluation.eval_step",
+  "vit_jax.evaluation.linear_probe",
+  "vit_jax.evaluation.probe_step",
 )
+jaxtyping.install_import_hook(SHAPES_CHECKED, f"{__name__}.check_calls")
+
+
+@pytest.fixture
+def shapes_checked():
+  """Names of the modules and packages whose calls have their shapes checked."""
+  return SHAPES_CHECKED
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
-"""What tests with files made by hypothesis share: damage, rubbish, verdicts.
+"""Tools for tests that give readers damaged files, made by hypothesis.
 
-Every reader of files from elsewhere gets files that were cut, flipped, or given
-hostile headers. A few dozen each in an ordinary run, always the same ones; as
-many as wanted, which are then counted, where VIT_JAX_FUZZ=1000 or so is set.
+Every reader of untrusted files gets files that were cut, that have flipped bits
+or hostile headers. An ordinary run tries a few dozen of each, always the same
+ones. VIT_JAX_FUZZ=1000 tries so many and prints how many were read.
 """
 
 import atexit
@@ -30,7 +30,7 @@ def examples(ordinary: int) -> Callable:
     max_examples=int(FACTOR) if FACTOR else ordinary,
     derandomize=True,
     database=None,
-    deadline=None,  # `outcome` has one that also ends what hangs.
+    deadline=None,  # The time limit of `outcome` also ends code that hangs.
     suppress_health_check=list(HealthCheck),
   )
 
@@ -47,12 +47,12 @@ if FACTOR:
 
 
 class HangError(BaseException):
-  """Not an Exception, so that no reader takes it for a damaged file."""
+  """A reader ran too long; no Exception, so that no reader can catch it."""
 
 
 @contextlib.contextmanager
 def time_limit() -> Iterator[None]:
-  """Raises in the midst of what takes too long, where the system can."""
+  """Interrupts code that takes too long, if the system has alarms."""
   if threading.current_thread() is not threading.main_thread():
     yield
     return
@@ -92,7 +92,7 @@ def places(size: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-  """A file after one to four accidents, or attacks."""
+  """A file with one to four kinds of damage."""
   raw = bytearray(whole)
   for _ in range(draw(st.integers(1, 4))):
     at = draw(places(len(raw)))
@@ -140,7 +140,7 @@ rubbish = st.recursive(
 
 
 def paths_in(tree: Any, prefix: tuple = ()) -> list[tuple]:
-  """Keys that lead to every part of a JSON value."""
+  """The paths of keys to every part of a JSON value."""
   keys = list(tree) if isinstance(tree, dict) else []
   keys = range(len(tree)) if isinstance(tree, list) else keys
   below = (paths_in(tree[key], (*prefix, key)) for key in keys)

@@ -1,4 +1,4 @@
-"""Folders of small images."""
+"""Makes folders of small images."""
 
 import io
 
@@ -16,7 +16,7 @@ def plain(colour=(9, 90, 200), size=(20, 16)) -> Image.Image:
 
 
 def make_folder(tmp_path, files) -> str:
-  """A data set of a folder from names below `train` and `test` to contents."""
+  """Makes a data set folder, from file names to contents."""
   for name, content in files.items():
     path = tmp_path / "photos" / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How much memory a piece of code takes."""
+"""Bounds the memory that a piece of code takes."""
 
 import contextlib
 import tracemalloc
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def bounded_memory(limit: float) -> Iterator[None]:
-  """Fails if Python and NumPy take more; memory of other libraries is not seen.
+  """Fails if Python and NumPy take more; other libraries are not measured.
 
-  What a library in C or Rust may take is bounded in a process of its own, by
-  RLIMIT_AS, as in `test_absurd_claims_take_no_memory`.
+  To bound a library in C or Rust, run it in a process of its own under
+  RLIMIT_AS, as `test_absurd_claims_take_no_memory` does.
   """
   tracemalloc.start()
   try:

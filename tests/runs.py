@@ -1,4 +1,4 @@
-"""Short runs on the digits, with everything on that draws at random."""
+"""Short runs on the digits, with all sources of randomness switched on."""
 
 import json
 import struct
@@ -39,7 +39,7 @@ def rows(workdir):
 
 
 def events(workdir):
-  """(step, tag, value) of all that TensorBoard is shown of a run."""
+  """Lists (step, tag, value) for everything in a run's TensorBoard files."""
   for path in sorted((workdir / "tensorboard").iterdir()):
     data, start = path.read_bytes(), 0
     while start < len(data):

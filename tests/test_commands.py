@@ -1,4 +1,4 @@
-"""The commands as a user types them, and what they say to bad input."""
+"""The commands as a user types them, and their messages about bad input."""
 
 import functools
 import subprocess
@@ -14,7 +14,7 @@ from vit_jax.runtime import command
 
 @pytest.mark.slow
 def test_train_then_evaluate(tmp_path, monkeypatch):
-  """And what is compiled is kept in the cache, unless JAX is told otherwise."""
+  """Compiled programs are cached, unless JAX's own variables say otherwise."""
   monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
   monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "cache"))
   workdir = str(tmp_path / "run")
@@ -46,7 +46,7 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   [
     (
       ["--config.optimizer.peak_learning_rate=1"],
-      "names no key of the configuration; did you mean --config.optimizer.pe",
+      "is not a key of the configuration; did you mean --config.optimizer.pe",
     ),
     (["--config.batch_size=many"], "flag --config.batch_size=many: invalid"),
     (["--config.total_steps=3"], "total_epochs=100.0 are both given"),
@@ -86,7 +86,7 @@ def test_missing_flags_are_named():
     ({}, "error: stopped by Ctrl-C.\n"),
     (
       {"resumes": True},
-      "error: stopped by Ctrl-C; the same command goes on.\n",
+      "error: stopped by Ctrl-C; the same command resumes the run.\n",
     ),
   ],
 )
@@ -96,7 +96,7 @@ def test_ctrl_c_promises_what_the_command_keeps(
   def stopped(_):
     raise KeyboardInterrupt
 
-  monkeypatch.setenv("GLIBC_TUNABLES", "")  # Or the process starts over.
+  monkeypatch.setenv("GLIBC_TUNABLES", "")  # Otherwise the process restarts.
   monkeypatch.setattr(command.app, "run", lambda main, **_: main(["command"]))
   with pytest.raises(SystemExit) as info:
     command.run(stopped, **options)
@@ -106,7 +106,7 @@ def test_ctrl_c_promises_what_the_command_keeps(
 
 @pytest.fixture
 def override(monkeypatch):
-  """`command.overrides` of a command line, without the process's own flags."""
+  """Calls `command.overrides` for a command line, without the global flags."""
   values = flags.FlagValues()
   kinds = ("integer", "enum", "float", "list")
   define = {
@@ -171,10 +171,10 @@ def test_overrides_are_the_keywords_of_load_pretrained(override):
   [
     ("--image_size=1,2,3", "give a side in pixels, or height,width"),
     ("--image_size=large", "give a side in pixels, or height,width"),
-    ("--grid=4", "give height,width, in patches"),
-    ("--grid=0,4", "give height,width, in patches"),
-    ("--mean=0.5", "give three numbers to take off the channels"),
-    ("--mean=0,0,nan", "give three numbers to take off the channels"),
+    ("--grid=4", "give height,width of the stored pos"),
+    ("--grid=0,4", "give height,width of the stored pos"),
+    ("--mean=0.5", "give three numbers to subtract from the channels"),
+    ("--mean=0,0,nan", "give three numbers to subtract from the channels"),
     ("--std=0.5,0.5,0", "give three numbers above 0 to divide the channels"),
   ],
 )
@@ -202,7 +202,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_data_workers_load_no_flax_and_start_no_backend():
-  """What a worker imports: the main module and `vit_jax.data`."""
+  """A worker imports the main module and `vit_jax.data`."""
   _python(
     "import sys, vit_jax.train, vit_jax.data\n"
     "assert not {'flax', 'optax', 'tensorflow'} & set(sys.modules)\n"
@@ -213,6 +213,6 @@ def test_data_workers_load_no_flax_and_start_no_backend():
 
 def test_training_loads_no_tensorflow_and_no_torch():
   _python(
-    "import sys, vit_jax.run.loop, vit_jax.evaluation.evaluation\n"
+    "import sys, vit_jax.run.loop, vit_jax.run.saved\n"
     "assert not {'tensorflow', 'torch'} & set(sys.modules)"
   )

@@ -1,9 +1,9 @@
-"""README.md and docs/: their commands work, their links lead somewhere.
+"""The commands in README.md and docs/ work, and their links lead somewhere.
 
 Every fenced block of `sh` or `python` is run, page by page and in order, unless
 the line above it is `<!-- not run: REASON -->`; a block under
-`<!-- needs: MODULES -->` is run where these are installed. What is changed, so
-that a page takes a minute or two and needs no network:
+`<!-- needs: MODULES -->` is run if these are installed. To make a page take a
+minute or two, without a network, the following is changed:
 
 - `python` is this interpreter, and `python -m vit_jax.train` gets `SHRUNK`:
   four steps of eight images, evaluated and saved once;
@@ -15,6 +15,7 @@ that a page takes a minute or two and needs no network:
 
 import dataclasses
 import html.parser
+import importlib
 import importlib.util
 import os
 import pathlib
@@ -28,15 +29,17 @@ import pytest
 from PIL import Image
 
 from tests import tiny
-from vit_jax.config import base_config, leaf_keys
 from vit_jax.models import Origin
-from vit_jax.pretrained import cache, download, known, locate
+from vit_jax.pretrained import fetch, known, locate
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import all_keys
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ON_THE_SITE = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ON_THE_SITE]
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 RUN = ("sh", "python")
-# Output and listings, and what only Sphinx reads.
+# Output, listings, and blocks that only Sphinx reads.
 NOT_CODE = ("", "{toctree}", "{eval-rst}")
 
 FENCE = re.compile(r"(?:^(.*)\n)?^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
@@ -52,12 +55,12 @@ SHRUNK = (
   *("--config.eval_every_epochs=0", "--config.eval_every_steps=4"),
   *("--config.save_every_epochs=0", "--config.save_every_steps=4"),
 )
-# What pages take from another page, which says how to make it.
+# Workdirs that a page needs, and that another page makes.
 TAKES = {
   "docs/howto/pytorch.md": "runs/mine",
   "docs/howto/attention.md": "runs/my_photos",
 }
-# What is there in the end.
+# Files that exist after a page was followed.
 MADE = {
   "README.md": [
     "runs/my_photos/metrics.jsonl",
@@ -89,10 +92,10 @@ class Block:
 
   Attributes:
     line: Number of its first line.
-    language: Behind the fence.
-    text: Inside.
-    mark: "not run", "needs" or "".
-    says: Behind the mark.
+    language: The word after the fence.
+    text: The content.
+    mark: The kind of comment above: "not run", "needs" or "".
+    says: The text of this comment.
   """
 
   line: int
@@ -122,7 +125,7 @@ def blocks(text):
 
 
 def complaints(text):
-  """What a page lacks for each of its blocks to be accounted for."""
+  """Lists the blocks that are neither run nor marked with a reason."""
   found = []
   for block in blocks(text):
     if block.language not in RUN + NOT_CODE:
@@ -178,11 +181,48 @@ def test_relative_links_lead_to_files(name):
   assert missing == []
 
 
+# Paths of the repository, and dotted names of the package. A path with a
+# placeholder, such as tests/<folder>/test_<module>.py, names no file.
+PATH = re.compile(
+  r"(?<![\w./-])((?:vit_jax|tests|configs|docs|scripts|\.ci|\.github)/[\w./-]*)"
+  r"(?![\w./-]*[<*])"
+)
+DOTTED = re.compile(r"(?<![\w./-])vit_jax(?:\.\w+)+(?![\w.]*/)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_and_modules_that_pages_name_exist(name):
+  text = (ROOT / name).read_text()
+  paths = {path.rstrip(".") for path in PATH.findall(text)}
+  assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+  tests = re.findall(r"(?<![\w./])(?:\w+/)*test_\w+\.py", text)
+  tests = [path.removeprefix("tests/") for path in tests]
+  assert [path for path in tests if not (ROOT / "tests" / path).exists()] == []
+  for label, target in re.findall(r"\[([\w./]+\.py)\]\((\S+?)[ )]", text):
+    assert f"/{target}".endswith(f"/{label}")
+  dotted = {name for name in DOTTED.findall(text) if not name.endswith(".md")}
+  assert [name for name in sorted(dotted) if not _resolves(name)] == []
+
+
+def _resolves(name):
+  """Whether a dotted name is a module, or an attribute of one."""
+  home, _, attribute = name.rpartition(".")
+  try:
+    if importlib.util.find_spec(name):
+      return True
+  except ModuleNotFoundError:  # The part before the last dot is no module.
+    pass
+  try:
+    return hasattr(importlib.import_module(home), attribute)
+  except ModuleNotFoundError:
+    return False
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_commands_name_exists(name):
-  """Also of those that are not run, or stand in a table."""
+  """Includes commands that are not run, or that are in a table."""
   text = (ROOT / name).read_text()
-  keys = set(leaf_keys(base_config()))
+  keys = set(all_keys(Settings))
   sections = {key.rpartition(".")[0] for key in keys}
   named = set(re.findall(r"--config\.([\w.]*\w)", text))
   assert named <= keys | sections
@@ -196,6 +236,16 @@ def test_what_commands_name_exists(name):
     assert f"\n{target}:" in makefile
 
 
+def test_the_api_pages_name_each_module_above_its_documentation():
+  for path in sorted((ROOT / "docs/api").glob("*.md")):
+    found = re.findall(
+      r"^(## [\w.]+)\n\n```\{eval-rst\}\n\.\. automodule:: vit_jax\.([\w.]+)$",
+      path.read_text(),
+      re.MULTILINE,
+    )
+    assert [title for title, _ in found] == [f"## {name}" for _, name in found]
+
+
 def test_the_reference_has_every_key_and_a_word_on_each():
   path = ROOT / "docs" / "config_tables.py"
   spec = importlib.util.spec_from_file_location("config_tables", path)
@@ -203,13 +253,13 @@ def test_the_reference_has_every_key_and_a_word_on_each():
   spec.loader.exec_module(tables)
   rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*) \|$", tables.keys(), re.M)
   keys = [key for row in rows for key in re.findall(r"`([\w.]+)`", row[0])]
-  assert sorted(keys) == sorted(leaf_keys(base_config()))
+  assert sorted(keys) == sorted(all_keys(Settings))
   assert [row for row in rows if not row[2]] == []
 
 
 @pytest.fixture(scope="session")
 def downloads(tmp_path_factory):
-  """A cache that has the checkpoints which the pages name."""
+  """A cache with the checkpoints that the pages name."""
   folder = tmp_path_factory.mktemp("cache")
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("VIT_JAX_CACHE", str(folder))
@@ -217,8 +267,8 @@ def downloads(tmp_path_factory):
       ("b16_augreg", 7),
       ("b16_augreg_i1k_224", 1000),
     ):
-      url = locate._storage_url(known.KNOWN[name].url.removeprefix("gs://"))
-      path = cache.place(url, download._file_name(url))
+      url = locate.storage_url(known.KNOWN[name].url.removeprefix("gs://"))
+      path = fetch.cached_path(url)
       path.parent.mkdir(parents=True)
       model = tiny.vit(Origin(name, "google", (224, 224))).clone(
         num_classes=num_classes, patch_size=16, num_layers=6
@@ -230,10 +280,11 @@ def downloads(tmp_path_factory):
 
 @pytest.fixture
 def checkout(tmp_path):
-  """A folder like a checkout, with photographs."""
+  """A folder like a checkout, with photographs in it."""
   folder = tmp_path / "checkout"
   folder.mkdir()
-  for name in ("configs", "scripts", "constraints.txt", "pyproject.toml"):
+  files = ("constraints.txt", "pyproject.toml")
+  for name in ("configs", "scripts", "tests", *files):
     (folder / name).symlink_to(ROOT / name)
   rng = np.random.default_rng(0)
   photographs = ["cat.jpg", "photo1.jpg", "more_photos/1.jpg", "photos/2.jpg"]
@@ -251,7 +302,7 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def shell(tmp_path, checkout, downloads):
-  """A function that runs a script there as a user's shell would."""
+  """Returns a function that runs a script in `checkout`, as a shell would."""
   binary = tmp_path / "bin" / "python"
   binary.parent.mkdir()
   shrunk = " ".join(f"'{flag}'" for flag in SHRUNK)
@@ -292,7 +343,7 @@ def shell(tmp_path, checkout, downloads):
 
 
 def scripts(name):
-  """What is run of a page: (where, script), in order.
+  """Yields (where, script) for the blocks of a page that are run, in order.
 
   Blocks of Python that follow each other are one program.
   """
@@ -317,7 +368,7 @@ def _as_shell(program):
 
 
 def making(workdir):
-  """The first command of any page that makes this workdir."""
+  """The first command on any page that makes this workdir."""
   for name in NAMES:
     for where, script in scripts(name):
       for command in re.split(r"(?<!\\)\n", script):
@@ -339,7 +390,7 @@ def test_a_page_can_be_followed(name, shell, checkout):
 
 
 class _Page(html.parser.HTMLParser):
-  """What a page of HTML is made of, links to, and can be linked by."""
+  """The resources, links, anchors and text of a page of HTML."""
 
   def __init__(self, text):
     super().__init__()
@@ -362,7 +413,7 @@ class _Page(html.parser.HTMLParser):
 
 @pytest.mark.slow
 def test_the_site_builds_and_is_whole(tmp_path):
-  """Without a warning; offline; every link leads somewhere; every key."""
+  """It builds without warnings, needs no network, and has no dead links."""
   site = tmp_path / "site"
   done = subprocess.run(
     [
@@ -379,8 +430,9 @@ def test_the_site_builds_and_is_whole(tmp_path):
     path.relative_to(site).as_posix(): _Page(path.read_text("utf-8"))
     for path in site.rglob("*.html")
   }
-  for name in NAMES[1:]:
-    assert name.removeprefix("docs/").replace(".md", ".html") in pages
+  for path in ON_THE_SITE:
+    name = path.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+    assert name in pages
 
   on_network = re.compile(r"^\s*(https?:)?//")
   of_network = [
@@ -401,12 +453,12 @@ def test_the_site_builds_and_is_whole(tmp_path):
     if not _leads(name, link, pages, site)
   ] == []
 
-  assert set(leaf_keys(base_config())) <= pages["configuration.html"].code
+  assert set(all_keys(Settings)) <= pages["configuration.html"].code
   lines = re.findall(r"attention\.py:(\d+)", pages["paper_to_code.html"].text)
   attention = (ROOT / "vit_jax/models/attention.py").read_text().splitlines()
   cited = [attention[int(line) - 1].split("# ")[-1] for line in lines]
   assert [c for c in cited if c.startswith("Eq.")][:4] == [
-    "Eq. 5, each (B, k, S, D_h)",
+    "Eq. 5",
     "Eq. 6",
     "Eq. 7",
     "Eq. 8",
@@ -414,7 +466,7 @@ def test_the_site_builds_and_is_whole(tmp_path):
 
 
 def _leads(name, link, pages, site):
-  """Whether a link of a page leads out of the site, or to what is there."""
+  """Whether a link leads out of the site, or to an existing place in it."""
   if re.match(r"[a-z]+:", link):
     return True
   target, _, part = urllib.parse.unquote(link).partition("#")

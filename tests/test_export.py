@@ -1,4 +1,4 @@
-"""Exported models, where vit_jax is not and beside `model.apply`."""
+"""Exported models, run without vit_jax and compared with `model.apply`."""
 
 import os
 import subprocess
@@ -14,14 +14,14 @@ from tests.tiny import MEAN, STD, random_params
 from vit_jax.config import base_config
 from vit_jax.export import export_checkpoint, export_model
 from vit_jax.models import Origin, ResNet, to_fields
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
 VIT = tiny.vit(ORIGIN)
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 16, 24, 3), np.uint8)
 PARAMS = random_params(VIT, (16, 24), 1)
-# The checks of types that tests run under want the class token's B as an int.
+# The type checks of the tests need the class token's B to be an int.
 GAP = VIT.clone(pooling="gap")
 GAP_PARAMS = random_params(GAP, (16, 24), 1)
 
@@ -32,7 +32,7 @@ def _logits(model, params, mean=MEAN, std=STD):
 
 
 def _save_run(folder):
-  """A workdir, as training leaves it."""
+  """Makes a run's folder as it is after training."""
   config = base_config()
   config.image_size = (16, 24)
   config.normalization.update(mean=MEAN, std=STD)
@@ -62,7 +62,7 @@ def _python(*arguments, **options):
 
 
 def test_the_file_runs_where_vit_jax_is_not(tmp_path):
-  """As the command says, on one image and on five."""
+  """Runs the code that the command prints, on one image and on five."""
   _save_run(tmp_path / "run")
   workdir, out = str(tmp_path / "run"), str(tmp_path / 'a "b".bin')
   flags = ("--platforms=tpu,cpu",)
@@ -130,7 +130,7 @@ def test_bfloat16_halves_the_file_and_rounds_the_parameters():
 
 
 def test_a_model_of_ones_own_takes_values_around_zero():
-  """Without an origin, and with parameters in boxes, as `init` has them."""
+  """The model has no origin, and its parameters are boxed, as by `init`."""
   model = GAP.clone(origin=None, num_classes=0)
   params = random_params(model, (16, 24), 1, unbox=lambda boxed: boxed)
   exported = export_model(model, params, (16, 24), platforms=("cpu",))
@@ -175,7 +175,7 @@ def test_the_image_size_has_to_be_known():
   ],
 )
 def test_too_many_parameters_are_refused_first(count, dtype, message):
-  """H/14 and G/14, of which no array is there."""
+  """Uses the shapes of H/14 and G/14, without any arrays."""
   params = {"head": jax.ShapeDtypeStruct((count,), jnp.float32)}
   with pytest.raises(ValueError, match=message):
     export_model(VIT, params, param_dtype=dtype)

@@ -1,6 +1,5 @@
-"""What may happen to a run, and that it ends as if it had not."""
+"""Faults that a run survives: it ends as if nothing had happened."""
 
-import gc
 import json
 import os
 import resource
@@ -14,31 +13,21 @@ import jax
 import numpy as np
 import pytest
 
-from tests import runs
-from vit_jax.evaluation.evaluation import evaluate_checkpoint
+from tests import commands, runs
 from vit_jax.run import loop
 from vit_jax.run.plan import make_plan
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import read
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import MetricWriter
 
-# Reads that were under way when another one failed are complained of late.
-pytestmark = pytest.mark.filterwarnings(
-  "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
-
-@pytest.fixture(autouse=True)
-def _in_this_test():
-  yield
-  gc.collect()
-
 
 @pytest.fixture(scope="module")
 def whole(data_dir, tmp_path_factory):
-  """The undisturbed run: its folder and its last state."""
+  """The folder and the last state of an undisturbed run."""
   folder = tmp_path_factory.mktemp("faults") / "whole"
-  state, _ = loop.train(runs.config(data_dir), str(folder))
+  state, _ = loop.train(read(runs.config(data_dir)), str(folder))
   return folder, jax.device_get(state)
 
 
@@ -48,7 +37,7 @@ def copy(whole, tmp_path):
 
 
 def _arrays(checkpoint):
-  """The largest file of what is evaluated."""
+  """The largest file of the arrays that are evaluated."""
   files = (p for p in checkpoint.glob("averaged_params/**/*") if p.is_file())
   return max(files, key=lambda path: path.stat().st_size)
 
@@ -59,7 +48,7 @@ def _truncate(checkpoint):
 
 
 def _flip(checkpoint):
-  """A byte in the middle of the arrays."""
+  """Flips a byte in the middle of the arrays."""
   path = _arrays(checkpoint)
   content = bytearray(path.read_bytes())
   content[len(content) // 2] ^= 0x10
@@ -76,7 +65,7 @@ def _empty(checkpoint):
 
 
 def _change_description(checkpoint):
-  """One digit, in a file that is still JSON."""
+  """Changes one digit of the description, which is still JSON."""
   path = checkpoint / "description" / "metadata"
   text = path.read_text()
   assert '"peak_lr": 0.003' in text
@@ -98,13 +87,13 @@ def test_a_damaged_checkpoint_is_set_aside(
   data_dir, whole, copy, capsys, damage
 ):
   damage(copy / "checkpoints" / "12")
-  state, _ = loop.train(runs.config(data_dir), str(copy))
+  state, _ = loop.train(read(runs.config(data_dir)), str(copy))
   printed = " ".join(capsys.readouterr().out.split())
   assert f"checkpoint 12 of {copy} is damaged" in printed
   assert f"It is now {copy}/damaged/12." in printed
-  assert "Going on from the checkpoint of step 8." in printed
+  assert "Resuming from the checkpoint of step 8." in printed
   assert runs.identical(whole[1], jax.device_get(state))
-  # What was saved anew is good, and what was set aside is there.
+  # The new checkpoint is intact, and the one set aside still exists.
   evaluate_checkpoint(str(copy), step=12)
   assert (copy / "damaged" / "12").is_dir()
 
@@ -114,12 +103,12 @@ def test_where_none_is_good_the_run_does_not_start_over(data_dir, copy):
     _flip(copy / "checkpoints" / str(step))
   for _ in range(2):
     with pytest.raises(ValueError, match="checkpoint 12 .* No older one is"):
-      loop.train(runs.config(data_dir), str(copy))
+      loop.train(read(runs.config(data_dir)), str(copy))
   for step in (4, 8, 12):
     _empty(copy / "checkpoints" / str(step))
   for _ in range(2):
     with pytest.raises(ValueError, match="checkpoint 12 of .* is damaged"):
-      loop.train(runs.config(data_dir), str(copy))
+      loop.train(read(runs.config(data_dir)), str(copy))
 
 
 def test_damage_is_noticed_by_who_only_reads(copy):
@@ -128,12 +117,22 @@ def test_damage_is_noticed_by_who_only_reads(copy):
     evaluate_checkpoint(str(copy))
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_command_says_so_in_a_line_and_nothing_else(copy, damage):
+  damage(copy / "checkpoints" / "12")
+  found = commands.run("vit_jax.evaluate", "--workdir", str(copy))
+  assert found.returncode == 2
+  assert found.stdout == ""
+  (line,) = found.stderr.splitlines()
+  assert line.startswith(f"error: checkpoint 12 of {copy} is damaged")
+
+
 def test_a_second_run_on_a_workdir_is_refused(data_dir, tmp_path):
   with (
     sole_writer(str(tmp_path)),
     pytest.raises(ValueError, match=f"process {os.getpid()} on .*: wait for"),
   ):
-    loop.train(runs.config(data_dir), str(tmp_path))
+    loop.train(read(runs.config(data_dir)), str(tmp_path))
   assert not (tmp_path / "checkpoints").exists()
 
 
@@ -143,8 +142,8 @@ def test_changes_may_be_allowed(data_dir, copy):
   config = runs.config(data_dir)
   config.optimizer.peak_lr = 1e-4
   with pytest.raises(ValueError, match="peak_lr was 0.003 and is now 0.0001"):
-    loop.train(config, str(copy))
-  state, _ = loop.train(config, str(copy), allow_changes=True)
+    loop.train(read(config), str(copy))
+  state, _ = loop.train(read(config), str(copy), allow_changes=True)
   assert int(state.step) == 12
 
 
@@ -154,7 +153,7 @@ def test_what_is_not_finite_stops_the_run(data_dir, tmp_path):
   with pytest.raises(
     FloatingPointError, match="steps in a row, up to"
   ) as caught:
-    loop.train(config, str(tmp_path))
+    loop.train(read(config), str(tmp_path))
   (report,) = tmp_path.glob("*.json")
   assert str(report) in str(caught.value)
   rows = json.loads(report.read_text())
@@ -163,13 +162,13 @@ def test_what_is_not_finite_stops_the_run(data_dir, tmp_path):
   assert 3 <= len(steps) <= 5  # Two steps may be under way.
   assert all(len(row["images"]) == config.batch_size for row in rows)
   assert all(float(row["learning_rate"]) > 1e29 for row in rows)
-  plan = make_plan(config)
+  plan = make_plan(read(config))
   batches = plan.open_batches(steps[0] - 1)
   labels = next(batches)["label"]
   batches.close()
   source = {e["id"]: e["label"] for e in plan.source.read(range(1438))}
   assert [source[name] for name in rows[0]["images"]] == labels.tolist()
-  # The last good state is what was saved.
+  # The last finite state was saved.
   checkpoints = Checkpoints(str(tmp_path), read_only=True)
   state = checkpoints.restore(checkpoints.latest_step, plan.shapes)
   checkpoints.close()
@@ -193,7 +192,7 @@ def test_a_full_disk_costs_no_more_than_its_checkpoint(
     return save(self, state, step, *args)
 
   monkeypatch.setattr(Checkpoints, "save", save_on_a_full_disk)
-  state, _ = loop.train(runs.config(data_dir), str(tmp_path))
+  state, _ = loop.train(read(runs.config(data_dir)), str(tmp_path))
   printed = " ".join(capsys.readouterr().out.split())
   assert "step 8: the checkpoint of step 8 could not be saved (" in printed
   assert "; the run goes on." in printed
@@ -219,7 +218,7 @@ def test_a_last_checkpoint_that_was_not_saved_is_an_error(
   monkeypatch.setattr(Checkpoints, "save", save_on_a_full_disk)
   try:
     with pytest.raises(OSError, match="of step 12 could .*; step 8 is good"):
-      loop.train(runs.config(data_dir), str(tmp_path))
+      loop.train(read(runs.config(data_dir)), str(tmp_path))
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -238,7 +237,7 @@ def test_a_run_goes_on_where_its_folder_vanished(
     return save(self, state, step, *args)
 
   monkeypatch.setattr(Checkpoints, "save", vanish)
-  state, _ = loop.train(runs.config(data_dir), str(tmp_path))
+  state, _ = loop.train(read(runs.config(data_dir)), str(tmp_path))
   assert runs.identical(whole[1], jax.device_get(state))
   evaluate_checkpoint(str(tmp_path), step=12)
 
@@ -263,12 +262,34 @@ def test_a_run_goes_on_where_metrics_cannot_be_written(
 
   monkeypatch.setattr(MetricWriter, "write", write_to_a_folder)
   monkeypatch.setattr(MetricWriter, "close", no_network)
-  state, _ = loop.train(runs.config(data_dir), str(tmp_path))
+  state, _ = loop.train(read(runs.config(data_dir)), str(tmp_path))
   printed = " ".join(capsys.readouterr().out.split())
   assert "step 6: the metrics could not be written (" in printed
   assert "last metrics could not be written (connection lost)" in printed
   assert closed == [False]
   assert runs.identical(whole[1], jax.device_get(state))
+
+
+def test_neither_tensorboard_nor_the_profiler_stops_a_run(
+  data_dir, whole, tmp_path, capsys, monkeypatch
+):
+  (tmp_path / "tensorboard").touch()  # Where its folder has to be.
+  stop_trace = jax.profiler.stop_trace
+
+  def stop_without_room():
+    stop_trace()
+    raise RuntimeError("no space left for the trace")
+
+  monkeypatch.setattr(jax.profiler, "stop_trace", stop_without_room)
+  config = runs.config(data_dir, profile_steps=1, log_every_steps=1)
+  state, _ = loop.train(read(config), str(tmp_path))
+  printed = " ".join(capsys.readouterr().out.split())
+  assert printed.count("could not be written") == 2
+  assert "step 1: the metrics could not be written (TensorBoard: " in printed
+  assert "the profile could not be written (no space left for the" in printed
+  assert runs.identical(whole[1], jax.device_get(state))
+  rows = [row["step"] for row in runs.rows(tmp_path) if "train/loss" in row]
+  assert rows == list(range(1, 13))
 
 
 COMMAND = [
@@ -280,7 +301,9 @@ COMMAND = [
 ]
 
 
-def test_sigterm_saves_the_step_under_way(data_dir, tmp_path):
+@pytest.fixture
+def running(data_dir, tmp_path):
+  """A run in a process of its own, which has taken its first step."""
   with subprocess.Popen(
     [
       *COMMAND,
@@ -292,17 +315,51 @@ def test_sigterm_saves_the_step_under_way(data_dir, tmp_path):
     text=True,
     start_new_session=True,
   ) as process:
-    for line in process.stdout:
-      if line.startswith("step"):
-        break
-    start = time.perf_counter()
-    os.killpg(process.pid, signal.SIGTERM)  # Workers and all, as SLURM does.
-    printed, errors = process.communicate(timeout=60)
+    try:
+      for line in process.stdout:
+        if line.startswith("step"):
+          break
+      yield process
+    finally:
+      if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_full_disk_ends_no_run_and_a_run_ends_with_it(running, tmp_path):
+  """Once there is room again, nothing has been lost."""
+  limits = resource.prlimit(running.pid, resource.RLIMIT_FSIZE)
+  resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+  complaints, steps = [], 0
+  for line in running.stdout:
+    complaints += [line] if "could not be written" in line else []
+    steps += line.startswith("step ") and "loss" in line and bool(complaints)
+    if steps == 50:
+      break
+  (complaint,) = complaints
+  assert "the metrics could not be written (metrics.jsonl: " in complaint
+  assert "; TensorBoard: " in complaint
+  resource.prlimit(running.pid, resource.RLIMIT_FSIZE, limits)
+  os.killpg(running.pid, signal.SIGTERM)
+  printed, errors = running.communicate(timeout=60)
+  assert running.returncode == 143, errors
+  assert errors == ""
+  assert "could not" not in printed
+  steps = [row["step"] for row in runs.rows(tmp_path / "run")]
+  assert steps == list(range(1, len(steps) + 1))
+  assert [
+    step for step, tag, _ in runs.events(tmp_path / "run") if "loss" in tag
+  ] == steps
+
+
+def test_sigterm_saves_the_step_under_way(running, tmp_path):
+  start = time.perf_counter()
+  os.killpg(running.pid, signal.SIGTERM)  # Workers and all, as SLURM does.
+  printed, errors = running.communicate(timeout=60)
   assert time.perf_counter() - start < 60
-  assert process.returncode == 143, errors
+  assert running.returncode == 143, errors
   assert errors == ""
   last = printed.splitlines()[-1]
-  assert last.endswith(" is saved; the same command goes on.")
+  assert last.endswith(" is saved; the same command resumes the run.")
   step = int(last.split("step ")[1].split()[0].replace(",", ""))
   checkpoints = Checkpoints(str(tmp_path / "run"), read_only=True)
   assert checkpoints.all_steps == [step]

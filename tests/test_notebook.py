@@ -1,6 +1,6 @@
-"""The notebook: what is kept of it, and what it finds when it is run.
+"""The notebook: the committed outputs, and its results when it is run.
 
-`make notebook` runs it and keeps what it shows.
+`make notebook` runs it and saves its outputs.
 """
 
 import base64
@@ -25,7 +25,7 @@ from vit_jax.data.image_folder import ImageFolder
 ROOT = pathlib.Path(__file__).parent.parent
 NOTEBOOK = nbformat.read(run_notebook.NOTEBOOK, as_version=4)
 CODE = [cell for cell in NOTEBOOK.cells if cell.cell_type == "code"]
-# Told at the end by the same kernel, as JSON.
+# The kernel prints these values as JSON at the end.
 FACTS = """
 import json
 
@@ -103,7 +103,7 @@ def test_cells_can_be_read_at_a_glance():
 
 
 def test_code_that_is_shown_is_that_of_the_library():
-  """Every class and function as it stands in its module today."""
+  """Every class and function shown is the same as in its module today."""
   modules = ROOT / "vit_jax"
   library = "".join(
     path.read_text() for path in sorted(modules.rglob("*.py"))
@@ -150,7 +150,7 @@ def _zipped(path, top, classes):
 
 @pytest.fixture
 def uploaded(monkeypatch, tmp_path):
-  """What the notebook makes of files that Colab's dialogue hands in."""
+  """Gives the notebook files, as from Colab's dialogue; returns its result."""
   cell = next(cell for cell in CODE if cell.id == "photos-tools")
   namespace = {"RUNS": tmp_path / "runs", "pathlib": pathlib, "shutil": shutil}
   exec(cell.source, namespace)
@@ -166,7 +166,7 @@ def uploaded(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("top", ["", "my_photos/"])
 def test_an_upload_is_learned_from_alone(uploaded, tmp_path, top):
-  """Whatever was handed in before, under the same name or another."""
+  """Earlier uploads, under the same name or another, do not matter."""
   photos = tmp_path / "photos.zip"
   uploaded(_zipped(tmp_path / "first.zip", top, ["tea", "water"]))
   uploaded(_zipped(photos, top, ["cup", "plate"]))
@@ -204,7 +204,7 @@ def test_it_runs_from_start_to_end(tmp_path):
   assert facts["results"] == ["runs/tuned.zip", "runs/tuned_hf.zip"]
   for name in ("tuned.zip", "tuned_hf/model.safetensors", "google/model.npz"):
     assert (tmp_path / "runs" / name).stat().st_size > 100_000
-  # The same figures as those that are kept, and each of more than one colour.
+  # The figures are the committed ones, and none is of a single colour.
   kept, drawn = _pictures(CODE), _pictures(cells)
   sizes = [[image.size for image in images] for images in (drawn, kept)]
   np.testing.assert_allclose(*sizes, atol=2)

@@ -1,4 +1,4 @@
-"""What can be checked of the scripts that need machines we have not."""
+"""Checks scripts for remote machines, as far as possible without them."""
 
 import math
 import os
@@ -27,14 +27,14 @@ def test_without_arguments_it_says_what_it_needs(name):
 
 
 def _stand_in(folder, name, body):
-  """A program of that name that writes down how it was called."""
+  """Makes a program of this name that records how it was called."""
   path = folder / name
   path.write_text(f"#!/usr/bin/env bash\n{body}\n")
   path.chmod(0o755)
 
 
 def test_every_host_gets_the_arguments_as_they_were(tmp_path):
-  """With ssh replaced by a shell here, and the environment by a stand-in."""
+  """Replaces ssh by a local shell, and programs by stand-ins."""
   _stand_in(
     tmp_path,
     "gcloud",

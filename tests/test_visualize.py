@@ -1,7 +1,8 @@
-"""The command, from a published checkpoint to figures and arrays."""
+"""The command draws figures and arrays from a published checkpoint."""
 
 import os
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def photos(tmp_path):
-  """Two of the model's size, in folders, of one name, and one that is none."""
+  """Two photos with the same name in two folders, and a file that is none."""
   rng = np.random.default_rng(1)
   paths = [tmp_path / "photos" / f"{k}" / "a photo.png" for k in "xyz"]
   for path in paths:
@@ -158,7 +159,8 @@ def test_names_that_cannot_be_are_refused(tmp_path, photos):
 def test_a_resnet_is_refused(tmp_path, monkeypatch):
   resnet = ResNet(5, layers=(1,), width=32, origin=ORIGIN)
   monkeypatch.setattr(
-    "vit_jax.visualize.load_pretrained", lambda _: (resnet, {})
+    "vit_jax.visualize.open_pretrained",
+    lambda _: types.SimpleNamespace(model=resnet, params=dict),
   )
   with pytest.raises(ValueError, match="a ResNet has neither attention nor"):
     visualize_files("resnet", [], out=str(tmp_path / "out"))

@@ -1,4 +1,4 @@
-"""A ViT that computes in no time, with parameters none of which is zero."""
+"""Tiny models for tests, with random parameters, none of which are zero."""
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +6,13 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
-from vit_jax.models import Vit
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Origin, Vit, make_vit
+from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google
-from vit_jax.pretrained.formats.names import axis_sizes
+from vit_jax.pretrained.formats.mapping import axis_sizes
+from vit_jax.pretrained.loaded import Loaded
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -27,7 +30,7 @@ def vit(origin):
 
 
 def random_params(model, size, seed, unbox=nn.unbox):
-  """Every parameter drawn, the head's too, for images of that size."""
+  """Draws every parameter, also the head's, for images of this size."""
   rng = np.random.default_rng(seed)
   image = jnp.zeros((1, *size, 3))
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
@@ -37,8 +40,37 @@ def random_params(model, size, seed, unbox=nn.unbox):
   )
 
 
+def loaded(model, shapes, read):
+  """Makes a `Loaded` without a file."""
+  origin = model.origin
+  preprocessing = Preprocessing(
+    origin.image_size, mean=origin.mean, std=origin.std
+  )
+  return Loaded(model, preprocessing, "softmax", shapes, read)
+
+
+def random_model(size=(16, 24), **fields):
+  """A tiny model as if loaded, and its random parameters by path."""
+  sizes = dict(hidden_size=24, num_layers=2, mlp_size=36, num_heads=3)
+  origin = Origin("ours", "test", size, class_names=("a", "b"))
+  model = make_vit("Ti/8", 2, **(sizes | fields)).clone(origin=origin)
+  shapes = param_shapes(model, (size[0] // 8, size[1] // 8))
+  rng = np.random.default_rng(0)
+  params = {
+    path: rng.normal(size=shape).astype(np.float32) / 4
+    for path, shape in shapes.items()
+  }
+  return loaded(model, shapes, lambda: params.items()), params
+
+
+def nested(flat):
+  """Parameters by path as the tree that a model takes."""
+  tree = traverse_util.unflatten_dict(flat, sep="/")
+  return jax.tree.map(jnp.asarray, tree)
+
+
 def save_google(path, model, params):
-  """As Google publishes it, in one .npz."""
+  """Saves a model as an .npz file in Google's format."""
   flat = traverse_util.flatten_dict(params, sep="/")
   sizes = axis_sizes(model)
   arrays = {

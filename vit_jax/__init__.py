@@ -1,7 +1,7 @@
 """vit_jax: the Vision Transformer (arXiv:2010.11929) in JAX and Flax linen.
 
-Names are imported when first used, so that data workers, which need only
-`vit_jax.data`, do not load the models with Flax and all that it brings.
+Names are imported when they are first used, so that data workers, which need
+only `vit_jax.data`, do not load the models and Flax.
 """
 
 import importlib
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
   from vit_jax.export import export_model
   from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
+  from vit_jax.models.normalize import normalize
   from vit_jax.pretrained.load import load_pretrained
-  from vit_jax.training.train_step import normalize
 
 _HOME = {
   "ResNet": "vit_jax.models",
@@ -21,7 +21,7 @@ _HOME = {
   "make_model": "vit_jax.models",
   "make_resnet": "vit_jax.models",
   "make_vit": "vit_jax.models",
-  "normalize": "vit_jax.training.train_step",
+  "normalize": "vit_jax.models.normalize",
 }
 __version__ = "0.1.0"
 __all__ = [

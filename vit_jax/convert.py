@@ -1,10 +1,11 @@
-"""Writes a checkpoint in another library's format, with a model card.
+"""Converts a checkpoint to another library's format, with a model card.
 
-python -m vit_jax.convert runs/mine out_dir --to hf
+python -m vit_jax.convert SOURCE OUT_DIR --to=hf
 python -m vit_jax.convert --list
 
-The source is anything `vit_jax.load_pretrained` reads. Formats: google,
-big_vision, hf, timm, torchvision.
+SOURCE is any checkpoint that `vit_jax.load_pretrained` reads: a workdir, a file
+or a folder of published weights, an address, or a name that --list shows. The
+formats are google, big_vision, hf, timm and torchvision.
 """
 
 from absl import flags
@@ -12,16 +13,28 @@ from absl import flags
 from vit_jax.runtime import command
 
 
+def define_flags() -> None:
+  flags.DEFINE_string(
+    "to",
+    None,
+    "Format to write: google, big_vision, hf, timm or torchvision.",
+  )
+  flags.DEFINE_bool(
+    "list", False, "List the published checkpoints that have a short name."
+  )
+  command.define_overrides()
+
+
 def main(arguments: list[str]) -> None:
   from vit_jax.pretrained import known
-  from vit_jax.pretrained.conversion import convert
+  from vit_jax.pretrained.convert import convert
   from vit_jax.runtime.display import Display
 
   if flags.FLAGS.list:
     if arguments:
       raise ValueError(
-        f"--list shows the checkpoints known by name and takes no "
-        f"{arguments[0]!r}: leave out one of them."
+        f"--list only lists checkpoints, and {arguments[0]!r} asks for a "
+        "conversion: leave out one of them."
       )
     Display().table(("name", "model", "trained on", "address"), known.rows())
     return
@@ -35,7 +48,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.DEFINE_string("to", None, "Format to write.")
-  flags.DEFINE_bool("list", False, "List the checkpoints known by name.")
-  command.define_overrides()
-  command.run(main, takes="[SOURCE OUT_DIR]")
+  command.run(main, takes="[SOURCE OUT_DIR]", define=define_flags)

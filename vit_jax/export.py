@@ -1,11 +1,13 @@
-"""A model and its parameters as one file, which runs with JAX alone.
+"""Exports a model and its parameters to one file, which runs with JAX alone.
 
 python -m vit_jax.export CHECKPOINT OUT_FILE [--platforms=cpu,tpu]
   [--param_dtype=bfloat16] [--image_size=384]
 
-The file is a `jax.export` artifact (StableHLO): uint8 images (b, H, W, 3) in,
-for any b, float32 logits (b, K) out, normalisation included. JAX promises that
-its releases of the next six months read it.
+CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
+a name that `python -m vit_jax.convert --list` shows. The file is a `jax.export`
+artifact (StableHLO). It takes uint8 images (b, H, W, 3) for any b, normalises
+them, and returns float32 logits (b, K). JAX promises that its releases of the
+next six months can read it.
 """
 
 import json
@@ -21,18 +23,18 @@ from absl import flags
 from jax import export
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax.inference import predictor
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.runtime import command
 from vit_jax.runtime.atomic_file import local_file, replacing
-from vit_jax.training.train_step import normalize
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 _KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _DTYPES = ("float32", "bfloat16")
-# Flatbuffers, in which jax.export writes, count bytes in 31 bits; what is no
-# parameter takes far less than the difference.
+# jax.export writes flatbuffers, whose size is limited to 31 bits. The program
+# itself takes far less than the margin that is left for it.
 _MOST_BYTES = 2**31 - 2**24
 
 _RUN = """\
@@ -49,34 +51,34 @@ def export_model(
   platforms: Sequence[str] = PLATFORMS,
   param_dtype: str = "float32",
 ) -> export.Exported:
-  """The function from images to logits, parameters inside.
+  """Exports the function from images to logits, with the parameters inside.
 
-  `jax.export.deserialize(exported.serialize()).call` is that function again, on
-  a machine that has JAX and flatbuffers and nothing of ours. It takes uint8
-  images (b, H, W, 3), b of any size, and normalises them as `model.origin`
-  says, to [-1, 1] where there is none. A model with `num_classes=0` gives its
+  `jax.export.deserialize(exported.serialize()).call` restores the function on a
+  machine that has JAX and flatbuffers but not vit_jax. It takes uint8 images
+  (b, H, W, 3) for any b and normalises them as `model.origin` says, or to
+  [-1, 1] if the model has no origin. A model with `num_classes=0` returns its
   features. Serialising takes memory for about seven copies of the parameters.
 
   Args:
-    model: Images to logits.
-    params: Its parameters.
-    image_size: Height and width, or one number for both; by default what
-      `model.origin` says.
-    platforms: That it shall run on: "cpu", "cuda", "rocm", "tpu".
-    param_dtype: Type that parameters are stored in, "float32" or "bfloat16",
-      which takes half the space and keeps three digits. What is computed in
-      is the model's own `dtype`, whatever this is.
+    model: The model, from images to logits.
+    params: The model's parameters.
+    image_size: Height and width, or one number for both; by default that of
+      `model.origin`.
+    platforms: Platforms that it can run on: "cpu", "cuda", "rocm", "tpu".
+    param_dtype: Type to store the parameters in, "float32" or "bfloat16", which
+      takes half the space and keeps three digits. The computation still uses
+      the model's own `dtype`.
 
   Raises:
     ValueError: if an argument is unknown or missing, the images do not fit the
       model, or the parameters take more than the 2 GB that can be written.
   """
-  size = image_size or predictor.image_size(model)
-  height, width = (size, size) if isinstance(size, int) else size
   origin = model.origin or Origin("", "", None)
+  size = image_size or Preprocessing(origin.image_size).image_size
+  height, width = (size, size) if isinstance(size, int) else size
   _check_platforms(platforms)
   _check_bytes(params, param_dtype)
-  # Arrays of JAX, which casts NumPy's before and not in the artifact.
+  # JAX arrays, since NumPy arrays would be cast before they are stored.
   stored = jax.tree.map(
     lambda x: jnp.asarray(np.asarray(x), param_dtype), nn.unbox(params)
   )
@@ -90,7 +92,8 @@ def export_model(
   (b,) = export.symbolic_shape("b")
   images = jax.ShapeDtypeStruct((b, height, width, 3), jnp.uint8)
   with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", ".* constants were captured")  # By 2 GB.
+    # JAX warns of large constants; here they are the parameters.
+    warnings.filterwarnings("ignore", ".* constants were captured")
     return export.export(jax.jit(to_logits), platforms=tuple(platforms))(images)
 
 
@@ -104,7 +107,7 @@ def _check_platforms(platforms: Sequence[str]) -> None:
 
 
 def _check_bytes(params: Any, param_dtype: str) -> None:
-  """Raises ValueError unless the parameters fit into an artifact."""
+  """Raises ValueError unless the parameters fit into an exported file."""
   if param_dtype not in _DTYPES:
     raise ValueError(
       f"param_dtype={param_dtype!r} is unknown; choose one of "
@@ -116,7 +119,7 @@ def _check_bytes(params: Any, param_dtype: str) -> None:
   if size > _MOST_BYTES:
     advice = "run it with vit_jax.load_pretrained instead"
     if narrow <= _MOST_BYTES:
-      advice = "store them in half of that with param_dtype=bfloat16"
+      advice = "halve their size with param_dtype=bfloat16"
     raise ValueError(
       f"{count:,} parameters take {size / 1e9:.2f} GB, and an exported file "
       f"holds at most {_MOST_BYTES / 1e9:.2f}: {advice}."
@@ -131,14 +134,14 @@ def export_checkpoint(
   param_dtype: str = "float32",
   **overrides: Any,
 ) -> None:
-  """Writes the artifact of a checkpoint, and prints how to run it.
+  """Exports a checkpoint to a file, and prints how to run it.
 
   Args:
-    checkpoint: Anything `load_pretrained` takes.
-    path: Of the file, which is there once it is complete.
-    platforms: As for `export_model`.
-    param_dtype: The same.
-    **overrides: As of `load_pretrained`.
+    checkpoint: Any source that `load_pretrained` takes.
+    path: The file to write, which appears once it is complete.
+    platforms: Platforms that it can run on, see `export_model`.
+    param_dtype: Type to store the parameters in, see `export_model`.
+    **overrides: Keywords of `load_pretrained`.
 
   Raises:
     ValueError: as `export_model` does.
@@ -165,6 +168,18 @@ def export_checkpoint(
   print(_RUN.format(path=json.dumps(str(out)), images=images, logits=logits))
 
 
+def define_flags() -> None:
+  flags.DEFINE_list(
+    "platforms",
+    list(PLATFORMS),
+    f"Platforms that the file can run on, of {', '.join(_KNOWN_PLATFORMS)}.",
+  )
+  flags.DEFINE_enum(
+    "param_dtype", _DTYPES[0], _DTYPES, "Type to store the parameters in."
+  )
+  command.define_overrides()
+
+
 def main(arguments: list[str]) -> None:
   options = flags.FLAGS
   export_checkpoint(
@@ -176,10 +191,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  # Defined here, so that who imports this module keeps these names.
-  flags.DEFINE_list("platforms", list(PLATFORMS), "Where it shall run.")
-  flags.DEFINE_enum(
-    "param_dtype", _DTYPES[0], _DTYPES, "Type that parameters are stored in."
-  )
-  command.define_overrides()
-  command.run(main, takes="CHECKPOINT OUT_FILE")
+  command.run(main, takes="CHECKPOINT OUT_FILE", define=define_flags)

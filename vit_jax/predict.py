@@ -1,12 +1,12 @@
-"""Says what is on images, by any checkpoint that can be loaded.
+"""Predicts the classes of image files with any checkpoint.
 
 python -m vit_jax.predict CHECKPOINT IMAGE... [--top=3] [--json]
   [--features=FILE.npz] [--batch_size=32] [--image_size=384]
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,
-which is searched to any depth, or a quoted pattern such as "photos/**/*.jpg".
-The exit code is 1 if an image could not be read; the others are done.
+which is searched recursively, or a quoted pattern such as "photos/**/*.jpg".
+The exit code is 1 if an image could not be read; all others are predicted.
 """
 
 import contextlib
@@ -21,10 +21,26 @@ from absl import flags
 from vit_jax.data.image_files import check_found, find_images
 from vit_jax.inference.feature_file import FeatureFile, feature_file
 from vit_jax.inference.predictor import Prediction, class_name, predict
-from vit_jax.pretrained.load import load_pretrained
+from vit_jax.pretrained.load import open_pretrained
 from vit_jax.runtime import command
 
 Lines = Callable[[list[Prediction]], list[str]]
+
+
+def define_flags() -> None:
+  flags.DEFINE_integer(
+    "top", 3, "Number of classes to show for each image.", lower_bound=1
+  )
+  flags.DEFINE_bool(
+    "json", False, "Print one JSON object per image instead of a table."
+  )
+  flags.DEFINE_string(
+    "features", None, "An .npz file to write the images' features to."
+  )
+  flags.DEFINE_integer(
+    "batch_size", 32, "Number of images to predict at once.", lower_bound=1
+  )
+  command.define_overrides()
 
 
 def main(arguments: list[str]) -> int:
@@ -53,37 +69,39 @@ def predict_files(
   """Prints predictions for image files; returns the exit code.
 
   Args:
-    checkpoint: Anything `load_pretrained` takes.
-    names: Of files, folders and patterns.
-    top: Likeliest classes of each image.
-    as_json: Whether to print a JSON object a line, not a table.
-    features: An .npz file to write what the head sees to.
-    batch_size: Images that the device gets at once.
-    **overrides: As of `load_pretrained`.
+    checkpoint: Any source that `load_pretrained` takes.
+    names: Image files, folders and patterns.
+    top: Number of the likeliest classes to print for each image.
+    as_json: Whether to print one JSON object per image instead of a table.
+    features: An .npz file to write the head's inputs to.
+    batch_size: Number of images to predict at once.
+    **overrides: Keywords of `load_pretrained`.
 
   Raises:
-    ValueError: if a name matches no image, or the model cannot do this.
+    ValueError: if a name matches no image, or the model has no classes and no
+      features are asked for.
   """
   check_found(names)
   with contextlib.ExitStack() as stack:
     rows = stack.enter_context(feature_file(features)) if features else None
-    model, params = load_pretrained(checkpoint, **overrides)
-    if not model.num_classes and rows is None:
+    loaded = open_pretrained(checkpoint, **overrides)
+    if not loaded.model.num_classes and rows is None:
       raise ValueError(
         f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
-        "to write what it sees."
+        "to write its features."
       )
-    assert model.origin is not None
     to_lines = json_lines if as_json else table
     batches = predict(
-      model,
-      params,
+      loaded.model,
+      loaded.params(),
       find_images(names),
+      preprocessing=loaded.preprocessing,
+      loss=loaded.loss,
       top=top,
       batch_size=batch_size,
       features=rows is not None,
     )
-    return _report(batches, to_lines(model.origin.class_names), rows)
+    return _report(batches, to_lines(loaded.class_names), rows)
 
 
 def _report(
@@ -104,7 +122,7 @@ def _report(
     try:
       sys.stdout.writelines(f"{line}\n" for line in lines(batch))
       sys.stdout.flush()
-    except BrokenPipeError:  # Such as `head`, which has seen enough.
+    except BrokenPipeError:  # The reader, such as `head`, has closed the pipe.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       if features is None:
         break
@@ -118,7 +136,7 @@ def _say(text: str) -> None:
 
 
 def json_lines(class_names: tuple[str, ...]) -> Lines:
-  """A JSON object for each image."""
+  """Formats predictions as one JSON object per image."""
 
   def to_object(prediction: Prediction) -> dict[str, object]:
     if prediction.error is not None:
@@ -136,7 +154,7 @@ def json_lines(class_names: tuple[str, ...]) -> Lines:
 
 
 def table(class_names: tuple[str, ...]) -> Lines:
-  """A row for each class of an image, the first with the image's name."""
+  """Formats predictions as a table, with a row for each class of an image."""
   width = 0
 
   def rows(batch: list[Prediction]) -> list[str]:
@@ -155,10 +173,4 @@ def table(class_names: tuple[str, ...]) -> Lines:
 
 
 if __name__ == "__main__":
-  # Defined here, so that who imports this module keeps these names.
-  flags.DEFINE_integer("top", 3, "Classes of each image.", lower_bound=1)
-  flags.DEFINE_bool("json", False, "Print a JSON object a line.")
-  flags.DEFINE_string("features", None, "An .npz file to write features to.")
-  flags.DEFINE_integer("batch_size", 32, "Images at once.", lower_bound=1)
-  command.define_overrides()
-  command.run(main, takes="CHECKPOINT IMAGE...")
+  command.run(main, takes="CHECKPOINT IMAGE...", define=define_flags)

@@ -1,15 +1,20 @@
-"""Draws what a model has learned and looks at, by any checkpoint.
+"""Draws what a checkpoint's model has learned, and what it attends to.
 
 python -m vit_jax.visualize CHECKPOINT [IMAGE...] --out=DIR [--top=5]
   [--head_fusion=mean] [--discard=0] [--layer=12] [--class_name=NAME]
   [--image_size=384]
 
-CHECKPOINT and IMAGE are as of `predict`. DIR gets the model's embedding filters
-and position similarities (Fig. 7); for each image its numbered patches, its
-attention rollout (Fig. 6 and 14) with what speaks for a class, a layer's raw
-attention by head and a sheet of predictions; for all of them the mean attention
-distance of each head (Fig. 7); and every array drawn, in arrays.npz. The exit
-code is 1 if an image could not be read; the others are done.
+CHECKPOINT and IMAGE are the same as for `predict`. These figures are written to
+DIR:
+
+- for the model: its embedding filters and position similarities (Fig. 7);
+- for each image: its numbered patches, the attention rollout (Fig. 6 and 14)
+  with the patches that support a class, the raw attention of each head in a
+  layer, and a sheet of predictions;
+- for all images together: the mean attention distance of each head (Fig. 7).
+
+The arrays behind the figures are written to arrays.npz. The exit code is 1 if
+an image could not be read; all others are drawn.
 """
 
 import dataclasses
@@ -29,34 +34,34 @@ from vit_jax.data.image_files import check_found, find_images, printable_path
 from vit_jax.inference.predictor import (
   class_name,
   decode_ahead,
-  image_size,
-  trained_predict_step,
-  trained_transform,
+  make_predict_step,
 )
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.models import Origin, Vit
-from vit_jax.pretrained.load import load_pretrained
+from vit_jax.models.normalize import normalize
+from vit_jax.pretrained.load import open_pretrained
 from vit_jax.runtime import command, extras
 from vit_jax.runtime.atomic_file import local_path, replacing
-from vit_jax.training.train_step import normalize
 
 Arrays = dict[str, Any]
 
-_IMAGES_AHEAD = 4  # Decoded while one is drawn.
+_IMAGES_AHEAD = 4  # Images decoded while another is drawn.
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What to draw of each image.
+  """Options for the figures of each image.
 
   Attributes:
-    top: Likeliest classes on the sheet.
-    head_fusion: How rollout fuses heads, one of `attention_maps.FUSIONS`.
-    discard: Fraction of the lowest attentions that rollout leaves out.
-    layer: Whose raw attention is drawn, from 1; by default the last.
-    class_name: For which patches speak, or its number; by default the
-      likeliest.
+    top: Number of classes on the sheet of predictions.
+    head_fusion: How the attention rollout fuses heads, one of
+      `attention_maps.FUSIONS`.
+    discard: Fraction of the lowest attention weights that the rollout discards.
+    layer: Number of the layer whose raw attention is drawn, counted from 1; by
+      default the last.
+    class_name: Name or number of the class whose supporting patches are drawn;
+      by default the likeliest.
   """
 
   top: int = 5
@@ -87,18 +92,18 @@ def visualize_files(
   options: Options = Options(),
   **overrides: Any,
 ) -> int:
-  """Writes figures and arrays, a line printed for each; returns the exit code.
+  """Writes figures and arrays, and prints their names; returns the exit code.
 
   Args:
-    checkpoint: Anything `load_pretrained` takes.
-    names: Of images: files, folders and patterns; with none, only the model's
+    checkpoint: Any source that `load_pretrained` takes.
+    names: Image files, folders and patterns; without any, only the model's
       parameters are drawn.
     out: The folder to write to.
-    options: What to draw of each image.
-    **overrides: As of `load_pretrained`.
+    options: Options for the figures of each image.
+    **overrides: Keywords of `load_pretrained`.
 
   Raises:
-    ValueError: if a name matches no image, the model cannot do this, or
+    ValueError: if a name matches no image, the model is not a `Vit`, or
       matplotlib is missing.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
@@ -107,15 +112,23 @@ def visualize_files(
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"{out!r} is a file; name the folder to write to.")
   check_found(names)
-  loaded, params = load_pretrained(checkpoint, **overrides)
-  model, size = embedding_maps.check_vit(loaded), image_size(loaded)
-  predict_step = trained_predict_step(model, top=options.top, features=False)
+  loaded = open_pretrained(checkpoint, **overrides)
+  model, params = embedding_maps.check_vit(loaded.model), loaded.params()
+  preprocessing = loaded.preprocessing
+  size = preprocessing.image_size
+  predict_step = make_predict_step(
+    model,
+    **preprocessing.normalization,
+    loss=loaded.loss,
+    top=options.top,
+    features=False,
+  )
   look = _make_look(model, params, options, jax.jit(predict_step))
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
   unreadable = 0
   images = decode_ahead(
-    find_images(names), trained_transform(model), _IMAGES_AHEAD
+    find_images(names), preprocessing.transform(), _IMAGES_AHEAD
   )
   for number, (path, image) in enumerate(images, 1):
     name = printable_path(path)
@@ -141,7 +154,7 @@ def _draw_parameters(
   params: Any,
   size: tuple[int, int],
 ) -> Arrays:
-  """Figures of the model alone; the arrays of them."""
+  """Draws the figures of the model alone, and returns their arrays."""
   components, similarity = embedding_maps.learned(model, params, size)
   _save(folder / "filters.png", figures.filters_figure(components))
   if similarity is None:
@@ -153,10 +166,10 @@ def _draw_parameters(
 def _make_look(
   model: Vit, params: Any, options: Options, predict_step: Callable
 ) -> Callable[[np.ndarray], Arrays]:
-  """A function from an image, (H, W, 3), to the arrays of it.
+  """Makes a function from an image, (H, W, 3), to the arrays of its figures.
 
   Raises:
-    ValueError: if the model has not the layer or the class asked for.
+    ValueError: if the model does not have the requested layer or class.
   """
   origin = model.origin
   assert origin is not None
@@ -181,8 +194,8 @@ def _make_look(
     found["distance"] = maps.mean_attention_distance(A)[:, 0]
     if not all(np.isfinite(array).all() for array in found.values()):
       raise ValueError(
-        "the model answers with NaN: its parameters are damaged, or its "
-        "training has diverged."
+        "the model outputs NaN: its parameters are damaged, or its training "
+        "has diverged."
       )
     return found
 
@@ -190,7 +203,7 @@ def _make_look(
 
 
 def _layer(model: Vit, layer: int | None) -> int:
-  """The layer asked for, from 1; the last by default."""
+  """The number of the requested layer, counted from 1; by default the last."""
   L = model.num_layers
   if layer is not None and not 1 <= layer <= L:
     raise ValueError(f"--layer={layer}: the model's layers are 1 to {L}.")
@@ -198,7 +211,7 @@ def _layer(model: Vit, layer: int | None) -> int:
 
 
 def _class_index(model: Vit, origin: Origin, name: str | None) -> int | None:
-  """The number of a class, of which that or its name is given."""
+  """The number of the class with this name or number; None if none is given."""
   if name is None:
     return None
   if name in origin.class_names:
@@ -208,14 +221,14 @@ def _class_index(model: Vit, origin: Origin, name: str | None) -> int | None:
     return int(number)
   raise ValueError(
     f"--class_name={name!r} is none of the {model.num_classes} classes of the "
-    "model: give a name as `predict` prints it, or a number from 0."
+    "model: give a name as `predict` prints it, or a number, counted from 0."
   )
 
 
 def _draw_image(
   figures: Any, stem: pathlib.Path, model: Vit, image: np.ndarray, seen: Arrays
 ) -> None:
-  """Figures of an image, their names beginning with `stem`."""
+  """Draws the figures of an image, whose file names begin with `stem`."""
   assert model.origin is not None
   known = model.origin.class_names
 
@@ -230,7 +243,7 @@ def _draw_image(
       figures.sheet_figure(image, named, seen["probability"], seen["rollout"]),
     )
     what = class_name(known, seen["relevance_index"])
-    drawn[f"Speaks for {what}"] = seen["relevance"]
+    drawn[f"Supports {what}"] = seen["relevance"]
   save("rollout", figures.overlay_figure(image, drawn))
   whose = "the class token's" if model.pooling == "token" else "mean"
   title = f"Layer {seen['attention_layer']}: {whose} attention"
@@ -239,7 +252,7 @@ def _draw_image(
 
 
 def _stem(number: int, path: str) -> str:
-  """What the names of an image's figures begin with; no two have the same."""
+  """The unique beginning of the file names of an image's figures."""
   stem = os.path.splitext(os.path.basename(path))[0]
   return f"{number:02}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', stem)[:60]}"
 
@@ -249,22 +262,42 @@ def _save(path: pathlib.Path, figure: Any) -> None:
 
 
 def _write(path: pathlib.Path, write: Callable[[IO[bytes]], None]) -> None:
-  """Writes a file, whole or not at all, and says so."""
+  """Writes a file, complete or not at all, and prints its name."""
   with replacing(path) as file:
     write(file)
   print(printable_path(str(path)), flush=True)
 
 
-if __name__ == "__main__":
-  flags.DEFINE_string("out", None, "The folder to write to.", required=True)
-  flags.DEFINE_integer("top", 5, "Classes on the sheet.", lower_bound=1)
+def define_flags() -> None:
+  flags.DEFINE_string("out", None, "Folder to write to.", required=True)
+  flags.DEFINE_integer(
+    "top", 5, "Number of classes on the sheet of predictions.", lower_bound=1
+  )
   flags.DEFINE_enum(
-    "head_fusion", "mean", [*maps.FUSIONS], "How rollout fuses heads."
+    "head_fusion",
+    "mean",
+    [*maps.FUSIONS],
+    "How the attention rollout fuses the heads of a layer.",
   )
   flags.DEFINE_float(
-    "discard", 0.0, "Lowest attentions that rollout leaves out."
+    "discard",
+    0.0,
+    "Fraction of the lowest attention weights that the rollout discards.",
   )
-  flags.DEFINE_integer("layer", None, "To draw by head, from 1; or the last.")
-  flags.DEFINE_string("class_name", None, "Or number; or the likeliest class.")
+  flags.DEFINE_integer(
+    "layer",
+    None,
+    "Layer whose attention is drawn head by head, counted from 1; the last by "
+    "default.",
+  )
+  flags.DEFINE_string(
+    "class_name",
+    None,
+    "Name or number of the class whose supporting patches are drawn; the "
+    "likeliest by default.",
+  )
   command.define_overrides()
-  command.run(main, takes="CHECKPOINT [IMAGE...]")
+
+
+if __name__ == "__main__":
+  command.run(main, takes="CHECKPOINT [IMAGE...]", define=define_flags)

@@ -6,29 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.pictures import GREEN, RED, corners, encode, noise
 from vit_jax.data import UnreadableImageError, decode_rgb, jpeg
 from vit_jax.data import decode as decode_module
-from vit_jax.data.decode import decode_jpeg
-from vit_jax.data.jpeg import REDUCTIONS, read_header
-
-RED, GREEN, BLUE = (250, 10, 20), (15, 240, 25), (5, 30, 230)
-
-
-def encode(image: Image.Image, file_format: str, **options) -> bytes:
-  file = io.BytesIO()
-  image.save(file, file_format, **options)
-  return file.getvalue()
-
-
-def corners(mode: str = "RGB") -> Image.Image:
-  """32 x 48: red, green above blue, black, in blocks a JPEG keeps."""
-  pixels = np.zeros((32, 48, 3), np.uint8)
-  pixels[:16, :16], pixels[:16, 16:], pixels[16:, :16] = RED, GREEN, BLUE
-  return Image.fromarray(pixels).convert(mode)
-
-
-def noise(shape=(40, 30, 3)) -> np.ndarray:
-  return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +20,7 @@ def noise(shape=(40, 30, 3)) -> np.ndarray:
   ],
 )
 def test_lossless_formats_give_the_exact_pixels(file_format, options):
-  pixels = noise()
+  pixels = noise(40, 30)
   decoded = decode_rgb(encode(Image.fromarray(pixels), file_format, **options))
   assert decoded.dtype == np.uint8
   np.testing.assert_array_equal(decoded, pixels)
@@ -48,7 +28,9 @@ def test_lossless_formats_give_the_exact_pixels(file_format, options):
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}])
 def test_jpeg_matches_an_independent_decoder(options):
-  encoded = encode(Image.fromarray(noise()), "JPEG", quality=90, **options)
+  encoded = encode(
+    Image.fromarray(noise(40, 30)), "JPEG", quality=90, **options
+  )
   expected = np.asarray(Image.open(io.BytesIO(encoded)))
   difference = decode_rgb(encoded).astype(int) - expected
   assert np.abs(difference).max() <= 2
@@ -150,7 +132,7 @@ def test_exif_orientation(orientation, file_format, mode):
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP", "BMP", "GIF"])
 @pytest.mark.parametrize("part", [0.3, 0.7, 0.95])
 def test_files_cut_short_are_refused(file_format, part):
-  encoded = encode(Image.fromarray(noise((100, 100, 3))), file_format)
+  encoded = encode(Image.fromarray(noise(100, 100)), file_format)
   with pytest.raises(UnreadableImageError):
     decode_rgb(encoded[: int(part * len(encoded))])
 
@@ -163,7 +145,7 @@ def test_bytes_after_the_end_of_a_jpeg_do_no_harm():
 
 
 def test_a_damaged_png_is_refused(capfd):
-  encoded = bytearray(encode(Image.fromarray(noise()), "PNG"))
+  encoded = bytearray(encode(Image.fromarray(noise(40, 30)), "PNG"))
   encoded[len(encoded) // 2] ^= 0xFF
   with pytest.raises(UnreadableImageError):
     decode_rgb(bytes(encoded))
@@ -194,118 +176,10 @@ def test_a_bomb_is_refused_by_its_header_alone():
     decode_rgb(bytes(encoded))
 
 
-def smooth(height: int, width: int) -> np.ndarray:
-  """Waves that are longer than what a reduction leaves out."""
-  y, x = np.mgrid[:height, :width]
-  waves = [np.sin(x / 31 + y / 47), np.cos(x / 53), np.sin(y / 37)]
-  return np.stack([127.5 + 100 * w for w in waves], axis=-1).astype(np.uint8)
-
-
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("shape", [(160, 240), (163, 245)])
-def test_a_reduced_jpeg_shows_the_means_of_its_blocks(reduce, shape):
-  pixels = smooth(*shape)
-  encoded = encode(Image.fromarray(pixels), "JPEG", quality=95, subsampling=0)
-  found = decode_jpeg(encoded, read_header(encoded), reduce)
-  assert found.shape == (*(-(-side // reduce) for side in shape), 3)
-  h, w = (side // reduce * reduce for side in shape)
-  blocks = pixels[:h, :w].reshape(h // reduce, reduce, w // reduce, reduce, 3)
-  inner = found[: h // reduce, : w // reduce]
-  assert np.abs(blocks.mean(axis=(1, 3)) - inner).mean() < 1.5
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_size_of_a_turned_jpeg_is_known_without_decoding(orientation):
-  exif = Image.Exif()
-  exif[0x0112] = orientation
-  encoded = encode(corners(), "JPEG", exif=exif)
-  header = read_header(encoded)
-  assert header.orientation == orientation
-  assert header.upright_size == decode_rgb(encoded).shape[:2]
-  half = decode_jpeg(encoded, header, 2).shape[:2]
-  assert half == tuple(side // 2 for side in header.upright_size)
-
-
-@pytest.mark.parametrize(
-  "encoded",
-  [
-    encode(corners("CMYK"), "JPEG"),
-    encode(corners(), "PNG"),
-    encode(corners(), "JPEG")[:-100],
-    b"\xff\xd8\xff\xd9",
-    b"\xff\xd8\xff\xda\x00\x02\xff\xd9",  # A scan of no frame.
-    b"",
-  ],
-)
-def test_other_files_do_not_tell_their_size(encoded):
-  assert read_header(encoded) is None
-
-
-def test_damaged_exif_data_turns_nothing():
-  exif = Image.Exif()
-  exif[0x0112] = 6
-  encoded = encode(corners(), "JPEG", exif=exif)
-  at = encoded.index(b"Exif") + 6
-  damaged = encoded[:at] + b"\xff" * 8 + encoded[at + 8 :]
-  assert read_header(damaged).upright_size == (32, 48)
-
-
-def test_a_late_exif_segment_counts():
-  exif = Image.Exif()
-  exif[0x0112] = 6
-  encoded = encode(corners(), "JPEG", exif=exif)
-  filling = b"\xff\xee" + (9000).to_bytes(2, "big") + bytes(8998)
-  late = encoded[:2] + filling + encoded[2:]
-  assert read_header(late).orientation == 6
-  np.testing.assert_array_equal(decode_rgb(late), decode_rgb(encoded))
-
-
-PHOTOGRAPH = np.repeat(np.repeat(noise((30, 17, 3)), 5, axis=0), 6, axis=1)
-"""150 x 102, edges everywhere, in brightness and in colour."""
-
-
-@pytest.mark.parametrize(
-  "options",
-  [
-    {"subsampling": 0},
-    {"subsampling": 1},
-    {"subsampling": 2},
-    {"subsampling": 2, "restart_marker_rows": 1},
-    {"subsampling": 2, "progressive": True},
-    {"keep_rgb": True},
-  ],
-)
-@pytest.mark.parametrize("rows", [1, 15, 16, 17, 100, 141, 142, 150])
-def test_the_upper_rows_alone_are_those_of_the_whole(options, rows):
-  encoded = encode(Image.fromarray(PHOTOGRAPH), "JPEG", quality=90, **options)
-  header = read_header(encoded)
-  assert header.top_down == ("progressive" not in options)
-  upper = decode_jpeg(encoded, header, rows=rows)
-  shorter = header.top_down and rows < 142
-  assert upper.shape == (rows + 8 if shorter else 150, 102, 3)
-  np.testing.assert_array_equal(upper[:rows], decode_rgb(encoded)[:rows])
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_upper_rows_of_a_turned_image(orientation):
-  exif = Image.Exif()
-  exif[0x0112] = orientation
-  encoded = encode(Image.fromarray(PHOTOGRAPH), "JPEG", exif=exif)
-  upper = decode_jpeg(encoded, read_header(encoded), rows=40)
-  np.testing.assert_array_equal(upper[:40], decode_rgb(encoded)[:40])
-
-
-def test_pixels_stored_colour_by_colour_are_decoded_whole():
-  encoded = bytearray(encode(Image.fromarray(PHOTOGRAPH), "JPEG"))
-  scan = encoded.index(b"\xff\xda")
-  assert encoded[scan + 4] == 3
-  encoded[scan + 4] = 1  # As if more scans were to follow.
-  assert not read_header(bytes(encoded)).top_down
-
-
 def test_jpeg_decoders_agree_to_the_last_bit():
-  """Pillow's own libjpeg-turbo, on colours as cameras store them."""
-  encoded = encode(Image.fromarray(PHOTOGRAPH), "JPEG", subsampling=2)
+  """The other is Pillow's libjpeg-turbo, on colours as cameras store them."""
+  photograph = np.repeat(np.repeat(noise(30, 17), 5, axis=0), 6, axis=1)
+  encoded = encode(Image.fromarray(photograph), "JPEG", subsampling=2)
   expected = np.asarray(Image.open(io.BytesIO(encoded)))
   np.testing.assert_array_equal(decode_rgb(encoded), expected)
 

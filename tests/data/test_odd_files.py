@@ -13,6 +13,7 @@ import pytest
 from tests.image_files import GOOD, encode, make_folder, plain
 from vit_jax import data
 from vit_jax.data import decode_rgb
+from vit_jax.data.settings import TrainTransformSettings
 
 
 def bomb() -> bytes:
@@ -55,7 +56,7 @@ READABLE = {
 
 
 def one_pass(root: str, on_unreadable: str) -> list[dict]:
-  source = data.open_source("eval", root=root)
+  source = data.open_source("eval", data.DataSettings(root=root))
   batches = data.eval_batches(
     source,
     data.make_eval_transform(8),
@@ -90,9 +91,11 @@ def test_odd_images_are_read(tmp_path, name):
   root = make_folder(
     tmp_path, {f"train/c/{name}": READABLE[name], f"test/c/{name}": GOOD}
   )
-  source = data.open_source("train", root=root)
+  source = data.open_source("train", data.DataSettings(root=root))
   assert source[0]["id"].isprintable()
-  transform = data.make_train_transform(8, randaugment_layers=2)
+  transform = data.make_train_transform(
+    8, TrainTransformSettings(randaugment_layers=2)
+  )
   image = transform(source[0]["image"], np.random.default_rng(0))
   assert image.shape == (8, 8, 3)
   whole = data.make_eval_transform(8)(source[0]["image"])
@@ -125,16 +128,16 @@ def test_a_link_to_itself_is_an_image_that_cannot_be_read(tmp_path):
 def test_names_that_break_lines_are_refused_in_one(tmp_path):
   root = make_folder(tmp_path, {"train/a\nb/0.png": GOOD, "test/x/0.png": GOOD})
   with pytest.raises(ValueError, match="has the class 'x', which") as info:
-    data.open_source("eval", root=root)
+    data.open_source("eval", data.DataSettings(root=root))
   assert str(info.value).isprintable()
   (tmp_path / "photos/train/c\nd").mkdir()
   with pytest.raises(ValueError, match="has no images") as info:
-    data.open_source("train", root=root)
+    data.open_source("train", data.DataSettings(root=root))
   assert str(info.value).isprintable()
   strange = os.fsdecode(os.fsencode(tmp_path) + b"/\n\xff")
   os.rename(root, strange)
   os.rmdir(strange + "/train/c\nd")
-  source = data.open_source("train", root=strange)
+  source = data.open_source("train", data.DataSettings(root=strange))
   assert source.class_names == (r"a\nb",)
   assert source.name == r"\n\xff"
   with pytest.raises(ValueError, match="batch_size=2 is more than") as info:
@@ -150,7 +153,7 @@ def test_thousands_of_classes_are_listed_in_seconds(tmp_path):
       folder.mkdir(parents=True)
       (folder / "0.png").touch()
   start = time.perf_counter()
-  source = data.open_source("eval", root=str(root))
+  source = data.open_source("eval", data.DataSettings(root=str(root)))
   # It takes a tenth of a second; what grows with the square takes far longer.
   assert time.perf_counter() - start < 10
   assert len(source.class_names) == len(source) == 2000

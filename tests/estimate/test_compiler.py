@@ -1,4 +1,4 @@
-"""The TPU compiler as a test bench."""
+"""Estimates by the TPU compiler, and its errors in one line."""
 
 import json
 import os
@@ -9,7 +9,9 @@ import jax
 import pytest
 
 from configs import pretrain
-from vit_jax.estimate import compiler as tpu_estimate
+from vit_jax.estimate import compiler
+from vit_jax.run.settings import read
+from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
 
 
@@ -40,7 +42,7 @@ def test_a_step_compiled_for_four_chips():
     row["model_tflop"] * 1e12 / (row["mcycles"] * 1e6 * 131_072)
   )
   assert 0 < row["mfu"] < 1 and row["hbm_gib"]["peak"] < 0.1
-  # All gradients, as they are computed: in float32.
+  # The all-reduce takes all gradients, which are in float32.
   gradients = row["collectives"]["all-reduce"]["mib"]
   assert gradients == pytest.approx(137_802 * 4 / 2**20, rel=0.02)
 
@@ -48,10 +50,10 @@ def test_a_step_compiled_for_four_chips():
 @pytest.mark.slow
 def test_an_axis_may_take_part_of_a_row_of_chips():
   pytest.importorskip("libtpu")
-  _, devices = tpu_estimate.devices_of("v5e:4x4")
+  _, devices = compiler.devices_of("v5e:4x4")
   mesh = sharding.make_mesh(fsdp=8, devices=devices)
   assert dict(mesh.shape) == {"data": 2, "fsdp": 8, "tensor": 1}
-  # The eight of a row are neighbours: a block of 2 x 4 chips.
+  # The eight chips of a row are neighbours: they form a block of 2 x 4 chips.
   for row in mesh.devices[:, :, 0]:
     xs, ys = zip(*(device.coords[:2] for device in row), strict=True)
     assert sorted((len(set(xs)), len(set(ys)))) == [2, 4]
@@ -60,8 +62,8 @@ def test_an_axis_may_take_part_of_a_row_of_chips():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (["--topology=v9:2x4"], "should be one of v3, v4, v5e, v5p, v6e and its"),
-    (["--topology=v5e"], "--topology=v5e should be one of"),
+    (["--topology=v9:2x4"], "must be one of v3, v4, v5e, v5p, v6e followed by"),
+    (["--topology=v5e"], "--topology=v5e must be one of"),
   ],
 )
 def test_bad_input_is_one_line(arguments, message):
@@ -76,31 +78,32 @@ def test_bad_input_is_one_line(arguments, message):
   [
     (
       "RESOURCE_EXHAUSTED: in memory space hbm. Used 20.11G of 15.75G hbm. E",
-      "20.11G of 15.75G HBM a device.",
+      "it needs 20.11G of HBM, and a device has 15.75G.",
     ),
     (
       "RESOURCE_EXHAUSTED: temporaries (66.86G) exceeds available HBM (15.75G)",
-      "66.86G of 15.75G HBM a device.",
+      "it needs 66.86G of HBM, and a device has 15.75G.",
     ),
   ],
 )
 def test_what_the_compiler_says_of_memory_is_explained(text, expected):
-  found = tpu_estimate.explained(jax.errors.JaxRuntimeError(text))
-  assert isinstance(found, tpu_estimate.DoesNotFit)
+  found = compiler.explained(jax.errors.JaxRuntimeError(text))
+  assert isinstance(found, compiler.DoesNotFit)
   assert str(found) == expected
 
 
-def test_what_is_not_about_memory_stays_as_it_is():
+def test_errors_that_are_not_about_memory_stay_as_they_are():
   error = ValueError("another")
-  assert tpu_estimate.explained(error) is error
+  assert compiler.explained(error) is error
 
 
 def test_changes_begin_with_what_costs_least():
   config = pretrain.get_config("L/16,imagenet2012")
   config.batch_size = 64
-  changes = list(tpu_estimate.changes(config, 16))
+  settings = read(config)
+  changes = list(compiler.changes(settings, 16))
   assert changes[0] == {"mesh.fsdp": 16}
   assert changes[1]["model.remat"] == "dots"
   assert [c.get("batch_size") for c in changes] == [None, None, None, 32, 16]
   for change in changes:
-    config.copy_and_resolve_references().update_from_flattened_dict(change)
+    replaced(settings, change)

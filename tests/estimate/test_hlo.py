@@ -9,8 +9,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from vit_jax.estimate import hlo
 from vit_jax.training import sharding
 
-# As XLA for TPU writes it, cut down: a loop of 24 rounds whose body runs an
-# all-gather in two parts beside a product, and an all-reduce after it.
+# A shortened program as XLA for TPU writes it: a loop of 24 rounds, whose body
+# runs an all-gather in two parts beside a product, and then an all-reduce.
 TEXT = """
 HloModule jit_step, is_scheduled=true
 
@@ -79,7 +79,7 @@ def test_a_transfer_in_parts_is_one():
   }
 
 
-def test_what_has_no_estimate_is_listed():
+def test_operations_without_an_estimate_are_listed():
   assert hlo.without_estimate(hlo.read(TEXT)) == {
     "fusion": 24,
     "all-gather": 24,
@@ -98,7 +98,7 @@ def test_blocks_are_taken_together():
 
 @pytest.mark.parametrize("loops", [1, 5])
 def test_a_program_compiled_here_gives_its_collectives(loops):
-  """The sum of a sharded product is one all-reduce of its size a round."""
+  """A sharded product takes one all-reduce of its size per round."""
   mesh = sharding.make_mesh()
   across = NamedSharding(mesh, PartitionSpec(None, "data"))
   whole = NamedSharding(mesh, PartitionSpec())

@@ -1,4 +1,4 @@
-"""What is counted over a split, against NumPy over all of it at once."""
+"""Counts gathered in batches, against NumPy on the whole split at once."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ N, K = 230, 6
 
 @pytest.fixture(scope="module")
 def answers():
-  """In order: label, answer, probability, loss; the last ten not counted."""
+  """Random answers, the last ten of which are not counted."""
   rng = np.random.default_rng(0)
   label = rng.integers(0, K, N)
   answer = np.where(rng.random(N) < 0.6, label, rng.integers(0, K, N))
@@ -55,7 +55,7 @@ def test_confusion_is_scikit_learns(tally, answers):
   assert all(expected[label, answer] == n for label, answer, n in commonest)
 
 
-def test_calibration_is_that_of_every_bin(tally, answers):
+def test_calibration_by_a_loop_over_the_bins(tally, answers):
   p = np.float64(answers.probability[:-10])
   right = (answers.label == answers.answer)[:-10]
   expected, error = [], 0.0

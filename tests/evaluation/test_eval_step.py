@@ -1,4 +1,4 @@
-"""Evaluation: every example counted once, honestly."""
+"""The eval step counts every example once, and padding never."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def test_a_row_with_nan_is_wrong():
 
 
 def _batches(images, label, batch_size):
-  """Padded with examples that would count if the mask were ignored."""
+  """Batches padded with examples that would count if the mask were ignored."""
   for start in range(0, len(label), batch_size):
     rows = np.arange(start, start + batch_size)
     batch = {

@@ -1,4 +1,4 @@
-"""The closed form against scikit-learn, and the choice of its L2."""
+"""The closed form and the choice of L2, against scikit-learn."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from vit_jax.evaluation import linear_probe
 
 
 def _shots(K, n, D, spread=1.0, seed=0):
-  """Features (K, n, D) around one centre a class, of unequal scales."""
+  """Features (K, n, D) of unequal scales around one centre per class."""
   rng = np.random.default_rng(seed)
   centres = rng.normal(size=(K, 1, D))
   features = centres + spread * rng.normal(size=(K, n, D))
@@ -16,7 +16,7 @@ def _shots(K, n, D, spread=1.0, seed=0):
 
 
 def _whitened(features, shots):
-  """By the formula, with the statistics of the shots."""
+  """Z by its formula, with the statistics of the shots."""
   shots, features = np.float64(shots), np.float64(features)
   z = (features - shots.mean(0)) / (shots.std(0) + 1e-6)
   return np.concatenate([z, np.ones((len(z), 1))], axis=1)
@@ -31,7 +31,7 @@ def _sklearn(features, labels, K, l2):
 @pytest.mark.parametrize("l2", [2.0**-10, 1.0, 2.0**10, 2.0**20])
 @pytest.mark.parametrize("D", [8, 39, 40, 100])
 def test_agrees_with_sklearn(D, l2):
-  K, n = 5, 8  # N = 40: fewer, as many and more features, with the bias.
+  K, n = 5, 8  # N = 40 examples: D + 1 is below, at and above it.
   features = _shots(K, n, D).reshape(-1, D)
   labels = np.repeat(np.arange(K), n)
   probe = linear_probe.fit(features, labels, K, l2)
@@ -45,7 +45,7 @@ def test_agrees_with_sklearn(D, l2):
   np.testing.assert_array_equal(probe.predict(others), expected.argmax(1))
 
 
-def test_whitening_is_of_the_shots_alone():
+def test_whitening_uses_the_statistics_of_the_shots_alone():
   shots, others = _shots(3, 4, 6).reshape(-1, 6), _shots(3, 2, 6)[:, 0]
   mean, scale = linear_probe.whitening(shots)
   found = linear_probe.whiten(others, mean, scale)
@@ -72,7 +72,7 @@ def test_a_feature_that_never_changes_does_nothing():
 
 
 def _brute_force(features, turns, l2s):
-  """The best L2 by refitting scikit-learn for each and every shot held out."""
+  """The best L2, by refitting scikit-learn for every held-out shot."""
   K, n, D = features.shape
   ranks = []
   for l2 in l2s:
@@ -95,10 +95,11 @@ def _brute_force(features, turns, l2s):
     (4, 6, 1.0),
     (4, 60, 3.0),
     (5, 12, 2.0),
-    (5, 12, 0.1),  # Most L2 get all shots right: the squared error decides.
+    # Most L2s get all shots right, so that the squared error decides.
+    (5, 12, 0.1),
   ],
 )
-def test_the_l2_chosen_is_that_of_brute_force(n, D, spread):
+def test_the_chosen_l2_agrees_with_brute_force(n, D, spread):
   features = _shots(6, n, D, spread)
   found = linear_probe.choose_l2(features)
   assert found == _brute_force(features, n, linear_probe.L2S)

@@ -1,14 +1,23 @@
-"""What a model looks at, beside loops and a model in NumPy float64."""
+"""Attention, rollout, relevance and distance, against NumPy and plain loops."""
 
-import functools
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.decomposition import PCA
 
+from tests.inspection.float64_vit import (
+  GRID,
+  HEADS,
+  SIZE,
+  B,
+  L,
+  P,
+  drawn,
+  forward,
+  some_images,
+  tiny,
+)
 from tests.tiny import random_params
 from vit_jax.inspection.attention_maps import (
   Attention,
@@ -19,45 +28,14 @@ from vit_jax.inspection.attention_maps import (
   relevance,
   rollout,
 )
-from vit_jax.inspection.embedding_maps import (
-  embedding_filters,
-  filter_components,
-  position_embeddings,
-  position_similarity,
-)
-from vit_jax.models import ResNet, Vit, position, scan
+from vit_jax.inspection.embedding_maps import embedding_filters
+from vit_jax.models import ResNet, scan
 
-L, B, HEADS, D, P = 2, 2, 2, 8, 4
-SIZE, GRID = (8, 12), (2, 3)
 POOLINGS = ("token", "gap", "map")
 
 
-def tiny(**fields):
-  defaults = dict(
-    num_classes=3,
-    patch_size=P,
-    hidden_size=D,
-    num_layers=L,
-    mlp_size=12,
-    num_heads=HEADS,
-  )
-  return Vit(**(defaults | fields))
-
-
-@functools.cache
-def drawn(**fields):
-  """A model, and parameters none of which is zero."""
-  model = tiny(**fields)
-  return model, random_params(model, SIZE, 1)
-
-
-def some_images(size=SIZE):
-  rng = np.random.default_rng(0)
-  return jnp.asarray(rng.normal(size=(B, *size, 3)), jnp.float32)
-
-
 def random_attention(pooling="token", grid=GRID, seed=0):
-  """Rows that sum to 1, of no model."""
+  """Random attention weights, not from a model, whose rows sum to 1."""
   rng = np.random.default_rng(seed)
   S = grid[0] * grid[1] + (pooling == "token")
   A = rng.exponential(size=(L, B, HEADS, S, S)).astype(np.float32)
@@ -68,70 +46,6 @@ def random_attention(pooling="token", grid=GRID, seed=0):
     grid,
     pooling == "token",
     P,
-  )
-
-
-# The model in NumPy float64, written from the paper.
-
-
-def forward(model, params, images, changes=None):
-  """Logits and attention weights by place, to which `changes` are added."""
-  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-  x = np.asarray(images, np.float64)
-  _, H, W, _ = x.shape
-  z = np.stack(
-    [
-      x[:, i : i + P, j : j + P].reshape(B, -1) @ p["patches"]["E"]["kernel"]
-      for i in range(0, H, P)
-      for j in range(0, W, P)
-    ],
-    axis=1,
-  )
-  z = z + p["patches"]["E"]["bias"]
-  if model.pooling == "token":
-    z = np.concatenate([np.tile(p["x_class"], (B, 1, 1)), z], axis=1)
-  z = z + p["position"]["E_pos"]
-  seen = {}
-  for i in range(model.num_layers):
-    block = p[f"block_{i}"]
-    y = _norm(block["norm_msa"], z)
-    z = z + _msa(block["msa"], y, y, seen, i, changes)
-    z = z + _mlp(block["mlp"], _norm(block["norm_mlp"], z))
-  z = _norm(p["norm"], z)
-  if model.pooling == "map":
-    head = p["map_head"]
-    probe = np.tile(head["probe"], (B, 1, 1))
-    y = _msa(head["msa"], probe, z, seen, "pool", changes)
-    y = (y + _mlp(head["mlp"], _norm(head["norm"], y)))[:, 0]
-  else:
-    y = z[:, 0] if model.pooling == "token" else z.mean(axis=1)
-  return y @ p["head"]["kernel"] + p["head"]["bias"], seen
-
-
-def _norm(p, z):
-  z = z - z.mean(axis=-1, keepdims=True)
-  z = z / np.sqrt((z**2).mean(axis=-1, keepdims=True) + 1e-6)
-  return z * p["scale"] + p["bias"]
-
-
-def _mlp(p, z):
-  x = z @ p["expand"]["kernel"] + p["expand"]["bias"]
-  x = x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
-  return x @ p["contract"]["kernel"] + p["contract"]["bias"]
-
-
-def _msa(p, z_q, z, seen, place, changes):
-  q, k, v = (
-    np.einsum("bsd,dke->bkse", x, p[n]["kernel"]) + p[n]["bias"][:, None]
-    for n, x in (("query", z_q), ("key", z), ("value", z))
-  )
-  A = np.exp(q @ k.swapaxes(2, 3) / np.sqrt(D // HEADS))
-  A = A / A.sum(axis=-1, keepdims=True)
-  seen[place] = A
-  if changes and place in changes:
-    A = A + changes[place]
-  return (
-    np.einsum("bkse,ked->bsd", A @ v, p["out"]["kernel"]) + p["out"]["bias"]
   )
 
 
@@ -151,12 +65,12 @@ def test_weights_are_the_softmax_of_q_and_k(pooling):
     assert found.pool is None
   assert (found.grid, found.stride) == (GRID, P)
   assert found.class_token == (pooling == "token")
-  # And it is the same model.
+  # The NumPy model agrees with ours in its logits too.
   ours = jax.jit(model.apply)({"params": params}, some_images())
   np.testing.assert_allclose(ours, logits, atol=1e-4)
 
 
-def test_scanned_boxed_and_rematerialised_models_show_the_same():
+def test_scanned_boxed_and_rematerialised_models_give_the_same_weights():
   (model, params), x = drawn(pooling="token"), some_images()
   expected = attention_weights(model, params, x)
   scanned = model.clone(scan=True, remat="full")
@@ -179,8 +93,8 @@ def test_a_hybrid_has_the_grid_of_its_features():
   np.testing.assert_array_equal(filters[5], kernel[..., 5])
 
 
-def test_a_model_shows_nothing_unless_asked():
-  """No collection but the parameters, and no result but the logits."""
+def test_a_model_shows_no_attention_unless_asked():
+  """Initialising gives parameters alone, and applying gives logits alone."""
   model, params = drawn(pooling="token")
   made = jax.eval_shape(model.init, jax.random.key(0), some_images())
   assert set(made) == {"params"}
@@ -217,11 +131,8 @@ def test_gradients_are_finite_differences(pooling):
     np.testing.assert_allclose(gradients.pool, by_hand, atol=1e-5)
 
 
-# Maps.
-
-
 def rolled(matrices, start):
-  """The start row times all matrices, the last layer's first, by loops."""
+  """Multiplies the start row by all matrices, from the last layer, in loops."""
   row = list(start)
   for M in reversed(matrices):
     S = len(row)
@@ -269,7 +180,7 @@ def test_rollout_by_loops(pooling, fusion, discard):
 
 
 def test_the_class_token_keeps_its_own_attention():
-  """Its attention to itself, lowest of all, is left in; another's is not."""
+  """Its attention to itself stays though it is lowest; a patch's does not."""
   A = np.full((1, 1, 1, 4, 4), 0.2, np.float32)
   A[..., 0, 0] = 0.1
   first = Attention(A, None, (1, 3), True, 1)
@@ -305,7 +216,7 @@ def test_relevance_by_loops(pooling):
       start = (attention.pool[b] * gradients.pool[b]).mean(axis=0)
     row = rolled(matrices, start)
     if pooling == "gap":
-      row = np.asarray(row) - 1 / S  # What the identities alone leave.
+      row = np.asarray(row) - 1 / S  # The identities alone give this share.
     patches = np.reshape(row[pooling == "token" :], GRID)
     np.testing.assert_allclose(found[b], patches, rtol=1e-5)
 
@@ -345,13 +256,14 @@ def test_distance_by_loops(pooling):
 
 
 def test_uniform_attention_has_the_mean_distance_of_a_grid():
-  """Along a line of n patches it is (n^2 - 1) / 3n patches, exactly."""
+  """On a line of n patches the mean distance is (n^2 - 1) / 3n patches."""
   n = 5
   A = np.full((1, 1, 1, n + 1, n + 1), 1 / (n + 1), np.float32)
   for grid in ((1, n), (n, 1)):
     found = mean_attention_distance(Attention(A, None, grid, True, 16))
     assert found.item() == pytest.approx(16 * (n * n - 1) / (3 * n), rel=1e-6)
-  # Of four in a square, one is here, two are beside, one across.
+  # In a square of four, one patch is the query itself, two are 1 patch away
+  # and one is sqrt(2) away.
   A = np.full((1, 1, 1, 4, 4), 1 / 4, np.float32)
   found = mean_attention_distance(Attention(A, None, (2, 2), False, 16))
   assert found.item() == pytest.approx(16 * (2 + 2**0.5) / 4, rel=1e-6)
@@ -364,93 +276,10 @@ def test_attention_to_the_class_token_alone_has_no_distance():
   assert found.item() == 0
 
 
-# Parameters.
-
-
-def test_components_are_those_of_scikit_learn():
-  model = tiny(hidden_size=32)
-  params = random_params(model, SIZE, 1)
-  filters = embedding_filters(model, params)
-  assert filters.shape == (32, P, P, 3)
-  # The rows of E are in the order (row, column, channel).
-  E = np.asarray(params["patches"]["E"]["kernel"])
-  assert filters[7, 1, 2, 0] == E[(1 * P + 2) * 3, 7]
-
-  found = filter_components(filters, 6)
-  assert found.shape == (6, P, P, 3)
-  assert (found.min(axis=(1, 2, 3)) == 0).all()
-  assert (found.max(axis=(1, 2, 3)) == 1).all()
-  expected = PCA(6, svd_solver="full").fit(E.T).components_
-  for component, row in zip(found.reshape(6, -1), expected, strict=True):
-    scaled = (row - row.min()) / (row.max() - row.min())
-    either = [np.abs(component - x).max() for x in (scaled, 1 - scaled)]
-    assert min(either) < 1e-4
-  assert len(filter_components(filters, 99)) == 31
-
-
-@pytest.mark.parametrize(
-  "fields, name",
-  [
-    ({}, "position"),
-    ({"position_at": "shared"}, "position"),
-    ({"position_at": "every_layer"}, "position_0"),
-    ({"pooling": "gap"}, "position"),
-  ],
-)
-def test_learned_positions(fields, name):
-  model = tiny(**fields)
-  params = random_params(model, SIZE, 1)
-  found = position_embeddings(model, params, SIZE)
-  E_pos = np.asarray(params[name]["E_pos"])
-  first = 0 if "pooling" in fields else 1
-  assert found.shape == (*GRID, D)
-  np.testing.assert_array_equal(found[1, 2], E_pos[first + 5])
-
-
-def test_positions_of_other_kinds():
-  model = tiny(position="sincos2d")
-  expected = position.sincos2d(*GRID, D).reshape(*GRID, D)
-  np.testing.assert_array_equal(position_embeddings(model, {}, SIZE), expected)
-  # Of its column and its row, half each.
-  model = tiny(position="learned2d")
-  params = random_params(model, SIZE, 1)
-  found = position_embeddings(model, params, SIZE)[1, 2]
-  X, Y = (params["position"][name] for name in ("X_pos", "Y_pos"))
-  np.testing.assert_array_equal(found, np.concatenate([X[2], Y[1]]))
-
-
-def test_similarity_is_the_cosine():
-  rng = np.random.default_rng(0)
-  E_pos = rng.normal(size=(2, 3, 5)).astype(np.float32)
-  E_pos[1, 2] = 0
-  found = position_similarity(E_pos)
-  assert found.shape == (2, 3, 2, 3)
-  a, b = E_pos[0, 1], E_pos[1, 0]
-  cosine = a @ b / np.sqrt((a @ a) * (b @ b))
-  assert found[0, 1, 1, 0] == pytest.approx(cosine, abs=1e-6)
-  assert found[0, 1, 0, 1] == pytest.approx(1, abs=1e-6)
-  assert found[1, 2, 1, 2] == 0
-
-
-# What cannot be shown.
-
-
-def test_what_has_no_attention_is_refused():
+def test_a_resnet_has_no_attention():
   resnet = ResNet(3, layers=(1,), width=32)
-  for function, given in (
-    (attention_weights, some_images()),
-    (position_embeddings, SIZE),
-  ):
-    with pytest.raises(ValueError, match="ResNet has neither attention nor"):
-      function(resnet, {}, given)
-  with pytest.raises(ValueError, match="ResNet has neither"):
-    embedding_filters(resnet, {})
-
-
-@pytest.mark.parametrize("position", ["relative", "none"])
-def test_positions_that_are_not_added_are_refused(position):
-  with pytest.raises(ValueError, match=f"'{position}' adds no position emb"):
-    position_embeddings(tiny(position=position), {}, SIZE)
+  with pytest.raises(ValueError, match="ResNet has neither attention nor"):
+    attention_weights(resnet, {}, some_images())
 
 
 @pytest.mark.parametrize(

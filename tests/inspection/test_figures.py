@@ -1,4 +1,4 @@
-"""What the figures show, read back from them."""
+"""Contents of the figures, read back from their axes and pixels."""
 
 import io
 import subprocess
@@ -16,14 +16,14 @@ MAP = RNG.random((2, 3)).astype(np.float32)
 
 
 def saved(figure):
-  """The size of a figure that was drawn, in pixels."""
+  """Saves a figure and returns its size in pixels."""
   file = io.BytesIO()
   figure.savefig(file, format="png")
   return Image.open(file).size
 
 
 def shown(axes):
-  """The one image in axes."""
+  """The only image in the axes."""
   (image,) = axes.get_images()
   return np.asarray(image.get_array())
 
@@ -118,7 +118,7 @@ def test_patches_are_numbered_from_the_upper_left():
   places = [text.get_position() for text in axes.texts]
   assert places[0] == (7.5, 7.5) and places[3] == (7.5, 23.5)
   assert sorted(line.get_xdata()[0] for line in axes.lines)[-2:] == [15.5, 31.5]
-  # A number has room in its patch: points, of 72 an inch.
+  # A patch is wide enough for its number; 72 points are an inch.
   many = figures.patches_figure(PHOTO, (16, 24))
   assert many.get_figwidth() * 72 / 24 > 3 * 6
 
@@ -141,7 +141,7 @@ def test_a_small_picture_shows_the_same():
   slope = np.linspace(0, 255, 48).astype(np.uint8)
   photo = np.broadcast_to(slope[None, :, None], (32, 48, 3))
 
-  def draw():  # Anew, as a figure's layout moves when it is saved again.
+  def draw():  # A new figure, as saving one twice moves its layout.
     return figures.overlay_figure(photo, {"Rollout": MAP})
 
   small = Image.open(io.BytesIO(figures.small_png(draw(), dpi=50)))
@@ -155,10 +155,10 @@ def test_a_small_picture_shows_the_same():
 
 
 def test_pyplot_stays_out():
-  """Which has global state, and may look for a display."""
+  """pyplot has global state and may look for a display."""
   code = (
     "import io, sys, numpy\n"
-    "from vit_jax import figures\n"
+    "from vit_jax.inspection import figures\n"
     "figure = figures.distance_figure(numpy.ones((2, 2)))\n"
     "figure.savefig(io.BytesIO(), format='png')\n"
     "assert 'matplotlib.pyplot' not in sys.modules\n"

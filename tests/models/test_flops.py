@@ -1,4 +1,4 @@
-"""Operations counted in a traced program, against the formula."""
+"""Operations counted in a traced program against the formula."""
 
 import flax.linen as nn
 import jax

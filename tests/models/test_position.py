@@ -147,7 +147,7 @@ def test_relative_offsets_enter_the_attention():
 
 
 def tables(params, name):
-  """The parameters of one kind of position, by the layer they belong to."""
+  """Names of the parameters of position embeddings, in order."""
   return sorted(key for key in params if key.startswith(name))
 
 
@@ -164,7 +164,7 @@ def test_every_kind_builds_at_every_place(kind, place, pooling):
   params = nn.unbox(variables["params"])
   name = "relative" if kind == "relative" else "position"
   expected = [name]
-  # Relative offsets act in each layer, so "input" has nothing to mean for them.
+  # Relative offsets act inside every layer: "input" means "every_layer".
   if place == "every_layer" or (kind, place) == ("relative", "input"):
     expected = [f"{name}_{layer}" for layer in range(LAYERS)]
   if kind in (*position.FIXED, "none"):
@@ -189,7 +189,7 @@ def test_every_kind_builds_at_every_place(kind, place, pooling):
 
 @pytest.mark.parametrize("place", position.PLACES)
 def test_each_place_adds_where_it_says(place):
-  """Against a model without positions, its blocks fed by hand."""
+  """Runs the blocks by hand and adds the positions between them."""
   model = tiny(position="learned", position_at=place, pooling="gap")
   x = images()
   params = random_params(model, x)

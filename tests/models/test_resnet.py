@@ -27,7 +27,7 @@ def count(params):
 
 
 def expected_count(layers, width, num_classes):
-  """Kernels without biases, and two parameters a normalised channel."""
+  """Counts kernels without biases and two parameters per normalised channel."""
   total, channels = 7 * 7 * 3 * width + 2 * width, width
   for stage, units in enumerate(layers):
     inner = width * 2**stage
@@ -57,7 +57,7 @@ def test_parameter_count(variant, layers, width):
 
 
 def test_r50_has_the_parameters_of_resnet_50():
-  # Batch norm learns as many as group norm does.
+  # Batch norm and group norm have equally many parameters.
   assert count(shapes(make_resnet("R50x1", 1000))[1]) == 25_557_032
 
 
@@ -143,7 +143,7 @@ def test_a_unit_starts_as_its_shortcut():
 
 
 def test_the_stride_is_on_the_3x3_convolution():
-  # ResNet v1.5; v1 has it on the first 1x1.
+  # This is ResNet v1.5; v1 has the stride on the first 1x1 convolution.
   unit = resnet.ResidualUnit(32, stride=2)
   _, state = jax.eval_shape(
     lambda key: unit.init_with_output(

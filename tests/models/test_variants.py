@@ -10,8 +10,7 @@ import vit_jax
 from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
 from vit_jax.models import from_fields, to_fields, variant_of
 
-# Layers, hidden size, MLP size, heads: Table 1, and the papers that added to
-# it.
+# Layers, hidden size, MLP size and heads, by Table 1 and the papers after it.
 TABLE = {
   "Ti": (12, 192, 768, 3),
   "S": (12, 384, 1536, 6),

@@ -1,4 +1,4 @@
-"""Files of arrays that we write, read by us and by others."""
+"""Files of arrays that we write, read back by us and by other libraries."""
 
 import resource
 import zipfile
@@ -79,7 +79,7 @@ def test_strided_arrays_are_not_written_in_another_order(tmp_path):
 
 @both_formats
 def test_a_full_disk_is_said_of_the_folder(tmp_path, name):
-  """A file may not have more than a MiB, which fails in the same way."""
+  """A limit of 1 MiB per file fails in the same way as a full disk."""
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, limits[1]))
   try:

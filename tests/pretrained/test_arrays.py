@@ -42,7 +42,7 @@ def test_reads_what_numpy_writes(tmp_path, save):
 
 @both_ways_numpy_saves
 def test_reads_what_numpy_streams(tmp_path, save):
-  """As to a bucket: sizes come behind each member, not before."""
+  """A stream, as to a bucket, has the size after each member, not before."""
 
   class Stream(io.RawIOBase):
     written = b""
@@ -71,7 +71,7 @@ PACKED = "{'shape':(2,),'fortran_order':False,'descr':'<f4'}"
 
 
 def test_headers_of_other_writers(tmp_path):
-  """Another spacing, version 2.0, Python 2's integers, plain void items."""
+  """Headers may have other spacing, version 2.0, or Python 2's integers."""
   path = tmp_path / "model.npz"
   data = np.arange(2, dtype=np.float32).tobytes()
   write_zip(
@@ -88,7 +88,7 @@ def test_headers_of_other_writers(tmp_path):
 
 
 def test_safetensors_header_that_starts_as_json_does(tmp_path):
-  """123 bytes: the length's first byte is the brace that JSON starts with."""
+  """A header of 123 bytes: the length's first byte is JSON's first brace."""
   path = tmp_path / "model.safetensors"
   text = json.dumps({"a": entry()}).encode().ljust(ord("{"))
   write_safetensors(path, text, np.float32(7).tobytes())
@@ -123,7 +123,7 @@ def test_names_are_only_names(tmp_path):
 
 
 def test_zero_initialised_head_is_no_bomb(tmp_path):
-  """ImageNet-21k's for ViT-B: 67 MB of zeros in 65 kB."""
+  """The ImageNet-21k head of a ViT-B is 67 MB of zeros, packed in 65 kB."""
   path = tmp_path / "model.npz"
   np.savez_compressed(path, head=np.zeros((768, 21_843), np.float32))
   assert path.stat().st_size < MIB

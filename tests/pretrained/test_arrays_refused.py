@@ -1,4 +1,4 @@
-"""Files that are refused: one line each, before memory is taken for them."""
+"""Files that are refused, with one line, before memory is taken for them."""
 
 import json
 import pickle
@@ -114,7 +114,7 @@ def test_absurdly_many_members(tmp_path):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_no_damage_to_an_npz_goes_unnoticed(tmp_path, save):
-  """Bytes changed, or the end cut off: the same arrays or a refusal."""
+  """A file with changed bytes or a cut end is refused, or reads the same."""
   path = tmp_path / "model.npz"
   arrays = {
     "a": np.arange(4, dtype=np.float32),
@@ -175,7 +175,7 @@ for path in sys.argv[1:]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others count otherwise")
 def test_absurd_claims_take_no_memory(tmp_path):
-  """By the system's count, which sees what libraries in C and Rust take."""
+  """Uses the system's count of memory, which includes C and Rust libraries."""
   huge = 1 << 40
   claim = npy(shape=f"({huge},)")
   write_zip(tmp_path / "a", ("a.npy", claim))
@@ -187,7 +187,7 @@ def test_absurd_claims_take_no_memory(tmp_path):
   write_safetensors(tmp_path / "g", {"a": entry()}, size=huge)
   (tmp_path / "h").write_text("{")
   with open(tmp_path / "h", "r+b") as file:
-    file.truncate(huge)  # Sparse: the zeros take no room on the disk.
+    file.truncate(huge)  # A sparse file takes no space on the disk.
   files = sorted(map(str, tmp_path.iterdir()))
   command = [sys.executable, "-c", CLAIMS, *files]
   done = subprocess.run(command, capture_output=True, text=True)
@@ -198,7 +198,7 @@ def test_absurd_claims_take_no_memory(tmp_path):
 
 
 def write_shards(folder, changes):
-  """An index of two shards, changed; None takes an entry away."""
+  """Writes an index of two shards with changes; None removes an entry."""
   save_arrays(folder / "one.safetensors", {"a": np.ones(2), "b": np.ones(3)})
   save_arrays(folder / "two.safetensors", {"c": np.ones(1)})
   weight_map = {"a": "one", "b": "one", "c": "two"}
@@ -265,7 +265,7 @@ def test_damaged_shard_is_named(tmp_path, content, words):
   ],
 )
 def test_other_kinds_of_file(tmp_path, content, words):
-  path = tmp_path / "model\n.npz"  # Nor does the name break the line.
+  path = tmp_path / "model\n.npz"  # The name does not break the line.
   path.write_bytes(content)
   assert_refused(path, words)
 
@@ -278,7 +278,7 @@ def test_what_is_no_file(tmp_path):
 
 
 def test_pickles_are_never_loaded(tmp_path):
-  """Neither a bare one, nor the object array in an .npz file."""
+  """Neither a bare pickle nor an object array in an .npz file is loaded."""
   touched = tmp_path / "touched"
 
   class Evil:

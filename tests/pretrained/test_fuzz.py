@@ -1,8 +1,9 @@
-"""Rubbish in place of weights: it is read, or refused in one line, and no more.
+"""Damaged and hostile weights are read, or refused in one line.
 
 VIT_JAX_FUZZ=1000 pytest tests/pretrained/test_fuzz.py -n 0 -s
 """
 
+import dataclasses
 import io
 import json
 import math
@@ -39,9 +40,9 @@ from vit_jax.config import base_config
 from vit_jax.models import Origin, to_fields
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.arrays import open_arrays
-from vit_jax.pretrained.load import Pretrained, open_pretrained
+from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.save import TARGETS, save_as
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import sealed
 
@@ -59,9 +60,9 @@ def params(model):
 
 @pytest.fixture(scope="module")
 def published(model, params, tmp_path_factory):
-  """A folder of each published format, by its name."""
+  """Maps the name of each published format to a folder in it."""
   flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-  pretrained = Pretrained(
+  pretrained = tiny.loaded(
     model, param_shapes(model, (2, 2)), lambda: iter(flat.items())
   )
   folder = tmp_path_factory.mktemp("published")
@@ -90,7 +91,7 @@ def fresh(room: pathlib.Path, **files: bytes | str) -> pathlib.Path:
 
 
 def check_arrays(target: str, path: pathlib.Path) -> None:
-  """Reads all arrays of a file, in memory bounded by its size."""
+  """Reads all arrays of a file within memory bounded by the file's size."""
   with bounded_memory(16 * path.stat().st_size + 8 * MIB):
     outcome(target, lambda: read_all(path))
 
@@ -99,7 +100,7 @@ def weights(folder: pathlib.Path) -> pathlib.Path:
   return next(path for path in folder.iterdir() if "model." in path.name)
 
 
-# Every format but the ones that differ from another in names alone.
+# All formats except those that differ from another only in their names.
 FORMATS = ("google", "hf", "timm")
 
 
@@ -113,7 +114,7 @@ def test_damaged_arrays(published, room, name, data):
 
 
 class Evil:
-  """What a pickle can do: here it makes a file."""
+  """Shows what a pickle can do: unpickling this makes a file."""
 
   touched: pathlib.Path
 
@@ -127,7 +128,7 @@ literals = ["(" * 9000, "__import__('os').abort()", "[1] * 10**10"]
 
 @st.composite
 def npy_file(draw: st.DrawFn) -> bytes:
-  """An .npy file: in order, with a pickle, or with any claim in its header."""
+  """An .npy file that is intact, or has a pickle or any claim in its header."""
   kind = draw(st.sampled_from(["array", "array", "pickle", "claim"]))
   if kind != "claim":
     file = io.BytesIO()
@@ -160,9 +161,9 @@ def test_hostile_npz(room, data):
 
 
 def header_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[dict, int]:
-  """The header of a .safetensors file of bytes, and how many there are.
+  """The header of a .safetensors file, and the number of data bytes it claims.
 
-  Absurdly many are given as none, which is a lie to be found out.
+  An absurd number is replaced by 0, so that the header's claim is false.
   """
   header, end = {}, 0
   for name, shape in shapes.items():
@@ -191,7 +192,7 @@ def test_hostile_safetensors(room, data):
 @examples(60)
 @given(st.data())
 def test_hostile_index_of_shards(published, room, data):
-  """Its values name files, which have to be beside it."""
+  """The values of an index name files, which must be beside it."""
   whole = weights(published / "timm").read_bytes()
   files = st.sampled_from(["shard.safetensors", "index.json", "/dev/zero", "~"])
   index = {"weight_map": data.draw(st.dictionaries(names, files | rubbish))}
@@ -203,7 +204,7 @@ def test_hostile_index_of_shards(published, room, data):
 @examples(15)
 @given(st.data())
 def test_damaged_weights_as_a_model(published, room, data):
-  """Beyond the arrays: sizes that follow from names and shapes."""
+  """Tests the sizes that are inferred from names and shapes."""
   name = data.draw(st.sampled_from(FORMATS))
   source = weights(published / name)
   content = data.draw(damaged(source.read_bytes()))
@@ -216,7 +217,7 @@ def test_damaged_weights_as_a_model(published, room, data):
 @examples(25)
 @given(st.data())
 def test_hostile_shapes_as_a_model(published, room, data):
-  """Empty arrays may claim any size and take no byte of the file."""
+  """Empty arrays may claim any size, since they take no byte of the file."""
   name = data.draw(st.sampled_from([*TARGETS]))
   with open_arrays(weights(published / name)) as arrays:
     shapes = dict(arrays.shapes)
@@ -240,7 +241,7 @@ def test_hostile_shapes_as_a_model(published, room, data):
 @examples(25)
 @given(st.data())
 def test_hostile_configurations(published, room, data):
-  """Of Hugging Face and of timm, beside weights that are in order."""
+  """Damages the JSON of Hugging Face and timm beside intact weights."""
   name = data.draw(st.sampled_from(["hf", "timm"]))
   fresh(room)
   shutil.copytree(published / name, room, dirs_exist_ok=True)
@@ -255,7 +256,7 @@ def test_hostile_configurations(published, room, data):
 
 @pytest.fixture(scope="module")
 def workdir(model, params, tmp_path_factory):
-  """A run of ours, as training leaves it."""
+  """The folder of a run of ours after training."""
   config = base_config()
   config.image_size = (16, 16)
   config.normalization.update(mean=tiny.MEAN, std=tiny.STD)
@@ -280,7 +281,7 @@ OTHER_CONTENT += [b"[" * 100_000]  # Too deep for a parser that calls itself.
 @examples(20)
 @given(st.data())
 def test_damaged_workdir(workdir, params, room, data):
-  """A file or two damaged or gone: the parameters are those saved, or none."""
+  """With damaged or missing files, the saved parameters are read, or none."""
   fresh(room)
   shutil.copytree(workdir, room / "run")
   files = sorted(p for p in (room / "run").rglob("*") if p.is_file())
@@ -305,7 +306,7 @@ def test_damaged_workdir(workdir, params, room, data):
 @examples(20)
 @given(st.data())
 def test_hostile_description_of_a_workdir(workdir, room, data):
-  """One that was sealed again, so that only its content can give it away."""
+  """The description is sealed again, so only its content is suspicious."""
   fresh(room)
   shutil.copytree(workdir, room / "run")
   path = room / "run/checkpoints/2/description/metadata"
@@ -318,7 +319,7 @@ def test_hostile_description_of_a_workdir(workdir, room, data):
 @examples(15)
 @given(st.lists(st.text(max_size=9) | names, min_size=5, max_size=5), st.data())
 def test_hostile_names_of_classes(published, room, classes, data):
-  """They go into a converter's files, and name none of them."""
+  """Class names are written into converted files, but never name a file."""
   fresh(room)
   config = json.loads((published / "hf/config.json").read_text())
   config["id2label"] = {str(i): name for i, name in enumerate(classes)}
@@ -330,7 +331,7 @@ def test_hostile_names_of_classes(published, room, classes, data):
   to = data.draw(st.sampled_from([*TARGETS]))
   changed = pretrained.model.clone(gelu=TARGETS[to].gelus[0])
   changed = changed.clone(layer_norm_epsilon=1e-6)
-  pretrained = Pretrained(changed, pretrained.shapes, pretrained.read)
+  pretrained = dataclasses.replace(pretrained, model=changed)
   save_as(pretrained, to, room / "out")
   assert {path.name for path in room.iterdir()} == {"hf", "out"}
   expected = {path.name for path in (published / to).iterdir()}
@@ -343,7 +344,7 @@ def test_hostile_names_of_classes(published, room, classes, data):
 
 
 def test_pickles_do_what_they_are_refused_for(tmp_path):
-  """The one in `test_hostile_npz` would leave its trace."""
+  """Shows that the pickle in `test_hostile_npz` would leave its trace."""
   Evil.touched = tmp_path / "touched"
   pickle.loads(pickle.dumps(Evil())).close()
   assert Evil.touched.exists()

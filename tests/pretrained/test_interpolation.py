@@ -1,10 +1,11 @@
-"""Positions on another grid, against SciPy, the cubic's formula and PyTorch."""
+"""Interpolated positions agree with SciPy, the cubic's formula and PyTorch."""
 
 import numpy as np
 import pytest
 import scipy.ndimage
 
 from vit_jax.pretrained import interpolation
+from vit_jax.pretrained.settings import INTERPOLATIONS
 
 D = 5
 SIZES = [
@@ -84,14 +85,14 @@ def test_bicubic_is_pytorchs(old, new):
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", interpolation.METHODS)
+@pytest.mark.parametrize("method", INTERPOLATIONS)
 def test_2d_tables_are_resized_along_their_own_axis(method):
   X, Y = table(4), table(3)
   old, new = (3, 4), (5, 9)
   wide = interpolation.resize("X_pos", X, old, new, method)
   high = interpolation.resize("Y_pos", Y, old, new, method)
   assert (wide.shape, high.shape) == ((9, D), (5, D))
-  # What they come to on the grid is the grid's own interpolation.
+  # Evaluated on the grid, they equal the grid's own interpolation.
   grid = X[None, :, :] + Y[:, None, :]
   expected = interpolation.resize(
     "E_pos", grid.reshape(-1, D), old, new, method
@@ -100,7 +101,7 @@ def test_2d_tables_are_resized_along_their_own_axis(method):
   np.testing.assert_allclose(found.reshape(-1, D), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", interpolation.METHODS)
+@pytest.mark.parametrize("method", INTERPOLATIONS)
 def test_the_same_grid_changes_nothing(method):
   E_pos = table(12)
   found = interpolation.resize("E_pos", E_pos, (3, 4), (3, 4), method)
@@ -108,5 +109,5 @@ def test_the_same_grid_changes_nothing(method):
 
 
 def test_a_table_of_another_grid_is_refused():
-  with pytest.raises(ValueError, match="19 positions are not those of 4 x 4"):
+  with pytest.raises(ValueError, match="19 positions do not fit 4 x 4"):
     interpolation.resize("E_pos", table(19), (4, 4), (5, 5))

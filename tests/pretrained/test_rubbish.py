@@ -1,4 +1,4 @@
-"""Odd names, depths and shapes in checkpoints: used rightly, or refused.
+"""Odd names, depths and shapes in checkpoints are handled or refused.
 
 Damaged files are in `test_arrays_refused` and `test_fuzz`.
 """
@@ -17,17 +17,16 @@ from vit_jax import load_pretrained
 from vit_jax.models import Origin
 from vit_jax.models.grid import param_shapes
 from vit_jax.predict import predict_files
-from vit_jax.pretrained.load import Pretrained
 from vit_jax.pretrained.save import save_as
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
-  """A tiny model, as Google would write it; it has no names for its classes."""
+  """A tiny model in Google's format, without class names."""
   model = tiny.vit(Origin("ours", "test", (16, 16)))
   params = tiny.random_params(model, (16, 16), 0)
   flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-  pretrained = Pretrained(
+  pretrained = tiny.loaded(
     model, param_shapes(model, (2, 2)), lambda: iter(flat.items())
   )
   save_as(pretrained, "google", tmp_path / "model")
@@ -50,7 +49,7 @@ def test_predictions_of_files_with_odd_names(
   )
   assert code == 1
   out, err = capsys.readouterr()
-  out.encode(), err.encode()  # Nothing that a terminal could not be given.
+  out.encode(), err.encode()  # Both can be printed on a terminal.
   lines = out.splitlines()
   names = [r"a\nb.png", r"it's \"c\".png" if as_json else 'it\'s "c".png']
   names.append(r"\xff.png")
@@ -85,7 +84,7 @@ def test_names_of_arrays_do_not_break_the_line(tmp_path):
 
 
 def deep(kind: str) -> dict[str, np.ndarray]:
-  """Few bytes that are named as the arrays of an absurdly deep model."""
+  """A few bytes, named like the arrays of an absurdly deep model."""
   msa = "MultiHeadDotProductAttention_0/query/kernel"
   block, depth = "Transformer/encoderblock_0", 1
   arrays = {"embedding/kernel": np.zeros((8, 8, 3, 24), np.uint8)}
@@ -126,12 +125,16 @@ def test_absurdly_deep_models_are_refused_at_once(tmp_path, kind, message):
 @pytest.mark.parametrize(
   "name, array, message",
   [
-    ("head/bias", np.zeros(()), r"'head/bias' is \(\), not of 1 axes"),
-    ("head/bias", np.zeros(0), r"'head/bias' is \(0,\), which is empty"),
+    ("head/bias", np.zeros(()), r"'head/bias' has the shape \(\); 1 axes are"),
+    (
+      "head/bias",
+      np.zeros(0),
+      r"'head/bias' has the shape \(0,\), so it is empty",
+    ),
     (
       "embedding/kernel",
       np.zeros((8, 8, 0, 2**40)),
-      r"'embedding/kernel' is \(8, 8, 0, 1099511627776\), which is empty",
+      r"'embedding/kernel' has the shape \(8, 8, 0, 1099511627776\), so it is",
     ),
   ],
 )

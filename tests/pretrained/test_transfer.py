@@ -1,4 +1,4 @@
-"""Fine-tuning: what is taken over, what is new, what is frozen."""
+"""Fine-tuning: which parameters are taken over, new or frozen."""
 
 import shutil
 
@@ -10,23 +10,25 @@ import pytest
 from flax import traverse_util
 
 from configs import digits, finetune
-from tests import fixtures
+from tests import published
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import open_pretrained
-from vit_jax.run import experiment, loop
+from vit_jax.run import build, loop
 from vit_jax.run.plan import make_plan
+from vit_jax.run.settings import read
 from vit_jax.run.start import fresh_state
 from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
   make_trained,
 )
+from vit_jax.training.settings import OptimizerSettings
 
 CLASSES = tuple(map(str, range(10)))
 
 
 def fine_tuning(data_dir, pretrained, **changes):
-  """A short run on the digits from a checkpoint."""
+  """The configuration of a short run on the digits from a checkpoint."""
   config = finetune.get_config()
   config.update(
     pretrained=pretrained, total_epochs=0.0, total_steps=3, batch_size=16
@@ -43,15 +45,15 @@ def flat(params):
 
 
 def first_params(config):
-  """Parameters before the first step, flat, and the plan."""
-  plan = make_plan(config)
-  plan.evaluation.close()
+  """The parameters before the first step, by path, and the plan."""
+  plan = make_plan(read(config))
+  plan.evaluator.close()
   state = fresh_state(plan)
   return flat(state.params), plan
 
 
 def test_all_but_the_head_is_taken_over(data_dir):
-  path = fixtures.path("google_vit_prelogits.npz")
+  path = published.path("google_vit_prelogits.npz")
   stored = dict(open_pretrained(path).read())
   params, plan = first_params(fine_tuning(data_dir, path))
   assert plan.model.representation_size is None
@@ -66,13 +68,13 @@ def test_all_but_the_head_is_taken_over(data_dir):
 
 
 def test_the_new_head_is_zero(data_dir):
-  path = fixtures.path("google_vit.npz")
+  path = published.path("google_vit.npz")
   params, _ = first_params(fine_tuning(data_dir, path))
   assert not params["head/kernel"].any() and not params["head/bias"].any()
 
 
 def test_the_representation_layer_can_stay(data_dir):
-  path = fixtures.path("google_vit_prelogits.npz")
+  path = published.path("google_vit_prelogits.npz")
   config = fine_tuning(data_dir, path)
   config.transfer.keep_pre_logits = True
   params, _ = first_params(config)
@@ -83,35 +85,35 @@ def test_the_representation_layer_can_stay(data_dir):
 
 
 def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
-  path = fixtures.path("google_vit.npz")
+  path = published.path("google_vit.npz")
   config = fine_tuning(data_dir, path)
   config.transfer.keep_head = True
   params, plan = first_params(config)
   tree = traverse_util.unflatten_dict(params, sep="/")
-  examples = fixtures.examples("google_vit.npz")
-  fixtures.assert_same_logits(plan.model, tree, *examples)
+  examples = published.examples("google_vit.npz")
+  published.assert_same_logits(plan.model, tree, *examples)
 
 
 def test_a_head_of_other_classes_cannot_stay():
-  pretrained = open_pretrained(fixtures.path("google_vit.npz"))
+  pretrained = open_pretrained(published.path("google_vit.npz"))
   with pytest.raises(ValueError, match=r"has 10 classes \(not named\) and the"):
     transfer.fit(pretrained, ("a", "b"), {"num_classes": 2}, keep_head=True)
 
 
 def test_the_average_starts_from_the_checkpoint_too(data_dir):
-  path = fixtures.path("google_vit.npz")
-  plan = make_plan(fine_tuning(data_dir, path, ema_decay=0.9))
-  plan.evaluation.close()
+  path = published.path("google_vit.npz")
+  plan = make_plan(read(fine_tuning(data_dir, path, ema_decay=0.9)))
+  plan.evaluator.close()
   state = fresh_state(plan)
   same = jax.tree.map(np.array_equal, state.params, state.averaged_params)
   assert jax.tree.all(same)
 
 
 def test_parameters_are_laid_out_over_the_devices(data_dir):
-  config = fine_tuning(data_dir, fixtures.path("google_vit.npz"))
+  config = fine_tuning(data_dir, published.path("google_vit.npz"))
   config.mesh.update(data=2, fsdp=4)
-  plan = make_plan(config)
-  plan.evaluation.close()
+  plan = make_plan(read(config))
+  plan.evaluator.close()
   state = fresh_state(plan)
   kernel = state.params["block_0"]["mlp"]["expand"]["kernel"]
   assert (
@@ -119,7 +121,7 @@ def test_parameters_are_laid_out_over_the_devices(data_dir):
     == plan.shapes.params["block_0"]["mlp"]["expand"]["kernel"].sharding
   )
   assert kernel.addressable_shards[0].data.shape == (12, 96)
-  stored = dict(open_pretrained(fixtures.path("google_vit.npz")).read())
+  stored = dict(open_pretrained(published.path("google_vit.npz")).read())
   np.testing.assert_array_equal(kernel, stored["block_0/mlp/expand/kernel"])
 
 
@@ -132,7 +134,7 @@ def digits_run(data_dir, tmp_path_factory):
   config.data.data_dir = str(data_dir)
   config.optimizer.warmup_epochs = 0.0
   config.model.update(num_layers=2, position="learned")
-  loop.train(config, str(folder / "run"))
+  loop.train(read(config), str(folder / "run"))
   return folder / "run"
 
 
@@ -145,11 +147,11 @@ def test_a_run_is_fine_tuned_at_a_higher_resolution_and_resumes_without_it(
   config.normalization.std = (0.25, 0.25, 0.25)
   params, _ = first_params(config)
   assert params["position/E_pos"].shape == (3 * 4, 64)
-  whole, _ = loop.train(config, str(tmp_path / "whole"))
+  whole, _ = loop.train(read(config), str(tmp_path / "whole"))
   shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
   shutil.rmtree(tmp_path / "stopped" / "checkpoints" / "3")
   shutil.rmtree(source)
-  resumed, _ = loop.train(config, str(tmp_path / "stopped"))
+  resumed, _ = loop.train(read(config), str(tmp_path / "stopped"))
   same = jax.tree.map(np.array_equal, whole.params, resumed.params)
   assert jax.tree.all(same)
   loaded = open_pretrained(str(tmp_path / "stopped"))
@@ -164,7 +166,7 @@ def test_frozen_parameters_stay_and_take_no_memory(
   config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.update(freeze_layers=1, weight_decay=0.1, kind="adam")
   before, _ = first_params(config)
-  state, _ = loop.train(config, str(tmp_path / "run"))
+  state, _ = loop.train(read(config), str(tmp_path / "run"))
   after = flat(state.params)
   moved = {k for k in after if not np.array_equal(before[k], after[k])}
   frozen = {k for k in after if k.startswith(("block_0/", "patches/", "posi"))}
@@ -178,14 +180,14 @@ def test_only_the_head_learns(digits_run, data_dir, tmp_path):
   config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.freeze_layers = -1
   before, _ = first_params(config)
-  state, _ = loop.train(config, str(tmp_path / "run"))
+  state, _ = loop.train(read(config), str(tmp_path / "run"))
   after = flat(state.params)
   moved = {k for k in after if not np.array_equal(before[k], after[k])}
   assert moved == {"head/kernel", "head/bias"}
 
 
 def test_frozen_layers_have_no_gradient_in_its_norm(digits_run, data_dir):
-  """With all but the head frozen, the norm is that of the head's gradient."""
+  """With all but the head frozen, the norm is of the head's gradient alone."""
   config = fine_tuning(data_dir, str(digits_run))
   config.optimizer.freeze_layers = -1
   config.loss.label_smoothing = 0.0
@@ -234,12 +236,10 @@ def test_the_learning_rate_falls_from_layer_to_layer():
     "x_class": jnp.ones(2),
   }
   tx = make_optimizer(
+    OptimizerSettings(
+      kind="sgd", momentum=0.0, clip_norm=0.0, weight_decay=0.5, layer_decay=0.5
+    ),
     lambda _: 0.1,
-    kind="sgd",
-    momentum=0.0,
-    clip_norm=0.0,
-    weight_decay=0.5,
-    layer_decay=0.5,
     layer_of=lambda path: layers_below_head(path, 2),
   )
   updates, _ = tx.update(params, tx.init(params), params)
@@ -272,85 +272,43 @@ def test_layers_that_are_not_there_cannot_be_frozen(layers):
 
 def test_a_decay_out_of_range_is_refused():
   with pytest.raises(ValueError, match=r"layer_decay=1.5 must be in \(0, 1\]"):
-    make_optimizer(lambda _: 0.1, layer_decay=1.5)
+    make_optimizer(OptimizerSettings(layer_decay=1.5), lambda _: 0.1)
 
 
 def test_a_variant_beside_a_checkpoint_is_refused():
   config = digits.get_config()
   config.pretrained = "b16_augreg"
   with pytest.raises(ValueError, match="'Ti/4' and pretrained='b16_augreg' bo"):
-    experiment.open_pretrained(config)
+    build.open_start(read(config))
 
 
 def test_an_unknown_interpolation_is_refused_first():
   config = finetune.get_config()
   config.transfer.interpolation = "foo"
   with pytest.raises(ValueError, match="transfer.interpolation='foo' is unkn"):
-    experiment.open_pretrained(config)
+    read(config)
 
 
 def test_neither_a_variant_nor_a_checkpoint_is_refused():
   config = finetune.get_config()
   with pytest.raises(ValueError, match=r"model.variant is not set: set it"):
-    experiment.build_model(config, CLASSES)
+    build.build_model(read(config), CLASSES)
   with pytest.raises(ValueError, match="image_size is not set, and no check"):
-    experiment.resolved(config, None)
-
-
-@pytest.mark.parametrize(
-  "argument, steps, peak_lr, size, decay",
-  [
-    ("b16_i21k,imagenet2012", 20_000, 0.03, 384, 0.0),
-    ("b16_i21k,cifar10", 10_000, 0.01, 384, 0.0),
-    ("b16_i21k,cifar100", 10_000, 0.01, 384, 0.0),
-    ("b16_i21k,oxford_iiit_pet", 500, 0.01, 384, 0.0),
-    ("b16_i21k,oxford_flowers102", 500, 0.01, 384, 0.0),
-    ("b16_i21k,dtd,vtab", 2_500, 0.01, 384, 0.0),
-    ("l16_i21k,imagenet2012,table2", 20_000, 0.03, 512, 0.9999),
-    ("h14_i21k,imagenet2012,table2", 20_000, 0.03, 518, 0.9999),
-  ],
-)
-def test_rows_carry_table_4s_numbers(argument, steps, peak_lr, size, decay):
-  config = finetune.get_config(argument)
-  assert config.pretrained == argument.split(",")[0]
-  assert config.data.name == argument.split(",")[1]
-  assert config.total_steps == steps
-  assert config.batch_size == 512
-  assert config.image_size == (size, size)
-  assert config.ema_decay == decay
-  assert config.optimizer.kind == "sgd"
-  assert config.optimizer.momentum == 0.9
-  assert config.optimizer.decay == "cosine"
-  assert config.optimizer.peak_lr == peak_lr
-  assert config.optimizer.weight_decay == 0
-  assert config.optimizer.clip_norm == 1
-
-
-@pytest.mark.parametrize(
-  "argument, message",
-  [
-    ("b16_i21k", "should be a checkpoint and a data set"),
-    ("b16_i21k,dtd", "Table 4 has no dtd; it has .*b16_i21k,dtd,vtab"),
-    ("b16_i21k,cifar10,384", "after the data set comes nothing, table2 or"),
-  ],
-)
-def test_an_argument_that_is_no_row_is_refused(argument, message):
-  with pytest.raises(ValueError, match=message):
-    finetune.get_config(argument)
+    build.resolved(read(config), None)
 
 
 @pytest.mark.slow
 def test_a_row_trains_from_a_checkpoint(data_dir, tmp_path):
-  """A Table 4 run, shrunken: the step with clipping, momentum, averaging."""
+  """A shrunken Table 4 run with clipping, momentum and averaging."""
   config = finetune.get_config("b16,cifar10,table2")
   config.update(
-    pretrained=fixtures.path("google_vit.npz"),
+    pretrained=published.path("google_vit.npz"),
     batch_size=8,
     image_size=(48, 48),
     total_steps=2,
   )
   config.optimizer.warmup_steps = 0
   config.data.update(name="digits", data_dir=str(data_dir))
-  state, evaluated = loop.train(config, str(tmp_path / "run"))
+  state, evaluated = loop.train(read(config), str(tmp_path / "run"))
   assert int(state.step) == 2
   assert evaluated["eval/examples"] == 359

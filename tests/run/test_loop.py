@@ -11,11 +11,12 @@ from PIL import Image
 from configs import image_folder
 from tests import runs
 from vit_jax import load_pretrained
-from vit_jax.evaluation.evaluation import evaluate_checkpoint
-from vit_jax.fewshot import probe_config
 from vit_jax.models import scan
 from vit_jax.run import loop
-from vit_jax.run.probe_checkpoint import probe_checkpoint
+from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
@@ -24,13 +25,13 @@ def four_steps(data_dir, tmp_path_factory):
   """A run of four steps: its configuration, and its folder to copy."""
   config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
   folder = tmp_path_factory.mktemp("training") / "four_steps"
-  loop.train(config, str(folder))
+  loop.train(read(config), str(folder))
   return config, folder
 
 
 @pytest.fixture
 def short_run(four_steps, tmp_path):
-  """A configuration and its run of four steps, both to change at will."""
+  """A configuration and its run of four steps, both of which may be changed."""
   config, folder = four_steps
   copy = shutil.copytree(folder, tmp_path / "run")
   return config.copy_and_resolve_references(), copy
@@ -53,13 +54,13 @@ def _stop_after(monkeypatch, step):
 
 
 def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
-  """With augmentation, dropout, Mixup, accumulation and averaging on."""
+  """Augmentation, dropout, Mixup, accumulation and averaging are all on."""
   config = runs.config(data_dir)
-  whole, evaluated = loop.train(config, str(tmp_path / "whole"))
+  whole, evaluated = loop.train(read(config), str(tmp_path / "whole"))
   with monkeypatch.context() as patch, pytest.raises(Killed):
     _stop_after(patch, 8)
-    loop.train(config, str(tmp_path / "stopped"))
-  resumed, again = loop.train(config, str(tmp_path / "stopped"))
+    loop.train(read(config), str(tmp_path / "stopped"))
+  resumed, again = loop.train(read(config), str(tmp_path / "stopped"))
 
   assert int(resumed.step) == 12
   assert runs.identical(jax.device_get(whole), jax.device_get(resumed))
@@ -79,16 +80,16 @@ def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
-  """And comes out scanned, where everyone else reads it unrolled."""
+  """The new checkpoints are scanned, but every reader sees them unrolled."""
   config = runs.config(data_dir)
-  # Dropout is drawn for each layer in another way.
+  # With scanned blocks, dropout draws other random numbers.
   config.model.update(num_layers=2, dropout_rate=0.0)
-  whole, _ = loop.train(config, str(tmp_path / "whole"))
+  whole, _ = loop.train(read(config), str(tmp_path / "whole"))
   with monkeypatch.context() as patch, pytest.raises(Killed):
     _stop_after(patch, 8)
-    loop.train(config, str(tmp_path / "stopped"))
+    loop.train(read(config), str(tmp_path / "stopped"))
   config.model.update(scan=True, remat="dots")
-  resumed, _ = loop.train(config, str(tmp_path / "stopped"))
+  resumed, _ = loop.train(read(config), str(tmp_path / "stopped"))
   assert "blocks" in resumed.params
   found = scan.unstack(jax.device_get(resumed.averaged_params))
   for a, b in zip(
@@ -104,8 +105,10 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
 
 def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
   config = runs.config(data_dir, eval_per_class=True, profile_steps=50)
-  state, evaluated = loop.train(config, str(tmp_path))
-  assert list(tmp_path.glob("profile/**/*.xplane.pb"))  # Of steps 10 to 12.
+  state, evaluated = loop.train(read(config), str(tmp_path))
+  assert list(
+    tmp_path.glob("profile/**/*.xplane.pb")
+  )  # The trace covers steps 10 to 12.
   rows = runs.rows(tmp_path)
   assert [row["step"] for row in rows] == [3, 6, 6, 9, 12, 12]
   training_rows = [row for row in rows if "train/loss" in row]
@@ -113,7 +116,7 @@ def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
     assert np.isfinite(row["train/loss"])
     assert row["train/skipped_images"] == 0
     assert row["train/images_per_second"] > 0
-  # The last row is of step 11, from 0; one step was warm-up.
+  # The last row is for step 11, counted from 0; one step was warm-up.
   rate = 3e-3 * (1 + np.cos(np.pi * 10 / 11)) / 2
   config_rate = training_rows[-1]["train/learning_rate"]
   assert config_rate == pytest.approx(rate, rel=1e-5)
@@ -148,13 +151,13 @@ def test_the_checkpoint_describes_itself(short_run):
 
 
 def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
-  """What the run logs is what the command finds on its checkpoint."""
+  """The run logs the same accuracy as the command measures."""
   config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
   config.fewshot.update(shots=2, seeds=2)
-  loop.train(config, str(tmp_path))
+  loop.train(read(config), str(tmp_path))
   row = [row for row in runs.rows(tmp_path) if "fewshot/top1" in row][-1]
-  probed = probe_config()
-  probed.data.update(name="digits", data_dir=str(data_dir))
+  where = {"data.name": "digits", "data.data_dir": str(data_dir)}
+  probed = replaced(ProbeSettings(), where)
   outcome = probe_checkpoint(str(tmp_path), probed, shots=2, seeds=2)
   assert row["step"] == 4
   assert row["fewshot/top1"] == pytest.approx(outcome.top1, abs=1e-6)
@@ -180,7 +183,7 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
   config = runs.config(
     data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
   )
-  loop.train(config, str(tmp_path))
+  loop.train(read(config), str(tmp_path))
   checkpoints = Checkpoints(str(tmp_path), read_only=True)
   assert checkpoints.all_steps == [2, 4, 5]
   assert checkpoints.best_step == 2
@@ -191,13 +194,13 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
 def test_another_configuration_is_refused(short_run):
   config, workdir = short_run
   config.model.dropout_rate = 0.2
-  config.log_every_steps = 1  # Changes nothing that is learned.
+  config.log_every_steps = 1  # This does not change what is learned.
   message = (
-    f"^{workdir} holds a run of another configuration or other data: "
-    "model.dropout_rate was 0.1 and is now 0.2[.] Go on"
+    f"^{workdir} holds a run with another configuration or other data: "
+    "model.dropout_rate was 0.1 and is now 0.2[.] Resume"
   )
   with pytest.raises(ValueError, match=message):
-    loop.train(config, str(workdir))
+    loop.train(read(config), str(workdir))
 
 
 @pytest.mark.parametrize(
@@ -229,13 +232,13 @@ def test_what_does_not_fit_is_refused_first(
   data_dir, tmp_path, changes, message
 ):
   with pytest.raises(ValueError, match=message):
-    loop.train(runs.config(data_dir, **changes), str(tmp_path / "run"))
+    loop.train(read(runs.config(data_dir, **changes)), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
 def damaged_folder(tmp_path):
-  """Two classes of plain colour, one file in each split cut short."""
+  """Makes two classes of plain colour, with a truncated file in each split."""
   rng = np.random.default_rng(0)
   for split, count in (("train", 12), ("test", 5)):
     for label, name in enumerate(("dark", "light")):
@@ -266,13 +269,13 @@ def _folder_config(root, **changes):
 def test_an_unreadable_image_stops_the_run_by_name(damaged_folder, tmp_path):
   config = _folder_config(damaged_folder)
   with pytest.raises(ValueError, match="(?i)dark/0.jpg: truncated"):
-    loop.train(config, str(tmp_path / "run"))
+    loop.train(read(config), str(tmp_path / "run"))
 
 
 @pytest.mark.slow
 def test_unreadable_images_are_skipped_and_counted(damaged_folder, tmp_path):
   config = _folder_config(damaged_folder, on_unreadable="skip")
-  _, evaluated = loop.train(config, str(tmp_path / "run"))
+  _, evaluated = loop.train(read(config), str(tmp_path / "run"))
   assert evaluated["eval/examples"] == 9
   assert evaluated["eval/skipped_images"] == 1
   rows = [row for row in runs.rows(tmp_path / "run") if "train/loss" in row]
@@ -282,16 +285,16 @@ def test_unreadable_images_are_skipped_and_counted(damaged_folder, tmp_path):
 
 def test_data_that_changed_is_refused(damaged_folder, tmp_path):
   config = _folder_config(damaged_folder, on_unreadable="skip")
-  loop.train(config, str(tmp_path / "run"))
+  loop.train(read(config), str(tmp_path / "run"))
   (damaged_folder / "train" / "dark" / "0.jpg").unlink()
   message = "train_examples was 24 and is now 23"
   with pytest.raises(ValueError, match=message):
-    loop.train(config, str(tmp_path / "run"))
+    loop.train(read(config), str(tmp_path / "run"))
 
 
 def test_a_complete_run_says_so(short_run, capsys):
   config, workdir = short_run
-  loop.train(config, str(workdir))
+  loop.train(read(config), str(workdir))
   assert "The run is complete: 4 steps are done." in capsys.readouterr().out
 
 
@@ -299,7 +302,7 @@ def test_a_complete_run_says_so(short_run, capsys):
 def test_without_checkpoints_none_is_offered(data_dir, tmp_path, capsys):
   config = runs.config(data_dir, total_steps=2, save_every_steps=0)
   config.log_every_steps = 0
-  loop.train(config, str(tmp_path))
+  loop.train(read(config), str(tmp_path))
   assert "vit_jax.evaluate" not in capsys.readouterr().out
 
 

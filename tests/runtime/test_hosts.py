@@ -1,4 +1,4 @@
-"""Several processes as one run, joined on loopback."""
+"""Several processes that join on loopback and form one run."""
 
 import io
 import json
@@ -27,7 +27,7 @@ def _free_port():
 
 
 def _start(workdir, data_dir, num_processes, *overrides):
-  """Starts the command in so many processes."""
+  """Starts the command in this many processes."""
   command = [
     *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
     f"--workdir={workdir}",
@@ -74,7 +74,7 @@ def _rows(workdir):
 
 
 def _pictures(workdir):
-  """Those of every evaluation, by step and name."""
+  """The pictures of every evaluation, by step and name."""
   return {
     (step, tag): np.asarray(
       Image.open(io.BytesIO(value.image.encoded_image_string)), np.int16
@@ -86,7 +86,7 @@ def _pictures(workdir):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-  """The run of one process with all devices, and the data it prepared."""
+  """A run of one process with all devices, and the data it prepared."""
   folder = tmp_path_factory.mktemp("hosts")
   _train(folder / "alone", folder / "data", 1)
   return folder
@@ -109,7 +109,7 @@ def test_processes_do_as_one(alone, tmp_path, num_processes):
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_processes(alone, tmp_path):
   _train(tmp_path / "run", alone / "data", 2, "--config.save_every_steps=2")
-  for step in (4, 6):  # As if it had been stopped in step 3.
+  for step in (4, 6):  # Looks like a run stopped in step 3.
     folder = tmp_path / "run" / "checkpoints" / str(step)
     if folder.exists():
       folder.rename(tmp_path / f"later_{step}")
@@ -120,9 +120,9 @@ def test_a_run_goes_on_with_another_number_of_processes(alone, tmp_path):
 
 
 def _disturb(workdir, data_dir, number):
-  """Starts two processes, and sends a signal to one amid the steps.
+  """Starts two processes, and sends a signal to one between the steps.
 
-  Returns each process, ended, with what it wrote to stdout and stderr.
+  Returns each process after its end, with its stdout and stderr.
   """
   processes = _start(
     workdir,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vit_jax.training import losses
+from vit_jax.training.settings import LossSettings
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(4, 5)) * 3
@@ -52,7 +53,7 @@ def test_mixup_mixes_images_and_targets_alike():
 
 
 def test_mixups_share_follows_the_beta_distribution():
-  """The larger part of Beta(1, 1) is uniform on [1/2, 1]: mean 3/4."""
+  """The larger share under Beta(1, 1) is uniform on [1/2, 1], its mean 3/4."""
   images, targets = jnp.zeros((2, 1, 1, 1)), jnp.eye(2)
   keys = jax.random.split(jax.random.key(0), 4000)
   draw = jax.vmap(lambda key: losses.mixup(key, images, targets, 1.0)[1][0, 0])
@@ -65,14 +66,11 @@ def test_mixups_share_follows_the_beta_distribution():
 @pytest.mark.parametrize(
   "fields, message",
   [
-    (
-      ("hinge", 0.0, 0.0),
-      "loss.kind='hinge' is unknown; choose one of softmax",
-    ),
-    (("softmax", 1.0, 0.0), "label_smoothing=1.0 must be in"),
-    (("softmax", 0.0, -0.1), "mixup_alpha=-0.1 must not be negative"),
+    (dict(kind="hinge"), "kind='hinge' is unknown; choose one of softmax"),
+    (dict(label_smoothing=1.0), "label_smoothing=1.0 must be in"),
+    (dict(mixup_alpha=-0.1), "mixup_alpha=-0.1 must not be negative"),
   ],
 )
 def test_bad_losses_are_refused(fields, message):
   with pytest.raises(ValueError, match=message):
-    losses.check(*fields)
+    LossSettings(**fields)

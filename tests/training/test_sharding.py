@@ -1,4 +1,4 @@
-"""The mesh, its rules, and batches on their way to it."""
+"""The mesh, its sharding rules, and the transfer of batches to it."""
 
 import types
 
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from vit_jax import make_vit
-from vit_jax.run import experiment
 from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
-from vit_jax.training.train_step import make_init
+from vit_jax.training.settings import OptimizerSettings
+from vit_jax.training.state import make_init
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_mesh_covers_all_devices(asked, shape):
 
 
 def _in_slices(count, slices):
-  """Stand-ins for devices, in numbers that tell them apart."""
+  """Stand-ins for `count` devices in `slices` slices, four on each host."""
   return [
     types.SimpleNamespace(
       id=i,
@@ -89,8 +89,10 @@ def test_a_batch_that_does_not_split_is_refused(batch_size, parts, message):
 
 def _shapes(**axes):
   model = make_vit("Ti/4", num_classes=5, num_layers=1)
-  init = make_init(model, make_optimizer(lambda _: 1.0), (8, 8, 3), 0.9)
-  return experiment.array_shapes(init, sharding.make_mesh(**axes))
+  init = make_init(
+    model, make_optimizer(OptimizerSettings(), lambda _: 1.0), (8, 8, 3), 0.9
+  )
+  return sharding.array_shapes(init, sharding.make_mesh(**axes))
 
 
 def test_data_parallel_keeps_the_state_whole():
@@ -109,8 +111,10 @@ def test_fsdp_splits_parameters_optimizer_state_and_average():
 
 def test_tensor_parallel_splits_the_mlp():
   model = make_vit("Ti/4", num_classes=5, num_layers=1, num_heads=2)
-  init = make_init(model, make_optimizer(lambda _: 1.0), (8, 8, 3))
-  shapes = experiment.array_shapes(init, sharding.make_mesh(tensor=2))
+  init = make_init(
+    model, make_optimizer(OptimizerSettings(), lambda _: 1.0), (8, 8, 3)
+  )
+  shapes = sharding.array_shapes(init, sharding.make_mesh(tensor=2))
   kernel = shapes.params["block_0"]["mlp"]["expand"]["kernel"]
   assert kernel.sharding.shard_shape(kernel.shape) == (192, 768 // 2)
   query = shapes.params["block_0"]["msa"]["query"]["kernel"]

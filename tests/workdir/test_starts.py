@@ -1,4 +1,4 @@
-"""What is written down of each start of a run."""
+"""Each start of a run is recorded."""
 
 import json
 
@@ -25,6 +25,18 @@ def test_every_start_is_a_line_that_says_on_what(tmp_path):
   assert last["packages"]["jax"] == jax.__version__
   assert last["packages"]["numpy"] == np.__version__
   assert sorted(tmp_path.iterdir()) == [tmp_path / "starts.jsonl"]
+
+
+@pytest.mark.parametrize("broken", [b"17\n", b"\xff\xfe\n", b'{"step": 3, "ti'])
+def test_a_broken_line_stops_no_start_and_stays(tmp_path, broken):
+  folder = epath.Path(tmp_path)
+  record_start(folder, 0)
+  path = folder / "starts.jsonl"
+  before = path.read_bytes() + broken
+  path.write_bytes(before)
+  record_start(folder, 12)
+  assert path.read_bytes().startswith(before)
+  assert [start["step"] for start in read_starts(folder)] == [0, 12]
 
 
 @pytest.mark.parametrize(

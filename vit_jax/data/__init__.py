@@ -1,22 +1,48 @@
 """From files to batches: `open_source`, a transform, then `*_batches`.
 
 Nothing here imports JAX, so the worker processes leave the accelerators alone.
+Names are imported when first used.
 """
 
-from vit_jax.data.batches import batch_ids
-from vit_jax.data.decode import UnreadableImageError, decode_rgb
-from vit_jax.data.pipeline import (
-  check_train_batches,
-  eval_batches,
-  train_batches,
-)
-from vit_jax.data.sources import Example, Source, open_source
-from vit_jax.data.transforms import make_eval_transform, make_train_transform
-from vit_jax.data.workers import BatchIterator
+import importlib
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+  from vit_jax.data.batches import batch_ids
+  from vit_jax.data.decode import UnreadableImageError, decode_rgb
+  from vit_jax.data.example import Example, Source
+  from vit_jax.data.pipeline import (
+    check_train_batches,
+    eval_batches,
+    train_batches,
+  )
+  from vit_jax.data.preprocessing import Preprocessing
+  from vit_jax.data.settings import DataSettings
+  from vit_jax.data.sources import open_source
+  from vit_jax.data.transforms import make_eval_transform, make_train_transform
+  from vit_jax.data.workers import BatchIterator
+
+_HOME = {
+  "BatchIterator": "workers",
+  "DataSettings": "settings",
+  "Example": "example",
+  "Preprocessing": "preprocessing",
+  "Source": "example",
+  "UnreadableImageError": "decode",
+  "batch_ids": "batches",
+  "check_train_batches": "pipeline",
+  "decode_rgb": "decode",
+  "eval_batches": "pipeline",
+  "make_eval_transform": "transforms",
+  "make_train_transform": "transforms",
+  "open_source": "sources",
+  "train_batches": "pipeline",
+}
 __all__ = [
   "BatchIterator",
+  "DataSettings",
   "Example",
+  "Preprocessing",
   "Source",
   "UnreadableImageError",
   "batch_ids",
@@ -28,3 +54,14 @@ __all__ = [
   "open_source",
   "train_batches",
 ]
+
+
+def __getattr__(name: str) -> Any:
+  if name in _HOME:
+    module = importlib.import_module(f"vit_jax.data.{_HOME[name]}")
+    return getattr(module, name)
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -1,38 +1,37 @@
-"""The content of batch k, as a pure function of k.
+"""Batch k as a pure function of k.
 
-Each class is a sequence of whole batches (of one host's rows of them), so that
-any process can compute any batch, in any order, from nothing but its number.
+Each class is a sequence of batches, or rather of one host's rows of each batch.
+Any process can compute any batch, in any order, from the batch's number alone.
 """
 
 import dataclasses
-import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from grain.experimental import index_shuffle
 
 from vit_jax.data.decode import UnreadableImageError
-from vit_jax.data.sources import Example, Source
+from vit_jax.data.example import Example, Source
+from vit_jax.data.shuffle import example_indices
 from vit_jax.data.transforms import EvalTransform, TrainTransform
 
 Batch = dict[str, np.ndarray]
 
 MAX_REPLACEMENTS = 16
-"""With "skip", how many unreadable examples in a row end a run after all."""
+"""With "skip", how many of the next examples may stand in for a bad one."""
 
-_MOST_LISTED = 1 << 21  # examples; the list of their order then takes 8 MB
-_CHUNK = 256  # examples held in encoded form at a time
+_CHUNK = 256  # Examples held in memory as encoded files at a time.
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainBatches:
-  """Endless shuffled batches; every example once an epoch.
+  """Endless shuffled batches; each epoch has every example once.
 
-  The global position p = k * batch_size + row of an image decides everything:
-  its epoch p // n, its example (the epoch's permutation at p % n), and the key
-  (seed, p) of the random numbers that augment it.
+  The image at row r of batch k has the global position p = k * batch_size + r,
+  and p decides everything about it: the epoch p // n of n examples, the example
+  (entry p % n of the epoch's order), and the key (seed, p) of the random
+  numbers that augment it.
   """
 
   source: Source
@@ -48,10 +47,8 @@ class TrainBatches:
   def __getitem__(self, k: int) -> Batch:
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
-    indices = [
-      _example_index(p, len(self.source), self.seed) for p in positions
-    ]
-    images: Any = None  # Allocated when the first image tells its shape.
+    indices = example_indices(positions, len(self.source), self.seed)
+    images: Any = None  # Allocated once the first image shows the shape.
     labels = np.empty(len(self.rows), np.int32)
     skipped = np.zeros(len(self.rows), bool)
     random = _KeyedRandom(self.seed)
@@ -66,7 +63,7 @@ class TrainBatches:
 
   @property
   def image_shape(self) -> tuple[int, ...]:
-    """(H, W, 3) of the transform's results, found by trying."""
+    """Shape (H, W, 3) of a transformed image, found by transforming one."""
     return _image_shape(self.source, self.transform, np.random.default_rng(0))
 
   def _augment(
@@ -76,7 +73,7 @@ class TrainBatches:
     random: "_KeyedRandom",
     position: int,
   ) -> tuple[np.ndarray, int, int]:
-    """(image, label, examples passed over to find a readable one)."""
+    """Returns an image, its label, and how many unreadable ones it replaces."""
     last = None
     for misses in range(MAX_REPLACEMENTS + 1):
       if misses:
@@ -98,7 +95,7 @@ class TrainBatches:
 
 @dataclasses.dataclass(frozen=True)
 class EvalBatches:
-  """The batches of one pass in the source's order, repeated without end."""
+  """The batches of one pass in the source's order, over and over."""
 
   source: Source
   transform: EvalTransform
@@ -111,7 +108,7 @@ class EvalBatches:
 
   @property
   def num_batches(self) -> int:
-    """Batches a pass, the same on every host."""
+    """The number of batches in a pass, the same on every host."""
     return -(-len(self.source) // self.batch_size)
 
   def __getitem__(self, k: int) -> Batch:
@@ -133,7 +130,7 @@ class EvalBatches:
         batch["image"] = np.zeros((len(self.rows), *image.shape), np.uint8)
       batch["image"][row] = image
       batch["label"][row], batch["mask"][row] = example["label"], 1
-    if batch["image"] is None:  # all padding or unreadable: any image's shape
+    if batch["image"] is None:  # Every row is padding or unreadable.
       batch["image"] = np.zeros((len(self.rows), *self.image_shape), np.uint8)
     return batch
 
@@ -151,19 +148,20 @@ class EvalBatches:
 
   @property
   def image_shape(self) -> tuple[int, ...]:
-    """(H, W, 3) of the transform's results, found by trying."""
+    """Shape (H, W, 3) of a transformed image, found by transforming one."""
     return _image_shape(self.source, self.transform)
 
 
 def batch_ids(
   source: Source, batch_size: int, seed: int, number: int
 ) -> list[str]:
-  """The `id` of each example of a training batch, over all hosts.
+  """Returns the `id` of each example in a training batch, over all hosts.
 
-  One that cannot be read is told by its number; with "skip", another stood in.
+  An example that cannot be read has no id, so its index is given. In a run with
+  "skip", the batch held another image in its place.
   """
   positions = range(number * batch_size, (number + 1) * batch_size)
-  indices = [_example_index(p, len(source), seed) for p in positions]
+  indices = example_indices(positions, len(source), seed)
   return [
     f"example {index}"
     if isinstance(example, UnreadableImageError)
@@ -173,10 +171,11 @@ def batch_ids(
 
 
 class _KeyedRandom:
-  """The random numbers of key (seed, position), from their beginning.
+  """Generators keyed by (seed, position).
 
-  The same as `Generator(Philox(key=[seed, position]))`, which would cost 15 us
-  an image, as much as decoding a small one.
+  Gives what `Generator(Philox(key=[seed, position]))` gives, but resets one
+  generator instead of making a new one for each image, which would take 15 us,
+  as long as decoding a small image.
   """
 
   def __init__(self, seed: int):
@@ -185,46 +184,16 @@ class _KeyedRandom:
     self._start = self._philox.state
 
   def at(self, position: int) -> np.random.Generator:
-    """The one generator, set to the beginning of its stream."""
+    """Returns the shared generator, reset to the start of this key's stream."""
     self._start["state"]["key"][1] = position
     self._philox.state = self._start
     return self._generator
 
 
-def _example_index(position: int, num_examples: int, seed: int) -> int:
-  """The index into the source of the image at a global position."""
-  epoch, place = divmod(position, num_examples)
-  return _shuffled(place, num_examples, seed, epoch)
-
-
-def _shuffled(place: int, num_examples: int, seed: int, epoch: int) -> int:
-  """What stands at `place` in an epoch's random order of the examples."""
-  if num_examples <= _MOST_LISTED:
-    return int(_permutation(num_examples, seed, epoch)[place])
-  # Computes one place of an order alone, but slowly where there are few.
-  return index_shuffle(
-    place,
-    max_index=num_examples - 1,
-    seed=_epoch_seed(seed, epoch),
-    rounds=8,  # with 4, neighbours stay near each other
-  )
-
-
-@functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin another
-def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
-  order = np.arange(num_examples, dtype=np.int32)
-  np.random.default_rng((seed, epoch)).shuffle(order)
-  return order
-
-
-@functools.lru_cache(maxsize=2)
-def _epoch_seed(seed: int, epoch: int) -> int:
-  """Mixed, so that seed 0's second epoch is not seed 1's first."""
-  return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
-
-
-def _read(source: Source, indices: Sequence[int]):
-  """Yields the examples at `indices`; an unreadable one as its error."""
+def _read(
+  source: Source, indices: Sequence[int]
+) -> Iterator[Example | UnreadableImageError]:
+  """Yields examples; in place of an unreadable one, the error it raised."""
   for start in range(0, len(indices), _CHUNK):
     chunk = indices[start : start + _CHUNK]
     try:
@@ -248,6 +217,7 @@ def _apply(transform, example: Example, *rng) -> np.ndarray:
 
 
 def _image_shape(source: Source, transform, *rng) -> tuple[int, ...]:
+  """Transforms the first readable image to see which shape comes out."""
   for index in range(len(source)):
     try:
       return transform(source[index]["image"], *rng).shape

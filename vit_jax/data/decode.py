@@ -1,11 +1,11 @@
-"""From the bytes of an image file to RGB pixels.
+"""Decodes image files to RGB pixels.
 
-Whatever the file holds, the result is 8-bit RGB as a person would see it on a
-white page: grey levels are repeated, palettes looked up, CMYK converted, 16-bit
-samples scaled (their high byte), transparency laid over white, EXIF rotation
-applied, and of an animation the first frame taken. Ordinary JPEG files go
-through libjpeg-turbo (`jpeg`), ordinary PNG through OpenCV, all others through
-Pillow.
+Whatever the file holds, the result is 8-bit RGB, as a person would see it on a
+white page. Grey levels are repeated, palettes looked up, CMYK is converted,
+16-bit samples keep their high byte, transparent pixels are blended with white,
+EXIF orientation is applied, and an animation gives its first frame. Ordinary
+JPEG files are decoded by libjpeg-turbo (see `jpeg`), ordinary PNG files by
+OpenCV, and everything else by Pillow.
 """
 
 import io
@@ -19,12 +19,12 @@ from vit_jax.data import jpeg
 from vit_jax.runtime.printable import printable
 
 MAX_PIXELS = 89_478_485
-"""Images of more pixels are refused before decoding (Pillow's own limit)."""
+"""Larger images are refused before decoding; the limit is Pillow's own."""
 
-_MOST_SCANS = 100
-"""Each costs as much as the whole picture, and next to no byte of the file."""
+_MAX_SCANS = 100
+"""A scan costs hardly a byte, but as much time as decoding the whole image."""
 
-# Pillow knows many more, and runs another program for some (EPS).
+# Pillow reads many more formats, and runs another program for some (EPS).
 _PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 _JPEG_START, _SCAN = b"\xff\xd8", b"\xff\xda"
 _PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -38,11 +38,14 @@ _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
   7: lambda stored: cv2.transpose(cv2.flip(stored, -1)),
   8: lambda stored: cv2.rotate(stored, cv2.ROTATE_90_COUNTERCLOCKWISE),
 }
-"""From Exif's orientation to the turn that makes it upright; 1 is upright."""
+"""The turn that makes an image of each EXIF orientation upright.
+
+Orientation 1 is upright already.
+"""
 
 
 class UnreadableImageError(ValueError):
-  """An image that cannot be decoded; the message says which one and why."""
+  """Raised for an image that cannot be decoded; says which one and why."""
 
 
 def decode_rgb(encoded: bytes) -> np.ndarray:
@@ -55,8 +58,8 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
     The image, uint8 of shape (H, W, 3), in the order red, green, blue.
 
   Raises:
-    UnreadableImageError: the file is empty, cut short, damaged, of no such
-      format, or of more than `MAX_PIXELS` pixels.
+    UnreadableImageError: the file is empty, cut short, damaged or of another
+      format, or the image has more than `MAX_PIXELS` pixels.
   """
   if not encoded:
     raise UnreadableImageError("the file is empty.")
@@ -78,18 +81,18 @@ def decode_jpeg(
   reduce: int = 1,
   rows: int | None = None,
 ) -> np.ndarray | None:
-  """Decodes as much as is needed of a JPEG file.
+  """Decodes a JPEG file, at a reduced size or down to a given row.
 
   Args:
     encoded: the whole file.
-    header: of this file.
-    reduce: one of `jpeg.REDUCTIONS`; the sides are divided by it, rounding up,
-      which takes a fraction of the time.
-    rows: how many of the upright image's rows are needed, from the top; None is
-      all. Where it saves time, those below are left out.
+    header: the file's header.
+    reduce: one of `jpeg.REDUCTIONS`, which divides both sides, rounding up.
+      Reduced images take a fraction of the time.
+    rows: how many rows of the upright image are needed, counted from its top;
+      None for all. Where that saves time, rows below are not decoded.
 
   Returns:
-    The upright image, or its upper part, uint8 of shape (H, W, 3); None if the
+    The upright image or its upper part, uint8 of shape (H, W, 3); None if the
     file is damaged.
 
   Raises:
@@ -100,7 +103,7 @@ def decode_jpeg(
   if not header.top_down:
     _check_scans(encoded)
   if header.orientation in _TURNS:
-    rows = None  # Those that are stored first are not the upper ones.
+    rows = None  # The rows stored first are not the upper ones.
   image = jpeg.decode(encoded, header, reduce, rows)
   return None if image is None else _turned(image, header.orientation)
 
@@ -118,23 +121,23 @@ def _check_size(height: int, width: int) -> None:
 
 
 def _check_scans(encoded: bytes) -> None:
-  """Refuses a JPEG that takes minutes; cameras write ten scans or so."""
+  """Refuses a JPEG that takes minutes to decode; cameras write ten scans."""
   scans = encoded.count(_SCAN)
-  if scans > _MOST_SCANS:
+  if scans > _MAX_SCANS:
     raise UnreadableImageError(
-      f"the image is stored in {scans} scans, more than {_MOST_SCANS}; save it "
+      f"the image is stored in {scans} scans, more than {_MAX_SCANS}; save it "
       "anew."
     )
 
 
 def _png_size(encoded: bytes) -> tuple[int, int] | None:
-  """(H, W) of a whole 8-bit grey or RGB PNG with no transparency; else None.
+  """Returns (H, W) of a complete, opaque 8-bit grey or RGB PNG, else None.
 
-  OpenCV fills the missing part of a cut file with grey and drops alpha.
+  OpenCV would fill the missing part of a cut file with grey, and drop alpha.
   """
   if not (encoded.startswith(_PNG_START) and encoded.endswith(_PNG_END)):
     return None
-  if encoded[24:26] not in (b"\x08\x00", b"\x08\x02"):  # bits, colour type
+  if encoded[24:26] not in (b"\x08\x00", b"\x08\x02"):  # Bits, colour type.
     return None
   at = len(_PNG_START)
   while (kind := encoded[at + 4 : at + 8]) != b"IDAT":
@@ -154,7 +157,7 @@ def _decode_with_opencv(encoded: bytes) -> np.ndarray | None:
 
 
 def _decode_with_pillow(encoded: bytes) -> tuple[np.ndarray, int]:
-  """The image as it is stored, and how it wants to be turned."""
+  """Returns the image as it is stored, and its EXIF orientation."""
   try:
     with Image.open(io.BytesIO(encoded), formats=_PILLOW_FORMATS) as image:
       _check_size(image.height, image.width)
@@ -167,25 +170,25 @@ def _decode_with_pillow(encoded: bytes) -> tuple[np.ndarray, int]:
     raise
   except Image.UnidentifiedImageError:
     raise UnreadableImageError("not an image of a known format.") from None
-  # Pillow's plugins raise almost anything on damaged files (SyntaxError,
-  # struct.error, ...), and a bomb above its own limit a warning or an error.
+  # On damaged files, Pillow's plugins raise almost anything (SyntaxError,
+  # struct.error, ...), and above its own size limit Pillow warns or raises.
   except Exception as error:
-    text = printable(str(error)).rstrip(".")  # Some quote the file.
+    text = printable(str(error)).rstrip(".")  # Some messages quote the file.
     name = type(error).__name__
     raise UnreadableImageError(f"{text or name}.") from error
 
 
 def _orientation(image: Image.Image) -> int:
-  """The EXIF orientation, 1 (upright) where there is none or it is damaged."""
+  """Returns the EXIF orientation; 1, upright, if it is missing or damaged."""
   try:
     return image.getexif().get(ExifTags.Base.Orientation, 1)
-  except Exception:  # damaged metadata is no reason to lose the picture
+  except Exception:  # Damaged metadata is no reason to lose the image.
     return 1
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-  """Any mode to RGB: wide samples scaled, transparency laid over white."""
-  if image.mode.startswith("I"):  # 16-bit grey: "I;16", "I;16B", "I"
+  """Converts any mode to RGB, scaling 16-bit samples and blending alpha."""
+  if image.mode.startswith("I"):  # 16-bit grey: "I;16", "I;16B", "I".
     samples = np.asarray(image)
     if samples.min() < 0 or samples.max() > 0xFFFF:
       raise UnreadableImageError("samples of more than 16 bits.")

@@ -1,8 +1,9 @@
-"""scikit-learn's handwritten digits as a TFDS dataset: data with no download.
+"""Handwritten digits as a TFDS dataset that needs no download.
 
-1,797 images of 8 x 8 pixels in 10 classes (the test set of the UCI "Optical
-Recognition of Handwritten Digits"), split 4 : 1 with the same share of each
-class. Prepared once into TFDS's folder, then read as any other dataset.
+1,797 images of 8 x 8 pixels in 10 classes, the same as scikit-learn's
+`load_digits`; `digits.md` beside this file names their source. Each class is
+split 4 : 1. The dataset is prepared once, in TFDS's folder, and then read like
+any other.
 """
 
 import contextlib
@@ -11,7 +12,6 @@ import io
 import os
 import pathlib
 import tempfile
-from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -25,10 +25,10 @@ _SPLIT_SEED = 0
 
 
 class Digits(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """The TFDS builder: features `image` (8, 8, 3) and `label`."""
+  """TFDS builder with the features `image` (8, 8, 3) and `label`."""
 
   VERSION = tfds.core.Version("1.0.0")
-  url_infos = {}  # nothing to download, so TFDS need not look for checksums
+  url_infos = {}  # Without downloads, TFDS need not look for checksums.
 
   def _info(self) -> tfds.core.DatasetInfo:
     return tfds.core.DatasetInfo(
@@ -66,13 +66,14 @@ class Digits(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def open_digits(split: str, data_dir: str | None = None) -> TfdsSource:
-  """Opens "train" (1,438 examples), "test" (359), or a part of one.
+  """Opens "train" (1,438 examples), "test" (359 examples) or a part of either.
 
-  Prepares the dataset on first use. Processes may do so at once: each writes
-  a folder of its own, and the first to finish moves it into place.
+  The dataset is prepared on first use. Several processes may do so at once:
+  each writes a folder of its own, and the first to finish moves it into place.
 
   Raises:
-    ValueError: as `TfdsSource`, or `data_dir` cannot be written.
+    ValueError: for the reasons of `TfdsSource`, or because `data_dir` cannot be
+      written.
   """
   with _quiet():
     builder = Digits(data_dir=data_dir)
@@ -89,11 +90,10 @@ def open_digits(split: str, data_dir: str | None = None) -> TfdsSource:
 
 
 def _load() -> tuple[np.ndarray, np.ndarray]:
-  """Images (1797, 8, 8), grey levels 0 to 16 spread over 0 to 255; labels."""
-  from sklearn.datasets import load_digits  # a second to import, needed once
-
-  digits: Any = load_digits()
-  return np.round(digits.images * (255 / 16)).astype(np.uint8), digits.target
+  """Returns images (1797, 8, 8), levels 0 to 16 scaled to 255, and labels."""
+  with np.load(pathlib.Path(__file__).with_name("digits.npz")) as table:
+    images, labels = table["images"], table["labels"]
+  return np.round(images * (255 / 16)).astype(np.uint8), labels
 
 
 def _prepare(target: pathlib.Path) -> None:
@@ -107,12 +107,12 @@ def _prepare(target: pathlib.Path) -> None:
       os.rename(builder.data_dir, target)
     except OSError as error:
       if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-        raise  # those two mean that another process was first
+        raise  # These two mean that another process was first.
 
 
 @contextlib.contextmanager
 def _quiet():
-  """Silences what TFDS prints and logs around preparing 1,797 tiny images."""
+  """Silences what TFDS prints and logs while it prepares the digits."""
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   try:

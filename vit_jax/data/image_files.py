@@ -1,4 +1,4 @@
-"""Image files that names on a command line stand for."""
+"""Finds the image files that the names on a command line stand for."""
 
 import glob
 import os
@@ -9,18 +9,19 @@ from vit_jax.runtime.printable import printable
 
 
 def find_images(names: Iterable[str]) -> Iterator[str]:
-  """Image files, in the order of what names them.
+  """Yields the image files that names stand for, in the order of the names.
 
-  A name is a file of any extension, a folder that is searched to any depth for
-  the extensions that `ImageFolder` knows, or a pattern of such files and
-  folders, such as "photos/**/*.jpg". Hidden files have to be named in full.
+  A name is a file with any extension; a folder, which is searched at any depth
+  for the extensions in `image_folder.EXTENSIONS`; or a pattern such as
+  "photos/**/*.jpg" that matches such files and folders. Hidden files have to be
+  named in full.
   """
   for name in names:
     yield from _named(os.path.expanduser(name))
 
 
 def check_found(names: Iterable[str]) -> None:
-  """Raises ValueError if one of the names stands for no image."""
+  """Raises ValueError if any of the names stands for no image."""
   for name in names:
     if next(find_images([name]), None) is not None:
       continue
@@ -35,11 +36,11 @@ def check_found(names: Iterable[str]) -> None:
 def _named(path: str) -> Iterator[str]:
   if os.path.isdir(path):
     yield from _below(path)
-  elif os.path.exists(path):  # Also a name that could be read as a pattern.
+  elif os.path.exists(path):  # Even if the name could be read as a pattern.
     yield path
   else:
     searched = None
-    # A folder comes right before what is in it.
+    # Sorted by parts, a folder comes right before its content.
     for match in sorted(glob.glob(path, recursive=True), key=_parts):
       if searched is not None and match.startswith(searched):
         continue
@@ -51,10 +52,13 @@ def _named(path: str) -> Iterator[str]:
 
 
 def _below(folder: str, above: tuple = ()) -> Iterator[str]:
-  """Images in a folder, sorted by their paths; one listing in memory each."""
+  """Yields the images in a folder, sorted by path.
+
+  Memory holds one listing for each level of folders.
+  """
   status = os.stat(folder)
   here = status.st_dev, status.st_ino
-  if here in above:  # A link back to a folder that we are in.
+  if here in above:  # A link leads back to a folder above.
     return
   with os.scandir(folder) as entries:
     visible = (entry for entry in entries if not entry.name.startswith("."))
@@ -78,5 +82,5 @@ def _is_image(name: str) -> bool:
 
 
 def printable_path(path: str) -> str:
-  """A path to print; bytes that are not UTF-8 are written as \\xNN."""
+  """Returns a path as text to print, with non-UTF-8 bytes as \\xNN."""
   return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Photographs in folders, one folder a class."""
+"""Reads images from folders, one folder for each class."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vit_jax.data.decode import UnreadableImageError
-from vit_jax.data.sources import Example
+from vit_jax.data.example import Example
 from vit_jax.runtime.printable import printable
 
 EXTENSIONS = (b".jpg", b".jpeg", b".png", b".webp", b".bmp", b".gif")
@@ -17,26 +17,27 @@ EVAL_FOLDERS = (b"test", b"val", b"validation")
 
 
 class ImageFolder:
-  """The images of one split of a folder.
+  """One split of a folder of images.
 
-  Either `root/train/<class>/...` with `root/test/<class>/...` (or `val`, or
-  `validation`), or `root/<class>/...` alone, of which a part of each class is
-  kept for evaluation.
+  The folder holds either `root/train/<class>/...` with `root/test/<class>/...`
+  (or `val`, or `validation`), or `root/<class>/...` alone, where a part of each
+  class is kept for evaluation.
 
-  The classes are the folders to train on, sorted by name. Files count by their
-  extension, in any case, at any depth below the class folder; hidden ones do
-  not. The part kept for evaluation depends on the files' names alone: it is
-  the same at every run and on every machine.
+  The classes are the folders to train on, sorted by name. A file is an image if
+  it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
+  class folder; hidden files are ignored. The part kept for evaluation depends
+  on the file names alone, so every run on every machine has the same.
 
-  Paths are kept in one block of bytes, so 14 million of them fit in memory.
+  Paths are kept in one block of bytes, so that 14 million fit in memory.
   """
 
   def __init__(self, root: str, split: str, eval_fraction: float = 0.2):
     """Lists the files of `split`, "train" or "eval".
 
     Raises:
-      ValueError: no such folder, no classes in it, a class to evaluate that is
-        not trained on, or a training class with no images.
+      ValueError: there is no such folder, it holds no classes, a class to
+        evaluate is not among those to train on, or a training class has no
+        images.
     """
     if not 0 < eval_fraction < 1:
       raise ValueError(
@@ -97,23 +98,23 @@ class ImageFolder:
     }
 
   def read(self, indices: Sequence[int]) -> list[Example]:
-    """The examples at `indices`, one after the other."""
+    """Returns several examples, read one after the other."""
     return [self[i] for i in indices]
 
   def labels(self, indices: Sequence[int]) -> np.ndarray:
-    """Their labels, int32; no file is read."""
+    """Returns int32 labels without reading any file."""
     return self._labels[np.asarray(indices, np.int64)]
 
 
 def _text(name: bytes) -> str:
-  """A file name to print; bytes that are not UTF-8 are written as \\xNN."""
+  """Returns a file name as text to print, with non-UTF-8 bytes as \\xNN."""
   return printable(name.decode("utf-8", "backslashreplace"))
 
 
 def _split_folders(root: bytes) -> tuple[bytes, bytes | None]:
-  """The folder to train on, and the one to evaluate on where there is one."""
+  """Returns the folder to train on, and the one to evaluate on or None."""
   train = os.path.join(root, b"train")
-  # A class may be called "train" too: then it holds images, not folders.
+  # A class may be called "train" too. It then holds images, not folders.
   if not os.path.isdir(train) or not _subfolders(train):
     return root, None
   for name in EVAL_FOLDERS:
@@ -134,7 +135,10 @@ def _subfolders(folder: bytes) -> list[bytes]:
 
 
 def is_folder(entry: os.DirEntry) -> bool:
-  """Whether it is one, or a link to one; a link to itself is neither."""
+  """Returns whether an entry is a folder or a link to one.
+
+  A link to itself is neither.
+  """
   try:
     return entry.is_dir()
   except OSError as error:
@@ -165,7 +169,7 @@ def _check_classes(
 
 
 def _image_files(base: bytes, folder: bytes) -> list[bytes]:
-  """Paths, from `base`, of all images below `base/folder`, sorted."""
+  """Returns the sorted paths, from `base`, of all images in `base/folder`."""
   if not os.path.isdir(os.path.join(base, folder)):
     return []
   return sorted(_walk(base, folder, ()))
@@ -175,7 +179,7 @@ def _walk(base: bytes, folder: bytes, above: tuple) -> Iterator[bytes]:
   path = os.path.join(base, folder)
   status = os.stat(path)
   here = status.st_dev, status.st_ino
-  if here in above:  # a link back to a folder that we are in
+  if here in above:  # A link leads back to a folder above.
     return
   with os.scandir(path) as entries:
     for entry in entries:
@@ -189,7 +193,7 @@ def _walk(base: bytes, folder: bytes, above: tuple) -> Iterator[bytes]:
 
 
 def _part(files: list[bytes], split: str, eval_fraction: float) -> list[bytes]:
-  """One class's files of `split`: at least one for each where there are two."""
+  """Returns one class's files of a split; with two or more, both get some."""
   num_eval = min(max(round(eval_fraction * len(files)), 1), len(files) - 1)
   ranked = sorted(files, key=lambda file: (zlib.crc32(file), file))
   return sorted(ranked[:num_eval] if split == "eval" else ranked[num_eval:])

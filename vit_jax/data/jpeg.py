@@ -1,7 +1,7 @@
-"""Ordinary JPEG files: their headers, and as few of their pixels as needed.
+"""Reads the headers of ordinary JPEG files, and decodes no more than is needed.
 
-ITU-T T.81 | ISO/IEC 10918-1, Annex B, has the markers; CIPA DC-008 (Exif) the
-orientation.
+The markers are those of ITU-T T.81 | ISO/IEC 10918-1, Annex B; the orientation
+is that of CIPA DC-008 (Exif).
 """
 
 from typing import NamedTuple
@@ -11,27 +11,27 @@ import simplejpeg
 from PIL import ExifTags, Image
 
 REDUCTIONS = (1, 2, 4, 8)
-"""Divisors of an image's sides that it can be decoded at."""
+"""Numbers by which the decoder can divide both sides of an image."""
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 ... SOF15
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 ... SOF15.
 _SEQUENTIAL = (0xC0, 0xC1)  # Baseline and extended, in Huffman codes.
-_QUARTER_TURNS = range(5, 9)  # Exif's orientations.
+_QUARTER_TURNS = range(5, 9)  # Exif orientations that swap height and width.
 _SCAN, _APP1, _FILL = 0xDA, 0xE1, 0xFF
-# Colours may have half as many rows as the image, or a quarter. Those between
-# two are interpolated: the last rows asked for need one row of colours more.
+# Chroma may be stored at half or a quarter of the image's rows, and rows in
+# between are interpolated: the last rows need one more row of chroma.
 _ROWS_BEYOND = 8
 
 
 class Header(NamedTuple):
-  """What the markers before the pixels tell of a grey or three-colour JPEG.
+  """Header of a grey or three-colour JPEG.
 
   Attributes:
     height: rows as stored, before `orientation` is applied.
     width: columns as stored.
-    height_at: where the height stands in the file, big endian, in 2 bytes.
-    orientation: how the image wants to be turned, by Exif's numbers 1 to 8.
-    top_down: whether the pixels are stored once, from the top to the bottom.
+    height_at: offset in the file of the height, 2 bytes, big endian.
+    orientation: Exif's number, 1 to 8, for the turn that makes it upright.
+    top_down: whether pixels are stored in one scan, from top to bottom.
   """
 
   height: int
@@ -42,45 +42,51 @@ class Header(NamedTuple):
 
   @property
   def upright_size(self) -> tuple[int, int]:
-    """(H, W) after the turn that `orientation` asks for."""
+    """Size (H, W) once `orientation` has been applied."""
     lies = self.orientation in _QUARTER_TURNS
     return (self.width, self.height) if lies else (self.height, self.width)
 
 
 def read_header(encoded: bytes) -> Header | None:
-  """Reads a complete JPEG of 8 bits and 1 or 3 colours; None for any other.
+  """Reads the header of a complete 8-bit JPEG of 1 or 3 colours.
 
-  Decoders fill the missing part of a cut file with grey, so a file has to have
-  its end marker to count as complete.
+  Decoders fill the missing part of a cut file with grey, so a file counts as
+  complete only if it has an end marker.
+
+  Args:
+    encoded: the whole file.
+
+  Returns:
+    The header; None for any other file.
   """
   if not (encoded.startswith(_START) and encoded.endswith(_END)):
     return None
   try:
     return _walk(encoded)
-  except IndexError:  # a segment runs past the end
+  except IndexError:  # A segment runs past the end.
     return None
 
 
 def decode(
   encoded: bytes, header: Header, reduce: int = 1, rows: int | None = None
 ) -> np.ndarray | None:
-  """Decodes the pixels as they are stored, not turned.
+  """Decodes the pixels as they are stored, without applying the orientation.
 
   Args:
     encoded: the whole file.
-    header: of this file.
+    header: the file's header.
     reduce: one of `REDUCTIONS`, which divides both sides, rounding up. The
-      decoder leaves out what the small image cannot show.
-    rows: how many are needed, of those stored; None is all. Where the header is
-      `top_down`, decoding stops soon after them.
+      decoder skips the detail that a smaller image cannot show.
+    rows: how many stored rows are needed, from the first; None for all. If the
+      header is `top_down`, decoding stops soon after them.
 
   Returns:
-    uint8 of shape (H, W, 3) in the order red, green, blue, where H is at least
-    the rows needed over `reduce`; None if the file is damaged beyond decoding.
+    uint8 of shape (H, W, 3), in the order red, green, blue, where H is at least
+    `rows` over `reduce`; None if the file is damaged beyond decoding.
   """
   height = header.height
   if rows is not None and header.top_down and rows + _ROWS_BEYOND < height:
-    # A decoder reads no further than the height that the header states.
+    # A decoder stops at the height that the header states, so state less.
     height = rows + _ROWS_BEYOND
     at = header.height_at
     encoded = encoded[:at] + height.to_bytes(2, "big") + encoded[at + 2 :]
@@ -97,7 +103,7 @@ def decode(
 
 
 def _walk(encoded: bytes) -> Header | None:
-  """The segments up to the first scan."""
+  """Reads the segments up to the first scan."""
   at, orientation, frame = len(_START), 1, None
   while encoded[at] == 0xFF:
     marker = encoded[at + 1]
@@ -133,7 +139,7 @@ def _two_bytes(encoded: bytes, at: int) -> int:
 
 
 def _orientation(encoded: bytes, at: int) -> int | None:
-  """What the Exif data at `at` says; None where there is none or damaged."""
+  """Returns the orientation in the segment at `at`; None without sound Exif."""
   if not encoded.startswith(b"Exif\0\0", at):
     return None
   exif = Image.Exif()

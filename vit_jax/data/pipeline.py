@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 from vit_jax.data import batches
 from vit_jax.data.batches import Batch
-from vit_jax.data.sources import Source
+from vit_jax.data.example import Source
+from vit_jax.data.settings import ON_UNREADABLE
 from vit_jax.data.transforms import EvalTransform, TrainTransform
 from vit_jax.data.workers import BatchIterator
-
-ON_UNREADABLE = ("stop", "skip")
 
 
 class EvalPasses:

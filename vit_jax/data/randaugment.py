@@ -1,11 +1,11 @@
-"""RandAugment (arXiv 1909.13719): a few random operations of one strength.
+"""RandAugment (arXiv 1909.13719): a few random operations of equal strength.
 
-The operations and scales are those of the reference implementation for
-ImageNet, which the "How to train your ViT" recipes (arXiv 2106.10270) used.
-Magnitude 10 is the top of the scale; those recipes go beyond it (15, 20).
-With growing magnitude posterize and solarize get weaker there, and so here.
-Lengths that the reference gives in pixels of a 224 x 224 image are taken as
-fractions of the side, so small images keep their content.
+The operations and their scales are those of the reference implementation for
+ImageNet, which the recipes of "How to train your ViT" (arXiv 2106.10270) used.
+Magnitude 10 is the top of the scale, and those recipes go beyond it (15, 20).
+As in the reference, posterize and solarize get weaker as the magnitude grows.
+The reference gives lengths in pixels of a 224 x 224 image; here they are
+fractions of the side, so that small images keep their content.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-MAX_MAGNITUDE = 30
 GREY = 128
-"""The value of pixels that an operation leaves undefined."""
+"""The value of pixels that come from outside the image, or are cut out."""
 
 _TRANSLATE = 100 / 224
 _CUTOUT = 40 / 224
@@ -28,13 +27,13 @@ def rand_augment(
   num_layers: int = 2,
   magnitude: float = 10,
 ) -> np.ndarray:
-  """Applies `num_layers` operations drawn with replacement from `OPS`.
+  """Applies `num_layers` operations, drawn from `OPS` with replacement.
 
   Args:
     image: uint8 of shape (H, W, 3).
-    rng: draws the operations, and the signs and places that they leave open.
-    num_layers: how many operations, one after the other.
-    magnitude: from 0 to `MAX_MAGNITUDE`, the same for every operation.
+    rng: draws the operations, and their signs and positions.
+    num_layers: number of operations, applied one after the other.
+    magnitude: strength of every operation, 0 to `settings.MAX_MAGNITUDE`.
 
   Returns:
     uint8 of shape (H, W, 3).
@@ -53,7 +52,7 @@ def _sign(rng: np.random.Generator) -> int:
 
 
 def _enhance(kind: type) -> _Op:
-  """Blends towards (factor < 1) or away from a degenerate image."""
+  """Blends towards a degenerate image (factor < 1) or away from it."""
 
   def op(image, strength, rng):
     return kind(image).enhance(0.1 + 1.8 * strength)
@@ -62,7 +61,7 @@ def _enhance(kind: type) -> _Op:
 
 
 def _affine(image: Image.Image, coefficients: tuple) -> Image.Image:
-  """out(x, y) = in(a x + b y + c, d x + e y + f), bilinear."""
+  """Maps out(x, y) = in(a x + b y + c, d x + e y + f), bilinear."""
   return image.transform(
     image.size,
     Image.Transform.AFFINE,
@@ -125,7 +124,7 @@ def _translate_y(image, strength, rng):
 
 
 def _cutout(image, strength, rng):
-  """Greys a square of centre anywhere in the image, clipped at its edges."""
+  """Greys a square centred anywhere in the image, clipped at the edges."""
   half = int(_CUTOUT * strength * min(image.size))
   x, y = rng.integers(image.width), rng.integers(image.height)
   image = image.copy()
@@ -152,4 +151,4 @@ OPS: dict[str, _Op] = {
   "cutout": _cutout,
   "solarize_add": _solarize_add,
 }
-"""Each takes (image, magnitude / 10, rng) and returns an image of its size."""
+"""Operations by name: (image, magnitude / 10, rng) -> image of equal size."""

@@ -1,93 +1,43 @@
-"""Random access to the examples of one split of one dataset.
+"""Opens the examples of one split, whichever reader they need."""
 
-A source is a sequence of `Example`s with a name and the class names; it can be
-pickled (each worker process gets a copy) and read from several threads at once.
-"""
+from typing import Literal
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, TypedDict
-
-
-class Example(TypedDict):
-  """One labelled image file."""
-
-  image: bytes
-  """The encoded file, as it was stored."""
-  label: int
-  """Index into the source's `class_names`."""
-  id: str
-  """Names the example in messages; unique within its source."""
-
-
-class Source(Protocol):
-  """One split of a dataset.
-
-  It may also have `labels(indices)`, the labels of some examples as an array,
-  if that costs less than to `read` them.
-  """
-
-  name: str
-  class_names: tuple[str, ...]
-
-  def __len__(self) -> int:
-    """How many examples there are."""
-    ...
-
-  def __getitem__(self, index: int) -> Example:
-    """The example at `index`, 0 <= index < len."""
-    ...
-
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    """The examples at `indices`; cheaper than one at a time for some."""
-    ...
+from vit_jax.data.example import Source
+from vit_jax.data.settings import DataSettings
 
 
 def open_source(
-  split: Literal["train", "eval"],
-  *,
-  name: str | None = None,
-  data_dir: str | None = None,
-  train_split: str = "train",
-  eval_split: str = "test",
-  root: str | None = None,
-  eval_fraction: float = 0.2,
+  split: Literal["train", "eval"], settings: DataSettings
 ) -> Source:
-  """Opens one split of a TFDS dataset, of the digits, or of an image folder.
+  """Opens a split of a folder of images, of the digits or of a TFDS data set.
+
+  "digits" are 1,797 handwritten digits, prepared on first use with no download.
 
   Args:
     split: "train" or "eval".
-    name: a TFDS dataset ("cifar10"), or "digits", scikit-learn's 1,797
-      handwritten digits, which are prepared on first use with no download.
-    data_dir: where TFDS datasets are prepared; by default TFDS's own choice.
-    train_split: TFDS split to train on, such as "train[:98%]".
-    eval_split: TFDS split to evaluate on.
-    root: a folder of photographs instead of `name`; see `ImageFolder`.
-    eval_fraction: the part of an unsplit folder that is kept for evaluation.
-
-  Returns:
-    The split's examples.
+    settings: Which data; a folder, `root`, goes before a `name`.
 
   Raises:
-    ValueError: neither or both of `name` and `root`, or the data is not there.
+    ValueError: if the settings name no data, or the data are not there.
   """
-  # Imported here: each reader needs packages that the other does not.
   if split not in ("train", "eval"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
-  if (name is None) == (root is None):
-    raise ValueError(
-      f"name={name!r} and root={root!r}; give exactly one of them: a TFDS "
-      "name or a folder of images."
-    )
-  if name is None:
-    assert root is not None
+  # Imported here: each reader needs packages that the others do not.
+  if settings.root:
     from vit_jax.data.image_folder import ImageFolder
 
-    return ImageFolder(root, split, eval_fraction)
-  tfds_split = train_split if split == "train" else eval_split
-  if name == "digits":
+    return ImageFolder(settings.root, split, settings.eval_fraction)
+  if not settings.name:
+    raise ValueError(
+      "the configuration names no data: give --config.data.root=FOLDER, a "
+      "folder of class folders, or --config.data.name=NAME, a TFDS data set."
+    )
+  train = split == "train"
+  tfds_split = settings.train_split if train else settings.eval_split
+  if settings.name == "digits":
     from vit_jax.data.digits import open_digits
 
-    return open_digits(tfds_split, data_dir)
+    return open_digits(tfds_split, settings.data_dir)
   from vit_jax.data.tfds_source import open_tfds
 
-  return open_tfds(name, tfds_split, data_dir)
+  return open_tfds(settings.name, tfds_split, settings.data_dir)

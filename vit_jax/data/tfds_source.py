@@ -1,4 +1,4 @@
-"""Datasets prepared by TensorFlow Datasets, read without TensorFlow."""
+"""Reads datasets prepared by TensorFlow Datasets, without TensorFlow."""
 
 import difflib
 from collections.abc import Sequence
@@ -6,27 +6,27 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from vit_jax.data.sources import Example
+from vit_jax.data.example import Example
 from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
-# Of TensorFlow, in a checkout of this repository.
+# Installs TensorFlow, in a checkout of this repository.
 _INSTALL = 'pip install -c constraints.txt -e ".[tfds]"'
 
 
 class TfdsSource:
-  """The examples of one split of a prepared TFDS dataset.
+  """One split of a prepared TFDS dataset.
 
-  The image and label features are the builder's supervised keys where it names
-  them, else "image" and "label".
+  The features read are the builder's supervised keys, or "image" and "label" if
+  it names none.
   """
 
   def __init__(self, builder: tfds.core.DatasetBuilder, split: str):
-    """Opens `split`, any TFDS split expression ("train[:98%]").
+    """Opens a split, given as any TFDS split expression ("train[:98%]").
 
     Raises:
       ValueError: the data is not prepared, has no such split, allows no random
-        access, or is not one image and one class label an example.
+        access, or does not have one image and one class label in each example.
     """
     _check_prepared(builder)
     features: Any = builder.info.features
@@ -56,7 +56,7 @@ class TfdsSource:
     return self._example(index, self._examples[index])
 
   def read(self, indices: Sequence[int]) -> list[Example]:
-    """Reads in parallel, several times faster than one at a time."""
+    """Reads several examples in parallel, which is several times faster."""
     records = self._examples.__getitems__(list(indices))
     return [self._example(i, r) for i, r in zip(indices, records, strict=True)]
 
@@ -75,10 +75,11 @@ class TfdsSource:
 
 
 def open_tfds(name: str, split: str, data_dir: str | None = None) -> TfdsSource:
-  """Opens a split of the dataset `name` ("cifar10", "beans:0.1.0") in data_dir.
+  """Opens a split of a dataset such as "cifar10" or "beans:0.1.0".
 
   Raises:
-    ValueError: no dataset of that name, or as `TfdsSource`.
+    ValueError: there is no dataset of that name, or for the reasons of
+      `TfdsSource`.
   """
   try:
     builder = tfds.builder(name, data_dir=data_dir)
@@ -116,7 +117,7 @@ def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
 
 
 def _feature_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
-  """The names of the image and the label feature."""
+  """Returns the names of the image feature and the label feature."""
   keys: Any = builder.info.supervised_keys or ("image", "label")
   features: Any = builder.info.features
   expected = (tfds.features.Image, tfds.features.ClassLabel)

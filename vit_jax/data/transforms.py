@@ -1,8 +1,8 @@
-"""From an encoded image to the pixels a model sees, in training and after.
+"""Turns encoded images into the pixels that a model sees.
 
-Shrinking averages areas (`cv2.INTER_AREA`), enlarging is bilinear
-(`cv2.INTER_LINEAR`); an axis that shrinks and one that grows are each treated
-as their own. Random boxes are resized faster and a little less exactly.
+Shrinking averages areas (`cv2.INTER_AREA`) and enlarging is bilinear
+(`cv2.INTER_LINEAR`); if one axis shrinks and the other grows, each is resized
+in its own way. Random boxes are resized faster and a little less exactly.
 """
 
 import functools
@@ -14,13 +14,11 @@ import numpy as np
 
 from vit_jax.data.decode import decode_jpeg, decode_rgb
 from vit_jax.data.jpeg import REDUCTIONS, read_header
-from vit_jax.data.randaugment import MAX_MAGNITUDE, rand_augment
+from vit_jax.data.randaugment import rand_augment
+from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
 EvalTransform = Callable[[bytes], np.ndarray]
-
-TRAIN_CROPS = ("inception", "pad", "resize")
-EVAL_CROPS = ("resize", "center")
 
 _ATTEMPTS = 10
 _LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
@@ -28,88 +26,55 @@ _LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
 
 def make_train_transform(
   image_size: int | tuple[int, int],
-  crop: str = "inception",
-  min_area: float = 0.05,
-  flip: bool = True,
-  pad: int = 4,
-  randaugment_layers: int = 0,
-  randaugment_magnitude: float = 10,
+  settings: TrainTransformSettings = TrainTransformSettings(),
 ) -> TrainTransform:
   """Builds the training transform: decode, crop, resize, flip, RandAugment.
 
+  The crop "inception" is a random box; "pad" resizes, adds black pixels at each
+  edge and crops at random (for small images); "resize" takes the whole image.
+
   Args:
-    image_size: height and width of the result, or one number for both.
-    crop: "inception", a random box of `min_area` to all of the area; "pad",
-      resize, add `pad` black pixels at each edge, and crop at random (small
-      images); "resize", the whole image.
-    min_area: for "inception", the least fraction of the image's area.
-    flip: whether to mirror half of the images left to right.
-    pad: for "pad", pixels added at each edge.
-    randaugment_layers: operations of RandAugment; 0 is none.
-    randaugment_magnitude: their strength, 0 to 30 (10 ends the paper's scale).
+    image_size: Height and width of the result, or one number for both.
+    settings: Crop, flip and RandAugment.
 
   Returns:
     A picklable function (encoded, rng) -> uint8 (H, W, 3).
 
   Raises:
-    ValueError: an argument out of its range.
+    ValueError: if the size is none.
   """
-  _check_crop(crop, TRAIN_CROPS)
-  if not 0 < min_area <= 1:
-    raise ValueError(f"min_area={min_area}; it has to lie in (0, 1].")
-  if pad < 0:
-    raise ValueError(f"pad={pad}; it has to be 0 or more pixels.")
-  if randaugment_layers < 0:
-    raise ValueError(
-      f"randaugment_layers={randaugment_layers}; it has to be 0 or more."
-    )
-  if not 0 <= randaugment_magnitude <= MAX_MAGNITUDE:
-    raise ValueError(
-      f"randaugment_magnitude={randaugment_magnitude}; it has to lie between "
-      f"0 and {MAX_MAGNITUDE}."
-    )
   return functools.partial(
-    _train_image,
-    size=_height_width(image_size),
-    crop=crop,
-    min_area=min_area,
-    flip=flip,
-    pad=pad,
-    layers=randaugment_layers,
-    magnitude=randaugment_magnitude,
+    _train_image, size=_height_width(image_size), settings=settings
   )
 
 
 def make_eval_transform(
   image_size: int | tuple[int, int],
-  crop: str = "resize",
-  resize_ratio: float = 256 / 224,
+  settings: EvalTransformSettings = EvalTransformSettings(),
 ) -> EvalTransform:
   """Builds the evaluation transform, which draws nothing at random.
 
+  The crop "resize" takes the whole image, whatever its shape; "center" resizes
+  it to cover `resize_ratio` times the size and cuts out the centre (256 / 224
+  keeps 7/8 of the short side).
+
   Args:
-    image_size: height and width of the result, or one number for both.
-    crop: "resize", the whole image whatever its shape; "center", resize so
-      that the image covers `resize_ratio` times the size, and cut the centre.
-    resize_ratio: for "center"; 256 / 224 keeps 7/8 of the short side.
+    image_size: Height and width of the result, or one number for both.
+    settings: The crop.
 
   Returns:
     A picklable function encoded -> uint8 (H, W, 3).
 
   Raises:
-    ValueError: an argument out of its range.
+    ValueError: if the size is none.
   """
-  _check_crop(crop, EVAL_CROPS)
-  if resize_ratio < 1:
-    raise ValueError(f"resize_ratio={resize_ratio}; it has to be 1 or more.")
-  size = _height_width(image_size)
   return functools.partial(
-    _eval_image, size=size, crop=crop, resize_ratio=resize_ratio
+    _eval_image, size=_height_width(image_size), settings=settings
   )
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """(h, w, 3) -> (H, W, 3): areas where it shrinks, bilinear where it grows."""
+  """Resizes (h, w, 3) to (H, W, 3), by areas or bilinear for each axis."""
   least = min(image.shape[0], size[0]), min(image.shape[1], size[1])
   if least != image.shape[:2]:
     image = cv2.resize(image, least[::-1], interpolation=cv2.INTER_AREA)
@@ -121,12 +86,12 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def inception_box(
   height: int, width: int, min_area: float, rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-  """Draws a box (top, left, h, w) inside an image.
+  """Draws a random box (top, left, h, w) inside an image.
 
-  Its area is uniform between `min_area` and 1 of the image's, its w / h is
-  log-uniform between 3/4 and 4/3; boxes that do not fit are drawn again. After
-  ten misses (long, thin images) it is the largest central box of an allowed
-  ratio.
+  The box covers a fraction of the image's area that is uniform between
+  `min_area` and 1, and w / h is log-uniform between 3/4 and 4/3. A box that
+  does not fit is drawn again. After ten misses, as in long and thin images, the
+  box is the largest central one whose ratio is allowed.
   """
   for _ in range(_ATTEMPTS):
     area = rng.uniform(min_area, 1.0) * height * width
@@ -152,17 +117,10 @@ def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
   return int(size[0]), int(size[1])
 
 
-def _check_crop(crop: str, known: tuple[str, ...]) -> None:
-  if crop not in known:
-    raise ValueError(
-      f"crop={crop!r} is unknown; use one of {', '.join(known)}."
-    )
-
-
 def _pad_crop(
   image: np.ndarray, pad: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """Shifts by up to `pad` pixels each way, black where nothing was."""
+  """Shifts by up to `pad` pixels each way, filling up with black."""
   H, W, _ = image.shape
   top, left = rng.integers(2 * pad, endpoint=True, size=2)
   padded = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_CONSTANT)
@@ -170,17 +128,23 @@ def _pad_crop(
 
 
 def _train_image(
-  encoded, rng, *, size, crop, min_area, flip, pad, layers, magnitude
-):
-  if crop == "inception":
-    image = _random_box(encoded, rng, size, min_area)
+  encoded: bytes,
+  rng: np.random.Generator,
+  *,
+  size: tuple[int, int],
+  settings: TrainTransformSettings,
+) -> np.ndarray:
+  if settings.crop == "inception":
+    image = _random_box(encoded, rng, size, settings.min_area)
   else:
     image = resize(decode_rgb(encoded), size)
-  if crop == "pad" and pad:
-    image = _pad_crop(image, pad, rng)
-  if flip and rng.random() < 0.5:
+  if settings.crop == "pad" and settings.pad:
+    image = _pad_crop(image, settings.pad, rng)
+  if settings.flip and rng.random() < 0.5:
     image = cv2.flip(image, 1)
-  return rand_augment(image, rng, layers, magnitude)
+  return rand_augment(
+    image, rng, settings.randaugment_layers, settings.randaugment_magnitude
+  )
 
 
 def _random_box(
@@ -189,9 +153,9 @@ def _random_box(
   size: tuple[int, int],
   min_area: float,
 ) -> np.ndarray:
-  """A random box at `size`, of which no more is decoded than can be seen.
+  """Returns a random box at `size`, decoding no more than it shows.
 
-  A box from a reduced image lies within a pixel of it of where it was drawn.
+  In an image decoded at a reduced size, the box is off by a pixel at most.
   """
   if header := read_header(encoded):
     H, W = header.upright_size
@@ -212,10 +176,10 @@ def _random_box(
 
 
 def _resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """(h, w, 3) -> (H, W, 3), bilinear, in a quarter of the time of `resize`.
+  """Resizes (h, w, 3) to (H, W, 3) in a quarter of the time of `resize`.
 
-  What shrinks by more than a half is shrunk by a half at most, bilinear, and
-  the rest by averaging whole lines: so every pixel counts.
+  Shrinking bilinearly to less than half would ignore pixels. So it only goes to
+  a multiple of `size`, and averaging whole lines does the rest.
   """
   (h, w, _), (H, W) = image.shape, size
   several = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W
@@ -226,12 +190,14 @@ def _resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   return image
 
 
-def _eval_image(encoded, *, size, crop, resize_ratio):
+def _eval_image(
+  encoded: bytes, *, size: tuple[int, int], settings: EvalTransformSettings
+) -> np.ndarray:
   image = decode_rgb(encoded)
-  if crop == "resize":
+  if settings.crop == "resize":
     return resize(image, size)
   h, w, _ = image.shape
-  scale = resize_ratio * max(size[0] / h, size[1] / w)
+  scale = settings.resize_ratio * max(size[0] / h, size[1] / w)
   h, w = max(round(h * scale), size[0]), max(round(w * scale), size[1])
   top, left = (h - size[0]) // 2, (w - size[1]) // 2
   image = resize(image, (h, w))

@@ -1,9 +1,9 @@
-"""Runs a sequence of batches ahead of its consumer, in processes or a thread.
+"""Prepares batches ahead of their consumer, in processes or in a thread.
 
-Images come through memory that a worker shares with its parent and writes over
-again and again: new memory would have to be mapped in page by page, which costs
-as much as a tenth of decoding. It has no name, so nothing of it is left behind,
-however the processes end.
+A worker process hands over images in memory that it shares with its parent and
+uses again for later batches, since mapping in new memory page by page would
+take as long as a tenth of decoding. The memory has no name, so nothing is left
+behind however the processes end.
 """
 
 import collections
@@ -28,16 +28,16 @@ import numpy as np
 
 from vit_jax.data.batches import Batch
 
-_SLOTS = 2  # Batches that wait for the consumer; one more is being computed.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_SLOTS = 2  # Batches that wait for the consumer while one is being computed.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
 
 
 class BatchIterator(Iterator[Batch]):
-  """Batches in order, prepared ahead; `close` it or leave its `with` block.
+  """Iterates over batches that workers prepare ahead, in order.
 
-  Workers start with the first batch to be asked for, or with `start`. They stop
-  at `close`, when this object is collected, when the program ends, and by
-  themselves when the process that started them is killed.
+  The workers start when the first batch is asked for, or at `start`. They stop
+  at `close` or the end of a `with` block, when this object is garbage, when the
+  program ends, and by themselves if the process that started them is killed.
   """
 
   def __init__(
@@ -50,10 +50,10 @@ class BatchIterator(Iterator[Batch]):
     """Prepares to count up from batch `first`.
 
     Args:
-      batches: endless, indexed by number; sent to the workers, if there are.
-      first: the number of the first batch.
-      num_workers: processes; 0 prepares batches in a thread of this one.
-      images_shape: of a batch's "image", uint8; for workers alone.
+      batches: endless batches, indexed by number; each worker gets a copy.
+      first: number of the first batch.
+      num_workers: number of processes; 0 prepares batches in a thread instead.
+      images_shape: shape of a batch's "image", uint8; needed by processes only.
     """
     # Worker i computes every num_workers-th batch, beginning with the i-th.
     self._lanes: list[_Process | _Thread] = [
@@ -76,8 +76,8 @@ class BatchIterator(Iterator[Batch]):
 
     Raises:
       ValueError: this iterator is closed.
-      ChildProcessError: a worker was killed, or could not start.
-      Exception: whatever computing the batch raised.
+      ChildProcessError: a worker was killed or could not start.
+      Exception: computing the batch raised it.
     """
     if not self._stop.alive:
       raise ValueError("these batches are closed; make new ones.")
@@ -98,7 +98,7 @@ class BatchIterator(Iterator[Batch]):
 
 
 class _Thread:
-  """Computes the batches from number `first` on in a thread."""
+  """Computes batches from number `first` on, in a thread."""
 
   def __init__(self, batches: Any, first: int):
     self._batches, self._numbers = batches, itertools.count(first)
@@ -118,14 +118,14 @@ class _Thread:
     return batch.result()
 
   def close(self) -> None:
-    # The iterator may be collected as garbage in this very thread, which cannot
-    # wait for itself to end.
+    # The garbage collector may run in this very thread, which cannot wait for
+    # its own end.
     with contextlib.suppress(RuntimeError):
       self._pool.shutdown(cancel_futures=True)
 
 
 class _Process:
-  """Computes every `step`-th batch from number `first` on in a process."""
+  """Computes every `step`-th batch from number `first` on, in a process."""
 
   def __init__(
     self, batches: Any, first: int, step: int, images_shape: tuple[int, ...]
@@ -144,7 +144,7 @@ class _Process:
       target=_serve,
       args=(
         theirs,
-        # Unlike pickle, takes what a notebook has defined.
+        # Unlike pickle, also sends classes that a notebook defines.
         cloudpickle.dumps(self._batches),
         self._first,
         self._step,
@@ -155,7 +155,7 @@ class _Process:
     )
     process.start()
     self._process = process
-    theirs.close()  # so that the worker's end is closed when the worker ends
+    theirs.close()  # So that only the worker holds its end of the pipe open.
     for slot in range(_SLOTS):
       self._connection.send(slot)
 
@@ -201,7 +201,7 @@ def _serve(
   slots: Sequence[Any],
   images_shape: tuple[int, ...],
 ) -> None:
-  """A worker: puts images where the parent has room, sends it the rest."""
+  """Runs in a worker: writes images into free slots, and sends the rest."""
   _prepare_worker()
   try:
     batches = cloudpickle.loads(pickled)
@@ -212,7 +212,7 @@ def _serve(
       images[slot][:] = batch.pop("image")
       connection.send((slot, batch))
   except (EOFError, ConnectionError):
-    pass  # The parent needs no more.
+    pass  # The parent has closed its end: it needs no more batches.
   except Exception as error:
     _send_error(connection, error)
 
@@ -223,15 +223,15 @@ def _send_error(connection, error: Exception) -> None:
     connection.send(error)
   except (EOFError, ConnectionError):
     pass
-  except Exception:  # An error that cannot be pickled.
+  except Exception:  # The error cannot be pickled.
     connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def _prepare_worker() -> None:
-  """Runs first in each worker: no threads in OpenCV, no outliving.
+  """Sets up a worker process: signals, threads, and its end with the parent.
 
-  Ctrl-C reaches every process of the terminal, and a scheduler's notice may
-  reach every process of the job; the parent alone acts on them.
+  Ctrl-C reaches every process of the terminal, and a scheduler's signal may
+  reach every process of the job. Workers ignore both, as the parent stops them.
   """
   _keep_freed_memory()
   cv2.setNumThreads(0)
@@ -247,10 +247,10 @@ def _prepare_worker() -> None:
 
 
 def _keep_freed_memory() -> None:
-  """Reuses the memory of the last image for the next one, where glibc can.
+  """Has glibc keep freed memory for the next image.
 
-  By default it goes back to the system after each batch and has to be mapped
-  in again page by page, 7 % of the time that a photograph takes.
+  By default the memory goes back to the system after each batch and is mapped
+  in again page by page, which takes 7 % of the time of a photograph.
   """
   mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
   if mallopt is not None:

@@ -1,1 +1,1 @@
-"""What a train step would cost on a TPU that is not there."""
+"""Estimates what a train step costs on TPUs, without having any."""

@@ -1,49 +1,34 @@
-"""Compiles a configuration's train step for TPUs that are not there.
+"""Estimates what a configuration's train step costs on TPUs, without a TPU.
 
 python -m vit_jax.estimate --config configs/pretrain.py:B/16,imagenet21k \
   --topology v5e:2x4 --config.batch_size=512
 
 XLA's own TPU compiler runs on this machine (`pip install -c constraints.txt -e
-".[tpu]"`), for chips that it is told of. Printed are the memory that each chip
-needs against what it has, XLA's estimate of its work in cycles, and the bytes
-that go between chips. Communication has no estimate, so the share of the peak
-("MFU") is that of a chip which never waits. Exit code 1: the step does not fit;
-the smallest change that makes it fit is looked for and printed.
+".[tpu]"`) and compiles for the chips that --topology names. The command prints
+the memory that each chip needs and has, XLA's estimate of its work in cycles,
+and the bytes sent between chips. The time for communication is not estimated,
+so the share of the peak ("MFU") is that of a chip which never waits. If the
+step does not fit into memory, the command looks for the smallest change that
+makes it fit, prints it, and exits with code 1.
 
-No data is read: --num_classes and --num_examples say what the data set would.
+No data is read. For data sets other than the paper's, --num_classes and
+--num_examples give the sizes.
 """
 
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# The compiler asks a TPU's surroundings about itself unless told not to, and
-# wants to be alone.
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
-os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
-
-import ml_collections
 from absl import flags
-from ml_collections import config_flags
 
-from vit_jax.estimate import compiler
 from vit_jax.runtime import command
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration file.")
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x4", "KIND:CHIPSxCHIPS.")
-_NUM_CLASSES = flags.DEFINE_integer("num_classes", None, "Of the data set.")
-_NUM_EXAMPLES = flags.DEFINE_integer("num_examples", None, "Training images.")
-_BY_OP = flags.DEFINE_integer("by_op", 0, "Print this many operations' cycles.")
-_JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
-_SUGGEST = flags.DEFINE_bool("suggest", True, "Look for what fits instead.")
-_SAVE_HLO = flags.DEFINE_string("save_hlo", None, "File for the program.")
-flags.mark_flag_as_required("config")
+if TYPE_CHECKING:
+  from vit_jax.estimate.compiler import Chip
+  from vit_jax.run.settings import Settings
 
-# Classes and training images where the data set is not read.
+# Classes and training images of data sets that are not read.
 DATA_SETS = {
   "imagenet2012": (1000, 1_281_167),
   "imagenet21k": (21_843, 14_197_122),
@@ -56,58 +41,103 @@ DATA_SETS = {
 }
 
 
+def define_flags() -> None:
+  from vit_jax.run.flags import define_config_file
+
+  define_config_file()
+  flags.DEFINE_string(
+    "topology", "v5e:2x4", "Kind and arrangement of the chips."
+  )
+  flags.DEFINE_integer(
+    "num_classes", None, "Number of classes of the data set."
+  )
+  flags.DEFINE_integer("num_examples", None, "Number of training images.")
+  flags.DEFINE_integer(
+    "by_op", 0, "Print the cycles of this many of the costliest operations."
+  )
+  flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
+  flags.DEFINE_bool(
+    "suggest", True, "If the step does not fit, look for a change that helps."
+  )
+  flags.DEFINE_string(
+    "save_hlo", None, "File to write the compiled program (HLO) to."
+  )
+
+
 def main(_: list[str]) -> int:
-  chip, devices = compiler.devices_of(_TOPOLOGY.value)
-  config = _CONFIG.value
-  sizes = _data_set(config)
-  _say(f"Compiling for {_TOPOLOGY.value} ...")
+  _set_environment()
+  from vit_jax.estimate import compiler
+  from vit_jax.run.flags import config_settings
+
+  options = flags.FLAGS
+  topology = options.topology
+  settings = config_settings()
+  chip, devices = compiler.devices_of(topology)
+  sizes = _data_set(settings.data.name)
+  _say(f"Compiling for {topology} ...")
   try:
-    row, text = compiler.estimate(config, chip, devices, *sizes)
+    row, text = compiler.estimate(settings, chip, devices, *sizes)
   except compiler.DoesNotFit as error:
-    print(f"{_TOPOLOGY.value}: does not fit: {error}")
-    if _SUGGEST.value:
-      print(_suggestion(config, chip, devices, sizes))
+    print(f"{topology}: does not fit: {error}")
+    if options.suggest:
+      print(_suggestion(settings, chip, devices, sizes))
     return 1
-  if _SAVE_HLO.value:
-    with open(_SAVE_HLO.value, "w") as file:
+  if options.save_hlo:
+    with open(options.save_hlo, "w") as file:
       file.write(text)
-  row = {"topology": _TOPOLOGY.value, **row}
-  row["by_op"] = row["by_op"][: _BY_OP.value]
-  print(json.dumps(row) if _JSON.value else _table(row))
+  row = {"topology": topology, **row}
+  row["by_op"] = row["by_op"][: options.by_op]
+  print(json.dumps(row) if options.json else _table(row))
   return 0
 
 
-def _data_set(config: ml_collections.ConfigDict) -> tuple[int, int]:
-  """(classes, training images), from the flags or of a known data set."""
-  known = DATA_SETS.get(config.data.name, (0, 0))
-  found = (_NUM_CLASSES.value or known[0], _NUM_EXAMPLES.value or known[1])
+def _set_environment() -> None:
+  """Prepares the environment for the TPU compiler, before JAX is imported.
+
+  By default the compiler queries the metadata of the TPU machine that it
+  expects to run on, and refuses to run twice at the same time.
+  """
+  os.environ["JAX_PLATFORMS"] = "cpu"
+  os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+  os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
+  os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+  os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+
+
+def _data_set(name: str | None) -> tuple[int, int]:
+  """(classes, training images), from the flags or those of a known data set."""
+  known = DATA_SETS.get(name or "", (0, 0))
+  options = flags.FLAGS
+  found = options.num_classes or known[0], options.num_examples or known[1]
   if not all(found):
     raise ValueError(
-      f"data.name={config.data.name!r} is not known here: give --num_classes "
-      "and --num_examples."
+      f"the size of data.name={name!r} is unknown: give --num_classes and "
+      "--num_examples."
     )
   return found
 
 
 def _suggestion(
-  config: ml_collections.ConfigDict,
-  chip: compiler.Chip,
+  settings: "Settings",
+  chip: "Chip",
   devices: list[Any],
   sizes: tuple[int, int],
 ) -> str:
-  """The first of a few changes, the cheapest first, that makes it fit."""
-  for change in compiler.changes(config, len(devices)):
-    trial = config.copy_and_resolve_references()
-    trial.update_from_flattened_dict(change)
+  """Tries a few changes, the cheapest first, until the step fits."""
+  from vit_jax.estimate import compiler
+  from vit_jax.runtime.settings import replaced
+
+  for change in compiler.changes(settings, len(devices)):
     text = " ".join(f"--config.{k}={v}" for k, v in change.items())
     _say(f"Trying {text} ...")
     try:
+      trial = replaced(settings, change)
       row, _ = compiler.estimate(trial, chip, devices, *sizes)
     except ValueError:
       continue
     peak, mfu = row["hbm_gib"]["peak"], row["mfu"]
-    return f"This fits, with {peak:.1f} GiB a chip and MFU {mfu:.2f}: {text}"
-  return "Nothing that was tried fits: take more chips."
+    return f"This fits, with {peak:.1f} GiB per chip and MFU {mfu:.2f}: {text}"
+  return "None of these changes makes it fit: use more chips."
 
 
 def _table(row: dict[str, Any]) -> str:
@@ -115,19 +145,19 @@ def _table(row: dict[str, Any]) -> str:
   mesh = " x ".join(f"{size} {axis}" for axis, size in row["mesh"].items())
   lines = [
     ("chips", f"{row['chips']} of {row['topology']}, mesh {mesh}"),
-    ("images a chip", f"{row['images_per_chip']:g}"),
+    ("images/chip", f"{row['images_per_chip']:g}"),
     (
-      "memory a chip",
+      "memory/chip",
       (
         f"{hbm['peak']:.2f} of {hbm['of']:g} GiB: arguments "
         f"{hbm['arguments']:.2f}, temporaries {hbm['temporaries']:.2f}"
       ),
     ),
     (
-      "TFLOP a chip",
+      "TFLOP/chip",
       (
-        f"{row['model_tflop']:.2f} of the model, {row['compiled_tflop']:.2f} "
-        "compiled (a loop's body counted once)"
+        f"{row['model_tflop']:.2f} in the model, {row['compiled_tflop']:.2f} "
+        "compiled (counting a loop's body once)"
       ),
     ),
     ("estimated", f"{row['mcycles']:.1f} Mcycles, MFU {row['mfu']:.3f}"),
@@ -162,4 +192,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  command.run(main, define=define_flags)

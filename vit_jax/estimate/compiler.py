@@ -1,6 +1,6 @@
-"""What a train step would cost on TPUs that are not there.
+"""Compiles a train step for TPUs that are absent, and reads what it costs.
 
-XLA's TPU compiler runs without one, for chips that it is told of.
+XLA's TPU compiler needs no TPU, only a description of the chips.
 """
 
 import dataclasses
@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from vit_jax.config import resolve_steps
 from vit_jax.estimate import hlo
-from vit_jax.run import config_check, experiment
+from vit_jax.models.flops import forward_gflops
+from vit_jax.run import build
+from vit_jax.run.settings import Settings
 from vit_jax.training import sharding
 
 GIB = 2**30
@@ -25,14 +25,15 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """A TPU: memory, peak and clock, as Google Cloud publishes them.
+  """A TPU chip, with the figures that Google Cloud publishes.
 
-  `flop_per_cycle` is the peak in bfloat16 over the clock of the matrix units.
+  `flop_per_cycle` is the peak in bfloat16 divided by the clock of the matrix
+  units.
   """
 
   hbm_gib: float
   flop_per_cycle: int
-  devices: int = 1  # That JAX sees of one chip.
+  devices: int = 1  # Number of JAX devices on one chip.
 
 
 CHIPS = {
@@ -45,24 +46,26 @@ CHIPS = {
 
 
 class DoesNotFit(ValueError):
-  """The program needs more memory than a chip has."""
+  """Raised if the program needs more memory than a chip has."""
 
 
 def estimate(
-  config: ml_collections.ConfigDict,
+  settings: Settings,
   chip: Chip,
   devices: list[Any],
   num_classes: int,
   num_examples: int,
 ) -> tuple[dict[str, Any], str]:
-  """Compiles the train step; what it costs, and its program's text.
+  """Compiles the train step; returns its cost and its program's text.
 
   Raises:
-    DoesNotFit: if a chip's memory does not hold it.
+    DoesNotFit: if the step needs more memory than a chip has.
     ValueError: if the configuration cannot be built.
   """
-  mesh = sharding.make_mesh(**config.mesh, devices=devices)
-  lowered, forward_gflops = lower(config, mesh, num_classes, num_examples)
+  mesh = sharding.make_mesh(
+    settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor, devices
+  )
+  lowered, gflops = lower(settings, mesh, num_classes, num_examples)
   start = time.perf_counter()
   try:
     compiled = lowered.compile()
@@ -72,16 +75,16 @@ def estimate(
   text = compiled.as_text()
   ops = hlo.read(text)
   cycles = hlo.total_cycles(ops)
-  images = config.batch_size / len(devices)
-  # Forward, and twice as much backward.
-  model_flop = 3 * forward_gflops * 1e9 * images
+  images = settings.batch_size / len(devices)
+  # The backward pass takes twice as much as the forward pass.
+  model_flop = 3 * gflops * 1e9 * images
   memory = compiled.memory_analysis()
   per_device = chip.hbm_gib / chip.devices
   held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
   extra = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  if held + extra > per_device * GIB:  # Which the compiler may let pass.
+  if held + extra > per_device * GIB:  # The compiler may let this pass.
     raise DoesNotFit(
-      f"{(held + extra) / GIB:.2f}G of {per_device:g}G HBM a device."
+      _memory(f"{(held + extra) / GIB:.2f}G", f"{per_device:g}G")
     )
   row = {
     "chips": len(devices) // chip.devices,
@@ -109,25 +112,25 @@ def estimate(
 
 
 def lower(
-  config: ml_collections.ConfigDict,
+  settings: Settings,
   mesh: Mesh,
   num_classes: int,
   num_examples: int,
 ) -> tuple[Any, float]:
-  """The configuration's train step, lowered, and GFLOP to classify an image."""
-  config_check.check(config)
-  parts = config.accumulation_steps
-  sharding.check_batch("batch_size", config.batch_size, mesh, parts)
+  """Lowers the settings' train step; also counts GFLOP to classify an image."""
+  parts, batch_size = settings.accumulation_steps, settings.batch_size
+  sharding.check_batch("batch_size", batch_size, mesh, parts)
   names = tuple(map(str, range(num_classes)))
-  config = experiment.resolved(config, None)
-  model = experiment.build_model(config, names)
-  total = resolve_steps(config, "total", config.batch_size, num_examples)
-  init, step = experiment.train_functions(config, model, total, num_examples)
-  shapes = experiment.array_shapes(init, mesh)
-  rows, size = sharding.batch_sharding(mesh), experiment.image_size(config)
+  settings = build.resolved(settings, None)
+  model = build.build_model(settings, names)
+  total = settings.total.in_steps(batch_size, num_examples)
+  init, step = build.train_functions(settings, model, total, num_examples)
+  shapes = sharding.array_shapes(init, mesh)
+  rows = sharding.batch_sharding(mesh)
+  size = build.make_preprocessing(settings).image_size
 
   def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    batched = (config.batch_size, *shape)
+    batched = (batch_size, *shape)
     return jax.ShapeDtypeStruct(batched, dtype, sharding=rows)
 
   batch = {
@@ -136,17 +139,17 @@ def lower(
     "skipped": array((), jnp.bool_),
   }
   jitted = sharding.jit_train_step(step, shapes, mesh)
-  gflops = experiment.forward_gflops(model, shapes.params, size)
+  gflops = forward_gflops(model, shapes.params, size)
   return jitted.lower(shapes, batch), gflops
 
 
 def devices_of(name: str) -> tuple[Chip, list[Any]]:
-  """The chip of a topology, and its devices, none of them real."""
+  """The chip of a topology, and descriptions of its devices."""
   kind, _, shape = name.partition(":")
   if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
     raise ValueError(
-      f"--topology={name} should be one of {', '.join(CHIPS)} and its shape in "
-      "chips, as in v5e:2x4 or v5p:2x2x1."
+      f"--topology={name} must be one of {', '.join(CHIPS)} followed by the "
+      "number of chips along each axis, as in v5e:2x4 or v5p:2x2x1."
     )
   options: dict[str, Any] = {}
   if kind == "v5e":
@@ -164,13 +167,16 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
       "the TPU compiler is not installed: "
       'pip install -c constraints.txt -e ".[tpu]".'
       if missing
-      else f"--topology={name} is not one that the compiler knows ({reason})."
+      else f"the compiler does not know --topology={name} ({reason})."
     ) from error
   return CHIPS[kind], list(described.devices)
 
 
 def explained(error: Exception) -> Exception:
-  """What the compiler says when memory is short, in a line."""
+  """Makes a one-line `DoesNotFit` of the compiler's error for lack of memory.
+
+  Other errors are returned as they are.
+  """
   used = re.search(
     r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
     r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
@@ -178,29 +184,31 @@ def explained(error: Exception) -> Exception:
   )
   if used:
     needed, there = (number for number in used.groups() if number)
-    return DoesNotFit(f"{needed} of {there} HBM a device.")
+    return DoesNotFit(_memory(needed, there))
   if "RESOURCE_EXHAUSTED" in str(error):
     return DoesNotFit(str(error).splitlines()[0])
   return error
 
 
-def changes(
-  config: ml_collections.ConfigDict, num_devices: int
-) -> Iterator[dict[str, Any]]:
-  """Changes of a configuration that cost more and more time, or images."""
-  if config.mesh.fsdp < num_devices:
+def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
+  """Changes of settings that save memory, in order of their cost in speed."""
+  if settings.mesh.fsdp < num_devices:
     yield {"mesh.fsdp": num_devices}
   yield {"mesh.fsdp": num_devices, "model.remat": "dots"}
   yield {"mesh.fsdp": num_devices, "model.remat": "full", "model.scan": True}
-  size = config.batch_size // 2
+  size = settings.batch_size // 2
   while size >= num_devices and size % num_devices == 0:
     change = {"mesh.fsdp": num_devices, "model.remat": "full"}
     yield {**change, "model.scan": True, "batch_size": size}
     size //= 2
 
 
+def _memory(needed: str, available: str) -> str:
+  return f"it needs {needed} of HBM, and a device has {available}."
+
+
 def _compiled_flop(compiled: Any) -> float:
-  """XLA's count; it counts a loop's body once."""
+  """XLA's count of operations, in which a loop's body counts once."""
   cost = compiled.cost_analysis()
   cost = cost[0] if isinstance(cost, list) else cost
   return cost.get("flops", 0.0)

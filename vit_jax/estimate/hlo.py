@@ -1,9 +1,9 @@
-"""What the text of a compiled XLA program says of its cost.
+"""Reads the cost of a compiled XLA program from its text.
 
 XLA for TPU writes its own estimate, in cycles, beside each operation that it
-compiles to a kernel. It has none for collectives, asynchronous copies and
-Pallas calls. A loop's body is written once: its operations count as often as
-the loop runs.
+compiles to a kernel. It has no estimate for collectives, asynchronous copies
+and Pallas calls. The text has a loop's body once; here, its operations count
+as often as the loop runs.
 """
 
 import collections
@@ -19,7 +19,7 @@ COLLECTIVES = (
   "all-to-all",
   "collective-permute",
 )
-# Operations that only name values.
+# Operations that only name values and cost nothing.
 _FREE = {
   "bitcast",
   "constant",
@@ -40,13 +40,13 @@ class Op:
   """One operation of a program.
 
   Attributes:
-    kind: Its opcode, such as "fusion" or "all-gather".
-    shape: Type of its result, as XLA writes it, without layouts.
-    source: Where in the traced program it comes from.
-    cycles: XLA's estimate for running it once; None where it gives none.
-    times: How often it runs.
-    channel: Of a collective: those of one channel are parts of one transfer,
-      which XLA spreads over the operations that it runs beside.
+    kind: The opcode, such as "fusion" or "all-gather".
+    shape: The type of the result, as XLA writes it, without layouts.
+    source: The operation's name in the traced program.
+    cycles: XLA's estimate for running it once, or None without an estimate.
+    times: How often the operation runs.
+    channel: A collective's channel. Operations of the same channel are parts of
+      one transfer, which XLA spreads over the computation that it overlaps.
   """
 
   kind: str
@@ -58,7 +58,7 @@ class Op:
 
   @property
   def num_bytes(self) -> int:
-    """Size of its result on one device; of a reduce-scatter, of its operand."""
+    """Size of its result on one device, or of a reduce-scatter's operand."""
     return sum(
       _item_bytes(kind) * math.prod(map(int, sizes.split(",") if sizes else ()))
       for kind, sizes in _ARRAY.findall(self.shape)
@@ -72,13 +72,13 @@ class _Computation:
 
 
 def read(text: str) -> list[Op]:
-  """The operations that a program runs, those of loops with their count."""
+  """The operations that a program runs, with how often each of them runs."""
   computations, entry = _computations(text)
   return list(_walk(computations, entry, 1))
 
 
 def total_cycles(ops: Iterable[Op]) -> int:
-  """Sum of the estimates, each times how often its operation runs."""
+  """Sum of all estimates, each multiplied by how often its operation runs."""
   return sum(op.cycles * op.times for op in ops if op.cycles is not None)
 
 
@@ -94,9 +94,9 @@ def without_estimate(ops: Sequence[Op]) -> dict[str, int]:
 
 
 def collective_bytes(ops: Iterable[Op]) -> dict[str, tuple[int, int]]:
-  """(how many, bytes on one device of what they give) of each collective.
+  """Number of transfers and bytes on one device, by kind of collective.
 
-  A reduce-scatter counts with what it takes.
+  The bytes are those of the results, or of a reduce-scatter's operand.
   """
   transfers = {op.channel: op for op in ops if op.channel}
   found: dict[str, tuple[int, int]] = {}
@@ -107,9 +107,9 @@ def collective_bytes(ops: Iterable[Op]) -> dict[str, tuple[int, int]]:
 
 
 def by_source(ops: Iterable[Op]) -> list[tuple[str, str, int, int]]:
-  """(source, result, how often, cycles in all), the most expensive first.
+  """Rows of (source, type, times, total cycles), the most expensive first.
 
-  Operations that differ only in the number of their block are taken together.
+  Operations that differ only in their block's number share a row.
   """
   cycles, times = collections.Counter(), collections.Counter()
   for op in ops:
@@ -128,7 +128,7 @@ def _item_bytes(kind: str) -> int:
 
 
 def _computations(text: str) -> tuple[dict[str, _Computation], str]:
-  """Every computation by its name, and the name of the first to run."""
+  """All computations by name, and the name of the entry computation."""
   found: dict[str, _Computation] = {}
   entry, current = "", None
   for line in text.splitlines():
@@ -145,7 +145,7 @@ def _computations(text: str) -> tuple[dict[str, _Computation], str]:
 
 
 def _type_and_opcode(definition: str) -> tuple[str, str]:
-  """The type of a result, without layouts, and the opcode that makes it."""
+  """A definition's result type, without layouts, and its opcode."""
   depth, end = 0, 0
   for end, letter in enumerate(definition):  # noqa: B007
     depth += (letter in "([{") - (letter in ")]}")
@@ -182,7 +182,7 @@ def _called(line: str, role: str) -> str:
 def _fused(computation: _Computation, times: int) -> Iterator[Op]:
   """The collectives inside a fusion."""
   found = [i for i in computation.instructions if i[0] in COLLECTIVES]
-  # A device's part cut out of the sum: this is what reduce-scatter does.
+  # An all-reduce of which a device keeps only a slice is a reduce-scatter.
   cut = any(
     opcode == "dynamic-slice" for opcode, _, _ in computation.instructions
   )
@@ -196,7 +196,7 @@ def _fused(computation: _Computation, times: int) -> Iterator[Op]:
 def _collective(
   computation: _Computation, opcode: str, shape: str, line: str, times: int
 ) -> Op:
-  """One transfer; its shape is that of the larger side."""
+  """The `Op` of one transfer, with the shape of its larger side."""
   kind = opcode.removesuffix("-start")
   if opcode != kind and shape.startswith("("):  # (operand, result, ...)
     shape = _parts(shape)[1]
@@ -216,7 +216,7 @@ def _parts(shape: str) -> list[str]:
 
 
 def _trips(computations: dict[str, _Computation], line: str) -> int:
-  """How often a loop runs: XLA's count, or what its condition compares with."""
+  """A loop's trip count: XLA's own, or the limit in the loop's condition."""
   known = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
   if known:
     return int(known[1])

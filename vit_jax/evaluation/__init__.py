@@ -1,1 +1,1 @@
-"""One pass over a split, every example once; confusion; linear probes."""
+"""Evaluation of a whole split, confusion counts, and few-shot linear probes."""

@@ -1,7 +1,7 @@
-"""What a model answers over a whole split: confusion, calibration, mistakes.
+"""Confusion counts, calibration and telling examples of a whole split.
 
-It is gathered from the answers to batch after batch, and grows with the number
-of pairs of classes that are confused, not with that of the examples.
+They are gathered batch by batch. The memory they take grows with the number of
+class pairs that are confused, not with the number of examples.
 """
 
 import collections
@@ -14,21 +14,21 @@ from jaxtyping import Float, Int
 
 from vit_jax.evaluation.eval_step import Answers
 
-BINS = 15  # Of equal width, as in "On Calibration" (arXiv:1706.04599).
-_KEPT = 4  # Examples of each kind.
+BINS = 15  # The bins are equally wide, as in arXiv:1706.04599.
+_KEPT = 4  # Examples kept of each kind.
 
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-  """What a model says of one example.
+  """A model's answer to one example.
 
   Attributes:
-    rank: What the telling examples are ordered by; the highest are kept.
-    index: Of the example in its source.
-    label: What is true.
+    rank: The value that orders the kept examples, highest first.
+    index: The example's index in its source.
+    label: The true class.
     answer: The likeliest class.
-    probability: That it gives to the answer.
-    loss: Of the example.
+    probability: The probability the model gives to its answer.
+    loss: The example's loss.
   """
 
   rank: float
@@ -40,22 +40,24 @@ class Answered:
 
 
 class Tally:
-  """Counts answers; `add` takes a batch of them, in the order of the split.
+  """Counts a model's answers; `add` takes them batch by batch, in order.
 
   Attributes:
-    pairs: How often each (label, answer) came.
-    unanswered: Examples to which the model answers NaN; nothing else counts
-      them.
-    kinds: The examples kept of each kind, the most telling first: "surest"
-      right answers, by probability; "nearest" and "worst" mistakes, those of
-      the lowest and the highest loss.
+    pairs: How often each (label, answer) occurred.
+    unanswered: Examples to which the model answers NaN; they are left out of
+      every other count.
+    kinds: The examples kept of each kind, the most telling first: "surest" has
+      the right answers with the highest probability, "nearest" and "worst" the
+      mistakes with the lowest and the highest loss.
   """
 
   def __init__(self):
     self.pairs: collections.Counter[tuple[int, int]] = collections.Counter()
     self.unanswered = 0
-    self._seen = 0  # Rows, padding as well: places in the source.
-    self._bins = np.zeros((3, BINS))  # Examples, right ones, probabilities.
+    # Padding is counted too, so that this is the next row's source index.
+    self._seen = 0
+    # The number of answers, of right answers, and the sum of probabilities.
+    self._bins = np.zeros((3, BINS))
     self.kinds: dict[str, list[Answered]] = {
       "surest": [],
       "nearest": [],
@@ -63,7 +65,7 @@ class Tally:
     }
 
   def add(self, answers: Answers) -> None:
-    """Counts a batch, on the host."""
+    """Counts a batch of answers on the host."""
     rows = {
       field.name: np.asarray(getattr(answers, field.name))
       for field in dataclasses.fields(Answers)
@@ -84,9 +86,10 @@ class Tally:
     self._keep("worst", rows, rows["loss"], ~right)
 
   def shown(self, num_classes: int, most: int) -> list[int]:
-    """Classes for a confusion matrix of so many at most; none if too many.
+    """The classes to draw in a confusion matrix, or none if they are too many.
 
-    They are all there are or, of a head wider than that, all that occur.
+    All classes are shown if they are at most `most`; of a wider head, only the
+    classes that occur are.
     """
     if num_classes <= most:
       return [*range(num_classes)]
@@ -94,7 +97,7 @@ class Tally:
     return occur if len(occur) <= most else []
 
   def confusion(self, classes: Sequence[int]) -> Int[np.ndarray, "n n"]:
-    """How often each of these, a row, was answered by each, a column."""
+    """Counts of each true class (rows) and each answer (columns)."""
     place = {k: row for row, k in enumerate(classes)}
     matrix = np.zeros((len(classes), len(classes)), np.int64)
     for (label, answer), count in self.pairs.items():
@@ -103,20 +106,20 @@ class Tally:
     return matrix
 
   def most_confused(self, count: int) -> list[tuple[int, int, int]]:
-    """(label, answer, how often) of the commonest mistakes."""
+    """The commonest mistakes as (label, answer, count)."""
     wrong = [(*pair, n) for pair, n in self.pairs.items() if pair[0] != pair[1]]
     return heapq.nsmallest(count, wrong, key=lambda w: (-w[2], w[:2]))
 
   def calibration(self) -> Float[np.ndarray, "bins 3"]:
-    """Of each bin with answers: how many, the part right, mean probability."""
+    """Count, accuracy and mean probability of each bin that has answers."""
     count, right, total = self._bins[:, self._bins[0] > 0]
     return np.stack([count, right / count, total / count], axis=1)
 
   def calibration_error(self) -> float:
-    """Expected calibration error: |right - probability|, over all answers.
+    """Expected calibration error (arXiv:1706.04599, Eq. 5).
 
-    It is weighted by the bins' numbers (arXiv:1706.04599, Eq. 5); NaN where
-    nothing was answered.
+    This is the mean over bins of |accuracy - probability|, weighted by the
+    number of answers in each bin, or NaN if there are no answers.
     """
     count, right, probability = self.calibration().T
     if not count.size:
@@ -124,7 +127,7 @@ class Tally:
     return float((count * np.abs(right - probability)).sum() / count.sum())
 
   def _count_bins(self, probability: np.ndarray, right: np.ndarray) -> None:
-    # Bins are open below and closed above, like those of the paper.
+    # As in the paper, a bin includes its upper edge but not its lower one.
     place = np.clip(np.ceil(probability * BINS) - 1, 0, BINS - 1).astype(int)
     for row, values in enumerate((None, right, probability)):
       self._bins[row] += np.bincount(place, values, BINS)
@@ -136,7 +139,7 @@ class Tally:
     rank: np.ndarray,
     wanted: np.ndarray,
   ) -> None:
-    """Takes the batch's examples of a kind, if they are among the first."""
+    """Keeps the batch's `wanted` examples whose rank is among the highest."""
     first = np.argsort(-rank[wanted], kind="stable")[:_KEPT]
     found = [
       Answered(

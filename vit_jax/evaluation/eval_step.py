@@ -1,4 +1,4 @@
-"""The eval step, and the evaluation that counts every example once."""
+"""The eval step, and totals over a split that count every example once."""
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
@@ -11,13 +11,13 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from vit_jax.models.normalize import normalize
 from vit_jax.training import losses
-from vit_jax.training.train_step import normalize
 
 
 @struct.dataclass
 class Totals:
-  """Sums over the examples seen so far; arrays of (K,) are by class."""
+  """Sums over the examples seen so far; arrays of shape (K,) are per class."""
 
   loss: Float[Array | np.ndarray, ""]
   top5: Float[Array | np.ndarray, ""]
@@ -27,7 +27,7 @@ class Totals:
 
   @classmethod
   def zeros(cls, num_classes: int) -> "Totals":
-    """No examples yet, in NumPy: every host has the same."""
+    """Totals of no examples, as NumPy arrays that are equal on every host."""
     by_class = np.zeros(num_classes, np.float32)
     zero = np.zeros((), np.float32)
     return cls(zero, zero, zero, by_class, by_class)
@@ -35,14 +35,14 @@ class Totals:
 
 @struct.dataclass
 class Answers:
-  """What a model says of each example of a batch.
+  """A model's answers to the examples of a batch.
 
   Attributes:
-    label: What is true.
-    answer: The likeliest class; the lower one of equals.
-    probability: That it gives to the answer.
-    loss: Of the example.
-    counted: False of padding and of unreadable images.
+    label: The true class.
+    answer: The likeliest class, or the lowest of several equally likely ones.
+    probability: The probability the model gives to its answer.
+    loss: The example's loss.
+    counted: False for padding and for unreadable images.
   """
 
   label: Int[Array | np.ndarray, " B"]
@@ -54,7 +54,7 @@ class Answers:
 
 EvalStep = Callable[[Totals, Any, dict[str, Array]], tuple[Totals, Answers]]
 
-_BATCHES_RUNNING = 2  # Whose answers are not fetched yet.
+_BATCHES_RUNNING = 2  # Batches whose answers have not been fetched yet.
 
 
 def make_eval_step(
@@ -64,7 +64,7 @@ def make_eval_step(
   std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: str = "softmax",
 ) -> EvalStep:
-  """A function from (totals, params, batch) to new totals and the answers.
+  """Returns a function from (totals, params, batch) to (totals, answers).
 
   A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), `mask`, 0
   for padding and for unreadable images, and `skipped`, true for the latter.
@@ -98,10 +98,11 @@ def make_eval_step(
 def label_rank(
   logits: Float[Array, "B K"], label: Int[Array, " B"]
 ) -> Int[Array, " B"]:
-  """How many classes come before the true one; 0 is a right answer.
+  """Number of classes ranked above the true one; 0 is a right answer.
 
   Among equal logits the lower class comes first, as in argmax, so a head of
-  zeros does not answer everything rightly. A row with a NaN ranks last.
+  zeros does not get every answer right. In a row with a NaN, the true class
+  ranks last.
   """
   own = jnp.take_along_axis(logits, label[:, None], axis=1)  # (B, 1)
   lower = jnp.arange(logits.shape[1])[None, :] < label[:, None]
@@ -120,11 +121,11 @@ def total_over(
   """Totals over all batches, fetched from the device once at the end.
 
   Args:
-    eval_step: From `make_eval_step`.
-    params: Of the model.
-    batches: On the devices.
-    num_classes: Of the model.
-    observe: Gets the answers to every batch, on the host and in order.
+    eval_step: The step that `make_eval_step` returned.
+    params: The model's parameters.
+    batches: Batches on the devices.
+    num_classes: The number of the model's classes.
+    observe: Called with the answers to each batch, on the host and in order.
   """
   totals = Totals.zeros(num_classes)
   running: collections.deque[Answers] = collections.deque()
@@ -141,10 +142,10 @@ def total_over(
 
 
 def summary(totals: Totals) -> dict[str, float]:
-  """Mean loss, top-1 and top-5 in [0, 1], and how many examples they are of.
+  """Mean loss, top-1 and top-5 in [0, 1], and the number of examples.
 
   Raises:
-    ValueError: if there was no example.
+    ValueError: if no example was counted.
   """
   count = float(totals.count.sum())
   if not count:

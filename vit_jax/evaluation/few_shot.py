@@ -1,9 +1,9 @@
-"""Few-shot evaluation: how well linear probes do on a frozen model.
+"""Few-shot evaluation: accuracy of linear probes on a frozen model.
 
-arXiv:2010.11929, Section 4.1. A few images a class are drawn from the training
-split, a probe is fitted to their representations in closed form
-(`linear_probe`), and it classifies the test split; the mean of several draws is
-the result.
+This follows arXiv:2010.11929, Section 4.1. A few images per class are drawn
+from the training split, a linear probe is fitted to their representations in
+closed form (`linear_probe`), and the probe classifies the test split. The
+result is the mean accuracy over several draws.
 """
 
 import dataclasses
@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import data
-from vit_jax.data import splits
+from vit_jax.data.example import Source
+from vit_jax.data.pipeline import EvalPasses
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.splits import Loader, check_same_classes
 from vit_jax.evaluation import linear_probe
 from vit_jax.evaluation.probe_step import Totals, count_right, make_features
 from vit_jax.evaluation.shots import Subset, draw_shots
@@ -28,7 +29,7 @@ _BATCHES_AHEAD = 2
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-  """What the probe of one seed's shots came to, its top-1 in [0, 1]."""
+  """The result of one draw of shots; `top1` is in [0, 1]."""
 
   seed: int
   l2: float
@@ -37,7 +38,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What came of all draws, on the same test images."""
+  """The results of all draws on the same test images."""
 
   draws: tuple[Draw, ...]
   examples: int
@@ -45,61 +46,67 @@ class Outcome:
 
   @property
   def top1(self) -> float:
-    """Mean over the draws."""
+    """Mean top-1 over the draws."""
     return float(np.mean([draw.top1 for draw in self.draws]))
 
   @property
   def top1_std(self) -> float | None:
-    """Standard deviation (of a sample) over the draws; None of one draw."""
+    """Sample standard deviation over the draws; None for a single draw."""
     if len(self.draws) == 1:
       return None
     return float(np.std([draw.top1 for draw in self.draws], ddof=1))
 
 
 class FewShot:
-  """Few-shot evaluation of parameters, as often as asked, on the same shots.
+  """Few-shot evaluation of parameters, always on the same shots.
 
-  Seeds 0, 1, ... draw the shots, whatever the run's seed is, so that runs can
-  be compared.
+  The shots are drawn with the seeds 0, 1, ... whatever the run's seed is, so
+  that runs can be compared.
 
   Args:
-    config: As of a run: its image size, normalization, eval transform, loader
-      and batch size are those of both splits.
     model: The model, with or without a head.
-    mesh: Of devices.
+    mesh: The mesh of devices.
     train_source: The split that shots are drawn from.
     eval_source: The split to test on.
-    shots: Images a class.
-    seeds: How many draws.
+    preprocessing: The model's preprocessing, for both splits.
+    loader: The loader that opens this host's batches.
+    batch_size: Examples per step, or fewer if there are not as many.
+    shots: Training images per class.
+    seeds: The number of draws.
 
   Raises:
-    ValueError: if these do not fit together, or a class has too few images.
+    ValueError: if `shots` or `seeds` is below 1, the splits have different
+      classes, or a class has too few images.
   """
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
     model: Vit | ResNet,
     mesh: Mesh,
-    train_source: data.Source,
-    eval_source: data.Source,
+    train_source: Source,
+    eval_source: Source,
+    preprocessing: Preprocessing,
     *,
+    loader: Loader,
+    batch_size: int,
     shots: int,
     seeds: int,
   ):
     _check(shots, seeds, train_source, eval_source)
-    self._config, self._mesh = config, mesh
+    self._mesh, self._loader = mesh, loader
+    self._transform = preprocessing.transform()
     self._train_source = train_source
     self._shots, self._seeds = shots, seeds
     self._unreadable: set[int] = set()
     self._draws = self._draw()
-    self._batch_size = splits.eval_batch_size(
-      config, mesh, max(np.unique(self._draws).size, len(eval_source))
-    )
+    most = max(np.unique(self._draws).size, len(eval_source))
+    self._batch_size = sharding.padded_batch_size(batch_size, mesh, most)
     self._test = self._open(eval_source)
     whole = sharding.replicated(mesh)
     self._features = jax.jit(
-      sharding.on_mesh(make_features(model, **config.normalization), mesh),
+      sharding.on_mesh(
+        make_features(model, **preprocessing.normalization), mesh
+      ),
       out_shardings=whole,
     )
     self._count = jax.jit(
@@ -108,13 +115,14 @@ class FewShot:
 
   @property
   def num_shots(self) -> int:
-    """Training images that any of the draws uses."""
+    """Number of training images that the draws use in all."""
     return np.unique(self._draws).size
 
   def __call__(self, params: Any) -> dict[str, Any]:
-    """Metrics `fewshot/...`: `top1`, and `top1_std` of more than one draw.
+    """Returns the metrics `fewshot/...`.
 
-    Besides dictionaries by seed, of the top-1 and of the L2 that was chosen.
+    They are `top1`, `top1_std` if there are several draws, and two
+    dictionaries by seed: the top-1 and the L2 that was chosen.
     """
     outcome = self.measure(params)
     metrics: dict[str, Any] = {
@@ -127,7 +135,7 @@ class FewShot:
     return metrics
 
   def measure(self, params: Any) -> Outcome:
-    """Fits a probe to each draw, and tests all in one pass."""
+    """Fits a probe to each draw and tests all probes in one pass."""
     probes = self.fit(params)
     stacked = _stack(probes)
     totals = Totals.zeros(len(probes))
@@ -150,9 +158,9 @@ class FewShot:
     return Outcome(draws, examples, int(totals.skipped))
 
   def fit(self, params: Any) -> list[linear_probe.Probe]:
-    """The probe of each draw.
+    """Fits a probe to each draw.
 
-    Where unreadable images are skipped, others are drawn in their place.
+    If unreadable images are skipped, others are drawn to replace them.
     """
     while True:
       indices, places = np.unique(self._draws, return_inverse=True)
@@ -165,11 +173,11 @@ class FewShot:
     return [linear_probe.fit_shots(features[place]) for place in places]
 
   def close(self) -> None:
-    """Ends the worker processes, which live as long as a measurement."""
+    """Ends the worker processes; every measurement starts new ones."""
     self._test.close()
 
   def _draw(self) -> np.ndarray:
-    """Indices of all shots, (seeds, K, n)."""
+    """Draws the indices of all shots, (seeds, K, n)."""
     return np.stack(
       [
         draw_shots(self._train_source, self._shots, seed, self._unreadable)
@@ -180,7 +188,7 @@ class FewShot:
   def _features_of(
     self, params: Any, indices: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Features (U, D) of training images, and which were readable, (U,)."""
+    """Features (U, D) of training images, and whether each was readable."""
     found = []
     with self._open(Subset(self._train_source, indices)) as batches:
       for batch in self._to_device(batches):
@@ -188,8 +196,8 @@ class FewShot:
     y, mask = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return y[: len(indices)], mask[: len(indices)] > 0
 
-  def _open(self, source: data.Source):
-    return splits.eval_batches(self._config, source, self._batch_size)
+  def _open(self, source: Source) -> EvalPasses:
+    return self._loader.evaluate(source, self._transform, self._batch_size)
 
   def _to_device(self, batches):
     rows = sharding.batch_sharding(self._mesh)
@@ -197,7 +205,7 @@ class FewShot:
 
 
 def _stack(probes: Sequence[linear_probe.Probe]) -> dict[str, np.ndarray]:
-  """All probes' arrays in float32, the first axis counting the probes."""
+  """Stacks the arrays of all probes along a first axis, in float32."""
   return {
     name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
     for name in ("mean", "scale", "W")
@@ -205,47 +213,14 @@ def _stack(probes: Sequence[linear_probe.Probe]) -> dict[str, np.ndarray]:
 
 
 def _check(
-  shots: int, seeds: int, train_source: data.Source, eval_source: data.Source
+  shots: int, seeds: int, train_source: Source, eval_source: Source
 ) -> None:
   for name, value in (("shots", shots), ("seeds", seeds)):
     if value < 1:
       raise ValueError(f"{name}={value} must be 1 or more.")
-  splits.check_same_classes(
+  check_same_classes(
     train_source.class_names,
     "the split of the shots",
     eval_source.class_names,
     "the evaluation split",
-  )
-
-
-def periodic(
-  config: ml_collections.ConfigDict,
-  model: Vit | ResNet,
-  mesh: Mesh,
-  train_source: data.Source,
-  eval_source: data.Source,
-) -> FewShot | None:
-  """The few-shot evaluation of a run, None where `fewshot.shots` is 0.
-
-  Its data are `fewshot.data`, which lies where the run's does unless it says
-  otherwise; without a name or a root there the run's own two splits.
-  """
-  section = config.fewshot
-  if not section.shots:
-    return None
-  if section.data.name or section.data.root:
-    config = config.copy_and_resolve_references()
-    where = section.data.data_dir or config.data.data_dir
-    config.data = section.data.copy_and_resolve_references()
-    config.data.data_dir = where
-    train_source = splits.open_source(config, "train")
-    eval_source = splits.open_source(config, "eval")
-  return FewShot(
-    config,
-    model,
-    mesh,
-    train_source,
-    eval_source,
-    shots=section.shots,
-    seeds=section.seeds,
   )

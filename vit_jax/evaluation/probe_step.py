@@ -1,8 +1,8 @@
-"""From images to features, and from features to right answers of probes.
+"""Steps of few-shot evaluation: features of images, right answers of probes.
 
-The features are y of Eq. 4 (arXiv:2010.11929), what the last layer norm and the
-pooling give: the head is left out, and so is the tanh layer that a pre-training
-head has before it.
+The features are y of Eq. 4 (arXiv:2010.11929), the output of the last layer
+norm and the pooling. The head is left out, and so is the tanh layer that a
+pre-training head has before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from jaxtyping import Array, Float, Int
 
 from vit_jax.evaluation.eval_step import label_rank
 from vit_jax.models import ResNet, Vit
-from vit_jax.training.train_step import normalize
+from vit_jax.models.normalize import normalize
 
 
 @struct.dataclass
 class Totals:
-  """Counts over the test examples seen so far, `right` by draw."""
+  """Counts over the test examples seen so far; `right` has one per draw."""
 
   right: Int[Array | np.ndarray, " draws"]
   examples: Int[Array | np.ndarray, ""]
@@ -30,7 +30,7 @@ class Totals:
 
   @classmethod
   def zeros(cls, draws: int) -> "Totals":
-    """No examples yet."""
+    """Counts of no examples."""
     zero = np.zeros((), np.int32)
     return cls(np.zeros(draws, np.int32), zero, zero)
 
@@ -38,10 +38,10 @@ class Totals:
 def make_features(
   model: Vit | ResNet, *, mean: Sequence[float], std: Sequence[float]
 ) -> Callable[[Any, dict[str, Array]], tuple[Array, Array]]:
-  """A function from (params, batch) to the features (B, D) and the mask (B,).
+  """Returns a function from (params, batch) to features (B, D) and mask (B,).
 
-  Those of padding and of unreadable images are masked with 0. The parameters
-  may hold those of the head, which are not used.
+  The mask is 0 for padding and for unreadable images. The parameters may
+  include the head's, which are not used.
   """
   body = without_head(model)
 
@@ -66,9 +66,10 @@ def count_right(
   y: Float[Array, "B D"],
   batch: dict[str, Array],
 ) -> Totals:
-  """The totals with a batch of features y in; masked rows do not count.
+  """Adds a batch of features y to the totals; masked rows do not count.
 
-  `probes` holds `mean`, `scale` and `W` of all `linear_probe.Probe`s, stacked.
+  `probes` holds the stacked `mean`, `scale` and `W` of several
+  `linear_probe.Probe`s.
   """
   counts = batch["mask"] > 0
 

@@ -1,17 +1,17 @@
-"""The few examples of each class that few-shot evaluation learns from."""
+"""Draws the few examples per class that few-shot evaluation learns from."""
 
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from vit_jax.data.sources import Example, Source
+from vit_jax.data.example import Example, Source
 
-_CHUNK = 256  # Examples whose labels are read at a time, maybe with images.
-_MOST_NAMED = 5
+_CHUNK = 256  # Labels read at a time; some sources read the images as well.
+_MOST_NAMED = 5  # Classes that an error message names.
 
 
 class Subset:
-  """Some examples of a source, in an order of their own; itself a source."""
+  """Selected examples of a source, in a given order, as a source again."""
 
   def __init__(self, source: Source, indices: Sequence[int] | np.ndarray):
     self.name = source.name
@@ -26,29 +26,30 @@ class Subset:
     return self._source[int(self._indices[index])]
 
   def read(self, indices: Sequence[int]) -> list[Example]:
-    """The examples at `indices`, counted in the subset."""
+    """The examples at `indices`, which count within the subset."""
     return self._source.read(self._indices[indices].tolist())
 
 
 def draw_shots(
   source: Source, shots: int, seed: int, without: Collection[int] = ()
 ) -> np.ndarray:
-  """Draws examples of every class at random, the same for the same seed.
+  """Draws examples of every class at random, determined by the seed.
 
-  Labels are read in a random order and no further than needed, so a large data
-  set is not read through; its order takes 4 bytes an example.
+  Labels are read in a random order and only until every class has its shots,
+  so a large data set is not read to its end. The order takes 4 bytes per
+  example.
 
   Args:
-    source: To draw from.
-    shots: Examples a class.
-    seed: Of the draw.
-    without: Indices to pass over.
+    source: The source to draw from.
+    shots: Examples per class.
+    seed: The seed of the draw.
+    without: Indices that must not be drawn.
 
   Returns:
-    Their indices, int64 of shape (number of classes, shots).
+    The examples' indices, int64 of shape (number of classes, shots).
 
   Raises:
-    ValueError: if a class has too few.
+    ValueError: if a class has too few examples.
   """
   order = np.arange(len(source), dtype=np.int32)
   np.random.default_rng(seed).shuffle(order)
@@ -66,7 +67,7 @@ def draw_shots(
 
 
 def _labels(source: Source, indices: Sequence[int]) -> Sequence[int]:
-  """Without the images, where the source can do that."""
+  """Labels of examples, read without the images if the source can do that."""
   read_labels = getattr(source, "labels", None)
   if read_labels is not None:
     return read_labels(indices)
@@ -77,7 +78,7 @@ def _too_few(
   source: Source, found: list[list[int]], shots: int, any_unreadable: bool
 ) -> str:
   short = [
-    f"{name!r} has {len(indices)}"
+    f"{name!r} has only {len(indices)}"
     for name, indices in zip(source.class_names, found, strict=True)
     if len(indices) < shots
   ]
@@ -86,6 +87,6 @@ def _too_few(
   others = f", and {more} more classes have too few" if more > 0 else ""
   readable = "readable " if any_unreadable else ""
   return (
-    f"{shots} shots of each class need as many {readable}training images, and "
-    f"in {source.name} {named}{others}: choose fewer shots."
+    f"{shots} shots per class need {shots} {readable}training images of every "
+    f"class, but in {source.name} {named}{others}: choose fewer shots."
   )

@@ -1,1 +1,1 @@
-"""Pictures in, predictions and features out."""
+"""Predictions and features of image files."""

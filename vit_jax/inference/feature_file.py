@@ -1,4 +1,4 @@
-"""Features of many images in an .npz file, which is never whole in memory."""
+"""Writes the features of many images to an .npz file in bounded memory."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ class FeatureFile:
   """Collects rows on disk until their number is known; see `feature_file`.
 
   Attributes:
-    count: Rows so far.
+    count: Number of rows added so far.
   """
 
   def __init__(self, rows: IO[bytes], names: IO[str]):
@@ -26,9 +26,10 @@ class FeatureFile:
     self._width = self._longest = 0
 
   def add(self, image: str, features: np.ndarray) -> None:
-    """Appends a row."""
+    """Appends the features of an image."""
     self._rows.write(features.astype("<f4").tobytes())
-    self._names.write(json.dumps(image) + "\n")  # It may hold line ends.
+    # JSON escapes line breaks, which a file's name may contain.
+    self._names.write(json.dumps(image) + "\n")
     self.count += 1
     self._width = features.size
     self._longest = max(self._longest, len(image))
@@ -37,7 +38,7 @@ class FeatureFile:
     """Writes the .npz file.
 
     Raises:
-      ValueError: if there is no row.
+      ValueError: if no row was added.
     """
     if not self.count:
       raise ValueError("no image could be read: there are no features.")
@@ -54,14 +55,14 @@ class FeatureFile:
 
 @contextlib.contextmanager
 def feature_file(path: str) -> Iterator[FeatureFile]:
-  """An .npz file of `features`, (n, D), and the names `images`, (n,).
+  """Opens an .npz file of `features`, (n, D), and the names `images`, (n,).
 
-  It takes the place of `path` when the block ends well, and only then. What it
-  is made from lies beside it until then, without a name.
+  The file appears at `path` when the block ends without an exception, and only
+  then. Until then, the rows are kept in unnamed temporary files in its folder.
 
   Raises:
     ValueError: if `path` is a folder, or no row was added.
-    OSError: if it cannot be written.
+    OSError: if the file cannot be written.
   """
   target = local_file(path)
   with (
@@ -78,7 +79,7 @@ def feature_file(path: str) -> Iterator[FeatureFile]:
 def _member(
   archive: zipfile.ZipFile, name: str, dtype: str, shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-  """An array of an .npz file, whose items are to be written next."""
+  """Opens an array of an .npz file, for its items to be written."""
   header = {"descr": dtype, "fortran_order": False, "shape": shape}
   with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
     np.lib.format.write_array_header_1_0(member, header)

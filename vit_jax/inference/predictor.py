@@ -1,7 +1,7 @@
-"""From names of image files to what a model says of each, in their order.
+"""Predictions for image files, in their order.
 
-Nothing here grows with the number of images: a few batches are decoded ahead of
-the device.
+Memory does not grow with the number of images, as only a few batches are
+decoded ahead of the device.
 """
 
 import collections
@@ -17,36 +17,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
-from ml_collections import ConfigDict
 
-from vit_jax.config import base_config
-from vit_jax.data import UnreadableImageError, make_eval_transform
+from vit_jax.data.decode import UnreadableImageError
 from vit_jax.data.image_files import printable_path
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforms import EvalTransform
-from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.models import ResNet, Vit
+from vit_jax.models.normalize import normalize
 from vit_jax.models.resnet import classifier
 from vit_jax.training import losses, sharding
-from vit_jax.training.train_step import normalize
-from vit_jax.workdir.checkpoint import latest_description
 
-_BATCHES_AHEAD = 2  # Decoded, or being decoded, beyond the one asked for.
-_BATCHES_RUNNING = 2  # Given to the device while the host reads an older one.
+_BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
+_BATCHES_RUNNING = 2  # Batches on the device while the host reads an older one.
 _MOST_THREADS = 16
 
-# Images of a batch, each with the reason why it could not be read, if so.
+# Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """What a model says of one image file.
+  """A model's answer for one image file.
 
   Attributes:
-    image: Its name, as it can be printed.
-    error: Why it could not be read; all else is empty then.
-    index: Of the likeliest classes, the likeliest first.
-    probability: Of these.
-    features: What the head sees, if it was asked for.
+    image: The file's name, with unprintable characters escaped.
+    error: Why the image could not be read, or None; if it could not be, all
+      other fields are empty.
+    index: Indices of the likeliest classes, the likeliest first.
+    probability: Probabilities of these classes.
+    features: The head's input, if it was asked for.
   """
 
   image: str
@@ -61,29 +60,36 @@ def predict(
   params: Any,
   images: Iterable[str],
   *,
+  preprocessing: Preprocessing,
+  loss: str = "softmax",
   top: int = 3,
   batch_size: int = 32,
   features: bool = False,
 ) -> Iterator[list[Prediction]]:
-  """Predictions for image files, a batch at a time, in their order.
-
-  Images are cropped and resized as in the evaluation of the run, or as a whole
-  where the model is none of ours, and normalised as `model.origin` says.
+  """Yields predictions for image files, a batch at a time, in their order.
 
   Args:
-    model: With an `origin` that says the size of its images.
-    params: Its parameters.
-    images: Paths.
-    top: Likeliest classes to give of each.
-    batch_size: Images that the device gets at once; fewer if there are fewer.
-    features: Whether to give what the head sees as well.
+    model: The model, from images to logits.
+    params: The model's parameters.
+    images: Paths of the images.
+    preprocessing: The model's preprocessing.
+    loss: The loss the model was trained with; it decides between softmax and
+      sigmoid.
+    top: Number of the likeliest classes to return for each image.
+    batch_size: Images per step, or fewer if there are not as many.
+    features: Whether to return the head's input as well.
 
   Raises:
-    ValueError: if the model does not say its image size, or gives NaN.
+    ValueError: if the image size is unknown, or the model's outputs are NaN.
   """
-  size = image_size(model)
-  transform = trained_transform(model)
-  predict_step = trained_predict_step(model, top=top, features=features)
+  size, transform = preprocessing.image_size, preprocessing.transform()
+  predict_step = make_predict_step(
+    model,
+    **preprocessing.normalization,
+    loss=loss,
+    top=top,
+    features=features,
+  )
   mesh = sharding.make_mesh()
   whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
   step = jax.jit(predict_step, in_shardings=(whole, split), out_shardings=whole)
@@ -102,48 +108,19 @@ def predict(
     yield _predictions(names, found)
 
 
-def trained_transform(model: Vit | ResNet) -> EvalTransform:
-  """How an image is prepared in the evaluation of the model's run.
-
-  Raises:
-    ValueError: if the model does not say its image size.
-  """
-  size, origin = image_size(model), model.origin
-  assert origin is not None
-  config: Any = run_config(origin)
-  return make_eval_transform(size, **config.eval_transform)
-
-
-def trained_predict_step(
-  model: Vit | ResNet, *, top: int, features: bool
-) -> Callable:
-  """`make_predict_step` of a model with an `origin`, which says the rest."""
-  origin = model.origin
-  assert origin is not None
-  config: Any = run_config(origin)
-  return make_predict_step(
-    model,
-    mean=origin.mean,
-    std=origin.std,
-    loss=config.loss.kind,
-    top=top,
-    features=features,
-  )
-
-
 def read_images(
-  model: Vit | ResNet, paths: Iterable[str]
+  preprocessing: Preprocessing, paths: Iterable[str]
 ) -> UInt8[np.ndarray, "B H W 3"]:
-  """Image files as the model takes them, but for the normalisation.
+  """Reads image files and preprocesses them, except for the normalisation.
 
   Args:
-    model: With an `origin` that says the size of its images.
-    paths: Of a few images, as they are all kept.
+    preprocessing: The model's preprocessing.
+    paths: Paths of a few images; all are held in memory.
 
   Raises:
-    ValueError: if one cannot be read, or the model does not say its image size.
+    ValueError: if an image cannot be read, or the image size is unknown.
   """
-  transform = trained_transform(model)
+  transform = preprocessing.transform()
   images = []
   for path in paths:
     image = read_image(path, transform)
@@ -153,31 +130,8 @@ def read_images(
   return np.stack(images)
 
 
-def image_size(model: Vit | ResNet) -> tuple[int, int]:
-  """Height and width of the model's images.
-
-  Raises:
-    ValueError: if its origin does not say.
-  """
-  if model.origin is None or model.origin.image_size is None:
-    raise ValueError(
-      "the checkpoint does not tell the size of its images: give --image_size, "
-      "such as --image_size=224."
-    )
-  return model.origin.image_size
-
-
-def run_config(origin: Origin) -> ConfigDict:
-  """The configuration of the run that made a model; of others, the defaults."""
-  if origin.format != "vit_jax":
-    return base_config()
-  description = latest_description(origin.source)
-  assert description is not None
-  return ConfigDict(description["config"])
-
-
 def class_name(class_names: tuple[str, ...], index: int) -> str:
-  """Of a class, which the source may not name."""
+  """The name of a class, or its index if there is no name for it."""
   known = index < len(class_names)
   return class_names[index] if known else f"class {index}"
 
@@ -191,18 +145,19 @@ def make_predict_step(
   top: int,
   features: bool,
 ) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
-  """A function from (params, images) to what is wanted of each image.
+  """Returns a function from (params, images) to a dictionary of answers.
 
-  That is `index` and `probability`, both (B, top), where the model has a head,
+  It contains `index` and `probability`, both (B, top), if the model has a head,
   and `features`, (B, D), if they are asked for.
 
   Args:
-    model: Images to logits.
-    mean: Of each channel, in units of full scale.
-    std: The same.
-    loss: That it was trained with: "sigmoid" asks of each class alone.
-    top: Classes to give; all where there are fewer.
-    features: Whether to give them.
+    model: The model, from images to logits.
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
+    loss: The loss the model was trained with; under "sigmoid" the
+      probabilities of the classes are independent.
+    top: Number of the likeliest classes to return, or all if there are fewer.
+    features: Whether to return the head's input.
   """
   headless = model.clone(num_classes=0)
   head = classifier(model.num_classes, 0.0, model.param_dtype)
@@ -224,7 +179,7 @@ def make_predict_step(
 
 
 def _predictions(names: Names, found: dict[str, Array]) -> list[Prediction]:
-  """Fetches a batch from the device; unreadable images have empty rows."""
+  """Fetches the answers to a batch; those of unreadable images are left out."""
   arrays = jax.device_get(found)
   if not all(np.isfinite(array).all() for array in arrays.values()):
     raise ValueError(
@@ -251,7 +206,7 @@ def _predictions(names: Names, found: dict[str, Array]) -> list[Prediction]:
 def _batches(
   images: Iterable[str], transform: EvalTransform, rows: int, size: tuple
 ) -> Iterator[tuple[Names, np.ndarray]]:
-  """Names and pixels, (rows, H, W, 3); zeros for what is no image."""
+  """Yields names and pixels (rows, H, W, 3), which are 0 without an image."""
   decoded = decode_ahead(images, transform, _BATCHES_AHEAD * rows)
   while group := list(itertools.islice(decoded, rows)):
     pixels = np.zeros((rows, *size, 3), np.uint8)
@@ -267,7 +222,7 @@ def _batches(
 def decode_ahead(
   images: Iterable[str], transform: EvalTransform, ahead: int
 ) -> Iterator[tuple[str, np.ndarray | str]]:
-  """Each path and its `read_image`; threads are `ahead` images before us."""
+  """Yields each path with its image, read `ahead` in advance by threads."""
   waiting = collections.deque()
   pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
   try:
@@ -283,7 +238,7 @@ def decode_ahead(
 
 
 def read_image(path: str, transform: EvalTransform) -> np.ndarray | str:
-  """An image, uint8 (H, W, 3), or why it cannot be read."""
+  """Returns an image, uint8 (H, W, 3), or the reason it cannot be read."""
   try:
     with open(path, "rb") as file:
       return transform(file.read())

@@ -1,1 +1,1 @@
-"""Attention maps, embedding maps, and the figures that draw them."""
+"""Attention maps, embedding maps and the figures that draw them."""

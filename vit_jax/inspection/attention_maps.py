@@ -1,8 +1,8 @@
-"""What a Vision Transformer looks at, as arrays (arXiv:2010.11929, Fig. 6, 7).
+"""Attention maps of a Vision Transformer (arXiv:2010.11929, Fig. 6 and 7).
 
-Attention weights A (Eq. 6) are (L, B, k, S, S), a row for each query: L layers,
-B images, k heads, S tokens. Maps over an image are (B, h, w), a value for each
-patch. `figures` draws them all.
+Attention weights A (Eq. 6) have the shape (L, B, k, S, S), with a row for each
+query: L layers, B images, k heads, S tokens. Maps over images have the shape
+(B, h, w), with a value for each patch. `figures` draws them.
 """
 
 import dataclasses
@@ -19,21 +19,21 @@ from jaxtyping import Array, Float, Int, UInt8
 from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import ResNet, Vit, scan
 from vit_jax.models.grid import grid_of, patch_stride
-from vit_jax.training.train_step import normalize
+from vit_jax.models.normalize import normalize
 
 FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
 
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-  """A number for each pair of tokens: attention weights, or their gradients.
+  """Attention weights, or gradients with respect to them.
 
   Attributes:
-    layers: Of the encoder; row q is of query q.
-    pool: Of the probe of a MAP head; None of a model without.
-    grid: Patches along height and width, (h, w).
-    class_token: Whether the first of the S tokens is no patch.
-    stride: Pixels from one patch to the next.
+    layers: Values of the encoder's layers; row q belongs to query q.
+    pool: Values of the MAP head's probe; None without a MAP head.
+    grid: Number of patches along height and width, (h, w).
+    class_token: Whether the first of the S tokens is the class token.
+    stride: Distance between neighbouring patches in pixels.
   """
 
   layers: Float[np.ndarray, "L B k S S"]
@@ -45,7 +45,7 @@ class Attention:
   def maps(
     self, rows: Float[np.ndarray, "*axes S"]
   ) -> Float[np.ndarray, "*axes h w"]:
-    """What belongs to the patches, in their places on the image."""
+    """Reshapes rows over tokens into maps over patches, without class token."""
     patches = rows[..., 1:] if self.class_token else rows
     return patches.reshape(*rows.shape[:-1], *self.grid)
 
@@ -56,9 +56,9 @@ def attention_weights(
   """The attention weights of every layer and head.
 
   Args:
-    model: Its layers may be scanned.
-    params: Its parameters.
-    images: As the model takes them, normalised.
+    model: The model; its layers may be scanned.
+    params: The model's parameters.
+    images: Normalised images.
 
   Raises:
     ValueError: if the model has no attention.
@@ -73,22 +73,22 @@ def attention_gradients(
   images: Float[Array, "B H W C"],
   classes: Int[np.ndarray, " B"],
 ) -> tuple[Attention, Attention]:
-  """The attention weights, and by them the gradients of a logit of each image.
+  """The attention weights, and the gradients of a class's logit by them.
 
   Args:
-    model: As of `attention_weights`; it has to have classes.
-    params: As of `attention_weights`.
-    images: As of `attention_weights`.
-    classes: Whose logit, one for each image.
+    model: The model; its layers may be scanned.
+    params: The model's parameters.
+    images: Normalised images.
+    classes: The class of each image whose logit is differentiated.
 
   Raises:
-    ValueError: if the model has no attention, or not these classes.
+    ValueError: if the model has no attention, or does not have these classes.
   """
   vit, params = _unrolled(model, params)
   if not (0 <= np.min(classes) and np.max(classes) < vit.num_classes):
     raise ValueError(
       f"classes={np.asarray(classes).tolist()} are not all among the model's "
-      f"{vit.num_classes}, which count from 0."
+      f"{vit.num_classes} classes, which are numbered from 0."
     )
   both = _seen_with_gradients(vit, params, images, jnp.asarray(classes))
   seen, gradients = (_attention(vit, images, tree) for tree in both)
@@ -98,22 +98,22 @@ def attention_gradients(
 def rollout(
   attention: Attention, fusion: str = "mean", discard: float = 0.0
 ) -> Float[np.ndarray, "B h w"]:
-  """How much of each patch reaches the output, by attention rollout (Fig. 6).
+  """Attention rollout: how much each patch contributes to the output (Fig. 6).
 
-  A layer's heads are fused, the identity is added for the residual of Eq. 2,
-  rows are scaled to sum to 1, and the layers are multiplied (App. D.8,
-  arXiv:2005.00928). The output is the class token; without one, the mean over
-  tokens, or what the probe of a MAP head attends to. A map sums to 1 but for
-  what stays with the class token.
+  The heads of each layer are fused, the identity is added for the residual of
+  Eq. 2, rows are scaled to sum to 1, and the layers' matrices are multiplied
+  (App. D.8, arXiv:2005.00928). The output is the class token. Without one, it
+  is the mean over tokens or the tokens weighted by the MAP head's probe. A map
+  sums to 1, less the share that stays with the class token.
 
   Args:
-    attention: Weights.
-    fusion: Of the heads, one of `FUSIONS`.
-    discard: Fraction of a layer's fused weights, the lowest, to leave out. The
-      class token's own, by which it attends to itself, stays.
+    attention: The attention weights.
+    fusion: How heads are fused, one of `FUSIONS`.
+    discard: Fraction of each layer's fused weights to set to zero, lowest
+      first. The class token's attention to itself is always kept.
 
   Raises:
-    ValueError: if `fusion` or `discard` is none of these.
+    ValueError: if `fusion` is unknown or `discard` is not in [0, 1).
   """
   check_rollout(fusion, discard)
   fuse = partial(FUSIONS[fusion], axis=1)
@@ -128,7 +128,7 @@ def rollout(
 
 
 def check_rollout(fusion: str, discard: float) -> None:
-  """Raises ValueError unless `rollout` takes these."""
+  """Raises ValueError unless `rollout` accepts these arguments."""
   if fusion not in FUSIONS:
     raise ValueError(
       f"fusion={fusion!r} is unknown; choose one of {', '.join(FUSIONS)}."
@@ -145,14 +145,14 @@ def image_rollout(
   mean: Sequence[float],
   std: Sequence[float],
 ) -> Float[np.ndarray, "h w"] | None:
-  """`rollout` of one image, not yet normalised; None of a ResNet.
+  """`rollout` of one image that is not yet normalised; None for a ResNet.
 
   Args:
-    model: As of `attention_weights`.
-    params: As of `attention_weights`.
-    image: Of the model's size.
-    mean: Of each channel, in units of full scale.
-    std: The same.
+    model: The model; its layers may be scanned.
+    params: The model's parameters.
+    image: An image of the model's size.
+    mean: Mean of each channel, in units of full scale.
+    std: Standard deviation of each channel, in units of full scale.
   """
   if isinstance(model, ResNet):
     return None
@@ -163,17 +163,17 @@ def image_rollout(
 def relevance(
   attention: Attention, gradients: Attention
 ) -> Float[np.ndarray, "B h w"]:
-  """What of each patch speaks for a class: gradient-weighted rollout.
+  """Gradient-weighted rollout: the evidence for a class in each patch.
 
-  As `rollout`, but that each weight counts as much as it raises the logit, and
-  rows are not scaled: the mean over heads of the positive part of gradient
-  times attention, the identity added (arXiv:2103.15679, Eq. 5 and 6). What a
-  mean over tokens would give each patch without any attention, the same to
-  all, is taken off in the end.
+  This follows arXiv:2103.15679, Eq. 5 and 6. Unlike in `rollout`, a layer's
+  matrix is the mean over heads of the positive part of gradient times
+  attention, so that a weight counts by how much it raises the logit, and rows
+  are not rescaled. Under mean pooling every patch has an equal share of the
+  output without any attention; that share is subtracted at the end.
 
   Args:
-    attention: Weights.
-    gradients: Of the logit of a class; both of `attention_gradients`.
+    attention: The attention weights, from `attention_gradients`.
+    gradients: The gradients of a class's logit, from `attention_gradients`.
   """
 
   def raised(A: np.ndarray, dA: np.ndarray) -> np.ndarray:
@@ -193,9 +193,10 @@ def relevance(
 def output_attention(
   attention: Attention, layer: int
 ) -> Float[np.ndarray, "B k h w"]:
-  """What the output token attends to in a layer, counted from 0, by head.
+  """The class token's attention to the patches in a layer, by head.
 
-  Without a class token it is the mean over all tokens as queries.
+  Layers count from 0. Without a class token, the attention is averaged over
+  all tokens as queries.
   """
   A = attention.layers[layer]
   return attention.maps(A[:, :, 0] if attention.class_token else A.mean(axis=2))
@@ -204,11 +205,12 @@ def output_attention(
 def mean_attention_distance(
   attention: Attention,
 ) -> Float[np.ndarray, "L B k"]:
-  """How far a layer's heads look on each image, in pixels (Fig. 7, right).
+  """Mean attention distance of each head on each image (Fig. 7, right).
 
-  The distance between the centres of two patches, weighted by attention and
-  averaged over queries (App. D.7). The class token has no place and is left
-  out; what a patch attends to is scaled to sum to 1 without it.
+  This is the distance in pixels between the centres of two patches, weighted
+  by attention and averaged over queries (App. D.7). The class token has no
+  position and is left out; each query's weights on the patches are rescaled to
+  sum to 1.
   """
   h, w = attention.grid
   places = np.indices((h, w)).reshape(2, -1).T  # (N, 2)
@@ -225,14 +227,14 @@ def mean_attention_distance(
 
 
 def _unrolled(model: Vit | ResNet, params: Any) -> tuple[Vit, Any]:
-  """The same model, every layer's parameters its own."""
+  """An equivalent model without scanned layers, and its parameters."""
   vit = check_vit(model).clone(scan=False, remat="none")
   return vit, scan.unstack(nn.unbox(params))
 
 
 @partial(jax.jit, static_argnums=0)
 def _seen(model: Vit, params: Any, images: Array) -> Any:
-  """Attention weights by the names of their modules."""
+  """Attention weights, in a tree by the names of their modules."""
   _, seen = model.apply({"params": params}, images, mutable="intermediates")
   return _unwrapped(seen)
 
@@ -241,7 +243,7 @@ def _seen(model: Vit, params: Any, images: Array) -> Any:
 def _seen_with_gradients(
   model: Vit, params: Any, images: Array, classes: Array
 ) -> tuple[Any, Any]:
-  """`_seen`, and of the logits the gradients by what is seen."""
+  """`_seen`, and the gradients of the chosen logits by it."""
 
   def score(changes: Any) -> tuple[Array, Any]:
     variables = {"params": params, "perturbations": changes}
@@ -256,7 +258,7 @@ def _seen_with_gradients(
 
 
 def _unwrapped(seen: Any) -> Any:
-  """Intermediates without the tuples that they are sown in."""
+  """Intermediates, taken out of the tuples that Flax sows them in."""
   return jax.tree.map(
     lambda sown: sown[0],
     seen["intermediates"],
@@ -265,7 +267,7 @@ def _unwrapped(seen: Any) -> Any:
 
 
 def _attention(model: Vit, images: Any, tree: Any) -> Attention:
-  """On the host, in float32."""
+  """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
 
   def fetch(name: str) -> np.ndarray:
     return np.asarray(tree[name]["msa"]["attention"], np.float32)
@@ -280,7 +282,7 @@ def _attention(model: Vit, images: Any, tree: Any) -> Attention:
 
 
 def _readout(attention: Attention, fuse: Any) -> Float[np.ndarray, "B S"]:
-  """The share of each of the last layer's tokens in the output."""
+  """The share that each token of the last layer has in the output."""
   _, B, _, _, S = attention.layers.shape
   if attention.pool is not None:
     return fuse(attention.pool)
@@ -292,7 +294,7 @@ def _readout(attention: Attention, fuse: Any) -> Float[np.ndarray, "B S"]:
 def _without_lowest(
   A: Float[np.ndarray, "B S S"], fraction: float, class_token: bool
 ) -> Float[np.ndarray, "B S S"]:
-  """With that fraction of each matrix, its lowest weights, set to zero."""
+  """Sets a fraction of each matrix, its lowest weights, to zero."""
   flat = A.reshape(len(A), -1)
   lowest = np.argsort(flat, axis=1, kind="stable")
   lowest = lowest[:, : int(fraction * flat.shape[1])]

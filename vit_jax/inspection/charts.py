@@ -1,7 +1,7 @@
-"""Matplotlib charts of runs: curves, the confusion of classes, calibration.
+"""Matplotlib charts of runs: curves, confusion matrices, calibration.
 
-As in `figures`, they can be read in black and white, no display is needed, and
-nothing of matplotlib's global state is touched.
+Like those of `figures`, they can be read in black and white, need no display
+and leave matplotlib's global state alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from matplotlib.ticker import MaxNLocator
 
 from vit_jax.inspection.figures import SMALL, TEXT, figure_of, short
 
-MOST_CLASSES = 40  # That a confusion matrix is drawn for.
-_NUMBERED = 12  # Classes up to which its counts are written in it.
-_POINTS = 500  # Of a curve; more are averaged.
+MOST_CLASSES = 40  # A confusion matrix of more classes is not drawn.
+_NUMBERED = 12  # A matrix of more classes does not show its counts.
+_POINTS = 500  # A longer curve is thinned by averaging neighbours.
 _STYLES = ("-", "--", ":", "-.")
 _COLORS = ("black", "tab:blue", "tab:orange", "tab:green", "tab:purple")
 
@@ -29,13 +29,13 @@ def curves_figure(
   percent: bool = False,
   logarithmic: bool = False,
 ) -> Figure:
-  """Values by step, a line for each name, told apart by its style as well.
+  """Draws values by step, a line of its own colour and style for each name.
 
   Args:
-    curves: (steps, values) of each.
-    title: Of the chart.
-    percent: Whether values are parts of one.
-    logarithmic: Whether the axis of the values is.
+    curves: (steps, values) of each name.
+    title: The chart's title.
+    percent: Whether to show values, which are fractions, as percentages.
+    logarithmic: Whether the vertical axis is logarithmic.
   """
   figure = figure_of(5.2, 2.9)
   axes = figure.add_subplot()
@@ -63,7 +63,8 @@ def curves_figure(
   axes.spines[["top", "right"]].set_visible(False)
   axes.grid(axis="y", color="0.9", linewidth=0.6)
   if len(curves) > 1:
-    names = [short(name) for name in curves]  # Also those that begin with _.
+    # Passed with the lines, as matplotlib hides labels that begin with "_".
+    names = [short(name) for name in curves]
     legend = axes.legend(axes.lines, names, fontsize=SMALL, frameon=False)
     for text in legend.get_texts():
       text.set_parse_math(False)
@@ -73,9 +74,9 @@ def curves_figure(
 def confusion_figure(
   matrix: Int[np.ndarray, "K K"], class_names: Sequence[str]
 ) -> Figure:
-  """How often each class, a row, is answered by each, a column.
+  """Draws a confusion matrix with a row per class and a column per answer.
 
-  Shades are parts of the row; the numbers, of few classes, are counts.
+  Shades are shares of the row. With few classes, the counts are written in.
   """
   K = len(matrix)
   side = min(max(3.2, 0.45 * K), 9)
@@ -105,16 +106,18 @@ def confusion_figure(
           va="center",
         )
   bar = figure.colorbar(drawn, ax=axes, shrink=0.7)
-  bar.set_label("part of the class", fontsize=SMALL)
+  bar.set_label("share of the class", fontsize=SMALL)
   bar.ax.tick_params(labelsize=SMALL)
   return figure
 
 
 def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
-  """How often answers are right, by their probability (arXiv:1706.04599).
+  """Draws accuracy by probability, a reliability diagram (arXiv:1706.04599).
+
+  The area of a bin's dot grows with its number of answers.
 
   Args:
-    bins: As of `Tally.calibration`; the larger its dot, the more answers.
+    bins: The bins that `Tally.calibration` returns.
   """
   count, right, probability = bins.T
   figure = figure_of(3.6, 3.4)
@@ -128,7 +131,7 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   axes.set_ylim(0, 1.02)
   for axis, label in (
     (axes.xaxis, "probability of the answer"),
-    (axes.yaxis, "part that is right"),
+    (axes.yaxis, "share of right answers"),
   ):
     axis.set_major_formatter(lambda x, _: f"{x:.0%}")
     axis.set_label_text(label, fontsize=SMALL)
@@ -140,7 +143,7 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
 def _thinned(
   steps: Sequence[float], values: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Means of as many neighbours as leaves `_POINTS` of them, about."""
+  """Averages neighbouring points so that at most about `_POINTS` are left."""
   every = -(-len(steps) // _POINTS)
   starts = np.arange(0, len(steps), max(every, 1))
   counts = np.diff(starts, append=len(steps))

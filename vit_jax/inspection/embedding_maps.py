@@ -1,6 +1,6 @@
-"""What the embeddings of a model have learned (arXiv:2010.11929, Fig. 7).
+"""Embedding filters and position embeddings (arXiv:2010.11929, Fig. 7).
 
-Its first filters and its positions, as arrays; `figures` draws them.
+They are returned as arrays; `figures` draws them.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ from vit_jax.models import ResNet, Vit
 from vit_jax.models.grid import grid_of
 from vit_jax.models.position import PositionEmbedding
 
-_NOT_ADDED = ("relative", "none")  # Positions that are no vectors at the input.
+_NOT_ADDED = ("relative", "none")  # Positions that are not added to the input.
 
 
 def embedding_filters(
   model: Vit | ResNet, params: Any
 ) -> Float[np.ndarray, "filters P P C"]:
-  """The first filters that an image meets: E of Eq. 1.
+  """The first filters applied to an image: E of Eq. 1.
 
-  Of a hybrid, whose patches are cut from features, the root convolution's.
+  A hybrid cuts its patches from features, so its root convolution is returned.
   """
   model, params = check_vit(model), nn.unbox(params)
   if model.resnet_layers:
@@ -36,9 +36,9 @@ def embedding_filters(
 def filter_components(
   filters: Float[np.ndarray, "filters P P C"], count: int = 28
 ) -> Float[np.ndarray, "n P P C"]:
-  """Principal components of filters, the first ones (Fig. 7, left).
+  """The first principal components of filters (Fig. 7, left).
 
-  Each is scaled to [0, 1]. There are no more than differences of filters.
+  Each is scaled to [0, 1]. N filters have at most N - 1 components.
   """
   X = filters.reshape(len(filters), -1)
   _, _, components = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
@@ -52,10 +52,12 @@ def filter_components(
 def position_embeddings(
   model: Vit | ResNet, params: Any, image_size: tuple[int, int]
 ) -> Float[np.ndarray, "h w D"]:
-  """E_pos of Eq. 1 of every patch; of the first layer, if each has its own.
+  """The position embedding E_pos (Eq. 1) of every patch.
+
+  If every layer has its own, those of the first layer are returned.
 
   Raises:
-    ValueError: if the model adds none.
+    ValueError: if the model adds no position embeddings.
   """
   model, params = check_vit(model), nn.unbox(params)
   if model.position in _NOT_ADDED:
@@ -82,7 +84,7 @@ def position_similarity(
 def learned(
   model: Vit | ResNet, params: Any, image_size: tuple[int, int]
 ) -> tuple[Float[np.ndarray, "n P P C"], Float[np.ndarray, "h w h w"] | None]:
-  """Components of the filters, and the similarity of positions if it has any.
+  """Components of the filters, and the similarity of positions or None.
 
   Raises:
     ValueError: if the model has no attention, or its filters are not finite.

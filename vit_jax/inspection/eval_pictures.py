@@ -1,15 +1,15 @@
-"""Pictures of an evaluation: sample predictions, rollouts, the confusion."""
+"""Pictures of an evaluation: predictions, rollouts and a confusion matrix."""
 
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import UInt8
 
-from vit_jax import data
-from vit_jax.data import splits
+from vit_jax.data.decode import UnreadableImageError
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.inference.predictor import class_name, make_predict_step
 from vit_jax.inspection import attention_maps
@@ -17,17 +17,19 @@ from vit_jax.models import ResNet, Vit
 from vit_jax.runtime import extras
 from vit_jax.training import sharding
 
-_TOP = 5  # Classes shown of an example.
+_TOP = 5  # Number of classes shown for an example.
 
 
 class EvalPictures:
   """Draws the same examples of the eval split at every evaluation.
 
   Args:
-    config: Of the run; its `eval_pictures` says how many.
-    model: That is trained.
-    mesh: Of devices.
+    model: The model in training.
+    mesh: The mesh of devices.
     source: The eval split.
+    preprocessing: The model's preprocessing.
+    loss: The model's loss; it decides between softmax and sigmoid.
+    count: Number of examples to draw.
 
   Raises:
     ValueError: if matplotlib is not installed.
@@ -35,24 +37,27 @@ class EvalPictures:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
     model: Vit | ResNet,
     mesh: Mesh,
-    source: data.Source,
+    source: Source,
+    preprocessing: Preprocessing,
+    *,
+    loss: str,
+    count: int,
   ):
     self._figures = extras.load("vit_jax.inspection.figures", "figures")
     self._charts = extras.load("vit_jax.inspection.charts", "figures")
-    self._model, self._normalization = model, dict(config.normalization)
+    self._model, self._normalization = model, preprocessing.normalization
     names = source.class_names
     self._names = [class_name(names, k) for k in range(model.num_classes)]
-    self._examples = _examples(config, source)
+    self._examples = _examples(source, preprocessing, count)
     self._gather = jax.jit(
       lambda params: params, out_shardings=sharding.replicated(mesh)
     )
     predict_step = make_predict_step(
       model,
       **self._normalization,
-      loss=config.loss.kind,
+      loss=loss,
       top=_TOP,
       features=False,
     )
@@ -61,11 +66,11 @@ class EvalPictures:
   def __call__(
     self, params: Any, tally: Tally
   ) -> dict[str, UInt8[np.ndarray, "H W 3"]]:
-    """Pictures by name; all hosts have to call, and the first draws.
+    """Draws pictures by name; all hosts must call, and only the first draws.
 
     Args:
-      params: Laid out in any way over the mesh.
-      tally: Of the answers to the whole split.
+      params: The model's parameters, sharded in any way over the mesh.
+      tally: Counts of the answers to the whole split.
     """
     whole = self._gather(params)
     if jax.process_index():
@@ -83,7 +88,7 @@ class EvalPictures:
     return {key: self._figures.pixels(one) for key, one in drawn.items()}
 
   def _sheet(self, params: Any, image: np.ndarray, label: int) -> Any:
-    """An example, what the model says of it, and where that came from."""
+    """Draws an example, the model's answer and its attention rollout."""
     best = jax.device_get(self._predict(params, image[None]))
     rollout = attention_maps.image_rollout(
       self._model, params, image, **self._normalization
@@ -98,16 +103,16 @@ class EvalPictures:
 
 
 def _examples(
-  config: ml_collections.ConfigDict, source: data.Source
+  source: Source, preprocessing: Preprocessing, count: int
 ) -> list[tuple[np.ndarray, int]]:
-  """Images and labels, from all over the split; only what can be read."""
-  transform = splits.eval_transform(config)
-  count = min(config.eval_pictures, len(source))
+  """Readable images with their labels, spread evenly over the split."""
+  transform = preprocessing.transform()
+  last, count = len(source) - 1, min(count, len(source))
   found = []
-  for index in np.linspace(0, len(source) - 1, count).round().astype(int):
+  for index in np.linspace(0, last, count).round().astype(int):
     try:
       example = source[int(index)]
       found.append((transform(example["image"]), example["label"]))
-    except data.UnreadableImageError:
+    except UnreadableImageError:
       continue
   return found

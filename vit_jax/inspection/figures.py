@@ -1,7 +1,7 @@
 """Matplotlib figures of the arrays of `attention_maps` and `embedding_maps`.
 
-They can be read in black and white: what is more is lighter. No display is
-needed, and nothing of matplotlib's global state is touched.
+They can be read in black and white, with higher values lighter. They need no
+display and leave matplotlib's global state alone.
 """
 
 import io
@@ -17,13 +17,13 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-_PANEL = 3.0  # Inches of a photograph's longer side.
-TEXT = 9  # Points.
+_PANEL = 3.0  # Longer side of a photograph, in inches.
+TEXT = 9  # Font sizes, in points.
 SMALL = 7
-_DARKEST = 0.2  # Of a photograph where nothing is looked at.
+_DARKEST = 0.2  # Brightness of a photograph where its map is 0.
 _GRAY = "0.35"
-_COLORS = "viridis"  # Lighter and lighter, and never white.
-_LONGEST = 30  # Characters of a name.
+_COLORS = "viridis"  # It gets lighter with the value, and is never white.
+_LONGEST = 30  # Most characters shown of a name.
 
 Photograph = UInt8[np.ndarray, "H W 3"]
 
@@ -31,7 +31,7 @@ Photograph = UInt8[np.ndarray, "H W 3"]
 def overlay_figure(
   image: Photograph, maps: Mapping[str, Float[np.ndarray, "h w"]]
 ) -> Figure:
-  """A photograph, and by it each map as light on it (Fig. 6 and 14)."""
+  """Draws a photograph, then once for each map lit by it (Fig. 6 and 14)."""
   height, width = _panel(image)
   figure = figure_of((1 + len(maps)) * width, height + 0.3)
   first, *others = figure.subplots(1, 1 + len(maps), squeeze=False)[0]
@@ -42,7 +42,7 @@ def overlay_figure(
 
 
 def heads_figure(maps: Float[np.ndarray, "k h w"], title: str) -> Figure:
-  """A layer's raw attention, a map for each head."""
+  """Draws a layer's raw attention, with a map for each head."""
   columns = _columns(len(maps))
   rows = -(-len(maps) // columns)
   ratio = maps.shape[1] / maps.shape[2]
@@ -58,7 +58,7 @@ def heads_figure(maps: Float[np.ndarray, "k h w"], title: str) -> Figure:
 
 
 def filters_figure(components: Float[np.ndarray, "n P P 3"]) -> Figure:
-  """Principal components of the embedding filters (Fig. 7, left)."""
+  """Draws principal components of the embedding filters (Fig. 7, left)."""
   columns = _columns(len(components), most=7)
   rows = -(-len(components) // columns)
   figure = figure_of(0.7 * columns + 0.6, 0.7 * rows + 0.5)
@@ -72,13 +72,14 @@ def filters_figure(components: Float[np.ndarray, "n P P 3"]) -> Figure:
 
 
 def positions_figure(similarity: Float[np.ndarray, "h w h w"]) -> Figure:
-  """A grid for each position, of its similarity to all (Fig. 7, centre)."""
+  """Draws each position's similarity to all others (Fig. 7, centre)."""
   h, w = similarity.shape[:2]
-  # One image, a line of nothing between the grids.
+  # All grids are one image, with empty lines between them.
   tiles = np.full((h, h + 1, w, w + 1), np.nan, np.float32)
   tiles[:, :h, :, :w] = similarity.transpose(0, 2, 1, 3)
   tiles = tiles.reshape(h * (h + 1), w * (w + 1))[:-1, :-1]
-  width = min(max(5.5, tiles.shape[1] / 100), 12)  # A pixel and more each.
+  # Up to 12 inches, every tile gets at least a pixel.
+  width = min(max(5.5, tiles.shape[1] / 100), 12)
   figure = figure_of(width, 0.85 * width * min(max(h / w, 0.3), 3))
   axes = figure.add_subplot()
   drawn = axes.imshow(tiles, cmap=_COLORS, vmin=similarity.min(), vmax=1)
@@ -94,7 +95,7 @@ def positions_figure(similarity: Float[np.ndarray, "h w h w"]) -> Figure:
 
 
 def distance_figure(distance: Float[np.ndarray, "L k"]) -> Figure:
-  """Mean attention distance of every head by layer (Fig. 7, right)."""
+  """Draws every head's mean attention distance by layer (Fig. 7, right)."""
   L, k = distance.shape
   figure = figure_of(4.5, 3.2)
   axes = figure.add_subplot()
@@ -115,9 +116,9 @@ def distance_figure(distance: Float[np.ndarray, "L k"]) -> Figure:
 
 
 def patches_figure(image: Photograph, grid: tuple[int, int]) -> Figure:
-  """The patches that a photograph is cut into, numbered as the model does."""
+  """Draws the patches of a photograph, numbered in the model's order."""
   (H, W, _), (h, w) = image.shape, grid
-  # Wide enough for the numbers.
+  # The figure is wide enough for the numbers to fit.
   figure = figure_of(max(_PANEL, 0.3 * w), max(_PANEL * H / W, 0.3 * w * H / W))
   axes = figure.add_subplot()
   _photograph(axes, image)
@@ -148,9 +149,9 @@ def sheet_figure(
   rollout: Float[np.ndarray, "h w"] | None,
   title: str = "Input",
 ) -> Figure:
-  """A photograph, its likeliest classes, and what reached the output.
+  """Draws a photograph, its likeliest classes and its attention rollout.
 
-  Without a rollout, as of a model that has no attention, it has two parts.
+  The rollout is None for a model without attention, and is then left out.
   """
   height, width = _panel(image)
   widths = [width, 3.2] if rollout is None else [width, 3.2, width]
@@ -164,7 +165,7 @@ def sheet_figure(
 
 
 def pixels(figure: Figure) -> Photograph:
-  """A figure as an image, 100 pixels an inch."""
+  """Renders a figure as an image with 100 pixels per inch."""
   figure.set_dpi(100)
   canvas = FigureCanvasAgg(figure)
   canvas.draw()
@@ -172,7 +173,7 @@ def pixels(figure: Figure) -> Photograph:
 
 
 def lit(image: Photograph, map_: Float[np.ndarray, "h w"]) -> Photograph:
-  """A photograph that is dark where a map is low; its highest patch stays."""
+  """Darkens a photograph where a map is low, but not its highest patch."""
   highest = max(map_.max(), np.finfo(np.float32).tiny)
   light = Image.fromarray(np.float32(map_ / highest)).resize(
     image.shape[1::-1], Image.Resampling.BILINEAR
@@ -182,7 +183,7 @@ def lit(image: Photograph, map_: Float[np.ndarray, "h w"]) -> Photograph:
 
 
 def small_png(figure: Figure, dpi: float = 72) -> bytes:
-  """A figure in at most 256 colours, for a notebook or an e-mail."""
+  """Renders a figure as a PNG with at most 256 colours, e.g. for a notebook."""
   drawn, small = io.BytesIO(), io.BytesIO()
   figure.savefig(drawn, format="png", dpi=dpi)
   image = Image.open(drawn).convert("RGB").quantize(256)
@@ -191,26 +192,26 @@ def small_png(figure: Figure, dpi: float = 72) -> bytes:
 
 
 def short(name: str) -> str:
-  """A name that fits beside a bar or above a photograph."""
+  """Shortens a name to fit beside a bar or above a photograph."""
   if len(name) <= _LONGEST:
     return name
-  half = _LONGEST // 2  # Names that begin alike may end differently.
+  half = _LONGEST // 2  # Keeps both ends: names that begin alike may differ.
   return f"{name[: half - 1]}…{name[-half:]}"
 
 
 def figure_of(width: float, height: float) -> Figure:
-  """An empty figure of that many inches."""
+  """Makes an empty figure; width and height are in inches."""
   return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
 def _panel(image: Photograph) -> tuple[float, float]:
-  """Height and width of a photograph, in inches; thin ones have an inch."""
+  """Height and width of a photograph's panel in inches, each at least one."""
   H, W, _ = image.shape
   return max(_PANEL * H / max(H, W), 1), max(_PANEL * W / max(H, W), 1)
 
 
 def _columns(count: int, most: int = 8) -> int:
-  """Of a grid about as wide as a page is, its rows full if they can be."""
+  """Columns for a grid of `count` panels, with full rows where possible."""
   if count <= most:
     return count if count < 6 else -(-count // 2)
   fits = [n for n in range(most // 2, most + 1) if count % n == 0]
@@ -227,7 +228,7 @@ def _photograph(axes: Axes, image: Photograph, title: str = "") -> None:
 def _bars(
   axes: Axes, labels: Sequence[str], probabilities: Sequence[float]
 ) -> None:
-  """A horizontal bar for each class, the likeliest above."""
+  """Draws a horizontal bar for each class, with the likeliest on top."""
   places = range(len(labels))
   axes.barh(places, probabilities, color=_GRAY, height=0.6)
   axes.set_yticks(places)
@@ -244,7 +245,7 @@ def _bars(
 
 
 def _count(axis: Any, count: int) -> None:
-  """Numbers the grids along an axis from 1, at most about 15 of them."""
+  """Numbers the grids along an axis from 1, with at most about 15 labels."""
   every = -(-count // 15)
   grids = np.arange(0, count, every)
   middles = grids * (count + 1) + (count - 1) / 2

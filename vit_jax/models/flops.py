@@ -1,23 +1,25 @@
-"""Floating-point operations of matrix products and convolutions.
+"""Floating-point operations of a program's matrix products and convolutions.
 
-What a model needs by its definition, whatever a compiler makes of it: a product
-of (m, k) and (k, n) is 2 m k n.
+They are counted in the traced program, before a compiler changes it: a product
+of (m, k) and (k, n) takes 2 m k n.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 
 def count(function: Callable, *args: Any) -> int:
-  """Operations of one call; shapes will do for arguments."""
-  return _of(jax.make_jaxpr(function)(*args).jaxpr)
+  """Operations of one call; the arguments may be mere shapes."""
+  return _operations(jax.make_jaxpr(function)(*args).jaxpr)
 
 
-def _of(jaxpr: core.Jaxpr) -> int:
+def _operations(jaxpr: core.Jaxpr) -> int:
   total = 0
   for equation in jaxpr.eqns:
     params, name = equation.params, equation.primitive.name
@@ -35,14 +37,22 @@ def _of(jaxpr: core.Jaxpr) -> int:
       total += 2 * math.prod(results[0]) * depth
     else:
       times = params["length"] if name == "scan" else 1
-      total += times * sum(map(_of, _inside(params)))
+      total += times * sum(map(_operations, _called(params)))
   return total
 
 
-def _inside(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
+def _called(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
   """The programs that an equation calls."""
   for value in params.values():
     if isinstance(value, core.ClosedJaxpr):
       yield value.jaxpr
     elif isinstance(value, core.Jaxpr):
       yield value
+
+
+def forward_gflops(
+  model: nn.Module, params: Any, image_size: tuple[int, int]
+) -> float:
+  """Billions of floating-point operations to classify one image."""
+  image = jax.ShapeDtypeStruct((1, *image_size, 3), jnp.float32)
+  return count(model.apply, {"params": params}, image) / 1e9

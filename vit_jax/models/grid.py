@@ -1,52 +1,34 @@
-"""A model's grid of patches, and its parameters for another one."""
+"""A model's grid of patches, and the shapes of its parameters for a grid."""
 
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import traverse_util
 
-from vit_jax.models import ResNet, Vit
-from vit_jax.pretrained import interpolation
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.vit import Vit
 
-# Each takes time to trace, and a file may claim any number of them.
+Grid = tuple[int, int]  # Patches along height and width.
+
+# Every layer takes time to trace, and a file may claim any number of layers.
 _MOST_LAYERS = 300
-_MOST_STAGES = 8  # Of a ResNet; each halves the image.
-
-
-def resized(
-  path: str,
-  array: np.ndarray,
-  old: interpolation.Grid,
-  new: interpolation.Grid,
-  method: str,
-) -> np.ndarray:
-  """A parameter for another grid of patches; most stay as they are."""
-  leaf = path.rsplit("/", 1)[-1]
-  if leaf == "R" and old != new:
-    raise ValueError(
-      "relative positions cannot be resized: use the model at the image size "
-      "it was trained with."
-    )
-  if leaf not in interpolation.TABLES:
-    return array
-  return interpolation.resize(leaf, array, old, new, method)
+_MOST_STAGES = 8  # Each stage of a ResNet halves the image.
 
 
 def patch_stride(model: Vit | ResNet) -> int:
-  """Pixels from one token to the next; of a ResNet, of its feature map."""
+  """Pixels between neighbouring tokens, or cells of a ResNet's feature map."""
   stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
   stem = 4 * 2 ** (len(stages) - 1) if stages else 1
   return stem * (1 if isinstance(model, ResNet) else model.patch_size)
 
 
-def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> interpolation.Grid:
-  """Patches along height and width of images of that size.
+def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> Grid:
+  """The grid of patches of images of (height, width) pixels.
 
   Raises:
-    ValueError: if they do not fit.
+    ValueError: if the patches do not fill the images.
   """
   stride = patch_stride(model)
   if min(size) < stride or size[0] % stride or size[1] % stride:
@@ -58,10 +40,8 @@ def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> interpolation.Grid:
   return size[0] // stride, size[1] // stride
 
 
-def param_shapes(
-  model: Vit | ResNet, grid: interpolation.Grid
-) -> dict[str, tuple[int, ...]]:
-  """Shapes of all parameters for images of that grid, by path."""
+def param_shapes(model: Vit | ResNet, grid: Grid) -> dict[str, tuple[int, ...]]:
+  """The shape of every parameter, by its path, for images of that grid."""
   _check_depth(model)
   stride = patch_stride(model)
   size = grid[0] * stride, grid[1] * stride
@@ -72,7 +52,7 @@ def param_shapes(
 
 
 def _check_depth(model: Vit | ResNet) -> None:
-  """Raises ValueError for what no model is, but a file may say."""
+  """Raises ValueError for more layers than any real model has."""
   stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
   layers = sum(stages) + (0 if isinstance(model, ResNet) else model.num_layers)
   if layers > _MOST_LAYERS or len(stages) > _MOST_STAGES:

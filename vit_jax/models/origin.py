@@ -1,25 +1,25 @@
-"""What a model's weights were read as."""
+"""The record of where a model's weights came from."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-  """Where weights came from and how images have to be given to them.
+  """Where weights came from and how their images must be prepared.
 
-  A published file says almost nothing of this itself: it follows from the
-  format, unless the caller knows better.
+  A published file says almost nothing of this itself: the format implies it,
+  unless the caller says otherwise.
   """
 
   source: str
-  """As the caller named it."""
+  """The path or address, as the caller wrote it."""
   format: str
-  """Such as "google" or "timm"; "vit_jax" is one of our own workdirs."""
+  """Name of the format, such as "google"; "vit_jax" is a workdir of ours."""
   image_size: tuple[int, int] | None
-  """Height and width in pixels that the stored positions are for, if known."""
+  """Height and width in pixels that the positions belong to, if known."""
   mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-  """Taken off each channel, in units of full scale."""
+  """Subtracted from each channel, in units of full scale."""
   std: tuple[float, ...] = (0.5, 0.5, 0.5)
-  """Then divided by; (0.5, 0.5, 0.5) and the same mean give [-1, 1]."""
+  """Divides each channel; 0.5 here and as mean give values in [-1, 1]."""
   class_names: tuple[str, ...] = dataclasses.field(default=(), repr=False)
-  """One for each class where the source names them."""
+  """The name of every class, if the source has them."""

@@ -1,9 +1,9 @@
 """Parameters and activations that name their logical axes.
 
-Which device axis each is split over is said in `vit_jax.training.sharding`,
-once for where a parameter is stored and once for where it is used: FSDP stores
-a part of each kernel on a device, and the whole is gathered where it
-multiplies, in the type it multiplies in. Without a layout the names do nothing.
+`vit_jax.training.sharding` maps each logical axis to the axis of devices it is
+split over, once for storage and once for use: under FSDP a device stores a part
+of each kernel, which is cast to the type of the computation and gathered whole
+where it multiplies. Without a layout the names do nothing.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _platform: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 
 def named(init: Callable[..., Array], axes: Axes) -> Callable[..., Any]:
-  """An initializer whose parameters carry the names of their axes."""
+  """An initializer whose parameter carries the names of its axes."""
   boxed = nn.with_logical_partitioning(init, axes)
 
   def make(*args, **kwargs):
@@ -42,7 +42,12 @@ def named(init: Callable[..., Array], axes: Axes) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def laid_out(layout: Layout, platform: str) -> Iterator[None]:
-  """Whatever is traced inside lays its arrays out so, for such devices."""
+  """Lays out all arrays traced inside the context, for devices of a platform.
+
+  Args:
+    layout: Maps the logical axes of an array to its sharding.
+    platform: "tpu", "gpu" or "cpu".
+  """
   tokens = _layout.set(layout), _platform.set(platform)
   try:
     yield
@@ -52,18 +57,23 @@ def laid_out(layout: Layout, platform: str) -> Iterator[None]:
 
 
 def splits(axis: str) -> bool:
-  """Whether arrays in use have this axis split over several devices."""
+  """Whether the layout splits this axis over several devices."""
   layout = _layout.get()
   return layout is not None and not layout((axis,)).is_fully_replicated
 
 
 def platform() -> str:
-  """What is traced for: "tpu", "gpu", "cpu"."""
+  """The platform that a computation is traced for: "tpu", "gpu" or "cpu"."""
   return _platform.get() or jax.default_backend()
 
 
+def for_tpu() -> bool:
+  """Whether a computation is traced for TPUs."""
+  return platform() == "tpu"
+
+
 def in_use(x: ArrayLike, axes: Axes) -> Array:
-  """The array laid out over the devices as a computation wants it."""
+  """The array, laid out over the devices for its use in a computation."""
   layout = _layout.get()
   x = jnp.asarray(x)
   return (
@@ -72,10 +82,10 @@ def in_use(x: ArrayLike, axes: Axes) -> Array:
 
 
 class _Gathered(nn.Module):
-  """Gives its layer parameters that are cast, then gathered, at their use.
+  """Casts its layer's parameters where they are used, and gathers them there.
 
-  XLA, left to find this out, computes a product piece by piece instead: a train
-  step of L/16 then takes 2.8 times as long on eight chips of v5e.
+  Left to itself, XLA computes a product piece by piece instead: a train step of
+  L/16 then takes 2.8 times as long on eight chips of v5e.
   """
 
   def param(self, name: str, init_fn: Callable, *args, **kwargs) -> Any:
@@ -85,21 +95,21 @@ class _Gathered(nn.Module):
 
 
 class Dense(_Gathered, nn.Dense):
-  """`nn.Dense`, its parameters gathered where they are used."""
+  """`nn.Dense` whose parameters are gathered where they are used."""
 
 
 class Projection(nn.Module):
   """An affine map between several axes: (..., *inputs) -> (..., *outputs).
 
   Attributes:
-    shape: Of the kernel: first the axes of the input, then of the output.
-    num_inputs: How many of them are the input's.
-    axes: Their logical names.
-    bias_axes: Those of the bias.
-    kernel_init: Of the kernel as a matrix.
-    bias_init: Of the bias.
-    dtype: Of the computation.
-    param_dtype: Of the parameters.
+    shape: Shape of the kernel: the axes of the input, then of the output.
+    num_inputs: Number of input axes.
+    axes: Logical names of the kernel's axes.
+    bias_axes: Logical names of the bias's axes.
+    kernel_init: Initializer of the kernel, called with its shape as a matrix.
+    bias_init: Initializer of the bias.
+    dtype: Type of the computation.
+    param_dtype: Type of the parameters.
   """
 
   shape: tuple[int, ...]
@@ -136,7 +146,7 @@ class Projection(nn.Module):
     return y + bias[(None,) * (y.ndim - bias.ndim)]
 
   def weights(self, scale: float = 1.0) -> tuple[Array, Array]:
-    """(kernel, bias), times `scale`, cast and gathered for their use."""
+    """The kernel and the bias, scaled, cast and gathered for their use."""
     return (
       in_use((self.kernel * scale).astype(self.dtype), self.axes),
       in_use((self.bias * scale).astype(self.dtype), self.bias_axes),

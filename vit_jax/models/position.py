@@ -1,9 +1,10 @@
 """Position embeddings of the Vision Transformer (arXiv:2010.11929, App. D.4).
 
-Everything here is added to the token sequence, except the relative offsets,
-which `attention.Msa` turns into attention logits.
+All kinds are added to the tokens except the relative offsets, from which
+`attention.Msa` computes a term of its logits.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.checks import check_choice
+from vit_jax.models.layer import LayerConfig
 from vit_jax.models.partitioning import Axes, named
 
 LEARNED = ("learned", "learned_grid", "learned2d")
@@ -24,9 +27,10 @@ _init_E_pos = nn.initializers.normal(0.02)
 class PositionEmbedding(nn.Module):
   """`E_pos` of Eq. 1: one vector for each token, (S, D).
 
-  S = N + 1 with a class token, N without. The class token has an entry of its
-  own in the 1-D kinds; in the others it has no place on the grid and gets
-  zeros. "learned_grid" is "learned" but for that.
+  S = N + 1 with a class token, N without. In the 1-D kinds, "learned" and
+  "sincos1d", the class token has an entry of its own. In the others it has no
+  place on the grid and gets zeros; "learned_grid" differs from "learned" only
+  in this.
 
   Attributes:
     kind: One of `LEARNED` or `FIXED`.
@@ -66,7 +70,7 @@ class PositionEmbedding(nn.Module):
 
 
 class RelativeOffsets(nn.Module):
-  """Learned embedding of every offset between two tokens, for each head.
+  """Learned embeddings of the offsets between two tokens, one table per head.
 
   Returns `R` of shape (2S - 1, k, D_h); row `q - s + S - 1` belongs to the
   query at position q and the key at position s (App. D.4).
@@ -84,7 +88,7 @@ class RelativeOffsets(nn.Module):
 
 
 def _table(module: Any, name: str, shape: tuple[int, ...], axes: Axes) -> Array:
-  """A learned table; says so if the one loaded is of another size."""
+  """A learned table; raises ValueError if one of another shape was loaded."""
   if module.has_variable("params", name):
     stored = nn.unbox(module.get_variable("params", name)).shape
     if stored != shape:
@@ -97,14 +101,17 @@ def _table(module: Any, name: str, shape: tuple[int, ...], axes: Axes) -> Array:
 
 
 def relative_logits(
-  q: Float[Array, "B k S D_h"], R: Float[Array, "offsets k D_h"]
-) -> Float[Array, "B k S S"]:
+  q: Float[Array, "B k S D_h"], R: Float[Array, "offsets k D_h"] | None
+) -> Float[Array, "B k S S"] | int:
   """Inner product of each query with the embedding of its offset to each key.
 
-  Queries meet all 2S - 1 offsets in one matrix product; each row then keeps
-  the S it needs.
+  One matrix product gives those of every query with all 2S - 1 offsets; each
+  row then keeps the S it needs. Without R the result is 0.
   """
+  if R is None:
+    return 0
   S = q.shape[2]
+  R = R.astype(q.dtype)
   every_offset = jnp.einsum("bkqd,okd->bkqo", q, R)  # (B, k, S, 2S - 1)
   offset = jnp.arange(S)[:, None] - jnp.arange(S)[None, :] + S - 1  # (S, S)
   return jnp.take_along_axis(every_offset, offset[None, None], axis=-1)
@@ -113,7 +120,8 @@ def relative_logits(
 def sincos1d(S: int, D: int) -> Float[Array, "S D"]:
   """Sines and cosines interleaved ("Attention is all you need", Sec. 3.5).
 
-  Entry 2i of position p is sin(p / 10000^(2i / D)), entry 2i + 1 its cosine.
+  Entry 2i of position p is sin(p / 10000^(2i / D)), and entry 2i + 1 is the
+  cosine of the same angle.
   """
   frequency = 10_000.0 ** (-jnp.arange(0, D, 2) / D)  # (D / 2,)
   angle = jnp.arange(S)[:, None] * frequency[None, :]
@@ -123,7 +131,7 @@ def sincos1d(S: int, D: int) -> Float[Array, "S D"]:
 def sincos2d(
   h: int, w: int, D: int, temperature: float = 10_000.0
 ) -> Float[Array, "N D"]:
-  """Sine and cosine of x, then of y, a quarter of D each (big_vision).
+  """Sine and cosine of x, then of y, each D / 4 entries, as in big_vision.
 
   Frequencies fall geometrically from 1 to 1 / temperature.
   """
@@ -135,16 +143,10 @@ def sincos2d(
   return jnp.concatenate(waves, axis=1)
 
 
-def check(kind: str, place: str, hidden_size: int) -> None:
+def check_position(kind: str, place: str, hidden_size: int) -> None:
   """Raises ValueError unless these position embeddings can be built."""
-  if kind not in POSITIONS:
-    raise ValueError(
-      f"position={kind!r} is unknown; choose one of {', '.join(POSITIONS)}."
-    )
-  if place not in PLACES:
-    raise ValueError(
-      f"position_at={place!r} is unknown; choose one of {', '.join(PLACES)}."
-    )
+  check_choice("position", kind, POSITIONS)
+  check_choice("position_at", place, PLACES)
   divisor = {"learned2d": 2, "sincos1d": 2, "sincos2d": 4}.get(kind, 1)
   if hidden_size % divisor:
     raise ValueError(
@@ -158,21 +160,68 @@ def check(kind: str, place: str, hidden_size: int) -> None:
     )
 
 
-def at_each_layer(kind: str, place: str, num_layers: int, make) -> list:
-  """The position parameters that each layer uses, None where it uses none.
+@dataclasses.dataclass(frozen=True)
+class Positions:
+  """The position embeddings of a model, by the layer that uses them (App. D.4).
+
+  Attributes:
+    added: For each layer the embeddings added to its input, (1, S, D), or None.
+    relative: For each layer the offsets R that its attention uses, or None.
+  """
+
+  added: list[Array | None]
+  relative: list[Array | None]
+
+  @property
+  def E_pos(self) -> Array | int:
+    """E_pos of Eq. 1, added before the first layer; 0 if nothing is."""
+    return 0 if self.added[0] is None else self.added[0]
+
+
+def make_positions(
+  kind: str,
+  place: str,
+  *,
+  num_layers: int,
+  num_heads: int,
+  hidden_size: int,
+  grid: tuple[int, int],
+  class_token: bool,
+  config: LayerConfig,
+) -> Positions:
+  """The position embeddings of a model's layers; called inside the model.
 
   Args:
     kind: One of `POSITIONS`.
-    place: One of `PLACES`. Relative offsets act inside every layer's
-      attention, so "input" gives each layer its own, as "every_layer" does.
+    place: One of `PLACES`. Relative offsets act inside the attention of every
+      layer, so "input" gives each layer its own, as "every_layer" does.
     num_layers: L.
-    make: Called with a name for the parameters; returns their array.
+    num_heads: k.
+    hidden_size: D.
+    grid: Patches along height and width, (h, w).
+    class_token: Whether the sequence starts with a class token.
+    config: The layers' settings.
   """
-  name = "relative" if kind == "relative" else "position"
+  relative, param_dtype = kind == "relative", config.param_dtype
+
+  def make(name: str) -> Array:
+    if relative:
+      S, D_h = grid[0] * grid[1] + class_token, hidden_size // num_heads
+      return RelativeOffsets(S, num_heads, D_h, param_dtype, name=name)()
+    embedding = PositionEmbedding(
+      kind, grid, hidden_size, class_token, param_dtype, name=name
+    )
+    return embedding()[None].astype(config.dtype)  # (1, S, D)
+
+  none: list[Array | None] = [None] * num_layers
   if kind == "none":
-    return [None] * num_layers
+    return Positions(none, none)
+  name = "relative" if relative else "position"
+  made: list[Array | None]
   if place == "shared":
-    return [make(name)] * num_layers
-  if place == "every_layer" or kind == "relative":
-    return [make(f"{name}_{layer}") for layer in range(num_layers)]
-  return [make(name)] + [None] * (num_layers - 1)
+    made = [make(name)] * num_layers
+  elif place == "every_layer" or relative:
+    made = [make(f"{name}_{layer}") for layer in range(num_layers)]
+  else:
+    made = [make(name), *none[1:]]
+  return Positions(none, made) if relative else Positions(made, none)

@@ -1,4 +1,4 @@
-"""ResNets as the paper uses them: the stem of hybrids, and a baseline.
+"""ResNets as the paper uses them: as the stem of hybrids and as a baseline.
 
 "BiT" residual networks (arXiv:2010.11929, Section 4.1, "Model Variants"):
 ResNet v1.5 with group norm in place of batch norm and weight-standardised
@@ -20,7 +20,7 @@ _CONV_AXES = (None, None, "channels_in", "channels_out")
 
 
 class StdConv(nn.Conv):
-  """Convolution whose kernel has zero mean and unit variance per output."""
+  """Convolution with its kernel scaled to mean 0, variance 1 per output."""
 
   standardize_epsilon: float = 1e-5
 
@@ -35,7 +35,10 @@ class StdConv(nn.Conv):
 
 
 class ResidualUnit(nn.Module):
-  """Bottleneck: 1x1, 3x3 with the stride, 1x1 to four times the width."""
+  """Bottleneck block; (B, H, W, C) -> (B, H / stride, W / stride, 4 width).
+
+  Its convolutions are 1x1, 3x3 with the stride, and 1x1 to 4 width channels.
+  """
 
   width: int
   stride: int = 1
@@ -63,16 +66,16 @@ class ResidualUnit(nn.Module):
 
 
 class ResNet(nn.Module):
-  """BiT ResNet: images (B, H, W, C) -> logits (B, num_classes).
+  """BiT ResNet; images (B, H, W, C) -> logits (B, num_classes).
 
   Attributes:
-    num_classes: Classes of the head; 0 returns the pooled features.
-    layers: Residual units in each stage; stage i runs at stride 4 * 2^i.
-    width: Channels of the root; x1 models have 64.
+    num_classes: Classes of the head; with 0 the result is the pooled features.
+    layers: Residual units in each stage; stage i has stride 4 * 2^i.
+    width: Channels of the root; 64 is "x1".
     head_bias: Initial value of the head's bias.
     dtype: Type of the computation.
     param_dtype: Type of the parameters.
-    origin: What its published weights were read as; changes nothing here.
+    origin: Where published weights came from; the model ignores it.
   """
 
   num_classes: int
@@ -91,8 +94,8 @@ class ResNet(nn.Module):
     train: bool = False,
     features: bool = False,
   ) -> Float[Array, "..."]:
-    """`features=True` returns the last feature map, (B, h, w, C)."""
-    del train  # There is nothing random in it.
+    """Logits, or with `features=True` the last feature map, (B, h, w, C)."""
+    del train  # A ResNet has no dropout.
     dtypes: dict[str, Any] = dict(
       dtype=self.dtype, param_dtype=self.param_dtype
     )
@@ -137,7 +140,7 @@ def _group_norm(
 
 
 def classifier(num_classes: int, bias: float, param_dtype: DTypeLike) -> Dense:
-  """The last dense layer: zero-initialised, computed in float32."""
+  """The last dense layer, which starts at zero and computes in float32."""
   return Dense(
     num_classes,
     kernel_init=named(nn.initializers.zeros_init(), ("embed", "classes")),

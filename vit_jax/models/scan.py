@@ -1,39 +1,90 @@
-"""The L blocks of an encoder, one compiled block or L of them.
+"""The L blocks of an encoder, compiled one by one or as a single one.
 
 Unrolled, each block has parameters of its own, `block_0` to `block_{L-1}`.
-Scanned, one block is compiled and run L times; its parameters are those of all
-layers, stacked (L, ...), as `blocks`. Either layout turns into the other.
+Scanned, one block is compiled and run L times; the parameters of all layers
+are stacked, (L, ...), as `blocks`. `stack` and `unstack` turn either layout
+into the other.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
+
+from vit_jax.models.partitioning import in_use
+from vit_jax.models.position import Positions
 
 STACKED = "blocks"
 _FIRST = "block_0"
+# A block saves for its backward pass, which computes the rest again: all of its
+# activations, the products of its dense layers, or nothing but its input.
+REMATS = {
+  "none": None,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
-def scan_layers(run: Callable, num_layers: int) -> Callable:
-  """A function of (block, z, R) that runs `run` of them L times over z."""
+def make_blocks(
+  make_block: Callable[..., nn.Module],
+  positions: Positions,
+  num_layers: int,
+  *,
+  scan: bool,
+  remat: str,
+  train: bool,
+) -> list[Callable[[Array], Array]]:
+  """The layers of Eq. 2 and 3, as functions of z to call in turn.
 
-  def body(block: nn.Module, z: Any, R: Any) -> tuple[Any, None]:
-    return run(block, z, R), None
+  Args:
+    make_block: Builds a block from the name of its parameters.
+    positions: Position embeddings of the layers; Eq. 1 has added the first.
+    num_layers: L.
+    scan: Whether to return one function that runs all layers, in place of L.
+    remat: One of `REMATS`.
+    train: Whether dropout is on.
+  """
 
-  return nn.scan(
+  def run(block: nn.Module, z: Array, R: Array | None) -> Array:
+    return block(in_use(z, ("batch", None, None)), R, train=train)
+
+  if policy := REMATS[remat]:
+    run = nn.remat(run, policy=policy, prevent_cse=not scan)
+  if scan:
+    return [partial(_scanned(run, num_layers), make_block(name=STACKED))]
+
+  def run_layer(layer: int, z: Array) -> Array:
+    E_pos = positions.added[layer] if layer else None
+    z = z if E_pos is None else z + E_pos  # Positions at every layer, App. D.4.
+    block = make_block(name=f"block_{layer}")
+    return run(block, z, positions.relative[layer])
+
+  return [partial(run_layer, layer) for layer in range(num_layers)]
+
+
+def _scanned(run: Callable, num_layers: int) -> Callable:
+  """A function of (block, z) that applies `run` L times to z."""
+
+  def body(block: nn.Module, z: Any) -> tuple[Any, None]:
+    return run(block, z, None), None
+
+  scanned = nn.scan(
     body,
     variable_axes={"params": 0, "intermediates": 0},
     split_rngs={"params": True, "dropout": True},
     length=num_layers,
     metadata_params={nn.PARTITION_NAME: "layers"},
   )
+  return lambda block, z: scanned(block, z)[0]
 
 
 def stack(tree: Any) -> Any:
-  """The scanned layout of all parameters in a tree, such as a train state."""
+  """A tree, such as a train state, with its blocks in the scanned layout."""
 
   def stacked(params: Any) -> Any:
     if not _holds(params, _FIRST):
@@ -48,7 +99,7 @@ def stack(tree: Any) -> Any:
 
 
 def unstack(tree: Any) -> Any:
-  """The unrolled layout of all parameters in a tree."""
+  """A tree with its blocks in the unrolled layout."""
 
   def unrolled(params: Any) -> Any:
     if not _holds(params, STACKED):
@@ -65,8 +116,8 @@ def unstack(tree: Any) -> Any:
 
 
 def _stack(*arrays: Any) -> Any:
-  numpy = isinstance(arrays[0], np.ndarray)  # And stays on the host.
-  return (np if numpy else jnp).stack(arrays)
+  on_host = isinstance(arrays[0], np.ndarray)  # NumPy arrays stay on the host.
+  return (np if on_host else jnp).stack(arrays)
 
 
 def _holds(tree: Any, name: str) -> bool:

@@ -1,29 +1,66 @@
-"""Self-attention, Eq. 5-8, in the form that XLA compiles best for a TPU.
+"""Self-attention and GELU, in the forms that XLA compiles best for a TPU.
 
-The mathematics is `attention.Msa`'s. What differs is what a TPU is slow at:
+The mathematics of `msa` is that of `attention.Msa`, Eq. 5-8. It differs in what
+TPUs are slow at:
 
 - Heads are outermost and tokens innermost, (k, B, D_h, S): registers are 128
-  wide, and a head of 64 would leave half of them empty.
-- Attention is taken transposed, keys above queries, so that maximum and sum
-  over keys run down the rows instead of across them.
-- Logits stay in float32 and in the chip's own memory; stored for the backward
-  pass are the exponentials in bfloat16, which 1 / sum then makes weights of.
-- Sums that come for free are not taken: the keys' bias adds the same to all
-  logits of a query, so its gradient is 0; the attention weights of a query sum
-  to 1, so that of the values' bias is that of the output's, through the last
-  product.
+  wide, and heads of size 64 would leave half of each empty.
+- Attention is transposed, with keys above queries, so that maximum and sum over
+  keys run down the rows instead of across them.
+- Logits stay in float32 and in the chip's own memory. The backward pass gets
+  the exponentials in bfloat16, which 1 / sum turns into attention weights.
+- Two bias gradients need no reduction. The keys' bias adds the same to all
+  logits of a query, so its gradient is 0. The attention weights of a query sum
+  to 1, so the gradient of the values' bias is that of the output's bias, taken
+  back through the last product.
 
 Only reverse-mode differentiation is defined.
 """
 
+import math
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-from vit_jax.models.partitioning import in_use, splits
+from vit_jax.models.attention import Msa
+from vit_jax.models.partitioning import for_tpu, in_use, splits
+
+
+def replaces_msa(block: Any, R: Array | None, train: bool) -> bool:
+  """Whether an encoder block should use `TpuMsa` in place of `Msa`.
+
+  `TpuMsa` never has A as an array, so nothing may drop, sow or offset A.
+  """
+  drops = train and block.config.attention_dropout_rate > 0
+  sown = block.is_mutable_collection("intermediates")
+  needs_A = R is not None or drops or sown
+  return for_tpu() and not needs_A and not block.is_initializing()
+
+
+class TpuMsa(Msa):
+  """`Msa` as `msa` computes it, Eq. 5-8; (B, S, D) -> (B, S, D)."""
+
+  @nn.compact
+  def __call__(
+    self,
+    z: Float[Array, "B S D"],
+    R: Float[Array, "offsets k D_h"] | None = None,
+    *,
+    queries: Float[Array, "B T D"] | None = None,
+    train: bool = False,
+  ) -> Float[Array, "B S D"]:
+    assert R is None and queries is None  # See `replaces_msa`.
+    U_q, U_k, U_v, U_msa = self.projections(z.shape[-1])
+    D_h = z.shape[-1] // self.num_heads
+    return msa(
+      z.astype(self.config.dtype),
+      *U_q.weights(scale=1 / math.sqrt(D_h)),
+      *(*U_k.weights(), *U_v.weights(), *U_msa.weights()),
+    )
 
 
 @jax.custom_vjp
@@ -38,7 +75,7 @@ def msa(
   W_out: Float[Array, "k D_h D"],
   b_out: Float[Array, " D"],
 ) -> Float[Array, "B S D"]:
-  """Multi-head self-attention; queries come scaled by 1 / sqrt(D_h)."""
+  """Multi-head self-attention; W_q and b_q are scaled by 1 / sqrt(D_h)."""
   return _forward(z, W_q, b_q, W_k, b_k, W_v, b_v, W_out, b_out)[0]
 
 
@@ -59,13 +96,14 @@ def _forward(z, W_q, b_q, W_k, b_k, W_v, b_v, W_out, b_out):
   return y, (z, W_q, W_k, W_v, W_out, q, k, v, E, scale, SA)
 
 
-def _backward(kept: tuple, dy: Array) -> tuple:
-  z, W_q, W_k, W_v, W_out, q, k, v, E, scale, SA = kept
+def _backward(saved: tuple, dy: Array) -> tuple:
+  z, W_q, W_k, W_v, W_out, q, k, v, E, scale, SA = saved
   db_out = dy.astype(jnp.float32).sum(axis=(0, 1))
   db_v = jnp.einsum("hed,d->he", W_out.astype(jnp.float32), db_out)
   dy = _in_order(dy)
   dW_out = _product("hben,bnd->hed", SA, dy)
-  # Of the sums before they are scaled; the last term is the softmax's.
+  # dSA is the gradient of the sums E v before `scale` multiplies them, and
+  # `shift` is the sum in the softmax's derivative.
   dSA = _sums("bnd,hed->hben", dy, W_out) * scale
   dSA = _in_order(dSA.astype(z.dtype))
   shift = (dSA.astype(jnp.float32) * SA.astype(jnp.float32)).sum(axis=2)
@@ -98,14 +136,46 @@ def _product(axes: str, a: Array, b: Array) -> Array:
 
 
 def _sums(axes: str, a: Array, b: Array) -> Array:
-  """A product in float32, whatever its factors are."""
+  """A product in float32, whatever the type of its factors."""
   return jnp.einsum(axes, a, b, preferred_element_type=jnp.float32)
 
 
 def _in_order(x: Array) -> Any:
-  """The array with its last axis along the registers."""
-  if splits("heads"):  # The compiler would gather it whole first.
+  """The array, laid out with its last axis along the registers."""
+  if splits("heads"):  # A layout would make the compiler gather it whole first.
     axes = ("heads", "batch") if x.ndim == 4 else ("batch",)
     return in_use(x, (*axes, *(None,) * (x.ndim - len(axes))))
   layout = Layout(major_to_minor=tuple(range(x.ndim)))
   return with_layout_constraint(x, layout)
+
+
+# x Phi(x) = x (1 + tanh(_A x + _B x^3)) / 2, approximately.
+_A = math.sqrt(2 / math.pi)
+_B = 0.044715 * _A
+
+
+@jax.custom_vjp
+def gelu(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+  """GELU by the tanh approximation, in float32; saves only x for its gradient.
+
+  The backward pass computes the tanh again: on a TPU that is faster than
+  reading what JAX would save.
+  """
+  wide = x.astype(jnp.float32)
+  tanh = jnp.tanh(wide * (_A + _B * wide * wide))
+  return (wide * (0.5 + 0.5 * tanh)).astype(x.dtype)
+
+
+def _gelu_forward(x: Array) -> tuple[Array, Array]:
+  return gelu(x), x
+
+
+def _gelu_backward(x: Array, dy: Array) -> tuple[Array]:
+  wide = x.astype(jnp.float32)
+  square = wide * wide
+  tanh = jnp.tanh(wide * (_A + _B * square))
+  slope = (0.5 + 0.5 * tanh) * (1 + (1 - tanh) * wide * (_A + 3 * _B * square))
+  return ((dy.astype(jnp.float32) * slope).astype(x.dtype),)
+
+
+gelu.defvjp(_gelu_forward, _gelu_backward)

@@ -23,23 +23,25 @@ VITS = {
   "G": (48, 1664, 8192, 16),
 }
 RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
-# Stages that bring R50's feature map to 1/16 and 1/32 of the image. The first
-# moves stage 4's blocks to stage 3 (Section 3.1, "Hybrid Architecture").
+# Blocks per stage that make R50's feature map 1/16 or 1/32 of the image's size.
+# The first moves stage 4's blocks to stage 3 (Section 3.1, "Hybrid
+# Architecture").
 _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 _DTYPES = ("dtype", "param_dtype")
 
 
 def make_vit(variant: str, num_classes: int, **fields) -> Vit:
-  """A Vision Transformer of Table 1, or a hybrid of R50 and one.
+  """A Vision Transformer of Table 1, or its hybrid with R50.
 
   Args:
     variant: Size and patch size, such as "B/16", or a hybrid, "R50+B/16",
       where 16 (or 32) is the image size over the feature map's.
-    num_classes: Classes of the head; 0 for none.
-    **fields: Any field of `Vit`, in place of the variant's.
+    num_classes: Classes of the head; 0 builds no head.
+    **fields: Fields of `Vit` that replace the variant's.
 
   Raises:
-    ValueError: if the variant or a field is unknown, or they do not fit.
+    ValueError: if the variant or a field is unknown, or fields do not fit
+      together.
   """
   match = re.fullmatch(r"(R50\+)?(\w+)/(\d+)", variant)
   if not match or match[2] not in VITS or int(match[3]) < 1:
@@ -61,7 +63,7 @@ def make_vit(variant: str, num_classes: int, **fields) -> Vit:
 
 
 def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
-  """A ResNet of Table 3, such as "R50x1" or "R152x2".
+  """A BiT ResNet of Table 3, such as "R50x1" or "R152x2".
 
   Raises:
     ValueError: if the variant or a field is unknown.
@@ -77,7 +79,7 @@ def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
 
 
 def make_model(variant: str, num_classes: int, **fields) -> Vit | ResNet:
-  """`make_resnet` for names such as "R50x1", `make_vit` for all others."""
+  """Calls `make_resnet` for names such as "R50x1", else `make_vit`."""
   make = make_resnet if re.fullmatch(r"R\d+x\d+", variant) else make_vit
   return make(variant, num_classes, **fields)
 
@@ -102,12 +104,12 @@ def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
 
 
 def _field_names(module: type[nn.Module]) -> set[str]:
-  """Fields that say what the model computes."""
+  """The fields that determine what the model computes."""
   return set(module.__dataclass_fields__) - {"parent", "name", "origin"}
 
 
 def variant_of(model: Vit | ResNet) -> str | None:
-  """The paper's name of a model, such as "B/16"; None where it has none."""
+  """The paper's name for a model, such as "B/16"; None if it has none."""
   if isinstance(model, ResNet):
     layers = tuple(model.layers)
     name = next((name for name, s in RESNETS.items() if s == layers), None)
@@ -123,7 +125,7 @@ def variant_of(model: Vit | ResNet) -> str | None:
 
 
 def to_fields(model: Vit | ResNet) -> dict[str, Any]:
-  """All fields of a model, as JSON can hold them."""
+  """The fields of a model, as values that JSON can hold."""
   kind = type(model)
   fields = {name: getattr(model, name) for name in sorted(_field_names(kind))}
   for name in _DTYPES:
@@ -132,7 +134,7 @@ def to_fields(model: Vit | ResNet) -> dict[str, Any]:
 
 
 def from_fields(fields: Mapping[str, Any]) -> Vit | ResNet:
-  """The model of what `to_fields` gave, also after a way through JSON.
+  """The model that `to_fields` described, even if JSON made tuples lists.
 
   Raises:
     ValueError: if a field, the kind or a type is unknown.

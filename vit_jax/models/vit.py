@@ -4,61 +4,57 @@ Symbols are the paper's (Section 3.1, Appendix A): image x of H x W x C, patch
 size P, N = HW / P^2 patches, hidden size D, k heads of size D_h = D / k, L
 layers. S is the length of the token sequence: N + 1, or N without class token.
 
-Every attention matrix is sown as `attention`, so a caller sees them all with
-`model.apply(variables, images, mutable="intermediates")`; with
-`capture_intermediates=True` also every module's output.
+Every attention matrix is sown as `attention`: a caller sees all of them with
+`model.apply(variables, images, mutable="intermediates")`, and the output of
+every module as well with `capture_intermediates=True`.
 """
 
-import math
-import numbers
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models import position as positions
-from vit_jax.models.attention import init_bias, init_kernel
-from vit_jax.models.encoder import GELUS, EncoderBlock, MapHead, layer_norm
+from vit_jax.models import tpu
+from vit_jax.models.attention import Msa
+from vit_jax.models.checks import (
+  check_choice,
+  check_heads,
+  check_positive,
+  check_rate,
+  check_scan,
+  check_size,
+)
+from vit_jax.models.layer import LayerConfig, dense, each_token, layer_norm
+from vit_jax.models.map_head import MapHead
 from vit_jax.models.origin import Origin
-from vit_jax.models.partitioning import Dense, in_use, named
+from vit_jax.models.partitioning import for_tpu, named
+from vit_jax.models.position import Positions, check_position, make_positions
 from vit_jax.models.resnet import ResNet, classifier
-from vit_jax.models.scan import scan_layers
+from vit_jax.models.scan import REMATS, make_blocks
 
 POOLINGS = ("token", "gap", "map")
-# What `remat` keeps of a block for the backward pass, which computes the rest
-# again: all of it; the products of dense layers; nothing but its input.
-REMATS = {
-  "none": None,
-  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-  "full": jax.checkpoint_policies.nothing_saveable,
-}
+_SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
 
 
 class PatchEmbedding(nn.Module):
   """The products x_p E of Eq. 1; (B, H, W, C) -> (B, h, w, D), h = H / P.
 
-  Cutting patches and one dense layer is the same map as a convolution of
-  kernel and stride P. `E` has its rows in the order (row, column, channel).
+  Cutting patches and applying one dense layer is the same map as a convolution
+  with kernel size and stride P. The rows of `E` are in the order (row, column,
+  channel).
   """
 
   patch_size: int
   hidden_size: int
-  dtype: DTypeLike = jnp.float32
-  param_dtype: DTypeLike = jnp.float32
+  config: LayerConfig = LayerConfig()
 
   @nn.compact
   def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
-    E = Dense(
-      self.hidden_size,
-      kernel_init=named(init_kernel, ("patch", "embed")),
-      bias_init=named(init_bias, (None,)),
-      dtype=self.dtype,
-      param_dtype=self.param_dtype,
-      name="E",
-    )
+    E = dense(self.hidden_size, ("patch", "embed"), self.config, name="E")
     return E(patchify(x, self.patch_size))
 
 
@@ -80,48 +76,107 @@ def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
   return x.reshape(B, h, w, P * P * C)
 
 
-class Vit(nn.Module):
-  """Vision Transformer: images (B, H, W, C) -> logits (B, num_classes).
+def gelu_tanh(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+  """GELU by the tanh approximation, as in the published models."""
+  return tpu.gelu(x) if for_tpu() else nn.gelu(x)
 
-  Images are floats normalised as the training run was ([-1, 1] by default);
-  H and W need only be divisible by the patch size. Logits are float32. With
-  `num_classes=0` the result is what the head would see: y of Eq. 4, (B, D), or
-  the representation layer's output where there is one.
+
+GELUS = {"tanh": gelu_tanh, "exact": partial(nn.gelu, approximate=False)}
+
+
+class Mlp(nn.Module):
+  """The MLP of Eq. 3: two dense layers, GELU between; (B, S, D) -> (B, S, D).
+
+  Dropout follows GELU and the second dense layer (App. B.1).
+  """
+
+  mlp_size: int
+  config: LayerConfig = LayerConfig()
+
+  @nn.compact
+  def __call__(
+    self, z: Float[Array, "B S D"], *, train: bool = False
+  ) -> Float[Array, "B S D"]:
+    c, D = self.config, z.shape[-1]
+    expand = dense(
+      self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name="expand"
+    )
+    contract = dense(D, ("mlp", "embed"), c, name="contract")
+    gelu = GELUS[c.gelu]
+    dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
+
+    hidden = dropout(gelu(each_token(expand, z)))  # (B, S, mlp_size)
+    return dropout(each_token(contract, hidden))
+
+
+class EncoderBlock(nn.Module):
+  """One layer of the Transformer, Eq. 2 and 3; (B, S, D) -> (B, S, D)."""
+
+  num_heads: int
+  mlp_size: int
+  config: LayerConfig = LayerConfig()
+
+  @nn.compact
+  def __call__(
+    self,
+    z: Float[Array, "B S D"],
+    R: Float[Array, "offsets k D_h"] | None = None,
+    *,
+    train: bool = False,
+  ) -> Float[Array, "B S D"]:
+    attention = tpu.TpuMsa if tpu.replaces_msa(self, R, train) else Msa
+    msa = attention(self.num_heads, self.config, name="msa")
+    mlp = Mlp(self.mlp_size, self.config, name="mlp")
+    norm_msa = layer_norm(self.config, name="norm_msa")
+    norm_mlp = layer_norm(self.config, name="norm_mlp")
+    dropout = nn.Dropout(self.config.dropout_rate, deterministic=not train)
+
+    z = dropout(msa(norm_msa(z), R, train=train)) + z  # Eq. 2
+    z = mlp(norm_mlp(z), train=train) + z  # Eq. 3
+    return z
+
+
+class Vit(nn.Module):
+  """Vision Transformer, Eq. 1-4; images (B, H, W, C) -> logits (B, K).
+
+  K is `num_classes`. Images are floats, normalised as in the training run
+  ([-1, 1] by default); H and W need only be divisible by the patch size. Logits
+  are float32. With `num_classes=0` the result is the input of the head: y of
+  Eq. 4, (B, D), or the representation layer's output if there is one.
 
   Attributes:
-    num_classes: Classes of the head; 0 for none.
+    num_classes: Classes of the head; 0 builds no head.
     patch_size: P, the side of a patch in pixels.
     hidden_size: D, the width of a token.
-    num_layers: L, of the encoder.
+    num_layers: L, the layers of the encoder.
     mlp_size: Width of the MLP's hidden layer.
-    num_heads: k, of each layer's self-attention.
-    pooling: "token" reads the class token (Eq. 4). The others have none: "gap"
-      averages the patches' outputs (App. D.3), "map" attends to them
-      (`MapHead`).
+    num_heads: k, the heads of each layer's self-attention.
+    pooling: "token" reads the class token (Eq. 4). The others have no class
+      token: "gap" averages the patches' outputs (App. D.3), "map" attends to
+      them (`map_head.MapHead`).
     position: Kind of position embedding, one of `position.POSITIONS`.
     position_at: Where it is used, one of `position.PLACES` (App. D.4).
     representation_size: Width of the pre-training head's hidden tanh layer
       (Section 3.1); None for the single dense layer of fine-tuning.
     head_bias: Initial value of the head's bias.
-    dropout_rate: After every dense layer but query, key, value and the heads,
-      and after adding position embeddings (App. B.1).
-    attention_dropout_rate: On the attention weights A of Eq. 6.
+    dropout_rate: Dropout after every dense layer except query, key, value and
+      the heads, and after adding position embeddings (App. B.1).
+    attention_dropout_rate: Dropout on the attention weights A of Eq. 6.
     gelu: "tanh" (the published models' approximation) or "exact".
     layer_norm_epsilon: Added to the variance in every layer norm.
-    resnet_layers: Blocks in each ResNet stage of a hybrid; () for none. The
-      patches are then cut from its feature map (Section 3.1).
+    resnet_layers: Blocks in each ResNet stage of a hybrid, whose patches are
+      cut from the ResNet's feature map (Section 3.1); () for a pure ViT.
     resnet_width: Channels of that ResNet's root; 64 is "x1".
-    scan: Compiles one block for all layers, whose parameters are then stacked
-      (L, ...) as `blocks` instead of `block_0` and so on; see `layers`.
-    remat: What is computed again in the backward pass to save memory, one of
-      `REMATS`.
+    scan: Compiles one block for all layers, with their parameters stacked
+      (L, ...) as `blocks` instead of `block_0` and so on; see `models.scan`.
+    remat: How much the backward pass computes again to save memory, one of
+      `scan.REMATS`.
     dtype: Type of the computation.
     param_dtype: Type of the parameters.
-    origin: What its published weights were read as; changes nothing here.
+    origin: Where published weights came from; the model ignores it.
 
   Raises:
-    ValueError: when built with fields, or called with images, that do not fit
-      together.
+    ValueError: if fields, or a call's images, do not fit together.
   """
 
   num_classes: int
@@ -148,39 +203,64 @@ class Vit(nn.Module):
   origin: Origin | None = None
 
   def __post_init__(self):
-    _check_fields(self)
+    for name in _SIZES:
+      check_size(name, getattr(self, name))
+    check_size("num_classes", self.num_classes, least=0)
+    check_heads(self.hidden_size, self.num_heads)
+    check_choice("pooling", self.pooling, POOLINGS)
+    check_choice("gelu", self.gelu, GELUS)
+    check_choice("remat", self.remat, REMATS)
+    check_positive("layer_norm_epsilon", self.layer_norm_epsilon)
+    check_rate("dropout_rate", self.dropout_rate)
+    check_rate("attention_dropout_rate", self.attention_dropout_rate)
+    check_scan(self.scan, self.position, self.position_at)
+    check_position(self.position, self.position_at, self.hidden_size)
     super().__post_init__()
 
   @nn.compact
   def __call__(
     self, x: Float[Array, "B H W C"], *, train: bool = False
   ) -> Float[Array, "B K"]:
-    dtypes: dict[str, Any] = dict(
-      dtype=self.dtype, param_dtype=self.param_dtype
-    )
-    if self.resnet_layers:
-      x = ResNet(
-        0, self.resnet_layers, self.resnet_width, **dtypes, name="resnet"
-      )(x, features=True)
-    patches = PatchEmbedding(
-      self.patch_size, self.hidden_size, **dtypes, name="patches"
-    )
-    norm = layer_norm(self.layer_norm_epsilon, **dtypes, name="norm")
-
-    x_p = patches(x)  # (B, h, w, D)
+    x_p = self._patches(x)  # (B, h, w, D)
     B, h, w, D = x_p.shape
-    z = x_p.reshape(B, h * w, D)
-    if self.pooling == "token":
-      z = jnp.concatenate([self._x_class(B), z], axis=1)  # (B, N + 1, D)
-    z = self._encoder(z, self._positions(h, w), train)
-    if self.pooling == "token":
-      return self._head(norm(z[:, 0]))  # Eq. 4
-    if self.pooling == "gap":
-      return self._head(norm(z).mean(axis=1))
-    return self._head(self._map_head()(norm(z), train=train))
+    x_p = x_p.reshape(B, h * w, D)
+    positions = self._positions(h, w)
+    x_class, E_pos = self._x_class(B), positions.E_pos
+    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+    blocks = self._blocks(positions, train)
+    norm = layer_norm(self._config, name="norm")
 
-  def _x_class(self, B: Any) -> Float[Array, "B 1 D"]:
-    """The learned class token, once for each image."""
+    z = jnp.concatenate([x_class, x_p], axis=1) + E_pos  # Eq. 1
+    z = dropout(z)
+    for block in blocks:
+      z = block(z)  # Eq. 2, 3
+    y = self._pool(norm, z)  # Eq. 4
+    return self._head(y)
+
+  @property
+  def _config(self) -> LayerConfig:
+    return LayerConfig.of(self)
+
+  def _patches(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
+    """The embedded patches of images, or of their feature maps in a hybrid."""
+    if self.resnet_layers:
+      resnet = ResNet(
+        num_classes=0,
+        layers=self.resnet_layers,
+        width=self.resnet_width,
+        **self._config.dtypes,
+        name="resnet",
+      )
+      x = resnet(x, features=True)
+    embed = PatchEmbedding(
+      self.patch_size, self.hidden_size, self._config, name="patches"
+    )
+    return embed(x)
+
+  def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
+    """The learned class token of every image; (B, 0, D) if there is none."""
+    if self.pooling != "token":
+      return jnp.zeros((B, 0, self.hidden_size), self.dtype)
     x_class: Any = self.param(
       "x_class",
       named(nn.initializers.zeros_init(), (None,)),
@@ -189,140 +269,53 @@ class Vit(nn.Module):
     )
     return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))
 
-  def _positions(self, h: int, w: int) -> list[Array | None]:
-    """What each layer learns of positions: E_pos, R or None (App. D.4)."""
-    class_token = self.pooling == "token"
-
-    def make(name: str) -> Array:
-      if self.position == "relative":
-        D_h = self.hidden_size // self.num_heads
-        return positions.RelativeOffsets(
-          h * w + class_token, self.num_heads, D_h, self.param_dtype, name=name
-        )()
-      return positions.PositionEmbedding(
-        self.position,
-        (h, w),
-        self.hidden_size,
-        class_token,
-        self.param_dtype,
-        name=name,
-      )()
-
-    return positions.at_each_layer(
-      self.position, self.position_at, self.num_layers, make
+  def _positions(self, h: int, w: int) -> Positions:
+    """The position embeddings for h x w patches (App. D.4)."""
+    return make_positions(
+      self.position,
+      self.position_at,
+      num_layers=self.num_layers,
+      num_heads=self.num_heads,
+      hidden_size=self.hidden_size,
+      grid=(h, w),
+      class_token=self.pooling == "token",
+      config=self._config,
     )
 
-  def _encoder(
-    self, z: Float[Array, "B S D"], positions: list[Array | None], train: bool
-  ) -> Float[Array, "B S D"]:
-    """Positions added, and all blocks: Eq. 1 to 3."""
-    dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
-    relative = self.position == "relative"
-
-    def run(block: EncoderBlock, z: Array, R: Array | None) -> Array:
-      return block(in_use(z, ("batch", None, None)), R, train=train)
-
-    if policy := REMATS[self.remat]:
-      run = nn.remat(run, policy=policy, prevent_cse=not self.scan)
-    for layer, E_pos in enumerate(positions):
-      if E_pos is not None and not relative:
-        z = z + E_pos[None].astype(z.dtype)  # Eq. 1, where layer = 0
-      if layer == 0:
-        z = dropout(z)
-      if self.scan:  # All layers at once: no other has positions of its own.
-        blocks = self._block("blocks")
-        return scan_layers(run, self.num_layers)(blocks, z, None)[0]
-      z = run(self._block(f"block_{layer}"), z, E_pos if relative else None)
-    return z
-
-  def _block(self, name: str) -> EncoderBlock:
-    return EncoderBlock(
-      self.num_heads,
-      self.mlp_size,
-      self.dropout_rate,
-      self.attention_dropout_rate,
-      self.gelu,
-      self.layer_norm_epsilon,
-      self.dtype,
-      self.param_dtype,
-      name=name,
+  def _blocks(
+    self, positions: Positions, train: bool
+  ) -> list[Callable[[Array], Array]]:
+    """The layers, as functions of z to call in turn."""
+    return make_blocks(
+      partial(EncoderBlock, self.num_heads, self.mlp_size, self._config),
+      positions,
+      self.num_layers,
+      scan=self.scan,
+      remat=self.remat,
+      train=train,
     )
 
-  def _map_head(self) -> MapHead:
-    return MapHead(
-      self.num_heads,
-      self.mlp_size,
-      self.gelu,
-      self.layer_norm_epsilon,
-      self.dtype,
-      self.param_dtype,
-      name="map_head",
-    )
+  def _pool(
+    self, norm: nn.LayerNorm, z: Float[Array, "B S D"]
+  ) -> Float[Array, "B D"]:
+    """The class token's output, the average output, or the MAP head's."""
+    if self.pooling == "token":
+      return norm(z[:, 0])
+    if self.pooling == "gap":
+      return norm(z).mean(axis=1)
+    mlp = partial(Mlp, self.mlp_size, self._config)
+    return MapHead(self.num_heads, mlp, self._config, name="map_head")(norm(z))
 
   def _head(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
-    """Section 3.1's head: dense, tanh, dense to pre-train, else one dense."""
+    """The head of Section 3.1: one dense layer, to pre-train an MLP."""
     if self.representation_size is not None:
-      y = nn.tanh(
-        Dense(
-          self.representation_size,
-          kernel_init=named(init_kernel, ("embed", "representation")),
-          bias_init=named(init_bias, (None,)),
-          dtype=self.dtype,
-          param_dtype=self.param_dtype,
-          name="pre_logits",
-        )(y)
+      pre_logits = dense(
+        self.representation_size,
+        ("embed", "representation"),
+        self._config,
+        name="pre_logits",
       )
+      y = nn.tanh(pre_logits(y))
     if not self.num_classes:
       return y
     return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
-
-
-def _check_fields(vit: Vit) -> None:
-  """Raises ValueError for fields that cannot make a model."""
-  for name in (
-    "patch_size",
-    "hidden_size",
-    "num_layers",
-    "mlp_size",
-    "num_heads",
-  ):
-    value = getattr(vit, name)
-    if not isinstance(value, numbers.Integral):
-      raise ValueError(f"{name}={value!r} must be a whole number.")
-    if value < 1:
-      raise ValueError(f"{name}={value} must be 1 or more.")
-  if vit.num_classes < 0:
-    raise ValueError(f"num_classes={vit.num_classes} must be 0 or more.")
-  if vit.hidden_size % vit.num_heads:
-    D = vit.hidden_size
-    small = [k for k in range(1, math.isqrt(D) + 1) if not D % k]
-    fits = small + [D // k for k in small]
-    nearest = min(fits, key=lambda k: abs(k - vit.num_heads))
-    raise ValueError(
-      f"hidden_size={vit.hidden_size} does not split over "
-      f"num_heads={vit.num_heads}; {nearest} heads would fit."
-    )
-  for name, known in (
-    ("pooling", POOLINGS),
-    ("gelu", tuple(GELUS)),
-    ("remat", tuple(REMATS)),
-  ):
-    if getattr(vit, name) not in known:
-      raise ValueError(
-        f"{name}={getattr(vit, name)!r} is unknown; "
-        f"choose one of {', '.join(known)}."
-      )
-  if not vit.layer_norm_epsilon > 0:
-    raise ValueError(
-      f"layer_norm_epsilon={vit.layer_norm_epsilon} must be more than 0."
-    )
-  for name in ("dropout_rate", "attention_dropout_rate"):
-    if not 0 <= getattr(vit, name) < 1:
-      raise ValueError(f"{name}={getattr(vit, name)} must be in [0, 1).")
-  if vit.scan and (vit.position == "relative" or vit.position_at != "input"):
-    raise ValueError(
-      "scan=True compiles one block for all layers, so none may have positions "
-      f"of its own: with position={vit.position!r} and "
-      f"position_at={vit.position_at!r} set scan=False."
-    )
-  positions.check(vit.position, vit.position_at, vit.hidden_size)

@@ -1,4 +1,4 @@
-"""Writes named arrays as NumPy's .npz or as .safetensors."""
+"""Writes named arrays to an .npz or a .safetensors file."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ import safetensors.numpy
 
 
 def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-  """Writes a file of the format that its name ends in.
+  """Writes a file in the format that its name ends in.
 
-  Equal arrays in the same order give equal bytes. Arrays are written
-  one after the other, without a copy of them all.
+  Equal arrays in the same order give equal bytes. Arrays are written one after
+  the other, without copying them all first.
   """
   path.touch()
   named: dict[str, Any] = dict(arrays)
@@ -30,12 +30,12 @@ def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
 def _save_safetensors(
   path: pathlib.Path, arrays: dict[str, np.ndarray]
 ) -> None:
-  # The library writes the memory as it lies, whatever the strides.
+  # The library ignores strides and writes the memory as it is.
   assert all(array.flags.c_contiguous for array in arrays.values())
-  # It leaves a file that only its owner may read (safetensors' issue 782).
+  # It makes a file that only its owner may read (safetensors' issue 782).
   mode = path.stat().st_mode
   try:
-    # Hugging Face's libraries want to know the framework.
+    # Hugging Face's libraries look for the framework in the metadata.
     safetensors.numpy.save_file(arrays, path, {"format": "pt"})
   except safetensors.SafetensorError as error:
     number = re.search(r"os error (\d+)", str(error))

@@ -82,9 +82,10 @@ def open_arrays(path: pathlib.Path) -> Iterator[Arrays]:
   as model.safetensors.index.json) lies beside the shards that it names.
 
   Raises:
-    UnreadableFileError: a ValueError; the file is none of these, incomplete,
-      damaged, of absurd size, or a pickle. The message is one line.
-    OSError: the system cannot open or read it.
+    UnreadableFileError: if the file is none of these, or is incomplete,
+      damaged, of absurd size, or a pickle. The message is one line, and the
+      error is a ValueError.
+    OSError: if the system cannot open or read the file.
   """
   with contextlib.ExitStack() as files:
     yield Arrays(_open(pathlib.Path(path), files))
@@ -92,13 +93,13 @@ def open_arrays(path: pathlib.Path) -> Iterator[Arrays]:
 
 @contextlib.contextmanager
 def _naming(path: pathlib.Path) -> Iterator[None]:
-  """Turns whatever goes wrong with a file into one line that names it."""
+  """Turns every error about a file into one line that names it."""
   try:
     yield
   except UnreadableFileError as error:
     raise UnreadableFileError(f"{str(path)!r}: {error}") from None
   except Exception as error:
-    # Damage may lead to a place before the file's start, which is "invalid".
+    # A damaged file may make the reader seek to before its start (EINVAL).
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
       name = error.filename or str(path)
       raise OSError(error.errno, error.strerror, name) from error
@@ -141,8 +142,8 @@ def _open_safetensors(
       f"its header claims {size} bytes; {MAX_DIRECTORY_BYTES} are enough for "
       "any model. Get the file again."
     )
-  # A file that is mapped, as by default, counts as memory in use, and kills the
-  # process if it is cut meanwhile.
+  # By default the library maps the file, which counts as memory in use and
+  # kills the process if the file is cut meanwhile.
   opened = safetensors.safe_open(path, framework="np", backend="pread")
   file = files.enter_context(opened)
   contents = {}

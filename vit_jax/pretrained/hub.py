@@ -1,150 +1,115 @@
-"""Hugging Face's repositories: the folder of one, in the cache.
+"""Downloads Hugging Face's repositories with their own library (extra `hf`).
 
-Its files are all of one commit, and the folder appears once it is complete.
+Its cache is shared with other programs (`HF_HOME`), and it knows the login
+(`HF_TOKEN`), a mirror (`HF_ENDPOINT`) and offline mode (`HF_HUB_OFFLINE`).
 """
 
-import contextlib
-import json
-import os
+import hashlib
 import pathlib
 import re
-import shutil
-from typing import NoReturn
-from urllib.parse import quote
+import sys
+from typing import Any
 
-from vit_jax.pretrained.answers import (
-  CutError,
-  MissingError,
-  answer,
-  checked,
-  hub_url,
-)
-from vit_jax.pretrained.cache import only_one, place, writing
-from vit_jax.pretrained.download import download
+from vit_jax.pretrained.fetch import causes, trouble
 from vit_jax.pretrained.pickles import conversion
+from vit_jax.runtime import extras
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 REPOSITORY = re.compile(
-  rf"({_WORD})/({_WORD})(?:@([A-Za-z0-9_][A-Za-z0-9_./-]{{0,199}}))?"
+  rf"(?!.*(?:\.\.|//|/$))({_WORD}/{_WORD})(?:@([A-Za-z0-9_][A-Za-z0-9_./-]*))?"
 )
 """owner/name[@revision]."""
 
-_SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_CONFIGS = ("config.json", "preprocessor_config.json")
+_FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
+_PICKLE = "pytorch_model.bin"
+_LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
 
 def fetch_repository(name: str) -> pathlib.Path:
-  """The folder of `owner/name[@revision]`, downloaded unless it is there.
+  """The local folder of `owner/name[@revision]`, downloaded if it has to be.
 
   Raises:
-    ValueError, OSError: no such name or repository, or a failed download.
+    ValueError, OSError: if there is no such repository, it has no safetensors,
+      the download fails, or the library is not installed.
   """
   source = f"hf://{name}"
-  match = REPOSITORY.fullmatch(name)
-  if not match or ".." in name or "//" in name or name.endswith("/"):
+  if not (match := REPOSITORY.fullmatch(name)):
     raise ValueError(
       f"{source!r} names no repository; write hf://owner/name, or "
       "hf://owner/name@revision."
     )
-  owner, model, revision = match.groups(default="main")
-  root = checked(f"{hub_url()}/{owner}/{model}/resolve")
-  folder = place(f"{root}@{revision}", f"{owner}--{model}")
-  if folder.is_dir():
-    return folder
-  with only_one(folder):
-    if not folder.is_dir():
-      _fill(folder, root, quote(revision, safe=""), source)
-  return folder
+  extras.check("huggingface_hub", "hf", source)
+  import huggingface_hub as library
 
-
-def _fill(folder: pathlib.Path, root: str, revision: str, source: str) -> None:
-  """Brings a repository's files to a `.part` folder and gives it its name."""
-  work = folder.with_name(f"{folder.name}.part")
+  repository, revision = match.groups()
   try:
-    with writing(work):
-      work.mkdir(exist_ok=True)
-    config = work / "config.json"
-    commit = download(f"{root}/{revision}/{config.name}", config).commit
-    # All files of one commit: a branch may move while it is downloaded.
-    inner = work / (commit or "unnamed")
-    with writing(work):
-      if commit is None:
-        shutil.rmtree(inner, ignore_errors=True)
-      inner.mkdir(exist_ok=True)
-      os.replace(config, inner / config.name)
-    _fetch_weights(inner, f"{root}/{commit or revision}", source)
-    with writing(folder):
-      os.rename(inner, folder)
-    shutil.rmtree(work, ignore_errors=True)
-  except CutError:
-    with contextlib.suppress(OSError):
-      work.rmdir()  # Only if nothing came.
-    raise
-  except (OSError, ValueError):
-    shutil.rmtree(work, ignore_errors=True)
-    raise
-
-
-def _fetch_weights(folder: pathlib.Path, base: str, source: str) -> None:
-  """Everything beside `config.json`."""
-
-  def get(name: str) -> bool:
-    if (folder / name).is_file():  # From a call that was cut later.
-      return True
-    try:
-      download(f"{base}/{name}", folder / name)
-    except MissingError:
-      return False
-    return True
-
-  get("preprocessor_config.json")
-  if get("model.safetensors"):
-    return
-  index = "model.safetensors.index.json"
-  if not get(index):
-    _refuse_without_weights(base, source)
-  for shard in _shards(folder / index, source):
-    if not get(shard):
-      raise ValueError(
-        f"{source} has no {shard}, which its {index} names; choose another "
-        "revision."
+    folder = pathlib.Path(
+      library.snapshot_download(
+        repository, revision=revision, allow_patterns=[*_FILES]
       )
-
-
-def _refuse_without_weights(base: str, source: str) -> NoReturn:
-  """Raises; the message tells whether there is a pickle of them."""
-  pickle = "pytorch_model.bin"
-  with answer(f"{base}/{pickle}", method="HEAD") as (response, hub):
-    only_pickle = response.ok or "X-Linked-Etag" in hub
+    )
+    if any((folder / weights).exists() for weights in _WEIGHTS):
+      return folder
+    api = library.HfApi()
+    only_pickle = api.file_exists(repository, _PICKLE, revision=revision)
+  except Exception as error:  # The library's errors share no other base class.
+    raise OSError(f"{source}: {_trouble(error)}.") from error
   if only_pickle:
     raise ValueError(
-      f"{source} has its weights only as {pickle}, {conversion(pickle)}, and "
+      f"{source} has its weights only as {_PICKLE}, {conversion(_PICKLE)}, and "
       "give the folder that holds it beside config.json."
     )
   raise ValueError(
-    f"{source} has no model.safetensors; choose a repository or a revision "
-    "that has one."
+    f"{source} has no {_WEIGHTS[0]}; choose a repository or a revision that "
+    "has one."
   )
 
 
-def _shards(index: pathlib.Path, source: str) -> list[str]:
-  """The files that an index names, each of which must be a plain name."""
-  try:
-    names = set(json.loads(index.read_bytes())["weight_map"].values())
-    strange = [n for n in names if not _SHARD.fullmatch(n) or ".." in n]
-  except (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-  ) as error:
-    raise ValueError(
-      f"{source}: {index.name} is not an index of safetensors; choose another "
-      "revision."
-    ) from error
-  if strange or not names:
-    raise ValueError(
-      f"{source}: {index.name} names {sorted(strange)[:1] or 'no file'}; only "
-      "plain names of safetensors are read."
+def _trouble(error: Exception) -> str:
+  """Says in one line why the library failed."""
+  from huggingface_hub import errors
+
+  for cause in causes(error):
+    match cause:
+      case errors.HFValidationError():
+        return "this is not the name of a repository; write hf://owner/name"
+      case errors.GatedRepoError():
+        return f"its owners grant access: ask on its page, and {_LOG_IN}"
+      case errors.RevisionNotFoundError():
+        return "it has no such revision; check the part after the @"
+      case errors.OfflineModeIsEnabled():
+        return "it is not in the cache, and HF_HUB_OFFLINE is set"
+      case errors.HfHubHTTPError(response=response):
+        return (
+          f"the server answers {response.status_code}; check the name, if it "
+          f"is private {_LOG_IN}, or try again later"
+        )
+  if isinstance(error, OSError) and error.errno is not None:
+    return (
+      f"cannot write to the cache: {error.strerror}; make room, or set HF_HOME"
     )
-  return sorted(names)
+  return f"{trouble(error)}; try again later"
+
+
+def drop(path: pathlib.Path) -> bool:
+  """Removes damaged weights from the library's cache; False if none are.
+
+  Other programs use the cache as well, so intact files stay there.
+  """
+  library: Any = sys.modules.get("huggingface_hub")
+  if library is None:
+    return False
+  cache = pathlib.Path(library.constants.HF_HUB_CACHE).resolve()
+  if cache not in path.parents:
+    return False
+  damaged = []
+  for file in path.parent.glob("model*.safetensors"):
+    with open(file, "rb") as stream:
+      sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    if file.resolve().name != sha256:  # The cache names files by checksum.
+      damaged += [file.resolve(), file]
+  for file in damaged:
+    file.unlink(missing_ok=True)
+  return bool(damaged)

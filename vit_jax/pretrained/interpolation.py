@@ -1,34 +1,36 @@
-"""Position embeddings for another grid of patches (arXiv:2010.11929, Sec. 3.2).
+"""Interpolates position embeddings to another grid of patches.
 
-The learned vectors are interpolated in 2-D by their place in the image.
+As in Section 3.2 of the paper (arXiv:2010.11929), the learned vectors are
+interpolated in 2-D according to their location in the image.
 """
 
 import cv2
 import numpy as np
 
-METHODS = ("linear", "bicubic")
-# Leaves that hold one vector for each place, and the axes they run along.
-TABLES = ("E_pos", "X_pos", "Y_pos")
+from vit_jax.models.grid import Grid
+from vit_jax.pretrained.settings import INTERPOLATIONS
 
-Grid = tuple[int, int]
+# Leaves that hold one vector per position.
+TABLES = ("E_pos", "X_pos", "Y_pos")
 
 
 def resize(
   leaf: str, table: np.ndarray, old: Grid, new: Grid, method: str = "linear"
 ) -> np.ndarray:
-  """A learned table of positions, interpolated from one grid to another.
+  """Interpolates a learned table of positions from one grid to another.
 
   Args:
-    leaf: Its name, one of `TABLES`: E_pos, (h w, D) or, with the class token's
-      vector in front, (h w + 1, D); X_pos, (w, D / 2); or Y_pos, (h, D / 2).
+    leaf: Name of the table, one of `TABLES`: E_pos, (h w, D) or, with the class
+      token's vector first, (h w + 1, D); X_pos, (w, D / 2); or Y_pos,
+      (h, D / 2).
     table: The stored vectors.
-    old: Patches along height and width it was learned for.
-    new: The same, wanted.
-    method: "linear" keeps the corners in place, as the published code does;
-      "bicubic" keeps the image's edges in place, as PyTorch's does.
+    old: The grid (h, w) of patches that the table was learned for.
+    new: The grid of patches to interpolate to.
+    method: "linear" aligns the corner patches, as the published code does;
+      "bicubic" aligns the edges of the image, as PyTorch does.
 
   Raises:
-    ValueError: if the method is unknown or the table is not of the old grid.
+    ValueError: if the method is unknown or the table does not fit the old grid.
   """
   check("interpolation", method)
   if old == new:
@@ -44,9 +46,8 @@ def resize(
   extra = len(table) - h * w
   if extra not in (0, 1):
     raise ValueError(
-      f"{len(table)} positions are not those of {h} x {w} patches, with or "
-      "without a class token: give grid=(h, w), the patches they were learned "
-      "for."
+      f"{len(table)} positions do not fit {h} x {w} patches, with or without a "
+      "class token: give grid=(h, w), the patches they were learned for."
     )
   grid = table[extra:].reshape(h, w, -1)
   grid = np.einsum("yh,xw,hwd->yxd", rows, columns, grid, optimize=True)
@@ -54,17 +55,40 @@ def resize(
   return np.concatenate([table[:extra], resized])
 
 
-def check(name: str, method: str) -> str:
-  """The method; raises ValueError, with its name, if it is none of ours."""
-  if method not in METHODS:
+def resized(
+  path: str, array: np.ndarray, old: Grid, new: Grid, method: str
+) -> np.ndarray:
+  """Adapts a parameter to another grid of patches; only positions change.
+
+  Raises:
+    ValueError: if the parameter is a table of relative positions.
+  """
+  leaf = path.rsplit("/", 1)[-1]
+  if leaf == "R" and old != new:
     raise ValueError(
-      f"{name}={method!r} is unknown; choose one of {', '.join(METHODS)}."
+      "relative positions cannot be resized: use the model at the image size "
+      "it was trained with."
+    )
+  return resize(leaf, array, old, new, method) if leaf in TABLES else array
+
+
+def check(name: str, method: str) -> str:
+  """Returns `method`, or raises ValueError if it is unknown.
+
+  Args:
+    name: Name of the argument, for the message.
+    method: The interpolation method.
+  """
+  if method not in INTERPOLATIONS:
+    raise ValueError(
+      f"{name}={method!r} is unknown; choose one of "
+      f"{', '.join(INTERPOLATIONS)}."
     )
   return method
 
 
 def _matrix(old: int, new: int, method: str) -> np.ndarray:
-  """(new, old): weights of the old points at each new one."""
+  """The matrix (new, old) of the old points' weights at each new point."""
   points = np.eye(old)
   if method == "bicubic":
     return cv2.resize(points, (old, new), interpolation=cv2.INTER_CUBIC)

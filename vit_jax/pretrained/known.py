@@ -1,30 +1,31 @@
 """Published Vision Transformers by short names.
 
-A name is the model, what it learned from and, once fine-tuned, the data and
-the image size of that: `b16_augreg_i1k_384` is a ViT-B/16 pre-trained with
-AugReg on ImageNet-21k and fine-tuned on ImageNet at 384 x 384.
+A name consists of the model, its pre-training and, if it is fine-tuned, the
+data set and image size of the fine-tuning: `b16_augreg_i1k_384` is a ViT-B/16
+pre-trained with AugReg on ImageNet-21k and fine-tuned on ImageNet at 384 x 384.
 
 - model: `ti16`, `s16`, `s32`, `b8`, `b16`, `b32`, `l16`, `l32`, `h14`, and the
   hybrids `r50_b16`, `r26_s32`, `r50_l32`;
-- `_i21k`, `_i1k_<size>`: the paper's own (arXiv:2010.11929), pre-trained on
-  ImageNet-21k, and the same fine-tuned on ImageNet;
-- `_augreg`: "How to train your ViT?" (arXiv:2106.10270), pre-trained on
-  ImageNet-21k; mostly the better ones to fine-tune. `_augreg_i1k_<size>` is
-  fine-tuned on ImageNet, not always from the very run that `_augreg` names;
-- `_sam`: trained on ImageNet alone with SAM (arXiv:2106.01548), at 224;
-- `hf_...`: Google's models as Hugging Face has them;
-- `torchvision_...`: torchvision's; `_swag_<size>` ends with the image size.
-  They are published only as pickles and have to be converted once.
+- `_i21k`: the paper's models (arXiv:2010.11929), pre-trained on ImageNet-21k;
+  `_i1k_<size>`: these models fine-tuned on ImageNet;
+- `_augreg`: the models of "How to train your ViT?" (arXiv:2106.10270),
+  pre-trained on ImageNet-21k; they are usually the better start for
+  fine-tuning. `_augreg_i1k_<size>` is fine-tuned on ImageNet, in some cases
+  from another run than the one that `_augreg` names;
+- `_sam`: models trained on ImageNet alone with SAM (arXiv:2106.01548), at 224;
+- `hf_...`: Google's models as Hugging Face publishes them (extra `hf`);
+- `torchvision_...`: torchvision's models; `_swag_<size>` ends with the image
+  size. They are published only as pickles and have to be converted once.
 
-`Vit` has the fields of all of them. AugReg's R+Ti/16 is not here: its stem is a
-ResNet's root with no stage behind it.
+`Vit` can express all of them. AugReg's R+Ti/16 is missing, since its stem is
+the root of a ResNet without any stages.
 """
 
 import dataclasses
 import importlib.resources
 
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle")
-"""Ends of files that can run code when they are loaded."""
+"""Endings of files that can run code when they are loaded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +33,11 @@ class Known:
   """A published checkpoint.
 
   Attributes:
-    url: Where it is: gs://, hf:// or https://.
-    model: As the paper writes it, such as B/16 or R50+B/16.
-    image_size: Height and width that it was last trained at.
-    trained_on: Data, in order, and recipe.
-    sha256: Of the file, where its publisher names it.
+    url: Its address: gs://, hf:// or https://.
+    model: The variant as the paper writes it, such as B/16 or R50+B/16.
+    image_size: Height and width of the images it was last trained on.
+    trained_on: The data sets in the order of training, and the recipe.
+    sha256: The file's checksum, if the publisher gives one.
   """
 
   url: str
@@ -47,7 +48,7 @@ class Known:
 
   @property
   def description(self) -> str:
-    """One line about it."""
+    """The checkpoint in one line."""
     size = self.image_size
     return f"ViT-{self.model} for {size} x {size}, {self.trained_on}"
 
@@ -58,7 +59,7 @@ class Known:
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-  """All of them to print: name, model and resolution, trained on, address."""
+  """A printable row for each: name, model and size, training data, address."""
   return [
     (
       name,
@@ -75,7 +76,7 @@ _I1K = "ImageNet-21k, ImageNet"
 _GOOGLE = "gs://vit_models"
 _PYTORCH = "https://download.pytorch.org/models"
 
-# google-research/vision_transformer, README and changelog.
+# From google-research/vision_transformer's README and changelog.
 _PAPER = (
   ("b16", "B/16", "ViT-B_16"),
   ("b32", "B/32", "ViT-B_32"),
@@ -87,7 +88,7 @@ _PAPER = (
 _NOT_FINE_TUNED = ("h14",)
 _FINE_TUNED_224 = ("b16", "l16")
 
-# The README's table of recommended checkpoints, and for B/8 timm's choice.
+# From that README's table of recommended checkpoints; for B/8, timm's choice.
 _AUGREG = {
   "ti16": ("Ti/16", "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"),
   "s16": ("S/16", "S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0"),
@@ -105,7 +106,7 @@ _AUGREG = {
     "R50_L_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1",
   ),
 }
-# Learning rates of the README's fine-tuned counterparts, all at 384.
+# Learning rates of the fine-tuned counterparts in the README, all at 384.
 _AUGREG_384 = {
   "ti16": "0.03",
   "s16": "0.03",
@@ -116,8 +117,8 @@ _AUGREG_384 = {
   "r26_s32": "0.01",
   "r50_l32": "0.01",
 }
-# At 224 the pre-training run and learning rate that timm has of each; where
-# the run is None it is the one above.
+# The pre-training run and the learning rate of the checkpoint at 224 that timm
+# uses; None stands for the run in `_AUGREG`.
 _AUGREG_224 = {
   "ti16": (None, "0.03"),
   "s16": (None, "0.03"),
@@ -141,8 +142,8 @@ _SAM = (
   ("l32", "L/32", "ViT-L_32"),
 )
 
-# Where the main branch holds a pickle alone, the commit is the one in which
-# the hub's own converter offers the same weights as safetensors.
+# Where the main branch holds only a pickle, the commit is the one in which the
+# hub's own converter offers the same weights as safetensors.
 _HUGGING_FACE = (
   ("b16_i21k", "B/16", 224, _I21K, "vit-base-patch16-224-in21k"),
   ("b32_i21k", "B/32", 224, _I21K, "vit-base-patch32-224-in21k"),
@@ -239,9 +240,9 @@ KNOWN: dict[str, Known] = {**_augreg(), **_paper(), **_others()}
 
 
 def class_names(source: str, num_classes: int) -> tuple[str, ...]:
-  """ImageNet's names for a source known to end with it; () for any other.
+  """ImageNet's class names for a source that was last trained on ImageNet.
 
-  The names are WordNet's first for each class, in ImageNet's order.
+  Each is the first of a class's names in WordNet. Other sources get ().
   """
   known = KNOWN.get(source.lower())
   if known is None:

@@ -1,37 +1,38 @@
-"""Reads published checkpoints of every known format, and our own workdirs."""
+"""Loads published checkpoints of all supported formats, and our workdirs."""
 
 import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
-from flax import traverse_util
 
-from vit_jax.models import Origin, ResNet, Vit, from_fields, scan
-from vit_jax.models.grid import grid_of, param_shapes, patch_stride, resized
-from vit_jax.pretrained import cache, interpolation, known
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Origin, Vit, from_fields
+from vit_jax.models.grid import Grid, grid_of, param_shapes, patch_stride
+from vit_jax.pretrained import interpolation, known
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
+from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import named, weights_and_config
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
-from vit_jax.pretrained.formats.architecture import Facts, sides, square, triple
-from vit_jax.pretrained.formats.names import (
-  Shapes,
-  check,
-  differences,
-  listed,
-  read_all,
+from vit_jax.pretrained.formats.architecture import (
+  Architecture,
+  sides,
+  square,
+  triple,
 )
-from vit_jax.pretrained.locate import locate
-from vit_jax.runtime.printable import one_line, printable
-from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
+from vit_jax.pretrained.formats.mapping import Shapes, check, read_all
+from vit_jax.pretrained.loaded import Loaded, with_preprocessing
+from vit_jax.pretrained.locate import drop_download, locate
+from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
+from vit_jax.runtime.printable import printable
+from vit_jax.workdir.checkpoint import is_run
 
-# In the order they are tried; each knows its own names.
+# In the order in which they are tried; each recognises its own names.
 FORMATS = (google, huggingface, timm, torchvision)
-# Keywords that are no fields of the model, and what they have to be.
+# Keywords that are not fields of the model, each with the check of its value.
 _PREPROCESSING = {
   "mean": triple,
   "std": functools.partial(triple, positive=True),
@@ -40,66 +41,42 @@ _PREPROCESSING = {
   "interpolation": interpolation.check,
 }
 
-Leaves = Iterable[tuple[str, np.ndarray]]
 
-
-@dataclasses.dataclass(frozen=True)
-class Pretrained:
-  """A model whose parameters wait to be read.
-
-  Attributes:
-    model: Built as the checkpoint is, `model.origin` telling as what.
-    shapes: Of its parameters, by path such as "block_0/mlp/expand/kernel".
-    read: Gives (path, array), one array at a time in memory.
-  """
-
-  model: Vit | ResNet
-  shapes: Mapping[str, tuple[int, ...]]
-  read: Callable[[], Leaves]
-
-  @property
-  def origin(self) -> Origin:
-    """What the weights were read as."""
-    assert self.model.origin is not None
-    return self.model.origin
-
-
-def load_pretrained(
-  source: str, **overrides: Any
-) -> tuple[Vit | ResNet, dict[str, Any]]:
-  """A published model and its parameters, on the default device.
+def load_pretrained(source: str, **overrides: Any) -> Loaded:
+  """Loads a published model and its parameters, as `model, params`.
 
   The format is recognised from the content; the architecture, the activation,
   the epsilon, the pooling and the preprocessing follow from it.
-  `model.origin` tells what it was read as, and how images have to be
-  normalised.
+  `model.origin` records the format and how images have to be normalised.
 
   Args:
-    source: An .npz file of Google's vision_transformer or of big_vision, a
-      .safetensors file of timm, torchvision or Hugging Face, a folder with
-      their config.json or that `convert` wrote, a workdir of ours; each also
-      as https://, gs:// or hf://owner/name; or a name that
-      `python -m vit_jax.convert --list` shows.
-    **overrides: In place of what the format says: any field of `Vit`
-      (`num_heads=3`, `gelu="exact"`), `mean` and `std`; `grid`, the patches
-      along height and width that the stored positions are for; `image_size`,
-      the height and width to use it at, to which positions are resized by
-      `interpolation`, "linear" or "bicubic"; of a workdir, `step`.
+    source: One of the following: an .npz file of Google's vision_transformer or
+      of big_vision; a .safetensors file of timm, torchvision or Hugging Face; a
+      folder that holds such a file and its config.json, or that `convert`
+      wrote; a workdir of ours; an https://, gs:// or hf://owner/name address of
+      one of these; or a name that `python -m vit_jax.convert --list` shows.
+    **overrides: Values that replace those of the format: any field of `Vit`
+      (`num_heads=3`, `gelu="exact"`); `mean` and `std`; `grid`, the number of
+      patches along height and width that the stored positions are for;
+      `image_size`, the height and width to use the model at, for which
+      positions are resized by `interpolation`, "linear" or "bicubic". For a
+      workdir, `step` chooses the checkpoint.
 
   Returns:
-    The model, and its parameters for `model.apply({"params": params}, images)`.
+    A `Loaded`, with everything that is known about the model. It unpacks into
+    the model and its parameters, for `model.apply({"params": params}, images)`.
 
   Raises:
-    ValueError: if there is no such checkpoint, it is damaged or of no known
-      format, or its arrays are not those of the model, all of them listed.
+    ValueError: if there is no such checkpoint, it is damaged, its format is
+      unknown, or its arrays are not those of the model; the message lists the
+      differences.
   """
-  pretrained = open_pretrained(source, **overrides)
-  flat = {path: jax.device_put(array) for path, array in pretrained.read()}
-  return pretrained.model, traverse_util.unflatten_dict(flat, sep="/")
+  loaded = open_pretrained(source, **overrides)
+  return dataclasses.replace(loaded, held=loaded.params())
 
 
-def open_pretrained(source: str, **overrides: Any) -> Pretrained:
-  """`load_pretrained` up to the shapes: no array is read yet."""
+def open_pretrained(source: str, **overrides: Any) -> Loaded:
+  """Does what `load_pretrained` does, but reads no array until it is needed."""
   source = str(source)
   for name, check_value in _PREPROCESSING.items():
     value = overrides.pop(name, None)
@@ -107,28 +84,32 @@ def open_pretrained(source: str, **overrides: Any) -> Pretrained:
       overrides[name] = check_value(name, value)
   if overrides.pop("scan", False):
     raise ValueError(
-      "scan=True is how a run is trained; weights are read with every layer's "
-      "own. Leave it out, and train with --config.model.scan=True."
+      "scan=True is a setting for training; weights are always read layer by "
+      "layer. Leave it out, and train with --config.model.scan=True."
     )
   try:
     if is_run(source):
-      return _open_run(source, **overrides)
+      return _open_run(source, overrides)
     path = locate(source)
+    source = without_secrets(source)
     if "step" in overrides:
-      raise ValueError(f"step is of a workdir's checkpoints, not of {source}.")
+      raise ValueError(
+        f"step chooses among a workdir's checkpoints, and {source} is not a "
+        "workdir: leave it out."
+      )
     with _naming(source):
       return _open_file(source, *weights_and_config(path), **overrides)
   except ValueError as error:
     text = str(error)
     if text.isprintable():
       raise
-    # It may quote names of arrays or folders, which may hold anything.
+    # It may quote names of arrays or folders, which may hold any character.
     raise ValueError(printable(text)) from error
 
 
 @contextlib.contextmanager
 def _naming(source: str) -> Iterator[None]:
-  """Puts the source before what is said of it."""
+  """Puts the source in front of an error's message."""
   try:
     yield
   except ValueError as error:
@@ -138,9 +119,18 @@ def _naming(source: str) -> Iterator[None]:
     ) from error
 
 
+def _open_run(source: str, overrides: Mapping[str, Any]) -> Loaded:
+  fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
+  loaded = open_run_checkpoint(source, **fields)
+  given = {k: overrides[k] for k in ("mean", "std") if k in overrides}
+  loaded = with_preprocessing(loaded, **given)
+  size = loaded.preprocessing.image_size
+  return _at_size(loaded, grid_of(loaded.model, size), overrides)
+
+
 def _open_file(
   source: str, path: pathlib.Path, config: dict[str, Any], **overrides: Any
-) -> Pretrained:
+) -> Loaded:
   with _arrays(path) as arrays:
     stored = arrays.shapes
   layout, prefix = _recognise(stored)
@@ -150,11 +140,11 @@ def _open_file(
     if name.startswith(prefix)
   }
   found = {short: stored[name] for short, name in names.items()}
-  facts = named(layout.facts(found, config), path)
-  model, grid = _build(source, facts, overrides)
+  architecture = named(layout.infer(found, config), path)
+  model, grid = _build(source, architecture, overrides)
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, found)
-  what = f"{source} is no {model.origin.format} checkpoint of {_text(model)}"
+  what = f"{source} is not a {model.origin.format} checkpoint of {_text(model)}"
   check(rules, found, shapes, model, what)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
@@ -162,17 +152,21 @@ def _open_file(
       for leaf, array in read_all(rules, _Renamed(arrays, names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
-  return _at_size(Pretrained(model, shapes, read), grid, overrides)
+  preprocessing = Preprocessing(
+    model.origin.image_size, mean=model.origin.mean, std=model.origin.std
+  )
+  loaded = Loaded(model, preprocessing, "softmax", shapes, read)
+  return _at_size(loaded, grid, overrides)
 
 
 @contextlib.contextmanager
 def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
-  """The arrays of a file. A download that cannot be read is not kept."""
+  """Opens the arrays of a file; a download that cannot be read is deleted."""
   try:
     with open_arrays(path) as arrays:
       yield arrays
   except UnreadableFileError as error:
-    if not cache.drop(path):
+    if not drop_download(path):
       raise
     raise UnreadableFileError(
       f"{error} The download was removed; the same command fetches it anew."
@@ -196,7 +190,7 @@ class _Renamed(Mapping[str, np.ndarray]):
 
 
 def _recognise(shapes: Shapes) -> tuple[Any, str]:
-  """The format that these names are of, and what stands before them all."""
+  """The format that these names belong to, and their common prefix."""
   for layout in FORMATS:
     prefix = layout.prefix(shapes)
     if prefix is not None:
@@ -205,66 +199,68 @@ def _recognise(shapes: Shapes) -> tuple[Any, str]:
     "vision_transformer, big_vision, Hugging Face ViT, timm, torchvision"
   )
   raise ValueError(
-    f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) are named as "
-    f"in no format known here ({formats}): it may be another architecture."
+    f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) are not named "
+    f"as in any supported format ({formats}): it may be another architecture."
   )
 
 
 def _build(
-  source: str, facts: Facts, overrides: Mapping[str, Any]
-) -> tuple[Any, interpolation.Grid]:
-  """The model, and the grid of patches that its stored positions are for."""
-  fields = {**facts.fields}
+  source: str, architecture: Architecture, overrides: Mapping[str, Any]
+) -> tuple[Any, Grid]:
+  """Makes the model and the grid of patches its stored positions are for."""
+  fields = {**architecture.fields}
   fields |= {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
   if fields["num_heads"] is None:
     raise ValueError(
-      f"the number of heads cannot be told from a hidden size of "
+      f"the number of heads cannot be inferred from a hidden size of "
       f"{fields['hidden_size']}: give num_heads=..."
     )
   model: Any = from_fields({"kind": "Vit", **fields})
   stride = patch_stride(model)
-  size = facts.image_size
+  size = architecture.image_size
   grid = overrides.get("grid")
   if grid is None and size is not None:
     grid = size[0] // stride, size[1] // stride
-  if grid is None and facts.tokens is not None:
-    grid = square(facts.tokens)
+  if grid is None and architecture.tokens is not None:
+    grid = square(architecture.tokens)
     if grid is None:
       raise ValueError(
-        f"its {facts.tokens} positions are of no square grid: give grid=(h, w),"
-        " the patches along height and width."
+        f"its {architecture.tokens} positions do not form a square grid: give "
+        "grid=(h, w), the number of patches along height and width."
       )
   if grid is not None:
     size = grid[0] * stride, grid[1] * stride
   origin = Origin(
     source=source,
-    format=facts.format,
+    format=architecture.format,
     image_size=size,
-    mean=overrides.get("mean", facts.mean),
-    std=overrides.get("std", facts.std),
-    class_names=_names(facts.class_names)
+    mean=overrides.get("mean", architecture.mean),
+    std=overrides.get("std", architecture.std),
+    class_names=_names(architecture.class_names)
     or known.class_names(source, fields["num_classes"]),
   )
   return model.clone(origin=origin), grid or (1, 1)
 
 
 def _at_size(
-  pretrained: Pretrained, grid: interpolation.Grid, overrides: Mapping[str, Any]
-) -> Pretrained:
-  """With positions for the image size that was asked for, if one was."""
+  loaded: Loaded, grid: Grid, overrides: Mapping[str, Any]
+) -> Loaded:
+  """Resizes the positions to the requested image size, if there is one."""
   if "image_size" not in overrides:
-    return pretrained
+    return loaded
   size = overrides["image_size"]
-  origin = dataclasses.replace(pretrained.origin, image_size=size)
-  model = pretrained.model.clone(origin=origin)
   method = overrides.get("interpolation", "linear")
-  new = grid_of(model, size)
+  new = grid_of(loaded.model, size)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    for path, array in pretrained.read():
-      yield path, resized(path, array, grid, new, method)
+    for path, array in loaded.read():
+      yield path, interpolation.resized(path, array, grid, new, method)
 
-  return Pretrained(model, param_shapes(model, new), read)
+  return dataclasses.replace(
+    with_preprocessing(loaded, size=size),
+    shapes=param_shapes(loaded.model, new),
+    read=read,
+  )
 
 
 def _text(model: Vit) -> str:
@@ -275,116 +271,6 @@ def _text(model: Vit) -> str:
   )
 
 
-def _open_run(
-  workdir: str, step: int | None = None, **overrides: Any
-) -> Pretrained:
-  """A checkpoint of ours; the Polyak average where the run has one."""
-  with _run(workdir) as checkpoints:
-    step = checkpoints.choose(step)
-    description = checkpoints.describe(step)
-  fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
-  with _describing(workdir, step):
-    origin = run_origin(description, workdir)
-    size = sides("image_size", description["config"]["image_size"])
-    averaged = bool(description["config"]["ema_decay"])
-    # Nobody but the training run needs its layers stacked.
-    saved = {k: v for k, v in description["model"].items() if k != "scan"}
-    scanned = description["model"].get("scan", False)
-    model = from_fields(saved)
-    grid = grid_of(model, size)
-    shapes = param_shapes(model, grid)
-  if fields:
-    stored, model = shapes, from_fields({**saved, **fields})
-    grid = grid_of(model, size)
-    shapes = param_shapes(model, grid)
-    _check_run(workdir, stored, shapes, fields)
-  origin = dataclasses.replace(
-    origin,
-    mean=overrides.get("mean", origin.mean),
-    std=overrides.get("std", origin.std),
-  )
-  model = model.clone(origin=origin)
-
-  def read() -> Iterator[tuple[str, np.ndarray]]:
-    hollow = traverse_util.unflatten_dict(
-      # Whatever size a damaged description claims, these take no memory.
-      {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
-      sep="/",
-    )
-    if scanned:
-      hollow = scan.stack(hollow)
-    with _run(workdir) as checkpoints:
-      params = checkpoints.restore_params(step, hollow, averaged=averaged)
-    if scanned:
-      params = scan.unstack(params)
-    flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-    yield from flat.items()
-
-  return _at_size(Pretrained(model, shapes, read), grid, overrides)
-
-
-@contextlib.contextmanager
-def _run(workdir: str) -> Iterator[Checkpoints]:
-  """The checkpoints of a run. Orbax raises anything on what it cannot read."""
-  opened = False
-  try:
-    with contextlib.closing(open_run(workdir)) as checkpoints:
-      opened = True
-      yield checkpoints
-  except OSError:
-    raise
-  except Exception as error:
-    if opened and isinstance(error, ValueError):  # One of our own.
-      raise
-    raise ValueError(
-      f"{workdir} has a damaged checkpoint ({type(error).__name__}: "
-      f"{one_line(error)}): delete its folder, or choose another step."
-    ) from error
-
-
-@contextlib.contextmanager
-def _describing(workdir: str, step: int) -> Iterator[None]:
-  """Puts into one line what is wrong with a damaged description of a model.
-
-  Built from anything, a model may raise anything.
-  """
-  try:
-    yield
-  except Exception as error:
-    raise ValueError(
-      f"checkpoint {step} of {workdir} describes no model "
-      f"({type(error).__name__}: {one_line(error)}): choose another step, or "
-      "delete its folder."
-    ) from error
-
-
-def _check_run(
-  workdir: str, stored: Shapes, needed: Shapes, fields: Mapping[str, Any]
-) -> None:
-  """Raises ValueError unless a run's arrays are those of a changed model."""
-  groups = differences(stored, needed)
-  if any(groups.values()):
-    given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-    raise ValueError(
-      f"{workdir} was not trained with {given}: {listed(groups)}. Leave out "
-      "what changes its arrays."
-    )
-
-
-def run_origin(description: Mapping[str, Any], workdir: str = "") -> Origin:
-  """What a checkpoint of ours says of how images have to be given to it."""
-  config = description["config"]
-  normalization = config["normalization"]
-  return Origin(
-    source=workdir,
-    format="vit_jax",
-    image_size=sides("image_size", config["image_size"]),
-    mean=triple("mean", normalization["mean"]),
-    std=triple("std", normalization["std"], positive=True),
-    class_names=_names(description["class_names"]),
-  )
-
-
 def _names(class_names: Iterable[Any]) -> tuple[str, ...]:
-  """In a form to be printed, and to be written a line each."""
+  """The class names without characters that break a line or a terminal."""
   return tuple(printable(str(name)) for name in class_names)

@@ -1,7 +1,7 @@
-"""From what a user calls a checkpoint to a file or folder on this machine.
+"""Finds the local file or folder of a checkpoint that a user names.
 
-Nothing is downloaded twice: see `cache`. A failure is a ValueError or an
-OSError whose message is one line.
+A checkpoint that is not on this machine is downloaded once. A failure is a
+ValueError or an OSError whose message is one line.
 """
 
 import difflib
@@ -10,10 +10,9 @@ import pathlib
 import re
 from urllib.parse import quote
 
-from vit_jax.pretrained.download import fetch
-from vit_jax.pretrained.hub import REPOSITORY, fetch_repository
-from vit_jax.pretrained.known import KNOWN, PICKLES
-from vit_jax.pretrained.pickles import conversion
+from vit_jax.pretrained import fetch, hub
+from vit_jax.pretrained.known import KNOWN
+from vit_jax.pretrained.pickles import refuse_pickle
 
 
 def locate(source: str) -> pathlib.Path:
@@ -28,18 +27,20 @@ def locate(source: str) -> pathlib.Path:
     `preprocessor_config.json` where there is one, under these names.
 
   Raises:
-    ValueError, OSError: no such checkpoint, a pickle, or a failed download.
+    ValueError, OSError: if there is no such checkpoint, it is a pickle, or the
+      download fails.
   """
   path = os.path.expanduser(source)
   if os.path.exists(path):
-    return _checked_path(path)
+    refuse_pickle(path)
+    return pathlib.Path(path)
   if "://" in source:
     return _from_address(source, None)
   if known := KNOWN.get(source.lower()):
     return _from_address(known.url, known.sha256)
   near = difflib.get_close_matches(source.lower(), KNOWN, n=3, cutoff=0.4)
   ideas = f"; the nearest names are {', '.join(near)}" if near else ""
-  if REPOSITORY.fullmatch(source):
+  if hub.REPOSITORY.fullmatch(source):
     ideas += f"; on Hugging Face it would be hf://{source}"
   raise ValueError(
     f"{source!r} is neither a file or folder here nor a known checkpoint"
@@ -47,43 +48,41 @@ def locate(source: str) -> pathlib.Path:
   )
 
 
-def _checked_path(path: str) -> pathlib.Path:
-  """The path, unless it is a file that ends as pickles do."""
-  if path.lower().endswith(PICKLES) and not os.path.isdir(path):
-    raise ValueError(
-      f"{path!r} is a pickle, {conversion(path)}, and give that file."
-    )
-  return pathlib.Path(path)
+def drop_download(path: pathlib.Path) -> bool:
+  """Removes a damaged download, so that `locate` fetches it anew.
+
+  Returns:
+    Whether `path` was one; nothing else is removed.
+  """
+  return fetch.drop(path) or hub.drop(path)
 
 
 def _from_address(address: str, sha256: str | None) -> pathlib.Path:
   scheme, _, rest = address.partition("://")
-  match scheme.lower():
-    case "http" | "https":
-      return fetch(address, sha256=sha256)
-    case "gs":
-      return fetch(_storage_url(rest), sha256=sha256)
-    case "hf":
-      return fetch_repository(rest)
-  raise ValueError(
-    f"{address!r}: {scheme}:// cannot be read; give https://, "
-    "gs://bucket/object, hf://owner/name or a path."
-  )
+  scheme = scheme.lower()
+  if scheme == "hf":
+    return hub.fetch_repository(rest)
+  if scheme not in ("http", "https", "gs"):
+    raise ValueError(
+      f"{fetch.without_secrets(address)!r}: {scheme}:// cannot be read; give "
+      "https://, gs://bucket/object, hf://owner/name or a path."
+    )
+  url = storage_url(rest) if scheme == "gs" else address
+  refuse_pickle(fetch.without_secrets(url))
+  return fetch.fetch(url, sha256)
 
 
-def _storage_url(rest: str) -> str:
+def storage_url(rest: str) -> str:
   """Google Cloud Storage's public address of `bucket/object`."""
   bucket, _, name = rest.partition("/")
-  steps = name.split("/")
   if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", bucket) or (
-    {"", ".", ".."} & set(steps)
+    {"", ".", ".."} & set(name.split("/"))
   ):
     raise ValueError(
       f"{'gs://' + rest!r} names no object; write gs://bucket/folder/file."
     )
   host = os.environ.get("STORAGE_EMULATOR_HOST")
-  if not host:
-    host = "https://storage.googleapis.com"
-  elif "://" not in host:
+  host = host or "https://storage.googleapis.com"
+  if "://" not in host:
     host = f"http://{host}"
   return f"{host.rstrip('/')}/{bucket}/{quote(name)}"

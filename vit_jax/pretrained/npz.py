@@ -24,12 +24,12 @@ from vit_jax.runtime.printable import one_line, quoted
 
 MAX_DIRECTORY_BYTES = 4 << 20  # Names and shapes of 30,000 arrays.
 MAX_UNPACKED_RATIO = 10  # Unpacked over packed: weights hardly compress.
-MAX_UNPACKED_BYTES = 256 << 20  # Any file may: zeros compress a thousandfold.
+MAX_UNPACKED_BYTES = 256 << 20  # Always allowed: zeros compress a thousandfold.
 _MAX_HEADER_BYTES = 2048
 _CHUNK_BYTES = 1 << 18  # Stays in a core's cache between reading and checksum.
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _DTYPES = {np.dtype(code) for code in "?bBhHiIqQefd"} | {_BFLOAT16}
-# Shape, whether in Fortran's order, type.
+# (shape, whether in Fortran's order, dtype).
 _Layout = tuple[tuple[int, ...], bool, np.dtype]
 
 
@@ -60,13 +60,13 @@ class _BoundedFile(io.FileIO):
 def open_npz(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
-  """Opens a file, which `files` closes, and checks all that it claims."""
+  """Opens a file, which `files` will close, and checks the sizes it claims."""
   file = files.enter_context(_BoundedFile(path))
   archive = files.enter_context(zipfile.ZipFile(file))
   members = archive.infolist()
   _check_members(members, path.stat().st_size)
-  # A damaged list may seem to end early. The file's last 22 bytes tell how many
-  # it has, or 65535 where only the zip64 record before them does.
+  # A damaged list may seem to end early. The file's last 22 bytes hold the
+  # number of members, or 65535 if only the zip64 record before them does.
   file.seek(-22, io.SEEK_END)
   if int.from_bytes(file.read()[10:12], "little") not in (len(members), 65535):
     raise UnreadableFileError("its list of members is damaged; get it again.")
@@ -147,10 +147,10 @@ def _read_layout(
 def _read_array(
   archive: zipfile.ZipFile, member: zipfile.ZipInfo, layout: _Layout
 ) -> np.ndarray:
-  """Reads an array, which `zipfile` compares with its checksum.
+  """Reads an array, while `zipfile` verifies its checksum.
 
-  Where `numpy.load` puts it, `jax.device_put` would have to copy it: on a CPU
-  it takes over only what starts at a multiple of 64 bytes.
+  The array starts at a multiple of 64 bytes, because on a CPU `jax.device_put`
+  then uses its memory as it is. It would have to copy what `numpy.load` gives.
   """
   shape, fortran, dtype = layout
   size = math.prod(shape) * dtype.itemsize

@@ -1,13 +1,35 @@
-"""What to do about a pickle, which is never loaded here."""
+"""Refuses pickles, which can run code, and says how to convert them."""
 
+import os
 import re
+import shlex
+from urllib.parse import unquote
+
+from vit_jax.pretrained.known import PICKLES
+
+
+def refuse_pickle(source: str) -> None:
+  """Raises ValueError if a path or an address has the ending of a pickle."""
+  name, get = source, ""
+  if "://" in source:
+    name = unquote(source).rpartition("/")[2]
+    get = f"curl -LO {shlex.quote(source)} && "
+  if name.lower().endswith(PICKLES) and not os.path.isdir(source):
+    raise ValueError(
+      f"{source} is a pickle, {conversion(name, get)}, and give that file."
+    )
 
 
 def conversion(name: str, first: str = "") -> str:
-  """Why it is not read, and a command that converts it, after `first`."""
+  """Says why a pickle is refused, and which command converts it.
+
+  Args:
+    name: Name of the pickle's file.
+    first: A command that has to run first, such as a download.
+  """
   return (
-    "which can run code when it is loaded; convert it once where PyTorch is at "
-    f"hand, `{first}{_command(name)}`"
+    "which can run code when it is loaded; convert it once on a machine with "
+    f"PyTorch, `{first}{_command(name)}`"
   )
 
 
@@ -26,7 +48,7 @@ def _double_quoted(program: str) -> str:
 
 
 TORCH_ADVICE = (
-  "unpickling runs code, so it is refused; convert it once where PyTorch is: "
-  + _command("F.pth")
+  "unpickling can run code, so it is refused; convert it once on a machine "
+  "with PyTorch: " + _command("F.pth")
 )
-"""For a file whose name says nothing, or something else."""
+"""Advice for a pickle whose file name does not show that it is one."""

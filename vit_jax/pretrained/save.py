@@ -1,8 +1,8 @@
-"""Writes a model in a format that others read.
+"""Writes a model in the format of another library.
 
-What a format cannot express is refused, with the reason, before anything is
-written. Positions that are computed here, or learned per axis, are written as
-the table they come to.
+A model that the format cannot express is refused, with the reasons, before
+anything is written. Positions that are computed, or learned per axis, are
+written as the equivalent table.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google, huggingface, timm, torchvision
 from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
-from vit_jax.pretrained.formats.names import Rule, axis_sizes
-from vit_jax.pretrained.load import Pretrained
+from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.atomic_file import filling
 
 Params = dict[str, np.ndarray]
@@ -33,16 +33,17 @@ class Target:
   """A format to write.
 
   Attributes:
-    rules: The arrays of a model.
-    poolings: That it knows.
-    gelus: That it can name; the first is what it means where it names none.
-    epsilon: Of all layer norms, None where it can be named.
-    hybrids: Whether a ResNet may stand before the patches.
-    pre_logits: Whether there may be a representation layer under the head.
-    any_shape: Whether images need not be square.
-    normalization: Mean and std that images are given to it with; None where a
-      configuration beside the weights tells them, and the grid of patches.
-    file: Of the weights.
+    rules: Makes the rules for the arrays of a model.
+    poolings: Poolings that the format can express.
+    gelus: GELUs that the format can record; the first is its default.
+    epsilon: Epsilon of all layer norms; None if the format records it.
+    hybrids: Whether a ResNet may precede the patches.
+    pre_logits: Whether there may be a representation layer below the head.
+    any_shape: Whether images may have another shape than a square.
+    normalization: Mean and standard deviation that readers of the format use;
+      None if a configuration beside the weights records them and the grid of
+      patches.
+    file: Name of the file of weights.
   """
 
   rules: Callable[[Vit], list[Rule]]
@@ -125,14 +126,14 @@ def check_known(name: str) -> None:
 
 
 def check_expressible(model: Vit | ResNet, name: str) -> None:
-  """Raises ValueError with all reasons why a format cannot hold the model.
+  """Raises ValueError with all reasons why a format cannot express the model.
 
   Args:
-    model: With its origin.
-    name: One of `TARGETS`.
+    model: The model, with its origin.
+    name: Name of the format, one of `TARGETS`.
   """
   if isinstance(model, ResNet):
-    raise ValueError(f"a ResNet cannot be written as {name}, only a Vit can.")
+    raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
   if reasons := [*_reasons(model, TARGETS[name])]:
     raise ValueError(f"{name} cannot express this model: {'; '.join(reasons)}.")
 
@@ -140,50 +141,51 @@ def check_expressible(model: Vit | ResNet, name: str) -> None:
 def _reasons(model: Vit, target: Target):
   if model.pooling not in target.poolings:
     known = " or ".join(target.poolings)
-    yield f"pooling={model.pooling!r}, and it knows only {known}"
+    yield f"pooling={model.pooling!r}, and the format has only {known}"
   if model.position == "relative" or model.position_at != "input":
     yield (
-      f"position={model.position!r} at {model.position_at!r}, and it adds one "
-      "table at the input"
+      f"position={model.position!r} at {model.position_at!r}, and the format "
+      "adds one table at the input"
     )
   if model.gelu not in target.gelus:
     yield (
-      f"gelu={model.gelu!r}, and it always computes {target.gelus[0]!r} (with "
-      f"--gelu={target.gelus[0]} it is written all the same, and logits change "
-      "by a thousandth or so)"
+      f"gelu={model.gelu!r}, and the format always uses {target.gelus[0]!r} "
+      f"(with --gelu={target.gelus[0]} it is written nevertheless, and logits "
+      "change by about a thousandth)"
     )
   epsilon = model.layer_norm_epsilon
   if target.epsilon is not None and epsilon != target.epsilon:
     yield (
-      f"layer_norm_epsilon={epsilon}, and it always has {target.epsilon} (with "
-      f"--layer_norm_epsilon={target.epsilon} it is written all the same)"
+      f"layer_norm_epsilon={epsilon}, and the format always uses "
+      f"{target.epsilon} (with --layer_norm_epsilon={target.epsilon} it is "
+      "written nevertheless)"
     )
   if model.resnet_layers and not target.hybrids:
-    yield "a hybrid, and it has no ResNet before the patches"
+    yield "it is a hybrid, and the format has no ResNet before the patches"
   if model.representation_size is not None and not target.pre_logits:
-    yield "a representation layer (pre_logits) under the head"
+    yield "it has a representation layer (pre_logits) below the head"
   size = model.origin.image_size if model.origin else None
   if size and size[0] != size[1] and not target.any_shape:
-    yield f"images of {size[0]} x {size[1]}, and it takes only square ones"
+    yield f"its images are {size[0]} x {size[1]}, and the format needs squares"
 
 
 def save_as(
-  pretrained: Pretrained, name: str, folder: pathlib.Path, card: str = ""
+  loaded: Loaded, name: str, folder: pathlib.Path, card: str = ""
 ) -> None:
-  """Writes a folder with the weights and all that the format has beside them.
+  """Writes a folder with the weights and the format's other files.
 
   Args:
-    pretrained: What to write; `check_expressible` lets it pass.
-    name: One of `TARGETS`.
-    folder: To be made; it appears complete or not at all.
+    loaded: The model to write, which `check_expressible` accepts.
+    name: Name of the format, one of `TARGETS`.
+    folder: The folder to make, which appears complete or not at all.
     card: Text of its README.md.
 
   Raises:
-    ValueError: if the folder is there.
+    ValueError: if the folder exists and is not empty.
   """
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")
-  model, params = _expressed(pretrained, name)
+  model, params = _expressed(loaded, name)
   rules, sizes = TARGETS[name].rules(model), axis_sizes(model)
   arrays = {
     rule.theirs: np.ascontiguousarray(
@@ -199,10 +201,10 @@ def save_as(
     (draft / "README.md").write_text(card, "utf-8")
 
 
-def _expressed(pretrained: Pretrained, name: str) -> tuple[Vit, Params]:
-  """The same function in the terms of the format, and its parameters."""
-  model: Any = pretrained.model
-  params = dict(pretrained.read())
+def _expressed(loaded: Loaded, name: str) -> tuple[Vit, Params]:
+  """An equivalent model that the format can express, and its parameters."""
+  model: Any = loaded.model
+  params = dict(loaded.read())
   if model.position in _native_positions(model, name):
     return model, params
   E_pos = _position_table(model, params)
@@ -216,7 +218,7 @@ def _expressed(pretrained: Pretrained, name: str) -> tuple[Vit, Params]:
 
 
 def _native_positions(model: Vit, name: str) -> tuple[str, ...]:
-  """Kinds of positions that the format has a name for."""
+  """Kinds of positions that the format can record as they are."""
   if name == "big_vision" and model.pooling == "token":
     return ("learned_grid",)
   extra = {"big_vision": "sincos2d", "timm": "learned_grid"}
@@ -224,10 +226,10 @@ def _native_positions(model: Vit, name: str) -> tuple[str, ...]:
 
 
 def _position_table(model: Vit, params: Mapping[str, np.ndarray]) -> np.ndarray:
-  """E_pos of a model, (S, D), of whatever kind its positions are.
+  """Computes E_pos, (S, D), for a model with positions of any kind.
 
   Raises:
-    ValueError: if it is not known for which image size.
+    ValueError: if the image size is not known.
   """
   size = model.origin.image_size if model.origin else None
   if size is None:
@@ -254,7 +256,7 @@ def _position_table(model: Vit, params: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def beside(model: Vit, name: str) -> dict[str, str]:
-  """Name and text of the files that a format keeps beside its weights."""
+  """The name and text of each file that a format keeps beside its weights."""
   origin = model.origin
   assert origin is not None
   if name == "hf":
@@ -273,7 +275,7 @@ def beside(model: Vit, name: str) -> dict[str, str]:
 
 
 def _labels(model: Vit) -> list[str]:
-  """Names of all the head's classes, which may be more than the data's."""
+  """A name for each class of the head, which may have more than the data."""
   names = model.origin.class_names if model.origin else ()
   rest = range(len(names), model.num_classes)
   return [*names, *(f"LABEL_{i}" for i in rest)]

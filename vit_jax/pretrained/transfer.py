@@ -1,7 +1,7 @@
-"""A checkpoint's weights in a model for another task (Section 3.2).
+"""Transfers a checkpoint's weights to a model for another task (Section 3.2).
 
-The head is new and zero, the representation layer goes, and the positions are
-interpolated to the grid of the new image size, unless told otherwise.
+By default the head is replaced by one of zeros, the representation layer is
+dropped, and the positions are interpolated to the grid of the new image size.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,33 +10,34 @@ from typing import Any
 import numpy as np
 
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
-from vit_jax.models.grid import grid_of, param_shapes, resized
-from vit_jax.pretrained.load import Pretrained
+from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.pretrained.interpolation import resized
+from vit_jax.pretrained.loaded import Loaded
 
 
 def fit(
-  pretrained: Pretrained,
+  loaded: Loaded,
   class_names: tuple[str, ...],
   fields: Mapping[str, Any],
   *,
   keep_head: bool = False,
   keep_pre_logits: bool = False,
 ) -> Vit | ResNet:
-  """The model to fine-tune.
+  """Makes the model to fine-tune.
 
   Args:
-    pretrained: The checkpoint.
-    class_names: Of the new data.
-    fields: Of the model, in place of the checkpoint's.
-    keep_head: Keep its head, and the representation layer with it; the classes
-      have to be the same.
-    keep_pre_logits: Keep the representation layer under a new head.
+    loaded: The checkpoint.
+    class_names: Class names of the new data.
+    fields: Fields of the model that replace the checkpoint's.
+    keep_head: Whether to keep the head, and the representation layer with it;
+      the classes must then be the same.
+    keep_pre_logits: Whether to keep the representation layer under a new head.
 
   Raises:
     ValueError: if the head cannot be kept.
   """
-  old = to_fields(pretrained.model)
-  known = pretrained.origin.class_names
+  old = to_fields(loaded.model)
+  known = loaded.class_names
   num_classes = fields["num_classes"]
   if keep_head and (
     old["num_classes"] != num_classes or (known and known != class_names)
@@ -57,37 +58,37 @@ def _few(names: tuple[str, ...]) -> str:
 
 
 def leaves(
-  pretrained: Pretrained,
+  loaded: Loaded,
   model: Vit | ResNet,
   image_size: tuple[int, int],
   interpolation: str = "linear",
   *,
   keep_head: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """(path, array) of all parameters that the model takes over.
+  """Yields (path, array) for all parameters that the model takes over.
 
   Raises:
-    ValueError: if one of them does not fit.
+    ValueError: if one of them does not fit or is missing.
   """
   new = grid_of(model, image_size)
-  old_size = pretrained.origin.image_size
-  old = grid_of(pretrained.model, old_size) if old_size else new
+  old_size = loaded.preprocessing.size
+  old = grid_of(loaded.model, old_size) if old_size else new
   wanted = param_shapes(model, new)
   if not keep_head:
     wanted = {k: v for k, v in wanted.items() if not k.startswith("head/")}
-  for path, array in pretrained.read():
+  for path, array in loaded.read():
     if path not in wanted:
       continue
     array = resized(path, array, old, new, interpolation)
     shape = wanted.pop(path)
     if array.shape != shape:
       raise ValueError(
-        f"{path} of the checkpoint is {array.shape} and the model needs "
-        f"{shape}: leave config.model as the checkpoint is."
+        f"{path} of the checkpoint has the shape {array.shape} and the model "
+        f"needs {shape}: do not set the fields of config.model that differ."
       )
     yield path, array
   if wanted:
     raise ValueError(
-      f"{pretrained.origin.source} has no {', '.join([*wanted][:3])}, which "
-      "the model needs: leave config.model as the checkpoint is."
+      f"{loaded.origin.source} has no {', '.join([*wanted][:3])}, which the "
+      "model needs: do not set the fields of config.model that differ."
     )

@@ -1,24 +1,23 @@
-"""What a report tells of one run: read from its folder, and measured anew."""
+"""Collects a report's facts: a run's folder, and its checkpoint evaluated."""
 
 import contextlib
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
 from jaxtyping import Float, UInt8
-from ml_collections import ConfigDict
 
-from vit_jax.config import base_config, leaf_keys
-from vit_jax.data import splits
 from vit_jax.evaluation.confusion import Answered, Tally
-from vit_jax.evaluation.evaluation import SavedRun, opened
 from vit_jax.inference.predictor import class_name
 from vit_jax.inspection import attention_maps, embedding_maps
 from vit_jax.models import Vit
-from vit_jax.run import experiment
+from vit_jax.run.saved import SavedRun, opened
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.workdir.checkpoint import latest_description, open_run
 from vit_jax.workdir.metrics import read_rows
 from vit_jax.workdir.starts import read_starts
@@ -26,9 +25,9 @@ from vit_jax.workdir.starts import read_starts
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """A telling example of the eval split, and where its answer came from.
+  """A telling example of the eval split, with its attention rollout.
 
-  `rollout` is None of a model without attention.
+  `rollout` is None for a model without attention.
   """
 
   answered: Answered
@@ -38,10 +37,10 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """What a checkpoint does on the eval split of its run.
+  """Measurements of a checkpoint on the eval split of its run.
 
-  `filters` and `positions` are as of `embedding_maps`; None where the model has
-  none.
+  `filters` and `positions` come from `embedding_maps.learned`, and are None if
+  the model has none or its parameters are not finite.
   """
 
   step: int
@@ -57,15 +56,15 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-  """A run, as far as its folder tells.
+  """The facts about a run that its folder and its checkpoint give.
 
   Attributes:
-    workdir: Its folder, as it was given.
-    rows: Of `metrics.jsonl`.
-    starts: Of `starts.jsonl`.
-    config: Every key and its value; empty where no checkpoint tells.
-    measured: None where it could not be, and
-    problem: why.
+    workdir: The run's folder, as it was given.
+    rows: Rows of `metrics.jsonl`.
+    starts: Rows of `starts.jsonl`.
+    config: Every configuration key and its value; empty without a checkpoint.
+    measured: The checkpoint's measurements; None if it could not be evaluated.
+    problem: Why the checkpoint could not be evaluated, or None.
   """
 
   workdir: str
@@ -76,24 +75,25 @@ class RunFacts:
   problem: str | None = None
 
   def curve(self, key: str) -> tuple[list[int], list[float]]:
-    """Steps and values of a metric; both empty where it was never written."""
+    """Steps and values of a metric; both are empty if it was never written."""
     found = [(r["step"], r[key]) for r in self.rows if r.get(key) is not None]
     steps, values = zip(*found, strict=True) if found else ((), ())
     return list(steps), list(values)
 
 
 def read_run(workdir: str, **options: Any) -> RunFacts:
-  """Reads a run's folder, and evaluates its checkpoint where that is possible.
+  """Reads a run's folder and evaluates its checkpoint if that is possible.
 
   Args:
-    workdir: Of the run.
-    **options: As of `evaluation.opened`.
+    workdir: The run's folder.
+    **options: Options of `run.saved.opened`.
 
   Raises:
-    ValueError: if the folder holds no run, or cannot be evaluated as an option
-      says.
+    ValueError: if the folder holds no run, or if options are given and the run
+      cannot be evaluated with them.
   """
-  if "://" in workdir:  # Says what is missing to read it, if so.
+  if "://" in workdir:
+    # Fails with a clear message if the address cannot be read.
     open_run(workdir).close()
   folder = epath.Path(workdir).expanduser()
   metrics = folder / "metrics.jsonl"
@@ -102,9 +102,9 @@ def read_run(workdir: str, **options: Any) -> RunFacts:
   measured = problem = None
   try:
     if (description := latest_description(workdir)) is not None:
-      config = _flat(ConfigDict(description["config"]))
+      config = _plain(description["config"])
     with opened(workdir, **options) as run:
-      config = _flat(run.config)  # Of this checkpoint.
+      config = _plain(to_dict(run.settings))  # The opened checkpoint's own.
       measured = _measure(run)
   except (ValueError, OSError) as error:
     if not rows or options:
@@ -120,24 +120,18 @@ def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def defaults() -> dict[str, Any]:
-  """Every key that there is, and its default."""
-  return _flat(base_config())
+  """Every configuration key and its default."""
+  return _plain(to_dict(Settings()))
 
 
-def _flat(config: ConfigDict) -> dict[str, Any]:
-  """Dotted keys and values, as JSON gives them back."""
-  flat = {}
-  for key in leaf_keys(config):
-    value: Any = config
-    for part in key.split("."):
-      value = value[part]
-    flat[key] = json.loads(json.dumps(value))
-  return flat
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Dotted keys and values as JSON would return them."""
+  return json.loads(json.dumps(flat(config)))
 
 
 def _measure(run: SavedRun) -> Measured:
   tally = Tally()
-  metrics = run.evaluation(run.params, run.class_names, tally.add)
+  metrics = run.evaluator(run.params, run.class_names, tally.add)
   names = tuple(
     class_name(run.class_names, k) for k in range(run.model.num_classes)
   )
@@ -147,8 +141,8 @@ def _measure(run: SavedRun) -> Measured:
   }
   filters = positions = None
   if isinstance(run.model, Vit):
-    size = experiment.image_size(run.config)
-    # Of a training that has diverged, the numbers alone are told.
+    size = run.preprocessing.image_size
+    # If training has diverged, the report has numbers but no embeddings.
     with contextlib.suppress(ValueError):
       filters, positions = embedding_maps.learned(run.model, run.params, size)
   return Measured(
@@ -165,9 +159,9 @@ def _measure(run: SavedRun) -> Measured:
 
 
 def _example(run: SavedRun, answered: Answered) -> Example:
-  transform = splits.eval_transform(run.config)
+  transform = run.preprocessing.transform()
   image = transform(run.source[answered.index]["image"])
   rollout = attention_maps.image_rollout(
-    run.model, run.params, image, **run.config.normalization
+    run.model, run.params, image, **run.preprocessing.normalization
   )
   return Example(answered, image, rollout)

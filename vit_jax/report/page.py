@@ -1,7 +1,7 @@
-"""The page of a report: one HTML file that needs nothing else, not even a net.
+"""The page of a report: one HTML file that needs no other file or network.
 
-`report.html.jinja` is its layout. Every picture is in the file, with a text
-that stands for it; what is a table is a table.
+`report.html.jinja` is its layout. Every picture is embedded in the file and has
+an alternative text, and tabular data are real tables, for screen readers.
 """
 
 import datetime
@@ -18,16 +18,16 @@ from vit_jax.report.pictures import Picture
 MOST_BYTES = 5_000_000
 _KINDS = {
   "surest": (
-    "Surest right answers",
-    "The highest probabilities that were given to what is true.",
+    "Most confident right answers",
+    "The right answers with the highest probability.",
   ),
   "nearest": (
     "Nearest misses",
-    "Mistakes of the lowest loss: the true class came close.",
+    "The mistakes with the lowest loss: the true class came close.",
   ),
   "worst": (
     "Worst mistakes",
-    "The highest losses. Look for wrong labels here first.",
+    "The mistakes with the highest loss. Look for wrong labels here first.",
   ),
 }
 # Metric, title, and how the chart is drawn.
@@ -43,10 +43,11 @@ _CURVES: Sequence[tuple[str, str, dict[str, bool]]] = (
 
 
 def page(runs: Sequence[RunFacts]) -> str:
-  """The HTML of a report on some runs.
+  """Renders the HTML of a report on some runs.
 
-  Where it has more than `MOST_BYTES`, pictures of examples and embeddings are
-  left out, from the last run on, until it fits; charts and tables never are.
+  If it is larger than `MOST_BYTES`, pictures of examples and embeddings are
+  left out, beginning with the last run, until it fits. Charts and tables always
+  stay.
   """
   names = _names([run.workdir for run in runs])
   environment = jinja2.Environment(
@@ -77,7 +78,7 @@ def page(runs: Sequence[RunFacts]) -> str:
 
 
 def _names(workdirs: Sequence[str]) -> list[str]:
-  """What tells workdirs apart: their last parts, or as many as it takes."""
+  """Names the workdirs by as many last parts of their paths as differ."""
   parts = [w.rstrip("/").split("/") for w in workdirs]
   for count in range(1, max(map(len, parts)) + 1):
     names = ["/".join(part[-count:]) for part in parts]
@@ -87,7 +88,7 @@ def _names(workdirs: Sequence[str]) -> list[str]:
 
 
 def _curves(names: list[str], runs: Sequence[RunFacts]) -> list[Picture]:
-  pictures = []
+  drawn = []
   for key, title, how in _CURVES:
     curves = {n: run.curve(key) for n, run in zip(names, runs, strict=True)}
     curves = {name: curve for name, curve in curves.items() if curve[0]}
@@ -100,19 +101,19 @@ def _curves(names: list[str], runs: Sequence[RunFacts]) -> list[Picture]:
       for name, (steps, values) in curves.items()
     )
     figure = charts.curves_figure(curves, title, **how)
-    pictures.append(pictures.svg(figure, f"{title} by step. {ends}."))
-  return pictures
+    drawn.append(pictures.svg(figure, f"{title} by step. {ends}."))
+  return drawn
 
 
 def _section(name: str, run: RunFacts) -> dict[str, Any]:
-  """What the template shows of one run."""
+  """The values that the template shows for one run."""
   commands = dict.fromkeys(s["command"] for s in run.starts if s["command"])
   section: dict[str, Any] = {
     "name": name,
     "commands": [*commands],
     "starts": tables.starts(run),
     "changed": tables.config(
-      "Keys that are not the defaults", changed_keys(run.config)
+      "Keys that differ from their defaults", changed_keys(run.config)
     ),
     "config": tables.config("Every key of the configuration", run.config),
     "problem": run.problem,
@@ -156,5 +157,5 @@ def _without_pictures(section: dict[str, Any], alone: bool) -> dict[str, Any]:
   return section | {
     "examples": [],
     "embeddings": [],
-    "left_out": f"this file would be larger than {most}{advice}",
+    "left_out": f"this file would otherwise be larger than {most}{advice}",
   }

@@ -1,4 +1,4 @@
-"""The pictures of a report: each with a text that stands for it."""
+"""The pictures of a report, each with an alternative text."""
 
 import base64
 import dataclasses
@@ -13,13 +13,13 @@ from PIL import Image
 from vit_jax.inspection import charts, figures
 from vit_jax.report.measure import Example, Measured
 
-_LONGEST_SIDE = 256  # Pixels of a photograph.
-_SMALL_SIDE = 96  # Below it pixels are shown as squares.
+_LONGEST_SIDE = 256  # Larger photographs are shrunk to this many pixels.
+_SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """An image in the page; `small` is one whose pixels are shown as squares."""
+  """An image in the page; a `small` one is shown with pixels as squares."""
 
   uri: str
   alt: str
@@ -39,7 +39,7 @@ def confusion(measured: Measured) -> list[Picture]:
     for label, answer, count in worst
   )
   alt = f"Confusion matrix of {len(classes)} classes. " + (
-    f"Commonest mistakes: {told}." if worst else "No mistakes."
+    f"Most frequent mistakes: {told}." if worst else "No mistakes."
   )
   figure = charts.confusion_figure(
     tally.confusion(classes), [names[k] for k in classes]
@@ -48,25 +48,26 @@ def confusion(measured: Measured) -> list[Picture]:
 
 
 def calibration(measured: Measured) -> list[Picture]:
-  """The calibration curve, if anything was answered."""
+  """The calibration curve, unless there are no answers."""
   bins = measured.tally.calibration()
   if not len(bins):
     return []
   error = measured.tally.calibration_error()
   told = "; ".join(
-    f"of {count:,.0f} answers given about {probability:.0%}, {right:.0%} right"
+    f"{right:.0%} of {count:,.0f} answers with a probability of about "
+    f"{probability:.0%} are right"
     for count, right, probability in bins
   )
   caption = (
-    "Calibration: on the dashed line, answers are as often right as the model "
-    f"says. Expected calibration error {error:.2%}."
+    "Calibration: on the dashed line, answers are right as often as their "
+    f"probability says. The expected calibration error is {error:.2%}."
   )
   alt = f"Calibration curve: {told}."
   return [svg(charts.calibration_figure(bins), alt, caption)]
 
 
 def example(shown: Example, names: Sequence[str]) -> dict[str, Any]:
-  """An example: its `images`, and a `caption` for them."""
+  """An example's `images` and their `caption`, for the template."""
   said = shown.answered
   label, answer = names[said.label], names[said.answer]
   caption = (
@@ -79,13 +80,13 @@ def example(shown: Example, names: Sequence[str]) -> dict[str, Any]:
     lit = figures.lit(shown.photograph, shown.rollout)
     where = _where(shown.rollout)
     images.append(
-      _photograph(lit, f"The same by attention rollout, most of it {where}")
+      _photograph(lit, f"Attention rollout on this photograph, highest {where}")
     )
   return {"images": images, "caption": caption}
 
 
 def _where(map_: np.ndarray) -> str:
-  """Where on an image the highest value of a map is, in words."""
+  """Describes in words where on an image a map is highest."""
   place = np.unravel_index(map_.argmax(), map_.shape)
   row, column = (
     int(3 * (p + 0.5) / size) for p, size in zip(place, map_.shape, strict=True)
@@ -100,14 +101,14 @@ def _where(map_: np.ndarray) -> str:
 
 
 def embeddings(measured: Measured) -> list[Picture]:
-  """Filters and positions, as far as the model has them."""
+  """The embedding filters and position similarities that the model has."""
   pictures = []
   if measured.filters is not None and len(measured.filters):
     pictures.append(
       _png(
         figures.filters_figure(measured.filters),
         f"The first {len(measured.filters)} principal components of the "
-        "embedding filters, as colours.",
+        "embedding filters, shown as colours.",
         "Embedding filters: principal components (Fig. 7, left)",
       )
     )
@@ -116,16 +117,16 @@ def embeddings(measured: Measured) -> list[Picture]:
     pictures.append(
       _png(
         figures.positions_figure(measured.positions),
-        f"A grid of {h} x {w} grids: the cosine similarity of each position "
-        "embedding with all others.",
-        "Position embeddings: similarity of each with all (Fig. 7, centre)",
+        f"A grid of {h} x {w} grids, each with the cosine similarity of a "
+        "position embedding to all others.",
+        "Position embeddings: similarity of each to all (Fig. 7, centre)",
       )
     )
   return pictures
 
 
 def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
-  """A chart, which stays sharp at any size."""
+  """Embeds a chart as SVG, which stays sharp at any size."""
   uri = _uri("svg+xml", lambda f: figure.savefig(f, format="svg"))
   return Picture(uri, alt, caption)
 
@@ -136,7 +137,7 @@ def _png(figure: Figure, alt: str, caption: str) -> Picture:
 
 
 def _photograph(image: np.ndarray, alt: str) -> Picture:
-  """As JPEG; as PNG where single pixels are to be seen."""
+  """Embeds a photograph as JPEG, or as PNG if its pixels should be visible."""
   photo = Image.fromarray(image)
   small = max(photo.size) < _SMALL_SIDE
   if small:

@@ -10,14 +10,14 @@ import numpy as np
 
 from vit_jax.report.measure import Measured, RunFacts, defaults
 
-_MOST_ROWS = 100  # Of the table of classes.
-_CONFUSED = 10  # Pairs of classes listed.
+_MOST_ROWS = 100  # Most classes in the table of accuracies.
+_CONFUSED = 10  # Most pairs of classes in the table of mistakes.
 _ABSENT = "–"
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table of texts; the columns in `numbers` are set to the right."""
+  """A table of texts; the columns in `numbers` are aligned right."""
 
   caption: str
   columns: Sequence[str]
@@ -26,7 +26,7 @@ class Table:
 
 
 def results(names: list[str], runs: Sequence[RunFacts]) -> Table:
-  """What compares the runs, a row for each."""
+  """The table that compares the runs, with a row for each."""
 
   def row(name: str, run: RunFacts) -> list[str]:
     measured = run.measured
@@ -58,9 +58,9 @@ def _last_evaluation(run: RunFacts) -> dict[str, Any]:
 
 
 def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
-  """Configuration keys that are not the same in all runs, if there are any."""
+  """The configuration keys that differ between the runs, or None."""
   known = [(n, r) for n, r in zip(names, runs, strict=True) if r.config]
-  # A key that is younger than a run was then what its default is.
+  # A key that was added after a run has, for that run, its default value.
   configs = [defaults() | run.config for _, run in known]
   keys = sorted({key for config in configs for key in config})
   rows = [
@@ -80,7 +80,7 @@ def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
 
 
 def starts(run: RunFacts) -> Table | None:
-  """When and on what the run was started, where that was recorded."""
+  """When and on which machine the run was started, or None if not recorded."""
 
   def row(start: dict[str, Any]) -> list[str]:
     versions = [f"{k} {v}" for k, v in start["packages"].items() if v]
@@ -99,13 +99,13 @@ def starts(run: RunFacts) -> Table | None:
 
 
 def config(caption: str, values: dict[str, Any]) -> Table | None:
-  """Keys and their values, if there are any."""
+  """Keys and their values, or None if there are none."""
   rows = [[key, _value(value)] for key, value in values.items()]
   return Table(caption, ["key", "value"], rows) if rows else None
 
 
 def metrics(measured: Measured) -> Table:
-  """What the evaluation of the checkpoint gave."""
+  """The results of evaluating the checkpoint."""
   tally, scores = measured.tally, measured.metrics
   rows = [
     ["checkpoint", f"step {measured.step:,}"],
@@ -122,12 +122,12 @@ def metrics(measured: Measured) -> Table:
   if scores["eval/skipped_images"]:
     rows.append(["unreadable images", f"{scores['eval/skipped_images']:,}"])
   if tally.unanswered:
-    rows.append(["answers that are NaN", f"{tally.unanswered:,}"])
+    rows.append(["NaN answers", f"{tally.unanswered:,}"])
   return Table("Evaluation of the checkpoint", ["measure", "value"], rows, [1])
 
 
 def classes(measured: Measured) -> Table:
-  """Each class's accuracy; the lowest where there are many."""
+  """The accuracy of each class, or the lowest ones if there are many."""
   count, right = (np.zeros(len(measured.class_names), int) for _ in range(2))
   for (label, answer), times in measured.tally.pairs.items():
     count[label] += times
@@ -136,7 +136,7 @@ def classes(measured: Measured) -> Table:
   accuracy = right / np.maximum(count, 1)
   caption = "Accuracy of each class"
   if len(seen) > _MOST_ROWS:
-    caption = f"The {_MOST_ROWS} classes of the lowest accuracy"
+    caption = f"The {_MOST_ROWS} classes with the lowest accuracy"
     seen = seen[np.argsort(accuracy[seen], kind="stable")][:_MOST_ROWS]
   rows = [
     [measured.class_names[k], f"{count[k]:,}", f"{accuracy[k]:.2%}"]
@@ -146,14 +146,14 @@ def classes(measured: Measured) -> Table:
 
 
 def confused(measured: Measured) -> Table | None:
-  """The commonest mistakes, if there are any."""
+  """The most frequent mistakes, or None if there are none."""
   names = measured.class_names
   rows = [
     [names[label], names[answer], f"{count:,}"]
     for label, answer, count in measured.tally.most_confused(_CONFUSED)
   ]
   columns = ["class", "answer", "times"]
-  return Table("Commonest mistakes", columns, rows, [2]) if rows else None
+  return Table("Most frequent mistakes", columns, rows, [2]) if rows else None
 
 
 def _text(value: Any, form: str) -> str:
@@ -163,7 +163,7 @@ def _text(value: Any, form: str) -> str:
 
 
 def _value(value: Any) -> str:
-  """A value of the configuration: text as it is, all else as JSON."""
+  """A configuration value as text: strings unchanged, all else as JSON."""
   if value is None:
     return "not set"
   return value if isinstance(value, str) else json.dumps(value)

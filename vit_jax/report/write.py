@@ -14,21 +14,22 @@ def report_files(
   """Writes a report on some runs; returns the exit code.
 
   Args:
-    workdirs: Of the runs.
-    out: The file to write; by default as the module says.
-    **options: As of `evaluation.opened`; only of a single run.
+    workdirs: Folders of the runs.
+    out: The file to write; by default report.html in the workdir of a single
+      local run, and in the current folder otherwise.
+    **options: Options of `run.saved.opened`, for a single run only.
 
   Raises:
-    ValueError: if a folder holds no run, or what draws figures is missing.
+    ValueError: if a folder holds no run, or matplotlib or Jinja is missing.
   """
   if len(workdirs) > 1 and options:
     given = " and ".join(f"--{name}" for name in options)
-    raise ValueError(f"{given} would be of every run: report on one at a time.")
+    raise ValueError(f"{given} needs a single run: report on one at a time.")
   alone = len(workdirs) == 1 and "://" not in workdirs[0]
   folder = workdirs[0] if alone else ""
   path = local_file(os.path.join(folder, "report.html") if out is None else out)
   page = extras.load("vit_jax.report.page", "figures").page
-  # Imported here because it is slow, and what is missing is said before.
+  # Imported here as it is slow, and a missing library is reported before.
   from vit_jax.report.measure import read_run
 
   runs = [read_run(workdir, **options) for workdir in workdirs]

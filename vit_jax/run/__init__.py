@@ -1,1 +1,1 @@
-"""One run, from its configuration to its last line."""
+"""A run, from its configuration to its last line of output."""

@@ -1,76 +1,78 @@
-"""The training run: the loop over the steps, and what is written on the way."""
+"""Trains a model: sets up, restores, loops and closes."""
 
 import contextlib
 import dataclasses
 import functools
 import json
-import shlex
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-import ml_collections
 
-from vit_jax import data
+from vit_jax.data.batches import batch_ids
 from vit_jax.evaluation.confusion import Tally
-from vit_jax.run import experiment
 from vit_jax.run.plan import Plan, make_plan
+from vit_jax.run.settings import Settings
 from vit_jax.run.start import first_state
-from vit_jax.runtime.display import Display, clock, evaluation_text
+from vit_jax.run.summary import closing, header
+from vit_jax.runtime.display import Display
+from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.signals import Interrupted, Notice
 from vit_jax.training import sharding
-from vit_jax.training.train_step import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints, latest_description
+from vit_jax.training.state import TrainState
+from vit_jax.workdir.checkpoint import Checkpoints, is_run
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer
 from vit_jax.workdir.starts import record_start
-from vit_jax.workdir.wandb_log import WandbLog
 
-_BATCHES_AHEAD = 2  # On their way to the device while one is used.
+_BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
-_FIRST_TRACED = 10  # Of a start; by then nothing is compiled any more.
+# Steps after a start before the trace begins; all is compiled by then.
+_FIRST_TRACED = 10
 
 
 def train(
-  config: ml_collections.ConfigDict,
-  workdir: str,
-  *,
-  allow_changes: bool = False,
+  settings: Settings, workdir: str, *, allow_changes: bool = False
 ) -> tuple[TrainState, dict[str, Any]]:
-  """Trains as configured and returns the last state and evaluation.
+  """Trains a model and returns the last state and the last evaluation.
 
-  Everything goes to `workdir`: checkpoints, `metrics.jsonl`, `starts.jsonl`,
-  TensorBoard files. A workdir that holds checkpoints of this configuration is
-  gone on with.
+  All output goes to `workdir`: checkpoints, `metrics.jsonl`, `starts.jsonl`
+  and TensorBoard files. If it holds checkpoints of these settings, the run is
+  resumed.
 
   Args:
-    config: Of the run.
-    workdir: Its folder, local or such as gs://bucket/run.
-    allow_changes: Whether to go on from a checkpoint of another configuration
-      or other data.
+    settings: The run's settings, from `run.settings.read(config)`.
+    workdir: The run's folder, local or in a bucket, as in gs://bucket/run.
+    allow_changes: Whether a checkpoint of other settings or data may be
+      resumed.
 
   Raises:
-    ValueError: if the configuration or the data do not fit, before anything is
+    ValueError: if the settings or the data do not fit, before anything is
       compiled; if an image cannot be read and `loader.on_unreadable` is "stop".
-    Interrupted: if the process was told to stop; the state is saved.
-    FloatingPointError: if `max_skipped_steps` in a row were not finite; the
-      last state that was is saved, and what went wrong is written beside.
+    Interrupted: if the process was told to stop, after the state is saved.
+    FloatingPointError: after `max_skipped_steps` consecutive non-finite steps;
+      the last finite state is saved, and the steps are written to a file.
     OSError: if the last checkpoint could not be saved.
   """
-  saved = latest_description(workdir)
-  plan = make_plan(config, saved)
+  # The plan of a new run comes first: if it fails, no folder is left behind.
+  plan = None if is_run(workdir) else make_plan(settings)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(_say_interrupted, display))
-    stack.callback(plan.evaluation.close)
     stack.enter_context(sole_writer(workdir))
     notice = stack.enter_context(Notice().awaited())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
-    checkpoints = Checkpoints(workdir, config.keep_last)
+    checkpoints = Checkpoints(workdir, settings.keep_last)
     stack.callback(checkpoints.close)
-    display.header(_header(plan, workdir))
+    if plan is None:
+      newest = checkpoints.newest_description()
+      plan = make_plan(settings, newest and newest[1])
+    stack.callback(plan.evaluator.close)
+    display.header(header(plan, workdir))
+    for note in checkpoints.notes:
+      display.note(note)
     state, first = first_state(plan, checkpoints, display, allow_changes)
     with _optional_write(display, "starts.jsonl"):
       record_start(checkpoints.folder, first)
@@ -79,38 +81,43 @@ def train(
     batches = plan.open_batches(first)
     stack.callback(batches.close)
     if plan.eval_every and first < plan.total:
-      plan.evaluation.start()
+      plan.evaluator.start()
     stack.callback(display.stop)
     run = _Run(plan, batches, writer, display, checkpoints, notice)
     start = time.perf_counter()
     state, evaluated = run(state, first)
     saved = checkpoints.latest_step is not None
   seconds = time.perf_counter() - start
-  display.note(_closing(evaluated, seconds, workdir if saved else None))
+  display.note(closing(evaluated, seconds, workdir if saved else None))
   return state, evaluated
 
 
 def _say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
-  """The last line of a run that was told to stop, once all is saved."""
+  """Prints the last line of a run that was told to stop, after it is saved."""
   if kind is Interrupted:
-    display.note(f"{error}; the same command goes on.")
+    display.note(f"{error}; the same command resumes the run.")
 
 
 def _open_writer(
   plan: Plan, checkpoints: Checkpoints, first: int, display: Display
 ) -> MetricWriter:
-  folder, project = checkpoints.folder, plan.config.wandb_project
+  folder, project = checkpoints.folder, plan.settings.wandb_project
   wandb_log = None
   if project and jax.process_index() == 0:
-    wandb_log = WandbLog(folder, project, plan.config.to_dict())
+    from vit_jax.workdir.wandb_log import WandbLog
+
+    wandb_log = WandbLog(folder, project, to_dict(plan.settings))
     display.header([("wandb", wandb_log.place)])
-  return MetricWriter(folder, first, wandb_log)
+  writer = MetricWriter(folder, first, wandb_log)
+  for note in writer.notes:
+    display.note(note)
+  return writer
 
 
 def _close_writer(
   writer: MetricWriter, display: Display, kind: Any, *_: Any
 ) -> None:
-  """Whatever becomes of the metrics, the run ends as it would have."""
+  """Closes the metrics; a failure to do so does not change the run's result."""
   with _optional_write(display, "the last metrics"):
     writer.close(failed=kind is not None)
 
@@ -119,7 +126,7 @@ def _close_writer(
 def _optional_write(
   display: Display, what: str, then: str = ""
 ) -> Iterator[None]:
-  """Says that something could not be written; no run need stop for it."""
+  """Reports a failed write in a line; the run does not stop for it."""
   try:
     yield
   except OSError as error:
@@ -127,13 +134,13 @@ def _optional_write(
 
 
 def due(step: int, every: int, last: int) -> bool:
-  """Whether work repeated every `every` steps falls on `step`; 0 is never."""
+  """Whether work done every `every` steps is due at `step`; 0 means never."""
   return every > 0 and (step % every == 0 or step == last)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-  """The loop over the steps, with all that is done between them."""
+  """The loop over the steps, with the periodic work between them."""
 
   plan: Plan
   batches: Iterator[dict]
@@ -145,23 +152,25 @@ class _Run:
   def __call__(
     self, state: TrainState, first: int
   ) -> tuple[TrainState, dict[str, Any]]:
-    """Steps `first` + 1 to the last; returns the state and last evaluation."""
-    plan, config = self.plan, self.plan.config
+    """Runs the steps after `first`; returns the state and last evaluation."""
+    plan, settings = self.plan, self.plan.settings
     batch_sharding = sharding.batch_sharding(plan.mesh)
     train_step = sharding.jit_train_step(
       plan.train_step, plan.shapes, plan.mesh
     )
     on_device = sharding.to_device(self.batches, batch_sharding, _BATCHES_AHEAD)
-    meter = Meter(config.batch_size, plan.log_every)
+    meter = Meter(settings.batch_size, plan.log_every)
     evaluated: dict[str, Any] = {}
     begin = first + _FIRST_TRACED
     profile = str(self.checkpoints.folder / "profile")
-    tracer = Tracer(profile, begin, config.profile_steps, plan.total)
+    tracer = Tracer(profile, begin, settings.profile_steps, plan.total)
     self.display.start(first, plan.total)
     for step in range(first + 1, plan.total + 1):
-      tracer.before(step)
+      with self._profile_write():
+        tracer.before(step)
       state, metrics = train_step(state, next(on_device))
-      tracer.after(step, metrics)
+      with self._profile_write():
+        tracer.after(step, metrics)
       meter.add(step, metrics)
       self.display.step(step)
       if due(step, plan.log_every, plan.total):
@@ -170,7 +179,7 @@ class _Run:
           self.writer.write(step, row)
         self.display.report(step, row)
       told = self.notice.reached(step)
-      broken = 0 < config.max_skipped_steps <= len(meter.skipped)
+      broken = 0 < settings.max_skipped_steps <= len(meter.skipped)
       evaluate = due(step, plan.eval_every, plan.total) and not (told or broken)
       if evaluate:
         with meter.paused():
@@ -189,9 +198,9 @@ class _Run:
 
   def _evaluate(self, step: int, state: TrainState) -> dict[str, Any]:
     plan, params, tally = self.plan, state.eval_params, Tally()
-    metrics = plan.evaluation(
+    metrics = plan.evaluator(
       params,
-      plan.source.class_names if plan.config.eval_per_class else (),
+      plan.source.class_names if plan.settings.eval_per_class else (),
       tally.add if plan.pictures is not None else None,
     )
     if plan.pictures is not None:
@@ -206,23 +215,29 @@ class _Run:
     what = f"step {step:,}: the metrics"
     return _optional_write(self.display, what, "; the run goes on")
 
+  def _profile_write(self) -> contextlib.AbstractContextManager:
+    return _optional_write(self.display, "the profile", "; the run goes on")
+
   def _save(
     self, state: TrainState, step: int, scores: dict[str, Any] | None
   ) -> None:
-    """Saves a checkpoint; where that fails, the next may succeed."""
+    """Saves a checkpoint; if this fails, the run continues to the next one."""
     description = self.plan.description(step)
     if problem := self.checkpoints.save(state, step, description, scores):
       self.display.note(f"step {step:,}: {problem}; the run goes on.")
 
   def _report_skipped(self, skipped: list[tuple[int, Any]]) -> str:
-    """Writes down the steps that were not finite; returns what to say."""
+    """Writes the non-finite steps to a file, and returns the error message."""
     plan, folder = self.plan, self.checkpoints.folder
     rows = [
       {
         "step": step,
         **{key: str(metrics[key]) for key in _REPORTED},
-        "images": data.batch_ids(
-          plan.source, plan.config.batch_size, plan.config.seed, step - 1
+        "images": batch_ids(
+          plan.source,
+          plan.settings.batch_size,
+          plan.settings.seed,
+          step - 1,
         ),
       }
       for step, metrics in skipped
@@ -233,44 +248,8 @@ class _Run:
     last = rows[-1]
     return (
       f"the loss or its gradient was not finite in {len(rows)} steps in a row, "
-      f"up to {last['step']:,}, at a learning rate of {last['learning_rate']}: "
-      f"none was applied, and the state before them is saved; {path} names the "
-      "images. Try a smaller optimizer.peak_lr, more warmup, or clip_norm."
+      f"up to step {last['step']:,}, at a learning rate of "
+      f"{last['learning_rate']}. None was applied, and the state before them "
+      f"is saved; {path} names their images. Try a smaller optimizer.peak_lr, "
+      "more warm-up, or optimizer.clip_norm."
     )
-
-
-def _header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
-  config, source = plan.config, plan.source
-  device = jax.devices()[0]
-  size = experiment.image_size(config)
-  params = sum(x.size for x in jax.tree.leaves(plan.shapes.params))
-  gflops = experiment.forward_gflops(plan.model, plan.shapes.params, size)
-  epochs = plan.total * config.batch_size / len(source)
-  axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
-  devices = f"{jax.device_count()} x {device.device_kind}"
-  name = config.model.variant or f"from {config.pretrained}"
-  model = f"{name}, {params:,} parameters"
-  examples = f"{len(source):,} training examples"
-  classes = f"{len(source.class_names):,} classes"
-  steps = f"{plan.total:,} steps of {config.batch_size} images"
-  return [
-    ("devices", f"{devices}, mesh {axes}"),
-    ("model", f"{model}, {gflops:.3g} GFLOP an image of {size[0]} x {size[1]}"),
-    ("data", f"{source.name}, {examples}, {classes}"),
-    ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
-  ]
-
-
-def _closing(
-  evaluated: dict[str, Any], seconds: float, workdir: str | None
-) -> str:
-  """The last lines; `workdir` is None where no checkpoint was saved."""
-  lines = [f"Done in {clock(seconds)}."]
-  if evaluated:
-    lines.append(f"Last evaluation: {evaluation_text(evaluated)}.")
-  if workdir is not None:
-    lines.append(
-      "Evaluate its checkpoint with: "
-      f"python -m vit_jax.evaluate --workdir {shlex.quote(workdir)}"
-    )
-  return "\n".join(lines)

@@ -1,46 +1,73 @@
-"""A configuration, checked, and all that it stands for."""
+"""Builds everything that a run needs from its settings; compiles nothing."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Optional
 
 import jax
-import ml_collections
 from jax.sharding import Mesh
 
-from vit_jax import data
-from vit_jax.config import resolve_steps
-from vit_jax.data import splits
-from vit_jax.evaluation import few_shot as probing
-from vit_jax.evaluation.evaluation import Evaluation
-from vit_jax.evaluation.few_shot import FewShot
-from vit_jax.inspection.eval_pictures import EvalPictures
+from vit_jax.data.example import Source
+from vit_jax.data.pipeline import BatchIterator
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.sources import open_source
+from vit_jax.data.splits import Loader, check_same_classes, make_loader
+from vit_jax.data.transforms import make_train_transform
+from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
-from vit_jax.pretrained.load import Pretrained, run_origin
-from vit_jax.run import config_check, experiment
+from vit_jax.run import build
+from vit_jax.run.settings import Settings
+from vit_jax.runtime import extras
+from vit_jax.runtime.settings import to_dict
 from vit_jax.training import sharding
-from vit_jax.training.train_step import TrainState
+from vit_jax.training.state import TrainState
+from vit_jax.workdir import description as descriptions
+
+# Imported only by the runs that need them.
+if TYPE_CHECKING:
+  from vit_jax.evaluation.few_shot import FewShot
+  from vit_jax.inspection.eval_pictures import EvalPictures
+  from vit_jax.pretrained.loaded import Loaded
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """A configuration, checked, with all that it stands for; nothing compiled.
+  """The settings of a run and everything that is built from them.
 
-  `shapes` is the state's shapes, types and shardings; the durations are steps.
+  Attributes:
+    settings: The settings, with all values resolved.
+    mesh: The mesh of devices.
+    source: The training split.
+    model: The model to train.
+    start: The checkpoint whose weights the run starts from, if any.
+    preprocessing: The preprocessing of an image in evaluation.
+    evaluator: Evaluates parameters on the evaluation split.
+    few_shot: Few-shot evaluation, if the settings ask for it.
+    pictures: Pictures of each evaluation, if the settings ask for them.
+    init: Makes the initial state from a random key.
+    train_step: Maps (state, batch) to (state, metrics).
+    open_batches: Opens the training batches, starting at a batch number.
+    shapes: Shapes, types and shardings of the state.
+    total: Length of the run in steps.
+    log_every: Steps between two log lines; 0 never writes one.
+    eval_every: Steps between two evaluations.
+    save_every: Steps between two checkpoints.
   """
 
-  config: ml_collections.ConfigDict
+  settings: Settings
   mesh: Mesh
-  source: data.Source
+  source: Source
   model: Vit | ResNet
-  pretrained: Pretrained | None
-  evaluation: Evaluation
-  few_shot: FewShot | None
-  pictures: EvalPictures | None
+  start: Optional["Loaded"]
+  preprocessing: Preprocessing
+  evaluator: Evaluator
+  few_shot: Optional["FewShot"]
+  pictures: Optional["EvalPictures"]
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
-  open_batches: Callable[[int], data.BatchIterator]
+  open_batches: Callable[[int], BatchIterator]
   shapes: TrainState
   total: int
   log_every: int
@@ -53,8 +80,8 @@ class Plan:
     return getattr(self.model, "scan", False)
 
   def description(self, step: int) -> dict[str, Any]:
-    """What the checkpoint of a step says of itself, as JSON."""
-    config = self.config.to_dict()
+    """The description that the checkpoint of a step carries, as JSON."""
+    config = to_dict(self.settings)
     for place in ("root", "data_dir"):
       if config["data"][place]:
         path = os.path.expanduser(config["data"][place])
@@ -65,84 +92,220 @@ class Plan:
       "model": to_fields(self.model),
       "class_names": list(self.source.class_names),
       "train_examples": len(self.source),
-      # The stream of batches is a function of these two alone.
-      "data_iterator": {"seed": self.config.seed, "next_batch": step},
+      # These two values determine the stream of batches.
+      "data_iterator": {"seed": self.settings.seed, "next_batch": step},
     }
 
 
 def make_plan(
-  config: ml_collections.ConfigDict, saved: dict[str, Any] | None = None
+  settings: Settings, saved: Mapping[str, Any] | None = None
 ) -> Plan:
-  """Opens the data and builds everything the run needs.
+  """Opens the data and builds everything that the run needs.
 
   Args:
-    config: Of the run.
-    saved: The description of the checkpoint that the run goes on from, which
-      stands in for the one that it started from.
+    settings: The run's settings.
+    saved: The description of the checkpoint that the run is resumed from, if
+      any. Its model and preprocessing replace those of `settings.pretrained`.
 
   Raises:
-    ValueError: if the configuration or the data do not fit together.
+    ValueError: if the settings, the data and the devices do not fit together.
   """
-  config_check.check(config)
-  mesh = sharding.make_mesh(**config.mesh)
-  parts = config.accumulation_steps
-  sharding.check_batch("batch_size", config.batch_size, mesh, parts)
-  source, eval_source = _open_sources(config)
-
-  def steps(name: str) -> int:
-    return resolve_steps(config, name, config.batch_size, len(source))
-
-  total = steps("total")
+  _check_extras(settings)
+  mesh = make_mesh(settings)
+  batch_size = settings.batch_size
+  sharding.check_batch(
+    "batch_size", batch_size, mesh, settings.accumulation_steps
+  )
+  source, eval_source = _open_sources(settings)
+  _check_sources(settings, source, eval_source)
+  total, log_every, eval_every, save_every = (
+    duration.in_steps(batch_size, len(source))
+    for duration in (
+      settings.total,
+      settings.log_every,
+      settings.eval_every,
+      settings.save_every,
+    )
+  )
   if not total:
     raise ValueError(
       "the run has no length: set total_steps, total_epochs or total_examples."
     )
-  # What may have to be downloaded comes when nothing else can be wrong.
-  pretrained = None
+  # Opened last, since it may have to be downloaded.
+  start = None
   if saved is None:
-    pretrained = experiment.open_pretrained(config)
-    origin = pretrained.origin if pretrained else None
-    model = experiment.build_model(config, source.class_names, pretrained)
+    start = build.open_start(settings)
+    model = build.build_model(settings, source.class_names, start)
+    decided = start.preprocessing if start else None
   else:
-    origin = run_origin(saved)
-    model = experiment.with_execution(from_fields(saved["model"]), config)
-  config = experiment.resolved(config, origin)
-  init, train_step = experiment.train_functions(
-    config, model, total, len(source)
-  )
+    model = build.with_execution(from_fields(saved["model"]), settings.model)
+    decided = descriptions.preprocessing(saved)
+  settings = build.resolved(settings, decided)
+  preprocessing = build.make_preprocessing(settings)
+  loader = open_loader(settings, preprocessing)
+  init, train_step = build.train_functions(settings, model, total, len(source))
   return Plan(
-    config=config,
+    settings=settings,
     mesh=mesh,
     source=source,
     model=model,
-    pretrained=pretrained,
-    evaluation=Evaluation(config, model, mesh, eval_source),
-    few_shot=probing.periodic(config, model, mesh, source, eval_source),
-    pictures=EvalPictures(config, model, mesh, eval_source)
-    if config.eval_pictures
-    else None,
+    start=start,
+    preprocessing=preprocessing,
+    evaluator=Evaluator(
+      model,
+      mesh,
+      eval_source,
+      preprocessing,
+      loader=loader,
+      batch_size=build.eval_batch_size(settings),
+      loss=settings.loss.kind,
+    ),
+    few_shot=make_few_shot(
+      settings, model, mesh, preprocessing, source, eval_source
+    ),
+    pictures=_make_pictures(settings, model, mesh, preprocessing, eval_source),
     init=init,
     train_step=train_step,
-    open_batches=splits.train_batches(config, source),
-    shapes=experiment.array_shapes(init, mesh),
+    open_batches=functools.partial(
+      _open_batches, settings, loader, preprocessing.image_size, source
+    ),
+    shapes=sharding.array_shapes(init, mesh),
     total=total,
-    log_every=steps("log_every"),
-    eval_every=steps("eval_every"),
-    save_every=steps("save_every"),
+    log_every=log_every,
+    eval_every=eval_every,
+    save_every=save_every,
   )
 
 
-def _open_sources(
-  config: ml_collections.ConfigDict,
-) -> tuple[data.Source, data.Source]:
-  """The training and the evaluation split, which fit together and the run."""
-  source = splits.open_source(config, "train")
-  eval_source = splits.open_source(config, "eval")
-  splits.check_same_classes(
+def make_mesh(settings: Any) -> Mesh:
+  """Makes the mesh that the settings ask for.
+
+  Raises:
+    ValueError: if the devices do not fit it.
+  """
+  mesh = settings.mesh
+  return sharding.make_mesh(mesh.data, mesh.fsdp, mesh.tensor)
+
+
+def open_loader(settings: Any, preprocessing: Preprocessing) -> Loader:
+  """Makes the data loader of this host."""
+  return make_loader(
+    settings.loader,
+    photographs=bool(settings.data.root),
+    image_size=preprocessing.image_size,
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
+  )
+
+
+def make_few_shot(
+  settings: Settings,
+  model: Vit | ResNet,
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+  source: Source,
+  eval_source: Source,
+) -> Optional["FewShot"]:
+  """Makes the few-shot evaluation of a run, or None if `fewshot.shots` is 0.
+
+  If `fewshot.data` has neither a name nor a root, the run's own two splits are
+  used; if it has no `data_dir`, the run's is used.
+  """
+  few_shot = settings.fewshot
+  if not few_shot.shots:
+    return None
+  from vit_jax.evaluation.few_shot import FewShot
+
+  if few_shot.data.name or few_shot.data.root:
+    where = few_shot.data.data_dir or settings.data.data_dir
+    settings = dataclasses.replace(
+      settings, data=dataclasses.replace(few_shot.data, data_dir=where)
+    )
+    source, eval_source = _open_sources(settings)
+  return FewShot(
+    model,
+    mesh,
+    source,
+    eval_source,
+    preprocessing,
+    loader=open_loader(settings, preprocessing),
+    batch_size=build.eval_batch_size(settings),
+    shots=few_shot.shots,
+    seeds=few_shot.seeds,
+  )
+
+
+def _make_pictures(
+  settings: Settings,
+  model: Vit | ResNet,
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+  eval_source: Source,
+) -> Optional["EvalPictures"]:
+  if not settings.eval_pictures:
+    return None
+  from vit_jax.inspection.eval_pictures import EvalPictures
+
+  return EvalPictures(
+    model,
+    mesh,
+    eval_source,
+    preprocessing,
+    loss=settings.loss.kind,
+    count=settings.eval_pictures,
+  )
+
+
+def _open_batches(
+  settings: Settings,
+  loader: Loader,
+  image_size: tuple[int, int],
+  source: Source,
+  first_batch: int,
+) -> BatchIterator:
+  return loader.train(
+    source,
+    make_train_transform(image_size, settings.train_transform),
+    batch_size=settings.batch_size,
+    seed=settings.seed,
+    first_batch=first_batch,
+  )
+
+
+def _open_sources(settings: Settings) -> tuple[Source, Source]:
+  """The training and the evaluation split."""
+  return open_source("train", settings.data), open_source("eval", settings.data)
+
+
+def _check_sources(
+  settings: Settings, source: Source, eval_source: Source
+) -> None:
+  """Raises ValueError if the data does not fit the settings."""
+  check_same_classes(
     source.class_names,
     "the training split",
     eval_source.class_names,
     "the evaluation split",
   )
-  splits.check_data(config, source)
-  return source, eval_source
+  num_labels = len(source.class_names)
+  num_classes = settings.model.num_classes
+  if num_classes is not None and num_classes < num_labels:
+    raise ValueError(
+      f"the data set has {num_labels} classes and model.num_classes is "
+      f"{num_classes}: set it to {num_labels} or more."
+    )
+  loader = Loader(
+    0,
+    settings.loader.on_unreadable,
+    jax.process_index(),
+    jax.process_count(),
+  )
+  loader.check(source, settings.batch_size, settings.seed)
+
+
+def _check_extras(settings: Settings) -> None:
+  """Raises ValueError if a key needs a library that is not installed."""
+  if settings.eval_pictures:
+    extras.check("matplotlib", "figures", "eval_pictures")
+  if settings.wandb_project:
+    extras.check("wandb", "wandb", "wandb_project")

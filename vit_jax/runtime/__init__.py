@@ -1,1 +1,1 @@
-"""What any long-running program needs: flags, signals, screen, files."""
+"""Tools that any long-running program needs: flags, signals, screen, files."""

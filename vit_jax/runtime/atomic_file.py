@@ -1,4 +1,4 @@
-"""A file, or a folder of files, that appears whole or not at all."""
+"""Writes a file, or a folder of files, that appears complete or not at all."""
 
 import contextlib
 import errno
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 
 def local_path(name: str) -> pathlib.Path:
-  """Where something is to be written.
+  """The local path that a name stands for.
 
   Raises:
-    ValueError: if it is empty, or an address.
+    ValueError: if the name is empty, or an address.
   """
   if not name:
-    raise ValueError("the name of what to write is empty: give a path.")
+    raise ValueError("the path to write to is empty: give a path.")
   if "://" in name:
     raise ValueError(
       f"{name} is an address, and only local files can be written: give a path."
@@ -26,10 +26,10 @@ def local_path(name: str) -> pathlib.Path:
 
 
 def local_file(name: str) -> pathlib.Path:
-  """Where a file is to be written.
+  """The local path of a file to write.
 
   Raises:
-    ValueError: as `local_path`, or if a folder is there.
+    ValueError: as `local_path` does, or if the path is that of a folder.
   """
   path = local_path(name)
   if path.is_dir():
@@ -39,9 +39,9 @@ def local_file(name: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[io.BufferedWriter]:
-  """A file to write that takes the place of `path` once it is complete.
+  """Opens a file to write, which replaces `path` once it is complete.
 
-  The folders above it are made.
+  Missing parent folders are made.
   """
   path = path.resolve()
   with _part(path) as part:
@@ -54,15 +54,15 @@ def replacing(path: pathlib.Path) -> Iterator[io.BufferedWriter]:
 
 @contextlib.contextmanager
 def filling(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A folder to write to, whose files are in `folder` once all are complete.
+  """Makes a folder to write to, whose files appear in `folder` at the end.
 
-  That may be there, and empty; else it is made, and the folders above it.
+  `folder` may exist if it is empty. Otherwise it is made, with its parents.
   """
-  folder = folder.resolve()  # As "." has no name.
+  folder = folder.resolve()  # "." would have no name.
   with _part(folder) as part:
     part.mkdir()
     yield part
-    if folder.exists():  # Not replaced, as a shell may stand in it.
+    if folder.exists():  # It is not replaced: a shell may be in it.
       for file in part.iterdir():
         os.replace(file, folder / file.name)
       part.rmdir()
@@ -72,10 +72,10 @@ def filling(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A name beside `path` to write to; nothing is left there if that fails.
+  """Yields a temporary name beside `path`, and cleans up after an error.
 
   Raises:
-    OSError: what the system says of that name, in terms of `path`.
+    OSError: if the system cannot write there; the message names `path`.
   """
   part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
   try:
@@ -92,7 +92,7 @@ def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _is_about(error: OSError, part: pathlib.Path) -> bool:
-  """Whether it is of writing `part`, not of something read meanwhile."""
+  """Whether an error comes from writing `part`, not from reading a file."""
   if error.filename is None:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
   name = pathlib.Path(os.fsdecode(error.filename))
@@ -101,11 +101,11 @@ def _is_about(error: OSError, part: pathlib.Path) -> bool:
 
 def _unwritable(path: pathlib.Path, error: OSError) -> OSError:
   number = error.errno or 0
-  if number == errno.EEXIST:  # Where a folder has to be.
+  if number == errno.EEXIST:  # A file is in the place of a parent folder.
     number = errno.ENOTDIR
   found = OSError(
     f"{str(path)!r} cannot be written ({os.strerror(number)}): choose another "
     "place."
   )
-  found.errno = number  # Should the file be in a folder of the same kind.
+  found.errno = number  # An enclosing `_part` may look at it.
   return found

@@ -1,5 +1,6 @@
-"""How every command starts, and how it says that its input is bad."""
+"""Starts every command, and turns errors about its input into one line."""
 
+import functools
 import math
 import os
 import re
@@ -9,22 +10,40 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-from vit_jax.config import base_config, leaf_keys, nearest_key
+from vit_jax.runtime.cache_folder import cache_folder
 
-flags.disclaim_key_flags()  # So --help of a command shows what is defined here.
+# Makes --help of a command show the flags that are defined here on its behalf.
+flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
-_COMPILED_BYTES = 4 * 2**30  # Kept at most; the longest unused goes first.
-# Flags that take several numbers: their type, how many, and that in words.
+_COMPILED_BYTES = 4 * 2**30  # Size limit of the cache of compiled programs.
+# Flags that take several numbers: their type, how many there may be, the text
+# of --help, and the words for an error.
 _LISTS = {
   "image_size": (
     int,
     (1, 2),
-    "a side in pixels, or height,width; positions are interpolated to it",
+    "Image size to use the model at, as one side in pixels or height,width.",
+    "a side in pixels, or height,width",
   ),
-  "grid": (int, (2,), "height,width, in patches, of the stored positions"),
-  "mean": (float, (3,), "three numbers to take off the channels, in [0, 1]"),
-  "std": (float, (3,), "three numbers above 0 to divide the channels by"),
+  "grid": (
+    int,
+    (2,),
+    "Number of patches that the stored positions are for, as height,width.",
+    "height,width of the stored positions, in patches",
+  ),
+  "mean": (
+    float,
+    (3,),
+    "Mean to subtract from each channel of pixels in [0, 1], as r,g,b.",
+    "three numbers to subtract from the channels, in [0, 1]",
+  ),
+  "std": (
+    float,
+    (3,),
+    "Standard deviation to divide each channel by, as r,g,b.",
+    "three numbers above 0 to divide the channels by",
+  ),
 }
 
 
@@ -32,24 +51,26 @@ def run(
   main: Callable[[list[str]], int | None],
   takes: str = "",
   *,
+  define: Callable[[], None] | None = None,
   resumes: bool = False,
 ) -> None:
-  """Runs `main` under absl's flags; bad input is one line and exit code 2.
+  """Runs `main` under absl's flags; bad input prints one line and exits with 2.
 
-  A ValueError or OSError is what our checks raise. VIT_JAX_TRACEBACK=1 shows
-  where it came from.
+  Our checks raise ValueError or OSError, which are printed without a traceback.
+  VIT_JAX_TRACEBACK=1 shows the traceback.
 
   Args:
-    main: Gets the command line's arguments, its own name not among them; what
-      it returns is the exit code.
+    main: The command. It takes the command line's arguments, without the name
+      of the command, and returns the exit code.
     takes: Names of the arguments, such as "CHECKPOINT IMAGE..."; flags may
-      stand before, between and behind them. What is in brackets may be left
-      out.
-    resumes: Whether the same command goes on after it was stopped.
+      stand before, between and after them. Those in brackets may be left out.
+    define: Defines the command's flags. It is called at the start, so importing
+      the command defines none.
+    resumes: Whether repeating the command resumes a run that was stopped.
   """
 
   def guarded(argv: list[str]) -> None:
-    logging.set_verbosity(logging.ERROR)  # Libraries report every file.
+    logging.set_verbosity(logging.ERROR)  # Libraries log every file they read.
     arguments = argv[1:]
     _check_arguments(arguments, takes)
     if os.environ.get("VIT_JAX_TRACEBACK"):
@@ -61,31 +82,37 @@ def run(
     except FloatingPointError as error:
       _fail(_one_line(error), code=1)
     except KeyboardInterrupt:
-      further = "; the same command goes on" if resumes else ""
+      further = "; the same command resumes the run" if resumes else ""
       _fail(f"stopped by Ctrl-C{further}.", code=130)
 
   _use_huge_pages()
   _keep_compiled()
-  app.run(guarded, flags_parser=_parse)
+  app.run(guarded, flags_parser=functools.partial(_parse, define))
 
 
 def define_overrides() -> None:
-  """Flags of every command that takes a checkpoint; `overrides` reads them."""
-  flags.DEFINE_integer("step", None, "Of a workdir; by default the newest.")
-  flags.DEFINE_integer("num_heads", None, "Where the source cannot tell.")
-  flags.DEFINE_enum(
-    "gelu", None, ("exact", "tanh"), "Against what the format says."
+  """Defines the flags of commands that take a checkpoint, for `overrides`."""
+  flags.DEFINE_integer(
+    "step", None, "Step of a workdir's checkpoint; the newest by default."
   )
-  flags.DEFINE_float("layer_norm_epsilon", None, "Against the format.")
-  for name, (_, _, needed) in _LISTS.items():
-    flags.DEFINE_list(name, None, f"Give {needed}.")
+  flags.DEFINE_integer(
+    "num_heads", None, "Number of heads, for sources that do not record it."
+  )
+  flags.DEFINE_enum(
+    "gelu", None, ("exact", "tanh"), "GELU to use in place of the source's."
+  )
+  flags.DEFINE_float(
+    "layer_norm_epsilon", None, "Epsilon to use in place of the source's."
+  )
+  for name, (_, _, says, _) in _LISTS.items():
+    flags.DEFINE_list(name, None, says)
 
 
 def overrides() -> dict[str, Any]:
-  """Keywords for `load_pretrained` from the flags that were given.
+  """Keywords for `load_pretrained`, from the flags that were given.
 
   Raises:
-    ValueError: if a list of numbers is none, or of another length.
+    ValueError: if a list of numbers is malformed or has another length.
   """
   names = ("step", "num_heads", "gelu", "layer_norm_epsilon")
   given = {name: flags.FLAGS[name].value for name in names}
@@ -96,28 +123,32 @@ def overrides() -> dict[str, Any]:
 
 
 def define_choice() -> None:
-  """Flags of every command that evaluates a run; `choice` reads them."""
-  flags.DEFINE_integer("step", None, "Checkpoint; the newest by default.")
-  flags.DEFINE_bool("best", False, "Take the checkpoint best in top-1.")
-  flags.DEFINE_string("root", None, "Where the folder of images is now.")
+  """Defines the flags of commands that evaluate a run, for `choice`."""
+  flags.DEFINE_integer(
+    "step", None, "Step of the checkpoint; the newest by default."
+  )
+  flags.DEFINE_bool("best", False, "Take the checkpoint with the best top-1.")
   flags.DEFINE_string(
-    "data_dir", None, "Where TFDS data sets are now, if they have moved."
+    "root", None, "Where the folder of images is now, if it has moved."
+  )
+  flags.DEFINE_string(
+    "data_dir", None, "Where the TFDS data sets are now, if they have moved."
   )
 
 
 def choice() -> dict[str, Any]:
-  """Keywords for `evaluation.opened` from the flags that were given."""
+  """Keywords for `run.saved.opened`, from the flags that were given."""
   names = ("step", "best", "root", "data_dir")
   given = {name: flags.FLAGS[name].value for name in names}
   return {k: v for k, v in given.items() if v is not None and v is not False}
 
 
 def _numbers(name: str) -> tuple[float, ...] | None:
-  """What was given to a flag of `_LISTS`."""
+  """The numbers given to a flag of `_LISTS`, or None."""
   words = flags.FLAGS[name].value
   if words is None:
     return None
-  kind, lengths, needed = _LISTS[name]
+  kind, lengths, _, needed = _LISTS[name]
   try:
     numbers = tuple(kind(word) for word in words)
   except ValueError:
@@ -140,11 +171,11 @@ def _check_arguments(arguments: list[str], takes: str) -> None:
 
 
 def _use_huge_pages() -> None:
-  """Starts this command over with glibc's huge pages, unless it was tuned.
+  """Starts this command again with huge pages in glibc, unless it was tuned.
 
-  XLA's CPU backend maps its buffers anew at every step, and with pages of 4 KB
-  a third of a small model's train step goes into that. glibc reads its
-  tunables only when a process starts.
+  XLA's CPU backend maps its buffers anew at every step, which takes a third of
+  a small model's train step if pages have 4 KB. glibc reads its tunables only
+  when a process starts.
   """
   if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
     os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
@@ -152,12 +183,11 @@ def _use_huge_pages() -> None:
 
 
 def _keep_compiled() -> None:
-  """Has JAX keep what it compiles, so that the next start takes seconds.
+  """Makes JAX cache compiled programs, so that the next start takes seconds.
 
-  JAX_COMPILATION_CACHE_DIR names another folder; empty, nothing is kept.
+  JAX_COMPILATION_CACHE_DIR names another folder; if it is empty, nothing is
+  cached.
   """
-  from vit_jax.pretrained.cache import cache_folder
-
   folder = cache_folder() / "compiled"
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,38 +198,29 @@ def _keep_compiled() -> None:
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
-def _parse(argv: Sequence[str]) -> list[str]:
-  """absl's own parser, with a better word for a key that does not exist."""
-  known = set(leaf_keys(base_config()))
-  for argument in argv[1:]:
-    name = argument.lstrip("-").split("=", 1)[0]
-    if argument.startswith("-") and name.startswith("config."):
-      key = name.removeprefix("config.")
-      if key.split("[")[0] not in known:
-        _fail(
-          f"--{name} names no key of the configuration; "
-          f"did you mean --config.{nearest_key(key)}?"
-        )
+def _parse(define: Callable[[], None] | None, argv: Sequence[str]) -> list[str]:
+  """Defines the flags and parses them; a mistake prints one line and exits."""
   flags.FLAGS.set_gnu_getopt(True)
   try:
+    if define is not None:
+      define()
     return flags.FLAGS(list(argv))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
     _fail(_one_line(error))
 
 
 def _one_line(error: BaseException) -> str:
-  """The line of a message that says what is wrong.
+  """The one line of an error's message that says what is wrong.
 
-  A configuration file that fails comes with its traceback, whose last line it
-  is; of any other message it is the first. A ValueError's text is meant to be
-  read alone.
+  If a configuration file fails, the message holds a traceback, and its last
+  line is taken, without "ValueError: " in front. Otherwise the first is taken.
   """
   lines = [line.strip() for line in str(error).splitlines() if line.strip()]
   if not lines:
     return type(error).__name__
   from_file = "Traceback" in str(error) or "Failed loading" in lines[0]
   line = lines[-1].removeprefix("ValueError: ") if from_file else lines[0]
-  quoted = line[0] in "\"'" and line[0] == line[-1]  # As in a KeyError's.
+  quoted = line[0] in "\"'" and line[0] == line[-1]  # KeyError quotes its text.
   return line.strip(line[0]) if quoted else line
 
 

@@ -1,4 +1,4 @@
-"""What a person watching the run sees."""
+"""Shows a run's progress to the person who watches it."""
 
 import sys
 import time
@@ -17,8 +17,9 @@ from rich.progress import (
 class Display:
   """A header, live progress, evaluation rows and a closing summary.
 
-  On a terminal progress is one line that moves; elsewhere it is a plain line
-  for each report. Silent unless `active`, as on all hosts but the first.
+  On a terminal, progress is one line that is updated; elsewhere it is a plain
+  line for each report. Only the first host is `active`; the others print
+  nothing.
   """
 
   def __init__(self, active: bool = True):
@@ -26,8 +27,8 @@ class Display:
     self._console = Console(
       quiet=not active,
       highlight=False,
-      markup=False,  # A path may hold brackets.
-      # In a notebook plain lines, though its kernel asks for colours.
+      markup=False,  # A path may contain brackets.
+      # Notebooks get plain lines, though their kernels ask for colours.
       force_terminal=terminal,
       force_jupyter=False,
       width=None if terminal else 120,
@@ -38,12 +39,12 @@ class Display:
     self._first_step = self._last_step = 0
 
   def header(self, rows: Iterable[tuple[str, str]]) -> None:
-    """What is about to run, a name and a value a line."""
+    """Shows what is about to run, with one name and value per line."""
     for name, value in rows:
       self.note(f"{name:<9}{value}")
 
   def table(self, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows below their columns' names, each column as wide as it needs."""
+    """Shows rows below the names of their columns, aligned."""
     rows = [names, *rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -51,7 +52,7 @@ class Display:
       self.note("  ".join(cells).rstrip())
 
   def start(self, first_step: int, last_step: int) -> None:
-    """Begins the progress from one step to another."""
+    """Starts to show the progress from one step to another."""
     self._start = time.perf_counter()
     self._first_step, self._last_step = first_step, last_step
     if not self._live:
@@ -70,7 +71,7 @@ class Display:
     self._progress.start()
 
   def step(self, step: int) -> None:
-    """Moves the bar, without a report."""
+    """Advances the bar without a report."""
     if self._progress is not None:
       self._progress.update(self._progress.task_ids[0], completed=step)
 
@@ -100,18 +101,18 @@ class Display:
     )
 
   def evaluation(self, step: int, metrics: dict[str, float]) -> None:
-    """Shows an evaluation as a row of its own."""
+    """Shows an evaluation in a line of its own."""
     self._console.print(
       f"eval {step:>7,}/{self._last_step:,}  {evaluation_text(metrics)}",
       soft_wrap=True,
     )
 
   def note(self, text: str) -> None:
-    """A plain line."""
+    """Prints a plain line."""
     self._console.print(text, soft_wrap=True)
 
   def stop(self) -> None:
-    """Ends the progress; the terminal is as it was."""
+    """Stops to show the progress, and restores the terminal."""
     if self._progress is not None:
       self._progress.stop()
       self._progress = None
@@ -123,7 +124,7 @@ class Display:
 
 
 def evaluation_text(metrics: dict[str, float]) -> str:
-  """One line for the metrics of an evaluation, keys `eval/...`."""
+  """The metrics of an evaluation, with keys `eval/...`, in one line."""
   skipped = metrics["eval/skipped_images"]
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
   parts = [
@@ -138,7 +139,7 @@ def evaluation_text(metrics: dict[str, float]) -> str:
 
 
 def clock(seconds: float) -> str:
-  """Hours, minutes and seconds, such as 1:02:03 or 2:03."""
+  """Formats a duration as hours, minutes and seconds: 1:02:03 or 2:03."""
   minutes, seconds = divmod(round(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   if hours:

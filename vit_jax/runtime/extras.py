@@ -1,4 +1,4 @@
-"""What needs a library that is not always installed."""
+"""Imports libraries that are installed only with an extra."""
 
 import importlib
 import importlib.util
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def load(module: str, extra: str) -> Any:
-  """Imports a module, whose libraries come with an extra of this package.
+  """Imports a module whose libraries come with an extra of this package.
 
   Raises:
-    ValueError: if one of them is missing.
+    ValueError: if one of these libraries is missing.
   """
   try:
     return importlib.import_module(module)
@@ -23,10 +23,10 @@ def load(module: str, extra: str) -> Any:
 
 
 def check(library: str, extra: str, key: str) -> None:
-  """Raises ValueError unless what a key asks for is installed."""
+  """Raises ValueError unless the library that a key needs is installed."""
   try:
     found = importlib.util.find_spec(library) is not None
-  except ValueError:  # It is being hidden: sys.modules holds None.
+  except ValueError:  # A test hides it: sys.modules holds None.
     found = False
   if not found:
     raise ValueError(

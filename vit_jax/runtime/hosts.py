@@ -1,7 +1,8 @@
-"""The processes of one run on many hosts, and how they find each other.
+"""Joins the processes of one run on many hosts.
 
-Every host runs the same command. Cloud TPU, SLURM, Open MPI and Kubernetes say
-in the environment who takes part, and JAX reads it; elsewhere three flags do:
+Every host runs the same command. On Cloud TPU, SLURM, Open MPI and Kubernetes,
+JAX finds the other processes in the environment; elsewhere three flags say
+where they are:
 
 python -m vit_jax.train ... --coordinator=10.0.0.1:1234 --num_processes=2 \
   --process_id=0
@@ -11,23 +12,32 @@ import faulthandler
 
 from absl import flags
 
-_TIMEOUT_SECONDS = 300  # For the others to arrive.
-_SILENCE_SECONDS = 60  # Of another, after which it counts as dead.
+# Makes --help of a command show the flags that are defined here on its behalf.
+flags.disclaim_key_flags()
+
+_TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
+_SILENCE_SECONDS = 60  # Heartbeat timeout for another process.
 
 
 def define_flags() -> None:
-  """The flags that `join_flags` reads."""
+  """Defines the flags that `join_flags` reads."""
   flags.DEFINE_string(
-    "coordinator", None, "HOST:PORT of the first process, on many hosts."
+    "coordinator",
+    None,
+    "HOST:PORT of the first process, for a run on several hosts.",
   )
   flags.DEFINE_integer(
-    "num_processes", None, "Of the run; 1 ignores the environment."
+    "num_processes",
+    None,
+    "Number of processes of the run; 1 ignores the environment.",
   )
-  flags.DEFINE_integer("process_id", None, "Of this one, from 0 on.")
+  flags.DEFINE_integer(
+    "process_id", None, "Number of this process, counted from 0."
+  )
 
 
 def join_flags() -> None:
-  """Joins the other processes as the flags say."""
+  """Joins the other processes that the flags describe."""
   names = ("coordinator", "num_processes", "process_id")
   join(*(flags.FLAGS[name].value for name in names))
 
@@ -37,16 +47,15 @@ def join(
   num_processes: int | None = None,
   process_id: int | None = None,
 ) -> None:
-  """Joins the other processes of the run; alone, it does nothing.
+  """Joins the other processes of the run; a single process joins nothing.
 
-  When one of them dies, JAX ends the others within a minute, and says which.
-
-  To be called before anything else of JAX. With all arguments None, it looks
-  at the environment.
+  If one of them dies, JAX ends the others within a minute and says which it
+  was. Call this before any other function of JAX. If all arguments are None,
+  the environment is consulted.
 
   Raises:
     ValueError: if some of the arguments are missing or do not fit together, or
-      if the other processes do not come in time.
+      if the other processes do not join in time.
   """
   if num_processes == 1:
     return
@@ -54,15 +63,15 @@ def join(
     try:
       _initialize()
     except ValueError as error:
-      # What JAX says where no environment that it knows is found.
+      # JAX says this if it finds no environment that it knows.
       if "coordinator_address should be defined" not in str(error):
         raise
     return
   if coordinator is None or num_processes is None or process_id is None:
     raise ValueError(
       f"--coordinator={coordinator}, --num_processes={num_processes} and "
-      f"--process_id={process_id} go together: give all three, or none where "
-      "Cloud TPU, SLURM, Open MPI or Kubernetes tell them."
+      f"--process_id={process_id} go together: give all three, or none on "
+      "Cloud TPU, SLURM, Open MPI or Kubernetes, where JAX finds them."
     )
   _check(coordinator, num_processes, process_id)
   _initialize(
@@ -74,7 +83,7 @@ def join(
 
 
 def _initialize(*arguments, **options) -> None:
-  import jax  # Not above: data workers import the commands, and need no JAX.
+  import jax  # Data workers import the commands, and must not load JAX.
 
   try:
     jax.distributed.initialize(
@@ -90,7 +99,7 @@ def _initialize(*arguments, **options) -> None:
       "start the same command on every host, and let them reach the first "
       f"one's port ({str(error).splitlines()[0]})."
     ) from error
-  # Else the stacks of all threads would bury what JAX says of one that died.
+  # Otherwise the stacks of all threads bury JAX's message about a dead process.
   faulthandler.disable()
 
 

@@ -1,23 +1,23 @@
-"""Names from elsewhere, in a form that a line of output can hold."""
+"""Makes untrusted names safe to print in one line."""
 
 
 def printable(text: str) -> str:
-  """With what cannot be printed written as in Python's strings, such as \\n.
+  """Escapes the characters that cannot be printed, as in \\n.
 
-  Lone surrogates, which JSON can hold and UTF-8 cannot, are written likewise.
+  Lone surrogates, which JSON can hold and UTF-8 cannot, are escaped as well.
   """
-  if text.isprintable():  # Nearly always, and this takes no time.
+  if text.isprintable():  # This is fast, and true of nearly every text.
     return text
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def quoted(value: object) -> str:
-  """The value as Python writes it, cut to a fair length."""
+  """The value as Python writes it, cut to a reasonable length."""
   return _cut(repr(value))
 
 
 def one_line(error: Exception) -> str:
-  """The error's message, which may quote a file, as a line of fair length."""
+  """The error's message in one line, cut to a reasonable length."""
   text = "".join(c if c.isprintable() else " " for c in str(error))
   return _cut(text.rstrip(". "))
 

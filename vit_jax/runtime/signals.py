@@ -1,7 +1,7 @@
-"""Notices that the run is to stop: SIGTERM, from a person or a scheduler.
+"""Notices SIGTERM, by which a person or a scheduler stops a run.
 
 Spot and preemptible machines, SLURM and Kubernetes send it some time before
-they take the machine.
+they take the machine away.
 """
 
 import contextlib
@@ -12,31 +12,32 @@ from collections.abc import Iterator
 import jax
 from jax.experimental import multihost_utils
 
-EXIT_CODE = 128 + signal.SIGTERM  # As shells say it; 0 would mean "complete".
+EXIT_CODE = 128 + signal.SIGTERM  # A shell's code for it; 0 means "complete".
 
 
 class Interrupted(Exception):
-  """The run was told to stop, and has saved its state."""
+  """Raised after the run was told to stop and has saved its state."""
 
 
 class Notice:
-  """Whether the run is to stop, the same on all its hosts."""
+  """Records whether the run has to stop, in agreement with all hosts."""
 
   def __init__(self):
     self._given = False
 
   def reached(self, step: int) -> bool:
-    """Whether to stop after this step, which all hosts must ask about."""
+    """Whether to stop after this step; all hosts must ask at every step."""
     if jax.process_count() > 1:
-      # JAX's own service passes the notice on, and agrees on a step.
+      # JAX's own service passes the notice on, and chooses the step.
       return multihost_utils.reached_preemption_sync_point(step)
     return self._given
 
   @contextlib.contextmanager
   def awaited(self) -> Iterator["Notice"]:
-    """While inside, SIGTERM gives the notice and does no more.
+    """Inside this context, SIGTERM only gives the notice.
 
-    In a thread other than the first, Python takes no signals, and nor do we.
+    Python handles signals only in the main thread; in another thread this does
+    nothing.
     """
     first = threading.current_thread() is threading.main_thread()
     if jax.process_count() > 1 or not first:

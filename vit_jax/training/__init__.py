@@ -1,1 +1,1 @@
-"""The train step and all that is differentiated or sharded: pure functions."""
+"""Pure functions of training: state, step, losses, optimizer, sharding."""

@@ -1,33 +1,15 @@
-"""Losses, their targets, and Mixup."""
+"""Losses, their targets and Mixup."""
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-KINDS = ("softmax", "sigmoid")
-
-
-def check(kind: str, label_smoothing: float, mixup_alpha: float) -> None:
-  """Raises ValueError unless these make a loss."""
-  if kind not in KINDS:
-    raise ValueError(
-      f"loss.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}."
-    )
-  if not 0 <= label_smoothing < 1:
-    raise ValueError(
-      f"loss.label_smoothing={label_smoothing} must be in [0, 1)."
-    )
-  if mixup_alpha < 0:
-    raise ValueError(
-      f"loss.mixup_alpha={mixup_alpha} must not be negative; 0 is off."
-    )
-
 
 def cross_entropy(
   kind: str, logits: Float[Array, "B K"], targets: Float[Array, "B K"]
 ) -> Float[Array, " B"]:
-  """Softmax cross-entropy, or the sum over classes of the sigmoid one."""
+  """Softmax cross-entropy, or sigmoid cross-entropy summed over classes."""
   if kind == "softmax":
     return optax.losses.softmax_cross_entropy(logits, targets)
   return optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(-1)
@@ -36,7 +18,7 @@ def cross_entropy(
 def probabilities(
   kind: str, logits: Float[Array, "B K"]
 ) -> Float[Array, "B K"]:
-  """What a model trained with this loss means; sigmoid's need not sum to 1."""
+  """Class probabilities under this loss; those of sigmoid need not sum to 1."""
   return (jax.nn.softmax if kind == "softmax" else jax.nn.sigmoid)(logits)
 
 
@@ -56,8 +38,9 @@ def mixup(
 ) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
   """Mixes each example with its neighbour in the batch (arXiv:1710.09412).
 
-  One lambda of Beta(alpha, alpha) for the batch, the larger part kept, as in
-  "How to train your ViT" (arXiv:2106.10270).
+  The batch shares one lambda, drawn from Beta(alpha, alpha). As in "How to
+  train your ViT" (arXiv:2106.10270), an example keeps the larger share of
+  itself.
   """
   share = jax.random.beta(key, alpha, alpha)
   share = jnp.maximum(share, 1 - share)

@@ -11,37 +11,37 @@ import numpy as np
 import optax
 
 from vit_jax.models.scan import STACKED
-
-DECAYS = ("cosine", "linear", "constant")
-KINDS = ("adam", "sgd")
+from vit_jax.training.settings import OptimizerSettings
 
 
 def make_schedule(
-  *,
-  peak_lr: float,
-  total_steps: int,
-  warmup_steps: int = 0,
-  decay: str = "cosine",
-  final_lr: float = 0.0,
+  settings: OptimizerSettings, total_steps: int, warmup_steps: int = 0
 ) -> optax.Schedule:
   """Learning rate by step: linear warm-up from 0, then decay (Table 3).
 
-  With w warm-up steps of T, step t gets peak t / w until w, and then, for
-  s = (t - w) / (T - w): final + (peak - final) f(s), where f is 1 - s (linear)
-  or (1 + cos(pi s)) / 2 (cosine).
+  With w warm-up steps out of T, step t < w gets peak t / w. Later steps get
+  final + (peak - final) f(s) with s = (t - w) / (T - w), where f(s) is 1 - s
+  for linear and (1 + cos(pi s)) / 2 for cosine decay; the constant schedule
+  stays at the peak.
+
+  Args:
+    settings: The peak, the final value and the kind of decay.
+    total_steps: T, the length of the run.
+    warmup_steps: w, the length of the warm-up in steps.
 
   Raises:
-    ValueError: if the decay is unknown or the warm-up leaves no step.
+    ValueError: if the warm-up leaves no step for the decay.
   """
-  if decay not in DECAYS:
-    raise ValueError(
-      f"optimizer.decay={decay!r} is unknown; "
-      f"choose one of {', '.join(DECAYS)}."
-    )
+  peak_lr, final_lr, decay = (
+    settings.peak_lr,
+    settings.final_lr,
+    settings.decay,
+  )
   if warmup_steps and warmup_steps >= total_steps:
     raise ValueError(
-      f"a warm-up of {warmup_steps} steps leaves nothing of {total_steps}: "
-      "shorten optimizer.warmup_steps (or _epochs, _examples) or train longer."
+      f"a warm-up of {warmup_steps} steps leaves none of the run's "
+      f"{total_steps} steps: shorten optimizer.warmup_steps (or _epochs, "
+      "_examples) or train longer."
     )
   rest = max(1, total_steps - warmup_steps)
   if decay == "cosine":
@@ -58,66 +58,39 @@ def make_schedule(
 
 
 def make_optimizer(
+  settings: OptimizerSettings,
   learning_rate: optax.Schedule,
   *,
-  kind: str = "adam",
-  b1: float = 0.9,
-  b2: float = 0.999,
-  momentum: float = 0.9,
-  weight_decay: float = 0.0,
-  weight_decay_on: str = r"kernel$",
-  clip_norm: float = 1.0,
-  layer_decay: float = 1.0,
   layer_of: Callable[[str], np.ndarray | int] | None = None,
   trained: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
-  """Clipping, then Adam or momentum, then decay, times the learning rate.
+  """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
 
-  Parameters that are not trained keep their value and take no memory here.
+  A decaying weight w loses lr * weight_decay * w at each step. Parameters that
+  are not trained keep their values and take no memory in the optimizer.
 
   Args:
-    learning_rate: From `make_schedule`.
-    kind: "adam", or "sgd" with momentum (fine-tuning, App. B.1.1).
-    b1: Adam's decay of the mean gradient.
-    b2: Adam's decay of the mean squared gradient.
-    momentum: SGD's.
-    weight_decay: lambda; each step takes lr * lambda * w off a weight w.
-    weight_decay_on: Regular expression searched in paths such as
-      "block_0/mlp/expand/kernel"; what it finds decays.
-    clip_norm: Largest global norm of the gradient; 0 does not clip.
-    layer_decay: The learning rate of a layer over that of the next one.
-    layer_of: Numbers the layers from the head, 0, by a parameter's path; needed
-      where layer_decay is not 1.
-    trained: Whether the parameter at a path is; by default all are.
-
-  Raises:
-    ValueError: if the kind is unknown or the expression is not valid.
+    settings: The kind of optimizer, its rates, its decay and its clipping.
+    learning_rate: The schedule, from `make_schedule`.
+    layer_of: Maps a parameter's path to its layer, counted from the head, 0.
+      Without it, `settings.layer_decay` has no effect.
+    trained: Maps a parameter's path to whether it is trained; by default all
+      parameters are.
   """
-  if kind not in KINDS:
-    raise ValueError(
-      f"optimizer.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}."
-    )
-  try:
-    pattern = re.compile(weight_decay_on)
-  except re.error as error:
-    raise ValueError(
-      f"optimizer.weight_decay_on={weight_decay_on!r} is not a regular "
-      f"expression: {error}."
-    ) from error
-  if not 0 < layer_decay <= 1:
-    raise ValueError(
-      f"optimizer.layer_decay={layer_decay} must be in (0, 1]; 1 is off."
-    )
+  pattern = re.compile(settings.weight_decay_on)
+  clip_norm = settings.clip_norm
   core = (
-    optax.scale_by_adam(b1, b2) if kind == "adam" else optax.trace(momentum)
+    optax.scale_by_adam(settings.b1, settings.b2)
+    if settings.kind == "adam"
+    else optax.trace(settings.momentum)
   )
   tx = optax.chain(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
     core,
     optax.add_decayed_weights(
-      weight_decay, mask=lambda params: matches(pattern, params)
+      settings.weight_decay, mask=lambda params: matches(pattern, params)
     ),
-    _scale_by_layer(layer_decay, layer_of),
+    _scale_by_layer(settings.layer_decay, layer_of),
     optax.scale_by_learning_rate(learning_rate),
   )
   if trained is None:
@@ -134,7 +107,7 @@ def make_optimizer(
 def _scale_by_layer(
   decay: float, layer_of: Callable[[str], np.ndarray | int] | None
 ) -> optax.GradientTransformation:
-  """Multiplies updates by decay ** layers below the head."""
+  """Multiplies each update by decay ** (number of layers below the head)."""
   if decay == 1 or layer_of is None:
     return optax.identity()
 
@@ -146,9 +119,11 @@ def _scale_by_layer(
 
 
 def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:
-  """0 for the head, norm and pooling; L for the first block; L + 1 below it.
+  """A parameter's depth below the head, by its path.
 
-  Scanned blocks have one number each, (L,).
+  The head, the last norm and the pooling are at 0, the first block is at L,
+  and the embeddings are at L + 1. The stacked parameters of scanned blocks
+  have one depth per block, an array of shape (L,).
   """
   if path.startswith(f"{STACKED}/"):
     return num_layers - np.arange(num_layers)
@@ -163,16 +138,18 @@ def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:
 def make_trained(
   freeze_layers: int, num_layers: int, scanned: bool = False
 ) -> Callable[[str], bool] | None:
-  """Whether the parameter at a path is trained; None where all are.
+  """Returns a function that tells whether the parameter at a path is trained.
+
+  It returns None if all parameters are trained.
 
   Args:
-    freeze_layers: Blocks that are not, from the first, and with them all
-      embeddings; -1 freezes everything but the head.
-    num_layers: L.
+    freeze_layers: Freeze the embeddings and this many first blocks; -1 freezes
+      everything but the head.
+    num_layers: L, the number of blocks.
     scanned: Whether the blocks' parameters are stacked.
 
   Raises:
-    ValueError: if there are not so many layers, or they are stacked.
+    ValueError: if the model has fewer layers, or they are stacked.
   """
   if not -1 <= freeze_layers <= num_layers:
     raise ValueError(
@@ -181,8 +158,8 @@ def make_trained(
     )
   if freeze_layers > 0 and scanned:
     raise ValueError(
-      f"optimizer.freeze_layers={freeze_layers} needs layers of their own: set "
-      "model.scan=False."
+      f"optimizer.freeze_layers={freeze_layers} needs layers whose parameters "
+      "are not stacked: set model.scan=False."
     )
   if freeze_layers == 0:
     return None
@@ -193,7 +170,7 @@ def make_trained(
 
 
 def map_paths(function: Callable[[str, Any], Any], params: Any) -> Any:
-  """The tree of function(path, leaf), path such as "block_0/msa/out/bias"."""
+  """Maps function(path, leaf) over a tree; "block_0/msa/out/bias" is a path."""
 
   def call(path: tuple, leaf: Any) -> Any:
     return function(
@@ -204,5 +181,5 @@ def map_paths(function: Callable[[str, Any], Any], params: Any) -> Any:
 
 
 def matches(pattern: re.Pattern[str], params: Any) -> Any:
-  """A tree of booleans: whether the pattern is found in each leaf's path."""
+  """Maps each leaf to whether the pattern is found in its path."""
   return map_paths(lambda path, _: pattern.search(path) is not None, params)

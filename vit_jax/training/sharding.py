@@ -1,7 +1,7 @@
-"""Where arrays live: the mesh of devices, the rules, and the way there.
+"""The mesh of devices, and how arrays are sharded over it.
 
 The model names the logical axes of its arrays; `STORED` and `USED` say which
-mesh axis each is split over. One device is the mesh of size one.
+mesh axis each of them is split over. A single device is a mesh of size one.
 """
 
 import collections
@@ -22,9 +22,9 @@ from vit_jax.models.partitioning import laid_out
 
 AXES = ("data", "fsdp", "tensor")
 
-# Logical axis -> mesh axis it is split over: of a parameter where it is stored,
-# with all that the optimizer keeps of it, and of any array where it is used.
-# All others are whole on every device.
+# Pairs of a logical axis and the mesh axis that it is split over. `STORED` is
+# for stored parameters and their optimizer state, `USED` for any array during
+# computation. Axes that are not listed are whole on every device.
 STORED = (
   ("embed", "fsdp"),
   ("channels_out", "fsdp"),
@@ -44,20 +44,21 @@ def make_mesh(
   tensor: int = 1,
   devices: Sequence[Any] | None = None,
 ) -> Mesh:
-  """A mesh over all devices; one axis may be -1, "the rest".
+  """Makes a mesh over all devices; one axis may be -1, "the rest".
 
-  Neighbours along `tensor`, then along `fsdp`, are joined by the fastest links;
-  where devices are in several slices, only `data` crosses between them.
+  Neighbours along `tensor`, then along `fsdp`, are joined by the fastest links.
+  If the devices form several slices, only the `data` axis crosses between them.
 
   Args:
-    data: Devices along this axis, which split the batch.
-    fsdp: The same, and these also split what is stored of the parameters.
-    tensor: These split the heads and the MLP.
-    devices: All that there are, by default.
+    data: Number of devices that split the batch.
+    fsdp: Number of devices that split the batch and the stored parameters.
+    tensor: Number of devices that split the heads and the MLP.
+    devices: The devices to use, all of them by default.
 
   Raises:
-    ValueError: if the axes do not multiply to the number of devices, or the
-      tensor axis spans hosts, which would then read different examples for it.
+    ValueError: if the axes do not multiply to the number of devices, or if the
+      tensor axis spans hosts: its devices share examples, but each host reads
+      its own.
   """
   sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
   devices = jax.devices() if devices is None else devices
@@ -79,16 +80,16 @@ def make_mesh(
   if local % sizes["tensor"]:
     raise ValueError(
       f"mesh {asked}: the tensor axis must stay within a host, so its size "
-      f"must divide the {local} devices of one."
+      f"must divide the {local} devices of a host."
     )
   return Mesh(_arranged(sizes, devices), AXES)
 
 
 def _arranged(sizes: dict[str, int], devices: Sequence[Any]) -> Any:
-  """The devices as an array of these sizes, near ones along the last axes."""
+  """Arranges devices into these sizes, close ones along the last axes."""
   shape = [sizes[axis] for axis in AXES]
   slices = len({getattr(d, "slice_index", 0) for d in devices})
-  # An axis may take a part of a row of chips: 32 x 8 fits 16 x 16 of them.
+  # A mesh axis may cover part of a row of chips: 32 x 8 fits 16 x 16 chips.
   split = {"allow_split_physical_axes": True}
   if slices == 1:
     return mesh_utils.create_device_mesh(shape, devices, **split)
@@ -104,28 +105,54 @@ def _arranged(sizes: dict[str, int], devices: Sequence[Any]) -> Any:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Examples split over the data and fsdp axes; all else is whole."""
+  """Sharding that splits examples over the data and fsdp axes."""
   return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
 def batch_shards(mesh: Mesh) -> int:
-  """Equal parts that `batch_sharding` splits the examples of a batch into."""
+  """Number of equal parts that `batch_sharding` splits a batch into."""
   return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """The same whole array on every device."""
+  """Sharding that keeps the whole array on every device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def tree_shardings(boxed_shapes: Any, mesh: Mesh) -> Any:
-  """Shardings of a tree of shapes by `STORED`, from the model's axis names."""
+  """Shardings by `STORED` of a tree of shapes boxed with their axis names."""
   specs = nn.get_partition_spec(boxed_shapes)
   return logical_to_mesh_sharding(specs, mesh, STORED)
 
 
+def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
+  """Shape, dtype and sharding of every array that `init` would make.
+
+  Raises:
+    ValueError: if the mesh does not divide one of the arrays.
+  """
+  boxed = jax.eval_shape(init, jax.random.key(0))
+  shapes, shardings = nn.unbox(boxed), tree_shardings(boxed, mesh)
+  return jax.tree_util.tree_map_with_path(_sharded_shape, shapes, shardings)
+
+
+def _sharded_shape(
+  path: tuple, array: jax.ShapeDtypeStruct, sharded: NamedSharding
+) -> jax.ShapeDtypeStruct:
+  try:
+    sharded.shard_shape(array.shape)
+  except ValueError as error:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    raise ValueError(
+      f"{name} of shape {array.shape} does not divide over the mesh axes "
+      f"{tuple(sharded.spec)}: choose mesh.fsdp and mesh.tensor that divide "
+      "the hidden size, the heads and the MLP."
+    ) from error
+  return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharded)
+
+
 def on_mesh(function: Callable, mesh: Mesh) -> Callable:
-  """The function, with the model's arrays laid out by `USED` in it."""
+  """Wraps a function so that the model's arrays in it are sharded by `USED`."""
 
   rules: dict[str | None, Any] = dict(USED)
 
@@ -141,17 +168,17 @@ def on_mesh(function: Callable, mesh: Mesh) -> Callable:
 
 
 def shardings_of(shapes: Any) -> Any:
-  """Where each array of a tree lives."""
+  """The sharding of each array of a tree."""
   return jax.tree.map(lambda shape: shape.sharding, shapes)
 
 
 def jit_train_step(train_step: Callable, shapes: Any, mesh: Mesh) -> Any:
-  """The step over the mesh: state and batch to a state in the old one's place.
+  """Compiles the step for the mesh; the new state replaces the donated one.
 
   Args:
-    train_step: From `make_train_step`.
-    shapes: Of the state, with shardings.
-    mesh: Of devices.
+    train_step: The step that `make_train_step` returned.
+    shapes: Shapes of the state, with shardings.
+    mesh: The mesh of devices.
   """
   shardings = shardings_of(shapes)
   return jax.jit(
@@ -166,10 +193,10 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
   """Raises ValueError unless the batch splits evenly.
 
   Args:
-    name: Of the configuration key, for the message.
-    batch_size: Examples a step, over all devices.
-    mesh: Of devices.
-    parts: Equal parts that each device computes its examples in.
+    name: Name of the configuration key, for the message.
+    batch_size: Examples per step over all devices.
+    mesh: The mesh of devices.
+    parts: Number of equal parts that each device computes one after another.
   """
   if parts < 1:
     raise ValueError(f"accumulation_steps={parts} must be 1 or more.")
@@ -184,15 +211,32 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
     )
 
 
+def padded_batch_size(
+  batch_size: int, mesh: Mesh, most: int | None = None
+) -> int:
+  """The size of an evaluation batch, rounded up to split over the mesh.
+
+  The last batch is padded and masked anyway, so any size is made to fit.
+
+  Args:
+    batch_size: The size asked for.
+    mesh: The mesh of devices.
+    most: Number of examples, if they may be fewer than a batch.
+  """
+  shards = batch_shards(mesh)
+  size = batch_size if most is None else min(batch_size, most)
+  return -(-size // shards) * shards
+
+
 def to_device(
   batches: Iterable[dict[str, np.ndarray]], sharding: NamedSharding, ahead: int
 ) -> Iterator[dict[str, jax.Array]]:
-  """Puts each host's batches on its devices, `ahead` of their use.
+  """Sends each host's batches to its devices ahead of their use.
 
   Args:
     batches: This host's rows of each batch.
-    sharding: Of the rows, over all hosts.
-    ahead: Batches on their way while one is used.
+    sharding: Sharding of the rows over all hosts.
+    ahead: Number of batches that are sent while one is in use.
   """
 
   def put(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:

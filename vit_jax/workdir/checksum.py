@@ -1,6 +1,7 @@
-"""Checksums of arrays, computed where they are, however they are split."""
+"""Checksums of arrays, computed on the devices that hold them."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,27 +11,32 @@ from jaxtyping import Array, UInt32
 
 
 def checksums(tree: Any) -> dict[str, int]:
-  """A number below 2^32 for the content of each array, by its path.
+  """The checksum of each array of a tree, by the array's path.
 
-  The sum, modulo 2^32, of an array's elements, their bits taken as integers,
-  each times 2 i + 1, i its place in row-major order. The factors are odd: a
-  change of any one element changes the sum, and of several all but one in 2^32.
+  A checksum is the sum over i of (2 i + 1) x_i, modulo 2^32, where x_i is the
+  i-th element in row-major order with its bits taken as an integer. As every
+  factor is odd, a change of a single element always changes the sum; a change
+  of several goes unnoticed with a probability of 2^-32. The sum does not depend
+  on how an array is split over devices.
   """
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  # One after the other: many small programs with a sum over devices in each,
-  # all under way at once, can wait for each other on CPUs for ever.
+  # One after the other: if many small programs that each sum over devices run
+  # at once, on CPUs they can wait for each other for ever.
   return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): int(
-      _jitted(_whole(array))(array)
-    )
-    for path, array in leaves
+    path: int(_jitted(_whole(array))(array))
+    for path, array in named_leaves(tree)
   }
 
 
+def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+  """The leaves of a tree, each with its path such as `params/head/bias`."""
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    yield jax.tree_util.keystr(path, simple=True, separator="/"), leaf
+
+
 def checksum(array: Array) -> UInt32[Array, ""]:
-  """Of one array; see `checksums`."""
-  place = jnp.zeros((), jnp.uint32)
-  for axis, length in enumerate(array.shape):  # Row-major, without a reshape.
+  """The checksum of one array; `checksums` gives the formula."""
+  place = jnp.zeros((), jnp.uint32)  # i; a reshape would gather the parts.
+  for axis, length in enumerate(array.shape):
     along = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
     place = place * jnp.uint32(length) + along
   bits = array
@@ -46,7 +52,7 @@ def _jitted(sharding: NamedSharding | None) -> Any:
 
 
 def _whole(array: Array) -> NamedSharding | None:
-  """The sum on every device of the array's, so that every host can read it."""
+  """Puts the sum on every device of the array, so that every host has it."""
   sharding = getattr(array, "sharding", None)
   if isinstance(sharding, NamedSharding):
     return NamedSharding(sharding.mesh, PartitionSpec())

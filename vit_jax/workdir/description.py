@@ -1,19 +1,35 @@
-"""What a checkpoint says of itself: a JSON object, sealed against damage.
+"""A checkpoint's description of its run: a JSON object with a digest.
 
-It holds the configuration, the model, the class names and the position of the
-data iterator, the checksums of all arrays, and a digest of all that.
+It holds the configuration, the model, the class names, the position of the
+data iterator and the checksums of all arrays. The digest of all these detects
+damage.
 """
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
-# What it says of the data besides its configuration.
+from vit_jax.data.preprocessing import HALF, Preprocessing
+from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
+from vit_jax.runtime.printable import printable
+from vit_jax.runtime.settings import (
+  IMAGE_SIZE,
+  Section,
+  flat,
+  from_dict,
+  section,
+  setting,
+)
+from vit_jax.training.settings import LossSettings
+
+# Facts about the data that the configuration does not tell.
 _DATA_KEYS = ("class_names", "train_examples")
-# What no reader of it does without.
+# Keys that every reader of a description needs.
 _NEEDED_KEYS = ("config", "model", "class_names", "checksums")
-# Keys that may differ when a run goes on: none changes what is learned.
+# Keys that may differ when a run is resumed, as they do not change what the
+# model learns.
 _FREE_KEYS = (
   "log_every",
   "eval_every",
@@ -37,45 +53,89 @@ _FREE_KEYS = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Recorded(Section):
+  """The part of a run's configuration that is needed to use its model."""
+
+  image_size: tuple[int, int] = setting(
+    (224, 224), "Height and width.", must=IMAGE_SIZE
+  )
+  ema_decay: float = setting(0.0, "Polyak averaging.")
+  eval_transform: EvalTransformSettings = section(EvalTransformSettings)
+  normalization: NormalizationSettings = section(NormalizationSettings)
+  loss: LossSettings = section(LossSettings)
+
+
+def _recorded(description: Mapping[str, Any]) -> _Recorded:
+  config = description["config"]
+  names = [field.name for field in dataclasses.fields(_Recorded)]
+  found = {name: config[name] for name in names if name in config}
+  return from_dict(_Recorded, found, saved=True)
+
+
+def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
+  """The preprocessing of the images that the run was evaluated on."""
+  found = _recorded(description)
+  mean, std = found.normalization.mean, found.normalization.std
+  return Preprocessing(
+    found.image_size, found.eval_transform, mean or HALF, std or HALF
+  )
+
+
+def loss(description: Mapping[str, Any]) -> str:
+  """The kind of loss the run was trained with."""
+  return _recorded(description).loss.kind
+
+
+def averages(description: Mapping[str, Any]) -> bool:
+  """Whether the run evaluates the Polyak average of its parameters."""
+  return bool(_recorded(description).ema_decay)
+
+
+def class_names(description: Mapping[str, Any]) -> tuple[str, ...]:
+  """The names of the run's classes, with unprintable characters escaped."""
+  return tuple(printable(str(name)) for name in description["class_names"])
+
+
 def sealed(description: dict[str, Any]) -> dict[str, Any]:
-  """The description as JSON gives it back, with its digest."""
+  """The description as JSON would return it, with its digest added."""
   plain = json.loads(json.dumps(description))
   return {**plain, "digest": _digest(plain)}
 
 
 def check_seal(description: Any) -> None:
-  """Raises ValueError if a description is not as it was sealed."""
+  """Raises ValueError unless a description is complete and has its digest."""
   if not isinstance(description, dict):
-    raise ValueError("its description is no JSON object")
+    raise ValueError("its description is not a JSON object")
   rest = {k: v for k, v in description.items() if k != "digest"}
   if description.get("digest") != _digest(rest):
     raise ValueError("its description does not match its digest")
   if missing := [key for key in _NEEDED_KEYS if key not in description]:
-    raise ValueError(f"its description does not tell its {', '.join(missing)}")
+    raise ValueError(f"its description has no {' and no '.join(missing)}")
 
 
 def check_same_run(
   saved: dict[str, Any], now: dict[str, Any], workdir: str
 ) -> None:
-  """Raises ValueError if a run cannot go on from a checkpoint.
+  """Raises ValueError if a run must not resume from a checkpoint.
 
   Args:
-    saved: Description of the checkpoint.
-    now: Description of the run that wants to continue.
-    workdir: For the message.
+    saved: The checkpoint's description.
+    now: The description of the run that resumes.
+    workdir: The run's folder, for the message.
   """
   if changed := changes(saved, now):
     raise ValueError(
-      f"{workdir} holds a run of another configuration or other data: "
-      f"{'; '.join(changed)}. Go on with the old, choose another --workdir, or "
-      "say --allow_changes."
+      f"{workdir} holds a run with another configuration or other data: "
+      f"{'; '.join(changed)}. Resume with the old ones, choose another "
+      "--workdir, or pass --allow_changes."
     )
 
 
 def changes(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-  """What differs between two runs that changes what is learned, in words."""
+  """Lists in words the differences between two runs that affect learning."""
   there, here = (
-    dict(_leaves({**d["config"], **{key: d[key] for key in _DATA_KEYS}}))
+    _plain({**d["config"], **{key: d[key] for key in _DATA_KEYS}})
     for d in (saved, now)
   )
   return [
@@ -90,10 +150,9 @@ def _digest(description: dict[str, Any]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple]:
-  """(dotted key, value as JSON would give it back) of nested dictionaries."""
-  for key, value in tree.items():
-    if isinstance(value, dict):
-      yield from _leaves(value, f"{prefix}{key}.")
-    else:
-      yield prefix + key, list(value) if isinstance(value, tuple) else value
+def _plain(tree: dict[str, Any]) -> dict[str, Any]:
+  """Dotted keys and values of nested dictionaries, with tuples as lists."""
+  return {
+    key: list(value) if isinstance(value, tuple) else value
+    for key, value in flat(tree).items()
+  }

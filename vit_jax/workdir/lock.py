@@ -1,4 +1,4 @@
-"""One run a workdir."""
+"""Lets only one run write to a workdir."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ from etils import epath
 
 @contextlib.contextmanager
 def sole_writer(workdir: str) -> Iterator[None]:
-  """Keeps other runs from writing to a local workdir while inside.
+  """Locks a local workdir while inside.
 
-  The lock ends with this process, however that ends. On gs:// there is none.
+  The lock ends with this process, however that ends. There is none on gs://.
 
   Raises:
-    ValueError: if another run is inside.
+    ValueError: if another run has locked it.
   """
   if "://" in workdir or jax.process_index() != 0:
     yield
@@ -41,7 +41,8 @@ def sole_writer(workdir: str) -> Iterator[None]:
 
 
 def _owner(path: epath.Path) -> str:
+  """The process that holds the lock, as it wrote into the file."""
   try:
     return path.read_text() or "which is starting"
-  except OSError:
+  except (OSError, UnicodeDecodeError):
     return "which is starting"

@@ -1,36 +1,39 @@
-"""What a run measures, and where it is written."""
+"""Measures a run, and writes its metrics and its profile."""
 
 import collections
 import contextlib
-import json
-import math
-import os
+import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
 from jaxtyping import UInt8
-from tensorboardX import SummaryWriter
 
+from vit_jax.workdir.event_file import EventFile
+from vit_jax.workdir.rows import RowFile, read_rows
 from vit_jax.workdir.wandb_log import WandbLog
+
+__all__ = ["Meter", "MetricWriter", "Tracer", "read_rows"]
+
+_ROWS = "metrics.jsonl"
 
 
 class Meter:
-  """Means of the training metrics, and images a second, between two reads.
+  """Averages the training metrics, and measures images per second.
 
   Metrics stay on the device until they are read. `add` waits until the step
-  before last is done: the host is then never more than two steps ahead.
+  before last is done, so that the host is never more than two steps ahead.
 
   Attributes:
-    skipped: (step, metrics) of the latest steps done that were not applied,
-      since they were not finite: all in a row, none if the latest was applied.
+    skipped: (step, metrics) of the most recent consecutive steps that were not
+      applied because they were not finite; empty if the last was applied.
 
   Args:
-    batch_size: Examples a step.
-    most: Steps between two reads, at most; 0 if it is never read.
+    batch_size: The number of examples in a step.
+    most: The most steps between two reads; 0 if it is never read.
   """
 
   def __init__(self, batch_size: int, most: int):
@@ -45,7 +48,7 @@ class Meter:
     self._pauses = 0.0
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-    """Takes in the metrics of one step."""
+    """Adds the metrics of one step."""
     self._window.append(metrics)
     self._running.append((step, metrics))
     if self._start is None:
@@ -56,7 +59,7 @@ class Meter:
     self._wait(2)
 
   def _wait(self, most: int) -> None:
-    """Until no more than so many steps are under way."""
+    """Waits until at most this many steps are under way."""
     while len(self._running) > most:
       step, metrics = self._running.popleft()
       if int(metrics["skipped_steps"]):
@@ -65,9 +68,10 @@ class Meter:
         self.skipped.clear()
 
   def read(self) -> dict[str, float]:
-    """`train/...` since the last read; the learning rate is the last one.
+    """The metrics since the last read, as `train/...`.
 
-    Loss and gradient norm are means over the steps that were applied.
+    Loss and gradient norm are means over the steps that were applied; the
+    learning rate is the last step's.
     """
     self._wait(0)
     window = jax.device_get(list(self._window))
@@ -93,7 +97,7 @@ class Meter:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Leaves the time spent inside out of images a second."""
+    """Keeps the time spent inside from counting in images per second."""
     self._wait(0)
     start = time.perf_counter()
     yield
@@ -101,16 +105,25 @@ class Meter:
 
 
 class MetricWriter:
-  """Appends to `workdir/metrics.jsonl` and to TensorBoard files beside it.
+  """Writes metrics to `metrics.jsonl`, TensorBoard and Weights & Biases.
 
-  One JSON object a line, with `step` and keys such as `train/loss`. Only the
-  first process writes.
+  `workdir/metrics.jsonl` has a JSON object a line, with `step` and keys such as
+  `train/loss`. Only the first process writes.
+
+  Where one of the three cannot be written, the others are. The caller hears of
+  it once, by an OSError, and again only if it fails anew after a success.
+
+  Attributes:
+    notes: A line for each thing that was broken in files of earlier starts.
 
   Args:
-    workdir: Folder of the run, local or such as gs://bucket/run.
-    first_step: Step that the run starts from. Rows beyond it, which a run that
-      was stopped wrote and this one writes again, are dropped.
-    wandb_log: That gets the same, and is closed with this.
+    workdir: The run's folder, local or such as gs://bucket/run.
+    first_step: The step from which the run starts. Rows beyond it, which a run
+      that was stopped wrote and this one will write again, are dropped.
+    wandb_log: Gets the same, and is closed with this.
+
+  Raises:
+    OSError: if the `metrics.jsonl` of an earlier start cannot be replaced.
   """
 
   def __init__(
@@ -119,106 +132,126 @@ class MetricWriter:
     first_step: int = 0,
     wandb_log: WandbLog | None = None,
   ):
-    self._active = jax.process_index() == 0
-    self._wandb = wandb_log
-    if not self._active:
+    self.notes: list[str] = []
+    self._failing: set[str] = set()
+    self._rows: RowFile | None = None
+    self._boards: dict[str, EventFile | WandbLog] = {}
+    if jax.process_index():
       return
-    self._path = workdir / "metrics.jsonl"
     workdir.mkdir(parents=True, exist_ok=True)
-    self._rows = ""
-    if self._path.exists():
-      kept = [r for r in read_rows(self._path) if r["step"] <= first_step]
-      self._rows = "".join(map(_line, kept))
-      draft = workdir / "metrics.jsonl.part"
-      draft.write_text(self._rows)
-      draft.replace(self._path)
-    self._tensorboard = SummaryWriter(
-      os.fspath(workdir / "tensorboard"), purge_step=first_step + 1
-    )
+    self._rows = RowFile(workdir / _ROWS, first_step)
+    if lines := self._rows.skipped:
+      self.notes.append(f"{_ROWS} held {lines} broken lines, dropped now.")
+    self._boards["TensorBoard"] = EventFile(workdir / "tensorboard", first_step)
+    if wandb_log is not None:
+      self._boards["Weights & Biases"] = wandb_log
 
   def write(self, step: int, values: dict[str, Any]) -> None:
-    """Writes a row; nested dictionaries go to the file alone."""
-    if not self._active:
+    """Writes a row; nested dictionaries go to `metrics.jsonl` alone.
+
+    Raises:
+      OSError: if it cannot be written somewhere.
+    """
+    if self._rows is None:
       return
-    self._append(_line({"step": step, **values}))
+    row = {"step": step, **values}
     numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
-    for key, value in numbers.items():
-      self._tensorboard.add_scalar(key, value, step)
-    if self._wandb is not None:
-      self._wandb.write(step, numbers)
+    writes: dict[str, Callable[[], None]]
+    writes = {_ROWS: functools.partial(self._rows.append, row)}
+    for name, board in self._boards.items():
+      writes[name] = functools.partial(board.write, step, numbers)
+    self._attempt(writes)
 
   def write_images(
     self, step: int, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]
   ) -> None:
-    """Writes pictures, which the file does not get."""
-    if not self._active:
-      return
-    for key, image in images.items():
-      self._tensorboard.add_image(key, image, step, dataformats="HWC")
-    if self._wandb is not None:
-      self._wandb.write_images(step, images)
-
-  def _append(self, line: str) -> None:
-    if "://" not in str(self._path):
-      with self._path.open("a") as file:
-        file.write(line)
-      return
-    self._rows += line  # Object stores cannot append.
-    self._path.write_text(self._rows)
-
-  def close(self, failed: bool = False) -> None:
-    """Writes out what is still buffered, of a run that failed or has not.
+    """Writes pictures, which `metrics.jsonl` does not get.
 
     Raises:
-      OSError: if it could not.
+      OSError: if they cannot be written somewhere.
     """
-    if self._active:
-      self._tensorboard.close()
-    if self._wandb is not None:
-      self._wandb.close(failed)
+    self._attempt(
+      {
+        name: functools.partial(board.write_images, step, images)
+        for name, board in self._boards.items()
+      }
+    )
+
+  def close(self, failed: bool = False) -> None:
+    """Writes what still waits.
+
+    Args:
+      failed: Whether the run ends by an error, which Weights & Biases shows.
+
+    Raises:
+      OSError: if something cannot be written.
+    """
+    if self._rows is None:
+      return
+    closes: dict[str, Callable[[], None]] = {_ROWS: self._rows.close}
+    for name, board in self._boards.items():
+      closes[name] = functools.partial(board.close, failed)
+    self._attempt(closes)
+
+  def _attempt(self, writes: Mapping[str, Callable[[], None]]) -> None:
+    """Calls all; raises one OSError of those that have begun to fail."""
+    said = []
+    for name, write in writes.items():
+      try:
+        write()
+      except OSError as error:
+        if name not in self._failing:
+          said.append(f"{name}: {error}")
+        self._failing.add(name)
+      else:
+        self._failing.discard(name)
+    if said:
+      raise OSError("; ".join(said))
 
 
 class Tracer:
-  """Writes a trace of some steps, to be read by XProf or TensorBoard.
+  """Writes a trace of some steps, which XProf or TensorBoard shows.
 
   Args:
-    folder: For the trace.
-    begin: First step traced.
-    steps: Steps to trace; 0 traces none.
-    last: Of the run, whose end ends the trace.
+    folder: The folder for the trace.
+    begin: The first step to trace.
+    steps: How many steps to trace; 0 traces none.
+    last: The run's last step, which ends the trace.
   """
 
   def __init__(self, folder: str, begin: int, steps: int, last: int):
     self._folder, self._begin = folder, begin
     self._end = min(begin + steps - 1, last) if steps else 0
+    self._tracing = False
 
   def before(self, step: int) -> None:
-    """Starts the trace if it is to start with this step."""
+    """Starts the trace if it is to start with this step.
+
+    Raises:
+      OSError: if it cannot be started; then there will be none.
+    """
     if step == self._begin <= self._end:
-      jax.profiler.start_trace(self._folder)
+      with _as_os_error():
+        jax.profiler.start_trace(self._folder)
+        self._tracing = True
 
   def after(self, step: int, metrics: Any) -> None:
-    """Ends the trace if this step, which gave the metrics, was the last."""
-    if self._begin <= step == self._end:
+    """Ends the trace if this was its last step, which gave `metrics`.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    if self._tracing and step == self._end:
       jax.block_until_ready(metrics)
-      jax.profiler.stop_trace()
+      self._tracing = False
+      with _as_os_error():
+        jax.profiler.stop_trace()
 
 
-def read_rows(path: epath.Path) -> list[dict[str, Any]]:
-  """The rows of a `metrics.jsonl`, without a last line that was cut short."""
-  rows = []
-  for line in path.read_text().splitlines():
-    try:
-      rows.append(json.loads(line))
-    except json.JSONDecodeError:
-      break
-  return rows
-
-
-def _line(row: dict[str, Any]) -> str:
-  """A row as JSON, which has no NaN and no infinity: they become null."""
-  finite = {
-    key: None if isinstance(v, float) and not math.isfinite(v) else v
-    for key, v in row.items()
-  }
-  return json.dumps(finite) + "\n"
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+  """JAX's profiler raises errors of all kinds."""
+  try:
+    yield
+  except Exception as error:
+    raise OSError(str(error) or type(error).__name__) from error

@@ -1,11 +1,11 @@
-"""When, on what and by which command a run was started, for its report.
+"""Records each start of a run, for its report.
 
-A line of JSON for each start, in WORKDIR/starts.jsonl.
+WORKDIR/starts.jsonl has a line of JSON for each start: when it was, the command
+line, the machine and the versions of the packages.
 """
 
 import datetime
 import importlib.metadata
-import json
 import os
 import platform
 import shlex
@@ -15,17 +15,17 @@ from typing import Any
 import jax
 from etils import epath
 
-from vit_jax.workdir.metrics import read_rows
+from vit_jax.workdir.rows import read_rows, to_line
 
 _PACKAGES = ("vit_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 def record_start(folder: epath.Path, step: int) -> None:
-  """Adds this start of a run to its folder; only the first process writes.
+  """Adds this start to the workdir; only the first process writes.
 
   Args:
     folder: The workdir.
-    step: That it goes on from; 0 of a fresh run.
+    step: The step from which the run goes on; 0 if it is a fresh one.
 
   Raises:
     OSError: if it cannot be written.
@@ -34,20 +34,22 @@ def record_start(folder: epath.Path, step: int) -> None:
     return
   path = folder / "starts.jsonl"
   row = {"step": step, **_here()}
-  before = path.read_text() if path.exists() else ""
+  before = path.read_bytes() if path.exists() else b""
+  if before and not before.endswith(b"\n"):  # The disk was full.
+    before += b"\n"
   draft = folder / "starts.jsonl.part"
-  draft.write_text(before + json.dumps(row) + "\n")
+  draft.write_bytes(before + to_line(row))
   draft.replace(path)
 
 
 def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
-  """Every start of a run, oldest first; none where they were not recorded."""
+  """All recorded starts of a run, oldest first."""
   path = folder / "starts.jsonl"
   return read_rows(path) if path.exists() else []
 
 
 def _here() -> dict[str, Any]:
-  """This process, its machine and its packages."""
+  """Describes this process, its machine and its packages."""
   now = datetime.datetime.now(datetime.UTC)
   return {
     "time": now.isoformat(timespec="seconds"),
@@ -62,7 +64,7 @@ def _here() -> dict[str, Any]:
 
 
 def _command(argv: list[str]) -> str | None:
-  """The command line as it was typed; None of a run started from Python."""
+  """The command line as it was typed; None if the run began in Python."""
   if "-m" not in argv[1:]:
     return None
   typed = argv[argv.index("-m") :]
@@ -72,7 +74,7 @@ def _command(argv: list[str]) -> str | None:
 
 
 def _version(package: str) -> str | None:
-  """None of a package that runs from its source, not installed."""
+  """A package's version; None if it runs from its source, not installed."""
   try:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:

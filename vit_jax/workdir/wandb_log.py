@@ -1,4 +1,4 @@
-"""The metrics of a run at Weights & Biases, behind `MetricWriter`."""
+"""Sends a run's metrics to Weights & Biases, on behalf of `MetricWriter`."""
 
 import contextlib
 import os
@@ -12,24 +12,27 @@ from jaxtyping import UInt8
 
 from vit_jax.runtime import extras
 
+_LAST_UPLOAD = 60  # Seconds for it; without a network it would take for ever.
+
 
 class WandbLog:
-  """One run there for one workdir, however often it is started.
+  """One run at Weights & Biases for one workdir, however often it is started.
 
-  A step that is written again, by a run that went on from an older checkpoint,
-  stays as it was first. WANDB_MODE=offline keeps all in WORKDIR/wandb, for
-  `wandb sync`; of a workdir that is an address, in the current folder's wandb.
+  A step that is written again, as the run went on from an older checkpoint,
+  keeps the values that were written first. With WANDB_MODE=offline everything
+  stays in WORKDIR/wandb until `wandb sync`, or in ./wandb if the workdir is an
+  address.
 
   Attributes:
-    place: Where to look.
+    place: Where to see the run: an address, or a folder when offline.
 
   Args:
     folder: The workdir.
-    project: To log to.
-    config: Of the run.
+    project: The project to log to.
+    config: The run's configuration.
 
   Raises:
-    ValueError: if wandb is not installed, or does not let us in.
+    ValueError: if wandb is not installed, or refuses the login.
   """
 
   def __init__(self, folder: epath.Path, project: str, config: dict[str, Any]):
@@ -43,8 +46,13 @@ class WandbLog:
         name=folder.name,
         dir=local,
         config=config,
-        allow_val_change=True,  # Of keys that a run may go on with.
-        settings=wandb.Settings(console="off", silent=True),
+        allow_val_change=True,  # Some keys may change when a run goes on.
+        settings=wandb.Settings(
+          console="off",
+          silent=True,
+          finish_timeout=_LAST_UPLOAD,
+          finish_timeout_raises=True,
+        ),
       )
     except wandb.Error as error:
       reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -57,20 +65,20 @@ class WandbLog:
     self.place = where or "nothing is logged, as WANDB_MODE says"
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Logs numbers; raises OSError if that cannot be."""
+    """Logs numbers; raises OSError if they cannot be logged."""
     with self._as_os_error():
       self._run.log(dict(values), step=step)
 
   def write_images(
     self, step: int, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]
   ) -> None:
-    """Logs pictures; raises OSError if that cannot be."""
+    """Logs pictures; raises OSError if they cannot be logged."""
     with self._as_os_error():
       logged = {key: self._wandb.Image(image) for key, image in images.items()}
       self._run.log(logged, step=step)
 
   def close(self, failed: bool) -> None:
-    """Sends what is left, and whether the run failed; raises OSError."""
+    """Sends the rest, and how the run ended; raises OSError if it cannot."""
     with self._as_os_error():
       self._run.finish(exit_code=int(failed))
 
@@ -79,11 +87,11 @@ class WandbLog:
     try:
       yield
     except self._wandb.Error as error:
-      raise OSError(f"Weights & Biases: {error}") from error
+      raise OSError(str(error)) from error
 
 
 def _run_id(folder: epath.Path) -> str:
-  """The run's name at Weights & Biases, kept with it."""
+  """The run's name at Weights & Biases, which the workdir keeps."""
   path = folder / "wandb_id"
   if not path.exists():
     path.write_text(secrets.token_hex(8))

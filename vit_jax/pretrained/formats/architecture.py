@@ -1,7 +1,7 @@
-"""What can be known of a model from its arrays' shapes and its configuration.
+"""Infers a model's architecture from array shapes and a JSON configuration.
 
-A configuration comes from anywhere: `whole`, `number`, `triple`, `sides` and
-`section` take nothing from it that is not what they are named after.
+The configuration is untrusted: `whole`, `number`, `triple`, `sides` and
+`section` validate each value that is taken from it.
 """
 
 import dataclasses
@@ -12,28 +12,29 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from vit_jax.pretrained.formats.names import Shapes
+from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime.printable import quoted
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 T = TypeVar("T")
-# Head sizes of published models other than 64, by hidden size.
+# Hidden size -> head size, for published models whose heads are not of size 64.
 _HEAD_SIZES = {1152: 72, 1280: 80, 1408: 88, 1664: 104}
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
-  """A published model, as far as its format and its shapes tell.
+class Architecture:
+  """Everything that a format can tell about a published model.
 
   Attributes:
     format: Name of the format.
-    fields: Of `Vit`.
-    tokens: Patches that its positions are for; None where none are stored.
-    image_size: Height and width in pixels, where the publisher says.
-    mean: Of each channel, in units of full scale.
-    std: The same.
-    class_names: Where the publisher says.
+    fields: Values for the fields of `Vit`.
+    tokens: Number of patches that the stored positions are for; None if no
+      positions are stored.
+    image_size: Height and width in pixels, if the publisher records them.
+    mean: Mean of each channel, for pixel values in [0, 1].
+    std: Standard deviation of each channel, for pixel values in [0, 1].
+    class_names: Names of the classes, if the publisher records them.
   """
 
   format: str
@@ -46,29 +47,36 @@ class Facts:
 
 
 def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
-  """The shape of an array that tells a size.
+  """Returns the shape of an array from which a model size is read.
 
   Raises:
-    ValueError: if it is missing, has another number of axes, or is empty: then
-      its axes may claim any length, as they take no byte of the file.
+    ValueError: if the array is missing, has another number of axes, or is
+      empty. The axes of an empty array can claim any length, since they take
+      no byte of the file.
   """
   shape = shapes.get(name)
   if shape is None:
-    raise ValueError(f"it has no array {name!r}, which tells the model's size.")
+    raise ValueError(
+      f"it has no array {name!r}, from which the model's size is read."
+    )
   if len(shape) != ndim:
-    raise ValueError(f"its array {name!r} is {shape}, not of {ndim} axes.")
+    raise ValueError(
+      f"its array {name!r} has the shape {shape}; {ndim} axes are needed."
+    )
   if not all(shape):
-    raise ValueError(f"its array {name!r} is {shape}, which is empty.")
+    raise ValueError(
+      f"its array {name!r} has the shape {shape}, so it is empty."
+    )
   return shape
 
 
 def length(shapes: Shapes, name: str, default: T) -> int | T:
-  """Of an array of one axis; the default where it is missing."""
+  """The length of a one-dimensional array, or the default if it is missing."""
   return need(shapes, name, 1)[0] if name in shapes else default
 
 
 def count_layers(shapes: Shapes, before: str) -> int:
-  """Different numbers that follow `before` in the names."""
+  """Counts the distinct numbers that follow `before` in the array names."""
   return len(
     {
       name.removeprefix(before).split(".")[0]
@@ -79,9 +87,10 @@ def count_layers(shapes: Shapes, before: str) -> int:
 
 
 def guess_num_heads(hidden_size: int) -> int | None:
-  """Heads by the published models' head sizes; no array tells them.
+  """The number of heads that published models of this width have.
 
-  None where there is no published model of that width.
+  The shape of no array reveals it. Returns None if there is no published model
+  of this width.
   """
   head_size = _HEAD_SIZES.get(hidden_size, 64)
   if hidden_size < 192 or hidden_size % head_size:
@@ -90,16 +99,16 @@ def guess_num_heads(hidden_size: int) -> int | None:
 
 
 def square(tokens: int) -> tuple[int, int] | None:
-  """The square grid of so many patches, None if there is none."""
+  """The square grid with this number of patches, or None if there is none."""
   side = math.isqrt(tokens)
   return (side, side) if side * side == tokens else None
 
 
 def whole(name: str, value: Any) -> int:
-  """A whole number of 1 or more.
+  """Returns a value that must be a whole number of 1 or more.
 
   Raises:
-    ValueError: if the value, which has that name, is none.
+    ValueError: if it is not; the message calls it `name`.
   """
   if not _is_whole(value):
     raise _refusal(name, value, "a whole number, 1 or more")
@@ -107,7 +116,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def number(name: str, value: Any) -> float:
-  """A finite number above 0; raises as `whole` does."""
+  """Returns a value that must be finite and above 0; raises as `whole` does."""
   if not _is_finite(value) or value <= 0:
     raise _refusal(name, value, "a number above 0")
   return float(value)
@@ -116,7 +125,7 @@ def number(name: str, value: Any) -> float:
 def triple(
   name: str, value: Any, *, positive: bool = False
 ) -> tuple[float, ...]:
-  """Three finite numbers, one for each channel; raises as `whole` does."""
+  """Returns three finite numbers, one per channel; raises as `whole` does."""
   values = _values(value)
   if (
     len(values) != 3
@@ -124,12 +133,17 @@ def triple(
     or (positive and min(values) <= 0)
   ):
     above = " above 0" if positive else ""
-    raise _refusal(name, value, f"three numbers{above}, as of red, green, blue")
+    needed = f"three numbers{above}, for red, green and blue"
+    raise _refusal(name, value, needed)
   return tuple(map(float, values))
 
 
 def sides(name: str, value: Any) -> tuple[int, int]:
-  """Height and width, given as both or as one; raises as `whole` does."""
+  """Returns height and width, given as a pair or as one number for both.
+
+  Raises:
+    ValueError: as `whole` does.
+  """
   values = (value, value) if _is_whole(value) else _values(value)
   if len(values) != 2 or not all(map(_is_whole, values)):
     needed = "a height and a width, whole numbers of 1 or more, or one for both"
@@ -138,12 +152,12 @@ def sides(name: str, value: Any) -> tuple[int, int]:
 
 
 def optional(check: Callable[[str, Any], T], name: str, value: Any) -> T | None:
-  """What a check makes of a value; None stays None."""
+  """Applies one of the checks above to a value, unless the value is None."""
   return None if value is None else check(name, value)
 
 
 def section(name: str, value: Any) -> Mapping[str, Any]:
-  """A JSON object, empty in the place of null; raises as `whole` does."""
+  """Returns a JSON object, {} for null; raises as `whole` does."""
   if value is not None and not isinstance(value, dict):
     raise _refusal(name, value, "a JSON object")
   return value or {}
@@ -154,7 +168,7 @@ def _refusal(name: str, value: Any, needed: str) -> ValueError:
 
 
 def _values(value: Any) -> tuple[Any, ...]:
-  """What a list or an array holds; nothing of what is neither."""
+  """The items of a list or an array; () for anything else."""
   is_list = isinstance(value, list | tuple | np.ndarray)
   return tuple(value) if is_list else ()
 
@@ -167,5 +181,5 @@ def _is_whole(value: Any) -> bool:
 def _is_finite(value: Any) -> bool:
   try:
     return not isinstance(value, bool) and math.isfinite(value)
-  except (TypeError, OverflowError):  # No number, or too large a one.
+  except (TypeError, OverflowError):  # Not a number, or too large for a float.
     return False

@@ -1,20 +1,21 @@
 """Google's npz checkpoints: vision_transformer's and big_vision's.
 
-Flat names and our own array layout. Three numberings of a block's submodules
-are about: that of the published files, that of today's Flax, and big_vision's
-scanned layers, stacked along a first axis. Positions tell the two libraries
-apart: vision_transformer keeps them in `Transformer/posembed_input`, with the
-class token's; big_vision at the top, without it, or computes `sincos2d`.
+Names are flat paths, and arrays are laid out as ours are. The submodules of a
+block are named in one of two ways: as in the published files, or as today's
+Flax numbers them. big_vision's scanned layers are stacked along a first axis.
+The positions tell the two libraries apart: vision_transformer keeps them in
+`Transformer/posembed_input`, with a vector for the class token; big_vision
+keeps them at the top, without that vector, or computes `sincos2d`.
 """
 
 import re
 from typing import Any
 
 from vit_jax.models import Vit
-from vit_jax.pretrained.formats.architecture import Facts, length, need
-from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.architecture import Architecture, length, need
+from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
 
-# A block's submodules in the order: norm, attention, norm, MLP.
+# The submodules of a block, in the order: norm, attention, norm, MLP.
 PUBLISHED = (
   "LayerNorm_0",
   "MultiHeadDotProductAttention_1",
@@ -27,8 +28,8 @@ LINEN = (
   "LayerNorm_1",
   "MlpBlock_0",
 )
-# Where the image tower's parameters are: alone, in a training checkpoint, in an
-# image-text model.
+# Prefixes of the image tower's parameters: in a file of their own, in a
+# training checkpoint, and in an image-text model.
 PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/")
 
 _GOOGLE_POSITION = "Transformer/posembed_input/pos_embedding"
@@ -36,7 +37,7 @@ _BIG_VISION_POSITION = "pos_embedding"
 
 
 def prefix(shapes: Shapes) -> str | None:
-  """What stands before all names of the image tower; None for other formats."""
+  """The prefix of all names of the image tower; None for other formats."""
   for candidate in PREFIXES:
     if f"{candidate}embedding/kernel" in shapes and any(
       name.startswith(f"{candidate}Transformer/encoder") for name in shapes
@@ -45,13 +46,14 @@ def prefix(shapes: Shapes) -> str | None:
   return None
 
 
-def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
-  """The model that these arrays are the parameters of.
+def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+  """Infers the model that these arrays are the parameters of.
 
   Raises:
-    ValueError: if an array that tells a size is missing or of another rank.
+    ValueError: if an array that a size is read from is missing or has another
+      number of axes.
   """
-  del config  # There is none.
+  del config  # This format has none.
   P, _, _, D = need(shapes, "embedding/kernel", 4)
   first = _first_block(shapes)
   stacked = int(_scanned(shapes))
@@ -87,19 +89,19 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
     fields["resnet_width"] = need(shapes, "conv_root/kernel", 4)[3]
     if not resnet_layers:
       raise ValueError(
-        "its ResNet stem is a single convolution, without a block: such a "
-        "hybrid (AugReg's R+Ti/16) cannot be built here."
+        "its ResNet stem is a single convolution without any blocks; such a "
+        "hybrid (AugReg's R+Ti/16) is not supported."
       )
-  return Facts("google" if is_google else "big_vision", fields, tokens)
+  return Architecture("google" if is_google else "big_vision", fields, tokens)
 
 
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
-  """All arrays of vision_transformer's or big_vision's checkpoint of a model.
+  """The rules for all arrays of vision_transformer's or big_vision's format.
 
   Args:
     vit: The model.
-    shapes: Of a checkpoint to read, whose names are taken; by default the
-      published names of vision_transformer are used.
+    shapes: Array shapes of the checkpoint to read, whose naming is followed; by
+      default the names are those that vision_transformer publishes.
   """
   numbering = PUBLISHED if shapes is None else _numbering(shapes)
   scanned = shapes is not None and _scanned(shapes)
@@ -108,7 +110,7 @@ def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
 
 
 def big_vision_rules(vit: Vit) -> list[Rule]:
-  """The arrays of a big_vision checkpoint to be written."""
+  """The rules for writing a big_vision checkpoint."""
   return _rules(vit, LINEN, scanned=False, big_vision=True)
 
 
@@ -146,7 +148,7 @@ def _rules(
 def _block_rules(
   theirs: str, ours: list[str], numbering: tuple[str, ...]
 ) -> list[Rule]:
-  """One block, or all of them stacked."""
+  """The rules for one block, or for all blocks stacked in one."""
   norm_msa, msa, norm_mlp, mlp = numbering
   return [
     *_same(f"{theirs}/{norm_msa}", ours, "norm_msa", ("scale", "bias")),
@@ -175,7 +177,7 @@ def _mlp_rules(theirs: str, ours: list[str]) -> list[Rule]:
 def _same(
   theirs: str, ours: list[str], layer: str, leaves: tuple[str, str]
 ) -> list[Rule]:
-  """A layer's arrays, laid out as ours."""
+  """The rules for a layer whose arrays are laid out as ours."""
   return [
     Rule(f"{theirs}/{leaf}", tuple(f"{block}/{layer}/{leaf}" for block in ours))
     for leaf in leaves
@@ -225,7 +227,7 @@ def _numbering(shapes: Shapes) -> tuple[str, ...]:
 
 
 def _resnet_layers(shapes: Shapes) -> tuple[int, ...]:
-  """Units in each stage of the stem."""
+  """The number of units in each stage of the stem."""
   pattern = re.compile(r"block(\d+)/(unit\d+)/")
   found = (pattern.match(name) for name in shapes)
   units = {(int(match[1]), match[2]) for match in found if match}

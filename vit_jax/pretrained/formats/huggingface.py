@@ -1,8 +1,8 @@
 """Hugging Face's `ViTForImageClassification` and `ViTModel`.
 
-Kernels are transposed, query, key and value apart. `ViTModel`'s pooler is the
-paper's representation layer (dense, tanh). The activation and the epsilon are
-in `config.json`, the preprocessing in `preprocessor_config.json`.
+Kernels are transposed; query, key and value are separate layers. `ViTModel`'s
+pooler is the paper's representation layer (dense, tanh). `config.json` holds
+the activation and the epsilon, `preprocessor_config.json` the preprocessing.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 from vit_jax.models import Vit
 from vit_jax.pretrained.formats.architecture import (
-  Facts,
+  Architecture,
   count_layers,
   guess_num_heads,
   length,
@@ -23,10 +23,10 @@ from vit_jax.pretrained.formats.architecture import (
   triple,
   whole,
 )
-from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
 from vit_jax.runtime.printable import quoted
 
-# `hidden_act` to `Vit.gelu`.
+# `hidden_act` -> `Vit.gelu`.
 ACTIVATIONS = {
   "gelu": "exact",
   "gelu_python": "exact",
@@ -39,22 +39,23 @@ _DENSE = "O I -> I O"
 
 
 def prefix(shapes: Shapes) -> str | None:
-  """The empty prefix, None for other formats; `_base` is part of the names."""
+  """The empty prefix; None for other formats. `_base` belongs to the names."""
   patch = f"{_base(shapes)}embeddings.patch_embeddings.projection.weight"
   return "" if patch in shapes else None
 
 
-def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
-  """The model that these arrays are the parameters of.
+def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+  """Infers the model that these arrays are the parameters of.
 
   Args:
-    shapes: Of the arrays.
-    config: `config.json` and, over it, `preprocessor_config.json`; without
-      them the library's defaults hold.
+    shapes: Shapes of the arrays.
+    config: `config.json` updated with `preprocessor_config.json`; without it,
+      the library's defaults hold.
 
   Raises:
-    ValueError: if the configuration is of another model or nonsense, or an
-      array that tells a size is missing or of another rank.
+    ValueError: if the configuration is invalid or describes another kind of
+      model, or if an array that a size is read from is missing or has another
+      number of axes.
   """
   config = config or {}
   activation = _activation(config)
@@ -79,7 +80,7 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
       "layer_norm_eps", config.get("layer_norm_eps", 1e-12)
     ),
   )
-  return Facts(
+  return Architecture(
     "hf",
     fields,
     positions - 1,
@@ -93,7 +94,7 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
 
 
 def _activation(config: Mapping[str, Any]) -> str:
-  """`Vit.gelu`; raises ValueError if the model is another architecture."""
+  """The value of `Vit.gelu`; ValueError if this is another architecture."""
   model_type = config.get("model_type", "vit")
   if model_type != "vit":
     raise ValueError(
@@ -103,8 +104,8 @@ def _activation(config: Mapping[str, Any]) -> str:
   activation = config.get("hidden_act", "gelu")
   if not isinstance(activation, str) or activation not in ACTIVATIONS:
     raise ValueError(
-      f"its config.json says hidden_act={quoted(activation)}; known are "
-      f"{', '.join(ACTIVATIONS)}."
+      f"its config.json says hidden_act={quoted(activation)}; the known ones "
+      f"are {', '.join(ACTIVATIONS)}."
     )
   return ACTIVATIONS[activation]
 
@@ -113,7 +114,7 @@ def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
   """The names in `id2label`, unless they are the library's placeholders.
 
   Raises:
-    ValueError: if its keys are no numbers.
+    ValueError: if its keys are not numbers.
   """
   labels = section("id2label", config.get("id2label"))
   strange = [key for key in labels if not re.fullmatch(r"\d{1,9}", key)]
@@ -128,7 +129,7 @@ def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
-  """All arrays of a checkpoint to read, or of one to write."""
+  """The rules for all arrays of a checkpoint to read, or of one to write."""
   base = "vit." if shapes is None else _base(shapes)
   patch = f"{base}embeddings.patch_embeddings.projection."
   found = [

@@ -1,9 +1,10 @@
-"""timm's `VisionTransformer`: kernels transposed, query, key, value fused.
+"""timm's `VisionTransformer`.
 
-A class token is optional, its position too; the mean of the patches is ours
-only where timm's `fc_norm` is off. The activation, the number of heads and the
-preprocessing are in no array: `config.json` beside the weights has the last
-two as of timm's hub format.
+Kernels are transposed; query, key and value are fused into one layer. The class
+token is optional, and so is its position. timm's average pooling equals ours
+only if its `fc_norm` is off. The activation, the number of heads and the
+preprocessing cannot be read off the arrays; timm's hub format records them in
+the `config.json` beside the weights.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 
 from vit_jax.models import Vit
 from vit_jax.pretrained.formats.architecture import (
-  Facts,
+  Architecture,
   count_layers,
   guess_num_heads,
   length,
@@ -23,7 +24,7 @@ from vit_jax.pretrained.formats.architecture import (
   triple,
   whole,
 )
-from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
 from vit_jax.runtime.printable import quoted
 
 GELUS = {"gelu": "exact", "gelu_erf": "exact", "gelu_tanh": "tanh"}
@@ -31,7 +32,7 @@ _DENSE = "O I -> I O"
 
 
 def prefix(shapes: Shapes) -> str | None:
-  """The empty prefix, None for other formats."""
+  """The empty prefix; None for other formats."""
   if "patch_embed.proj.weight" in shapes and any(
     name.startswith("blocks.") for name in shapes
   ):
@@ -39,16 +40,17 @@ def prefix(shapes: Shapes) -> str | None:
   return None
 
 
-def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
-  """The model that these arrays are the parameters of.
+def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+  """Infers the model that these arrays are the parameters of.
 
   Args:
-    shapes: Of the arrays.
+    shapes: Shapes of the arrays.
     config: timm's `config.json`, if there is one.
 
   Raises:
-    ValueError: if an array that tells a size is missing or of another rank,
-      or the configuration is nonsense or of what has no counterpart here.
+    ValueError: if an array that a size is read from is missing or has another
+      number of axes, or if the configuration is invalid or asks for something
+      that `Vit` cannot do.
   """
   config = config or {}
   arguments = section("model_args", config.get("model_args"))
@@ -76,7 +78,7 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
     representation_size=length(shapes, "pre_logits.fc.bias", None),
     gelu=_activation(arguments),
   )
-  return Facts(
+  return Architecture(
     "timm",
     fields,
     positions - (class_token and not grid_only),
@@ -88,12 +90,12 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
 
 
 def _activation(arguments: Mapping[str, Any]) -> str:
-  """`Vit.gelu`."""
+  """The value of `Vit.gelu`."""
   activation = str(arguments.get("act_layer", "gelu"))
   if activation not in GELUS:
     raise ValueError(
-      f"its config.json says act_layer={quoted(activation)}; known are "
-      f"{', '.join(GELUS)}."
+      f"its config.json says act_layer={quoted(activation)}; the known ones "
+      f"are {', '.join(GELUS)}."
     )
   return GELUS[activation]
 
@@ -101,33 +103,35 @@ def _activation(arguments: Mapping[str, Any]) -> str:
 def _check_pooling(
   class_token: bool, arguments: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:
-  """Raises ValueError if timm would pool otherwise than we do."""
+  """Raises ValueError if timm would pool in a way that we cannot."""
   ours = "token" if class_token else "avg"
   theirs = arguments.get("global_pool", config.get("global_pool", ours))
   if theirs != ours:
     token = "a class token" if class_token else "no class token"
     raise ValueError(
       f"its config.json says global_pool={quoted(theirs)}, and there is "
-      f"{token}: only global_pool={ours!r} can be expressed here then."
+      f"{token}: only global_pool={ours!r} is supported then."
     )
 
 
 def _image_size(
   arguments: Mapping[str, Any], published: Mapping[str, Any]
 ) -> tuple[int, int] | None:
-  """Of the model, or else of its preprocessing, channels first."""
+  """The model's image size, or else the one that its preprocessing gives."""
   size = arguments.get("img_size")
   if size is None:
     shape = published.get("input_size")
+    # (channels, height, width).
     size = shape[1:] if isinstance(shape, list) and len(shape) == 3 else shape
   return optional(sides, "img_size", size)
 
 
 def _is_grid_only(positions: int, tokens: int | None, configured: bool) -> bool:
-  """Whether no position is the class token's, where nothing says so.
+  """Guesses whether the class token has no position of its own.
 
-  The image size tells; without one, timm's default holds for what it has
-  configured, and a square grid is taken for one.
+  The image size decides, if it is known. Otherwise a model with a configuration
+  follows timm's default, in which the class token has a position; without a
+  configuration, a square number of positions is taken for the grid alone.
   """
   if tokens is not None and positions in (tokens, tokens + 1):
     return positions == tokens
@@ -146,7 +150,7 @@ def _class_names(
 
 
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
-  """All arrays of a checkpoint; timm has but one naming."""
+  """The rules for all arrays of a checkpoint; timm has only one naming."""
   del shapes
   patch = "D C P Q -> (P Q C) D"
   found = affine("patch_embed.proj.", "patches/E", "weight", patch)
@@ -176,7 +180,7 @@ def _block_rules(theirs: str, ours: str) -> list[Rule]:
 
 
 def fused(weight: str, bias: str, msa: str) -> list[Rule]:
-  """Query, key and value in one dense layer, one after the other."""
+  """The rules for a dense layer that stacks query, key and value."""
   names = ("query", "key", "value")
   kernels = tuple(f"{msa}/{name}/kernel" for name in names)
   biases = tuple(f"{msa}/{name}/bias" for name in names)

@@ -1,6 +1,8 @@
-"""torchvision's `VisionTransformer`: kernels transposed, `in_proj_weight`.
+"""torchvision's `VisionTransformer`.
 
-Exact GELU and ImageNet's mean and standard deviation; always a class token.
+Kernels are transposed; query, key and value are fused in `in_proj_weight`. The
+GELU is exact, images are normalised with ImageNet's mean and standard
+deviation, and there is always a class token.
 """
 
 from typing import Any
@@ -9,13 +11,13 @@ from vit_jax.models import Vit
 from vit_jax.pretrained.formats.architecture import (
   IMAGENET_MEAN,
   IMAGENET_STD,
-  Facts,
+  Architecture,
   count_layers,
   guess_num_heads,
   length,
   need,
 )
-from vit_jax.pretrained.formats.names import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
 from vit_jax.pretrained.formats.timm import fused
 
 _LAYERS = "encoder.layers.encoder_layer_"
@@ -24,17 +26,18 @@ _DENSE = "O I -> I O"
 
 
 def prefix(shapes: Shapes) -> str | None:
-  """The empty prefix, None for other formats."""
+  """The empty prefix; None for other formats."""
   return "" if "conv_proj.weight" in shapes and _POSITION in shapes else None
 
 
-def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
-  """The model that these arrays are the parameters of.
+def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+  """Infers the model that these arrays are the parameters of.
 
   Raises:
-    ValueError: if an array that tells a size is missing or of another rank.
+    ValueError: if an array that a size is read from is missing or has another
+      number of axes.
   """
-  del config  # There is none.
+  del config  # This format has none.
   patch = need(shapes, "conv_proj.weight", 4)
   D = patch[0]
   fields: dict[str, Any] = dict(
@@ -48,13 +51,13 @@ def facts(shapes: Shapes, config: dict[str, Any] | None = None) -> Facts:
     gelu="exact",
   )
   tokens = need(shapes, _POSITION, 3)[1] - 1
-  return Facts(
+  return Architecture(
     "torchvision", fields, tokens, mean=IMAGENET_MEAN, std=IMAGENET_STD
   )
 
 
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
-  """All arrays of a checkpoint; torchvision has but one naming."""
+  """The rules for all arrays of a checkpoint; there is only one naming."""
   del shapes
   found = [
     Rule("class_token", ("x_class",), "1 1 D -> D"),

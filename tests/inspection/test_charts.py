@@ -1,0 +1,38 @@
+"""The curves, matrices and bins that charts show, read back from them."""
+
+import numpy as np
+
+from vit_jax.inspection import charts
+
+NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
+CONFUSION = np.array([[5, 1, 0], [2, 3, 0], [0, 0, 4]])
+
+
+def test_thinned_curves_keep_their_mean():
+  values = np.random.default_rng(0).normal(size=10_001)
+  steps = np.arange(1, 10_002)
+  few, means = charts._thinned(steps, values)
+  assert len(few) == len(means) <= 501
+  np.testing.assert_allclose(means[3], values[63:84].mean())
+  assert few[3] == steps[63:84].mean()
+
+
+def test_charts_draw_what_they_are_given():
+  figure = charts.confusion_figure(CONFUSION, NAMES)
+  (axes, _) = figure.axes
+  drawn = np.asarray(axes.images[0].get_array())
+  np.testing.assert_allclose(drawn, CONFUSION / [[6], [5], [4]])
+  assert [t.get_text() for t in axes.texts] == ["5", "1", "2", "3", "4"]
+  figure = charts.calibration_figure(np.array([[4, 0.5, 0.3], [1, 1.0, 0.9]]))
+  dots = figure.axes[0].collections[0].get_offsets()
+  np.testing.assert_allclose(dots, [[0.3, 0.5], [0.9, 1.0]])
+  curves = {"_" + 40 * "a" + "1": ([1, 2], [0.5, 0.25])}
+  curves |= {"_" + 40 * "a" + "2": ([1, 3], [1, 2])}
+  figure = charts.curves_figure(curves, "Loss")
+  lines = figure.axes[0].lines
+  np.testing.assert_allclose(lines[1].get_xydata(), [[1, 1], [3, 2]])
+  told = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+  assert [t[0] + t[-1] for t in told] == ["_1", "_2"]
+  styles = {(line.get_linestyle(), line.get_color()) for line in lines}
+  # The lines can be told apart without colour.
+  assert len({style for style, _ in styles}) == 2

@@ -1,0 +1,116 @@
+"""Self-attention against Eq. 5-8."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import equations
+from tests.models.tiny_vit import (
+  HEADS,
+  LAYERS,
+  B,
+  D,
+  apply,
+  images,
+  random_params,
+  tiny,
+)
+from vit_jax.models import attention
+from vit_jax.models.layer import LayerConfig
+
+
+def test_attention_can_be_seen_and_seeing_changes_nothing():
+  x = images()
+  model = tiny()
+  params = random_params(model, x)
+  logits, state = apply(model, params, x, mutable="intermediates")
+  np.testing.assert_array_equal(logits, apply(model, params, x))
+  for layer in range(LAYERS):
+    (A,) = state["intermediates"][f"block_{layer}"]["msa"]["attention"]
+    assert A.shape == (B, HEADS, 7, 7)
+    assert (A >= 0).all()
+    np.testing.assert_allclose(A.sum(-1), 1, rtol=1e-5)
+
+
+def test_zeros_as_perturbations_give_the_gradient_of_the_weights():
+  z = jax.random.normal(jax.random.key(0), (B, 7, D))
+  msa = attention.Msa(HEADS)
+  params = jax.tree.map(jnp.asarray, random_params(msa, z))
+
+  def output(A):
+    variables = {"params": params, "perturbations": {"attention": A}}
+    return msa.apply(variables, z).sum()
+
+  zeros = jnp.zeros((B, HEADS, 7, 7))
+  gradient = jax.jit(jax.grad(output))(zeros)
+  place = 0, 1, 2, 3
+  # The output is linear in A.
+  change = float(output(zeros.at[place].set(1)) - output(zeros))
+  assert float(gradient[place]) == pytest.approx(change, rel=1e-4)
+  assert abs(change) > 0.1
+
+
+def test_queries_attend_in_place_of_the_tokens():
+  rng = np.random.default_rng(0)
+  z = rng.normal(size=(B, 7, D)).astype(np.float32)
+  queries = rng.normal(size=(B, 3, D)).astype(np.float32)
+  msa = attention.Msa(HEADS)
+  params = random_params(msa, z)
+  found = apply(msa, params, z, queries=jnp.asarray(queries))
+  for image in range(B):
+    expected = equations.msa(z[image], params, queries[image])
+    np.testing.assert_allclose(found[image], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_softmax_is_taken_in_float32():
+  rng = np.random.default_rng(0)
+  logits = jnp.asarray(4 * rng.normal(size=(64, 197)), jnp.bfloat16)
+  found = attention.softmax(logits)
+  assert found.dtype == jnp.bfloat16
+  # Rounding the result costs 2^-9; sums in bfloat16 would cost more.
+  np.testing.assert_allclose(
+    np.asarray(found, np.float64),
+    equations.softmax(np.asarray(logits, np.float64)),
+    rtol=2**-8,
+  )
+
+
+def test_softmax_has_the_derivative_of_its_formula():
+  rng = np.random.default_rng(0)
+  logits, direction, cotangent = rng.normal(size=(3, 5, 7))
+  step = 1e-6
+  slope = equations.softmax(logits + step * direction) - equations.softmax(
+    logits - step * direction
+  )
+  slope /= 2 * step
+
+  inputs = [jnp.asarray(a, jnp.float32) for a in (logits, direction)]
+  _, forward = jax.jvp(attention.softmax, inputs[:1], inputs[1:])
+  np.testing.assert_allclose(forward, slope, atol=1e-6)
+  _, pullback = jax.vjp(attention.softmax, inputs[0])
+  (backward,) = pullback(jnp.asarray(cotangent, jnp.float32))
+  assert float((backward * direction).sum()) == pytest.approx(
+    float((cotangent * slope).sum()), rel=1e-4
+  )
+
+
+def test_attention_of_large_queries_in_bfloat16():
+  z = jax.random.normal(jax.random.key(0), (B, 50, 96))
+  model = attention.Msa(4, LayerConfig(dtype=jnp.bfloat16))
+  params = random_params(model, z)
+  for name in ("query", "key"):  # Entries of std 4: logits of std 16.
+    params[name]["kernel"] *= 4 / (0.2 * 96**0.5)
+  _, state = apply(
+    model, params, z, mutable="intermediates", capture_intermediates=True
+  )
+  found = state["intermediates"]
+  q, k = (
+    np.asarray(found[name]["__call__"][0], np.float64).reshape(B, 50, 4, 24)
+    for name in ("query", "key")
+  )
+  assert 3 < q.std() < 5
+  exact = equations.softmax(np.einsum("bqhd,bshd->bhqs", q, k) / 24**0.5)
+  (A,) = found["attention"]
+  assert A.dtype == jnp.bfloat16
+  assert np.abs(np.asarray(A, np.float64) - exact).max() < 0.01

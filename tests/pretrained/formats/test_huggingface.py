@@ -1,0 +1,80 @@
+"""Hugging Face's checkpoints and their configurations."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from tests import published
+from vit_jax import load_pretrained
+from vit_jax.pretrained.load import open_pretrained
+
+
+def test_hugging_face_weights_alone_find_the_configuration_beside_them():
+  path = published.path("hf_vit") + "/model.safetensors"
+  model, params = load_pretrained(path)
+  assert model.layer_norm_epsilon == 1e-12
+  published.assert_same_logits(model, params, *published.examples("hf_vit"))
+
+
+def test_without_a_configuration_the_librarys_defaults_hold(tmp_path):
+  source = published.path("hf_vit") + "/model.safetensors"
+  path = shutil.copy(source, tmp_path / "weights.safetensors")
+  model, params = load_pretrained(str(path), num_heads=3)
+  assert (model.gelu, model.layer_norm_epsilon) == ("exact", 1e-12)
+  published.assert_same_logits(model, params, *published.examples("hf_vit"))
+
+
+@pytest.mark.parametrize(
+  "config, message",
+  [
+    ('{"model_type": "deit"}', "model_type='deit', and only 'vit'"),
+    ('{"hidden_act": "swish"}', "hidden_act='swish'; the known ones are gelu"),
+    ("{", "config.json is not JSON"),
+    ("[1]", "config.json does not hold a JSON object"),
+    ("[" * 100_000, "config.json is not JSON"),
+    (
+      '{"hidden_act": ["gelu"]}',
+      r"hidden_act=\['gelu'\]; the known ones are gelu",
+    ),
+    ('{"num_attention_heads": "3"}', "heads='3' must be a whole number, 1 or"),
+    ('{"num_attention_heads": 2.0}', "heads=2.0 must be a whole number"),
+    ('{"num_attention_heads": true}', "heads=True must be a whole number"),
+    ('{"layer_norm_eps": null}', "layer_norm_eps=None must be a number above"),
+    ('{"layer_norm_eps": "x"}', "layer_norm_eps='x' must be a number above 0"),
+    ('{"layer_norm_eps": -1}', "layer_norm_eps=-1 must be a number above 0"),
+    ('{"layer_norm_eps": NaN}', "layer_norm_eps=nan must be a number above 0"),
+    ('{"image_size": -32}', "image_size=-32 must be a height and a width"),
+    ('{"image_size": {"height": 32, "width": 32}}', "image_size={.* must be"),
+    ('{"image_size": [32]}', r"image_size=\[32\] must be a height and a width"),
+    ('{"image_mean": 0.5}', "image_mean=0.5 must be three numbers, for red"),
+    ('{"image_mean": null}', "image_mean=None must be three numbers"),
+    ('{"image_mean": ["a", 1, 1]}', "image_mean=.* must be three numbers"),
+    ('{"image_mean": [0, 0, 0, 0]}', "image_mean=.* must be three numbers"),
+    ('{"image_std": [0, 0, 0]}', r"image_std=.* must be three numbers above 0"),
+    ('{"id2label": {"a": "b"}}', "id2label has the key 'a'; all must be the"),
+    ('{"id2label": ["a"]}', r"id2label=\['a'\] must be a JSON object"),
+  ],
+)
+def test_a_bad_configuration_is_one_line(tmp_path, config, message):
+  source = pathlib.Path(published.path("hf_vit"))
+  shutil.copy(source / "model.safetensors", tmp_path)
+  (tmp_path / "config.json").write_text(config)
+  with pytest.raises(ValueError, match=message) as info:
+    load_pretrained(str(tmp_path))
+  assert "\n" not in str(info.value)
+
+
+def test_hugging_face_preprocessing_and_labels_are_read(tmp_path):
+  source = pathlib.Path(published.path("hf_vit"))
+  shutil.copy(source / "model.safetensors", tmp_path)
+  config = json.loads((source / "config.json").read_text())
+  config["id2label"] = {str(i): f"class {i}" for i in range(10)}
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  (tmp_path / "preprocessor_config.json").write_text(
+    '{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}'
+  )
+  origin = open_pretrained(str(tmp_path)).origin
+  assert origin.mean == (0.1, 0.2, 0.3) and origin.std == (0.4, 0.5, 0.6)
+  assert origin.class_names == tuple(f"class {i}" for i in range(10))

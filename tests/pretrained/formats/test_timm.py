@@ -1,0 +1,82 @@
+"""timm's checkpoints and their configurations."""
+
+import pytest
+
+from vit_jax.pretrained.formats import timm
+
+
+def timm_shapes(positions, **more):
+  return {
+    "patch_embed.proj.weight": (48, 3, 8, 8),
+    "cls_token": (1, 1, 48),
+    "pos_embed": (1, positions, 48),
+    "blocks.0.mlp.fc1.weight": (96, 48),
+    **more,
+  }
+
+
+@pytest.mark.parametrize(
+  "config, message",
+  [
+    ({"model_args": 5}, "model_args=5 must be a JSON object"),
+    ({"pretrained_cfg": [1]}, r"pretrained_cfg=\[1\] must be a JSON object"),
+    ({"model_args": {"num_heads": "3"}}, "num_heads='3' must be a whole numb"),
+    ({"model_args": {"img_size": 0}}, "img_size=0 must be a height and a wi"),
+    ({"pretrained_cfg": {"input_size": 3.5}}, "img_size=3.5 must be a heigh"),
+    ({"mean": 0.5}, "mean=0.5 must be three numbers"),
+    ({"std": [1, 1, 0]}, r"std=\[1, 1, 0\] must be three numbers above 0"),
+    ({"label_names": 3}, "label_names=3 must be a list of names"),
+    (
+      {"model_args": {"act_layer": ["a"]}},
+      r"act_layer=.*; the known ones are gelu",
+    ),
+    (
+      {"global_pool": "avg"},
+      "global_pool='avg', and there is a class token: only .*'token' is sup",
+    ),
+    ({"model_args": {"global_pool": "map"}}, "global_pool='map', and there"),
+  ],
+)
+def test_a_bad_timm_configuration_is_one_line(config, message):
+  with pytest.raises(ValueError, match=message) as info:
+    timm.infer(timm_shapes(17), config)
+  assert "\n" not in str(info.value)
+
+
+def test_timm_averages_only_without_a_class_token():
+  shapes = timm_shapes(16)
+  del shapes["cls_token"]
+  architecture = timm.infer(shapes, {"global_pool": "avg"})
+  assert (architecture.fields["pooling"], architecture.tokens) == ("gap", 16)
+  with pytest.raises(ValueError, match="no class token: only .*'avg' is sup"):
+    timm.infer(shapes, {"global_pool": "token"})
+
+
+@pytest.mark.parametrize(
+  "positions, config, position",
+  [
+    (16, {}, "learned_grid"),
+    (17, {}, "learned"),
+    (16, {"model_args": {"no_embed_class": True}}, "learned_grid"),
+    (16, {"architecture": "vit"}, "learned"),
+    (16, {"model_args": {"img_size": [24, 40]}}, "learned"),
+    (15, {"model_args": {"img_size": [24, 40]}}, "learned_grid"),
+    (16, {"pretrained_cfg": {"input_size": [3, 24, 40]}}, "learned"),
+    (16, {"pretrained_cfg": {"input_size": [3, 32, 32]}}, "learned_grid"),
+  ],
+)
+def test_timm_may_leave_the_class_token_without_a_position(
+  positions, config, position
+):
+  """With `no_embed_class` there are N positions and a class token."""
+  architecture = timm.infer(timm_shapes(positions), config)
+  assert architecture.fields["position"] == position
+  assert architecture.tokens == positions - (position == "learned")
+
+
+def test_timms_image_size_is_the_models_or_else_its_preprocessings():
+  size = {"pretrained_cfg": {"input_size": [3, 24, 40]}}
+  architecture = timm.infer(timm_shapes(16), size)
+  assert architecture.image_size == (24, 40)
+  own = {**size, "model_args": {"img_size": 32}}
+  assert timm.infer(timm_shapes(16), own).image_size == (32, 32)

@@ -1,0 +1,176 @@
+"""Converting checkpoints: bits, logits, folders and the command."""
+
+import errno
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from tests import published
+from tests.commands import run
+from vit_jax import load_pretrained
+from vit_jax.pretrained.arrays import open_arrays
+from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.save import TARGETS
+
+# (fixture, format to write, published file to compare with).
+SAME = [
+  ("google_vit.npz", "google", "google_vit.npz"),
+  ("google_vit_linen.npz", "google", None),
+  ("google_vit_prelogits.npz", "google", "google_vit_prelogits.npz"),
+  ("google_hybrid.npz", "google", "google_hybrid.npz"),
+  ("big_vision_tok.npz", "big_vision", "big_vision_tok.npz"),
+  ("big_vision_gap.npz", "big_vision", "big_vision_gap.npz"),
+  ("hf_vit", "hf", "hf_vit/model.safetensors"),
+  ("timm_vit.safetensors", "timm", "timm_vit.safetensors"),
+  (
+    "torchvision_vit.safetensors",
+    "torchvision",
+    "torchvision_vit.safetensors",
+  ),
+]
+
+
+@pytest.mark.parametrize("name, to, reference", SAME)
+def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
+  folder = published.converted(name, to, tmp_path / "out")
+  again = open_pretrained(
+    str(folder / TARGETS[to].file), **published.CHECKPOINTS[name]
+  )
+  first = open_pretrained(published.path(name), **published.CHECKPOINTS[name])
+  before, after = dict(first.read()), dict(again.read())
+  assert before.keys() == after.keys()
+  for path, array in before.items():
+    np.testing.assert_array_equal(array, after[path])
+  if reference is None:
+    return
+  published = pathlib.Path(published.path(reference))
+  with open_arrays(published) as expected:
+    with open_arrays(folder / TARGETS[to].file) as found:
+      assert dict(found.shapes) == dict(expected.shapes)
+      for key in expected:
+        np.testing.assert_array_equal(found[key], expected[key])
+
+
+@pytest.mark.parametrize(
+  "name, to",
+  [
+    ("google_vit.npz", "hf"),
+    ("google_vit.npz", "timm"),
+    ("google_vit.npz", "big_vision"),
+    ("google_vit_linen.npz", "hf"),
+    ("google_vit_prelogits.npz", "big_vision"),
+    ("big_vision_tok.npz", "google"),
+    ("big_vision_tok.npz", "hf"),
+    ("big_vision_tok.npz", "timm"),
+    ("timm_vit.safetensors", "hf"),
+    ("timm_vit.safetensors", "torchvision"),
+    ("torchvision_vit.safetensors", "timm"),
+    ("torchvision_vit.safetensors", "hf"),
+  ],
+)
+def test_another_format_gives_the_same_logits(tmp_path, name, to):
+  folder = published.converted(name, to, tmp_path / "out")
+  overrides = {"num_heads": 3} if to == "torchvision" else {}
+  model, params = load_pretrained(
+    str(folder) if to in ("hf", "timm") else str(folder / TARGETS[to].file),
+    **overrides,
+  )
+  published.assert_same_logits(model, params, *published.examples(name))
+
+
+def test_an_unknown_format_is_refused_before_the_source_is_read(tmp_path):
+  message = "format 'keras' is unknown; choose one of google, big_vision, hf"
+  with pytest.raises(ValueError, match=message):
+    convert("no checkpoint", str(tmp_path / "out"), "keras")
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+  (tmp_path / "kept").write_text("mine")
+  with pytest.raises(ValueError, match="exists and is not empty"):
+    published.converted("google_vit.npz", "hf", tmp_path)
+  assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_the_folder_one_stands_in_is_filled(tmp_path, monkeypatch):
+  folder = tmp_path / "empty"
+  folder.mkdir()
+  monkeypatch.chdir(folder)
+  published.converted("google_vit.npz", "big_vision", ".")
+  assert sorted(os.listdir()) == ["README.md", "model.npz"]
+  assert "# empty\n" in (folder / "README.md").read_text()
+  assert [*tmp_path.iterdir()] == [folder]
+
+
+@pytest.mark.parametrize(
+  "folder, message",
+  [
+    ("notes.txt/x", "notes.txt/x' cannot be written .Not a directory.: choose"),
+    ("notes.txt/x/y", "notes.txt/x/y' cannot be written .Not a directory."),
+    ("/proc/x", "'/proc/x' cannot be written "),
+    ("gs://bucket/x", "gs://bucket/x is an address, and only local files"),
+    ("", "the path to write to is empty: give a path"),
+  ],
+)
+def test_a_folder_that_cannot_be_written_is_named(
+  tmp_path, monkeypatch, folder, message
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "notes.txt").write_text("mine")
+  with pytest.raises((ValueError, OSError), match=message):
+    published.converted("google_vit.npz", "big_vision", folder)
+  assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_full_disk_is_said_of_the_folder(tmp_path, monkeypatch):
+  def fail(_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(os, "fsync", fail)
+  with pytest.raises(OSError, match="out' cannot be written .No space left"):
+    published.converted("google_vit.npz", "big_vision", tmp_path / "out")
+  assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "name",
+  ["google_vit.npz", "big_vision_tok.npz", "torchvision_vit.safetensors"],
+)
+def test_transformers_loads_it_to_the_same_logits(tmp_path, name):
+  torch = pytest.importorskip("torch", reason="needs PyTorch")
+  transformers = pytest.importorskip("transformers", reason="needs it")
+  folder = published.converted(name, "hf", tmp_path / "out")
+  model, report = transformers.ViTForImageClassification.from_pretrained(
+    folder, output_loading_info=True
+  )
+  assert not any(report.values())
+  images, expected = published.examples(name)
+  with torch.no_grad():
+    logits = model(torch.tensor(images.transpose(0, 3, 1, 2))).logits.numpy()
+  difference = np.abs(logits - expected).max()
+  assert difference <= 1e-4 * np.abs(expected).max()
+
+
+def test_the_command(tmp_path):
+  path = published.path("google_vit.npz")
+  done = run("vit_jax.convert", path, str(tmp_path / "out"), "--to", "hf")
+  assert (done.returncode, done.stderr) == (0, "")
+  assert "ViTForImageClassification.from_pretrained" in done.stdout
+  listed = run("vit_jax.convert", "--list")
+  assert listed.returncode == 0
+  assert any(row.startswith("b16_augreg ") for row in listed.stdout.split("\n"))
+  refused = run(
+    "vit_jax.convert", path, str(tmp_path / "other"), "--to", "torchvision"
+  )
+  assert refused.returncode == 2
+  assert refused.stderr.startswith("error: torchvision cannot express this")
+  assert refused.stderr.count("\n") == 1
+  assert [path.name for path in tmp_path.iterdir()] == ["out"]
+  both = run("vit_jax.convert", "--list", path)
+  assert both.returncode == 2 and both.stderr.count("\n") == 1
+  assert "--list only lists checkpoints, and " in both.stderr
+  bare = run("vit_jax.convert", path)
+  assert bare.returncode == 2 and bare.stderr.count("\n") == 1

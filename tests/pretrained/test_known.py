@@ -1,0 +1,77 @@
+"""The table of published checkpoints."""
+
+import pathlib
+import re
+from collections import Counter
+
+import pytest
+
+from vit_jax.pretrained import known
+from vit_jax.pretrained.fetch import cached_path, without_secrets
+from vit_jax.pretrained.hub import REPOSITORY
+from vit_jax.pretrained.locate import storage_url
+
+
+@pytest.mark.parametrize("name", known.KNOWN)
+def test_known_addresses_are_well_formed(name):
+  entry = known.KNOWN[name]
+  assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name)
+  assert entry.model.split("/")[0] in entry.description
+  scheme, _, rest = entry.url.partition("://")
+  if scheme == "gs":
+    url = storage_url(rest)
+    assert url.startswith("https://storage.googleapis.com/vit_models/")
+    assert url.endswith(".npz")
+    assert rest.endswith(cached_path(url).name)
+    assert without_secrets(url) == url
+  elif scheme == "hf":
+    assert name.startswith("hf_")
+    assert REPOSITORY.fullmatch(rest)
+  else:
+    assert scheme == "https"
+    assert without_secrets(entry.url) == entry.url
+    assert entry.is_pickle
+    assert name.startswith("torchvision_")
+
+
+def test_known_names_follow_their_models():
+  assert max(Counter(e.url for e in known.KNOWN.values()).values()) == 1
+  for name, entry in known.KNOWN.items():
+    model = entry.model.lower().replace("/", "").replace("+", "_")
+    stem = re.sub(r"^(hf|torchvision)_", "", name)
+    assert stem == model or stem.startswith(f"{model}_"), name
+    if size := re.search(r"_(\d{3})$", name):
+      assert entry.image_size == int(size[1])
+
+
+def test_known_rows():
+  rows = known.rows()
+  assert [row[0] for row in rows] == list(known.KNOWN)
+  assert rows[0][1:3] == ("Ti/16 224", "ImageNet-21k (AugReg)")
+  marked = [row[0] for row in rows if "convert it once" in row[3]]
+  assert marked == [n for n in known.KNOWN if n.startswith("torchvision_")]
+
+
+def test_imagenets_classes_have_names_where_the_source_is_known():
+  names = known.class_names("b16_augreg_i1k_384", 1000)
+  assert len(names) == len(set(names)) == 1000
+  assert names[207] == "golden retriever" and names[963] == "pizza"
+  url = known.KNOWN["b16_i1k_384"].url
+  assert known.class_names(url, 1000) == names
+  assert known.class_names("b16_augreg", 21_843) == ()
+  assert known.class_names("elsewhere.npz", 1000) == ()
+
+
+def test_imagenets_names_are_in_the_order_of_its_synsets():
+  shared = pathlib.Path(__file__).parents[3] / "shared"
+  samples = shared / "data" / "imagenet_samples"
+  if not samples.exists():
+    pytest.skip("needs shared/data/imagenet_samples beside the repository")
+  names = known.class_names("torchvision_b16", 1000)
+  found = []
+  for path in sorted(samples.iterdir()):  # Such as n01518878_ostrich.JPEG.
+    name = path.stem.split("_", 1)[1].replace("_", " ")
+    if name in names and names.count(name) == 1:
+      found.append(names.index(name))
+  assert len(found) > 100
+  assert found == sorted(found)

@@ -1,0 +1,154 @@
+"""Finding the file of a checkpoint that a user names."""
+
+import dataclasses
+import io
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from tests.server import files, refusal
+from vit_jax.pretrained import known, load
+from vit_jax.pretrained.fetch import fetch
+from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.pickles import TORCH_ADVICE, conversion
+
+BODY = np.random.default_rng(0).bytes(1000)
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+def test_a_path_that_exists_wins(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("HOME", str(tmp_path))
+  folder = tmp_path / "b16_i21k"
+  folder.mkdir()
+  (folder / "x.npz").touch()
+  assert locate("b16_i21k") == pathlib.Path("b16_i21k")
+  assert locate("~/b16_i21k/x.npz") == folder / "x.npz"
+
+
+@pytest.mark.parametrize(
+  ("source", "words"),
+  [
+    ("", "neither a file or folder"),
+    ("no/such/file.npz", "neither a file or folder"),
+    ("https://", "is not an address"),
+    ("http://[/x.npz", "is not an address"),
+    ("s3://bucket/x.npz", "s3:// cannot be read"),
+    ("hf://google", "names no repository"),
+    ("hf://google/../x", "names no repository"),
+    ("hf://google/vit\n@main", "names no repository"),
+    ("hf://google/vit@../../x", "names no repository"),
+    ("hf://google/vit@/x", "names no repository"),
+    ("hf://google/vit@a//b", "names no repository"),
+    ("hf://google/vit/tree/main", "names no repository"),
+  ],
+)
+def test_sources_that_are_none(source, words):
+  assert words in refusal(locate, source)
+
+
+def test_unknown_name_suggests_the_nearest():
+  message = refusal(locate, "b16_augrep")
+  assert "the nearest names are b16_augreg, " in message
+  assert "python -m vit_jax.convert --list" in message
+  message = refusal(locate, "google/vit-base-patch16-224")
+  assert "it would be hf://google/vit-base-patch16-224" in message
+
+
+def test_google_storage_address(site, monkeypatch):
+  monkeypatch.setenv("STORAGE_EMULATOR_HOST", site.root)
+  path = "/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
+  site.add(path, BODY)
+  name = "vit_models/imagenet21k+imagenet2012/R50+ViT-B_16.npz"
+  assert locate(f"gs://{name}").name == "R50+ViT-B_16.npz"
+  assert locate("r50_b16_i1k_384").read_bytes() == BODY
+  assert site.gets(path) == 1
+  assert "Authorization" not in site.requests[0][2]
+  monkeypatch.setenv("STORAGE_EMULATOR_HOST", site.root.split("//")[1])
+  assert locate("r50_b16_i1k_384").read_bytes() == BODY
+
+
+@pytest.mark.parametrize(
+  "name", ["vit_models", "vit_models/", "b/folder/", "b/../x", "-/x", "b//x"]
+)
+def test_google_storage_names_that_are_none(name):
+  assert "names no object" in refusal(locate, f"gs://{name}")
+
+
+def test_checksum_of_the_table(site, monkeypatch):
+  entry = known.Known(site.add("/x.npz", BODY), "B/16", 224, "noise", "0" * 64)
+  monkeypatch.setitem(known.KNOWN, "b16_noise", entry)
+  message = refusal(locate, "b16_noise")
+  sha256 = re.findall(r"expected 0{64} but got (\w{64})", message)[0]
+  right = dataclasses.replace(entry, sha256=sha256)
+  monkeypatch.setitem(known.KNOWN, "b16_noise", right)
+  assert locate("B16_noise").read_bytes() == BODY
+
+
+@pytest.mark.parametrize("end", [".pth", ".PT", ".bin?x=1", ".ckpt", ".pkl"])
+def test_pickles_are_refused_before_the_download(site, tmp_path, end):
+  message = refusal(locate, site.add(f"/model{end}"))
+  assert "weights_only=True" in message
+  assert "save_file" in message
+  assert not site.requests
+  path = tmp_path / f"model{end}"
+  path.touch()
+  if "?" not in end:
+    assert "weights_only=True" in refusal(locate, str(path))
+
+
+def test_torchvision_says_how_to_convert():
+  message = refusal(locate, "torchvision_b16")
+  url = "https://download.pytorch.org/models/vit_b_16-c867db91.pth"
+  command = re.findall(r"`(.*)`", message)[0]
+  get, convert = command.split(" && ")
+  assert get == f"curl -LO {url}"
+  program = convert.removeprefix("python -c ").strip('"')
+  compile(program, "command", "exec")
+  assert (
+    "torch.load('vit_b_16-c867db91.pth', map_location='cpu', weights_only=True)"
+  ) in program
+  assert "'vit_b_16-c867db91.safetensors'" in program
+  assert TORCH_ADVICE.endswith(conversion("F.pth").split("`")[1])
+
+
+def npz(value):
+  file = io.BytesIO()
+  np.savez(file, array=np.full(100, value, np.float32))
+  return file.getvalue()
+
+
+def test_a_download_that_cannot_be_read_is_fetched_anew(site, cache):
+  body = npz(1.0)
+  broken = body.replace(np.float32(1).tobytes() * 100, bytes(400))
+  for bad in (body[:-60], broken, b"<html>"):
+    path = fetch(site.add("/a/x.npz", bad))
+    with (
+      pytest.raises(ValueError, match=r"x.npz.*; the same command fetches it"),
+      load._arrays(path) as arrays,
+    ):
+      arrays["array"]
+    assert files(cache) == []
+  with load._arrays(fetch(site.add("/a/x.npz", body))) as arrays:
+    assert arrays["array"][0] == 1
+
+
+def test_a_web_page_in_place_of_a_file_is_named(site, cache):
+  html = {"Content-Type": "text/html"}
+  url = site.add("/x.npz", b"<!DOCTYPE html><p>Log in", headers=html)
+  message = refusal(load.load_pretrained, url)
+  assert "a web page or an error in XML, not what was asked for" in message
+  assert "the same command fetches it anew" in message
+  assert files(cache) == []
+
+
+def test_only_downloads_are_removed(tmp_path, cache):
+  for path in (tmp_path / "x.npz", cache / "x.npz"):
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"<html>")
+    with pytest.raises(ValueError, match="was asked for; an .npz or a"):
+      load.load_pretrained(str(path))
+    assert path.exists()

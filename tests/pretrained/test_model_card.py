@@ -1,0 +1,139 @@
+"""Model cards: their text, and the code in them that loads the model."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vit_jax
+from tests import published, tiny
+from vit_jax.config import base_config
+from vit_jax.models import Origin, to_fields
+from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.model_card import model_card
+from vit_jax.pretrained.save import save_as
+from vit_jax.training.state import TrainState
+from vit_jax.workdir.checkpoint import Checkpoints
+
+
+def load_as_said(folder):
+  """Runs the card's line for vit_jax; returns the model and the line."""
+  text = (folder / "README.md").read_text()
+  (line,) = (x for x in text.splitlines() if "load_pretrained" in x)
+  code = line.removeprefix("# Or: ").replace(folder.name, str(folder))
+  found = {"vit_jax": vit_jax}
+  exec(code, found)
+  return found["model"], line
+
+
+@pytest.mark.parametrize(
+  "name, to, overrides, words",
+  [
+    (
+      "torchvision_vit.safetensors",
+      "google",
+      {"gelu": "tanh"},
+      ", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))",
+    ),
+    ("timm_vit.safetensors", "torchvision", {}, "num_heads=3, mean=(0.5, "),
+    ("torchvision_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
+    ("google_vit.npz", "big_vision", {}, 'model.npz")'),
+    ("google_vit.npz", "big_vision", {"std": (0.5, 0.5, 1.0)}, "std=(0.5"),
+  ],
+)
+def test_the_card_loads_what_was_converted(
+  tmp_path, name, to, overrides, words
+):
+  folder = published.converted(name, to, tmp_path / "out", **overrides)
+  model, line = load_as_said(folder)
+  source = open_pretrained(
+    published.path(name), **published.CHECKPOINTS[name] | overrides
+  )
+  assert words in line
+  for field in ("mean", "std", "image_size"):
+    assert getattr(model.origin, field) == getattr(source.origin, field)
+  assert model.num_heads == source.model.num_heads
+
+
+@pytest.mark.parametrize("to", ["google", "big_vision"])
+def test_the_card_tells_a_grid_that_is_no_square(tmp_path, to):
+  """A grid of 2 x 8 has as many positions as one of 4 x 4."""
+  loaded, _ = tiny.random_model((16, 64))
+  save_as(loaded, to, tmp_path, model_card(loaded, to, tmp_path.name))
+  model, line = load_as_said(tmp_path)
+  assert line.endswith('model.npz", grid=(2, 8))')
+  assert model.origin.image_size == (16, 64)
+
+
+def test_the_card_of_a_model_for_any_image_size(tmp_path):
+  folder = published.converted(
+    "big_vision_gap.npz", "big_vision", tmp_path / "out"
+  )
+  card = (folder / "README.md").read_text()
+  assert (
+    "Images are taken at any height and width that are multiples of 8" in card
+  )
+
+
+def test_the_card_says_what_it_is(tmp_path):
+  folder = published.converted(
+    "hf_vit", "timm", tmp_path / "out", layer_norm_epsilon=1e-6
+  )
+  card = (folder / "README.md").read_text()
+  for words in ("library_name: timm", "| hidden_size | 48 |", "local-dir:out"):
+    assert words in card
+  config = json.loads((folder / "config.json").read_text())
+  ratio = config["model_args"]["mlp_ratio"]
+  assert int(48 * ratio) == 96
+
+
+@pytest.mark.parametrize("source", ["hf://owner/name", "http://host/x.npz"])
+def test_the_card_of_an_address_looks_for_no_workdir_there(source):
+  loaded, _ = tiny.random_model()
+  origin = Origin(source, "hf", (16, 24))
+  model = loaded.model.clone(origin=origin)
+  card = model_card(dataclasses.replace(loaded, model=model), "hf", "out")
+  assert f"read from `{source}` (hf) and written as hf" in card
+  assert "Trained on" not in card
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  """A run's folder after training, evaluated at steps 1 and 2."""
+  loaded, flat = tiny.random_model()
+  config = base_config()
+  config.image_size = (16, 24)
+  config.normalization.update(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+  config.data.name = "digits"
+  description = {
+    "config": config.to_dict(),
+    "model": to_fields(loaded.model),
+    "class_names": ["a", "b"],
+    "train_examples": 1438,
+  }
+  folder = tmp_path / "run"
+  checkpoints = Checkpoints(str(folder))
+  for step in (1, 2):
+    state = TrainState(
+      jnp.int32(step), tiny.nested(flat), {"count": np.zeros(1)}
+    )
+    checkpoints.save(state, step, description, None)
+  checkpoints.close()
+  rows = [{"step": step, "eval/top1": step / 10} for step in (1, 2)]
+  text = "".join(json.dumps(row) + "\n" for row in rows)
+  (folder / "metrics.jsonl").write_text(text)
+  return folder
+
+
+@pytest.mark.parametrize(
+  "step, said",
+  [({"step": 1}, "after 1 steps: 10.00%"), ({}, "after 2 steps: 20.00%")],
+)
+def test_the_card_is_of_the_step_that_was_chosen(tmp_path, workdir, step, said):
+  convert(str(workdir), str(tmp_path / "out"), "google", **step)
+  card = (tmp_path / "out" / "README.md").read_text()
+  assert "Trained on digits: 1,438 examples of 2 classes" in card
+  assert card.count("Top-1") == 1 and said in card

@@ -1,0 +1,138 @@
+"""Checkpoints of our own runs, opened as `Loaded` models."""
+
+import json
+import shutil
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import digits
+from vit_jax import load_pretrained
+from vit_jax.config import base_config
+from vit_jax.models import Vit, to_fields
+from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.load import open_pretrained
+from vit_jax.run import loop
+from vit_jax.run.settings import read
+from vit_jax.training.state import TrainState
+from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.description import sealed
+
+
+def test_a_workdir_gives_the_averaged_parameters(data_dir, tmp_path):
+  config = digits.get_config()
+  config.update(total_epochs=0.0, total_steps=3, ema_decay=0.5)
+  config.data.data_dir = str(data_dir)
+  config.optimizer.warmup_epochs = 0.0
+  config.model.num_layers = 1
+  workdir = str(tmp_path / "run")
+  state, _ = loop.train(read(config), workdir)
+  model, params = load_pretrained(workdir)
+  expected = jax.device_get(state.averaged_params)
+  same = jax.tree.map(np.array_equal, params, expected)
+  assert jax.tree.all(same)
+  assert model.origin.format == "vit_jax"
+  assert model.origin.image_size == (8, 8)
+  assert model.origin.class_names == tuple(map(str, range(10)))
+  with pytest.raises(ValueError, match="no checkpoint of step 7; there is one"):
+    load_pretrained(workdir, step=7)
+  bare = {"a": np.zeros(2, np.float32)}
+  save_arrays(tmp_path / "run.safetensors", bare)
+  with pytest.raises(ValueError, match="not named as in any supported format"):
+    load_pretrained(str(tmp_path / "run.safetensors"))
+
+
+RUN = Vit(3, 8, 24, 1, 48, 3, pooling="gap")
+
+
+@pytest.fixture(scope="module")
+def saved_run(tmp_path_factory):
+  """The folder of a run after training."""
+  config = base_config()
+  config.image_size = (16, 16)
+  config.normalization.update(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+  description = {
+    "config": config.to_dict(),
+    "model": to_fields(RUN),
+    "class_names": list("abc"),
+  }
+  init = jax.jit(RUN.init)
+  params = init(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))["params"]
+  folder = tmp_path_factory.mktemp("saved") / "run"
+  checkpoints = Checkpoints(str(folder))
+  state = TrainState(jnp.int32(2), nn.unbox(params), {"count": jnp.int32(2)})
+  checkpoints.save(state, 2, description, None)
+  checkpoints.close()
+  return folder
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (
+      {"num_heads": 2, "gelu": "exact"},
+      r"not trained with num_heads=2, gelu='exact': 7 wrong shape: .*3 more. L",
+    ),
+    ({"pooling": "token"}, r"1 missing: x_class \(24,\); 1 wrong shape: pos"),
+    ({"num_layers": 2}, "was not trained with num_layers=2: 16 missing: bl"),
+    ({"heads": 2}, "Vit has no field heads"),
+  ],
+)
+def test_a_workdirs_arrays_are_those_of_the_model_asked_for(
+  saved_run, fields, message
+):
+  with pytest.raises(ValueError, match=message) as info:
+    open_pretrained(str(saved_run), **fields)
+  assert "\n" not in str(info.value)
+  model = open_pretrained(str(saved_run), gelu="exact").model
+  assert model.gelu == "exact"
+
+
+def test_a_workdir_is_read_without_a_word(saved_run, capfd):
+  load_pretrained(str(saved_run))
+  assert capfd.readouterr() == ("", "")
+
+
+def _truncate(folder):
+  for path in (folder / "params").rglob("d/*"):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _write(text):
+  return lambda folder: (folder / "description/metadata").write_text(text)
+
+
+@pytest.mark.parametrize(
+  "damage, message",
+  [
+    (lambda f: shutil.rmtree(f / "params"), 'Item "params" was not found'),
+    (lambda f: shutil.rmtree(f / "description"), '"description" was not fo'),
+    (_write('{"config'), "Unterminated string"),
+    (_write("[1]"), "not a JSON object"),
+    (_truncate, "OUT_OF_RANGE"),
+    (lambda f: (f / "params/_METADATA").write_text("{"), "Expecting property"),
+  ],
+)
+def test_a_damaged_checkpoint_is_named(
+  saved_run, tmp_path, capfd, damage, message
+):
+  shutil.copytree(saved_run, tmp_path / "run")
+  damage(tmp_path / "run/checkpoints/2")
+  whole = rf"checkpoint 2 of .*/run is damaged.* \(.*{message}.*\): choose anot"
+  with pytest.raises(ValueError, match=whole) as info:
+    load_pretrained(str(tmp_path / "run"))
+  assert "\n" not in str(info.value)
+  assert capfd.readouterr().err == ""
+
+
+def test_a_description_without_a_model_is_refused(saved_run, tmp_path):
+  shutil.copytree(saved_run, tmp_path / "run")
+  path = tmp_path / "run/checkpoints/2/description/metadata"
+  description = json.loads(path.read_text())
+  del description["model"], description["digest"]
+  path.write_text(json.dumps(sealed(description)))
+  with pytest.raises(ValueError, match="its description has no model"):
+    load_pretrained(str(tmp_path / "run"))

@@ -1,0 +1,138 @@
+"""Saving models: what each format keeps, and what it refuses."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import published, tiny
+from vit_jax import load_pretrained
+from vit_jax.models import make_resnet
+from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
+
+
+def test_computed_positions_become_a_table(tmp_path):
+  """big_vision's sincos2d is written as timm's learned positions."""
+  folder = published.converted(
+    "big_vision_gap.npz", "timm", tmp_path / "out", image_size=32
+  )
+  model, params = load_pretrained(str(folder))
+  assert (model.pooling, model.position) == ("gap", "learned")
+  examples = published.examples("big_vision_gap.npz")
+  published.assert_same_logits(model, params, *examples)
+  arguments = json.loads((folder / "config.json").read_text())["model_args"]
+  assert arguments["global_pool"] == "avg"
+  assert arguments["class_token"] is False and arguments["fc_norm"] is False
+
+
+@pytest.mark.parametrize(
+  "to, fields",
+  [
+    ("timm", {"position": "learned2d"}),
+    ("hf", {"position": "sincos1d"}),
+    ("google", {"position": "none", "pooling": "gap"}),
+    ("big_vision", {"position": "sincos2d"}),
+    ("big_vision", {"pooling": "map", "representation_size": 7}),
+    ("timm", {"position": "learned_grid"}),
+    ("hf", {"gelu": "exact", "layer_norm_epsilon": 1e-3}),
+  ],
+)
+def test_every_additive_position_and_wide_images_survive(tmp_path, to, fields):
+  loaded, flat = tiny.random_model(**fields)
+  save_as(loaded, to, tmp_path / "out")
+  path = tmp_path / "out"
+  path = path if to in ("hf", "timm") else path / TARGETS[to].file
+  overrides = {} if to in ("hf", "timm") else {"grid": (2, 3)}
+  model, params = load_pretrained(str(path), **overrides)
+  images = jnp.asarray(np.random.default_rng(1).normal(size=(2, 16, 24, 3)))
+  own = tiny.nested(flat)
+  expected = jax.jit(loaded.model.apply)({"params": own}, images)
+  published.assert_same_logits(model, params, images, np.asarray(expected))
+  if to == "hf":
+    assert model.origin.class_names == ("a", "b")
+    assert model.origin.image_size == (16, 24)
+
+
+def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
+  """3 x 5 patches and a class token have 16 positions, a square number."""
+  loaded, flat = tiny.random_model(size=(24, 40))
+  save_as(loaded, "timm", tmp_path / "out")
+  model, params = load_pretrained(str(tmp_path / "out"))
+  assert model.origin.image_size == (24, 40)
+  E_pos = flat["position/E_pos"]
+  np.testing.assert_array_equal(params["position"]["E_pos"], E_pos)
+
+
+@pytest.mark.parametrize(
+  "to, fields, reason",
+  [
+    ("hf", {"pooling": "gap"}, "pooling='gap', and the format has only token"),
+    ("torchvision", {"pooling": "gap"}, "pooling='gap'.*gelu='tanh', and the"),
+    (
+      "timm",
+      {"pooling": "map"},
+      "pooling='map', and the format has only token or",
+    ),
+    ("google", {"position": "relative"}, "position='relative' at 'input'"),
+    ("hf", {"position_at": "every_layer"}, "position='learned' at 'every_la"),
+    ("google", {"gelu": "exact"}, "always uses 'tanh' .with --gelu=tanh"),
+    ("timm", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05, and the"),
+    ("hf", {"representation_size": 5}, "a representation layer"),
+    (
+      "timm",
+      {"resnet_layers": (1,)},
+      "it is a hybrid, and the format has no ResNet",
+    ),
+    (
+      "torchvision",
+      {"gelu": "exact"},
+      "its images are 16 x 24, and the format",
+    ),
+  ],
+)
+def test_what_a_format_cannot_say_is_refused(to, fields, reason):
+  size = (32, 32) if "resnet_layers" in fields else (16, 24)
+  if "resnet_layers" in fields:
+    fields = fields | {"resnet_width": 32}
+  loaded, _ = tiny.random_model(size, **fields)
+  with pytest.raises(ValueError, match=reason) as info:
+    check_expressible(loaded.model, to)
+  assert "\n" not in str(info.value)
+
+
+def test_a_resnet_is_refused():
+  with pytest.raises(ValueError, match="a ResNet cannot be written as hf"):
+    check_expressible(make_resnet("R50x1", 3), "hf")
+
+
+def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
+  from vit_jax.pretrained import save
+
+  def fail(*_):
+    raise OSError("disk full")
+
+  monkeypatch.setattr(save, "beside", fail)
+  with pytest.raises(OSError, match="disk full"):
+    published.converted("google_vit.npz", "hf", tmp_path / "out")
+  assert not [*tmp_path.iterdir()]
+
+
+def test_the_hugging_face_configuration_is_the_publishers(tmp_path):
+  """All keys that both files have hold the same values."""
+  folder = published.converted("hf_vit", "hf", tmp_path / "out")
+  found = json.loads((folder / "config.json").read_text())
+  published = json.loads(
+    pathlib.Path(published.path("hf_vit"), "config.json").read_text()
+  )
+  unsaid = {  # Keys for other uses of the model, or for the library itself.
+    "dtype",
+    "encoder_stride",
+    "initializer_range",
+    "pooler_act",
+    "pooler_output_size",
+    "transformers_version",
+  }
+  assert found == {k: v for k, v in published.items() if k not in unsaid}

@@ -1,0 +1,59 @@
+"""Measurements of a run's checkpoint, against those made while it trained."""
+
+import numpy as np
+import pytest
+
+from tests.report.example import Page, config_of
+from tests.runs import events
+from vit_jax.config import base_config
+from vit_jax.report.measure import read_run
+from vit_jax.report.page import page
+from vit_jax.run.loop import train
+from vit_jax.run.settings import read
+
+
+def test_a_run_is_measured_as_it_was_evaluated(workdir, root):
+  run = read_run(str(workdir))
+  assert run.problem is None and run.measured is not None
+  last = [row for row in run.rows if "eval/top1" in row][-1]
+  for key in ("eval/top1", "eval/loss", "eval/examples"):
+    assert run.measured.metrics[key] == pytest.approx(last[key])
+  confusion = run.measured.tally.confusion([0, 1])
+  assert confusion.sum() == 12
+  assert np.trace(confusion) / 12 == pytest.approx(last["eval/top1"])
+  for kept in run.measured.examples.values():
+    for one in kept:
+      dark = one.photograph.mean() < 128
+      assert run.measured.class_names[one.answered.label] == (
+        "dark" if dark else "light"
+      )
+      assert one.rollout is not None
+      assert one.rollout.sum() == pytest.approx(1)  # Mean pooling.
+  assert run.starts[0]["step"] == 0 and run.starts[0]["command"] is None
+  assert run.config["data.root"] == str(root)
+
+
+@pytest.mark.slow
+def test_a_resnet_of_a_wide_head_has_a_report(root, tmp_path):
+  """It has no attention, a sigmoid loss, and classes without names."""
+  config = config_of(root)
+  config.model = base_config().model
+  config.model.variant, config.model.num_classes = "R50x1", 50
+  config.image_size, config.loss.kind = (32, 32), "sigmoid"
+  config.eval_pictures = 1
+  config.total_steps, config.loss.label_smoothing = 1, 0.0
+  train(read(config), str(tmp_path))
+  run = read_run(str(tmp_path))
+  assert run.problem is None and run.measured is not None
+  text = page([run])
+  seen = Page(text)
+  told = [image["alt"] for image in seen.images]
+  assert not any("rollout" in t or "filters" in t for t in told)
+  assert sum("Confusion matrix" in t for t in told) == 1
+  last = [row for row in run.rows if "eval/loss" in row][-1]
+  assert run.measured.metrics["eval/loss"] == pytest.approx(last["eval/loss"])
+  kept = [
+    one.answered for ones in run.measured.examples.values() for one in ones
+  ]
+  assert kept and all(0 < one.probability < 1 for one in kept)
+  assert [tag for _, tag, value in events(tmp_path) if value.HasField("image")]

@@ -1,0 +1,265 @@
+"""Settings: bad durations, types, ranges and keys are refused in one line."""
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from vit_jax.config import base_config
+from vit_jax.models import position, scan, vit
+from vit_jax.run import settings
+from vit_jax.run.plan import make_plan
+from vit_jax.run.settings import Settings, read
+from vit_jax.runtime.settings import all_keys, nearest_key
+
+
+@pytest.mark.parametrize(
+  "given, steps",
+  [
+    (dict(total_steps=7), 7),
+    (dict(total_epochs=3.0), 30),
+    (dict(total_epochs=0.25), 2),
+    (dict(total_examples=320), 10),
+    (dict(total_examples=1), 1),
+    ({}, 0),
+  ],
+)
+def test_a_duration_in_any_unit_becomes_steps(given, steps):
+  config = base_config()
+  config.update(given)
+  assert read(config).total.in_steps(32, num_examples=320) == steps
+
+
+def test_a_duration_given_twice_is_refused():
+  config = base_config()
+  config.update(total_steps=7, total_epochs=1.0)
+  with pytest.raises(
+    ValueError, match="total_steps=7 and total_epochs=1.0 are"
+  ):
+    read(config)
+
+
+def test_a_negative_duration_is_refused():
+  config = base_config()
+  config.total_steps = -1
+  with pytest.raises(ValueError, match="total_steps=-1 must not be negative"):
+    read(config)
+
+
+@pytest.mark.parametrize(
+  "typed, meant",
+  [
+    ("optimizer.peak_learning_rate", "optimizer.peak_lr"),
+    ("modle.dropout_rate", "model.dropout_rate"),
+    ("dropout_rate", "model.dropout_rate"),
+    ("batchsize", "batch_size"),
+  ],
+)
+def test_the_nearest_key_is_the_one_meant(typed, meant):
+  assert nearest_key(typed, Settings) == meant
+
+
+def test_a_misspelt_key_in_a_config_file_is_an_error():
+  with pytest.raises(AttributeError, match="batchsize"):
+    base_config().batchsize = 3
+
+
+# Values that a number must not have; the numbers not listed here may be 0.
+NEGATIVE_MEANS_SOMETHING = {
+  "loader.num_workers",  # -1 is "choose".
+  "mesh.data",  # -1 is "the rest", here and below.
+  "mesh.fsdp",
+  "mesh.tensor",
+  "model.head_bias",
+  "optimizer.freeze_layers",  # -1 is "all but the head".
+}
+ZERO_MEANS_NOTHING = {
+  "accumulation_steps",
+  "batch_size",
+  "data.eval_fraction",
+  "eval_transform.resize_ratio",
+  "fewshot.data.eval_fraction",
+  "fewshot.seeds",
+  "keep_last",
+  "mesh.data",
+  "mesh.fsdp",
+  "mesh.tensor",
+  "model.hidden_size",
+  "model.layer_norm_epsilon",
+  "model.mlp_size",
+  "model.num_classes",
+  "model.num_heads",
+  "model.num_layers",
+  "model.patch_size",
+  "model.representation_size",
+  "optimizer.layer_decay",
+  "total_epochs",
+  "train_transform.min_area",
+}
+KEYS = all_keys(Settings)
+
+
+def section_of(config, key):
+  """The section of a dotted key, and the key's name in it."""
+  *sections, name = key.split(".")
+  for step in sections:
+    config = config[step]
+  return config, name
+
+
+def type_of(key):
+  section, name = section_of(base_config(), key)
+  return section.get_type(name)
+
+
+NUMBERS = [key for key in KEYS if type_of(key) in (int, float)]
+
+
+check = read
+
+
+def plan(config):
+  return make_plan(read(config))
+
+
+def test_the_configuration_that_is_spoilt_below_is_in_order(config):
+  assert plan(config).total == 6
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_value_of_another_type_is_refused_when_it_is_set(key):
+  wrong = 3.5 if type_of(key) in (str, tuple, bool) else "rubbish"
+  section, name = section_of(base_config(), key)
+  with pytest.raises((TypeError, ValueError)) as info:
+    section[name] = wrong
+  message = str(info.value)
+  assert name in message and message.isprintable()
+
+
+def test_misspelt_keys_are_refused_when_they_are_set():
+  for key in KEYS:
+    section, name = section_of(base_config(), key)
+    with pytest.raises((AttributeError, KeyError), match=f"{name}x"):
+      section[f"{name}x"] = 1
+
+
+@contextlib.contextmanager
+def changed(config, key, value):
+  """Changes a value of the configuration within a context."""
+  section, name = section_of(config, key)
+  before = section[name]
+  section[name] = value
+  yield
+  section[name] = before
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_negative_numbers_are_refused(config, key):
+  section, name = section_of(config, key)
+  section[name] = -1
+  if key in NEGATIVE_MEANS_SOMETHING:
+    check(config)
+    return
+  with pytest.raises(ValueError, match=name) as info:
+    plan(config)
+  assert "-1" in str(info.value) and str(info.value).isprintable()
+
+
+@pytest.mark.parametrize("key", sorted(ZERO_MEANS_NOTHING))
+def test_zero_is_refused_where_it_means_nothing(config, key):
+  section, name = section_of(config, key)
+  section[name] = 0
+  name = "total_epochs" if key == "total_epochs" else name
+  with pytest.raises(ValueError, match=name) as info:
+    plan(config)
+  assert str(info.value).isprintable()
+
+
+def test_zero_is_taken_everywhere_else(config):
+  for key in {*NUMBERS} - ZERO_MEANS_NOTHING:
+    with changed(config, key, 0):
+      check(config)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_have_to_be_finite(config, value):
+  for key in (key for key in KEYS if type_of(key) is float):
+    message = f"^{key}={value} must be a finite number[.]$"
+    with changed(config, key, value), pytest.raises(ValueError, match=message):
+      check(config)
+
+
+def test_nothing_is_no_value_but_where_it_is_the_default(config):
+  for key in KEYS:
+    section, name = section_of(base_config(), key)
+    with changed(config, key, None):
+      if section[name] is None or key == "image_size":
+        check(config)
+        continue
+      with pytest.raises(ValueError, match=f"^{key}=None: set it, such as "):
+        check(config)
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    (dict(image_size=(16,)), r"image_size=\(16,\) must be a height and a wid"),
+    (dict(image_size=(16, 0)), r"image_size=\(16, 0\) must be a height and"),
+    (dict(image_size=(16, 8.5)), r"image_size=\(16, 8.5\) must be a height"),
+    (dict(image_size=("a", 1)), r"image_size=\('a', 1\) must be a height"),
+    (
+      dict(normalization=dict(mean=(0.5,))),
+      r"normalization.mean=\(0.5,\) must be three finite numbers, for red",
+    ),
+    (
+      dict(normalization=dict(std=(0.5, 0.5, 0.0))),
+      "normalization.std=.* must be three numbers above 0",
+    ),
+    (
+      dict(normalization=dict(std=("a", 1, 1))),
+      "std=.* be three numbers above 0, for red",
+    ),
+    (dict(optimizer=dict(b1=1.0)), "optimizer.b1=1.0 must be in .0, 1."),
+    (dict(keep_last=0), "keep_last=0 must be 1 or more"),
+  ],
+)
+def test_what_no_run_can_mean_is_refused(config, changes, message):
+  config.update(changes)
+  with pytest.raises(ValueError, match=message) as info:
+    check(config)
+  assert str(info.value).isprintable()
+
+
+def test_a_configuration_has_all_keys_and_no_others(config):
+  with config.unlocked():
+    config.batchsize = 3
+  with pytest.raises(
+    ValueError, match="^batchsize is not .* mean batch_size[?]"
+  ):
+    check(config)
+  with config.unlocked():
+    del config.batchsize
+    del config.optimizer.b1
+  with pytest.raises(ValueError, match="has no optimizer.b1: start it from"):
+    check(config)
+
+
+def test_choices_are_those_of_the_code_that_implements_them():
+  """They are repeated so that `--help` need not import the models."""
+  assert settings.POOLINGS == vit.POOLINGS
+  assert settings.POSITIONS == position.POSITIONS
+  assert settings.PLACES == position.PLACES
+  assert settings.GELUS == tuple(vit.GELUS)
+  assert settings.REMATS == tuple(scan.REMATS)
+
+
+def test_settings_load_neither_jax_nor_flax():
+  code = (
+    "import sys, vit_jax.run.flags; "
+    "print({'jax', 'flax', 'numpy', 'cv2'} & set(sys.modules))"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout == "set()\n"

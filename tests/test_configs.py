@@ -1,0 +1,204 @@
+"""Every file in `configs/` has the known keys and takes a step."""
+
+import importlib.util
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import finetune, pretrain
+from vit_jax.models import variants
+from vit_jax.run import build
+from vit_jax.run.settings import Settings, read
+from vit_jax.runtime.settings import all_keys, flat
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+ROWS = [
+  f"{model},{dataset},{length}"
+  for dataset, models in pretrain.TABLE_3.items()
+  for model, (lengths, _) in models.items()
+  for length in lengths
+]
+
+
+def test_table_3_has_the_papers_rows():
+  assert len(ROWS) == 16 + 6 + 5
+
+
+def _load(path: pathlib.Path):
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config()
+
+
+@pytest.mark.parametrize(
+  "path", sorted(CONFIGS.glob("*.py")), ids=lambda p: p.stem
+)
+def test_every_config_has_exactly_the_known_keys(path):
+  assert sorted(flat(_load(path).to_dict())) == sorted(all_keys(Settings))
+
+
+@pytest.mark.parametrize(
+  "argument, message",
+  [
+    ("B/16", "'B/16' names no row of Table 3"),
+    ("B/16,cifar10", "one of jft300m, imagenet21k, imagenet2012"),
+    ("B/8,imagenet2012", "Table 3 has no B/8 on imagenet2012; it has B/16"),
+    ("L/16,jft300m,9", "for 7 or 14 epochs, not 9"),
+  ],
+)
+def test_an_argument_that_is_no_row_is_refused(argument, message):
+  with pytest.raises(ValueError, match=message):
+    pretrain.get_config(argument)
+
+
+def test_rows_carry_the_papers_numbers():
+  config = pretrain.get_config("L/16,imagenet21k,30")
+  assert config.total_epochs == 30
+  assert config.batch_size == 4096
+  assert config.optimizer.peak_lr == 1e-3
+  assert config.optimizer.decay == "linear"
+  assert config.optimizer.final_lr == 1e-5
+  assert config.optimizer.warmup_steps == 10_000
+  assert config.optimizer.weight_decay == 0.03
+  assert config.model.dropout_rate == 0.1
+  assert config.model.head_bias == -10
+  assert config.model.representation_size == 1024
+  config = pretrain.get_config("H/14,imagenet2012")
+  assert config.optimizer.decay == "cosine"
+  assert config.optimizer.weight_decay == 0.3
+  assert config.optimizer.clip_norm == 1
+
+
+def _one_step(config, size: int, batch_size: int, num_classes: int):
+  """Traces or runs the configuration's step; returns it and its input."""
+  config.update(image_size=(size, size), batch_size=batch_size)
+  settings = build.resolved(read(config), None)
+  names = tuple(map(str, range(num_classes)))
+  model = build.build_model(settings, names)
+  init, step = build.train_functions(settings, model, 20_000, 10**6)
+  batch = {
+    "image": np.arange(batch_size * size * size * 3, dtype=np.uint8),
+    "label": np.arange(batch_size, dtype=np.int32) % num_classes,
+    "skipped": np.zeros(batch_size, bool),
+  }
+  batch["image"] = batch["image"].reshape(batch_size, size, size, 3)
+  return init, step, batch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_of_table_3_traces_at_full_size(row):
+  config = pretrain.get_config(row)
+  init, step, batch = _one_step(config, 224, 8, num_classes=1000)
+  state = jax.eval_shape(init, jax.random.key(0))
+  after, metrics = jax.eval_shape(step, state, batch)
+  assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
+  assert metrics["loss"].shape == ()
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10", "image_folder"])
+def test_every_other_config_takes_a_step(name):
+  config = _load(CONFIGS / f"{name}.py")
+  config.optimizer.warmup_epochs = 0.0
+  config.model.num_layers = 1
+  size = config.image_size[0]
+  init, step, batch = _one_step(config, size, 4, num_classes=10)
+  state = jax.jit(init)(jax.random.key(0))
+  after, metrics = jax.jit(step)(state, batch)
+  assert float(metrics["loss"]) == pytest.approx(np.log(10), rel=1e-4)
+  assert int(after.step) == 1
+
+
+def _shrink(config, monkeypatch):
+  """Shrinks the model, so that it takes a step in a second."""
+  monkeypatch.setattr(
+    variants, "RESNETS", dict.fromkeys(variants.RESNETS, (1,))
+  )
+  hybrid = dict.fromkeys(variants._HYBRID_LAYERS, (1,))
+  monkeypatch.setattr(variants, "_HYBRID_LAYERS", hybrid)
+  if "/" in config.model.variant:
+    config.model.update(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
+    config.model.representation_size = 16
+  config.optimizer.warmup_steps = 0
+
+
+# When shrunken, other rows of a data set or family hardly differ from these.
+FAST = {
+  "B/16,imagenet2012",
+  "H/14,imagenet2012",
+  "L/16,imagenet21k",
+  "L/16,jft300m",
+  "R50+B/16,jft300m",
+  "R50x2,jft300m",
+}
+
+
+@pytest.mark.parametrize(
+  "row",
+  [
+    pytest.param(row, marks=() if row in FAST else pytest.mark.slow)
+    for row in sorted({row.rsplit(",", 1)[0] for row in ROWS})
+  ],
+)
+def test_every_row_of_table_3_takes_a_shrunken_step(row, monkeypatch):
+  config = pretrain.get_config(row)
+  _shrink(config, monkeypatch)
+  size = 28 if "/14" in row else 32
+  init, step, batch = _one_step(config, size, 4, num_classes=10)
+  state = jax.jit(init)(jax.random.key(0))
+  after, metrics = jax.jit(step)(state, batch)
+  # With a head of zeros the softmax loss is log K. The sigmoid loss with logits
+  # b is the sum of softplus(b) over all classes minus b for the true one.
+  expected = np.log(10)
+  if config.loss.kind == "sigmoid":
+    expected = 10 * np.log1p(np.exp(-10.0)) + 10.0
+  assert float(metrics["loss"]) == pytest.approx(expected, rel=1e-3)
+  assert int(after.step) == 1
+  moved = jax.tree.map(lambda a, b: bool((a != b).any()), state, after)
+  assert moved.params["head"]["kernel"].value
+
+
+@pytest.mark.parametrize(
+  "argument, steps, peak_lr, size, decay",
+  [
+    ("b16_i21k,imagenet2012", 20_000, 0.03, 384, 0.0),
+    ("b16_i21k,cifar10", 10_000, 0.01, 384, 0.0),
+    ("b16_i21k,cifar100", 10_000, 0.01, 384, 0.0),
+    ("b16_i21k,oxford_iiit_pet", 500, 0.01, 384, 0.0),
+    ("b16_i21k,oxford_flowers102", 500, 0.01, 384, 0.0),
+    ("b16_i21k,dtd,vtab", 2_500, 0.01, 384, 0.0),
+    ("l16_i21k,imagenet2012,table2", 20_000, 0.03, 512, 0.9999),
+    ("h14_i21k,imagenet2012,table2", 20_000, 0.03, 518, 0.9999),
+  ],
+)
+def test_rows_carry_table_4s_numbers(argument, steps, peak_lr, size, decay):
+  config = finetune.get_config(argument)
+  assert config.pretrained == argument.split(",")[0]
+  assert config.data.name == argument.split(",")[1]
+  assert config.total_steps == steps
+  assert config.batch_size == 512
+  assert config.image_size == (size, size)
+  assert config.ema_decay == decay
+  assert config.optimizer.kind == "sgd"
+  assert config.optimizer.momentum == 0.9
+  assert config.optimizer.decay == "cosine"
+  assert config.optimizer.peak_lr == peak_lr
+  assert config.optimizer.weight_decay == 0
+  assert config.optimizer.clip_norm == 1
+
+
+@pytest.mark.parametrize(
+  "argument, message",
+  [
+    ("b16_i21k", "must be a checkpoint and a data set"),
+    ("b16_i21k,dtd", "Table 4 has no dtd; it has .*b16_i21k,dtd,vtab"),
+    ("b16_i21k,cifar10,384", "only table2 or vtab may follow the data set"),
+  ],
+)
+def test_an_argument_that_is_no_row_of_table_4_is_refused(argument, message):
+  with pytest.raises(ValueError, match=message):
+    finetune.get_config(argument)

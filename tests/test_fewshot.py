@@ -1,0 +1,115 @@
+"""Few-shot evaluation of a checkpoint, and its command."""
+
+import json
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tinted
+from tests.commands import run
+from vit_jax.models import to_fields
+from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.settings import ProbeSettings
+from vit_jax.runtime.settings import replaced
+from vit_jax.training.state import TrainState
+from vit_jax.workdir.checkpoint import Checkpoints
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> str:
+  folder = tmp_path_factory.mktemp("images")
+  tinted.write_images(folder)
+  return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model_and_params():
+  return tinted.model_and_params()
+
+
+def _probe_settings(root):
+  return replaced(ProbeSettings(), {"data.root": root, "loader.num_workers": 0})
+
+
+@pytest.fixture(scope="module")
+def workdir(model_and_params, tmp_path_factory) -> str:
+  """A run with a checkpoint of step 3, and one of step 4 with zero weights."""
+  model, params = model_and_params
+  folder = str(tmp_path_factory.mktemp("run"))
+  config = dict(
+    image_size=(8, 8),
+    normalization=dict(mean=tinted.MEAN, std=tinted.STD),
+    ema_decay=0.0,
+  )
+  description = {
+    "config": config,
+    "model": to_fields(model),
+    "class_names": list("abcde"),
+  }
+  checkpoints = Checkpoints(folder)
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  for step, saved in ((3, params), (4, zeros)):
+    state = TrainState(jnp.int32(step), saved, {"count": jnp.int32(step)})
+    checkpoints.save(state, step, description, None)
+  checkpoints.close()
+  return folder
+
+
+def test_a_checkpoint_gets_the_preprocessing_of_its_run(
+  root, model_and_params, workdir
+):
+  model, params = model_and_params
+  settings = _probe_settings(root)
+  expected = tinted.few_shot(root, model).measure(params)
+  found = probe_checkpoint(workdir, settings, shots=3, seeds=2, step=3)
+  assert found == expected
+  newest = probe_checkpoint(workdir, settings, shots=3, seeds=2)
+  assert {draw.top1 for draw in newest.draws} == {4 / 11}  # All are class 0.
+  shown: list[tuple[str, str]] = []
+  display = types.SimpleNamespace(header=shown.extend)
+  options: Any = dict(step=3, image_size=(16, 16), display=display)
+  larger = probe_checkpoint(workdir, settings, shots=3, seeds=1, **options)
+  assert larger.examples == 11 and larger.top1_std is None
+  assert ("model", f"{workdir} at 16 x 16") in shown
+
+
+def test_the_command_prints_json(root, workdir):
+  done = run(
+    "vit_jax.fewshot",
+    workdir,
+    f"--config.data.root={root}",
+    "--shots=3",
+    "--step=3",
+    "--json",
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stderr == ""
+  found = json.loads(done.stdout)
+  assert found["shots"] == 3 and found["examples"] == 11
+  assert [draw["seed"] for draw in found["draws"]] == [0, 1, 2]
+  top1 = [draw["top1"] for draw in found["draws"]]
+  assert found["top1"] == pytest.approx(np.mean(top1))
+  assert found["top1_std"] == pytest.approx(np.std(top1, ddof=1))
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    ([], "CHECKPOINT is missing"),
+    (["there", "--shots=many"], "flag --shots=many: invalid literal"),
+    (["there", "--config.dat.root=x"], "did you mean --config.data.root?"),
+    (["there", "--config.total_steps=9"], "config.total_steps is a key of a"),
+    (["there", "--config.batch_size=many"], "flag --config.batch_size=many"),
+    (["there", "--image_size=1,2,3"], "--image_size=1,2,3: give a side in"),
+  ],
+)
+def test_bad_input_is_one_line(arguments, message):
+  done = run("vit_jax.fewshot", *arguments)
+  assert done.returncode == 2
+  assert message in done.stderr
+  assert done.stderr.startswith("error: ")
+  assert done.stderr.count("\n") == 1

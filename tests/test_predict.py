@@ -1,0 +1,125 @@
+"""The command that predicts the classes of image files."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.photos import (
+  PARAMS,
+  VIT,
+  logits_of,
+  pixels_of,
+  softmax,
+  write_photos,
+)
+from vit_jax.predict import predict_files
+from vit_jax.pretrained.load import load_pretrained
+
+
+@pytest.fixture
+def photos(tmp_path):
+  return write_photos(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  """The tiny ViT in a file like those that Google publishes."""
+  path = tmp_path_factory.mktemp("published") / "vit.npz"
+  tiny.save_google(path, VIT, PARAMS)
+  return str(path)
+
+
+def _start(*arguments):
+  return subprocess.Popen(
+    [sys.executable, "-m", "vit_jax.predict", *arguments],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+  )
+
+
+def test_the_command(photos, tmp_path, checkpoint):
+  """Two commands run at once, as most of their time is Python's start."""
+  bad = tmp_path / "photo 04 [x].png"
+  bad.write_bytes(b"no image")
+  features = str(tmp_path / "features.npz")
+  wrong = _start(checkpoint, photos[0], str(tmp_path / "*.tiff"))
+  right = _start(checkpoint, str(tmp_path), "--json", f"--features={features}")
+  out, err = right.communicate(timeout=240)
+  assert right.returncode == 1, err
+  assert err == (
+    f"{bad}: not an image of a known format.\n"
+    "1 of 11 images could not be read.\n"
+  )
+  lines = [json.loads(line) for line in out.splitlines()]
+  assert [line["image"] for line in lines] == photos
+  error = {"image": str(bad), "error": "not an image of a known format."}
+  assert lines.pop(4) == error
+  model, params = load_pretrained(checkpoint)
+  pixels = [pixels_of(path) for path in photos if path != str(bad)]
+  images = (np.stack(pixels) / 127.5 - 1).astype(np.float32)
+  expected = softmax(logits_of(model, params, images))
+  for line, row in zip(lines, expected, strict=True):
+    best = np.argsort(-row)[:3].tolist()
+    for given, i in zip(line["predictions"], best, strict=True):
+      assert given.keys() == {"class", "index", "probability"}
+      assert (given["class"], given["index"]) == (f"class {i}", i)
+      assert given["probability"] == pytest.approx(row[i], abs=1e-5)
+  with np.load(features) as arrays:
+    assert arrays["images"].tolist() == [line["image"] for line in lines]
+    y = logits_of(model.clone(num_classes=0), params, images)
+    np.testing.assert_allclose(arrays["features"], y, atol=1e-5)
+    assert arrays["features"].dtype == np.float32
+  assert sorted(os.listdir(tmp_path))[0] == "features.npz"
+
+  out, err = wrong.communicate(timeout=240)
+  assert (wrong.returncode, out) == (2, "")
+  assert err.startswith("error: ") and err.count("\n") == 1
+  assert "*.tiff' matches no image" in err
+
+
+def test_a_model_without_head_writes_features(photos, tmp_path, capsys):
+  path = tmp_path / "headless.npz"
+  tiny.save_google(path, VIT.clone(num_classes=0), PARAMS)
+  with pytest.raises(ValueError, match="no classes to choose from: give --fea"):
+    predict_files(str(path), photos)
+  features = tmp_path / "new" / "folder" / "features.npz"
+  assert predict_files(str(path), photos, features=str(features)) == 0
+  assert capsys.readouterr() == ("", "")
+  with np.load(features) as arrays:
+    assert arrays["features"].shape == (11, 24)
+
+
+@pytest.mark.parametrize(
+  "features, message",
+  [
+    ("folder", "is a folder; name"),
+    ("photo 00 [x].png/f.npz", r"f.npz' cannot be written \(Not a directory"),
+    ("gs://bucket/f.npz", "only local files can be written"),
+  ],
+)
+def test_features_that_cannot_be_written_are_refused_first(
+  photos, tmp_path, monkeypatch, features, message
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "folder").mkdir()
+  with pytest.raises((ValueError, OSError), match=message):
+    predict_files("no checkpoint", photos, features=features)
+
+
+def test_features_are_whole_or_not_there(photos, tmp_path, checkpoint, capsys):
+  features = tmp_path / "features.npz"
+  features.write_bytes(b"of an earlier run")
+  for path in photos:
+    open(path, "w").close()
+  with pytest.raises(ValueError, match="no image could be read: there are no"):
+    predict_files(checkpoint, photos, features=str(features))
+  assert features.read_bytes() == b"of an earlier run"
+  assert len(os.listdir(tmp_path)) == 12
+  assert "11 of 11 images could not be read." in capsys.readouterr().err

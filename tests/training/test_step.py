@@ -1,0 +1,228 @@
+"""The train step: accumulation, averaging, randomness and sharding."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import make_vit
+from vit_jax.models import partitioning
+from vit_jax.training import sharding
+from vit_jax.training.optimizer import make_optimizer
+from vit_jax.training.settings import LossSettings, OptimizerSettings
+from vit_jax.training.state import make_init
+from vit_jax.training.step import make_train_step
+
+SIZE = (8, 8)
+RATE = 1e-2
+
+
+def _batch(seed=0, batch_size=16):
+  rng = np.random.default_rng(seed)
+  return {
+    "image": rng.integers(0, 256, (batch_size, *SIZE, 3), np.uint8),
+    "label": rng.integers(0, 5, batch_size).astype(np.int32),
+    "skipped": np.arange(batch_size) < 3,
+  }
+
+
+PLAIN = LossSettings()
+MIXUP = LossSettings(mixup_alpha=0.2)
+SMOOTH = LossSettings(mixup_alpha=0.2, label_smoothing=0.1)
+
+
+@functools.cache
+def _functions(
+  dropout_rate=0.0,
+  weight_decay=0.1,
+  ema_decay=0.0,
+  fields=(),
+  loss=PLAIN,
+  **options,
+):
+  model = make_vit(
+    "Ti/4",
+    num_classes=5,
+    **dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=4)
+    | dict(fields),
+    representation_size=16,
+    dropout_rate=dropout_rate,
+  )
+  tx = make_optimizer(
+    OptimizerSettings(weight_decay=weight_decay), lambda _: RATE
+  )
+  init = make_init(model, tx, (*SIZE, 3), ema_decay)
+  step = make_train_step(
+    model, tx, lambda _: RATE, loss=loss, ema_decay=ema_decay, **options
+  )
+  return init, jax.jit(step)
+
+
+@functools.cache
+def _start(init):
+  return jax.jit(lambda key: nn.unbox(init(key)))(jax.random.key(0))
+
+
+def _train(steps=3, batch_size=16, **options):
+  init, step = _functions(**options)
+  state = _start(init)
+  for number in range(steps):
+    state, metrics = step(state, _batch(number, batch_size))
+  return state, metrics
+
+
+def _assert_close(one, other, rtol=2e-4):
+  """Compares trees leaf by leaf, relative to each leaf's largest value."""
+  for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    scale = max(float(jnp.abs(jnp.asarray(a)).max()), 1e-6)
+    np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale)
+
+
+def test_the_first_loss_is_the_logarithm_of_the_classes():
+  _, metrics = _train(steps=1)
+  assert float(metrics["loss"]) == pytest.approx(np.log(5), rel=1e-5)
+  assert float(metrics["learning_rate"]) == pytest.approx(RATE)
+  assert int(metrics["skipped_images"]) == 3
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_accumulation_gives_the_same_run(parts):
+  # Weights are not compared: Adam divides by the gradient's size, so rounding
+  # decides their updates where the gradient is nearly 0. Adam's second moments
+  # hold the squared gradients themselves.
+  whole, metrics = _train(loss=SMOOTH)
+  split, split_metrics = _train(
+    loss=SMOOTH,
+    accumulation_steps=parts,
+  )
+  for key in ("loss", "gradient_norm"):
+    assert float(metrics[key]) == pytest.approx(
+      float(split_metrics[key]), rel=1e-4
+    )
+  _assert_close(whole.opt_state[1].nu, split.opt_state[1].nu, rtol=1e-3)
+
+
+def test_the_gradient_is_that_of_the_mean_loss():
+  """Checks the gradient against finite differences of the loss along it."""
+  init, step = _functions()
+  state = _start(init)
+  head = dict(state.params["head"])
+  head["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
+  state = state.replace(params={**state.params, "head": head})
+  batch = _batch()
+  after, _ = step(state, batch)
+  first = jax.tree.map(lambda mu: mu / 0.1, after.opt_state[1].mu)
+
+  def loss_at(t):
+    moved = jax.tree.map(lambda p, g: p + t * g, state.params, first)
+    return float(step(state.replace(params=moved), batch)[1]["loss"])
+
+  squares = sum(float((g**2).sum()) for g in jax.tree.leaves(first))
+  slope = (loss_at(1e-3) - loss_at(-1e-3)) / 2e-3
+  # Clipping at 1 scaled what Adam saw by 1 / max(1, norm).
+  scale = min(1.0, 1.0 / float(step(state, batch)[1]["gradient_norm"]))
+  assert slope * scale == pytest.approx(squares, rel=1e-2)
+
+
+def test_polyak_average_is_the_recursion():
+  decay = 0.75
+  init, step = _functions(ema_decay=decay)
+  state = _start(init)
+  expected = np.float64(state.params["patches"]["E"]["kernel"])
+  for number in range(3):
+    state, _ = step(state, _batch(number))
+    now = np.float64(state.params["patches"]["E"]["kernel"])
+    expected = decay * expected + (1 - decay) * now
+  found = state.averaged_params["patches"]["E"]["kernel"]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  assert state.eval_params is state.averaged_params
+
+
+def test_randomness_is_a_function_of_seed_and_step():
+  one, metrics = _train(dropout_rate=0.5, loss=MIXUP)
+  same, same_metrics = _train(dropout_rate=0.5, loss=MIXUP)
+  _, other = _train(dropout_rate=0.5, loss=MIXUP, seed=1)
+  assert jax.tree.all(
+    jax.tree.map(lambda a, b: bool((a == b).all()), one, same)
+  )
+  assert float(metrics["loss"]) == float(same_metrics["loss"])
+  assert float(metrics["loss"]) != float(other["loss"])
+
+
+def _losses_on(mesh, fields, steps=3):
+  """Losses of a few steps with dropout, Mixup, accumulation and averaging."""
+  init, step = _functions(
+    dropout_rate=0.1,
+    loss=MIXUP,
+    accumulation_steps=2,
+    ema_decay=0.9,
+    fields=fields,
+  )
+  shapes = sharding.array_shapes(init, mesh)
+  shardings = sharding.shardings_of(shapes)
+  make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
+  state = make(jax.random.key(0))
+  step = sharding.jit_train_step(step, shapes, mesh)
+  rows = sharding.batch_sharding(mesh)
+  found = []
+  for batch in sharding.to_device(map(_batch, range(steps)), rows, ahead=1):
+    state, metrics = step(state, batch)
+    found.append(float(metrics["loss"]))
+  return found
+
+
+@functools.cache
+def _losses_on_one_device(fields):
+  return _losses_on(sharding.make_mesh(devices=jax.devices()[:1]), fields)
+
+
+SCANNED = (("num_layers", 2), ("scan", True), ("remat", "dots"))
+
+
+@pytest.mark.parametrize(
+  "axes, fields",
+  [
+    ((2, 2, 2), ()),
+    # The slow ones add little: each uses fewer of the axes, or scanned layers.
+    pytest.param((8, 1, 1), (), marks=pytest.mark.slow),
+    pytest.param((2, 4, 1), (), marks=pytest.mark.slow),
+    pytest.param((2, 2, 2), SCANNED, marks=pytest.mark.slow),
+  ],
+)
+def test_eight_devices_do_as_one(axes, fields):
+  found = _losses_on(sharding.make_mesh(*axes), fields)
+  expected = _losses_on_one_device(fields)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch):
+  monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
+  fields = (("num_layers", 2), ("num_heads", 4), ("remat", "full"))
+  expected = _losses_on_one_device(fields)
+  for axes in ((2, 4, 1), (2, 2, 2)):
+    found = _losses_on(sharding.make_mesh(*axes), fields)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_but_its_number():
+  init, step = _functions(ema_decay=0.9)
+  state, metrics = step(_start(init), _batch())
+  assert int(metrics["skipped_steps"]) == 0
+  spoilt = state.replace(
+    params=jax.tree.map(
+      lambda x: x.at[(0,) * x.ndim].set(jnp.nan), state.params
+    )
+  )
+  after, metrics = step(spoilt, _batch(1))
+  assert int(metrics["skipped_steps"]) == 1
+  assert int(after.step) == int(state.step) + 1
+  same = jax.tree.map(
+    functools.partial(np.array_equal, equal_nan=True),
+    (after.params, after.opt_state, after.averaged_params),
+    (spoilt.params, spoilt.opt_state, spoilt.averaged_params),
+  )
+  assert jax.tree.all(same)

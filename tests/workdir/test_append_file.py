@@ -1,0 +1,114 @@
+"""A disk that is full in the middle of a write, and then has room again."""
+
+import contextlib
+import resource
+
+import pytest
+from etils import epath
+
+from tests.workdir.store import Object, Store
+from vit_jax.workdir import append_file
+from vit_jax.workdir.append_file import AppendFile, Uploads
+
+
+@contextlib.contextmanager
+def room_for(size):
+  """Lets no file grow beyond `size` bytes: a write stops in the middle."""
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.fixture
+def path(tmp_path):
+  return epath.Path(tmp_path / "folder" / "file")
+
+
+def test_everything_is_there_after_each_call(path):
+  file = AppendFile(path, b"head,")
+  assert not path.exists()
+  for number in range(3):
+    file.append(b"%d," % number)
+    assert path.read_bytes() == b"head,0,1,2,"[: 7 + 2 * number]
+  AppendFile(path, b"head,").append(b"3,")
+  assert path.read_bytes() == b"head,0,1,2,3,"
+
+
+@pytest.mark.parametrize("size", [0, 3, 5, 6, 8])
+def test_a_write_cut_in_the_middle_is_written_whole_later(path, size):
+  file = AppendFile(path, b"head,")
+  with room_for(size):
+    for _ in range(2):
+      with pytest.raises(OSError, match="too large"):
+        file.append(b"first,")
+  file.append(b"second,")
+  assert path.read_bytes() == b"head,first,first,second,"
+
+
+def test_what_others_wrote_before_stays(path):
+  path.parent.mkdir()
+  path.write_bytes(b"before,")
+  file = AppendFile(path, b"head,")
+  with room_for(9), pytest.raises(OSError, match="too large"):
+    file.append(b"first,")
+  assert path.read_bytes() == b"before,fi"
+  file.append(b"second,")
+  assert path.read_bytes() == b"before,first,second,"
+
+
+def test_a_folder_that_vanished_comes_back(path):
+  file = AppendFile(path)
+  file.append(b"first,")
+  path.parent.rmtree()
+  path.parent.touch()
+  with pytest.raises(FileExistsError):
+    file.append(b"second,")
+  path.parent.unlink()
+  file.append(b"third,")
+  assert path.read_bytes() == b"second,third,"
+
+
+def test_what_waits_is_bounded(path, monkeypatch):
+  monkeypatch.setattr(append_file, "MOST_WAITING", 10)
+  file = AppendFile(path)
+  with room_for(0):
+    for number in range(9):
+      with pytest.raises(OSError, match="too large"):
+        file.append(b"%d..." % number)
+  file.flush()
+  assert path.read_bytes() == b"7...8..."
+
+
+def test_the_end_writes_what_waits(path):
+  file = AppendFile(path)
+  with room_for(0), pytest.raises(OSError, match="too large"):
+    file.append(b"first,")
+  file.flush()
+  assert path.read_bytes() == b"first,"
+  with room_for(0):
+    file.flush()  # Nothing waits.
+
+
+def test_a_store_out_of_reach_is_asked_once_a_minute(monkeypatch):
+  now = [100.0]
+  monkeypatch.setattr(append_file.time, "monotonic", lambda: now[0])
+  store = Store()
+  path, uploads = Object(store), Uploads()
+  store.error = RuntimeError("503, Service Unavailable\nmany more lines")
+  for _ in range(5):
+    with pytest.raises(OSError, match="^503, Service Unavailable$"):
+      uploads.write(path, b"content")
+  assert store.attempts == 1 and uploads.failing
+  now[0] += 61
+  with pytest.raises(OSError, match="503"):
+    uploads.write(path, b"content")
+  assert store.attempts == 2
+  store.error = None
+  with pytest.raises(OSError, match="503"):
+    uploads.write(path, b"content")
+  uploads.write(path, b"content", last=True)
+  assert not uploads.failing
+  assert store.objects == {"run": b"content"}

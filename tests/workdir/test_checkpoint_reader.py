@@ -1,0 +1,156 @@
+"""Choosing a checkpoint and reading it, good, damaged or out of reach."""
+
+import contextlib
+import shutil
+
+import pytest
+
+from tests import runs
+from tests.workdir import saved
+from vit_jax.workdir import read_errors
+from vit_jax.workdir.checkpoint import DamagedError, open_run
+
+
+@pytest.fixture
+def run(tmp_path):
+  """A folder with the checkpoints of steps 2 and 4, and its reader."""
+  saved.save(tmp_path, [2, 4], {2: 0.5, 4: 0.25})
+  with contextlib.closing(open_run(str(tmp_path))) as checkpoints:
+    yield tmp_path, checkpoints
+
+
+def test_a_checkpoint_is_chosen_by_step_or_score(run):
+  _, checkpoints = run
+  assert checkpoints.choose() == 4
+  assert checkpoints.choose(best=True) == 2
+  assert checkpoints.choose(2) == 2
+  with pytest.raises(ValueError, match="no checkpoint of step 3; .* step 2, 4"):
+    checkpoints.choose(3)
+  with pytest.raises(ValueError, match="give one"):
+    checkpoints.choose(2, best=True)
+
+
+def test_there_may_be_none_to_choose(tmp_path):
+  (tmp_path / "checkpoints").mkdir()
+  with contextlib.closing(open_run(str(tmp_path))) as checkpoints:
+    assert checkpoints.latest_step is None
+    assert checkpoints.newest_description() is None
+    with pytest.raises(ValueError, match="holds no finished checkpoint"):
+      checkpoints.choose()
+
+
+def _damage_description(folder, step):
+  (folder / f"checkpoints/{step}/description/metadata").write_text("{")
+
+
+def test_the_newest_good_description_comes_with_its_step(run):
+  folder, checkpoints = run
+  step, description = checkpoints.newest_description()
+  assert step == 4 and description["step"] == 4
+  _damage_description(folder, 4)
+  checkpoints._descriptions.clear()  # Each is read once.
+  step, description = checkpoints.newest_description()
+  assert step == 2 and description["step"] == 2
+  _damage_description(folder, 2)
+  checkpoints._descriptions.clear()
+  with pytest.raises(DamagedError, match="checkpoint 4 of .* is damaged"):
+    checkpoints.newest_description()
+
+
+@pytest.mark.parametrize("item", ["params", "opt_state"])
+def test_only_what_is_asked_for_needs_to_be_good(run, item):
+  folder, checkpoints = run
+  shutil.rmtree(folder / "checkpoints/4" / item)
+  state = saved.state(4)
+  with pytest.raises(DamagedError, match=f'Item "{item}" was not found'):
+    checkpoints.restore(4, saved.shapes(state))
+  shapes = saved.shapes(state.params)
+  if item == "opt_state":
+    found = checkpoints.restore_params(4, shapes, averaged=False)
+    assert runs.identical(found, state.params)
+
+
+def test_arrays_of_another_checkpoint_are_noticed(run):
+  """They are complete and decode, but are not those of the description."""
+  folder, checkpoints = run
+  shutil.rmtree(folder / "checkpoints/4/params")
+  shutil.copytree(
+    folder / "checkpoints/2/params", folder / "checkpoints/4/params"
+  )
+  with pytest.raises(
+    DamagedError, match="checksum of params/head/kernel does not match"
+  ):
+    checkpoints.restore(4, saved.shapes(saved.state(4)))
+
+
+def test_another_configuration_is_not_called_damage(run):
+  _, checkpoints = run
+  with pytest.raises(
+    ValueError, match="only one of them has averaged_"
+  ) as info:
+    checkpoints.restore(4, saved.shapes(saved.state(4, averaged=True)))
+  assert not isinstance(info.value, DamagedError)
+  state = saved.state(4)
+  more = state.replace(opt_state={**state.opt_state, "nu": state.params})
+  with pytest.raises(ValueError, match="nu/head/bias and 1 more") as info:
+    checkpoints.restore(4, saved.shapes(more))
+  assert not isinstance(info.value, DamagedError)
+
+
+class Store:
+  """Fails to restore some times, as a store that is out of reach does."""
+
+  def __init__(self, manager, monkeypatch, errors):
+    self._restore, self._errors = manager.restore, list(errors)
+    self.waits = []
+    monkeypatch.setattr(manager, "restore", self.restore)
+    monkeypatch.setattr(read_errors.time, "sleep", self.waits.append)
+
+  def restore(self, *args, **kwargs):
+    if self._errors:
+      raise self._errors.pop(0)
+    return self._restore(*args, **kwargs)
+
+
+TROUBLE = [
+  ValueError("UNAVAILABLE: Error reading x: connection reset"),
+  PermissionError(13, "Permission denied"),
+  TimeoutError("timed out"),
+  RuntimeError("Barrier timed out"),
+]
+
+
+@pytest.mark.parametrize("error", TROUBLE, ids=lambda e: type(e).__name__)
+def test_trouble_is_tried_again_and_never_called_damage(
+  run, monkeypatch, error
+):
+  _, checkpoints = run
+  Store(checkpoints._manager, monkeypatch, [error] * 2)
+  assert checkpoints.describe(4)["step"] == 4
+  checkpoints._descriptions.clear()  # Each is read once.
+  store = Store(checkpoints._manager, monkeypatch, [error] * 9)
+  with pytest.raises(OSError, match="cannot be read now .*; it may be good"):
+    checkpoints.newest_description()
+  assert store.waits == [1, 4]
+
+
+def test_a_checkpoint_that_its_run_deletes_is_not_called_damaged(run):
+  folder, checkpoints = run
+  saved.save(folder, [6], keep_last=1)  # As the run does that goes on.
+  assert not (folder / "checkpoints/4").exists()
+  with pytest.raises(OSError, match="was deleted while it was read") as info:
+    checkpoints.describe(4)
+  assert not isinstance(info.value, DamagedError)
+
+
+def test_one_that_is_being_deleted_is_waited_for(run, monkeypatch):
+  """Its folder is there for a moment when its files are not."""
+  folder, checkpoints = run
+  saved.save(folder, [6], keep_last=3)
+  shutil.rmtree(folder / "checkpoints/4/description")
+  monkeypatch.setattr(
+    "vit_jax.workdir.checkpoint_reader.time.sleep",
+    lambda _: shutil.rmtree(folder / "checkpoints/4"),
+  )
+  with pytest.raises(OSError, match="was deleted while it was read"):
+    checkpoints.describe(4)

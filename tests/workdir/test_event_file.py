@@ -1,0 +1,150 @@
+"""Events as TensorBoard reads them, whatever happens to the file."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from etils import epath
+from PIL import Image
+from tensorboardX.proto import event_pb2
+
+from tests import runs
+from tests.workdir.store import Object, Store
+from tests.workdir.test_append_file import room_for
+from vit_jax.workdir import event_file
+from vit_jax.workdir.event_file import EventFile
+
+
+def crc32c(data):
+  """The masked CRC-32C of TFRecord, bit by bit."""
+  crc = 0xFFFFFFFF
+  for byte in data:
+    crc ^= byte
+    for _ in range(8):
+      crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+  crc ^= 0xFFFFFFFF
+  return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def read(content):
+  """The events in a file, its checksums compared."""
+  events, start = [], 0
+  while start < len(content):
+    length = content[start : start + 8]
+    end = start + 12 + struct.unpack("<Q", length)[0]
+    data = content[start + 12 : end]
+    checks = content[start + 8 : start + 12] + content[end : end + 4]
+    assert checks == struct.pack("<II", crc32c(length), crc32c(data))
+    events.append(event_pb2.Event.FromString(data))
+    start = end + 4
+  return events
+
+
+def scalars(events):
+  return [
+    (event.step, value.tag, value.simple_value)
+    for event in events
+    for value in event.summary.value
+  ]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return epath.Path(tmp_path / "tensorboard")
+
+
+def test_a_file_begins_as_tensorboard_wants_it(folder):
+  """Its version first; then what hides the later events of earlier starts."""
+  EventFile(folder, 6).write(7, {"train/loss": 0.5, "count": 3})
+  (path,) = folder.iterdir()
+  assert "tfevents" in path.name
+  version, purge, *rest = read(path.read_bytes())
+  assert version.file_version == "brain.Event:2"
+  assert (purge.step, purge.session_log.status) == (7, 1)  # START
+  assert scalars(rest) == [(7, "train/loss", 0.5), (7, "count", 3.0)]
+  assert all(event.wall_time > 1.7e9 for event in rest)
+
+
+def test_an_image_is_there_pixel_by_pixel(folder):
+  image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+  EventFile(folder, 0).write_images(4, {"eval/worst": image})
+  ((step, tag, value),) = runs.events(folder.parent)
+  assert (step, tag) == (4, "eval/worst")
+  assert (value.image.height, value.image.width) == (5, 7)
+  decoded = Image.open(io.BytesIO(value.image.encoded_image_string))
+  np.testing.assert_array_equal(np.asarray(decoded), image)
+
+
+def test_a_full_disk_loses_no_event(folder):
+  events = EventFile(folder, 0)
+  events.write(1, {"loss": 1.0})
+  (path,) = folder.iterdir()
+  with room_for(path.stat().length + 10):
+    for step in (2, 3):
+      with pytest.raises(OSError, match="too large"):
+        events.write(step, {"loss": step})
+  events.write(4, {"loss": 4})
+  found = scalars(read(path.read_bytes()))
+  assert found == [(step, "loss", step) for step in (1, 2, 3, 4)]
+
+
+def test_a_folder_that_cannot_be_made_is_an_oserror(folder):
+  folder.touch()
+  events = EventFile(folder, 0)
+  for _ in range(50):  # tensorboardX waited for ever at the eleventh.
+    with pytest.raises(FileExistsError):
+      events.write(1, {"loss": 1.0})
+  with pytest.raises(FileExistsError):
+    events.close()
+
+
+def test_a_store_gets_a_new_object_for_each_upload(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(event_file.time, "monotonic", lambda: now[0])
+  store = Store()
+  events = EventFile(Object(store, "run/tensorboard"), 0)
+  for step in range(1, 7):
+    events.write(step, {"loss": step})
+    now[0] += 50
+  events.close()
+  assert list(store.objects) == sorted(store.objects)
+  files = [read(content) for content in store.objects.values()]
+  assert len(files) == 3
+  assert all(file[0].file_version == "brain.Event:2" for file in files)
+  found = [[step for step, *_ in scalars(file)] for file in files]
+  assert found == [[1], [2, 3, 4], [5, 6]]
+  events.close()  # With nothing left, it makes no object.
+  assert len(store.objects) == 3
+
+
+def test_events_that_a_store_refused_are_written_later(monkeypatch):
+  store = Store()
+  events = EventFile(Object(store, "run/tensorboard"), 0)
+  events.write(1, {"loss": 1})
+  store.error = RuntimeError("503")
+  monkeypatch.setattr(event_file, "_UPLOAD_EVERY", 0)
+  events._next_upload = 0.0
+  for step in (2, 3, 4):
+    with pytest.raises(OSError, match="503"):
+      events.write(step, {"loss": step})
+  store.error = None
+  events.close()
+  first, second = (read(content) for content in store.objects.values())
+  assert [step for step, *_ in scalars(first)] == [1]
+  assert [step for step, *_ in scalars(second)] == [2, 3, 4]
+
+
+def test_what_waits_for_a_store_is_bounded(monkeypatch):
+  monkeypatch.setattr(event_file, "MOST_WAITING", 1000)
+  store = Store()
+  store.error = RuntimeError("503")
+  events = EventFile(Object(store, "run/tensorboard"), 0)
+  for step in range(1, 200):
+    with pytest.raises(OSError, match="503"):
+      events.write(step, {"loss": step})
+  store.error = None
+  events.close()
+  (content,) = store.objects.values()
+  assert len(content) <= 1000
+  assert scalars(read(content))[-1] == (199, "loss", 199)

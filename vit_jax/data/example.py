@@ -1,0 +1,40 @@
+"""The two types that every data set reader shares: `Example` and `Source`."""
+
+from collections.abc import Sequence
+from typing import Protocol, TypedDict
+
+
+class Example(TypedDict):
+  """One labelled image file."""
+
+  image: bytes
+  """The encoded file, as stored."""
+  label: int
+  """Index into the source's `class_names`."""
+  id: str
+  """Names the example in messages; unique within its source."""
+
+
+class Source(Protocol):
+  """Random access to the examples of one split of a data set.
+
+  A source can be pickled, since each worker process gets a copy, and can be
+  read from several threads at once. It may also have a method
+  `labels(indices)` that returns the labels of some examples as an array, if
+  that costs less than reading them.
+  """
+
+  name: str
+  class_names: tuple[str, ...]
+
+  def __len__(self) -> int:
+    """Returns the number of examples."""
+    ...
+
+  def __getitem__(self, index: int) -> Example:
+    """Returns the example at `index`, 0 <= index < len."""
+    ...
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """Returns several examples; for some sources faster than one by one."""
+    ...

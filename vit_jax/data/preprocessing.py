@@ -1,0 +1,55 @@
+"""What has to be done to a picture before a model sees it."""
+
+import dataclasses
+
+from vit_jax.data.settings import EvalTransformSettings
+from vit_jax.data.transforms import EvalTransform, make_eval_transform
+
+HALF = (0.5, 0.5, 0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+  """The preprocessing that a model was trained or published with.
+
+  It travels with the model: `predict`, `evaluate`, `fewshot`, `visualize`,
+  `export` and `convert` take it from what they loaded and from nowhere else.
+
+  Attributes:
+    size: Height and width in pixels; None where the source does not tell.
+    crop: How an image becomes of that size.
+    mean: Subtracted from each channel, in units of full scale; on the device.
+    std: Then divides each channel; (0.5, 0.5, 0.5) for both gives [-1, 1].
+  """
+
+  size: tuple[int, int] | None
+  crop: EvalTransformSettings = EvalTransformSettings()
+  mean: tuple[float, ...] = HALF
+  std: tuple[float, ...] = HALF
+
+  @property
+  def image_size(self) -> tuple[int, int]:
+    """Height and width.
+
+    Raises:
+      ValueError: if the source of the model does not tell them.
+    """
+    if self.size is None:
+      raise ValueError(
+        "the checkpoint does not tell the size of its images: give "
+        "--image_size, such as --image_size=224."
+      )
+    return self.size
+
+  @property
+  def normalization(self) -> dict[str, tuple[float, ...]]:
+    """`mean` and `std`, as keywords for what normalises on the device."""
+    return {"mean": self.mean, "std": self.std}
+
+  def transform(self) -> EvalTransform:
+    """The part done on the host: encoded bytes to uint8 pixels (H, W, 3).
+
+    Raises:
+      ValueError: as `image_size` does.
+    """
+    return make_eval_transform(self.image_size, self.crop)

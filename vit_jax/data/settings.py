@@ -1,0 +1,124 @@
+"""Settings of the data: which images, how they are read, what is done to them.
+
+Only the standard library is imported, here and by `Section`.
+"""
+
+import dataclasses
+
+from vit_jax.runtime.settings import (
+  BETWEEN_0_AND_1,
+  CHANNELS,
+  NOT_NEGATIVE,
+  POSITIVE_CHANNELS,
+  Rule,
+  Section,
+  setting,
+)
+
+TRAIN_CROPS = ("inception", "pad", "resize")
+EVAL_CROPS = ("resize", "center")
+ON_UNREADABLE = ("stop", "skip")
+MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings(Section):
+  """Where the images come from: a folder of class folders, or a TFDS data set.
+
+  A folder goes before a name.
+  """
+
+  name: str | None = setting(None, 'A TFDS data set, or "digits".')
+  root: str | None = setting(
+    None, "A folder of class folders, instead of a data set's name."
+  )
+  data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
+  train_split: str = setting(
+    "train", 'TFDS split to train on, such as "train[:90%]".'
+  )
+  eval_split: str = setting(
+    "test",
+    "TFDS split to evaluate on; for a folder it is its test or val folder.",
+  )
+  eval_fraction: float = setting(
+    0.2,
+    "Share kept for evaluation of a folder without train and test folders.",
+    must=BETWEEN_0_AND_1,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderSettings(Section):
+  """How the images are read."""
+
+  num_workers: int = setting(
+    -1,
+    "Decoding processes; 0 decodes in a thread, -1 chooses a number.",
+    must=Rule("be 0 or more, or -1", lambda x: x >= -1),
+  )
+  on_unreadable: str = setting(
+    "stop",
+    '"stop" ends the run at an unreadable image, "skip" passes over it.',
+    choices=ON_UNREADABLE,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainTransformSettings(Section):
+  """The random changes of a training image."""
+
+  crop: str = setting(
+    "inception",
+    'A random box ("inception"), a random shift ("pad") or none ("resize").',
+    choices=TRAIN_CROPS,
+  )
+  min_area: float = setting(
+    0.05,
+    "Smallest area of the inception crop, as a fraction of the image's.",
+    must=Rule("lie in (0, 1]", lambda x: 0 < x <= 1),
+  )
+  pad: int = setting(
+    4, 'Pixels that the "pad" crop adds at each edge.', must=NOT_NEGATIVE
+  )
+  flip: bool = setting(True, "Mirror every other image left to right.")
+  randaugment_layers: int = setting(
+    0, "RandAugment operations an image; 0 is off.", must=NOT_NEGATIVE
+  )
+  randaugment_magnitude: float = setting(
+    10,
+    f"Strength of RandAugment's operations, 0 to {MAX_MAGNITUDE}.",
+    must=Rule(
+      f"lie between 0 and {MAX_MAGNITUDE}", lambda x: 0 <= x <= MAX_MAGNITUDE
+    ),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalTransformSettings(Section):
+  """The crop of an image that is evaluated."""
+
+  crop: str = setting(
+    "resize",
+    '"resize" takes the whole image, "center" cuts out its middle.',
+    choices=EVAL_CROPS,
+  )
+  resize_ratio: float = setting(
+    256 / 224,
+    'Side the image is resized to over the side that "center" cuts out.',
+    must=Rule("be 1 or more", lambda x: x >= 1),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalizationSettings(Section):
+  """Mean and standard deviation of the channels, in units of full scale.
+
+  None takes the checkpoint's of `pretrained`, or 0.5, which gives [-1, 1].
+  """
+
+  mean: tuple[float, float, float] | None = setting(
+    None, "Subtracted from each channel.", must=CHANNELS
+  )
+  std: tuple[float, float, float] | None = setting(
+    None, "Then divides each channel.", must=POSITIVE_CHANNELS
+  )

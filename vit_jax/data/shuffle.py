@@ -1,0 +1,134 @@
+"""The random order of the examples in each epoch, as much as a batch needs.
+
+The order of a small data set is a shuffled list. For a large one the list would
+take too much memory, so a keyed permutation computes the part that is asked
+for: a Feistel network with the round function of the Simon cipher (IACR ePrint
+2013/404) permutes the numbers of an even number of bits, and an index that
+lands beyond the data set goes through again until it is back inside (cycle
+walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains").
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+_MAX_LISTED = 1 << 21  # Examples; the list of their order then takes 8 MB.
+_ROUNDS = 8  # With 4, neighbours stay near each other.
+_MIN_BITS = 16  # In smaller blocks the permutations show patterns.
+
+
+def example_indices(
+  positions: range, num_examples: int, seed: int
+) -> list[int]:
+  """Returns the index of the example at each global position of a run.
+
+  Position p lies in epoch p // num_examples, at place p % num_examples of that
+  epoch's order.
+
+  Args:
+    positions: consecutive positions; they may run on into later epochs.
+    num_examples: size of the data set.
+    seed: selects the order, together with the epoch.
+  """
+  indices = []
+  while positions:
+    epoch, start = divmod(positions.start, num_examples)
+    stop = min(start + len(positions), num_examples)
+    indices += _part_of_order(range(start, stop), num_examples, seed, epoch)
+    positions = positions[stop - start :]
+  return indices
+
+
+def _part_of_order(
+  places: range, num_examples: int, seed: int, epoch: int
+) -> list[int]:
+  if num_examples <= _MAX_LISTED:
+    order = _order(num_examples, seed, epoch)
+    return order[places.start : places.stop].tolist()
+  # Mixed, so that seed 0's second epoch is not seed 1's first.
+  mixed = np.random.SeedSequence((seed, epoch)).generate_state(1)
+  indices = np.arange(places.start, places.stop, dtype=np.uint64)
+  return shuffle_indices(indices, num_examples - 1, int(mixed[0])).tolist()
+
+
+@functools.lru_cache(maxsize=2)  # A batch may end one epoch and begin another.
+def _order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+  order = np.arange(num_examples, dtype=np.int32)
+  np.random.default_rng((seed, epoch)).shuffle(order)
+  return order
+
+
+def shuffle_indices(
+  indices: np.ndarray, max_index: int, seed: int
+) -> np.ndarray:
+  """Maps indices by a pseudo-random permutation of 0 ... `max_index`.
+
+  Equal to Grain's `index_shuffle` with 8 rounds, so that runs begun with Grain
+  go on in the same order. That includes its one flaw: where `max_index` is a
+  power of four, the last index is mapped like index 0.
+
+  Args:
+    indices: uint64, each from 0 to `max_index`.
+    max_index: less than 2**48.
+    seed: 32 bits that select the permutation.
+
+  Returns:
+    uint64 of the same length.
+  """
+  bits = max((max_index - 1).bit_length(), _MIN_BITS)
+  word_bits = (bits + 1) // 2
+  keys = _round_keys(seed)
+  shuffled = _encrypt(indices, word_bits, keys)
+  beyond = np.flatnonzero(shuffled > max_index)
+  while beyond.size:
+    walked = _encrypt(shuffled[beyond], word_bits, keys)
+    shuffled[beyond] = walked
+    beyond = beyond[walked > max_index]
+  return shuffled
+
+
+def _encrypt(
+  blocks: np.ndarray, word_bits: int, keys: Sequence[int]
+) -> np.ndarray:
+  """Puts blocks of two words each through one Feistel round per key."""
+  mask = np.uint64((1 << word_bits) - 1)
+
+  def rotated(words: np.ndarray, count: int) -> np.ndarray:
+    # The bits that leave the word at its upper end are masked off below.
+    return words << np.uint64(count) | words >> np.uint64(word_bits - count)
+
+  left, right = blocks >> np.uint64(word_bits) & mask, blocks & mask
+  for key in keys:
+    mixed = rotated(right, 1) & rotated(right, 8) ^ rotated(right, 2)
+    left, right = right, (left ^ mixed ^ np.uint64(key)) & mask
+  return left << np.uint64(word_bits) | right
+
+
+def _round_keys(seed: int) -> list[int]:
+  """Returns the words that C++'s `std::seed_seq{seed}` generates.
+
+  [rand.util.seedseq] of the C++ standard defines them; x, p, q and r1 to r4
+  are its names.
+  """
+  n, word = _ROUNDS, (1 << 32) - 1
+  p = (n - 3) // 2
+  q = p + 3
+  x = [0x8B8B8B8B] * n
+  for k, added in enumerate((1, 1 + seed, *range(2, n))):
+    r1 = 1664525 * _scrambled(x[k] ^ x[(k + p) % n] ^ x[k - 1])
+    r2 = r1 + added
+    x[(k + p) % n] = x[(k + p) % n] + r1 & word
+    x[(k + q) % n] = x[(k + q) % n] + r2 & word
+    x[k] = r2 & word
+  for k in range(n):
+    r3 = 1566083941 * _scrambled(x[k] + x[(k + p) % n] + x[k - 1] & word)
+    r4 = r3 - k
+    x[(k + p) % n] ^= r3 & word
+    x[(k + q) % n] ^= r4 & word
+    x[k] = r4 & word
+  return x
+
+
+def _scrambled(word: int) -> int:
+  return word ^ word >> 27

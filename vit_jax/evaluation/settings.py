@@ -1,0 +1,23 @@
+"""Settings of the few-shot evaluation during training."""
+
+import dataclasses
+
+from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.settings import (
+  COUNT,
+  NOT_NEGATIVE,
+  Section,
+  section,
+  setting,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FewShotSettings(Section):
+  """Linear probes fitted at each evaluation (arXiv:2010.11929, Sec. 4.1)."""
+
+  shots: int = setting(
+    0, "Training images per class; 0 is off.", must=NOT_NEGATIVE
+  )
+  seeds: int = setting(3, "Number of draws of the shots.", must=COUNT)
+  data: DataSettings = section(DataSettings)

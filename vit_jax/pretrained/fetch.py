@@ -1,0 +1,191 @@
+"""Downloads a file by https:// into the cache, once.
+
+pooch writes a temporary file and renames it when it is complete, so no file in
+the cache is half written. Processes that want the same file wait for the first.
+A failure is a ValueError or an OSError whose message is one line and shows no
+user, password or query of the address.
+"""
+
+import base64
+import hashlib
+import http.client
+import os
+import pathlib
+import re
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urljoin, urlsplit
+
+import filelock
+import requests
+
+from vit_jax.runtime.cache_folder import cache_folder
+
+TIMEOUT_SECONDS = (10, 60)
+"""Longest waits for a connection, and for the next bytes of an answer."""
+
+_OR_ELSEWHERE = "try again later, or download it elsewhere and give its path"
+_PRIVATE = (
+  "it is not public or does not exist: check the address, or copy the file "
+  "yourself and give its path"
+)
+_MISSING = "there is no such file, so check the address"
+_ADVICE = {401: _PRIVATE, 403: _PRIVATE, 404: _MISSING, 410: _MISSING}
+
+
+def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
+  """Downloads one file, unless the cache has it.
+
+  Args:
+    url: An https:// or http:// address.
+    sha256: The file's checksum in hexadecimal, where it is known.
+
+  Raises:
+    ValueError, OSError: if the download fails, or the checksum differs.
+  """
+  target, name = cached_path(url), without_secrets(url)
+  if sha256 is None and target.is_file():
+    return target
+  try:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(f"{target}.lock")
+    try:
+      held = lock.acquire(timeout=0)
+    except filelock.Timeout:
+      wait = f"waiting for another process that downloads {target.name}"
+      print(wait, file=sys.stderr)
+      held = lock.acquire()
+    with held:
+      _download(url, target, sha256)
+  except requests.RequestException as error:
+    message = f"{name}: {trouble(error)}; {_OR_ELSEWHERE}."
+    raise ConnectionError(message) from error
+  except ValueError as error:
+    raise ValueError(f"{name}: {error}") from error
+  except OSError as error:
+    raise OSError(
+      f"cannot write {str(target)!r}: {error.strerror or error}; make room, or "
+      "set VIT_JAX_CACHE to a folder that has room and can be written."
+    ) from error
+  return target
+
+
+def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
+  """Has pooch download `url`, unless `target` has the right checksum."""
+  import pooch
+
+  if not target.exists():  # A process that was killed may have left a part.
+    for part in target.parent.iterdir():
+      if part.name != f"{target.name}.lock":
+        part.unlink()
+
+  def download(_: str, part: str, __: Any) -> None:
+    # pooch's own file is for its owner alone, but others may share the cache.
+    os.remove(part)
+    with open(part, "x+b") as file:
+      _save(url, file)
+
+  downloader: Any = download
+  registry: Any = {target.name: sha256}
+  shown = {target.name: without_secrets(url)}  # pooch prints it.
+  store = pooch.Pooch(target.parent, "", registry, shown)
+  store.fetch(target.name, downloader=downloader)
+
+
+def _save(url: str, file: BinaryIO) -> None:
+  """Writes a server's answer to `file`, and checks that it is complete."""
+  import pooch
+
+  md5 = ""
+
+  def check(response: requests.Response, **_: Any) -> None:
+    nonlocal md5
+    if response.is_redirect:
+      there = urljoin(response.url, response.headers["Location"])
+      if urlsplit(there).scheme not in ("https", urlsplit(response.url).scheme):
+        response.close()
+        name = without_secrets(there)
+        raise ValueError(f"it redirects to {name}, which is not https.")
+    elif (status := response.status_code) != 200:
+      response.close()
+      phrase = http.client.responses.get(status, "")
+      advice = _ADVICE.get(status, _OR_ELSEWHERE)
+      raise ValueError(f"the server answers {status} {phrase}; {advice}.")
+    hashes = response.headers.get("x-goog-hash", "")
+    md5 = hashes.partition("md5=")[2].partition(",")[0]
+
+  pooch.HTTPDownloader(
+    progressbar=sys.stderr.isatty(),
+    chunk_size=2**20,
+    timeout=TIMEOUT_SECONDS,
+    headers={"Accept-Encoding": "identity"},
+    hooks={"response": check},
+  )(url, file, None)
+  os.fsync(file.fileno())
+  file.seek(0)
+  if md5 and md5 != base64.b64encode(_md5(file)).decode():
+    raise ValueError(f"its md5 is not the server's; {_OR_ELSEWHERE}.")
+
+
+def _md5(file: Any) -> bytes:
+  digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+  return digest.digest()
+
+
+def cached_path(url: str) -> pathlib.Path:
+  """The path in the cache that belongs to `url` and to no other address."""
+  try:
+    sent = requests.Request("GET", url.partition("#")[0]).prepare().url or ""
+    last = unquote(urlsplit(sent).path).rpartition("/")[2]
+  except (requests.RequestException, ValueError) as error:
+    name = without_secrets(url)
+    raise ValueError(f"{name!r} is not an address to download from.") from error
+  key = hashlib.sha256(sent.encode()).hexdigest()[:16]
+  name = re.sub(r"[^A-Za-z0-9._+-]", "_", last)[-100:].lstrip(".") or "file"
+  return cache_folder() / key / name
+
+
+def drop(path: pathlib.Path) -> bool:
+  """Removes a download from the cache; False if `path` is none."""
+  if path.parent.parent != cache_folder():
+    return False
+  path.unlink(missing_ok=True)
+  return True
+
+
+def without_secrets(source: str) -> str:
+  """An address without its user, password and query; a path as it is."""
+  if "://" not in source:
+    return source
+  return re.sub(r"//[^/]*@", "//", re.split(r"[?#]", source)[0])
+
+
+def trouble(error: Exception) -> str:
+  """Says why a connection failed, from the errors that led to `error`."""
+  for cause in causes(error):
+    match cause:
+      case socket.gaierror():
+        return "the host's name does not resolve (is there a network?)"
+      case ssl.SSLError():
+        return "its certificate is not accepted"
+      case ConnectionRefusedError():
+        return "the host refuses the connection"
+      case TimeoutError() | requests.Timeout():
+        return "the host does not answer in time"
+      case requests.TooManyRedirects():
+        return "it redirects in a circle"
+      case http.client.IncompleteRead(partial=int(come), expected=int(missing)):
+        return (
+          f"the connection ended after {come:,} of {come + missing:,} bytes"
+        )
+  return f"the download failed or was cut ({type(error).__name__})"
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+  """The error and those that led to it, the newest first."""
+  while error is not None:
+    yield error
+    error = error.__cause__ or error.__context__

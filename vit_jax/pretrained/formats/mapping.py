@@ -1,0 +1,206 @@
+"""Maps published arrays to our parameters, and back.
+
+A format is a list of rules, each for one published array. Applied in one
+direction they load a checkpoint, in the other they write one.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import einops
+import numpy as np
+
+from vit_jax.models import Vit
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_MOST_LISTED = 4  # Names listed in each group of a message.
+# Pattern of an unknown array's name -> the feature that it points to.
+_STRANGERS = {
+  r"dist_token|head_dist|distillation": "a distillation token (DeiT)",
+  r"reg_token|register": "register tokens",
+  r"gamma|\bls[12]\b|lambda_[12]|layer_scale": "LayerScale",
+  r"fc_norm": "a layer norm after the pooling",
+  r"norm_pre|pre_layrnorm": "a layer norm before the first layer (CLIP)",
+  r"[qk]_norm": "normalised queries and keys",
+  r"rel_pos|relative_position": "relative positions of another kind (BEiT)",
+  r"mask_token|decoder": "a masked pre-training objective",
+  r"w12|fc1_g|swiglu": "gated MLPs",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """One published array and the parameters of ours that it holds.
+
+  Attributes:
+    theirs: Name of the published array.
+    ours: Paths of our parameters. If there are several, the first axis of the
+      pattern's right side runs over them.
+    pattern: `einops.rearrange` pattern from their layout to ours.
+  """
+
+  theirs: str
+  ours: tuple[str, ...]
+  pattern: str = "... -> ..."
+
+  def read(
+    self, array: np.ndarray, sizes: Mapping[str, int]
+  ) -> list[np.ndarray]:
+    """Reads our parameters, in the order of `ours`, as views if possible."""
+    found = self._rearrange(array, self.pattern, sizes)
+    return list(found) if len(self.ours) > 1 else [found]
+
+  def write(
+    self, arrays: list[np.ndarray], sizes: Mapping[str, int]
+  ) -> np.ndarray:
+    """Makes the published array from our parameters."""
+    left, right = self.pattern.split("->")
+    array = np.stack(arrays) if len(self.ours) > 1 else arrays[0]
+    return self._rearrange(array, f"{right} -> {left}", sizes)
+
+  def needs(self, shapes: Shapes, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape that the published array must have, given those of ours."""
+    shape = shapes[self.ours[0]]
+    if len(self.ours) > 1:
+      shape = (len(self.ours), *shape)
+    left, right = self.pattern.split("->")
+    return self._rearrange(_hollow(shape), f"{right} -> {left}", sizes).shape
+
+  def _rearrange(
+    self, array: np.ndarray, pattern: str, sizes: Mapping[str, int]
+  ) -> np.ndarray:
+    axes = set(re.findall(r"[A-Za-z]+", pattern))
+    known = {axis: size for axis, size in sizes.items() if axis in axes}
+    return einops.rearrange(array, pattern, **known)
+
+
+def _hollow(shape: tuple[int, ...]) -> np.ndarray:
+  """An array of this shape that takes no memory."""
+  return np.broadcast_to(np.int8(0), shape)
+
+
+def axis_sizes(vit: Vit) -> dict[str, int]:
+  """Sizes of the named axes that patterns split; einops infers the others.
+
+  There are `k` heads of size `d`, patches of `P` x `Q` pixels, and `n` = 3
+  parts (query, key, value) in a fused array.
+  """
+  return {
+    "k": vit.num_heads,
+    "d": vit.hidden_size // vit.num_heads,
+    "P": vit.patch_size,
+    "Q": vit.patch_size,
+    "n": 3,
+  }
+
+
+def affine(theirs: str, ours: str, kernel: str, pattern: str) -> list[Rule]:
+  """The rules for a dense layer's kernel and bias.
+
+  Args:
+    theirs: The publisher's name of the layer, with the separator after it.
+    ours: Path of our layer.
+    kernel: The publisher's name for the kernel.
+    pattern: The kernel's pattern, as in `Rule`.
+  """
+  return [
+    Rule(f"{theirs}{kernel}", (f"{ours}/kernel",), pattern),
+    Rule(f"{theirs}bias", (f"{ours}/bias",)),
+  ]
+
+
+def norm(theirs: str, ours: str, scale: str) -> list[Rule]:
+  """The rules for a normalisation; `scale` is the publisher's name for it."""
+  return [
+    Rule(f"{theirs}{scale}", (f"{ours}/scale",)),
+    Rule(f"{theirs}bias", (f"{ours}/bias",)),
+  ]
+
+
+def read_all(
+  rules: Iterable[Rule], arrays: Mapping[str, np.ndarray], vit: Vit
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (path, array) for all our parameters, one rule at a time."""
+  sizes = axis_sizes(vit)
+  for rule in rules:
+    yield from zip(
+      rule.ours, rule.read(arrays[rule.theirs], sizes), strict=True
+    )
+
+
+def check(
+  rules: Iterable[Rule], found: Shapes, ours: Shapes, vit: Vit, what: str
+) -> None:
+  """Raises ValueError unless a checkpoint holds exactly what the rules need.
+
+  Args:
+    rules: The rules of the format.
+    found: Shapes of the checkpoint's arrays, by name.
+    ours: Shapes of the model's parameters, by path.
+    vit: The model.
+    what: Start of the message, which names the checkpoint and the model.
+  """
+  sizes = axis_sizes(vit)
+  needed = {rule.theirs: rule.needs(ours, sizes) for rule in rules}
+  groups = differences(found, needed)
+  if any(groups.values()):
+    raise ValueError(
+      f"{what}: {listed(groups)}. Likely cause: {_cause(*groups.values())}."
+    )
+
+
+def differences(found: Shapes, needed: Shapes) -> dict[str, list[str]]:
+  """Describes the arrays that are missing, unknown or of the wrong shape."""
+  return {
+    "missing": [f"{k} {needed[k]}" for k in needed if k not in found],
+    "unknown": [f"{k} {found[k]}" for k in found if k not in needed],
+    "wrong shape": [
+      f"{k} is {found[k]} and should be {needed[k]}"
+      for k in needed
+      if k in found and found[k] != needed[k]
+    ],
+  }
+
+
+def listed(groups: Mapping[str, list[str]]) -> str:
+  """The differences as text, with the first few names of each kind."""
+  return "; ".join(
+    f"{len(group)} {name}: {_some(group)}"
+    for name, group in groups.items()
+    if group
+  )
+
+
+def _some(names: list[str]) -> str:
+  rest = len(names) - _MOST_LISTED
+  shown = ", ".join(names[:_MOST_LISTED])
+  return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _cause(missing: list[str], extra: list[str], wrong: list[str]) -> str:
+  strange = [
+    what
+    for pattern, what in _STRANGERS.items()
+    if any(re.search(pattern, name) for name in extra)
+  ]
+  if strange:
+    return f"the model has {' and '.join(strange)}, which `Vit` does not have"
+  if wrong and all("pos" in name.split(" ")[0] for name in wrong):
+    return (
+      "the positions are for another image size; give grid=(h, w), the number "
+      "of patches along height and width"
+    )
+  if wrong:
+    return (
+      "the layers differ in size, as after pruning, or a size was given by "
+      "hand that is not the checkpoint's"
+    )
+  if missing and all("bias" in name for name in missing):
+    return "it was trained without these biases, which this model has"
+  if missing and extra:
+    return "some names come from another library or version"
+  if missing:
+    return "only part of the model was saved"
+  return "more than the model was saved, such as another head"

@@ -1,0 +1,92 @@
+"""A loaded model, with everything that is needed to use it."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from flax import traverse_util
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Origin, ResNet, Vit
+
+Leaves = Iterable[tuple[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """A model whose parameters are read on demand.
+
+  Published weights and our own workdirs both become one. It iterates as
+  (model, params), so `model, params = load_pretrained(...)` reads them.
+
+  Attributes:
+    model: The model that the checkpoint holds; `model.origin` repeats its
+      source, normalisation and class names.
+    preprocessing: The preprocessing that the model expects of an image.
+    loss: The loss it was trained with, one of `training.settings.LOSSES`; it
+      decides whether logits become probabilities by softmax or by sigmoid.
+    shapes: Shapes of the parameters by path, such as
+      "block_0/mlp/expand/kernel".
+    read: Yields (path, array), with one array at a time in memory.
+    step: The checkpoint's step; None for published weights.
+    description: The checkpoint's own description; None for published weights.
+    held: The parameters, if they have been read already.
+  """
+
+  model: Vit | ResNet
+  preprocessing: Preprocessing
+  loss: str
+  shapes: Mapping[str, tuple[int, ...]]
+  read: Callable[[], Leaves]
+  step: int | None = None
+  description: Mapping[str, Any] | None = None
+  held: dict[str, Any] | None = dataclasses.field(default=None, repr=False)
+
+  @property
+  def origin(self) -> Origin:
+    """The source of the weights."""
+    assert self.model.origin is not None
+    return self.model.origin
+
+  @property
+  def class_names(self) -> tuple[str, ...]:
+    """Names of the classes, or () if the source does not give them."""
+    return self.origin.class_names
+
+  def params(self, shapes: Any = None) -> dict[str, Any]:
+    """Reads the parameters, for `model.apply({"params": params}, images)`.
+
+    Args:
+      shapes: A tree of the parameters' shapes with the shardings to place them
+        by; by default they are placed on the default device.
+    """
+    if self.held is not None and shapes is None:
+      return self.held
+    flat: dict[str, Any] = {}
+    wanted: dict[str, Any] = {}
+    if shapes is not None:
+      wanted = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
+    for path, array in self.read():
+      where = wanted[path].sharding if wanted else None
+      flat[path] = jax.device_put(array, where)
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+  def __iter__(self) -> Iterator[Any]:
+    yield self.model
+    yield self.params()
+
+
+def with_preprocessing(loaded: Loaded, **changes: Any) -> Loaded:
+  """A copy with another `size`, `mean` or `std` in its preprocessing."""
+  preprocessing = dataclasses.replace(loaded.preprocessing, **changes)
+  origin = dataclasses.replace(
+    loaded.origin,
+    image_size=preprocessing.size,
+    mean=preprocessing.mean,
+    std=preprocessing.std,
+  )
+  model = loaded.model.clone(origin=origin)
+  return dataclasses.replace(loaded, model=model, preprocessing=preprocessing)

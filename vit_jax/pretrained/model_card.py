@@ -1,0 +1,151 @@
+"""Writes the model card of a converted checkpoint, and code that loads it."""
+
+import pathlib
+from typing import Any
+
+from etils import epath
+
+from vit_jax.models import Origin, Vit, to_fields, variant_of
+from vit_jax.models.grid import grid_of, patch_stride
+from vit_jax.pretrained.formats.architecture import guess_num_heads
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.save import TARGETS
+from vit_jax.workdir.checkpoint import BEST_METRIC
+from vit_jax.workdir.metrics import read_rows
+
+# Python that loads the result in the library it was written for.
+_USES = {
+  "google": """\
+import vit_jax  # google-research/vision_transformer reads the same file.
+{load}""",
+  "big_vision": """\
+import vit_jax  # google-research/big_vision reads the same file.
+{load}""",
+  "hf": """\
+from transformers import ViTForImageClassification
+model = ViTForImageClassification.from_pretrained("{folder}")""",
+  "timm": """\
+import timm
+model = timm.create_model("local-dir:{folder}", pretrained=True)""",
+  "torchvision": """\
+from safetensors.torch import load_file
+from torchvision.models import VisionTransformer
+model = VisionTransformer(
+  image_size={size}, patch_size={patch_size}, num_layers={num_layers},
+  num_heads={num_heads}, hidden_dim={hidden_size}, mlp_dim={mlp_size},
+  num_classes={num_classes}, representation_size={representation_size})
+model.load_state_dict(load_file("{folder}/model.safetensors"))
+# Or: {load}""",
+}
+
+
+def model_card(loaded: Loaded, to: str, name: str) -> str:
+  """The README.md of a converted model, in Markdown.
+
+  Args:
+    loaded: The model that is converted.
+    to: Name of the format, one of `save.TARGETS`.
+    name: Name of the folder it is written to.
+  """
+  origin, model = loaded.origin, loaded.model
+  fields = {
+    key: value
+    for key, value in to_fields(model).items()
+    if value not in (None, ())
+  }
+  variant = variant_of(model)
+  title = "Vision Transformer" + (f" ViT-{variant}" if variant else "")
+  library = {"hf": "transformers", "timm": "timm"}.get(to, "vit_jax")
+  rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
+  size = origin.image_size
+  stride = patch_stride(model)
+  used = f"taken at any height and width that are multiples of {stride}"
+  if size:
+    used = f"resized to {size[0]} x {size[1]}"
+  classes = ", ".join(origin.class_names[:20])
+  if len(origin.class_names) > 20:
+    classes += f" and {len(origin.class_names) - 20} more"
+  return f"""---
+library_name: {library}
+pipeline_tag: image-classification
+tags: [vision, image-classification, vit]
+---
+
+# {name}
+
+{title} ([arXiv:2010.11929](https://arxiv.org/abs/2010.11929)),
+read from `{origin.source}` ({origin.format}) and written as {to} by vit_jax.
+
+```python
+{usage(loaded, to, name)}
+```
+
+Images are {used} and normalised, as (x / 255 - mean) / std,
+with mean {list(origin.mean)} and standard deviation {list(origin.std)}.
+
+Classes: {classes or "not named by the source"}.
+
+{_training(loaded)}
+| field | value |
+| --- | --- |
+{rows}
+"""
+
+
+def usage(loaded: Loaded, to: str, folder: str) -> str:
+  """Lines of Python that load the converted model from a folder."""
+  model = loaded.model
+  assert isinstance(model, Vit)  # No other model can be converted.
+  size = loaded.preprocessing.size
+  untold = _untold(model, loaded.origin, to)
+  arguments = [f'"{folder}/{TARGETS[to].file}"']
+  arguments += [f"{name}={value}" for name, value in untold.items()]
+  load = f"model, params = vit_jax.load_pretrained({', '.join(arguments)})"
+  fields = {**to_fields(model), "folder": folder, "size": size and size[0]}
+  return _USES[to].format(load=load, **fields)
+
+
+def _untold(model: Vit, origin: Origin, to: str) -> dict[str, Any]:
+  """Keywords that `load_pretrained` needs because the format lacks them."""
+  target = TARGETS[to]
+  if target.normalization is None:  # The configuration holds all of them.
+    return {}
+  found: dict[str, Any] = {}
+  if to == "torchvision" and guess_num_heads(model.hidden_size) != (
+    model.num_heads
+  ):
+    found["num_heads"] = model.num_heads
+  for name, usual in zip(("mean", "std"), target.normalization, strict=True):
+    if getattr(origin, name) != usual:
+      found[name] = getattr(origin, name)
+  if origin.image_size and origin.image_size[0] != origin.image_size[1]:
+    found["grid"] = grid_of(model, origin.image_size)
+  return found
+
+
+def _training(loaded: Loaded) -> str:
+  """A run's training data and accuracy in words; "" for other sources."""
+  description = loaded.description
+  if description is None or loaded.step is None:
+    return ""
+  config = description["config"]
+  data = config["data"]
+  name = data["name"] or pathlib.Path(data["root"]).name
+  text = (
+    f"Trained on {name}: {description['train_examples']:,} examples of "
+    f"{len(description['class_names'])} classes"
+  )
+  if config["pretrained"]:
+    text += f", starting from `{config['pretrained']}`"
+  workdir = epath.Path(loaded.origin.source).expanduser()
+  rows = read_rows(workdir / "metrics.jsonl")
+  evaluated = [
+    row for row in rows if BEST_METRIC in row and row["step"] <= loaded.step
+  ]
+  if evaluated:
+    last = evaluated[-1]
+    text += (
+      f". Top-1 on its evaluation split after {last['step']:,} steps: "
+      f"{last[BEST_METRIC]:.2%}"
+    )
+  return f"{text}.\n"

@@ -1,0 +1,35 @@
+"""Settings for starting a run from a checkpoint."""
+
+import dataclasses
+
+from vit_jax.runtime.settings import Section, setting
+
+INTERPOLATIONS = ("linear", "bicubic")
+
+
+@dataclasses.dataclass(frozen=True)
+class InterpolationSettings(Section):
+  """How a checkpoint's positions are fitted to another image size."""
+
+  interpolation: str = setting(
+    "linear",
+    "How positions are interpolated to another image size.",
+    choices=INTERPOLATIONS,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class TransferSettings(Section):
+  """How the checkpoint that `pretrained` names is adapted to the new task."""
+
+  keep_head: bool = setting(
+    False, "Keep the checkpoint's head, instead of a new head of zeros."
+  )
+  keep_pre_logits: bool = setting(
+    False, "Keep the checkpoint's representation layer, if it has one."
+  )
+  interpolation: str = setting(
+    "linear",
+    "How positions are interpolated to another image size.",
+    choices=INTERPOLATIONS,
+  )

@@ -1,0 +1,190 @@
+"""Builds the model, the initial state and the train step from the settings.
+
+Each function checks its part of the settings and raises ValueError before
+anything is compiled.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vit_jax.data.preprocessing import HALF, Preprocessing
+from vit_jax.models import ResNet, Vit, make_model
+from vit_jax.run.settings import ModelSettings, Settings
+from vit_jax.training.optimizer import (
+  layers_below_head,
+  make_optimizer,
+  make_schedule,
+  make_trained,
+)
+from vit_jax.training.state import TrainState, make_init
+from vit_jax.training.step import make_train_step
+
+# Imported only by the runs that start from a checkpoint.
+if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
+
+# Fields that change how a model is executed, but not its result.
+_EXECUTION = ("scan", "remat")
+# Fields that may differ between a run and the checkpoint it starts from.
+_FREE_FIELDS = (
+  "num_classes",
+  "representation_size",
+  "dtype",
+  "param_dtype",
+  *_EXECUTION,
+)
+
+
+def open_start(settings: Settings) -> Optional["Loaded"]:
+  """Opens the checkpoint to start from, if any; no array is read yet.
+
+  Fields set in `settings.model` override those that the format records.
+
+  Raises:
+    ValueError: if there is no such checkpoint, or the settings name a variant
+      as well.
+  """
+  if not settings.pretrained:
+    return None
+  fields = settings.model.given()
+  if "variant" in fields:
+    raise ValueError(
+      f"model.variant={fields['variant']!r} and pretrained="
+      f"{settings.pretrained!r} both choose the model: leave one out, or "
+      "start from configs/finetune.py, which has no variant."
+    )
+  kept = {k: v for k, v in fields.items() if k not in _FREE_FIELDS}
+  from vit_jax.pretrained.load import open_pretrained
+
+  return open_pretrained(settings.pretrained, **kept)
+
+
+def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
+  """Fills in the settings that are left to the checkpoint.
+
+  Args:
+    settings: The run's settings.
+    start: The preprocessing of the checkpoint that the run starts from.
+
+  Raises:
+    ValueError: if neither the settings nor a checkpoint give the image size.
+  """
+  size = settings.image_size or (start and start.size)
+  if size is None:
+    raise ValueError(
+      "image_size is not set, and no checkpoint records it: set it, as in "
+      "--config.image_size=(224,224)."
+    )
+  normalization = dataclasses.replace(
+    settings.normalization,
+    mean=settings.normalization.mean or (start.mean if start else HALF),
+    std=settings.normalization.std or (start.std if start else HALF),
+  )
+  return dataclasses.replace(
+    settings, image_size=size, normalization=normalization
+  )
+
+
+def make_preprocessing(settings: Settings) -> Preprocessing:
+  """The preprocessing of a run whose settings are resolved."""
+  mean, std = settings.normalization.mean, settings.normalization.std
+  assert settings.image_size and mean and std
+  return Preprocessing(settings.image_size, settings.eval_transform, mean, std)
+
+
+def build_model(
+  settings: Settings,
+  class_names: tuple[str, ...],
+  start: Optional["Loaded"] = None,
+) -> Vit | ResNet:
+  """Makes the model, with a head for the data's classes unless set otherwise.
+
+  Raises:
+    ValueError: if the fields or the checkpoint do not fit the data.
+  """
+  fields = settings.model.given()
+  for name in ("dtype", "param_dtype"):
+    if name in fields:
+      fields[name] = jnp.dtype(fields[name])
+  fields.setdefault("num_classes", len(class_names))
+  if start is not None:
+    from vit_jax.pretrained import transfer
+
+    return transfer.fit(
+      start,
+      class_names,
+      fields,
+      keep_head=settings.transfer.keep_head,
+      keep_pre_logits=settings.transfer.keep_pre_logits,
+    )
+  if "variant" not in fields:
+    raise ValueError(
+      "model.variant is not set: set it, as in --config.model.variant=B/16, or "
+      "--config.pretrained=CHECKPOINT."
+    )
+  return make_model(**fields)
+
+
+def with_execution(
+  model: Vit | ResNet, settings: ModelSettings
+) -> Vit | ResNet:
+  """Applies the settings that change only how the model is executed."""
+  fields = settings.given()
+  changed = {name: fields[name] for name in _EXECUTION if name in fields}
+  return model.clone(**changed) if changed else model
+
+
+def train_functions(
+  settings: Settings,
+  model: nn.Module,
+  total_steps: int,
+  num_examples: int,
+) -> tuple[Callable[[jax.Array], TrainState], Callable]:
+  """Makes the functions `init` and `train_step` from resolved settings.
+
+  Args:
+    settings: The run's settings.
+    model: The model to train.
+    total_steps: Length of the run.
+    num_examples: Examples per epoch, for a warm-up given in epochs.
+  """
+  options = settings.optimizer
+  warmup_steps = options.warmup.in_steps(settings.batch_size, num_examples)
+  schedule = make_schedule(options, total_steps, warmup_steps)
+  num_layers = model.num_layers if isinstance(model, Vit) else 0
+  trained = make_trained(
+    options.freeze_layers, num_layers, getattr(model, "scan", False)
+  )
+  tx = make_optimizer(
+    options,
+    schedule,
+    layer_of=functools.partial(layers_below_head, num_layers=num_layers),
+    trained=trained,
+  )
+  preprocessing = make_preprocessing(settings)
+  init = make_init(
+    model, tx, (*preprocessing.image_size, 3), settings.ema_decay
+  )
+  train_step = make_train_step(
+    model,
+    tx,
+    schedule,
+    seed=settings.seed,
+    **preprocessing.normalization,
+    loss=settings.loss,
+    accumulation_steps=settings.accumulation_steps,
+    ema_decay=settings.ema_decay,
+    trained=trained,
+  )
+  return init, train_step
+
+
+def eval_batch_size(settings: Any) -> int:
+  """The number of examples per evaluation step."""
+  return settings.eval_batch_size or settings.batch_size

@@ -1,0 +1,89 @@
+"""Defines the configuration's flags: `--config` and `--config.key=value`."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+from ml_collections import config_flags
+
+from vit_jax.run.settings import Settings, base_config, read
+from vit_jax.runtime.settings import (
+  Duration,
+  Section,
+  all_keys,
+  keys,
+  nearest_key,
+)
+
+# Makes --help of a command show the flags that are defined here on its behalf.
+flags.disclaim_key_flags()
+
+
+def define_config_file() -> None:
+  """Defines `--config=FILE`, which `config_settings` reads."""
+  _check_keys(sys.argv, Settings)
+  config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "Configuration file, followed by :argument if it takes one. Each of these "
+    "keys can be set on the command line, as in --config.seed=1:\n"
+    + _help(Settings),
+  )
+  flags.mark_flag_as_required("config")
+
+
+def define_config_keys(cls: type[Section]) -> None:
+  """Defines `--config.key=value` for a command that reads no file."""
+  _check_keys(sys.argv, cls)
+  config_flags.DEFINE_config_dict(
+    "config",
+    base_config(cls),
+    "Settings, given as --config.key=value. The keys are:\n" + _help(cls),
+  )
+  flags.FLAGS["config"].default_as_str = None  # The help lists the defaults.
+  flags.declare_key_flag("config")
+
+
+def config_settings(cls: type[Section] = Settings) -> Any:
+  """Reads the settings from the flags.
+
+  Raises:
+    ValueError: if a value is invalid; the message is one line and names the
+      key.
+  """
+  config: Any = flags.FLAGS["config"].value
+  return read(config, cls)
+
+
+def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
+  """Raises ValueError for a key that does not exist, and names the nearest."""
+  known = all_keys(cls)
+  for argument in argv[1:]:
+    name = argument.lstrip("-").split("=", 1)[0]
+    name = name.removeprefix("no") if name.startswith("noconfig.") else name
+    if argument.startswith("-") and name.startswith("config."):
+      key = name.removeprefix("config.").split("[")[0]
+      if key in known:
+        continue
+      if key in all_keys(Settings):
+        sections = ", ".join(f.name for f in dataclasses.fields(cls))
+        raise ValueError(
+          f"--{name} is a key of a training run; this command takes only "
+          f"{sections}."
+        )
+      raise ValueError(
+        f"--{name} is not a key of the configuration; "
+        f"did you mean --config.{nearest_key(key, cls)}?"
+      )
+
+
+def _help(cls: type[Section]) -> str:
+  """One line for each key, with its default and its sentence."""
+  return "\n".join(
+    f"  {key}_steps|_epochs|_examples: {says}"
+    if isinstance(default, Duration)
+    else f"  {key}={default}: {says}"
+    for key, default, says in keys(cls)
+  )

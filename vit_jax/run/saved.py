@@ -1,0 +1,149 @@
+"""Opens a finished or running run from its folder, and evaluates it."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.sources import open_source
+from vit_jax.data.splits import check_same_classes
+from vit_jax.evaluation.evaluator import Evaluator
+from vit_jax.models import ResNet, Vit, from_fields
+from vit_jax.run import build
+from vit_jax.run.plan import make_mesh, open_loader
+from vit_jax.run.settings import Settings, read_saved
+from vit_jax.runtime.display import Display, evaluation_text
+from vit_jax.training import sharding
+from vit_jax.training.state import make_params_init
+from vit_jax.workdir import description as descriptions
+from vit_jax.workdir.checkpoint import open_run
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRun:
+  """A checkpoint of a run, with everything that is needed to evaluate it.
+
+  Attributes:
+    step: The checkpoint's step.
+    settings: The run's settings, with the data's current location.
+    class_names: Names of the classes that the model was trained on.
+    source: The evaluation split.
+    model: The model, as it was trained.
+    preprocessing: The preprocessing of an image in evaluation.
+    params: The checkpoint's parameters, averaged if the run averages them.
+    evaluator: Evaluates parameters on the evaluation split.
+  """
+
+  step: int
+  settings: Settings
+  class_names: tuple[str, ...]
+  source: Source
+  model: Vit | ResNet
+  preprocessing: Preprocessing
+  params: Any
+  evaluator: Evaluator
+
+
+@contextlib.contextmanager
+def opened(
+  workdir: str,
+  *,
+  step: int | None = None,
+  best: bool = False,
+  data_dir: str | None = None,
+  root: str | None = None,
+) -> Iterator[SavedRun]:
+  """Opens a checkpoint and the data that its run is evaluated on.
+
+  Args:
+    workdir: The run's folder.
+    step: The checkpoint's step; by default the newest.
+    best: Whether to take the checkpoint with the best top-1 instead.
+    data_dir: The folder where TFDS data sets are now, if they have moved.
+    root: The place of the folder of images now, if it has moved.
+
+  Raises:
+    ValueError: if the folder does not hold the checkpoint, or the data are
+      missing or are not those of the run.
+  """
+  moved = {"data_dir": data_dir, "root": root}
+  with contextlib.ExitStack() as stack:
+    checkpoints = open_run(workdir)
+    stack.callback(checkpoints.close)
+    step = checkpoints.choose(step, best)
+    description = checkpoints.describe(step)
+    settings = read_saved(description["config"])
+    where = {k: v for k, v in moved.items() if v is not None}
+    settings = dataclasses.replace(
+      settings, data=dataclasses.replace(settings.data, **where)
+    )
+    class_names = tuple(description["class_names"])
+    source = open_source("eval", settings.data)
+    check_same_classes(
+      class_names, "the checkpoint", source.class_names, "the evaluation split"
+    )
+    model = from_fields(description["model"])
+    preprocessing = descriptions.preprocessing(description)
+    mesh = _mesh(settings)
+    init = make_params_init(model, (*preprocessing.image_size, 3))
+    params = checkpoints.restore_params(
+      step,
+      sharding.array_shapes(init, mesh),
+      averaged=descriptions.averages(description),
+    )
+    evaluator = Evaluator(
+      model,
+      mesh,
+      source,
+      preprocessing,
+      loader=open_loader(settings, preprocessing),
+      batch_size=build.eval_batch_size(settings),
+      loss=descriptions.loss(description),
+    )
+    stack.callback(evaluator.close)
+    yield SavedRun(
+      step=step,
+      settings=settings,
+      class_names=class_names,
+      source=source,
+      model=model,
+      preprocessing=preprocessing,
+      params=params,
+      evaluator=evaluator,
+    )
+
+
+def evaluate_checkpoint(
+  workdir: str, *, per_class: bool = False, **options: Any
+) -> dict[str, Any]:
+  """Evaluates a checkpoint on its run's evaluation split; prints the result.
+
+  Args:
+    workdir: The run's folder.
+    per_class: Whether to measure the accuracy of each class as well.
+    **options: Keywords of `opened`, which raises the errors.
+  """
+  with opened(workdir, **options) as run:
+    metrics = run.evaluator(run.params, run.class_names if per_class else ())
+  _show(metrics, run.step, run.source.name)
+  return metrics
+
+
+def _mesh(settings: Settings) -> Mesh:
+  """The run's mesh; a data-parallel one if it does not fit these devices."""
+  try:
+    return make_mesh(settings)
+  except ValueError:
+    return sharding.make_mesh()
+
+
+def _show(metrics: dict[str, Any], step: int, name: str) -> None:
+  display = Display(active=jax.process_index() == 0)
+  display.note(f"step {step:,} on {name}: {evaluation_text(metrics)}")
+  for class_name, top1 in metrics.get("eval/top1_by_class", {}).items():
+    display.note(f"{class_name:>20}  {top1:.2%}")

@@ -1,0 +1,312 @@
+"""The settings of a run: every key of a configuration, read and checked once.
+
+The frozen dataclasses here and in the `settings.py` of the other folders hold
+the default, the range and the description of each key. `base_config` makes a
+configuration from them, and `read` makes the settings from a configuration.
+Everything else takes these typed values and knows nothing of configurations.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+from ml_collections.config_dict import FieldReference
+
+from vit_jax.data.settings import (
+  EVAL_CROPS,
+  DataSettings,
+  EvalTransformSettings,
+  LoaderSettings,
+  NormalizationSettings,
+  TrainTransformSettings,
+)
+from vit_jax.evaluation.settings import FewShotSettings
+from vit_jax.pretrained.settings import InterpolationSettings, TransferSettings
+from vit_jax.runtime.settings import (
+  BELOW_1,
+  COUNT,
+  IMAGE_SIZE,
+  NOT_NEGATIVE,
+  POSITIVE,
+  UNITS,
+  Duration,
+  Rule,
+  Section,
+  from_dict,
+  is_section,
+  section,
+  setting,
+  types_of,
+)
+from vit_jax.training.settings import (
+  LossSettings,
+  MeshSettings,
+  OptimizerSettings,
+)
+
+POOLINGS = ("token", "gap", "map")
+POSITIONS = (
+  "learned",
+  "learned_grid",
+  "learned2d",
+  "sincos1d",
+  "sincos2d",
+  "relative",
+  "none",
+)
+PLACES = ("input", "every_layer", "shared")
+GELUS = ("tanh", "exact")
+REMATS = ("none", "dots", "full")
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings(Section):
+  """The model; a field that is None is set by `variant` or `pretrained`."""
+
+  variant: str | None = setting(
+    None, 'Name in the paper, such as "B/16"; None with `pretrained`.'
+  )
+  num_classes: int | None = setting(
+    None, "Classes of the head; None takes those of the data.", must=COUNT
+  )
+  patch_size: int | None = setting(
+    None, "Side of a patch in pixels, P.", must=COUNT
+  )
+  hidden_size: int | None = setting(None, "Width of a token, D.", must=COUNT)
+  num_layers: int | None = setting(
+    None, "Layers of the encoder, L.", must=COUNT
+  )
+  mlp_size: int | None = setting(
+    None, "Width of the MLP's hidden layer.", must=COUNT
+  )
+  num_heads: int | None = setting(
+    None, "Heads of each layer's self-attention, k.", must=COUNT
+  )
+  pooling: str | None = setting(
+    None,
+    'The class token ("token"), the mean over patches ("gap") or attention '
+    'pooling ("map").',
+    choices=POOLINGS,
+  )
+  position: str | None = setting(
+    None, "Kind of position embedding.", choices=POSITIONS
+  )
+  position_at: str | None = setting(
+    None,
+    "Where position embeddings are added (App. D.4).",
+    choices=PLACES,
+  )
+  representation_size: int | None = setting(
+    None,
+    "Width of the pre-training head's hidden tanh layer (Section 3.1).",
+    must=COUNT,
+  )
+  head_bias: float | None = setting(None, "Initial value of the head's bias.")
+  dropout_rate: float | None = setting(
+    None,
+    "Dropout after dense layers and after adding positions (App. B.1).",
+    must=BELOW_1,
+  )
+  attention_dropout_rate: float | None = setting(
+    None, "Dropout of the attention weights A of Eq. 6.", must=BELOW_1
+  )
+  gelu: str | None = setting(
+    None,
+    'GELU approximated by "tanh", as in the published models, or "exact".',
+    choices=GELUS,
+  )
+  scan: bool | None = setting(None, "Compile one block and scan the layers.")
+  remat: str | None = setting(
+    None,
+    "Recompute activations in the backward pass to save memory: none, all but "
+    "dense products (dots), or all (full).",
+    choices=REMATS,
+  )
+  layer_norm_epsilon: float | None = setting(
+    None, "Epsilon added to the variance in layer norms.", must=POSITIVE
+  )
+  dtype: str | None = setting(None, "Type of the computation.", choices=DTYPES)
+  param_dtype: str | None = setting(
+    None, "Type of the parameters.", choices=DTYPES
+  )
+
+  def given(self) -> dict[str, Any]:
+    """The fields that are set, as keywords for the model."""
+    return {k: v for k, v in vars(self).items() if v is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Section):
+  """The settings of a training run.
+
+  Each of the four durations can be given in steps, epochs or examples; 0 leaves
+  it unset.
+  """
+
+  seed: int = setting(
+    0, "Seed of all randomness: parameters, order, crops, dropout."
+  )
+  total: Duration = setting(Duration(), "Length of the run.")
+  log_every: Duration = setting(
+    Duration(steps=50), "Time between two log lines."
+  )
+  eval_every: Duration = setting(
+    Duration(epochs=1.0), "Time between two evaluations."
+  )
+  save_every: Duration = setting(
+    Duration(epochs=1.0), "Time between two checkpoints."
+  )
+  keep_last: int = setting(
+    2, "Checkpoints to keep: the newest, besides the best one.", must=COUNT
+  )
+  batch_size: int = setting(
+    128, "Examples per step, over all devices and hosts."
+  )
+  eval_batch_size: int = setting(
+    0,
+    "Examples per evaluation step; 0 takes `batch_size`.",
+    must=NOT_NEGATIVE,
+  )
+  accumulation_steps: int = setting(
+    1, "Number of parts to split each batch into, to save memory."
+  )
+  pretrained: str | None = setting(
+    None,
+    "Checkpoint to start from: a published file, a known name or a workdir. It "
+    "sets the model, and other keys that are None.",
+  )
+  image_size: tuple[int, int] | None = setting(
+    (224, 224),
+    "Height and width in pixels; None takes the checkpoint's.",
+    must=IMAGE_SIZE,
+  )
+  ema_decay: float = setting(
+    0.0,
+    "Decay of the parameters' Polyak average; 0 turns it off.",
+    must=BELOW_1,
+  )
+  eval_per_class: bool = setting(
+    False, "Measure the top-1 of each class as well."
+  )
+  eval_pictures: int = setting(
+    0,
+    "Number of examples to show in TensorBoard, with the confusion matrix.",
+    must=NOT_NEGATIVE,
+  )
+  wandb_project: str | None = setting(
+    None, "Weights & Biases project; None logs nothing there."
+  )
+  max_skipped_steps: int = setting(
+    10,
+    "Stop after this many consecutive non-finite steps; 0 never stops.",
+    must=NOT_NEGATIVE,
+  )
+  profile_steps: int = setting(
+    0,
+    "Number of steps to trace into workdir/profile, from the tenth on.",
+    must=NOT_NEGATIVE,
+  )
+  data: DataSettings = section(DataSettings)
+  loader: LoaderSettings = section(LoaderSettings)
+  train_transform: TrainTransformSettings = section(TrainTransformSettings)
+  eval_transform: EvalTransformSettings = section(EvalTransformSettings)
+  normalization: NormalizationSettings = section(NormalizationSettings)
+  transfer: TransferSettings = section(TransferSettings)
+  model: ModelSettings = section(ModelSettings)
+  loss: LossSettings = section(LossSettings)
+  optimizer: OptimizerSettings = section(OptimizerSettings)
+  fewshot: FewShotSettings = section(FewShotSettings)
+  mesh: MeshSettings = section(MeshSettings)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeTransformSettings(Section):
+  """The crop, if it should differ from the checkpoint's."""
+
+  crop: str | None = setting(
+    None, "Crop; None takes the checkpoint's.", choices=EVAL_CROPS
+  )
+  resize_ratio: float | None = setting(
+    None,
+    'Ratio of the resized image\'s side to that of the "center" crop.',
+    must=Rule("be 1 or more", lambda x: x >= 1),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeSettings(Section):
+  """The settings of `python -m vit_jax.fewshot`."""
+
+  data: DataSettings = section(DataSettings)
+  loader: LoaderSettings = section(LoaderSettings)
+  eval_transform: ProbeTransformSettings = section(ProbeTransformSettings)
+  mesh: MeshSettings = section(MeshSettings)
+  transfer: InterpolationSettings = section(InterpolationSettings)
+  batch_size: int = setting(128, "Examples per step.")
+  eval_batch_size: int = setting(
+    0, "Examples per step; 0 takes `batch_size`.", must=NOT_NEGATIVE
+  )
+
+
+def base_config(cls: type[Section] = Settings) -> Any:
+  """Makes a configuration with all keys and their defaults.
+
+  None leaves the choice to the program.
+
+  Returns:
+    A `ConfigDict`, which is locked, so that a misspelt key is an error.
+  """
+  return _config(cls).lock()
+
+
+def read(
+  config: ml_collections.ConfigDict | Mapping[str, Any],
+  cls: type[Section] = Settings,
+) -> Any:
+  """Reads the settings from a configuration.
+
+  Raises:
+    ValueError: if a value is invalid; the message is one line and names the
+      key.
+  """
+  if isinstance(config, ml_collections.ConfigDict):
+    config = config.to_dict()
+  return from_dict(cls, config)
+
+
+def read_saved(config: Mapping[str, Any]) -> Settings:
+  """Reads the settings from a checkpoint's description.
+
+  An older version may have written it. A key that it lacks gets the value under
+  which that version behaved as it did.
+
+  Raises:
+    ValueError: as `read` does, also for keys of a newer version.
+  """
+  return from_dict(Settings, config, saved=True)
+
+
+def _config(cls: type[Section]) -> ml_collections.ConfigDict:
+  config = ml_collections.ConfigDict()
+  for field in dataclasses.fields(cls):
+    kind = types_of(cls)[field.name]
+    if is_section(kind):
+      config[field.name] = _config(kind)
+    elif kind is Duration:
+      for unit in UNITS:
+        config[f"{field.name}_{unit}"] = getattr(field.default, unit)
+    else:
+      config[field.name] = _value(kind, field.default)
+  return config
+
+
+def _value(kind: Any, default: Any) -> Any:
+  """A default that only a value of its field's type can replace."""
+  allowed = typing.get_args(kind) if type(None) in typing.get_args(kind) else ()
+  if not allowed:
+    return kind(default) if kind in (int, float) else default
+  (inner,) = (k for k in allowed if k is not type(None))
+  return FieldReference(default, field_type=typing.get_origin(inner) or inner)

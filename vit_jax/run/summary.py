@@ -1,0 +1,51 @@
+"""Writes the first and the last lines that a run prints."""
+
+import shlex
+from typing import Any
+
+import jax
+
+from vit_jax.models.flops import forward_gflops
+from vit_jax.run.plan import Plan
+from vit_jax.runtime.display import clock, evaluation_text
+
+
+def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
+  """The name and value of each line of the header."""
+  settings, source = plan.settings, plan.source
+  device = jax.devices()[0]
+  size = plan.preprocessing.image_size
+  params = sum(x.size for x in jax.tree.leaves(plan.shapes.params))
+  gflops = forward_gflops(plan.model, plan.shapes.params, size)
+  epochs = plan.total * settings.batch_size / len(source)
+  axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
+  devices = f"{jax.device_count()} x {device.device_kind}"
+  name = settings.model.variant or f"from {settings.pretrained}"
+  model = f"{name}, {params:,} parameters"
+  examples = f"{len(source):,} training examples"
+  classes = f"{len(source.class_names):,} classes"
+  steps = f"{plan.total:,} steps of {settings.batch_size} images"
+  return [
+    ("devices", f"{devices}, mesh {axes}"),
+    (
+      "model",
+      f"{model}, {gflops:.3g} GFLOP per image of {size[0]} x {size[1]}",
+    ),
+    ("data", f"{source.name}, {examples}, {classes}"),
+    ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
+  ]
+
+
+def closing(
+  evaluated: dict[str, Any], seconds: float, workdir: str | None
+) -> str:
+  """The last lines; `workdir` is None where no checkpoint was saved."""
+  lines = [f"Done in {clock(seconds)}."]
+  if evaluated:
+    lines.append(f"Last evaluation: {evaluation_text(evaluated)}.")
+  if workdir is not None:
+    lines.append(
+      "Evaluate its checkpoint with: "
+      f"python -m vit_jax.evaluate --workdir {shlex.quote(workdir)}"
+    )
+  return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""Settings of the training step: the optimizer, the loss, the mesh."""
+
+import dataclasses
+import re
+
+from vit_jax.runtime.settings import (
+  BELOW_1,
+  NOT_NEGATIVE,
+  Duration,
+  Rule,
+  Section,
+  setting,
+)
+
+OPTIMIZERS = ("adam", "sgd")
+DECAYS = ("cosine", "linear", "constant")
+LOSSES = ("softmax", "sigmoid")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings(Section):
+  """The optimizer and its learning-rate schedule.
+
+  Frozen parameters need neither gradients nor memory in the optimizer.
+  """
+
+  kind: str = setting(
+    "adam", '"adam", or "sgd" with momentum.', choices=OPTIMIZERS
+  )
+  peak_lr: float = setting(
+    1e-3, "Learning rate after the warm-up.", must=NOT_NEGATIVE
+  )
+  final_lr: float = setting(
+    0.0, "Learning rate at the end of the run.", must=NOT_NEGATIVE
+  )
+  decay: str = setting(
+    "cosine", "How the learning rate falls after the warm-up.", choices=DECAYS
+  )
+  warmup: Duration = setting(
+    Duration(), "Time over which the learning rate rises from 0."
+  )
+  b1: float = setting(
+    0.9, "Adam's decay rate of the mean gradient.", must=BELOW_1
+  )
+  b2: float = setting(
+    0.999, "Adam's decay rate of the mean squared gradient.", must=BELOW_1
+  )
+  momentum: float = setting(0.9, "SGD's momentum.", must=BELOW_1)
+  weight_decay: float = setting(
+    0.0,
+    "Decoupled weight decay, multiplied by the learning rate.",
+    must=NOT_NEGATIVE,
+  )
+  weight_decay_on: str = setting(
+    r"kernel$",
+    "Regular expression for the parameters that decay, by paths such as "
+    '"block_0/mlp/expand/kernel".',
+  )
+  clip_norm: float = setting(
+    1.0, "Largest global norm of the gradient; 0 is off.", must=NOT_NEGATIVE
+  )
+  freeze_layers: int = setting(
+    0,
+    "Freeze the embeddings and this many first layers; -1 freezes all but the "
+    "head.",
+  )
+  layer_decay: float = setting(
+    1.0,
+    "Learning-rate factor per layer, from the head down to the input.",
+    must=Rule("be in (0, 1]; 1 is off", lambda x: 0 < x <= 1),
+  )
+
+  def __post_init__(self):
+    super().__post_init__()
+    try:
+      re.compile(self.weight_decay_on)
+    except re.error as error:
+      raise ValueError(
+        f"weight_decay_on={self.weight_decay_on!r} is not a regular "
+        f"expression: {error}."
+      ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSettings(Section):
+  """The loss and its targets."""
+
+  kind: str = setting(
+    "softmax", "Cross-entropy of softmax or of sigmoid.", choices=LOSSES
+  )
+  label_smoothing: float = setting(
+    0.0, "Share of the uniform distribution in the targets.", must=BELOW_1
+  )
+  mixup_alpha: float = setting(
+    0.0,
+    "Mixup draws its weights from Beta(alpha, alpha); 0 is off.",
+    must=Rule("not be negative; 0 is off", lambda x: x >= 0),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSettings(Section):
+  """Devices along each axis of the mesh; -1 takes the rest."""
+
+  data: int = setting(-1, "Devices that split the batch.")
+  fsdp: int = setting(
+    1, "Devices that split the batch and the stored parameters."
+  )
+  tensor: int = setting(1, "Devices that split the heads and the MLP.")

@@ -1,0 +1,96 @@
+"""The state of a training run, and its initialisation."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+from jaxtyping import Array, Int
+
+from vit_jax.training.optimizer import map_paths
+
+
+@struct.dataclass
+class TrainState:
+  """Everything that changes during training and that a checkpoint saves.
+
+  `averaged_params` is the Polyak average of `params`, or None if it is off.
+  """
+
+  step: Int[Array, ""]
+  params: Any
+  opt_state: Any
+  averaged_params: Any = None
+
+  @property
+  def eval_params(self) -> Any:
+    """The parameters to evaluate: the averaged ones, if there are any."""
+    if self.averaged_params is None:
+      return self.params
+    return self.averaged_params
+
+
+def make_params_init(
+  model: nn.Module, image_shape: tuple[int, int, int]
+) -> Callable[[Array], Any]:
+  """Returns a function from a random key to the model's parameters.
+
+  The parameters are boxed with their logical axes; `nn.unbox` unboxes them.
+  """
+  return lambda key: model.init(key, jnp.zeros((1, *image_shape)))["params"]
+
+
+def make_init(
+  model: nn.Module,
+  tx: optax.GradientTransformation,
+  image_shape: tuple[int, int, int],
+  ema_decay: float = 0.0,
+) -> Callable[[Array], TrainState]:
+  """Returns a function from a random key to the first state.
+
+  The state's parameters are boxed, as those of `make_params_init` are.
+  """
+  params_init = make_params_init(model, image_shape)
+
+  def init(key: Array) -> TrainState:
+    params = params_init(key)
+    return TrainState(
+      step=jnp.zeros((), jnp.int32),
+      params=params,
+      opt_state=tx.init(params),
+      averaged_params=jax.tree.map(jnp.copy, params) if ema_decay else None,
+    )
+
+  return init
+
+
+def with_params(
+  state: TrainState, leaves: Iterable[tuple[str, np.ndarray]]
+) -> TrainState:
+  """Replaces parameters of a state, and starts their average from them.
+
+  Args:
+    state: The state, on its devices.
+    leaves: (path, whole array) of each parameter to replace. They are read one
+      at a time, and each device keeps its part.
+  """
+  names = map_paths(lambda path, _: path, state.params)
+  params = dict(
+    zip(jax.tree.leaves(names), jax.tree.leaves(state.params), strict=True)
+  )
+  for path, array in leaves:
+    old = params[path]
+    params[path] = jax.make_array_from_callback(
+      old.shape,
+      old.sharding,
+      lambda part, array=array, dtype=old.dtype: array[part].astype(dtype),
+    )
+  tree = jax.tree.map(lambda path: params[path], names)
+  averaged = state.averaged_params
+  if averaged is not None:
+    averaged = jax.tree.map(jnp.copy, tree)
+  return TrainState(state.step, tree, state.opt_state, averaged)

@@ -1,0 +1,147 @@
+"""The train step: one pure function from (state, batch) to (state, metrics)."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from vit_jax.models.normalize import normalize
+from vit_jax.training import losses
+from vit_jax.training.optimizer import map_paths
+from vit_jax.training.settings import LossSettings
+from vit_jax.training.state import TrainState
+
+Metrics = dict[str, Array]
+
+
+def make_train_step(
+  model: nn.Module,
+  tx: optax.GradientTransformation,
+  learning_rate: optax.Schedule,
+  *,
+  seed: int = 0,
+  mean: Sequence[float] = (0.5, 0.5, 0.5),
+  std: Sequence[float] = (0.5, 0.5, 0.5),
+  loss: LossSettings = LossSettings(),
+  accumulation_steps: int = 1,
+  ema_decay: float = 0.0,
+  trained: Callable[[str], bool] | None = None,
+) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, Metrics]]:
+  """Returns a function from (state, batch) to (next state, metrics).
+
+  If the loss or the gradient is not finite, the update is skipped: only `step`
+  advances, while the parameters and the optimizer's state stay.
+
+  A batch holds `image`, uint8 (B, H, W, C), `label`, integer (B,), and
+  `skipped`, true for rows that replace an unreadable image. Random numbers
+  depend on the seed and the step alone.
+
+  Args:
+    model: The model, from images to logits.
+    tx: The optimizer.
+    learning_rate: The schedule in `tx`, which the metrics report.
+    seed: Seed of Mixup and dropout.
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
+    loss: The loss and its targets.
+    accumulation_steps: Number of parts that a batch is computed in, to save
+      memory. The gradient is the same; each part draws its own dropout.
+    ema_decay: Decay of the parameters' Polyak average; 0 is off.
+    trained: Maps a parameter's path to whether it is trained; the gradients of
+      the others are zero and are not computed. By default all are trained.
+  """
+
+  def stopped(path: str, leaf: Array) -> Array:
+    keep = trained is None or trained(path)
+    return leaf if keep else jax.lax.stop_gradient(leaf)
+
+  def loss_of(params: Any, key: Array, images: Array, targets: Array) -> Array:
+    params = map_paths(stopped, params)
+    logits: Any = model.apply(
+      {"params": params}, images, train=True, rngs={"dropout": key}
+    )
+    return losses.cross_entropy(loss.kind, logits, targets).mean()
+
+  gradient = _in_parts(jax.value_and_grad(loss_of), accumulation_steps)
+
+  def train_step(
+    state: TrainState, batch: dict[str, Array]
+  ) -> tuple[TrainState, Metrics]:
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    mixup_key, dropout_key = jax.random.split(key)
+    images = normalize(batch["image"], mean, std)
+    targets = losses.make_targets(
+      batch["label"], model.num_classes, loss.label_smoothing
+    )
+    if loss.mixup_alpha:
+      images, targets = losses.mixup(
+        mixup_key, images, targets, loss.mixup_alpha
+      )
+    mean_loss, grads = gradient(state.params, dropout_key, images, targets)
+    updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    averaged = state.averaged_params
+    if ema_decay:
+      averaged = optax.incremental_update(params, averaged, 1 - ema_decay)
+    norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
+    new, old = (
+      (params, opt_state, averaged),
+      (state.params, state.opt_state, state.averaged_params),
+    )
+    kept = jax.tree.map(functools.partial(jnp.where, finite), new, old)
+    metrics = {
+      "loss": mean_loss,
+      "gradient_norm": norm,
+      "learning_rate": learning_rate(state.step),
+      "skipped_images": batch["skipped"].sum(),
+      "skipped_steps": 1 - finite.astype(jnp.int32),
+    }
+    return TrainState(state.step + 1, *kept), metrics
+
+  return train_step
+
+
+def _in_parts(gradient: Callable, parts: int) -> Callable:
+  """Wraps `gradient` to compute a batch in parts and average the results.
+
+  Args:
+    gradient: A function from (params, key, images, targets) to the mean loss
+      and its gradient.
+    parts: The number of equal parts, each with its own random key. With a
+      single part, `gradient` is returned as it is.
+  """
+  if parts == 1:
+    return gradient
+
+  def mean(params: Any, key: Array, images: Array, targets: Array):
+    def add_part(total, xs):
+      part, (part_images, part_targets) = xs
+      part_key = jax.random.fold_in(key, part)
+      found = gradient(params, part_key, part_images, part_targets)
+      return jax.tree.map(jnp.add, total, found), None
+
+    split = jax.tree.map(_split(parts), (images, targets))
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), split))
+    return jax.tree.map(lambda x: x / parts, total)
+
+  return mean
+
+
+def _split(parts: int) -> Callable[[Array], Array]:
+  """Returns a function that splits (B, ...) into (parts, B / parts, ...).
+
+  Part p takes the rows p, p + parts, ... A device that holds a run of rows
+  thus holds its share of every part, and no row moves between devices.
+  """
+
+  def split(x: Array) -> Array:
+    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+  return split

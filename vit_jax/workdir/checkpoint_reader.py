@@ -1,0 +1,216 @@
+"""Reads a run's checkpoints; `checkpoint.Checkpoints` also saves them."""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from etils import epath
+
+from vit_jax.training.state import TrainState
+from vit_jax.workdir import orbax_manager, read_errors, scores
+from vit_jax.workdir.checksum import checksums, named_leaves
+from vit_jax.workdir.description import check_seal
+from vit_jax.workdir.read_errors import DamagedError
+
+_DELETING = 5  # Seconds that deleting a checkpoint may take.
+
+T = TypeVar("T")
+
+
+class CheckpointReader:
+  """The checkpoints of one run, to be chosen from and read.
+
+  Attributes:
+    folder: The workdir.
+    notes: A line for each thing that was damaged and skipped.
+
+  Args:
+    workdir: The run's folder, local or an address such as gs://bucket/run.
+    keep_last: As of `orbax_manager.open_manager`.
+    read_only: Whether another process may be the one that writes.
+  """
+
+  def __init__(self, workdir: str, keep_last: int, *, read_only: bool):
+    path = epath.Path(workdir).expanduser()
+    self.folder = path if "://" in str(workdir) else path.resolve()
+    self.notes: list[str] = []
+    self._read_only = read_only
+    self._descriptions: dict[int, dict[str, Any]] = {}  # Those read, by step.
+    self._steps_folder = self.folder / "checkpoints"
+    if not read_only:
+      self.notes += scores.set_damaged_aside(self._steps_folder)
+    self._manager = orbax_manager.open_manager(
+      self._steps_folder, keep_last, read_only
+    )
+
+  @property
+  def all_steps(self) -> list[int]:
+    """Steps of all checkpoints, oldest first."""
+    return sorted(self._manager.all_steps())
+
+  @property
+  def latest_step(self) -> int | None:
+    """The newest checkpoint's step; None if there is no checkpoint."""
+    return self._manager.latest_step()
+
+  @property
+  def best_step(self) -> int | None:
+    """The step with the best `BEST_METRIC`; the newest if none has one."""
+    known = {step: self._score(step) for step in self.all_steps}
+    rated = {step: score for step, score in known.items() if score is not None}
+    if not rated:
+      return self.latest_step
+    return max(rated, key=lambda step: (rated[step], step))
+
+  def _score(self, step: int) -> float | None:
+    try:
+      return scores.read_score(self._steps_folder / str(step))
+    except ValueError as error:
+      self.notes.append(scores.note(step, error))
+      return None
+
+  def choose(self, step: int | None = None, best: bool = False) -> int:
+    """The step of an existing checkpoint: the given, the best or the newest.
+
+    Raises:
+      ValueError: if there is no checkpoint, or none of this step.
+    """
+    known = self.all_steps
+    if not known:
+      raise ValueError(f"{self.folder} holds no finished checkpoint.")
+    if step is not None and best:
+      raise ValueError("--step and --best each choose a checkpoint: give one.")
+    if step is None:
+      step = self.best_step if best else self.latest_step
+    if step not in known:
+      raise ValueError(
+        f"there is no checkpoint of step {step}; there is one of step "
+        f"{', '.join(map(str, known))}."
+      )
+    return step
+
+  def describe(self, step: int) -> dict[str, Any]:
+    """The description that was saved at `step`.
+
+    Raises:
+      DamagedError: if the checkpoint is damaged.
+      OSError: if it cannot be read now.
+    """
+    if step in self._descriptions:
+      return self._descriptions[step]
+    args = ocp.args.Composite(description=ocp.args.JsonRestore())
+
+    def read() -> dict[str, Any]:
+      description = self._manager.restore(step, args=args)["description"]
+      check_seal(description)
+      return description
+
+    self._descriptions[step] = self._read(step, read)
+    return self._descriptions[step]
+
+  def newest_description(self) -> tuple[int, dict[str, Any]] | None:
+    """Step and description of the newest checkpoint whose description is good.
+
+    Returns:
+      None if there is no checkpoint.
+
+    Raises:
+      DamagedError: if there are checkpoints, but none with a good description.
+      OSError: if one cannot be read now.
+    """
+    newest: DamagedError | None = None
+    for step in reversed(self.all_steps):
+      try:
+        return step, self.describe(step)
+      except DamagedError as error:
+        newest = newest or error
+    if newest is not None:
+      raise newest
+    return None
+
+  def restore(self, step: int, shapes: TrainState) -> TrainState:
+    """The state at `step`, its arrays laid out as those of `shapes`.
+
+    Raises:
+      DamagedError: if the checkpoint is damaged.
+      ValueError: if it holds other arrays than `shapes`.
+      OSError: if it cannot be read now.
+    """
+    found = self._restore(step, items(shapes))
+    count = jax.device_put(jnp.int32(step), shapes.step.sharding)
+    return TrainState(
+      count, found["params"], found["opt_state"], found.get("averaged_params")
+    )
+
+  def restore_params(self, step: int, shapes: Any, *, averaged: bool) -> Any:
+    """Only the parameters at `step`, or their Polyak average.
+
+    Raises:
+      DamagedError, ValueError, OSError: as `restore`.
+    """
+    item = "averaged_params" if averaged else "params"
+    return self._restore(step, {item: shapes})[item]
+
+  def _restore(self, step: int, shapes: dict[str, Any]) -> Any:
+    """The arrays of some items, after comparing them with their checksums."""
+    args = {
+      name: orbax_manager.restore_args(tree) for name, tree in shapes.items()
+    }
+    saved = self.describe(step)["checksums"]
+    self._check_arrays(step, saved, shapes)
+
+    def read() -> Any:
+      found = self._manager.restore(step, args=ocp.args.Composite(**args))
+      for path, number in checksums({k: found[k] for k in shapes}).items():
+        if saved.get(path) != number:
+          raise ValueError(f"the checksum of {path} does not match")
+      return found
+
+    return self._read(step, read)
+
+  def _check_arrays(self, step: int, saved: Any, shapes: dict) -> None:
+    """Raises ValueError if a checkpoint holds other arrays than `shapes`."""
+    if not isinstance(saved, dict):  # Then no checksum will match.
+      return
+    needed = {path for path, _ in named_leaves(shapes)}
+    stored = {p for p in saved if p.partition("/")[0] in shapes}
+    if other := sorted(needed ^ stored):
+      more = f" and {len(other) - 1} more" if other[1:] else ""
+      raise ValueError(
+        f"checkpoint {step} of {self.folder} does not fit the configuration: "
+        f"only one of them has {other[0]}{more}. Give the model, optimizer and "
+        "averaging that it was saved with."
+      )
+
+  def _read(self, step: int, read: Callable[[], T]) -> T:
+    """Calls `read`, which raises one line if that fails."""
+    name = f"checkpoint {step} of {self.folder}"
+    return read_errors.attempt(read, name, lambda: self._was_deleted(step))
+
+  def _was_deleted(self, step: int) -> bool:
+    """Whether the training run has deleted this checkpoint since we opened it.
+
+    A checkpoint that is half deleted looks like a damaged one.
+    """
+    if not self._read_only:
+      return False
+    names = (path.name for path in self._steps_folder.iterdir())
+    now = {int(name) for name in names if name.isdecimal()}
+    if now == set(self.all_steps):  # No run has saved or deleted anything.
+      return False
+    folder = self._steps_folder / str(step)
+    end = time.monotonic() + _DELETING
+    while folder.exists() and time.monotonic() < end:
+      time.sleep(0.1)
+    return not folder.exists()
+
+
+def items(state: TrainState) -> dict[str, Any]:
+  """The trees to save of a state, by name; the folder's name is its step."""
+  items = {"params": state.params, "opt_state": state.opt_state}
+  if state.averaged_params is not None:
+    items["averaged_params"] = state.averaged_params
+  return items

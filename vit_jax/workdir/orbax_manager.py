@@ -1,0 +1,171 @@
+"""Opens Orbax's manager of a run's checkpoints, and keeps it quiet."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging as absl_logging
+from etils import epath
+from orbax.checkpoint import checkpoint_managers as policies
+from orbax.checkpoint import type_handlers
+
+from vit_jax.workdir.scores import BEST_METRIC
+
+
+def open_manager(
+  folder: epath.Path, keep_last: int, read_only: bool
+) -> ocp.CheckpointManager:
+  """The manager of the checkpoints in a folder.
+
+  Args:
+    folder: The folder that holds a folder for each checkpoint.
+    keep_last: How many of the newest checkpoints to keep; the one with the best
+      `BEST_METRIC` is kept as well.
+    read_only: Never write to the folder.
+  """
+  # Orbax warns of every folder that it is not to write to.
+  quiet = _only_errors() if read_only else contextlib.nullcontext()
+  with quiet:
+    return ocp.CheckpointManager(
+      folder,
+      options=_options(keep_last, read_only),
+      handler_registry=_handlers(),
+    )
+
+
+def _options(keep_last: int, read_only: bool) -> ocp.CheckpointManagerOptions:
+  """Has Orbax keep the newest checkpoints and the best one."""
+
+  def score(metrics: dict[str, Any]) -> float:
+    return metrics[BEST_METRIC]
+
+  best = policies.BestN(
+    get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
+  )
+  return ocp.CheckpointManagerOptions(
+    preservation_policy=policies.AnyPreservationPolicy(
+      [policies.LatestN(keep_last), best]
+    ),
+    best_fn=score,  # Without it Orbax keeps no metrics on disk.
+    best_mode="max",
+    # Otherwise a folder that cannot be made leaves threads waiting for it, and
+    # those keep the process from ending for minutes.
+    async_options=ocp.options.AsyncOptions(
+      create_directories_asynchronously=False
+    ),
+    save_interval_steps=int(not read_only),
+    create=not read_only,
+    read_only=read_only,
+    # Readers do without the metrics, as damaged ones would stop Orbax.
+    lightweight_initialize=read_only,
+    cleanup_tmp_directories=not read_only,
+  )
+
+
+@contextlib.asynccontextmanager
+async def _until_all_reads_end() -> AsyncIterator[None]:
+  """Waits, after a read has failed, for the others that it was begun with.
+
+  Orbax reads all arrays at once and closes its event loop when the first read
+  fails. Each of the others would then print a traceback about the closed loop
+  below our one line, and go on reading files that we are about to move.
+  """
+  before = asyncio.all_tasks()
+  try:
+    yield
+  finally:
+    while reads := asyncio.all_tasks() - before:
+      await asyncio.gather(*reads, return_exceptions=True)
+
+
+class _ArrayHandler(type_handlers.ArrayHandler):
+  """Reads arrays onto devices."""
+
+  async def deserialize(self, infos: Any, args: Any = None) -> Any:
+    async with _until_all_reads_end():
+      return await super().deserialize(infos, args)
+
+
+class _NumpyHandler(type_handlers.NumpyHandler):
+  """Reads arrays into the host's memory."""
+
+  async def deserialize(self, infos: Any, args: Any = None) -> Any:
+    async with _until_all_reads_end():
+      return await super().deserialize(infos, args)
+
+
+def _handlers() -> ocp.handlers.CheckpointHandlerRegistry:
+  """Orbax's handlers for what we save, and ours for `restore_args`."""
+  arrays = type_handlers.create_type_handler_registry(
+    (jax.Array, _ArrayHandler()), (np.ndarray, _NumpyHandler())
+  )
+  reader = ocp.PyTreeCheckpointHandler(type_handler_registry=arrays)
+  registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
+  registry.add(None, ocp.args.PyTreeRestore, reader)
+  registry.add(None, ocp.args.StandardSave, ocp.StandardCheckpointHandler())
+  registry.add(None, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
+  registry.add(None, ocp.args.JsonRestore, ocp.JsonCheckpointHandler())
+  return registry
+
+
+def restore_args(shapes: Any) -> ocp.args.PyTreeRestore:
+  """Asks for a tree of arrays, each laid out as its leaf in `shapes`."""
+  leaves = ocp.checkpoint_utils.construct_restore_args(shapes)
+  return ocp.args.PyTreeRestore(shapes, restore_args=leaves)
+
+
+class QuietSaves:
+  """Hides what Orbax prints of failed saves, which `save` returns as a line.
+
+  A save runs in threads and event loops of Orbax, so nothing can be waited for
+  as in `_until_all_reads_end`. Orbax logs a traceback, and asyncio logs one for
+  each write that fails later. A write that ends after its loop can only say so
+  to the interpreter's hook: with a full disk that made 370 lines.
+
+  They are hidden until `end` is called. This is no context, since one that is
+  not left ends when it is collected.
+  """
+
+  def __init__(self):
+    self._shown = sys.unraisablehook
+    self._filters = [
+      # Functions of this object, as others may hide the same.
+      (absl_logging.get_absl_logger(), lambda record: _is_wanted(record)),
+      (logging.getLogger("asyncio"), lambda record: _is_wanted(record)),
+    ]
+    for logger, keeps in self._filters:
+      logger.addFilter(keeps)
+    sys.unraisablehook = self._hook
+
+  def _hook(self, unraisable: Any) -> None:
+    if str(unraisable.exc_value) != "Event loop is closed":
+      self._shown(unraisable)
+
+  def end(self) -> None:
+    """Shows everything again."""
+    sys.unraisablehook = self._shown
+    for logger, keeps in self._filters:
+      logger.removeFilter(keeps)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+  if "exception was never retrieved" in record.getMessage():
+    return False
+  return not (record.exc_info and "orbax" in record.pathname)
+
+
+@contextlib.contextmanager
+def _only_errors() -> Iterator[None]:
+  """Hides Orbax's warnings."""
+  verbosity = absl_logging.get_verbosity()
+  absl_logging.set_verbosity(absl_logging.ERROR)
+  try:
+    yield
+  finally:
+    absl_logging.set_verbosity(verbosity)

@@ -1,0 +1,105 @@
+"""Tells damaged checkpoints from trouble in reading them."""
+
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+
+T = TypeVar("T")
+_RETRY_AFTER = (1, 4)  # Seconds between attempts to read.
+# Statuses with which TensorStore reports bytes that are gone or do not decode.
+_DAMAGE_STATUSES = (
+  "DATA_LOSS",
+  "FAILED_PRECONDITION",
+  "INVALID_ARGUMENT",
+  "NOT_FOUND",
+  "OUT_OF_RANGE",
+)
+# Orbax and the JSON parser raise these on files that are gone or do not parse.
+_DAMAGE_ERRORS = (
+  AttributeError,
+  FileNotFoundError,
+  IndexError,
+  IsADirectoryError,
+  KeyError,
+  NotADirectoryError,
+  RecursionError,
+  TypeError,
+  ValueError,
+)
+
+
+class DamagedError(ValueError):
+  """A checkpoint with files that are missing, broken or changed."""
+
+
+def attempt(
+  read: Callable[[], T], name: str, was_deleted: Callable[[], bool]
+) -> T:
+  """Calls `read`, and puts into one line why a checkpoint cannot be read.
+
+  Trouble, such as a network that is away for a moment, gets more attempts; but
+  not on several hosts, as they would no longer wait for each other in step.
+
+  Args:
+    read: Reads a checkpoint.
+    name: The checkpoint, for the message.
+    was_deleted: Whether the checkpoint was deleted while it was read.
+
+  Raises:
+    DamagedError: if the checkpoint is damaged.
+    OSError: if it cannot be read for another reason.
+  """
+  waits = iter(_RETRY_AFTER if jax.process_count() == 1 else ())
+  while True:
+    try:
+      return read()
+    except (MemoryError, jax.errors.JaxRuntimeError):
+      raise
+    except Exception as error:  # Orbax raises errors of all kinds.
+      why = reason(error)
+      if is_damage(error):
+        if was_deleted():
+          raise OSError(
+            f"{name} was deleted while it was read, as its run goes on: try "
+            "again."
+          ) from error
+        raise DamagedError(
+          f"{name} is damaged, or of another version ({why}): choose another "
+          "step, or move its folder away."
+        ) from error
+      seconds = next(waits, None)
+      if seconds is None:
+        raise OSError(
+          f"{name} cannot be read now ({why}); it may be good: try again."
+        ) from error
+    time.sleep(seconds)
+
+
+def is_damage(error: BaseException) -> bool:
+  """Whether files are missing or wrong, rather than out of reach just now."""
+  cause = _cause(error)
+  # TensorStore raises ValueError for everything, a lost network included.
+  status = re.match(r"([A-Z]+(?:_[A-Z]+)*): ", str(cause))
+  if isinstance(cause, ValueError) and status:
+    return status[1] in _DAMAGE_STATUSES
+  return isinstance(cause, _DAMAGE_ERRORS)
+
+
+def reason(error: BaseException) -> str:
+  """The first line of the error's cause, shortened in the middle if long."""
+  cause = _cause(error)
+  is_key = isinstance(cause, KeyError) and cause.args  # `str` would quote it.
+  text = str(cause.args[0] if is_key else cause)
+  text = text.partition(" [tensorstore_spec")[0]
+  line = (text.splitlines() or [type(cause).__name__])[0]
+  return line if len(line) <= 200 else f"{line[:60]} ... {line[-135:]}"
+
+
+def _cause(error: BaseException) -> BaseException:
+  """The error that the others were raised from; Orbax wraps TensorStore's."""
+  while error.__cause__ is not None:
+    error = error.__cause__
+  return error
