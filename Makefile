@@ -41,7 +41,7 @@ help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
 	  awk -F'|' '{ printf "%-21s%s\n", $$1, $$2 }'
 
-train: $(RUN)  ## Train on scikit-learn's digits, into runs/digits
+train: $(RUN)  ## Train on handwritten digits, into runs/digits
 	$(BIN)/python -m vit_jax.train --config configs/digits.py \
 	  --workdir "$(WORKDIR)" $(TRAIN_FLAGS)
 

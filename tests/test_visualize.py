@@ -15,9 +15,9 @@ from tests.commands import run
 from tests.tiny import random_params
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
+from vit_jax.inspection.draw import Options, visualize_files
 from vit_jax.models import Origin, ResNet
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.visualize import Options, visualize_files
 
 ORIGIN = Origin("test", "google", (16, 24))
 VIT = tiny.vit(ORIGIN).clone(num_layers=2)
@@ -159,7 +159,7 @@ def test_names_that_cannot_be_are_refused(tmp_path, photos):
 def test_a_resnet_is_refused(tmp_path, monkeypatch):
   resnet = ResNet(5, layers=(1,), width=32, origin=ORIGIN)
   monkeypatch.setattr(
-    "vit_jax.visualize.open_pretrained",
+    "vit_jax.inspection.draw.open_pretrained",
     lambda _: types.SimpleNamespace(model=resnet, params=dict),
   )
   with pytest.raises(ValueError, match="a ResNet has neither attention nor"):

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-  from vit_jax.export import export_model
+  from vit_jax.inference.exporter import export_model
   from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
   from vit_jax.models.normalize import normalize
   from vit_jax.pretrained.load import load_pretrained
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _HOME = {
   "ResNet": "vit_jax.models",
   "Vit": "vit_jax.models",
-  "export_model": "vit_jax.export",
+  "export_model": "vit_jax.inference.exporter",
   "load_pretrained": "vit_jax.pretrained.load",
   "make_model": "vit_jax.models",
   "make_resnet": "vit_jax.models",

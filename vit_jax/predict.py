@@ -10,21 +10,19 @@ The exit code is 1 if an image could not be read; all others are predicted.
 """
 
 import contextlib
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from absl import flags
 
 from vit_jax.data.image_files import check_found, find_images
 from vit_jax.inference.feature_file import FeatureFile, feature_file
-from vit_jax.inference.predictor import Prediction, class_name, predict
+from vit_jax.inference.predictor import Prediction, predict
+from vit_jax.inference.printing import Lines, json_lines, table
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.runtime import command
-
-Lines = Callable[[list[Prediction]], list[str]]
 
 
 def define_flags() -> None:
@@ -133,43 +131,6 @@ def _report(
 
 def _say(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
-
-
-def json_lines(class_names: tuple[str, ...]) -> Lines:
-  """Formats predictions as one JSON object per image."""
-
-  def to_object(prediction: Prediction) -> dict[str, object]:
-    if prediction.error is not None:
-      return {"image": prediction.image, "error": prediction.error}
-    ranked = zip(prediction.index, prediction.probability, strict=True)
-    return {
-      "image": prediction.image,
-      "predictions": [
-        {"class": class_name(class_names, i), "index": i, "probability": p}
-        for i, p in ranked
-      ],
-    }
-
-  return lambda batch: [json.dumps(to_object(p)) for p in batch]
-
-
-def table(class_names: tuple[str, ...]) -> Lines:
-  """Formats predictions as a table, with a row for each class of an image."""
-  width = 0
-
-  def rows(batch: list[Prediction]) -> list[str]:
-    nonlocal width
-    width = max(width, *(len(prediction.image) for prediction in batch))
-    return [
-      f"{'' if rank else prediction.image:<{width}}  "
-      f"{probability:7.2%}  {class_name(class_names, index)}"
-      for prediction in batch
-      for rank, (index, probability) in enumerate(
-        zip(prediction.index, prediction.probability, strict=True)
-      )
-    ]
-
-  return rows
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ def replaces_msa(block: Any, R: Array | None, train: bool) -> bool:
   """
   drops = train and block.config.attention_dropout_rate > 0
   sown = block.is_mutable_collection("intermediates")
-  needs_A = R is not None or drops or sown
+  offset = "perturbations" in block.variables
+  needs_A = R is not None or drops or sown or offset
   return for_tpu() and not needs_A and not block.is_initializing()
 
 

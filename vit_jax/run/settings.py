@@ -245,7 +245,7 @@ class ProbeSettings(Section):
   eval_transform: ProbeTransformSettings = section(ProbeTransformSettings)
   mesh: MeshSettings = section(MeshSettings)
   transfer: InterpolationSettings = section(InterpolationSettings)
-  batch_size: int = setting(128, "Examples per step.")
+  batch_size: int = setting(128, "Examples per step.", must=COUNT)
   eval_batch_size: int = setting(
     0, "Examples per step; 0 takes `batch_size`.", must=NOT_NEGATIVE
   )

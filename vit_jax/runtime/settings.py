@@ -301,7 +301,8 @@ def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
     fits = must is None or must.holds(value)
   except TypeError as error:
     shown = tuple(value) if isinstance(value, list) else value
-    needed = must.text if must else f"be {error}"
+    is_tuple = typing.get_origin(kind) is tuple
+    needed = must.text if must and is_tuple else f"be {error}"
     raise ValueError(f"{name}={shown!r} must {needed}.") from None
   if not fits:
     assert must is not None

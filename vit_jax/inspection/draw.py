@@ -1,0 +1,237 @@
+"""Draws the figures of a checkpoint and of image files into a folder."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Callable
+from typing import IO, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax.data.image_files import check_found, find_images, printable_path
+from vit_jax.inference.predictor import (
+  class_name,
+  decode_ahead,
+  make_predict_step,
+)
+from vit_jax.inspection import attention_maps as maps
+from vit_jax.inspection import embedding_maps
+from vit_jax.models import Origin, Vit
+from vit_jax.models.normalize import normalize
+from vit_jax.pretrained.load import open_pretrained
+from vit_jax.runtime import extras
+from vit_jax.runtime.atomic_file import local_path, replacing
+
+Arrays = dict[str, Any]
+
+_IMAGES_AHEAD = 4  # Images decoded while another is drawn.
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """Options for the figures of each image.
+
+  Attributes:
+    top: Number of classes on the sheet of predictions.
+    head_fusion: How the attention rollout fuses heads, one of
+      `attention_maps.FUSIONS`.
+    discard: Fraction of the lowest attention weights that the rollout discards.
+    layer: Number of the layer whose raw attention is drawn, counted from 1; by
+      default the last.
+    class_name: Name or number of the class whose supporting patches are drawn;
+      by default the likeliest.
+  """
+
+  top: int = 5
+  head_fusion: str = "mean"
+  discard: float = 0.0
+  layer: int | None = None
+  class_name: str | None = None
+
+
+def visualize_files(
+  checkpoint: str,
+  names: list[str],
+  *,
+  out: str,
+  options: Options = Options(),
+  **overrides: Any,
+) -> int:
+  """Writes figures and arrays, and prints their names; returns the exit code.
+
+  Args:
+    checkpoint: Any source that `load_pretrained` takes.
+    names: Image files, folders and patterns; without any, only the model's
+      parameters are drawn.
+    out: The folder to write to.
+    options: Options for the figures of each image.
+    **overrides: Keywords of `load_pretrained`.
+
+  Raises:
+    ValueError: if a name matches no image, the model is not a `Vit`, or
+      matplotlib is missing.
+  """
+  figures = extras.load("vit_jax.inspection.figures", "figures")
+  maps.check_rollout(options.head_fusion, options.discard)
+  folder = local_path(out)
+  if folder.exists() and not folder.is_dir():
+    raise ValueError(f"{out!r} is a file; name the folder to write to.")
+  check_found(names)
+  loaded = open_pretrained(checkpoint, **overrides)
+  model, params = embedding_maps.check_vit(loaded.model), loaded.params()
+  preprocessing = loaded.preprocessing
+  size = preprocessing.image_size
+  predict_step = make_predict_step(
+    model,
+    **preprocessing.normalization,
+    loss=loaded.loss,
+    top=options.top,
+    features=False,
+  )
+  look = _make_look(model, params, options, jax.jit(predict_step))
+  arrays = _draw_parameters(figures, folder, model, params, size)
+  found: list[Arrays] = []
+  unreadable = 0
+  images = decode_ahead(
+    find_images(names), preprocessing.transform(), _IMAGES_AHEAD
+  )
+  for number, (path, image) in enumerate(images, 1):
+    name = printable_path(path)
+    if isinstance(image, str):
+      unreadable += 1
+      print(f"{name}: {image}", file=sys.stderr, flush=True)
+      continue
+    seen = look(image)
+    _draw_image(figures, folder / _stem(number, path), model, image, seen)
+    found.append({"images": name, **seen})
+  if found:
+    seen = {key: np.stack([one[key] for one in found]) for key in found[0]}
+    arrays |= seen | {"distance": seen["distance"].mean(axis=0)}
+    _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
+  _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
+  return 1 if unreadable else 0
+
+
+def _draw_parameters(
+  figures: Any,
+  folder: pathlib.Path,
+  model: Vit,
+  params: Any,
+  size: tuple[int, int],
+) -> Arrays:
+  """Draws the figures of the model alone, and returns their arrays."""
+  components, similarity = embedding_maps.learned(model, params, size)
+  _save(folder / "filters.png", figures.filters_figure(components))
+  if similarity is None:
+    return {"filters": components}
+  _save(folder / "positions.png", figures.positions_figure(similarity))
+  return {"filters": components, "position_similarity": similarity}
+
+
+def _make_look(
+  model: Vit, params: Any, options: Options, predict_step: Callable
+) -> Callable[[np.ndarray], Arrays]:
+  """Makes a function from an image, (H, W, 3), to the arrays of its figures.
+
+  Raises:
+    ValueError: if the model does not have the requested layer or class.
+  """
+  origin = model.origin
+  assert origin is not None
+  layer = _layer(model, options.layer)
+  chosen = _class_index(model, origin, options.class_name)
+
+  def look(image: np.ndarray) -> Arrays:
+    x = normalize(jnp.asarray(image[None]), origin.mean, origin.std)
+    found: Arrays = {}
+    if model.num_classes:
+      best = jax.device_get(predict_step(params, image[None]))
+      found = {key: array[0] for key, array in best.items()}
+      index = found["index"][0] if chosen is None else chosen
+      A, dA = maps.attention_gradients(model, params, x, np.array([index]))
+      relevance = maps.relevance(A, dA)[0]
+      found |= {"relevance": relevance, "relevance_index": index}
+    else:
+      A = maps.attention_weights(model, params, x)
+    found["rollout"] = maps.rollout(A, options.head_fusion, options.discard)[0]
+    found["attention"] = maps.output_attention(A, layer - 1)[0]
+    found["attention_layer"] = layer
+    found["distance"] = maps.mean_attention_distance(A)[:, 0]
+    if not all(np.isfinite(array).all() for array in found.values()):
+      raise ValueError(
+        "the model outputs NaN: its parameters are damaged, or its training "
+        "has diverged."
+      )
+    return found
+
+  return look
+
+
+def _layer(model: Vit, layer: int | None) -> int:
+  """The number of the requested layer, counted from 1; by default the last."""
+  L = model.num_layers
+  if layer is not None and not 1 <= layer <= L:
+    raise ValueError(f"--layer={layer}: the model's layers are 1 to {L}.")
+  return layer or L
+
+
+def _class_index(model: Vit, origin: Origin, name: str | None) -> int | None:
+  """The number of the class with this name or number; None if none is given."""
+  if name is None:
+    return None
+  if name in origin.class_names:
+    return origin.class_names.index(name)
+  number = name.removeprefix("class ")
+  if number.isdecimal() and int(number) < model.num_classes:
+    return int(number)
+  raise ValueError(
+    f"--class_name={name!r} is none of the {model.num_classes} classes of the "
+    "model: give a name as `predict` prints it, or a number, counted from 0."
+  )
+
+
+def _draw_image(
+  figures: Any, stem: pathlib.Path, model: Vit, image: np.ndarray, seen: Arrays
+) -> None:
+  """Draws the figures of an image, whose file names begin with `stem`."""
+  assert model.origin is not None
+  known = model.origin.class_names
+
+  def save(kind: str, figure: Any) -> None:
+    _save(stem.with_name(f"{stem.name}_{kind}.png"), figure)
+
+  drawn = {"Attention rollout": seen["rollout"]}
+  if model.num_classes:
+    named = [class_name(known, index) for index in seen["index"]]
+    save(
+      "sheet",
+      figures.sheet_figure(image, named, seen["probability"], seen["rollout"]),
+    )
+    what = class_name(known, seen["relevance_index"])
+    drawn[f"Supports {what}"] = seen["relevance"]
+  save("rollout", figures.overlay_figure(image, drawn))
+  whose = "the class token's" if model.pooling == "token" else "mean"
+  title = f"Layer {seen['attention_layer']}: {whose} attention"
+  save("attention", figures.heads_figure(seen["attention"], title))
+  save("patches", figures.patches_figure(image, seen["rollout"].shape))
+
+
+def _stem(number: int, path: str) -> str:
+  """The unique beginning of the file names of an image's figures."""
+  stem = os.path.splitext(os.path.basename(path))[0]
+  return f"{number:02}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', stem)[:60]}"
+
+
+def _save(path: pathlib.Path, figure: Any) -> None:
+  _write(path, lambda file: figure.savefig(file, format="png"))
+
+
+def _write(path: pathlib.Path, write: Callable[[IO[bytes]], None]) -> None:
+  """Writes a file, complete or not at all, and prints its name."""
+  with replacing(path) as file:
+    write(file)
+  print(printable_path(str(path)), flush=True)
