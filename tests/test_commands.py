@@ -96,7 +96,6 @@ def test_ctrl_c_promises_what_the_command_keeps(
   def stopped(_):
     raise KeyboardInterrupt
 
-  monkeypatch.setenv("GLIBC_TUNABLES", "")  # Otherwise the process restarts.
   monkeypatch.setattr(command.app, "run", lambda main, **_: main(["command"]))
   with pytest.raises(SystemExit) as info:
     command.run(stopped, **options)

@@ -50,7 +50,7 @@ IMAGES = make_images()
 @examples(100)
 @given(st.data(), st.integers(0, 9))
 def test_damaged_images_to_train_on(data, seed):
-  """Of a JPEG no more is decoded than a random box can show."""
+  """Covers JPEGs too, which are decoded only as far as a random box shows."""
   name = data.draw(st.sampled_from([*IMAGES, *["JPEG"] * 5]))
   content = data.draw(damaged(IMAGES[name]))
   transform = make_train_transform((8, 12))

@@ -1,4 +1,4 @@
-"""What has to be done to a picture before a model sees it."""
+"""How an image is prepared before a model sees it."""
 
 import dataclasses
 

@@ -29,7 +29,6 @@ import numpy as np
 from vit_jax.data.batches import Batch
 
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
 
 
 class BatchIterator(Iterator[Batch]):
@@ -233,7 +232,6 @@ def _prepare_worker() -> None:
   Ctrl-C reaches every process of the terminal, and a scheduler's signal may
   reach every process of the job. Workers ignore both, as the parent stops them.
   """
-  _keep_freed_memory()
   cv2.setNumThreads(0)
   for stop in (signal.SIGINT, signal.SIGTERM):
     signal.signal(stop, signal.SIG_IGN)
@@ -244,15 +242,3 @@ def _prepare_worker() -> None:
     os._exit(1)
 
   threading.Thread(target=leave_with_parent, daemon=True).start()
-
-
-def _keep_freed_memory() -> None:
-  """Has glibc keep freed memory for the next image.
-
-  By default the memory goes back to the system after each batch and is mapped
-  in again page by page, which takes 7 % of the time of a photograph.
-  """
-  mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-  if mallopt is not None:
-    mallopt(_M_MMAP_THRESHOLD, 1 << 25)
-    mallopt(_M_TRIM_THRESHOLD, 1 << 28)

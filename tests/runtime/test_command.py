@@ -1,0 +1,32 @@
+"""The state in which a command starts."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import resource
+from vit_jax.runtime import command
+
+def faults():
+  start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+  b"x" * 2**24  # Written to, and freed at once.
+  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - start
+
+def main(arguments):
+  faults()
+  print(faults())
+
+command.run(main)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="is for glibc")
+def test_freed_memory_is_used_again():
+  done = subprocess.run(
+    [sys.executable, "-c", CODE], capture_output=True, text=True, check=True
+  )
+  # 16 MB that are mapped in anew fault 4096 times, at pages of 4 KB.
+  assert int(done.stdout) < 100
