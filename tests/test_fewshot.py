@@ -99,6 +99,7 @@ def test_the_command_prints_json(root, workdir):
 @pytest.mark.parametrize(
   "arguments, message",
   [
+    (["there", "--config.batch_size=0"], "batch_size=0 must be 1 or more"),
     ([], "CHECKPOINT is missing"),
     (["there", "--shots=many"], "flag --shots=many: invalid literal"),
     (["there", "--config.dat.root=x"], "did you mean --config.data.root?"),

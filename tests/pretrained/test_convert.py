@@ -46,8 +46,8 @@ def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
     np.testing.assert_array_equal(array, after[path])
   if reference is None:
     return
-  published = pathlib.Path(published.path(reference))
-  with open_arrays(published) as expected:
+  original = pathlib.Path(published.path(reference))
+  with open_arrays(original) as expected:
     with open_arrays(folder / TARGETS[to].file) as found:
       assert dict(found.shapes) == dict(expected.shapes)
       for key in expected:

@@ -242,8 +242,8 @@ def test_without_the_extra_one_line_says_so(hub, monkeypatch):
 
 def test_weights_that_were_damaged_are_fetched_anew(hub, cache):
   files = ("config.json", "model.safetensors")
-  published = pathlib.Path(published.path("hf_vit"))
-  hub.add_repository({n: (published / n).read_bytes() for n in files})
+  theirs = pathlib.Path(published.path("hf_vit"))
+  hub.add_repository({n: (theirs / n).read_bytes() for n in files})
   folder = locate("hf://o/n")
   with open(folder / "model.safetensors", "r+b") as file:
     file.truncate(1000)

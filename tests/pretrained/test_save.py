@@ -124,7 +124,7 @@ def test_the_hugging_face_configuration_is_the_publishers(tmp_path):
   """All keys that both files have hold the same values."""
   folder = published.converted("hf_vit", "hf", tmp_path / "out")
   found = json.loads((folder / "config.json").read_text())
-  published = json.loads(
+  theirs = json.loads(
     pathlib.Path(published.path("hf_vit"), "config.json").read_text()
   )
   unsaid = {  # Keys for other uses of the model, or for the library itself.
@@ -135,4 +135,4 @@ def test_the_hugging_face_configuration_is_the_publishers(tmp_path):
     "pooler_output_size",
     "transformers_version",
   }
-  assert found == {k: v for k, v in published.items() if k not in unsaid}
+  assert found == {k: v for k, v in theirs.items() if k not in unsaid}

@@ -244,7 +244,8 @@ class _Run:
     ]
     path = folder / "not_finite.json"
     if jax.process_index() == 0:
-      path.write_text(json.dumps(rows, indent=1))
+      with _optional_write(self.display, str(path)):
+        path.write_text(json.dumps(rows, indent=1))
     last = rows[-1]
     return (
       f"the loss or its gradient was not finite in {len(rows)} steps in a row, "

@@ -36,6 +36,7 @@ class SavedRun:
     model: The model, as it was trained.
     preprocessing: The preprocessing of an image in evaluation.
     params: The checkpoint's parameters, averaged if the run averages them.
+    notes: Lines on what was damaged in the workdir and skipped.
     evaluator: Evaluates parameters on the evaluation split.
   """
 
@@ -46,6 +47,7 @@ class SavedRun:
   model: Vit | ResNet
   preprocessing: Preprocessing
   params: Any
+  notes: tuple[str, ...]
   evaluator: Evaluator
 
 
@@ -114,6 +116,7 @@ def opened(
       model=model,
       preprocessing=preprocessing,
       params=params,
+      notes=tuple(checkpoints.notes),
       evaluator=evaluator,
     )
 
@@ -130,7 +133,7 @@ def evaluate_checkpoint(
   """
   with opened(workdir, **options) as run:
     metrics = run.evaluator(run.params, run.class_names if per_class else ())
-  _show(metrics, run.step, run.source.name)
+  _show(metrics, run)
   return metrics
 
 
@@ -142,8 +145,11 @@ def _mesh(settings: Settings) -> Mesh:
     return sharding.make_mesh()
 
 
-def _show(metrics: dict[str, Any], step: int, name: str) -> None:
+def _show(metrics: dict[str, Any], run: SavedRun) -> None:
   display = Display(active=jax.process_index() == 0)
-  display.note(f"step {step:,} on {name}: {evaluation_text(metrics)}")
+  for note in run.notes:
+    display.note(note)
+  shown = evaluation_text(metrics)
+  display.note(f"step {run.step:,} on {run.source.name}: {shown}")
   for class_name, top1 in metrics.get("eval/top1_by_class", {}).items():
     display.note(f"{class_name:>20}  {top1:.2%}")
