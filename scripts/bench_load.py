@@ -104,7 +104,8 @@ def model_loader() -> Loader:
   load_pretrained = importlib.import_module("vit_jax").load_pretrained
 
   def load(path: pathlib.Path) -> Any:
-    return jax.block_until_ready(load_pretrained(path)[1])
+    _, params = load_pretrained(str(path))
+    return jax.block_until_ready(params)
 
   return load
 
