@@ -164,7 +164,7 @@ def test_the_image_size_has_to_be_known():
     (
       632_045_800,
       "float32",
-      "take 2.53 GB, and .* at most 2.13: store them in",
+      "take 2.53 GB, and .* at most 2.13: halve their",
     ),
     (1_844_440_680, "float32", "take 7.38 GB, .* 2.13: run it with vit_jax.lo"),
     (

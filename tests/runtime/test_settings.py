@@ -65,13 +65,13 @@ def test_values_take_the_type_of_their_field():
     (dict(size=(1, 2, 3)), r"size=\(1, 2, 3\) must be 2 numbers"),
     (dict(size="ab"), "size='ab' must be 2 numbers"),
     (dict(count=2.5), "count=2.5 must be a whole number"),
-    (dict(count=True), "count=True must be no truth value"),
+    (dict(count=True), "count=True must be neither True nor False"),
     (dict(count=None), "count=None: set it, such as count=3"),
     (dict(on=1), "on=1 must be True or False"),
     (dict(every=Duration(steps=2, epochs=1.0)), "every_steps=2 and every_ep"),
     (dict(every=Duration(steps=-2)), "every_steps=-2 must not be negative"),
     (dict(every=Duration(steps=1.5)), "every_steps=1.5 must be a whole num"),
-    (dict(inner={"rate": 0.1}), "inner has to be Inner"),
+    (dict(inner={"rate": 0.1}), "inner must be Inner"),
   ],
 )
 def test_what_cannot_be_meant_names_the_field(values, message):
@@ -85,9 +85,12 @@ def test_what_cannot_be_meant_names_the_field(values, message):
     ({"inner": {"rate": 1.0, "kind": "a"}}, r"inner.rate=1.0 must be in \[0"),
     ({"inner": {"rate": 0.1, "kind": "c"}}, "inner.kind='c' is unknown; choo"),
     ({"inner": {"rate": 0.1}}, "the configuration has no inner.kind"),
-    ({"inner": 3}, "inner has to be a section of keys"),
+    ({"inner": 3}, "inner must be a section of keys"),
     ({"inner": {**PLAIN["inner"], "rat": 1}}, "inner.rat .* mean inner.rate"),
-    ({"counts": 1}, "counts is no key of a configuration; did you mean count"),
+    (
+      {"counts": 1},
+      "counts is not a key of the configuration; did you mean count",
+    ),
   ],
 )
 def test_the_section_is_named_before_the_field(change, message):
@@ -98,7 +101,7 @@ def test_the_section_is_named_before_the_field(change, message):
 def test_a_key_that_an_older_version_did_not_write_has_its_old_value():
   found = from_dict(Outer, {"inner": {"kind": "b"}}, saved=True)
   assert found == Outer(count=1, inner=Inner(kind="b"))
-  with pytest.raises(ValueError, match="^rate is no key"):
+  with pytest.raises(ValueError, match="^rate is not a key"):
     from_dict(Outer, {"rate": 1}, saved=True)
 
 
