@@ -25,12 +25,14 @@ def folder(tmp_path_factory):
   state = TrainState(jnp.int32(1), params, {"mu": jnp.zeros(3)})
   checkpoints.save(state, 1, description, None)
   checkpoints.close()
-  files = sorted(
-    (folder / "checkpoints/1/params").rglob("d/*"),
-    key=lambda path: path.stat().st_size,
-  )
-  assert files[-1].stat().st_size > 60_000
-  files[-1].write_bytes(files[-1].read_bytes()[:1000])
+  files = [
+    path
+    for path in (folder / "checkpoints/1/params").rglob("d/*")
+    if path.stat().st_size > 10_000  # Those that hold arrays, one or several.
+  ]
+  assert files
+  for path in files:
+    path.write_bytes(path.read_bytes()[:1000])
   return folder, params
 
 
