@@ -22,6 +22,7 @@ from vit_jax.runtime.settings import (
   Section,
   is_section,
   types_of,
+  without_none,
 )
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
@@ -61,7 +62,7 @@ def _default(kind: Any, default: Any) -> str:
   """As it is typed; for None, with the type of what may be given instead."""
   if default is not None:
     return repr(default)
-  (given,) = (k for k in typing.get_args(kind) if k is not type(None))
+  given, _ = without_none(kind)
   return f"None ({(typing.get_origin(given) or given).__name__})"
 
 

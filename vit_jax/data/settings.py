@@ -8,6 +8,7 @@ import dataclasses
 from vit_jax.runtime.settings import (
   BETWEEN_0_AND_1,
   CHANNELS,
+  COUNT,
   NOT_NEGATIVE,
   POSITIVE_CHANNELS,
   Rule,
@@ -105,7 +106,7 @@ class EvalTransformSettings(Section):
   resize_ratio: float = setting(
     256 / 224,
     'Side the image is resized to over the side that "center" cuts out.',
-    must=Rule("be 1 or more", lambda x: x >= 1),
+    must=COUNT,
   )
 
 

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 from flax import traverse_util
@@ -68,7 +67,7 @@ class Loaded:
     flat: dict[str, Any] = {}
     wanted: dict[str, Any] = {}
     if shapes is not None:
-      wanted = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
+      wanted = traverse_util.flatten_dict(shapes, sep="/")
     for path, array in self.read():
       where = wanted[path].sharding if wanted else None
       flat[path] = jax.device_put(array, where)

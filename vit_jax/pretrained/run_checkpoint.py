@@ -1,6 +1,7 @@
 """Opens a checkpoint of one of our own runs as a `Loaded` model."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,30 +56,36 @@ def open_run_checkpoint(
     shapes = param_shapes(model, grid_of(model, preprocessing.image_size))
     _check_fields(workdir, stored, shapes, fields)
 
-  def read() -> Iterator[tuple[str, np.ndarray]]:
-    hollow = traverse_util.unflatten_dict(
-      # These take no memory, whatever size a damaged description claims.
-      {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
-      sep="/",
-    )
-    if scanned:
-      hollow = scan.stack(hollow)
-    with _opened(workdir) as checkpoints:
-      params = checkpoints.restore_params(step, hollow, averaged=averaged)
-    if scanned:
-      params = scan.unstack(params)
-    flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-    yield from flat.items()
-
   return Loaded(
     model=model.clone(origin=origin),
     preprocessing=preprocessing,
     loss=loss,
     shapes=shapes,
-    read=read,
+    read=functools.partial(
+      _read, workdir, step, shapes, scanned=scanned, averaged=averaged
+    ),
     step=step,
     description=description,
   )
+
+
+def _read(
+  workdir: str, step: int, shapes: Shapes, *, scanned: bool, averaged: bool
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (path, array) of every parameter, layer by layer."""
+  hollow = traverse_util.unflatten_dict(
+    # These take no memory, whatever size a damaged description claims.
+    {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
+    sep="/",
+  )
+  if scanned:
+    hollow = scan.stack(hollow)
+  with _opened(workdir) as checkpoints:
+    params = checkpoints.restore_params(step, hollow, averaged=averaged)
+  if scanned:
+    params = scan.unstack(params)
+  flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
+  yield from flat.items()
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ class InterpolationSettings(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class TransferSettings(Section):
+class TransferSettings(InterpolationSettings):
   """How the checkpoint that `pretrained` names is adapted to the new task."""
 
   keep_head: bool = setting(
@@ -27,9 +27,4 @@ class TransferSettings(Section):
   )
   keep_pre_logits: bool = setting(
     False, "Keep the checkpoint's representation layer, if it has one."
-  )
-  interpolation: str = setting(
-    "linear",
-    "How positions are interpolated to another image size.",
-    choices=INTERPOLATIONS,
   )

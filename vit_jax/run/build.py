@@ -7,7 +7,7 @@ anything is compiled.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models import ResNet, Vit, make_model
-from vit_jax.run.settings import ModelSettings, Settings
+from vit_jax.run.settings import ModelSettings, ProbeSettings, Settings
 from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
@@ -185,6 +185,6 @@ def train_functions(
   return init, train_step
 
 
-def eval_batch_size(settings: Any) -> int:
+def eval_batch_size(settings: Settings | ProbeSettings) -> int:
   """The number of examples per evaluation step."""
   return settings.eval_batch_size or settings.batch_size

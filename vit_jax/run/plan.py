@@ -18,7 +18,7 @@ from vit_jax.data.transforms import make_train_transform
 from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
 from vit_jax.run import build
-from vit_jax.run.settings import Settings
+from vit_jax.run.settings import ProbeSettings, Settings
 from vit_jax.runtime import extras
 from vit_jax.runtime.settings import to_dict
 from vit_jax.training import sharding
@@ -151,15 +151,7 @@ def make_plan(
     model=model,
     start=start,
     preprocessing=preprocessing,
-    evaluator=Evaluator(
-      model,
-      mesh,
-      eval_source,
-      preprocessing,
-      loader=loader,
-      batch_size=build.eval_batch_size(settings),
-      loss=settings.loss.kind,
-    ),
+    evaluator=make_evaluator(settings, model, mesh, preprocessing, eval_source),
     few_shot=make_few_shot(
       settings, model, mesh, preprocessing, source, eval_source
     ),
@@ -177,7 +169,7 @@ def make_plan(
   )
 
 
-def make_mesh(settings: Any) -> Mesh:
+def make_mesh(settings: Settings | ProbeSettings) -> Mesh:
   """Makes the mesh that the settings ask for.
 
   Raises:
@@ -187,7 +179,9 @@ def make_mesh(settings: Any) -> Mesh:
   return sharding.make_mesh(mesh.data, mesh.fsdp, mesh.tensor)
 
 
-def open_loader(settings: Any, preprocessing: Preprocessing) -> Loader:
+def open_loader(
+  settings: Settings | ProbeSettings, preprocessing: Preprocessing
+) -> Loader:
   """Makes the data loader of this host."""
   return make_loader(
     settings.loader,
@@ -195,6 +189,25 @@ def open_loader(settings: Any, preprocessing: Preprocessing) -> Loader:
     image_size=preprocessing.image_size,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
+  )
+
+
+def make_evaluator(
+  settings: Settings,
+  model: Vit | ResNet,
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+  eval_source: Source,
+) -> Evaluator:
+  """Makes the evaluation of a run on its evaluation split."""
+  return Evaluator(
+    model,
+    mesh,
+    eval_source,
+    preprocessing,
+    loader=open_loader(settings, preprocessing),
+    batch_size=build.eval_batch_size(settings),
+    loss=settings.loss.kind,
   )
 
 

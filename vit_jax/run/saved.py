@@ -14,8 +14,7 @@ from vit_jax.data.sources import open_source
 from vit_jax.data.splits import check_same_classes
 from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit, from_fields
-from vit_jax.run import build
-from vit_jax.run.plan import make_mesh, open_loader
+from vit_jax.run.plan import make_evaluator, make_mesh
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.display import Display, evaluation_text
 from vit_jax.training import sharding
@@ -98,15 +97,7 @@ def opened(
       sharding.array_shapes(init, mesh),
       averaged=descriptions.averages(description),
     )
-    evaluator = Evaluator(
-      model,
-      mesh,
-      source,
-      preprocessing,
-      loader=open_loader(settings, preprocessing),
-      batch_size=build.eval_batch_size(settings),
-      loss=descriptions.loss(description),
-    )
+    evaluator = make_evaluator(settings, model, mesh, preprocessing, source)
     stack.callback(evaluator.close)
     yield SavedRun(
       step=step,

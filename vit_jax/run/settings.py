@@ -32,13 +32,13 @@ from vit_jax.runtime.settings import (
   POSITIVE,
   UNITS,
   Duration,
-  Rule,
   Section,
   from_dict,
   is_section,
   section,
   setting,
   types_of,
+  without_none,
 )
 from vit_jax.training.settings import (
   LossSettings,
@@ -232,7 +232,7 @@ class ProbeTransformSettings(Section):
   resize_ratio: float | None = setting(
     None,
     'Ratio of the resized image\'s side to that of the "center" crop.',
-    must=Rule("be 1 or more", lambda x: x >= 1),
+    must=COUNT,
   )
 
 
@@ -305,8 +305,7 @@ def _config(cls: type[Section]) -> ml_collections.ConfigDict:
 
 def _value(kind: Any, default: Any) -> Any:
   """A default that only a value of its field's type can replace."""
-  allowed = typing.get_args(kind) if type(None) in typing.get_args(kind) else ()
-  if not allowed:
-    return kind(default) if kind in (int, float) else default
-  (inner,) = (k for k in allowed if k is not type(None))
-  return FieldReference(default, field_type=typing.get_origin(inner) or inner)
+  inner, optional = without_none(kind)
+  if optional:
+    return FieldReference(default, field_type=typing.get_origin(inner) or inner)
+  return kind(default) if kind in (int, float) else default

@@ -143,6 +143,14 @@ def is_section(kind: Any) -> TypeGuard[type["Section"]]:
   return isinstance(kind, type) and issubclass(kind, Section)
 
 
+def without_none(kind: Any) -> tuple[Any, bool]:
+  """An annotation without its `| None`, and whether it had one."""
+  if not isinstance(kind, types.UnionType):
+    return kind, False
+  (inner,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
+  return inner, True
+
+
 def to_dict(settings: Section) -> dict[str, Any]:
   """The settings as nested dictionaries, with a key for each unit of time."""
   found: dict[str, Any] = {}
@@ -220,21 +228,14 @@ def _from_dict(
         f"the configuration has no {prefix}{missing[0]}: start it from "
         "base_config()."
       )
-    if missing:
-      found[field.name] = (
-        _from_dict(kind, {}, saved, f"{prefix}{field.name}.", whole)
-        if is_section(kind)
-        else field.metadata["before"]
-      )
-      for name in names:
-        rest.pop(name, None)
-      continue
-    given = [rest.pop(name) for name in names]
+    given = [rest.pop(name, {}) for name in names]
     if is_section(kind):
       inner = f"{prefix}{field.name}."
       if not isinstance(given[0], Mapping):
         raise ValueError(f"{prefix}{field.name} must be a section of keys.")
       found[field.name] = _from_dict(kind, given[0], saved, inner, whole)
+    elif missing:
+      found[field.name] = field.metadata["before"]
     else:
       found[field.name] = Duration(*given) if kind is Duration else given[0]
   if rest:
@@ -251,15 +252,7 @@ def _from_dict(
 
 def all_keys(cls: type[Section]) -> list[str]:
   """Every dotted key of a section, such as "optimizer.warmup_steps"."""
-  return [
-    full
-    for key, default, _ in keys(cls)
-    for full in (
-      [f"{key}_{unit}" for unit in UNITS]
-      if isinstance(default, Duration)
-      else [key]
-    )
-  ]
+  return list(flat(to_dict(cls())))
 
 
 def nearest_key(key: str, cls: type[Section]) -> str:
@@ -283,9 +276,7 @@ def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
   if kind is Duration:
     usual: Any = field.default
     return _checked_duration(name, value, usual)
-  optional = isinstance(kind, types.UnionType)
-  if optional:
-    (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
+  kind, optional = without_none(kind)
   if value is None:
     if not optional:
       raise ValueError(
