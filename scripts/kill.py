@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 from etils import epath
 
@@ -55,8 +56,11 @@ DEVICES = 4  # Of all processes together, if there are several.
 @contextlib.contextmanager
 def started(
   command: Sequence[str], processes: int
-) -> Iterator[list[subprocess.Popen]]:
-  """Starts the command in several processes; the first's output is piped."""
+) -> Iterator[tuple[list[subprocess.Popen], IO[str]]]:
+  """Starts the command in several processes; the first's output is piped.
+
+  What is still running in the end is killed.
+  """
   env = dict(os.environ)
   if processes > 1:
     env["JAX_NUM_CPU_DEVICES"] = str(DEVICES // processes)
@@ -71,27 +75,33 @@ def started(
     return [count, f"--process_id={i}", f"--coordinator={address}"]
 
   with contextlib.ExitStack() as stack:
-    yield [
-      stack.enter_context(
-        subprocess.Popen(
-          [*command, *place(i)],
-          stdout=subprocess.DEVNULL if i else subprocess.PIPE,
-          stderr=None if processes == 1 else subprocess.DEVNULL,
-          text=True,
-          start_new_session=True,
-          env=env,
-        )
+    errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+    running = []
+    for i in range(processes):
+      process = subprocess.Popen(
+        [*command, *place(i)],
+        stdout=subprocess.DEVNULL if i else subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        start_new_session=True,
+        env=env,
       )
-      for i in range(processes)
-    ]
+      stack.enter_context(process)
+      stack.callback(process.kill)
+      running.append(process)
+    yield running, errors
 
 
 def finish(command: Sequence[str], processes: int) -> None:
   """Lets the run end; raises RuntimeError if it ends badly."""
-  with started(command, processes) as running:
+  with started(command, processes) as (running, errors):
     running[0].communicate()
-    if codes := [process.wait() for process in running if process.wait()]:
-      raise RuntimeError(f"the run ended with exit codes {codes}.")
+    codes = [process.wait() for process in running]
+    if any(codes):
+      errors.seek(0)
+      raise RuntimeError(
+        f"the run ended with exit codes {codes}.\n{errors.read()}"
+      )
 
 
 def kill_once(
@@ -99,7 +109,7 @@ def kill_once(
 ) -> str:
   """Starts the command and kills it; returns what the run was doing."""
   start = time.time()
-  with started(command, processes) as running:
+  with started(command, processes) as (running, _):
     process = running[0]
     assert process.stdout is not None
     if rng.random() < STARTING:

@@ -46,7 +46,8 @@ def main(_: list[str]) -> int | None:
   settings = config_settings()
   hosts.join_flags()
   try:
-    train(settings, options.workdir, allow_changes=options.allow_changes)
+    with hosts.lost_peers():
+      train(settings, options.workdir, allow_changes=options.allow_changes)
   except Interrupted as stopped:
     leave(stopped.exit_code)
   return None

@@ -15,6 +15,7 @@ from PIL import Image
 
 from tests import runs
 from vit_jax.runtime import hosts
+from vit_jax.runtime.restarts import MENDABLE
 from vit_jax.workdir.checkpoint import Checkpoints
 
 DEVICES = 4
@@ -209,6 +210,67 @@ def test_where_others_are_missing_a_process_ends_with_a_line(process_id):
     f"error: not all processes of the run met at {address}"
   )
   assert "within 3 s: start the same command on every host" in last
+
+
+def _pair(script):
+  """Runs a script in two processes that have joined; yields each one's end."""
+  address = f"127.0.0.1:{_free_port()}"
+  begin = (
+    "import sys, time\n"
+    "from vit_jax.runtime import hosts\n"
+    f"hosts.join({address!r}, 2, int(sys.argv.pop()))\n"
+    "import jax\n"
+  )
+  processes = [
+    subprocess.Popen(
+      [sys.executable, "-W", "ignore", "-c", begin + script, str(i)],
+      stderr=subprocess.PIPE,
+      text=True,
+      env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+    )
+    for i in range(2)
+  ]
+  for process in processes:
+    _, errors = process.communicate(timeout=120)
+    yield process.returncode, errors
+
+
+@pytest.mark.slow
+def test_a_process_that_compiles_for_longer_is_waited_for():
+  """Gloo gives up after 30 s."""
+  script = (
+    "import numpy as np\n"
+    "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+    "mesh = jax.make_mesh((2,), ('x',))\n"
+    "x = jax.make_array_from_process_local_data(\n"
+    "    NamedSharding(mesh, P('x')), np.ones(1))\n"
+    "def total(x):\n"
+    "  time.sleep(33 * jax.process_index())\n"
+    "  return x.sum()\n"
+    "total = hosts.together(jax.jit(total))\n"
+    "assert int(total(x)) == int(total(x)) == 2\n"
+  )
+  assert [code for code, _ in _pair(script)] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_does_not_wait_for_the_others():
+  script = (
+    "if jax.process_index():\n"
+    "  time.sleep(100)\n"
+    "from vit_jax.runtime import command\n"
+    "def main(_):\n"
+    "  with hosts.lost_peers():\n"
+    "    raise jax.errors.JaxRuntimeError('UNKNOWN: Gloo timed out\\nmore')\n"
+    "command.run(main)\n"
+  )
+  start = time.perf_counter()
+  (code, errors), (other, _) = _pair(script)
+  assert time.perf_counter() - start < 60
+  assert code == MENDABLE
+  line = "error: an exchange with the other processes failed (UNKNOWN: Gloo "
+  assert line in errors
+  assert other == -signal.SIGABRT  # By JAX, as the first process is gone.
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from vit_jax.evaluation.eval_step import (
   summary,
   total_over,
 )
+from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.training import sharding
 
@@ -57,10 +58,12 @@ class Evaluator:
     eval_step = make_eval_step(model, **preprocessing.normalization, loss=loss)
     self._batch_sharding = sharding.batch_sharding(mesh)
     whole = sharding.replicated(mesh)
-    self._step = jax.jit(
-      sharding.on_mesh(eval_step, mesh),
-      in_shardings=(whole, None, None),
-      out_shardings=whole,
+    self._step = hosts.together(
+      jax.jit(
+        sharding.on_mesh(eval_step, mesh),
+        in_shardings=(whole, None, None),
+        out_shardings=whole,
+      )
     )
     self._num_classes = model.num_classes
 

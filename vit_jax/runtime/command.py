@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
+from vit_jax.runtime import hosts
 from vit_jax.runtime.cache_folder import cache_folder
 from vit_jax.runtime.checks import (
   CHANNELS,
@@ -100,6 +101,9 @@ def run(
     except KeyboardInterrupt:
       further = "; the same command resumes the run" if resumes else ""
       _fail(f"stopped by Ctrl-C{further}.", code=130)
+    except Exception:
+      hosts.leave_soon(1)
+      raise
 
   _keep_freed_memory()
   _keep_compiled()
@@ -228,5 +232,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
-  print(f"error: {message}", file=sys.stderr)
+  print(f"error: {message}", file=sys.stderr, flush=True)
+  hosts.leave_soon(code)
   raise SystemExit(code)

@@ -8,9 +8,13 @@ python -m vit_jax.train ... --coordinator=10.0.0.1:1234 --num_processes=2 \
   --process_id=0
 """
 
+import contextlib
 import faulthandler
+import functools
 import os
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 from absl import flags
 
@@ -19,6 +23,12 @@ flags.disclaim_key_flags()
 
 _TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
 _SILENCE_SECONDS = 60  # Heartbeat timeout for another process.
+_COMPILE_SECONDS = 3600  # Longest wait for the others to compile a program.
+_LEAVE_SECONDS = 10  # Longest wait for the others after an error.
+# Errors of XLA that come again after a restart.
+_LASTING = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
+
+_joined = False  # Whether this process has joined others.
 
 
 def define_flags() -> None:
@@ -87,9 +97,69 @@ def join(
   )
 
 
+def together(function: Any) -> Any:
+  """A jitted function that no process runs before all have compiled it.
+
+  A process that finds the program in its cache would otherwise wait inside it
+  for those that still compile, and a CPU gives up after 30 s.
+  """
+  import jax
+
+  if jax.process_count() == 1:
+    return function
+  from orbax.checkpoint import multihost
+
+  compiled = False
+
+  @functools.wraps(function)
+  def call(*arguments: Any) -> Any:
+    nonlocal compiled
+    if not compiled:
+      function.lower(*arguments).compile()
+      # Given the processes, it asks the coordinator and runs no program itself.
+      multihost.sync_global_processes(
+        "compiled",
+        timeout=_COMPILE_SECONDS,
+        processes=set(range(jax.process_count())),
+      )
+      compiled = True
+    return function(*arguments)
+
+  return call
+
+
+@contextlib.contextmanager
+def lost_peers() -> Iterator[None]:
+  """Turns an exchange with other processes that failed into ConnectionError."""
+  import jax
+
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    text = str(error)
+    if jax.process_count() == 1 or text.startswith(_LASTING):
+      raise
+    raise ConnectionError(
+      f"an exchange with the other processes failed ({text.splitlines()[0]})."
+    ) from error
+
+
+def leave_soon(code: int) -> None:
+  """Ends this process, which has failed, in 10 s at the latest.
+
+  Otherwise JAX waits up to 5 minutes for the others to end as well, and they
+  wait for this one.
+  """
+  if _joined:
+    timer = threading.Timer(_LEAVE_SECONDS, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+
+
 def _initialize(*arguments, **options) -> None:
   import jax  # Data workers import the commands, and must not load JAX.
 
+  global _joined
   where = f" at {arguments[0]}" if arguments else ""
   timer = threading.Timer(_TIMEOUT_SECONDS, _give_up, (where,))
   timer.daemon = True
@@ -110,6 +180,7 @@ def _initialize(*arguments, **options) -> None:
     ) from error
   finally:
     timer.cancel()
+  _joined = True
   # Otherwise the stacks of all threads bury JAX's message about a dead process.
   faulthandler.disable()
 

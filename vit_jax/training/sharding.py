@@ -19,6 +19,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.models.partitioning import laid_out
+from vit_jax.runtime import hosts
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -182,11 +183,13 @@ def jit_train_step(train_step: Callable, shapes: Any, mesh: Mesh) -> Any:
     mesh: The mesh of devices.
   """
   shardings = shardings_of(shapes)
-  return jax.jit(
-    on_mesh(train_step, mesh),
-    in_shardings=(shardings, batch_sharding(mesh)),
-    out_shardings=(shardings, replicated(mesh)),
-    donate_argnums=0,
+  return hosts.together(
+    jax.jit(
+      on_mesh(train_step, mesh),
+      in_shardings=(shardings, batch_sharding(mesh)),
+      out_shardings=(shardings, replicated(mesh)),
+      donate_argnums=0,
+    )
   )
 
 
