@@ -53,6 +53,12 @@ def test_parameter_count(variant, fields, params):
   assert found == (params or 86_579_712 + 4 * 768)
 
 
+@pytest.mark.parametrize("registers", [1, 4])
+def test_registers_have_a_row_each(registers):
+  shapes = param_shapes(tiny(block="dinov2", registers=registers), (2, 2))
+  assert shapes["registers"] == (registers, 24)
+
+
 @pytest.mark.parametrize("old, new", [(5, 9), (9, 5), (37, 16), (4, 4), (2, 7)])
 def test_bicubic_weights_are_those_of_opencv_and_pillow(old, new):
   points = np.eye(old, dtype=np.float32)

@@ -139,17 +139,17 @@ class ModernVit(Vit):
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The tokens before the patches: class, distillation, registers."""
     names = ["x_class", "x_dist"][: 1 + self.distilled]
-    tokens = [self._token(name, 1) for name in names]
+    zeros, normal = nn.initializers.zeros, nn.initializers.normal(0.02)
+    tokens = [self._token(name, zeros) for name in names]
     if self.registers:
-      tokens.append(self._token("registers", self.registers))
+      tokens.append(self._token("registers", normal, self.registers))
     return jnp.tile(jnp.concatenate(tokens)[None], (B, 1, 1))
 
-  def _token(self, name: str, count: int) -> Float[Array, "count D"]:
-    init = nn.initializers.normal(0.02) if count > 1 else nn.initializers.zeros
-    shape = (count, self.hidden_size) if count > 1 else (self.hidden_size,)
-    axes = (None,) * len(shape)
-    token: Any = self.param(name, named(init, axes), shape, self.param_dtype)
-    return token.astype(self.dtype).reshape(count, self.hidden_size)
+  def _token(self, name: str, init: Any, *count: int) -> Float[Array, "T D"]:
+    shape = (*count, self.hidden_size)
+    init = named(init, (None,) * len(shape))
+    token: Any = self.param(name, init, shape, self.param_dtype)
+    return token.astype(self.dtype).reshape(-1, self.hidden_size)
 
   def _positions(self, h: int, w: int) -> Positions:
     none: list[Array | None] = [None] * self.num_layers
