@@ -78,7 +78,7 @@ def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
     ("torchvision", {"pooling": "gap"}, "pooling='gap'.*gelu='tanh', and the"),
     (
       "timm",
-      {"pooling": "map"},
+      {"pooling": "map", "position": "sincos2d"},
       "pooling='map', and the format has only token or",
     ),
     ("google", {"position": "relative"}, "position='relative' at 'input'"),

@@ -27,14 +27,14 @@ from vit_jax.pretrained.formats import (
   huggingface,
   processor,
   timm,
+  timm_encoders,
   torchvision,
 )
+from vit_jax.pretrained.formats.equivalent import Params, refitted
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.atomic_file import filling
 from vit_jax.runtime.display import Track, untracked
-
-Params = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,12 +123,8 @@ TARGETS = {
   ),
 }
 
-_ENCODERS = dataclasses.replace(
-  TARGETS["hf"],
-  rules=hf_encoders.rules,
-  files=hf_encoders.files,
-  constants=hf_encoders.constants,
-)
+# The modules that write what the paper's model does not have.
+_ENCODERS: dict[str, Any] = {"hf": hf_encoders, "timm": timm_encoders}
 
 
 def check_known(name: str) -> None:
@@ -154,9 +150,11 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
     raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
   reasons = [*_reasons(model, TARGETS[name])]
   if _is_encoder(model, name):
-    reasons = ["its layers have what the paper's do not; hf may express it"]
-    if name == "hf":
-      reasons = hf_encoders.reasons(model)
+    reasons = _ENCODERS[name].reasons(_ENCODERS[name].equivalent(model))
+  elif isinstance(model, ModernVit):
+    reasons = [
+      "its layers have what the paper's do not; hf or timm may have it"
+    ]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
     reasons += filter(None, [processor.reason(preprocessing)])
   if reasons:
@@ -192,7 +190,7 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
     )
   model: Any = loaded.model
   if _is_encoder(model, name):
-    yield from hf_encoders.losses(model)
+    yield from _ENCODERS[name].losses(model)
   if loaded.loss == "sigmoid" and name != "hf":
     yield (
       "the format does not record that the model was trained with the sigmoid "
@@ -201,14 +199,21 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
 
 
 def _is_encoder(model: Vit, name: str) -> bool:
-  """Whether `hf_encoders` writes the model; it writes some Vits as SigLIP."""
-  gap = model.pooling == "gap" and model.num_classes
-  siglip = model.position == "learned" and (gap or model.pooling == "map")
-  return isinstance(model, ModernVit) or (name == "hf" and bool(siglip))
+  """Whether a module of `_ENCODERS` writes the model: some Vits are SigLIP."""
+  map_head = model.pooling == "map"
+  gap = model.pooling == "gap" and model.num_classes and name == "hf"
+  siglip = model.position == "learned" and (gap or map_head)
+  return name in _ENCODERS and (isinstance(model, ModernVit) or bool(siglip))
 
 
 def _target(model: Vit, name: str) -> Target:
-  return _ENCODERS if _is_encoder(model, name) else TARGETS[name]
+  if not _is_encoder(model, name):
+    return TARGETS[name]
+  module = _ENCODERS[name]
+  constants = getattr(module, "constants", TARGETS[name].constants)
+  return dataclasses.replace(
+    TARGETS[name], rules=module.rules, files=module.files, constants=constants
+  )
 
 
 def _reasons(model: Vit, target: Target):
@@ -286,9 +291,10 @@ def _expressed(loaded: Loaded, name: str) -> tuple[Vit, Params]:
   """An equivalent model that the format can express, and its parameters."""
   model: Any = loaded.model
   params = dict(loaded.read())
-  if _is_encoder(model, name) or model.position in _native_positions(
-    model, name
-  ):
+  if _is_encoder(model, name):
+    written = _ENCODERS[name].equivalent(model)
+    return written, refitted(model, written, params)
+  if model.position in _native_positions(model, name):
     return model, params
   E_pos = _position_table(model, params)
   params = {k: v for k, v in params.items() if not k.startswith("position/")}
@@ -356,5 +362,5 @@ def beside(loaded: Loaded, name: str) -> dict[str, str]:
 def hf_class(model: Any) -> str:
   """The class of transformers that loads the model."""
   if _is_encoder(model, "hf"):
-    return hf_encoders.class_name(model)
+    return hf_encoders.class_name(hf_encoders.equivalent(model))
   return "ViTForImageClassification" if model.num_classes else "ViTModel"

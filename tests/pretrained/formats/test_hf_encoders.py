@@ -130,15 +130,11 @@ def changed(tmp_path, name, arrays=lambda a: None, **config):
 @pytest.mark.parametrize(
   "name, config, message",
   [
-    ("hf_dinov2", dict(model_type="beit"), "='beit', a BEiT, which is not"),
-    ("hf_dinov2", dict(model_type="data2vec-vision"), "a data2vec, which is n"),
-    (
-      "hf_dinov2",
-      dict(model_type="aimv2"),
-      "AIMv2, which is not suppo",
-    ),
-    ("hf_dinov2", dict(model_type="internvl_vision"), "an? InternViT, which i"),
-    ("hf_siglip", dict(model_type="siglip2"), "any aspect ratio .NaFlex., wh"),
+    ("hf_dinov2", dict(model_type="beit"), "='beit': BEiT is not supported"),
+    ("hf_dinov2", dict(model_type="data2vec-vision"), ": data2vec is not"),
+    ("hf_dinov2", dict(model_type="aimv2"), "AIMv2 is not supported"),
+    ("hf_dinov2", dict(model_type="internvl_vision"), "InternViT is not sup"),
+    ("hf_siglip", dict(model_type="siglip2"), "any aspect ratio .NaFlex. is"),
     ("hf_dinov2", dict(model_type="clip"), "='clip', and its arrays are named"),
     ("hf_dinov2", dict(hidden_act="relu"), "hidden_act='relu' is unknown; cho"),
     ("hf_dinov3", dict(rope_theta=0), "rope_theta=0.* must be more than 0"),
@@ -224,10 +220,28 @@ MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
 @pytest.mark.parametrize(
   "to, fields, message",
   [
-    ("timm", {}, "timm cannot express this model: its layers"),
+    ("google", {}, "google cannot express this model: its layers .* or timm"),
+    ("timm", dict(pooling="token_gap"), "cannot pool both the class token and"),
+    (
+      "timm",
+      dict(qkv_bias="qv"),
+      "no place for block_0/msa/query/bias, block_",
+    ),
+    ("timm", dict(layer_norm_epsilon=1e-5), "would become 1e-06 .with --layer"),
+    ("timm", dict(layer_scale=None, gelu="exact"), "has these parts together"),
+    (
+      "timm",
+      dict(distilled=True, registers=2),
+      "none of timm's models has these parts together",
+    ),
+    (
+      "timm",
+      dict(block="dinov3", rope_theta=9.0),
+      "rope_theta=9.0 would becom",
+    ),
     ("hf", dict(qk_norm=True), "has no place for block_0/msa/norm_key/bias"),
     ("hf", dict(mlp_size=50), "mlp_size=50 is no whole mlp_ratio"),
-    ("hf", dict(pooling="gap"), "pooling='gap' would become 'token_gap'"),
+    ("hf", dict(pooling="gap", num_classes=0), "='gap' would become 'token'"),
     (
       "hf",
       dict(block="dinov3"),

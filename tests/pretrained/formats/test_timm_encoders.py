@@ -1,15 +1,19 @@
-"""Encoders of timm: read as they are, and written for transformers."""
+"""Encoders of timm: read as they are, and written for it and others."""
 
 import json
 import shutil
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from tests import encoders
+from tests.tiny import random_model
 from vit_jax import load_pretrained
 from vit_jax.models import Vit
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.save import check_expressible, save_as
 
 NAMES = (
   "timm_clip",
@@ -48,23 +52,118 @@ def test_siglip_is_a_plain_vit():
   encoders.assert_close(found[1], answer)
 
 
-def test_of_timm_it_is_written_for_transformers(tmp_path, capsys):
-  source = encoders.path("timm_deit")
-  convert(source, str(tmp_path / "out"), "hf")
-  assert "interpolates them without antialiasing" in "".join(
-    capsys.readouterr()
+@pytest.mark.parametrize("name", [*NAMES, "timm_siglip"])
+def test_written_again_it_is_the_same_file(tmp_path, name):
+  before = open_pretrained(encoders.path(name))
+  assert check_expressible(before, "timm") == []
+  save_as(before, "timm", tmp_path / "out")
+  assert_same_arrays(encoders.FOLDER / name, tmp_path / "out")
+  again = open_pretrained(str(tmp_path / "out"))
+  origin = before.model.origin
+  assert again.model.clone(origin=origin) == before.model
+  if name != "timm_siglip":  # Its 224 pixels are not those of its positions.
+    assert again.preprocessing == before.preprocessing
+
+
+def assert_same_arrays(before, after):
+  before, after = (
+    safetensors.numpy.load_file(folder / "model.safetensors")
+    for folder in (before, after)
   )
-  images, tokens, answer = encoders.expected("timm_deit", "32x32")
-  found = encoders.computed(*load_pretrained(str(tmp_path / "out")), images)
-  encoders.assert_close(found[0], tokens)
-  encoders.assert_close(found[1], answer)
+  assert before.keys() == after.keys()
+  for key, array in before.items():
+    np.testing.assert_array_equal(after[key], array)
+
+
+def written(tmp_path, to, **fields):
+  """The arrays of a model of our own, before and after, and what is said."""
+  sizes = dict(hidden_size=24, num_layers=1, mlp_size=48)
+  ours, params = random_model((16, 16), **{**sizes, **fields})
+  lines = check_expressible(ours, to)
+  save_as(ours, to, tmp_path / "out")
+  path = tmp_path / "out" / "model.safetensors"
+  return params, safetensors.numpy.load_file(path), lines
+
+
+def test_with_registers_the_class_token_takes_its_position_along(tmp_path):
+  ours, theirs, _ = written(tmp_path, "timm", block="dinov2", registers=2)
+  table = ours["position/E_pos"]
+  np.testing.assert_array_equal(theirs["pos_embed"][0], table[1:])
+  cls = ours["x_class"] + table[0]
+  np.testing.assert_array_equal(theirs["cls_token"][0, 0], cls)
+
+
+def test_a_projection_becomes_a_head(tmp_path):
+  sizes = dict(projection=True, representation_size=7, num_classes=0)
+  ours, theirs, lines = written(tmp_path, "timm", block="clip", **sizes)
+  kernel = ours["pre_logits/kernel"]
+  np.testing.assert_array_equal(theirs["head.weight"], kernel.T)
+  np.testing.assert_array_equal(theirs["head.bias"], np.zeros(7))
+  assert lines == ["timm keeps the projection as a head, with a bias of zeros"]
+
+
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_dinov2s_head_has_zeros_for_what_is_not_pooled(tmp_path, pooling):
+  ours, theirs, lines = written(tmp_path, "hf", block="deit3", pooling=pooling)
+  read, other = np.split(theirs["classifier.weight"], 2, axis=1)
+  if pooling == "gap":
+    read, other = other, read
+  np.testing.assert_array_equal(read, ours["head/kernel"].T)
+  assert not other.any() and "gets weights of zero" in lines[0]
+  table = theirs["dinov2.embeddings.position_embeddings"][0]
+  np.testing.assert_array_equal(table[1:], ours["position/E_pos"])
+  assert not table[0].any()
+
+
+def answers(folder, size, library):
+  """What timm or transformers computes with a folder, on the test's images."""
+  torch = pytest.importorskip("torch", reason="needs PyTorch")
+  module = pytest.importorskip(library, reason=f"needs {library}")
+  images, _, expected = encoders.expected(folder[0], size)
+  x = torch.from_numpy(images.transpose(0, 3, 1, 2))
+  with torch.no_grad():
+    if library == "timm":
+      path = f"local-dir:{folder[1]}"
+      return module.create_model(path, pretrained=True).eval()(x), expected
+    config = json.loads((folder[1] / "config.json").read_text())
+    kind = getattr(module, config["architectures"][0])
+    return kind.from_pretrained(folder[1])(x).logits, expected
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("size", ["32x32", "48x48"])
+@pytest.mark.parametrize(
+  "name, to",
+  [
+    *((name, "timm") for name in NAMES),
+    *((f"hf_{name}", "timm") for name in ("dinov2_giant", "clip", "deit")),
+    *((f"hf_{name}", "timm") for name in ("dinov3", "dinov3_plus")),
+    ("timm_deit3", "hf"),
+  ],
+)
+def test_the_other_library_answers_as_the_publisher_did(
+  tmp_path, name, to, size
+):
+  epsilon = {"layer_norm_epsilon": 1e-6} if name == "hf_deit" else {}
+  pooling = {"pooling": "token"} if "hf_dinov" in name else {}
+  convert(encoders.path(name), str(tmp_path / "out"), to, **epsilon, **pooling)
+  found, expected = answers((name, tmp_path / "out"), size, library_of(to))
+  close = 1e-4 if size == "32x32" or name.startswith("timm") else 0.1
+  np.testing.assert_allclose(
+    found.numpy(), expected, atol=close * np.abs(expected).max()
+  )
+
+
+def library_of(to):
+  return {"hf": "transformers"}.get(to, to)
 
 
 @pytest.mark.parametrize(
   "name, config, arguments, message",
   [
-    ("timm_deit3", dict(architecture="beit_base"), {}, "='beit_base', a BEiT"),
-    ("timm_deit3", dict(architecture="eva_large"), {}, "a EVA, which is not"),
+    ("timm_deit3", dict(architecture="beit_base"), {}, "beit_base': BEiT is"),
+    ("timm_deit3", dict(architecture="eva_large"), {}, ": EVA is not suppo"),
     ("timm_deit3", {}, dict(final_norm="x"), "'final_norm'='x' in model"),
     (
       "timm_dinov3",

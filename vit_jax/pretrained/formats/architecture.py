@@ -41,8 +41,8 @@ def check_supported(config: Mapping[str, Any]) -> None:
     for start, family in UNSUPPORTED.items():
       if name.startswith(start):
         raise ValueError(
-          f"its config.json says {key}={quoted(name)}, a {family}, which is "
-          "not supported."
+          f"its config.json says {key}={quoted(name)}: {family} is not "
+          "supported."
         )
 
 
@@ -153,10 +153,18 @@ def square(tokens: int) -> tuple[int, int] | None:
 
 
 def one_or_both(vit: Vit) -> int | list[int]:
-  """The model's image size as configurations give it: one number, or two."""
-  size = vit.origin.image_size if vit.origin else None
+  """The size that positions are for, as configurations give it."""
+  size = table_size(vit)
   assert size is not None  # A table of positions has one.
   return size[0] if size[0] == size[1] else list(size)
+
+
+def table_size(vit: Any) -> tuple[int, int] | None:
+  """Height and width in pixels that the positions are for."""
+  if getattr(vit, "position_grid", None):
+    h, w = vit.position_grid
+    return h * vit.patch_size, w * vit.patch_size
+  return vit.origin.image_size if vit.origin else None
 
 
 def section(name: str, value: Any) -> Mapping[str, Any]:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Vit, from_fields, to_fields
-from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models import Vit
 from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import huggingface, processor
 from vit_jax.pretrained.formats.architecture import (
@@ -19,12 +18,14 @@ from vit_jax.pretrained.formats.architecture import (
   length,
   need,
   section,
+  table_size,
 )
+from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
 from vit_jax.pretrained.formats.hf_deit import DEIT
 from vit_jax.pretrained.formats.hf_dino import DINOV2, DINOV3
 from vit_jax.pretrained.formats.huggingface import ACTIVATIONS, class_names
-from vit_jax.pretrained.formats.mapping import Rule, Shapes, axis_sizes
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, homeless
 from vit_jax.runtime.checks import (
   COUNT,
@@ -37,12 +38,6 @@ from vit_jax.runtime.printable import quoted
 
 FAMILIES = (DINOV2, DINOV3, DEIT, CLIP, SIGLIP)
 _GELUS = {**ACTIVATIONS, "quick_gelu": "quick"}
-# Fields that do not change a trained model's answers; `losses` has antialias.
-_FREE = {
-  *("layer_scale", "position_grid", "antialias", "head_bias"),
-  *("dropout_rate", "attention_dropout_rate", "drop_path_rate"),
-  *("dtype", "param_dtype", "scan", "remat"),
-}
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -164,6 +159,19 @@ def _written(family: Family, vit: Any) -> list[Rule]:
   return family.table.rules(vit, family.base(vit))
 
 
+def equivalent(vit: Any) -> Any:
+  """The model to write in place of a model, which gives the same answers."""
+  if not isinstance(vit, ModernVit):
+    return vit
+  fields: dict[str, Any] = {}
+  if vit.position == "learned_grid":
+    fields["position"] = "learned"
+  dinov2 = vit.layer_scale is not None and not vit.rope_theta
+  if dinov2 and vit.num_classes and not vit.distilled:
+    fields["pooling"] = "token_gap"
+  return vit.clone(**fields)
+
+
 def family_of(vit: Any) -> Family:
   """The family whose form expresses a model for which `reasons` has none."""
   return _closest(vit)[0]
@@ -194,7 +202,7 @@ def _misfit(family: Family, vit: Any) -> tuple[int, str]:
   if lost := homeless(vit, written):
     return len(lost), f"it has no place for {', '.join(lost[:3])}"
   try:
-    config, shapes = _config(family, vit), _shapes(vit, written)
+    config, shapes = _config(family, vit), shapes_of(vit, written)
     if not _find(shapes):
       return 99, f"it has no {family.mark}"
     infer(shapes, config)
@@ -207,27 +215,23 @@ def _changes(family: Family, vit: Any) -> Iterator[str]:
   """What reading a model back from the form would change."""
   if family.classes[bool(vit.num_classes)] is None:
     yield f"it has no class {'with' if vit.num_classes else 'without'} a head"
-  size = _table_size(vit)
+  size = table_size(vit)
   if size and size[0] != size[1] and vit.position != "none":
     yield f"its positions are for {size[0]} x {size[1]}, not for a square"
-  shapes = _shapes(vit, _written(family, vit))
-  fields = infer(shapes, _config(family, vit)).fields
-  theirs = to_fields(from_fields({"kind": "Vit", **fields}))
-  for name, value in to_fields(vit).items():
-    if name not in _FREE and theirs.get(name) != value:
-      yield f"{name}={value!r} would become {theirs.get(name)!r}"
-
-
-def _shapes(vit: Any, written: list[Rule]) -> Shapes:
-  """The shapes of the arrays that would be written."""
-  size, sizes = _table_size(vit), axis_sizes(vit)
-  ours = param_shapes(vit, grid_of(vit, size) if size else (1, 1))
-  return {rule.theirs: rule.needs(ours, sizes) for rule in written}
+  shapes = shapes_of(vit, _written(family, vit))
+  yield from changes(vit, infer(shapes, _config(family, vit)).fields)
 
 
 def losses(vit: Any) -> Iterator[str]:
   """Lines on what the form does not keep."""
-  if getattr(vit, "antialias", False) and family_of(vit) is not DINOV2:
+  if equivalent(vit).pooling != vit.pooling:
+    yield (
+      "DINOv2's head reads the class token and the patches' average: the half "
+      "that this model does not read gets weights of zero"
+    )
+  if getattr(vit, "antialias", False) and (
+    family_of(equivalent(vit)) is not DINOV2
+  ):
     yield (
       "pictures of another size than the positions' get slightly other "
       "positions: transformers interpolates them without antialiasing"
@@ -255,7 +259,7 @@ def class_name(vit: Any) -> str:
 
 
 def _config(family: Family, vit: Any) -> dict[str, Any]:
-  size = _table_size(vit)
+  size = table_size(vit)
   names = {ours: theirs for theirs, ours in reversed(_GELUS.items())}
   tower = {
     "hidden_size": vit.hidden_size,
@@ -276,14 +280,6 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
     particular["vision_config"] |= tower
     tower = {}
   return {**tower, **head, **particular}
-
-
-def _table_size(vit: Any) -> tuple[int, int] | None:
-  """Height and width in pixels that the positions are for."""
-  if getattr(vit, "position_grid", None):
-    h, w = vit.position_grid
-    return h * vit.patch_size, w * vit.patch_size
-  return vit.origin.image_size if vit.origin else None
 
 
 def _find(shapes: Shapes) -> tuple[Family, str] | None:

@@ -277,11 +277,25 @@ def fused(weight: str, bias: str, msa: str) -> list[Rule]:
 def files(vit: Vit, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
   """The JSON file that timm reads beside the weights, by name."""
   del loss  # timm does not record it.
-  origin, crop = vit.origin, preprocessing.crop
-  assert origin is not None
-  gap = vit.pooling == "gap"
-  pooling = "avg" if gap else "token"
-  arguments: dict[str, Any] = {
+  arguments: dict[str, Any] = {"no_embed_class": vit.position == "learned_grid"}
+  if vit.pooling == "gap":
+    arguments |= {"class_token": False, "fc_norm": False}
+  config = configuration(vit, "vit_base_patch16_224", arguments)
+  return {"config.json": config | published(vit, preprocessing)}
+
+
+def configuration(
+  vit: Any, architecture: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+  """The part of the JSON file that makes the model.
+
+  Args:
+    vit: The model to describe.
+    architecture: One of timm's, whose own values the arguments replace.
+    arguments: Arguments beside those that every model has.
+  """
+  pooling = {"gap": "avg"}.get(vit.pooling, vit.pooling)
+  sizes = {
     "img_size": one_or_both(vit),
     "patch_size": vit.patch_size,
     "embed_dim": vit.hidden_size,
@@ -289,18 +303,23 @@ def files(vit: Vit, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
     "num_heads": vit.num_heads,
     # timm rounds the product down.
     "mlp_ratio": (vit.mlp_size + 0.5) / vit.hidden_size,
-    "act_layer": {"exact": "gelu", "tanh": "gelu_tanh"}[vit.gelu],
-    "no_embed_class": vit.position == "learned_grid",
+    "act_layer": {v: k for k, v in reversed(GELUS.items())}[vit.gelu],
     "global_pool": pooling,
   }
-  if gap:
-    arguments |= {"class_token": False, "fc_norm": False}
-  config = {
-    "architecture": "vit_base_patch16_224",
+  return {
+    "architecture": architecture,
     "num_classes": vit.num_classes,
     "num_features": vit.hidden_size,
     "global_pool": pooling,
-    "model_args": arguments,
+    "model_args": sizes | dict(arguments),
+  }
+
+
+def published(vit: Vit, preprocessing: Preprocessing) -> dict[str, Any]:
+  """The part of the JSON file on pictures and classes."""
+  origin, crop = vit.origin, preprocessing.crop
+  assert origin is not None
+  return {
     "label_names": list(origin.class_names),
     "pretrained_cfg": {
       "num_classes": vit.num_classes,
@@ -314,7 +333,6 @@ def files(vit: Vit, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
       "classifier": "head",
     },
   }
-  return {"config.json": config}
 
 
 def _share(preprocessing: Preprocessing) -> float:

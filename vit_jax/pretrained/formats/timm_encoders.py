@@ -1,12 +1,15 @@
 """Encoders as timm saves them: what its ViTs have beyond the paper's, DINOv3.
 
-They are read, and written in the form of transformers. The arrays tell most;
-`config.json` tells the heads, the activation and the pooling.
+The arrays tell most; `config.json` tells the heads, the activation and the
+pooling.
 """
 
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
-from vit_jax.models import Vit
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import timm
 from vit_jax.pretrained.formats.architecture import (
   Architecture,
@@ -16,6 +19,7 @@ from vit_jax.pretrained.formats.architecture import (
   section,
   square,
 )
+from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import (
   Config,
@@ -23,6 +27,7 @@ from vit_jax.pretrained.formats.table import (
   dense,
   fused_gate,
   heads_out,
+  homeless,
   layer_norm,
   patches,
   rows,
@@ -42,6 +47,7 @@ _ARGUMENTS = (
   *("dynamic_img_size", "init_values", "reg_tokens", "num_reg_tokens"),
   *("no_embed_class", "qk_norm", "pre_norm", "fc_norm", "qkv_bias"),
   *("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+  *("swiglu_mlp", "swiglu_align_to"),
 )
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 _PROBE = "map_head/msa"
@@ -156,6 +162,10 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     **_particular(shapes, config, arguments),
   )
   tokens, fields["position"] = _positions(shapes, size, patch[2])
+  pictures = timm.preprocessing(published)
+  if arguments.get("dynamic_img_size") or tokens is None:
+    given = timm.image_size({}, published)
+    pictures = dataclasses.replace(pictures, size=given)
   if "attn_pool.latent" in shapes:
     fields["position"] = "learned"
   return Architecture(
@@ -163,7 +173,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     fields,
     tokens,
     image_size=size,
-    preprocessing=timm.preprocessing(published),
+    preprocessing=pictures,
     class_names=timm.class_names(config, published),
     interpolation="bicubic",
     guesses=guesses,
@@ -239,7 +249,93 @@ def _positions(
   return (positions, "learned_grid") if alone else (positions - own, "learned")
 
 
-def rules(vit: Vit, shapes: Shapes) -> list[Rule]:
-  """The rules for all arrays of a checkpoint to read."""
-  table = _DINOV3 if "blocks.0.gamma_1" in shapes else _VIT
-  return table.rules(vit)
+def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
+  """The rules for all arrays of a checkpoint to read, or of one to write."""
+  rope = getattr(vit, "rope_theta", None)
+  dinov3 = rope if shapes is None else "blocks.0.gamma_1" in shapes
+  return (_DINOV3 if dinov3 else _VIT).rules(vit)
+
+
+def equivalent(vit: Any) -> Any:
+  """The model to write in place of a model, which gives the same answers."""
+  if not isinstance(vit, ModernVit):
+    return vit
+  fields: dict[str, Any] = {}
+  if vit.registers and vit.position == "learned" and not vit.distilled:
+    fields["position"] = "learned_grid"  # There registers have no position.
+  if vit.projection and vit.representation_size and not vit.num_classes:
+    fields |= dict(num_classes=vit.representation_size, projection=False)
+    fields["representation_size"] = None
+  return vit.clone(**fields)
+
+
+def reasons(vit: Any) -> list[str]:
+  """Why timm cannot express a model."""
+  one_layer = vit.clone(num_layers=1)
+  written = rules(one_layer)
+  if vit.pooling not in _POOLINGS.values():
+    return ["timm cannot pool both the class token and the patches' average"]
+  if lost := homeless(one_layer, written):
+    return [f"timm has no place for {', '.join(lost[:3])}"]
+  shapes = shapes_of(one_layer, written)
+  registers = getattr(vit, "registers", 0)
+  if prefix(shapes) is None or (registers and vit.distilled):
+    return ["none of timm's models has these parts together"]
+  try:
+    return [*changes(one_layer, infer(shapes, _config(one_layer)).fields)]
+  except ValueError as error:
+    return [str(error).removesuffix(".")]
+
+
+def losses(vit: Any) -> Iterator[str]:
+  """Lines on what the form does not keep."""
+  if equivalent(vit).num_classes != vit.num_classes:
+    yield "timm keeps the projection as a head, with a bias of zeros"
+  if getattr(vit, "position_grid", None) and not vit.antialias:
+    yield (
+      "pictures of another size than the positions' get slightly other "
+      "positions: timm smooths positions that it shrinks"
+    )
+
+
+def files(vit: Any, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
+  """The JSON file that timm reads beside the weights, by name."""
+  del loss  # timm does not record it.
+  config = _config(vit) | timm.published(vit, preprocessing)
+  return {"config.json": config}
+
+
+def _config(vit: Any) -> dict[str, Any]:
+  """The part of the JSON file that makes the model."""
+  if not isinstance(vit, ModernVit):  # It has a MAP head.
+    return timm.configuration(vit, "vit_base_patch16_siglip_224", {})
+  layer_scale = {"init_values": vit.layer_scale}
+  if vit.rope_theta:
+    name = "vit_small_plus_patch16_dinov3"
+    arguments = {
+      "num_reg_tokens": vit.registers,
+      "qkv_bias": bool(vit.qkv_bias),
+    }
+    arguments |= {"swiglu_mlp": vit.gated_mlp, "swiglu_align_to": 1}
+    arguments |= layer_scale
+    config = timm.configuration(vit, name, arguments)
+    del config["model_args"]["act_layer"]
+    return config
+  arguments = {"no_embed_class": vit.position == "learned_grid"}
+  arguments |= {"dynamic_img_size": True, "qkv_bias": bool(vit.qkv_bias)}
+  arguments |= {"reg_tokens": vit.registers, "qk_norm": vit.qk_norm}
+  arguments |= {"pre_norm": vit.norm_pre, "fc_norm": False} | layer_scale
+  name = "vit_small_patch14_dinov2"
+  if vit.distilled:
+    name = "deit_small_distilled_patch16_224"
+  elif vit.norm_pre:  # Its layer norms have an epsilon of 1e-5.
+    name = "vit_base_patch16_clip_224"
+  elif vit.gated_mlp:
+    name = "vit_giant_patch14_dinov2"
+  config = timm.configuration(vit, name, arguments)
+  if vit.gated_mlp:  # Gate and expansion are one layer.
+    config["model_args"] |= {
+      "mlp_ratio": (2 * vit.mlp_size + 0.5) / vit.hidden_size
+    }
+    del config["model_args"]["act_layer"]
+  return config

@@ -1,0 +1,71 @@
+"""Models that a form of names can hold, in place of those that it cannot."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax.models import from_fields, to_fields
+from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.pretrained.formats.architecture import table_size
+from vit_jax.pretrained.formats.mapping import Rule, Shapes, axis_sizes
+
+Params = dict[str, np.ndarray]
+
+# Fields that do not change a trained model's answers, or do so at other sizes
+# of images only (antialias).
+_FREE = {
+  *("layer_scale", "position_grid", "antialias", "head_bias"),
+  *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
+  *("drop_path_rate", "dtype", "param_dtype", "scan", "remat"),
+}
+_FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
+_TABLE, _HEAD = "position/E_pos", "head/kernel"
+
+
+def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
+  """What would change if a written model were read back with these fields."""
+  theirs = to_fields(from_fields({"kind": "Vit", **fields}))
+  for name, value in to_fields(vit).items():
+    new = theirs.get(name)
+    if name in _FREE or new == value:
+      continue
+    flag = f" (with --{name}={new} it is written nevertheless)"
+    yield f"{name}={value!r} would become {new!r}{flag * (name in _FLAGS)}"
+
+
+def shapes_of(vit: Any, written: list[Rule]) -> Shapes:
+  """The shapes of the arrays that these rules would write."""
+  size, sizes = table_size(vit), axis_sizes(vit)
+  ours = param_shapes(vit, grid_of(vit, size) if size else (1, 1))
+  return {rule.theirs: rule.needs(ours, sizes) for rule in written}
+
+
+def refitted(vit: Any, new: Any, params: Mapping[str, np.ndarray]) -> Params:
+  """The parameters with which one model answers as another does.
+
+  Args:
+    vit: The model that the parameters are for.
+    new: The model to write. It may differ in these: the class token's vector in
+      the table of positions, which is added to the token or is zero; the
+      pooling, where the head's new rows are zeros; and the projection, which
+      becomes a head with a bias of zeros.
+    params: The parameters by path.
+  """
+  found = dict(params)
+  kinds = vit.position, new.position
+  if kinds == ("learned", "learned_grid"):
+    first, found[_TABLE] = np.split(found[_TABLE], [1])
+    found["x_class"] = found["x_class"] + first[0]
+  elif kinds == ("learned_grid", "learned"):
+    own = np.zeros((1 + vit.distilled, vit.hidden_size), np.float32)
+    found[_TABLE] = np.concatenate([own, found[_TABLE]])
+  if vit.pooling != new.pooling:
+    halves = [found[_HEAD], np.zeros_like(found[_HEAD])]
+    found[_HEAD] = np.concatenate(
+      halves[:: 1 if vit.pooling == "token" else -1]
+    )
+  if vit.num_classes != new.num_classes:
+    found[_HEAD] = found.pop("pre_logits/kernel")
+    found["head/bias"] = np.zeros(new.num_classes, np.float32)
+  return found
