@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import finetune, pretrain
+from configs import finetune, masked_patches, pretrain
 from vit_jax.models import make_model, variants
 from vit_jax.pretrained import known
 from vit_jax.run import build
@@ -102,7 +102,15 @@ def test_every_row_of_table_3_traces_at_full_size(row):
   assert metrics["loss"].shape == ()
 
 
-@pytest.mark.parametrize("name", ["digits", "cifar10", "image_folder"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    "digits",
+    "cifar10",
+    "image_folder",
+    pytest.param("masked_patches", marks=pytest.mark.slow),
+  ],
+)
 def test_every_other_config_takes_a_step(name):
   config = _load(CONFIGS / f"{name}.py")
   config.optimizer.warmup_epochs = 0.0
@@ -111,8 +119,22 @@ def test_every_other_config_takes_a_step(name):
   init, step, batch = _one_step(config, size, 4, num_classes=10)
   state = jax.jit(init)(jax.random.key(0))
   after, metrics = jax.jit(step)(state, batch)
-  assert float(metrics["loss"]) == pytest.approx(np.log(10), rel=1e-4)
+  alike = 512 if config.masked.rate else 10  # Colours, or classes.
+  assert float(metrics["loss"]) == pytest.approx(np.log(alike), rel=1e-4)
   assert int(after.step) == 1
+
+
+def test_masked_patches_carry_the_papers_numbers():
+  config = masked_patches.get_config("B/16,imagenet2012")
+  assert config.masked.to_dict() == {"rate": 0.5, "target": "colour"}
+  assert config.batch_size == 4096
+  assert config.optimizer.peak_lr == 2e-4
+  assert config.optimizer.warmup_steps == 10_000
+  assert config.optimizer.decay == "cosine"
+  assert config.total_steps == 100_000
+  assert masked_patches.get_config("B/16,jft300m").total_steps == 1_000_000
+  with pytest.raises(ValueError, match="'B/16' must be a model and a data set"):
+    masked_patches.get_config("B/16")
 
 
 def _shrink(config, monkeypatch):

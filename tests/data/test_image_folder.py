@@ -12,6 +12,7 @@ from tests.data.outside import outside
 from tests.data.pictures import png
 from vit_jax import data
 from vit_jax.data.image_folder import ImageFolder
+from vit_jax.data.sources import open_splits
 
 
 def grey(value: int) -> bytes:
@@ -166,3 +167,20 @@ def test_photographs():
   held_out = data.open_source("eval", data.DataSettings(root=root))
   assert len(held_out) == 75
   assert held_out.class_names == ("pizza", "steak", "sushi")
+
+
+def test_without_labels_all_images_count(tmp_path):
+  names = ["1.png", "2.png", "a/3.png", "a/b/4.png", ".hidden/9.png", "c/5.png"]
+  root = make_folder(tmp_path, {n: int(n[-5]) for n in names})
+  settings = data.DataSettings(root=root, labels=False, eval_fraction=0.4)
+  splits = open_splits(settings)
+  assert splits.train.class_names == splits.eval.class_names
+  assert len(splits.train.class_names) == 1 and len(splits.eval) == 2
+  assert sorted(levels(splits.train) + levels(splits.eval)) == [1, 2, 3, 4, 5]
+  assert splits.found.endswith("train 3, held out 2 images without labels")
+  assert not splits.doubts
+
+  make_folder(tmp_path, {"train/6.png": 6, "train/x/7.png": 7, "val/8.png": 8})
+  splits = open_splits(settings)
+  assert levels(splits.train) == [6, 7] and levels(splits.eval) == [8]
+  assert splits.test is None

@@ -99,6 +99,15 @@ def find_layout(root: bytes) -> Layout:
   return Layout(root, **places, ignored=ignored)
 
 
+def unlabelled(root: bytes) -> Layout:
+  """The folders of splits in `root`, or `root` alone; classes do not matter."""
+  names = subfolders(root)
+  places = {split_named(name): os.path.join(root, name) for name in names}
+  if "train" not in places:
+    return Layout(root, root)
+  return Layout(root, places["train"], places.get("val"), places.get("test"))
+
+
 def _innermost(root: bytes, ignored: Ignored) -> bytes:
   """The only folder in the only folder in `root`, down to several or images."""
   seen = set()

@@ -46,6 +46,7 @@ class ImageFolder:
     split: str,
     eval_fraction: float = 0.2,
     eval_split: str | None = None,
+    labels: bool = True,
   ):
     """Lists the files of a split.
 
@@ -55,6 +56,7 @@ class ImageFolder:
       eval_fraction: Share of each class that is kept for evaluation if there is
         no folder for it.
       eval_split: The split that "eval" stands for; None takes val, else test.
+      labels: False takes all images of the split, as of a single class.
 
     Raises:
       ValueError: there is no such folder or split, it holds fewer than two
@@ -69,7 +71,7 @@ class ImageFolder:
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
       raise ValueError(f"there is no folder {root!r}; root has to be one.")
-    layout = folders.find_layout(base)
+    layout = (folders.find_layout if labels else folders.unlabelled)(base)
     evaluation = layout.evaluation(eval_split)
     chosen = evaluation if split == "eval" else split
     self.split = chosen or "held out"
@@ -81,13 +83,16 @@ class ImageFolder:
     self.root = text(layout.root)
     self.layout, self.ignored = layout, collections.Counter()
     fraction = eval_fraction if evaluation is None else None
-    self._list(_classes(layout.train), layout.train, fraction)
+    classes = _classes(layout.train) if labels else [b""]
+    self._list(classes, layout.train, fraction)
+    if not labels:
+      self.class_names = ("unlabelled",)
 
   def _list(
     self, classes: list[bytes], train: bytes, fraction: float | None
   ) -> None:
     """Lists the files of all classes; with a fraction, that of each is kept."""
-    if self._folder != train:
+    if self._folder != train and classes != [b""]:
       _check_classes(folders.subfolders(self._folder), classes, self._folder)
     self.class_names = tuple(text(name) for name in classes)
     ends, labels, paths = array("q"), array("i"), bytearray()
@@ -161,7 +166,11 @@ def open_folder(settings: DataSettings, split: str) -> ImageFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`."""
   assert settings.root
   return ImageFolder(
-    settings.root, split, settings.eval_fraction, settings.eval_split
+    settings.root,
+    split,
+    settings.eval_fraction,
+    settings.eval_split,
+    settings.labels,
   )
 
 
@@ -172,10 +181,10 @@ def found(splits: Sequence[ImageFolder]) -> str:
   for of_folder in {s._folder: s.ignored for s in splits}.values():
     ignored += of_folder
   rest = folders.ignored_text(ignored)
-  return (
-    f"{splits[0].name}: {counts} images of "
-    f"{len(splits[0].class_names):,} classes"
-    + (f"; ignored: {rest}" if rest else "")
+  names = splits[0].class_names
+  classes = f"of {len(names):,} classes" if names[1:] else "without labels"
+  return f"{splits[0].name}: {counts} images {classes}" + (
+    f"; ignored: {rest}" if rest else ""
   )
 
 
@@ -184,7 +193,7 @@ def doubts(train: ImageFolder) -> list[str]:
   lines = []
   counts = np.bincount(train._labels, minlength=len(train.class_names))
   few = np.flatnonzero(counts < _FEW)
-  if len(few):
+  if len(few) and len(counts) > 1:  # With labels.
     named = ", ".join(
       f"{train.class_names[i]} {counts[i]}" for i in few[:5].tolist()
     )

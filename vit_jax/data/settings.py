@@ -42,6 +42,10 @@ class DataSettings(Section):
   root: str | None = setting(
     None, "A folder of class folders, instead of a data set's name."
   )
+  labels: bool = setting(
+    True,
+    "False takes all images below `root`, at any depth and without classes.",
+  )
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
   train_split: str = setting(
     "train", 'TFDS split to train on, such as "train[:90%]".'

@@ -1,6 +1,6 @@
 """Evaluation of parameters on a split, with every example counted once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -92,10 +92,7 @@ class Evaluator:
       observe: Called with the answers to each batch, gathered from all hosts.
       track: Shows the progress, as `Display.track` does.
     """
-    batches = sharding.to_device(
-      self._batches, self._batch_sharding, _BATCHES_AHEAD
-    )
-    batches = track(batches, "evaluating", len(self._batches))
+    batches = track(self.on_device(), "evaluating", len(self._batches))
     totals = total_over(self._step, params, batches, self._num_classes, observe)
     metrics: dict[str, Any] = {
       f"eval/{key}": value for key, value in summary(totals).items()
@@ -103,6 +100,12 @@ class Evaluator:
     if class_names:
       metrics["eval/top1_by_class"] = class_accuracy(totals, class_names)
     return metrics
+
+  def on_device(self) -> Iterator[dict[str, jax.Array]]:
+    """The batches of one pass, on the devices."""
+    return sharding.to_device(
+      self._batches, self._batch_sharding, _BATCHES_AHEAD
+    )
 
   def close(self) -> None:
     """Ends the worker processes."""

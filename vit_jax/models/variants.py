@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.models.modern_vit import FAMILIES, ModernVit
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import Vit
@@ -190,7 +191,7 @@ def from_fields(fields: Mapping[str, Any]) -> Vit | ResNet:
       f"its layers are {block}, a class of your own: open it in Python with "
       f"block=, as in load_pretrained(..., block={block.split(':')[-1]})."
     )
-  kinds = {kind.__name__: kind for kind in (Vit, ModernVit, ResNet)}
+  kinds = {kind.__name__: kind for kind in (Vit, MaskedVit, ModernVit, ResNet)}
   kind = fields.pop("kind", None)
   if kind not in kinds:
     raise ValueError(

@@ -226,7 +226,7 @@ class Vit(nn.Module):
   @nn.compact
   def __call__(
     self, x: Float[Array, "B H W C"], *, train: bool = False
-  ) -> Float[Array, "B K"]:
+  ) -> Float[Array, "B ..."]:
     check_images(x)
     x_p = self._patches(x)  # (B, h, w, D)
     B, h, w, D = x_p.shape

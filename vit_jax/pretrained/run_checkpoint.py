@@ -10,6 +10,7 @@ from flax import traverse_util
 
 from vit_jax.models import Origin, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.masked_vit import trunk
 from vit_jax.models.variants import OwnBlockError
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
 from vit_jax.pretrained.loaded import Loaded
@@ -27,6 +28,8 @@ def open_run_checkpoint(
     workdir: The run's folder.
     step: The checkpoint's step; by default the newest.
     **fields: Fields of the model to replace.
+
+  A run on masked patches gives its model without a head.
 
   Raises:
     ValueError: if there is no such checkpoint, it is damaged, or its arrays are
@@ -52,10 +55,13 @@ def open_run_checkpoint(
     if "block" in fields:
       saved["block"] = fields.pop("block")
     scanned = description["model"].get("scan", False)
-    model = from_fields(saved)
-    shapes = param_shapes(model, grid_of(model, preprocessing.image_size))
+    trained = from_fields(saved)
+    model, grid = trunk(trained), grid_of(trained, preprocessing.image_size)
+    shapes = held = param_shapes(model, grid)
+    if model is not trained:  # It predicts masked patches besides.
+      held = param_shapes(trained, grid)
   if fields:
-    stored, model = shapes, from_fields({**saved, **fields})
+    stored, model = shapes, trunk(from_fields({**saved, **fields}))
     shapes = param_shapes(model, grid_of(model, preprocessing.image_size))
     _check_fields(workdir, stored, shapes, fields)
 
@@ -65,7 +71,7 @@ def open_run_checkpoint(
     loss=loss,
     shapes=shapes,
     read=functools.partial(
-      _read, workdir, step, shapes, scanned=scanned, averaged=averaged
+      _read, workdir, step, held, shapes, scanned=scanned, averaged=averaged
     ),
     step=step,
     description=description,
@@ -73,12 +79,18 @@ def open_run_checkpoint(
 
 
 def _read(
-  workdir: str, step: int, shapes: Shapes, *, scanned: bool, averaged: bool
+  workdir: str,
+  step: int,
+  held: Shapes,
+  wanted: Shapes,
+  *,
+  scanned: bool,
+  averaged: bool,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (path, array) of every parameter, layer by layer."""
+  """Yields (path, array) of every parameter wanted, layer by layer."""
   hollow = traverse_util.unflatten_dict(
     # These take no memory, whatever size a damaged description claims.
-    {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
+    {k: np.broadcast_to(np.float32(0), s) for k, s in held.items()},
     sep="/",
   )
   if scanned:
@@ -88,7 +100,7 @@ def _read(
   if scanned:
     params = scan.unstack(params)
   flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-  yield from flat.items()
+  yield from ((path, array) for path, array in flat.items() if path in wanted)
 
 
 @contextlib.contextmanager

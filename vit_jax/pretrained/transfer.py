@@ -18,7 +18,7 @@ from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 
-HEADS = ("head/", "head_dist/")
+HEADS = ("head/", "head_dist/", "mask")
 
 
 def fit(

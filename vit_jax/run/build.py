@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Optional
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -17,6 +16,7 @@ import optax
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models import ResNet, Vit, make_model
 from vit_jax.models.variants import with_block
+from vit_jax.run.masked import make_masking, with_masks
 from vit_jax.run.settings import ModelSettings, ProbeSettings, Settings
 from vit_jax.training.optimizer import (
   layers_below_head,
@@ -123,6 +123,8 @@ def build_model(
 ) -> Vit | ResNet:
   """Makes the model, with a head for the data's classes unless set otherwise.
 
+  With `masked.rate`, the head predicts masked patches instead.
+
   Raises:
     ValueError: if the fields or the checkpoint do not fit the data.
   """
@@ -130,23 +132,26 @@ def build_model(
   for name in ("dtype", "param_dtype"):
     if name in fields:
       fields[name] = jnp.dtype(fields[name])
+  if settings.masked.rate:
+    fields["num_classes"] = 0
   fields.setdefault("num_classes", len(class_names))
   if start is not None:
     from vit_jax.pretrained import transfer
 
-    return transfer.fit(
+    model = transfer.fit(
       start,
       class_names,
       fields,
       keep_head=settings.transfer.keep_head,
       keep_pre_logits=settings.transfer.keep_pre_logits,
     )
+    return with_masks(settings, model)
   if "variant" not in fields:
     raise ValueError(
       "model.variant is not set: set it, as in --config.model.variant=B/16, or "
       "--config.pretrained=CHECKPOINT."
     )
-  return make_model(**fields)
+  return with_masks(settings, make_model(**fields))
 
 
 def with_execution(
@@ -160,7 +165,7 @@ def with_execution(
 
 def train_functions(
   settings: Settings,
-  model: nn.Module,
+  model: Vit | ResNet,
   total_steps: int,
   num_examples: int,
   schedule: optax.Schedule | None = None,
@@ -199,6 +204,7 @@ def train_functions(
     seed=settings.seed,
     **preprocessing.normalization,
     loss=settings.loss,
+    masking=make_masking(settings, model),
     accumulation_steps=settings.accumulation_steps,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,

@@ -1,7 +1,8 @@
 """Makes what evaluates a run: on its split, few-shot, and in pictures."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Optional
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 from jax.sharding import Mesh
@@ -12,14 +13,19 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.sources import open_splits
 from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit
+from vit_jax.models.masked_vit import MaskedVit, trunk
 from vit_jax.run import build
+from vit_jax.run.masked import make_masking
 from vit_jax.run.settings import ProbeSettings, Settings
+from vit_jax.runtime.display import Track
 from vit_jax.training import sharding
 
 # Imported only by the runs that need them.
 if TYPE_CHECKING:
   from vit_jax.evaluation.few_shot import FewShot
   from vit_jax.inspection.eval_pictures import EvalPictures
+
+FewShotMetrics = Callable[[Any, Track], dict[str, Any]]
 
 
 def make_mesh(settings: Settings | ProbeSettings) -> Mesh:
@@ -53,15 +59,20 @@ def make_evaluator(
   eval_source: Source,
 ) -> Evaluator:
   """Makes the evaluation of a run on its evaluation split."""
-  return Evaluator(
-    model,
-    mesh,
-    eval_source,
-    preprocessing,
+  options: dict[str, Any] = dict(
     loader=open_loader(settings, preprocessing),
     batch_size=build.eval_batch_size(settings),
     loss=settings.loss.kind,
   )
+  parts = model, mesh, eval_source, preprocessing
+  if masking := make_masking(settings, model):
+    assert isinstance(model, MaskedVit)
+    from vit_jax.evaluation.masked import MaskedEvaluator
+
+    return MaskedEvaluator(
+      model, mesh, eval_source, preprocessing, masking, **options
+    )
+  return Evaluator(*parts, **options)
 
 
 def make_few_shot(
@@ -71,11 +82,13 @@ def make_few_shot(
   preprocessing: Preprocessing,
   source: Source,
   eval_source: Source,
-) -> Optional["FewShot"]:
+) -> FewShotMetrics | None:
   """Makes the few-shot evaluation of a run, or None if `fewshot.shots` is 0.
 
   If `fewshot.data` has neither a name nor a root, the run's own two splits are
-  used; if it has no `data_dir`, the run's is used.
+  used; if it has no `data_dir`, the run's is used. In a run on masked patches
+  the probe sees the mean of the patches; that of the class token, which the
+  loss never reads, is measured beside it.
   """
   few_shot = settings.fewshot
   if not few_shot.shots:
@@ -89,17 +102,33 @@ def make_few_shot(
     )
     splits = open_splits(settings.data)
     source, eval_source = splits.train, splits.eval
-  return FewShot(
-    model,
-    mesh,
-    source,
-    eval_source,
-    preprocessing,
-    loader=open_loader(settings, preprocessing),
-    batch_size=build.eval_batch_size(settings),
-    shots=few_shot.shots,
-    seeds=few_shot.seeds,
-  )
+
+  def make(model: Vit | ResNet) -> FewShot:
+    return FewShot(
+      model,
+      mesh,
+      source,
+      eval_source,
+      preprocessing,
+      loader=open_loader(settings, preprocessing),
+      batch_size=build.eval_batch_size(settings),
+      shots=few_shot.shots,
+      seeds=few_shot.seeds,
+    )
+
+  if isinstance(model, MaskedVit) and model.pooling == "token":
+    return _with_class_token(make(model), make(trunk(model)))
+  return make(model)
+
+
+def _with_class_token(patches: "FewShot", token: "FewShot") -> FewShotMetrics:
+  """Both evaluations, of which the second adds only its top-1."""
+
+  def measure(params: Any, track: Track) -> dict[str, Any]:
+    beside = token(params, track)["fewshot/top1"]
+    return {**patches(params, track), "fewshot/top1_class_token": beside}
+
+  return measure
 
 
 def make_pictures(

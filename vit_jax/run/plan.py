@@ -19,12 +19,14 @@ from vit_jax.models import ResNet, Vit, from_fields, to_fields
 from vit_jax.models.variants import with_block
 from vit_jax.run import build
 from vit_jax.run.evaluators import (
+  FewShotMetrics,
   make_evaluator,
   make_few_shot,
   make_mesh,
   make_pictures,
   open_loader,
 )
+from vit_jax.run.masked import check_labels
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import extras
 from vit_jax.runtime.settings import flat, replaced, to_dict
@@ -34,7 +36,6 @@ from vit_jax.workdir import description as descriptions
 
 # Imported only by the runs that need them.
 if TYPE_CHECKING:
-  from vit_jax.evaluation.few_shot import FewShot
   from vit_jax.inspection.eval_pictures import EvalPictures
   from vit_jax.pretrained.loaded import Loaded
 
@@ -70,7 +71,7 @@ class Plan:
   start: Optional["Loaded"]
   preprocessing: Preprocessing
   evaluator: Evaluator
-  few_shot: Optional["FewShot"]
+  few_shot: FewShotMetrics | None
   pictures: Optional["EvalPictures"]
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
@@ -123,6 +124,7 @@ def make_plan(
     ValueError: if the settings, the data and the devices do not fit together.
   """
   _check_extras(settings)
+  check_labels(settings)
   if saved is not None:
     settings = _as_begun(settings, saved)
   mesh = make_mesh(settings)

@@ -6,7 +6,9 @@ from typing import Any
 from vit_jax.data.example import Source
 from vit_jax.data.sources import open_source
 from vit_jax.evaluation.few_shot import FewShot, Outcome
+from vit_jax.models.masked_vit import masked
 from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
 from vit_jax.run.evaluators import make_mesh, open_loader
 from vit_jax.run.settings import ProbeSettings
@@ -49,8 +51,11 @@ def probe_checkpoint(
     loaded.preprocessing,
     crop=dataclasses.replace(loaded.preprocessing.crop, **given),
   )
+  model = loaded.model
+  if reads_patches := _trained_by_masks(loaded):
+    model = masked(model, 0)
   few_shot = FewShot(
-    loaded.model,
+    model,
     mesh,
     train,
     test,
@@ -61,12 +66,24 @@ def probe_checkpoint(
     seeds=seeds,
   )
   if display is not None:
+    if reads_patches:
+      display.note(
+        "The probe reads the mean of the patches: masked patches did not train "
+        "the class token's output."
+      )
     display.header(
       _header(checkpoint, preprocessing.image_size, few_shot, train, test)
     )
   init = make_params_init(loaded.model, (*preprocessing.image_size, 3))
   params = loaded.params(sharding.array_shapes(init, mesh))
   return few_shot.measure(params, display.track if display else untracked)
+
+
+def _trained_by_masks(loaded: Loaded) -> bool:
+  """Whether a run on masked patches trained it, and it has a class token."""
+  config = (loaded.description or {}).get("config", {})
+  rate = config.get("masked", {}).get("rate", 0)
+  return bool(rate) and getattr(loaded.model, "pooling", None) == "token"
 
 
 def _header(

@@ -150,6 +150,12 @@ def evaluate_checkpoint(
   first = jax.process_index() == 0
   display = Display(active=first)
   with opened(workdir, **options) as run:
+    rate = run.settings.masked.rate
+    if rate and (per_class or path is not None):
+      raise ValueError(
+        f"{workdir} was trained with masked.rate={rate} and predicts patches, "
+        "not classes: leave out --per_class and --out."
+      )
     metrics = run.evaluator(
       run.params,
       run.class_names if per_class else (),
@@ -163,7 +169,9 @@ def evaluate_checkpoint(
       answers.write(path, run.source, names)
   for note in run.notes:
     display.note(note)
-  shown = f"{evaluation_text(metrics)}  macro-F1 {tally.macro_f1():.2%}"
+  shown = evaluation_text(metrics)
+  if not rate:
+    shown += f"  macro-F1 {tally.macro_f1():.2%}"
   display.note(f"step {run.step:,} on {run.source.name}: {shown}")
   if tally.unanswered:
     display.note(f"The model answers NaN to {tally.unanswered:,} examples.")

@@ -44,6 +44,7 @@ from vit_jax.runtime.settings import (
 )
 from vit_jax.training.settings import (
   LossSettings,
+  MaskedSettings,
   MeshSettings,
   OptimizerSettings,
 )
@@ -254,6 +255,7 @@ class Settings(Section):
   transfer: TransferSettings = section(TransferSettings)
   model: ModelSettings = section(ModelSettings)
   loss: LossSettings = section(LossSettings)
+  masked: MaskedSettings = section(MaskedSettings)
   optimizer: OptimizerSettings = section(OptimizerSettings)
   fewshot: FewShotSettings = section(FewShotSettings)
   mesh: MeshSettings = section(MeshSettings)

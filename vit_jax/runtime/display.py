@@ -204,10 +204,13 @@ def evaluation_text(metrics: dict[str, float]) -> str:
   """The metrics of an evaluation, with keys `eval/...`, in one line."""
   skipped = metrics["eval/skipped_images"]
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  parts = [
-    f"loss {metrics['eval/loss']:.4f}",
-    f"top-1 {metrics['eval/top1']:.2%}",
-  ]
+  top1 = f"top-1 {metrics['eval/top1']:.2%}"
+  if "eval/commonest" in metrics:  # The run is on masked patches.
+    top1 = (
+      f"colours {metrics['eval/top1']:.2%} right, the commonest alone "
+      f"{metrics['eval/commonest']:.2%}"
+    )
+  parts = [f"loss {metrics['eval/loss']:.4f}", top1]
   if "eval/top5" in metrics:
     parts.append(f"top-5 {metrics['eval/top5']:.2%}")
   parts.append(f"({metrics['eval/examples']:,} examples{unreadable})")
@@ -215,6 +218,9 @@ def evaluation_text(metrics: dict[str, float]) -> str:
     parts.append(f"not averaged {metrics['eval/top1_not_averaged']:.2%}")
   if "fewshot/top1" in metrics:
     parts.append(f"few-shot top-1 {metrics['fewshot/top1']:.2%}")
+  if "fewshot/top1_class_token" in metrics:
+    token = metrics["fewshot/top1_class_token"]
+    parts.append(f"(by the class token {token:.2%})")
   return "  ".join(parts)
 
 

@@ -9,6 +9,7 @@ from vit_jax.runtime.settings import Duration, Section, setting
 OPTIMIZERS = ("adam", "sgd")
 DECAYS = ("cosine", "linear", "constant")
 LOSSES = ("softmax", "sigmoid")
+TARGETS = ("colour", "colour4x4", "pixels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,23 @@ class LossSettings(Section):
     0.0,
     "Mixup draws its weights from Beta(alpha, alpha); 0 is off.",
     must=Rule("not be negative; 0 is off", lambda x: x >= 0),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedSettings(Section):
+  """Masked patch prediction, in place of labels (Section 4.6, App. B.1.2)."""
+
+  rate: float = setting(
+    0.0,
+    "Share of the patches to corrupt and to predict; 0 trains on labels.",
+    must=BELOW_1,
+  )
+  target: str = setting(
+    "colour",
+    'Prediction for a patch: its mean colour of 3 bits a channel ("colour"), '
+    'those of its 4 x 4 parts ("colour4x4"), or all its "pixels".',
+    choices=TARGETS,
   )
 
 

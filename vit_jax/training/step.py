@@ -1,5 +1,6 @@
 """The train step: one pure function from (state, batch) to (state, metrics)."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from jaxtyping import Array
 
 from vit_jax.models.normalize import normalize
 from vit_jax.training import losses
+from vit_jax.training.masking import Masking
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.settings import LossSettings
 from vit_jax.training.state import TrainState
@@ -28,6 +30,7 @@ def make_train_step(
   mean: Sequence[float] = (0.5, 0.5, 0.5),
   std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: LossSettings = LossSettings(),
+  masking: Masking | None = None,
   accumulation_steps: int = 1,
   ema_decay: float = 0.0,
   ema_warmup: bool = True,
@@ -46,10 +49,12 @@ def make_train_step(
     model: The model, from images to logits.
     tx: The optimizer.
     learning_rate: The schedule in `tx`, which the metrics report.
-    seed: Seed of Mixup and dropout.
+    seed: Seed of Mixup, dropout and masks.
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.
     loss: The loss and its targets.
+    masking: Trains on masked patches instead, for which labels, `mean`, `std`
+      and `loss` do not matter.
     accumulation_steps: Number of parts that a batch is computed in, to save
       memory. The gradient is the same; each part draws its own dropout.
     ema_decay: Decay of the parameters' Polyak average; 0 is off.
@@ -58,22 +63,16 @@ def make_train_step(
     trained: Maps a parameter's path to whether it is trained; the gradients of
       the others are zero and are not computed. By default all are trained.
   """
-  loss_of = _loss_function(model, loss.kind, trained)
+  objective = masking or Labels(model.num_classes, loss, mean, std)
+  loss_of = _loss_function(model, objective, trained)
   gradient = _in_parts(jax.value_and_grad(loss_of), accumulation_steps)
 
   def train_step(
     state: TrainState, batch: dict[str, Array]
   ) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(jax.random.key(seed), state.step)
-    mixup_key, dropout_key = jax.random.split(key)
-    images = normalize(batch["image"], mean, std)
-    targets = losses.make_targets(
-      batch["label"], model.num_classes, loss.label_smoothing
-    )
-    if loss.mixup_alpha:
-      images, targets = losses.mixup(
-        mixup_key, images, targets, loss.mixup_alpha
-      )
+    objective_key, dropout_key = jax.random.split(key)
+    images, targets = objective.prepare(batch, objective_key)
     mean_loss, grads = gradient(state.params, dropout_key, images, targets)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -101,21 +100,51 @@ def make_train_step(
   return train_step
 
 
+@dataclasses.dataclass(frozen=True)
+class Labels:
+  """The objective of a classifier: what a step feeds, and what it minimises."""
+
+  num_classes: int
+  settings: LossSettings
+  mean: Sequence[float]
+  std: Sequence[float]
+
+  def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
+    """Returns a batch's images and targets; the key is Mixup's."""
+    images = normalize(batch["image"], self.mean, self.std)
+    targets = losses.make_targets(
+      batch["label"], self.num_classes, self.settings.label_smoothing
+    )
+    if not self.settings.mixup_alpha:
+      return images, targets
+    return losses.mixup(key, images, targets, self.settings.mixup_alpha)
+
+  def loss(
+    self, apply: Callable[..., Any], images: Array, targets: Array
+  ) -> Array:
+    """The loss of each example; `apply` maps images to logits."""
+    return losses.cross_entropy(self.settings.kind, apply(images), targets)
+
+
 def _loss_function(
-  model: nn.Module, kind: str, trained: Callable[[str], bool] | None
-) -> Callable[[Any, Array, Array, Array], Array]:
+  model: nn.Module,
+  objective: Labels | Masking,
+  trained: Callable[[str], bool] | None,
+) -> Callable[[Any, Array, Array, Any], Array]:
   """A function from (params, key, images, targets) to the mean loss."""
 
   def stopped(path: str, leaf: Array) -> Array:
     keep = trained is None or trained(path)
     return leaf if keep else jax.lax.stop_gradient(leaf)
 
-  def loss_of(params: Any, key: Array, images: Array, targets: Array) -> Array:
+  def loss_of(params: Any, key: Array, images: Array, targets: Any) -> Array:
     params = map_paths(stopped, params)
-    logits: Any = model.apply(
-      {"params": params}, images, train=True, rngs={"dropout": key}
-    )
-    return losses.cross_entropy(kind, logits, targets).mean()
+
+    def apply(images: Array, **collections: Any) -> Any:
+      variables = {"params": params, **collections}
+      return model.apply(variables, images, train=True, rngs={"dropout": key})
+
+    return objective.loss(apply, images, targets).mean()
 
   return loss_of
 
@@ -146,7 +175,7 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
   if parts == 1:
     return gradient
 
-  def mean(params: Any, key: Array, images: Array, targets: Array):
+  def mean(params: Any, key: Array, images: Array, targets: Any):
     def add_part(total, xs):
       part, (part_images, part_targets) = xs
       part_key = jax.random.fold_in(key, part)

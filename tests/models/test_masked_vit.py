@@ -1,0 +1,87 @@
+"""A ViT that predicts masked patches: what it sees, and what it predicts."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.tiny import random_params
+from vit_jax.models import from_fields, make_vit, to_fields
+from vit_jax.models.masked_vit import MASK, MaskedVit, masked, trunk
+
+P, GRID, K = 4, (2, 3), 5
+SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
+
+
+def _vit(**fields):
+  return make_vit("Ti/4", num_classes=7, **SIZES | fields)
+
+
+def _model(**fields):
+  """A model, its parameters and two images."""
+  model = masked(_vit(**fields), K)
+  size = GRID[0] * P, GRID[1] * P
+  images = np.random.default_rng(1).normal(size=(2, *size, 3))
+  return model, random_params(model, size, 0), jnp.asarray(images, jnp.float32)
+
+
+def _patch(images, n):
+  """A view of the pixels of patch n."""
+  y, x = n // GRID[1] * P, n % GRID[1] * P
+  return images[y : y + P, x : x + P]
+
+
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_a_corrupted_embedding_is_that_of_other_pixels(pooling):
+  """The embedding of a patch is a function of its pixels alone."""
+  model, params, images = _model(pooling=pooling)
+  E = params["patches"]["E"]
+  params["mask"] = E["bias"] + 0.5 * E["kernel"].sum(axis=0)  # Of grey 0.5.
+  source = np.tile(np.arange(6), (2, 1))
+  source[0, [1, 4]] = [MASK, 2]
+  source[1, [0, 5]] = [5, MASK]
+  where = np.array([[1, 4, 3], [5, 0, 2]])
+  edited = np.array(images)
+  for example, row in enumerate(source):
+    for n, taken in enumerate(row):
+      pixels = 0.5 if taken == MASK else _patch(images[example], taken)
+      _patch(edited[example], n)[:] = pixels
+  draw = {"source": jnp.array(source), "where": jnp.array(where)}
+  found = model.apply({"params": params, "corruption": draw}, images)
+  all_patches = model.apply({"params": params}, jnp.array(edited))
+  assert all_patches.shape == (2, 6, K)
+  expected = np.take_along_axis(np.array(all_patches), where[..., None], axis=1)
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_head_it_gives_the_mean_of_the_patches():
+  model, params, images = _model()
+  y = model.clone(num_classes=0).apply({"params": params}, images)
+  head = params["head"]
+  predicted = model.apply({"params": params}, images).mean(axis=1)
+  expected = y @ head["kernel"] + head["bias"][None]
+  np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_trunk_is_the_model_that_was_masked():
+  vit = _vit(dropout_rate=0.1)
+  assert trunk(masked(vit, K)) == vit.clone(num_classes=0)
+  assert trunk(vit) is vit
+  model, params, images = _model()
+  del params["mask"], params["head"]
+  y = trunk(model).apply({"params": params}, images)
+  assert y.shape == (2, 16)
+  again = from_fields(to_fields(model))
+  assert isinstance(again, MaskedVit) and again == model
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (dict(pooling="map"), "leaves map untrained: take pooling='token' or"),
+    (dict(representation_size=8), "leaves representation_size untrained"),
+    (dict(block="dinov2"), "the paper's ViT, not a ModernVit: choose such as"),
+  ],
+)
+def test_models_that_masks_cannot_train_are_refused(fields, message):
+  with pytest.raises(ValueError, match=message):
+    masked(_vit(**fields), K)

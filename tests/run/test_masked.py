@@ -1,0 +1,129 @@
+"""Runs on masked patches: what they refuse, resume and hand on."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from tests import runs
+from vit_jax import load_pretrained
+from vit_jax.models import Vit, make_model
+from vit_jax.models.masked_vit import MaskedVit
+from vit_jax.run import loop
+from vit_jax.run.masked import check_labels, with_masks
+from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import ProbeSettings, Settings, read
+from vit_jax.runtime.settings import replaced
+
+MASKED = {"masked.rate": 0.5}
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ({"loss.mixup_alpha": 0.2}, "loss.mixup_alpha=0.2 is about labels, and ma"),
+    ({"loss.kind": "sigmoid"}, "loss.kind='sigmoid' is about labels"),
+    ({"model.num_classes": 3}, "model.num_classes=3 is about labels"),
+    ({"eval_per_class": True}, "eval_per_class=True is about labels"),
+    (
+      {"fewshot.shots": 5, "data.root": "photos", "data.labels": False},
+      "fewshot.shots=5 needs labels: set data.labels=True for",
+    ),
+    (
+      {"masked.rate": 0.0, "data.root": "photos", "data.labels": False},
+      "data.labels=False leaves no classes to train on: leave it out, or",
+    ),
+  ],
+)
+def test_keys_that_need_labels_are_refused(changes, message):
+  with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+    check_labels(replaced(Settings(), MASKED | changes))
+
+
+def test_few_shots_may_have_data_of_their_own():
+  own = {"fewshot.shots": 5, "fewshot.data.name": "digits"}
+  unlabelled = {"data.root": "photos", "data.labels": False}
+  check_labels(replaced(Settings(), MASKED | own | unlabelled))
+
+
+@pytest.mark.parametrize(
+  "changes, variant, message",
+  [
+    ({"masked.rate": 0.001}, "Ti/16", "0.001 corrupts none of the 2 x 2 patch"),
+    ({}, "Ti/32", "masked.rate=0.5 corrupts none of the 1 x 1 patches: set a"),
+    ({"image_size": (64, 64)}, "R50x1", "train the paper's ViT, not a ResNet"),
+  ],
+)
+def test_what_masks_cannot_train_is_refused(changes, variant, message):
+  settings = replaced(Settings(), MASKED | {"image_size": (32, 32)} | changes)
+  with pytest.raises(ValueError, match=message):
+    with_masks(settings, make_model(variant, num_classes=0))
+
+
+def test_a_hybrid_predicts_the_pixels_that_a_patch_sees():
+  settings = {"image_size": (64, 64), "masked.target": "pixels"}
+  settings = replaced(Settings(), MASKED | settings)
+  model = with_masks(settings, make_model("R50+Ti/16", num_classes=0))
+  assert isinstance(model, MaskedVit) and model.num_classes == 16 * 16 * 3
+
+
+@pytest.fixture(scope="module")
+def config(data_dir):
+  config = runs.config(data_dir, image_size=(16, 16), masked={"rate": 0.5})
+  config.loss.update(label_smoothing=0.0, mixup_alpha=0.0)
+  config.model.pooling = "token"
+  config.fewshot.update(shots=2, seeds=1)
+  config.mesh.update(data=2, fsdp=2, tensor=2)
+  return config
+
+
+@pytest.mark.slow
+def test_a_run_resumes_is_probed_and_fine_tuned(
+  config, data_dir, tmp_path, monkeypatch, capsys
+):
+  """Accumulation, averaging, dropout and sharded parameters are on."""
+  whole, evaluated = loop.train(read(config), str(tmp_path / "whole"))
+  assert 0 <= evaluated["eval/top1"] <= 1
+  assert "the commonest alone" in capsys.readouterr().out
+  save = loop.Checkpoints.save
+
+  def save_then_die(self, state, step, *args):
+    save(self, state, step, *args)
+    if step == 8:
+      raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(loop.Checkpoints, "save", save_then_die)
+    loop.train(read(config), str(tmp_path / "stopped"))
+  resumed, again = loop.train(read(config), str(tmp_path / "stopped"))
+  assert runs.identical(jax.device_get(whole), jax.device_get(resumed))
+  assert again == evaluated
+
+  workdir = str(tmp_path / "whole")
+  found = evaluate_checkpoint(workdir)
+  assert found.items() <= evaluated.items()
+  with pytest.raises(ValueError, match="predicts patches, not classes: leave"):
+    evaluate_checkpoint(workdir, per_class=True)
+
+  where = {"data.name": "digits", "data.data_dir": str(data_dir)}
+  probe = replaced(ProbeSettings(), where)
+  outcome = probe_checkpoint(workdir, probe, shots=2, seeds=1)
+  assert outcome.top1 == pytest.approx(evaluated["fewshot/top1"], abs=1e-6)
+  assert evaluated["fewshot/top1_class_token"] != evaluated["fewshot/top1"]
+
+  model, params = load_pretrained(workdir)
+  assert type(model) is Vit and not model.num_classes
+  assert not {"mask", "head"} & set(params)
+  tuned = config.copy_and_resolve_references()
+  tuned.update(masked={"rate": 0.0}, total_steps=1, ema_decay=0.0)
+  tuned.update(pretrained=workdir, eval_every_steps=0)
+  tuned.optimizer.peak_lr = 0.0
+  with tuned.unlocked():
+    tuned.model = type(tuned.model)(dict.fromkeys(tuned.model))
+  state, _ = loop.train(read(tuned), str(tmp_path / "tuned"))
+  kept = jax.device_get({k: state.params[k] for k in params})
+  assert runs.identical(kept, jax.device_get(params))
+  assert set(state.params) - set(params) == {"head"}
+  assert np.shape(state.params["head"]["kernel"])[1] == 10

@@ -1,0 +1,118 @@
+"""A Vision Transformer that predicts masked patches (arXiv:2010.11929, B.1.2).
+
+Some of an image's patch embeddings, x_p E of Eq. 1, are corrupted before E_pos
+is added, and the model predicts what those patches show. `training.masking`
+draws which, and computes the loss. Symbols as in `vit`; M of the N patches of
+an image are corrupted.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from vit_jax.models.partitioning import named
+from vit_jax.models.resnet import ResNet, classifier
+from vit_jax.models.vit import Vit
+
+MASK = -1
+"""In `source`, the place of a patch that the [mask] embedding replaces."""
+
+
+class MaskedVit(Vit):
+  """A `Vit` whose head predicts patches; images (B, H, W, C) -> (B, M, K).
+
+  K is `num_classes`, the values to predict for a patch. The draw is given as a
+  collection of variables,
+  `model.apply({"params": params, "corruption": draw}, images)`:
+
+  - `source`, integer (B, N): the patch whose embedding is put at each place, or
+    `MASK`;
+  - `where`, integer (B, M): the patches to predict.
+
+  Without a draw, nothing is corrupted and all patches are predicted. With
+  `num_classes=0` the result is the mean of the patches' outputs, (B, D), even
+  with a class token, whose output the loss never reads.
+  """
+
+  def __post_init__(self):
+    if self.pooling == "map" or self.representation_size is not None:
+      name = "map" if self.pooling == "map" else "representation_size"
+      raise ValueError(
+        f"masked patches are predicted from each patch's output, which leaves "
+        f"{name} untrained: take pooling='token' or 'gap', and no "
+        "representation_size."
+      )
+    super().__post_init__()
+
+  def _patches(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
+    """The embedded patches, corrupted as the draw says."""
+    x_p = super()._patches(x)
+    source = self.get_variable("corruption", "source")
+    if source is None and not self.is_initializing():
+      return x_p
+    B, h, w, D = x_p.shape
+    init = named(nn.initializers.normal(0.02), (None,))
+    mask: Any = self.param("mask", init, (D,), self.param_dtype)
+    if source is None:
+      return x_p
+    mask = mask.astype(x_p.dtype).reshape(1, 1, D)
+    return corrupted(x_p.reshape(B, h * w, D), mask, source).reshape(x_p.shape)
+
+  def _pool(
+    self, norm: nn.LayerNorm, z: Float[Array, "B S D"]
+  ) -> Float[Array, "B M D"]:
+    """The outputs of the patches to predict."""
+    patches = norm(z)[:, int(self.pooling == "token") :]
+    where = self.get_variable("corruption", "where")
+    if where is None:
+      return patches
+    return jnp.take_along_axis(patches, where[..., None], axis=1)
+
+  def _head(self, y: Float[Array, "B M D"]) -> Float[Array, "B ..."]:
+    if not self.num_classes:
+      return y.mean(axis=1)
+    return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
+
+
+def corrupted(
+  x_p: Float[Array, "B N D"],
+  mask: Float[Array, "1 1 D"],
+  source: Any,
+) -> Float[Array, "B N D"]:
+  """Puts at each place the embedding of patch `source`, or `mask` at `MASK`."""
+  taken = jnp.take_along_axis(x_p, jnp.maximum(source, 0)[..., None], axis=1)
+  return jnp.where((source == MASK)[..., None], mask, taken)
+
+
+def masked(vit: nn.Module, outputs: int) -> MaskedVit:
+  """A model like `vit` that predicts masked patches.
+
+  Args:
+    vit: The model, with or without a head.
+    outputs: Values to predict for a patch.
+
+  Raises:
+    ValueError: if masked patches cannot train it.
+  """
+  if type(vit) is not Vit:
+    raise ValueError(
+      f"masked.rate: masked patches train the paper's ViT, not a "
+      f"{type(vit).__name__}: choose such as model.variant=B/16, without "
+      "model.block=dinov2 and the like."
+    )
+  return MaskedVit(**{**_fields(vit), "num_classes": outputs, "head_bias": 0.0})
+
+
+def trunk(model: Vit | ResNet) -> Vit | ResNet:
+  """The model without what only predicts masked patches; others stay."""
+  if not isinstance(model, MaskedVit):
+    return model
+  return Vit(**{**_fields(model), "num_classes": 0})
+
+
+def _fields(vit: Vit) -> dict[str, Any]:
+  names = [f.name for f in dataclasses.fields(vit)]
+  return {n: getattr(vit, n) for n in names if n not in ("parent", "name")}

@@ -1,0 +1,72 @@
+"""The parts of a run that trains on masked patches in place of labels."""
+
+from vit_jax.data.preprocessing import HALF
+from vit_jax.models import ResNet, Vit
+from vit_jax.models.grid import grid_of, patch_stride
+from vit_jax.models.masked_vit import masked
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import flat, to_dict
+from vit_jax.training.masking import Masking, num_corrupted
+
+# Keys that do nothing in a run without labels.
+_OF_LABELS = (
+  "loss.kind",
+  "loss.label_smoothing",
+  "loss.mixup_alpha",
+  "model.num_classes",
+  "model.head_bias",
+  "eval_per_class",
+  "eval_pictures",
+)
+
+
+def make_masking(settings: Settings, model: Vit | ResNet) -> Masking | None:
+  """The objective of masked patches, if the settings choose it.
+
+  Raises:
+    ValueError: if it does not fit the model or the size of its images.
+  """
+  if not settings.masked.rate:
+    return None
+  mean, std = settings.normalization.mean, settings.normalization.std
+  rate, target = settings.masked.rate, settings.masked.target
+  if settings.image_size:
+    h, w = grid_of(model, settings.image_size)
+    if h * w < 2 or not num_corrupted(h * w, rate):
+      raise ValueError(
+        f"masked.rate={rate} corrupts none of the {h} x {w} patches: set a "
+        "higher rate, or a larger image_size for more patches."
+      )
+  return Masking(rate, target, patch_stride(model), mean or HALF, std or HALF)
+
+
+def with_masks(settings: Settings, model: Vit | ResNet) -> Vit | ResNet:
+  """The model, made to predict masked patches if the settings choose it."""
+  masking = make_masking(settings, model)
+  return masked(model, masking.outputs) if masking else model
+
+
+def check_labels(settings: Settings) -> None:
+  """Raises ValueError for keys about labels in a run that does not use any."""
+  unlabelled = bool(settings.data.root) and not settings.data.labels
+  rate, few_shot = settings.masked.rate, settings.fewshot
+  if not rate:
+    if unlabelled:
+      raise ValueError(
+        "data.labels=False leaves no classes to train on: leave it out, or set "
+        "masked.rate to train without labels."
+      )
+    return
+  given, default = (flat(to_dict(s)) for s in (settings, Settings()))
+  for key in _OF_LABELS:
+    if given[key] != default[key]:
+      raise ValueError(
+        f"{key}={given[key]!r} is about labels, and masked.rate={rate} trains "
+        "without: leave it out."
+      )
+  if few_shot.shots and unlabelled:
+    if not (few_shot.data.name or few_shot.data.root):
+      raise ValueError(
+        f"fewshot.shots={few_shot.shots} needs labels: set data.labels=True "
+        "for a folder of class folders, or give fewshot.data.root."
+      )

@@ -1,0 +1,192 @@
+"""Masked patch prediction (arXiv:2010.11929, Section 4.6 and App. B.1.2).
+
+Of each image, a share of the patches is corrupted, and the model predicts the
+colours or the pixels that these patches really have. `models.masked_vit` has
+the model. Labels are not used.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key, UInt8
+
+from vit_jax.models.masked_vit import MASK
+from vit_jax.models.normalize import normalize
+from vit_jax.models.vit import patchify
+
+_LEVELS = 8  # Levels of a channel: 3 bits.
+_LEVEL = 256 // _LEVELS
+COLOURS = _LEVELS**3
+_MASKED, _SWAPPED = 0.8, 0.1  # Shares of the corrupted patches; the rest stay.
+_PARTS = {"colour": 1, "colour4x4": 4}  # Predictions along a patch's side.
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+  """The objective of masked patches, with the methods of `step.Labels`.
+
+  Attributes:
+    rate: Share of the patches to corrupt, rounded to a number of patches.
+    target: One of `settings.TARGETS`.
+    patch_size: Side of a patch in pixels; in a hybrid, that of what it sees.
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
+  """
+
+  rate: float
+  target: str
+  patch_size: int
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+
+  def __post_init__(self):
+    if self.target == "colour4x4" and self.patch_size % 4:
+      raise ValueError(
+        f"masked.target='colour4x4' cuts patches into 4 x 4 parts, and they "
+        f"have {self.patch_size} pixels a side: take 'colour' or 'pixels'."
+      )
+
+  @property
+  def outputs(self) -> int:
+    """Number of values that the model predicts for a patch."""
+    if self.target == "pixels":
+      return self.patch_size**2 * len(self.mean)
+    return COLOURS * _PARTS[self.target] ** 2
+
+  def prepare(
+    self,
+    batch: dict[str, Array],
+    key: Key[Array, ""],
+    examples: Int[Array, " B"] | None = None,
+  ) -> tuple[Float[Array, "B H W C"], dict[str, Any]]:
+    """Returns a batch's normalised images, and what to corrupt and predict.
+
+    Args:
+      batch: `image`, uint8 (B, H, W, C); anything else is ignored.
+      key: Key of the draw, together with each example's number.
+      examples: The numbers; by default the places in the batch.
+    """
+    images = normalize(batch["image"], self.mean, self.std)
+    B, H, W, _ = images.shape
+    N = H // self.patch_size * (W // self.patch_size)
+    if examples is None:
+      examples = jnp.arange(B)
+    draw = draw_patches(key, examples, N, self.rate)
+    where = draw["where"][..., None]  # (B, M, 1)
+    parts = _PARTS.get(self.target, 1)
+    colours = mean_colours(batch["image"], self.patch_size, parts)
+    targets = {
+      "draw": draw,
+      "colours": jnp.take_along_axis(colours, where, axis=1),
+    }
+    if self.target == "pixels":
+      pixels = patchify(images, self.patch_size).reshape(B, N, -1)
+      targets["pixels"] = jnp.take_along_axis(pixels, where, axis=1)
+    return images, targets
+
+  def loss(
+    self,
+    apply: Callable[..., Any],
+    images: Float[Array, "B H W C"],
+    targets: dict[str, Any],
+  ) -> Float[Array, " B"]:
+    """The mean loss over the corrupted patches of each image.
+
+    Args:
+      apply: A function from images and `corruption` to predictions.
+      images: Normalised images.
+      targets: The second result of `prepare`.
+    """
+    return self.loss_of(apply(images, corruption=targets["draw"]), targets)
+
+  def loss_of(
+    self, predicted: Float[Array, "B M K"], targets: dict[str, Any]
+  ) -> Float[Array, " B"]:
+    """The same, of predictions that have been made."""
+    if self.target == "pixels":
+      return ((predicted - targets["pixels"]) ** 2).mean(axis=(1, 2))
+    logits = _by_colour(predicted)
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(
+      logits, targets["colours"]
+    )
+    return losses.mean(axis=(1, 2))
+
+  def colours(
+    self, predicted: Float[Array, "B M K"]
+  ) -> Int[Array, "B M parts"]:
+    """The predicted colours; of pixels, that of their mean."""
+    if self.target != "pixels":
+      return _by_colour(predicted).argmax(axis=-1)
+    B, M, _ = predicted.shape
+    C = len(self.mean)
+    mean = predicted.reshape(B, M, -1, C).mean(axis=2)
+    scale, shift = (
+      jnp.array(x).reshape(1, 1, C) for x in (self.std, self.mean)
+    )
+    levels = (mean * scale + shift) * (255 / _LEVEL)
+    return _index(levels.astype(jnp.int32))[..., None]
+
+
+def num_corrupted(N: int, rate: float) -> int:
+  """The number of patches to corrupt among N; always the same."""
+  return round(rate * N)
+
+
+def draw_patches(
+  key: Key[Array, ""], examples: Int[Array, " B"], N: int, rate: float
+) -> dict[str, Int[Array, "B ..."]]:
+  """Draws the patches to corrupt in each image, and what becomes of them.
+
+  A corrupted patch's embedding becomes [mask] in 80 %, that of another patch of
+  the image, any with equal chance, in 10 %, and stays in 10 % of the cases. The
+  draw of an image depends on the key and on its number alone.
+
+  Returns:
+    `where` (B, M) and `source` (B, N), as `MaskedVit` takes them.
+  """
+
+  def one(example: Array) -> dict[str, Array]:
+    keys = jax.random.split(jax.random.fold_in(key, example), 3)
+    where = jax.random.permutation(keys[0], N)[: num_corrupted(N, rate)]
+    fate = jax.random.uniform(keys[1], where.shape)
+    other = (where + jax.random.randint(keys[2], where.shape, 1, N)) % N
+    swapped = jnp.where(fate < _MASKED + _SWAPPED, other, where)
+    source = jnp.where(fate < _MASKED, MASK, swapped)
+    return {"where": where, "source": jnp.arange(N).at[where].set(source)}
+
+  return jax.vmap(one)(examples)
+
+
+def mean_colours(
+  images: UInt8[Array, "B H W 3"], P: int, parts: int = 1
+) -> Int[Array, "B N parts2"]:
+  """The mean colour of each patch in 3 bits a channel, one of 512.
+
+  The means are of values in [0, 255], and 32 of them share a level. Red counts
+  64 and green 8 times as much as blue.
+
+  Args:
+    images: Pixels.
+    P: Side of a patch in pixels.
+    parts: Cuts a patch into parts x parts, in rows, with a colour each.
+  """
+  B, H, W, C = images.shape
+  side = P // parts
+  shape = (B, H // P, parts, side, W // P, parts, side, C)
+  total = images.astype(jnp.int32).reshape(shape).sum(axis=(3, 6))
+  levels = total.transpose(0, 1, 3, 2, 4, 5) // (_LEVEL * side**2)
+  return _index(levels).reshape(B, -1, parts**2)
+
+
+def _index(levels: Int[Array, "*axes 3"]) -> Int[Array, "*axes"]:
+  """The number of a colour, by the level of each channel."""
+  red, green, blue = jnp.moveaxis(jnp.clip(levels, 0, _LEVELS - 1), -1, 0)
+  return (red * _LEVELS + green) * _LEVELS + blue
+
+
+def _by_colour(predicted: Float[Array, "B M K"]) -> Float[Array, "B M parts c"]:
+  return predicted.reshape(*predicted.shape[:2], -1, COLOURS)
