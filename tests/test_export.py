@@ -1,8 +1,10 @@
 """Exported models, run without vit_jax and compared with `model.apply`."""
 
 import os
+import pathlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +15,13 @@ from tests import tiny
 from tests.tiny import MEAN, STD, random_params
 from vit_jax.config import base_config
 from vit_jax.export import export_checkpoint
-from vit_jax.inference.exporter import export_model
+from vit_jax.inference.exporter import export_model, export_onnx
 from vit_jax.models import Origin, ResNet, to_fields
+from vit_jax.pretrained.load import load_pretrained
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
+ENCODERS = pathlib.Path(__file__).parent / "checkpoints" / "encoders"
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
 VIT = tiny.vit(ORIGIN)
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 16, 24, 3), np.uint8)
@@ -112,6 +116,80 @@ def test_every_model_keeps_its_batch_free(model):
   assert logits.dtype == np.float32
   expected = _logits(model, params)
   np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "model",
+  [
+    VIT,
+    GAP.clone(position="sincos2d", num_classes=0),
+    VIT.clone(pooling="map", position="relative", representation_size=7),
+    VIT.clone(position_at="every_layer"),
+    GAP.clone(patch_size=1, resnet_layers=(1, 1), resnet_width=32),
+    ResNet(5, layers=(1,), width=32, origin=ORIGIN),
+  ],
+  ids=["token", "features", "map", "every layer", "hybrid", "resnet"],
+)
+def test_onnx_runtime_gives_the_same_logits(model):
+  _compare_onnx(model, random_params(model, (16, 24), 1), IMAGES, MEAN, STD)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hf_dinov2_reg", "hf_dinov3", "hf_siglip"])
+def test_onnx_runtime_runs_encoders(name):
+  loaded = load_pretrained(str(ENCODERS / name))
+  model, params = loaded
+  crop = loaded.preprocessing
+  images = np.resize(IMAGES, (3, *crop.image_size, 3))
+  _compare_onnx(model, params, images, crop.mean, crop.std)
+
+
+def _compare_onnx(model, params, images, mean, std):
+  """Runs the file on another batch size than it was checked with."""
+  onnxruntime = pytest.importorskip("onnxruntime", reason="needs it")
+  pytest.importorskip("jax2onnx", reason="needs it")
+  session = onnxruntime.InferenceSession(export_onnx(model, params))
+  (found,) = session.run(["logits"], {"images": images})
+  values = ((images / 255 - mean) / std).astype(np.float32)
+  expected = jax.jit(lambda x: model.apply({"params": params}, x))(values)
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def _fake_converter(monkeypatch, logits=None, error=None):
+  """Stands in for jax2onnx and ONNX Runtime, which answers with `logits`."""
+
+  def to_onnx(*_, **__):
+    if error:
+      raise error
+    return SimpleNamespace(SerializeToString=lambda: b"")
+
+  session = SimpleNamespace(
+    run=lambda names, inputs: [logits(inputs["images"])]
+  )
+  runtime = SimpleNamespace(
+    InferenceSession=lambda *_: session, SessionOptions=SimpleNamespace
+  )
+  monkeypatch.setitem(sys.modules, "jax2onnx", SimpleNamespace(to_onnx=to_onnx))
+  monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
+
+
+def test_a_wrong_conversion_is_refused(monkeypatch):
+  _fake_converter(monkeypatch, lambda images: np.ones((len(images), 5)))
+  with pytest.raises(ValueError, match="wrongly: on random images its logits"):
+    export_onnx(GAP, GAP_PARAMS)
+  _fake_converter(monkeypatch, error=NotImplementedError("no\n 'einsum'"))
+  message = "convert this model: NotImplementedError: no 'einsum'$"
+  with pytest.raises(ValueError, match=message):
+    export_onnx(GAP, GAP_PARAMS)
+  monkeypatch.setitem(sys.modules, "jax2onnx", None)
+  with pytest.raises(ValueError, match="not installed: pip install onnx onnx-"):
+    export_onnx(GAP, GAP_PARAMS)
+
+
+def test_onnx_has_one_type_and_no_platforms(tmp_path):
+  with pytest.raises(ValueError, match="are for StableHLO: an ONNX file holds"):
+    export_checkpoint("run", str(tmp_path / "a"), to="onnx", platforms=["cpu"])
 
 
 def test_bfloat16_halves_the_file_and_rounds_the_parameters():

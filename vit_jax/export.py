@@ -1,13 +1,14 @@
-"""Exports a model and its parameters to one file, which runs with JAX alone.
+"""Exports a model and its parameters to one file, which runs without vit_jax.
 
 python -m vit_jax.export CHECKPOINT OUT_FILE [--platforms=cpu,tpu]
   [--param_dtype=bfloat16] [--image_size=384]
+python -m vit_jax.export CHECKPOINT OUT_FILE --to=onnx
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
-a name that `python -m vit_jax.convert --list` shows. The file is a `jax.export`
-artifact (StableHLO). It takes uint8 images (b, H, W, 3) for any b, normalises
-them, and returns float32 logits (b, K). JAX promises that its releases of the
-next six months can read it.
+a name that `python -m vit_jax.convert --list` shows. The file takes uint8
+images (b, H, W, 3) for any b, normalises them, and returns float32 logits
+(b, K). It is a `jax.export` artifact (StableHLO), which JAX promises that its
+releases of the next six months can read; or an ONNX file, for ONNX Runtime.
 """
 
 import json
@@ -22,17 +23,24 @@ from vit_jax.runtime import command
 PLATFORMS = ("cpu", "cuda", "tpu")
 KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 DTYPES = ("float32", "bfloat16")
+TARGETS = ("stablehlo", "onnx")
 _RUN = """\
 import jax
 exported = jax.export.deserialize(bytearray(open({path}, "rb").read()))
 classify = jax.jit(exported.call)
 logits = classify(images)  # {images} -> {logits}"""
+_RUN_ONNX = """\
+import onnxruntime
+session = onnxruntime.InferenceSession({path})
+# {images} -> {logits}
+(logits,) = session.run(["logits"], {{"images": images}})"""
 
 
 def export_checkpoint(
   checkpoint: str,
   path: str,
   *,
+  to: str = "stablehlo",
   platforms: Sequence[str] = PLATFORMS,
   param_dtype: str = "float32",
   **overrides: Any,
@@ -42,46 +50,63 @@ def export_checkpoint(
   Args:
     checkpoint: Any source that `load_pretrained` takes.
     path: The file to write, which appears once it is complete.
-    platforms: Platforms that it can run on, see `export_model`.
-    param_dtype: Type to store the parameters in, see `export_model`.
+    to: "stablehlo" or "onnx".
+    platforms: Platforms that StableHLO can run on, see `export_model`.
+    param_dtype: Type to store the parameters in, see `export_model`; ONNX has
+      float32 alone.
     **overrides: Keywords of `load_pretrained`.
 
   Raises:
-    ValueError: as `export_model` does.
+    ValueError: as `export_model` and `export_onnx` do.
     OSError: if the file cannot be written.
   """
-  from vit_jax.inference.exporter import check_platforms, export_model
+  from vit_jax.inference import exporter
   from vit_jax.pretrained.load import load_pretrained
   from vit_jax.runtime.atomic_file import local_file, replacing
 
-  check_platforms(platforms)
+  exporter.check_platforms(platforms)
+  if to == "onnx" and ((*platforms,) != PLATFORMS or param_dtype != DTYPES[0]):
+    raise ValueError(
+      "platforms and param_dtype are for StableHLO: an ONNX file holds float32 "
+      "and runs wherever ONNX Runtime does. Leave them out."
+    )
   out = local_file(path)
   with replacing(out) as file:
     loaded = load_pretrained(checkpoint, **overrides)
     model, params = loaded
-    exported = export_model(
-      model, params, platforms=platforms, param_dtype=param_dtype
-    )
-    artifact = exported.serialize()
-    file.write(artifact)
-  images, logits = (
-    f"{aval.dtype} {aval.shape!s}"
-    for aval in (*exported.in_avals, *exported.out_avals)
-  )
+    if to == "onnx":
+      content, where = exporter.export_onnx(model, params), "ONNX Runtime"
+      height, width = loaded.preprocessing.image_size
+      images, logits = (
+        f"uint8 (B, {height}, {width}, 3)",
+        f"float32 (B, {model.num_classes or 'D'})",
+      )
+      run, needs = _RUN_ONNX, "onnxruntime is"
+    else:
+      exported = exporter.export_model(
+        model, params, platforms=platforms, param_dtype=param_dtype
+      )
+      content, where = exported.serialize(), ", ".join(exported.platforms)
+      images, logits = (
+        f"{aval.dtype} {aval.shape!s}"
+        for aval in (*exported.in_avals, *exported.out_avals)
+      )
+      run, needs = _RUN, "JAX and flatbuffers are"
+    file.write(content)
   print(
-    f"Wrote {out}: {len(artifact) / 1e6:,.1f} MB, for "
-    f"{', '.join(exported.platforms)}.\n"
+    f"Wrote {out}: {len(content) / 1e6:,.1f} MB, for {where}.\n"
     f"It normalises images itself; they are {loaded.preprocessing}.\n"
-    "To run it, where JAX and flatbuffers are installed:\n"
+    f"To run it, where {needs} installed:\n"
   )
-  print(_RUN.format(path=json.dumps(str(out)), images=images, logits=logits))
+  print(run.format(path=json.dumps(str(out)), images=images, logits=logits))
 
 
 def define_flags() -> None:
+  flags.DEFINE_enum("to", TARGETS[0], TARGETS, "Format of the file.")
   flags.DEFINE_list(
     "platforms",
     list(PLATFORMS),
-    f"Platforms that the file can run on, of {', '.join(KNOWN_PLATFORMS)}.",
+    f"Platforms that StableHLO can run on, of {', '.join(KNOWN_PLATFORMS)}.",
   )
   flags.DEFINE_enum(
     "param_dtype", DTYPES[0], DTYPES, "Type to store the parameters in."
@@ -93,6 +118,7 @@ def main(arguments: list[str]) -> None:
   options = flags.FLAGS
   export_checkpoint(
     *arguments,
+    to=options.to,
     platforms=options.platforms,
     param_dtype=options.param_dtype,
     **command.overrides(),

@@ -1,7 +1,9 @@
 """A model and its parameters as one function that runs with JAX alone."""
 
+import importlib
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -21,6 +23,14 @@ DTYPES = ("float32", "bfloat16")
 # jax.export writes flatbuffers, whose size is limited to 31 bits. The program
 # itself takes far less than the margin that is left for it.
 _MOST_BYTES = 2**31 - 2**24
+# The largest difference of logits between JAX and ONNX, relative to the largest
+# logit; rounding alone gives 1e-6.
+_MOST_DIFFERENCE = 1e-4
+# jax2onnx demands an older Orbax than ours, which it does not use here.
+_INSTALL = (
+  "pip install onnx onnx-ir onnxruntime, then pip install --no-deps "
+  "jax2onnx==0.17.1 equinox dm-pix"
+)
 
 
 def export_model(
@@ -52,28 +62,104 @@ def export_model(
     ValueError: if an argument is unknown or missing, the images do not fit the
       model, or the parameters take more than the 2 GB that can be written.
   """
-  origin = model.origin or Origin("", "", None)
-  size = image_size or Preprocessing(origin.image_size).image_size
-  height, width = (size, size) if isinstance(size, int) else size
   check_platforms(platforms)
   _check_bytes(params, param_dtype)
   # JAX arrays, since NumPy arrays would be cast before they are stored.
   stored = jax.tree.map(
     lambda x: jnp.asarray(np.asarray(x), param_dtype), nn.unbox(params)
   )
+  (b,) = export.symbolic_shape("b")
+  images = jax.ShapeDtypeStruct((b, *_sides(model, image_size), 3), jnp.uint8)
+  to_logits = jax.jit(logits_function(model, stored))
+  with warnings.catch_warnings():
+    # JAX warns of large constants; here they are the parameters.
+    warnings.filterwarnings("ignore", ".* constants were captured")
+    return export.export(to_logits, platforms=tuple(platforms))(images)
+
+
+def export_onnx(
+  model: Vit | ResNet,
+  params: Any,
+  image_size: int | tuple[int, int] | None = None,
+) -> bytes:
+  """The same function as the content of an ONNX file.
+
+  It takes `images`, uint8 (B, H, W, 3) for any B, and returns `logits`. It is
+  run by ONNX Runtime on random images, and refused if it answers otherwise.
+
+  Args:
+    model: The model, from images to logits.
+    params: The model's parameters.
+    image_size: Height and width, or one number for both; by default that of
+      `model.origin`.
+
+  Raises:
+    ValueError: if a library is missing, the parameters take more than 2 GB, or
+      the model cannot be converted.
+  """
+  _check_bytes(params, "float32")
+  try:
+    onnxruntime = importlib.import_module("onnxruntime")
+    to_onnx = importlib.import_module("jax2onnx").to_onnx
+  except ImportError as error:
+    raise ValueError(f"{error.name} is not installed: {_INSTALL}") from error
+  sides = _sides(model, image_size)
+  to_logits = logits_function(model, nn.unbox(params))
+  images = jax.ShapeDtypeStruct(("B", *sides, 3), jnp.uint8)
+  logging.getLogger("onnx_ir").setLevel(logging.ERROR)
+  try:
+    content = to_onnx(
+      to_logits, [images], input_names=["images"], output_names=["logits"]
+    ).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # Errors.
+    run = onnxruntime.InferenceSession(content, options).run
+  except Exception as error:  # Whatever the converter does not know.
+    text = " ".join(str(error).split())
+    raise ValueError(
+      f"jax2onnx cannot convert this model: {type(error).__name__}: {text}"
+    ) from error
+  random = np.random.default_rng(0)
+  batch = random.integers(0, 256, (2, *sides, 3), np.uint8)
+  expected = np.asarray(to_logits(jnp.asarray(batch)))
+  (found,) = run(["logits"], {"images": batch})
+  difference = np.abs(found - expected).max() / np.abs(expected).max()
+  if not difference <= _MOST_DIFFERENCE:
+    raise ValueError(
+      f"jax2onnx converts this model wrongly: on random images its logits "
+      f"differ by {difference:.1e} of the largest."
+    )
+  return content
+
+
+def logits_function(
+  model: Vit | ResNet, params: Any
+) -> Callable[[UInt8[Array, "b H W 3"]], Float[Array, "b K"]]:
+  """The function from images to logits, which normalises them first."""
+  origin = model.origin or Origin("", "", None)
 
   def to_logits(images: UInt8[Array, "b H W 3"]) -> Float[Array, "b K"]:
-    whole = jax.tree.map(lambda x: x.astype(model.param_dtype), stored)
+    whole = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
     inputs = normalize(images, origin.mean, origin.std)
     logits: Any = model.apply({"params": whole}, inputs)
     return logits.astype(jnp.float32)
 
-  (b,) = export.symbolic_shape("b")
-  images = jax.ShapeDtypeStruct((b, height, width, 3), jnp.uint8)
-  with warnings.catch_warnings():
-    # JAX warns of large constants; here they are the parameters.
-    warnings.filterwarnings("ignore", ".* constants were captured")
-    return export.export(jax.jit(to_logits), platforms=tuple(platforms))(images)
+  return to_logits
+
+
+def _sides(
+  model: Vit | ResNet, image_size: int | tuple[int, int] | None
+) -> tuple[int, int]:
+  """Height and width of the images.
+
+  Raises:
+    ValueError: if they are neither given nor known.
+  """
+  size = image_size
+  if size is None:
+    known = model.origin.image_size if model.origin else None
+    size = Preprocessing(known).image_size
+  return (size, size) if isinstance(size, int) else size
 
 
 def check_platforms(platforms: Sequence[str]) -> None:

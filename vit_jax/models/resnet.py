@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -20,19 +21,34 @@ from vit_jax.models.partitioning import Dense, in_use, named
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 
 
-class StdConv(nn.Conv):
+class StdConv(nn.Module):
   """Convolution with its kernel scaled to mean 0, variance 1 per output."""
 
-  standardize_epsilon: float = 1e-5
+  features: int
+  kernel_size: tuple[int, int]
+  strides: tuple[int, int] = (1, 1)
+  epsilon: float = 1e-5
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
 
-  def param(self, name, init_fn, *init_args, **kwargs):
-    value = super().param(name, init_fn, *init_args, **kwargs)
-    if name != "kernel":
-      return value
-    mean = value.mean(axis=(0, 1, 2), keepdims=True)
-    std = value.std(axis=(0, 1, 2), keepdims=True)
-    kernel = (value - mean) / (std + self.standardize_epsilon)
-    return in_use(kernel.astype(self.dtype), _CONV_AXES)
+  @nn.compact
+  def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w K"]:
+    kernel = self.param(
+      "kernel",
+      named(nn.initializers.lecun_normal(), _CONV_AXES),
+      (*self.kernel_size, x.shape[-1], self.features),
+      self.param_dtype,
+    )
+    mean = kernel.mean(axis=(0, 1, 2), keepdims=True)
+    std = kernel.std(axis=(0, 1, 2), keepdims=True)
+    kernel = ((kernel - mean) / (std + self.epsilon)).astype(self.dtype)
+    return jax.lax.conv_general_dilated(
+      x.astype(self.dtype),
+      in_use(kernel, _CONV_AXES),
+      self.strides,
+      "SAME",
+      dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
 
 
 class ResidualUnit(nn.Module):
@@ -104,7 +120,7 @@ class ResNet(nn.Module):
     width = self.width
     x = _conv(width, 7, 2, **dtypes, name="conv_root")(x)
     x = nn.relu(_group_norm(**dtypes, name="norm_root")(x))
-    x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+    x = nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME")
     for stage, units in enumerate(self.layers):
       for unit in range(units):
         stride = 2 if stage and not unit else 1
@@ -120,14 +136,7 @@ class ResNet(nn.Module):
 
 
 def _conv(width: int, size: int, stride: int = 1, **fields) -> StdConv:
-  return StdConv(
-    width,
-    (size, size),
-    (stride, stride),
-    use_bias=False,
-    kernel_init=named(nn.initializers.lecun_normal(), _CONV_AXES),
-    **fields,
-  )
+  return StdConv(width, (size, size), (stride, stride), **fields)
 
 
 def _group_norm(
