@@ -56,9 +56,8 @@ def test_fields_replace_the_variants():
 
 
 @pytest.mark.parametrize("patch_size", [16, 32])
-@pytest.mark.parametrize("name", ["S", "B", "L"])
-def test_hybrids_have_the_tokens_their_name_says(name, patch_size):
-  model = make_vit(f"R50+{name}/{patch_size}", 7, pooling="gap", num_layers=1)
+def test_hybrids_have_the_tokens_their_name_says(patch_size):
+  model = make_vit(f"R50+B/{patch_size}", 7, pooling="gap", num_layers=1)
   image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   tokens = (224 // patch_size) ** 2

@@ -42,7 +42,9 @@ def count(shapes):
 )
 def test_parameter_count(variant, num_classes, params):
   image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
-  assert count(shapes_of(make_vit(variant, num_classes), image)) == params
+  # A scan traces one layer, whose parameters it stacks.
+  model = make_vit(variant, num_classes, scan=True)
+  assert count(shapes_of(model, image)) == params
 
 
 def test_parameter_count_without_positions_and_class_token():

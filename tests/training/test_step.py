@@ -88,7 +88,7 @@ def test_the_first_loss_is_the_logarithm_of_the_classes():
   assert int(metrics["skipped_images"]) == 3
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_accumulation_gives_the_same_run(parts):
   # Weights are not compared: Adam divides by the gradient's size, so rounding
   # decides their updates where the gradient is nearly 0. Adam's second moments

@@ -1,6 +1,5 @@
 """A model and its parameters as one function that runs with JAX alone."""
 
-import importlib
 import logging
 import warnings
 from collections.abc import Callable, Sequence
@@ -99,8 +98,8 @@ def export_onnx(
   """
   _check_bytes(params, "float32")
   try:
-    onnxruntime = importlib.import_module("onnxruntime")
-    to_onnx = importlib.import_module("jax2onnx").to_onnx
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+    from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
   except ImportError as error:
     raise ValueError(f"{error.name} is not installed: {_INSTALL}") from error
   sides = _sides(model, image_size)
