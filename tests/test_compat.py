@@ -9,6 +9,7 @@ load.
 import hashlib
 import json
 import pathlib
+import re
 import shlex
 import shutil
 
@@ -39,6 +40,8 @@ IMAGES = ((8, 8, True), (12, 20, True), (30, 9, True), (8, 8, False))
 # The order of summation depends on the CPU, the number of devices and the
 # version of XLA, so trained values cannot be reproduced to the bit.
 CLOSE = dict(rtol=1e-5, atol=1e-6)
+# Since then drawn as the published models' code does (CHANGELOG.md).
+REDRAWN = re.compile(r"patches/E/|msa/\w+/bias")
 # This bias does not affect the softmax. Its gradient is rounding noise, which
 # Adam scales up to steps as large as those of any other parameter.
 UNSEEN = "msa/key/bias"
@@ -201,10 +204,14 @@ def test_the_first_parameters_are_those_of_old(workdir, data_dir):
   found = first_parameters(workdir, data_dir)
   kinds = {path: [[*x.shape], x.dtype.name] for path, x in found.items()}
   assert kinds == known["kinds"]
-  assert_same_parameters(found, known["outlines"])
+  found = {path: x for path, x in found.items() if not REDRAWN.search(path)}
+  outlines = {path: known["outlines"][path] for path in found}
+  assert_same_parameters(found, outlines)
   bits = known["digests"].get(rounding())
   if bits is not None:
-    assert {path: digest(x) for path, x in found.items()} == bits
+    assert {path: bits[path] for path in found} == {
+      path: digest(x) for path, x in found.items()
+    }
 
 
 @each_run
@@ -323,6 +330,7 @@ def test_a_run_whose_description_lacks_keys_goes_on(older, data_dir):
 EARLIER_DEFAULTS = {
   "data.eval_split": "test",
   "fewshot.data.eval_split": "test",
+  "fewshot.pre_logits": False,
   "transfer.interpolation": "linear",
 }
 

@@ -77,10 +77,10 @@ def few_shot(root, model, mesh=None, shots=3, seeds=2, **options):
   )
 
 
-def features_by_hand(model, params, source):
+def features_by_hand(model, params, source, pre_logits=True):
   """Features and labels of a whole split, in one batch with no padding."""
   images = np.stack([data.decode_rgb(e["image"]) for e in source])
   x = (np.float32(images) / 255 - np.float32(MEAN)) / np.float32(STD)
-  body = without_head(model)
+  body = without_head(model, pre_logits)
   y = jax.jit(lambda: body.apply({"params": params}, jnp.asarray(x)))()
   return np.asarray(y), np.array([e["label"] for e in source])

@@ -28,6 +28,11 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "seeds", 3, "Number of random draws of these images, with seeds 0, 1, ..."
   )
+  flags.DEFINE_bool(
+    "pre_logits",
+    True,
+    "Probe the output of the representation layer, if the checkpoint has one.",
+  )
   flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
   command.define_overrides()
 
@@ -48,6 +53,7 @@ def main(arguments: list[str]) -> None:
     config_settings(ProbeSettings),
     shots=options.shots,
     seeds=options.seeds,
+    pre_logits=options.pre_logits,
     display=None if options.json else display,
     **command.overrides(),
   )

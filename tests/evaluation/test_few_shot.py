@@ -60,7 +60,7 @@ def test_probes_are_fitted_to_the_shots_alone(root, model_and_params):
   probes = few_shot.fit(params)
   y, _ = tinted.features_by_hand(model, params, train)
   for seed, probe in enumerate(probes):
-    shots = y[draw_shots(train, 3, seed)].reshape(-1, 16)
+    shots = y[draw_shots(train, 3, seed)].reshape(-1, y.shape[1])
     np.testing.assert_allclose(probe.mean, shots.mean(0), rtol=1e-4, atol=1e-5)
 
 
@@ -149,6 +149,8 @@ def test_a_run_measures_on_its_own_data_or_on_others(
   expected = tinted.few_shot(root, model).measure(params)
   assert own.measure(params) == expected
   nowhere = {"data__root": str(tmp_path / "nowhere"), "fewshot__shots": 3}
-  other = made(*reversed(sources), **nowhere, fewshot__data__root=root)
+  y_of_equation_4 = {"fewshot__data__root": root, "fewshot__pre_logits": False}
+  other = made(*reversed(sources), **nowhere, **y_of_equation_4)
   assert other is not None
+  expected = tinted.few_shot(root, model, pre_logits=False).measure(params)
   assert other.measure(params) == expected

@@ -45,7 +45,6 @@ def test_class_token_and_positions_start_as_published(initial):
 @pytest.mark.parametrize(
   "path, fan_in, fan_out",
   [
-    ("patches/E", P * P * 3, 96),
     ("block_0/msa/query", 96, 96),
     ("block_0/msa/key", 96, 96),
     ("block_0/msa/value", 96, 96),
@@ -65,13 +64,25 @@ def test_kernels_start_xavier_uniform(initial, path, fan_in, fan_out):
   assert np.abs(kernel.mean()) < 0.03 * limit
 
 
+def test_patches_start_lecun_normal(initial):
+  """A normal cut at two deviations, of variance 1 / fan in after the cut."""
+  E = initial[1]["patches"]["E"]
+  fan_in = P * P * 3
+  assert E["kernel"].shape == (fan_in, 96)
+  assert float(E["kernel"].std()) == pytest.approx(fan_in**-0.5, rel=0.03)
+  limit = 2 / 0.87962566 * fan_in**-0.5
+  assert 0.97 * limit < np.abs(E["kernel"]).max() <= limit * 1.0001
+  assert not E["bias"].any()
+
+
 def test_biases_start_near_zero_and_norms_at_one(initial):
   _, params, _ = initial
-  biases = [params["patches"]["E"]["bias"], params["pre_logits"]["bias"]]
+  biases = [params["pre_logits"]["bias"]]
   for layer in range(LAYERS):
     block = params[f"block_{layer}"]
-    dense = (*block["msa"].values(), *block["mlp"].values())
-    biases += [each["bias"] for each in dense]
+    biases += [each["bias"] for each in block["mlp"].values()]
+    for each in block["msa"].values():
+      np.testing.assert_array_equal(each["bias"], 0)
     for name in ("norm_msa", "norm_mlp"):
       np.testing.assert_array_equal(block[name]["scale"], 1)
       np.testing.assert_array_equal(block[name]["bias"], 0)

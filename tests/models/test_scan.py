@@ -1,5 +1,7 @@
 """One compiled block for all layers, and rematerialisation."""
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -50,6 +52,22 @@ def test_a_scanned_model_has_the_parameters_of_an_unrolled_one():
   assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, scanned)
   back = jax.eval_shape(unstack, scanned)
   assert jax.tree.map(jnp.shape, back) == jax.tree.map(jnp.shape, unrolled)
+
+
+def test_only_the_layers_of_a_scanned_model_start_otherwise():
+  """As `model.scan` says; the rest is drawn as in an unrolled model."""
+  unrolled, scanned = (
+    nn.unbox(jax.jit(tiny(scan=scan).init)(jax.random.key(0), images()))
+    for scan in (False, True)
+  )
+  same = jax.tree.map(
+    lambda a, b: bool((a == b).all()), stack(unrolled), scanned
+  )["params"]
+  blocks = traverse_util.flatten_dict(same.pop("blocks"), sep="/")
+  assert jax.tree.all(same)
+  drawn = {path for path, equal in blocks.items() if not equal}
+  constant = {p for p in blocks if re.search("norm|msa/.*bias", p)}
+  assert drawn == blocks.keys() - constant
 
 
 def test_layers_stay_in_order_beyond_ten():

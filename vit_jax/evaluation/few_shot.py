@@ -74,6 +74,7 @@ class FewShot:
     batch_size: Examples per step, or fewer if there are not as many.
     shots: Training images per class.
     seeds: The number of draws.
+    pre_logits: Whether a representation layer is kept, as big_vision does.
 
   Raises:
     ValueError: if `shots` or `seeds` is below 1, the splits have different
@@ -92,6 +93,7 @@ class FewShot:
     batch_size: int,
     shots: int,
     seeds: int,
+    pre_logits: bool = True,
   ):
     _check(shots, seeds, train_source, eval_source)
     self._mesh, self._loader = mesh, loader
@@ -106,7 +108,10 @@ class FewShot:
     whole = sharding.replicated(mesh)
     self._features = jax.jit(
       sharding.on_mesh(
-        make_features(model, **preprocessing.normalization), mesh
+        make_features(
+          model, **preprocessing.normalization, pre_logits=pre_logits
+        ),
+        mesh,
       ),
       out_shardings=whole,
     )

@@ -1,8 +1,8 @@
 """Steps of few-shot evaluation: features of images, right answers of probes.
 
-The features are y of Eq. 4 (arXiv:2010.11929), the output of the last layer
-norm and the pooling. The head is left out, and so is the tanh layer that a
-pre-training head has before it.
+The features are the input of the head's last layer: the output of a
+pre-training head's tanh layer, where there is one and it is wanted, or else y
+of Eq. 4 (arXiv:2010.11929), the output of the last layer norm and the pooling.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,14 +36,18 @@ class Totals:
 
 
 def make_features(
-  model: Vit | ResNet, *, mean: Sequence[float], std: Sequence[float]
+  model: Vit | ResNet,
+  *,
+  mean: Sequence[float],
+  std: Sequence[float],
+  pre_logits: bool,
 ) -> Callable[[Any, dict[str, Array]], tuple[Array, Array]]:
   """Returns a function from (params, batch) to features (B, D) and mask (B,).
 
   The mask is 0 for padding and for unreadable images. The parameters may
-  include the head's, which are not used.
+  include the head's, which are not used. `pre_logits` is as for `without_head`.
   """
-  body = without_head(model)
+  body = without_head(model, pre_logits)
 
   def features(params: Any, batch: dict[str, Array]):
     images = normalize(batch["image"], mean, std)
@@ -53,9 +57,15 @@ def make_features(
   return features
 
 
-def without_head(model: Vit | ResNet) -> nn.Module:
-  """The model up to its representation, y of Eq. 4."""
-  if isinstance(model, Vit):
+def without_head(model: Vit | ResNet, pre_logits: bool) -> nn.Module:
+  """The model up to its representation.
+
+  Args:
+    model: The model, with or without a head.
+    pre_logits: Whether its representation layer, if any, is kept; y of Eq. 4 is
+      the representation otherwise.
+  """
+  if isinstance(model, Vit) and not pre_logits:
     model = model.clone(representation_size=None)
   return model.clone(num_classes=0)
 

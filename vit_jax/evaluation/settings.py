@@ -15,4 +15,10 @@ class FewShotSettings(Section):
     0, "Training images per class; 0 is off.", must=NOT_NEGATIVE
   )
   seeds: int = setting(3, "Number of draws of the shots.", must=COUNT)
+  pre_logits: bool = setting(
+    True,
+    "Probe the output of the representation layer where the model has one, as "
+    "big_vision does; else y of Eq. 4.",
+    before=False,
+  )
   data: DataSettings = section(DataSettings)

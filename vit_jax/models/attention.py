@@ -7,7 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import LayerConfig, each_token, init_bias, init_kernel
+from vit_jax.models.layer import (
+  LayerConfig,
+  each_token,
+  init_kernel,
+  init_zeros,
+)
 from vit_jax.models.partitioning import Projection
 from vit_jax.models.position import relative_logits
 
@@ -59,7 +64,7 @@ class Msa(nn.Module):
         axes=("embed", "heads", "head_size"),
         bias_axes=("heads", "head_size"),
         kernel_init=init_kernel,
-        bias_init=init_bias if name[0] in self.qkv_bias else None,
+        bias_init=init_zeros if name[0] in self.qkv_bias else None,
         **self.config.dtypes,
         name=name,
       )
@@ -71,7 +76,7 @@ class Msa(nn.Module):
       axes=("heads", "head_size", "embed"),
       bias_axes=(None,),
       kernel_init=init_kernel,
-      bias_init=init_bias,
+      bias_init=init_zeros,
       **self.config.dtypes,
       name="out",
     )

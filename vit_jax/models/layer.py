@@ -12,7 +12,11 @@ from jaxtyping import Array, Float
 from vit_jax.models.partitioning import Dense, for_tpu, named
 
 init_kernel = nn.initializers.xavier_uniform()
-init_bias = nn.initializers.normal(1e-6)
+init_zeros = nn.initializers.zeros_init()
+# Initializers of a dense layer's kernel and bias: those of both published codes
+# for the embedding of patches, a convolution there, and for all others.
+_PATCH_INITS = nn.initializers.lecun_normal(), init_zeros
+_DENSE_INITS = init_kernel, nn.initializers.normal(1e-6)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +62,12 @@ def dense(
     use_bias: Whether it adds a bias.
     name: Name of its parameters.
   """
+  kernel_init, bias_init = _PATCH_INITS if axes[0] == "patch" else _DENSE_INITS
   return Dense(
     features,
     use_bias=use_bias,
-    kernel_init=named(init_kernel, axes),
-    bias_init=named(init_bias, (bias_axis,)),
+    kernel_init=named(kernel_init, axes),
+    bias_init=named(bias_init, (bias_axis,)),
     **config.dtypes,
     name=name,
   )

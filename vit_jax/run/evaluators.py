@@ -114,6 +114,7 @@ def make_few_shot(
       batch_size=build.eval_batch_size(settings),
       shots=few_shot.shots,
       seeds=few_shot.seeds,
+      pre_logits=few_shot.pre_logits,
     )
 
   if isinstance(model, MaskedVit) and model.pooling == "token":

@@ -23,6 +23,7 @@ def probe_checkpoint(
   *,
   shots: int,
   seeds: int,
+  pre_logits: bool = True,
   display: Display | None = None,
   **overrides: Any,
 ) -> Outcome:
@@ -33,6 +34,8 @@ def probe_checkpoint(
     settings: Data, crop, loader and mesh.
     shots: Training images per class.
     seeds: Number of random draws of the training images.
+    pre_logits: Whether to probe the output of the representation layer, where
+      the model has one.
     display: Display for the header and the progress; nothing is shown without
       one.
     **overrides: Keywords of `load_pretrained`.
@@ -64,6 +67,7 @@ def probe_checkpoint(
     batch_size=build.eval_batch_size(settings),
     shots=shots,
     seeds=seeds,
+    pre_logits=pre_logits,
   )
   if display is not None:
     if reads_patches:

@@ -128,7 +128,11 @@ class ModelSettings(Section):
     '"quick" as in CLIP.',
     choices=GELUS,
   )
-  scan: bool | None = setting(None, "Compile one block and scan the layers.")
+  scan: bool | None = setting(
+    None,
+    "Compile one block and scan the layers, whose first values a seed then "
+    "draws otherwise.",
+  )
   remat: str | None = setting(
     None,
     "Recompute activations in the backward pass to save memory: none, all but "
