@@ -19,17 +19,19 @@ class BuildPy(build_py.build_py):
     super().run()
     if self.editable_mode:  # The clone's own folder is found.
       return
-    folder = self._folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in SOURCE.glob("*.py"):
-      shutil.copyfile(path, folder / path.name)
+    for path, copy in self._configs():
+      copy.parent.mkdir(parents=True, exist_ok=True)
+      shutil.copyfile(path, copy)
 
   def get_outputs(self, include_bytecode: bool = True) -> list[str]:
     """All files that are installed, the configurations included."""
     outputs = super().get_outputs(include_bytecode)
     if not self.editable_mode:
-      outputs += [str(self._folder() / p.name) for p in SOURCE.glob("*.py")]
+      outputs += [str(copy) for _, copy in self._configs()]
     return outputs
 
-  def _folder(self) -> pathlib.Path:
-    return pathlib.Path(self.build_lib, "vit_jax", "configs")
+  def _configs(self) -> list[tuple[pathlib.Path, pathlib.Path]]:
+    """Each file of the configurations, and where it goes."""
+    folder = pathlib.Path(self.build_lib, "vit_jax", "configs")
+    files = [p for suffix in ("py", "csv") for p in SOURCE.rglob(f"*.{suffix}")]
+    return [(p, folder / p.relative_to(SOURCE)) for p in files]

@@ -12,7 +12,7 @@ import pytest
 from configs import finetune, masked_patches, pretrain
 from vit_jax.models import make_model, variants
 from vit_jax.pretrained import known
-from vit_jax.run import build
+from vit_jax.run import build, study
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import all_keys, flat
 
@@ -41,6 +41,21 @@ def _load(path: pathlib.Path):
 )
 def test_every_config_has_exactly_the_known_keys(path):
   assert sorted(flat(_load(path).to_dict())) == sorted(all_keys(Settings))
+
+
+@pytest.mark.parametrize(
+  "path", sorted(CONFIGS.glob("studies/*.py")), ids=lambda p: p.stem
+)
+def test_every_row_of_a_study_builds_and_can_be_drawn(path, tmp_path):
+  opened = study.open_study(str(path), str(tmp_path), [])
+  for row, settings in opened.settings.items():
+    if settings.pretrained is None:
+      build.build_model(settings, ("a", "b"))
+    columns = {*opened.rows[row]}
+    for figure in opened.module.FIGURES.values():
+      assert {figure["x"], figure["lines"]} <= columns
+      assert figure["y"].startswith(("eval/", "fewshot/"))
+  assert len({str(s) for s in opened.settings.values()}) == len(opened.rows)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +222,21 @@ def test_rows_carry_table_4s_numbers(argument, steps, peak_lr, size, decay):
   assert config.optimizer.peak_lr == peak_lr
   assert config.optimizer.weight_decay == 0
   assert config.optimizer.clip_norm == 1
+
+
+@pytest.mark.parametrize(
+  "argument, rates, share",
+  [
+    ("b16_i21k,imagenet2012", (0.003, 0.01, 0.03), 0.01),
+    ("r50_b16_i21k,imagenet2012", (0.003, 0.01, 0.03, 0.06), 0.01),
+    ("l16_i21k,cifar100", (0.001, 0.003, 0.01, 0.03), 0.02),
+    ("b16_i21k,oxford_flowers102", (0.001, 0.003, 0.01, 0.03), 0.1),
+  ],
+)
+def test_rates_are_chosen_as_appendix_b_1_1_says(argument, rates, share):
+  assert finetune.get_choices(argument) == (rates, share)
+  with pytest.raises(ValueError, match="VTAB's tasks at 0.01: no --select"):
+    finetune.get_choices("b16_i21k,dtd,vtab")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,9 @@ def test_the_wheel_holds_the_package_and_the_configurations(built):
     if path.is_file() and "__pycache__" not in path.parts
   }
   configs = {
-    f"vit_jax/{p.relative_to(ROOT)}" for p in ROOT.glob("configs/*.py")
+    f"vit_jax/{p.relative_to(ROOT)}"
+    for p in ROOT.glob("configs/**/*.*")
+    if p.suffix in (".py", ".csv")
   }
   assert configs and package
   installed = {name for name in names if ".dist-info/" not in name}

@@ -17,6 +17,7 @@ from vit_jax import __version__
 # modules and their docstrings.
 COMMANDS = {
   "train": "Trains a Vision Transformer.",
+  "study": "Trains a list of configurations, and compares them.",
   "find_lr": "Finds a learning rate for a configuration by a range test.",
   "evaluate": "Evaluates a run's checkpoint on the evaluation split.",
   "predict": "Predicts the classes of image files with any checkpoint.",
@@ -65,7 +66,7 @@ def _help() -> str:
 
 def _configs() -> str:
   """The name, the path and the first sentence of each shipped configuration."""
-  from vit_jax.run.flags import shipped_configs
+  from vit_jax.run.config_file import shipped_configs
 
   lines = []
   for name, path in shipped_configs().items():

@@ -5,7 +5,7 @@ import sys
 import pytest
 from absl import flags as absl_flags
 
-from vit_jax.run import flags
+from vit_jax.run import config_file, flags
 from vit_jax.run.settings import ProbeSettings, Settings
 from vit_jax.runtime.settings import all_keys, keys
 
@@ -101,8 +101,8 @@ def test_the_key_that_is_meant_is_suggested(typed, other, ours):
 
 
 def test_every_suggested_key_exists():
-  assert {*flags._OTHER_NAMES.values()} <= {*all_keys(Settings)}
-  assert not {*flags._OTHER_NAMES} & {*all_keys(Settings)}
+  assert {*config_file._OTHER_NAMES.values()} <= {*all_keys(Settings)}
+  assert not {*config_file._OTHER_NAMES} & {*all_keys(Settings)}
 
 
 HEAD = "from vit_jax.config import base_config\ndef get_config():\n"

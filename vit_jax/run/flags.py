@@ -1,78 +1,29 @@
 """Defines the configuration's flags: `--config` and `--config.key=value`."""
 
 import dataclasses
-import importlib.machinery
-import inspect
-import pathlib
-import re
 import sys
-import traceback
-import types
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
-import vit_jax
+from vit_jax.run.config_file import (
+  load_config,
+  nearest,
+  other_units,
+  shipped_configs,
+)
 from vit_jax.run.settings import Settings, base_config, read
-from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import (
-  UNITS,
   Duration,
   Section,
   all_keys,
   keys,
-  nearest_key,
 )
 
 # Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()
-
-# Our key for each name that other trainers use for it.
-_OTHER_NAMES = {
-  "accum_steps": "accumulation_steps",
-  "arch": "model.variant",
-  "architecture": "model.variant",
-  "base_lr": "optimizer.peak_lr",
-  "bs": "batch_size",
-  "checkpoint": "pretrained",
-  "data_path": "data.root",
-  "dataset": "data.name",
-  "depth": "model.num_layers",
-  "dim": "model.hidden_size",
-  "dropout": "model.dropout_rate",
-  "ema": "ema_decay",
-  "embed_dim": "model.hidden_size",
-  "epochs": "total_epochs",
-  "freeze": "optimizer.freeze_layers",
-  "grad_accum": "accumulation_steps",
-  "grad_accum_steps": "accumulation_steps",
-  "grad_clip": "optimizer.clip_norm",
-  "gradient_accumulation_steps": "accumulation_steps",
-  "img_size": "image_size",
-  "init_from": "pretrained",
-  "input_size": "image_size",
-  "learning_rate": "optimizer.peak_lr",
-  "log_interval": "log_every_steps",
-  "lr": "optimizer.peak_lr",
-  "max_epochs": "total_epochs",
-  "max_grad_norm": "optimizer.clip_norm",
-  "max_steps": "total_steps",
-  "mixup": "loss.mixup_alpha",
-  "num_epochs": "total_epochs",
-  "num_steps": "total_steps",
-  "num_train_epochs": "total_epochs",
-  "precision": "model.dtype",
-  "patience": "early_stop_evaluations",
-  "resolution": "image_size",
-  "smoothing": "loss.label_smoothing",
-  "steps": "total_steps",
-  "train_batch_size": "batch_size",
-  "warmup": "optimizer.warmup_steps",
-  "wd": "optimizer.weight_decay",
-  "workers": "loader.num_workers",
-}
 
 
 def define_config_file() -> None:
@@ -114,12 +65,7 @@ def config_settings(cls: type[Section] = Settings) -> Any:
   """
   config: Any = flags.FLAGS["config"].value
   given = config_flags.get_override_values(flags.FLAGS["config"])
-  known = {*all_keys(cls)}
-  for key in given:
-    name = key.rpartition("_")[0]
-    lengths = {f"{name}_{unit}" for unit in UNITS}
-    if key in lengths <= known and given[key]:
-      config.update_from_flattened_dict(dict.fromkeys(lengths - {*given}, 0))
+  config.update_from_flattened_dict(other_units(given, cls))
   for key in ("image_size", "cut_from"):
     side = given.get(key)
     if side and len(side) == 1 and isinstance(side[0], int):
@@ -127,66 +73,11 @@ def config_settings(cls: type[Section] = Settings) -> Any:
   return read(config, cls)
 
 
-def shipped_configs() -> dict[str, pathlib.Path]:
-  """The configuration files that come with the package, by name.
-
-  They are in `vit_jax/configs`, or in `configs` beside it in a clone.
-  """
-  package = pathlib.Path(vit_jax.__file__).parent
-  inside = package / "configs"
-  folder = inside if inside.is_dir() else package.parent / "configs"
-  return {path.stem: path for path in sorted(folder.glob("*.py"))}
-
-
 class _ConfigFile(flags.ArgumentParser):
-  """Reads `--config=FILE:ARGUMENT`; every mistake in FILE becomes one line."""
+  """Reads `--config=FILE:ARGUMENT`."""
 
   def parse(self, argument: str) -> Any:
-    """Calls `get_config` of a file, or of a shipped one of this name."""
-    name, colon, parameter = argument.partition(":")
-    path = pathlib.Path(name)
-    if not path.is_file():
-      shipped = shipped_configs()
-      if name not in shipped:
-        raise ValueError(
-          f"there is no file {name!r}, and the configurations that come with "
-          f"vit_jax are {', '.join(shipped)}."
-        )
-      path = shipped[name]
-    try:
-      loader = importlib.machinery.SourceFileLoader("config_file", str(path))
-      module: Any = types.ModuleType(loader.name)
-      loader.exec_module(module)
-      if colon and not inspect.signature(module.get_config).parameters:
-        raise ValueError(f"{path} takes no argument after a colon.")
-      config = module.get_config(*[parameter] if colon else [])
-      if not isinstance(config, ConfigDict):
-        raise ValueError(
-          f"{path}: get_config() returns {quoted(config)}; it must return "
-          "base_config() with its changes."
-        )
-    except Exception as error:
-      raise ValueError(_mistake(path, error)) from error
-    return config.lock()
-
-
-def _mistake(path: pathlib.Path, error: Exception) -> str:
-  """One line about an error that a configuration file raised."""
-  text = str(error).strip("'\"").split("\n")[0]
-  if isinstance(error, ValueError):  # From its own check of its argument.
-    return text
-  lines = [
-    frame.lineno
-    for frame in traceback.extract_tb(error.__traceback__)
-    if frame.filename == str(path)
-  ]
-  line = lines[-1] if lines else getattr(error, "lineno", None)
-  place = f"{path}, line {line}" if line else str(path)
-  missing = re.match(r'Key "(\w+)" does not exist', text)
-  if missing:
-    nearest = _nearest(missing[1], Settings)
-    return f"{place}: there is no key {missing[1]}; did you mean {nearest}?"
-  return f"{place}: {type(error).__name__}: {text}"
+    return load_config(argument)
 
 
 def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
@@ -207,14 +98,8 @@ def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
         )
       raise ValueError(
         f"--{name} is not a key of the configuration; "
-        f"did you mean --config.{_nearest(key, cls)}?"
+        f"did you mean --config.{nearest(key, cls)}?"
       )
-
-
-def _nearest(key: str, cls: type[Section]) -> str:
-  """The key that is meant by a name that is none."""
-  meant = _OTHER_NAMES.get(key.rsplit(".", 1)[-1].replace("-", "_"))
-  return meant if meant in all_keys(cls) else nearest_key(key, cls)
 
 
 def _help(cls: type[Section]) -> str:

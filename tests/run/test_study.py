@@ -1,0 +1,233 @@
+"""Studies: which rows are run, what is collected, how a rate is selected."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.commands import run
+from vit_jax.run import study
+from vit_jax.run.study import held_out, open_study, run_study
+
+STUDY = """
+from vit_jax.config import load_config
+
+ROWS = {f"{name}_{seed}": dict(name=name, seed=seed)
+        for name in ("a", "b") for seed in (0, 1)}
+
+def get_config(row):
+  c = load_config("digits")
+  c.seed = ROWS[row]["seed"]
+  c.model.hidden_size = {"a": 16, "b": 32}[ROWS[row]["name"]]
+  c.optimizer.peak_lr = 0.5
+  return c
+
+def get_choices(row):
+  return [0.1, 0.2, 0.4], 0.1
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+  path = tmp_path / "my_study.py"
+  path.write_text(STUDY)
+  return path
+
+
+@pytest.fixture
+def trained(monkeypatch):
+  """Notes the commands that would train; `codes` says how each ends."""
+  commands, codes = [], {}
+
+  def supervise(restarts, newest_step, command):
+    assert newest_step() is None
+    flags = dict(part.lstrip("-").split("=", 1) for part in command[3:])
+    commands.append(flags)
+    name = flags["workdir"].rpartition("/")[2]
+    if code := codes.get(name, 0):
+      return code
+    # The best rate is 0.2.
+    rate = float(flags.get("config.optimizer.peak_lr", 0.5))
+    rows = [
+      {"step": 5, "train/loss": 2.0, "train/images_per_second": 9.0},
+      {"step": 9, "eval/top1": 0.75 - abs(rate - 0.2), "test/by": {"x": 1}},
+    ]
+    folder = study.epath.Path(flags["workdir"])
+    folder.mkdir(parents=True)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(lines)
+    return 0
+
+  monkeypatch.setattr(study.restarts, "supervise", supervise)
+  return commands, codes
+
+
+def table(folder):
+  with open(folder / "study.csv", newline="") as lines:
+    return [*csv.DictReader(lines)]
+
+
+def test_rows_are_run_once_and_collected(file, trained, tmp_path, capsys):
+  commands, codes = trained
+  codes["a_1"] = 1
+  folder = tmp_path / "runs"
+  options = dict(changes=["data.data_dir=/there", "total_steps=9"])
+  assert run_study(str(file), str(folder), **options) == 1
+  assert [flags["config"] for flags in commands] == [
+    f"{file}:{row}" for row in ("a_0", "a_1", "b_0", "b_1")
+  ]
+  assert commands[0]["config.total_steps"] == "9"
+  assert commands[0]["config.data.data_dir"] == "/there"
+  assert "Failed: a_1." in capsys.readouterr().out
+  assert [row["row"] for row in table(folder)] == ["a_0", "b_0", "b_1"]
+  codes.clear()
+  options["changes"][0] = "data.data_dir=/elsewhere"  # It has moved.
+  assert run_study(str(file), str(folder), **options) == 0
+  assert [flags["config"] for flags in commands[4:]] == [f"{file}:a_1"]
+  assert table(folder)[1] == {
+    "row": "a_1",
+    "name": "a",
+    "seed": "1",
+    "step": "9",
+    "train/loss": "2.0",
+    "eval/top1": "0.45",
+  }
+
+
+def test_one_row_by_its_index(file, trained, tmp_path):
+  commands, _ = trained
+  assert run_study(str(file), str(tmp_path / "runs"), index=2) == 0
+  assert [flags["config"] for flags in commands] == [f"{file}:b_0"]
+
+
+def test_a_stop_ends_the_study(file, trained, tmp_path, capsys):
+  commands, codes = trained
+  codes["a_1"] = 143
+  assert run_study(str(file), str(tmp_path / "runs")) == 143
+  assert len(commands) == 2
+  assert "the same command goes on" in capsys.readouterr().out
+
+
+def test_a_finished_row_with_other_settings_is_refused(file, trained, tmp_path):
+  folder = str(tmp_path / "runs")
+  run_study(str(file), folder, index=0)
+  file.write_text(STUDY.replace("peak_lr = 0.5", "peak_lr = 0.25"))
+  message = "a_0 is finished, with optimizer.peak_lr=0.5, and .* has 0.25: rem"
+  with pytest.raises(ValueError, match=message):
+    run_study(str(file), folder, index=0)
+
+
+def test_the_best_rate_is_selected_on_images_held_out(
+  file, trained, tmp_path, capsys
+):
+  commands, _ = trained
+  folder = tmp_path / "runs"
+  assert run_study(str(file), str(folder), index=3, select=True) == 0
+  *tried, last = commands
+  assert [c["config.optimizer.peak_lr"] for c in tried] == ["0.1", "0.2", "0.4"]
+  for flags in tried:
+    assert flags["config.data.train_split"] == "train[:90%]"
+    assert flags["config.data.eval_split"] == "train[90%:]"
+  assert last["config.optimizer.peak_lr"] == "0.2"
+  assert "config.data.train_split" not in last
+  assert last["workdir"] == str(folder / "b_1")
+  shown = "0.2 is best on train[90%:] (0.1: 65.00%, 0.2: 75.00%, 0.4: 55.00%)"
+  assert shown in capsys.readouterr().out
+  assert [row["eval/top1"] for row in table(folder)] == ["0.75"]
+  assert run_study(str(file), str(folder), index=3, select=True) == 0
+  assert len(commands) == 4  # Nothing is run again.
+
+
+def test_any_configuration_is_a_study_of_one_run(trained, tmp_path):
+  commands, _ = trained
+  assert run_study("pretrain:B/32,imagenet2012", str(tmp_path)) == 0
+  (flags,) = commands
+  assert flags["config"].endswith("configs/pretrain.py:B/32,imagenet2012")
+  assert flags["workdir"] == str(tmp_path / "B_32,imagenet2012")
+
+
+@pytest.mark.parametrize(
+  "split, share, parts",
+  [
+    ("train", 0.02, ("train[:98%]", "train[98%:]")),
+    (
+      "train+validation",
+      0.1,
+      ("train[:90%]+validation[:90%]", "train[90%:]+validation[90%:]"),
+    ),
+  ],
+)
+def test_a_share_of_each_split_is_held_out(split, share, parts):
+  assert held_out(split, share) == parts
+
+
+@pytest.mark.parametrize("split, share", [("train[:9]", 0.1), ("train", 0.001)])
+def test_what_cannot_be_held_out_is_refused(split, share):
+  with pytest.raises(ValueError, match="whole splits, .* and whole percents"):
+    held_out(split, share)
+
+
+@pytest.mark.parametrize(
+  "text, changes, message",
+  [
+    (STUDY, ["lr=1"], "--set: there is no key lr"),
+    (STUDY, ["seed"], "--set=seed: give KEY=VALUE"),
+    (STUDY, ["batch_size=0.5"], "row a_0: batch_size"),
+    (STUDY.replace('("a", "b")', '("a/", "b")'), [], "'a/_0' cannot name a"),
+    (STUDY.replace("c.seed", "c.sed"), [], "row a_0: .*, line 9: there is no"),
+  ],
+)
+def test_mistakes_are_found_before_anything_runs(
+  file, tmp_path, text, changes, message
+):
+  file.write_text(text)
+  with pytest.raises(ValueError, match=message):
+    open_study(str(file), str(tmp_path), changes)
+
+
+def test_what_does_not_fit_the_study_is_refused(file, trained, tmp_path):
+  with pytest.raises(ValueError, match="--index=4: the rows are 0 to 3"):
+    run_study(str(file), str(tmp_path), index=4)
+  with pytest.raises(ValueError, match="give .*my_study.py and --index"):
+    run_study(f"{file}:a_0", str(tmp_path))
+  with pytest.raises(ValueError, match="digits has no get_choices"):
+    run_study("digits", str(tmp_path), select=True)
+  with pytest.raises(ValueError, match="not from the folder photos"):
+    run_study(
+      str(file), str(tmp_path), changes=["data.root=photos"], select=True
+    )
+
+
+@pytest.mark.slow
+def test_a_study_that_is_told_to_stop_goes_on(file, tmp_path):
+  """Real runs: one is stopped and resumed, one fails, the rest is collected."""
+  text = STUDY.replace("  return c\n", "  c.total_steps = 60\n  return c\n", 1)
+  text = text.replace(
+    "c.seed =", "c.update(total_epochs=0.0, log_every_steps=5)\n  c.seed ="
+  )
+  text = text.replace('("a", "b")', '("a",)').replace("(0, 1)", "(0, 1, -1)")
+  file.write_text(text)
+  folder = tmp_path / "runs"
+  command = [sys.executable, "-m", "vit_jax.study", str(file)]
+  command += [f"--workdir={folder}", "--set=loader.num_workers=0"]
+  environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+  with subprocess.Popen(command, env=environment) as process:
+    while not (folder / "a_0" / "metrics.jsonl").exists():
+      time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+  assert not (folder / "study.csv").exists()
+  done = run("vit_jax.study", *command[3:])
+  assert done.returncode == 1  # A seed is never negative.
+  assert "error: seed=-1; it has to lie between" in done.stderr
+  assert "Failed: a_-1." in done.stdout
+  assert "Resuming from the checkpoint" in done.stdout
+  assert [row["step"] for row in table(folder)] == ["60", "60"]
+  assert all(float(row["eval/top1"]) > 0 for row in table(folder))
+  again = run("vit_jax.study", *command[3:], "--index=1")
+  assert "a_1 is finished." in again.stdout

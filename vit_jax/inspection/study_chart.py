@@ -1,0 +1,88 @@
+"""The chart of a study: a score by what its rows vary."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, PercentFormatter
+
+from vit_jax.inspection.canvas import SMALL, TEXT, figure_of, short
+
+_COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown")
+_MARKERS = "osD^v"
+
+
+def study_figure(
+  rows: Sequence[Mapping[str, Any]],
+  paper: Mapping[str, Mapping[Any, float]],
+  *,
+  x: str,
+  y: str,
+  lines: str = "",
+  log: bool = False,
+  title: str = "",
+) -> Figure:
+  """Draws a score by a column, a line for each value of another column.
+
+  Rows that differ in other columns, such as the seed, become their mean, with
+  bars of their sample standard deviation where there are several.
+
+  Args:
+    rows: The table, with a score between 0 and 1.
+    paper: The paper's points, {line: {x: score}}, drawn in grey behind ours.
+    x: Column of the horizontal axis: numbers, or names in the table's order.
+    y: Column of the score; rows without it are left out.
+    lines: Column whose values are a line each; "" draws one.
+    log: Whether the horizontal axis is logarithmic.
+    title: The chart's title.
+  """
+  figure = figure_of(5.2, 3.2)
+  axes = figure.add_subplot()
+  rows = [row for row in rows if isinstance(row.get(y), int | float)]
+  others = [place for points in paper.values() for place in points]
+  places = [*dict.fromkeys([*(row[x] for row in rows), *others])]
+  named = any(isinstance(place, str) for place in places)
+  at = {place: k if named else place for k, place in enumerate(places)}
+  for k, (name, points) in enumerate(paper.items()):
+    label = f"paper, {name}" if name else "paper"
+    xs, ys = [at[place] for place in points], [*points.values()]
+    style = {"color": "0.65", "marker": _MARKERS[k % 5], "markersize": 3}
+    axes.plot(xs, ys, linestyle="" if named else ":", label=label, **style)
+  names = [*dict.fromkeys(str(row.get(lines, "")) for row in rows)]
+  for k, name in enumerate(names):
+    own = [row for row in rows if str(row.get(lines, "")) == name]
+    scores = {p: [r[y] for r in own if r[x] == p] for p in places}
+    scores = {p: values for p, values in scores.items() if values}
+    spread = [
+      float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in scores.values()
+    ]
+    axes.errorbar(
+      # Names that several lines share stand beside each other.
+      [at[p] + (0.08 * (k + 1) if named else 0) for p in scores],
+      [np.mean(values) for values in scores.values()],
+      yerr=spread,
+      color=_COLORS[k % 5],
+      marker=_MARKERS[k % 5],
+      markersize=4,
+      linestyle="" if named else "-",
+      linewidth=1.2,
+      capsize=2,
+      label=short(name) or "ours",
+    )
+  if log:
+    axes.set_xscale("log")
+  if named or len(places) <= 8:
+    shown = [short(p) if named else f"{p:,}" for p in places]
+    axes.set_xticks([*at.values()], shown)
+    axes.xaxis.set_minor_locator(NullLocator())
+  axes.set_xlabel(x, fontsize=SMALL)
+  axes.set_ylabel(y, fontsize=SMALL)
+  axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
+  axes.tick_params(labelsize=SMALL)
+  axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.grid(axis="y", color="0.9", linewidth=0.6)
+  if len(names) > 1 or paper:
+    axes.legend(fontsize=SMALL, frameon=False)
+  return figure

@@ -1,0 +1,176 @@
+"""Configuration files: where they are, and what a mistake in one means."""
+
+import importlib.machinery
+import inspect
+import pathlib
+import re
+import traceback
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+import vit_jax
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.printable import quoted
+from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
+
+# Our key for each name that other trainers use for it.
+_OTHER_NAMES = {
+  "accum_steps": "accumulation_steps",
+  "arch": "model.variant",
+  "architecture": "model.variant",
+  "base_lr": "optimizer.peak_lr",
+  "bs": "batch_size",
+  "checkpoint": "pretrained",
+  "data_path": "data.root",
+  "dataset": "data.name",
+  "depth": "model.num_layers",
+  "dim": "model.hidden_size",
+  "dropout": "model.dropout_rate",
+  "ema": "ema_decay",
+  "embed_dim": "model.hidden_size",
+  "epochs": "total_epochs",
+  "freeze": "optimizer.freeze_layers",
+  "grad_accum": "accumulation_steps",
+  "grad_accum_steps": "accumulation_steps",
+  "grad_clip": "optimizer.clip_norm",
+  "gradient_accumulation_steps": "accumulation_steps",
+  "img_size": "image_size",
+  "init_from": "pretrained",
+  "input_size": "image_size",
+  "learning_rate": "optimizer.peak_lr",
+  "log_interval": "log_every_steps",
+  "lr": "optimizer.peak_lr",
+  "max_epochs": "total_epochs",
+  "max_grad_norm": "optimizer.clip_norm",
+  "max_steps": "total_steps",
+  "mixup": "loss.mixup_alpha",
+  "num_epochs": "total_epochs",
+  "num_steps": "total_steps",
+  "num_train_epochs": "total_epochs",
+  "precision": "model.dtype",
+  "patience": "early_stop_evaluations",
+  "resolution": "image_size",
+  "smoothing": "loss.label_smoothing",
+  "steps": "total_steps",
+  "train_batch_size": "batch_size",
+  "warmup": "optimizer.warmup_steps",
+  "wd": "optimizer.weight_decay",
+  "workers": "loader.num_workers",
+}
+
+
+def shipped_configs() -> dict[str, pathlib.Path]:
+  """The files that come with the package, by name; those of studies as well.
+
+  They are in `vit_jax/configs`, or in `configs` beside it in a clone.
+  """
+  package = pathlib.Path(vit_jax.__file__).parent
+  inside = package / "configs"
+  folder = inside if inside.is_dir() else package.parent / "configs"
+  paths = (*sorted(folder.glob("*.py")), *sorted(folder.glob("studies/*.py")))
+  return {p.relative_to(folder).with_suffix("").as_posix(): p for p in paths}
+
+
+def load_config(argument: str) -> Any:
+  """Calls `get_config` of FILE:ARGUMENT; FILE may be a shipped one's name.
+
+  Returns:
+    The `ConfigDict`, locked.
+
+  Raises:
+    ValueError: in one line, if there is no such file or it has a mistake.
+  """
+  name, colon, parameter = argument.partition(":")
+  path, module = load_file(name)
+  with_argument = [parameter] if colon else []
+  return make_config(path, module, *with_argument)
+
+
+def load_file(name: str) -> tuple[pathlib.Path, Any]:
+  """Runs a configuration file, or a shipped one of this name, as a module.
+
+  Raises:
+    ValueError: in one line, if there is no such file or it has a mistake.
+  """
+  path = pathlib.Path(name)
+  if not path.is_file():
+    shipped = shipped_configs()
+    if name not in shipped:
+      raise ValueError(
+        f"there is no file {name!r}, and the configurations that come with "
+        f"vit_jax are {', '.join(shipped)}."
+      )
+    path = shipped[name]
+  loader = importlib.machinery.SourceFileLoader("config_file", str(path))
+  module = types.ModuleType(loader.name)
+  module.__file__ = str(path)
+  try:
+    loader.exec_module(module)
+  except Exception as error:
+    raise ValueError(_mistake(path, error)) from error
+  return path, module
+
+
+def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
+  """Calls `get_config` of a file that was loaded.
+
+  Raises:
+    ValueError: in one line, if it has a mistake or takes no argument.
+  """
+  rows = getattr(module, "ROWS", {})
+  if rows and (not argument or argument[0] not in rows):
+    came = f"no row {argument[0]!r}" if argument else "a study, no single run"
+    raise ValueError(f"{path} has {came}; its rows are {', '.join(rows)}.")
+  try:
+    if argument and not inspect.signature(module.get_config).parameters:
+      raise ValueError(f"{path} takes no argument after a colon.")
+    config = module.get_config(*argument)
+    if not isinstance(config, ConfigDict):
+      raise ValueError(
+        f"{path}: get_config() returns {quoted(config)}; it must return "
+        "base_config() with its changes."
+      )
+  except Exception as error:
+    raise ValueError(_mistake(path, error)) from error
+  return config.lock()
+
+
+def nearest(key: str, cls: type[Section]) -> str:
+  """The key that is meant by a name that is none."""
+  meant = _OTHER_NAMES.get(key.rsplit(".", 1)[-1].replace("-", "_"))
+  return meant if meant in all_keys(cls) else nearest_key(key, cls)
+
+
+def other_units(
+  given: Mapping[str, Any], cls: type[Section] = Settings
+) -> dict[str, int]:
+  """Zeros for the other units of each length that is given in one unit."""
+  known, zeros = {*all_keys(cls)}, {}
+  for key in given:
+    name = key.rpartition("_")[0]
+    lengths = {f"{name}_{unit}" for unit in UNITS}
+    if key in lengths <= known and given[key]:
+      zeros |= dict.fromkeys(lengths - {*given}, 0)
+  return zeros
+
+
+def _mistake(path: pathlib.Path, error: Exception) -> str:
+  """One line about an error that a configuration file raised."""
+  text = str(error).strip("'\"").split("\n")[0]
+  if isinstance(error, ValueError):  # From its own check of its argument.
+    return text
+  lines = [
+    frame.lineno
+    for frame in traceback.extract_tb(error.__traceback__)
+    if frame.filename == str(path)
+  ]
+  line = lines[-1] if lines else getattr(error, "lineno", None)
+  place = f"{path}, line {line}" if line else str(path)
+  missing = re.match(r'Key "(\w+)" does not exist', text)
+  if missing:
+    key = nearest(missing[1], Settings)
+    return f"{place}: there is no key {missing[1]}; did you mean {key}?"
+  return f"{place}: {type(error).__name__}: {text}"

@@ -1,0 +1,227 @@
+"""Runs the rows of a study, and collects what they found."""
+
+import csv
+import functools
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from vit_jax.run.study_file import Study, changed, open_study
+from vit_jax.runtime import extras, restarts
+from vit_jax.runtime.display import Display
+from vit_jax.runtime.settings import flat, to_dict
+from vit_jax.workdir.rows import read_rows, replace
+
+_RESTARTS = 1  # After a crash, without a new checkpoint.
+_STOPPED = (130, 143)  # Exit codes after Ctrl-C and SIGTERM.
+# Settings that do not change a run's result.
+_PLACES = ("data.root", "data.data_dir", "loader.", "fewshot.data.data_dir")
+_SCORES = ("eval/", "fewshot/", "test/", "train/loss", "train/top1")
+
+
+class _Stopped(Exception):
+  """Raised when a row was told to stop; `args` holds its exit code."""
+
+
+def run_study(
+  file: str,
+  workdir: str,
+  *,
+  changes: Sequence[str] = (),
+  index: int | None = None,
+  select: bool = False,
+) -> int:
+  """Runs a study's rows, and writes `study.csv` and the figures.
+
+  Args:
+    file: The study, or FILE:ARGUMENT for a single run.
+    workdir: The study's folder, with a folder for each row.
+    changes: "key=value" of the configuration, for every row.
+    index: The one row to run; None runs all.
+    select: Whether to choose learning rates first.
+
+  Returns:
+    The exit code: 1 if a row failed, 128 + signal if it was told to stop.
+
+  Raises:
+    ValueError: if the file, a row's settings or the arguments do not fit.
+  """
+  study, display = open_study(file, workdir, changes), Display()
+  names = [*study.rows]
+  if index is not None and index >= len(names):
+    raise ValueError(f"--index={index}: the rows are 0 to {len(names) - 1}.")
+  failed = []
+  for number, name in enumerate(names):
+    if index not in (None, number):
+      continue
+    display.note(f"Row {number} of {len(names)}: {name}")
+    try:
+      found = (_selected if select else _run)(study, name, display)
+    except _Stopped as stopped:
+      display.note("Stopped; the same command goes on with this row.")
+      return stopped.args[0]
+    if found is None:
+      failed.append(name)
+    collect(study, display)
+  if failed:
+    display.note(f"Failed: {', '.join(failed)}. The same command tries again.")
+  return 1 if failed else 0
+
+
+def collect(study: Study, display: Display) -> None:
+  """Writes `study.csv`, and draws the figures of the study."""
+  found = []
+  for row, values in study.rows.items():
+    result = _read(study.workdir / row)
+    if result is not None:
+      found.append({"row": row, **values, **result["metrics"]})
+  if not found:
+    return
+  columns = dict.fromkeys(column for row in found for column in row)
+  table = io.StringIO()
+  writer = csv.DictWriter(table, columns, lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(found)
+  path = study.workdir / "study.csv"
+  replace(path, table.getvalue().encode())
+  display.note(f"{len(found)} of {len(study.rows)} rows are in {path}.")
+  paper = getattr(study.module, "PAPER", {})
+  figures = getattr(study.module, "FIGURES", {})
+  shown = {n: f for n, f in figures.items() if any(f["y"] in r for r in found)}
+  try:
+    chart = extras.load("vit_jax.inspection.study_chart", "figures")
+  except ValueError as error:
+    if shown:
+      display.note(f"No picture: {error}.")
+    return
+  for name, columns in shown.items():
+    drawn = io.BytesIO()
+    figure = chart.study_figure(found, paper, **columns)
+    figure.savefig(drawn, format="png")
+    replace(study.workdir / f"{name}.png", drawn.getvalue())
+
+
+def held_out(split: str, share: float) -> tuple[str, str]:
+  """The two parts of a training split, to train and to choose on.
+
+  Args:
+    split: Whole TFDS splits, such as "train" or "train+validation".
+    share: Share of each that is held out, its last examples.
+
+  Raises:
+    ValueError: if a split is itself a part, or the share is no whole percent.
+  """
+  percent = round(100 * share)
+  if "[" in split or not 0 < percent < 100 or abs(percent - 100 * share) > 1e-6:
+    raise ValueError(
+      f"--select holds out a share of {share:g} of train_split={split!r}: it "
+      "takes whole splits, such as train or train+validation, and whole "
+      "percents."
+    )
+  names = split.split("+")
+  kept = "+".join(f"{name}[:{100 - percent}%]" for name in names)
+  return kept, "+".join(f"{name}[{100 - percent}%:]" for name in names)
+
+
+def _selected(study: Study, row: str, display: Display) -> dict | None:
+  """Tries a row's learning rates, then trains with the best; its result."""
+  rates, parts = _choices(study, row)
+  scores = {}
+  for rate in rates:
+    changes = {
+      "optimizer.peak_lr": rate,
+      "data.train_split": parts[0],
+      "data.eval_split": parts[1],
+    }
+    found = _run(study, row, display, changes, f"{row}.select_{rate:g}")
+    if found is None:
+      return None
+    scores[rate] = found["metrics"].get("eval/top1") or 0.0
+  best = max(scores, key=lambda rate: scores[rate])
+  tried = ", ".join(f"{rate:g}: {top1:.2%}" for rate, top1 in scores.items())
+  display.note(f"Learning rate {best:g} is best on {parts[1]} ({tried}).")
+  return _run(study, row, display, {"optimizer.peak_lr": best})
+
+
+def _choices(study: Study, row: str) -> tuple[list[float], tuple[str, str]]:
+  """The learning rates of a row, and the splits to try them on."""
+  get = getattr(study.module, "get_choices", None)
+  if get is None:
+    raise ValueError(
+      f"--select: {study.file} has no get_choices(row), which returns the "
+      "learning rates and the share to hold out."
+    )
+  _, _, argument = study.configs[row].partition(":")
+  rates, share = get(argument)
+  data = study.settings[row].data
+  if data.root:
+    raise ValueError(
+      f"--select takes its images from a TFDS split or the digits, not from "
+      f"the folder {data.root}: run the study on a part of it instead."
+    )
+  return rates, held_out(data.train_split, share)
+
+
+def _run(
+  study: Study,
+  row: str,
+  display: Display,
+  changes: Mapping[str, Any] | None = None,
+  folder: str | None = None,
+) -> dict | None:
+  """Trains a row unless it is finished; its result, or None if it failed."""
+  workdir = study.workdir / (folder or row)
+  changes = {**study.changes, **(changes or {})}
+  settings = to_dict(changed(study.settings[row], changes))
+  wanted = json.loads(json.dumps(_lasting(settings)))  # As `_read` returns it.
+  result = _read(workdir)
+  if result is None:
+    command = (
+      *(sys.executable, "-m", "vit_jax.train"),
+      *(f"--config={study.configs[row]}", f"--workdir={workdir}"),
+      *(f"--config.{key}={value}" for key, value in changes.items()),
+    )
+    newest = functools.partial(restarts.newest_step, str(workdir))
+    code = restarts.supervise(_RESTARTS, newest, command)
+    if code in _STOPPED:
+      raise _Stopped(code)
+    if code:
+      display.note(f"{workdir.name} failed with exit code {code}.")
+      return None
+    result = {"settings": wanted, "metrics": _metrics(workdir)}
+    replace(workdir / "row.json", json.dumps(result, indent=1).encode())
+    return result
+  old = result["settings"]
+  if key := next((k for k in wanted if old.get(k, wanted[k]) != wanted[k]), ""):
+    raise ValueError(
+      f"{workdir} is finished, with {key}={old[key]!r}, and the row now has "
+      f"{wanted[key]!r}: remove that folder or give another --workdir."
+    )
+  display.note(f"{workdir.name} is finished.")
+  return result
+
+
+def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """The settings that a run's result depends on."""
+  every = flat(settings).items()
+  return {k: v for k, v in every if not k.startswith(_PLACES)}
+
+
+def _read(workdir: epath.Path) -> dict | None:
+  """The result of a finished row."""
+  path = workdir / "row.json"
+  return json.loads(path.read_text()) if path.exists() else None
+
+
+def _metrics(workdir: epath.Path) -> dict[str, Any]:
+  """The last value of each metric of a run, and its last step."""
+  found: dict[str, Any] = {}
+  for row in read_rows(workdir / "metrics.jsonl"):
+    numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
+    scores = {k: v for k, v in numbers.items() if k.startswith(_SCORES)}
+    found |= {"step": row["step"], **scores}
+  return found

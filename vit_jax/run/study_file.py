@@ -1,0 +1,101 @@
+"""Opens a study: a configuration file with several rows.
+
+A study is a configuration file with a table `ROWS`, from a row's name to the
+values that set it apart, and `get_config(row)`. It may also have
+
+- `FIGURES`: for each picture NAME.png what `study_figure` takes;
+- `PAPER`: the paper's points, drawn behind ours;
+- `get_choices(row)`: the learning rates and the share of the training images on
+  which `--select` tries them.
+"""
+
+import ast
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from vit_jax.run.config_file import load_file, make_config, other_units
+from vit_jax.run.settings import Settings, read
+from vit_jax.runtime.settings import replaced
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """A study's file and folder.
+
+  Attributes:
+    file: The file, or the name of one that comes with the package.
+    module: The file as a module.
+    rows: For each row its values in the table.
+    configs: For each row `FILE:ROW`, as `train --config` takes it.
+    settings: For each row its settings, with the changes.
+    changes: Keys and values that replace those of every row.
+    workdir: The study's folder.
+  """
+
+  file: str
+  module: Any
+  rows: Mapping[str, Mapping[str, Any]]
+  configs: Mapping[str, str]
+  settings: Mapping[str, Settings]
+  changes: Mapping[str, Any]
+  workdir: epath.Path
+
+
+def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
+  """Reads and checks all rows of a study.
+
+  Raises:
+    ValueError: if there is a mistake in the file, in a row or in a change.
+  """
+  name, _, argument = file.partition(":")
+  path, module = load_file(name)
+  own = getattr(module, "ROWS", None)
+  if own is None:  # The configuration of a single run.
+    row = re.sub(r"[^\w.,+=-]", "_", argument) or path.stem
+    rows, arguments = {row: {}}, {row: [argument] if argument else []}
+  else:
+    if argument:
+      raise ValueError(f"{file}: give {name} and --index for a single row.")
+    rows, arguments = own, {row: [row] for row in own}
+    if odd := [row for row in rows if not re.fullmatch(r"[\w.,+=-]+", row)]:
+      raise ValueError(
+        f"{path}: the row {odd[0]!r} cannot name a folder: use letters, "
+        "digits and any of . , + = - _."
+      )
+  new = dict(map(_change, changes))
+  settings = {}
+  for row, given in arguments.items():
+    try:
+      settings[row] = changed(read(make_config(path, module, *given)), new)
+    except ValueError as error:
+      raise ValueError(f"row {row}: {error}") from error
+  configs = {row: ":".join([str(path), *g]) for row, g in arguments.items()}
+  folder = epath.Path(workdir).expanduser()
+  return Study(name, module, rows, configs, settings, new, folder)
+
+
+def _change(text: str) -> tuple[str, Any]:
+  """A key and its value, from "key=value"."""
+  key, equals, value = text.partition("=")
+  if not equals:
+    raise ValueError(f"--set={text}: give KEY=VALUE, such as total_steps=100.")
+  try:
+    return key, ast.literal_eval(value)
+  except (ValueError, SyntaxError):  # Text without quotes.
+    return key, value
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+  """The settings with other values at some keys.
+
+  Raises:
+    ValueError: if there is no such key, or a value is invalid.
+  """
+  try:
+    return replaced(settings, {**other_units(changes), **changes})
+  except KeyError as error:
+    raise ValueError(f"--set: there is no key {error.args[0]}.") from error
