@@ -22,7 +22,7 @@ FIGURES = {
   "figure_3": dict(x="images", y="eval/top1", lines="model", log=True),
   "figure_4": dict(x="images", y="fewshot/top1", lines="model", log=True),
 }
-STEPS = 600
+STEPS = 400
 
 
 def get_config(row: str):
