@@ -73,6 +73,10 @@ def test_the_result_comes_first_and_in_words(measured):
   )
   told = example.Page(page([runs[0], runs[0]])).texts("p")
   assert told[0].startswith("1: a and 2: a are equally good: 80.0% are right.")
+  other = {**runs[1].config, "data.eval_split": "test[:15]"}
+  runs[1] = dataclasses.replace(runs[1], config=other)
+  told = example.Page(page(runs)).texts("p")
+  assert told[0].startswith("The runs were evaluated on different images")
 
 
 def test_a_run_that_was_not_evaluated_again_has_a_headline():

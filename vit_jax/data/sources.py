@@ -5,6 +5,7 @@ from typing import Literal
 
 from vit_jax.data.example import Source
 from vit_jax.data.loader import EvalPasses, make_loader
+from vit_jax.data.pillow_decode import Window
 from vit_jax.data.settings import (
   DataSettings,
   EvalTransformSettings,
@@ -109,6 +110,7 @@ def open_data(
   batch_size: int,
   *,
   transform: TrainTransformSettings | EvalTransformSettings | None = None,
+  window: Window | None = None,
   loader: LoaderSettings = LoaderSettings(num_workers=0),
   seed: int = 0,
   first_batch: int = 0,
@@ -128,6 +130,8 @@ def open_data(
     image_size: Height and width of the images.
     batch_size: Examples of a batch, over all hosts.
     transform: Crop and augmentation; by default those of the settings' class.
+    window: The values of images of more than 8 bits that become black and
+      white; by default their whole range.
     loader: How the images are read; by default by a thread. Processes are
       faster on photographs, and a script that asks for them must keep its work
       under `if __name__ == "__main__":`, since each process imports the script.
@@ -158,14 +162,14 @@ def open_data(
     if not isinstance(chosen, EvalTransformSettings):
       raise ValueError(f'transform of "{split}" must be EvalTransformSettings.')
     return source, opened.evaluate(
-      source, make_eval_transform(image_size, chosen), batch_size
+      source, make_eval_transform(image_size, chosen, window=window), batch_size
     )
   chosen = transform or TrainTransformSettings()
   if not isinstance(chosen, TrainTransformSettings):
     raise ValueError('transform of "train" must be TrainTransformSettings.')
   return source, opened.train(
     source,
-    make_train_transform(image_size, chosen),
+    make_train_transform(image_size, chosen, window),
     batch_size=batch_size,
     seed=seed,
     first_batch=first_batch,

@@ -14,6 +14,8 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   top1 = {name: rate for name, rate in known if rate is not None}
   if len(top1) < 2:
     return ""
+  if len({_evaluated_on(run) for run in runs if top1_of(run) is not None}) > 1:
+    return "The runs were evaluated on different images: compare no figures."
   first, second = sorted(top1, key=lambda name: -top1[name])[:2]
   ahead = 100 * (top1[first] - top1[second])
   if f"{ahead:.1f}" == "0.0":
@@ -24,6 +26,13 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
     f"{first} is the best of {len(top1)} runs: {top1[first]:.1%} are right, "
     f"{ahead:.1f} points more than {second}."
   )
+
+
+def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
+  """Identifies the images of `scores_of`, as far as the run's folder says."""
+  keys = ("name", "root", "train_split", "eval_split", "eval_fraction")
+  config = [run.config.get(f"data.{key}") for key in keys]
+  return (*config, scores_of(run).get("eval/examples"))
 
 
 def _headline(run: RunFacts) -> str:
