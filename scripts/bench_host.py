@@ -27,8 +27,9 @@ from configs import image_folder
 from vit_jax.config import base_config
 from vit_jax.evaluation import evaluator
 from vit_jax.evaluation.eval_step import Totals
-from vit_jax.run.loop import due, train
+from vit_jax.run.loop import train
 from vit_jax.run.settings import read
+from vit_jax.run.steps import due
 from vit_jax.training import sharding
 
 LOG_EVERY, SAVE_EVERY = 10, 100

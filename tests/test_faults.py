@@ -444,3 +444,43 @@ def _children(pid):
   """The processes that a process has started itself."""
   path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
   return [int(child) for child in path.read_text().split()]
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_is_started_again(data_dir, tmp_path):
+  """A batch never comes, but only at the first start."""
+  stacks = tmp_path / "run" / "stacks_0.txt"
+  script = (
+    "import pathlib, time\n"
+    "from vit_jax import train\n"
+    "from vit_jax.data.workers import BatchIterator\n"
+    "from vit_jax.runtime import command, watchdog\n"
+    "watchdog._TICK, watchdog._LEAST = 0.05, 2\n"
+    "read, count = BatchIterator.__next__, []\n"
+    "def hang(self):\n"
+    "  count.append(1)\n"
+    f"  if len(count) == 20 and not pathlib.Path({str(stacks)!r}).exists():\n"
+    "    time.sleep(100)\n"
+    "  return read(self)\n"
+    "BatchIterator.__next__ = hang\n"
+    "command.run(train.main, define=train.define_flags)\n"
+  )
+  done = subprocess.run(
+    [
+      *(sys.executable, "-c", script, *COMMAND[3:]),
+      *(*_short(data_dir, tmp_path), "--config.total_steps=40"),
+      *("--config.hang_factor=10", "--restarts=1"),
+    ],
+    capture_output=True,
+    text=True,
+    timeout=200,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  line, restarted = done.stderr.splitlines()
+  assert line.startswith("error: no step for ")
+  assert restarted.startswith("The run was ended by trouble (exit code 75); re")
+  assert "in hang\n" in stacks.read_text()
+  assert " lost to restarts" in done.stdout
+  steps = [row["step"] for row in runs.rows(tmp_path / "run")]
+  assert steps == list(range(1, 41))

@@ -16,7 +16,7 @@ from tests import runs
 from vit_jax import load_pretrained
 from vit_jax.models import scan
 from vit_jax.models.vit import EncoderBlock
-from vit_jax.run import loop
+from vit_jax.run import loop, steps
 from vit_jax.run.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
@@ -71,7 +71,7 @@ def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
   assert evaluated == again
   untimed = [
     [
-      {k: v for k, v in row.items() if "per_second" not in k}
+      {k: v for k, v in row.items() if not re.search("per_second|time/", k)}
       for row in runs.rows(tmp_path / name)
       if row["step"] in (6, 12) and "eval/loss" in row
     ]
@@ -204,7 +204,7 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
       "eval/skipped_images": 0,
     }
 
-  monkeypatch.setattr(loop._Run, "_evaluate", evaluate)
+  monkeypatch.setattr(steps.Steps, "_evaluate", evaluate)
   config = runs.config(
     data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
   )
@@ -228,7 +228,7 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
   ],
 )
 def test_scores_stall_without_a_better_one(scores, patience, expected):
-  assert loop.stalled(scores, patience) is expected
+  assert steps.stalled(scores, patience) is expected
 
 
 def test_a_run_stops_early_and_stays_stopped(
@@ -245,7 +245,7 @@ def test_a_run_stops_early_and_stays_stopped(
       "eval/skipped_images": 0,
     }
 
-  monkeypatch.setattr(loop._Run, "_evaluate", evaluate)
+  monkeypatch.setattr(steps.Steps, "_evaluate", evaluate)
   config = runs.config(data_dir, eval_every_steps=1, save_every_steps=0)
   config.early_stop_evaluations = 2
   for _ in range(2):  # The second one takes no step, and evaluates nothing.
@@ -389,7 +389,7 @@ def test_a_step_without_checkpoint_cannot_be_evaluated(short_run):
   [(4, 2, 9, True), (5, 2, 9, False), (9, 2, 9, True), (9, 0, 9, False)],
 )
 def test_due(step, every, last, expected):
-  assert loop.due(step, every, last) is expected
+  assert steps.due(step, every, last) is expected
 
 
 class Halved(EncoderBlock):

@@ -145,6 +145,7 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     "headline": headline.headline_of([name], [run]),
     "commands": [*commands],
     "starts": tables.starts(run),
+    "time": tables.time(run),
     "changed": tables.config(
       "Keys that differ from their defaults", changed_keys(run.config)
     ),

@@ -11,6 +11,8 @@ import numpy as np
 from vit_jax.report.dataset import Sizes
 from vit_jax.report.headline import scores_of, top1_of
 from vit_jax.report.measure import Measured, RunFacts, defaults
+from vit_jax.runtime.display import clock
+from vit_jax.workdir.goodput import shares, time_spent
 
 _MOST_ROWS = 100  # Most classes in the table of scores.
 _CONFUSED = 10  # Most pairs of classes in the table of mistakes.
@@ -129,6 +131,18 @@ def starts(run: RunFacts) -> Table | None:
   rows = [row(start) for start in run.starts]
   columns = ["time", "from step", "devices", "system", "software"]
   return Table("Starts of the run", columns, rows, [1]) if rows else None
+
+
+def time(run: RunFacts) -> Table | None:
+  """Where the time since the first start went, or None if not recorded."""
+  spent = time_spent(run.rows, run.starts)
+  if spent is None:
+    return None
+  rows = [
+    [what, clock(share * sum(spent.values())), f"{share:.1%}"]
+    for what, share in shares(spent)
+  ]
+  return Table("Where the time went", ["work", "time", "share"], rows, [1, 2])
 
 
 def config(caption: str, values: dict[str, Any]) -> Table | None:

@@ -1,42 +1,37 @@
 """Trains a model: sets up, restores, loops and closes."""
 
 import contextlib
-import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from vit_jax.evaluation.confusion import Tally
 from vit_jax.run.outputs import (
   close_writer,
+  goodput,
   list_unreadable,
   log_file,
   open_writer,
   optional_write,
-  report_skipped,
   say_interrupted,
 )
-from vit_jax.run.plan import Plan, make_plan
+from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import test_run
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import first_state
+from vit_jax.run.steps import Steps
 from vit_jax.run.summary import closing, header
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.signals import Interrupted, Notice
-from vit_jax.training import sharding
+from vit_jax.runtime.signals import Notice
+from vit_jax.runtime.watchdog import Watchdog
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, is_run
+from vit_jax.workdir.goodput import Stopwatch
 from vit_jax.workdir.lock import sole_writer
-from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer, read_rows
+from vit_jax.workdir.metrics import Meter
 from vit_jax.workdir.starts import record_start
-
-_BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
-# Steps after a start before the trace begins; all is compiled by then.
-_FIRST_TRACED = 10
 
 
 def train(
@@ -62,6 +57,7 @@ def train(
       the last finite state is saved, and the steps are written to a file.
     OSError: if the last checkpoint could not be saved.
   """
+  spent = Stopwatch()
   bucket.check(workdir, writes=True)
   # The plan of a new run comes first: if it fails, no folder is left behind.
   plan = None if is_run(workdir) else make_plan(settings)
@@ -84,7 +80,9 @@ def train(
     display.header(header(plan, workdir))
     for note in (*plan.splits.doubts, *checkpoints.notes):
       display.note(note)
-    state, first = first_state(plan, checkpoints, display, allow_changes)
+    fresh = checkpoints.latest_step is None
+    with spent.on("starting" if fresh else "restoring"):
+      state, first = first_state(plan, checkpoints, display, allow_changes)
     with optional_write(display, "starts.jsonl"):
       record_start(checkpoints.folder, first)
     writer = open_writer(plan, checkpoints, first, display)
@@ -95,9 +93,24 @@ def train(
       plan.evaluator.start()
     stack.callback(list_unreadable, plan, batches, checkpoints, display)
     stack.callback(display.stop)
-    run = _Run(plan, batches, writer, display, checkpoints, notice, check_lock)
+    stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
+    watchdog = Watchdog(plan.settings.hang_factor, stacks)
+    run = Steps(
+      plan=plan,
+      batches=batches,
+      writer=writer,
+      display=display,
+      checkpoints=checkpoints,
+      notice=notice,
+      check_lock=check_lock,
+      watchdog=watchdog,
+      spent=spent,
+      meter=Meter(settings.batch_size, plan.log_every),
+    )
     start = time.perf_counter()
-    state, evaluated = run(state, first)
+    spent.set_up()
+    with watchdog.watching():
+      state, evaluated = run(state, first)
     saved = checkpoints.latest_step is not None
     tested = None
     if plan.splits.test is not None and evaluated:
@@ -106,175 +119,13 @@ def train(
         tested = test_run(plan, state, workdir if saved else None)
         writer.write(int(state.step), tested)
   seconds = time.perf_counter() - start
-  display.note(closing(evaluated, seconds, workdir if saved else None, tested))
+  display.note(
+    closing(
+      evaluated,
+      seconds,
+      workdir if saved else None,
+      tested,
+      goodput(checkpoints.folder, spent.row()),
+    )
+  )
   return state, evaluated
-
-
-def stalled(scores: Sequence[float], patience: int) -> bool:
-  """Whether the last `patience` scores are no better than those before.
-
-  With a patience of 0, they never stall.
-  """
-  rest = len(scores) - patience
-  return 0 < patience < len(scores) and max(scores[rest:]) <= max(scores[:rest])
-
-
-def _past_scores(checkpoints: Checkpoints, first: int) -> list[float]:
-  """The top-1 of each evaluation up to a step, which `metrics.jsonl` keeps."""
-  try:
-    rows = read_rows(checkpoints.folder / "metrics.jsonl")
-  except OSError:
-    return []
-  rows = [row for row in rows if row["step"] <= first]
-  return [row["eval/top1"] for row in rows if row.get("eval/top1") is not None]
-
-
-def due(step: int, every: int, last: int) -> bool:
-  """Whether work done every `every` steps is due at `step`; 0 means never."""
-  return every > 0 and (step % every == 0 or step == last)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-  """The loop over the steps, with the periodic work between them."""
-
-  plan: Plan
-  batches: Iterator[dict]
-  writer: MetricWriter
-  display: Display
-  checkpoints: Checkpoints
-  notice: Notice
-  check_lock: Callable[[], None]
-
-  def __call__(
-    self, state: TrainState, first: int
-  ) -> tuple[TrainState, dict[str, Any]]:
-    """Runs the steps after `first`; returns the state and last evaluation."""
-    plan, settings = self.plan, self.plan.settings
-    batch_sharding = sharding.batch_sharding(plan.mesh)
-    train_step = sharding.jit_train_step(
-      plan.train_step, plan.shapes, plan.mesh
-    )
-    on_device = sharding.to_device(
-      self._read_batches(), batch_sharding, _BATCHES_AHEAD
-    )
-    meter = Meter(settings.batch_size, plan.log_every)
-    evaluated: dict[str, Any] = {}
-    begin = first + _FIRST_TRACED
-    profile = str(self.checkpoints.folder / "profile")
-    tracer = Tracer(profile, begin, settings.profile_steps, plan.total)
-    scores = _past_scores(self.checkpoints, first)
-    patience = settings.early_stop_evaluations
-    if first == plan.total or stalled(scores, patience):
-      self._say_early(first)
-      return state, evaluated
-    self.display.start(first, plan.total)
-    for step in range(first + 1, plan.total + 1):
-      with self._profile_write():
-        tracer.before(step)
-      with self._saved_if_told(state, step - 1):
-        batch = next(on_device)
-      state, metrics = train_step(state, batch)
-      with self._profile_write():
-        tracer.after(step, metrics)
-      meter.add(step, metrics)
-      self.display.step(step)
-      if due(step, plan.log_every, plan.total):
-        self._log(step, meter.read())
-      elif step == first + 1:  # Shows that training has begun, and from where.
-        values = jax.device_get(metrics)
-        self.display.report(step, {f"train/{k}": values[k] for k in values})
-      with self._saved_if_told(state, step):
-        if self.notice.reached(step):
-          raise Interrupted
-      broken = 0 < settings.max_skipped_steps <= len(meter.skipped)
-      evaluate = due(step, plan.eval_every, plan.total) and not broken
-      if evaluate:
-        with (
-          self._saved_if_told(state, step),
-          self.notice.waiting(),
-          meter.paused(),
-        ):
-          evaluated = self._evaluate(step, state)
-        self._log(step, evaluated)
-        scores.append(evaluated["eval/top1"])
-      stop = evaluate and stalled(scores, patience)
-      if broken or stop or due(step, plan.save_every, plan.total):
-        with meter.paused():
-          self._save(state, step, evaluated if evaluate else None)
-      if broken:
-        raise FloatingPointError(
-          report_skipped(plan, self.checkpoints, self.display, meter.skipped)
-        )
-      if stop:
-        self._say_early(step)
-        break
-    return state, evaluated
-
-  def _say_early(self, step: int) -> None:
-    if step < self.plan.total:
-      patience = self.plan.settings.early_stop_evaluations
-      self.display.note(
-        f"Stopped early at step {step:,}: {patience} evaluations without a "
-        "better top-1."
-      )
-
-  def _read_batches(self) -> Iterator[dict]:
-    """The host's batches; waiting for one is given up if told to stop."""
-    while True:
-      with self.notice.waiting():
-        batch = next(self.batches)
-      yield batch
-
-  @contextlib.contextmanager
-  def _saved_if_told(self, state: TrainState, step: int) -> Iterator[None]:
-    """If told to stop inside, saves this step, the last that is complete."""
-    try:
-      yield
-    except Interrupted:
-      if step and step != self.checkpoints.latest_step:
-        self._save(state, step, None)
-      saved = f"step {step:,} is saved" if step else "no step was taken"
-      raise self.notice.interrupted(f"told to stop; {saved}") from None
-
-  def _log(self, step: int, row: dict[str, Any]) -> None:
-    """Writes and shows the metrics of training or of an evaluation."""
-    with self._metrics_write(step):
-      self.writer.write(step, row)
-    trained = "train/loss" in row
-    (self.display.report if trained else self.display.evaluation)(step, row)
-
-  def _evaluate(self, step: int, state: TrainState) -> dict[str, Any]:
-    plan, params, tally = self.plan, state.eval_params, Tally()
-    metrics = plan.evaluator(
-      params,
-      plan.source.class_names if plan.settings.eval_per_class else (),
-      tally.add if plan.pictures is not None else None,
-      self.display.track,
-    )
-    if state.averaged_params is not None:
-      plain = plan.evaluator(state.params, track=self.display.track)
-      metrics["eval/top1_not_averaged"] = plain["eval/top1"]
-    if plan.pictures is not None:
-      drawn = plan.pictures(params, tally)
-      with self._metrics_write(step):
-        self.writer.write_images(step, drawn)
-    if plan.few_shot is not None:
-      metrics |= plan.few_shot(params, self.display.track)
-    return metrics
-
-  def _metrics_write(self, step: int) -> contextlib.AbstractContextManager:
-    what = f"step {step:,}: the metrics"
-    return optional_write(self.display, what, "; the run goes on")
-
-  def _profile_write(self) -> contextlib.AbstractContextManager:
-    return optional_write(self.display, "the profile", "; the run goes on")
-
-  def _save(
-    self, state: TrainState, step: int, scores: dict[str, Any] | None
-  ) -> None:
-    """Saves a checkpoint; if this fails, the run continues to the next one."""
-    self.check_lock()
-    description = self.plan.description(step)
-    if problem := self.checkpoints.save(state, step, description, scores):
-      self.display.note(f"step {step:,}: {problem}; the run goes on.")

@@ -6,10 +6,11 @@ A failure to write any of it is said in a line and stops no run.
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+from etils import epath
 
 from vit_jax.data.batches import batch_ids
 from vit_jax.data.workers import BatchIterator
@@ -19,7 +20,9 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.signals import Interrupted
 from vit_jax.workdir.append_file import AppendFile
 from vit_jax.workdir.checkpoint import Checkpoints
-from vit_jax.workdir.metrics import MetricWriter
+from vit_jax.workdir.goodput import time_spent
+from vit_jax.workdir.metrics import MetricWriter, read_rows
+from vit_jax.workdir.starts import read_starts
 from vit_jax.workdir.unreadable import keep_unreadable
 
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
@@ -39,6 +42,17 @@ def say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
   """Prints the last line of a run that was told to stop, after it is saved."""
   if kind is Interrupted:
     display.note(f"{error}; the same command resumes the run.")
+
+
+def goodput(
+  folder: epath.Path, now: Mapping[str, float]
+) -> dict[str, float] | None:
+  """`time_spent` of the run up to now; None where it cannot be read."""
+  try:
+    rows = read_rows(folder / "metrics.jsonl")
+    return time_spent(rows, read_starts(folder), now)
+  except OSError:
+    return None
 
 
 def open_writer(

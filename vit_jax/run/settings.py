@@ -246,6 +246,13 @@ class Settings(Section):
     "Stop after this many consecutive non-finite steps; 0 never stops.",
     must=NOT_NEGATIVE,
   )
+  hang_factor: float = setting(
+    100.0,
+    "End with exit code 75 if a step takes this many times as long as usual, "
+    "and at least 10 minutes; 0 never does.",
+    must=NOT_NEGATIVE,
+    before=0.0,
+  )
   profile_steps: int = setting(
     0,
     "Number of steps to trace into workdir/profile, from the tenth on.",

@@ -17,6 +17,7 @@ from vit_jax.runtime.display import (
   evaluation_text,
   table_lines,
 )
+from vit_jax.workdir.goodput import shares
 
 _MISTAKES = 10  # Number of mistakes to list for many classes.
 
@@ -58,6 +59,7 @@ def closing(
   seconds: float,
   workdir: str | None,
   tested: dict[str, Any] | None = None,
+  spent: dict[str, float] | None = None,
 ) -> str:
   """The last lines.
 
@@ -66,8 +68,12 @@ def closing(
     seconds: How long the run took.
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
+    spent: Seconds on each kind of work since the first start, if known.
   """
   lines = [f"Done in {clock(seconds)}."]
+  if spent is not None:
+    parts = ", ".join(f"{share:.1%} {what}" for what, share in shares(spent))
+    lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
   if evaluated:
     lines.append(f"Last evaluation: {evaluation_text(evaluated)}.")
   if tested is not None:

@@ -35,6 +35,7 @@ _FREE_KEYS = (
   "wandb_project",
   "profile_steps",
   "max_skipped_steps",
+  "hang_factor",
   "early_stop_evaluations",
   "eval_transform.",
   "fewshot.",

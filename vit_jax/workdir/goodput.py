@@ -1,0 +1,111 @@
+"""Measures where a run's time goes, over all its starts.
+
+A row of `metrics.jsonl` has the seconds that its start of the run has spent so
+far on each kind of work, as `time/...`.
+"""
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+# Kinds of work, and what a person reads.
+KINDS = {
+  "steps": "in steps",
+  "data": "waiting for data",
+  "evaluating": "evaluating",
+  "saving": "saving",
+  "restoring": "restoring",
+  "starting": "starting and compiling",
+  "lost": "lost to restarts",
+}
+_KEY = "time/{}"
+
+
+class Stopwatch:
+  """Measures the time since this start of a run; what is left is steps."""
+
+  def __init__(self):
+    self._begin = time.perf_counter()
+    self._seconds = dict.fromkeys(KINDS.keys() - {"steps", "lost"}, 0.0)
+
+  @contextlib.contextmanager
+  def on(self, kind: str) -> Iterator[None]:
+    """Counts the time inside as time for this kind of work."""
+    begin = time.perf_counter()
+    try:
+      yield
+    finally:
+      self._seconds[kind] += time.perf_counter() - begin
+
+  def set_up(self) -> None:
+    """Says that the time up to now was for starting, if for nothing else."""
+    self._seconds["starting"] += self._rest()
+
+  def row(self) -> dict[str, float]:
+    """Seconds spent so far on each kind of work, by key of `metrics.jsonl`."""
+    spent = self._seconds | {"steps": self._rest()}
+    return {_KEY.format(kind): round(value, 3) for kind, value in spent.items()}
+
+  def _rest(self) -> float:
+    return time.perf_counter() - self._begin - sum(self._seconds.values())
+
+
+def time_spent(
+  rows: Sequence[Mapping[str, Any]],
+  starts: Sequence[Mapping[str, Any]],
+  now: Mapping[str, float] | None = None,
+) -> dict[str, float] | None:
+  """Seconds that a run has spent on each of `KINDS`, from its first start on.
+
+  Lost is what passed between the last row that a start left behind, and the
+  next start.
+
+  Args:
+    rows: Rows of `metrics.jsonl`.
+    starts: Rows of `starts.jsonl`.
+    now: `Stopwatch.row` of the start that is running, if any.
+
+  Returns:
+    None if the run was begun by a version that did not measure.
+  """
+  begun = [found for found in map(_began, starts) if found is not None]
+  trained = [row for row in rows if "train/loss" in row]
+  measured = all(_spent(row) for row in trained)
+  if not measured or not begun or len(begun) < len(starts):
+    return None
+  last: dict[int, dict[str, float]] = {}  # By number of the start.
+  for row in rows:
+    before = [i for i, s in enumerate(starts) if s["step"] < row["step"]]
+    if before and _spent(row):
+      last[before[-1]] = _spent(row)
+  if now is not None:
+    last[len(starts) - 1] = _spent(now)
+  spent = {
+    kind: sum(found.get(kind, 0.0) for found in last.values()) for kind in KINDS
+  }
+  newest = sum(last.get(len(starts) - 1, {}).values())
+  whole = (begun[-1] - begun[0]).total_seconds() + newest
+  # Starts are recorded to a second.
+  spent["lost"] = max(0.0, whole - sum(spent.values())) if begun[1:] else 0.0
+  return spent
+
+
+def shares(spent: Mapping[str, float]) -> list[tuple[str, float]]:
+  """What a person reads, and the share, of each kind that took any time."""
+  whole = sum(spent.values()) or 1.0
+  every = [(KINDS[kind], value / whole) for kind, value in spent.items()]
+  return [(what, share) for what, share in every if share >= 0.0005]
+
+
+def _spent(row: Mapping[str, Any]) -> dict[str, float]:
+  found = {kind: row.get(_KEY.format(kind)) for kind in KINDS}
+  return {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
+
+
+def _began(start: Mapping[str, Any]) -> datetime.datetime | None:
+  try:
+    return datetime.datetime.fromisoformat(start["time"])
+  except (KeyError, TypeError, ValueError):
+    return None
