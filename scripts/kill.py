@@ -1,13 +1,14 @@
 """Kills a run again and again, and compares its end with an undisturbed one's.
 
 python scripts/kill.py --kills 50
-python scripts/kill.py --kills 10 --processes 2 --then 4
+python scripts/kill.py --kills 10 --processes 2 --then 4 --saving
 
 Starts a short run on the digits with augmentation, dropout, Mixup,
 accumulation, averaging and worker processes, kills it by SIGKILL at a random
-moment (while it starts, trains, evaluates, or saves in the background), and
-starts it again, as often as asked. Then it lets the run finish. It also counts
-what is left behind: processes, and anything in /dev/shm.
+moment (while it starts, trains, evaluates, or saves in the background; with
+`--saving`, always while it saves), and starts it again, as often as asked. Then
+it lets the run finish. It also counts what is left behind: processes, and
+anything in /dev/shm.
 
 A run may have several processes, on four devices in all. Then one of them is
 killed, and the others a second later, as schedulers do. With `--then`, each
@@ -50,6 +51,7 @@ STARTING = 0.3  # Share of kills before the first step.
 # Seconds until the first step, and seconds to let the run train.
 STARTING_SECONDS, STEPPING_SECONDS = 6.0, 2.0
 SHARED_MEMORY = pathlib.Path("/dev/shm")
+SAVING_SECONDS = 0.2  # What a checkpoint of this run takes at least.
 DEVICES = 4  # Of all processes together, if there are several.
 
 
@@ -105,14 +107,22 @@ def finish(command: Sequence[str], processes: int) -> None:
 
 
 def kill_once(
-  command: Sequence[str], workdir: str, rng: random.Random, processes: int
+  command: Sequence[str],
+  workdir: str,
+  rng: random.Random,
+  processes: int,
+  saving: bool,
 ) -> str:
   """Starts the command and kills it; returns what the run was doing."""
   start = time.time()
   with started(command, processes) as (running, _):
     process = running[0]
     assert process.stdout is not None
-    if rng.random() < STARTING:
+    if saving:
+      doing = "after saving"
+      wait_for_save(workdir, process, start)
+      time.sleep(rng.uniform(0, SAVING_SECONDS))
+    elif rng.random() < STARTING:
       doing = "starting"
       time.sleep(rng.uniform(0, STARTING_SECONDS))
     else:
@@ -136,10 +146,24 @@ def kill_once(
       doing = "evaluating"
     for one in running:
       check_alone(one.pid)
-  partial = pathlib.Path(workdir).glob("checkpoints/*-tmp")
-  if any(path.stat().st_mtime > start for path in partial):
-    doing = "saving"
-  return doing
+  return "saving" if is_saving(workdir, start) else doing
+
+
+def is_saving(workdir: str, start: float) -> bool:
+  """Whether there is a partial checkpoint that is younger than a start."""
+  for path in pathlib.Path(workdir).glob("checkpoints/*-tmp"):
+    with contextlib.suppress(FileNotFoundError):  # It has just got its name.
+      if path.stat().st_mtime > start:
+        return True
+  return False
+
+
+def wait_for_save(
+  workdir: str, process: subprocess.Popen, start: float
+) -> None:
+  """Waits until a run that was started at this time saves, or has ended."""
+  while process.poll() is None and not is_saving(workdir, start):
+    time.sleep(0.005)
 
 
 def check_alone(group: int, seconds: float = 10.0) -> None:
@@ -184,6 +208,7 @@ def main() -> None:
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--processes", type=int, default=1)
   parser.add_argument("--then", type=int, help="processes of each second start")
+  parser.add_argument("--saving", action="store_true", help="kill in a save")
   arguments = parser.parse_args()
   numbers = (arguments.processes, arguments.then or arguments.processes)
   rng = random.Random(arguments.seed)
@@ -199,7 +224,9 @@ def main() -> None:
     finish([*command, f"--workdir={whole}"], numbers[0])
     command.append(f"--workdir={killed}")
     for number in range(arguments.kills):
-      doing = kill_once(command, killed, rng, numbers[number % 2])
+      doing = kill_once(
+        command, killed, rng, numbers[number % 2], arguments.saving
+      )
       found[doing] += 1
       print(f"kill {number + 1}: {doing}", flush=True)
     finish(command, numbers[arguments.kills % 2])
