@@ -1,12 +1,22 @@
 """Checks scripts for remote machines, as far as possible without them."""
 
+import contextlib
+import io
 import math
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
+
+from tests import commands
+from vit_jax.workdir import bucket
+from vit_jax.workdir.checkpoint import open_run
 
 SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
 SHELL = ("launch_tpu_vm.sh", "launch_slurm.sbatch")
@@ -111,6 +121,74 @@ def test_a_slice_that_is_taken_away_is_asked_for_again(tmp_path):
   assert sum("--worker=all" in call for call in calls) == 2
   created = next(call for call in calls if " create " in call)
   assert "--node-id=tpu --spot --accelerator-type=v5litepod-16" in created
+
+
+def _imagenet(folder):
+  """Prepares 24 images as TFDS would prepare ImageNet."""
+  tfds = pytest.importorskip("tensorflow_datasets")
+
+  class Imagenet2012(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    VERSION = tfds.core.Version("5.1.0")
+    url_infos = {}
+
+    def _info(self):
+      features = {
+        "image": tfds.features.Image(encoding_format="jpeg"),
+        "label": tfds.features.ClassLabel(num_classes=1000),
+        "file_name": tfds.features.Text(),
+      }
+      return tfds.core.DatasetInfo(
+        builder=self,
+        features=tfds.features.FeaturesDict(features),
+        supervised_keys=("image", "label"),
+      )
+
+    def _split_generators(self, dl_manager):
+      return {s: self._generate_examples() for s in ("train", "validation")}
+
+    def _generate_examples(self):
+      rng = np.random.default_rng(0)
+      for i in range(24):
+        file = io.BytesIO()
+        pixels = rng.integers(0, 256, (40, 48, 3), np.uint8)
+        Image.fromarray(pixels).save(file, "JPEG")
+        file.seek(0)
+        yield i, {"image": file, "label": i, "file_name": f"{i}.JPEG"}
+
+  Imagenet2012(data_dir=folder).download_and_prepare(file_format="array_record")
+
+
+@pytest.mark.slow
+def test_the_command_of_the_page_trains_as_it_is_written(tmp_path, store):
+  """Launched on stand-ins, with data and workdir in a bucket on loopback."""
+  page = (SCRIPTS.parent / "docs" / "howto" / "tpu_pod.md").read_text()
+  (block,) = re.findall(r"```sh\n(scripts/launch_tpu_vm.sh.*?)```", page, re.S)
+  command = shlex.split(block.replace("\\\n", " "))
+  _, service = _launch(tmp_path, *command[1:])
+  arguments = service[service.index("vit_jax.train") + 1 :]
+  _imagenet(tmp_path / "tfds")
+  target = bucket.blob("gs://my-bucket/tensorflow_datasets").bucket
+  target.create()
+  for path in (tmp_path / "tfds").rglob("*.*"):
+    name = path.relative_to(tmp_path / "tfds")
+    if path.is_file():
+      blob = target.blob(f"tensorflow_datasets/{name}")
+      blob.upload_from_filename(path)
+  done = commands.run(
+    "vit_jax.train",
+    *arguments,
+    *("--config.total_steps=2", "--config.batch_size=8"),  # Shorter.
+    *("--config.image_size=32", "--config.model.num_layers=1"),
+    *("--config.model.hidden_size=16", "--config.model.num_heads=2"),
+    *("--config.model.mlp_size=16", "--config.model.representation_size=16"),
+  )
+  assert done.returncode == 0, done.stderr
+  assert "imagenet2012/5.1.0, 24 training examples, 1,000 classes" in (
+    done.stdout
+  )
+  assert "to gs://my-bucket/b16" in done.stdout
+  with contextlib.closing(open_run("gs://my-bucket/b16")) as checkpoints:
+    assert checkpoints.latest_step == 2
 
 
 def _slurm(tmp_path, srun, state="RUNNING", **environment):

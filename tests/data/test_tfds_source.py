@@ -4,6 +4,7 @@ import pathlib
 import pickle
 import re
 import shutil
+import tempfile
 import types
 
 import pytest
@@ -71,7 +72,8 @@ def test_unknown_dataset_suggests_the_nearest(tmp_path):
     )
 
 
-def test_dataset_not_prepared_says_how(tmp_path):
+def test_dataset_not_prepared_says_how(tmp_path, monkeypatch):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
   assert (
     INSTALL
     in (pathlib.Path(__file__).parents[2] / "docs/howto/data.md").read_text()
@@ -81,6 +83,7 @@ def test_dataset_not_prepared_says_how(tmp_path):
     data.open_source(
       "train", data.DataSettings(name="mnist", data_dir=str(tmp_path))
     )
+  assert [*tmp_path.iterdir()] == []  # TFDS leaves no folder there.
 
 
 def test_a_version_that_does_not_exist(tmp_path):

@@ -1,7 +1,8 @@
 """Reads datasets prepared by TensorFlow Datasets, without TensorFlow."""
 
+import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow_datasets as tfds
@@ -81,7 +82,8 @@ def open_tfds(name: str, split: str, data_dir: str | None = None) -> TfdsSource:
       `TfdsSource`.
   """
   try:
-    builder = tfds.builder(name, data_dir=data_dir)
+    with _no_temporary_folder():
+      builder = tfds.builder(name, data_dir=data_dir)
   except tfds.core.DatasetNotFoundError as error:
     known = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
@@ -95,6 +97,22 @@ def open_tfds(name: str, split: str, data_dir: str | None = None) -> TfdsSource:
       '"dataset", "dataset/config" or "dataset:version".'
     ) from error
   return TfdsSource(builder, split)
+
+
+@contextlib.contextmanager
+def _no_temporary_folder() -> Iterator[None]:
+  """Keeps TFDS from making a temporary folder that it never removes.
+
+  It makes one for every data set that is not prepared, for what its own bucket
+  knows of it, though it no longer asks that bucket.
+  """
+  info = tfds.core.DatasetInfo
+  original = info.initialize_from_bucket
+  info.initialize_from_bucket = lambda self: None
+  try:
+    yield
+  finally:
+    info.initialize_from_bucket = original
 
 
 def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
