@@ -4,11 +4,14 @@
 """
 
 import base64
+import importlib.metadata
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 import types
@@ -136,6 +139,80 @@ def test_the_source_has_one_address():
   for text in (cells, readme):
     found = re.findall(r"github\.com/([\w-]+/vit_jax)\b", text)
     assert set(found) <= {name}
+
+
+@pytest.fixture
+def installing(monkeypatch, capsys):
+  """Runs the notebook's `install` with a stand-in for git and pip.
+
+  Returns what it calls, or the name of the error, and what it prints.
+  """
+  cells = {cell.id: cell.source for cell in CODE}
+
+  def install(jax, kind, code=0):
+    calls = []
+
+    def run(command, **how):
+      calls.append(" ".join(command).removeprefix(f"{sys.executable} -m "))
+      said = f"{command[-1]}: a warning\n"
+      return subprocess.CompletedProcess(command, code, said)
+
+    def version(name):
+      if jax is None:
+        raise importlib.metadata.PackageNotFoundError(name)
+      return jax
+
+    namespace = {"sys": sys, "os": os}
+    with monkeypatch.context() as patch:
+      patch.setattr(subprocess, "run", run)
+      patch.setattr(importlib.metadata, "version", version)
+      exec("import subprocess\n" + cells["install"], namespace)
+      exec(cells["install-it"], namespace)
+      namespace["install"](kind)
+    return calls, capsys.readouterr().out
+
+  return install
+
+
+@pytest.mark.parametrize("jax", ["0.10.2", "0.11.0.dev20260801", "1.0.0rc1"])
+@pytest.mark.parametrize("kind", ["cpu", "gpu", "cuda12", "tpu"])
+def test_a_new_jax_is_taken_as_it_is(installing, jax, kind):
+  (clone, pip), said = installing(jax, kind)
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  assert f"--branch=v{project['version']} {project['urls']['Source']}" in clone
+  assert pip == "pip install -q -e .[figures] scikit-learn"
+  assert said.count("a warning") == 2
+  assert "The JAX that is here is used." in said
+
+
+@pytest.mark.parametrize(
+  "kind, last",
+  [
+    ("cpu", "-e .[figures] scikit-learn"),
+    ("tpu", "-e .[tpu,figures] scikit-learn"),
+    ("gpu", "-e .[gpu,figures] scikit-learn"),
+    ("cuda12", "-e .[figures] scikit-learn jax[cuda12]"),
+  ],
+)
+def test_an_old_jax_is_replaced_by_the_tested_one(installing, kind, last):
+  for jax in (None, "0.7.2", "0.10.1"):
+    calls, _ = installing(jax, kind)
+    assert calls[-1] == f"pip install -q -c constraints.txt {last}"
+    assert ("jax-cuda12-pjrt" in " ".join(calls)) == (kind == "gpu")
+
+
+def test_where_git_fails_it_says_what_git_says(installing, capsys):
+  with pytest.raises(SystemExit, match="error: git clone .* failed"):
+    installing("0.10.2", "cpu", code=128)
+  assert "vit_jax_source: a warning" in capsys.readouterr().out
+
+
+def test_the_lowest_jax_is_that_of_the_package():
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  (lowest,) = (d for d in project["dependencies"] if d.startswith("jax>="))
+  (cell,) = (cell for cell in CODE if cell.id == "install")
+  numbers = ", ".join(lowest.removeprefix("jax>=").split("."))
+  assert f'LOWEST_JAX = "v{project["version"]}", ({numbers})' in cell.source
 
 
 def _zipped(path, top, classes):
