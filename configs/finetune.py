@@ -19,10 +19,11 @@ python -m vit_jax.train --config configs/finetune.py:b16_i21k,cifar10 \
   --workdir runs/cifar10
 
 The data sets are imagenet2012, cifar10, cifar100, oxford_iiit_pet,
-oxford_flowers102. With ",vtab" appended, any TFDS data set is one of VTAB's
-tasks with 1,000 training images. With ",table2" appended, a run on imagenet2012
-has the higher resolution and the Polyak averaging of the paper's Table 2. For
-H/14, whose patches do not divide 384, the upper left 378 x 378 is kept. The
+oxford_flowers102. With ",vtab" appended, a TFDS data set is one of VTAB's
+tasks, with 800 + 200 training images; SVHN and DMLab are then neither cropped
+nor mirrored, as that may change their labels. With ",table2" appended, a run on
+imagenet2012 has the higher resolution and the Polyak averaging of the paper's
+Table 2. For H/14, whose patches do not divide 384, the upper left 378 x 378 is kept. The
 paper chose each row's learning rate among those of the table, on a part of the
 training images. `python -m vit_jax.study configs/finetune.py:b16_i21k,cifar10
 --select --workdir runs/cifar10` does so; `train` takes the third.
@@ -42,6 +43,24 @@ TABLE_4 = {
   "oxford_flowers102": (500, (0.001, 0.003, 0.01, 0.03)),
 }
 VTAB = (2_500, (0.01,))
+# Data set of VTAB-1k -> its 200 validation images and its test images, beside
+# 800 of "train". The splits are those of the benchmark's code.
+VTAB_SPLITS = {
+  "caltech101": ("train[2753:2953]", "test"),
+  "cifar100": ("train[45000:45200]", "test"),
+  "dtd": ("validation[:200]", "test"),
+  "oxford_flowers102": ("validation[:200]", "test"),
+  "oxford_iiit_pet": ("train[2944:3144]", "test"),
+  "sun397": ("validation[:200]", "test"),
+  "svhn_cropped": ("train[65931:66131]", "test"),
+  "patch_camelyon": ("validation[:200]", "test"),
+  "eurosat/rgb": ("train[16200:16400]", "train[21600:]"),
+  "resisc45": ("train[18900:19100]", "train[25200:]"),
+  "diabetic_retinopathy_detection/btgraham-300": ("validation[:200]", "test"),
+  "dmlab": ("validation[:200]", "test"),
+}
+# Tasks whose labels a mirrored image or a part of it may not have.
+WHOLE_IMAGES = ("svhn_cropped", "dmlab")
 
 
 # Share of the training images on which `study --select` compares the rates.
@@ -109,7 +128,10 @@ def _table_4(c, model: str, dataset: str, variant: str):
   if dataset == "oxford_flowers102":
     c.data.train_split = "train+validation"
   if variant == "vtab":
-    c.data.train_split = "train[:1000]"
+    validation, test = VTAB_SPLITS.get(dataset, ("train[800:1000]", "test"))
+    c.data.update(train_split=f"train[:800]+{validation}", eval_split=test)
+    if dataset in WHOLE_IMAGES:
+      c.train_transform.update(crop="resize", flip=False)
   if variant == "table2":
     side = 518 if model.startswith("h14") else 512
     c.update(image_size=(side, side), cut_from=None)

@@ -225,6 +225,22 @@ def test_rows_carry_table_4s_numbers(argument, steps, peak_lr, size, decay):
 
 
 @pytest.mark.parametrize(
+  "dataset, train, test, flip",
+  [
+    ("cifar100", "train[:800]+train[45000:45200]", "test", True),
+    ("eurosat/rgb", "train[:800]+train[16200:16400]", "train[21600:]", True),
+    ("dtd", "train[:800]+validation[:200]", "test", True),
+    ("svhn_cropped", "train[:800]+train[65931:66131]", "test", False),
+  ],
+)
+def test_vtab_has_800_and_200_images(dataset, train, test, flip):
+  config = finetune.get_config(f"b16_i21k,{dataset},vtab")
+  assert (config.data.train_split, config.data.eval_split) == (train, test)
+  assert config.train_transform.flip == flip
+  assert (config.train_transform.crop == "inception") == flip
+
+
+@pytest.mark.parametrize(
   "argument, rates, share",
   [
     ("b16_i21k,imagenet2012", (0.003, 0.01, 0.03), 0.01),
