@@ -23,10 +23,14 @@ oxford_flowers102. With ",vtab" appended, a TFDS data set is one of VTAB's
 tasks, with 800 + 200 training images; SVHN and DMLab are then neither cropped
 nor mirrored, as that may change their labels. With ",table2" appended, a run on
 imagenet2012 has the higher resolution and the Polyak averaging of the paper's
-Table 2. For H/14, whose patches do not divide 384, the upper left 378 x 378 is kept. The
-paper chose each row's learning rate among those of the table, on a part of the
-training images. `python -m vit_jax.study configs/finetune.py:b16_i21k,cifar10
---select --workdir runs/cifar10` does so; `train` takes the third.
+Table 2. For H/14, whose patches do not divide 384, the upper left 378 x 378 is
+kept.
+
+The paper chose each row's learning rate among those of the table, on a part of
+the training images. `train` takes the third; the same choice is made by
+
+python -m vit_jax.study configs/finetune.py:b16_i21k,cifar10 --select \
+  --workdir runs/cifar10
 
 The paper's B/16 from ImageNet-21k reaches 98.95 % on CIFAR-10 (Table 5). We
 have not run any of these rows.

@@ -14,7 +14,7 @@ ROWS = {
     pooling=pooling, learning_rate=rate, seed=seed
   )
   for seed in range(3)
-  for rate in (1e-3, 3e-3, 1e-2)
+  for rate in (3e-4, 1e-3, 3e-3, 1e-2)
   for pooling in ("token", "gap")
 }
 FIGURES = {
