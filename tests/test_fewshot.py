@@ -11,7 +11,10 @@ import pytest
 
 from tests import tinted
 from tests.commands import run
+from vit_jax import fewshot
+from vit_jax.evaluation import linear_probe
 from vit_jax.models import to_fields
+from vit_jax.run import probe as run_probe
 from vit_jax.run.probe import probe_checkpoint
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import untracked
@@ -58,6 +61,34 @@ def workdir(model_and_params, tmp_path_factory) -> str:
     checkpoints.save(state, step, description, None)
   checkpoints.close()
   return folder
+
+
+@pytest.mark.parametrize("probe", ["knn", "linear"])
+def test_a_probe_may_take_the_whole_training_split(
+  root, model_and_params, workdir, probe
+):
+  model, params = model_and_params
+  train, test = (
+    tinted.features_by_hand(model, params, source)
+    for source in tinted.sources(root)
+  )
+  settings = _probe_settings(root)
+  score = probe_checkpoint(workdir, settings, probe=probe, neighbours=3, step=3)
+  if probe == "linear":
+    fitted = linear_probe.fit(*train, 3, score.l2).predict(test[0])
+  else:
+    unit = [
+      y / np.linalg.norm(y, axis=1, keepdims=True) for y, _ in (test, train)
+    ]
+    similarity = unit[0] @ unit[1].T
+    nearest = np.argsort(-similarity, axis=1)[:, :3]
+    weights = np.exp(np.take_along_axis(similarity, nearest, 1) / 0.07)
+    votes = weights[..., None] * np.eye(3)[train[1][nearest]]
+    fitted = votes.sum(axis=1).argmax(axis=1)
+  assert score.top1 == (fitted == test[1]).mean()
+  assert (score.examples, score.train_examples) == (11, 30)
+  with pytest.raises(ValueError, match="probe='svm'; give one of few_shot, k"):
+    probe_checkpoint(workdir, settings, probe="svm")
 
 
 def test_a_checkpoint_gets_the_preprocessing_of_its_run(
@@ -115,3 +146,7 @@ def test_bad_input_is_one_line(arguments, message):
   assert message in done.stderr
   assert done.stderr.startswith("error: ")
   assert done.stderr.count("\n") == 1
+
+
+def test_the_command_names_the_probes_that_there_are():
+  assert fewshot.PROBES == run_probe.PROBES

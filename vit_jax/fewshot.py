@@ -1,6 +1,10 @@
-"""Measures few-shot accuracy, by a linear probe on a few images per class.
+"""Measures what a probe of a checkpoint's representations gets right.
 
 python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --shots=5
+python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --probe=knn
+
+The probe is linear, on a few images per class; or, on the whole training split,
+it is linear or takes the k nearest neighbours.
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. Images are preprocessed as
@@ -9,7 +13,7 @@ the checkpoint requires, unless flags such as --image_size=64 override it.
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -17,6 +21,10 @@ from vit_jax.runtime import command
 
 if TYPE_CHECKING:
   from vit_jax.evaluation.few_shot import Outcome
+  from vit_jax.evaluation.whole_set import Score
+
+# Written out, so that --help does not load JAX; a test compares the names.
+PROBES = ("few_shot", "knn", "linear")
 
 
 def define_flags() -> None:
@@ -24,6 +32,15 @@ def define_flags() -> None:
   from vit_jax.run.settings import ProbeSettings
 
   define_config_keys(ProbeSettings)
+  flags.DEFINE_enum(
+    "probe",
+    PROBES[0],
+    PROBES,
+    "few_shot takes --shots images per class, knn and linear take all.",
+  )
+  flags.DEFINE_integer(
+    "neighbours", 20, "Number of nearest training images that vote in knn."
+  )
   flags.DEFINE_integer("shots", 5, "Number of training images per class.")
   flags.DEFINE_integer(
     "seeds", 3, "Number of random draws of these images, with seeds 0, 1, ..."
@@ -41,6 +58,7 @@ def main(arguments: list[str]) -> None:
   # Imported here because data workers import this module and need no models.
   import jax
 
+  from vit_jax.evaluation.few_shot import Outcome
   from vit_jax.run.flags import config_settings
   from vit_jax.run.probe import probe_checkpoint
   from vit_jax.run.settings import ProbeSettings
@@ -51,17 +69,43 @@ def main(arguments: list[str]) -> None:
   outcome = probe_checkpoint(
     arguments[0],
     config_settings(ProbeSettings),
+    probe=options.probe,
+    neighbours=options.neighbours,
     shots=options.shots,
     seeds=options.seeds,
     pre_logits=options.pre_logits,
     display=None if options.json else display,
     **command.overrides(),
   )
-  show = _json if options.json else _text
-  display.note(show(outcome, options.shots))
+  details: dict[str, Any] = {"probe": options.probe}
+  if options.probe == "knn":
+    details["neighbours"] = options.neighbours
+  if isinstance(outcome, Outcome):
+    top1, top1_std = outcome.top1, outcome.top1_std
+    details |= {"shots": options.shots, "top1": top1, "top1_std": top1_std}
+  if options.json:
+    display.note(json.dumps({**details, **dataclasses.asdict(outcome)}))
+  elif isinstance(outcome, Outcome):
+    display.note(_few_shot_text(outcome, options.shots))
+  else:
+    display.note(_score_text(outcome, details))
 
 
-def _text(outcome: "Outcome", shots: int) -> str:
+def _score_text(score: "Score", details: dict[str, Any]) -> str:
+  """The result of a probe on the whole training split, in a line."""
+  if score.l2 is None:
+    how = f"the {details['neighbours']} nearest"
+  else:
+    how = f"a linear probe, L2 {score.l2:.2g},"
+  skipped = score.skipped_images
+  unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
+  return (
+    f"{details['probe']:<9}top-1 {score.top1:.2%}  ({score.examples:,} "
+    f"examples; {how} of {score.train_examples:,} training images{unreadable})"
+  )
+
+
+def _few_shot_text(outcome: "Outcome", shots: int) -> str:
   """The outcome as one line per seed, and one for their mean."""
   lines = [
     f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}"
@@ -77,18 +121,6 @@ def _text(outcome: "Outcome", shots: int) -> str:
     f"({outcome.examples:,} examples{unreadable})"
   )
   return "\n".join(lines)
-
-
-def _json(outcome: "Outcome", shots: int) -> str:
-  found = dataclasses.asdict(outcome)
-  return json.dumps(
-    {
-      "shots": shots,
-      "top1": outcome.top1,
-      "top1_std": outcome.top1_std,
-      **found,
-    }
-  )
 
 
 if __name__ == "__main__":

@@ -15,17 +15,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
-from vit_jax.data.loader import EvalPasses, Loader
+from vit_jax.data.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.sources import check_same_classes
 from vit_jax.evaluation import linear_probe
-from vit_jax.evaluation.probe_step import Totals, count_right, make_features
+from vit_jax.evaluation.probe_step import Totals, count_right
+from vit_jax.evaluation.representations import Representations
 from vit_jax.evaluation.shots import Subset, draw_shots
 from vit_jax.models import ResNet, Vit
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.training import sharding
-
-_BATCHES_AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,25 +95,17 @@ class FewShot:
     pre_logits: bool = True,
   ):
     _check(shots, seeds, train_source, eval_source)
-    self._mesh, self._loader = mesh, loader
-    self._transform = preprocessing.transform()
     self._train_source = train_source
     self._shots, self._seeds = shots, seeds
     self._unreadable: set[int] = set()
     self._draws = self._draw()
     most = max(np.unique(self._draws).size, len(eval_source))
-    self._batch_size = sharding.padded_batch_size(batch_size, mesh, most)
-    self._test = self._open(eval_source)
-    whole = sharding.replicated(mesh)
-    self._features = jax.jit(
-      sharding.on_mesh(
-        make_features(
-          model, **preprocessing.normalization, pre_logits=pre_logits
-        ),
-        mesh,
-      ),
-      out_shardings=whole,
+    padded = sharding.padded_batch_size(batch_size, mesh, most)
+    self._represent = Representations(
+      model, mesh, preprocessing, loader, padded, pre_logits
     )
+    self._test = self._represent.open(eval_source)
+    whole = sharding.replicated(mesh)
     self._count = jax.jit(
       count_right, in_shardings=(whole, whole, whole, None), out_shardings=whole
     )
@@ -151,9 +142,8 @@ class FewShot:
     stacked = _stack(probes)
     totals = Totals.zeros(len(probes))
     try:
-      test = self._to_device(self._test)
-      for batch in track(test, "testing probes", len(self._test)):
-        y, _ = self._features(params, batch)
+      found = self._represent(params, self._test, "testing probes", track)
+      for y, batch in found:
         totals = self._count(totals, stacked, y, batch)
       totals = jax.device_get(totals)
     finally:
@@ -204,19 +194,11 @@ class FewShot:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Features (U, D) of training images, and whether each was readable."""
     found = []
-    with self._open(Subset(self._train_source, indices)) as batches:
-      shots = self._to_device(batches)
-      for batch in track(shots, "reading shots", len(batches)):
-        found.append(jax.device_get(self._features(params, batch)))
+    with self._represent.open(Subset(self._train_source, indices)) as shots:
+      for y, batch in self._represent(params, shots, "reading shots", track):
+        found.append(jax.device_get((y, batch["mask"])))
     y, mask = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return y[: len(indices)], mask[: len(indices)] > 0
-
-  def _open(self, source: Source) -> EvalPasses:
-    return self._loader.evaluate(source, self._transform, self._batch_size)
-
-  def _to_device(self, batches):
-    rows = sharding.batch_sharding(self._mesh)
-    return sharding.to_device(batches, rows, _BATCHES_AHEAD)
 
 
 def _stack(probes: Sequence[linear_probe.Probe]) -> dict[str, np.ndarray]:

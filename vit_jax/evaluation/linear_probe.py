@@ -81,7 +81,7 @@ def fit(
   l2: float,
 ) -> Probe:
   """Fits the probe that solves the problem above for one value of L2."""
-  return _Path(features, labels, num_classes).probe(l2)
+  return _Path.of_examples(features, labels, num_classes).probe(l2)
 
 
 def fit_shots(
@@ -111,12 +111,61 @@ def choose_l2(
   right, error = np.zeros(len(l2s), np.int64), np.zeros(len(l2s))
   for turn in range(turns):
     others = np.delete(features, turn, axis=1).reshape(-1, D)
-    path = _Path(others, _labels(K, n - 1), K)
+    path = _Path.of_examples(others, _labels(K, n - 1), K)
     for i, scores, labels in path.try_out(features[:, turn], l2s):
       right[i] += (scores.argmax(axis=1) == labels).sum()
       error[i] += _squared_error(scores, labels)
   best = min(range(len(l2s)), key=lambda i: (-right[i], error[i]))
   return float(l2s[best])
+
+
+class Moments:
+  """Sums over examples, from which a probe is fitted without the examples."""
+
+  def __init__(self, num_features: int, num_classes: int):
+    D, K = num_features, num_classes
+    self._total, self._squares = np.zeros(D), np.zeros((D, D))
+    self._by_class, self._counts = np.zeros((K, D)), np.zeros(K)
+
+  def add(
+    self, features: Float[np.ndarray, "N D"], labels: Int[np.ndarray, " N"]
+  ) -> None:
+    """Adds examples."""
+    x = features.astype(np.float64)
+    self._total += x.sum(axis=0)
+    self._squares += x.T @ x
+    np.add.at(self._by_class, labels, x)
+    np.add.at(self._counts, labels, 1)
+
+  def fit(self, l2: float) -> Probe:
+    """Fits the same probe as `fit` does to the examples that were added."""
+    return self._path().probe(l2)
+
+  def choose_l2(
+    self,
+    features: Float[np.ndarray, "N D"],
+    labels: Int[np.ndarray, " N"],
+    l2s: Sequence[float] = L2S,
+  ) -> float:
+    """Chooses the L2 that classifies other examples best, or the first."""
+    path = self._path()
+    right = [(path.probe(l2).predict(features) == labels).sum() for l2 in l2s]
+    return float(l2s[int(np.argmax(right))])
+
+  def _path(self) -> "_Path":
+    count = self._counts.sum()
+    mean = self._total / count
+    covariance = self._squares / count - np.outer(mean, mean)
+    scale = np.sqrt(np.maximum(covariance.diagonal(), 0)) + _EPSILON
+    ZtZ = np.zeros((len(mean) + 1, len(mean) + 1))
+    ZtZ[:-1, :-1] = count * covariance / np.outer(scale, scale)
+    ZtZ[-1, -1] = count
+    # Y is 2 for the example's class and 0 for the others, minus 1; the sum of
+    # the centred features is 0.
+    own = (self._by_class - self._counts[:, None] * mean) / scale
+    ZtY = np.concatenate([2 * own.T, (2 * self._counts - count)[None]])
+    s, V = np.linalg.eigh(ZtZ)
+    return _Path(mean, scale, s, V, V.T @ ZtY)
 
 
 class _Path:
@@ -130,21 +179,32 @@ class _Path:
 
   def __init__(
     self,
+    mean: np.ndarray,
+    scale: np.ndarray,
+    s: np.ndarray,
+    basis: np.ndarray,
+    coordinates: np.ndarray,
+  ):
+    self.mean, self.scale = mean, scale
+    self._basis, self._coordinates = basis, coordinates
+    self._s = np.maximum(s, 0)  # Rounding can make an eigenvalue negative.
+
+  @classmethod
+  def of_examples(
+    cls,
     features: Float[np.ndarray, "N D"],
     labels: Int[np.ndarray, " N"],
     num_classes: int,
-  ):
-    self.mean, self.scale = whitening(features)
-    Z = whiten(features, self.mean, self.scale)
+  ) -> "_Path":
+    mean, scale = whitening(features)
+    Z = whiten(features, mean, scale)
     Y = np.full((len(labels), num_classes), -1.0)
     Y[np.arange(len(labels)), labels] = 1
     if len(Z) < Z.shape[1]:
       s, U = np.linalg.eigh(Z @ Z.T)
-      self._basis, self._coordinates = Z.T @ U, U.T @ Y
-    else:
-      s, V = np.linalg.eigh(Z.T @ Z)
-      self._basis, self._coordinates = V, V.T @ (Z.T @ Y)
-    self._s = np.maximum(s, 0)  # Rounding can make an eigenvalue negative.
+      return cls(mean, scale, s, Z.T @ U, U.T @ Y)
+    s, V = np.linalg.eigh(Z.T @ Z)
+    return cls(mean, scale, s, V, V.T @ (Z.T @ Y))
 
   def probe(self, l2: float) -> Probe:
     """The solution for one L2."""

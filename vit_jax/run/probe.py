@@ -1,11 +1,13 @@
-"""Measures few-shot accuracy of a published checkpoint or of a run's."""
+"""Probes a published checkpoint, or a run's: few-shot, k-NN and linear."""
 
 import dataclasses
 from typing import Any
 
 from vit_jax.data.example import Source
-from vit_jax.data.sources import open_source
+from vit_jax.data.sources import check_same_classes, open_source
 from vit_jax.evaluation.few_shot import FewShot, Outcome
+from vit_jax.evaluation.representations import Representations
+from vit_jax.evaluation.whole_set import Score, linear, nearest_neighbours
 from vit_jax.models.masked_vit import masked
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.loaded import Loaded
@@ -16,24 +18,30 @@ from vit_jax.runtime.display import Display, untracked
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
 
+PROBES = ("few_shot", "knn", "linear")
+
 
 def probe_checkpoint(
   checkpoint: str,
   settings: ProbeSettings,
   *,
-  shots: int,
-  seeds: int,
+  probe: str = "few_shot",
+  shots: int = 5,
+  seeds: int = 3,
+  neighbours: int = 20,
   pre_logits: bool = True,
   display: Display | None = None,
   **overrides: Any,
-) -> Outcome:
-  """Measures few-shot accuracy of a published checkpoint, or of a run of ours.
+) -> Outcome | Score:
+  """Classifies by the representations of a published checkpoint, or of a run.
 
   Args:
     checkpoint: Any source that `load_pretrained` takes.
     settings: Data, crop, loader and mesh.
-    shots: Training images per class.
-    seeds: Number of random draws of the training images.
+    probe: "few_shot", or on the whole training split "knn" or "linear".
+    shots: Training images per class, for "few_shot".
+    seeds: Number of random draws of the training images, for "few_shot".
+    neighbours: Number of nearest training images that vote, for "knn".
     pre_logits: Whether to probe the output of the representation layer, where
       the model has one.
     display: Display for the header and the progress; nothing is shown without
@@ -44,8 +52,18 @@ def probe_checkpoint(
     ValueError: if the checkpoint, the data and the settings do not fit
       together.
   """
+  if probe not in PROBES:
+    raise ValueError(f"probe={probe!r}; give one of {', '.join(PROBES)}.")
+  if neighbours < 1:
+    raise ValueError(f"neighbours={neighbours} must be 1 or more.")
   train = open_source("train", settings.data)
   test = open_source("eval", settings.data)
+  check_same_classes(
+    train.class_names,
+    "the training split",
+    test.class_names,
+    "the evaluation split",
+  )
   mesh = make_mesh(settings)
   overrides["interpolation"] = settings.transfer.interpolation
   loaded = open_pretrained(checkpoint, **overrides)
@@ -57,18 +75,23 @@ def probe_checkpoint(
   model = loaded.model
   if reads_patches := _trained_by_masks(loaded):
     model = masked(model, 0)
-  few_shot = FewShot(
-    model,
-    mesh,
-    train,
-    test,
-    preprocessing,
-    loader=open_loader(settings, preprocessing),
-    batch_size=build.eval_batch_size(settings),
-    shots=shots,
-    seeds=seeds,
-    pre_logits=pre_logits,
-  )
+  loader = open_loader(settings, preprocessing)
+  batch_size = build.eval_batch_size(settings)
+  few_shot = None
+  if probe == "few_shot":
+    few_shot = FewShot(
+      model,
+      mesh,
+      train,
+      test,
+      preprocessing,
+      loader=loader,
+      batch_size=batch_size,
+      shots=shots,
+      seeds=seeds,
+      pre_logits=pre_logits,
+    )
+  used = few_shot.num_shots if few_shot else len(train)
   if display is not None:
     if reads_patches:
       display.note(
@@ -76,11 +99,27 @@ def probe_checkpoint(
         "the class token's output."
       )
     display.header(
-      _header(checkpoint, preprocessing.image_size, few_shot, train, test)
+      _header(checkpoint, preprocessing.image_size, used, train, test)
     )
   init = make_params_init(loaded.model, (*preprocessing.image_size, 3))
   params = loaded.params(sharding.array_shapes(init, mesh))
-  return few_shot.measure(params, display.track if display else untracked)
+  track = display.track if display else untracked
+  if few_shot:
+    return few_shot.measure(params, track)
+  most = max(len(train), len(test))
+  padded = sharding.padded_batch_size(batch_size, mesh, most)
+  represent = Representations(
+    model, mesh, preprocessing, loader, padded, pre_logits
+  )
+  with represent.open(train) as train_passes, represent.open(test) as passes:
+    splits = (
+      represent(params, train_passes, "reading the training split", track),
+      represent(params, passes, "reading the evaluation split", track),
+    )
+    classes = len(train.class_names)
+    if probe == "knn":
+      return nearest_neighbours(*splits, classes, neighbours)
+    return linear(*splits, classes, len(train))
 
 
 def _trained_by_masks(loaded: Loaded) -> bool:
@@ -93,7 +132,7 @@ def _trained_by_masks(loaded: Loaded) -> bool:
 def _header(
   checkpoint: str,
   image_size: tuple[int, int],
-  few_shot: FewShot,
+  used: int,
   train: Source,
   test: Source,
 ) -> list[tuple[str, str]]:
@@ -102,5 +141,5 @@ def _header(
   return [
     ("model", f"{checkpoint} at {height} x {width}"),
     ("data", f"{train.name}, {classes}, {len(test):,} test images"),
-    ("shots", f"{few_shot.num_shots:,} images over all draws"),
+    ("probe", f"fitted to {used:,} training images"),
   ]

@@ -1,0 +1,100 @@
+"""Probes on a whole training split, against NumPy on all its examples."""
+
+import numpy as np
+import pytest
+
+from vit_jax.evaluation import linear_probe, whole_set
+
+K, D = 3, 6
+RNG = np.random.default_rng(0)
+CENTRES = RNG.normal(size=(K, D))
+
+
+def _examples(count, noise=1.0):
+  labels = np.arange(count) % K
+  y = CENTRES[labels] + noise * RNG.normal(size=(count, D)) + 5
+  return y.astype(np.float32), labels
+
+
+def _batches(y, labels, size=8):
+  """Batches of 8 rows, of which the second is unreadable in each."""
+  for first in range(0, len(y), size - 1):
+    rows = np.arange(first, min(first + size - 1, len(y)))
+    rows = np.insert(rows, 1, -1)
+    mask = np.float32(rows >= 0)
+    padding = size - len(rows)
+    rest = {
+      "label": np.pad(np.where(mask > 0, labels[rows], 0), (0, padding)),
+      "mask": np.pad(mask, (0, padding)),
+      "skipped": np.pad(rows < 0, (0, padding)),
+    }
+    yield np.pad(y[rows], ((0, padding), (0, 0))), rest
+
+
+TRAIN, TEST = _examples(40), _examples(17)
+
+
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_the_nearest_neighbours_vote_by_their_similarity(k):
+  (y, labels), (x, expected) = TRAIN, TEST
+  unit = [a / np.linalg.norm(a, axis=1, keepdims=True) for a in (x, y)]
+  similarity = np.float64(unit[0] @ unit[1].T)
+  right = 0
+  for row, label in zip(similarity, expected, strict=True):
+    nearest = np.argsort(-row)[:k]
+    votes = [
+      sum(np.exp(row[i] / 0.07) for i in nearest if labels[i] == c)
+      for c in range(K)
+    ]
+    right += int(np.argmax(votes)) == label
+  score = whole_set.nearest_neighbours(_batches(*TRAIN), _batches(*TEST), K, k)
+  assert score.top1 == pytest.approx(right / 17)
+  assert 0.4 < score.top1 < 1
+  assert (score.examples, score.train_examples) == (17, 40)
+  assert score.skipped_images == 6 + 3
+
+
+def test_more_neighbours_than_images_are_refused():
+  message = "neighbours=41 is more than the 40 readable training images"
+  with pytest.raises(ValueError, match=message):
+    whole_set.nearest_neighbours(_batches(*TRAIN), _batches(*TEST), K, 41)
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_moments_give_the_probe_of_the_examples(count):
+  y, labels = (part[:count] for part in TRAIN)
+  moments = linear_probe.Moments(D, K)
+  for first in range(0, count, 3):
+    part = slice(first, first + 3)
+    moments.add(y[part], labels[part])
+  found = moments.fit(2.0)
+  expected = linear_probe.fit(y, labels, K, 2.0)
+  for name in ("mean", "scale", "W"):
+    a, b = getattr(found, name), getattr(expected, name)
+    np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_every_tenth_image_chooses_the_l2_of_the_linear_probe():
+  (y, labels), (x, expected) = TRAIN, TEST
+  held = np.arange(40) % 10 == 9
+  right = []
+  for l2 in linear_probe.L2S:
+    probe = linear_probe.fit(y[~held], labels[~held], K, l2)
+    right.append((probe.predict(y[held]) == labels[held]).sum())
+  l2 = linear_probe.L2S[int(np.argmax(right))]
+  probe = linear_probe.fit(y, labels, K, l2)
+  score = whole_set.linear(_batches(*TRAIN), _batches(*TEST), K, 40)
+  assert score.l2 == l2
+  assert score.top1 == (probe.predict(x) == expected).mean()
+  assert (score.examples, score.train_examples) == (17, 40)
+  assert score.skipped_images == 6 + 3
+
+
+def test_too_few_images_are_refused():
+  few = [part[:5] for part in TRAIN]
+  with pytest.raises(ValueError, match="5 readable training images are too f"):
+    whole_set.linear(_batches(*few), _batches(*TEST), K, 5)
+  with pytest.raises(ValueError, match="evaluation split has no readable im"):
+    rest = {key: np.zeros(8) for key in ("label", "mask", "skipped")}
+    nothing = [(np.zeros((8, D), np.float32), rest)]
+    whole_set.linear(_batches(*TRAIN), nothing, K, 40)

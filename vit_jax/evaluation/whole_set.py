@@ -1,0 +1,180 @@
+"""Probes on all images of the training split: nearest neighbours, and linear.
+
+Both read the training split once, and keep of its representations only those
+that choose the linear probe's L2.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from vit_jax.evaluation import linear_probe
+
+# The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
+TEMPERATURE = 0.07
+_MOST_HELD_OUT = 5_000  # Training images that choose the linear probe's L2.
+_MOST_VOTES = 1 << 24  # Votes (images times classes) counted at a time.
+
+Batches = Iterable[tuple[Array, dict[str, Array]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """The result of a probe; `top1` is in [0, 1].
+
+  Attributes:
+    top1: Share of the evaluation images that were classified right.
+    examples: Number of evaluation images.
+    train_examples: Number of training images.
+    skipped_images: Number of unreadable images in both splits.
+    l2: The linear probe's L2; None for nearest neighbours.
+  """
+
+  top1: float
+  examples: int
+  train_examples: int
+  skipped_images: int
+  l2: float | None = None
+
+
+def nearest_neighbours(
+  train: Batches, test: Batches, num_classes: int, k: int
+) -> Score:
+  """Classifies each test image by its k nearest training images.
+
+  They are those of the highest cosine similarity s, and each votes for its
+  class with the weight exp(s / 0.07) (arXiv:2104.14294, Section 4).
+
+  Args:
+    train: (y, rest) of the training split's batches, see `Representations`.
+    test: The same of the evaluation split, which is read first.
+    num_classes: K, the number of classes.
+    k: The number of neighbours.
+
+  Raises:
+    ValueError: if a split has too few readable images.
+  """
+  found, skipped = [], 0
+  for y, rest in test:
+    found.append(_readable(y, rest))
+    skipped += int(rest["skipped"].sum())
+  y, labels = (np.concatenate(part) for part in zip(*found, strict=True))
+  _check_any(len(labels))
+  queries = _unit(jnp.asarray(y))
+  nearest = (
+    jnp.full((len(labels), k), -jnp.inf),
+    jnp.full((len(labels), k), -1),
+  )
+  add, examples = jax.jit(_add_neighbours), 0
+  for y, rest in train:
+    nearest = add(*nearest, queries, y, rest)
+    examples += int(rest["mask"].sum())
+    skipped += int(rest["skipped"].sum())
+  if examples < k:
+    raise ValueError(
+      f"neighbours={k} is more than the {examples:,} readable training images."
+    )
+  similarity, classes = jax.device_get(nearest)
+  right = (_vote(similarity, classes, num_classes) == labels).mean()
+  return Score(float(right), len(labels), examples, skipped)
+
+
+def _add_neighbours(
+  similarity: Float[Array, "N k"],
+  classes: Int[Array, "N k"],
+  queries: Float[Array, "N D"],
+  y: Float[Array, "B D"],
+  rest: dict[str, Array],
+) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
+  """The k nearest among those so far and a batch of training images."""
+  new = jnp.dot(queries, _unit(y).T, precision=jax.lax.Precision.HIGHEST)
+  new = jnp.where(rest["mask"][None] > 0, new, -jnp.inf)
+  label = jnp.broadcast_to(rest["label"][None], new.shape)
+  joined = jnp.concatenate([similarity, new], axis=1)
+  best, index = jax.lax.top_k(joined, similarity.shape[1])
+  joined = jnp.concatenate([classes, label], axis=1)
+  return best, jnp.take_along_axis(joined, index, axis=1)
+
+
+def _unit(y: Float[Array, "B D"]) -> Float[Array, "B D"]:
+  norm = jnp.linalg.norm(y, axis=1, keepdims=True)
+  return y / jnp.maximum(norm, 1e-12)
+
+
+def _vote(
+  similarity: Float[np.ndarray, "N k"],
+  classes: Int[np.ndarray, "N k"],
+  num_classes: int,
+) -> Int[np.ndarray, " N"]:
+  """The class with the most votes; a tie goes to the first."""
+  weights = np.exp(similarity / TEMPERATURE, dtype=np.float64)
+  rows, found = max(1, _MOST_VOTES // num_classes), []
+  for first in range(0, len(classes), rows):
+    part = slice(first, first + rows)
+    votes = np.zeros((len(classes[part]), num_classes))
+    images = np.arange(len(votes))[:, None]
+    np.add.at(votes, (images, classes[part]), weights[part])
+    found.append(votes.argmax(axis=1))
+  return np.concatenate(found)
+
+
+def linear(
+  train: Batches, test: Batches, num_classes: int, train_examples: int
+) -> Score:
+  """Fits the probe of `linear_probe` to all training images, and tests it.
+
+  A tenth of the training images, at most 5,000, choose its L2 first, by the
+  most right answers; then they are fitted as well.
+
+  Args:
+    train: (y, rest) of the training split's batches, see `Representations`.
+    test: The same of the evaluation split.
+    num_classes: K, the number of classes.
+    train_examples: About how many training images there are.
+
+  Raises:
+    ValueError: if a split has too few readable images.
+  """
+  every = max(10, -(-train_examples // _MOST_HELD_OUT))
+  moments, held, seen, skipped = None, [], 0, 0
+  for y, rest in train:
+    features, labels = _readable(y, rest)
+    skipped += int(rest["skipped"].sum())
+    moments = moments or linear_probe.Moments(features.shape[1], num_classes)
+    chosen = (seen + np.arange(len(labels))) % every == every - 1
+    held.append((features[chosen], labels[chosen]))
+    moments.add(features[~chosen], labels[~chosen])
+    seen += len(labels)
+  if moments is None or seen < every:
+    raise ValueError(
+      f"{seen} readable training images are too few for a linear probe; give "
+      f"{every} or more, or --probe=few_shot."
+    )
+  features, labels = (np.concatenate(part) for part in zip(*held, strict=True))
+  l2 = moments.choose_l2(features, labels)
+  moments.add(features, labels)
+  probe, right, examples = moments.fit(l2), 0, 0
+  for y, rest in test:
+    features, labels = _readable(y, rest)
+    right += int((probe.predict(features) == labels).sum())
+    examples += len(labels)
+    skipped += int(rest["skipped"].sum())
+  _check_any(examples)
+  return Score(right / examples, examples, seen, skipped, l2)
+
+
+def _readable(
+  y: Array, rest: dict[str, Array]
+) -> tuple[Float[np.ndarray, "N D"], Int[np.ndarray, " N"]]:
+  """The representations and labels of the images that could be read."""
+  features, labels, mask = jax.device_get((y, rest["label"], rest["mask"]))
+  return features[mask > 0], labels[mask > 0]
+
+
+def _check_any(examples: int) -> None:
+  if not examples:
+    raise ValueError("the evaluation split has no readable image.")
