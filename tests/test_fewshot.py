@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import tinted
+from tests import encoders, tinted
 from tests.commands import run
 from vit_jax import fewshot
 from vit_jax.evaluation import linear_probe
 from vit_jax.models import to_fields
+from vit_jax.pretrained.convert import convert
 from vit_jax.run import probe as run_probe
 from vit_jax.run.probe import probe_checkpoint
 from vit_jax.run.settings import ProbeSettings
@@ -107,6 +108,22 @@ def test_a_checkpoint_gets_the_preprocessing_of_its_run(
   larger = probe_checkpoint(workdir, settings, shots=3, seeds=1, **options)
   assert larger.examples == 11 and larger.top1_std is None
   assert ("model", f"{workdir} at 16 x 16") in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "name", ["hf_dinov2_giant", "hf_dinov3", "hf_siglip", "hf_deit"]
+)
+def test_an_encoder_is_as_good_in_another_librarys_form(root, tmp_path, name):
+  options = dict(layer_norm_epsilon=1e-6) if name == "hf_deit" else {}
+  convert(encoders.path(name), str(tmp_path / "out"), "timm", **options)
+  here, there = (
+    probe_checkpoint(
+      source, _probe_settings(root), shots=6, seeds=2, image_size=(32, 32)
+    )
+    for source in (encoders.path(name), str(tmp_path / "out"))
+  )
+  assert here == there and here.examples == 11
 
 
 def test_the_command_prints_json(root, workdir):

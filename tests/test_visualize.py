@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import tiny
+from tests import encoders, tiny
 from tests.commands import run
 from tests.tiny import random_params
 from vit_jax.inspection import attention_maps as maps
@@ -18,6 +18,7 @@ from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.inspection.look import Options
 from vit_jax.models import Origin, ResNet
+from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
 
 ORIGIN = Origin("test", "google", (16, 24))
@@ -132,6 +133,36 @@ def test_a_model_without_head_has_no_sheet(photos, tmp_path, capsys):
   assert sorted(names) == [f"01_a_photo_{kind}" for kind in OF_AN_IMAGE[:-1]]
   with np.load(out / "arrays.npz") as found:
     assert "relevance" not in found and found["rollout"].shape == (1, 2, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "name, prefix",
+  [
+    ("hf_dinov2_reg", 5),
+    ("hf_dinov3", 5),
+    ("hf_siglip", 0),
+    ("hf_deit", 2),
+  ],
+)
+def test_only_an_encoders_patches_are_on_its_maps(
+  photos, tmp_path, name, prefix
+):
+  out, path = tmp_path / "out", encoders.path(name)
+  assert visualize_files(path, photos[:1], out=str(out), image_size=32) == 0
+  loaded = load_pretrained(path, image_size=32)
+  model, params = loaded
+  with open(photos[0], "rb") as file:
+    pixels = jnp.asarray(loaded.preprocessing.transform()(file.read()))[None]
+  images = normalize(pixels, model.origin.mean, model.origin.std)
+  _, seen = model.apply({"params": params}, images, mutable="intermediates")
+  (A,) = seen["intermediates"]["block_1"]["msa"]["attention"]
+  rows = A.mean(axis=2) if name == "hf_siglip" else A[:, :, 0]
+  with np.load(out / "arrays.npz") as found:
+    attention = rows[:, :, prefix:].reshape(1, 2, 4, 4)
+    np.testing.assert_allclose(found["attention"], attention, atol=1e-5)
+    assert found["rollout"].shape == (1, 4, 4)
+    assert ("position_similarity" in found) == (name != "hf_dinov3")
 
 
 @pytest.mark.parametrize(

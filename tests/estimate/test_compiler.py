@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from configs import pretrain
+from tests import encoders
 from vit_jax.estimate import compiler
 from vit_jax.run.settings import read
 from vit_jax.runtime.settings import replaced
@@ -45,6 +46,26 @@ def test_a_step_compiled_for_four_chips():
   # The all-reduce takes all gradients, which are in float32.
   gradients = row["collectives"]["all-reduce"]["mib"]
   assert gradients == pytest.approx(137_802 * 4 / 2**20, rel=0.02)
+
+
+@pytest.mark.slow
+def test_a_step_from_a_published_encoder():
+  pytest.importorskip("libtpu")
+  done = _run(
+    "--config=configs/finetune.py",
+    f"--config.pretrained={encoders.path('hf_dinov3')}",
+    "--config.data.name=cifar10",
+    "--config.batch_size=8",
+    "--config.image_size=(32,32)",
+    "--topology=v5e:2x2",
+    "--json",
+  )
+  assert done.returncode == 0, done.stderr
+  S, N, D, M, L = 21, 16, 32, 64, 2  # A class token and four registers.
+  layer = 4 * S * D * D + 2 * S * S * D + 2 * S * D * M
+  forward = 2 * (L * layer + N * 192 * D + 10 * D)
+  found = json.loads(done.stdout)["model_tflop"]
+  assert found == pytest.approx(2 * 3 * forward / 1e12)
 
 
 @pytest.mark.slow

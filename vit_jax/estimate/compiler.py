@@ -121,8 +121,9 @@ def lower(
   parts, batch_size = settings.accumulation_steps, settings.batch_size
   sharding.check_batch("batch_size", batch_size, mesh, parts)
   names = tuple(map(str, range(num_classes)))
-  settings = build.resolved(settings, None)
-  model = build.build_model(settings, names)
+  start = build.open_start(settings)
+  settings = build.resolved(settings, start and start.preprocessing)
+  model = build.build_model(settings, names, start)
   total = settings.total.in_steps(batch_size, num_examples)
   init, step = build.train_functions(settings, model, total, num_examples)
   shapes = sharding.array_shapes(init, mesh)
