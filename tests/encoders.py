@@ -7,10 +7,15 @@ import pathlib
 
 import jax
 import numpy as np
+import pytest
 
 FOLDER = pathlib.Path(__file__).parent / "checkpoints" / "encoders"
 # The table of positions is for the first.
-SIZES = ("32x32", "24x40", "48x48")
+SIZES = (
+  "32x32",
+  "24x40",
+  pytest.param("48x48", marks=pytest.mark.slow),
+)
 
 
 def path(name):

@@ -119,6 +119,22 @@ def test_a_dropped_path_is_skipped_and_the_others_count_for_more():
   assert 6 <= kept.sum() <= 26  # 16 expected.
 
 
+def test_dropped_paths_may_become_more_with_depth():
+  model = tiny(
+    block="dinov2", num_layers=3, drop_path_rate=0.4, drop_path_grows=True
+  )
+  rates = {}
+
+  def note(next_fun, args, kwargs, context):
+    if isinstance(context.module, ModernBlock):
+      rates[context.module.name] = context.module.drop_path_rate
+    return next_fun(*args, **kwargs)
+
+  with nn.intercept_methods(note):
+    jax.eval_shape(model.init, jax.random.key(0), images(8, 8))
+  assert rates == {"block_0": 0, "block_1": 0.2, "block_2": 0.4}
+
+
 def test_normed_queries_and_keys_ignore_their_scale():
   z = jax.random.normal(jax.random.key(0), (2, 5, 24))
   msa = ModernMsa(3, qk_norm=True)
@@ -163,6 +179,8 @@ def test_a_family_is_scanned_described_and_made_again(block):
     (dict(qkv_bias="q"), "qkv_bias='q' is unknown"),
     (dict(registers=-1), "registers=-1 must be 0 or more"),
     (dict(drop_path_rate=1), r"drop_path_rate=1 must be in \[0, 1\)"),
+    (dict(norm_pooled=True), "norm_pooled=True needs pooling='gap', not 'tok"),
+    (dict(drop_path_grows=True, scan=True), "and scan=True compiles one for"),
     (dict(resnet_layers=(1,)), "a ModernVit has no resnet_layers"),
     (dict(distilled=True, pooling="gap"), "leaves the distillation token unus"),
     (dict(rope_theta=9.0, num_heads=4), "a size divisible by 4, not 6"),

@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.config import base_config
+from vit_jax.models import partitioning
 from vit_jax.pretrained import load
 from vit_jax.run import build
 from vit_jax.run.plan import make_plan
@@ -124,6 +125,15 @@ def test_a_shortened_warm_up_is_said(config):
   assert rows["warm-up"].startswith("shortened from 6 to 0 steps")
   config.optimizer.warmup_epochs = 1.0
   assert "warm-up" not in dict(header(plan(config), "runs/x"))
+
+
+@pytest.mark.parametrize("block, said", [("dinov2", False), ("dinov3", True)])
+def test_attention_without_a_form_for_tpus_is_said(
+  config, monkeypatch, block, said
+):
+  monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
+  config.model.update(block=block, position="none")
+  assert ("attention" in dict(header(plan(config), "runs/x"))) == said
 
 
 def test_a_cut_is_said_and_described(config):

@@ -6,7 +6,6 @@ DeiT-III (arXiv:2204.07118) are all `ModernVit`s. Symbols as in `vit`.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -76,7 +75,11 @@ class ModernVit(Vit):
     patch_bias: Whether the embedding of patches has a bias.
     projection: Whether the representation layer is linear and without bias, as
       CLIP's projection.
+    norm_pooled: Whether the last layer norm follows the average over the
+      patches instead of preceding it.
     drop_path_rate: Chance that a training example skips a residual branch.
+    drop_path_grows: Whether that chance rises linearly from 0 in the first
+      layer to `drop_path_rate` in the last.
   """
 
   position_grid: Grid | None = None
@@ -91,7 +94,9 @@ class ModernVit(Vit):
   norm_pre: bool = False
   patch_bias: bool = True
   projection: bool = False
+  norm_pooled: bool = False
   drop_path_rate: float = 0.0
+  drop_path_grows: bool = False
   poolings = POOLINGS
 
   def __post_init__(self):
@@ -112,6 +117,15 @@ class ModernVit(Vit):
       raise ValueError(
         f"pooling={self.pooling!r} leaves the distillation token unused: "
         "set pooling='token' or distilled=False."
+      )
+    if self.norm_pooled and self.pooling != "gap":
+      raise ValueError(
+        f"norm_pooled=True needs pooling='gap', not {self.pooling!r}."
+      )
+    if self.drop_path_grows and self.scan:
+      raise ValueError(
+        "drop_path_grows=True makes the layers differ, and scan=True compiles "
+        "one for all: set one of them to False."
       )
     check_heads(self.hidden_size, self.num_heads)
     if self.rope_theta and self.hidden_size // self.num_heads % 4:
@@ -174,18 +188,21 @@ class ModernVit(Vit):
   ) -> list[Callable[[Array], Array]]:
     assert positions.grid is not None
     rope = (positions.grid, self.rope_theta) if self.rope_theta else None
-    make_block = partial(
-      ModernBlock,
-      self.num_heads,
-      self.mlp_size,
-      self._config,
-      self.layer_scale,
-      self.gated_mlp,
-      self.drop_path_rate,
-      self.qkv_bias,
-      self.qk_norm,
-      rope,
-    )
+
+    def make_block(name: str) -> ModernBlock:
+      return ModernBlock(
+        self.num_heads,
+        self.mlp_size,
+        self._config,
+        self.layer_scale,
+        self.gated_mlp,
+        self._drop_path(name),
+        self.qkv_bias,
+        self.qk_norm,
+        rope,
+        name=name,
+      )
+
     blocks = make_blocks(
       make_block,
       positions,
@@ -198,10 +215,24 @@ class ModernVit(Vit):
       blocks.insert(0, layer_norm(self._config, name="norm_pre"))
     return blocks
 
+  def _drop_path(self, block: str) -> float:
+    """The chance that an example skips a branch of the block of this name."""
+    if not self.drop_path_grows:
+      return self.drop_path_rate
+    layer = int(block.removeprefix("block_"))
+    return self.drop_path_rate * layer / max(self.num_layers - 1, 1)
+
+  @property
+  def has_tpu_attention(self) -> bool:
+    """Whether attention is the paper's, for which `tpu` has a form."""
+    return not (self.rope_theta or self.qk_norm or self.qkv_bias != "qkv")
+
   def _pool(
     self, norm: nn.LayerNorm, z: Float[Array, "B S D"]
   ) -> Float[Array, "B ..."]:
     """The outputs that the head reads; two rows if there are two heads."""
+    if self.norm_pooled:
+      return norm(z[:, self.prefix :].mean(axis=1))
     z = norm(z)
     x_class, patches = z[:, 0], z[:, self.prefix :]
     if self.distilled:

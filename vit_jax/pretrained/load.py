@@ -166,11 +166,12 @@ def _open_file(
   check_supported(config)
   with _arrays(path) as arrays:
     stored = arrays.shapes
-  layout, prefix = _recognise(stored)
+  saved = {huggingface.saved_name(name): name for name in stored}
+  layout, prefix = _recognise({k: stored[name] for k, name in saved.items()})
   names = {
-    name.removeprefix(prefix): name
-    for name in stored
-    if name.startswith(prefix)
+    short.removeprefix(prefix): name
+    for short, name in saved.items()
+    if short.startswith(prefix)
   }
   found = {short: stored[name] for short, name in names.items()}
   if layout is torchvision:  # It has no configuration, but names its files.

@@ -150,6 +150,9 @@ class ModelSettings(Section):
     "our `block`s.",
     must=BELOW_1,
   )
+  drop_path_grows: bool | None = setting(
+    None, "Let that chance rise linearly, from 0 in the first layer."
+  )
   layer_norm_epsilon: float | None = setting(
     None, "Epsilon added to the variance in layer norms.", must=POSITIVE
   )

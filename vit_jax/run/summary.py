@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.models.flops import forward_gflops
+from vit_jax.models.partitioning import for_tpu
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import (
@@ -46,6 +47,9 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   ]
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
+  if for_tpu() and not getattr(plan.model, "has_tpu_attention", True):
+    plain = "without our form for TPUs, which only the paper's attention has"
+    rows.append(("attention", plain))
   wanted = settings.optimizer.warmup.in_steps(settings.batch_size, len(source))
   warmup = warmup_steps(settings, plan.total, len(source))
   if warmup < wanted:

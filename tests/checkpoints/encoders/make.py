@@ -161,6 +161,16 @@ MODELS = {
   "timm_deit": from_timm(
     "deit_small_distilled_patch16_224", num_classes=5, dynamic_img_size=True
   ),
+  "timm_qk_norm": from_timm(
+    "vit_base_patch16_224", qk_norm=True, num_classes=5, dynamic_img_size=True
+  ),
+  "timm_fc_norm": from_timm(
+    "vit_base_patch16_224",
+    global_pool="avg",
+    qkv_bias=False,
+    num_classes=5,
+    dynamic_img_size=True,
+  ),
   "timm_mae": from_timm(
     "vit_base_patch16_224.mae", num_classes=0, dynamic_img_size=True
   ),

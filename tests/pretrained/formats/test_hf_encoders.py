@@ -190,6 +190,11 @@ def test_a_wrong_configuration_is_one_line(tmp_path, name, config, message):
       "DeiTForImageClassification, which .* is not supported",
     ),
     (
+      "hf_dinov2_giant",
+      lambda a: a.update({"encoder.layer.0.mlp.gate_proj.bias": np.ones(2)}),
+      "as in state_dict.. of transformers 5, which splits gated",
+    ),
+    (
       "hf_dinov2",
       lambda a: a.pop("dinov2.encoder.layer.0.mlp.fc1.weight"),
       "no array 'encoder.layer.0.mlp.fc1.weight', from which",
@@ -200,6 +205,38 @@ def test_other_arrays_are_listed(tmp_path, name, change, message):
   with pytest.raises(ValueError, match=message) as info:
     open_pretrained(changed(tmp_path, name, change))
   assert "\n" not in str(info.value)
+
+
+def of_state_dict(name):
+  """The name in `state_dict()` of transformers 5 for one that is saved."""
+  parts = [("attention.attention.query", "attention.q_proj")]
+  parts += [("attention.attention.key", "attention.k_proj")]
+  parts += [("attention.attention.value", "attention.v_proj")]
+  parts += [("attention.output.dense", "attention.o_proj")]
+  if name.startswith(("deit.", "vit.")):
+    parts += [("encoder.layer.", "layers."), ("intermediate.dense", "mlp.fc1")]
+    parts += [("output.dense", "mlp.fc2")]
+  for saved, new in parts:
+    name = name.replace(saved, new)
+  return f"model.{name}" if name.startswith("layer.") else name
+
+
+@pytest.mark.parametrize("name", ["hf_dinov2_reg", "hf_dinov3", "hf_deit"])
+def test_the_names_of_state_dict_are_read(tmp_path, name):
+  def rename(arrays):
+    new = {of_state_dict(key): array for key, array in arrays.items()}
+    assert new.keys() != arrays.keys()
+    arrays.clear()
+    arrays.update(new)
+
+  before = open_pretrained(encoders.path(name))
+  after = open_pretrained(changed(tmp_path, name, rename))
+  assert after.model.clone(origin=None) == before.model.clone(origin=None)
+  for (path, array), (other, same) in zip(
+    before.read(), after.read(), strict=True
+  ):
+    assert path == other
+    np.testing.assert_array_equal(array, same)
 
 
 def test_it_can_be_used_at_another_size_and_says_it_interpolates_itself():

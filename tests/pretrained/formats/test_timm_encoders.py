@@ -3,6 +3,8 @@
 import json
 import shutil
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -24,6 +26,7 @@ NAMES = (
   "timm_dinov3",
   "timm_dinov3_bias",
   "timm_dinov3_plus",
+  "timm_qk_norm",
 )
 
 
@@ -43,6 +46,14 @@ def test_all_tokens_and_the_answer_are_the_publishers(loaded, name, size):
   encoders.assert_close(found[1], answer)
 
 
+@pytest.mark.parametrize("size", encoders.SIZES)
+def test_a_norm_after_the_average_is_the_publishers(size):
+  """With timm's fc_norm; its tokens are not normed. It has no query bias."""
+  model, params = load_pretrained(encoders.path("timm_fc_norm"))
+  images, _, answer = encoders.expected("timm_fc_norm", size)
+  encoders.assert_close(encoders.computed(model, params, images)[1], answer)
+
+
 def test_siglip_is_a_plain_vit():
   model, params = load_pretrained(encoders.path("timm_siglip"))
   assert type(model) is Vit
@@ -52,7 +63,7 @@ def test_siglip_is_a_plain_vit():
   encoders.assert_close(found[1], answer)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "timm_siglip"])
+@pytest.mark.parametrize("name", [*NAMES, "timm_fc_norm", "timm_siglip"])
 def test_written_again_it_is_the_same_file(tmp_path, name):
   before = open_pretrained(encoders.path(name))
   assert check_expressible(before, "timm") == []
@@ -159,6 +170,47 @@ def library_of(to):
   return {"hf": "transformers"}.get(to, to)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
+  """Small ones of all ViTs, DeiTs and EVAs; those read are written again."""
+  torch = pytest.importorskip("torch", reason="needs PyTorch")
+  library = pytest.importorskip("timm", reason="needs timm")
+  from tests.checkpoints.encoders import make
+
+  modules = ("vision_transformer", "deit", "eva")
+  names = [name for m in modules for name in library.list_models(module=m)]
+  images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3))
+  x = torch.from_numpy(images.transpose(0, 3, 1, 2)).float()
+  compiled, counts = {}, {True: 0, False: 0}
+  for name in names:
+    if "sapiens2" in name:  # Its heads differ from layer to layer.
+      continue
+    create, _ = make.from_timm(name, depth=1, num_classes=3)
+    model = create()
+    make.randomize(model)
+    make.save(model, "timm", tmp_path / name)
+    try:
+      loaded = load_pretrained(str(tmp_path / name))
+    except ValueError as error:
+      assert "not support" in str(error) or "array" in str(error), name
+      counts[False] += 1
+      continue
+    counts[True] += 1
+    plain = loaded.model.clone(origin=None)
+    run = compiled.setdefault(repr(plain), jax.jit(plain.apply))
+    found = run({"params": loaded.params()}, jnp.asarray(images, jnp.float32))
+    with torch.no_grad():
+      encoders.assert_close(np.asarray(found), model(x).numpy())
+    save_as(loaded, "timm", tmp_path / "out" / name)
+    folder = f"local-dir:{tmp_path / 'out' / name}"
+    again = library.create_model(folder, pretrained=True).state_dict()
+    before = model.state_dict()
+    assert again.keys() == before.keys(), name
+    assert all(torch.equal(again[key], before[key]) for key in before), name
+  assert counts[True] > 130 and counts[False] > 90
+
+
 @pytest.mark.parametrize(
   "name, config, arguments, message",
   [
@@ -183,6 +235,63 @@ def test_what_the_arrays_do_not_tell_is_not_guessed(
   there = json.loads(path.read_text()) | config
   there["model_args"] |= arguments
   path.write_text(json.dumps(there))
+  assert_refused(folder, message)
+
+
+def assert_refused(folder, message):
   with pytest.raises(ValueError, match=message) as info:
     open_pretrained(str(folder))
   assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+  "name, change, message",
+  [
+    (
+      "timm_dinov2_reg",
+      lambda a: a.update(pos_embed=np.zeros((1, 21, 32), "f4")),
+      "its registers have positions, which is not supported",
+    ),
+    ("timm_deit3", lambda a: a.pop("cls_token"), "no class token, which only"),
+    (
+      "timm_deit3",
+      lambda a: a.update(extra=np.zeros(3, "f4")),
+      "1 unknown: extra",
+    ),
+    ("timm_dinov3", lambda a: a.pop("norm.bias"), "1 missing: norm.bias"),
+    (
+      "timm_dinov2_reg",
+      lambda a: a.update(reg_token=np.zeros((4, 32), "f4")),
+      "wrong shape: reg_token is .4, 32. and should be .1, ",
+    ),
+    (
+      "timm_deit3",
+      lambda a: a.update({"blocks.1.ls1.gamma": np.zeros(9, "f4")}),
+      "blocks.1.ls1.gamma is .9,. and should be .32,.",
+    ),
+    (
+      "timm_deit",
+      lambda a: a.pop("head_dist.weight"),
+      "1 missing: head_dist.weight",
+    ),
+    (
+      "timm_dinov3",
+      lambda a: a.update(pos_embed=np.zeros((1, 16, 32), "f4")),
+      "it is an EVA, which is not supported",
+    ),
+  ],
+)
+def test_other_arrays_are_listed(tmp_path, name, change, message):
+  folder = shutil.copytree(encoders.FOLDER / name, tmp_path / name)
+  path = folder / "model.safetensors"
+  arrays = safetensors.numpy.load_file(path)
+  change(arrays)
+  safetensors.numpy.save_file(arrays, path)
+  assert_refused(folder, message)
+
+
+def test_dynamic_sizes_take_pictures_of_the_preprocessors_size():
+  """Its positions are for 32 x 32, and its pictures 518 x 518."""
+  loaded = open_pretrained(encoders.path("timm_dinov2_reg"))
+  assert loaded.preprocessing.size == (518, 518)
+  assert loaded.model.position_grid == (4, 4)

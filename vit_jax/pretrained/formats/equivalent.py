@@ -17,7 +17,14 @@ Params = dict[str, np.ndarray]
 _FREE = {
   *("layer_scale", "position_grid", "antialias", "head_bias"),
   *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
-  *("drop_path_rate", "dtype", "param_dtype", "scan", "remat"),
+  *(
+    "drop_path_rate",
+    "drop_path_grows",
+    "dtype",
+    "param_dtype",
+    "scan",
+    "remat",
+  ),
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
 _TABLE, _HEAD = "position/E_pos", "head/kernel"

@@ -17,6 +17,7 @@ from vit_jax.pretrained.formats.table import (
   Table,
   attention,
   dense,
+  fused,
   heads_out,
   layer_norm,
   patches,
@@ -134,15 +135,8 @@ SIGLIP = Family(
       _POSITIONS,
       layer_norm("post_layernorm.", "norm"),
       Rule("head.probe", ("map_head/probe",), "1 T D -> T D"),
-      Rule(
-        "head.attention.in_proj_weight",
-        tuple(f"{_PROBE}/{name}/kernel" for name in ("query", "key", "value")),
-        "(n k d) D -> n D k d",
-      ),
-      Rule(
-        "head.attention.in_proj_bias",
-        tuple(f"{_PROBE}/{name}/bias" for name in ("query", "key", "value")),
-        "(n k d) -> n k d",
+      fused(
+        "head.attention.in_proj_weight", "head.attention.in_proj_bias", _PROBE
       ),
       heads_out("head.attention.out_proj.", f"{_PROBE}/out"),
       layer_norm("head.layernorm.", "map_head/norm"),

@@ -6,18 +6,9 @@ Without this token, DeiT is a ViT, for transformers too.
 from typing import Any
 
 from vit_jax.models.modern_vit import ModernVit
+from vit_jax.pretrained.formats.huggingface import BASE, LAYERS
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import (
-  Config,
-  Family,
-  Table,
-  attention,
-  dense,
-  heads_out,
-  layer_norm,
-  patches,
-  rows,
-)
+from vit_jax.pretrained.formats.table import Config, Family, Table, dense, rows
 
 
 def _fields(shapes: Shapes, config: Config) -> dict[str, Any]:
@@ -48,25 +39,10 @@ DEIT = Family(
       dense("distillation_classifier.", "head_dist"),
     ),
     base=rows(
-      patches("embeddings.patch_embeddings.projection."),
-      Rule("embeddings.cls_token", ("x_class",), "1 1 D -> D"),
+      *BASE,
       Rule("embeddings.distillation_token", ("x_dist",), "1 1 D -> D"),
-      Rule(
-        "embeddings.position_embeddings", ("position/E_pos",), "1 S D -> S D"
-      ),
-      layer_norm("layernorm.", "norm"),
     ),
-    layers="encoder.layer.{}.",
-    layer=rows(
-      layer_norm("layernorm_before.", "norm_msa"),
-      layer_norm("layernorm_after.", "norm_mlp"),
-      attention("attention.attention.", "query", "key", "value"),
-      heads_out("attention.output.dense."),
-    ),
-    mlp=rows(
-      dense("intermediate.dense.", "mlp/expand"),
-      dense("output.dense.", "mlp/contract"),
-    ),
+    **LAYERS,
   ),
   bases=("deit.", ""),
   fields=_fields,

@@ -28,6 +28,11 @@ def _registers(shapes: Shapes) -> int:
 
 
 def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
+  if "encoder.layer.0.mlp.gate_proj.bias" in shapes:
+    raise ValueError(
+      "its arrays are named as in state_dict() of transformers 5, which splits "
+      "gated MLPs: save it with save_pretrained."
+    )
   return dict(
     kind="ModernVit",
     pooling="token_gap" if "classifier.bias" in shapes else "token",

@@ -167,7 +167,8 @@ def equivalent(vit: Any) -> Any:
   if vit.position == "learned_grid":
     fields["position"] = "learned"
   dinov2 = vit.layer_scale is not None and not vit.rope_theta
-  if dinov2 and vit.num_classes and not vit.distilled:
+  other = vit.distilled or vit.norm_pooled
+  if dinov2 and vit.num_classes and not other:
     fields["pooling"] = "token_gap"
   return vit.clone(**fields)
 

@@ -24,7 +24,16 @@ from vit_jax.pretrained.formats.architecture import (
   one_or_both,
   section,
 )
-from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.table import (
+  Table,
+  attention,
+  dense,
+  heads_out,
+  layer_norm,
+  patches,
+  rows,
+)
 from vit_jax.runtime.checks import (
   COUNT,
   POSITIVE,
@@ -43,23 +52,54 @@ ACTIVATIONS = {
   "gelu_pytorch_tanh": "tanh",
 }
 _POSITION = "embeddings.position_embeddings"
-_DENSE = "O I -> I O"
+# The rows that DeiT has as well.
+BASE = rows(
+  patches("embeddings.patch_embeddings.projection."),
+  Rule("embeddings.cls_token", ("x_class",), "1 1 D -> D"),
+  Rule(_POSITION, ("position/E_pos",), "1 S D -> S D"),
+  layer_norm("layernorm.", "norm"),
+)
+LAYERS: dict[str, Any] = dict(
+  layers="encoder.layer.{}.",
+  layer=rows(
+    layer_norm("layernorm_before.", "norm_msa"),
+    layer_norm("layernorm_after.", "norm_mlp"),
+    attention("attention.attention.", "query", "key", "value"),
+    heads_out("attention.output.dense."),
+  ),
+  mlp=rows(
+    dense("intermediate.dense.", "mlp/expand"),
+    dense("output.dense.", "mlp/contract"),
+  ),
+)
+_TABLE = Table(
+  root=rows(dense("classifier.", "head")),
+  base=rows(*BASE, dense("pooler.dense.", "pre_logits")),
+  **LAYERS,
+)
+# `state_dict()` since release 5 -> what `save_pretrained` writes.
 _SAVED = {
-  "query": "attention.attention.query",
-  "key": "attention.attention.key",
-  "value": "attention.attention.value",
-  "out": "attention.output.dense",
-  "expand": "intermediate.dense",
-  "contract": "output.dense",
+  "attention.q_proj.": "attention.attention.query.",
+  "attention.k_proj.": "attention.attention.key.",
+  "attention.v_proj.": "attention.attention.value.",
+  "attention.o_proj.": "attention.output.dense.",
 }
-_NEW = {
-  "query": "attention.q_proj",
-  "key": "attention.k_proj",
-  "value": "attention.v_proj",
-  "out": "attention.o_proj",
-  "expand": "mlp.fc1",
-  "contract": "mlp.fc2",
-}
+_SAVED_MLP = {"mlp.fc1.": "intermediate.dense.", "mlp.fc2.": "output.dense."}
+
+
+def saved_name(name: str) -> str:
+  """The name that `save_pretrained` gives to an array of `state_dict()`.
+
+  The two differ since release 5, in ViT, MAE, DeiT, DINOv2 and DINOv3. Names of
+  other formats stay as they are.
+  """
+  found = re.sub(r"^model\.(layer\.\d+\.)", r"\1", name)
+  found = re.sub(r"^((?:vit|deit)\.)?layers\.", r"\1encoder.layer.", found)
+  parts = dict(_SAVED_MLP) if found != name else {}
+  if "encoder.layer." in found:
+    for new, saved in (parts | _SAVED).items():
+      found = found.replace(new, saved)
+  return found
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -93,7 +133,6 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   patch = need(
     shapes, f"{base}embeddings.patch_embeddings.projection.weight", 4
   )
-  layers, names = _names(shapes)
   positions = need(shapes, f"{base}{_POSITION}", 3)[1]
   D = patch[0]
   num_heads = config.get("num_attention_heads", guess_num_heads(D))
@@ -101,8 +140,10 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     num_classes=length(shapes, "classifier.bias", 0),
     patch_size=patch[2],
     hidden_size=D,
-    num_layers=count_layers(shapes, f"{base}{layers}."),
-    mlp_size=need(shapes, f"{base}{layers}.0.{names['expand']}.weight", 2)[0],
+    num_layers=count_layers(shapes, f"{base}encoder.layer."),
+    mlp_size=need(
+      shapes, f"{base}encoder.layer.0.intermediate.dense.weight", 2
+    )[0],
     num_heads=checked("num_attention_heads", int | None, num_heads, COUNT),
     representation_size=length(shapes, f"{base}pooler.dense.bias", None),
     gelu=activation,
@@ -179,57 +220,11 @@ def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
-  base = "vit." if shapes is None else _base(shapes)
-  patch = f"{base}embeddings.patch_embeddings.projection."
-  found = [
-    *affine(patch, "patches/E", "weight", "D C P Q -> (P Q C) D"),
-    Rule(f"{base}embeddings.cls_token", ("x_class",), "1 1 D -> D"),
-    Rule(f"{base}{_POSITION}", ("position/E_pos",), "1 S D -> S D"),
-  ]
-  layers, names = _names(shapes)
-  for i in range(vit.num_layers):
-    found += _block_rules(f"{base}{layers}.{i}.", f"block_{i}", names)
-  found += norm(f"{base}layernorm.", "norm", "weight")
-  if vit.representation_size is not None:
-    found += affine(f"{base}pooler.dense.", "pre_logits", "weight", _DENSE)
-  if vit.num_classes:
-    found += affine("classifier.", "head", "weight", _DENSE)
-  return found
+  return _TABLE.rules(vit, "vit." if shapes is None else _base(shapes))
 
 
 def _base(shapes: Shapes) -> str:
   return "vit." if any(name.startswith("vit.") for name in shapes) else ""
-
-
-def _names(shapes: Shapes | None) -> tuple[str, Mapping[str, str]]:
-  """The publisher's name of the list of layers, and of the parts of a layer."""
-  new = any("attention.q_proj." in name for name in shapes or ())
-  return ("layers", _NEW) if new else ("encoder.layer", _SAVED)
-
-
-def _block_rules(
-  theirs: str, ours: str, names: Mapping[str, str]
-) -> list[Rule]:
-  found = [
-    *norm(f"{theirs}layernorm_before.", f"{ours}/norm_msa", "weight"),
-    *norm(f"{theirs}layernorm_after.", f"{ours}/norm_mlp", "weight"),
-  ]
-  for name in ("query", "key", "value"):
-    module = f"{theirs}{names[name]}."
-    leaf = f"{ours}/msa/{name}"
-    found += [
-      Rule(f"{module}weight", (f"{leaf}/kernel",), "(k d) D -> D k d"),
-      Rule(f"{module}bias", (f"{leaf}/bias",), "(k d) -> k d"),
-    ]
-  out, expand, contract = (
-    f"{theirs}{names[name]}." for name in ("out", "expand", "contract")
-  )
-  return [
-    *found,
-    *affine(out, f"{ours}/msa/out", "weight", "D (k d) -> k d D"),
-    *affine(expand, f"{ours}/mlp/expand", "weight", _DENSE),
-    *affine(contract, f"{ours}/mlp/contract", "weight", _DENSE),
-  ]
 
 
 def files(vit: Vit, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def _cause(missing: list[str], extra: list[str], wrong: list[str]) -> str:
     if any(re.search(pattern, name) for name in extra)
   ]
   if strange:
-    return f"the model has {' and '.join(strange)}, which `Vit` does not have"
+    return f"it has {' and '.join(strange)}, which is not supported here"
   if wrong and all("pos" in name.split(" ")[0] for name in wrong):
     return (
       "the positions are for another image size; give grid=(h, w), the number "

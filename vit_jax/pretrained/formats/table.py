@@ -152,6 +152,18 @@ def attention(theirs: str, query: str, key: str, value: str) -> list[Rule]:
 _KERNEL = "(k d) D -> D k d"
 
 
+def fused(weight: str, bias: str, ours: str = "msa") -> list[Rule]:
+  """The rows of a dense layer that stacks query, key and value."""
+  kernels, biases = (
+    tuple(f"{ours}/{name}/{leaf}" for name in _QKV)
+    for leaf in ("kernel", "bias")
+  )
+  return [
+    Rule(weight, kernels, "(n k d) D -> n D k d"),
+    Rule(bias, biases, "(n k d) -> n k d"),
+  ]
+
+
 def heads_out(theirs: str, ours: str = "msa/out") -> list[Rule]:
   """The rows of the projection that joins the heads."""
   return affine(theirs, ours, "weight", "D (k d) -> k d D")

@@ -28,7 +28,8 @@ from vit_jax.pretrained.formats.architecture import (
   section,
   square,
 )
-from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.timm_table import VIT
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import (
   CHANNELS,
@@ -64,7 +65,6 @@ _TANH = re.compile(
 )
 _MODES = ("center", "squash")
 _SHARE = checks.Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
-_DENSE = "O I -> I O"
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -236,42 +236,7 @@ def class_names(
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint; timm has only one naming."""
   del shapes
-  patch = "D C P Q -> (P Q C) D"
-  found = affine("patch_embed.proj.", "patches/E", "weight", patch)
-  if vit.pooling == "token":
-    found.append(Rule("cls_token", ("x_class",), "1 1 D -> D"))
-  found.append(Rule("pos_embed", ("position/E_pos",), "1 S D -> S D"))
-  for i in range(vit.num_layers):
-    found += _block_rules(f"blocks.{i}.", f"block_{i}")
-  found += norm("norm.", "norm", "weight")
-  if vit.representation_size is not None:
-    found += affine("pre_logits.fc.", "pre_logits", "weight", _DENSE)
-  if vit.num_classes:
-    found += affine("head.", "head", "weight", _DENSE)
-  return found
-
-
-def _block_rules(theirs: str, ours: str) -> list[Rule]:
-  msa = f"{ours}/msa"
-  return [
-    *norm(f"{theirs}norm1.", f"{ours}/norm_msa", "weight"),
-    *fused(f"{theirs}attn.qkv.weight", f"{theirs}attn.qkv.bias", msa),
-    *affine(f"{theirs}attn.proj.", f"{msa}/out", "weight", "D (k d) -> k d D"),
-    *norm(f"{theirs}norm2.", f"{ours}/norm_mlp", "weight"),
-    *affine(f"{theirs}mlp.fc1.", f"{ours}/mlp/expand", "weight", _DENSE),
-    *affine(f"{theirs}mlp.fc2.", f"{ours}/mlp/contract", "weight", _DENSE),
-  ]
-
-
-def fused(weight: str, bias: str, msa: str) -> list[Rule]:
-  """The rules for a dense layer that stacks query, key and value."""
-  names = ("query", "key", "value")
-  kernels = tuple(f"{msa}/{name}/kernel" for name in names)
-  biases = tuple(f"{msa}/{name}/bias" for name in names)
-  return [
-    Rule(weight, kernels, "(n k d) D -> n D k d"),
-    Rule(bias, biases, "(n k d) -> n k d"),
-  ]
+  return VIT.rules(vit)
 
 
 def files(vit: Vit, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:

@@ -21,23 +21,15 @@ from vit_jax.pretrained.formats.architecture import (
 )
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import (
-  Config,
-  Table,
-  dense,
-  fused_gate,
-  heads_out,
-  homeless,
-  layer_norm,
-  patches,
-  rows,
-)
+from vit_jax.pretrained.formats.table import Config, homeless
+from vit_jax.pretrained.formats.timm_table import DINOV3, VIT
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted
 
 # An array of one of these names is what the paper's model does not have.
 _MARKS = (
   *("reg_token", "dist_token", "norm_pre.weight", "attn_pool.latent"),
+  "fc_norm.weight",
   *("blocks.0.ls1.gamma", "blocks.0.gamma_1", "blocks.0.attn.q_norm.weight"),
 )
 # Arguments that the arrays tell as well, or that change no answer.
@@ -50,75 +42,6 @@ _ARGUMENTS = (
   *("swiglu_mlp", "swiglu_align_to"),
 )
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
-_PROBE = "map_head/msa"
-_HEADS = rows(dense("head.", "head"), dense("head_dist.", "head_dist"))
-_BASE = rows(
-  patches("patch_embed.proj."),
-  Rule("cls_token", ("x_class",), "1 1 D -> D"),
-  Rule("dist_token", ("x_dist",), "1 1 D -> D"),
-  Rule("reg_token", ("registers",), "1 R D -> R D"),
-  Rule("pos_embed", ("position/E_pos",), "1 S D -> S D"),
-  layer_norm("norm_pre.", "norm_pre"),
-  layer_norm("norm.", "norm"),
-  Rule("attn_pool.latent", ("map_head/probe",), "1 T D -> T D"),
-  Rule("attn_pool.q.weight", (f"{_PROBE}/query/kernel",), "(k d) D -> D k d"),
-  Rule("attn_pool.q.bias", (f"{_PROBE}/query/bias",), "(k d) -> k d"),
-  Rule(
-    "attn_pool.kv.weight",
-    (f"{_PROBE}/key/kernel", f"{_PROBE}/value/kernel"),
-    "(m k d) D -> m D k d",
-  ),
-  Rule(
-    "attn_pool.kv.bias",
-    (f"{_PROBE}/key/bias", f"{_PROBE}/value/bias"),
-    "(m k d) -> m k d",
-  ),
-  heads_out("attn_pool.proj.", f"{_PROBE}/out"),
-  layer_norm("attn_pool.norm.", "map_head/norm"),
-  dense("attn_pool.mlp.fc1.", "map_head/mlp/expand"),
-  dense("attn_pool.mlp.fc2.", "map_head/mlp/contract"),
-)
-_MLP = rows(dense("mlp.fc1.", "mlp/expand"), dense("mlp.fc2.", "mlp/contract"))
-_WEIGHT, _BIAS = timm.fused("attn.qkv.weight", "attn.qkv.bias", "msa")
-_LAYER = rows(
-  layer_norm("norm1.", "norm_msa"),
-  layer_norm("norm2.", "norm_mlp"),
-  _WEIGHT,
-  heads_out("attn.proj."),
-)
-_VIT = Table(
-  root=_HEADS,
-  base=_BASE,
-  layers="blocks.{}.",
-  layer=rows(
-    *_LAYER,
-    _BIAS,
-    layer_norm("attn.q_norm.", "msa/norm_query"),
-    layer_norm("attn.k_norm.", "msa/norm_key"),
-    Rule("ls1.gamma", ("scale_msa",)),
-    Rule("ls2.gamma", ("scale_mlp",)),
-  ),
-  mlp=_MLP,
-  gated_mlp=rows(fused_gate("mlp.fc1."), dense("mlp.fc2.", "mlp/contract")),
-)
-_DINOV3 = Table(
-  root=_HEADS,
-  base=_BASE,
-  layers="blocks.{}.",
-  layer=rows(
-    *_LAYER,
-    Rule("attn.q_bias", ("msa/query/bias",), "(k d) -> k d"),
-    Rule("attn.v_bias", ("msa/value/bias",), "(k d) -> k d"),
-    Rule("gamma_1", ("scale_msa",)),
-    Rule("gamma_2", ("scale_mlp",)),
-  ),
-  mlp=_MLP,
-  gated_mlp=rows(
-    dense("mlp.fc1_g.", "mlp/gate"),
-    dense("mlp.fc1_x.", "mlp/expand"),
-    dense("mlp.fc2.", "mlp/contract"),
-  ),
-)
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -195,9 +118,9 @@ def _particular(
 ) -> dict[str, Any]:
   """The fields that the paper's model does not need."""
   dinov3 = "blocks.0.gamma_1" in shapes
-  usual = (
-    "avg" if dinov3 else "map" if "attn_pool.latent" in shapes else "token"
-  )
+  norm_pooled = "fc_norm.weight" in shapes
+  usual = "map" if "attn_pool.latent" in shapes else "token"
+  usual = "avg" if dinov3 or norm_pooled else usual
   theirs = arguments.get("global_pool", config.get("global_pool")) or usual
   pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
   if pooling == "map":
@@ -206,8 +129,8 @@ def _particular(
     raise ValueError("it is an EVA, which is not supported.")
   if "cls_token" not in shapes:
     raise ValueError(
-      "it has no class token, which a model with registers or LayerScale needs "
-      "to be supported."
+      "it has no class token, which only timm's plain models can lack here: "
+      "registers, LayerScale and fc_norm are supported with one."
     )
   fields: dict[str, Any] = dict(
     kind="ModernVit",
@@ -216,6 +139,8 @@ def _particular(
     registers=shapes.get("reg_token", (1, 0, 0))[1],
     distilled="dist_token" in shapes,
     norm_pre="norm_pre.weight" in shapes,
+    norm_pooled=norm_pooled,
+    qkv_bias="qkv" if "blocks.0.attn.qkv.bias" in shapes else "",
     patch_bias="patch_embed.proj.bias" in shapes,
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     gated_mlp=_is_gated(shapes),
@@ -244,7 +169,10 @@ def _positions(
     return None, "none"
   positions = need(shapes, "pos_embed", 3)[1]
   own = ("cls_token" in shapes) + ("dist_token" in shapes)
+  registers = shapes.get("reg_token", (1, 0, 0))[1]
   grid = size[0] // P * (size[1] // P) if size else None
+  if registers and positions == own + registers + (grid or -1):
+    raise ValueError("its registers have positions, which is not supported.")
   alone = positions == grid or (grid is None and square(positions) is not None)
   return (positions, "learned_grid") if alone else (positions - own, "learned")
 
@@ -253,7 +181,15 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   rope = getattr(vit, "rope_theta", None)
   dinov3 = rope if shapes is None else "blocks.0.gamma_1" in shapes
-  return (_DINOV3 if dinov3 else _VIT).rules(vit)
+  found = (DINOV3 if dinov3 else VIT).rules(vit)
+  if not getattr(vit, "norm_pooled", False):
+    return found
+  return [
+    dataclasses.replace(rule, theirs=f"fc_{rule.theirs}")
+    if rule.theirs.startswith("norm.")
+    else rule
+    for rule in found
+  ]
 
 
 def equivalent(vit: Any) -> Any:
@@ -324,7 +260,8 @@ def _config(vit: Any) -> dict[str, Any]:
   arguments = {"no_embed_class": vit.position == "learned_grid"}
   arguments |= {"dynamic_img_size": True, "qkv_bias": bool(vit.qkv_bias)}
   arguments |= {"reg_tokens": vit.registers, "qk_norm": vit.qk_norm}
-  arguments |= {"pre_norm": vit.norm_pre, "fc_norm": False} | layer_scale
+  arguments |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
+  arguments |= layer_scale
   name = "vit_small_patch14_dinov2"
   if vit.distilled:
     name = "deit_small_distilled_patch16_224"

@@ -21,8 +21,16 @@ from vit_jax.pretrained.formats.architecture import (
   length,
   need,
 )
-from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
-from vit_jax.pretrained.formats.timm import fused
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.table import (
+  Table,
+  dense,
+  fused,
+  heads_out,
+  layer_norm,
+  patches,
+  rows,
+)
 
 FILE = "_file"
 """Key of the configuration under which the file's name is passed."""
@@ -43,7 +51,25 @@ _RESIZE = {
 _PUBLISHED = ((768, 12), (1024, 24), (1280, 32))
 _LAYERS = "encoder.layers.encoder_layer_"
 _POSITION = "encoder.pos_embedding"
-_DENSE = "O I -> I O"
+_TABLE = Table(
+  root=rows(
+    Rule("class_token", ("x_class",), "1 1 D -> D"),
+    patches("conv_proj."),
+    Rule(_POSITION, ("position/E_pos",), "1 S D -> S D"),
+    layer_norm("encoder.ln.", "norm"),
+    dense("heads.pre_logits.", "pre_logits"),
+    dense("heads.head.", "head"),
+  ),
+  base=(),
+  layers=_LAYERS + "{}.",
+  layer=rows(
+    layer_norm("ln_1.", "norm_msa"),
+    fused("self_attention.in_proj_weight", "self_attention.in_proj_bias"),
+    heads_out("self_attention.out_proj."),
+    layer_norm("ln_2.", "norm_mlp"),
+  ),
+  mlp=rows(dense("mlp.0.", "mlp/expand"), dense("mlp.3.", "mlp/contract")),
+)
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -102,30 +128,4 @@ def preprocessing(file: str) -> tuple[Preprocessing, dict[str, str]]:
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint; there is only one naming."""
   del shapes
-  found = [
-    Rule("class_token", ("x_class",), "1 1 D -> D"),
-    *affine("conv_proj.", "patches/E", "weight", "D C P Q -> (P Q C) D"),
-    Rule(_POSITION, ("position/E_pos",), "1 S D -> S D"),
-  ]
-  for i in range(vit.num_layers):
-    found += _block_rules(f"{_LAYERS}{i}.", f"block_{i}")
-  found += norm("encoder.ln.", "norm", "weight")
-  if vit.representation_size is not None:
-    found += affine("heads.pre_logits.", "pre_logits", "weight", _DENSE)
-  if vit.num_classes:
-    found += affine("heads.head.", "head", "weight", _DENSE)
-  return found
-
-
-def _block_rules(theirs: str, ours: str) -> list[Rule]:
-  msa, attention = f"{ours}/msa", f"{theirs}self_attention."
-  return [
-    *norm(f"{theirs}ln_1.", f"{ours}/norm_msa", "weight"),
-    *fused(f"{attention}in_proj_weight", f"{attention}in_proj_bias", msa),
-    *affine(
-      f"{attention}out_proj.", f"{msa}/out", "weight", "D (k d) -> k d D"
-    ),
-    *norm(f"{theirs}ln_2.", f"{ours}/norm_mlp", "weight"),
-    *affine(f"{theirs}mlp.0.", f"{ours}/mlp/expand", "weight", _DENSE),
-    *affine(f"{theirs}mlp.3.", f"{ours}/mlp/contract", "weight", _DENSE),
-  ]
+  return _TABLE.rules(vit)
