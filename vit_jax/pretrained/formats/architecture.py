@@ -57,7 +57,7 @@ class Architecture:
       positions are stored.
     image_size: Height and width in pixels that the positions are for, if the
       publisher records them.
-    preprocessing: What the publisher does to a picture; without a size, it is
+    preprocessing: How the publisher prepares a picture; without a size, it is
       brought to `image_size`.
     class_names: Names of the classes, if the publisher records them.
     loss: The loss that it was trained with, which decides between softmax and
