@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from tests import runs
+from tests.report.example import Page
 from vit_jax import load_pretrained
 from vit_jax.models import Vit, make_model
 from vit_jax.models.masked_vit import MaskedVit
+from vit_jax.report.measure import read_run
+from vit_jax.report.page import page
 from vit_jax.run import loop
 from vit_jax.run.masked import check_labels, with_masks
 from vit_jax.run.probe import probe_checkpoint
@@ -76,6 +79,7 @@ def config(data_dir):
   config.model.pooling = "token"
   config.fewshot.update(shots=2, seeds=1)
   config.mesh.update(data=2, fsdp=2, tensor=2)
+  config.eval_pictures = 1
   return config
 
 
@@ -85,8 +89,11 @@ def test_a_run_resumes_is_probed_and_fine_tuned(
 ):
   """Accumulation, averaging, dropout and sharded parameters are on."""
   whole, evaluated = loop.train(read(config), str(tmp_path / "whole"))
-  assert 0 <= evaluated["eval/top1"] <= 1
+  shares = "colours_right", "commonest_colour", "colours_right_not_averaged"
+  assert all(0 <= evaluated[f"eval/{name}"] <= 1 for name in shares)
   assert "the commonest alone" in capsys.readouterr().out
+  tags = {tag for _, tag, _ in runs.events(tmp_path / "whole")}
+  assert {"eval/masked_1", "eval/colours_right"} <= tags
   save = loop.Checkpoints.save
 
   def save_then_die(self, state, step, *args):
@@ -106,6 +113,14 @@ def test_a_run_resumes_is_probed_and_fine_tuned(
   assert found.items() <= evaluated.items()
   with pytest.raises(ValueError, match="predicts patches, not classes: leave"):
     evaluate_checkpoint(workdir, per_class=True)
+
+  facts = read_run(workdir)
+  told = Page(page([facts]))
+  assert "colours right" in [text for _, text in told.cells]
+  alts = [image["alt"] for image in told.images]
+  assert sum(alt.startswith("Three panels") for alt in alts) == 6
+  assert any(alt.startswith("Colours of masked patches") for alt in alts)
+  assert not any("Confusion" in alt for alt in alts)
 
   where = {"data.name": "digits", "data.data_dir": str(data_dir)}
   probe = replaced(ProbeSettings(), where)

@@ -116,8 +116,9 @@ class MaskedEvaluator(Evaluator):
   ) -> dict[str, Any]:
     """Returns the metrics `eval/...` over every example of the split.
 
-    `eval/top1` is the share of colours predicted right, and `eval/commonest`
-    that of the commonest colour, which is what naming it always would score.
+    `eval/colours_right` is the share of colours predicted right, and
+    `eval/commonest_colour` that of the commonest one, which is what always
+    naming it would score.
     """
     del class_names, observe
     totals, first = Totals.zeros(), 0
@@ -133,8 +134,8 @@ def _summary(totals: Totals) -> dict[str, Any]:
     raise ValueError("the evaluation split has no readable image.")
   return {
     "eval/loss": float(totals.loss) / examples,
-    "eval/top1": int(totals.right) / colours,
-    "eval/commonest": int(totals.colours.max()) / colours,
+    "eval/colours_right": int(totals.right) / colours,
+    "eval/commonest_colour": int(totals.colours.max()) / colours,
     "eval/examples": examples,
     "eval/skipped_images": int(totals.skipped),
   }

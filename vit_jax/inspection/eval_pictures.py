@@ -50,7 +50,7 @@ class EvalPictures:
     self._model, self._normalization = model, preprocessing.normalization
     names = source.class_names
     self._names = [class_name(names, k) for k in range(model.num_classes)]
-    self._examples = _examples(source, preprocessing, count)
+    self._examples = chosen_examples(source, preprocessing, count)
     self._gather = jax.jit(
       lambda params: params, out_shardings=sharding.replicated(mesh)
     )
@@ -78,7 +78,7 @@ class EvalPictures:
     local = jax.tree.map(lambda array: array.addressable_data(0), whole)
     drawn = {
       f"eval/example_{number}": self._sheet(local, image, label)
-      for number, (image, label) in enumerate(self._examples, 1)
+      for number, (_, image, label) in enumerate(self._examples, 1)
     }
     most = self._charts.MOST_CLASSES
     if classes := tally.shown(len(self._names), most):
@@ -102,17 +102,21 @@ class EvalPictures:
     )
 
 
-def _examples(
+def chosen_examples(
   source: Source, preprocessing: Preprocessing, count: int
-) -> list[tuple[np.ndarray, int]]:
-  """Readable images with their labels, spread evenly over the split."""
+) -> list[tuple[int, np.ndarray, int]]:
+  """Readable images, spread evenly over the split.
+
+  Returns:
+    The index, the pixels (H, W, 3) and the label of each.
+  """
   transform = preprocessing.transform()
   last, count = len(source) - 1, min(count, len(source))
   found = []
-  for index in np.linspace(0, last, count).round().astype(int):
+  for index in np.linspace(0, last, count).round().astype(int).tolist():
     try:
-      example = source[int(index)]
-      found.append((transform(example["image"]), example["label"]))
+      example = source[index]
+      found.append((index, transform(example["image"]), example["label"]))
     except UnreadableImageError:
       continue
   return found

@@ -37,6 +37,14 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
 
 def _headline(run: RunFacts) -> str:
   scores, measured = scores_of(run), run.measured
+  if "eval/colours_right" in scores:
+    right, common = (
+      scores[f"eval/{name}"] for name in ("colours_right", "commonest_colour")
+    )
+    return (
+      f"{right:.1%} of the masked patches' colours are right, where the "
+      f"commonest alone is {common:.1%}."
+    )
   if scores.get("eval/top1") is None:
     return ""
   total = scores["eval/examples"]
@@ -71,7 +79,7 @@ def scores_of(run: RunFacts) -> dict[str, Any]:
   """Metrics of the checkpoint, or else of the last evaluation in training."""
   if run.measured is not None:
     return run.measured.metrics | {"step": run.measured.step}
-  rows = [row for row in run.rows if "eval/top1" in row]
+  rows = [row for row in run.rows if "eval/examples" in row]
   return rows[-1] if rows else {}
 
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,9 +15,12 @@ from jaxtyping import Float
 from vit_jax.evaluation.confusion import Answered, Tally
 from vit_jax.inference.predictor import class_name
 from vit_jax.inspection import attention_maps, embedding_maps
+from vit_jax.inspection.masked_pictures import make_sheets
 from vit_jax.inspection.photograph import Photograph, seen_part
 from vit_jax.models import Vit
+from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.report.dataset import Dataset, look_at
+from vit_jax.run.masked import make_masking
 from vit_jax.run.saved import SavedRun, opened
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Track, untracked
@@ -25,6 +28,8 @@ from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.workdir.checkpoint import latest_description, open_run
 from vit_jax.workdir.metrics import read_rows
 from vit_jax.workdir.starts import read_starts
+
+_MASKED = 6  # Examples of masked patches to draw.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +54,10 @@ class Measured:
   """Measurements of a checkpoint on the eval split of its run.
 
   `filters` and `positions` come from `embedding_maps.learned`, and are None if
-  the model has none or its parameters are not finite. `dataset` is None if the
-  training split cannot be read, for the reason `data_problem`.
+  the model has none or its parameters are not finite. `masked` has pictures of
+  masked patches if the run predicts these; then there are no answers in
+  `tally`. `dataset` is None if the training split cannot be read, for the
+  reason `data_problem`.
   """
 
   step: int
@@ -62,6 +69,7 @@ class Measured:
   examples: dict[str, list[Example]]
   filters: Float[np.ndarray, "n P P 3"] | None
   positions: Float[np.ndarray, "h w h w"] | None
+  masked: Sequence[Photograph] = ()
   dataset: Dataset | None = None
   data_problem: str | None = None
 
@@ -154,6 +162,13 @@ def _measure(run: SavedRun, track: Track) -> Measured:
     kind: [_example(run, answered) for answered in kept]
     for kind, kept in tally.kinds.items()
   }
+  masked: Sequence[Photograph] = ()
+  if masking := make_masking(run.settings, run.model):
+    assert isinstance(run.model, MaskedVit)
+    draw = make_sheets(
+      run.model, run.source, run.preprocessing, masking, _MASKED
+    )
+    masked, names = draw(run.params), run.class_names
   filters = positions = None
   if isinstance(run.model, Vit):
     size = run.preprocessing.image_size
@@ -175,6 +190,7 @@ def _measure(run: SavedRun, track: Track) -> Measured:
     examples=examples,
     filters=filters,
     positions=positions,
+    masked=masked,
     dataset=dataset,
     data_problem=problem,
   )

@@ -38,7 +38,19 @@ _CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
   ("Loss", {"train/loss": "training", "eval/loss": "evaluation"}, {}),
   (
     "Top-1 accuracy",
-    {"eval/top1": "evaluation", "fewshot/top1": "few-shot"},
+    {
+      "eval/top1": "evaluation",
+      "fewshot/top1": "few-shot",
+      "fewshot/top1_class_token": "few-shot by the class token",
+    },
+    {"percent": True},
+  ),
+  (
+    "Colours of masked patches",
+    {
+      "eval/colours_right": "right",
+      "eval/commonest_colour": "the commonest alone",
+    },
     {"percent": True},
   ),
 )
@@ -180,6 +192,7 @@ def _examples(measured: Measured | None, longest: int) -> list[dict[str, Any]]:
 def _evaluation(measured: Measured) -> dict[str, Any]:
   return {
     "evaluated": headline.evaluated(measured),
+    "masked": pictures.masked(measured),
     "charts": [
       *pictures.confusion(measured),
       *pictures.calibration(measured),
@@ -199,6 +212,7 @@ def _without_pictures(section: dict[str, Any], alone: bool) -> dict[str, Any]:
   return section | {
     "examples": [],
     "augmented": [],
+    "masked": [],
     "embeddings": [],
     "left_out": f"this file would otherwise be larger than {most}{advice}",
   }

@@ -36,7 +36,7 @@ def confusion(measured: Measured) -> list[Picture]:
   """The confusion matrix, unless there are too many classes to draw."""
   names, tally = measured.class_names, measured.tally
   classes = tally.shown(len(names), charts.MOST_CLASSES)
-  if not classes:
+  if not classes or measured.masked:
     return []
   worst = tally.most_confused(3)
   told = "; ".join(
@@ -90,6 +90,12 @@ def example(
     alt = f"Attention rollout on this photograph, highest {where}"
     images.append(_photograph(drawn, alt, longest))
   return {"images": images, "name": shown.name, "caption": caption}
+
+
+def masked(measured: Measured) -> list[Picture]:
+  """Examples with their patches masked, as predicted, and as they are."""
+  alt = "Three panels: the corrupted image, the predictions, the truth"
+  return [_photograph(sheet, alt) for sheet in measured.masked]
 
 
 def augmented(measured: Measured) -> list[Picture]:

@@ -17,10 +17,13 @@ from vit_jax.workdir.goodput import shares, time_spent
 _MOST_ROWS = 100  # Most classes in the table of scores.
 _CONFUSED = 10  # Most pairs of classes in the table of mistakes.
 _ABSENT = "–"
+_SHARES = ("top1", "colours_right", "commonest_colour")
 # Columns of the table of results: name, form, and which value is the best.
 _RESULTS: Sequence[tuple[str, str, Callable | None]] = (
   ("at step", "{:,}", None),
   ("top-1", "{:.2%}", max),
+  ("colours right", "{:.2%}", max),
+  ("commonest colour", "{:.2%}", None),
   ("macro-F1", "{:.2%}", max),
   ("top-5", "{:.2%}", max),
   ("loss", "{:.4f}", min),
@@ -74,7 +77,7 @@ def _results(run: RunFacts) -> list[Any]:
   rates = run.curve("train/images_per_second")[1]
   return [
     found.get("step"),
-    found.get("eval/top1"),
+    *(found.get(f"eval/{name}") for name in _SHARES),
     measured and measured.tally.macro_f1(),
     found.get("eval/top5"),
     found.get("eval/loss"),
@@ -151,8 +154,13 @@ def config(caption: str, values: dict[str, Any]) -> Table | None:
   return Table(caption, ["key", "value"], rows) if rows else None
 
 
-def classes(measured: Measured) -> Table:
-  """The scores of each class, or those with the lowest F1 if there are many."""
+def classes(measured: Measured) -> Table | None:
+  """The scores of each class, or those with the lowest F1 if there are many.
+
+  None if the run predicts no classes.
+  """
+  if measured.masked:
+    return None
   dataset = measured.dataset
   counts = dataset.counts if dataset else None
   scores = measured.tally.class_scores()

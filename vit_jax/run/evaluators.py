@@ -24,6 +24,7 @@ from vit_jax.training import sharding
 if TYPE_CHECKING:
   from vit_jax.evaluation.few_shot import FewShot
   from vit_jax.inspection.eval_pictures import EvalPictures
+  from vit_jax.inspection.masked_pictures import MaskedPictures
 
 FewShotMetrics = Callable[[Any, Track], dict[str, Any]]
 
@@ -138,9 +139,16 @@ def make_pictures(
   mesh: Mesh,
   preprocessing: Preprocessing,
   eval_source: Source,
-) -> Optional["EvalPictures"]:
+) -> Optional["EvalPictures | MaskedPictures"]:
   if not settings.eval_pictures:
     return None
+  if masking := make_masking(settings, model):
+    from vit_jax.inspection.masked_pictures import MaskedPictures
+
+    assert isinstance(model, MaskedVit)
+    return MaskedPictures(
+      model, mesh, eval_source, preprocessing, masking, settings.eval_pictures
+    )
   from vit_jax.inspection.eval_pictures import EvalPictures
 
   return EvalPictures(

@@ -16,7 +16,6 @@ _OF_LABELS = (
   "model.num_classes",
   "model.head_bias",
   "eval_per_class",
-  "eval_pictures",
 )
 
 

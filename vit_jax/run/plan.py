@@ -37,6 +37,7 @@ from vit_jax.workdir import description as descriptions
 # Imported only by the runs that need them.
 if TYPE_CHECKING:
   from vit_jax.inspection.eval_pictures import EvalPictures
+  from vit_jax.inspection.masked_pictures import MaskedPictures
   from vit_jax.pretrained.loaded import Loaded
 
 
@@ -72,7 +73,7 @@ class Plan:
   preprocessing: Preprocessing
   evaluator: Evaluator
   few_shot: FewShotMetrics | None
-  pictures: Optional["EvalPictures"]
+  pictures: Optional["EvalPictures | MaskedPictures"]
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
   open_batches: Callable[[int], BatchIterator]
@@ -262,7 +263,7 @@ def _check_sources(
 
 def _check_extras(settings: Settings) -> None:
   """Raises ValueError if a key needs a library that is not installed."""
-  if settings.eval_pictures:
+  if settings.eval_pictures and not settings.masked.rate:
     extras.check("matplotlib", "figures", "eval_pictures")
   if settings.wandb_project:
     extras.check("wandb", "wandb", "wandb_project")

@@ -233,7 +233,8 @@ class Settings(Section):
   )
   eval_pictures: int = setting(
     0,
-    "Number of examples to show in TensorBoard, with the confusion matrix.",
+    "Number of examples to show in TensorBoard, with the confusion matrix if "
+    "there are labels.",
     must=NOT_NEGATIVE,
   )
   wandb_project: str | None = setting(

@@ -18,6 +18,7 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.goodput import Stopwatch
 from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer, read_rows
+from vit_jax.workdir.scores import SCORES, score_of
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.
@@ -40,7 +41,8 @@ def _past_scores(checkpoints: Checkpoints, first: int) -> list[float]:
   except OSError:
     return []
   rows = [row for row in rows if row["step"] <= first]
-  return [row["eval/top1"] for row in rows if row.get("eval/top1") is not None]
+  found = (score_of(row) for row in rows)
+  return [score for score in found if score is not None]
 
 
 def due(step: int, every: int, last: int) -> bool:
@@ -112,7 +114,7 @@ class Steps:
         with self._saved_if_told(state, step), self.notice.waiting():
           evaluated = self._evaluate(step, state)
         self._log(step, evaluated)
-        scores.append(evaluated["eval/top1"])
+        scores.append(score_of(evaluated))
       stop = evaluate and stalled(scores, patience)
       if broken or stop or due(step, plan.save_every, plan.total):
         self._save(state, step, evaluated if evaluate else None)
@@ -180,7 +182,8 @@ class Steps:
     )
     if state.averaged_params is not None:
       plain = plan.evaluator(state.params, track=self.display.track)
-      metrics["eval/top1_not_averaged"] = plain["eval/top1"]
+      for key in plain.keys() & SCORES:
+        metrics[f"{key}_not_averaged"] = plain[key]
     if plan.pictures is not None:
       drawn = plan.pictures(params, tally)
       with self._metrics_write(step):

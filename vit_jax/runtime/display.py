@@ -204,18 +204,20 @@ def evaluation_text(metrics: dict[str, float]) -> str:
   """The metrics of an evaluation, with keys `eval/...`, in one line."""
   skipped = metrics["eval/skipped_images"]
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  top1 = f"top-1 {metrics['eval/top1']:.2%}"
-  if "eval/commonest" in metrics:  # The run is on masked patches.
-    top1 = (
-      f"colours {metrics['eval/top1']:.2%} right, the commonest alone "
-      f"{metrics['eval/commonest']:.2%}"
+  parts = [f"loss {metrics['eval/loss']:.4f}"]
+  if "eval/top1" in metrics:
+    parts.append(f"top-1 {metrics['eval/top1']:.2%}")
+  else:  # The run is on masked patches.
+    parts.append(
+      f"colours {metrics['eval/colours_right']:.2%} right, the commonest alone "
+      f"{metrics['eval/commonest_colour']:.2%}"
     )
-  parts = [f"loss {metrics['eval/loss']:.4f}", top1]
   if "eval/top5" in metrics:
     parts.append(f"top-5 {metrics['eval/top5']:.2%}")
   parts.append(f"({metrics['eval/examples']:,} examples{unreadable})")
-  if "eval/top1_not_averaged" in metrics:
-    parts.append(f"not averaged {metrics['eval/top1_not_averaged']:.2%}")
+  for key in ("eval/top1_not_averaged", "eval/colours_right_not_averaged"):
+    if key in metrics:
+      parts.append(f"not averaged {metrics[key]:.2%}")
   if "fewshot/top1" in metrics:
     parts.append(f"few-shot top-1 {metrics['fewshot/top1']:.2%}")
   if "fewshot/top1_class_token" in metrics:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, UInt8
 
@@ -186,6 +187,16 @@ def _index(levels: Int[Array, "*axes 3"]) -> Int[Array, "*axes"]:
   """The number of a colour, by the level of each channel."""
   red, green, blue = jnp.moveaxis(jnp.clip(levels, 0, _LEVELS - 1), -1, 0)
   return (red * _LEVELS + green) * _LEVELS + blue
+
+
+def rgb(colours: Int[np.ndarray, "*axes"]) -> UInt8[np.ndarray, "*axes 3"]:
+  """The middle of the levels that a colour stands for, in [0, 255]."""
+  levels = [
+    colours // _LEVELS**2,
+    colours // _LEVELS % _LEVELS,
+    colours % _LEVELS,
+  ]
+  return (np.stack(levels, axis=-1) * _LEVEL + _LEVEL // 2).astype(np.uint8)
 
 
 def _by_colour(predicted: Float[Array, "B M K"]) -> Float[Array, "B M parts c"]:

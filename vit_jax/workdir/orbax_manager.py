@@ -15,7 +15,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 from orbax.checkpoint import type_handlers
 
-from vit_jax.workdir.scores import BEST_METRIC
+from vit_jax.workdir.scores import score_of
 
 
 def open_manager(
@@ -43,7 +43,7 @@ def _options(keep_last: int, read_only: bool) -> ocp.CheckpointManagerOptions:
   """Has Orbax keep the newest checkpoints and the best one."""
 
   def score(metrics: dict[str, Any]) -> float:
-    return metrics[BEST_METRIC]
+    return score_of(metrics)
 
   best = policies.BestN(
     get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False

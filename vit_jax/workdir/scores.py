@@ -1,12 +1,21 @@
 """The evaluation kept with each checkpoint, by which the best is found."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 from etils import epath
 from jax.experimental import multihost_utils
 
 BEST_METRIC = "eval/top1"
+SCORES = (BEST_METRIC, "eval/colours_right")
+"""A run's evaluations have the first, or the second on masked patches."""
+
+
+def score_of(metrics: Mapping[str, Any]) -> Any:
+  """The metric of an evaluation by which the best is found; None without."""
+  return next((metrics[key] for key in SCORES if key in metrics), None)
 
 
 def read_score(checkpoint: epath.Path) -> float | None:
@@ -26,7 +35,7 @@ def read_score(checkpoint: epath.Path) -> float | None:
     metrics = json.loads(content)
   except RecursionError as error:
     raise ValueError(str(error)) from error
-  score = metrics.get(BEST_METRIC) if isinstance(metrics, dict) else None
+  score = score_of(metrics) if isinstance(metrics, dict) else None
   if not isinstance(score, int | float) or not 0 <= score <= 1:  # Or it is NaN.
     raise ValueError(f"their file holds no {BEST_METRIC}")
   return score

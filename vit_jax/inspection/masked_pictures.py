@@ -1,0 +1,143 @@
+"""Pictures of masked patches: corrupted, as predicted, and as they are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import UInt8
+
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.inspection.eval_pictures import chosen_examples
+from vit_jax.models.masked_vit import MASK, MaskedVit
+from vit_jax.training import sharding
+from vit_jax.training.masking import Masking, rgb
+
+_SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
+_GAP = 4  # Pixels between two panels.
+_GREY = 128
+
+Sheet = UInt8[np.ndarray, "H W 3"]
+
+
+class MaskedPictures:
+  """Draws the same examples of the eval split at every evaluation.
+
+  Args:
+    model: The model in training.
+    mesh: The mesh of devices.
+    source: The eval split.
+    preprocessing: The model's preprocessing.
+    masking: The objective.
+    count: Number of examples to draw.
+  """
+
+  def __init__(
+    self,
+    model: MaskedVit,
+    mesh: Mesh,
+    source: Source,
+    preprocessing: Preprocessing,
+    masking: Masking,
+    count: int,
+  ):
+    self._draw = make_sheets(model, source, preprocessing, masking, count)
+    self._gather = jax.jit(
+      lambda params: params, out_shardings=sharding.replicated(mesh)
+    )
+
+  def __call__(self, params: Any, _: Any = None) -> dict[str, Sheet]:
+    """Draws pictures by name; all hosts must call, and only the first draws."""
+    whole = self._gather(params)
+    if jax.process_index():
+      return {}
+    local = jax.tree.map(lambda array: array.addressable_data(0), whole)
+    sheets = enumerate(self._draw(local), 1)
+    return {f"eval/masked_{number}": sheet for number, sheet in sheets}
+
+
+def make_sheets(
+  model: MaskedVit,
+  source: Source,
+  preprocessing: Preprocessing,
+  masking: Masking,
+  count: int,
+) -> Callable[[Any], list[Sheet]]:
+  """Returns a function from parameters to pictures of some examples.
+
+  A picture has three panels: the image with its corrupted patches ([mask] is
+  grey), with the predictions in their place, and with the targets. Examples are
+  spread over the split, and corrupted as its evaluation does.
+  """
+  examples = chosen_examples(source, preprocessing, count)
+
+  def predict(params: Any, images: Any, numbers: Any) -> tuple[Any, Any, Any]:
+    batch = {"image": images}
+    x, targets = masking.prepare(batch, jax.random.key(0), numbers)
+    variables = {"params": params, "corruption": targets["draw"]}
+    predicted: Any = model.apply(variables, x)
+    return targets, predicted, masking.colours(predicted)
+
+  step = jax.jit(predict)
+
+  def draw(params: Any) -> list[Sheet]:
+    if not examples:
+      return []
+    indices, images, _ = zip(*examples, strict=True)
+    found = step(params, np.stack(images), jnp.array(indices, jnp.int32))
+    targets, predicted, colours = jax.device_get(found)
+    guess, truth = colours, targets["colours"]
+    if masking.target == "pixels":
+      guess, truth = predicted, targets["pixels"]
+    draws = targets["draw"]
+    return [
+      _sheet(
+        image,
+        draws["source"][n],
+        draws["where"][n],
+        _patches(masking, guess[n]),
+        _patches(masking, truth[n]),
+      )
+      for n, image in enumerate(images)
+    ]
+
+  return draw
+
+
+def _patches(masking: Masking, values: np.ndarray) -> np.ndarray:
+  """Patches (M, P, P, 3) of predicted or true colours (M, n) or pixels."""
+  P, M = masking.patch_size, len(values)
+  if masking.target == "pixels":
+    pixels = values.reshape(M, P, P, -1) * masking.std + masking.mean
+    return np.clip(255 * pixels, 0, 255).astype(np.uint8)
+  parts = round(values.shape[1] ** 0.5)
+  cells = rgb(values).reshape(M, parts, parts, 3)
+  return cells.repeat(P // parts, axis=1).repeat(P // parts, axis=2)
+
+
+def _sheet(
+  image: Sheet,
+  source: np.ndarray,
+  where: np.ndarray,
+  guess: np.ndarray,
+  truth: np.ndarray,
+) -> Sheet:
+  """The three panels of one example, side by side."""
+  P, (H, W, _) = guess.shape[1], image.shape
+  panels = np.stack([image] * 3)
+  cut = panels.reshape(3, H // P, P, W // P, P, 3)  # A view of the patches.
+  for n, taken in enumerate(source):
+    y, x = divmod(n, W // P)
+    own = image.reshape(H // P, P, W // P, P, 3)
+    row, column = divmod(int(taken), W // P)
+    cut[0, y, :, x] = _GREY if taken == MASK else own[row, :, column]
+  for n, guessed, true in zip(where, guess, truth, strict=True):
+    y, x = divmod(int(n), W // P)
+    cut[1, y, :, x], cut[2, y, :, x] = guessed, true
+  times = max(1, _SIDE // max(H, W))
+  large = panels.repeat(times, axis=1).repeat(times, axis=2)
+  gap = np.full((len(large[0]), _GAP, 3), 255, np.uint8)
+  return np.concatenate([large[0], gap, large[1], gap, large[2]], axis=1)
