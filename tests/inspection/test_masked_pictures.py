@@ -38,7 +38,9 @@ def test_the_panels_are_the_corrupted_the_predicted_and_the_true(side, times):
   rng = np.random.default_rng(0)
   image = rng.integers(0, 256, (side, side, 3), np.uint8)
   guess, truth = rng.integers(0, 256, (2, 3, P, P, 3), np.uint8)
-  sheet = _sheet(image, np.array([MASK, 1, 0, 3]), np.array([0, 2, 3]), guess, truth)
+  sheet = _sheet(
+    image, np.array([MASK, 1, 0, 3]), np.array([0, 2, 3]), guess, truth
+  )
   assert sheet.shape == (side * times, 3 * side * times + 8, 3)
   width = side * times + 4
 

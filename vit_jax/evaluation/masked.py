@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +47,7 @@ class Totals:
 
 
 def make_eval_step(
-  model: MaskedVit, masking: Masking
+  model: nn.Module, masking: Masking
 ) -> Callable[[Totals, Any, dict[str, Array], Array], Totals]:
   """Returns a function from (totals, params, batch, first) to totals.
 
