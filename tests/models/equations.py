@@ -48,6 +48,13 @@ def msa(z, params, queries=None):
   return out
 
 
+def block(z, params, epsilon, kind):
+  z = msa(layer_norm(z, params["norm_msa"], epsilon), params["msa"]) + z
+  y = layer_norm(z, params["norm_mlp"], epsilon)
+  hidden = gelu(dense(y, params["mlp"]["expand"]), kind)
+  return dense(hidden, params["mlp"]["contract"]) + z
+
+
 def vit(params, x, pooling, kind, epsilon, representation):
   """Logits of one image; `kind` is the GELU's."""
   params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
@@ -62,11 +69,7 @@ def vit(params, x, pooling, kind, epsilon, representation):
     z = np.concatenate([params["x_class"][None], z])
   z = z + params["position"]["E_pos"]
   for layer in range(LAYERS):
-    block = params[f"block_{layer}"]
-    z = msa(layer_norm(z, block["norm_msa"], epsilon), block["msa"]) + z
-    y = layer_norm(z, block["norm_mlp"], epsilon)
-    hidden = gelu(dense(y, block["mlp"]["expand"]), kind)
-    z = dense(hidden, block["mlp"]["contract"]) + z
+    z = block(z, params[f"block_{layer}"], epsilon, kind)
   y = layer_norm(z, params["norm"], epsilon)
   if pooling == "map":
     head = params["map_head"]

@@ -26,6 +26,13 @@ def test_a_vit_needs_what_its_products_do(fields):
   assert _forward(make_vit("B/16", 1000, **fields), 224) == expected
 
 
+def test_axial_attention_needs_two_mlps_and_short_products():
+  N, D, M, L, side = 49, 768, 3072, 12, 7
+  layer = 4 * N * D * D + 2 * N * side * D + 2 * N * D * M
+  expected = 2 * (2 * L * layer + N * 32 * 32 * 3 * D + D * 1000)
+  assert _forward(make_vit("Axial-B/32", 1000, scan=True), 224) == expected
+
+
 def test_a_convolution_needs_each_kernel_entry_at_each_output():
   conv = nn.Conv(8, (3, 3), padding="VALID")
   image = jax.ShapeDtypeStruct((2, 10, 12, 4), jnp.float32)

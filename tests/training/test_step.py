@@ -183,6 +183,7 @@ def _losses_on_one_device(fields):
 
 
 SCANNED = (("num_layers", 2), ("scan", True), ("remat", "dots"))
+AXIAL = (("block", "axial"), ("pooling", "gap"))
 MODERN = (
   ("block", "dinov3"),
   ("gated_mlp", True),
@@ -201,6 +202,7 @@ MODERN = (
     pytest.param((2, 4, 1), (), marks=pytest.mark.slow),
     pytest.param((2, 2, 2), SCANNED, marks=pytest.mark.slow),
     pytest.param((2, 2, 2), MODERN, marks=pytest.mark.slow),
+    pytest.param((2, 2, 2), AXIAL, marks=pytest.mark.slow),
   ],
 )
 def test_eight_devices_do_as_one(axes, fields):

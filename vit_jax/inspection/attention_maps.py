@@ -30,7 +30,8 @@ class Attention:
   """Attention weights, or gradients with respect to them.
 
   Attributes:
-    layers: Values of the encoder's layers; row q belongs to query q.
+    layers: Values of the encoder's layers; row q belongs to query q. An axial
+      block has two, one along rows and one along columns.
     pool: Values of the MAP head's probe; None without a MAP head.
     grid: Number of patches along height and width, (h, w).
     class_token: Whether the first of the S tokens is the class token.
@@ -283,15 +284,43 @@ def _attention(model: Vit, images: Any, tree: Any) -> Attention:
   def fetch(name: str) -> np.ndarray:
     return np.asarray(tree[name]["msa"]["attention"], np.float32)
 
+  grid = grid_of(model, images.shape[1:3])
+  blocks = [tree.get(f"block_{i}", {}) for i in range(model.num_layers)]
   return Attention(
-    np.stack([fetch(f"block_{i}") for i in range(model.num_layers)]),
+    np.stack([A for block in blocks for A in _layers(block, grid)]),
     fetch("map_head")[:, :, 0] if model.pooling == "map" else None,
-    grid_of(model, images.shape[1:3]),
+    grid,
     isinstance(model, ModernVit) or model.pooling == "token",
     patch_stride(model),
     prefix_tokens(model),
-    _shares(model, grid_of(model, images.shape[1:3])),
+    _shares(model, grid),
   )
+
+
+def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
+  """A of a block, (B, k, S, S); an axial block has two, zero off their axis."""
+
+  def fetch(part: Any) -> np.ndarray:
+    return np.asarray(part["msa"]["attention"], np.float32)
+
+  if "msa" in block:
+    return [fetch(block)]
+  if not {"row", "column"} <= set(block):
+    raise ValueError(
+      "the model's layers are of a class that shows no attention as `msa`; "
+      "there are maps of EncoderBlock and of AxialBlock."
+    )
+  (h, w), k = grid, fetch(block["row"]).shape[1]
+  along_rows = fetch(block["row"]).reshape(-1, h, k, w, w)
+  along_columns = fetch(block["column"]).reshape(-1, w, k, h, h)
+  own_row, own_column = np.eye(h, dtype="f"), np.eye(w, dtype="f")
+  return [
+    np.einsum(axes, A, own).reshape(-1, k, h * w, h * w)
+    for axes, A, own in (
+      ("bykqs,yz->bkyqzs", along_rows, own_row),
+      ("bxkqs,xz->bkqxsz", along_columns, own_column),
+    )
+  ]
 
 
 def _shares(model: Vit, grid: tuple[int, int]) -> np.ndarray | None:

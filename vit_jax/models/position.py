@@ -210,7 +210,7 @@ def make_positions(
 
   none: list[Array | None] = [None] * num_layers
   if kind == "none":
-    return Positions(none, none)
+    return Positions(none, none, grid)
   name = "relative" if relative else "position"
   made: list[Array | None]
   if place == "shared":
@@ -219,4 +219,5 @@ def make_positions(
     made = [make(f"{name}_{layer}") for layer in range(num_layers)]
   else:
     made = [make(name), *none[1:]]
-  return Positions(none, made) if relative else Positions(made, none)
+  both = (none, made) if relative else (made, none)
+  return Positions(*both, grid)

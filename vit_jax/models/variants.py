@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from vit_jax.models.axial import AxialBlock
 from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.models.modern_vit import FAMILIES, ModernVit
 from vit_jax.models.resnet import ResNet
@@ -30,6 +31,8 @@ RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 # The first moves stage 4's blocks to stage 3 (Section 3.1, "Hybrid
 # Architecture").
 _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
+# Our blocks for a plain `Vit`, by the names that descriptions hold.
+BLOCKS = {"axial": AxialBlock}
 _DTYPES = ("dtype", "param_dtype")
 
 
@@ -42,7 +45,8 @@ def make_vit(variant: str, num_classes: int, **fields) -> Vit:
 
   Args:
     variant: Size and patch size, such as "B/16", or a hybrid, "R50+B/16",
-      where 16 (or 32) is the image size over the feature map's.
+      where 16 (or 32) is the image size over the feature map's. "Axial-B/16"
+      has axial attention (App. D.6), and average pooling.
     num_classes: Classes of the head; 0 builds no head.
     **fields: Fields of `Vit` that replace the variant's. `block` may also be a
       name: one of `modern_vit.FAMILIES`, which makes a `ModernVit`, or
@@ -52,15 +56,17 @@ def make_vit(variant: str, num_classes: int, **fields) -> Vit:
     ValueError: if the variant or a field is unknown, or fields do not fit
       together.
   """
-  match = re.fullmatch(r"(R50\+)?(\w+)/(\d+)", variant)
+  match = re.fullmatch(r"(R50\+|Axial-)?(\w+)/(\d+)", variant)
   if not match or match[2] not in VITS or int(match[3]) < 1:
     raise ValueError(
       f"variant={variant!r} is unknown; write one of {', '.join(VITS)} with "
-      "its patch size, as in B/16, or a hybrid, as in R50+B/16."
+      "its patch size, as in B/16 or Axial-B/16, or a hybrid, as in R50+B/16."
     )
   defaults: dict[str, Any] = dict(zip(_COLUMNS, VITS[match[2]], strict=True))
   defaults["patch_size"] = int(match[3])
-  if match[1]:
+  if match[1] == "Axial-":
+    defaults |= {"block": AxialBlock, "pooling": "gap"}
+  elif match[1]:
     if int(match[3]) not in _HYBRID_LAYERS:
       raise ValueError(
         f"variant={variant!r}: R50's feature map is 1/16 or 1/32 of the image; "
@@ -85,13 +91,15 @@ def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
   block = fields.get("block")
   if not isinstance(block, str) or block in FAMILIES:
     return dict(fields)
+  if block in BLOCKS:
+    return {**fields, "block": BLOCKS[block]}
   module, _, name = block.partition(":")
   try:
     return {**fields, "block": getattr(importlib.import_module(module), name)}
   except (ImportError, AttributeError, ValueError) as error:
     raise ValueError(
       f"block={block!r} is unknown ({error}); choose one of "
-      f"{', '.join(FAMILIES)}, or your own as package.module:Class."
+      f"{', '.join([*FAMILIES, *BLOCKS])}, or your own as package.module:Class."
     ) from error
 
 
@@ -150,7 +158,8 @@ def variant_of(model: Vit | ResNet) -> str | None:
   row = tuple(getattr(model, column) for column in _COLUMNS)
   name = next((name for name, sizes in VITS.items() if sizes == row), None)
   if name is None or not model.resnet_layers:
-    return f"{name}/{model.patch_size}" if name else None
+    axial = "Axial-" if model.block is AxialBlock else ""
+    return f"{axial}{name}/{model.patch_size}" if name else None
   stem = tuple(model.resnet_layers)
   stride = next((n for n, s in _HYBRID_LAYERS.items() if s == stem), None)
   known = stride and (model.patch_size, model.resnet_width) == (1, 64)
@@ -160,12 +169,15 @@ def variant_of(model: Vit | ResNet) -> str | None:
 def to_fields(model: Vit | ResNet) -> dict[str, Any]:
   """The fields of a model, as values that JSON can hold.
 
-  A class of layers is given by the path to import it by.
+  A class of layers is given by its name in `BLOCKS`, or else by the path to
+  import it by.
   """
   kind = type(model)
   fields = {name: getattr(model, name) for name in sorted(_field_names(kind))}
   if (block := fields.pop("block", None)) is not None:
-    fields["block"] = f"{block.__module__}:{block.__qualname__}"
+    own = {cls: name for name, cls in BLOCKS.items()}
+    path = f"{block.__module__}:{block.__qualname__}"
+    fields["block"] = own.get(block, path)
   for name in _DTYPES:
     fields[name] = jnp.dtype(fields[name]).name
   return {"kind": kind.__name__, **fields}
@@ -181,6 +193,8 @@ def from_fields(fields: Mapping[str, Any]) -> Vit | ResNet:
   """
   fields = dict(fields)
   block = fields.get("block")
+  if isinstance(block, str) and block in BLOCKS:
+    block = fields["block"] = BLOCKS[block]
   if isinstance(block, str) and block in FAMILIES:
     raise ValueError(
       f"block={block!r} chooses the layers of a new model, and this one has "

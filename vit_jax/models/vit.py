@@ -173,7 +173,8 @@ class Vit(nn.Module):
       `scan.REMATS`.
     dtype: Type of the computation.
     param_dtype: Type of the parameters.
-    block: Class of the layers, called as `EncoderBlock` is, which None takes.
+    block: Class of the layers, called as `EncoderBlock` is, which None takes. A
+      field `grid` of it gets the patches along height and width.
     origin: Where published weights came from; the model ignores it.
 
   Raises:
@@ -289,8 +290,9 @@ class Vit(nn.Module):
   ) -> list[Callable[[Array], Array]]:
     """The layers, as functions of z to call in turn."""
     block = self.block or EncoderBlock
+    options = {"grid": positions.grid} if hasattr(block, "grid") else {}
     return make_blocks(
-      partial(block, self.num_heads, self.mlp_size, self._config),
+      partial(block, self.num_heads, self.mlp_size, self._config, **options),
       positions,
       self.num_layers,
       scan=self.scan,

@@ -16,7 +16,7 @@ from vit_jax.data.sources import Splits, check_same_classes, open_splits
 from vit_jax.data.workers import BatchIterator
 from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
-from vit_jax.models.variants import with_block
+from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build
 from vit_jax.run.evaluators import (
   FewShotMetrics,
@@ -194,7 +194,7 @@ def _model(
     model = build.build_model(settings, class_names, start)
     return start, model, start.preprocessing if start else None
   fields = {**saved["model"]}
-  if "block" in fields:  # A class of the user's own.
+  if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
   model = build.with_execution(from_fields(fields), settings.model)
   return None, model, descriptions.preprocessing(saved)

@@ -141,8 +141,8 @@ class ModelSettings(Section):
   )
   block: str | None = setting(
     None,
-    'Layers after the paper: "dinov2", "dinov3", "clip", "deit3", or a class '
-    'of your own as "package.module:Class".',
+    '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '
+    '"deit3"), or a class of your own as "package.module:Class".',
   )
   drop_path_rate: float | None = setting(
     None,

@@ -1,0 +1,61 @@
+"""Axial attention (arXiv:2010.11929, App. D.6; arXiv:1912.12180).
+
+A layer attends along the rows of the grid of patches, and then along its
+columns, with an MLP after each. Symbols as in `vit`.
+"""
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.models.layer import LayerConfig
+from vit_jax.models.partitioning import in_use
+from vit_jax.models.vit import EncoderBlock
+
+
+class AxialBlock(nn.Module):
+  """A row layer and a column layer; (B, N, D) -> (B, N, D), N = h w.
+
+  `grid` is (h, w). Its own attention weights are (B h, k, w, w) and
+  (B w, k, h, h).
+
+  Raises:
+    ValueError: if a token is not a patch of the grid, or has a relative
+      position along the whole sequence.
+  """
+
+  num_heads: int
+  mlp_size: int
+  config: LayerConfig = LayerConfig()
+  grid: tuple[int, int] | None = None
+
+  @nn.compact
+  def __call__(
+    self,
+    z: Float[Array, "B N D"],
+    R: Float[Array, "offsets k D_h"] | None = None,
+    *,
+    train: bool = False,
+  ) -> Float[Array, "B N D"]:
+    B, N, D = z.shape
+    h, w = self.grid or (N, 1)
+    if h * w != N or R is not None:
+      what = "a class token" if R is None else "a relative position"
+      raise ValueError(
+        f"axial attention goes along rows and columns, and {what} is in "
+        "neither: set pooling='gap' or 'map', and another position."
+      )
+    row, column = (
+      EncoderBlock(self.num_heads, self.mlp_size, self.config, name=name)
+      for name in ("row", "column")
+    )
+
+    z = _batch(z.reshape(B * h, w, D))
+    z = row(z, train=train).reshape(B, h, w, D)
+    z = _batch(z.swapaxes(1, 2).reshape(B * w, h, D))
+    z = column(z, train=train).reshape(B, w, h, D)
+    return z.swapaxes(1, 2).reshape(B, N, D)
+
+
+def _batch(z: Array) -> Array:
+  """Rows or columns, laid out over the devices as their images are."""
+  return in_use(z, ("batch", None, None))
