@@ -80,7 +80,7 @@ def test_make_model_makes_both():
 def test_unknown_vits_are_refused(variant):
   message = (
     f"variant='{variant}' is unknown; write one of Ti, S, B, L, H, g, G with "
-    "its patch size, as in B/16, or a hybrid, as in R50.B/16"
+    "its patch size, as in B/16 or Axial-B/16, or a hybrid, as in R50.B/16"
   )
   with pytest.raises(ValueError, match=message.replace("R101+", r"R101\+")):
     make_model(variant, 7)

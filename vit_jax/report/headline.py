@@ -62,7 +62,7 @@ def _headline(run: RunFacts) -> str:
 
 
 def evaluated(measured: Measured) -> str:
-  """What was evaluated, and what was left out of it, in a sentence."""
+  """Names the data evaluated, and how much was left out, in a sentence."""
   scores, tally = measured.metrics, measured.tally
   said = (
     f"Checkpoint of step {measured.step:,}, evaluated on the "
