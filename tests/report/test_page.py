@@ -93,9 +93,9 @@ def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):
   outside = [r for r in seen.links if not r.startswith(("data:", "#"))]
   assert outside == []
   assert "script" not in seen.tags
-  # Two curves, confusion and calibration, 6 + 3 + 3 examples with their
+  # Three curves, confusion and calibration, 6 + 3 + 3 examples with their
   # rollouts, two augmented examples and two pictures of the embeddings.
-  assert len(seen.images) == 2 + 2 + 24 + 2 + 2
+  assert len(seen.images) == 3 + 2 + 24 + 2 + 2
   assert all(len(image["alt"]) > 10 for image in seen.images)
   told = [image["alt"] for image in seen.images]
   assert any(

@@ -10,6 +10,7 @@ from vit_jax.runtime.display import Display, table_lines
 
 METRICS = {
   "train/loss": 2.5,
+  "train/top1": 0.25,
   "train/learning_rate": 1e-3,
   "train/images_per_second": 1234.0,
   "train/skipped_images": 0,
@@ -73,8 +74,28 @@ def test_a_pipe_gets_plain_lines_and_no_bars(capsys):
   display.report(2, METRICS)
   compiling, first, second = capsys.readouterr().out.splitlines()
   assert compiling == "compiling ..."
-  assert first == ("step       1/300  loss 2.5000  lr 1.00e-03  1,234 images/s")
+  assert first == (
+    "step       1/300  loss 2.5000  top-1 25.00%  lr 1.00e-03  1,234 images/s"
+  )
   assert re.fullmatch(re.escape(first.replace("1/", "2/")) + ".* left", second)
+
+
+def test_an_evaluation_stands_beside_the_training_before_it(capsys):
+  display = Display()
+  display.start(0, 80, epoch_steps=20)
+  evaluated = {"eval/loss": 1.5, "eval/top1": 0.5, "eval/examples": 9}
+  evaluated["eval/skipped_images"] = 0
+  # A mean over 10 steps at a loss of 2.5, and 30 at 1.5.
+  display.report(10, METRICS)
+  display.report(40, METRICS | {"train/loss": 1.5, "train/top1": 0.75})
+  display.evaluation(40, evaluated)
+  expected = (
+    "epoch    2.0/4.0  training loss 1.7500  top-1 62.50%  evaluation loss "
+    "1.5000  top-1 50.00%"
+  )
+  assert capsys.readouterr().out.splitlines()[-1] == expected
+  display.evaluation(60, evaluated)  # No report since then.
+  assert "training" not in capsys.readouterr().out
 
 
 def test_lines_are_copied_also_those_of_the_bar(terminal):
@@ -85,7 +106,7 @@ def test_lines_are_copied_also_those_of_the_bar(terminal):
   follow(display)
   assert copied == [
     "header",
-    "step       1/300  loss 2.5000  lr 1.00e-03  1,234 images/s",
+    "step       1/300  loss 2.5000  top-1 25.00%  lr 1.00e-03  1,234 images/s",
   ]
   assert "header" in drawn.getvalue()
 

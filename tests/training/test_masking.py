@@ -105,7 +105,7 @@ def test_the_loss_of_colours(target, outputs):
   predicted = np.random.default_rng(1).normal(size=(3, 3, outputs))
   predicted = predicted.astype(np.float32)
   on_device = jnp.array(predicted)
-  found = masking.loss(lambda x, corruption: on_device, images, targets)
+  found, right = masking.loss(lambda x, corruption: on_device, images, targets)
   colours = np.array(targets["colours"])
   whole = np.array(
     mean_colours(jnp.array(_images()), 4, 1 if outputs == 512 else 4)
@@ -118,6 +118,7 @@ def test_the_loss_of_colours(target, outputs):
   np.testing.assert_allclose(found, expected, rtol=1e-5)
   answers = by_part.argmax(axis=-1)
   np.testing.assert_array_equal(masking.colours(on_device), answers)
+  np.testing.assert_allclose(right, (answers == colours).mean(axis=(1, 2)))
 
 
 def test_the_loss_of_pixels_and_the_colour_they_mean():

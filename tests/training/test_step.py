@@ -14,7 +14,7 @@ from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
 from vit_jax.training.state import make_init
-from vit_jax.training.step import make_train_step
+from vit_jax.training.step import Labels, make_train_step
 
 SIZE = (8, 8)
 RATE = 1e-2
@@ -88,6 +88,21 @@ def test_the_first_loss_is_the_logarithm_of_the_classes():
   assert int(metrics["skipped_images"]) == 3
 
 
+def test_top1_counts_the_larger_part_of_a_mixture():
+  """By NumPy, of logits that are given."""
+  rng = np.random.default_rng(0)
+  logits = rng.normal(size=(16, 5)).astype(np.float32)
+  labels = _batch()["label"]
+  mixed = 0.7 * np.eye(5)[labels] + 0.3 * np.eye(5)[labels[::-1]]
+  objective = Labels(5, PLAIN, (0.5,) * 3, (0.5,) * 3)
+  images = jnp.zeros((16, 8, 8, 3))
+  _, right = objective.loss(
+    lambda _: jnp.array(logits), images, jnp.array(mixed, jnp.float32)
+  )
+  np.testing.assert_array_equal(right, logits.argmax(1) == labels)
+  assert 0 < right.sum() < 16
+
+
 @pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_accumulation_gives_the_same_run(parts):
   # Weights are not compared: Adam divides by the gradient's size, so rounding
@@ -98,7 +113,7 @@ def test_accumulation_gives_the_same_run(parts):
     loss=SMOOTH,
     accumulation_steps=parts,
   )
-  for key in ("loss", "gradient_norm"):
+  for key in ("loss", "gradient_norm", "top1"):
     assert float(metrics[key]) == pytest.approx(
       float(split_metrics[key]), rel=1e-4
     )

@@ -18,6 +18,7 @@ from vit_jax.workdir.rows import parse_rows
 def _metrics(loss, skipped=0):
   values = {
     "loss": jnp.float32(loss),
+    "top1": jnp.float32(loss / 16),
     "gradient_norm": jnp.float32(2 * loss),
     "learning_rate": jnp.float32(loss / 8),
     "skipped_images": jnp.int32(1),
@@ -35,6 +36,7 @@ def test_a_read_averages_what_was_added_since_the_last():
   row = meter.read()
   assert row["train/loss"] == 3
   assert row["train/gradient_norm"] == 6
+  assert row["train/top1"] == 3 / 16
   assert row["train/learning_rate"] == 6 / 8
   assert row["train/skipped_images"] == 3
   assert row["train/images_per_second"] > 0

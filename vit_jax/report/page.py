@@ -39,6 +39,7 @@ _CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
   (
     "Top-1 accuracy",
     {
+<<<<<<< HEAD
       "eval/top1": "evaluation",
       "fewshot/top1": "few-shot",
       "fewshot/top1_class_token": "few-shot by the class token",
@@ -50,6 +51,11 @@ _CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
     {
       "eval/colours_right": "right",
       "eval/commonest_colour": "the commonest alone",
+=======
+      "train/top1": "training",
+      "eval/top1": "evaluation",
+      "fewshot/top1": "few-shot",
+>>>>>>> 18406b4 (Training accuracy stands beside the training loss, and both beside each evaluation's)
     },
     {"percent": True},
   ),
@@ -134,7 +140,7 @@ def _curves(
           called = f"{name}, {kind}" if kind else name
         if curve[0]:
           curves[called] = curve
-        if key == "train/loss":
+        if kind == "training":
           thin.add(called)
     if not curves:
       continue

@@ -86,7 +86,8 @@ class Steps:
     if first == plan.total or stalled(scores, patience):
       self._say_early(first)
       return state, evaluated
-    self.display.start(first, plan.total)
+    epoch_steps = len(plan.source) / settings.batch_size
+    self.display.start(first, plan.total, epoch_steps)
     for step in range(first + 1, plan.total + 1):
       with self._profile_write():
         tracer.before(step)

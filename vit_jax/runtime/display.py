@@ -54,6 +54,10 @@ class Display:
     self._last_step = 0
     # Step and time of the first report, by which all has been compiled.
     self._first: tuple[int, float] | None = None
+    self._epoch_steps = 0.0
+    # Steps, loss and top-1 of the reports since the last evaluation.
+    self._trained: list[tuple[int, float, float]] = []
+    self._reported = 0
 
   def copy_to(self, write: Callable[[str], None]) -> None:
     """Passes every line on, as for a log file; OSError is ignored."""
@@ -74,9 +78,18 @@ class Display:
     for line in table_lines([names, *rows]):
       self.note(line)
 
-  def start(self, first_step: int, last_step: int) -> None:
-    """Starts to show the progress from one step to another."""
+  def start(
+    self, first_step: int, last_step: int, epoch_steps: float = 0.0
+  ) -> None:
+    """Starts to show the progress from one step to another.
+
+    Args:
+      first_step: The last step that was done before.
+      last_step: The last step of the run.
+      epoch_steps: Steps of an epoch, for a line at each evaluation; 0 for none.
+    """
     self._last_step, self._first = last_step, None
+    self._epoch_steps, self._reported = epoch_steps, first_step
     if self._live:
       self._progress = self._bars(transient=False)
       self._progress.add_task(
@@ -93,8 +106,12 @@ class Display:
 
   def report(self, step: int, metrics: dict[str, float]) -> None:
     """Shows the latest training metrics."""
+    scores = metrics["train/loss"], metrics["train/top1"]
+    self._trained.append((step - self._reported, *scores))
+    self._reported = step
     text = (
       f"loss {metrics['train/loss']:.4f}  "
+      f"top-1 {metrics['train/top1']:.2%}  "
       f"lr {metrics['train/learning_rate']:.2e}"
     )
     if "train/images_per_second" in metrics:
@@ -118,6 +135,21 @@ class Display:
     """Shows an evaluation in a line of its own."""
     self.note(
       f"eval {step:>7,}/{self._last_step:,}  {evaluation_text(metrics)}"
+    )
+    if self._epoch_steps and self._trained:
+      self.note(self._epoch(step, metrics))
+    self._trained.clear()
+
+  def _epoch(self, step: int, metrics: dict[str, float]) -> str:
+    """Training since the last evaluation beside this evaluation, in a line."""
+    total = sum(steps for steps, _, _ in self._trained)
+    loss = sum(steps * loss for steps, loss, _ in self._trained) / total
+    top1 = sum(steps * top1 for steps, _, top1 in self._trained) / total
+    epochs = (n / self._epoch_steps for n in (step, self._last_step))
+    return (
+      "epoch {:>6,.1f}/{:,.1f}  ".format(*epochs)
+      + f"training loss {loss:.4f}  top-1 {top1:.2%}  evaluation loss "
+      f"{metrics['eval/loss']:.4f}  top-1 {metrics['eval/top1']:.2%}"
     )
 
   def note(self, text: str) -> None:

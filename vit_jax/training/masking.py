@@ -94,20 +94,22 @@ class Masking:
     apply: Callable[..., Any],
     images: Float[Array, "B H W C"],
     targets: dict[str, Any],
-  ) -> Float[Array, " B"]:
-    """The mean loss over the corrupted patches of each image.
+  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The mean loss, and share of right colours, of each image's patches.
 
     Args:
       apply: A function from images and `corruption` to predictions.
       images: Normalised images.
       targets: The second result of `prepare`.
     """
-    return self.loss_of(apply(images, corruption=targets["draw"]), targets)
+    predicted = apply(images, corruption=targets["draw"])
+    right = self.colours(predicted) == targets["colours"]
+    return self.loss_of(predicted, targets), right.mean(axis=(1, 2))
 
   def loss_of(
     self, predicted: Float[Array, "B M K"], targets: dict[str, Any]
   ) -> Float[Array, " B"]:
-    """The same, of predictions that have been made."""
+    """The loss alone, of predictions that have been made."""
     if self.target == "pixels":
       return ((predicted - targets["pixels"]) ** 2).mean(axis=(1, 2))
     logits = _by_colour(predicted)

@@ -43,7 +43,9 @@ def make_train_step(
 
   A batch holds `image`, uint8 (B, H, W, C), and `label`, integer (B,). It may
   hold `skipped`, true for rows that replace an unreadable image, which are then
-  counted. Random numbers depend on the seed and the step alone.
+  counted. The metric `top1` is the accuracy on the batch as it was trained on:
+  augmented, with dropout, and before the update. Random numbers depend on the
+  seed and the step alone.
 
   Args:
     model: The model, from images to logits.
@@ -65,7 +67,9 @@ def make_train_step(
   """
   objective = masking or Labels(model.num_classes, loss, mean, std)
   loss_of = _loss_function(model, objective, trained)
-  gradient = _in_parts(jax.value_and_grad(loss_of), accumulation_steps)
+  gradient = _in_parts(
+    jax.value_and_grad(loss_of, has_aux=True), accumulation_steps
+  )
 
   def train_step(
     state: TrainState, batch: dict[str, Array]
@@ -73,7 +77,9 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     images, targets = objective.prepare(batch, objective_key)
-    mean_loss, grads = gradient(state.params, dropout_key, images, targets)
+    (mean_loss, top1), grads = gradient(
+      state.params, dropout_key, images, targets
+    )
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     averaged = state.averaged_params
@@ -89,6 +95,7 @@ def make_train_step(
     kept = jax.tree.map(functools.partial(jnp.where, finite), new, old)
     metrics = {
       "loss": mean_loss,
+      "top1": top1,
       "gradient_norm": norm,
       "learning_rate": learning_rate(_updates(state)),
       "skipped_steps": 1 - finite.astype(jnp.int32),
@@ -121,30 +128,39 @@ class Labels:
 
   def loss(
     self, apply: Callable[..., Any], images: Array, targets: Array
-  ) -> Array:
-    """The loss of each example; `apply` maps images to logits."""
-    return losses.cross_entropy(self.settings.kind, apply(images), targets)
+  ) -> tuple[Array, Array]:
+    """The loss of each example, and whether the answer is right.
+
+    Of a mixture of two images, the larger part counts as right. `apply` maps
+    images to logits.
+    """
+    logits = apply(images)
+    right = logits.argmax(axis=-1) == targets.argmax(axis=-1)
+    return losses.cross_entropy(self.settings.kind, logits, targets), right
 
 
 def _loss_function(
   model: nn.Module,
   objective: Labels | Masking,
   trained: Callable[[str], bool] | None,
-) -> Callable[[Any, Array, Array, Any], Array]:
-  """A function from (params, key, images, targets) to the mean loss."""
+) -> Callable[[Any, Array, Array, Any], tuple[Array, Array]]:
+  """A function from (params, key, images, targets) to mean loss and top-1."""
 
   def stopped(path: str, leaf: Array) -> Array:
     keep = trained is None or trained(path)
     return leaf if keep else jax.lax.stop_gradient(leaf)
 
-  def loss_of(params: Any, key: Array, images: Array, targets: Any) -> Array:
+  def loss_of(
+    params: Any, key: Array, images: Array, targets: Any
+  ) -> tuple[Array, Array]:
     params = map_paths(stopped, params)
 
     def apply(images: Array, **collections: Any) -> Any:
       variables = {"params": params, **collections}
       return model.apply(variables, images, train=True, rngs={"dropout": key})
 
-    return objective.loss(apply, images, targets).mean()
+    loss, right = objective.loss(apply, images, targets)
+    return loss.mean(), right.mean()
 
   return loss_of
 
@@ -167,8 +183,8 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Wraps `gradient` to compute a batch in parts and average the results.
 
   Args:
-    gradient: A function from (params, key, images, targets) to the mean loss
-      and its gradient.
+    gradient: A function from (params, key, images, targets) to ((mean loss,
+      top-1), gradient).
     parts: The number of equal parts, each with its own random key. With a
       single part, `gradient` is returned as it is.
   """
@@ -183,7 +199,8 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
       return jax.tree.map(jnp.add, total, found), None
 
     split = jax.tree.map(_split(parts), (images, targets))
-    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    means = jnp.zeros(()), jnp.zeros(())
+    zero = (means, jax.tree.map(jnp.zeros_like, params))
     total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), split))
     return jax.tree.map(lambda x: x / parts, total)
 

@@ -71,17 +71,17 @@ class Meter:
   def read(self) -> dict[str, float]:
     """The metrics since the last read, as `train/...`.
 
-    Loss and gradient norm are means over the steps that were applied; the
-    learning rate is the last step's.
+    Loss, top-1 and gradient norm are means over the steps that were applied;
+    the learning rate is the last step's.
     """
     self._wait(0)
     window = jax.device_get(list(self._window))
     applied = [m for m in window if not m["skipped_steps"]] or window
     row: dict[str, float] = {
-      "train/loss": float(np.mean([m["loss"] for m in applied])),
-      "train/gradient_norm": float(
-        np.mean([m["gradient_norm"] for m in applied])
-      ),
+      **{
+        f"train/{name}": float(np.mean([m[name] for m in applied]))
+        for name in ("loss", "top1", "gradient_norm")
+      },
       "train/learning_rate": float(window[-1]["learning_rate"]),
       "train/skipped_images": sum(int(m["skipped_images"]) for m in window),
       "train/skipped_steps": sum(int(m["skipped_steps"]) for m in window),
