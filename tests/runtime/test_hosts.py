@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,9 +29,8 @@ def _free_port():
     return taken.getsockname()[1]
 
 
-def _start(workdir, data_dir, num_processes, *overrides):
-  """Starts the command in this many processes."""
-  command = [
+def _command(workdir, data_dir, *overrides):
+  return [
     *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
     f"--workdir={workdir}",
     f"--config.data.data_dir={data_dir}",
@@ -40,6 +41,11 @@ def _start(workdir, data_dir, num_processes, *overrides):
     *("--config.mesh.fsdp=2", "--config.model.dropout_rate=0.1"),
     *("--config.model.num_layers=1", "--config.eval_pictures=1", *overrides),
   ]
+
+
+def _start(workdir, data_dir, num_processes, *overrides):
+  """Starts the command in this many processes."""
+  command = _command(workdir, data_dir, *overrides)
   port = _free_port()
   env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(DEVICES // num_processes)}
   return [
@@ -281,3 +287,79 @@ def test_a_pod_that_sees_no_other_is_refused():
   assert "ValueError: this is pod 0 of a Kubernetes job, and no" in done.stderr
   assert _join(None, 1, None, **pod).returncode == 0
   assert _join(KUBERNETES_SERVICE_HOST="10.0.0.1").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_process_of_open_mpi_5_that_sees_no_other_is_refused():
+  """It does not set OMPI_MCA_orte_hnp_uri, by which JAX knows Open MPI."""
+  done = _join(OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_RANK="1")
+  assert done.returncode == 1
+  assert "mpirun started 2 processes, and JAX does not see" in done.stderr
+  assert _join(OMPI_COMM_WORLD_SIZE="1", OMPI_COMM_WORLD_RANK="0").stderr == ""
+
+
+@pytest.mark.slow
+def test_open_mpi_starts_processes_that_do_as_one(alone, tmp_path):
+  if shutil.which("mpirun") is None:
+    pytest.skip("Open MPI (openmpi-bin) is not installed: there is no mpirun")
+  launch = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+  done = subprocess.run(
+    [*launch, *_command(tmp_path / "run", alone / "data")],
+    capture_output=True,
+    text=True,
+    timeout=240,
+    env={**os.environ, "JAX_NUM_CPU_DEVICES": str(DEVICES // 2)},
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  found, expected = _rows(tmp_path / "run"), _rows(alone / "alone")
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  start = json.loads((tmp_path / "run" / "starts.jsonl").read_text())
+  assert start["hosts"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [2, 4])
+def test_processes_killed_while_saving_start_again(saved_often, tmp_path, then):
+  """Both are killed in the middle of the save of a step after the second."""
+  data_dir, whole = saved_often
+  workdir = tmp_path / "run"
+  processes = _start(workdir, data_dir, 2, *OFTEN)
+  while not _partial(workdir) and processes[0].poll() is None:
+    time.sleep(0.002)
+  for process in processes:
+    process.kill()
+  for process in processes:
+    process.communicate()
+  assert [p.returncode for p in processes] == [-signal.SIGKILL] * 2
+  printed = _train(workdir, data_dir, then, *OFTEN)
+  assert _partial(workdir) == []
+  step = int(re.search(r"the checkpoint of step (\d+)", printed[0])[1])
+  found, expected = _rows(workdir), _rows(whole)
+  assert [row[0] for row in found] == [row[0] for row in expected]
+  if then == 2:
+    assert found == expected
+    return
+  (first,) = [i for i, row in enumerate(found) if row[0] == step + 1]
+  np.testing.assert_allclose(found[first], expected[first], rtol=1e-5)
+
+
+# Saves after each step; the evaluation is elsewhere.
+OFTEN = (
+  *("--config.save_every_steps=1", "--config.eval_every_steps=0"),
+  *("--config.total_steps=12", "--config.eval_pictures=0"),
+)
+
+
+@pytest.fixture(scope="module")
+def saved_often(alone, tmp_path_factory):
+  """An undisturbed run of two processes, and the folder of its data."""
+  workdir = tmp_path_factory.mktemp("often") / "run"
+  _train(workdir, alone / "data", 2, *OFTEN)
+  return alone / "data", workdir
+
+
+def _partial(workdir):
+  """Checkpoints after the second that are being saved."""
+  found = (workdir / "checkpoints").glob("*-tmp")
+  return [path for path in found if int(path.name.split(".")[0]) > 2]

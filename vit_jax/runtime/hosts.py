@@ -197,10 +197,18 @@ def _give_up(where: str) -> None:
 
 
 def _check_alone() -> None:
-  """Refuses a pod of an indexed Kubernetes job that sees no other pod.
+  """Refuses a process of several that sees no other one.
 
+  Such are the pods of an indexed Kubernetes job, and what Open MPI 5 starts.
   Each would train alone, and all of them into one workdir.
   """
+  count = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
+  if count != "1":
+    raise ValueError(
+      f"mpirun started {count} processes, and JAX does not see the others, as "
+      "with Open MPI 5: let each give --coordinator=HOST:PORT, "
+      f"--num_processes={count} and --process_id=$OMPI_COMM_WORLD_RANK."
+    )
   index = os.environ.get("JOB_COMPLETION_INDEX")
   if "KUBERNETES_SERVICE_HOST" in os.environ and index is not None:
     raise ValueError(
