@@ -39,7 +39,7 @@ _CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
   (
     "Top-1 accuracy",
     {
-<<<<<<< HEAD
+      "train/top1": "training",
       "eval/top1": "evaluation",
       "fewshot/top1": "few-shot",
       "fewshot/top1_class_token": "few-shot by the class token",
@@ -51,11 +51,6 @@ _CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
     {
       "eval/colours_right": "right",
       "eval/commonest_colour": "the commonest alone",
-=======
-      "train/top1": "training",
-      "eval/top1": "evaluation",
-      "fewshot/top1": "few-shot",
->>>>>>> 18406b4 (Training accuracy stands beside the training loss, and both beside each evaluation's)
     },
     {"percent": True},
   ),
