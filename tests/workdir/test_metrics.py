@@ -1,6 +1,7 @@
 """Metrics are averaged over steps, and written wherever they can be."""
 
 import secrets
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from etils import epath
 
 from tests import runs
 from tests.workdir.test_append_file import room_for
-from vit_jax.workdir import metrics
+from vit_jax.workdir import bucket, metrics
 from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer, read_rows
 from vit_jax.workdir.rows import parse_rows
 
@@ -252,3 +253,18 @@ def test_a_trace_that_cannot_be_written_is_an_oserror(monkeypatch):
   assert found == [("start_trace", 3), ("stop_trace", 6), "cannot export"]
   found = _trace(monkeypatch, Tracer("x", 3, 4, 10), start_trace=error)
   assert found == [("start_trace", 3), "cannot export"]
+
+
+@pytest.mark.slow
+def test_a_trace_of_a_run_in_a_bucket_is_there_as_well(
+  store, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+  folder = f"gs://bucket/{secrets.token_hex(4)}/profile"
+  tracer = Tracer(folder, 1, 1, 10)
+  tracer.before(1)
+  tracer.after(1, jax.jit(jnp.sin)(jnp.ones(3)))
+  target = bucket.blob(folder)
+  names = [b.name for b in target.bucket.list_blobs(prefix=target.name)]
+  assert any(name.endswith(".xplane.pb") for name in names)
+  assert [*tmp_path.iterdir()] == []
