@@ -17,8 +17,9 @@ from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.goodput import Stopwatch
-from vit_jax.workdir.metrics import Meter, MetricWriter, Tracer, read_rows
+from vit_jax.workdir.metrics import Meter, MetricWriter, read_rows
 from vit_jax.workdir.scores import SCORES, score_of
+from vit_jax.workdir.tracer import Tracer
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.

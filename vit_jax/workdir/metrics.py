@@ -1,11 +1,8 @@
-"""Measures a run, and writes its metrics and its profile."""
+"""Measures a run, and writes its metrics."""
 
 import collections
 import contextlib
 import functools
-import pathlib
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,13 +12,11 @@ import numpy as np
 from etils import epath
 from jaxtyping import UInt8
 
-from vit_jax.workdir import bucket
 from vit_jax.workdir.event_file import EventFile
-from vit_jax.workdir.read_errors import as_os_error
 from vit_jax.workdir.rows import RowFile, read_rows, to_line
 from vit_jax.workdir.wandb_log import WandbLog
 
-__all__ = ["Meter", "MetricWriter", "Tracer", "read_rows"]
+__all__ = ["Meter", "MetricWriter", "read_rows"]
 
 _ROWS = "metrics.jsonl"
 
@@ -216,56 +211,3 @@ class MetricWriter:
         self._failing.discard(name)
     if said:
       raise OSError("; ".join(said))
-
-
-class Tracer:
-  """Writes a trace of some steps, which XProf or TensorBoard shows.
-
-  Args:
-    folder: The folder for the trace, local or such as gs://bucket/run/profile.
-    begin: The first step to trace.
-    steps: How many steps to trace; 0 traces none.
-    last: The run's last step, which ends the trace.
-  """
-
-  def __init__(self, folder: str, begin: int, steps: int, last: int):
-    self._folder, self._begin = folder, begin
-    # JAX writes no objects, so these are written here and then sent.
-    self._local = folder
-    self._end = min(begin + steps - 1, last) if steps else 0
-    self._tracing = False
-
-  def before(self, step: int) -> None:
-    """Starts the trace if it is to start with this step.
-
-    Raises:
-      OSError: if it cannot be started; then there will be none.
-    """
-    if step == self._begin <= self._end:
-      with as_os_error():
-        if bucket.is_address(self._folder):
-          self._local = tempfile.mkdtemp()
-        jax.profiler.start_trace(self._local)
-        self._tracing = True
-
-  def after(self, step: int, metrics: Any) -> None:
-    """Ends the trace if this was its last step, which gave `metrics`.
-
-    Raises:
-      OSError: if it cannot be written.
-    """
-    if self._tracing and step == self._end:
-      jax.block_until_ready(metrics)
-      self._tracing = False
-      with as_os_error():
-        jax.profiler.stop_trace()
-        if self._local != self._folder:
-          self._send()
-
-  def _send(self) -> None:
-    for path in pathlib.Path(self._local).rglob("*"):
-      if path.is_file():
-        name = path.relative_to(self._local).as_posix()
-        target = bucket.blob(f"{self._folder}/{name}")
-        target.upload_from_filename(path, retry=bucket.retry())
-    shutil.rmtree(self._local)
