@@ -49,7 +49,8 @@ _CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
   (
     "Colours of masked patches",
     {
-      "eval/colours_right": "right",
+      "train/colours_right": "training",
+      "eval/colours_right": "evaluation",
       "eval/commonest_colour": "the commonest alone",
     },
     {"percent": True},

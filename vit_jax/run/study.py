@@ -20,7 +20,14 @@ _RESTARTS = 1  # After a crash, without a new checkpoint.
 _STOPPED = (130, 143)  # Exit codes after Ctrl-C and SIGTERM.
 # Settings that do not change a run's result.
 _PLACES = ("data.root", "data.data_dir", "loader.", "fewshot.data.data_dir")
-_SCORES = ("eval/", "fewshot/", "test/", "train/loss", "train/top1")
+_SCORES = (
+  "eval/",
+  "fewshot/",
+  "test/",
+  "train/loss",
+  "train/top1",
+  "train/colours",
+)
 
 
 class _Stopped(Exception):

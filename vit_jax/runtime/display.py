@@ -55,8 +55,8 @@ class Display:
     # Step and time of the first report, by which all has been compiled.
     self._first: tuple[int, float] | None = None
     self._epoch_steps = 0.0
-    # Steps, loss and top-1 of the reports since the last evaluation.
-    self._trained: list[tuple[int, float, float]] = []
+    # The reports since the last evaluation, with their number of steps.
+    self._trained: list[tuple[int, dict[str, float]]] = []
     self._reported = 0
 
   def copy_to(self, write: Callable[[str], None]) -> None:
@@ -106,12 +106,10 @@ class Display:
 
   def report(self, step: int, metrics: dict[str, float]) -> None:
     """Shows the latest training metrics."""
-    scores = metrics["train/loss"], metrics["train/top1"]
-    self._trained.append((step - self._reported, *scores))
+    self._trained.append((step - self._reported, metrics))
     self._reported = step
     text = (
-      f"loss {metrics['train/loss']:.4f}  "
-      f"top-1 {metrics['train/top1']:.2%}  "
+      f"loss {metrics['train/loss']:.4f}  {_right(metrics, 'train')}  "
       f"lr {metrics['train/learning_rate']:.2e}"
     )
     if "train/images_per_second" in metrics:
@@ -142,14 +140,17 @@ class Display:
 
   def _epoch(self, step: int, metrics: dict[str, float]) -> str:
     """Training since the last evaluation beside this evaluation, in a line."""
-    total = sum(steps for steps, _, _ in self._trained)
-    loss = sum(steps * loss for steps, loss, _ in self._trained) / total
-    top1 = sum(steps * top1 for steps, _, top1 in self._trained) / total
+    total = sum(steps for steps, _ in self._trained)
+    means = {
+      key: sum(steps * row[key] for steps, row in self._trained) / total
+      for key in ("train/loss", "train/top1", "train/colours_right")
+      if key in self._trained[0][1]
+    }
     epochs = (n / self._epoch_steps for n in (step, self._last_step))
     return (
       "epoch {:>6,.1f}/{:,.1f}  ".format(*epochs)
-      + f"training loss {loss:.4f}  top-1 {top1:.2%}  evaluation loss "
-      f"{metrics['eval/loss']:.4f}  top-1 {metrics['eval/top1']:.2%}"
+      + f"training loss {means['train/loss']:.4f}  {_right(means, 'train')}  "
+      f"evaluation loss {metrics['eval/loss']:.4f}  {_right(metrics, 'eval')}"
     )
 
   def note(self, text: str) -> None:
@@ -256,6 +257,13 @@ def evaluation_text(metrics: dict[str, float]) -> str:
     token = metrics["fewshot/top1_class_token"]
     parts.append(f"(by the class token {token:.2%})")
   return "  ".join(parts)
+
+
+def _right(metrics: dict[str, float], kind: str) -> str:
+  """The share of right answers, or of masked patches' right colours."""
+  if f"{kind}/colours_right" in metrics:
+    return f"colours right {metrics[f'{kind}/colours_right']:.2%}"
+  return f"top-1 {metrics[f'{kind}/top1']:.2%}"
 
 
 def clock(seconds: float) -> str:

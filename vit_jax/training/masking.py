@@ -43,6 +43,7 @@ class Masking:
   patch_size: int
   mean: tuple[float, ...]
   std: tuple[float, ...]
+  score = "colours_right"  # The metric of what is right.
 
   def __post_init__(self):
     if self.target == "colour4x4" and self.patch_size % 4:

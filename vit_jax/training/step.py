@@ -77,7 +77,7 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     images, targets = objective.prepare(batch, objective_key)
-    (mean_loss, top1), grads = gradient(
+    (mean_loss, right), grads = gradient(
       state.params, dropout_key, images, targets
     )
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
@@ -95,7 +95,7 @@ def make_train_step(
     kept = jax.tree.map(functools.partial(jnp.where, finite), new, old)
     metrics = {
       "loss": mean_loss,
-      "top1": top1,
+      objective.score: right,
       "gradient_norm": norm,
       "learning_rate": learning_rate(_updates(state)),
       "skipped_steps": 1 - finite.astype(jnp.int32),
@@ -115,6 +115,7 @@ class Labels:
   settings: LossSettings
   mean: Sequence[float]
   std: Sequence[float]
+  score = "top1"  # The metric of what is right.
 
   def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
     """Returns a batch's images and targets; the key is Mixup's."""
@@ -144,7 +145,7 @@ def _loss_function(
   objective: Labels | Masking,
   trained: Callable[[str], bool] | None,
 ) -> Callable[[Any, Array, Array, Any], tuple[Array, Array]]:
-  """A function from (params, key, images, targets) to mean loss and top-1."""
+  """A function from (params, key, images, targets) to mean loss and score."""
 
   def stopped(path: str, leaf: Array) -> Array:
     keep = trained is None or trained(path)
@@ -184,7 +185,7 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
 
   Args:
     gradient: A function from (params, key, images, targets) to ((mean loss,
-      top-1), gradient).
+      mean score), gradient).
     parts: The number of equal parts, each with its own random key. With a
       single part, `gradient` is returned as it is.
   """

@@ -70,8 +70,8 @@ class Meter:
   def read(self) -> dict[str, float]:
     """The metrics since the last read, as `train/...`.
 
-    Loss, top-1 and gradient norm are means over the steps that were applied;
-    the learning rate is the last step's.
+    Loss, gradient norm and what is right are means over the steps that were
+    applied; the learning rate is the last step's.
     """
     self._wait(0)
     window = jax.device_get(list(self._window))
@@ -79,7 +79,8 @@ class Meter:
     row: dict[str, float] = {
       **{
         f"train/{name}": float(np.mean([m[name] for m in applied]))
-        for name in ("loss", "top1", "gradient_norm")
+        for name in ("loss", "top1", "colours_right", "gradient_norm")
+        if name in window[0]
       },
       "train/learning_rate": float(window[-1]["learning_rate"]),
       "train/skipped_images": sum(int(m["skipped_images"]) for m in window),
