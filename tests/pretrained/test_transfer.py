@@ -11,7 +11,7 @@ from flax import traverse_util
 
 import vit_jax
 from configs import digits, finetune
-from tests import published, tiny
+from tests import encoders, published, tiny
 from vit_jax import load_pretrained
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import open_pretrained
@@ -319,6 +319,28 @@ def test_a_row_trains_from_a_checkpoint(tmp_path):
   state, evaluated = loop.train(read(config), str(tmp_path / "run"))
   assert int(state.step) == 2
   assert evaluated["eval/examples"] == 359
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hf_dinov2_reg", "hf_dinov3", "hf_siglip"])
+def test_an_encoder_is_trained_alike_on_every_mesh(tmp_path, name):
+  config = finetune.get_config()
+  config.update(
+    pretrained=encoders.path(name),
+    batch_size=8,
+    image_size=(32, 32),
+    total_steps=2,
+    total_epochs=0.0,
+  )
+  config.optimizer.warmup_steps = 0
+  config.data.update(name="digits", train_split="train", eval_split="test")
+  losses = []
+  for fsdp, tensor in ((1, 1), (2, 2)):
+    config.mesh.update(fsdp=fsdp, tensor=tensor)
+    folder = str(tmp_path / f"{tensor}")
+    _, evaluated = loop.train(read(config), folder)
+    losses.append(evaluated["eval/loss"])
+  assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["google_vit_prelogits.npz", "hf_vit"])

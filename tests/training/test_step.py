@@ -218,6 +218,7 @@ MODERN = (
     pytest.param((2, 2, 2), SCANNED, marks=pytest.mark.slow),
     pytest.param((2, 2, 2), MODERN, marks=pytest.mark.slow),
     pytest.param((2, 2, 2), AXIAL, marks=pytest.mark.slow),
+    pytest.param((2, 2, 2), (("pooling", "map"),), marks=pytest.mark.slow),
   ],
 )
 def test_eight_devices_do_as_one(axes, fields):

@@ -148,18 +148,28 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   model, preprocessing = loaded.model, loaded.preprocessing
   if isinstance(model, ResNet):
     raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
-  reasons = [*_reasons(model, TARGETS[name])]
-  if _is_encoder(model, name):
-    reasons = _ENCODERS[name].reasons(_ENCODERS[name].equivalent(model))
-  elif isinstance(model, ModernVit):
-    reasons = [
-      "its layers have what the paper's do not; hf or timm may have it"
-    ]
+  reasons = _encoder_reasons(model, name)
+  if reasons is None:
+    reasons = [*_reasons(model, TARGETS[name])]
+    if isinstance(model, ModernVit):
+      reasons = ["its layers have what the paper's do not"]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
     reasons += filter(None, [processor.reason(preprocessing)])
   if reasons:
-    raise ValueError(f"{name} cannot express this model: {'; '.join(reasons)}.")
+    can = [to for to in _ENCODERS if _encoder_reasons(model, to) == []]
+    hint = f" (--to {' or '.join(can)} can)" if can else ""
+    raise ValueError(
+      f"{name} cannot express this model: {'; '.join(reasons)}{hint}."
+    )
   return [*_losses(loaded, name)]
+
+
+def _encoder_reasons(model: Any, name: str) -> list[str] | None:
+  """Why the format cannot express an encoder; None if the model is none."""
+  if not _is_encoder(model, name):
+    return None
+  module = _ENCODERS[name]
+  return module.reasons(module.equivalent(model))
 
 
 def _losses(loaded: Loaded, name: str) -> Iterator[str]:

@@ -1,14 +1,13 @@
 """Google's checkpoints: prefixes, scanned layers and MAP heads."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import published
+from tests import encoders, published
 from vit_jax import load_pretrained
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_pretrained
 
 PRE_TRAINED = EvalTransformSettings("center", 256 / 224, "area")
@@ -27,21 +26,6 @@ def test_a_training_checkpoint_gives_its_image_tower(tmp_path, prefix):
   save_arrays(tmp_path / "full.npz", arrays)
   model, params = load_pretrained(str(tmp_path / "full.npz"))
   examples = published.examples("big_vision_tok.npz")
-  published.assert_same_logits(model, params, *examples)
-
-
-def test_scanned_layers_are_unstacked(tmp_path):
-  arrays = published.arrays("big_vision_gap.npz")
-  stacked = {
-    name: array for name, array in arrays.items() if "block_" not in name
-  }
-  for name, array in arrays.items():
-    if "encoderblock_0" in name:
-      other = arrays[name.replace("block_0", "block_1")]
-      stacked[name.replace("block_0", "block")] = np.stack([array, other])
-  save_arrays(tmp_path / "scanned.npz", stacked)
-  model, params = load_pretrained(str(tmp_path / "scanned.npz"))
-  examples = published.examples("big_vision_gap.npz")
   published.assert_same_logits(model, params, *examples)
 
 
@@ -72,43 +56,57 @@ def test_preprocessing_is_that_of_the_kind_of_checkpoint(name, crop):
   assert (found.crop, found.mean, found.corner) == (crop, (0.5,) * 3, "floor")
 
 
-def test_a_map_head_is_read(tmp_path):
-  """SigLIP's image tower has attention pooling and no head."""
-  arrays = published.arrays("big_vision_gap.npz")
-  del arrays["head/kernel"], arrays["head/bias"]
-  rng = np.random.default_rng(0)
+# Arrays of SigLIP in big_vision's files, at the width and depth of the fixture.
+SIGLIP = {
+  "embedding/kernel": (8, 8, 3, 32),
+  "pos_embedding": (1, 16, 32),
+  "Transformer/encoderblock_1/LayerNorm_0/scale": (32,),
+  "Transformer/encoderblock_1/LayerNorm_1/bias": (32,),
+  "Transformer/encoderblock_1/MultiHeadDotProductAttention_0/out/kernel": (
+    *(2, 16, 32),
+  ),
+  "Transformer/encoderblock_1/MlpBlock_0/Dense_1/kernel": (64, 32),
+  "Transformer/encoder_norm/bias": (32,),
+  "MAPHead_0/probe": (1, 1, 32),
+  "MAPHead_0/MultiHeadDotProductAttention_0/key/kernel": (32, 2, 16),
+  "MAPHead_0/LayerNorm_0/scale": (32,),
+  "MAPHead_0/MlpBlock_0/Dense_0/bias": (64,),
+}
 
-  def draw(*shape):
-    return rng.normal(size=shape).astype(np.float32)
 
-  arrays["pos_embedding"] = draw(1, 16, 48)
-  arrays["MAPHead_0/probe"] = draw(1, 1, 48)
-  for name in ("query", "key", "value"):
-    module = f"MAPHead_0/MultiHeadDotProductAttention_0/{name}"
-    arrays[f"{module}/kernel"] = draw(48, 3, 16)
-    arrays[f"{module}/bias"] = draw(3, 16)
-  module = "MAPHead_0/MultiHeadDotProductAttention_0/out"
-  arrays[f"{module}/kernel"] = draw(3, 16, 48)
-  arrays[f"{module}/bias"] = draw(48)
-  arrays["MAPHead_0/LayerNorm_0/scale"] = draw(48)
-  arrays["MAPHead_0/LayerNorm_0/bias"] = draw(48)
-  arrays["MAPHead_0/MlpBlock_0/Dense_0/kernel"] = draw(48, 96)
-  arrays["MAPHead_0/MlpBlock_0/Dense_0/bias"] = draw(96)
-  arrays["MAPHead_0/MlpBlock_0/Dense_1/kernel"] = draw(96, 48)
-  arrays["MAPHead_0/MlpBlock_0/Dense_1/bias"] = draw(48)
-  save_arrays(tmp_path / "siglip.npz", renamed(arrays, "params/img/"))
+def stacked(arrays):
+  """The arrays with those of all layers stacked, as big_vision scans them."""
+  found = {k: v for k, v in arrays.items() if "encoderblock_" not in k}
+  for name in arrays:
+    if "encoderblock_0" in name:
+      layers = [arrays[name.replace("_0/", f"_{i}/", 1)] for i in (0, 1)]
+      found[name.replace("encoderblock_0", "encoderblock")] = np.stack(layers)
+  return found
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_siglip_answers_in_big_visions_form_as_in_transformers(
+  tmp_path, scanned
+):
+  """SigLIP 2's layers are scanned; a text tower stands beside the image's."""
+  convert(encoders.path("hf_siglip"), str(tmp_path / "out"), "big_vision")
+  with np.load(tmp_path / "out" / "model.npz") as file:
+    arrays = dict(file)
+  assert SIGLIP.items() <= {k: v.shape for k, v in arrays.items()}.items()
+  arrays = renamed(stacked(arrays) if scanned else arrays, "params/img/")
+  arrays |= {"params/t": np.ones(1), "params/txt/head/bias": np.ones(32)}
+  save_arrays(tmp_path / "siglip.npz", arrays)
   model, params = load_pretrained(str(tmp_path / "siglip.npz"))
   assert (model.pooling, model.num_classes) == ("map", 0)
-  assert model.position == "learned"
-  images, _ = published.examples("big_vision_gap.npz")
-  y = jax.jit(model.apply)({"params": params}, jnp.asarray(images))
-  assert y.shape == (4, 48)
-  pooling = params["map_head"]
-  same = {
-    "probe": pooling["probe"][None],
-    "MultiHeadDotProductAttention_0/key/bias": pooling["msa"]["key"]["bias"],
-    "LayerNorm_0/scale": pooling["norm"]["scale"],
-    "MlpBlock_0/Dense_1/kernel": pooling["mlp"]["contract"]["kernel"],
-  }
-  for name, array in same.items():
-    np.testing.assert_array_equal(arrays[f"MAPHead_0/{name}"], array)
+  images, tokens, answer = encoders.expected("hf_siglip", "32x32")
+  found = encoders.computed(model, params, images)
+  encoders.assert_close(found[0], tokens)
+  encoders.assert_close(found[1], answer)
+
+
+def test_patches_of_any_aspect_ratio_are_refused(tmp_path):
+  arrays = published.arrays("big_vision_gap.npz")
+  arrays["embedding/kernel"] = np.zeros((192, 48), np.float32)
+  save_arrays(tmp_path / "naflex.npz", arrays)
+  with pytest.raises(ValueError, match="it is a SigLIP 2 for any aspect ratio"):
+    load_pretrained(str(tmp_path / "naflex.npz"))

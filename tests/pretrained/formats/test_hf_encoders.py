@@ -257,7 +257,7 @@ MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
 @pytest.mark.parametrize(
   "to, fields, message",
   [
-    ("google", {}, "google cannot express this model: its layers .* or timm"),
+    ("google", {}, "google cannot express this model: its layers .* .--to"),
     ("timm", dict(pooling="token_gap"), "cannot pool both the class token and"),
     (
       "timm",
@@ -282,7 +282,7 @@ MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
     (
       "hf",
       dict(block="dinov3"),
-      "as dinov3_vit, it has no place for head/bias",
+      "as dinov3_vit, it has no place for head/bias.*--to timm can",
     ),
     (
       "hf",

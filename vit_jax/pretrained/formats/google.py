@@ -15,7 +15,12 @@ from typing import Any
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.models import Vit
-from vit_jax.pretrained.formats.architecture import Architecture, length, need
+from vit_jax.pretrained.formats.architecture import (
+  UNSUPPORTED,
+  Architecture,
+  length,
+  need,
+)
 from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
 
 # The submodules of a block, in the order: norm, attention, norm, MLP.
@@ -62,6 +67,10 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
       number of axes.
   """
   del config  # This format has none.
+  if len(shapes["embedding/kernel"]) == 2:
+    raise ValueError(
+      f"it is a {UNSUPPORTED['siglip2']}, which is not supported."
+    )
   P, _, _, D = need(shapes, "embedding/kernel", 4)
   first = _first_block(shapes)
   stacked = int(_scanned(shapes))
