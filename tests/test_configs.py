@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import finetune, masked_patches, pretrain
+from configs import deit3, finetune, masked_patches, pretrain
 from vit_jax.models import make_model, variants
 from vit_jax.pretrained import known
 from vit_jax.run import build, study
@@ -124,6 +124,7 @@ def test_every_row_of_table_3_traces_at_full_size(row):
     "cifar10",
     "image_folder",
     pytest.param("masked_patches", marks=pytest.mark.slow),
+    pytest.param("big_vision_s16", marks=pytest.mark.slow),
   ],
 )
 def test_every_other_config_takes_a_step(name):
@@ -150,6 +151,24 @@ def test_masked_patches_carry_the_papers_numbers():
   assert masked_patches.get_config("B/16,jft300m").total_steps == 1_000_000
   with pytest.raises(ValueError, match="'B/16' must be a model and a data set"):
     masked_patches.get_config("B/16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", deit3.MODELS)
+def test_deit_3_takes_a_shrunken_step(name):
+  """The zero head gives every class the loss log 2, whatever its target."""
+  config = deit3.get_config(name)
+  config.model.update(num_layers=1, hidden_size=32, mlp_size=32, num_heads=2)
+  init, step, batch = _one_step(config, config.image_size[0], 4, num_classes=10)
+  state = jax.jit(init)(jax.random.key(0))
+  after, metrics = jax.jit(step)(state, batch)
+  assert float(metrics["loss"]) == pytest.approx(10 * np.log(2), rel=1e-4)
+  assert int(after.step) == 1
+
+
+def test_deit_3_has_three_models():
+  with pytest.raises(ValueError, match="'H/14': give one of S/16, B/16, L/16"):
+    deit3.get_config("H/14")
 
 
 def _shrink(config, monkeypatch):

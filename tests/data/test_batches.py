@@ -31,6 +31,28 @@ def test_images_are_augmented_anew_every_epoch():
   assert all(len(images) == 3 for images in seen.values())
 
 
+def test_repeats_show_an_image_again_and_augment_it_anew():
+  """Batches of 6 have 2 different images, and the 3 of each differ."""
+  batches = train(Numbered(20), 30, repeats=3)
+  shown = []
+  for batch in batches:
+    labels = batch["label"]
+    np.testing.assert_array_equal(labels, np.tile(labels[:2], 3))
+    for label in labels[:2]:
+      copies = batch["image"][labels == label]
+      assert len({copy.tobytes() for copy in copies}) == 3
+    shown += labels[:2].tolist()
+  # Twenty images, once an epoch each, in three epochs.
+  assert collections.Counter(shown) == dict.fromkeys(range(20), 3)
+  assert_same(batches[7:12], train(Numbered(20), 5, first_batch=7, repeats=3))
+
+
+def test_repeats_need_not_divide_the_batch():
+  """Of 4 repeats, 6 rows have ceil(6 / 4) = 2 different images."""
+  (batch,) = train(Numbered(20), 1, repeats=4)
+  np.testing.assert_array_equal(batch["label"], np.tile(batch["label"][:2], 3))
+
+
 def test_resuming_changes_nothing():
   assert_same(
     train(Numbered(20), 12)[7:], train(Numbered(20), 5, first_batch=7)

@@ -52,6 +52,36 @@ def test_mixup_mixes_images_and_targets_alike():
   )
 
 
+def test_cutmix_puts_a_box_of_the_neighbour_in():
+  images = jnp.arange(3.0)[:, None, None, None] * jnp.ones((3, 6, 10, 1))
+  shares = []
+  for seed in range(60):
+    mixed, targets = losses.cutmix(
+      jax.random.key(seed), images, jnp.eye(3), 1.0
+    )
+    box = np.asarray(mixed[1, ..., 0]) == 0  # Image 0 lies in image 1.
+    rows, columns = box.any(axis=1), box.any(axis=0)
+    assert (box == rows[:, None] & columns).all()  # One box.
+    assert (np.diff(np.flatnonzero(rows)) == 1).all()
+    share = float(targets[1, 0])
+    assert share == pytest.approx(box.mean(), abs=1e-6)
+    expected = (1 - share) * np.eye(3) + share * np.eye(3)[[2, 0, 1]]
+    np.testing.assert_allclose(targets, expected, atol=1e-6)
+    shares.append(share)
+  # Edges cut boxes whose area is uniform in [0, 1].
+  assert 0.15 < np.mean(shares) < 0.5 and max(shares) > 0.5
+
+
+def test_mixup_and_cutmix_take_turns_at_random():
+  images = jnp.arange(4.0)[:, None, None, None] * jnp.ones((4, 8, 8, 1))
+  draw = jax.vmap(
+    lambda key: losses.mixup_or_cutmix(key, images, jnp.eye(4), 0.8, 1.0)[0]
+  )
+  mixed = np.asarray(draw(jax.random.split(jax.random.key(0), 400)))
+  cut = [set(np.unique(one[1])) <= {0.0, 1.0} for one in mixed]
+  assert 0.4 < np.mean(cut) < 0.6
+
+
 def test_mixups_share_follows_the_beta_distribution():
   """The larger share under Beta(1, 1) is uniform on [1/2, 1], its mean 3/4."""
   images, targets = jnp.zeros((2, 1, 1, 1)), jnp.eye(2)

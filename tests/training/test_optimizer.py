@@ -63,6 +63,43 @@ def test_adam_with_decoupled_decay_on_kernels_only():
     np.testing.assert_allclose(params[layer][name], w, rtol=1e-5)
 
 
+def test_lamb_is_optaxs():
+  settings = OptimizerSettings(
+    kind="lamb", weight_decay=0.1, weight_decay_on="", clip_norm=0.0
+  )
+  tx = make_optimizer(settings, lambda _: 0.01)
+  reference = optax.lamb(0.01, eps=1e-8, weight_decay=0.1)
+  rng = np.random.default_rng(0)
+  params = {"a": rng.normal(size=(3, 4)), "b": np.zeros(5)}
+  params = jax.tree.map(jnp.float32, params)
+  state, other = tx.init(params), reference.init(params)
+  for _ in range(3):
+    grads = jax.tree.map(
+      lambda p: jnp.float32(rng.normal(size=p.shape)), params
+    )
+    updates, state = tx.update(grads, state, params)
+    expected, other = reference.update(grads, other, params)
+    jax.tree.map(
+      lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5),
+      updates,
+      expected,
+    )
+    params = optax.apply_updates(params, updates)
+
+
+def test_lamb_takes_the_norm_of_each_scanned_block():
+  settings = OptimizerSettings(kind="lamb", clip_norm=0.0)
+  tx = make_optimizer(settings, lambda _: 1.0)
+  kernel = jnp.float32(np.random.default_rng(0).normal(size=(2, 3, 4)))
+  kernel *= jnp.array([1.0, 10.0])[:, None, None]
+  params = {"blocks": {"kernel": kernel}}
+  updates, _ = tx.update(params, tx.init(params), params)
+  for update, block in zip(updates["blocks"]["kernel"], kernel, strict=True):
+    # Adam's first update is the gradient's sign, scaled to the block's norm.
+    expected = -jnp.sign(block) * jnp.linalg.norm(block) / 12**0.5
+    np.testing.assert_allclose(update, expected, rtol=1e-4)
+
+
 def test_sgd_with_momentum():
   tx = make_optimizer(
     OptimizerSettings(kind="sgd", momentum=0.5, clip_norm=0.0), lambda _: 0.01
@@ -103,7 +140,10 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 @pytest.mark.parametrize(
   "fields, message",
   [
-    (dict(kind="adamw"), "kind='adamw' is unknown; choose one of adam, sgd"),
+    (
+      dict(kind="adamw"),
+      "kind='adamw' is unknown; choose one of adam, lamb, sgd",
+    ),
     (dict(weight_decay_on="("), "weight_decay_on='\\(' is not a regular"),
   ],
 )

@@ -289,3 +289,15 @@ def test_a_batch_needs_no_more_than_images_and_labels():
   same, fewer = step(_start(init), batch)
   jax.tree.map(np.testing.assert_array_equal, state, same)
   assert set(metrics) - set(fewer) == {"skipped_images"}
+
+
+def test_binary_targets_count_every_class_that_is_mixed_in():
+  batch = {"image": np.zeros((4, 8, 8, 3), np.uint8), "label": np.arange(4)}
+  mixed = dict(kind="sigmoid", mixup_alpha=0.8, cutmix_alpha=1.0)
+  settings = LossSettings(**mixed, binary_targets=True)
+  labels = Labels(4, settings, (0.5,) * 3, (0.5,) * 3)
+  _, targets = labels.prepare(batch, jax.random.key(0))
+  expected = np.eye(4) + np.eye(4)[[3, 0, 1, 2]]
+  np.testing.assert_array_equal(targets, expected)
+  with pytest.raises(ValueError, match="binary_targets=True needs kind='sigm"):
+    LossSettings(binary_targets=True)

@@ -35,6 +35,10 @@ class TrainBatches:
   and p decides everything about it: the epoch p // n of n examples, the example
   (entry p % n of the epoch's order), and the key (seed, p) of the random
   numbers that augment it.
+
+  With `repeats`, batch k has m = ceil(batch_size / repeats) examples, those of
+  the positions k * m on, and row r shows the one at r % m. Equal ones are far
+  apart, since Mixup mixes neighbours.
   """
 
   source: Source
@@ -43,6 +47,7 @@ class TrainBatches:
   rows: range
   seed: int
   skip: bool
+  repeats: int = 1
 
   def __len__(self) -> int:
     return sys.maxsize // self.batch_size
@@ -50,7 +55,7 @@ class TrainBatches:
   def __getitem__(self, k: int) -> Batch:
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
-    indices = example_indices(positions, len(self.source), self.seed)
+    indices = self._indices(k, positions)
     images: Any = None  # Allocated once the first image shows the shape.
     labels = np.empty(len(self.rows), np.int32)
     skipped = np.zeros(len(self.rows), bool)
@@ -70,6 +75,15 @@ class TrainBatches:
       "skipped": skipped,
       UNREADABLE: np.array(unreadable, object),
     }
+
+  def _indices(self, k: int, positions: range) -> list[int]:
+    if self.repeats == 1:
+      return example_indices(positions, len(self.source), self.seed)
+    m = -(-self.batch_size // self.repeats)
+    shown = example_indices(
+      range(k * m, (k + 1) * m), len(self.source), self.seed
+    )
+    return [shown[row % m] for row in self.rows]
 
   @property
   def image_shape(self) -> tuple[int, ...]:

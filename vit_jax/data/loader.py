@@ -136,6 +136,7 @@ class Loader:
     batch_size: int,
     seed: int,
     first_batch: int = 0,
+    repeats: int = 1,
   ) -> BatchIterator:
     """Endless shuffled batches; every example once an epoch, epochs run on.
 
@@ -148,6 +149,7 @@ class Loader:
       batch_size: Examples over all hosts.
       seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
       first_batch: The number of the first batch; a resumed run's next.
+      repeats: Times that a batch shows an example, augmented anew each time.
 
     Returns:
       An iterator, to be closed when done with, of dicts: `image` uint8
@@ -160,8 +162,9 @@ class Loader:
     self.check(source, batch_size, seed)
     if first_batch < 0:
       raise ValueError(f"first_batch={first_batch}; it has to be 0 or more.")
+    rows = self._rows(batch_size)
     endless = batches.TrainBatches(
-      source, transform, batch_size, self._rows(batch_size), seed, self._skip
+      source, transform, batch_size, rows, seed, self._skip, repeats
     )
     # Workers come up while the model is compiled.
     return _started(endless, first_batch, self.num_workers)

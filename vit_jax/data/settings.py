@@ -112,6 +112,25 @@ class TrainTransformSettings(Section):
       f"lie between 0 and {MAX_MAGNITUDE}", lambda x: 0 <= x <= MAX_MAGNITUDE
     ),
   )
+  three_augment: bool = setting(
+    False, "Make each image grey, solarize it or blur it (DeiT III)."
+  )
+  colour_jitter: float = setting(
+    0.0,
+    "Largest change of brightness, contrast and saturation; 0 is off.",
+    must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
+  )
+  erase: float = setting(
+    0.0,
+    "Share of the images that lose a box to noise (random erasing).",
+    must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
+  )
+  repeats: int = setting(
+    1,
+    "Times that a batch shows an image, augmented anew each time. An epoch "
+    "keeps its length, and so shows fewer images.",
+    must=COUNT,
+  )
 
 
 @dataclasses.dataclass(frozen=True)

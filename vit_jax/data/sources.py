@@ -173,6 +173,7 @@ def open_data(
     batch_size=batch_size,
     seed=seed,
     first_batch=first_batch,
+    repeats=chosen.repeats,
   )
 
 

@@ -26,6 +26,7 @@ from vit_jax.data.jpeg import REDUCTIONS, read_header
 from vit_jax.data.pillow_decode import Window
 from vit_jax.data.randaugment import rand_augment
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+from vit_jax.data.three_augment import colour_jitter, erase, three_augment
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
 EvalTransform = Callable[[bytes], np.ndarray]
@@ -36,14 +37,14 @@ def make_train_transform(
   settings: TrainTransformSettings = TrainTransformSettings(),
   window: Window | None = None,
 ) -> TrainTransform:
-  """Builds the training transform: decode, crop, resize, flip, RandAugment.
+  """Builds the training transform: decode, crop, resize, flip, augment.
 
   The crop "inception" is a random box; "pad" resizes, adds black pixels at each
   edge and crops at random (for small images); "resize" takes the whole image.
 
   Args:
     image_size: Height and width of the result, or one number for both.
-    settings: Crop, flip and RandAugment.
+    settings: Crop, flip and augmentation.
     window: See `decode_rgb`.
 
   Returns:
@@ -153,13 +154,17 @@ def _train_image(
     image = _pad_crop(image, settings.pad, rng)
   if settings.flip and rng.random() < 0.5:
     image = cv2.flip(image, 1)
-  return rand_augment(
+  if settings.three_augment:
+    image = three_augment(image, rng)
+  image = colour_jitter(image, rng, settings.colour_jitter)
+  image = rand_augment(
     image,
     rng,
     settings.randaugment_layers,
     settings.randaugment_magnitude,
     settings.as_published,
   )
+  return erase(image, rng, settings.erase)
 
 
 def _random_box(

@@ -45,7 +45,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
   "clip": dict(
     gelu="quick", norm_pre=True, patch_bias=False, layer_norm_epsilon=1e-5
   ),
-  "deit3": dict(layer_scale=1e-6, gelu="exact", position="learned_grid"),
+  "deit3": dict(layer_scale=1e-4, gelu="exact", position="learned_grid"),
 }
 
 

@@ -232,6 +232,7 @@ def _open_batches(
     batch_size=settings.batch_size,
     seed=settings.seed,
     first_batch=first_batch,
+    repeats=settings.train_transform.repeats,
   )
 
 

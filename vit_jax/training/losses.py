@@ -1,4 +1,4 @@
-"""Losses, their targets and Mixup."""
+"""Losses, their targets, Mixup and CutMix."""
 
 import jax
 import jax.numpy as jnp
@@ -49,3 +49,53 @@ def mixup(
     return share * values + (1 - share) * jnp.roll(values, 1, axis=0)
 
   return mix(images), mix(targets)
+
+
+def cutmix(
+  key: Key[Array, ""],
+  images: Float[Array, "B H W C"],
+  targets: Float[Array, "B K"],
+  alpha: float,
+) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
+  """Puts a box of each example's neighbour into it (arXiv:1905.04899).
+
+  The batch shares one box, whose sides are sqrt(1 - lambda) of the image's for
+  a lambda from Beta(alpha, alpha). Its centre lies anywhere in the image, so
+  that edges may cut it; what is left of it is the neighbour's share.
+  """
+  area_key, *keys = jax.random.split(key, 3)
+  side = jnp.sqrt(1 - jax.random.beta(area_key, alpha, alpha))
+
+  def inside(key: Key[Array, ""], length: int) -> Array:
+    centre = jax.random.uniform(key, (), maxval=length)
+    distance = jnp.abs(jnp.arange(length) + 0.5 - centre)
+    return distance < side * length / 2
+
+  _, H, W, _ = images.shape
+  rows, columns = inside(keys[0], H), inside(keys[1], W)
+  box = rows[:, None] & columns[None]  # (H, W)
+  share = box.mean()
+  mixed = jnp.where(box[None, ..., None], jnp.roll(images, 1, axis=0), images)
+  return mixed, (1 - share) * targets + share * jnp.roll(targets, 1, axis=0)
+
+
+def mixup_or_cutmix(
+  key: Key[Array, ""],
+  images: Float[Array, "B H W C"],
+  targets: Float[Array, "B K"],
+  mixup_alpha: float,
+  cutmix_alpha: float,
+) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
+  """Applies Mixup or CutMix; if neither alpha is 0, each on half the steps."""
+  if not cutmix_alpha:
+    if not mixup_alpha:
+      return images, targets
+    return mixup(key, images, targets, mixup_alpha)
+  if not mixup_alpha:
+    return cutmix(key, images, targets, cutmix_alpha)
+  choice, key = jax.random.split(key)
+  return jax.lax.cond(
+    jax.random.bernoulli(choice),
+    lambda: mixup(key, images, targets, mixup_alpha),
+    lambda: cutmix(key, images, targets, cutmix_alpha),
+  )

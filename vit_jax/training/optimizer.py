@@ -1,4 +1,4 @@
-"""The optimizer: Adam with decoupled weight decay, or SGD (App. B.1)."""
+"""The optimizer: Adam with decoupled weight decay, LAMB or SGD (App. B.1)."""
 
 import re
 from collections.abc import Callable
@@ -69,7 +69,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
   """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
 
-  A decaying weight w loses lr * weight_decay * w at each step. Parameters that
+  A decaying weight w loses lr * weight_decay * w at each step, but LAMB scales
+  each array's update, decay included, to the norm of the array. Parameters that
   are not trained keep their values and take no memory in the optimizer.
 
   Args:
@@ -83,16 +84,18 @@ def make_optimizer(
   pattern = re.compile(settings.weight_decay_on)
   clip_norm = settings.clip_norm
   core = (
-    optax.scale_by_adam(settings.b1, settings.b2)
-    if settings.kind == "adam"
-    else optax.trace(settings.momentum)
+    optax.trace(settings.momentum)
+    if settings.kind == "sgd"
+    else optax.scale_by_adam(settings.b1, settings.b2)
   )
+  decay = optax.add_decayed_weights(
+    settings.weight_decay, mask=lambda params: matches(pattern, params)
+  )
+  lamb = settings.kind == "lamb"
   tx = optax.chain(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
     core,
-    optax.add_decayed_weights(
-      settings.weight_decay, mask=lambda params: matches(pattern, params)
-    ),
+    optax.chain(decay, _scale_by_trust_ratio()) if lamb else decay,
     _scale_by_layer(settings.layer_decay, layer_of),
     optax.scale_by_learning_rate(learning_rate),
   )
@@ -105,6 +108,29 @@ def make_optimizer(
     )
 
   return optax.partition({"trained": tx, "frozen": optax.set_to_zero()}, labels)
+
+
+def _scale_by_trust_ratio() -> optax.GradientTransformation:
+  """Scales each array's update to the array's norm (arXiv:1904.00962).
+
+  The stacked arrays of scanned blocks have one norm per block. An update whose
+  norm is 0, or whose array's is, stays as it is.
+  """
+
+  def scale(path: tuple, update: Any, array: Any) -> Any:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    axes = tuple(range(name.startswith(f"{STACKED}/"), update.ndim))
+    above, below = (
+      jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
+      for x in (array, update)
+    )
+    zero = (above == 0) | (below == 0)
+    return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
+
+  def scaled(updates: Any, params: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(scale, updates, params)
+
+  return optax.stateless(scaled)
 
 
 def _scale_by_layer(

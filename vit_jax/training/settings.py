@@ -6,7 +6,7 @@ import re
 from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, Rule
 from vit_jax.runtime.settings import Duration, Section, setting
 
-OPTIMIZERS = ("adam", "sgd")
+OPTIMIZERS = ("adam", "lamb", "sgd")
 DECAYS = ("cosine", "linear", "constant")
 LOSSES = ("softmax", "sigmoid")
 TARGETS = ("colour", "colour4x4", "pixels")
@@ -20,7 +20,7 @@ class OptimizerSettings(Section):
   """
 
   kind: str = setting(
-    "adam", '"adam", or "sgd" with momentum.', choices=OPTIMIZERS
+    "adam", '"adam", "lamb", or "sgd" with momentum.', choices=OPTIMIZERS
   )
   peak_lr: float = setting(
     1e-3, "Learning rate after the warm-up.", must=NOT_NEGATIVE
@@ -91,6 +91,24 @@ class LossSettings(Section):
     "Mixup draws its weights from Beta(alpha, alpha); 0 is off.",
     must=Rule("not be negative; 0 is off", lambda x: x >= 0),
   )
+  cutmix_alpha: float = setting(
+    0.0,
+    "CutMix draws its boxes' areas from Beta(alpha, alpha); 0 is off. With "
+    "Mixup as well, each is used on half the steps.",
+    must=Rule("not be negative; 0 is off", lambda x: x >= 0),
+  )
+  binary_targets: bool = setting(
+    False,
+    "Raise every target above 0 to 1, as DeiT III does for mixed images.",
+  )
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.binary_targets and (self.kind != "sigmoid" or self.label_smoothing):
+      raise ValueError(
+        f"binary_targets=True needs kind='sigmoid' and label_smoothing=0.0; "
+        f"they are {self.kind!r} and {self.label_smoothing}."
+      )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -118,14 +118,18 @@ class Labels:
   score = "top1"  # The metric of what is right.
 
   def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
-    """Returns a batch's images and targets; the key is Mixup's."""
+    """Returns a batch's images and targets; the key is Mixup's and CutMix's."""
+    settings = self.settings
     images = normalize(batch["image"], self.mean, self.std)
     targets = losses.make_targets(
-      batch["label"], self.num_classes, self.settings.label_smoothing
+      batch["label"], self.num_classes, settings.label_smoothing
     )
-    if not self.settings.mixup_alpha:
-      return images, targets
-    return losses.mixup(key, images, targets, self.settings.mixup_alpha)
+    images, targets = losses.mixup_or_cutmix(
+      key, images, targets, settings.mixup_alpha, settings.cutmix_alpha
+    )
+    if settings.binary_targets:
+      targets = (targets > 0).astype(targets.dtype)
+    return images, targets
 
   def loss(
     self, apply: Callable[..., Any], images: Array, targets: Array
