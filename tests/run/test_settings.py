@@ -96,6 +96,7 @@ ZERO_MEANS_NOTHING = {
   "optimizer.layer_decay",
   "total_epochs",
   "train_transform.min_area",
+  "train_transform.repeats",
 }
 KEYS = all_keys(Settings)
 

@@ -292,7 +292,7 @@ def test_a_batch_needs_no_more_than_images_and_labels():
 
 
 def test_binary_targets_count_every_class_that_is_mixed_in():
-  batch = {"image": np.zeros((4, 8, 8, 3), np.uint8), "label": np.arange(4)}
+  batch = {"image": jnp.zeros((4, 8, 8, 3), jnp.uint8), "label": jnp.arange(4)}
   mixed = dict(kind="sigmoid", mixup_alpha=0.8, cutmix_alpha=1.0)
   settings = LossSettings(**mixed, binary_targets=True)
   labels = Labels(4, settings, (0.5,) * 3, (0.5,) * 3)
