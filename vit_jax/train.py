@@ -29,12 +29,16 @@ def define_flags() -> None:
     "Start again after a crash, so often without a new checkpoint.",
     lower_bound=0,
   )
+  flags.DEFINE_bool(
+    "summary", False, "Print a table of the model's layers, and do not train."
+  )
   hosts.define_flags()
 
 
 def main(_: list[str]) -> int | None:
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.flags import config_settings
+  from vit_jax.run.layer_table import show_layers
   from vit_jax.run.loop import train
   from vit_jax.runtime.signals import Interrupted, leave
 
@@ -45,6 +49,9 @@ def main(_: list[str]) -> int | None:
     )
   settings = config_settings()
   hosts.join_flags()
+  if options.summary:
+    show_layers(settings)
+    return None
   try:
     with hosts.lost_peers():
       train(settings, options.workdir, allow_changes=options.allow_changes)

@@ -184,9 +184,7 @@ def train_functions(
     options, total_steps, warmup_steps(settings, total_steps, num_examples)
   )
   num_layers = model.num_layers if isinstance(model, Vit) else 0
-  trained = make_trained(
-    options.freeze_layers, num_layers, getattr(model, "scan", False)
-  )
+  trained = trained_paths(settings, model)
   tx = make_optimizer(
     options,
     schedule,
@@ -211,6 +209,17 @@ def train_functions(
     trained=trained,
   )
   return init, train_step
+
+
+def trained_paths(
+  settings: Settings, model: Vit | ResNet
+) -> Callable[[str], bool] | None:
+  """Whether the parameter at a path is trained; None if all are."""
+  return make_trained(
+    settings.optimizer.freeze_layers,
+    model.num_layers if isinstance(model, Vit) else 0,
+    getattr(model, "scan", False),
+  )
 
 
 def warmup_steps(
