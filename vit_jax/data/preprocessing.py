@@ -87,7 +87,7 @@ class Preprocessing:
     return upper_left(transform, self.image_size) if cut else transform
 
   def __str__(self) -> str:
-    """What is done to a picture, in words."""
+    """Says in words how a picture is prepared."""
     crop, sides = self.crop, "taken at any size"
     if self.size:
       height, width = self.whole

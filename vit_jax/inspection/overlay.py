@@ -19,7 +19,7 @@ _SHARE = 0.55  # Weight of the colour; the rest is the grey photograph.
 _PERCENTILES = 2, 98  # The values at the ends of the colour scale.
 _LUMINANCE = np.array(
   [0.2126, 0.7152, 0.0722], np.float32
-)  # Of RGB (ITU-R BT.709).
+)  # Weights for R, G and B (ITU-R BT.709).
 _LEAST_SIDE = 256  # Smaller photographs are enlarged before they are coloured.
 
 Limits = tuple[float, float]

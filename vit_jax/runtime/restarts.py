@@ -27,7 +27,7 @@ def supervise(
   Args:
     restarts: The most restarts in a row without a new checkpoint.
     newest_step: Returns the step of the newest checkpoint.
-    command: What to run instead.
+    command: The command to run instead.
 
   Returns:
     The exit code of the last start.

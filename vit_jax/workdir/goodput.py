@@ -93,7 +93,7 @@ def time_spent(
 
 
 def shares(spent: Mapping[str, float]) -> list[tuple[str, float]]:
-  """What a person reads, and the share, of each kind that took any time."""
+  """The name and the share of each kind that took any time."""
   whole = sum(spent.values()) or 1.0
   every = [(KINDS[kind], value / whole) for kind, value in spent.items()]
   return [(what, share) for what, share in every if share >= 0.0005]

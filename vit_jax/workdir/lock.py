@@ -97,7 +97,7 @@ class _ObjectLock:
       "system": _system(),
       "token": secrets.token_hex(8),
     }
-    self._generation = 0  # What the store has to hold when we write.
+    self._generation = 0  # The store must still hold this one when we write.
     self._lost = False
     self._end = threading.Event()
     self._thread = threading.Thread(target=self._beat, daemon=True)

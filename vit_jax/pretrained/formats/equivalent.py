@@ -31,7 +31,7 @@ _TABLE, _HEAD = "position/E_pos", "head/kernel"
 
 
 def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
-  """What would change if a written model were read back with these fields."""
+  """The changes if a written model were read back with these fields."""
   theirs = to_fields(from_fields({"kind": "Vit", **fields}))
   for name, value in to_fields(vit).items():
     new = theirs.get(name)

@@ -213,7 +213,7 @@ def _misfit(family: Family, vit: Any) -> tuple[int, str]:
 
 
 def _changes(family: Family, vit: Any) -> Iterator[str]:
-  """What reading a model back from the form would change."""
+  """The changes that reading a model back from the form would make."""
   if family.classes[bool(vit.num_classes)] is None:
     yield f"it has no class {'with' if vit.num_classes else 'without'} a head"
   size = table_size(vit)

@@ -48,7 +48,7 @@ GELUS = {
   "gelu_tanh": "tanh",
   "quick_gelu": "quick",
 }
-# What the architecture's name alone tells, as of timm 1.0.31.
+# Facts that only the architecture's name tells, as of timm 1.0.31.
 _HEADS = {
   r"vit_base_patch16_gap_224": 16,
   r"vit_giantopt_patch16_siglip": 16,
@@ -142,7 +142,7 @@ def by_name(
 
 
 def preprocessing(published: Mapping[str, Any]) -> Preprocessing:
-  """What timm's evaluation transform does; its defaults depend on the file.
+  """Reads timm's evaluation transform; its defaults depend on the file.
 
   A file without any configuration is taken for one of timm's own ViTs.
   """
