@@ -87,6 +87,11 @@ def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
     ("timm", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05, and the"),
     ("hf", {"representation_size": 5}, "a representation layer"),
     (
+      "google",
+      {"block": "axial", "pooling": "gap"},
+      "its layers are of the class AxialBlock, which no format has",
+    ),
+    (
       "timm",
       {"resnet_layers": (1,)},
       "it is a hybrid, and the format has no ResNet",

@@ -148,6 +148,11 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   model, preprocessing = loaded.model, loaded.preprocessing
   if isinstance(model, ResNet):
     raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
+  if model.block is not None:
+    raise ValueError(
+      f"{name} cannot express this model: its layers are of the class "
+      f"{model.block.__qualname__}, which no format has."
+    )
   reasons = _encoder_reasons(model, name)
   if reasons is None:
     reasons = [*_reasons(model, TARGETS[name])]
