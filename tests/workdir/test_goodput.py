@@ -17,9 +17,9 @@ def _start(step, seconds):
 
 
 def _row(step, **seconds):
-  return {"step": step, "train/loss": 1.0} | {
-    f"time/{kind}": value for kind, value in seconds.items()
-  }
+  return {"step": step, "train/loss": 1.0} | (
+    {"time": seconds} if seconds else {}
+  )
 
 
 def test_what_is_not_measured_is_steps(monkeypatch):
@@ -41,13 +41,13 @@ def test_what_is_not_measured_is_steps(monkeypatch):
   with contextlib.suppress(OSError), watch.on("saving"):
     wait(2)
     raise OSError
-  assert watch.row() == {
-    "time/starting": 3,
-    "time/restoring": 4,
-    "time/data": 2,
-    "time/evaluating": 0,
-    "time/saving": 2,
-    "time/steps": 20,
+  assert watch.row()["time"] == {
+    "starting": 3,
+    "restoring": 4,
+    "data": 2,
+    "evaluating": 0,
+    "saving": 2,
+    "steps": 20,
   }
 
 
@@ -73,7 +73,7 @@ def test_what_a_killed_start_left_behind_is_not_lost():
     "starting": 4,
     "lost": 100 - 6,
   }
-  now = {"time/steps": 30.0, "time/evaluating": 10.0}
+  now = {"time": {"steps": 30.0, "evaluating": 10.0}}
   again = time_spent(rows, starts, now)
   assert again is not None
   assert (again["steps"], again["evaluating"]) == (36, 10)
@@ -88,6 +88,7 @@ def test_what_a_killed_start_left_behind_is_not_lost():
     ([_row(3, steps=1)], []),
     ([_row(3, steps=1)], [{"step": 0, "time": "soon"}]),
     ([_row(3, steps=1)], [{"step": 0}]),
+    ([_row(3) | {"time": 5}], [_start(0, 0)]),
   ],
 )
 def test_a_run_of_an_older_version_has_no_times(rows, starts):

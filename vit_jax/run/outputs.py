@@ -45,7 +45,7 @@ def say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
 
 
 def goodput(
-  folder: epath.Path, now: Mapping[str, float]
+  folder: epath.Path, now: Mapping[str, Any]
 ) -> dict[str, float] | None:
   """`time_spent` of the run up to now; None where it cannot be read."""
   try:

@@ -1,7 +1,7 @@
 """Measures where a run's time goes, over all its starts.
 
 A row of `metrics.jsonl` has the seconds that its start of the run has spent so
-far on each kind of work, as `time/...`.
+far on each kind of work, under "time".
 """
 
 import contextlib
@@ -20,7 +20,6 @@ KINDS = {
   "starting": "starting and compiling",
   "lost": "lost to restarts",
 }
-_KEY = "time/{}"
 
 
 class Stopwatch:
@@ -43,10 +42,10 @@ class Stopwatch:
     """Says that the time up to now was for starting, if for nothing else."""
     self._seconds["starting"] += self._rest()
 
-  def row(self) -> dict[str, float]:
-    """Seconds spent so far on each kind of work, by key of `metrics.jsonl`."""
+  def row(self) -> dict[str, dict[str, float]]:
+    """Seconds spent so far on each kind of work, for `metrics.jsonl`."""
     spent = self._seconds | {"steps": self._rest()}
-    return {_KEY.format(kind): round(value, 3) for kind, value in spent.items()}
+    return {"time": {kind: round(value, 3) for kind, value in spent.items()}}
 
   def _rest(self) -> float:
     return time.perf_counter() - self._begin - sum(self._seconds.values())
@@ -55,7 +54,7 @@ class Stopwatch:
 def time_spent(
   rows: Sequence[Mapping[str, Any]],
   starts: Sequence[Mapping[str, Any]],
-  now: Mapping[str, float] | None = None,
+  now: Mapping[str, Any] | None = None,
 ) -> dict[str, float] | None:
   """Seconds that a run has spent on each of `KINDS`, from its first start on.
 
@@ -100,8 +99,10 @@ def shares(spent: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _spent(row: Mapping[str, Any]) -> dict[str, float]:
-  found = {kind: row.get(_KEY.format(kind)) for kind in KINDS}
-  return {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
+  found = row.get("time")
+  if not isinstance(found, dict):
+    return {}
+  return {k: v for k, v in found.items() if isinstance(v, int | float)}
 
 
 def _began(start: Mapping[str, Any]) -> datetime.datetime | None:
