@@ -83,9 +83,8 @@ class Watchdog:
     stacks, written = _stacks(), threading.Event()
 
     def write() -> None:
-      with contextlib.suppress(
-        Exception
-      ):  # Google's raise errors of all kinds.
+      # Google's libraries raise errors of all kinds.
+      with contextlib.suppress(Exception):
         self._path.write_bytes(stacks)
         written.set()
 
