@@ -322,7 +322,7 @@ def test_a_row_trains_from_a_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hf_dinov2_reg", "hf_dinov3", "hf_siglip"])
+@pytest.mark.parametrize("name", ["hf_dinov3", "hf_siglip"])
 def test_an_encoder_is_trained_alike_on_every_mesh(tmp_path, name):
   config = finetune.get_config()
   config.update(

@@ -9,6 +9,7 @@ for each size `tokens_HxW`, the output of the last layer norm, and `answer_HxW`,
 the logits or else the pooled features. Two runs give the same files.
 """
 
+import contextlib
 import pathlib
 import sys
 
@@ -17,9 +18,12 @@ import torch
 import transformers
 
 # Some releases of torchvision need these operators to exist before its import.
-_library = torch.library.Library("torchvision", "DEF")
+_library = torch.library.Library("torchvision", "FRAGMENT")
 for _name in ("nms", "qnms"):
-  _library.define(f"{_name}(Tensor dets, Tensor scores, float limit) -> Tensor")
+  with contextlib.suppress(RuntimeError):  # It exists.
+    _library.define(
+      f"{_name}(Tensor dets, Tensor scores, float limit) -> Tensor"
+    )
 
 import timm  # noqa: E402
 

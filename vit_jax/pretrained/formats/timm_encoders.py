@@ -46,8 +46,11 @@ _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
-  found = timm.prefix(shapes) is not None and any(m in shapes for m in _MARKS)
-  return "" if found else None
+  if timm.prefix(shapes) is None:
+    return None
+  fused = [name for name in shapes if ".attn.qkv." in name]
+  unbiased = fused and all(name.endswith(".weight") for name in fused)
+  return "" if unbiased or any(mark in shapes for mark in _MARKS) else None
 
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
@@ -129,8 +132,8 @@ def _particular(
     raise ValueError("it is an EVA, which is not supported.")
   if "cls_token" not in shapes:
     raise ValueError(
-      "it has no class token, which only timm's plain models can lack here: "
-      "registers, LayerScale and fc_norm are supported with one."
+      "it has no class token: without one, registers, LayerScale and fc_norm "
+      "are not supported."
     )
   fields: dict[str, Any] = dict(
     kind="ModernVit",
