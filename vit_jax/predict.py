@@ -1,7 +1,7 @@
 """Predicts the classes of image files with any checkpoint.
 
 python -m vit_jax.predict CHECKPOINT IMAGE... [--top=3] [--json]
-  [--features=FILE.npz] [--batch_size=32] [--image_size=384]
+  [--features=FILE.npz] [--head=FILE.npz] [--batch_size=32] [--image_size=384]
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,
@@ -35,6 +35,12 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "features", None, "An .npz file to write the images' features to."
   )
+  flags.DEFINE_string(
+    "head",
+    None,
+    "An .npz file of texts' embeddings, for zero-shot classes of a CLIP or "
+    "SigLIP tower.",
+  )
   flags.DEFINE_integer(
     "batch_size", 32, "Number of images to predict at once.", lower_bound=1
   )
@@ -49,6 +55,7 @@ def main(arguments: list[str]) -> int:
     top=options.top,
     as_json=options.json,
     features=options.features,
+    head=options.head,
     batch_size=options.batch_size,
     **command.overrides(),
   )
@@ -56,11 +63,12 @@ def main(arguments: list[str]) -> int:
 
 def predict_files(
   checkpoint: str,
-  names: list[str],
+  files: list[str],
   *,
   top: int = 3,
   as_json: bool = False,
   features: str | None = None,
+  head: str | None = None,
   batch_size: int = 32,
   **overrides: Any,
 ) -> int:
@@ -68,10 +76,11 @@ def predict_files(
 
   Args:
     checkpoint: Any source that `load_pretrained` takes.
-    names: Image files, folders and patterns.
+    files: Image files, folders and patterns.
     top: Number of the likeliest classes to print for each image.
     as_json: Whether to print one JSON object per image instead of a table.
     features: An .npz file to write the head's inputs to.
+    head: An .npz file to take the classes from, see `read_text_head`.
     batch_size: Number of images to predict at once.
     **overrides: Keywords of `load_pretrained`.
 
@@ -84,29 +93,33 @@ def predict_files(
   from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import predict
   from vit_jax.inference.printing import json_lines, table
+  from vit_jax.inference.text_head import read_text_head
   from vit_jax.pretrained.load import open_pretrained
 
-  check_found(names)
+  check_found(files)
   with contextlib.ExitStack() as stack:
     rows = stack.enter_context(feature_file(features)) if features else None
     loaded = open_pretrained(checkpoint, **overrides)
-    if not loaded.model.num_classes and rows is None:
+    text_head = read_text_head(head) if head else None
+    if not (loaded.model.num_classes or rows or text_head):
       raise ValueError(
         f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
-        "to write its features."
+        "to write its features, or --head=FILE.npz with embeddings of texts."
       )
     to_lines = json_lines if as_json else table
     batches = predict(
       loaded.model,
       loaded.params(),
-      find_images(names),
+      find_images(files),
       preprocessing=loaded.preprocessing,
       loss=loaded.loss,
       top=top,
       batch_size=batch_size,
       features=rows is not None,
+      text_head=text_head,
     )
-    return _report(batches, to_lines(loaded.class_names), rows)
+    names = text_head.names if text_head else loaded.class_names
+    return _report(batches, to_lines(names), rows)
 
 
 def _report(

@@ -19,6 +19,7 @@ from jaxtyping import Array, UInt8
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforms import EvalTransform
 from vit_jax.inference import reading
+from vit_jax.inference.text_head import TextHead
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.normalize import normalize
 from vit_jax.models.resnet import classifier
@@ -62,6 +63,7 @@ def predict(
   top: int = 3,
   batch_size: int = 32,
   features: bool = False,
+  text_head: TextHead | None = None,
 ) -> Iterator[list[Prediction]]:
   """Yields predictions for images, a batch at a time, in their order.
 
@@ -75,6 +77,7 @@ def predict(
     top: Number of the likeliest classes to return for each image.
     batch_size: Images per step, or fewer if there are not as many.
     features: Whether to return the head's input as well.
+    text_head: Takes the place of the model's head and of `loss`.
 
   Raises:
     ValueError: if the image size is unknown, or the model's outputs are NaN.
@@ -86,6 +89,7 @@ def predict(
     loss=loss,
     top=top,
     features=features,
+    text_head=text_head,
   )
   mesh = sharding.make_mesh()
   whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
@@ -165,6 +169,7 @@ def make_predict_step(
   loss: str,
   top: int,
   features: bool,
+  text_head: TextHead | None = None,
 ) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
   """Returns a function from (params, images) to a dictionary of answers.
 
@@ -179,18 +184,24 @@ def make_predict_step(
       probabilities of the classes are independent.
     top: Number of the likeliest classes to return, or all if there are fewer.
     features: Whether to return the head's input.
+    text_head: Takes the place of the model's head and of `loss`.
   """
   headless = model.clone(num_classes=0)
   head = classifier(model.num_classes, 0.0, model.param_dtype)
+  loss = text_head.loss if text_head else loss
 
   def predict_step(
     params: Any, images: UInt8[Array, "B H W C"]
   ) -> dict[str, Array]:
     y: Any = headless.apply({"params": params}, normalize(images, mean, std))
     found = {"features": y.astype(jnp.float32)} if features else {}
-    if model.num_classes:
-      logits: Any = head.apply({"params": params["head"]}, y)
-      _, index = jax.lax.top_k(logits, min(top, model.num_classes))
+    if text_head or model.num_classes:
+      logits: Any = (
+        text_head.logits(y)
+        if text_head
+        else head.apply({"params": params["head"]}, y)
+      )
+      _, index = jax.lax.top_k(logits, min(top, logits.shape[1]))
       every = losses.probabilities(loss, logits)
       probability = jnp.take_along_axis(every, index, axis=1)
       found |= {"index": index, "probability": probability}

@@ -1,0 +1,115 @@
+"""Zero-shot classes, against NumPy and against transformers."""
+
+import pathlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.inference.text_head import TextHead, read_text_head
+from vit_jax.predict import predict_files
+from vit_jax.pretrained.load import load_pretrained
+
+ENCODERS = pathlib.Path(__file__).parents[1] / "checkpoints" / "encoders"
+RNG = np.random.default_rng(0)
+E = RNG.normal(size=(3, 4)).astype(np.float32)
+GOOD = {"names": np.array(["a", "b", "c"]), "embeddings": E}
+
+
+@pytest.mark.parametrize("more", [{}, {"scale": 7.0}, {"bias": -2.0}])
+def test_logits_are_scaled_cosines(tmp_path, more):
+  np.savez(tmp_path / "classes.npz", **GOOD, **more)
+  head = read_text_head(str(tmp_path / "classes.npz"))
+  assert head.names == ("a", "b", "c")
+  assert head.loss == ("sigmoid" if "bias" in more else "softmax")
+  y = RNG.normal(size=(5, 4)).astype(np.float32)
+  cosine = [
+    [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in E] for a in y
+  ]
+  expected = more.get("scale", 100.0) * np.array(cosine) + more.get("bias", 0)
+  np.testing.assert_allclose(head.logits(jnp.asarray(y)), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    (
+      {"names": np.array(["a", "b"])},
+      r"names is <U1 \(2,\), embeddings \(3, 4",
+    ),
+    ({"names": np.arange(3)}, r"names is int64 \(3,\)"),
+    ({"embeddings": np.zeros((3, 4))}, "no row may be zero"),
+    ({"embeddings": np.full((3, 4), np.nan)}, "zero or not finite"),
+    ({"embeddings": None}, "does not hold the arrays names .*: .*allow_pickle"),
+  ],
+)
+def test_another_file_is_refused_in_a_line(tmp_path, changes, message):
+  path = tmp_path / "classes.npz"
+  np.savez(path, **(GOOD | changes))
+  with pytest.raises(ValueError, match=message) as info:
+    read_text_head(str(path))
+  assert str(info.value).isprintable()
+  path.write_bytes(b"no zip")
+  with pytest.raises(ValueError, match="does not hold the arrays names"):
+    read_text_head(str(path))
+
+
+def test_a_tower_predicts_the_nearest_text(tmp_path, capsys):
+  """The texts' embeddings are those of the images themselves, shuffled."""
+  tower = str(ENCODERS / "hf_clip")
+  photos = []
+  for name in ("one", "two", "three"):
+    pixels = RNG.integers(0, 256, (32, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    photos.append(str(tmp_path / f"{name}.png"))
+  features = tmp_path / "features.npz"
+  model, _ = load_pretrained(tower)
+  options = {"num_classes": 0} if model.num_classes else {}
+  assert predict_files(tower, photos, features=str(features), **options) == 0
+  with np.load(features) as found:
+    order = [2, 0, 1]
+    embeddings = 3 * found["features"][order]
+  np.savez(
+    tmp_path / "classes.npz",
+    names=["three", "one", "two"],
+    embeddings=embeddings,
+    scale=1000.0,
+  )
+  capsys.readouterr()
+  head = str(tmp_path / "classes.npz")
+  assert predict_files(tower, photos, head=head, top=1, as_json=True) == 0
+  lines = capsys.readouterr().out.splitlines()
+  for name, line in zip(("one", "two", "three"), lines, strict=True):
+    assert f'"class": "{name}"' in line
+  np.savez(head, names=["a"], embeddings=np.ones((1, 7)))
+  with pytest.raises(ValueError, match="--head have 7 values, and the model's"):
+    predict_files(tower, photos, head=head)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_transformers_gives_the_same_logits(family):
+  torch = pytest.importorskip("torch", reason="needs PyTorch")
+  transformers = pytest.importorskip("transformers", reason="needs it")
+  source = str(ENCODERS / f"hf_{family}_text")
+  theirs = transformers.AutoModel.from_pretrained(source).eval()
+  words = torch.tensor([[0, 5, 7, 1], [0, 9, 8, 1], [0, 3, 3, 1]])
+  size = theirs.config.vision_config.image_size
+  images = RNG.normal(size=(2, size, size, 3)).astype(np.float32)
+  pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+  with torch.no_grad():
+    text = theirs.get_text_features(input_ids=words)
+    expected = theirs(input_ids=words, pixel_values=pixels).logits_per_image
+  text = getattr(text, "pooler_output", text)
+  bias = getattr(theirs, "logit_bias", None)
+  head = TextHead(
+    ("a", "b", "c"),
+    text.numpy(),
+    theirs.logit_scale.exp().item(),
+    None if bias is None else bias.item(),
+  )
+  model, params = load_pretrained(source)
+  y = model.apply({"params": params}, jnp.asarray(images))
+  np.testing.assert_allclose(head.logits(y), expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,98 @@
+"""Zero-shot classes: embeddings of texts, compared with those of images.
+
+The image towers of CLIP (arXiv:2103.00020) and SigLIP (arXiv:2303.15343) are
+trained so that an image's representation lies near that of a text on it.
+"""
+
+import dataclasses
+import zipfile
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.runtime.printable import printable
+
+_HOLDS = (
+  "the arrays names (K,), embeddings (K, D), and where they are known scale () "
+  "and bias ()"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextHead:
+  """A classifier whose weights are embeddings of texts.
+
+  Attributes:
+    names: The K classes' names.
+    embeddings: The texts' embeddings, one row per class, of any length.
+    scale: Factor of the cosine similarities; CLIP's is about 100.
+    bias: Added to the scaled similarities, as SigLIP does; None for CLIP.
+  """
+
+  names: tuple[str, ...]
+  embeddings: Float[np.ndarray, "K D"]
+  scale: float = 100.0
+  bias: float | None = None
+
+  @property
+  def loss(self) -> str:
+    """The loss of the towers: SigLIP's sigmoid if there is a bias."""
+    return "softmax" if self.bias is None else "sigmoid"
+
+  def logits(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
+    """Scaled cosine similarities of images' representations and the texts.
+
+    Raises:
+      ValueError: if their lengths differ.
+    """
+    if y.shape[1] != self.embeddings.shape[1]:
+      raise ValueError(
+        f"the embeddings of --head have {self.embeddings.shape[1]} values, and "
+        f"the model's representations {y.shape[1]}: take the text tower of the "
+        "same model."
+      )
+    cosine = _unit(y) @ _unit(jnp.asarray(self.embeddings)).T
+    return self.scale * cosine + (self.bias or 0.0)
+
+
+def _unit(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
+  x = x.astype(jnp.float32)
+  return x / jnp.linalg.norm(x, axis=1, keepdims=True)
+
+
+def read_text_head(path: str) -> TextHead:
+  """Reads an .npz file with `names`, `embeddings`, and `scale` and `bias`.
+
+  Raises:
+    ValueError: if the file is no such file.
+  """
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      arrays = {name: file[name] for name in file.files}
+    names, embeddings = arrays["names"], np.float32(arrays["embeddings"])
+    scale = float(arrays.get("scale", 100.0))
+    bias = float(arrays["bias"]) if "bias" in arrays else None
+  except (
+    OSError,
+    KeyError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+  ) as error:
+    text = " ".join(str(error).split())
+    raise ValueError(f"{path} does not hold {_HOLDS}: {text}") from error
+  if (
+    names.dtype.kind != "U"
+    or embeddings.ndim != 2
+    or names.shape != embeddings.shape[:1]
+    or not names.size
+    or not np.isfinite(embeddings).all()
+    or not embeddings.any(axis=1).all()
+  ):
+    raise ValueError(
+      f"{path} does not hold {_HOLDS}: names is {names.dtype} {names.shape}, "
+      f"embeddings {embeddings.shape}, and no row may be zero or not finite."
+    )
+  labels = tuple(printable(str(name)) for name in names)
+  return TextHead(labels, embeddings, scale, bias)
