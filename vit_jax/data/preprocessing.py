@@ -1,7 +1,7 @@
 """How an image is prepared before a model sees it."""
 
 import dataclasses
-from typing import Any
+from typing import Any, TypedDict
 
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforms import (
@@ -13,6 +13,13 @@ from vit_jax.data.transforms import (
 )
 
 HALF = (0.5, 0.5, 0.5)
+
+
+class Normalization(TypedDict):
+  """Keywords for `models.normalize.normalize` and all that calls it."""
+
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Preprocessing:
     return self.size
 
   @property
-  def normalization(self) -> dict[str, tuple[float, ...]]:
+  def normalization(self) -> Normalization:
     """`mean` and `std`, as keywords for what normalises on the device."""
     return {"mean": self.mean, "std": self.std}
 
