@@ -71,7 +71,7 @@ def _configs() -> str:
   lines = []
   for name, path in shipped_configs().items():
     says = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    lines += [f"{name:<14}{says.partition(chr(10))[0]}", f"{'':<14}{path}"]
+    lines += [f"{name:<21}{says.partition(chr(10))[0]}", f"{'':<21}{path}"]
   return "\n".join(lines)
 
 
