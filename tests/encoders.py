@@ -50,3 +50,11 @@ def assert_close(found, expected):
   """Checks that arrays differ by at most 1e-4 of the largest value."""
   assert found.shape == expected.shape
   assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def some_slow(names, fast):
+  """The names as parameters of a test that is slow for all but `fast`."""
+  return [
+    name if name in fast else pytest.param(name, marks=pytest.mark.slow)
+    for name in names
+  ]

@@ -46,13 +46,23 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
       ["--config.optimizer.peak_learning_rate=1"],
       "is not a key of the configuration; did you mean --config.optimizer.pe",
     ),
-    (["--config.batch_size=many"], "flag --config.batch_size=many: invalid"),
+    pytest.param(
+      ["--config.batch_size=many"],
+      "flag --config.batch_size=many: invalid",
+      marks=pytest.mark.slow,
+    ),
     (
       ["--config.total_steps=3", "--config.total_epochs=2"],
       "total_epochs=2.0 are both given",
     ),
-    (["surplus"], "unexpected argument 'surplus'"),
-    (["--config=configs/none.py"], "there is no file 'configs/none.py', and"),
+    pytest.param(
+      ["surplus"], "unexpected argument 'surplus'", marks=pytest.mark.slow
+    ),
+    pytest.param(
+      ["--config=configs/none.py"],
+      "there is no file 'configs/none.py', and",
+      marks=pytest.mark.slow,
+    ),
     (
       ["--config=configs/pretrain.py:B/8,imagenet2012"],
       "Table 3 has no B/8",

@@ -121,10 +121,15 @@ def test_every_row_of_table_3_traces_at_full_size(row):
   "name",
   [
     "digits",
-    "cifar10",
-    "image_folder",
-    pytest.param("masked_patches", marks=pytest.mark.slow),
-    pytest.param("big_vision_s16", marks=pytest.mark.slow),
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in (
+        "cifar10",
+        "image_folder",
+        "masked_patches",
+        "big_vision_s16",
+      )
+    ),
   ],
 )
 def test_every_other_config_takes_a_step(name):
@@ -185,7 +190,7 @@ def _shrink(config, monkeypatch):
 
 
 # When shrunken, other rows of a data set or family hardly differ from these.
-FAST = {"L/16,jft300m", "R50+B/16,jft300m"}
+FAST = {"R50+B/16,jft300m"}
 
 
 @pytest.mark.parametrize(

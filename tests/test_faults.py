@@ -78,10 +78,9 @@ def _change_description(checkpoint):
 
 DAMAGES = [
   _flip,
-  _empty,
   *(
     pytest.param(damage, marks=pytest.mark.slow)
-    for damage in (_truncate, _drop, _change_description)
+    for damage in (_empty, _truncate, _drop, _change_description)
   ),
 ]
 
@@ -333,6 +332,7 @@ def running(data_dir, tmp_path):
         os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_no_run_and_a_run_ends_with_it(running, tmp_path):
   """Once there is room again, nothing has been lost."""
   limits = resource.prlimit(running.pid, resource.RLIMIT_FSIZE)
@@ -359,7 +359,10 @@ def test_a_full_disk_ends_no_run_and_a_run_ends_with_it(running, tmp_path):
   ] == steps
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+  "number",
+  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
 def test_a_read_that_hangs_delays_no_stop(
   data_dir, tmp_path, monkeypatch, capfd, number
 ):

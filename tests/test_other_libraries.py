@@ -89,11 +89,12 @@ def answers(source, photos):
 @pytest.mark.parametrize(
   "to, crop",
   [
-    ("hf", "resize"),
-    ("hf", "center"),
     ("hf", "squash"),
     ("timm", "center"),
-    ("big_vision", "center"),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (("hf", "resize"), ("hf", "center"), ("big_vision", "center"))
+    ),
   ],
 )
 def test_the_export_of_a_run_has_its_pixels(tmp_path, photos, to, crop):

@@ -65,7 +65,10 @@ def _batches(images, label, batch_size):
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-@pytest.mark.parametrize("batch_size", [8, 16, 40])
+@pytest.mark.parametrize(
+  "batch_size",
+  [16, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 40))],
+)
 def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   rng = np.random.default_rng(0)
   images = rng.integers(0, 256, (37, 8, 8, 3), np.uint8)

@@ -17,7 +17,12 @@ def _forward(model, side):
 
 @pytest.mark.parametrize(
   "fields",
-  [{}, {"scan": True}, {"remat": "full"}, {"scan": True, "remat": "dots"}],
+  [
+    pytest.param({}, marks=pytest.mark.slow),
+    {"scan": True},
+    pytest.param({"remat": "full"}, marks=pytest.mark.slow),
+    {"scan": True, "remat": "dots"},
+  ],
 )
 def test_a_vit_needs_what_its_products_do(fields):
   S, D, M, L = 197, 768, 3072, 12
@@ -41,6 +46,7 @@ def test_a_convolution_needs_each_kernel_entry_at_each_output():
   assert found == 2 * (2 * 8 * 10 * 8) * (3 * 3 * 4)
 
 
+@pytest.mark.slow
 def test_resnet50_needs_four_billion_multiply_adds():
   # 4.1e9 as published for ResNet-50 v1.5 at 224 (arXiv:2110.00476, Table 1).
   assert _forward(make_resnet("R50x1", 1000), 224) == pytest.approx(

@@ -151,6 +151,7 @@ def tables(params, name):
   return sorted(key for key in params if key.startswith(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", vit.POOLINGS)
 @pytest.mark.parametrize("place", position.PLACES)
 @pytest.mark.parametrize("kind", position.POSITIONS)

@@ -44,9 +44,9 @@ def expected_count(layers, width, num_classes):
   "variant, layers, width",
   [
     ("R50x1", (3, 4, 6, 3), 64),
-    ("R50x2", (3, 4, 6, 3), 128),
-    ("R101x1", (3, 4, 23, 3), 64),
-    ("R152x1", (3, 8, 36, 3), 64),
+    pytest.param("R50x2", (3, 4, 6, 3), 128, marks=pytest.mark.slow),
+    pytest.param("R101x1", (3, 4, 23, 3), 64, marks=pytest.mark.slow),
+    pytest.param("R152x1", (3, 8, 36, 3), 64, marks=pytest.mark.slow),
     ("R152x2", (3, 8, 36, 3), 128),
   ],
 )

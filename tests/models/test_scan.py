@@ -20,7 +20,7 @@ from vit_jax.models.scan import stack, unstack
     pytest.param(True, "none", marks=pytest.mark.slow),
     pytest.param(True, "full", marks=pytest.mark.slow),
     pytest.param(False, "dots", marks=pytest.mark.slow),
-    (False, "full"),
+    pytest.param(False, "full", marks=pytest.mark.slow),
   ],
 )
 def test_scanned_and_rematerialised_blocks_compute_the_same(scan, remat):

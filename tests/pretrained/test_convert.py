@@ -58,17 +58,19 @@ def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
   "name, to",
   [
     ("google_vit.npz", "hf"),
-    ("google_vit.npz", "timm"),
-    ("google_vit.npz", "big_vision"),
-    ("google_vit_linen.npz", "hf"),
-    ("google_vit_prelogits.npz", "big_vision"),
-    ("big_vision_tok.npz", "google"),
-    ("big_vision_tok.npz", "hf"),
+    pytest.param("google_vit.npz", "timm", marks=pytest.mark.slow),
+    pytest.param("google_vit.npz", "big_vision", marks=pytest.mark.slow),
+    pytest.param("google_vit_linen.npz", "hf", marks=pytest.mark.slow),
+    pytest.param(
+      "google_vit_prelogits.npz", "big_vision", marks=pytest.mark.slow
+    ),
+    pytest.param("big_vision_tok.npz", "google", marks=pytest.mark.slow),
+    pytest.param("big_vision_tok.npz", "hf", marks=pytest.mark.slow),
     ("big_vision_tok.npz", "timm"),
-    ("timm_vit.safetensors", "hf"),
+    pytest.param("timm_vit.safetensors", "hf", marks=pytest.mark.slow),
     ("timm_vit.safetensors", "torchvision"),
-    ("torchvision_vit.safetensors", "timm"),
-    ("torchvision_vit.safetensors", "hf"),
+    pytest.param("torchvision_vit.safetensors", "timm", marks=pytest.mark.slow),
+    pytest.param("torchvision_vit.safetensors", "hf", marks=pytest.mark.slow),
   ],
 )
 def test_another_format_gives_the_same_logits(tmp_path, name, to):

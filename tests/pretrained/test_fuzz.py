@@ -278,6 +278,7 @@ OTHER_CONTENT += [bytes(1000), b"\xff" * 1000]
 OTHER_CONTENT += [b"[" * 100_000]  # Too deep for a parser that calls itself.
 
 
+@pytest.mark.slow
 @examples(20)
 @given(st.data())
 def test_damaged_workdir(workdir, params, room, data):

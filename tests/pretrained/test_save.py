@@ -33,12 +33,20 @@ def test_computed_positions_become_a_table(tmp_path):
   "to, fields",
   [
     ("timm", {"position": "learned2d"}),
-    ("hf", {"position": "sincos1d"}),
+    pytest.param("hf", {"position": "sincos1d"}, marks=pytest.mark.slow),
     ("google", {"position": "none", "pooling": "gap"}),
     ("big_vision", {"position": "sincos2d"}),
-    ("big_vision", {"pooling": "map", "representation_size": 7}),
-    ("timm", {"position": "learned_grid"}),
-    ("hf", {"gelu": "exact", "layer_norm_epsilon": 1e-3}),
+    pytest.param(
+      "big_vision",
+      {"pooling": "map", "representation_size": 7},
+      marks=pytest.mark.slow,
+    ),
+    pytest.param("timm", {"position": "learned_grid"}, marks=pytest.mark.slow),
+    pytest.param(
+      "hf",
+      {"gelu": "exact", "layer_norm_epsilon": 1e-3},
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_every_additive_position_and_wide_images_survive(tmp_path, to, fields):

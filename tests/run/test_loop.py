@@ -21,6 +21,7 @@ from vit_jax.run.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced
+from vit_jax.runtime.signals import Interrupted, Notice
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
@@ -80,6 +81,31 @@ def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
   assert untimed[0] == untimed[1]
   steps = [row["step"] for row in runs.rows(tmp_path / "stopped")]
   assert steps == sorted(steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [4, 8])
+def test_an_evaluation_that_a_stop_prevented_is_made_up_for(
+  data_dir, tmp_path, monkeypatch, step
+):
+  """The run of 8 steps is told to stop after a step, before its evaluation."""
+  config = runs.config(data_dir, total_steps=8, eval_every_steps=4)
+  _, whole = loop.train(read(config), str(tmp_path / "whole"))
+  with monkeypatch.context() as patch, pytest.raises(Interrupted):
+    patch.setattr(Notice, "reached", lambda notice, now: now == step)
+    loop.train(read(config), str(tmp_path / "stopped"))
+  _, evaluated = loop.train(read(config), str(tmp_path / "stopped"))
+  assert evaluated == whole
+  evaluations = [
+    [
+      (row["step"], row["eval/loss"], row["eval/top1"])
+      for row in runs.rows(tmp_path / name)
+      if "eval/loss" in row
+    ]
+    for name in ("whole", "stopped")
+  ]
+  assert evaluations[0] == evaluations[1]
+  assert [row[0] for row in evaluations[0]] == [4, 8]
 
 
 @pytest.mark.slow
@@ -231,6 +257,7 @@ def test_scores_stall_without_a_better_one(scores, patience, expected):
   assert steps.stalled(scores, patience) is expected
 
 
+@pytest.mark.slow
 def test_a_run_stops_early_and_stays_stopped(
   data_dir, tmp_path, monkeypatch, capsys
 ):

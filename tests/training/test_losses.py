@@ -72,6 +72,7 @@ def test_cutmix_puts_a_box_of_the_neighbour_in():
   assert 0.15 < np.mean(shares) < 0.5 and max(shares) > 0.5
 
 
+@pytest.mark.slow
 def test_mixup_and_cutmix_take_turns_at_random():
   images = jnp.arange(4.0)[:, None, None, None] * jnp.ones((4, 8, 8, 1))
   draw = jax.vmap(

@@ -43,8 +43,9 @@ class Known:
     trained_on: The data sets in the order of training, and the recipe.
     parameters: Number of the encoder's parameters, without head and
       representation layer.
-    top1: Accuracy on ImageNet's validation images in percent, as published;
-      None where the publisher's page gives none for this very file.
+    top1: Accuracy on ImageNet's validation images in percent, as its publisher
+      gives it for this very file; of AugReg at 224, SAM and the hybrid of the
+      paper, as timm measured it, whose crop differs; None where neither does.
     sha256: The file's checksum, if the publisher gives one.
   """
 

@@ -35,15 +35,15 @@ def stalled(scores: Sequence[float], patience: int) -> bool:
   return 0 < patience < len(scores) and max(scores[rest:]) <= max(scores[:rest])
 
 
-def _past_scores(checkpoints: Checkpoints, first: int) -> list[float]:
-  """The top-1 of each evaluation up to a step, which `metrics.jsonl` keeps."""
+def _past_evaluations(
+  checkpoints: Checkpoints, first: int
+) -> list[dict[str, Any]]:
+  """The rows of `metrics.jsonl` with the evaluations up to a step."""
   try:
     rows = read_rows(checkpoints.folder / "metrics.jsonl")
   except OSError:
     return []
-  rows = [row for row in rows if row["step"] <= first]
-  found = (score_of(row) for row in rows)
-  return [score for score in found if score is not None]
+  return [r for r in rows if r["step"] <= first and r.keys() & {*SCORES}]
 
 
 def due(step: int, every: int, last: int) -> bool:
@@ -82,7 +82,14 @@ class Steps:
     begin = first + _FIRST_TRACED
     profile = str(self.checkpoints.folder / "profile")
     tracer = Tracer(profile, begin, settings.profile_steps, plan.total)
-    scores = _past_scores(self.checkpoints, first)
+    past = _past_evaluations(self.checkpoints, first)
+    scores = [score for row in past if (score := score_of(row)) is not None]
+    missed = first not in {row["step"] for row in past}
+    if first and missed and due(first, plan.eval_every, plan.total):
+      # The run was stopped between this step and its evaluation.
+      evaluated = self._evaluate(first, state)
+      self._log(first, evaluated)
+      scores.append(score_of(evaluated))
     patience = settings.early_stop_evaluations
     if first == plan.total or stalled(scores, patience):
       self._say_early(first)

@@ -1,6 +1,7 @@
 """Encoders of transformers: read as they are, and written back unchanged."""
 
 import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -32,24 +33,28 @@ NAMES = (
 PLAIN = ("hf_siglip", "hf_siglip_head", "hf_siglip_text", "hf_mae_decoder")
 
 
-@pytest.fixture(scope="module")
-def loaded():
-  """Each encoder, loaded once."""
-  return {name: load_pretrained(encoders.path(name)) for name in NAMES}
+# The others differ from these in a detail, and are slow tests.
+FAST = ("hf_dinov2_reg", "hf_dinov3", "hf_clip", "hf_deit")
+
+
+@functools.cache
+def loaded(name):
+  """An encoder, loaded once."""
+  return load_pretrained(encoders.path(name))
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
-@pytest.mark.parametrize("name", NAMES)
-def test_all_tokens_and_the_answer_are_the_publishers(loaded, name, size):
+@pytest.mark.parametrize("name", encoders.some_slow(NAMES, FAST))
+def test_all_tokens_and_the_answer_are_the_publishers(name, size):
   """The other sizes are those of `interpolate_pos_encoding` in transformers."""
   images, tokens, answer = encoders.expected(name, size)
-  found = encoders.computed(*loaded[name], images)
+  found = encoders.computed(*loaded(name), images)
   encoders.assert_close(found[0], tokens)
   encoders.assert_close(found[1], answer)
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", encoders.some_slow(PLAIN, ("hf_siglip_head",)))
 def test_a_plain_encoder_is_the_publishers_at_every_size(name, size):
   sides = tuple(map(int, size.split("x")))
   model, params = load_pretrained(encoders.path(name), image_size=sides)
@@ -81,7 +86,10 @@ def stored(folder):
     return {name: np.array(arrays[name]) for name in arrays.shapes}
 
 
-@pytest.mark.parametrize("name", [*NAMES, "hf_siglip_head", "hf_siglip"])
+@pytest.mark.parametrize(
+  "name",
+  encoders.some_slow([*NAMES, "hf_siglip_head", "hf_siglip"], FAST),
+)
 def test_converted_back_it_is_the_same_file(tmp_path, name):
   convert(encoders.path(name), str(tmp_path / "out"), "hf")
   before, after = stored(encoders.FOLDER / name), stored(tmp_path / "out")
