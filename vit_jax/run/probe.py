@@ -64,6 +64,10 @@ def probe_checkpoint(
     test.class_names,
     "the evaluation split",
   )
+  if probe == "knn" and neighbours > len(train):
+    raise ValueError(
+      f"neighbours={neighbours} is more than the {len(train):,} training images."
+    )
   mesh = make_mesh(settings)
   overrides["interpolation"] = settings.transfer.interpolation
   loaded = open_pretrained(checkpoint, **overrides)
