@@ -66,7 +66,8 @@ def probe_checkpoint(
   )
   if probe == "knn" and neighbours > len(train):
     raise ValueError(
-      f"neighbours={neighbours} is more than the {len(train):,} training images."
+      f"neighbours={neighbours} is more than the {len(train):,} training "
+      "images: give fewer."
     )
   mesh = make_mesh(settings)
   overrides["interpolation"] = settings.transfer.interpolation
