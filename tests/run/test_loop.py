@@ -230,7 +230,7 @@ def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
       "eval/skipped_images": 0,
     }
 
-  monkeypatch.setattr(steps.Steps, "_evaluate", evaluate)
+  monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
   config = runs.config(
     data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
   )
@@ -272,7 +272,7 @@ def test_a_run_stops_early_and_stays_stopped(
       "eval/skipped_images": 0,
     }
 
-  monkeypatch.setattr(steps.Steps, "_evaluate", evaluate)
+  monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
   config = runs.config(data_dir, eval_every_steps=1, save_every_steps=0)
   config.early_stop_evaluations = 2
   for _ in range(2):  # The second one takes no step, and evaluates nothing.

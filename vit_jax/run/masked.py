@@ -13,6 +13,8 @@ _OF_LABELS = (
   "loss.kind",
   "loss.label_smoothing",
   "loss.mixup_alpha",
+  "loss.cutmix_alpha",
+  "loss.binary_targets",
   "model.num_classes",
   "model.head_bias",
   "eval_per_class",

@@ -88,7 +88,6 @@ class Steps:
     if first and missed and due(first, plan.eval_every, plan.total):
       # The run was stopped between this step and its evaluation.
       evaluated = self._evaluate(first, state)
-      self._log(first, evaluated)
       scores.append(score_of(evaluated))
     patience = settings.early_stop_evaluations
     if first == plan.total or stalled(scores, patience):
@@ -120,9 +119,7 @@ class Steps:
       broken = 0 < settings.max_skipped_steps <= len(self.meter.skipped)
       evaluate = due(step, plan.eval_every, plan.total) and not broken
       if evaluate:
-        with self._saved_if_told(state, step), self.notice.waiting():
-          evaluated = self._evaluate(step, state)
-        self._log(step, evaluated)
+        evaluated = self._evaluate(step, state)
         scores.append(score_of(evaluated))
       stop = evaluate and stalled(scores, patience)
       if broken or stop or due(step, plan.save_every, plan.total):
@@ -178,8 +175,15 @@ class Steps:
       yield
 
   def _evaluate(self, step: int, state: TrainState) -> dict[str, Any]:
-    with self._aside("evaluating"):
-      return self._metrics(step, state)
+    """Evaluates, writes and shows the metrics; a stop gives it up."""
+    with (
+      self._saved_if_told(state, step),
+      self.notice.waiting(),
+      self._aside("evaluating"),
+    ):
+      metrics = self._metrics(step, state)
+    self._log(step, metrics)
+    return metrics
 
   def _metrics(self, step: int, state: TrainState) -> dict[str, Any]:
     plan, params, tally = self.plan, state.eval_params, Tally()
