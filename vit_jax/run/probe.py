@@ -1,6 +1,8 @@
 """Probes a published checkpoint, or a run's: few-shot, k-NN and linear."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from vit_jax.data.example import Source
@@ -14,7 +16,7 @@ from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
 from vit_jax.run.evaluators import make_mesh, open_loader
 from vit_jax.run.settings import ProbeSettings
-from vit_jax.runtime.display import Display, untracked
+from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
 
@@ -52,23 +54,7 @@ def probe_checkpoint(
     ValueError: if the checkpoint, the data and the settings do not fit
       together.
   """
-  if probe not in PROBES:
-    raise ValueError(f"probe={probe!r}; give one of {', '.join(PROBES)}.")
-  if neighbours < 1:
-    raise ValueError(f"neighbours={neighbours} must be 1 or more.")
-  train = open_source("train", settings.data)
-  test = open_source("eval", settings.data)
-  check_same_classes(
-    train.class_names,
-    "the training split",
-    test.class_names,
-    "the evaluation split",
-  )
-  if probe == "knn" and neighbours > len(train):
-    raise ValueError(
-      f"neighbours={neighbours} is more than the {len(train):,} training "
-      "images: give fewer."
-    )
+  train, test = _sources(settings, probe, neighbours)
   mesh = make_mesh(settings)
   overrides["interpolation"] = settings.transfer.interpolation
   loaded = open_pretrained(checkpoint, **overrides)
@@ -116,15 +102,57 @@ def probe_checkpoint(
   represent = Representations(
     model, mesh, preprocessing, loader, padded, pre_logits
   )
+  score = functools.partial(nearest_neighbours, k=neighbours)
+  if probe == "linear":
+    score = functools.partial(linear, train_examples=len(train))
+  return _whole_split(score, represent, params, train, test, track)
+
+
+def _whole_split(
+  score: Callable[..., Score],
+  represent: Representations,
+  params: Any,
+  train: Source,
+  test: Source,
+  track: Track,
+) -> Score:
+  """Scores a probe on all images of both splits."""
   with represent.open(train) as train_passes, represent.open(test) as passes:
-    splits = (
+    return score(
       represent(params, train_passes, "reading the training split", track),
       represent(params, passes, "reading the evaluation split", track),
+      len(train.class_names),
     )
-    classes = len(train.class_names)
-    if probe == "knn":
-      return nearest_neighbours(*splits, classes, neighbours)
-    return linear(*splits, classes, len(train))
+
+
+def _sources(
+  settings: ProbeSettings, probe: str, neighbours: int
+) -> tuple[Source, Source]:
+  """The training and the evaluation split, which fit the probe.
+
+  Raises:
+    ValueError: if the probe is unknown, the splits have different classes, or
+      there are fewer training images than neighbours.
+  """
+  if probe not in PROBES:
+    raise ValueError(f"probe={probe!r}; give one of {', '.join(PROBES)}.")
+  if neighbours < 1:
+    raise ValueError(f"neighbours={neighbours} must be 1 or more.")
+  train = open_source("train", settings.data)
+  test = open_source("eval", settings.data)
+  if probe != "few_shot":  # `FewShot` compares them itself.
+    check_same_classes(
+      train.class_names,
+      "the training split",
+      test.class_names,
+      "the evaluation split",
+    )
+  if probe == "knn" and neighbours > len(train):
+    raise ValueError(
+      f"neighbours={neighbours} is more than the {len(train):,} training "
+      "images: give fewer."
+    )
+  return train, test
 
 
 def _trained_by_masks(loaded: Loaded) -> bool:
