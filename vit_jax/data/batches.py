@@ -57,7 +57,7 @@ class TrainBatches:
     positions = range(first + self.rows.start, first + self.rows.stop)
     indices = self._indices(k, positions)
     images: Any = None  # Allocated once the first image shows the shape.
-    labels = np.empty(len(self.rows), np.int32)
+    labels = _no_labels(self.source, len(self.rows))
     skipped = np.zeros(len(self.rows), bool)
     random = _KeyedRandom(self.seed)
     unreadable: list[str] = []
@@ -96,7 +96,7 @@ class TrainBatches:
     index: int,
     random: "_KeyedRandom",
     position: int,
-  ) -> tuple[np.ndarray, int, list[str]]:
+  ) -> tuple[np.ndarray, Any, list[str]]:
     """Returns an image, its label, and the errors of those it replaces."""
     missed: list[str] = []
     while len(missed) <= MAX_REPLACEMENTS:
@@ -141,7 +141,7 @@ class EvalBatches:
     indices = range(first + self.rows.start, stop)
     batch: dict[str, Any] = {
       "image": None,
-      "label": np.zeros(len(self.rows), np.int32),
+      "label": _no_labels(self.source, len(self.rows)),
       "mask": np.zeros(len(self.rows), np.float32),
       "skipped": np.zeros(len(self.rows), bool),
     }
@@ -216,6 +216,12 @@ class _KeyedRandom:
     self._start["state"]["key"][1] = position
     self._philox.state = self._start
     return self._generator
+
+
+def _no_labels(source: Source, rows: int) -> np.ndarray:
+  """Zeros for the labels of a batch: int32 (B,), or float32 (B, K)."""
+  shape = getattr(source, "label_shape", ())
+  return np.zeros((rows, *shape), np.float32 if shape else np.int32)
 
 
 def _read(

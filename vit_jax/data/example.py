@@ -1,7 +1,7 @@
 """The types that every data set reader shares."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypedDict
+from typing import Any, Protocol, TypedDict
 
 
 class Example(TypedDict):
@@ -9,8 +9,9 @@ class Example(TypedDict):
 
   image: bytes
   """The encoded file, as stored."""
-  label: int
-  """Index into the source's `class_names`."""
+  label: Any
+  """Index into the source's `class_names`; or float32 (K,) of 0 and 1, one for
+  each name, or as many numbers."""
   id: str
   """Names the example in messages; unique within its source."""
 
@@ -21,7 +22,7 @@ class Source(Protocol):
   A source can be pickled, since each worker process gets a copy, and can be
   read from several threads at once. It may also have a method
   `labels(indices)` that returns the labels of some examples as an array, if
-  that costs less than reading them.
+  that costs less than reading them; and `label_shape`, where labels are arrays.
   """
 
   name: str

@@ -72,7 +72,7 @@ class Layout:
         return name
     if order == ("val",):
       raise ValueError(
-        f"{text(self.root)!r} has no folder val, on which "
+        f"{text(self.root)!r} has no split val, on which "
         f"eval_split={eval_split!r} is to evaluate; add one or leave it out."
       )
     return None

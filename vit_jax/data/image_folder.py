@@ -4,7 +4,7 @@ import collections
 import os
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -18,7 +18,52 @@ _LOOKED_AT = 8  # Images whose range of values is looked at.
 _FEW = 5  # Images of a class; fewer are hardly enough to learn it.
 
 
-class ImageFolder:
+class ImageFiles:
+  """Image files with labels; their names take few bytes each."""
+
+  name: str
+  split: str
+  root: str
+  class_names: tuple[str, ...]
+  _folder: bytes
+  _paths: bytes  # From the folder on, one after the other.
+  _ends: np.ndarray
+  _labels: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self._labels)
+
+  def __getitem__(self, index: int) -> Example:
+    path = self._path(index)
+    try:
+      with open(path, "rb") as file:
+        image = file.read()
+    except OSError as error:
+      raise UnreadableImageError(f"{text(path)}: {error.strerror}.") from error
+    label = self._labels[index]
+    label = label.astype(np.float32) if label.ndim else int(label)
+    return {"image": image, "label": label, "id": text(path)}
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """Returns several examples, read one after the other."""
+    return [self[i] for i in indices]
+
+  def _path(self, index: int) -> bytes:
+    start = int(self._ends[index - 1]) if index else 0
+    return os.path.join(
+      self._folder, self._paths[start : int(self._ends[index])]
+    )
+
+  def ids(self, indices: Sequence[int]) -> list[str]:
+    """Returns the ids of some examples without reading any file."""
+    return [text(self._path(int(i))) for i in indices]
+
+  def labels(self, indices: Sequence[int]) -> np.ndarray:
+    """Returns the labels of some examples without reading any file."""
+    return self._labels[np.asarray(indices, np.int64)]
+
+
+class ImageFolder(ImageFiles):
   """One split of a folder of images.
 
   The folder holds `root/train/<class>/...`, with `root/val/<class>/...` or
@@ -105,7 +150,8 @@ class ImageFolder:
           f"{_but(self.ignored)}."
         )
       if fraction is not None:
-        files = _part(files, self.split, fraction)
+        kept, train_split = held_out(files, fraction), self.split == "train"
+        files = [file for file in files if (file in kept) != train_split]
       for file in files:
         paths += file
         ends.append(len(paths))
@@ -127,42 +173,8 @@ class ImageFolder:
     below = folders.images_below(folder, self.ignored)
     return [os.path.join(name, path) for path in below]
 
-  def __len__(self) -> int:
-    return len(self._labels)
 
-  def __getitem__(self, index: int) -> Example:
-    path = self._path(index)
-    try:
-      with open(path, "rb") as file:
-        image = file.read()
-    except OSError as error:
-      raise UnreadableImageError(f"{text(path)}: {error.strerror}.") from error
-    return {
-      "image": image,
-      "label": int(self._labels[index]),
-      "id": text(path),
-    }
-
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    """Returns several examples, read one after the other."""
-    return [self[i] for i in indices]
-
-  def _path(self, index: int) -> bytes:
-    start = int(self._ends[index - 1]) if index else 0
-    return os.path.join(
-      self._folder, self._paths[start : int(self._ends[index])]
-    )
-
-  def ids(self, indices: Sequence[int]) -> list[str]:
-    """Returns the ids of some examples without reading any file."""
-    return [text(self._path(int(i))) for i in indices]
-
-  def labels(self, indices: Sequence[int]) -> np.ndarray:
-    """Returns int32 labels without reading any file."""
-    return self._labels[np.asarray(indices, np.int64)]
-
-
-def open_folder(settings: DataSettings, split: str) -> ImageFolder:
+def open_split(settings: DataSettings, split: str) -> ImageFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`."""
   assert settings.root
   return ImageFolder(
@@ -172,6 +184,14 @@ def open_folder(settings: DataSettings, split: str) -> ImageFolder:
     settings.eval_split,
     settings.labels,
   )
+
+
+def open_folder(settings: DataSettings) -> dict[str, ImageFolder]:
+  """Opens "train", "eval" and, if there is one, "test"."""
+  opened = {split: open_split(settings, split) for split in ("train", "eval")}
+  if opened["train"].layout.test is not None:
+    opened["test"] = open_split(settings, "test")
+  return opened
 
 
 def found(splits: Sequence[ImageFolder]) -> str:
@@ -188,7 +208,7 @@ def found(splits: Sequence[ImageFolder]) -> str:
   )
 
 
-def doubts(train: ImageFolder) -> list[str]:
+def doubts(train: ImageFiles) -> list[str]:
   """Lines about a layout that may be a mistake."""
   lines = []
   counts = np.bincount(train._labels, minlength=len(train.class_names))
@@ -210,7 +230,7 @@ def doubts(train: ImageFolder) -> list[str]:
   return lines
 
 
-def darkness(train: ImageFolder) -> list[str]:
+def darkness(train: ImageFiles) -> list[str]:
   """A line if some 16-bit images use less than an eighth of their range."""
   indices = np.unique(np.linspace(0, len(train) - 1, _LOOKED_AT).astype(int))
   values = []
@@ -258,8 +278,7 @@ def _check_classes(
     )
 
 
-def _part(files: list[bytes], split: str, fraction: float) -> list[bytes]:
-  """Returns one class's files of a split; with two or more, both get some."""
+def held_out(files: Collection[bytes], fraction: float) -> set[bytes]:
+  """A share of the files; of two or more, some are in it and some are not."""
   num_eval = min(max(round(fraction * len(files)), 1), len(files) - 1)
-  ranked = sorted(files, key=lambda file: (zlib.crc32(file), file))
-  return sorted(ranked[num_eval:] if split == "train" else ranked[:num_eval])
+  return {*sorted(files, key=lambda file: (zlib.crc32(file), file))[:num_eval]}

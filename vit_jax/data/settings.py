@@ -4,6 +4,7 @@ Only the standard library is imported, here and by `Section`.
 """
 
 import dataclasses
+import os
 
 from vit_jax.runtime.checks import (
   BETWEEN_0_AND_1,
@@ -28,6 +29,7 @@ PILLOW_FILTERS = (
 )
 FILTERS = ("area", *PILLOW_FILTERS)
 ON_UNREADABLE = ("stop", "skip")
+TASKS = ("classification", "multilabel", "regression")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 
 
@@ -46,6 +48,25 @@ class DataSettings(Section):
     True,
     "False takes all images below `root`, at any depth and without classes.",
   )
+  labels_file: str | None = setting(
+    None,
+    "CSV or JSONL file with the columns file and label, and split if it has "
+    "all splits; its folder is `root` unless that is set.",
+  )
+  eval_labels_file: str | None = setting(
+    None, "The same for the images to evaluate on."
+  )
+  label_columns: str | None = setting(
+    None,
+    "Columns of the labels, separated by commas; None takes label, and for "
+    "regression all but file and split.",
+  )
+  task: str = setting(
+    "classification",
+    'The labels in the file: a class, several ("multilabel"), or numbers '
+    '("regression").',
+    choices=TASKS,
+  )
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
   train_split: str = setting(
     "train", 'TFDS split to train on, such as "train[:90%]".'
@@ -61,6 +82,24 @@ class DataSettings(Section):
     "Share kept for evaluation of a folder without val and test folders.",
     must=BETWEEN_0_AND_1,
   )
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.labels_file:
+      folder = os.path.dirname(self.labels_file) or "."
+      object.__setattr__(self, "root", self.root or folder)
+      if not self.labels:
+        raise ValueError(
+          f"labels=False and labels_file={self.labels_file!r}: drop one."
+        )
+      return
+    default = {f.name: f.default for f in dataclasses.fields(self)}
+    for name in ("eval_labels_file", "label_columns", "task"):
+      if (value := getattr(self, name)) != default[name]:
+        raise ValueError(
+          f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
+          "labels."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

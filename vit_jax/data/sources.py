@@ -1,8 +1,9 @@
 """Opens the splits of a data set, whichever reader they need."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
+from vit_jax.data import image_folder, label_file
 from vit_jax.data.example import Source
 from vit_jax.data.loader import EvalPasses, make_loader
 from vit_jax.data.pillow_decode import Window
@@ -47,19 +48,17 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
     ValueError: if the settings name no data, or the data are not there.
   """
   if settings.root:
-    from vit_jax.data import image_folder
-
-    train = image_folder.open_folder(settings, "train")
-    evaluation = image_folder.open_folder(settings, "eval")
-    test = None
-    if train.layout.test is not None and evaluation.split != "test":
-      test = image_folder.open_folder(settings, "test")
-    splits = [s for s in (train, evaluation, test) if s is not None]
-    doubts = image_folder.doubts(train)
+    reader: Any = label_file if settings.labels_file else image_folder
+    opened = reader.open_folder(settings)
+    if opened["eval"].split == "test":
+      del opened["test"]
+    doubts = reader.doubts(opened["train"])
     if not windowed:
-      doubts += image_folder.darkness(train)
-    found = image_folder.found(splits)
-    return Splits(train, evaluation, test, found, doubts)
+      doubts += image_folder.darkness(opened["train"])
+    found = reader.found([*opened.values()])
+    return Splits(
+      opened["train"], opened["eval"], opened.get("test"), found, doubts
+    )
   train, evaluation = (open_source(s, settings) for s in ("train", "eval"))
   classes = f"{len(train.class_names):,} classes"
   line = f"{train.name}, {len(train):,} training examples, {classes}"
@@ -83,11 +82,9 @@ def open_source(
   """
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
-  # Imported here: each reader needs packages that the others do not.
   if settings.root:
-    from vit_jax.data.image_folder import open_folder
-
-    return open_folder(settings, split)
+    reader = label_file if settings.labels_file else image_folder
+    return reader.open_split(settings, split)
   if not settings.name:
     raise ValueError(
       "the configuration names no data: give --config.data.root=FOLDER, a "

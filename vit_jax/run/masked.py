@@ -51,6 +51,10 @@ def check_labels(settings: Settings) -> None:
   """Raises ValueError for keys about labels in a run that does not use any."""
   unlabelled = bool(settings.data.root) and not settings.data.labels
   rate, few_shot = settings.masked.rate, settings.fewshot
+  if settings.data.task != "classification":
+    raise ValueError(
+      f"data.task={settings.data.task!r} is read but not trained yet."
+    )
   if not rate:
     if unlabelled:
       raise ValueError(

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
+from vit_jax.data.label_file import located
 from vit_jax.data.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.sources import Splits, check_same_classes, open_splits
@@ -96,9 +97,11 @@ class Plan:
   def description(self, step: int) -> dict[str, Any]:
     """The description that the checkpoint of a step carries, as JSON."""
     config = to_dict(self.settings)
-    for place in ("root", "data_dir"):
-      if config["data"][place]:
-        path = os.path.expanduser(config["data"][place])
+    for place in ("root", "data_dir", "labels_file", "eval_labels_file"):
+      if path := config["data"][place]:
+        if "file" in place:
+          path = located(self.settings.data, path)
+        path = os.path.expanduser(path)
         absolute = path if "://" in path else os.path.abspath(path)
         config["data"][place] = absolute
     return {

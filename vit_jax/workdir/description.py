@@ -45,6 +45,8 @@ _FREE_KEYS = (
   "mesh.",
   "data.data_dir",
   "data.root",
+  "data.labels_file",
+  "data.eval_labels_file",
   "data.eval_split",
 )
 
