@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
@@ -52,24 +53,10 @@ def study_figure(
   names = [*dict.fromkeys(str(row.get(lines, "")) for row in rows)]
   for k, name in enumerate(names):
     own = [row for row in rows if str(row.get(lines, "")) == name]
-    scores = {p: [r[y] for r in own if r[x] == p] for p in places}
-    scores = {p: values for p, values in scores.items() if values}
-    spread = [
-      float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in scores.values()
-    ]
-    axes.errorbar(
-      # Names that several lines share stand beside each other.
-      [at[p] + (0.08 * (k + 1) if named else 0) for p in scores],
-      [np.mean(values) for values in scores.values()],
-      yerr=spread,
-      color=_COLORS[k % 5],
-      marker=_MARKERS[k % 5],
-      markersize=4,
-      linestyle="" if named else "-",
-      linewidth=1.2,
-      capsize=2,
-      label=short(name) or "ours",
-    )
+    # Names that several lines share stand beside each other.
+    beside = 0.08 * (k + 1) if named else 0
+    scores = {at[p] + beside: [r[y] for r in own if r[x] == p] for p in places}
+    _draw_line(axes, scores, name, k, "" if named else "-")
   if log:
     axes.set_xscale("log")
   if named or len(places) <= 8:
@@ -86,3 +73,26 @@ def study_figure(
   if len(names) > 1 or paper:
     axes.legend(fontsize=SMALL, frameon=False)
   return figure
+
+
+def _draw_line(
+  axes: Axes,
+  scores: Mapping[float, Sequence[float]],
+  name: str,
+  number: int,
+  style: str,
+) -> None:
+  """Draws the mean and the deviation of the scores at each place."""
+  found = {place: values for place, values in scores.items() if values}
+  axes.errorbar(
+    [*found],
+    [np.mean(values) for values in found.values()],
+    yerr=[np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in found.values()],
+    color=_COLORS[number % 5],
+    marker=_MARKERS[number % 5],
+    markersize=4,
+    linestyle=style,
+    linewidth=1.2,
+    capsize=2,
+    label=short(name) or "ours",
+  )

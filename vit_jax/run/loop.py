@@ -16,7 +16,7 @@ from vit_jax.run.outputs import (
   optional_write,
   say_interrupted,
 )
-from vit_jax.run.plan import make_plan
+from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.saved import test_run
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import first_state
@@ -63,69 +63,92 @@ def train(
   plan = None if is_run(workdir) else make_plan(settings)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
-    stack.push(functools.partial(say_interrupted, display))
-    notice = stack.enter_context(Notice().awaited())
-    with notice.waiting():
-      check_lock = stack.enter_context(sole_writer(workdir, display.note))
-    # Closed after the checkpoints, which a slow network must not keep waiting.
-    writers = stack.enter_context(contextlib.ExitStack())
-    checkpoints = Checkpoints(workdir, settings.keep_last)
-    stack.callback(checkpoints.close)
-    if plan is None:
-      newest = checkpoints.newest_description()
-      plan = make_plan(settings, newest and newest[1])
-    stack.callback(plan.evaluator.close)
-    log = stack.enter_context(log_file(checkpoints, display))
-    display.copy_to(log)
-    display.header(header(plan, workdir))
-    for note in (*plan.splits.doubts, *checkpoints.notes):
-      display.note(note)
-    fresh = checkpoints.latest_step is None
-    with spent.on("starting" if fresh else "restoring"):
-      state, first = first_state(plan, checkpoints, display, allow_changes)
-    with optional_write(display, "starts.jsonl"):
-      record_start(checkpoints.folder, first)
-    writer = open_writer(plan, checkpoints, first, display)
-    writers.push(functools.partial(close_writer, writer, display))
-    batches = plan.open_batches(first)
-    stack.callback(batches.close)
-    if plan.eval_every and first < plan.total:
-      plan.evaluator.start()
-    stack.callback(list_unreadable, plan, batches, checkpoints, display)
-    stack.callback(display.stop)
-    stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
-    watchdog = Watchdog(plan.settings.hang_factor, stacks)
-    run = Steps(
-      plan=plan,
-      batches=batches,
-      writer=writer,
-      display=display,
-      checkpoints=checkpoints,
-      notice=notice,
-      check_lock=check_lock,
-      watchdog=watchdog,
-      spent=spent,
-      meter=Meter(settings.batch_size, plan.log_every),
+    run, state, first = _set_up(
+      stack, settings, workdir, plan, display, spent, allow_changes
     )
     start = time.perf_counter()
     spent.set_up()
-    with watchdog.watching():
+    with run.watchdog.watching():
       state, evaluated = run(state, first)
-    saved = checkpoints.latest_step is not None
-    tested = None
-    if plan.splits.test is not None and evaluated:
-      checkpoints.wait()
-      with optional_write(display, "the metrics of the test split"):
-        tested = test_run(plan, state, workdir if saved else None)
-        writer.write(int(state.step), tested)
-  seconds = time.perf_counter() - start
+    saved = None if run.checkpoints.latest_step is None else workdir
+    tested = _test(run, state, saved) if evaluated else None
   display.note(
     closing(
       evaluated,
-      seconds,
-      workdir if saved else None,
+      time.perf_counter() - start,
+      saved,
       tested,
-      goodput(checkpoints.folder, spent.row()),
+      goodput(run.checkpoints.folder, spent.row()),
     )
   )
   return state, evaluated
+
+
+def _set_up(
+  stack: contextlib.ExitStack,
+  settings: Settings,
+  workdir: str,
+  plan: Plan | None,
+  display: Display,
+  spent: Stopwatch,
+  allow_changes: bool,
+) -> tuple[Steps, TrainState, int]:
+  """Opens everything that `stack` will close; the loop, the state, its step."""
+  stack.push(functools.partial(say_interrupted, display))
+  notice = stack.enter_context(Notice().awaited())
+  with notice.waiting():
+    check_lock = stack.enter_context(sole_writer(workdir, display.note))
+  # Closed after the checkpoints, which a slow network must not keep waiting.
+  writers = stack.enter_context(contextlib.ExitStack())
+  checkpoints = Checkpoints(workdir, settings.keep_last)
+  stack.callback(checkpoints.close)
+  if plan is None:
+    newest = checkpoints.newest_description()
+    plan = make_plan(settings, newest and newest[1])
+  stack.callback(plan.evaluator.close)
+  log = stack.enter_context(log_file(checkpoints, display))
+  display.copy_to(log)
+  display.header(header(plan, workdir))
+  for note in (*plan.splits.doubts, *checkpoints.notes):
+    display.note(note)
+  fresh = checkpoints.latest_step is None
+  with spent.on("starting" if fresh else "restoring"):
+    state, first = first_state(plan, checkpoints, display, allow_changes)
+  with optional_write(display, "starts.jsonl"):
+    record_start(checkpoints.folder, first)
+  writer = open_writer(plan, checkpoints, first, display)
+  writers.push(functools.partial(close_writer, writer, display))
+  batches = plan.open_batches(first)
+  stack.callback(batches.close)
+  if plan.eval_every and first < plan.total:
+    plan.evaluator.start()
+  stack.callback(list_unreadable, plan, batches, checkpoints, display)
+  stack.callback(display.stop)
+  stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
+  run = Steps(
+    plan=plan,
+    batches=batches,
+    writer=writer,
+    display=display,
+    checkpoints=checkpoints,
+    notice=notice,
+    check_lock=check_lock,
+    watchdog=Watchdog(plan.settings.hang_factor, stacks),
+    spent=spent,
+    meter=Meter(settings.batch_size, plan.log_every),
+  )
+  return run, state, first
+
+
+def _test(
+  run: Steps, state: TrainState, saved: str | None
+) -> dict[str, Any] | None:
+  """The metrics of the test split, which are written too; None without one."""
+  if run.plan.splits.test is None:
+    return None
+  tested = None
+  run.checkpoints.wait()
+  with optional_write(run.display, "the metrics of the test split"):
+    tested = test_run(run.plan, state, saved)
+    run.writer.write(int(state.step), tested)
+  return tested

@@ -80,19 +80,10 @@ def make_train_step(
     (mean_loss, right), grads = gradient(
       state.params, dropout_key, images, targets
     )
-    updates, opt_state = tx.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    averaged = state.averaged_params
-    if ema_decay:
-      decay = _decay(ema_decay, state.step + 1) if ema_warmup else ema_decay
-      averaged = optax.incremental_update(params, averaged, 1 - decay)
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
-    new, old = (
-      (params, opt_state, averaged),
-      (state.params, state.opt_state, state.averaged_params),
-    )
-    kept = jax.tree.map(functools.partial(jnp.where, finite), new, old)
+    updated = _updated(state, grads, tx, ema_decay, ema_warmup)
+    kept = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
     metrics = {
       "loss": mean_loss,
       objective.score: right,
@@ -102,7 +93,7 @@ def make_train_step(
     }
     if "skipped" in batch:
       metrics["skipped_images"] = batch["skipped"].sum()
-    return TrainState(state.step + 1, *kept), metrics
+    return kept.replace(step=state.step + 1), metrics
 
   return train_step
 
@@ -170,9 +161,24 @@ def _loss_function(
   return loss_of
 
 
-def _decay(decay: float, t: Array) -> Array:
-  """The decay of the average after step t: its last tenth counts at first."""
-  return jnp.minimum(decay, (1 + t) / (10 + t))
+def _updated(
+  state: TrainState,
+  grads: Any,
+  tx: optax.GradientTransformation,
+  ema_decay: float,
+  ema_warmup: bool,
+) -> TrainState:
+  """The state after an update, but for its step."""
+  updates, opt_state = tx.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  averaged = state.averaged_params
+  if ema_decay:
+    t = state.step + 1  # At first, the average is of the last tenth alone.
+    decay = jnp.minimum(ema_decay, (1 + t) / (10 + t))
+    averaged = optax.incremental_update(
+      params, averaged, 1 - (decay if ema_warmup else ema_decay)
+    )
+  return TrainState(state.step, params, opt_state, averaged)
 
 
 def _updates(state: TrainState) -> Array:
