@@ -23,7 +23,6 @@ def convert(
 
   Args:
     source: Any source that `open_pretrained` takes.
-    folder: The folder to make.
     to: Name of the format, one of `save.TARGETS`.
     push: A repository of Hugging Face, owner/name, to upload the folder to.
     license: The licence that the card names, such as "apache-2.0"; by default

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +27,6 @@ from vit_jax.pretrained.formats import (
   hf_encoders,
   huggingface,
   processor,
-  timm,
   timm_encoders,
   torchvision,
 )
@@ -43,26 +41,16 @@ from vit_jax.pretrained.locate import drop_download, locate
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.transfer import with_head
-from vit_jax.runtime.checks import (
-  CHANNELS,
-  POSITIVE_CHANNELS,
-  SIDES,
-  Sides,
-  Triple,
-  checked,
-)
+from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable
 from vit_jax.workdir.checkpoint import is_run
 
 # In the order in which they are tried; each recognises its own names.
-FORMATS = (google, hf_encoders, huggingface, timm_encoders, timm, torchvision)
-# Keywords that are not fields of the model, each with the check of its value.
-_PREPROCESSING = {
-  "mean": functools.partial(checked, kind=Triple, must=CHANNELS),
-  "std": functools.partial(checked, kind=Triple, must=POSITIVE_CHANNELS),
-  "image_size": functools.partial(checked, kind=Sides, must=SIDES),
-  "grid": functools.partial(checked, kind=Sides, must=SIDES),
-  "interpolation": functools.partial(checked, kind=str, choices=INTERPOLATIONS),
+FORMATS = (google, hf_encoders, timm_encoders, torchvision)
+# Keywords that are not fields of the model: type, condition and choices.
+_PREPROCESSING: dict[str, tuple] = {
+  **{name: (*values, ()) for name, values in IMAGE_VALUES.items()},
+  "interpolation": (str, None, INTERPOLATIONS),
 }
 
 
@@ -106,10 +94,10 @@ def open_pretrained(source: str, **overrides: Any) -> Loaded:
     num_classes = overrides.pop("num_classes")
     return with_head(open_pretrained(source, **overrides), num_classes)
   source = str(source)
-  for name, check_value in _PREPROCESSING.items():
+  for name, (kind, *rules) in _PREPROCESSING.items():
     value = overrides.pop(name, None)
     if value is not None:
-      overrides[name] = check_value(name, value=value)
+      overrides[name] = checked(name, kind, value, *rules)
   if overrides.pop("scan", False):
     raise ValueError(
       "scan=True is a setting for training; weights are always read layer by "

@@ -57,10 +57,8 @@ def model_card(
   """The README.md of a converted model, in Markdown.
 
   Args:
-    loaded: The model that is converted.
     to: Name of the format, one of `save.TARGETS`.
     name: Name of the folder it is written to.
-    license: The licence, if it is known.
   """
   origin, model = loaded.origin, loaded.model
   fields = {

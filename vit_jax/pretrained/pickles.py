@@ -24,7 +24,6 @@ def conversion(name: str, first: str = "") -> str:
   """Says why a pickle is refused, and which command converts it.
 
   Args:
-    name: Name of the pickle's file.
     first: A command that has to run first, such as a download.
   """
   return (

@@ -25,7 +25,6 @@ def open_run_checkpoint(
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
   Args:
-    workdir: The run's folder.
     step: The checkpoint's step; by default the newest.
     **fields: Fields of the model to replace.
 

@@ -24,9 +24,7 @@ from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import (
   google,
   hf_encoders,
-  huggingface,
   processor,
-  timm,
   timm_encoders,
   torchvision,
 )
@@ -58,12 +56,12 @@ class Target:
 
   rules: Callable[[Vit], list[Rule]]
   poolings: tuple[str, ...]
-  gelus: tuple[str, ...]
-  epsilon: float | None
-  hybrids: bool
-  pre_logits: bool
-  any_shape: bool
-  file: str
+  gelus: tuple[str, ...] = ("tanh",)
+  epsilon: float | None = 1e-6
+  hybrids: bool = False
+  pre_logits: bool = False
+  any_shape: bool = True
+  file: str = "model.safetensors"
   files: Callable[[Vit, Preprocessing, str], dict[str, Any]] | None = None
   constants: Callable[[Vit], dict[str, np.ndarray]] = lambda vit: {}
 
@@ -72,54 +70,32 @@ TARGETS = {
   "google": Target(
     google.rules,
     ("token", "gap"),
-    ("tanh",),
-    1e-6,
     hybrids=True,
     pre_logits=True,
-    any_shape=True,
     file="model.npz",
   ),
   "big_vision": Target(
     google.big_vision_rules,
     ("token", "gap", "map"),
-    ("tanh",),
-    1e-6,
-    hybrids=False,
     pre_logits=True,
-    any_shape=True,
     file="model.npz",
   ),
   "hf": Target(
-    huggingface.rules,
+    hf_encoders.rules,
     ("token",),
     ("exact", "tanh"),
-    None,
-    hybrids=False,
-    pre_logits=False,
-    any_shape=True,
-    file="model.safetensors",
-    files=huggingface.files,
+    epsilon=None,
+    files=hf_encoders.files,
+    constants=hf_encoders.constants,
   ),
   "timm": Target(
-    timm.rules,
+    timm_encoders.rules,
     ("token", "gap"),
     ("exact", "tanh"),
-    1e-6,
-    hybrids=False,
-    pre_logits=False,
-    any_shape=True,
-    file="model.safetensors",
-    files=timm.files,
+    files=timm_encoders.files,
   ),
   "torchvision": Target(
-    torchvision.rules,
-    ("token",),
-    ("exact",),
-    1e-6,
-    hybrids=False,
-    pre_logits=True,
-    any_shape=False,
-    file="model.safetensors",
+    torchvision.rules, ("token",), ("exact",), pre_logits=True, any_shape=False
   ),
 }
 
@@ -139,7 +115,6 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   """Raises ValueError with all reasons why a format cannot express the model.
 
   Args:
-    loaded: The model.
     name: Name of the format, one of `TARGETS`.
 
   Returns:
@@ -213,22 +188,9 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
     )
 
 
-def _is_encoder(model: Vit, name: str) -> bool:
-  """Whether a module of `_ENCODERS` writes the model: some Vits are SigLIP."""
-  map_head = model.pooling == "map"
-  gap = model.pooling == "gap" and model.num_classes and name == "hf"
-  siglip = model.position == "learned" and (gap or map_head)
-  return name in _ENCODERS and (isinstance(model, ModernVit) or bool(siglip))
-
-
-def _target(model: Vit, name: str) -> Target:
-  if not _is_encoder(model, name):
-    return TARGETS[name]
-  module = _ENCODERS[name]
-  constants = getattr(module, "constants", TARGETS[name].constants)
-  return dataclasses.replace(
-    TARGETS[name], rules=module.rules, files=module.files, constants=constants
-  )
+def _is_encoder(model: Any, name: str) -> bool:
+  """Whether a module of `_ENCODERS` decides what can be written."""
+  return name in _ENCODERS and _ENCODERS[name].is_encoder(model)
 
 
 def _reasons(model: Vit, target: Target):
@@ -276,7 +238,6 @@ def save_as(
     name: Name of the format, one of `TARGETS`.
     folder: The folder to make, which appears complete or not at all.
     card: Text of its README.md.
-    track: Shows the progress, as `Display.track` does.
 
   Raises:
     ValueError: if the folder exists and is not empty.
@@ -284,7 +245,7 @@ def save_as(
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")
   model, params = _expressed(loaded, name)
-  target, sizes = _target(model, name), axis_sizes(model)
+  target, sizes = TARGETS[name], axis_sizes(model)
   rules = target.rules(model)
   arrays = {
     rule.theirs: np.ascontiguousarray(
@@ -363,7 +324,7 @@ def beside(loaded: Loaded, name: str) -> dict[str, str]:
   """The name and text of each file that a format keeps beside its weights."""
   model: Any = loaded.model
   preprocessing, found = loaded.preprocessing, {}
-  if files := _target(model, name).files:
+  if files := TARGETS[name].files:
     found = files(model, processor.nearest(preprocessing), loaded.loss)
   elif preprocessing.size and not processor.reason(preprocessing):
     found = {processor.FILE: processor.write(preprocessing)}
@@ -376,6 +337,4 @@ def beside(loaded: Loaded, name: str) -> dict[str, str]:
 
 def hf_class(model: Any) -> str:
   """The class of transformers that loads the model."""
-  if _is_encoder(model, "hf"):
-    return hf_encoders.class_name(hf_encoders.equivalent(model))
-  return "ViTForImageClassification" if model.num_classes else "ViTModel"
+  return hf_encoders.class_name(hf_encoders.equivalent(model))

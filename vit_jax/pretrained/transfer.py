@@ -32,7 +32,6 @@ def fit(
   """Makes the model to fine-tune.
 
   Args:
-    loaded: The checkpoint.
     class_names: Class names of the new data.
     fields: Fields of the model that replace the checkpoint's.
     keep_head: Whether to keep the head, and the representation layer with it;

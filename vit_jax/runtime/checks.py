@@ -49,6 +49,13 @@ POSITIVE_CHANNELS = Rule(
   "be three numbers above 0, for red, green and blue",
   lambda values: min(values) > 0,
 )
+# Type and condition of keywords and flags about images.
+IMAGE_VALUES = {
+  "image_size": (Sides, SIDES),
+  "grid": (Sides, SIDES),
+  "mean": (Triple, CHANNELS),
+  "std": (Triple, POSITIVE_CHANNELS),
+}
 
 
 def checked(

@@ -15,14 +15,7 @@ from absl import app, flags, logging
 
 from vit_jax.runtime import hosts
 from vit_jax.runtime.cache_folder import cache_folder
-from vit_jax.runtime.checks import (
-  CHANNELS,
-  POSITIVE_CHANNELS,
-  SIDES,
-  Sides,
-  Triple,
-  checked,
-)
+from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.restarts import MENDABLE
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -31,28 +24,16 @@ flags.disclaim_key_flags()
 USAGE_EXIT = 2
 _COMPILED_BYTES = 4 * 2**30  # Size limit of the cache of compiled programs.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
-# Flags that take several numbers: type, condition and sentence.
+# Flags that take several numbers, with their sentences.
 _SEVERAL = {
   "image_size": (
-    Sides,
-    SIDES,
-    "Image size to use the model at, as one side in pixels or height,width.",
+    "Image size to use the model at, as one side in pixels or height,width."
   ),
   "grid": (
-    Sides,
-    SIDES,
-    "Number of patches that the stored positions are for, as height,width.",
+    "Number of patches that the stored positions are for, as height,width."
   ),
-  "mean": (
-    Triple,
-    CHANNELS,
-    "Mean to subtract from each channel of pixels in [0, 1], as r,g,b.",
-  ),
-  "std": (
-    Triple,
-    POSITIVE_CHANNELS,
-    "Standard deviation to divide each channel by, as r,g,b.",
-  ),
+  "mean": "Mean to subtract from each channel of pixels in [0, 1], as r,g,b.",
+  "std": "Standard deviation to divide each channel by, as r,g,b.",
 }
 
 
@@ -124,7 +105,7 @@ def define_overrides() -> None:
   flags.DEFINE_float(
     "layer_norm_epsilon", None, "Epsilon to use in place of the source's."
   )
-  for name, (_, _, says) in _SEVERAL.items():
+  for name, says in _SEVERAL.items():
     flags.DEFINE_string(name, None, says)
 
 
@@ -167,7 +148,7 @@ def _several(name: str) -> tuple[float, ...] | None:
   if value is not None:
     with contextlib.suppress(ValueError, SyntaxError):  # No numbers at all.
       value = ast.literal_eval(value)
-  kind, must, _ = _SEVERAL[name]
+  kind, must = IMAGE_VALUES[name]
   return checked(f"--{name}", kind | None, value, must)
 
 

@@ -17,14 +17,8 @@ Params = dict[str, np.ndarray]
 _FREE = {
   *("layer_scale", "position_grid", "antialias", "head_bias"),
   *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
-  *(
-    "drop_path_rate",
-    "drop_path_grows",
-    "dtype",
-    "param_dtype",
-    "scan",
-    "remat",
-  ),
+  *("drop_path_rate", "drop_path_grows", "dtype", "param_dtype"),
+  *("scan", "remat"),
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
 _TABLE, _HEAD = "position/E_pos", "head/kernel"
@@ -57,7 +51,6 @@ def refitted(vit: Any, new: Any, params: Mapping[str, np.ndarray]) -> Params:
       the table of positions, which is added to the token or is zero; the
       pooling, where the head's new rows are zeros; and the projection, which
       becomes a head with a bias of zeros.
-    params: The parameters by path.
   """
   found = dict(params)
   kinds = vit.position, new.position

@@ -22,6 +22,7 @@ from vit_jax.pretrained.formats.architecture import (
   need,
 )
 from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.table import Table, rows
 
 # The submodules of a block, in the order: norm, attention, norm, MLP.
 PUBLISHED = (
@@ -40,10 +41,7 @@ LINEN = (
 # training checkpoint, and in an image-text model.
 PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/")
 
-_IMAGENET_21K = (
-  21_841,
-  21_843,
-)  # Numbers of its classes, without and with two.
+_IMAGENET_21K = (21_841, 21_843)  # Its classes, without and with two more.
 _GROUP_NORM = "1 1 1 C -> C"
 _GOOGLE_POSITION = "Transformer/posembed_input/pos_embedding"
 _BIG_VISION_POSITION = "pos_embedding"
@@ -133,7 +131,6 @@ def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of vision_transformer's or big_vision's format.
 
   Args:
-    vit: The model.
     shapes: Array shapes of the checkpoint to read, whose naming is followed; by
       default the names are those that vision_transformer publishes.
   """
@@ -143,89 +140,80 @@ def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
   # Today's Flax keeps one axis of a group norm, the published files four.
   gn_root = (shapes or {}).get("gn_root/scale", (1, 1, 1, 1))
   group_norm = "... -> ..." if len(gn_root) == 1 else _GROUP_NORM
-  return _rules(vit, numbering, scanned, big_vision, group_norm)
+  found = _rules(vit, numbering, big_vision, group_norm)
+  return _stacked(found) if scanned else found
 
 
 def big_vision_rules(vit: Vit) -> list[Rule]:
   """The rules for writing a big_vision checkpoint."""
-  return _rules(vit, LINEN, scanned=False, big_vision=True)
+  return _rules(vit, LINEN, big_vision=True)
 
 
 def _rules(
   vit: Vit,
   numbering: tuple[str, ...],
-  scanned: bool,
   big_vision: bool,
   group_norm: str = _GROUP_NORM,
 ) -> list[Rule]:
-  found = affine("embedding/", "patches/E", "kernel", "P Q C D -> (P Q C) D")
-  if vit.resnet_layers:
-    found += _resnet_rules(vit, group_norm)
-  if vit.pooling == "token":
-    found.append(Rule("cls", ("x_class",), "1 1 D -> D"))
-  if vit.position in ("learned", "learned_grid"):
-    name = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
-    found.append(Rule(name, ("position/E_pos",), "1 S D -> S D"))
-  if scanned:
-    layers = [f"block_{i}" for i in range(vit.num_layers)]
-    found += _block_rules("Transformer/encoderblock", layers, numbering)
-  else:
-    for i in range(vit.num_layers):
-      name = f"Transformer/encoderblock_{i}"
-      found += _block_rules(name, [f"block_{i}"], numbering)
-  found += norm("Transformer/encoder_norm/", "norm", "scale")
-  if vit.pooling == "map":
-    found.append(Rule("MAPHead_0/probe", ("map_head/probe",), "1 T D -> T D"))
-    found += _attention_rules("MAPHead_0/" + LINEN[1], ["map_head/msa"])
-    found += norm("MAPHead_0/LayerNorm_0/", "map_head/norm", "scale")
-    found += _mlp_rules("MAPHead_0/" + LINEN[3], ["map_head/mlp"])
-  if vit.representation_size is not None:
-    found += affine("pre_logits/", "pre_logits", "kernel", "... -> ...")
-  if vit.num_classes:
-    found += affine("head/", "head", "kernel", "... -> ...")
-  return found
-
-
-def _block_rules(
-  theirs: str, ours: list[str], numbering: tuple[str, ...]
-) -> list[Rule]:
-  """The rules for one block, or for all blocks stacked in one."""
   norm_msa, msa, norm_mlp, mlp = numbering
+  position = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
+  table = Table(
+    root=rows(
+      affine("embedding/", "patches/E", "kernel", "P Q C D -> (P Q C) D"),
+      Rule("cls", ("x_class",), "1 1 D -> D"),
+      Rule(position, ("position/E_pos",), "1 S D -> S D"),
+      norm("Transformer/encoder_norm/", "norm", "scale"),
+      Rule("MAPHead_0/probe", ("map_head/probe",), "1 T D -> T D"),
+      _attention("MAPHead_0/" + LINEN[1], "map_head/msa"),
+      norm("MAPHead_0/LayerNorm_0/", "map_head/norm", "scale"),
+      _mlp("MAPHead_0/" + LINEN[3], "map_head/mlp"),
+      _same("pre_logits", "pre_logits"),
+      _same("head", "head"),
+    ),
+    base=(),
+    layers="Transformer/encoderblock_{}/",
+    layer=rows(
+      norm(f"{norm_msa}/", "norm_msa", "scale"),
+      _attention(msa, "msa"),
+      norm(f"{norm_mlp}/", "norm_mlp", "scale"),
+      _mlp(mlp, "mlp"),
+    ),
+    mlp=(),
+  )
+  return [*_resnet_rules(vit, group_norm), *table.rules(vit)]
+
+
+def _stacked(found: list[Rule]) -> list[Rule]:
+  """The rules for blocks whose arrays are stacked in one."""
+  paths: dict[tuple[str, str], list[str]] = {}
+  for rule in found:
+    name = re.sub(r"encoderblock_\d+/", "encoderblock/", rule.theirs)
+    paths.setdefault((name, rule.pattern), []).extend(rule.ours)
   return [
-    *_same(f"{theirs}/{norm_msa}", ours, "norm_msa", ("scale", "bias")),
-    *_attention_rules(f"{theirs}/{msa}", [f"{block}/msa" for block in ours]),
-    *_same(f"{theirs}/{norm_mlp}", ours, "norm_mlp", ("scale", "bias")),
-    *_mlp_rules(f"{theirs}/{mlp}", [f"{block}/mlp" for block in ours]),
+    Rule(name, tuple(ours), pattern) for (name, pattern), ours in paths.items()
   ]
 
 
-def _attention_rules(theirs: str, ours: list[str]) -> list[Rule]:
+def _attention(theirs: str, ours: str) -> list[Rule]:
+  parts = ("query", "key", "value", "out")
+  return [*rows(*(_same(f"{theirs}/{x}", f"{ours}/{x}") for x in parts))]
+
+
+def _mlp(theirs: str, ours: str) -> list[Rule]:
   return [
-    rule
-    for name in ("query", "key", "value", "out")
-    for rule in _same(f"{theirs}/{name}", ours, name, ("kernel", "bias"))
+    *_same(f"{theirs}/Dense_0", f"{ours}/expand"),
+    *_same(f"{theirs}/Dense_1", f"{ours}/contract"),
   ]
 
 
-def _mlp_rules(theirs: str, ours: list[str]) -> list[Rule]:
-  return [
-    rule
-    for number, name in (("Dense_0", "expand"), ("Dense_1", "contract"))
-    for rule in _same(f"{theirs}/{number}", ours, name, ("kernel", "bias"))
-  ]
-
-
-def _same(
-  theirs: str, ours: list[str], layer: str, leaves: tuple[str, str]
-) -> list[Rule]:
-  """The rules for a layer whose arrays are laid out as ours."""
-  return [
-    Rule(f"{theirs}/{leaf}", tuple(f"{block}/{layer}/{leaf}" for block in ours))
-    for leaf in leaves
-  ]
+def _same(theirs: str, ours: str) -> list[Rule]:
+  """The rules for a dense layer whose arrays are laid out as ours."""
+  return affine(f"{theirs}/", ours, "kernel", "... -> ...")
 
 
 def _resnet_rules(vit: Vit, group_norm: str) -> list[Rule]:
+  if not vit.resnet_layers:
+    return []
   found = [Rule("conv_root/kernel", ("resnet/conv_root/kernel",))]
   found += _group_norm("gn_root", "resnet/norm_root", group_norm)
   for stage, units in enumerate(vit.resnet_layers):

@@ -9,20 +9,10 @@ from typing import Any
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models.modern_vit import ModernVit
 from vit_jax.models.vit import Vit
+from vit_jax.pretrained.formats import table
 from vit_jax.pretrained.formats.architecture import UNSUPPORTED
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import (
-  Config,
-  Family,
-  Table,
-  attention,
-  dense,
-  fused,
-  heads_out,
-  layer_norm,
-  patches,
-  rows,
-)
+from vit_jax.pretrained.formats.table import Config, Family, Table
 
 _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
@@ -81,13 +71,16 @@ def _siglip_config(vit: Vit) -> dict[str, Any]:
 
 _LAYER: dict[str, Any] = dict(
   layers="encoder.layers.{}.",
-  layer=rows(
-    layer_norm("layer_norm1.", "norm_msa"),
-    layer_norm("layer_norm2.", "norm_mlp"),
-    attention("self_attn.", "q_proj", "k_proj", "v_proj"),
-    heads_out("self_attn.out_proj."),
+  layer=table.rows(
+    table.layer_norm("layer_norm1.", "norm_msa"),
+    table.layer_norm("layer_norm2.", "norm_mlp"),
+    table.attention("self_attn.", "q_proj", "k_proj", "v_proj"),
+    table.heads_out("self_attn.out_proj."),
   ),
-  mlp=rows(dense("mlp.fc1.", "mlp/expand"), dense("mlp.fc2.", "mlp/contract")),
+  mlp=table.rows(
+    table.dense("mlp.fc1.", "mlp/expand"),
+    table.dense("mlp.fc2.", "mlp/contract"),
+  ),
 )
 _POSITIONS = Rule("embeddings.position_embedding.weight", ("position/E_pos",))
 _BASES = ("vision_model.", "", "vision_model.vision_model.")
@@ -96,15 +89,15 @@ CLIP = Family(
   types=("clip_vision_model", "clip"),
   mark="pre_layrnorm.weight",
   table=Table(
-    root=rows(
+    root=table.rows(
       Rule("visual_projection.weight", ("pre_logits/kernel",), "O I -> I O")
     ),
-    base=rows(
-      patches("embeddings.patch_embedding."),
+    base=table.rows(
+      table.patches("embeddings.patch_embedding."),
       Rule("embeddings.class_embedding", ("x_class",)),
       _POSITIONS,
-      layer_norm("pre_layrnorm.", "norm_pre"),  # Spelt so.
-      layer_norm("post_layernorm.", "norm"),
+      table.layer_norm("pre_layrnorm.", "norm_pre"),  # Spelt so.
+      table.layer_norm("post_layernorm.", "norm"),
     ),
     **_LAYER,
   ),
@@ -129,19 +122,19 @@ SIGLIP = Family(
   types=("siglip_vision_model", "siglip"),
   mark="embeddings.patch_embedding.weight",
   table=Table(
-    root=rows(dense("classifier.", "head")),
-    base=rows(
-      patches("embeddings.patch_embedding."),
+    root=table.rows(table.dense("classifier.", "head")),
+    base=table.rows(
+      table.patches("embeddings.patch_embedding."),
       _POSITIONS,
-      layer_norm("post_layernorm.", "norm"),
+      table.layer_norm("post_layernorm.", "norm"),
       Rule("head.probe", ("map_head/probe",), "1 T D -> T D"),
-      fused(
+      table.fused(
         "head.attention.in_proj_weight", "head.attention.in_proj_bias", _PROBE
       ),
-      heads_out("head.attention.out_proj.", f"{_PROBE}/out"),
-      layer_norm("head.layernorm.", "map_head/norm"),
-      dense("head.mlp.fc1.", "map_head/mlp/expand"),
-      dense("head.mlp.fc2.", "map_head/mlp/contract"),
+      table.heads_out("head.attention.out_proj.", f"{_PROBE}/out"),
+      table.layer_norm("head.layernorm.", "map_head/norm"),
+      table.dense("head.mlp.fc1.", "map_head/mlp/expand"),
+      table.dense("head.mlp.fc2.", "map_head/mlp/contract"),
     ),
     **_LAYER,
   ),

@@ -3,19 +3,9 @@
 from typing import Any
 
 from vit_jax.models.modern_vit import ModernVit
+from vit_jax.pretrained.formats import table
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import (
-  Config,
-  Family,
-  Table,
-  attention,
-  dense,
-  fused_gate,
-  heads_out,
-  layer_norm,
-  patches,
-  rows,
-)
+from vit_jax.pretrained.formats.table import Config, Family, Table
 from vit_jax.runtime.checks import POSITIVE, checked
 
 
@@ -97,9 +87,9 @@ def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
   )
 
 
-_DINO_LAYER = rows(
-  layer_norm("norm1.", "norm_msa"),
-  layer_norm("norm2.", "norm_mlp"),
+_DINO_LAYER = table.rows(
+  table.layer_norm("norm1.", "norm_msa"),
+  table.layer_norm("norm2.", "norm_mlp"),
   Rule("layer_scale1.lambda1", ("scale_msa",)),
   Rule("layer_scale2.lambda1", ("scale_mlp",)),
 )
@@ -113,24 +103,25 @@ DINOV2 = Family(
   types=("dinov2", "dinov2_with_registers"),
   mark="encoder.layer.0.layer_scale1.lambda1",
   table=Table(
-    root=rows(dense("classifier.", "head")),
-    base=rows(
-      patches("embeddings.patch_embeddings.projection."),
+    root=table.rows(table.dense("classifier.", "head")),
+    base=table.rows(
+      table.patches("embeddings.patch_embeddings.projection."),
       *(_CLS, _REGISTERS, _POSITIONS),
-      layer_norm("layernorm.", "norm"),
+      table.layer_norm("layernorm.", "norm"),
     ),
     layers="encoder.layer.{}.",
-    layer=rows(
+    layer=table.rows(
       *_DINO_LAYER,
-      attention("attention.attention.", "query", "key", "value"),
-      heads_out("attention.output.dense."),
+      table.attention("attention.attention.", "query", "key", "value"),
+      table.heads_out("attention.output.dense."),
     ),
-    mlp=rows(
-      dense("mlp.fc1.", "mlp/expand"), dense("mlp.fc2.", "mlp/contract")
+    mlp=table.rows(
+      table.dense("mlp.fc1.", "mlp/expand"),
+      table.dense("mlp.fc2.", "mlp/contract"),
     ),
-    gated_mlp=rows(
-      fused_gate("mlp.weights_in."),
-      dense("mlp.weights_out.", "mlp/contract"),
+    gated_mlp=table.rows(
+      table.fused_gate("mlp.weights_in."),
+      table.dense("mlp.weights_out.", "mlp/contract"),
     ),
   ),
   bases=("", "dinov2.", "dinov2_with_registers."),
@@ -145,25 +136,25 @@ DINOV3 = Family(
   mark="layer.0.layer_scale1.lambda1",
   table=Table(
     root=(),
-    base=rows(
-      patches("embeddings.patch_embeddings."),
+    base=table.rows(
+      table.patches("embeddings.patch_embeddings."),
       *(_CLS, _REGISTERS),
-      layer_norm("norm.", "norm"),
+      table.layer_norm("norm.", "norm"),
     ),
     layers="layer.{}.",
-    layer=rows(
+    layer=table.rows(
       *_DINO_LAYER,
-      attention("attention.", "q_proj", "k_proj", "v_proj"),
-      heads_out("attention.o_proj."),
+      table.attention("attention.", "q_proj", "k_proj", "v_proj"),
+      table.heads_out("attention.o_proj."),
     ),
-    mlp=rows(
-      dense("mlp.up_proj.", "mlp/expand"),
-      dense("mlp.down_proj.", "mlp/contract"),
+    mlp=table.rows(
+      table.dense("mlp.up_proj.", "mlp/expand"),
+      table.dense("mlp.down_proj.", "mlp/contract"),
     ),
-    gated_mlp=rows(
-      dense("mlp.gate_proj.", "mlp/gate"),
-      dense("mlp.up_proj.", "mlp/expand"),
-      dense("mlp.down_proj.", "mlp/contract"),
+    gated_mlp=table.rows(
+      table.dense("mlp.gate_proj.", "mlp/gate"),
+      table.dense("mlp.up_proj.", "mlp/expand"),
+      table.dense("mlp.down_proj.", "mlp/contract"),
     ),
   ),
   bases=("",),

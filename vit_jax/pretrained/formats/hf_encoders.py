@@ -9,35 +9,28 @@ import numpy as np
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Vit
 from vit_jax.models.modern_vit import ModernVit
-from vit_jax.pretrained.formats import huggingface, processor
-from vit_jax.pretrained.formats.architecture import (
-  Architecture,
-  count_layers,
-  guess_num_heads,
-  guessed_heads,
-  length,
-  need,
-  section,
-  table_size,
-)
+from vit_jax.pretrained.formats import architecture, huggingface, processor
+from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
-from vit_jax.pretrained.formats.hf_deit import DEIT
 from vit_jax.pretrained.formats.hf_dino import DINOV2, DINOV3
-from vit_jax.pretrained.formats.huggingface import ACTIVATIONS, class_names
+from vit_jax.pretrained.formats.hf_vit import DEIT, VIT
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, homeless
-from vit_jax.runtime.checks import (
-  COUNT,
-  POSITIVE,
-  SIDES,
-  Sides,
-  checked,
-)
+from vit_jax.runtime.checks import COUNT, POSITIVE, SIDES, Sides, checked
 from vit_jax.runtime.printable import quoted
 
-FAMILIES = (DINOV2, DINOV3, DEIT, CLIP, SIGLIP)
-_GELUS = {**ACTIVATIONS, "quick_gelu": "quick"}
+# In the order in which their marks are looked for.
+FAMILIES = (DINOV2, DINOV3, DEIT, CLIP, SIGLIP, VIT)
+# `hidden_act` -> `Vit.gelu`; the first name of each is written.
+_GELUS = {
+  "gelu": "exact",
+  "gelu_python": "exact",
+  "gelu_pytorch_tanh": "tanh",
+  "gelu_new": "tanh",
+  "gelu_fast": "tanh",
+  "quick_gelu": "quick",
+}
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -62,7 +55,6 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """Infers the model that these arrays are the parameters of.
 
   Args:
-    shapes: Shapes of the arrays.
     config: `config.json`; without it, the library's defaults hold.
 
   Raises:
@@ -71,7 +63,8 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """
   family, base = _sure(shapes)
   given = config or {}
-  config = {**given, **section("vision_config", given.get("vision_config"))}
+  vision = architecture.section("vision_config", given.get("vision_config"))
+  config = {**given, **vision}
   if given:
     _check_type(family, given)
     config = {**family.defaults, **config}
@@ -79,18 +72,23 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   particular = family.fields(local, config)
   gated = particular.get("gated_mlp", False)
   D, _, P, _ = need(local, _name(family.table.base, "patches/E/kernel"), 4)
-  num_heads = config.get("num_attention_heads", guess_num_heads(D))
+  usual = architecture.guess_num_heads(D)
+  num_heads = config.get("num_attention_heads", usual)
   epsilon = config.get("layer_norm_eps", family.defaults["layer_norm_eps"])
+  layers = family.table.layers.split("{")[0]
+  head = _name(family.table.root, "head/bias")
   fields: dict[str, Any] = dict(
-    num_classes=length(shapes, _name(family.table.root, "head/bias"), 0),
+    num_classes=architecture.length(shapes, head, 0),
     patch_size=P,
     hidden_size=D,
-    num_layers=count_layers(local, family.table.layers.split("{")[0]),
+    num_layers=architecture.count_layers(local, layers),
     mlp_size=_mlp_size(family.table, local, gated),
     num_heads=checked("num_attention_heads", int | None, num_heads, COUNT),
     gelu=_activation(family, config, gated),
     layer_norm_epsilon=checked("layer_norm_eps", float, epsilon, POSITIVE),
   )
+  aligned = family is VIT and config.get("model_type") != "vit_mae"
+  known = "num_attention_heads" in config
   return Architecture(
     "hf",
     fields | particular,
@@ -99,10 +97,10 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
       "image_size", Sides | None, config.get("image_size"), SIDES
     ),
     preprocessing=Preprocessing(None, mean=family.mean, std=family.std),
-    class_names=class_names(config),
+    class_names=huggingface.class_names(config),
     loss=huggingface.loss(config, fields["num_classes"]),
-    interpolation="bicubic",
-    guesses={} if given else guessed_heads(num_heads),
+    interpolation="linear" if aligned else "bicubic",
+    guesses={} if known else architecture.guessed_heads(num_heads),
   )
 
 
@@ -175,7 +173,15 @@ def equivalent(vit: Any) -> Any:
 
 def family_of(vit: Any) -> Family:
   """The family whose form expresses a model for which `reasons` has none."""
-  return _closest(vit)[0]
+  return _closest(vit)[0] if is_encoder(vit) else VIT
+
+
+def is_encoder(vit: Any) -> bool:
+  """Whether a model has more than the form of the paper's: some are SigLIP."""
+  if isinstance(vit, ModernVit):
+    return True
+  gap = vit.pooling == "gap" and vit.num_classes
+  return vit.position == "learned" and bool(gap or vit.pooling == "map")
 
 
 def reasons(vit: Any) -> list[str]:
@@ -190,7 +196,7 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
   one_layer = vit.clone(num_layers=1)
   found = []
   for family in FAMILIES:
-    if family.modern == isinstance(vit, ModernVit):
+    if family.modern == isinstance(vit, ModernVit) and family is not VIT:
       weight, misfit = _misfit(family, one_layer)
       why = [misfit] if misfit else [*_changes(family, one_layer)]
       found.append((weight, len(why), family, why))
@@ -204,7 +210,7 @@ def _misfit(family: Family, vit: Any) -> tuple[int, str]:
     return len(lost), f"it has no place for {', '.join(lost[:3])}"
   try:
     config, shapes = _config(family, vit), shapes_of(vit, written)
-    if not _find(shapes):
+    if (_find(shapes) or [None])[0] is not family:
       return 99, f"it has no {family.mark}"
     infer(shapes, config)
   except ValueError as error:
@@ -216,7 +222,7 @@ def _changes(family: Family, vit: Any) -> Iterator[str]:
   """The changes that reading a model back from the form would make."""
   if family.classes[bool(vit.num_classes)] is None:
     yield f"it has no class {'with' if vit.num_classes else 'without'} a head"
-  size = table_size(vit)
+  size = architecture.table_size(vit)
   if size and size[0] != size[1] and vit.position != "none":
     yield f"its positions are for {size[0]} x {size[1]}, not for a square"
   shapes = shapes_of(vit, _written(family, vit))
@@ -260,7 +266,7 @@ def class_name(vit: Any) -> str:
 
 
 def _config(family: Family, vit: Any) -> dict[str, Any]:
-  size = table_size(vit)
+  size = architecture.table_size(vit)
   names = {ours: theirs for theirs, ours in reversed(_GELUS.items())}
   tower = {
     "hidden_size": vit.hidden_size,

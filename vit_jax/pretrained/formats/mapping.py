@@ -138,10 +138,8 @@ def check(
   """Raises ValueError unless a checkpoint holds exactly what the rules need.
 
   Args:
-    rules: The rules of the format.
     found: Shapes of the checkpoint's arrays, by name.
     ours: Shapes of the model's parameters, by path.
-    vit: The model.
     what: Start of the message, which names the checkpoint and the model.
   """
   sizes = axis_sizes(vit)

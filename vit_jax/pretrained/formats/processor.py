@@ -10,10 +10,7 @@ from typing import Any
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import FILTERS, EvalTransformSettings
-from vit_jax.pretrained.formats.architecture import (
-  IMAGENET_MEAN,
-  IMAGENET_STD,
-)
+from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.runtime.checks import (
   CHANNELS,
   COUNT,

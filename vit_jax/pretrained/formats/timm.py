@@ -28,18 +28,9 @@ from vit_jax.pretrained.formats.architecture import (
   section,
   square,
 )
-from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.timm_table import VIT
+from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime import checks
-from vit_jax.runtime.checks import (
-  CHANNELS,
-  COUNT,
-  POSITIVE_CHANNELS,
-  SIDES,
-  Sides,
-  Triple,
-  checked,
-)
+from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import quoted
 
 GELUS = {
@@ -67,20 +58,10 @@ _MODES = ("center", "squash")
 _SHARE = checks.Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
 
 
-def prefix(shapes: Shapes) -> str | None:
-  """The empty prefix; None for other formats."""
-  if "patch_embed.proj.weight" in shapes and any(
-    name.startswith("blocks.") for name in shapes
-  ):
-    return ""
-  return None
-
-
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """Infers the model that these arrays are the parameters of.
 
   Args:
-    shapes: Shapes of the arrays.
     config: timm's `config.json`, if there is one.
 
   Raises:
@@ -110,7 +91,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     hidden_size=D,
     num_layers=count_layers(shapes, "blocks."),
     mlp_size=need(shapes, "blocks.0.mlp.fc1.weight", 2)[0],
-    num_heads=checked("num_heads", int | None, num_heads, COUNT),
+    num_heads=checked("num_heads", int | None, num_heads, checks.COUNT),
     pooling="token" if class_token else "gap",
     position="learned_grid" if grid_only else "learned",
     representation_size=length(shapes, "pre_logits.fc.bias", None),
@@ -155,7 +136,7 @@ def preprocessing(published: Mapping[str, Any]) -> Preprocessing:
   share = checked("crop_pct", float, found["crop_pct"], _SHARE)
   shape = published.get("input_size")
   side = shape[-1] if isinstance(shape, list) and shape else 224
-  side = checked("input_size", int, side, COUNT)
+  side = checked("input_size", int, side, checks.COUNT)
   ratio = math.floor(side / share) / side
   mode = checked("crop_mode", str, found["crop_mode"], None, _MODES)
   if mode == "squash" and ratio == 1:
@@ -166,8 +147,8 @@ def preprocessing(published: Mapping[str, Any]) -> Preprocessing:
   return Preprocessing(
     None,
     EvalTransformSettings(mode, ratio, name),
-    checked("mean", Triple, found["mean"], CHANNELS),
-    checked("std", Triple, found["std"], POSITIVE_CHANNELS),
+    checked("mean", checks.Triple, found["mean"], checks.CHANNELS),
+    checked("std", checks.Triple, found["std"], checks.POSITIVE_CHANNELS),
     corner="even",
   )
 
@@ -206,7 +187,7 @@ def image_size(
     shape = published.get("input_size")
     # (channels, height, width).
     size = shape[1:] if isinstance(shape, list) and len(shape) == 3 else shape
-  return checked("img_size", Sides | None, size, SIDES)
+  return checked("img_size", checks.Sides | None, size, checks.SIDES)
 
 
 def _is_grid_only(positions: int, tokens: int | None, configured: bool) -> bool:
@@ -233,29 +214,12 @@ def class_names(
   return tuple(map(str, names))
 
 
-def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
-  """The rules for all arrays of a checkpoint; timm has only one naming."""
-  del shapes
-  return VIT.rules(vit)
-
-
-def files(vit: Vit, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
-  """The JSON file that timm reads beside the weights, by name."""
-  del loss  # timm does not record it.
-  arguments: dict[str, Any] = {"no_embed_class": vit.position == "learned_grid"}
-  if vit.pooling == "gap":
-    arguments |= {"class_token": False, "fc_norm": False}
-  config = configuration(vit, "vit_base_patch16_224", arguments)
-  return {"config.json": config | published(vit, preprocessing)}
-
-
 def configuration(
   vit: Any, architecture: str, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
   """The part of the JSON file that makes the model.
 
   Args:
-    vit: The model to describe.
     architecture: One of timm's, whose own values the arguments replace.
     arguments: Arguments beside those that every model has.
   """

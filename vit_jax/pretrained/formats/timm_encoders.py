@@ -46,18 +46,21 @@ _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
-  if timm.prefix(shapes) is None:
-    return None
+  layers = any(name.startswith("blocks.") for name in shapes)
+  return "" if "patch_embed.proj.weight" in shapes and layers else None
+
+
+def _is_plain(shapes: Shapes) -> bool:
+  """Whether these are the arrays of the paper's model."""
   fused = [name for name in shapes if ".attn.qkv." in name]
   unbiased = fused and all(name.endswith(".weight") for name in fused)
-  return "" if unbiased or any(mark in shapes for mark in _MARKS) else None
+  return not unbiased and not any(mark in shapes for mark in _MARKS)
 
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """Infers the model that these arrays are the parameters of.
 
   Args:
-    shapes: Shapes of the arrays.
     config: timm's `config.json`, if there is one.
 
   Raises:
@@ -66,6 +69,8 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
       that is not supported.
   """
   config = config or {}
+  if _is_plain(shapes):
+    return timm.infer(shapes, config)
   arguments = section("model_args", config.get("model_args"))
   published = section("pretrained_cfg", config.get("pretrained_cfg")) or config
   _check_arguments(arguments)
@@ -195,6 +200,12 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   ]
 
 
+def is_encoder(vit: Any) -> bool:
+  """Whether a model has what the paper's has not; a MAP head is SigLIP's."""
+  siglip = vit.position == "learned" and vit.pooling == "map"
+  return isinstance(vit, ModernVit) or siglip
+
+
 def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
   if not isinstance(vit, ModernVit):
@@ -218,7 +229,7 @@ def reasons(vit: Any) -> list[str]:
     return [f"timm has no place for {', '.join(lost[:3])}"]
   shapes = shapes_of(one_layer, written)
   registers = getattr(vit, "registers", 0)
-  if prefix(shapes) is None or (registers and vit.distilled):
+  if _is_plain(shapes) or (registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
     return [*changes(one_layer, infer(shapes, _config(one_layer)).fields)]
@@ -246,7 +257,13 @@ def files(vit: Any, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
 
 def _config(vit: Any) -> dict[str, Any]:
   """The part of the JSON file that makes the model."""
-  if not isinstance(vit, ModernVit):  # It has a MAP head.
+  if not is_encoder(vit):
+    arguments: dict[str, Any] = {}
+    arguments["no_embed_class"] = vit.position == "learned_grid"
+    if vit.pooling == "gap":
+      arguments |= {"class_token": False, "fc_norm": False}
+    return timm.configuration(vit, "vit_base_patch16_224", arguments)
+  if not isinstance(vit, ModernVit):
     return timm.configuration(vit, "vit_base_patch16_siglip_224", {})
   layer_scale = {"init_values": vit.layer_scale}
   if vit.rope_theta:

@@ -11,26 +11,10 @@ from typing import Any
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.models import Vit
-from vit_jax.pretrained.formats.architecture import (
-  IMAGENET_MEAN,
-  IMAGENET_STD,
-  Architecture,
-  count_layers,
-  guess_num_heads,
-  guessed_heads,
-  length,
-  need,
-)
+from vit_jax.pretrained.formats import architecture, table
+from vit_jax.pretrained.formats.architecture import Architecture
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import (
-  Table,
-  dense,
-  fused,
-  heads_out,
-  layer_norm,
-  patches,
-  rows,
-)
+from vit_jax.pretrained.formats.table import Table
 
 FILE = "_file"
 """Key of the configuration under which the file's name is passed."""
@@ -52,23 +36,25 @@ _PUBLISHED = ((768, 12), (1024, 24), (1280, 32))
 _LAYERS = "encoder.layers.encoder_layer_"
 _POSITION = "encoder.pos_embedding"
 _TABLE = Table(
-  root=rows(
+  root=table.rows(
     Rule("class_token", ("x_class",), "1 1 D -> D"),
-    patches("conv_proj."),
+    table.patches("conv_proj."),
     Rule(_POSITION, ("position/E_pos",), "1 S D -> S D"),
-    layer_norm("encoder.ln.", "norm"),
-    dense("heads.pre_logits.", "pre_logits"),
-    dense("heads.head.", "head"),
+    table.layer_norm("encoder.ln.", "norm"),
+    table.dense("heads.pre_logits.", "pre_logits"),
+    table.dense("heads.head.", "head"),
   ),
   base=(),
   layers=_LAYERS + "{}.",
-  layer=rows(
-    layer_norm("ln_1.", "norm_msa"),
-    fused("self_attention.in_proj_weight", "self_attention.in_proj_bias"),
-    heads_out("self_attention.out_proj."),
-    layer_norm("ln_2.", "norm_mlp"),
+  layer=table.rows(
+    table.layer_norm("ln_1.", "norm_msa"),
+    table.fused("self_attention.in_proj_weight", "self_attention.in_proj_bias"),
+    table.heads_out("self_attention.out_proj."),
+    table.layer_norm("ln_2.", "norm_mlp"),
   ),
-  mlp=rows(dense("mlp.0.", "mlp/expand"), dense("mlp.3.", "mlp/contract")),
+  mlp=table.rows(
+    table.dense("mlp.0.", "mlp/expand"), table.dense("mlp.3.", "mlp/contract")
+  ),
 )
 
 
@@ -84,28 +70,26 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     ValueError: if an array that a size is read from is missing or has another
       number of axes.
   """
-  patch = need(shapes, "conv_proj.weight", 4)
+  patch = architecture.need(shapes, "conv_proj.weight", 4)
   D = patch[0]
   fields: dict[str, Any] = dict(
-    num_classes=length(shapes, "heads.head.bias", 0),
+    num_classes=architecture.length(shapes, "heads.head.bias", 0),
     patch_size=patch[2],
     hidden_size=D,
-    num_layers=count_layers(shapes, _LAYERS),
-    mlp_size=need(shapes, f"{_LAYERS}0.mlp.0.weight", 2)[0],
-    num_heads=guess_num_heads(D),
-    representation_size=length(shapes, "heads.pre_logits.bias", None),
+    num_layers=architecture.count_layers(shapes, _LAYERS),
+    mlp_size=architecture.need(shapes, f"{_LAYERS}0.mlp.0.weight", 2)[0],
+    num_heads=architecture.guess_num_heads(D),
+    representation_size=architecture.length(
+      shapes, "heads.pre_logits.bias", None
+    ),
     gelu="exact",
   )
-  tokens = need(shapes, _POSITION, 3)[1] - 1
+  tokens = architecture.need(shapes, _POSITION, 3)[1] - 1
   pictures, guesses = preprocessing(str((config or {}).get(FILE)))
   if (D, fields["num_layers"]) not in _PUBLISHED:
-    guesses |= guessed_heads(fields["num_heads"])
+    guesses |= architecture.guessed_heads(fields["num_heads"])
   return Architecture(
-    "torchvision",
-    fields,
-    tokens,
-    preprocessing=pictures,
-    guesses=guesses,
+    "torchvision", fields, tokens, preprocessing=pictures, guesses=guesses
   )
 
 
@@ -122,7 +106,9 @@ def preprocessing(file: str) -> tuple[Preprocessing, dict[str, str]]:
       "for its first weights, to 256 for a crop of 224"
     )
   crop = EvalTransformSettings("center", short / side, interpolation)
-  return Preprocessing(None, crop, IMAGENET_MEAN, IMAGENET_STD, "even"), guesses
+  return Preprocessing(
+    None, crop, architecture.IMAGENET_MEAN, architecture.IMAGENET_STD, "even"
+  ), guesses
 
 
 def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
