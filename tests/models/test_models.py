@@ -14,7 +14,7 @@ FILES = sorted(path.name for path in FOLDER.glob("*.py"))
 
 
 def test_the_folder_offers_its_names():
-  assert set(vit_jax.models.__all__) == set(dir(vit_jax.models))
+  assert set(vit_jax.models.__all__) <= set(dir(vit_jax.models))
   for name in vit_jax.models.__all__:
     assert getattr(vit_jax.models, name).__name__ == name
   with pytest.raises(AttributeError, match="no attribute 'make_vti'"):

@@ -4,10 +4,9 @@ Names are imported when first used, so that a module of this folder does not
 load all the others.
 """
 
-import importlib
-from typing import TYPE_CHECKING
+from etils import epy
 
-if TYPE_CHECKING:
+with epy.lazy_api_imports(globals()):
   from vit_jax.models.modern_vit import ModernVit
   from vit_jax.models.origin import Origin
   from vit_jax.models.resnet import ResNet
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
   )
   from vit_jax.models.vit import Vit
 
-_HOME = {
-  "ModernVit": "modern_vit",
-  "Origin": "origin",
-  "ResNet": "resnet",
-  "Vit": "vit",
-  "from_fields": "variants",
-  "make_model": "variants",
-  "make_resnet": "variants",
-  "make_vit": "variants",
-  "to_fields": "variants",
-  "variant_of": "variants",
-}
 __all__ = [
   "ModernVit",
   "Origin",
@@ -45,14 +32,3 @@ __all__ = [
   "to_fields",
   "variant_of",
 ]
-
-
-def __getattr__(name: str):
-  if name in _HOME:
-    module = importlib.import_module(f"{__name__}.{_HOME[name]}")
-    return getattr(module, name)
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__():
-  return __all__
