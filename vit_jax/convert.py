@@ -16,9 +16,7 @@ from vit_jax.runtime import command
 
 def define_flags() -> None:
   flags.DEFINE_string(
-    "to",
-    None,
-    "Format to write: google, big_vision, hf, timm or torchvision.",
+    "to", None, "Format to write: google, big_vision, hf, timm or torchvision."
   )
   flags.DEFINE_bool(
     "list", False, "List the published checkpoints that have a short name."

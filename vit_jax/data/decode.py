@@ -40,7 +40,6 @@ def decode_rgb(encoded: bytes, window: Window | None = None) -> np.ndarray:
   """Decodes a JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, JPEG 2000 or HEIC file.
 
   Args:
-    encoded: the whole file.
     window: the darkest and the brightest value of an image of more than 8 bits;
       by default 0 and 65535.
 
@@ -77,16 +76,11 @@ def least_reduction(header: jpeg.Header) -> int:
 
 
 def decode_jpeg(
-  encoded: bytes,
-  header: jpeg.Header,
-  reduce: int = 1,
-  rows: int | None = None,
+  encoded: bytes, header: jpeg.Header, reduce: int = 1, rows: int | None = None
 ) -> np.ndarray | None:
   """Decodes a JPEG file, at a reduced size or down to a given row.
 
   Args:
-    encoded: the whole file.
-    header: the file's header.
     reduce: one of `jpeg.REDUCTIONS`, which divides both sides, rounding up.
       Reduced images take a fraction of the time.
     rows: how many rows of the upright image are needed, counted from its top;

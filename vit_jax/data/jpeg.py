@@ -53,9 +53,6 @@ def read_header(encoded: bytes) -> Header | None:
   Decoders fill the missing part of a cut file with grey, so a file counts as
   complete only if it has an end marker.
 
-  Args:
-    encoded: the whole file.
-
   Returns:
     The header; None for any other file.
   """
@@ -73,8 +70,6 @@ def decode(
   """Decodes the pixels as they are stored, without applying the orientation.
 
   Args:
-    encoded: the whole file.
-    header: the file's header.
     reduce: one of `REDUCTIONS`, which divides both sides, rounding up. The
       decoder skips the detail that a smaller image cannot show.
     rows: how many stored rows are needed, from the first; None for all. If the

@@ -144,7 +144,6 @@ class Loader:
     and a host gets its contiguous rows of it.
 
     Args:
-      source: The examples.
       transform: (encoded, rng) -> uint8 (H, W, 3), of one shape.
       batch_size: Examples over all hosts.
       seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
@@ -178,7 +177,6 @@ class Loader:
     single batch would be slower than a thread.
 
     Args:
-      source: The examples.
       transform: encoded -> uint8 (H, W, 3), of one shape.
       batch_size: Examples over all hosts; the last batch is padded to it.
 
@@ -226,12 +224,9 @@ def make_loader(
   images.
 
   Args:
-    settings: The section `loader` of a configuration.
     photographs: Whether the images lie in folders: they take work to decode
       however small they end up.
     image_size: Height and width that images are resized to.
-    process_index: Number of this host.
-    process_count: Number of hosts.
   """
   workers = settings.num_workers
   if workers == -1:

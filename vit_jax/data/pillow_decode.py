@@ -68,7 +68,6 @@ def decode(encoded: bytes, window: Window | None) -> tuple[np.ndarray, int]:
   """Decodes a file of any format that Pillow or pillow-heif reads.
 
   Args:
-    encoded: The whole file.
     window: See `decode_rgb`.
 
   Returns:

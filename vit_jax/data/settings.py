@@ -19,14 +19,7 @@ from vit_jax.runtime.settings import Section, section, setting
 
 TRAIN_CROPS = ("inception", "pad", "resize")
 EVAL_CROPS = ("resize", "center", "squash")
-PILLOW_FILTERS = (
-  "nearest",
-  "bilinear",
-  "bicubic",
-  "lanczos",
-  "box",
-  "hamming",
-)
+PILLOW_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 FILTERS = ("area", *PILLOW_FILTERS)
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")

@@ -41,7 +41,6 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
   """Opens the splits of a run.
 
   Args:
-    settings: Which data.
     windowed: Whether the run sets a window for images of 16 bits.
 
   Raises:

@@ -54,7 +54,6 @@ class Survey:
   """All files of a folder.
 
   Attributes:
-    class_names: The classes.
     looks: The files, split by split.
   """
 
@@ -117,7 +116,6 @@ def looks(
   """Reads and decodes every file once, in threads.
 
   Args:
-    splits: The splits of one folder.
     window: See `decode_rgb`.
   """
   with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:

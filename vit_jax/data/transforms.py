@@ -17,11 +17,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data.boxes import inception_box, published_box
-from vit_jax.data.decode import (
-  decode_jpeg,
-  decode_rgb,
-  least_reduction,
-)
+from vit_jax.data.decode import decode_jpeg, decode_rgb, least_reduction
 from vit_jax.data.jpeg import REDUCTIONS, read_header
 from vit_jax.data.pillow_decode import Window
 from vit_jax.data.randaugment import rand_augment
@@ -44,7 +40,6 @@ def make_train_transform(
 
   Args:
     image_size: Height and width of the result, or one number for both.
-    settings: Crop, flip and augmentation.
     window: See `decode_rgb`.
 
   Returns:
@@ -75,7 +70,6 @@ def make_eval_transform(
 
   Args:
     image_size: Height and width of the result, or one number for both.
-    settings: The crop and the interpolation.
     corner: How half a pixel in the position of the crop is rounded, "floor" or
       "even", as Python's `round` does.
     window: See `decode_rgb`.

@@ -118,10 +118,7 @@ def _data_set(name: str | None) -> tuple[int, int]:
 
 
 def _suggestion(
-  settings: "Settings",
-  chip: "Chip",
-  devices: list[Any],
-  sizes: tuple[int, int],
+  settings: "Settings", chip: "Chip", devices: list[Any], sizes: tuple[int, int]
 ) -> str:
   """Tries a few changes, the cheapest first, until the step fits."""
   from vit_jax.estimate import compiler

@@ -112,10 +112,7 @@ def estimate(
 
 
 def lower(
-  settings: Settings,
-  mesh: Mesh,
-  num_classes: int,
-  num_examples: int,
+  settings: Settings, mesh: Mesh, num_classes: int, num_examples: int
 ) -> tuple[Any, float]:
   """Lowers the settings' train step; also counts GFLOP to classify an image."""
   parts, batch_size = settings.accumulation_steps, settings.batch_size

@@ -30,17 +30,13 @@ class AnswerList:
     self._batches.append(answers)
 
   def write(
-    self,
-    path: pathlib.Path,
-    source: Source,
-    class_name: Sequence[str],
+    self, path: pathlib.Path, source: Source, class_name: Sequence[str]
   ) -> None:
     """Writes the rows of all examples that were counted.
 
     An example whose loss is NaN comes first and has no answer.
 
     Args:
-      path: The CSV file.
       source: The split, for the names of its examples.
       class_name: The name of each class of the model.
     """

@@ -124,10 +124,6 @@ def total_over(
   """Totals over all batches, fetched from the device once at the end.
 
   Args:
-    eval_step: The step that `make_eval_step` returned.
-    params: The model's parameters.
-    batches: Batches on the devices.
-    num_classes: The number of the model's classes.
     observe: Called with the answers to each batch, on the host and in order.
   """
   totals = Totals.zeros(num_classes)

@@ -30,11 +30,7 @@ class Evaluator:
   `close` ends its worker processes.
 
   Args:
-    model: The model, from images to logits.
-    mesh: The mesh of devices.
     source: The split to evaluate on.
-    preprocessing: The model's preprocessing.
-    loader: The loader that opens this host's batches.
     batch_size: Examples per step, rounded up to split over the mesh.
     loss: The loss to report, one of `training.settings.LOSSES`.
   """
@@ -86,11 +82,9 @@ class Evaluator:
     """Returns the metrics `eval/...` over every example of the split.
 
     Args:
-      params: The model's parameters.
       class_names: If given, each class's accuracy is added as
         `eval/top1_by_class`.
       observe: Called with the answers to each batch, gathered from all hosts.
-      track: Shows the progress, as `Display.track` does.
     """
     batches = track(self.on_device(), "evaluating", len(self._batches))
     totals = total_over(self._step, params, batches, self._num_classes, observe)

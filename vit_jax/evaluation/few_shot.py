@@ -65,11 +65,8 @@ class FewShot:
 
   Args:
     model: The model, with or without a head.
-    mesh: The mesh of devices.
     train_source: The split that shots are drawn from.
     eval_source: The split to test on.
-    preprocessing: The model's preprocessing, for both splits.
-    loader: The loader that opens this host's batches.
     batch_size: Examples per step, or fewer if there are not as many.
     shots: Training images per class.
     seeds: The number of draws.
@@ -132,12 +129,7 @@ class FewShot:
     return metrics
 
   def measure(self, params: Any, track: Track = untracked) -> Outcome:
-    """Fits a probe to each draw and tests all probes in one pass.
-
-    Args:
-      params: The model's parameters.
-      track: Shows the progress, as `Display.track` does.
-    """
+    """Fits a probe to each draw and tests all probes in one pass."""
     probes = self.fit(params, track)
     stacked = _stack(probes)
     totals = Totals.zeros(len(probes))

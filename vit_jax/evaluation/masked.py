@@ -83,11 +83,7 @@ class MaskedEvaluator(Evaluator):
   """Evaluates the prediction of masked patches on a split.
 
   Args:
-    model: The model.
-    mesh: The mesh of devices.
     source: The split; labels are not used.
-    preprocessing: The model's preprocessing.
-    masking: The objective.
     **options: As of `Evaluator`.
   """
 

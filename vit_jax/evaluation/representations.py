@@ -23,9 +23,6 @@ class Representations:
 
   Args:
     model: The model, with or without a head.
-    mesh: The mesh of devices.
-    preprocessing: The model's preprocessing.
-    loader: The loader that opens this host's batches.
     batch_size: Examples per step; a multiple of the devices.
     pre_logits: Whether a representation layer is kept, as big_vision does.
   """
@@ -65,10 +62,8 @@ class Representations:
     The mask is 0 for padding and for unreadable images.
 
     Args:
-      params: The model's parameters.
       opened: The batches, from `open`.
       what: The name of the work, for the display.
-      track: Shows the progress, as `Display.track` does.
     """
     rows = sharding.batch_sharding(self._mesh)
     batches = sharding.to_device(opened, rows, _BATCHES_AHEAD)

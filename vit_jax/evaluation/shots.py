@@ -40,9 +40,7 @@ def draw_shots(
   example.
 
   Args:
-    source: The source to draw from.
     shots: Examples per class.
-    seed: The seed of the draw.
     without: Indices that must not be drawn.
 
   Returns:

@@ -52,8 +52,6 @@ def nearest_neighbours(
   Args:
     train: (y, rest) of the training split's batches, see `Representations`.
     test: The same of the evaluation split, which is read first.
-    num_classes: K, the number of classes.
-    k: The number of neighbours.
 
   Raises:
     ValueError: if a split has too few readable images.
@@ -133,7 +131,6 @@ def linear(
   Args:
     train: (y, rest) of the training split's batches, see `Representations`.
     test: The same of the evaluation split.
-    num_classes: K, the number of classes.
     train_examples: About how many training images there are.
 
   Raises:

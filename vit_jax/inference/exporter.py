@@ -87,8 +87,6 @@ def export_onnx(
   run by ONNX Runtime on random images, and refused if it answers otherwise.
 
   Args:
-    model: The model, from images to logits.
-    params: The model's parameters.
     image_size: Height and width, or one number for both; by default that of
       `model.origin`.
 

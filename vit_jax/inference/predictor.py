@@ -68,10 +68,7 @@ def predict(
   """Yields predictions for images, a batch at a time, in their order.
 
   Args:
-    model: The model, from images to logits.
-    params: The model's parameters.
     images: Paths, Pillow images or arrays, see `reading.Picture`.
-    preprocessing: The model's preprocessing.
     loss: The loss the model was trained with; it decides between softmax and
       sigmoid.
     top: Number of the likeliest classes to return for each image.
@@ -177,7 +174,6 @@ def make_predict_step(
   and `features`, (B, D), if they are asked for.
 
   Args:
-    model: The model, from images to logits.
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.
     loss: The loss the model was trained with; under "sigmoid" the

@@ -29,7 +29,6 @@ def read_images(
   """Reads images and preprocesses them, except for the normalisation.
 
   Args:
-    preprocessing: The model's preprocessing.
     images: A few images; all are held in memory.
 
   Raises:

@@ -88,9 +88,6 @@ def attention_gradients(
   """The attention weights, and the gradients of a class's logit by them.
 
   Args:
-    model: The model; its layers may be scanned.
-    params: The model's parameters.
-    images: Normalised images.
     classes: The class of each image whose logit is differentiated.
 
   Raises:
@@ -119,7 +116,6 @@ def rollout(
   sums to 1, less the share that stays with the class token.
 
   Args:
-    attention: The attention weights.
     fusion: How heads are fused, one of `FUSIONS`.
     discard: Fraction of each layer's fused weights to set to zero, lowest
       first. The class token's attention to itself is always kept.
@@ -214,9 +210,7 @@ def output_attention(
   return attention.maps(A[:, :, 0] if attention.class_token else A.mean(axis=2))
 
 
-def mean_attention_distance(
-  attention: Attention,
-) -> Float[np.ndarray, "L B k"]:
+def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
   """Mean attention distance of each head on each image (Fig. 7, right).
 
   This is the distance in pixels between the centres of two patches, weighted

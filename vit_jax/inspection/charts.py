@@ -19,7 +19,7 @@ MOST_CLASSES = 40  # A confusion matrix of more classes is not drawn.
 _NUMBERED = 12  # A matrix of more classes does not show its counts.
 _POINTS = 500  # A longer curve is thinned by averaging neighbours.
 _STYLES = ("-", "--", ":", "-.")
-_COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown")
+COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown")
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
@@ -36,7 +36,6 @@ def curves_figure(
 
   Args:
     curves: (steps, values) of each name.
-    title: The chart's title.
     percent: Whether to show values, which are fractions, as percentages.
     logarithmic: Whether the vertical axis is logarithmic.
     thin: Names whose lines are thin and pale, in the colour and style of the
@@ -52,7 +51,7 @@ def curves_figure(
       steps,
       values,
       linestyle=_STYLES[number % len(_STYLES)],
-      color=_COLORS[number % len(_COLORS)],
+      color=COLORS[number % len(COLORS)],
       linewidth=1 if pale else 1.6,
       alpha=0.6 if pale else 1,
       marker="" if pale or len(steps) >= 40 else ".",
@@ -60,7 +59,6 @@ def curves_figure(
     number += not pale
   axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
   axes.set_xlabel("step", fontsize=SMALL)
-  axes.tick_params(labelsize=SMALL)
   low, high = axes.get_xlim()
   if high - low < 2:  # A single step; the labels of the next ones differ.
     axes.set_xlim(round((low + high) / 2) - 1, round((low + high) / 2) + 1)
@@ -75,8 +73,7 @@ def curves_figure(
     axes.set_ylim(max(low, 0), min(high, 1.005))
   else:
     axes.set_ylim(bottom=0)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.grid(axis="y", color="0.9", linewidth=0.6)
+  plain(axes)
   if len(curves) > 1:
     # Passed with the lines, as matplotlib hides labels that begin with "_".
     names = [short(name) for name in curves]
@@ -95,9 +92,6 @@ def range_figure(
   """Draws a learning-rate range test: the loss by learning rate.
 
   Args:
-    rates: The learning rate of each step.
-    losses: The loss of each step.
-    smoothed: Their average.
     suggested: A learning rate to mark.
   """
   figure = figure_of(5.2, 2.9)
@@ -113,10 +107,15 @@ def range_figure(
   lowest, first = min(smoothed), smoothed[0]
   room = (first - lowest) or 1.0
   axes.set_ylim(lowest - room, first + room)
+  plain(axes)
+  return figure
+
+
+def plain(axes: Axes) -> None:
+  """Small labels, no frame at the top and right, pale horizontal lines."""
   axes.tick_params(labelsize=SMALL)
   axes.spines[["top", "right"]].set_visible(False)
   axes.grid(axis="y", color="0.9", linewidth=0.6)
-  return figure
 
 
 def confusion_figure(

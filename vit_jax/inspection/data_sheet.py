@@ -26,8 +26,6 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   """Prints what is in a folder, and draws an augmented batch.
 
   Args:
-    root: The folder.
-    settings: How a run would read it.
     out: The picture to write.
 
   Returns:

@@ -41,8 +41,6 @@ def visualize_files(
     checkpoint: Any source that `load_pretrained` takes.
     names: Image files, folders and patterns; without any, only the model's
       parameters are drawn.
-    out: The folder to write to.
-    options: Options for the figures of each image.
     **overrides: Keywords of `load_pretrained`.
 
   Raises:

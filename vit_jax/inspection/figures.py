@@ -52,9 +52,7 @@ def overlay_figure(
 
 
 def grid_figure(
-  image: Photograph,
-  maps: Mapping[str, Float[np.ndarray, "h w"]],
-  title: str,
+  image: Photograph, maps: Mapping[str, Float[np.ndarray, "h w"]], title: str
 ) -> Figure:
   """Draws many maps on a photograph, all with one scale: by head or by layer.
 

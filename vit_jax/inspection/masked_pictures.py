@@ -7,56 +7,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import UInt8
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.inspection.eval_pictures import chosen_examples
+from vit_jax.inspection.eval_pictures import (
+  Pictures,
+  chosen_examples,
+  on_first_host,
+)
+from vit_jax.inspection.photograph import Photograph
 from vit_jax.models.masked_vit import MASK, MaskedVit
-from vit_jax.training import sharding
 from vit_jax.training.masking import Masking, rgb
 
 _SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
 _GAP = 4  # Pixels between two panels.
 _GREY = 128
 
-Sheet = UInt8[np.ndarray, "H W 3"]
 
+def make_pictures(
+  model: MaskedVit,
+  mesh: Mesh,
+  source: Source,
+  preprocessing: Preprocessing,
+  masking: Masking,
+  count: int,
+) -> Pictures:
+  """Draws the same examples of the eval split at every evaluation."""
+  sheets = make_sheets(model, source, preprocessing, masking, count)
 
-class MaskedPictures:
-  """Draws the same examples of the eval split at every evaluation.
+  def draw(params: Any, _: Any) -> dict[str, Photograph]:
+    drawn = enumerate(sheets(params), 1)
+    return {f"eval/masked_{number}": sheet for number, sheet in drawn}
 
-  Args:
-    model: The model in training.
-    mesh: The mesh of devices.
-    source: The eval split.
-    preprocessing: The model's preprocessing.
-    masking: The objective.
-    count: Number of examples to draw.
-  """
-
-  def __init__(
-    self,
-    model: MaskedVit,
-    mesh: Mesh,
-    source: Source,
-    preprocessing: Preprocessing,
-    masking: Masking,
-    count: int,
-  ):
-    self._draw = make_sheets(model, source, preprocessing, masking, count)
-    self._gather = jax.jit(
-      lambda params: params, out_shardings=sharding.replicated(mesh)
-    )
-
-  def __call__(self, params: Any, _: Any = None) -> dict[str, Sheet]:
-    """Draws pictures by name; all hosts must call, and only the first draws."""
-    whole = self._gather(params)
-    if jax.process_index():
-      return {}
-    local = jax.tree.map(lambda array: array.addressable_data(0), whole)
-    sheets = enumerate(self._draw(local), 1)
-    return {f"eval/masked_{number}": sheet for number, sheet in sheets}
+  return on_first_host(draw, mesh)
 
 
 def make_sheets(
@@ -65,7 +48,7 @@ def make_sheets(
   preprocessing: Preprocessing,
   masking: Masking,
   count: int,
-) -> Callable[[Any], list[Sheet]]:
+) -> Callable[[Any], list[Photograph]]:
   """Returns a function from parameters to pictures of some examples.
 
   A picture has three panels: the image with its corrupted patches ([mask] is
@@ -83,7 +66,7 @@ def make_sheets(
 
   step = jax.jit(predict)
 
-  def draw(params: Any) -> list[Sheet]:
+  def draw(params: Any) -> list[Photograph]:
     if not examples:
       return []
     indices, images, _ = zip(*examples, strict=True)
@@ -119,12 +102,12 @@ def _patches(masking: Masking, values: np.ndarray) -> np.ndarray:
 
 
 def _sheet(
-  image: Sheet,
+  image: Photograph,
   source: np.ndarray,
   where: np.ndarray,
   guess: np.ndarray,
   truth: np.ndarray,
-) -> Sheet:
+) -> Photograph:
   """The three panels of one example, side by side."""
   P, (H, W, _) = guess.shape[1], image.shape
   panels = np.stack([image] * 3)

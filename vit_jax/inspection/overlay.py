@@ -54,7 +54,6 @@ def overlaid(
   A photograph with less than 256 pixels on its longer side is enlarged first.
 
   Args:
-    image: The photograph.
     map_: The map, with a value for each patch of a regular grid.
     between: The values at the two ends of the colours; by default `limits`.
   """

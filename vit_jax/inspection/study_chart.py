@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
 from vit_jax.inspection.canvas import SMALL, TEXT, figure_of, short
+from vit_jax.inspection.charts import COLORS, plain
 
-_COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown")
 _MARKERS = "osD^v"
 
 
@@ -36,7 +36,6 @@ def study_figure(
     y: Column of the score; rows without it are left out.
     lines: Column whose values are a line each; "" draws one.
     log: Whether the horizontal axis is logarithmic.
-    title: The chart's title.
   """
   figure = figure_of(5.2, 3.2)
   axes = figure.add_subplot()
@@ -66,10 +65,8 @@ def study_figure(
   axes.set_xlabel(x, fontsize=SMALL)
   axes.set_ylabel(y, fontsize=SMALL)
   axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
-  axes.tick_params(labelsize=SMALL)
   axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.grid(axis="y", color="0.9", linewidth=0.6)
+  plain(axes)
   if len(names) > 1 or paper:
     axes.legend(fontsize=SMALL, frameon=False)
   return figure
@@ -88,7 +85,7 @@ def _draw_line(
     [*found],
     [np.mean(values) for values in found.values()],
     yerr=[np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in found.values()],
-    color=_COLORS[number % 5],
+    color=COLORS[number % 5],
     marker=_MARKERS[number % 5],
     markersize=4,
     linestyle=style,

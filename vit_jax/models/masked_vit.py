@@ -78,9 +78,7 @@ class MaskedVit(Vit):
 
 
 def corrupted(
-  x_p: Float[Array, "B N D"],
-  mask: Float[Array, "1 1 D"],
-  source: Any,
+  x_p: Float[Array, "B N D"], mask: Float[Array, "1 1 D"], source: Any
 ) -> Float[Array, "B N D"]:
   """Puts at each place the embedding of patch `source`, or `mask` at `MASK`."""
   taken = jnp.take_along_axis(x_p, jnp.maximum(source, 0)[..., None], axis=1)

@@ -191,9 +191,7 @@ def make_positions(
   "input" gives each layer its own, as "every_layer" does.
 
   Args:
-    vit: The `Vit`.
     grid: Patches along height and width, (h, w).
-    config: The layers' settings.
   """
   kind, place, num_layers = vit.position, vit.position_at, vit.num_layers
   hidden_size, class_token = vit.hidden_size, vit.pooling == "token"

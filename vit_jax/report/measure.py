@@ -107,8 +107,6 @@ def read_run(
   """Reads a run's folder and evaluates its checkpoint if that is possible.
 
   Args:
-    workdir: The run's folder.
-    track: Shows the progress, as `Display.track` does.
     **options: Options of `run.saved.opened`.
 
   Raises:

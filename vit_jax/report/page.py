@@ -195,10 +195,7 @@ def _evaluation(measured: Measured) -> dict[str, Any]:
   return {
     "evaluated": headline.evaluated(measured),
     "masked": pictures.masked(measured),
-    "charts": [
-      *pictures.confusion(measured),
-      *pictures.calibration(measured),
-    ],
+    "charts": [*pictures.confusion(measured), *pictures.calibration(measured)],
     "classes": tables.classes(measured),
     "confused": tables.confused(measured),
     "sizes": tables.sizes(measured),

@@ -15,7 +15,6 @@ def report_files(
   """Writes a report on some runs; returns the exit code.
 
   Args:
-    workdirs: Folders of the runs.
     out: The file to write; by default report.html in the workdir of a single
       local run, and in the current folder otherwise.
     **options: Options of `run.saved.opened`, for a single run only.

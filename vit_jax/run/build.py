@@ -71,7 +71,6 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
   """Fills in the settings that are left to the checkpoint.
 
   Args:
-    settings: The run's settings.
     start: The preprocessing of the checkpoint that the run starts from.
 
   Raises:
@@ -173,9 +172,6 @@ def train_functions(
   """Makes the functions `init` and `train_step` from resolved settings.
 
   Args:
-    settings: The run's settings.
-    model: The model to train.
-    total_steps: Length of the run.
     num_examples: Examples per epoch, for a warm-up given in epochs.
     schedule: The learning rate by step, in place of that of the settings.
   """
@@ -228,8 +224,6 @@ def warmup_steps(
   """The warm-up in steps: a tenth of a run that is no longer than what is set.
 
   Args:
-    settings: The run's settings.
-    total_steps: Length of the run.
     num_examples: Examples per epoch.
   """
   options = settings.optimizer

@@ -23,8 +23,7 @@ from vit_jax.training import sharding
 # Imported only by the runs that need them.
 if TYPE_CHECKING:
   from vit_jax.evaluation.few_shot import FewShot
-  from vit_jax.inspection.eval_pictures import EvalPictures
-  from vit_jax.inspection.masked_pictures import MaskedPictures
+  from vit_jax.inspection.eval_pictures import Pictures
 
 FewShotMetrics = Callable[[Any, Track], dict[str, Any]]
 
@@ -139,23 +138,16 @@ def make_pictures(
   mesh: Mesh,
   preprocessing: Preprocessing,
   eval_source: Source,
-) -> Optional["EvalPictures | MaskedPictures"]:
-  if not settings.eval_pictures:
+) -> Optional["Pictures"]:
+  count, parts = settings.eval_pictures, (mesh, eval_source, preprocessing)
+  if not count:
     return None
   if masking := make_masking(settings, model):
-    from vit_jax.inspection.masked_pictures import MaskedPictures
+    from vit_jax.inspection import masked_pictures
 
     assert isinstance(model, MaskedVit)
-    return MaskedPictures(
-      model, mesh, eval_source, preprocessing, masking, settings.eval_pictures
-    )
-  from vit_jax.inspection.eval_pictures import EvalPictures
+    return masked_pictures.make_pictures(model, *parts, masking, count)
+  from vit_jax.inspection import eval_pictures
 
-  return EvalPictures(
-    model,
-    mesh,
-    eval_source,
-    preprocessing,
-    loss=settings.loss.kind,
-    count=settings.eval_pictures,
-  )
+  loss = settings.loss.kind
+  return eval_pictures.make_pictures(model, *parts, loss=loss, count=count)

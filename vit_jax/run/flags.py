@@ -15,12 +15,7 @@ from vit_jax.run.config_file import (
   shipped_configs,
 )
 from vit_jax.run.settings import Settings, base_config, read
-from vit_jax.runtime.settings import (
-  Duration,
-  Section,
-  all_keys,
-  keys,
-)
+from vit_jax.runtime.settings import Duration, Section, all_keys, keys
 
 # Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()

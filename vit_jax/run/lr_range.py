@@ -35,8 +35,6 @@ class Found:
   """The outcome of a range test.
 
   Attributes:
-    rates: The learning rate of each step.
-    losses: The loss of each step.
     smoothed: Their exponential average.
     suggested: The rate at which the average falls fastest; None if it never
       falls.

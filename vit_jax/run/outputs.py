@@ -121,10 +121,7 @@ def report_skipped(
       "step": step,
       **{key: str(metrics[key]) for key in _REPORTED},
       "images": batch_ids(
-        plan.source,
-        plan.settings.batch_size,
-        plan.settings.seed,
-        step - 1,
+        plan.source, plan.settings.batch_size, plan.settings.seed, step - 1
       ),
     }
     for step, metrics in skipped

@@ -37,8 +37,7 @@ from vit_jax.workdir import description as descriptions
 
 # Imported only by the runs that need them.
 if TYPE_CHECKING:
-  from vit_jax.inspection.eval_pictures import EvalPictures
-  from vit_jax.inspection.masked_pictures import MaskedPictures
+  from vit_jax.inspection.eval_pictures import Pictures
   from vit_jax.pretrained.loaded import Loaded
 
 
@@ -48,9 +47,6 @@ class Plan:
 
   Attributes:
     settings: The settings, with all values resolved.
-    mesh: The mesh of devices.
-    splits: The splits of the data.
-    model: The model to train.
     start: The checkpoint whose weights the run starts from, if any.
     preprocessing: The preprocessing of an image in evaluation.
     evaluator: Evaluates parameters on the evaluation split.
@@ -74,7 +70,7 @@ class Plan:
   preprocessing: Preprocessing
   evaluator: Evaluator
   few_shot: FewShotMetrics | None
-  pictures: Optional["EvalPictures | MaskedPictures"]
+  pictures: Optional["Pictures"]
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
   open_batches: Callable[[int], BatchIterator]
@@ -120,7 +116,6 @@ def make_plan(
   """Opens the data and builds everything that the run needs.
 
   Args:
-    settings: The run's settings.
     saved: The description of the checkpoint that the run is resumed from, if
       any. Its model and preprocessing replace those of `settings.pretrained`.
 
@@ -257,10 +252,7 @@ def _check_sources(
       f"{num_classes}: set it to {num_labels} or more."
     )
   loader = Loader(
-    0,
-    settings.loader.on_unreadable,
-    jax.process_index(),
-    jax.process_count(),
+    0, settings.loader.on_unreadable, jax.process_index(), jax.process_count()
   )
   loader.check(source, settings.batch_size, settings.seed)
 

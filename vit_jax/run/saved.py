@@ -34,15 +34,12 @@ class SavedRun:
   """A checkpoint of a run, with everything that is needed to evaluate it.
 
   Attributes:
-    step: The checkpoint's step.
     settings: The run's settings, with the data's current location.
     class_names: Names of the classes that the model was trained on.
     source: The split to evaluate on.
     model: The model, as it was trained.
-    preprocessing: The preprocessing of an image in evaluation.
     params: The checkpoint's parameters, averaged if the run averages them.
     notes: Lines on what was damaged in the workdir and skipped.
-    evaluator: Evaluates parameters on the evaluation split.
   """
 
   step: int
@@ -69,7 +66,6 @@ def opened(
   """Opens a checkpoint and the data that its run is evaluated on.
 
   Args:
-    workdir: The run's folder.
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best top-1 instead.
     data_dir: The folder where TFDS data sets are now, if they have moved.
@@ -130,7 +126,6 @@ def evaluate_checkpoint(
   """Evaluates a checkpoint on its run's evaluation split; prints the result.
 
   Args:
-    workdir: The run's folder.
     per_class: Whether to show the scores of each class as well, and which
       classes are confused.
     out: A CSV file to write the answer to every example to.
@@ -157,10 +152,7 @@ def evaluate_checkpoint(
         "not classes: leave out --per_class and --out."
       )
     metrics = run.evaluator(
-      run.params,
-      run.class_names if per_class else (),
-      observe,
-      display.track,
+      run.params, run.class_names if per_class else (), observe, display.track
     )
     names = [
       class_name(run.class_names, k) for k in range(run.model.num_classes)
@@ -188,7 +180,6 @@ def test_run(
   """Evaluates a run that has ended on the test split, with its best checkpoint.
 
   Args:
-    plan: The run's plan.
     state: The last state, which is evaluated if there is no checkpoint.
     workdir: The run's folder; None if it has no checkpoint.
 

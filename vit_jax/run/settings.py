@@ -99,9 +99,7 @@ class ModelSettings(Section):
     None, "Kind of position embedding.", choices=POSITIONS
   )
   position_at: str | None = setting(
-    None,
-    "Where position embeddings are added (App. D.4).",
-    choices=PLACES,
+    None, "Where position embeddings are added (App. D.4).", choices=PLACES
   )
   representation_size: int | None = setting(
     None,
@@ -194,9 +192,7 @@ class Settings(Section):
     128, "Examples per step, over all devices and hosts."
   )
   eval_batch_size: int = setting(
-    0,
-    "Examples per evaluation step; 0 takes `batch_size`.",
-    must=NOT_NEGATIVE,
+    0, "Examples per evaluation step; 0 takes `batch_size`.", must=NOT_NEGATIVE
   )
   accumulation_steps: int = setting(
     1, "Number of parts to split each batch into, to save memory."

@@ -12,12 +12,7 @@ from vit_jax.models.flops import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan
-from vit_jax.runtime.display import (
-  Display,
-  clock,
-  evaluation_text,
-  table_lines,
-)
+from vit_jax.runtime.display import Display, clock, evaluation_text, table_lines
 from vit_jax.workdir.goodput import shares
 
 _MISTAKES = 10  # Number of mistakes to list for many classes.
@@ -69,7 +64,6 @@ def closing(
 
   Args:
     evaluated: The last evaluation; empty if there was none.
-    seconds: How long the run took.
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
@@ -95,13 +89,7 @@ def closing(
 
 
 def show_classes(display: Display, tally: Tally, names: Sequence[str]) -> None:
-  """Shows the scores of each class, and which classes are confused.
-
-  Args:
-    display: The screen.
-    tally: Counts of the answers.
-    names: The name of each class.
-  """
+  """Shows the scores of each class, and which classes are confused."""
   scores = tally.class_scores()
   columns = ("class", "examples", "precision", "recall", "F1")
   rows = [

@@ -162,9 +162,7 @@ class Display:
     """Passes items on and shows how many of them are done, on a terminal.
 
     Args:
-      items: The items.
       what: A word for what is done with them, such as "evaluating".
-      total: Number of the items.
     """
     if not self._live:
       yield from items

@@ -13,12 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
-from vit_jax.runtime.checks import (
-  NOT_NEGATIVE,
-  Rule,
-  checked,
-  without_none,
-)
+from vit_jax.runtime.checks import NOT_NEGATIVE, Rule, checked, without_none
 
 UNITS = ("steps", "epochs", "examples")
 
@@ -35,7 +30,6 @@ class Duration:
     """The duration in steps, at least 1; 0 if it is unset.
 
     Args:
-      batch_size: Examples per step.
       num_examples: Examples per epoch.
     """
     if not (self.steps or self.epochs or self.examples):

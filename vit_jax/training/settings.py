@@ -98,8 +98,7 @@ class LossSettings(Section):
     must=Rule("not be negative; 0 is off", lambda x: x >= 0),
   )
   binary_targets: bool = setting(
-    False,
-    "Raise every target above 0 to 1, as DeiT III does for mixed images.",
+    False, "Raise every target above 0 to 1, as DeiT III does for mixed images."
   )
 
   def __post_init__(self):

@@ -175,13 +175,7 @@ def shardings_of(shapes: Any) -> Any:
 
 
 def jit_train_step(train_step: Callable, shapes: Any, mesh: Mesh) -> Any:
-  """Compiles the step for the mesh; the new state replaces the donated one.
-
-  Args:
-    train_step: The step that `make_train_step` returned.
-    shapes: Shapes of the state, with shardings.
-    mesh: The mesh of devices.
-  """
+  """Compiles the step for the mesh; the new state replaces the donated one."""
   shardings = shardings_of(shapes)
   return hosts.together(
     jax.jit(
@@ -199,7 +193,6 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
   Args:
     name: Name of the configuration key, for the message.
     batch_size: Examples per step over all devices.
-    mesh: The mesh of devices.
     parts: Number of equal parts that each device computes one after another.
   """
   if parts < 1:
@@ -223,8 +216,6 @@ def padded_batch_size(
   The last batch is padded and masked anyway, so any size is made to fit.
 
   Args:
-    batch_size: The size asked for.
-    mesh: The mesh of devices.
     most: Number of examples, if they may be fewer than a batch.
   """
   shards = batch_shards(mesh)

@@ -71,7 +71,6 @@ class Checkpoints(CheckpointReader):
     """Begins to save the state after `step` steps.
 
     Args:
-      state: The state to save.
       step: The number of steps it has taken.
       description: The checkpoint's description; the checksums are added to it.
       metrics: The evaluation after this step, if there was one.

@@ -128,7 +128,6 @@ def check_same_run(
   Args:
     saved: The checkpoint's description.
     now: The description of the run that resumes.
-    workdir: The run's folder, for the message.
   """
   if changed := changes(saved, now):
     raise ValueError(

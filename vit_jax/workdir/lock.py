@@ -33,7 +33,6 @@ def sole_writer(
   another run may take over once a minute has passed without.
 
   Args:
-    workdir: The run's folder.
     say: Gets a line if the lock of a dead run has to be waited for.
 
   Yields:

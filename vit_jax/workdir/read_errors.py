@@ -45,7 +45,6 @@ def attempt(
   not on several hosts, as they would no longer wait for each other in step.
 
   Args:
-    read: Reads a checkpoint.
     name: The checkpoint, for the message.
     was_deleted: Whether the checkpoint was deleted while it was read.
 

@@ -24,7 +24,6 @@ def record_start(folder: epath.Path, step: int) -> None:
   """Adds this start to the workdir; only the first process writes.
 
   Args:
-    folder: The workdir.
     step: The step from which the run goes on; 0 if it is a fresh one.
 
   Raises:

@@ -16,7 +16,6 @@ def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
   The file of another host is called after its number.
 
   Args:
-    folder: The workdir.
     found: Lines such as "photos/cat/1.jpg: the file is empty."
 
   Returns:
