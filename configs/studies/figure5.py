@@ -11,16 +11,8 @@ top-1 on ImageNet after fine-tuning, from Table 6, by exaFLOPs on JFT-300M. We
 have not run these rows.
 """
 
-import csv
-import pathlib
-
 from vit_jax.config import load_config
-
-
-def _table_6() -> list[dict[str, str]]:
-  path = pathlib.Path(__file__).with_name("paper") / "table6.csv"
-  with path.open(newline="") as lines:
-    return [*csv.DictReader(lines)]
+from vit_jax.run.study_file import paper_table
 
 
 def _family(model: str) -> str:
@@ -29,10 +21,11 @@ def _family(model: str) -> str:
   return "hybrid" if "+" in model else "ResNet"
 
 
+_POINTS = paper_table(__file__, "table6")
 # R200x3, and R152x2 for 14 epochs, are in Table 6 alone.
 TABLE_6 = [
   row
-  for row in _table_6()
+  for row in _POINTS
   if (row["model"], row["epochs"]) not in (("R200x3", "14"), ("R152x2", "14"))
 ]
 ROWS = {
@@ -50,7 +43,7 @@ FIGURES = {
 PAPER = {
   family: {
     float(row["exaflops"]): float(row["imagenet2012"]) / 100
-    for row in sorted(_table_6(), key=lambda row: float(row["exaflops"]))
+    for row in sorted(_POINTS, key=lambda row: float(row["exaflops"]))
     if _family(row["model"]) == family
   }
   for family in ("Transformer", "ResNet", "hybrid")

@@ -9,11 +9,9 @@ ImageNet has to be prepared by hand, and the paper's models from JFT-300M and
 from ImageNet alone were not published. We have not run these rows.
 """
 
-import csv
-import pathlib
-
 from vit_jax.config import load_config
 from vit_jax.run.config_file import load_file
+from vit_jax.run.study_file import paper_table
 
 MODELS = ("B/16", "B/32", "L/16", "L/32", "H/14")
 TASKS = (
@@ -30,19 +28,14 @@ ROWS = {
 }
 FIGURES = {"table5": dict(x="task", y="eval/top1", lines="model")}
 
-
-def _paper() -> dict[str, dict[str, float]]:
-  path = pathlib.Path(__file__).with_name("paper") / "table5.csv"
-  with path.open(newline="") as lines:
-    rows = [r for r in csv.DictReader(lines) if r["task"] in TASKS]
-  rows = [row for row in rows if row["pretraining"] == "imagenet21k"]
-  return {
-    model: {row["task"]: float(row[model]) / 100 for row in rows}
-    for model in MODELS
+PAPER = {
+  model: {
+    row["task"]: float(row[model]) / 100
+    for row in paper_table(__file__, "table5")
+    if row["task"] in TASKS and row["pretraining"] == "imagenet21k"
   }
-
-
-PAPER = _paper()
+  for model in MODELS
+}
 
 
 def _argument(row: str) -> str:

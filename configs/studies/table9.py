@@ -11,10 +11,8 @@ labels. Of the nineteen, the seven whose labels are computed are missing: CLEVR
 have not run these rows.
 """
 
-import csv
-import pathlib
-
 from vit_jax.config import load_config
+from vit_jax.run.study_file import paper_table
 
 TASKS = {  # The paper's name -> that of TFDS.
   "Caltech101": "caltech101",
@@ -38,19 +36,14 @@ ROWS = {
 }
 FIGURES = {"table9": dict(x="task", y="eval/top1", lines="model")}
 
-
-def _paper() -> dict[str, dict[str, float]]:
-  path = pathlib.Path(__file__).with_name("paper") / "table9.csv"
-  with path.open(newline="") as lines:
-    rows = [row for row in csv.DictReader(lines) if row["task"] in TASKS]
-  return {
-    model: {row["task"]: float(row[model]) / 100 for row in rows}
-    for model in rows[0]
-    if model.startswith("ViT")
+PAPER = {
+  model: {
+    row["task"]: float(row[model]) / 100
+    for row in paper_table(__file__, "table9")
+    if row["task"] in TASKS
   }
-
-
-PAPER = _paper()
+  for model in ("ViT-H/14 JFT", "ViT-L/16 JFT", "ViT-L/16 I21k")
+}
 
 
 def get_config(row: str):

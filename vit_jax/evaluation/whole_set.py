@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from vit_jax.evaluation import linear_probe
+from vit_jax.models.normalize import unit
 
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
 TEMPERATURE = 0.07
@@ -62,7 +63,7 @@ def nearest_neighbours(
     skipped += int(rest["skipped"].sum())
   y, labels = (np.concatenate(part) for part in zip(*found, strict=True))
   _check_any(len(labels))
-  queries = _unit(jnp.asarray(y))
+  queries = unit(jnp.asarray(y))
   nearest = (
     jnp.full((len(labels), k), -jnp.inf),
     jnp.full((len(labels), k), -1),
@@ -89,18 +90,13 @@ def _add_neighbours(
   rest: dict[str, Array],
 ) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
   """The k nearest among those so far and a batch of training images."""
-  new = jnp.dot(queries, _unit(y).T, precision=jax.lax.Precision.HIGHEST)
+  new = jnp.dot(queries, unit(y).T, precision=jax.lax.Precision.HIGHEST)
   new = jnp.where(rest["mask"][None] > 0, new, -jnp.inf)
   label = jnp.broadcast_to(rest["label"][None], new.shape)
   joined = jnp.concatenate([similarity, new], axis=1)
   best, index = jax.lax.top_k(joined, similarity.shape[1])
   joined = jnp.concatenate([classes, label], axis=1)
   return best, jnp.take_along_axis(joined, index, axis=1)
-
-
-def _unit(y: Float[Array, "B D"]) -> Float[Array, "B D"]:
-  norm = jnp.linalg.norm(y, axis=1, keepdims=True)
-  return y / jnp.maximum(norm, 1e-12)
 
 
 def _vote(

@@ -147,11 +147,7 @@ def logits_function(
 def _sides(
   model: Vit | ResNet, image_size: int | tuple[int, int] | None
 ) -> tuple[int, int]:
-  """Height and width of the images.
-
-  Raises:
-    ValueError: if they are neither given nor known.
-  """
+  """Height and width of the images; ValueError if they are not known."""
   size = image_size
   if size is None:
     known = model.origin.image_size if model.origin else None

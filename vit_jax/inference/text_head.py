@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from vit_jax.models.normalize import unit
 from vit_jax.runtime.printable import printable
 
 _HOLDS = (
@@ -52,13 +53,8 @@ class TextHead:
         f"the model's representations {y.shape[1]}: take the text tower of the "
         "same model."
       )
-    cosine = _unit(y) @ _unit(jnp.asarray(self.embeddings)).T
+    cosine = unit(y) @ unit(jnp.asarray(self.embeddings)).T
     return self.scale * cosine + (self.bias or 0.0)
-
-
-def _unit(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
-  x = x.astype(jnp.float32)
-  return x / jnp.linalg.norm(x, axis=1, keepdims=True)
 
 
 def read_text_head(path: str) -> TextHead:

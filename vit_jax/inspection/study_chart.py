@@ -84,7 +84,7 @@ def _draw_line(
   axes.errorbar(
     [*found],
     [np.mean(values) for values in found.values()],
-    yerr=[np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in found.values()],
+    yerr=np.array([_deviation(values) for values in found.values()]),
     color=COLORS[number % 5],
     marker=_MARKERS[number % 5],
     markersize=4,
@@ -93,3 +93,7 @@ def _draw_line(
     capsize=2,
     label=short(name) or "ours",
   )
+
+
+def _deviation(values: Sequence[float]) -> float:
+  return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

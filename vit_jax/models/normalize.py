@@ -21,6 +21,12 @@ def normalize(
   return (images.astype(jnp.float32) / 255 - shift) / scale
 
 
+def unit(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
+  """Rows of length 1, in float32; a row of zeros stays one."""
+  x = x.astype(jnp.float32)
+  return x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
 def check_images(x: Any) -> None:
   """Refuses what is no batch of normalised images, float (B, H, W, C).
 

@@ -291,11 +291,7 @@ def _native_positions(model: Vit, name: str) -> tuple[str, ...]:
 
 
 def _position_table(model: Vit, params: Mapping[str, np.ndarray]) -> np.ndarray:
-  """Computes E_pos, (S, D), for a model with positions of any kind.
-
-  Raises:
-    ValueError: if the image size is not known.
-  """
+  """Computes E_pos, (S, D), for a model with positions of any kind."""
   size = model.origin.image_size if model.origin else None
   if size is None:
     raise ValueError(

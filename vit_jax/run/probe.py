@@ -128,12 +128,7 @@ def _whole_split(
 def _sources(
   settings: ProbeSettings, probe: str, neighbours: int
 ) -> tuple[Source, Source]:
-  """The training and the evaluation split, which fit the probe.
-
-  Raises:
-    ValueError: if the probe is unknown, the splits have different classes, or
-      there are fewer training images than neighbours.
-  """
+  """The training and the evaluation split; ValueError if they do not fit."""
   if probe not in PROBES:
     raise ValueError(f"probe={probe!r}; give one of {', '.join(PROBES)}.")
   if neighbours < 1:

@@ -10,7 +10,9 @@ values that set it apart, and `get_config(row)`. It may also have
 """
 
 import ast
+import csv
 import dataclasses
+import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -76,6 +78,13 @@ def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
   configs = {row: ":".join([str(path), *g]) for row, g in arguments.items()}
   folder = epath.Path(workdir).expanduser()
   return Study(name, module, rows, configs, settings, new, folder)
+
+
+def paper_table(file: str, name: str) -> list[dict[str, str]]:
+  """The rows of a table of the paper, which lie in `paper/` beside a study."""
+  path = pathlib.Path(file).with_name("paper") / f"{name}.csv"
+  with path.open(newline="") as lines:
+    return [*csv.DictReader(lines)]
 
 
 def _change(text: str) -> tuple[str, Any]:

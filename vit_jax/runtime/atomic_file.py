@@ -72,11 +72,7 @@ def filling(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a temporary name beside `path`, and cleans up after an error.
-
-  Raises:
-    OSError: if the system cannot write there; the message names `path`.
-  """
+  """Yields a name beside `path`; an error cleans up, and then names `path`."""
   part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
   try:
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -191,13 +191,9 @@ def _updates(state: TrainState) -> Array:
 
 
 def _in_parts(gradient: Callable, parts: int) -> Callable:
-  """Wraps `gradient` to compute a batch in parts and average the results.
+  """Averages `gradient` over equal parts, each with its own random key.
 
-  Args:
-    gradient: A function from (params, key, images, targets) to ((mean loss,
-      mean score), gradient).
-    parts: The number of equal parts, each with its own random key. With a
-      single part, `gradient` is returned as it is.
+  It maps (params, key, images, targets) to ((mean loss, mean score), gradient).
   """
   if parts == 1:
     return gradient

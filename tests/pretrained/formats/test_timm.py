@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests import tiny
-from vit_jax.pretrained.formats import timm
+from vit_jax.pretrained.formats import timm, timm_encoders
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.save import save_as
 
@@ -15,7 +15,7 @@ def timm_shapes(positions, **more):
     "patch_embed.proj.weight": (48, 3, 8, 8),
     "cls_token": (1, 1, 48),
     "pos_embed": (1, positions, 48),
-    "blocks.0.mlp.fc1.weight": (96, 48),
+    "blocks.0.mlp.fc2.weight": (48, 96),
     **more,
   }
 
@@ -44,17 +44,17 @@ def timm_shapes(positions, **more):
 )
 def test_a_bad_timm_configuration_is_one_line(config, message):
   with pytest.raises(ValueError, match=message) as info:
-    timm.infer(timm_shapes(17), config)
+    timm_encoders.infer(timm_shapes(17), config)
   assert "\n" not in str(info.value)
 
 
 def test_timm_averages_only_without_a_class_token():
   shapes = timm_shapes(16)
   del shapes["cls_token"]
-  architecture = timm.infer(shapes, {"global_pool": "avg"})
+  architecture = timm_encoders.infer(shapes, {"global_pool": "avg"})
   assert (architecture.fields["pooling"], architecture.tokens) == ("gap", 16)
   with pytest.raises(ValueError, match="no class token: only .*'avg' is sup"):
-    timm.infer(shapes, {"global_pool": "token"})
+    timm_encoders.infer(shapes, {"global_pool": "token"})
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ def test_timm_may_leave_the_class_token_without_a_position(
   positions, config, position
 ):
   """With `no_embed_class` there are N positions and a class token."""
-  architecture = timm.infer(timm_shapes(positions), config)
+  architecture = timm_encoders.infer(timm_shapes(positions), config)
   assert architecture.fields["position"] == position
   assert architecture.tokens == positions - (position == "learned")
 
 
 def test_timms_image_size_is_the_models_or_else_its_preprocessings():
   size = {"pretrained_cfg": {"input_size": [3, 24, 40]}}
-  architecture = timm.infer(timm_shapes(16), size)
+  architecture = timm_encoders.infer(timm_shapes(16), size)
   assert architecture.image_size == (24, 40)
   own = {**size, "model_args": {"img_size": 32}}
-  assert timm.infer(timm_shapes(16), own).image_size == (32, 32)
+  assert timm_encoders.infer(timm_shapes(16), own).image_size == (32, 32)
 
 
 @pytest.mark.parametrize(

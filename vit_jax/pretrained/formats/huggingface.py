@@ -1,4 +1,4 @@
-"""What all of transformers' checkpoints share: names, classes, the loss."""
+"""Names of arrays, classes and the loss, in any checkpoint of transformers."""
 
 import re
 from collections.abc import Mapping

@@ -15,19 +15,7 @@ from typing import Any
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
 from vit_jax.models import Vit
-from vit_jax.pretrained.formats.architecture import (
-  IMAGENET_MEAN,
-  IMAGENET_STD,
-  Architecture,
-  count_layers,
-  guess_num_heads,
-  guessed_heads,
-  length,
-  need,
-  one_or_both,
-  section,
-  square,
-)
+from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
@@ -58,68 +46,43 @@ _MODES = ("center", "squash")
 _SHARE = checks.Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
 
 
-def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
-  """Infers the model that these arrays are the parameters of.
-
-  Args:
-    config: timm's `config.json`, if there is one.
+def pooling_and_positions(
+  shapes: Shapes,
+  arguments: Mapping[str, Any],
+  config: Mapping[str, Any],
+  size: tuple[int, int] | None,
+  P: int,
+) -> tuple[dict[str, Any], int]:
+  """Fields of a model like the paper's, and the patches its positions are for.
 
   Raises:
-    ValueError: if an array that a size is read from is missing or has another
-      number of axes, or if the configuration is invalid or asks for something
-      that `Vit` cannot do.
+    ValueError: if timm would pool in a way that we cannot.
   """
-  config = config or {}
-  arguments = section("model_args", config.get("model_args"))
-  published = section("pretrained_cfg", config.get("pretrained_cfg")) or config
-  patch = need(shapes, "patch_embed.proj.weight", 4)
-  positions = need(shapes, "pos_embed", 3)[1]
+  positions = architecture.need(shapes, "pos_embed", 3)[1]
   class_token = "cls_token" in shapes
   _check_pooling(class_token, arguments, config)
-  size = image_size(arguments, published)
-  D, P = patch[0], patch[2]
   tokens = size[0] // P * (size[1] // P) if size else None
   grid_only = class_token and arguments.get(
     "no_embed_class", _is_grid_only(positions, tokens, bool(config))
   )
-  num_heads, gelu, guesses = by_name(config.get("architecture"), D)
-  if "num_heads" in arguments:
-    num_heads, guesses = arguments["num_heads"], {}
-  fields: dict[str, Any] = dict(
-    num_classes=length(shapes, "head.bias", 0),
-    patch_size=P,
-    hidden_size=D,
-    num_layers=count_layers(shapes, "blocks."),
-    mlp_size=need(shapes, "blocks.0.mlp.fc1.weight", 2)[0],
-    num_heads=checked("num_heads", int | None, num_heads, checks.COUNT),
+  fields = dict(
     pooling="token" if class_token else "gap",
     position="learned_grid" if grid_only else "learned",
-    representation_size=length(shapes, "pre_logits.fc.bias", None),
-    gelu=activation(arguments.get("act_layer", gelu)),
   )
-  return Architecture(
-    "timm",
-    fields,
-    positions - (class_token and not grid_only),
-    image_size=size,
-    preprocessing=preprocessing(published),
-    class_names=class_names(config, published),
-    guesses=guesses,
-  )
+  return fields, positions - (class_token and not grid_only)
 
 
-def by_name(
-  architecture: Any, width: int
-) -> tuple[int | None, str, dict[str, str]]:
-  """Heads and GELU of an architecture of timm's, and what of it is a guess."""
-  name = str(architecture or "")
+def by_name(model: Any, width: int) -> tuple[int | None, str, dict[str, str]]:
+  """Heads and GELU of a model of timm's name, and what of it is a guess."""
+  name = str(model or "")
   gelu = "gelu_tanh" if _TANH.match(name) else "gelu"
+  gelu = "quick_gelu" if "quickgelu" in name else gelu
   for pattern, num_heads in _HEADS.items():
     if re.match(pattern, name):
       return num_heads, gelu, {}
-  num_heads = guess_num_heads(width)
+  num_heads = architecture.guess_num_heads(width)
   usual = _USUAL_HEADS.match(name)
-  return num_heads, gelu, {} if usual else guessed_heads(num_heads)
+  return num_heads, gelu, {} if usual else architecture.guessed_heads(num_heads)
 
 
 def preprocessing(published: Mapping[str, Any]) -> Preprocessing:
@@ -128,7 +91,8 @@ def preprocessing(published: Mapping[str, Any]) -> Preprocessing:
   A file without any configuration is taken for one of timm's own ViTs.
   """
   usual: dict[str, Any] = {"crop_pct": 0.875, "crop_mode": "center"}
-  usual |= {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+  usual |= {"mean": architecture.IMAGENET_MEAN}
+  usual["std"] = architecture.IMAGENET_STD
   if not published:
     usual |= {"crop_pct": 0.9, "mean": HALF, "std": HALF}
   usual["interpolation"] = "bicubic"
@@ -199,7 +163,7 @@ def _is_grid_only(positions: int, tokens: int | None, configured: bool) -> bool:
   """
   if tokens is not None and positions in (tokens, tokens + 1):
     return positions == tokens
-  return not configured and square(positions) is not None
+  return not configured and architecture.square(positions) is not None
 
 
 def class_names(
@@ -215,17 +179,17 @@ def class_names(
 
 
 def configuration(
-  vit: Any, architecture: str, arguments: Mapping[str, Any]
+  vit: Any, name: str, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
   """The part of the JSON file that makes the model.
 
   Args:
-    architecture: One of timm's, whose own values the arguments replace.
+    name: An architecture of timm's, whose own values the arguments replace.
     arguments: Arguments beside those that every model has.
   """
   pooling = {"gap": "avg"}.get(vit.pooling, vit.pooling)
   sizes = {
-    "img_size": one_or_both(vit),
+    "img_size": architecture.one_or_both(vit),
     "patch_size": vit.patch_size,
     "embed_dim": vit.hidden_size,
     "depth": vit.num_layers,
@@ -236,7 +200,7 @@ def configuration(
     "global_pool": pooling,
   }
   return {
-    "architecture": architecture,
+    "architecture": name,
     "num_classes": vit.num_classes,
     "num_features": vit.hidden_size,
     "global_pool": pooling,

@@ -69,19 +69,25 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
       that is not supported.
   """
   config = config or {}
-  if _is_plain(shapes):
-    return timm.infer(shapes, config)
   arguments = section("model_args", config.get("model_args"))
   published = section("pretrained_cfg", config.get("pretrained_cfg")) or config
-  _check_arguments(arguments)
-  name = str(config.get("architecture", ""))
   patch = need(shapes, "patch_embed.proj.weight", 4)
+  name = config.get("architecture")
   num_heads, gelu, guesses = timm.by_name(name, patch[0])
   if "num_heads" in arguments:
     num_heads, guesses = arguments["num_heads"], {}
-  if "quickgelu" in name:
-    gelu = "quick_gelu"
   size = timm.image_size(arguments, published)
+  pictures = timm.preprocessing(published)
+  if plain := _is_plain(shapes):
+    own, tokens = timm.pooling_and_positions(
+      shapes, arguments, config, size, patch[2]
+    )
+  else:
+    _check_arguments(arguments)
+    own, tokens = _particular(shapes, config, arguments, size, patch[2])
+    if arguments.get("dynamic_img_size") or tokens is None:
+      given = timm.image_size({}, published)
+      pictures = dataclasses.replace(pictures, size=given)
   fields: dict[str, Any] = dict(
     num_classes=length(shapes, "head.bias", 0),
     patch_size=patch[2],
@@ -89,16 +95,10 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     num_layers=count_layers(shapes, "blocks."),
     mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
     num_heads=checked("num_heads", int | None, num_heads, COUNT),
+    representation_size=length(shapes, "pre_logits.fc.bias", None),
     gelu=timm.activation(arguments.get("act_layer", gelu)),
-    **_particular(shapes, config, arguments),
+    **own,
   )
-  tokens, fields["position"] = _positions(shapes, size, patch[2])
-  pictures = timm.preprocessing(published)
-  if arguments.get("dynamic_img_size") or tokens is None:
-    given = timm.image_size({}, published)
-    pictures = dataclasses.replace(pictures, size=given)
-  if "attn_pool.latent" in shapes:
-    fields["position"] = "learned"
   return Architecture(
     "timm",
     fields,
@@ -106,7 +106,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     image_size=size,
     preprocessing=pictures,
     class_names=timm.class_names(config, published),
-    interpolation="bicubic",
+    interpolation="linear" if plain else "bicubic",
     guesses=guesses,
   )
 
@@ -122,17 +122,22 @@ def _check_arguments(arguments: Config) -> None:
 
 
 def _particular(
-  shapes: Shapes, config: Config, arguments: Config
-) -> dict[str, Any]:
-  """The fields that the paper's model does not need."""
+  shapes: Shapes,
+  config: Config,
+  arguments: Config,
+  size: tuple[int, int] | None,
+  P: int,
+) -> tuple[dict[str, Any], int | None]:
+  """The fields of an encoder, and the patches that its positions are for."""
   dinov3 = "blocks.0.gamma_1" in shapes
   norm_pooled = "fc_norm.weight" in shapes
   usual = "map" if "attn_pool.latent" in shapes else "token"
   usual = "avg" if dinov3 or norm_pooled else usual
   theirs = arguments.get("global_pool", config.get("global_pool")) or usual
   pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
+  tokens, position = _positions(shapes, size, P)
   if pooling == "map":
-    return dict(pooling="map")
+    return dict(pooling="map", position="learned"), tokens
   if dinov3 and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
   if "cls_token" not in shapes:
@@ -143,6 +148,7 @@ def _particular(
   fields: dict[str, Any] = dict(
     kind="ModernVit",
     pooling=_POOLINGS[pooling],
+    position=position,
     antialias=True,
     registers=shapes.get("reg_token", (1, 0, 0))[1],
     distilled="dist_token" in shapes,
@@ -159,7 +165,7 @@ def _particular(
   if dinov3:
     biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
     fields |= dict(rope_theta=100.0, qkv_bias=biased)
-  return fields
+  return fields, tokens
 
 
 def _is_gated(shapes: Shapes) -> bool:
