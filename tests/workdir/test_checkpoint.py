@@ -19,11 +19,11 @@ from tests.workdir import saved
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import (
   Checkpoints,
-  DamagedError,
   is_run,
   latest_description,
   open_run,
 )
+from vit_jax.workdir.read_errors import DamagedError
 
 
 @pytest.fixture

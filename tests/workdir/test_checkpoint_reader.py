@@ -9,7 +9,8 @@ import pytest
 from tests import runs
 from tests.workdir import saved
 from vit_jax.workdir import bucket, read_errors
-from vit_jax.workdir.checkpoint import DamagedError, open_run
+from vit_jax.workdir.checkpoint import open_run
+from vit_jax.workdir.read_errors import DamagedError
 
 
 @pytest.fixture

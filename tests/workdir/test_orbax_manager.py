@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints, DamagedError
+from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.read_errors import DamagedError
 
 _ARRAYS = 40  # So that many reads are under way when the first fails.
 

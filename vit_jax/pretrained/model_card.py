@@ -13,8 +13,8 @@ from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.save import TARGETS, hf_class
-from vit_jax.workdir.checkpoint import BEST_METRIC
-from vit_jax.workdir.metrics import read_rows
+from vit_jax.workdir.rows import read_rows
+from vit_jax.workdir.scores import BEST_METRIC
 
 # Python that loads the result in the library it was written for.
 _USES = {

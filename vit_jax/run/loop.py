@@ -7,15 +7,7 @@ from typing import Any
 
 import jax
 
-from vit_jax.run.outputs import (
-  close_writer,
-  goodput,
-  list_unreadable,
-  log_file,
-  open_writer,
-  optional_write,
-  say_interrupted,
-)
+from vit_jax.run import outputs
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.saved import test_run
 from vit_jax.run.settings import Settings
@@ -78,7 +70,7 @@ def train(
       time.perf_counter() - start,
       saved,
       tested,
-      goodput(run.checkpoints.folder, spent.row()),
+      outputs.goodput(run.checkpoints.folder, spent.row()),
     )
   )
   return state, evaluated
@@ -94,7 +86,7 @@ def _set_up(
   allow_changes: bool,
 ) -> tuple[Steps, TrainState, int]:
   """Opens everything that `stack` will close; the loop, the state, its step."""
-  stack.push(functools.partial(say_interrupted, display))
+  stack.push(functools.partial(outputs.say_interrupted, display))
   notice = stack.enter_context(Notice().awaited())
   with notice.waiting():
     check_lock = stack.enter_context(sole_writer(workdir, display.note))
@@ -106,7 +98,7 @@ def _set_up(
     newest = checkpoints.newest_description()
     plan = make_plan(settings, newest and newest[1])
   stack.callback(plan.evaluator.close)
-  log = stack.enter_context(log_file(checkpoints, display))
+  log = stack.enter_context(outputs.log_file(checkpoints, display))
   display.copy_to(log)
   display.header(header(plan, workdir))
   for note in (*plan.splits.doubts, *checkpoints.notes):
@@ -114,15 +106,15 @@ def _set_up(
   fresh = checkpoints.latest_step is None
   with spent.on("starting" if fresh else "restoring"):
     state, first = first_state(plan, checkpoints, display, allow_changes)
-  with optional_write(display, "starts.jsonl"):
+  with outputs.optional_write(display, "starts.jsonl"):
     record_start(checkpoints.folder, first)
-  writer = open_writer(plan, checkpoints, first, display)
-  writers.push(functools.partial(close_writer, writer, display))
+  writer = outputs.open_writer(plan, checkpoints, first, display)
+  writers.push(functools.partial(outputs.close_writer, writer, display))
   batches = plan.open_batches(first)
   stack.callback(batches.close)
   if plan.eval_every and first < plan.total:
     plan.evaluator.start()
-  stack.callback(list_unreadable, plan, batches, checkpoints, display)
+  stack.callback(outputs.list_unreadable, plan, batches, checkpoints, display)
   stack.callback(display.stop)
   stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
   run = Steps(
@@ -148,7 +140,7 @@ def _test(
     return None
   tested = None
   run.checkpoints.wait()
-  with optional_write(run.display, "the metrics of the test split"):
+  with outputs.optional_write(run.display, "the metrics of the test split"):
     tested = test_run(run.plan, state, saved)
     run.writer.write(int(state.step), tested)
   return tested

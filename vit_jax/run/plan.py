@@ -18,15 +18,8 @@ from vit_jax.data.workers import BatchIterator
 from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build
-from vit_jax.run.evaluators import (
-  FewShotMetrics,
-  make_evaluator,
-  make_few_shot,
-  make_mesh,
-  make_pictures,
-  open_loader,
-)
+from vit_jax.run import build, evaluators
+from vit_jax.run.evaluators import FewShotMetrics
 from vit_jax.run.masked import check_labels
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import extras
@@ -126,7 +119,7 @@ def make_plan(
   check_labels(settings)
   if saved is not None:
     settings = _as_begun(settings, saved)
-  mesh = make_mesh(settings)
+  mesh = evaluators.make_mesh(settings)
   sharding.check_batch(
     "batch_size", settings.batch_size, mesh, settings.accumulation_steps
   )
@@ -150,15 +143,15 @@ def make_plan(
     model=model,
     start=start,
     preprocessing=preprocessing,
-    evaluator=make_evaluator(*parts, evaluation),
-    few_shot=make_few_shot(*parts, train, evaluation),
-    pictures=make_pictures(*parts, evaluation),
+    evaluator=evaluators.make_evaluator(*parts, evaluation),
+    few_shot=evaluators.make_few_shot(*parts, train, evaluation),
+    pictures=evaluators.make_pictures(*parts, evaluation),
     init=init,
     train_step=train_step,
     open_batches=functools.partial(
       _open_batches,
       settings,
-      open_loader(settings, preprocessing),
+      evaluators.open_loader(settings, preprocessing),
       preprocessing,
       train,
     ),

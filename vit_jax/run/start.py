@@ -17,8 +17,9 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import to_dict
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState, with_params
-from vit_jax.workdir.checkpoint import Checkpoints, DamagedError
+from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import check_same_run
+from vit_jax.workdir.read_errors import DamagedError
 
 
 def first_state(

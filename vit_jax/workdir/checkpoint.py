@@ -19,17 +19,7 @@ from vit_jax.workdir import bucket, orbax_manager
 from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
 from vit_jax.workdir.checksum import checksums
 from vit_jax.workdir.description import sealed
-from vit_jax.workdir.read_errors import DamagedError, reason
-from vit_jax.workdir.scores import BEST_METRIC
-
-__all__ = [
-  "BEST_METRIC",
-  "Checkpoints",
-  "DamagedError",
-  "is_run",
-  "latest_description",
-  "open_run",
-]
+from vit_jax.workdir.read_errors import reason
 
 _SET_ASIDE = (
   "Checkpoints that could not be read, named after their steps. The run\n"

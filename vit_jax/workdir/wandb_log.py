@@ -1,9 +1,8 @@
 """Sends a run's metrics to Weights & Biases, on behalf of `MetricWriter`."""
 
-import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from etils import epath
 from jaxtyping import UInt8
 
 from vit_jax.runtime import extras
+from vit_jax.workdir.read_errors import as_os_error
 
 _LAST_UPLOAD = 60  # Seconds for it; without a network it would take for ever.
 
@@ -66,28 +66,21 @@ class WandbLog:
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Logs numbers; raises OSError if they cannot be logged."""
-    with self._as_os_error():
+    with as_os_error():
       self._run.log(dict(values), step=step)
 
   def write_images(
     self, step: int, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]
   ) -> None:
     """Logs pictures; raises OSError if they cannot be logged."""
-    with self._as_os_error():
+    with as_os_error():
       logged = {key: self._wandb.Image(image) for key, image in images.items()}
       self._run.log(logged, step=step)
 
   def close(self, failed: bool) -> None:
     """Sends the rest, and how the run ended; raises OSError if it cannot."""
-    with self._as_os_error():
+    with as_os_error():
       self._run.finish(exit_code=int(failed))
-
-  @contextlib.contextmanager
-  def _as_os_error(self) -> Iterator[None]:
-    try:
-      yield
-    except self._wandb.Error as error:
-      raise OSError(str(error)) from error
 
 
 def _run_id(folder: epath.Path) -> str:

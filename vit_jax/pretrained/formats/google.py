@@ -58,12 +58,7 @@ def prefix(shapes: Shapes) -> str | None:
 
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
-  """Infers the model that these arrays are the parameters of.
-
-  Raises:
-    ValueError: if an array that a size is read from is missing or has another
-      number of axes.
-  """
+  """Infers the model that these arrays are the parameters of."""
   del config  # This format has none.
   if len(shapes["embedding/kernel"]) == 2:
     raise ValueError(

@@ -52,15 +52,7 @@ def unused(shapes: Shapes) -> list[str]:
 
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
-  """Infers the model that these arrays are the parameters of.
-
-  Args:
-    config: `config.json`; without it, the library's defaults hold.
-
-  Raises:
-    ValueError: if the configuration is invalid, or if an array that a size is
-      read from is missing or has another number of axes.
-  """
+  """Infers the model that these arrays are the parameters of."""
   family, base = _sure(shapes)
   given = config or {}
   vision = architecture.section("vision_config", given.get("vision_config"))

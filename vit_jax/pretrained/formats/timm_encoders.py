@@ -58,16 +58,7 @@ def _is_plain(shapes: Shapes) -> bool:
 
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
-  """Infers the model that these arrays are the parameters of.
-
-  Args:
-    config: timm's `config.json`, if there is one.
-
-  Raises:
-    ValueError: if an array that a size is read from is missing or has another
-      number of axes, or if the configuration is invalid or asks for something
-      that is not supported.
-  """
+  """Infers the model that these arrays are the parameters of."""
   config = config or {}
   arguments = section("model_args", config.get("model_args"))
   published = section("pretrained_cfg", config.get("pretrained_cfg")) or config

@@ -64,12 +64,7 @@ def prefix(shapes: Shapes) -> str | None:
 
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
-  """Infers the model that these arrays are the parameters of.
-
-  Raises:
-    ValueError: if an array that a size is read from is missing or has another
-      number of axes.
-  """
+  """Infers the model that these arrays are the parameters of."""
   patch = architecture.need(shapes, "conv_proj.weight", 4)
   D = patch[0]
   fields: dict[str, Any] = dict(
