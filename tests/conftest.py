@@ -3,6 +3,7 @@
 import gc
 import importlib.metadata
 import os
+import shutil
 import tempfile
 
 # Tests shard over eight devices, which an accelerator does not have.
@@ -74,6 +75,20 @@ def shapes_checked():
 def data_dir(tmp_path_factory):
   """An empty folder for `data.data_dir`; the digits need none."""
   return tmp_path_factory.mktemp("tfds")
+
+
+@pytest.fixture(scope="session")
+def whole_run(data_dir, tmp_path_factory):
+  """A run of 12 steps on the digits that nothing disturbed, as `runs.Whole`."""
+  from tests import runs
+
+  return runs.whole(data_dir, tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture
+def run_copy(whole_run, tmp_path):
+  """A copy of its folder, which may be changed."""
+  return shutil.copytree(whole_run.folder, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

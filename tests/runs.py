@@ -1,13 +1,19 @@
 """Short runs on the digits, with all sources of randomness switched on."""
 
+import contextlib
+import io
 import json
+import pathlib
 import struct
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from tensorboardX.proto import event_pb2
 
 from configs import digits
+from vit_jax.run import loop
+from vit_jax.run.settings import read
 
 
 def config(data_dir, **changes):
@@ -31,6 +37,23 @@ def config(data_dir, **changes):
   c.loss.mixup_alpha = 0.2
   c.update(changes)
   return c
+
+
+class Whole(NamedTuple):
+  """A run's folder, its last state and evaluation, and what it printed."""
+
+  folder: pathlib.Path
+  state: Any
+  evaluated: dict[str, Any]
+  out: str
+
+
+def whole(data_dir, folder):
+  changes = dict(eval_per_class=True, profile_steps=50)
+  settings = read(config(data_dir, **changes))
+  with contextlib.redirect_stdout(io.StringIO()) as out:
+    state, evaluated = loop.train(settings, str(folder))
+  return Whole(folder, jax.device_get(state), evaluated, out.getvalue())
 
 
 def rows(workdir):

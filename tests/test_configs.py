@@ -190,7 +190,7 @@ def _shrink(config, monkeypatch):
 
 
 # When shrunken, other rows of a data set or family hardly differ from these.
-FAST = {"R50+B/16,jft300m"}
+FAST = {"B/16,jft300m"}
 
 
 @pytest.mark.parametrize(

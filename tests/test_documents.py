@@ -14,7 +14,6 @@ minute or two, without a network, the following is changed:
 """
 
 import dataclasses
-import html.parser
 import importlib
 import importlib.util
 import os
@@ -22,7 +21,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import urllib.parse
 
 import numpy as np
 import pytest
@@ -392,94 +390,6 @@ def test_a_page_can_be_followed(name, shell, checkout):
     shell(script, where)
   made = MADE.get(name, ())
   assert [path for path in made if not (checkout / path).exists()] == []
-
-
-class _Page(html.parser.HTMLParser):
-  """The resources, links, anchors and text of a page of HTML."""
-
-  def __init__(self, text):
-    super().__init__()
-    self.resources, self.links, self.ids, self.text = [], [], set(), ""
-    self.code = set(re.findall(r'<span class="pre">([^<]*)</span>', text))
-    self.feed(text)
-
-  def handle_starttag(self, tag, attrs):
-    named = dict(attrs)
-    self.ids.add(named.get("id"))
-    if tag == "a" and "href" in named:
-      self.links.append(named["href"])
-    elif tag != "a":
-      values = (named.get(key) for key in ("src", "href", "srcset", "data"))
-      self.resources += [value for value in values if value]
-
-  def handle_data(self, data):
-    self.text += data
-
-
-@pytest.mark.slow
-def test_the_site_builds_and_is_whole(tmp_path):
-  """It builds without warnings, needs no network, and has no dead links."""
-  site = tmp_path / "site"
-  done = subprocess.run(
-    [
-      *(sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E"),
-      *("-d", tmp_path / "doctrees", ROOT / "docs", site),
-    ],
-    capture_output=True,
-    text=True,
-    timeout=240,
-    check=False,
-  )
-  assert (done.returncode, done.stderr) == (0, "")
-  pages = {
-    path.relative_to(site).as_posix(): _Page(path.read_text("utf-8"))
-    for path in site.rglob("*.html")
-  }
-  for path in ON_THE_SITE:
-    name = path.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
-    assert name in pages
-
-  on_network = re.compile(r"^\s*(https?:)?//")
-  of_network = [
-    (name, resource)
-    for name, page in pages.items()
-    for resource in page.resources
-    if on_network.match(resource)
-  ]
-  imported = re.compile(r"(?:url\(|@import)\s*[\"']?\s*(?:https?:)?//")
-  of_network += [
-    path for path in site.rglob("*.css") if imported.search(path.read_text())
-  ]
-  assert of_network == []
-  assert [
-    (name, link)
-    for name, page in pages.items()
-    for link in page.links
-    if not _leads(name, link, pages, site)
-  ] == []
-
-  assert set(all_keys(Settings)) <= pages["configuration.html"].code
-  lines = re.findall(r"attention\.py:(\d+)", pages["paper_to_code.html"].text)
-  attention = (ROOT / "vit_jax/models/attention.py").read_text().splitlines()
-  cited = [attention[int(line) - 1].split("# ")[-1] for line in lines]
-  assert [c for c in cited if c.startswith("Eq.")][:4] == [
-    "Eq. 5",
-    "Eq. 6",
-    "Eq. 7",
-    "Eq. 8",
-  ]
-
-
-def _leads(name, link, pages, site):
-  """Whether a link leads out of the site, or to an existing place in it."""
-  if re.match(r"[a-z]+:", link):
-    return True
-  target, _, part = urllib.parse.unquote(link).partition("#")
-  path = os.path.normpath(os.path.join(os.path.dirname(name), target))
-  path = path if target else name
-  if path not in pages:
-    return (site / path).exists() and not part
-  return not part or part in pages[path].ids
 
 
 OURS = "https://github.com/vit-jax/vit_jax/blob/main/"

@@ -1,5 +1,7 @@
 """Fixtures for tests of downloads: a server on loopback and an empty cache."""
 
+import types
+
 import pytest
 
 from tests.server import serving
@@ -22,3 +24,19 @@ def cache(tmp_path, monkeypatch):
   folder = tmp_path / "cache"
   monkeypatch.setenv("VIT_JAX_CACHE", str(folder))
   return folder
+
+
+@pytest.fixture
+def hub(site, cache, monkeypatch):
+  """The server, which the library takes for Hugging Face."""
+  from huggingface_hub import constants
+
+  template = f"{site.root}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+  monkeypatch.setattr(constants, "ENDPOINT", site.root)
+  monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+  monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+  monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "token"))
+  monkeypatch.setattr(
+    "huggingface_hub.file_download.time", types.SimpleNamespace(sleep=id)
+  )
+  return site

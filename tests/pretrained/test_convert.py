@@ -1,6 +1,8 @@
 """Converting checkpoints: bits, logits, folders and the command."""
 
+import base64
 import errno
+import json
 import os
 import pathlib
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests import published
 from tests.commands import run
+from tests.server import COMMIT, refusal
 from vit_jax import load_pretrained
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
@@ -178,3 +181,81 @@ def test_the_command(tmp_path):
   assert "--list only lists checkpoints, and " in both.stderr
   bare = run("vit_jax.convert", path)
   assert bare.returncode == 2 and bare.stderr.count("\n") == 1
+
+
+def add_upload(hub, files):
+  """Answers an upload to o/n as Hugging Face does for small files."""
+
+  def page(path, content):
+    hub.add(path, json.dumps(content).encode())
+
+  page("/api/repos/create", {"url": f"{hub.root}/o/n"})
+  page("/api/validate-yaml", {"errors": [], "warnings": []})
+  modes = [
+    {"path": f, "uploadMode": "regular", "shouldIgnore": False} for f in files
+  ]
+  page("/api/models/o/n/preupload/main", {"files": modes})
+  commit = {"commitUrl": f"{hub.root}/o/n/commit/{COMMIT}", "commitOid": COMMIT}
+  page("/api/models/o/n/commit/main", commit)
+
+
+def pushed(hub):
+  """The files of the one commit that the server has got."""
+  (body,) = hub.posts["/api/models/o/n/commit/main"]
+  lines = [json.loads(line) for line in body.splitlines()]
+  return {
+    line["value"]["path"]: base64.b64decode(line["value"]["content"])
+    for line in lines
+    if line["key"] == "file"
+  }
+
+
+def test_a_conversion_is_pushed_with_its_card(hub, tmp_path, capsys):
+  written = ("config.json", "preprocessor_config.json", "README.md")
+  written += ("model.safetensors",)
+  add_upload(hub, written)
+  source = published.path("google_vit.npz")
+  folder = tmp_path / "out"
+  convert(source, str(folder), "hf", push="o/n", license="apache-2.0")
+  found = pushed(hub)
+  assert sorted(found) == sorted(written)
+  for name, content in found.items():
+    assert content == (folder / name).read_bytes()
+  card = found["README.md"].decode()
+  assert '\nlicense: "apache-2.0"\n---\n' in card
+  assert str(tmp_path) not in card and "`google_vit.npz`" in card
+  out = capsys.readouterr().out
+  assert f"Uploaded it as {hub.root}/o/n/commit/{COMMIT}" in out
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    ({"push": "o/n"}, "needs a licence, and that of the source is not known"),
+    ({"push": "n", "license": "mit"}, "--push='n' names no repository"),
+    ({"push": "o/n@main", "license": "mit"}, "names no repository; write ow"),
+  ],
+)
+def test_nothing_is_written_for_a_push_that_cannot_be(
+  hub, tmp_path, options, message
+):
+  source = published.path("google_vit.npz")
+  with pytest.raises(ValueError, match=message):
+    convert(source, str(tmp_path / "out"), "hf", **options)
+  assert not [*tmp_path.glob("out*")] and not hub.requests
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_a_refused_push_is_one_line_and_keeps_the_folder(hub, tmp_path, status):
+  add_upload(hub, ["README.md"])
+  hub.add("/api/repos/create", b"{}", status=status)
+  folder = tmp_path / "out"
+  message = refusal(
+    lambda source: convert(
+      source, str(folder), "hf", push="o/n", license="mit"
+    ),
+    published.path("google_vit.npz"),
+  )
+  assert f"o/n is not uploaded: the server answers {status}" in message
+  assert message.endswith(f"What was written stays in {folder}.")
+  assert (folder / "model.safetensors").exists()

@@ -1,7 +1,5 @@
 """Downloads repositories from a stand-in for Hugging Face on this machine."""
 
-import base64
-import dataclasses
 import json
 import os
 import pathlib
@@ -10,16 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-import types
 
 import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from tests import published, tiny
+from tests import published
 from tests.server import COMMIT, refusal, serving
-from vit_jax.pretrained import known, model_card
-from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.locate import drop_download, locate
 
@@ -27,20 +22,6 @@ BODY = np.random.default_rng(0).bytes(3 * 2**18 + 17)
 CONFIG = json.dumps({"model_type": "vit"}).encode()
 PLAIN = {"config.json": CONFIG, "model.safetensors": BODY}
 WEIGHTS = f"/o/n/resolve/{COMMIT}/model.safetensors"
-
-
-@pytest.fixture
-def hub(site, cache, monkeypatch):
-  """The server, which the library takes for Hugging Face."""
-  template = f"{site.root}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-  monkeypatch.setattr(constants, "ENDPOINT", site.root)
-  monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-  monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-  monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "token"))
-  monkeypatch.setattr(
-    "huggingface_hub.file_download.time", types.SimpleNamespace(sleep=id)
-  )
-  return site
 
 
 def blobs(cache):
@@ -323,96 +304,3 @@ def test_two_processes_download_once(site, cache):
   assert cache in folder.parents
   assert (folder / "model.safetensors").read_bytes() == BODY
   assert site.gets(WEIGHTS) == 1
-
-
-def add_upload(hub, files):
-  """Answers an upload to o/n as Hugging Face does for small files."""
-
-  def page(path, content):
-    hub.add(path, json.dumps(content).encode())
-
-  page("/api/repos/create", {"url": f"{hub.root}/o/n"})
-  page("/api/validate-yaml", {"errors": [], "warnings": []})
-  modes = [
-    {"path": f, "uploadMode": "regular", "shouldIgnore": False} for f in files
-  ]
-  page("/api/models/o/n/preupload/main", {"files": modes})
-  commit = {"commitUrl": f"{hub.root}/o/n/commit/{COMMIT}", "commitOid": COMMIT}
-  page("/api/models/o/n/commit/main", commit)
-
-
-def pushed(hub):
-  """The files of the one commit that the server has got."""
-  (body,) = hub.posts["/api/models/o/n/commit/main"]
-  lines = [json.loads(line) for line in body.splitlines()]
-  return {
-    line["value"]["path"]: base64.b64decode(line["value"]["content"])
-    for line in lines
-    if line["key"] == "file"
-  }
-
-
-def test_a_conversion_is_pushed_with_its_card(hub, tmp_path, capsys):
-  written = ("config.json", "preprocessor_config.json", "README.md")
-  written += ("model.safetensors",)
-  add_upload(hub, written)
-  source = published.path("google_vit.npz")
-  folder = tmp_path / "out"
-  convert(source, str(folder), "hf", push="o/n", license="apache-2.0")
-  found = pushed(hub)
-  assert sorted(found) == sorted(written)
-  for name, content in found.items():
-    assert content == (folder / name).read_bytes()
-  card = found["README.md"].decode()
-  assert '\nlicense: "apache-2.0"\n---\n' in card
-  assert str(tmp_path) not in card and "`google_vit.npz`" in card
-  out = capsys.readouterr().out
-  assert f"Uploaded it as {hub.root}/o/n/commit/{COMMIT}" in out
-
-
-@pytest.mark.parametrize(
-  "options, message",
-  [
-    ({"push": "o/n"}, "needs a licence, and that of the source is not known"),
-    ({"push": "n", "license": "mit"}, "--push='n' names no repository"),
-    ({"push": "o/n@main", "license": "mit"}, "names no repository; write ow"),
-  ],
-)
-def test_nothing_is_written_for_a_push_that_cannot_be(
-  hub, tmp_path, options, message
-):
-  source = published.path("google_vit.npz")
-  with pytest.raises(ValueError, match=message):
-    convert(source, str(tmp_path / "out"), "hf", **options)
-  assert not [*tmp_path.glob("out*")] and not hub.requests
-
-
-@pytest.mark.parametrize("status", [401, 403, 500])
-def test_a_refused_push_is_one_line_and_keeps_the_folder(hub, tmp_path, status):
-  add_upload(hub, ["README.md"])
-  hub.add("/api/repos/create", b"{}", status=status)
-  folder = tmp_path / "out"
-  message = refusal(
-    lambda source: convert(
-      source, str(folder), "hf", push="o/n", license="mit"
-    ),
-    published.path("google_vit.npz"),
-  )
-  assert f"o/n is not uploaded: the server answers {status}" in message
-  assert message.endswith(f"What was written stays in {folder}.")
-  assert (folder / "model.safetensors").exists()
-
-
-def test_licences_and_base_models_of_known_sources():
-  assert known.license_of("b16_augreg") == "apache-2.0"
-  assert known.license_of("hf_b16_224") == "apache-2.0"
-  assert known.license_of("torchvision_b16") == "bsd-3-clause"
-  assert known.license_of("torchvision_h14_swag_518") == "cc-by-nc-4.0"
-  assert known.license_of("runs/mine") is None
-  loaded, _ = tiny.random_model()
-  config = {"data": {"name": "cifar10", "root": None}, "pretrained": "x.npz"}
-  run = dataclasses.replace(loaded, description={"config": config})
-  assert model_card.metadata(run, None) == 'datasets: "cifar10"\n'
-  config["pretrained"] = "hf_l16_224"
-  text = model_card.metadata(run, "mit")
-  assert 'base_model: "google/vit-large-patch16-224"\n' in text

@@ -11,9 +11,10 @@ import vit_jax
 from tests import published, tiny
 from vit_jax.config import base_config
 from vit_jax.models import Origin, to_fields
+from vit_jax.pretrained import known
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_pretrained
-from vit_jax.pretrained.model_card import model_card
+from vit_jax.pretrained.model_card import metadata, model_card
 from vit_jax.pretrained.save import save_as
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
@@ -146,3 +147,18 @@ def test_the_card_is_of_the_step_that_was_chosen(tmp_path, workdir, step, said):
   card = (tmp_path / "out" / "README.md").read_text()
   assert "Trained on digits: 1,438 examples of 2 classes" in card
   assert card.count("Top-1") == 1 and said in card
+
+
+def test_licences_and_base_models_of_known_sources():
+  assert known.license_of("b16_augreg") == "apache-2.0"
+  assert known.license_of("hf_b16_224") == "apache-2.0"
+  assert known.license_of("torchvision_b16") == "bsd-3-clause"
+  assert known.license_of("torchvision_h14_swag_518") == "cc-by-nc-4.0"
+  assert known.license_of("runs/mine") is None
+  loaded, _ = tiny.random_model()
+  config = {"data": {"name": "cifar10", "root": None}, "pretrained": "x.npz"}
+  run = dataclasses.replace(loaded, description={"config": config})
+  assert metadata(run, None) == 'datasets: "cifar10"\n'
+  config["pretrained"] = "hf_l16_224"
+  text = metadata(run, "mit")
+  assert 'base_model: "google/vit-large-patch16-224"\n' in text

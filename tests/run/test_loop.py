@@ -3,43 +3,23 @@
 import csv
 import json
 import re
-import shutil
 
 import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
-from configs import image_folder
 from tests import runs
 from vit_jax import load_pretrained
 from vit_jax.models import scan
 from vit_jax.models.vit import EncoderBlock
-from vit_jax.run import loop, steps
+from vit_jax.run import loop
 from vit_jax.run.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced
 from vit_jax.runtime.signals import Interrupted, Notice
 from vit_jax.workdir.checkpoint import Checkpoints
-
-
-@pytest.fixture(scope="module")
-def four_steps(data_dir, tmp_path_factory):
-  """A run of four steps: its configuration, and its folder to copy."""
-  config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
-  folder = tmp_path_factory.mktemp("training") / "four_steps"
-  loop.train(read(config), str(folder))
-  return config, folder
-
-
-@pytest.fixture
-def short_run(four_steps, tmp_path):
-  """A configuration and its run of four steps, both of which may be changed."""
-  config, folder = four_steps
-  copy = shutil.copytree(folder, tmp_path / "run")
-  return config.copy_and_resolve_references(), copy
 
 
 class Killed(Exception):
@@ -58,28 +38,29 @@ def _stop_after(monkeypatch, step):
   monkeypatch.setattr(Checkpoints, "save", save_then_die)
 
 
-def test_a_resumed_run_ends_bit_identical(data_dir, tmp_path, monkeypatch):
+def test_a_resumed_run_ends_bit_identical(
+  whole_run, data_dir, tmp_path, monkeypatch
+):
   """Augmentation, dropout, Mixup, accumulation and averaging are all on."""
-  config = runs.config(data_dir)
-  whole, evaluated = loop.train(read(config), str(tmp_path / "whole"))
+  config = runs.config(data_dir, eval_per_class=True)
   with monkeypatch.context() as patch, pytest.raises(Killed):
     _stop_after(patch, 8)
-    loop.train(read(config), str(tmp_path / "stopped"))
-  resumed, again = loop.train(read(config), str(tmp_path / "stopped"))
+    loop.train(read(config), str(tmp_path))
+  resumed, again = loop.train(read(config), str(tmp_path))
 
   assert int(resumed.step) == 12
-  assert runs.identical(jax.device_get(whole), jax.device_get(resumed))
-  assert evaluated == again
+  assert runs.identical(whole_run.state, jax.device_get(resumed))
+  assert whole_run.evaluated == again
   untimed = [
     [
       {k: v for k, v in row.items() if not re.search("per_second|time", k)}
-      for row in runs.rows(tmp_path / name)
+      for row in runs.rows(folder)
       if row["step"] in (6, 12) and "eval/loss" in row
     ]
-    for name in ("whole", "stopped")
+    for folder in (whole_run.folder, tmp_path)
   ]
   assert untimed[0] == untimed[1]
-  steps = [row["step"] for row in runs.rows(tmp_path / "stopped")]
+  steps = [row["step"] for row in runs.rows(tmp_path)]
   assert steps == sorted(steps)
 
 
@@ -133,13 +114,11 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   assert runs.identical(params, {key: found[key] for key in params})
 
 
-def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
-  config = runs.config(data_dir, eval_per_class=True, profile_steps=50)
-  state, evaluated = loop.train(read(config), str(tmp_path))
-  assert list(
-    tmp_path.glob("profile/**/*.xplane.pb")
-  )  # The trace covers steps 10 to 12.
-  rows = runs.rows(tmp_path)
+def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):
+  folder, _, evaluated, out = whole_run
+  # The trace covers steps 10 to 12.
+  assert list(folder.glob("profile/**/*.xplane.pb"))
+  rows = runs.rows(folder)
   assert [row["step"] for row in rows] == [3, 6, 6, 9, 12, 12]
   training_rows = [row for row in rows if "train/loss" in row]
   for row in training_rows:
@@ -154,23 +133,23 @@ def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
   assert len(rows[-1]["eval/top1_by_class"]) == 10
   mean = np.mean(list(rows[-1]["eval/top1_by_class"].values()))
   assert mean == pytest.approx(rows[-1]["eval/top1"], abs=0.02)
-  assert list((tmp_path / "tensorboard").glob("events*"))
+  assert list((folder / "tensorboard").glob("events*"))
 
-  out = capsys.readouterr().out
   for text in ("8 x cpu", "1,438 training examples", "parameters", "GFLOP"):
     assert text in out
-  assert f"python -m vit_jax.evaluate {tmp_path}" in out
+  assert f"python -m vit_jax.evaluate {folder}" in out
 
-  logged = (tmp_path / "log.txt").read_text().splitlines()
+  logged = (folder / "log.txt").read_text().splitlines()
   assert [line[21:] for line in logged] == out.splitlines()
   assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", logged[0])
   assert "compiling ..." in out and "step       1/12  loss " in out
 
   again = evaluate_checkpoint(
-    str(tmp_path), per_class=True, out=str(tmp_path / "out.csv")
+    str(folder), per_class=True, out=str(tmp_path / "out.csv")
   )
-  del evaluated["eval/top1_not_averaged"]
-  assert again == evaluated
+  assert again == {
+    k: v for k, v in evaluated.items() if k != "eval/top1_not_averaged"
+  }
   out = capsys.readouterr().out
   assert "step 12 on digits" in out
   assert "\nclass  examples  precision  recall" in out
@@ -183,12 +162,11 @@ def test_a_run_writes_what_it_promises(data_dir, tmp_path, capsys):
   loss = [float(row["loss"]) for row in written]
   assert loss == sorted(loss, reverse=True)
   assert np.mean(loss) == pytest.approx(evaluated["eval/loss"], rel=1e-4)
-  del state
 
 
-def test_the_checkpoint_describes_itself(short_run):
-  config, workdir = short_run
-  checkpoints = Checkpoints(str(workdir), read_only=True)
+def test_the_checkpoint_describes_itself(whole_run, data_dir):
+  config = runs.config(data_dir, eval_per_class=True, profile_steps=50)
+  checkpoints = Checkpoints(str(whole_run.folder), read_only=True)
   description = checkpoints.describe(4)
   checkpoints.close()
   config.normalization.update(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
@@ -216,84 +194,16 @@ def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
   }
 
 
-@pytest.mark.slow
-def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
-  scores = iter([0.1, 0.9, 0.2, 0.3, 0.4])
-
-  def evaluate(self, step, state):
-    del self, step, state
-    return {
-      "eval/loss": 1.0,
-      "eval/top1": next(scores),
-      "eval/top5": 1.0,
-      "eval/examples": 359,
-      "eval/skipped_images": 0,
-    }
-
-  monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
-  config = runs.config(
-    data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
-  )
-  loop.train(read(config), str(tmp_path))
-  checkpoints = Checkpoints(str(tmp_path), read_only=True)
-  assert checkpoints.all_steps == [2, 4, 5]
-  assert checkpoints.best_step == 2
-  assert checkpoints.latest_step == 5
-  checkpoints.close()
-
-
-@pytest.mark.parametrize(
-  "scores, patience, expected",
-  [
-    ([0.1, 0.9, 0.2], 2, False),
-    ([0.1, 0.9, 0.2, 0.9], 2, True),
-    ([0.1, 0.9, 0.2, 0.91], 2, False),
-    ([0.5, 0.5], 1, True),
-    ([0.5], 1, False),
-    ([0.5, 0.1, 0.1], 0, False),
-  ],
-)
-def test_scores_stall_without_a_better_one(scores, patience, expected):
-  assert steps.stalled(scores, patience) is expected
-
-
-@pytest.mark.slow
-def test_a_run_stops_early_and_stays_stopped(
-  data_dir, tmp_path, monkeypatch, capsys
-):
-  scores = iter([0.1, 0.9, 0.2, 0.3])
-
-  def evaluate(self, step, state):
-    del self, step, state
-    return {
-      "eval/loss": 1.0,
-      "eval/top1": next(scores),
-      "eval/examples": 359,
-      "eval/skipped_images": 0,
-    }
-
-  monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
-  config = runs.config(data_dir, eval_every_steps=1, save_every_steps=0)
-  config.early_stop_evaluations = 2
-  for _ in range(2):  # The second one takes no step, and evaluates nothing.
-    state, _ = loop.train(read(config), str(tmp_path))
-    assert int(state.step) == 4
-    assert "Stopped early at step 4: 2 eval" in capsys.readouterr().out
-  checkpoints = Checkpoints(str(tmp_path), read_only=True)
-  assert checkpoints.all_steps == [4]
-  checkpoints.close()
-
-
-def test_another_configuration_is_refused(short_run):
-  config, workdir = short_run
+def test_another_configuration_is_refused(run_copy, data_dir):
+  config = runs.config(data_dir)
   config.model.dropout_rate = 0.2
   config.log_every_steps = 1  # This does not change what is learned.
   message = (
-    f"^{workdir} holds a run with another configuration or other data: "
+    f"^{run_copy} holds a run with another configuration or other data: "
     "model.dropout_rate was 0.1 and is now 0.2[.] Resume"
   )
   with pytest.raises(ValueError, match=message):
-    loop.train(read(config), str(workdir))
+    loop.train(read(config), str(run_copy))
 
 
 @pytest.mark.parametrize(
@@ -329,67 +239,9 @@ def test_what_does_not_fit_is_refused_first(
   assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture
-def damaged_folder(tmp_path):
-  """Makes two classes of plain colour, with a truncated file in each split."""
-  rng = np.random.default_rng(0)
-  for split, count in (("train", 12), ("test", 5)):
-    for label, name in enumerate(("dark", "light")):
-      folder = tmp_path / "photos" / split / name
-      folder.mkdir(parents=True)
-      for k in range(count):
-        level = 160 * label + rng.integers(0, 60)
-        image = Image.new("RGB", (20, 16), (int(level),) * 3)
-        image.save(folder / f"{k}.jpg")
-    cut = tmp_path / "photos" / split / "dark" / "0.jpg"
-    cut.write_bytes(cut.read_bytes()[:300])
-  return tmp_path / "photos"
-
-
-def _folder_config(root, **changes):
-  config = image_folder.get_config()
-  config.update(
-    total_epochs=0.0, total_steps=9, batch_size=8, image_size=(16, 16)
-  )
-  config.update(log_every_epochs=0.0, log_every_steps=3)
-  config.optimizer.warmup_epochs = 0.0
-  config.model.num_layers = 1
-  config.data.root = str(root)
-  config.loader.update(num_workers=1, **changes)
-  return config
-
-
-def test_an_unreadable_image_stops_the_run_by_name(damaged_folder, tmp_path):
-  config = _folder_config(damaged_folder)
-  with pytest.raises(ValueError, match="(?i)dark/0.jpg: truncated"):
-    loop.train(read(config), str(tmp_path / "run"))
-
-
-@pytest.mark.slow
-def test_unreadable_images_are_skipped_and_counted(damaged_folder, tmp_path):
-  config = _folder_config(damaged_folder, on_unreadable="skip")
-  _, evaluated = loop.train(read(config), str(tmp_path / "run"))
-  assert evaluated["eval/examples"] == 9
-  assert evaluated["eval/skipped_images"] == 1
-  rows = [row for row in runs.rows(tmp_path / "run") if "train/loss" in row]
-  # Nine batches of 8 are three epochs of 24: it came up three times.
-  assert sum(row["train/skipped_images"] for row in rows) == 3
-
-
-@pytest.mark.slow
-def test_data_that_changed_is_refused(damaged_folder, tmp_path):
-  config = _folder_config(damaged_folder, on_unreadable="skip")
-  loop.train(read(config), str(tmp_path / "run"))
-  (damaged_folder / "train" / "dark" / "0.jpg").unlink()
-  message = "train_examples was 24 and is now 23"
-  with pytest.raises(ValueError, match=message):
-    loop.train(read(config), str(tmp_path / "run"))
-
-
-def test_a_complete_run_says_so(short_run, capsys):
-  config, workdir = short_run
-  loop.train(read(config), str(workdir))
-  assert "The run is complete: 4 steps are done." in capsys.readouterr().out
+def test_a_complete_run_says_so(run_copy, data_dir, capsys):
+  loop.train(read(runs.config(data_dir)), str(run_copy))
+  assert "The run is complete: 12 steps are done." in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -398,25 +250,6 @@ def test_without_checkpoints_none_is_offered(data_dir, tmp_path, capsys):
   config.log_every_steps = 0
   loop.train(read(config), str(tmp_path))
   assert "vit_jax.evaluate" not in capsys.readouterr().out
-
-
-def test_a_folder_without_checkpoints_cannot_be_evaluated(tmp_path):
-  with pytest.raises(ValueError, match="holds no checkpoints: give the wo"):
-    evaluate_checkpoint(str(tmp_path))
-
-
-def test_a_step_without_checkpoint_cannot_be_evaluated(short_run):
-  _, workdir = short_run
-  with pytest.raises(ValueError, match="no checkpoint of step 3; .* of step 4"):
-    evaluate_checkpoint(str(workdir), step=3)
-
-
-@pytest.mark.parametrize(
-  "step, every, last, expected",
-  [(4, 2, 9, True), (5, 2, 9, False), (9, 2, 9, True), (9, 0, 9, False)],
-)
-def test_due(step, every, last, expected):
-  assert steps.due(step, every, last) is expected
 
 
 class Halved(EncoderBlock):

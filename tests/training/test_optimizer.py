@@ -6,7 +6,12 @@ import numpy as np
 import optax
 import pytest
 
-from vit_jax.training.optimizer import make_optimizer, make_schedule
+from vit_jax.training.optimizer import (
+  layers_below_head,
+  make_optimizer,
+  make_schedule,
+  make_trained,
+)
 from vit_jax.training.settings import OptimizerSettings
 
 
@@ -162,3 +167,67 @@ def test_a_warm_up_as_long_as_the_run_is_refused(warmup):
   message = f"a warm-up of {warmup} steps leaves none of the run's 10 steps"
   with pytest.raises(ValueError, match=message):
     make_schedule(OptimizerSettings(), total_steps=10, warmup_steps=warmup)
+
+
+def test_layers_are_counted_from_the_head():
+  depths = {
+    "head/kernel": 0,
+    "norm/scale": 0,
+    "pre_logits/bias": 0,
+    "map_head/probe": 0,
+    "block_11/msa/out/bias": 1,
+    "block_0/mlp/expand/kernel": 12,
+    "patches/E/kernel": 13,
+    "x_class": 13,
+    "position/E_pos": 13,
+    "resnet/stage0_unit0/conv1/kernel": 13,
+  }
+  for path, depth in depths.items():
+    assert layers_below_head(path, 12) == depth
+
+
+def test_the_learning_rate_falls_from_layer_to_layer():
+  params = {
+    "head": {"kernel": jnp.ones(2)},
+    "block_1": {"kernel": jnp.ones(2)},
+    "block_0": {"kernel": jnp.ones(2)},
+    "x_class": jnp.ones(2),
+  }
+  tx = make_optimizer(
+    OptimizerSettings(
+      kind="sgd", momentum=0.0, clip_norm=0.0, weight_decay=0.5, layer_decay=0.5
+    ),
+    lambda _: 0.1,
+    layer_of=lambda path: layers_below_head(path, 2),
+  )
+  updates, _ = tx.update(params, tx.init(params), params)
+  new = optax.apply_updates(params, updates)
+  # A gradient of 1, and a decay of 0.5 where the name is "kernel".
+  for name, scale, decay in (
+    ("head", 1, 0.5),
+    ("block_1", 0.5, 0.5),
+    ("block_0", 0.25, 0.5),
+  ):
+    expected = 1 - 0.1 * scale * (1 + decay)
+    np.testing.assert_allclose(new[name]["kernel"], expected, rtol=1e-6)
+  np.testing.assert_allclose(new["x_class"], 1 - 0.1 * 0.125, rtol=1e-6)
+
+
+def test_what_is_trained_follows_from_the_number_of_frozen_layers():
+  assert make_trained(0, 12) is None
+  first_two = make_trained(2, 12)
+  head = make_trained(-1, 12)
+  paths = ("x_class", "block_0/a", "block_1/a", "block_2/a", "norm/a", "head/a")
+  assert [first_two(path) for path in paths] == [False] * 3 + [True] * 3
+  assert [head(path) for path in paths] == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize("layers", [-2, 13])
+def test_layers_that_are_not_there_cannot_be_frozen(layers):
+  with pytest.raises(ValueError, match="between 0 and the model's 12 layers"):
+    make_trained(layers, 12)
+
+
+def test_a_decay_out_of_range_is_refused():
+  with pytest.raises(ValueError, match=r"layer_decay=1.5 must be in \(0, 1\]"):
+    make_optimizer(OptimizerSettings(layer_decay=1.5), lambda _: 0.1)

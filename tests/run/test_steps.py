@@ -1,0 +1,84 @@
+"""What is due at a step, and when a run stops early."""
+
+import pytest
+
+from tests import runs
+from vit_jax.run import loop, steps
+from vit_jax.run.settings import read
+from vit_jax.workdir.checkpoint import Checkpoints
+
+
+@pytest.mark.parametrize(
+  "step, every, last, expected",
+  [(4, 2, 9, True), (5, 2, 9, False), (9, 2, 9, True), (9, 0, 9, False)],
+)
+def test_due(step, every, last, expected):
+  assert steps.due(step, every, last) is expected
+
+
+@pytest.mark.slow
+def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
+  scores = iter([0.1, 0.9, 0.2, 0.3, 0.4])
+
+  def evaluate(self, step, state):
+    del self, step, state
+    return {
+      "eval/loss": 1.0,
+      "eval/top1": next(scores),
+      "eval/top5": 1.0,
+      "eval/examples": 359,
+      "eval/skipped_images": 0,
+    }
+
+  monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
+  config = runs.config(
+    data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
+  )
+  loop.train(read(config), str(tmp_path))
+  checkpoints = Checkpoints(str(tmp_path), read_only=True)
+  assert checkpoints.all_steps == [2, 4, 5]
+  assert checkpoints.best_step == 2
+  assert checkpoints.latest_step == 5
+  checkpoints.close()
+
+
+@pytest.mark.parametrize(
+  "scores, patience, expected",
+  [
+    ([0.1, 0.9, 0.2], 2, False),
+    ([0.1, 0.9, 0.2, 0.9], 2, True),
+    ([0.1, 0.9, 0.2, 0.91], 2, False),
+    ([0.5, 0.5], 1, True),
+    ([0.5], 1, False),
+    ([0.5, 0.1, 0.1], 0, False),
+  ],
+)
+def test_scores_stall_without_a_better_one(scores, patience, expected):
+  assert steps.stalled(scores, patience) is expected
+
+
+@pytest.mark.slow
+def test_a_run_stops_early_and_stays_stopped(
+  data_dir, tmp_path, monkeypatch, capsys
+):
+  scores = iter([0.1, 0.9, 0.2, 0.3])
+
+  def evaluate(self, step, state):
+    del self, step, state
+    return {
+      "eval/loss": 1.0,
+      "eval/top1": next(scores),
+      "eval/examples": 359,
+      "eval/skipped_images": 0,
+    }
+
+  monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
+  config = runs.config(data_dir, eval_every_steps=1, save_every_steps=0)
+  config.early_stop_evaluations = 2
+  for _ in range(2):  # The second one takes no step, and evaluates nothing.
+    state, _ = loop.train(read(config), str(tmp_path))
+    assert int(state.step) == 4
+    assert "Stopped early at step 4: 2 eval" in capsys.readouterr().out
+  checkpoints = Checkpoints(str(tmp_path), read_only=True)
+  assert checkpoints.all_steps == [4]
+  checkpoints.close()
