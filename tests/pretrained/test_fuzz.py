@@ -304,7 +304,7 @@ def test_damaged_workdir(workdir, params, room, data):
     assert jax.tree.all(same)
 
 
-@examples(20)
+@examples(12)
 @given(st.data())
 def test_hostile_description_of_a_workdir(workdir, room, data):
   """The description is sealed again, so only its content is suspicious."""
@@ -317,7 +317,7 @@ def test_hostile_description_of_a_workdir(workdir, room, data):
   outcome("workdir, hostile", lambda: load_pretrained(str(room / "run")))
 
 
-@examples(15)
+@examples(6)
 @given(st.lists(st.text(max_size=9) | names, min_size=5, max_size=5), st.data())
 def test_hostile_names_of_classes(published, room, classes, data):
   """Class names are written into converted files, but never name a file."""

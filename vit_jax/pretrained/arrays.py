@@ -59,6 +59,10 @@ class Arrays(Mapping[str, np.ndarray]):
     self.shapes = {name: array.shape for name, array in stored.items()}
     self._stored = stored
 
+  def renamed(self, names: Mapping[str, str]) -> "Arrays":
+    """Some of the arrays under other names; `names` maps each to the stored."""
+    return Arrays({new: self._stored[old] for new, old in names.items()})
+
   def __getitem__(self, key: str) -> np.ndarray:
     path, _, read = self._stored[key]
     with _naming(path):

@@ -177,7 +177,7 @@ def _open_file(
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     with _arrays(path) as arrays:
-      for leaf, array in read_all(rules, _Renamed(arrays, names), model):
+      for leaf, array in read_all(rules, arrays.renamed(names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
   preprocessing = dataclasses.replace(
@@ -236,22 +236,6 @@ def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
     raise UnreadableFileError(
       f"{error} The download was removed; the same command fetches it anew."
     ) from error
-
-
-class _Renamed(Mapping[str, np.ndarray]):
-  """Arrays under other names, still read one by one."""
-
-  def __init__(self, arrays: Arrays, names: Mapping[str, str]):
-    self._arrays, self._names = arrays, names
-
-  def __getitem__(self, key: str) -> np.ndarray:
-    return self._arrays[self._names[key]]
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(self._names)
-
-  def __len__(self) -> int:
-    return len(self._names)
 
 
 def _recognise(shapes: Shapes) -> tuple[Any, str]:

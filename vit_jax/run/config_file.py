@@ -16,49 +16,34 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
 
-# Our key for each name that other trainers use for it.
+# Names that other trainers use for our keys.
 _OTHER_NAMES = {
-  "accum_steps": "accumulation_steps",
-  "arch": "model.variant",
-  "architecture": "model.variant",
-  "base_lr": "optimizer.peak_lr",
-  "bs": "batch_size",
-  "checkpoint": "pretrained",
-  "data_path": "data.root",
-  "dataset": "data.name",
-  "depth": "model.num_layers",
-  "dim": "model.hidden_size",
-  "dropout": "model.dropout_rate",
-  "ema": "ema_decay",
-  "embed_dim": "model.hidden_size",
-  "epochs": "total_epochs",
-  "freeze": "optimizer.freeze_layers",
-  "grad_accum": "accumulation_steps",
-  "grad_accum_steps": "accumulation_steps",
-  "grad_clip": "optimizer.clip_norm",
-  "gradient_accumulation_steps": "accumulation_steps",
-  "img_size": "image_size",
-  "init_from": "pretrained",
-  "input_size": "image_size",
-  "learning_rate": "optimizer.peak_lr",
-  "log_interval": "log_every_steps",
-  "lr": "optimizer.peak_lr",
-  "max_epochs": "total_epochs",
-  "max_grad_norm": "optimizer.clip_norm",
-  "max_steps": "total_steps",
-  "mixup": "loss.mixup_alpha",
-  "num_epochs": "total_epochs",
-  "num_steps": "total_steps",
-  "num_train_epochs": "total_epochs",
-  "precision": "model.dtype",
-  "patience": "early_stop_evaluations",
-  "resolution": "image_size",
-  "smoothing": "loss.label_smoothing",
-  "steps": "total_steps",
-  "train_batch_size": "batch_size",
-  "warmup": "optimizer.warmup_steps",
-  "wd": "optimizer.weight_decay",
-  "workers": "loader.num_workers",
+  "accumulation_steps": (
+    "accum_steps grad_accum grad_accum_steps gradient_accumulation_steps"
+  ),
+  "batch_size": "bs train_batch_size",
+  "data.name": "dataset",
+  "data.root": "data_path",
+  "early_stop_evaluations": "patience",
+  "ema_decay": "ema",
+  "image_size": "img_size input_size resolution",
+  "loader.num_workers": "workers",
+  "log_every_steps": "log_interval",
+  "loss.label_smoothing": "smoothing",
+  "loss.mixup_alpha": "mixup",
+  "model.dropout_rate": "dropout",
+  "model.dtype": "precision",
+  "model.hidden_size": "dim embed_dim",
+  "model.num_layers": "depth",
+  "model.variant": "arch architecture",
+  "optimizer.clip_norm": "grad_clip max_grad_norm",
+  "optimizer.freeze_layers": "freeze",
+  "optimizer.peak_lr": "base_lr learning_rate lr",
+  "optimizer.warmup_steps": "warmup",
+  "optimizer.weight_decay": "wd",
+  "pretrained": "checkpoint init_from",
+  "total_epochs": "epochs max_epochs num_epochs num_train_epochs",
+  "total_steps": "max_steps num_steps steps",
 }
 
 
@@ -140,8 +125,12 @@ def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
 
 def nearest(key: str, cls: type[Section]) -> str:
   """The key that is meant by a name that is none."""
-  meant = _OTHER_NAMES.get(key.rsplit(".", 1)[-1].replace("-", "_"))
-  return meant if meant in all_keys(cls) else nearest_key(key, cls)
+  name = key.rsplit(".", 1)[-1].replace("-", "_")
+  known = set(all_keys(cls))
+  for meant, others in _OTHER_NAMES.items():
+    if name in others.split() and meant in known:
+      return meant
+  return nearest_key(key, cls)
 
 
 def other_units(
