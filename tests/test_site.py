@@ -2,7 +2,6 @@
 
 import html.parser
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -10,12 +9,9 @@ import urllib.parse
 
 import pytest
 
+from tests.pages import ON_THE_SITE, ROOT
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
-
-ROOT = pathlib.Path(__file__).parent.parent
-FOR_AN_INDEX = ROOT / "docs" / "package.md"
-ON_THE_SITE = sorted({*(ROOT / "docs").rglob("*.md")} - {FOR_AN_INDEX})
 
 
 class _Page(html.parser.HTMLParser):

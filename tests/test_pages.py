@@ -1,0 +1,227 @@
+"""The commands in README.md and docs/ work.
+
+Every fenced block of `sh` or `python` is run, page by page and in order, unless
+the line above it is `<!-- not run: REASON -->`; a block under
+`<!-- needs: MODULES -->` is run if these are installed. To make a page take a
+minute or two, without a network, the following is changed:
+
+- `python` is this interpreter, and `python -m vit_jax.train` gets `SHRUNK`:
+  four steps of eight images, evaluated and saved once;
+- the photographs are noise, a few of each class;
+- `b16_augreg` and `b16_augreg_i1k_224` are small models of that format, which
+  the cache of downloads has already;
+- JAX leaves out most optimisations when it compiles.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import tiny
+from tests.commands import run
+from tests.pages import NAMES, ROOT, blocks
+from vit_jax.models import Origin
+from vit_jax.pretrained import fetch, known, locate
+
+SHRUNK = (
+  *("--config.total_epochs=0", "--config.total_steps=4"),
+  *("--config.batch_size=8", "--config.loader.num_workers=0"),
+  "--config.optimizer.warmup_epochs=0",
+  *("--config.log_every_epochs=0", "--config.log_every_steps=4"),
+  *("--config.eval_every_epochs=0", "--config.eval_every_steps=4"),
+  *("--config.save_every_epochs=0", "--config.save_every_steps=4"),
+)
+# Workdirs that a page needs, and that another page makes.
+TAKES = {
+  "docs/howto/pytorch.md": "runs/mine",
+  "docs/howto/attention.md": "runs/my_photos",
+}
+# Files that exist after a page was followed.
+MADE = {
+  "README.md": [
+    "runs/my_photos/metrics.jsonl",
+    "out_dir/config.json",
+    "model.jaxexport",
+    "figures/01_cat_rollout.png",
+    "runs/mine/report.html",
+  ],
+  "docs/howto/weights.md": ["features.npz", "out_dir/config.json"],
+  "docs/tutorial.md": [
+    "figures/01_0_rollout.png",
+    "runs/my_photos/report.html",
+  ],
+  "docs/howto/own_loop.md": ["runs/own_loop/checkpoints"],
+  "docs/howto/fine_tune.md": ["runs/mine_256/metrics.jsonl"],
+  "docs/howto/stop_and_resume.md": ["runs/by_day/metrics.jsonl"],
+  "docs/howto/pytorch.md": [
+    "out_hf/preprocessor_config.json",
+    "out_timm/config.json",
+    "out_torchvision/model.safetensors",
+  ],
+  "docs/howto/attention.md": ["figures_cat/arrays.npz"],
+  "docs/howto/report.md": ["runs/watched/report.html", "compared.html"],
+  "docs/configuration.md": ["runs/short/metrics.jsonl"],
+}
+
+
+@pytest.fixture(scope="session")
+def downloads(tmp_path_factory):
+  """A cache with the checkpoints that the pages name."""
+  folder = tmp_path_factory.mktemp("cache")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("VIT_JAX_CACHE", str(folder))
+    for name, num_classes in (
+      ("b16_augreg", 7),
+      ("b16_augreg_i1k_224", 1000),
+    ):
+      url = locate.storage_url(known.KNOWN[name].url.removeprefix("gs://"))
+      path = fetch.cached_path(url)
+      path.parent.mkdir(parents=True)
+      model = tiny.vit(Origin(name, "google", (224, 224))).clone(
+        num_classes=num_classes, patch_size=16, num_layers=6
+      )
+      params = tiny.random_params(model, (224, 224), 0)
+      tiny.save_google(path, model, params)
+  return folder
+
+
+@pytest.fixture
+def checkout(tmp_path):
+  """A folder like a checkout, with photographs in it."""
+  folder = tmp_path / "checkout"
+  folder.mkdir()
+  files = ("constraints.txt", "pyproject.toml")
+  for name in ("configs", "scripts", "tests", *files):
+    (folder / name).symlink_to(ROOT / name)
+  rng = np.random.default_rng(0)
+  photographs = ["cat.jpg", "photo1.jpg", "more_photos/1.jpg", "photos/2.jpg"]
+  photographs += [
+    f"my_photos/{kind}/{number}.jpg"
+    for kind in ("cat", "dog")
+    for number in range(10)
+  ]
+  for name in photographs:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    pixels = rng.integers(0, 256, (72, 96, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / name)
+  return folder
+
+
+@pytest.fixture
+def shell(tmp_path, checkout, downloads):
+  """Returns a function that runs a script in `checkout`, as a shell would."""
+  binary = tmp_path / "bin" / "python"
+  binary.parent.mkdir()
+  shrunk = " ".join(f"'{flag}'" for flag in SHRUNK)
+  binary.write_text(
+    "#!/usr/bin/env bash\n"
+    'case " $* " in\n'
+    f'*" -m vit_jax.train "*) exec "{sys.executable}" "$@" {shrunk};;\n'
+    f'*) exec "{sys.executable}" "$@";;\n'
+    "esac\n"
+  )
+  binary.chmod(0o755)
+  nowhere = "http://127.0.0.1:9"  # Nothing is fetched, and nothing waits.
+  environment = {
+    **os.environ,
+    "PATH": f"{binary.parent}:{os.environ['PATH']}",
+    "PYTHONPATH": str(ROOT),
+    "HOME": str(tmp_path),
+    "TFDS_DATA_DIR": str(tmp_path / "tfds"),
+    "VIT_JAX_CACHE": str(downloads),
+    "JAX_PLATFORMS": "cpu",
+    "HTTP_PROXY": nowhere,
+    "HTTPS_PROXY": nowhere,
+  }
+
+  def run(script, where):
+    done = subprocess.run(
+      ["bash", "-e", "-c", script],
+      cwd=checkout,
+      env=environment,
+      capture_output=True,
+      text=True,
+      timeout=240,
+      check=False,
+    )
+    assert done.returncode == 0, f"{where}\n{script}\n{done.stderr}"
+
+  return run
+
+
+def scripts(name):
+  """Yields (where, script) for the blocks of a page that are run, in order.
+
+  Blocks of Python that follow each other are one program.
+  """
+  program, start = "", 0
+  for block in blocks((ROOT / name).read_text()):
+    if not block.is_run:
+      continue
+    if block.language == "python":
+      start = start if program else block.line
+      program += block.text
+      continue
+    if program:
+      yield f"{name}:{start}", _as_shell(program)
+      program = ""
+    yield f"{name}:{block.line}", block.text
+  if program:
+    yield f"{name}:{start}", _as_shell(program)
+
+
+def _as_shell(program):
+  return f"python - <<'END_OF_PROGRAM'\n{program}\nEND_OF_PROGRAM\n"
+
+
+def making(workdir):
+  """The first command on any page that makes this workdir."""
+  for name in NAMES:
+    for where, script in scripts(name):
+      for command in re.split(r"(?<!\\)\n", script):
+        if re.search(rf"--workdir {workdir}$", command):
+          return where, command
+  raise AssertionError(f"no page makes {workdir}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in NAMES if any(scripts(n))])
+def test_a_page_can_be_followed(name, shell, checkout):
+  if name in TAKES:
+    where, command = making(TAKES[name])
+    shell(command, where)
+  for where, script in scripts(name):
+    shell(script, where)
+  made = MADE.get(name, ())
+  assert [path for path in made if not (checkout / path).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_readme_quotes_what_training_on_the_digits_prints(tmp_path):
+  """The same lines, and a top-1 that is within a point."""
+  done = run(
+    "vit_jax.train",
+    "--config=configs/digits.py",
+    f"--workdir={tmp_path / 'run'}",
+    JAX_DISABLE_MOST_OPTIMIZATIONS="0",
+    XLA_FLAGS="",
+  )
+  assert done.returncode == 0, done.stderr
+  (quoted,) = re.findall(
+    r"^```\n(devices  .*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
+  )
+  said = [" ".join(line.split()) for line in done.stdout.splitlines()]
+  for line in quoted.splitlines():
+    first = " ".join(line.split())
+    if first.startswith(("devices", "model", "data")):
+      assert first in said
+  last = r"eval +2,247/2,247 .* top-1 ([\d.]+)%"
+  (theirs,), (ours,) = (
+    re.findall(last, text) for text in (quoted, done.stdout)
+  )
+  assert abs(float(theirs) - float(ours)) <= 1.0
