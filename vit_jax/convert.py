@@ -50,16 +50,8 @@ def main(arguments: list[str]) -> None:
       "give a source, a folder to write and a format, as in: "
       "python -m vit_jax.convert runs/mine out_dir --to hf"
     )
-  source, folder = arguments
-  options = flags.FLAGS
-  convert(
-    source,
-    folder,
-    options.to,
-    push=options.push,
-    license=options.license,
-    **command.overrides(),
-  )
+  options = command.values("to", "push", "license")
+  convert(*arguments, **options, **command.overrides())
 
 
 if __name__ == "__main__":

@@ -47,14 +47,7 @@ def export_checkpoint(
 ) -> None:
   """Exports a checkpoint to a file, and prints how to run it.
 
-  Args:
-    checkpoint: Any source that `load_pretrained` takes.
-    path: The file to write, which appears once it is complete.
-    to: "stablehlo" or "onnx".
-    platforms: Platforms that StableHLO can run on, see `export_model`.
-    param_dtype: Type to store the parameters in, see `export_model`; ONNX has
-      float32 alone.
-    **overrides: Keywords of `load_pretrained`.
+  The arguments are those of the command.
 
   Raises:
     ValueError: as `export_model` and `export_onnx` do.
@@ -115,14 +108,8 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
-  options = flags.FLAGS
-  export_checkpoint(
-    *arguments,
-    to=options.to,
-    platforms=options.platforms,
-    param_dtype=options.param_dtype,
-    **command.overrides(),
-  )
+  options = command.values("to", "platforms", "param_dtype")
+  export_checkpoint(*arguments, **options, **command.overrides())
 
 
 if __name__ == "__main__":

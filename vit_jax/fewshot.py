@@ -69,11 +69,7 @@ def main(arguments: list[str]) -> None:
   outcome = probe_checkpoint(
     arguments[0],
     config_settings(ProbeSettings),
-    probe=options.probe,
-    neighbours=options.neighbours,
-    shots=options.shots,
-    seeds=options.seeds,
-    pre_logits=options.pre_logits,
+    **command.values("probe", "neighbours", "shots", "seeds", "pre_logits"),
     display=None if options.json else display,
     **command.overrides(),
   )

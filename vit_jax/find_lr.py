@@ -28,14 +28,8 @@ def main(_: list[str]) -> None:
   from vit_jax.run.flags import config_settings
   from vit_jax.run.lr_range import find_lr
 
-  options = flags.FLAGS
-  find_lr(
-    config_settings(),
-    options.out,
-    steps=options.steps,
-    lowest=options.lowest,
-    highest=options.highest,
-  )
+  options = command.values("out", "steps", "lowest", "highest")
+  find_lr(config_settings(), **options)
 
 
 if __name__ == "__main__":

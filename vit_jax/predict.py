@@ -48,15 +48,11 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
-  options = flags.FLAGS
   return predict_files(
     arguments[0],
     arguments[1:],
-    top=options.top,
-    as_json=options.json,
-    features=options.features,
-    head=options.head,
-    batch_size=options.batch_size,
+    as_json=flags.FLAGS.json,
+    **command.values("top", "features", "head", "batch_size"),
     **command.overrides(),
   )
 
@@ -74,15 +70,7 @@ def predict_files(
 ) -> int:
   """Prints predictions for image files; returns the exit code.
 
-  Args:
-    checkpoint: Any source that `load_pretrained` takes.
-    files: Image files, folders and patterns.
-    top: Number of the likeliest classes to print for each image.
-    as_json: Whether to print one JSON object per image instead of a table.
-    features: An .npz file to write the head's inputs to.
-    head: An .npz file to take the classes from, see `read_text_head`.
-    batch_size: Number of images to predict at once.
-    **overrides: Keywords of `load_pretrained`.
+  The arguments are those of the command.
 
   Raises:
     ValueError: if a name matches no image, or the model has no classes and no

@@ -35,14 +35,8 @@ def define_flags() -> None:
 def main(arguments: list[str]) -> int:
   from vit_jax.run.study import run_study
 
-  options = flags.FLAGS
-  return run_study(
-    arguments[0],
-    options.workdir,
-    changes=options.set,
-    index=options.index,
-    select=options.select,
-  )
+  options = command.values("workdir", "index", "select")
+  return run_study(arguments[0], changes=flags.FLAGS.set, **options)
 
 
 if __name__ == "__main__":

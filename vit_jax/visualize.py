@@ -18,7 +18,6 @@ an image could not be read; all others are drawn.
 """
 
 import dataclasses
-from typing import Any
 
 from absl import flags
 
@@ -62,14 +61,12 @@ def main(arguments: list[str]) -> int:
   from vit_jax.inspection.draw import visualize_files
   from vit_jax.inspection.look import Options
 
-  values = flags.FLAGS
   names = [field.name for field in dataclasses.fields(Options)]
-  options: dict[str, Any] = {name: values[name].value for name in names}
   return visualize_files(
     arguments[0],
     arguments[1:],
-    out=values.out,
-    options=Options(**options),
+    out=flags.FLAGS.out,
+    options=Options(**command.values(*names)),
     **command.overrides(),
   )
 

@@ -37,11 +37,8 @@ def visualize_files(
 ) -> int:
   """Writes figures and arrays, and prints their names; returns the exit code.
 
-  Args:
-    checkpoint: Any source that `load_pretrained` takes.
-    names: Image files, folders and patterns; without any, only the model's
-      parameters are drawn.
-    **overrides: Keywords of `load_pretrained`.
+  The arguments are those of the command. Without `names` of images, only the
+  model's parameters are drawn.
 
   Raises:
     ValueError: if a name matches no image, the model is not a `Vit`, or

@@ -17,18 +17,7 @@ Arrays = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """Options for the figures of each image.
-
-  Attributes:
-    top: Number of classes on the sheet of predictions.
-    head_fusion: How the attention rollout fuses heads, one of
-      `attention_maps.FUSIONS`.
-    discard: Fraction of the lowest attention weights that the rollout discards.
-    layer: Number of the layer whose raw attention is drawn, counted from 1; by
-      default the last.
-    class_name: Name or number of the class whose supporting patches are drawn;
-      by default the likeliest.
-  """
+  """Options for the figures of each image, as the flags of `visualize`."""
 
   top: int = 5
   head_fusion: str = "mean"

@@ -21,13 +21,7 @@ def convert(
 ) -> None:
   """Converts a checkpoint, and prints how to load the result.
 
-  Args:
-    source: Any source that `open_pretrained` takes.
-    to: Name of the format, one of `save.TARGETS`.
-    push: A repository of Hugging Face, owner/name, to upload the folder to.
-    license: The licence that the card names, such as "apache-2.0"; by default
-      that of the source, if it is known.
-    **overrides: Keywords of `open_pretrained`.
+  The arguments are those of the command.
 
   Raises:
     ValueError: if the source cannot be read, the format cannot express it, or

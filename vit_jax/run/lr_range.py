@@ -51,12 +51,8 @@ def find_lr(
 ) -> Found:
   """Runs the test; writes `lr_range.csv` and, with matplotlib, a picture.
 
-  Args:
-    settings: The run's settings; its schedule and its length do not matter.
-    out: The folder to write to.
-    steps: Number of steps; the test may end before.
-    lowest: Learning rate of the first step.
-    highest: Learning rate of the last step.
+  The arguments are those of the command. The settings' own schedule and length
+  do not matter, and the test may end before `steps`.
 
   Raises:
     ValueError: if the settings, the data or the range do not fit.

@@ -37,15 +37,10 @@ def probe_checkpoint(
 ) -> Outcome | Score:
   """Classifies by the representations of a published checkpoint, or of a run.
 
+  The arguments are those of the command.
+
   Args:
-    checkpoint: Any source that `load_pretrained` takes.
     settings: Data, crop, loader and mesh.
-    probe: "few_shot", or on the whole training split "knn" or "linear".
-    shots: Training images per class, for "few_shot".
-    seeds: Number of random draws of the training images, for "few_shot".
-    neighbours: Number of nearest training images that vote, for "knn".
-    pre_logits: Whether to probe the output of the representation layer, where
-      the model has one.
     display: Display for the header and the progress; nothing is shown without
       one.
     **overrides: Keywords of `load_pretrained`.

@@ -44,12 +44,7 @@ def run_study(
 ) -> int:
   """Runs a study's rows, and writes `study.csv` and the figures.
 
-  Args:
-    file: The study, or FILE:ARGUMENT for a single run.
-    workdir: The study's folder, with a folder for each row.
-    changes: "key=value" of the configuration, for every row.
-    index: The one row to run; None runs all.
-    select: Whether to choose learning rates first.
+  The arguments are those of the command; `changes` are its --set.
 
   Returns:
     The exit code: 1 if a row failed, 128 + signal if it was told to stop.

@@ -91,6 +91,11 @@ def run(
   app.run(guarded, flags_parser=functools.partial(_parse, define))
 
 
+def values(*names: str) -> dict[str, Any]:
+  """The values of these flags, as keywords."""
+  return {name: flags.FLAGS[name].value for name in names}
+
+
 def define_overrides() -> None:
   """Defines the flags of commands that take a checkpoint, for `overrides`."""
   flags.DEFINE_integer(
@@ -115,8 +120,7 @@ def overrides() -> dict[str, Any]:
   Raises:
     ValueError: if numbers are malformed, out of range or too few.
   """
-  names = ("step", "num_heads", "gelu", "layer_norm_epsilon")
-  given = {name: flags.FLAGS[name].value for name in names}
+  given = values("step", "num_heads", "gelu", "layer_norm_epsilon")
   given |= {name: _several(name) for name in _SEVERAL}
   return {name: value for name, value in given.items() if value is not None}
 
@@ -137,8 +141,7 @@ def define_choice() -> None:
 
 def choice() -> dict[str, Any]:
   """Keywords for `run.saved.opened`, from the flags that were given."""
-  names = ("step", "best", "root", "data_dir")
-  given = {name: flags.FLAGS[name].value for name in names}
+  given = values("step", "best", "root", "data_dir")
   return {k: v for k, v in given.items() if v is not None and v is not False}
 
 

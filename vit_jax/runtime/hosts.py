@@ -50,8 +50,8 @@ def define_flags() -> None:
 
 def join_flags() -> None:
   """Joins the other processes that the flags describe."""
-  names = ("coordinator", "num_processes", "process_id")
-  join(*(flags.FLAGS[name].value for name in names))
+  options = flags.FLAGS
+  join(options.coordinator, options.num_processes, options.process_id)
 
 
 def join(
