@@ -25,11 +25,7 @@ class Totals:
   """Sums over the examples seen so far.
 
   Attributes:
-    loss: Losses of the examples.
-    right: Colours predicted right.
     colours: True colours, by their number.
-    examples: Examples.
-    skipped: Unreadable images.
   """
 
   loss: Float[Array | np.ndarray, ""]

@@ -76,19 +76,11 @@ def export_model(
     return export.export(to_logits, platforms=tuple(platforms))(images)
 
 
-def export_onnx(
-  model: Vit | ResNet,
-  params: Any,
-  image_size: int | tuple[int, int] | None = None,
-) -> bytes:
-  """The same function as the content of an ONNX file.
+def export_onnx(model: Vit | ResNet, params: Any) -> bytes:
+  """The function of `export_model` as the content of an ONNX file.
 
   It takes `images`, uint8 (B, H, W, 3) for any B, and returns `logits`. It is
   run by ONNX Runtime on random images, and refused if it answers otherwise.
-
-  Args:
-    image_size: Height and width, or one number for both; by default that of
-      `model.origin`.
 
   Raises:
     ValueError: if a library is missing, the parameters take more than 2 GB, or
@@ -100,7 +92,7 @@ def export_onnx(
     from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
   except ImportError as error:
     raise ValueError(f"{error.name} is not installed: {_INSTALL}") from error
-  sides = _sides(model, image_size)
+  sides = _sides(model, None)
   to_logits = logits_function(model, nn.unbox(params))
   images = jax.ShapeDtypeStruct(("B", *sides, 3), jnp.uint8)
   logging.getLogger("onnx_ir").setLevel(logging.ERROR)

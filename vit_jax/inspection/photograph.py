@@ -13,13 +13,11 @@ LONGEST = 1024
 Photograph = UInt8[np.ndarray, "H W 3"]
 
 
-def seen_part(
-  encoded: bytes, preprocessing: Preprocessing, longest: int = LONGEST
-) -> Photograph:
+def seen_part(encoded: bytes, preprocessing: Preprocessing) -> Photograph:
   """The part of a photograph that a model sees, with the photograph's pixels.
 
   It has the photograph's own proportions even if the model's input squashes
-  them, and fewer pixels only if a side would have more than `longest`.
+  them, and fewer pixels only if a side would have more than `LONGEST`.
 
   Raises:
     UnreadableImageError: if the file cannot be decoded.
@@ -34,5 +32,5 @@ def seen_part(
     start = (side - max(1, round(length))) // 2
     parts.append(slice(start, start + max(1, round(length * seen / kept))))
   part = Image.fromarray(image[tuple(parts)])
-  part.thumbnail((longest, longest))
+  part.thumbnail((LONGEST, LONGEST))
   return np.asarray(part)

@@ -38,8 +38,6 @@ class Dataset:
   """The data of a run.
 
   Attributes:
-    train: Sizes of the training split.
-    evaluation: Sizes of the evaluation split.
     counts: Training examples of each class; None if they would have to be read
       to be counted.
     augmented: The first training examples, as augmented for the first batch,

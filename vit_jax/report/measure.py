@@ -79,7 +79,6 @@ class RunFacts:
   """The facts about a run that its folder and its checkpoint give.
 
   Attributes:
-    workdir: The run's folder, as it was given.
     rows: Rows of `metrics.jsonl`.
     starts: Rows of `starts.jsonl`.
     config: Every configuration key and its value; empty without a checkpoint.

@@ -35,7 +35,7 @@ class Found:
   """The outcome of a range test.
 
   Attributes:
-    smoothed: Their exponential average.
+    smoothed: The exponential average of the losses.
     suggested: The rate at which the average falls fastest; None if it never
       falls.
   """

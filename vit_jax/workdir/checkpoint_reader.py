@@ -28,8 +28,6 @@ class CheckpointReader:
     notes: A line for each thing that was damaged and skipped.
 
   Args:
-    workdir: The run's folder, local or an address such as gs://bucket/run.
-    keep_last: As of `orbax_manager.open_manager`.
     read_only: Whether another process may be the one that writes.
   """
 

@@ -118,7 +118,6 @@ class MetricWriter:
     notes: A line for each thing that was broken in files of earlier starts.
 
   Args:
-    workdir: The run's folder, local or such as gs://bucket/run.
     first_step: The step from which the run starts. Rows beyond it, which a run
       that was stopped wrote and this one will write again, are dropped.
     wandb_log: Gets the same, and is closed with this.

@@ -65,7 +65,6 @@ class RowFile(AppendFile):
     skipped: How many lines were no rows.
 
   Args:
-    path: The file, local or such as gs://bucket/run/metrics.jsonl.
     first_step: The step from which the run starts.
 
   Raises:

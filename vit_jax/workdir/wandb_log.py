@@ -26,11 +26,6 @@ class WandbLog:
   Attributes:
     place: Where to see the run: an address, or a folder when offline.
 
-  Args:
-    folder: The workdir.
-    project: The project to log to.
-    config: The run's configuration.
-
   Raises:
     ValueError: if wandb is not installed, or refuses the login.
   """
