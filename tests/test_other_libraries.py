@@ -18,7 +18,7 @@ from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.inference.predictor import predict
 from vit_jax.models import to_fields
 from vit_jax.pretrained.convert import convert
-from vit_jax.pretrained.formats import processor, timm
+from vit_jax.pretrained.formats import processor, timm, timm_encoders
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.model_card import usage
 from vit_jax.pretrained.save import beside, check_expressible, save_as
@@ -134,7 +134,7 @@ def test_timm_is_told_how_to_crop(crop, ratio, share, mode):
   """It rounds the side before the crop down: 32 / share."""
   loaded, _ = tiny.random_model((32, 32))
   cut = Preprocessing((32, 32), EvalTransformSettings(crop, ratio, "bicubic"))
-  (config,) = timm.files(loaded.model, cut, "softmax").values()
+  (config,) = timm_encoders.files(loaded.model, cut, "softmax").values()
   found = config["pretrained_cfg"]
   assert found["crop_pct"] == pytest.approx(share, rel=0.02)
   assert (found["crop_mode"], found["interpolation"]) == (mode, "bicubic")
