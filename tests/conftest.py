@@ -53,6 +53,7 @@ SHAPES_CHECKED = (
   "vit_jax.models",
   "vit_jax.inspection.attention_maps",
   "vit_jax.inspection.embedding_maps",
+  "vit_jax.training.distillation",
   "vit_jax.training.losses",
   "vit_jax.training.masking",
   "vit_jax.training.state",

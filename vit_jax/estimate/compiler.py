@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from vit_jax.estimate import hlo
 from vit_jax.models.flops import forward_gflops
-from vit_jax.run import build
+from vit_jax.run import adaptation, build
 from vit_jax.run.settings import Settings
 from vit_jax.training import sharding
 
@@ -122,7 +122,11 @@ def lower(
   settings = build.resolved(settings, start and start.preprocessing)
   model = build.build_model(settings, names, start)
   total = settings.total.in_steps(batch_size, num_examples)
-  init, step = build.train_functions(settings, model, total, num_examples)
+  loaded = adaptation.open_teacher(settings, model)
+  teacher = adaptation.make_teacher(settings, model, loaded)
+  init, step = build.train_functions(
+    settings, model, total, num_examples, teacher=teacher
+  )
   shapes = sharding.array_shapes(init, mesh)
   rows = sharding.batch_sharding(mesh)
   size = build.make_preprocessing(settings).image_size
@@ -136,9 +140,11 @@ def lower(
     "label": array((), jnp.int32),
     "skipped": array((), jnp.bool_),
   }
-  jitted = sharding.jit_train_step(step, shapes, mesh)
-  gflops = forward_gflops(model, shapes.params, size)
-  return jitted.lower(shapes, batch), gflops
+  fixed = adaptation.fixed_shapes(settings, model, teacher, mesh)
+  jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
+  params = adaptation.param_shapes(settings, model, mesh)
+  gflops = forward_gflops(model, params, size)
+  return jitted.lower(shapes, batch, *fixed), gflops
 
 
 def devices_of(name: str) -> tuple[Chip, list[Any]]:

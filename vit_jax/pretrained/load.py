@@ -137,7 +137,7 @@ def _naming(source: str) -> Iterator[None]:
 
 def _open_run(source: str, overrides: Mapping[str, Any]) -> Loaded:
   fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
-  loaded = open_run_checkpoint(source, **fields)
+  loaded = open_run_checkpoint(source, open_pretrained, **fields)
   given = {k: overrides[k] for k in ("mean", "std") if k in overrides}
   loaded = with_preprocessing(loaded, **given)
   size = loaded.preprocessing.image_size

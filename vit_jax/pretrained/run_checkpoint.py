@@ -2,37 +2,46 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import flax.linen as nn
+import jax
 import numpy as np
 from flax import traverse_util
 
-from vit_jax.models import Origin, from_fields, scan
+from vit_jax.models import Origin, ResNet, Vit, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.masked_vit import trunk
-from vit_jax.models.variants import OwnBlockError
+from vit_jax.models.variants import BLOCKS, OwnBlockError
+from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
-from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.loaded import Leaves, Loaded
 from vit_jax.runtime.printable import one_line
+from vit_jax.training import lora
+from vit_jax.training.optimizer import HEADS
+from vit_jax.training.state import make_params_init
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
 
 
 def open_run_checkpoint(
-  workdir: str, step: int | None = None, **fields: Any
+  workdir: str, open_: pinned.Open, step: int | None = None, **fields: Any
 ) -> Loaded:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
+  A run on masked patches gives its model without a head, and one with LoRA a
+  model whose products are merged into the kernels of its base.
+
   Args:
+    open_: Opens the base of a run with LoRA, `load.open_pretrained`.
     step: The checkpoint's step; by default the newest.
     **fields: Fields of the model to replace.
 
-  A run on masked patches gives its model without a head.
-
   Raises:
     ValueError: if there is no such checkpoint, it is damaged, or its arrays are
-      not those of a model with these fields.
+      not those of a model with these fields. Reading raises it if the base is
+      gone or has changed.
   """
   with _opened(workdir) as checkpoints:
     step = checkpoints.choose(step)
@@ -59,19 +68,24 @@ def open_run_checkpoint(
     shapes = held = param_shapes(model, grid)
     if model is not trained:  # It predicts masked patches besides.
       held = param_shapes(trained, grid)
+    if "base" in description:
+      held = _lora_shapes(trained, description)
   if fields:
     stored, model = shapes, trunk(from_fields({**saved, **fields}))
     shapes = param_shapes(model, grid_of(model, preprocessing.image_size))
     _check_fields(workdir, stored, shapes, fields)
 
+  read = functools.partial(
+    _read, workdir, step, held, scanned=scanned, averaged=averaged
+  )
+  if "base" in description:
+    read = functools.partial(_merged, read, open_, model, description)
   return Loaded(
     model=model.clone(origin=origin),
     preprocessing=preprocessing,
     loss=loss,
     shapes=shapes,
-    read=functools.partial(
-      _read, workdir, step, held, shapes, scanned=scanned, averaged=averaged
-    ),
+    read=lambda: (leaf for leaf in read() if leaf[0] in shapes),
     step=step,
     description=description,
   )
@@ -81,12 +95,11 @@ def _read(
   workdir: str,
   step: int,
   held: Shapes,
-  wanted: Shapes,
   *,
   scanned: bool,
   averaged: bool,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (path, array) of every parameter wanted, layer by layer."""
+  """Yields (path, array) of every parameter held, layer by layer."""
   hollow = traverse_util.unflatten_dict(
     # These take no memory, whatever size a damaged description claims.
     {k: np.broadcast_to(np.float32(0), s) for k, s in held.items()},
@@ -99,7 +112,45 @@ def _read(
   if scanned:
     params = scan.unstack(params)
   flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-  yield from ((path, array) for path, array in flat.items() if path in wanted)
+  yield from flat.items()
+
+
+def _lora_shapes(
+  model: Vit | ResNet, description: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+  """Shapes of the parameters that a run with LoRA holds, by path."""
+  size = descriptions.preprocessing(description).image_size
+  init = lora.trained_init(
+    make_params_init(model, (*size, 3)), descriptions.lora(description)
+  )
+  shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
+  flat: dict[str, Any] = traverse_util.flatten_dict(shapes, sep="/")
+  return {path: leaf.shape for path, leaf in flat.items()}
+
+
+def _merged(
+  read: Callable[[], Leaves],
+  open_: pinned.Open,
+  model: Vit | ResNet,
+  description: Mapping[str, Any],
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (path, array) of every parameter, with LoRA's products merged."""
+  settings, saved = descriptions.lora(description), description["base"]
+  own_block = getattr(model, "block", None) not in (None, *BLOCKS.values())
+  block = {"block": getattr(model, "block", None)} if own_block else {}
+  base, digests = pinned.open_base(open_, saved, **block), {}
+  trained = dict(read())
+  leaves = transfer.leaves(
+    pinned.digesting(base, digests),
+    model,
+    descriptions.preprocessing(description).image_size,
+    saved["interpolation"],
+  )
+  for path, array in leaves:
+    if not path.startswith(HEADS):
+      yield path, lora.with_product(settings, path, array, trained)
+  pinned.check_base(saved, digests)
+  yield from (leaf for leaf in trained.items() if leaf[0].startswith(HEADS))
 
 
 @contextlib.contextmanager

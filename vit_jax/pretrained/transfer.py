@@ -51,7 +51,7 @@ def fit(
   ):
     raise ValueError(
       f"transfer.keep_head: the checkpoint has {old['num_classes']} classes "
-      f"({_few(known)}) and the data has {num_classes} ({_few(class_names)}), "
+      f"({few(known)}) and the data has {num_classes} ({few(class_names)}), "
       "and they must be the same: leave it out for a new head."
     )
   if not keep_head:
@@ -61,7 +61,8 @@ def fit(
   return from_fields({**old, **fields})
 
 
-def _few(names: tuple[str, ...]) -> str:
+def few(names: tuple[str, ...]) -> str:
+  """The first of some class names, for a message."""
   shown = ", ".join(names[:3]) or "not named"
   return f"{shown}, ..." if len(names) > 3 else shown
 

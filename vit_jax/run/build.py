@@ -7,7 +7,7 @@ anything is compiled.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from vit_jax.models import ResNet, Vit, make_model
 from vit_jax.models.variants import with_block
 from vit_jax.run.masked import make_masking, with_masks
 from vit_jax.run.settings import ModelSettings, ProbeSettings, Settings
+from vit_jax.training.distillation import Teacher
 from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
@@ -54,17 +55,21 @@ def open_start(settings: Settings) -> Optional["Loaded"]:
   """
   if not settings.pretrained:
     return None
-  fields = with_block(settings.model.given())
-  if "variant" in fields:
+  if settings.model.variant:
     raise ValueError(
-      f"model.variant={fields['variant']!r} and pretrained="
+      f"model.variant={settings.model.variant!r} and pretrained="
       f"{settings.pretrained!r} both choose the model: leave one out, or "
       "start from configs/finetune.py, which has no variant."
     )
-  kept = {k: v for k, v in fields.items() if k not in _FREE_FIELDS}
   from vit_jax.pretrained.load import open_pretrained
 
-  return open_pretrained(settings.pretrained, **kept)
+  return open_pretrained(settings.pretrained, **start_fields(settings))
+
+
+def start_fields(settings: Settings) -> dict[str, Any]:
+  """The fields in `settings.model` that override those of the checkpoint."""
+  fields = with_block(settings.model.given())
+  return {k: v for k, v in fields.items() if k not in _FREE_FIELDS}
 
 
 def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
@@ -168,12 +173,14 @@ def train_functions(
   total_steps: int,
   num_examples: int,
   schedule: optax.Schedule | None = None,
+  teacher: Teacher | None = None,
 ) -> tuple[Callable[[jax.Array], TrainState], Callable]:
   """Makes the functions `init` and `train_step` from resolved settings.
 
   Args:
     num_examples: Examples per epoch, for a warm-up given in epochs.
     schedule: The learning rate by step, in place of that of the settings.
+    teacher: The teacher to learn from, if any.
   """
   options = settings.optimizer
   schedule = schedule or make_schedule(
@@ -189,7 +196,11 @@ def train_functions(
   )
   preprocessing = make_preprocessing(settings)
   init = make_init(
-    model, tx, (*preprocessing.image_size, 3), settings.ema_decay
+    model,
+    tx,
+    (*preprocessing.image_size, 3),
+    settings.ema_decay,
+    settings.lora,
   )
   train_step = make_train_step(
     model,
@@ -199,6 +210,8 @@ def train_functions(
     **preprocessing.normalization,
     loss=settings.loss,
     masking=make_masking(settings, model),
+    teacher=teacher,
+    lora=settings.lora,
     accumulation_steps=settings.accumulation_steps,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,

@@ -1,16 +1,19 @@
 """The table of a model's layers, which `train --summary` prints."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
 
 from vit_jax.run.build import trained_paths
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display
-from vit_jax.training.optimizer import map_paths
+from vit_jax.training.lora import chosen
+from vit_jax.training.optimizer import HEADS
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
@@ -30,20 +33,28 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   """
   image = jnp.zeros((1, *plan.preprocessing.image_size, 3))
   calls = _calls(plan.model, image)
-  sizes: dict[str, int] = {}
-  map_paths(lambda path, x: sizes.update({path: x.size}), plan.shapes.params)
+  stored: dict[str, Any] = flatten_dict(plan.adaptation.param_shapes, sep="/")
+  sizes = {path: shape.size for path, shape in stored.items()}
   alone = [path for path in sizes if "/" not in path]
-  trained = trained_paths(plan.settings, plan.model)
+  trained = _trained(plan, stored)
   rows = []
   for path in (*alone, *calls):
     own = [p for p in sizes if p == path or p.startswith(f"{path}/")]
     count = sum(sizes[p] for p in own)
-    kept = [trained is None or trained(p) for p in own]
+    kept = [trained(p) for p in own]
     share = "yes" if all(kept) else "in part" if any(kept) else "no"
     shapes = calls.get(path, ("", ""))
     rows.append([path, *shapes, f"{count:,}", share if own else ""])
   rows.append(["all", "", "", f"{sum(sizes.values()):,}", ""])
   return rows
+
+
+def _trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
+  """Whether a parameter is trained, or with LoRA adapted."""
+  if plan.settings.lora.rank:
+    adapted = chosen(plan.settings.lora, shapes)
+    return lambda path: path in adapted or path.startswith(HEADS)
+  return trained_paths(plan.settings, plan.model) or (lambda path: True)
 
 
 def _calls(model: nn.Module, image: jax.Array) -> dict[str, tuple[str, str]]:

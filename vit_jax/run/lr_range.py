@@ -114,18 +114,25 @@ def _losses(
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))
 
   _, train_step = build.train_functions(
-    plan.settings, plan.model, steps, len(plan.source), schedule
+    plan.settings,
+    plan.model,
+    steps,
+    len(plan.source),
+    schedule,
+    plan.adaptation.teacher,
   )
   plan = dataclasses.replace(plan, train_step=train_step)
   state = fresh_state(plan)
-  step = sharding.jit_train_step(train_step, plan.shapes, plan.mesh)
+  step = sharding.jit_train_step(
+    train_step, plan.shapes, plan.mesh, *plan.adaptation.fixed
+  )
   rates, losses = [], []
   try:
     with plan.open_batches(0) as batches:
       rows = sharding.batch_sharding(plan.mesh)
       on_device = itertools.islice(sharding.to_device(batches, rows, 1), steps)
       for batch in display.track(on_device, "steps", steps):
-        state, metrics = step(state, batch)
+        state, metrics = step(state, batch, *plan.adaptation.fixed)
         values = jax.device_get(metrics)
         if values["skipped_steps"]:
           break

@@ -18,6 +18,8 @@ _OF_LABELS = (
   "model.num_classes",
   "model.head_bias",
   "eval_per_class",
+  "lora.rank",
+  "distill.teacher",
 )
 
 

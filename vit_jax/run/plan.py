@@ -19,6 +19,7 @@ from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build, evaluators
+from vit_jax.run.adaptation import Adaptation, check_adapted, make_adaptation
 from vit_jax.run.evaluators import FewShotMetrics
 from vit_jax.run.masked import check_labels
 from vit_jax.run.settings import Settings, read_saved
@@ -46,7 +47,8 @@ class Plan:
     few_shot: Few-shot evaluation, if the settings ask for it.
     pictures: Pictures of each evaluation, if the settings ask for them.
     init: Makes the initial state from a random key.
-    train_step: Maps (state, batch) to (state, metrics).
+    train_step: Maps (state, batch, *adaptation.fixed) to (state, metrics).
+    adaptation: The parameters that are not in the state, and their teacher.
     open_batches: Opens the training batches, starting at a batch number.
     shapes: Shapes, types and shardings of the state.
     total: Length of the run in steps.
@@ -66,6 +68,7 @@ class Plan:
   pictures: Optional["Pictures"]
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
+  adaptation: Adaptation
   open_batches: Callable[[int], BatchIterator]
   shapes: TrainState
   total: int
@@ -100,6 +103,7 @@ class Plan:
       "train_examples": len(self.source),
       # These two values determine the stream of batches.
       "data_iterator": {"seed": self.settings.seed, "next_batch": step},
+      **self.adaptation.sources,
     }
 
 
@@ -117,6 +121,7 @@ def make_plan(
   """
   _check_extras(settings)
   check_labels(settings)
+  check_adapted(settings)
   if saved is not None:
     settings = _as_begun(settings, saved)
   mesh = evaluators.make_mesh(settings)
@@ -132,8 +137,15 @@ def make_plan(
   start, model, decided = _model(settings, train.class_names, saved)
   settings = build.resolved(settings, decided)
   preprocessing = build.make_preprocessing(settings)
+  adaptation = make_adaptation(
+    settings, model, mesh, train.class_names, start, saved
+  )
   init, train_step = build.train_functions(
-    settings, model, steps["total"], len(train)
+    settings,
+    model,
+    steps["total"],
+    len(train),
+    teacher=adaptation.teacher,
   )
   parts = settings, model, mesh, preprocessing
   return Plan(
@@ -148,6 +160,7 @@ def make_plan(
     pictures=evaluators.make_pictures(*parts, evaluation),
     init=init,
     train_step=train_step,
+    adaptation=adaptation,
     open_batches=functools.partial(
       _open_batches,
       settings,

@@ -17,6 +17,7 @@ from vit_jax.evaluation.eval_step import Answers
 from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.inference.predictor import class_name
 from vit_jax.models import ResNet, Vit, from_fields
+from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run.evaluators import make_evaluator, make_mesh
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
@@ -93,14 +94,18 @@ def opened(
       class_names, "the checkpoint", source.class_names, "the evaluation split"
     )
     model = from_fields(description["model"])
+    if "base" in description:  # LoRA's, with which it is read unstacked.
+      model = model.clone(scan=False) if isinstance(model, Vit) else model
     preprocessing = descriptions.preprocessing(description)
     mesh = _mesh(settings)
     init = make_params_init(model, (*preprocessing.image_size, 3))
-    params = checkpoints.restore_params(
-      step,
-      sharding.array_shapes(init, mesh),
-      averaged=descriptions.averages(description),
-    )
+    shapes = sharding.array_shapes(init, mesh)
+    if "base" in description:
+      params = open_pretrained(workdir, step=step).params(shapes)
+    else:
+      params = checkpoints.restore_params(
+        step, shapes, averaged=descriptions.averages(description)
+      )
     evaluator = make_evaluator(settings, model, mesh, preprocessing, source)
     stack.callback(evaluator.close)
     yield SavedRun(
@@ -190,7 +195,7 @@ def test_run(
   with contextlib.ExitStack() as stack:
     if workdir is None:
       test, step = plan.splits.test, int(state.step)
-      params = state.eval_params
+      params = plan.adaptation.whole(state.eval_params)
       assert test is not None
       evaluator = make_evaluator(
         plan.settings, plan.model, plan.mesh, plan.preprocessing, test

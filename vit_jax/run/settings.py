@@ -43,6 +43,8 @@ from vit_jax.runtime.settings import (
   types_of,
 )
 from vit_jax.training.settings import (
+  DistillSettings,
+  LoraSettings,
   LossSettings,
   MaskedSettings,
   MeshSettings,
@@ -267,6 +269,8 @@ class Settings(Section):
   model: ModelSettings = section(ModelSettings)
   loss: LossSettings = section(LossSettings)
   masked: MaskedSettings = section(MaskedSettings)
+  lora: LoraSettings = section(LoraSettings)
+  distill: DistillSettings = section(DistillSettings)
   optimizer: OptimizerSettings = section(OptimizerSettings)
   fewshot: FewShotSettings = section(FewShotSettings)
   mesh: MeshSettings = section(MeshSettings)

@@ -16,6 +16,7 @@ from vit_jax.run.settings import read_saved
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import to_dict
 from vit_jax.training import sharding
+from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import check_same_run
@@ -85,6 +86,8 @@ def fresh_state(plan: Plan) -> TrainState:
       plan.settings.transfer.interpolation,
       keep_head=plan.settings.transfer.keep_head,
     )
+    if plan.settings.lora.rank:  # The rest is in `plan.adaptation.fixed`.
+      leaves = (leaf for leaf in leaves if leaf[0].startswith(HEADS))
     state = with_params(state, leaves)
   return _in_layout(plan, state, scanned)
 

@@ -73,7 +73,7 @@ class Steps:
     plan, settings = self.plan, self.plan.settings
     batch_sharding = sharding.batch_sharding(plan.mesh)
     train_step = sharding.jit_train_step(
-      plan.train_step, plan.shapes, plan.mesh
+      plan.train_step, plan.shapes, plan.mesh, *plan.adaptation.fixed
     )
     on_device = sharding.to_device(
       self._read_batches(), batch_sharding, _BATCHES_AHEAD
@@ -100,7 +100,7 @@ class Steps:
         tracer.before(step)
       with self._saved_if_told(state, step - 1), self.spent.on("data"):
         batch = next(on_device)
-      state, metrics = train_step(state, batch)
+      state, metrics = train_step(state, batch, *plan.adaptation.fixed)
       with self._profile_write():
         tracer.after(step, metrics)
       self.meter.add(step, metrics)
@@ -186,7 +186,8 @@ class Steps:
     return metrics
 
   def _metrics(self, step: int, state: TrainState) -> dict[str, Any]:
-    plan, params, tally = self.plan, state.eval_params, Tally()
+    plan, tally = self.plan, Tally()
+    params = plan.adaptation.whole(state.eval_params)
     metrics = plan.evaluator(
       params,
       plan.source.class_names if plan.settings.eval_per_class else (),
@@ -194,7 +195,9 @@ class Steps:
       self.display.track,
     )
     if state.averaged_params is not None:
-      plain = plan.evaluator(state.params, track=self.display.track)
+      plain = plan.evaluator(
+        plan.adaptation.whole(state.params), track=self.display.track
+      )
       for key in plain.keys() & SCORES:
         metrics[f"{key}_not_averaged"] = plain[key]
     if plan.pictures is not None:

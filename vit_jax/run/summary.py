@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from flax.traverse_util import flatten_dict
 from rich.cells import cell_len
 
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.models.flops import forward_gflops
 from vit_jax.models.partitioning import for_tpu
-from vit_jax.run.build import warmup_steps
+from vit_jax.run.build import trained_paths, warmup_steps
 from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import Display, clock, evaluation_text, table_lines
+from vit_jax.training.lora import chosen
 from vit_jax.workdir.goodput import shares
 
 _MISTAKES = 10  # Number of mistakes to list for many classes.
@@ -23,13 +25,15 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   settings, source = plan.settings, plan.source
   device = jax.devices()[0]
   size = plan.preprocessing.image_size
-  params = sum(x.size for x in jax.tree.leaves(plan.shapes.params))
-  gflops = forward_gflops(plan.model, plan.shapes.params, size)
+  params = sum(x.size for x in jax.tree.leaves(plan.adaptation.param_shapes))
+  gflops = forward_gflops(plan.model, plan.adaptation.param_shapes, size)
   epochs = plan.total * settings.batch_size / len(source)
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {device.device_kind}"
   name = settings.model.variant or f"from {settings.pretrained}"
   model = f"{name}, {params:,} parameters"
+  if (trained := _trained(plan)) < params:
+    model = f"{name}, {trained:,} trained / {params:,} parameters"
   steps = f"{plan.total:,} steps of {settings.batch_size} images"
   rows = [
     ("devices", f"{devices}, mesh {axes}"),
@@ -40,6 +44,10 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
     ("data", plan.splits.found),
     ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
   ]
+  if plan.settings.lora.rank:
+    rows.append(("LoRA", _lora(plan)))
+  if plan.adaptation.teacher is not None:
+    rows.append(("teacher", _teacher(plan)))
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
   if for_tpu() and not getattr(plan.model, "has_tpu_attention", True):
@@ -51,6 +59,38 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
     said = f"shortened from {wanted:,} to {warmup:,} steps, as the run is short"
     rows.append(("warm-up", said))
   return rows
+
+
+def _trained(plan: Plan) -> int:
+  """The number of values that are trained."""
+  params: dict[str, Any] = flatten_dict(plan.shapes.params, sep="/")
+  trained = trained_paths(plan.settings, plan.model)
+  return sum(
+    x.size for path, x in params.items() if trained is None or trained(path)
+  )
+
+
+def _lora(plan: Plan) -> str:
+  settings, base = plan.settings.lora, plan.adaptation.sources["base"]
+  kernels = chosen(
+    settings, flatten_dict(plan.adaptation.param_shapes, sep="/")
+  )
+  return (
+    f"rank {settings.rank}, alpha {settings.alpha:g}, on {len(kernels)} "
+    f"kernels of {base['source']}, which every use of this run needs"
+  )
+
+
+def _teacher(plan: Plan) -> str:
+  """The teacher and its images; says if its classes are taken on trust."""
+  teacher, record = plan.adaptation.teacher, plan.adaptation.sources["teacher"]
+  assert teacher is not None
+  text = (
+    f"{record['source']}, on images of {'{} x {}'.format(*teacher.image_size)}"
+  )
+  if not teacher.model.origin.class_names:
+    text += "; it names no classes, and theirs are taken to be the data's"
+  return text
 
 
 def closing(

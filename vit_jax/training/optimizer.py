@@ -13,8 +13,8 @@ import optax
 from vit_jax.models.scan import STACKED
 from vit_jax.training.settings import OptimizerSettings
 
-_HEADS = ("head/", "head_dist/", "pre_logits/")
-_TOP = (*_HEADS, "norm/", "map_head/")
+HEADS = ("head/", "head_dist/", "pre_logits/")
+_TOP = (*HEADS, "norm/", "map_head/")
 
 
 def make_schedule(
@@ -193,7 +193,7 @@ def make_trained(
   if freeze_layers == 0:
     return None
   if freeze_layers == -1:
-    return lambda path: path.startswith(_HEADS)
+    return lambda path: path.startswith(HEADS)
   frozen_from = num_layers - freeze_layers + 1
   return lambda path: bool(layers_below_head(path, num_layers) < frozen_from)
 

@@ -3,13 +3,14 @@
 import dataclasses
 import re
 
-from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, Rule
+from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, Rule
 from vit_jax.runtime.settings import Duration, Section, setting
 
 OPTIMIZERS = ("adam", "lamb", "sgd")
 DECAYS = ("cosine", "linear", "constant")
 LOSSES = ("softmax", "sigmoid")
 TARGETS = ("colour", "colour4x4", "pixels")
+TEACHINGS = ("soft", "hard")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +68,65 @@ class OptimizerSettings(Section):
 
   def __post_init__(self):
     super().__post_init__()
-    try:
-      re.compile(self.weight_decay_on)
-    except re.error as error:
-      raise ValueError(
-        f"weight_decay_on={self.weight_decay_on!r} is not a regular "
-        f"expression: {error}."
-      ) from error
+    _check_pattern("weight_decay_on", self.weight_decay_on)
+
+
+def _check_pattern(name: str, pattern: str) -> None:
+  try:
+    re.compile(pattern)
+  except re.error as error:
+    raise ValueError(
+      f"{name}={pattern!r} is not a regular expression: {error}."
+    ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraSettings(Section):
+  """LoRA: of a checkpoint's kernels, only low-rank changes are trained.
+
+  The head is trained as well, and nothing else. It needs `pretrained`.
+  """
+
+  rank: int = setting(
+    0,
+    "Rank r of the product that is added to a kernel; 0 trains all parameters.",
+    must=NOT_NEGATIVE,
+  )
+  alpha: float = setting(
+    16.0, "The product is multiplied by alpha / rank.", must=POSITIVE
+  )
+  kernels: str = setting(
+    r"(msa|mlp)/",
+    "Regular expression for the kernels to adapt, by paths such as "
+    '"block_0/msa/query/kernel".',
+  )
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_pattern("kernels", self.kernels)
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillSettings(Section):
+  """Distillation: a teacher's answers are learned beside the labels."""
+
+  teacher: str | None = setting(
+    None,
+    "Checkpoint of the teacher: a workdir, a published file or a known name.",
+  )
+  kind: str = setting(
+    "soft",
+    'The teacher\'s probabilities ("soft"), or its answers as labels ("hard").',
+    choices=TEACHINGS,
+  )
+  temperature: float = setting(
+    2.0, "Divides both models' logits for soft answers.", must=POSITIVE
+  )
+  weight: float = setting(
+    0.5,
+    "Share of the teacher in the loss; the labels have the rest.",
+    must=Rule("be in (0, 1]", lambda x: 0 < x <= 1),
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -174,13 +174,19 @@ def shardings_of(shapes: Any) -> Any:
   return jax.tree.map(lambda shape: shape.sharding, shapes)
 
 
-def jit_train_step(train_step: Callable, shapes: Any, mesh: Mesh) -> Any:
-  """Compiles the step for the mesh; the new state replaces the donated one."""
+def jit_train_step(
+  train_step: Callable, shapes: Any, mesh: Mesh, *fixed: Any
+) -> Any:
+  """Compiles the step for the mesh; the new state replaces the donated one.
+
+  Args:
+    *fixed: Shapes of the step's other arguments after state and batch.
+  """
   shardings = shardings_of(shapes)
   return hosts.together(
     jax.jit(
       on_mesh(train_step, mesh),
-      in_shardings=(shardings, batch_sharding(mesh)),
+      in_shardings=(shardings, batch_sharding(mesh), *map(shardings_of, fixed)),
       out_shardings=(shardings, replicated(mesh)),
       donate_argnums=0,
     )

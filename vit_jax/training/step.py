@@ -13,12 +13,15 @@ from jaxtyping import Array
 
 from vit_jax.models.normalize import normalize
 from vit_jax.training import losses
+from vit_jax.training.distillation import Teacher
+from vit_jax.training.lora import merged
 from vit_jax.training.masking import Masking
 from vit_jax.training.optimizer import map_paths
-from vit_jax.training.settings import LossSettings
+from vit_jax.training.settings import LoraSettings, LossSettings
 from vit_jax.training.state import TrainState
 
 Metrics = dict[str, Array]
+TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 
 def make_train_step(
@@ -31,12 +34,18 @@ def make_train_step(
   std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: LossSettings = LossSettings(),
   masking: Masking | None = None,
+  teacher: Teacher | None = None,
+  lora: LoraSettings = LoraSettings(),
   accumulation_steps: int = 1,
   ema_decay: float = 0.0,
   ema_warmup: bool = True,
   trained: Callable[[str], bool] | None = None,
-) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, Metrics]]:
+) -> TrainStep:
   """Returns a function from (state, batch) to (next state, metrics).
+
+  With a teacher or LoRA, it takes a third argument, a dictionary with the
+  teacher's parameters as `teacher`, and those to which LoRA's products are
+  added as `base`. Neither gets a gradient.
 
   If the loss or the gradient is not finite, the update is skipped: only `step`
   advances, while the parameters and the optimizer's state stay.
@@ -57,6 +66,8 @@ def make_train_step(
     loss: The loss and its targets.
     masking: Trains on masked patches instead, for which labels, `mean`, `std`
       and `loss` do not matter.
+    teacher: A teacher of labels' classes, whose answers are learned as well.
+    lora: With a rank, the state holds the parameters of `lora.trained_init`.
     accumulation_steps: Number of parts that a batch is computed in, to save
       memory. The gradient is the same; each part draws its own dropout.
     ema_decay: Decay of the parameters' Polyak average; 0 is off.
@@ -65,20 +76,20 @@ def make_train_step(
     trained: Maps a parameter's path to whether it is trained; the gradients of
       the others are zero and are not computed. By default all are trained.
   """
-  objective = masking or Labels(model.num_classes, loss, mean, std)
-  loss_of = _loss_function(model, objective, trained)
+  objective = masking or Labels(model.num_classes, loss, mean, std, teacher)
+  loss_of = _loss_function(model, objective, trained, lora)
   gradient = _in_parts(
     jax.value_and_grad(loss_of, has_aux=True), accumulation_steps
   )
 
   def train_step(
-    state: TrainState, batch: dict[str, Array]
+    state: TrainState, batch: dict[str, Array], fixed: Any = None
   ) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     images, targets = objective.prepare(batch, objective_key)
     (mean_loss, right), grads = gradient(
-      state.params, dropout_key, images, targets
+      state.params, fixed or {}, dropout_key, images, targets
     )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
@@ -106,6 +117,7 @@ class Labels:
   settings: LossSettings
   mean: Sequence[float]
   std: Sequence[float]
+  teacher: Teacher | None = None
   score = "top1"  # The metric of what is right.
 
   def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
@@ -123,39 +135,51 @@ class Labels:
     return images, targets
 
   def loss(
-    self, apply: Callable[..., Any], images: Array, targets: Array
+    self,
+    apply: Callable[..., Any],
+    images: Array,
+    targets: Array,
+    teacher_params: Any = None,
   ) -> tuple[Array, Array]:
     """The loss of each example, and whether the answer is right.
 
     Of a mixture of two images, the larger part counts as right. `apply` maps
     images to logits.
     """
-    logits = apply(images)
+    logits, kind = apply(images), self.settings.kind
     right = logits.argmax(axis=-1) == targets.argmax(axis=-1)
-    return losses.cross_entropy(self.settings.kind, logits, targets), right
+    loss = losses.cross_entropy(kind, logits, targets)
+    if self.teacher is not None:
+      taught = self.teacher.logits(teacher_params, images, self.mean, self.std)
+      loss = self.teacher.loss(kind, logits, taught, loss)
+    return loss, right
 
 
 def _loss_function(
   model: nn.Module,
   objective: Labels | Masking,
   trained: Callable[[str], bool] | None,
-) -> Callable[[Any, Array, Array, Any], tuple[Array, Array]]:
-  """A function from (params, key, images, targets) to mean loss and score."""
+  lora: LoraSettings,
+) -> Callable[[Any, Any, Array, Array, Any], tuple[Array, Array]]:
+  """A function from (params, fixed, key, images, targets) to loss and score."""
 
   def stopped(path: str, leaf: Array) -> Array:
     keep = trained is None or trained(path)
     return leaf if keep else jax.lax.stop_gradient(leaf)
 
   def loss_of(
-    params: Any, key: Array, images: Array, targets: Any
+    params: Any, fixed: Any, key: Array, images: Array, targets: Any
   ) -> tuple[Array, Array]:
     params = map_paths(stopped, params)
+    if lora.rank:
+      params = merged(lora, fixed["base"], params)
 
     def apply(images: Array, **collections: Any) -> Any:
       variables = {"params": params, **collections}
       return model.apply(variables, images, train=True, rngs={"dropout": key})
 
-    loss, right = objective.loss(apply, images, targets)
+    teacher = [fixed["teacher"]] if "teacher" in fixed else []
+    loss, right = objective.loss(apply, images, targets, *teacher)
     return loss.mean(), right.mean()
 
   return loss_of
@@ -193,16 +217,17 @@ def _updates(state: TrainState) -> Array:
 def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
-  It maps (params, key, images, targets) to ((mean loss, mean score), gradient).
+  It maps (params, fixed, key, images, targets) to ((mean loss, mean score),
+  gradient).
   """
   if parts == 1:
     return gradient
 
-  def mean(params: Any, key: Array, images: Array, targets: Any):
+  def mean(params: Any, fixed: Any, key: Array, images: Array, targets: Any):
     def add_part(total, xs):
       part, (part_images, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
-      found = gradient(params, part_key, part_images, part_targets)
+      found = gradient(params, fixed, part_key, part_images, part_targets)
       return jax.tree.map(jnp.add, total, found), None
 
     split = jax.tree.map(_split(parts), (images, targets))

@@ -16,10 +16,10 @@ from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
 from vit_jax.runtime.checks import SIDES
 from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
-from vit_jax.training.settings import LossSettings
+from vit_jax.training.settings import LoraSettings, LossSettings
 
-# Facts about the data that the configuration does not tell.
-_DATA_KEYS = ("class_names", "train_examples")
+# Facts about data and teacher that the configuration does not tell.
+_DATA_KEYS = ("class_names", "train_examples", "teacher")
 # Keys that every reader of a description needs.
 _NEEDED_KEYS = ("config", "model", "class_names", "checksums")
 # Keys that may differ when a run is resumed, as they do not change what the
@@ -48,6 +48,7 @@ _FREE_KEYS = (
   "data.labels_file",
   "data.eval_labels_file",
   "data.eval_split",
+  "teacher.source",
 )
 
 
@@ -65,6 +66,7 @@ class _Recorded(Section):
   eval_transform: EvalTransformSettings = section(EvalTransformSettings)
   normalization: NormalizationSettings = section(NormalizationSettings)
   loss: LossSettings = section(LossSettings)
+  lora: LoraSettings = section(LoraSettings)
 
 
 def _recorded(description: Mapping[str, Any]) -> _Recorded:
@@ -96,6 +98,11 @@ def loss(description: Mapping[str, Any]) -> str:
 def averages(description: Mapping[str, Any]) -> bool:
   """Whether the run evaluates the Polyak average of its parameters."""
   return bool(_recorded(description).ema_decay)
+
+
+def lora(description: Mapping[str, Any]) -> LoraSettings:
+  """The run's low-rank products; their rank is 0 if it has none."""
+  return _recorded(description).lora
 
 
 def class_names(description: Mapping[str, Any]) -> tuple[str, ...]:
@@ -140,7 +147,7 @@ def check_same_run(
 def changes(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
   """Lists in words the differences between two runs that affect learning."""
   there, here = (
-    _plain({**d["config"], **{key: d[key] for key in _DATA_KEYS}})
+    _plain({**d["config"], **{key: d[key] for key in _DATA_KEYS if key in d}})
     for d in (saved, now)
   )
   return [

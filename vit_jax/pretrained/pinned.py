@@ -1,0 +1,86 @@
+"""Checkpoints that a run is not complete without: LoRA's base, a teacher.
+
+The run's description has a record of each: its source, its step if that is a
+workdir, and a digest of its arrays, by which a change is noticed.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax.pretrained.loaded import Loaded
+
+Open = Callable[..., Loaded]
+
+
+def digesting(loaded: Loaded, found: dict[str, str]) -> Loaded:
+  """A copy that puts the SHA-256 of each array into `found` as it is read."""
+
+  def read() -> Iterator[tuple[str, np.ndarray]]:
+    for path, array in loaded.read():
+      kind = f"{array.dtype}{array.shape}".encode()
+      found[path] = hashlib.sha256(kind + array.tobytes()).hexdigest()
+      yield path, array
+
+  return dataclasses.replace(loaded, read=read)
+
+
+def record(
+  loaded: Loaded, found: Mapping[str, str], **others: Any
+) -> dict[str, Any]:
+  """The record of a checkpoint all of whose arrays have been read.
+
+  Args:
+    loaded: The checkpoint.
+    found: The arrays' digests, from `digesting`.
+    **others: More to record, as JSON.
+  """
+  source = loaded.origin.source
+  place = os.path.abspath(os.path.expanduser(source))
+  return {
+    "source": place if os.path.exists(place) else source,
+    "step": loaded.step,
+    "digest": _digest(found),
+    **others,
+  }
+
+
+def open_base(open_: Open, saved: Mapping[str, Any], **fields: Any) -> Loaded:
+  """Opens the base of a LoRA run again.
+
+  Args:
+    open_: `load.open_pretrained`.
+    saved: The base's record.
+    **fields: Fields of the model that JSON cannot hold.
+
+  Raises:
+    ValueError: if it is gone or cannot be read.
+  """
+  if saved["step"] is not None:
+    fields["step"] = saved["step"]
+  try:
+    return open_(saved["source"], **saved["fields"], **fields)
+  except ValueError as error:
+    raise ValueError(
+      f"the base of this LoRA run cannot be opened: {error} The run holds only "
+      "what was added to it, so it has to be put back."
+    ) from error
+
+
+def check_base(saved: Mapping[str, Any], found: Mapping[str, str]) -> None:
+  """Raises ValueError if a base is not the one that the run was trained on."""
+  if (now := _digest(found)) != saved["digest"]:
+    raise ValueError(
+      f"{saved['source']} is not what this LoRA run was trained on: the digest "
+      f"of its arrays was {saved['digest']} and is {now}. Put the old one back."
+    )
+
+
+def _digest(found: Mapping[str, str]) -> str:
+  text = json.dumps(found, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]

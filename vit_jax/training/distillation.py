@@ -1,0 +1,94 @@
+"""Distillation: a student learns from a teacher's answers.
+
+Soft answers are those of arXiv:1503.02531, hard ones those of DeiT
+(arXiv:2012.12877).
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from vit_jax.training import losses
+from vit_jax.training.settings import DistillSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+  """A teacher without its parameters, and what the student learns from it.
+
+  Attributes:
+    model: The model, from images to logits of the student's classes.
+    image_size: Height and width of its images.
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
+    settings: The kind of loss and its weight.
+  """
+
+  model: nn.Module
+  image_size: tuple[int, int]
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+  settings: DistillSettings
+
+  def logits(
+    self,
+    params: Any,
+    images: Float[Array, "B H W C"],
+    mean: Any,
+    std: Any,
+  ) -> Float[Array, "B K"]:
+    """The teacher's logits, for the crops that the student sees.
+
+    The crops are resized to the teacher's size by linear interpolation,
+    smoothed if they shrink. No gradient goes through.
+
+    Args:
+      params: The teacher's parameters.
+      images: The student's images, normalised and mixed.
+      mean: Mean that the student's images were normalised with.
+      std: Their standard deviation.
+    """
+    (m, s), (own_m, own_s) = (
+      (jnp.array(x).reshape(1, 1, 1, -1) for x in pair)
+      for pair in ((mean, std), (self.mean, self.std))
+    )
+    B, _, _, C = images.shape
+    images = images * (s / own_s) + (m - own_m) / own_s
+    images = jax.image.resize(images, (B, *self.image_size, C), "linear")
+    logits: Any = self.model.apply({"params": params}, images)
+    return jax.lax.stop_gradient(logits)
+
+  def loss(
+    self,
+    kind: str,
+    logits: Float[Array, "B K"],
+    taught: Float[Array, "B K"],
+    labelled: Float[Array, " B"],
+  ) -> Float[Array, " B"]:
+    """(1 - w) times the loss under the labels, plus w times the teacher's.
+
+    Soft answers give T^2 KL(teacher || student) at temperature T, summed over
+    the classes if the loss is sigmoid. Hard ones are taken for labels.
+
+    Args:
+      kind: The loss, one of `settings.LOSSES`.
+      logits: The student's.
+      taught: The teacher's.
+      labelled: The loss of each example under its labels.
+    """
+    settings, T = self.settings, self.settings.temperature
+    if settings.kind == "hard":
+      K = taught.shape[1]
+      one_hot = jax.nn.one_hot(taught.argmax(axis=1), K)
+      answers = one_hot if kind == "softmax" else (taught > 0).astype(float)
+      found = losses.cross_entropy(kind, logits, answers)
+    else:
+      soft = losses.probabilities(kind, taught / T)
+      entropy = losses.cross_entropy(kind, taught / T, soft)
+      crossed = losses.cross_entropy(kind, logits / T, soft)
+      found = T**2 * (crossed - entropy)
+    return (1 - settings.weight) * labelled + settings.weight * found

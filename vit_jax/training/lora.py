@@ -1,0 +1,152 @@
+"""LoRA: low-rank products that are trained in place of kernels.
+
+A kernel W becomes W + alpha / r A B (arXiv:2106.09685). A has r columns, B has
+r rows, and W stays as it was. The sum is taken before the model gets its
+parameters, so every form of a layer computes with it, on any platform.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array
+
+from vit_jax.models.partitioning import named
+from vit_jax.models.scan import STACKED
+from vit_jax.training.optimizer import HEADS
+from vit_jax.training.settings import LoraSettings
+
+_A, _B = "lora_a", "lora_b"
+_SHOWN = 3  # Kernels to name in a message.
+
+Init = Callable[[Array], Any]
+
+
+def trained_init(params_init: Init, settings: LoraSettings) -> Init:
+  """Returns a function from a random key to the parameters that are trained.
+
+  These are the heads', and beside each chosen kernel `lora_a` (*inputs, r),
+  normal with variance 1 / inputs, and `lora_b` (r, *outputs), zero: at first
+  the model is as it was. Stacked kernels have a product for each layer.
+
+  Args:
+    params_init: Maps a random key to all parameters of the model, boxed with
+      their logical axes, as the result is.
+    settings: The rank and the kernels to choose.
+  """
+
+  def init(key: Array) -> Any:
+    params = flatten_dict(params_init(key), sep="/")
+    found = {k: v for k, v in params.items() if k.startswith(HEADS)}
+    kernels = chosen(settings, {k: nn.unbox(v) for k, v in params.items()})
+    keys = jax.random.split(jax.random.fold_in(key, 1), len(kernels))
+    for path, own_key in zip(kernels, keys, strict=True):
+      place = path.removesuffix("kernel")
+      a, b = _product(path, params[path], settings.rank, own_key)
+      found |= {place + _A: a, place + _B: b}
+    return unflatten_dict(found, sep="/")
+
+  return init
+
+
+def base_init(params_init: Init) -> Init:
+  """Returns a function from a random key to the parameters that stay."""
+
+  def init(key: Array) -> Any:
+    params = flatten_dict(params_init(key), sep="/")
+    kept = {k: v for k, v in params.items() if not k.startswith(HEADS)}
+    return unflatten_dict(kept, sep="/")
+
+  return init
+
+
+def chosen(settings: LoraSettings, params: Mapping[str, Any]) -> list[str]:
+  """The paths of the kernels that get a product, in alphabetical order.
+
+  The heads' are not among them, since these are trained themselves.
+
+  Args:
+    settings: `kernels` is searched in paths such as
+      "block_0/msa/query/kernel", also if the layers are stacked.
+    params: All parameters by path, or their shapes.
+
+  Raises:
+    ValueError: if there are none, or only some of the stacked layers' are.
+  """
+  pattern = re.compile(settings.kernels)
+  kernels = sorted(
+    path
+    for path in params
+    if path.endswith("/kernel") and not path.startswith(HEADS)
+  )
+  found = []
+  for path in kernels:
+    names = [path]
+    if path.startswith(f"{STACKED}/"):
+      rest, layers = path.removeprefix(STACKED), range(params[path].shape[0])
+      names = [f"block_{layer}{rest}" for layer in layers]
+    matches = [pattern.search(name) is not None for name in names]
+    if any(matches) and not all(matches):
+      raise ValueError(
+        f"lora.kernels={settings.kernels!r} chooses some layers, and stacked "
+        "layers are adapted alike: set model.scan=False."
+      )
+    found += [path] if all(matches) else []
+  if not found:
+    raise ValueError(
+      f"lora.kernels={settings.kernels!r} is found in no kernel's path; there "
+      f"are such as {', '.join(kernels[-_SHOWN:])}."
+    )
+  return found
+
+
+def _product(path: str, kernel: Any, rank: int, key: Array) -> tuple[Any, Any]:
+  """The first A and B of a kernel, boxed with their logical axes."""
+  shape, dtype = nn.unbox(kernel).shape, nn.unbox(kernel).dtype
+  axes = getattr(kernel, "names", (None,) * len(shape))
+  lead = int(path.startswith(f"{STACKED}/"))
+  # A query's kernel is (D, k, D_h); all others have one axis of outputs.
+  heads_last = len(shape) - lead == 3 and axes[lead] == "embed"
+  cut = lead + 1 if heads_last else len(shape) - 1
+  normal = nn.initializers.normal(1 / math.sqrt(math.prod(shape[lead:cut])))
+  a = named(normal, (*axes[:cut], None))
+  b = named(nn.initializers.zeros_init(), (*axes[:lead], None, *axes[cut:]))
+  return (
+    a(key, (*shape[:cut], rank), dtype),
+    b(key, (*shape[:lead], rank, *shape[cut:]), dtype),
+  )
+
+
+def merged(settings: LoraSettings, base: Any, trained: Any) -> Any:
+  """All parameters of the model, with the products added to their kernels."""
+  own = flatten_dict(trained, sep="/")
+  whole = {k: v for k, v in own.items() if k.startswith(HEADS)}
+  for path, array in flatten_dict(base, sep="/").items():
+    whole[path] = with_product(settings, path, array, own)
+  return unflatten_dict(whole, sep="/")
+
+
+def with_product(
+  settings: LoraSettings, path: str, array: Any, trained: Mapping[str, Any]
+) -> Any:
+  """A parameter of the base plus its product, if it has one.
+
+  Args:
+    settings: The rank and alpha.
+    path: The parameter's path.
+    array: Its value, of NumPy or JAX, as the result is.
+    trained: The trained parameters by path.
+  """
+  place = path.removesuffix("kernel")
+  if place + _A not in trained:
+    return array
+  a, b = trained[place + _A], trained[place + _B]
+  lead = a.shape[: path.startswith(f"{STACKED}/")]
+  rank = settings.rank
+  product = a.reshape(*lead, -1, rank) @ b.reshape(*lead, rank, -1)
+  scaled = product.reshape(array.shape) * (settings.alpha / rank)
+  return array + scaled.astype(array.dtype)
