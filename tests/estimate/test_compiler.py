@@ -49,6 +49,36 @@ def test_a_step_compiled_for_four_chips():
 
 
 @pytest.mark.slow
+def test_the_forward_pass_alone():
+  pytest.importorskip("libtpu")
+  flags = ("--config=configs/digits.py", "--topology=v5e:2x2", "--json")
+  done = _run(*flags, "--forward", "--config.batch_size=256")
+  assert done.returncode == 0, done.stderr
+  row = json.loads(done.stdout)
+  S, D, M, L = 4, 64, 128, 4  # As above.
+  layer = 4 * S * D * D + 2 * S * S * D + 2 * S * D * M
+  forward = 2 * (L * layer + S * 48 * D + 10 * D)
+  assert row["images_per_chip"] == 64
+  assert row["model_tflop"] == pytest.approx(64 * forward / 1e12)
+  # A v5e's clock, from its peak of 197 TFLOP/s.
+  clock = 197e12 / 131_072
+  assert row["images_per_second"] == pytest.approx(
+    64 / (row["mcycles"] * 1e6 / clock), rel=0.01
+  )
+  # Each chip sends its answers, a class and a probability for each image.
+  sent = sum(kind["mib"] for kind in row["collectives"].values())
+  assert sent * 2**20 <= 4 * 256 * 8
+
+
+def test_a_chip_has_the_published_peak():
+  """The peaks in bfloat16 that Google Cloud's pages name, in TFLOP/s."""
+  published = {"v3": 123, "v4": 275, "v5e": 197, "v5p": 459, "v6e": 918}
+  for name, peak in published.items():
+    chip = compiler.CHIPS[name]
+    assert chip.flop_per_cycle * chip.mhz / 1e6 == pytest.approx(peak, rel=0.01)
+
+
+@pytest.mark.slow
 def test_a_step_from_a_published_encoder():
   pytest.importorskip("libtpu")
   done = _run(

@@ -99,6 +99,29 @@ def alone(tmp_path_factory):
   return folder
 
 
+@pytest.mark.parametrize(
+  ("names", "platforms", "expected"),
+  [
+    ("t-0,t-1,t-2,t-3", None, "cpu"),
+    ("t-0,t-1", "tpu", "tpu"),  # The user's choice.
+    ("localhost", None, None),
+    (None, None, None),
+  ],
+)
+def test_one_host_of_a_slice_uses_its_cpu(
+  monkeypatch, capsys, names, platforms, expected
+):
+  values = {"TPU_WORKER_HOSTNAMES": names, "JAX_PLATFORMS": platforms}
+  for name, value in values.items():
+    monkeypatch.setenv(name, value or "")
+    if value is None:
+      monkeypatch.delenv(name)
+  hosts.stay_alone()
+  assert os.environ.get("JAX_PLATFORMS") == expected
+  said = capsys.readouterr().err
+  assert ("one of 4 of a TPU slice" in said) == (expected == "cpu")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [2, 4])
 def test_processes_do_as_one(alone, tmp_path, num_processes):

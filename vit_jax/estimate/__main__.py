@@ -1,4 +1,4 @@
-"""Estimates what a configuration's train step costs on TPUs, without a TPU.
+"""Estimates what a configuration's step costs on TPUs, without a TPU.
 
 python -m vit_jax.estimate --config configs/pretrain.py:B/16,imagenet21k \
   --topology v5e:2x4 --config.batch_size=512
@@ -11,17 +11,20 @@ the peak ("MFU") is that of a chip which never waits. If the step does not fit
 into memory, the command looks for the smallest change that makes it fit, prints
 it, and exits with code 1.
 
+With --forward, the step is the prediction of a batch: what a chip classifies in
+a second, and how many images fit into its memory.
+
 No data is read. For data sets other than the paper's, --num_classes and
 --num_examples give the sizes.
 """
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from vit_jax.estimate import set_environment
 from vit_jax.runtime import command
 
 if TYPE_CHECKING:
@@ -55,6 +58,9 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "by_op", 0, "Print the cycles of this many of the costliest operations."
   )
+  flags.DEFINE_bool(
+    "forward", False, "Estimate the prediction of a batch, not a train step."
+  )
   flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
   flags.DEFINE_bool(
     "suggest", True, "If the step does not fit, look for a change that helps."
@@ -65,7 +71,7 @@ def define_flags() -> None:
 
 
 def main(_: list[str]) -> int:
-  _set_environment()
+  set_environment()
   from vit_jax.estimate import compiler
   from vit_jax.run.flags import config_settings
 
@@ -76,10 +82,12 @@ def main(_: list[str]) -> int:
   sizes = _data_set(settings.data.name)
   _say(f"Compiling for {topology} ...")
   try:
-    row, text = compiler.estimate(settings, chip, devices, *sizes)
+    row, text = compiler.estimate(
+      settings, chip, devices, *sizes, forward=options.forward
+    )
   except compiler.DoesNotFit as error:
     print(f"{topology}: does not fit: {error}")
-    if options.suggest:
+    if options.suggest and not options.forward:
       print(_suggestion(settings, chip, devices, sizes))
     return 1
   if options.save_hlo:
@@ -89,19 +97,6 @@ def main(_: list[str]) -> int:
   row["by_op"] = row["by_op"][: options.by_op]
   print(json.dumps(row) if options.json else _table(row))
   return 0
-
-
-def _set_environment() -> None:
-  """Prepares the environment for the TPU compiler, before JAX is imported.
-
-  By default the compiler queries the metadata of the TPU machine that it
-  expects to run on, and refuses to run twice at the same time.
-  """
-  os.environ["JAX_PLATFORMS"] = "cpu"
-  os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-  os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
-  os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-  os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
 
 
 def _data_set(name: str | None) -> tuple[int, int]:
@@ -157,7 +152,13 @@ def _table(row: dict[str, Any]) -> str:
         "compiled (counting a loop's body once)"
       ),
     ),
-    ("estimated", f"{row['mcycles']:.1f} Mcycles, MFU {row['mfu']:.3f}"),
+    (
+      "estimated",
+      (
+        f"{row['mcycles']:.1f} Mcycles, MFU {row['mfu']:.3f}, "
+        f"{row['images_per_second']:,.0f} images/s per chip"
+      ),
+    ),
     ("between chips", _collectives(row["collectives"])),
     (
       "no estimate",

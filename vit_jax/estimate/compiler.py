@@ -1,4 +1,4 @@
-"""Compiles a train step for TPUs that are absent, and reads what it costs.
+"""Compiles a step for TPUs that are absent, and reads what it costs.
 
 XLA's TPU compiler needs no TPU, only a description of the chips.
 """
@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from vit_jax.estimate import hlo
+from vit_jax.inference.predictor import make_predict_step
+from vit_jax.models import ResNet, Vit
 from vit_jax.models.flops import forward_gflops
 from vit_jax.run import adaptation, build
 from vit_jax.run.settings import Settings
@@ -27,21 +30,22 @@ GIB = 2**30
 class Chip:
   """A TPU chip, with the figures that Google Cloud publishes.
 
-  `flop_per_cycle` is the peak in bfloat16 divided by the clock of the matrix
-  units.
+  `flop_per_cycle` is the number of operations of the matrix units in a cycle,
+  and `mhz` their clock: the peak in bfloat16 is the product of both.
   """
 
   hbm_gib: float
   flop_per_cycle: int
+  mhz: int
   devices: int = 1  # Number of JAX devices on one chip.
 
 
 CHIPS = {
-  "v3": Chip(32, 131_072, devices=2),
-  "v4": Chip(32, 262_144, devices=2),
-  "v5e": Chip(16, 131_072),
-  "v5p": Chip(95, 262_144),
-  "v6e": Chip(32, 524_288),
+  "v3": Chip(32, 131_072, 940, devices=2),
+  "v4": Chip(32, 262_144, 1_050, devices=2),
+  "v5e": Chip(16, 131_072, 1_500),
+  "v5p": Chip(95, 262_144, 1_750),
+  "v6e": Chip(32, 524_288, 1_750),
 }
 
 
@@ -55,8 +59,11 @@ def estimate(
   devices: list[Any],
   num_classes: int,
   num_examples: int,
+  forward: bool = False,
 ) -> tuple[dict[str, Any], str]:
   """Compiles the train step; returns its cost and its program's text.
+
+  With `forward`, it compiles the prediction of a batch instead.
 
   Raises:
     DoesNotFit: if the step needs more memory than a chip has.
@@ -65,7 +72,12 @@ def estimate(
   mesh = sharding.make_mesh(
     settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor, devices
   )
-  lowered, gflops = lower(settings, mesh, num_classes, num_examples)
+  if forward:
+    lowered, model_gflops = lower_forward(settings, mesh, num_classes)
+  else:
+    lowered, gflops = lower(settings, mesh, num_classes, num_examples)
+    # The backward pass takes twice as much as the forward pass.
+    model_gflops = 3 * gflops
   start = time.perf_counter()
   try:
     compiled = lowered.compile()
@@ -76,8 +88,7 @@ def estimate(
   ops = hlo.read(text)
   cycles = hlo.total_cycles(ops)
   images = settings.batch_size / len(devices)
-  # The backward pass takes twice as much as the forward pass.
-  model_flop = 3 * gflops * 1e9 * images
+  model_flop = model_gflops * 1e9 * images
   memory = compiled.memory_analysis()
   per_device = chip.hbm_gib / chip.devices
   held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
@@ -100,6 +111,7 @@ def estimate(
     "compiled_tflop": _compiled_flop(compiled) * chip.devices / 1e12,
     "mcycles": cycles / 1e6,
     "mfu": model_flop / (cycles * chip.flop_per_cycle / chip.devices),
+    "images_per_second": images * chip.devices / cycles * chip.mhz * 1e6,
     "collectives": {
       kind: {"count": count, "mib": size / 2**20}
       for kind, (count, size) in hlo.collective_bytes(ops).items()
@@ -117,10 +129,7 @@ def lower(
   """Lowers the settings' train step; also counts GFLOP to classify an image."""
   parts, batch_size = settings.accumulation_steps, settings.batch_size
   sharding.check_batch("batch_size", batch_size, mesh, parts)
-  names = tuple(map(str, range(num_classes)))
-  start = build.open_start(settings)
-  settings = build.resolved(settings, start and start.preprocessing)
-  model = build.build_model(settings, names, start)
+  settings, model = _build(settings, num_classes)
   total = settings.total.in_steps(batch_size, num_examples)
   loaded = adaptation.open_teacher(settings, model)
   teacher = adaptation.make_teacher(settings, model, loaded)
@@ -128,23 +137,66 @@ def lower(
     settings, model, total, num_examples, teacher=teacher
   )
   shapes = sharding.array_shapes(init, mesh)
-  rows = sharding.batch_sharding(mesh)
   size = build.make_preprocessing(settings).image_size
-
-  def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    batched = (batch_size, *shape)
-    return jax.ShapeDtypeStruct(batched, dtype, sharding=rows)
-
   batch = {
-    "image": array((*size, 3), jnp.uint8),
-    "label": array((), jnp.int32),
-    "skipped": array((), jnp.bool_),
+    "image": _rows(mesh, (batch_size, *size, 3), jnp.uint8),
+    "label": _rows(mesh, (batch_size,), jnp.int32),
+    "skipped": _rows(mesh, (batch_size,), jnp.bool_),
   }
   fixed = adaptation.fixed_shapes(settings, model, teacher, mesh)
   jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
   params = adaptation.param_shapes(settings, model, mesh)
   gflops = forward_gflops(model, params, size)
   return jitted.lower(shapes, batch, *fixed), gflops
+
+
+def lower_forward(
+  settings: Settings, mesh: Mesh, num_classes: int
+) -> tuple[Any, float]:
+  """Lowers the prediction of a batch; also counts GFLOP per image.
+
+  Every device holds all parameters, in the dtype in which the model computes.
+  """
+  sharding.check_batch("batch_size", settings.batch_size, mesh)
+  settings, model = _build(settings, num_classes)
+  preprocessing = build.make_preprocessing(settings)
+  size = preprocessing.image_size
+  step = make_predict_step(
+    model,
+    **preprocessing.normalization,
+    loss=settings.loss.kind,
+    top=1,
+    features=False,
+  )
+  whole = sharding.replicated(mesh)
+
+  image = jnp.zeros((1, *size, 3))
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  params = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, model.dtype, sharding=whole),
+    nn.unbox(shapes),
+  )
+  images = _rows(mesh, (settings.batch_size, *size, 3), jnp.uint8)
+  gflops = forward_gflops(model, params, size)
+  return jax.jit(step, out_shardings=whole).lower(params, images), gflops
+
+
+def _build(
+  settings: Settings, num_classes: int
+) -> tuple[Settings, Vit | ResNet]:
+  """The settings with what a checkpoint decides, and their model."""
+  names = tuple(map(str, range(num_classes)))
+  start = build.open_start(settings)
+  settings = build.resolved(settings, start and start.preprocessing)
+  return settings, build.build_model(settings, names, start)
+
+
+def _rows(
+  mesh: Mesh, shape: tuple[int, ...], dtype: Any
+) -> jax.ShapeDtypeStruct:
+  """An array of a batch, whose rows are split over the devices."""
+  split = sharding.batch_sharding(mesh)
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=split)
 
 
 def devices_of(name: str) -> tuple[Chip, list[Any]]:

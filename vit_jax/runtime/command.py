@@ -69,6 +69,8 @@ def run(
     std_logging.getLogger("gcsfs").setLevel(std_logging.CRITICAL)
     arguments = argv[1:]
     _check_arguments(arguments, takes)
+    if "coordinator" not in flags.FLAGS:  # It cannot run on several hosts.
+      hosts.stay_alone()
     if os.environ.get("VIT_JAX_TRACEBACK"):
       sys.exit(main(arguments))
     try:

@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -95,6 +96,24 @@ def join(
     process_id,
     cluster_detection_method="deactivate",
   )
+
+
+def stay_alone() -> None:
+  """Takes the CPU if the chips of this machine are part of a larger TPU slice.
+
+  A single process that opened such chips would wait for those of the other
+  hosts. Call this before JAX is imported. The variable is set by Kubernetes; a
+  TPU VM keeps the same fact in its metadata, which only libtpu reads.
+  """
+  hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
+  if len(hosts) > 1 and "JAX_PLATFORMS" not in os.environ:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    print(
+      f"This host is one of {len(hosts)} of a TPU slice, and this command runs "
+      "on one alone: it uses the CPU.",
+      file=sys.stderr,
+      flush=True,
+    )
 
 
 def together(function: Any) -> Any:
