@@ -26,6 +26,7 @@ COMMANDS = {
   "report": "Writes a report on one or several runs as one HTML file.",
   "convert": "Converts a checkpoint to another library's format.",
   "export": "Exports a model to one file, which runs with JAX alone.",
+  "pack": "Packs images into files that TFDS and a pod read quickly.",
   "inspect_data": "Looks through a folder of images before one trains on it.",
   "estimate": "Estimates what a train step costs on TPUs, without a TPU.",
 }

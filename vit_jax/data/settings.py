@@ -30,12 +30,15 @@ MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 class DataSettings(Section):
   """Where the images come from: a folder of class folders, or a TFDS data set.
 
-  A folder goes before a name.
+  A folder goes before a name, and a folder of packed images before both.
   """
 
   name: str | None = setting(None, 'A TFDS data set, or "digits".')
   root: str | None = setting(
     None, "A folder of class folders, instead of a data set's name."
+  )
+  dir: str | None = setting(
+    None, "A folder that vit_jax.pack wrote; it may be in a bucket."
   )
   labels: bool = setting(
     True,
@@ -66,8 +69,8 @@ class DataSettings(Section):
   )
   eval_split: str | None = setting(
     None,
-    "Split to evaluate on; None is a TFDS set's test, and a folder's val, else "
-    "its test, else a part of train.",
+    "Split to evaluate on; None is a TFDS set's test, a packed folder's "
+    "validation, and a folder's val, else its test, else a part of train.",
     before="test",
   )
   eval_fraction: float = setting(
@@ -76,8 +79,17 @@ class DataSettings(Section):
     must=BETWEEN_0_AND_1,
   )
 
+  @property
+  def photographs(self) -> bool:
+    """Whether the images are likely large, and take processes to decode."""
+    return bool(self.root or self.dir)
+
   def __post_init__(self):
     super().__post_init__()
+    if self.dir and (self.root or self.labels_file):
+      raise ValueError(
+        f"dir={self.dir!r} and root={self.root!r} both name images: give one."
+      )
     if self.labels_file:
       folder = os.path.dirname(self.labels_file) or "."
       object.__setattr__(self, "root", self.root or folder)

@@ -84,12 +84,17 @@ def open_source(
   if settings.root:
     reader = label_file if settings.labels_file else image_folder
     return reader.open_split(settings, split)
+  train = split == "train"
+  if settings.dir:
+    reader = extras.load("vit_jax.data.tfds_source", "tfds")
+    chosen = settings.train_split if train else settings.eval_split
+    return reader.open_prepared(settings.dir, chosen)
   if not settings.name:
     raise ValueError(
       "the configuration names no data: give --config.data.root=FOLDER, a "
-      "folder of class folders, or --config.data.name=NAME, a TFDS data set."
+      "folder of class folders, --config.data.dir=FOLDER, one of packed "
+      "images, or --config.data.name=NAME, a TFDS data set."
     )
-  train = split == "train"
   tfds_split = settings.train_split if train else settings.eval_split or "test"
   if settings.name == "digits":
     from vit_jax.data.digits import Digits
@@ -148,7 +153,7 @@ def open_data(
   source = open_source(split, data)
   opened = make_loader(
     loader,
-    photographs=bool(data.root),
+    photographs=data.photographs,
     image_size=image_size,
     process_index=process_index,
     process_count=process_count,

@@ -81,9 +81,43 @@ def open_tfds(name: str, split: str, data_dir: str | None = None) -> TfdsSource:
     ValueError: there is no dataset of that name, or for the reasons of
       `TfdsSource`.
   """
+  return TfdsSource(_builder(name, data_dir), split)
+
+
+def open_prepared(folder: str, split: str | None) -> TfdsSource:
+  """Opens a split of the data set that a folder holds, as `pack` writes it.
+
+  Args:
+    folder: The folder with dataset_info.json, which may be in a bucket.
+    split: A TFDS split; None is "validation" if there is one, else "test".
+
+  Raises:
+    ValueError: there is no data set in the folder, or for the reasons of
+      `TfdsSource`.
+  """
+  try:
+    builder = tfds.builder_from_directory(folder)
+  except (FileNotFoundError, ValueError) as error:
+    raise ValueError(
+      f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
+      "dataset_info.json): pack images by python -m vit_jax.pack."
+    ) from error
+  if split is None:
+    split = "validation" if "validation" in builder.info.splits else "test"
+  return TfdsSource(builder, split)
+
+
+def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
+  """Opens every split of a dataset, by its name."""
+  builder = _builder(name, data_dir)
+  _check_prepared(builder)
+  return {split: TfdsSource(builder, split) for split in builder.info.splits}
+
+
+def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
   try:
     with _no_temporary_folder():
-      builder = tfds.builder(name, data_dir=data_dir)
+      return tfds.builder(name, data_dir=data_dir)
   except tfds.core.DatasetNotFoundError as error:
     known = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
@@ -96,7 +130,6 @@ def open_tfds(name: str, split: str, data_dir: str | None = None) -> TfdsSource:
       f"TFDS cannot open {name!r}: {_first_line(error)}; give the name as "
       '"dataset", "dataset/config" or "dataset:version".'
     ) from error
-  return TfdsSource(builder, split)
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ def open_loader(
   """Makes the data loader of this host."""
   return make_loader(
     settings.loader,
-    photographs=bool(settings.data.root),
+    photographs=settings.data.photographs,
     image_size=preprocessing.image_size,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
@@ -95,7 +95,7 @@ def make_few_shot(
     return None
   from vit_jax.evaluation.few_shot import FewShot
 
-  if few_shot.data.name or few_shot.data.root:
+  if few_shot.data.name or few_shot.data.photographs:
     where = few_shot.data.data_dir or settings.data.data_dir
     settings = dataclasses.replace(
       settings, data=dataclasses.replace(few_shot.data, data_dir=where)

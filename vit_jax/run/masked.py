@@ -72,7 +72,7 @@ def check_labels(settings: Settings) -> None:
         "without: leave it out."
       )
   if few_shot.shots and unlabelled:
-    if not (few_shot.data.name or few_shot.data.root):
+    if not (few_shot.data.name or few_shot.data.photographs):
       raise ValueError(
         f"fewshot.shots={few_shot.shots} needs labels: set data.labels=True "
         "for a folder of class folders, or give fewshot.data.root."

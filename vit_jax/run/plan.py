@@ -89,7 +89,7 @@ class Plan:
   def description(self, step: int) -> dict[str, Any]:
     """The description that the checkpoint of a step carries, as JSON."""
     config = to_dict(self.settings)
-    for place in ("root", "data_dir", "labels_file", "eval_labels_file"):
+    for place in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
       if path := config["data"][place]:
         if "file" in place:
           path = located(self.settings.data, path)

@@ -70,20 +70,22 @@ def opened(
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best top-1 instead.
     data_dir: The folder where TFDS data sets are now, if they have moved.
-    root: The place of the folder of images now, if it has moved.
+    root: The place of the folder of images or of packed images now, if it has
+      moved.
     test: Whether to take a folder's test split, not the one of evaluation.
 
   Raises:
     ValueError: if the folder does not hold the checkpoint, or the data are
       missing or are not those of the run.
   """
-  moved = {"data_dir": data_dir, "root": root}
   with contextlib.ExitStack() as stack:
     checkpoints = open_run(workdir)
     stack.callback(checkpoints.close)
     step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
     settings = read_saved(description["config"])
+    folder = "dir" if settings.data.dir else "root"
+    moved = {"data_dir": data_dir, folder: root}
     where = {k: v for k, v in moved.items() if v is not None}
     settings = dataclasses.replace(
       settings, data=dataclasses.replace(settings.data, **where)
@@ -204,7 +206,11 @@ def test_run(
     else:
       run = stack.enter_context(
         opened(
-          workdir, best=True, data_dir=data.data_dir, root=data.root, test=True
+          workdir,
+          best=True,
+          data_dir=data.data_dir,
+          root=data.dir or data.root,
+          test=True,
         )
       )
       step, params, evaluator = run.step, run.params, run.evaluator

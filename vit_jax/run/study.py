@@ -19,7 +19,13 @@ from vit_jax.workdir.rows import read_rows, replace
 _RESTARTS = 1  # After a crash, without a new checkpoint.
 _STOPPED = (130, 143)  # Exit codes after Ctrl-C and SIGTERM.
 # Settings that do not change a run's result.
-_PLACES = ("data.root", "data.data_dir", "loader.", "fewshot.data.data_dir")
+_PLACES = (
+  "data.root",
+  "data.dir",
+  "data.data_dir",
+  "loader.",
+  "fewshot.data.data_dir",
+)
 _SCORES = (
   "eval/",
   "fewshot/",

@@ -45,6 +45,7 @@ _FREE_KEYS = (
   "mesh.",
   "data.data_dir",
   "data.root",
+  "data.dir",
   "data.labels_file",
   "data.eval_labels_file",
   "data.eval_split",

@@ -1,0 +1,67 @@
+"""Images that lie in larger files, at known places."""
+
+import dataclasses
+import os
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+from etils import epath
+
+from vit_jax.data.example import Example
+
+
+@dataclasses.dataclass
+class Listing:
+  """Places of images, gathered while a source is listed.
+
+  A million of them take some 60 MB.
+  """
+
+  files: list[str] = dataclasses.field(default_factory=list)
+  file: array = dataclasses.field(default_factory=lambda: array("i"))
+  start: array = dataclasses.field(default_factory=lambda: array("q"))
+  size: array = dataclasses.field(default_factory=lambda: array("q"))
+  label: array = dataclasses.field(default_factory=lambda: array("i"))
+  names: bytearray = dataclasses.field(default_factory=bytearray)
+  ends: array = dataclasses.field(default_factory=lambda: array("q"))
+
+  def add(self, start: int, size: int, label: int, name: str) -> None:
+    """Adds an image of the file that was last added to `files`."""
+    self.file.append(len(self.files) - 1)
+    self.start.append(start)
+    self.size.append(size)
+    self.label.append(label)
+    self.names += os.fsencode(name)
+    self.ends.append(len(self.names))
+
+
+class Records:
+  """One split of images that are parts of files, such as members of archives.
+
+  Attributes:
+    name: Name of the source, for messages.
+    class_names: Names of the classes.
+  """
+
+  def __init__(self, name: str, class_names: Sequence[str], listing: Listing):
+    self.name, self.class_names = name, tuple(class_names)
+    self._files, self._file = listing.files, np.array(listing.file)
+    self._start, self._size = np.array(listing.start), np.array(listing.size)
+    self._label, self._ends = np.array(listing.label), np.array(listing.ends)
+    self._names = bytes(listing.names)
+
+  def __len__(self) -> int:
+    return len(self._label)
+
+  def __getitem__(self, index: int) -> Example:
+    start = int(self._ends[index - 1]) if index else 0
+    name = os.fsdecode(self._names[start : int(self._ends[index])])
+    with epath.Path(self._files[self._file[index]]).open("rb") as file:
+      file.seek(int(self._start[index]))
+      image = file.read(int(self._size[index]))
+    return {"image": image, "label": int(self._label[index]), "id": name}
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """Returns several examples, read one after the other."""
+    return [self[i] for i in indices]

@@ -1,0 +1,177 @@
+"""Lists the images in .tar files: WebDataset's, and ImageNet's own.
+
+The files are read through once for the places of their images, and then image
+by image.
+"""
+
+import json
+import pathlib
+import tarfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from etils import epath
+
+from vit_jax.data.folders import EXTENSIONS
+from vit_jax.pack.records import Listing, Records
+from vit_jax.pack.sources import Splits, split_of
+
+_TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+_IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
+
+
+def open_tars(folder: epath.Path, labels: str | None) -> Splits:
+  """Opens the splits of a folder of .tar files.
+
+  Args:
+    folder: The folder.
+    labels: For ImageNet, the file of the validation images' WordNet ids; for
+      WebDataset, the file of the classes' names, one in each line.
+
+  Raises:
+    ValueError: if a file is no such archive, or an image has no label.
+  """
+  if (folder / _TRAIN).exists():
+    return _imagenet(folder, labels)
+  files = sorted(p for p in folder.iterdir() if p.suffix == ".tar")
+  listings: dict[str, Listing] = {}
+  for path in files:
+    listing = listings.setdefault(split_of(path.name), Listing())
+    listing.files.append(str(path))
+    for place, label, name in _samples(path):
+      listing.add(*place, label, name)
+  most = max(max(listing.label, default=0) for listing in listings.values())
+  names = _lines(labels) if labels else [str(i) for i in range(most + 1)]
+  if len(names) <= most:
+    raise ValueError(
+      f"{labels} has {len(names)} names, and there is an image of class {most}."
+    )
+  return {
+    split: Records(f"{folder.name}, {split}", names, listing)
+    for split, listing in listings.items()
+  }
+
+
+def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
+  """Yields ((start, size), label, name) of a WebDataset file's images.
+
+  The members of a sample stand next to each other; their names are equal up to
+  the first dot of the last part.
+  """
+  key, place, label, name = None, None, None, ""
+  with path.open("rb") as file, _opened(file, path) as tar:
+    for member in [*tar, None]:
+      folder, _, last = (member.name if member else "").rpartition("/")
+      stem, _, ending = last.partition(".")
+      if member is None or (folder, stem) != key:
+        if place is not None:
+          yield place, _needed(label, path, name), name
+        key, place, label = (folder, stem), None, None
+      if member is None or not member.isfile():
+        continue
+      if f".{ending}".lower().endswith(_IMAGES):
+        place, name = (member.offset_data, member.size), member.name
+      elif ending in ("cls", "json"):
+        found = _label(_content(tar, member), ending, f"{path}: {member.name}")
+        label = found if found is not None else label
+
+
+def _label(text: bytes, ending: str, where: str) -> int | None:
+  """The label in a .cls file, or in a .json file under "label" or "cls"."""
+  try:
+    value: Any = json.loads(text)
+    if ending == "json":
+      value = value.get("label", value.get("cls"))
+      if value is None:
+        return None
+    if isinstance(value, bool) or int(value) != value or value < 0:
+      raise ValueError
+    return int(value)
+  except (ValueError, TypeError, AttributeError) as error:
+    raise ValueError(
+      f"{where} must hold the number of a class, counted from 0."
+    ) from error
+
+
+def _needed(label: int | None, path: epath.Path, name: str) -> int:
+  if label is None:
+    raise ValueError(
+      f"{path}: {name} has no label: a .cls file beside it, or a .json file "
+      'with "label".'
+    )
+  return label
+
+
+def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
+  """ImageNet's training images in a tar of tars, and its validation images."""
+  train = Listing(files=[str(folder / _TRAIN)])
+  names: list[str] = []
+  with (
+    (folder / _TRAIN).open("rb") as file,
+    _opened(file, folder / _TRAIN) as tar,
+  ):
+    # The outer file lists the classes in any order.
+    classes = sorted(
+      (m for m in tar if m.name.endswith(".tar")), key=lambda m: m.name
+    )
+    for label, of_class in enumerate(classes):
+      names.append(pathlib.PurePosixPath(of_class.name).stem)
+      inner_file = tar.extractfile(of_class)
+      assert inner_file
+      with _opened(inner_file, folder / _TRAIN / of_class.name) as inner:
+        for member in inner:
+          if member.isfile():
+            start = of_class.offset_data + member.offset_data
+            train.add(start, member.size, label, member.name)
+  if len(names) < 2:
+    raise ValueError(f"{folder / _TRAIN} holds no archives of classes.")
+  splits: Splits = {"train": Records(f"{folder.name}, train", names, train)}
+  if not (folder / _VAL).exists():
+    return splits
+  if not labels:
+    raise ValueError(
+      f"{folder / _VAL} has no labels in it: give --labels=FILE, with the "
+      "WordNet id of each image in a line, in the order of their names; or "
+      "move it elsewhere."
+    )
+  splits["validation"] = _validation(folder, names, labels)
+  return splits
+
+
+def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
+  listing = Listing(files=[str(folder / _VAL)])
+  with (folder / _VAL).open("rb") as file, _opened(file, folder / _VAL) as tar:
+    members = sorted((m for m in tar if m.isfile()), key=lambda m: m.name)
+  known, wanted = {name: i for i, name in enumerate(names)}, _lines(labels)
+  if len(wanted) != len(members):
+    raise ValueError(
+      f"{labels} has {len(wanted)} lines, and {_VAL} {len(members)} images."
+    )
+  for member, wordnet in zip(members, wanted, strict=True):
+    if wordnet not in known:
+      raise ValueError(
+        f"{labels} names the class {wordnet!r}; a line must be a WordNet id of "
+        f"the training images, such as {names[0]}. (Numbers from ImageNet's "
+        "development kit count the classes in another order.)"
+      )
+    listing.add(member.offset_data, member.size, known[wordnet], member.name)
+  return Records(f"{folder.name}, validation", names, listing)
+
+
+def _opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
+  try:
+    return tarfile.open(fileobj=file, mode="r:")
+  except tarfile.TarError as error:
+    raise ValueError(
+      f"{path} is no uncompressed .tar file ({error})."
+    ) from error
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+  file = tar.extractfile(member)
+  assert file
+  return file.read()
+
+
+def _lines(path: str) -> list[str]:
+  return epath.Path(path).expanduser().read_text().split()

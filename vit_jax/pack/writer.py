@@ -1,0 +1,309 @@
+"""Writes splits as shards of ArrayRecord, with TFDS's description of them.
+
+Which image goes into which shard follows from the seed alone, and a shard
+appears when it is complete, with a note of what it holds. So a command that was
+stopped makes the missing ones. While it runs, memory holds the order of the
+images and one shard's ids for each process.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordWriter
+from etils import epath
+from tensorflow_datasets.core.example_serializer import ExampleSerializer
+
+from vit_jax.data.example import Source, UnreadableImageError
+from vit_jax.pack.encoding import Encoding
+
+_LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
+_READ = 32  # Images read at a time.
+_NOTES = "notes"  # Folder of what has been written so far.
+
+
+def pack(
+  splits: Mapping[str, Source],
+  out: str,
+  encoding: Encoding,
+  *,
+  name: str | None = None,
+  seed: int = 0,
+  shard_bytes: int = 2**27,
+  workers: int | None = None,
+) -> None:
+  """Packs splits into a folder, and goes on with one that is unfinished.
+
+  Args:
+    splits: Sources by the names of TFDS's splits.
+    out: Folder to write, which may be in a bucket.
+    encoding: The bytes of an image.
+    name: Name of the data set; by default that of the folder.
+    seed: Seed of the images' order.
+    shard_bytes: About how large a shard becomes.
+    workers: Number of processes; by default one a core.
+
+  Raises:
+    ValueError: if the folder holds something else, or another packing.
+  """
+  folder = epath.Path(out).expanduser()
+  name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")
+  if not re.fullmatch(r"[a-z]\w*", name):
+    raise ValueError(f"--name={name!r} must be letters, digits and _.")
+  counts = {
+    split: _number_of_shards(source, encoding, shard_bytes)
+    for split, source in splits.items()
+  }
+  plan = {
+    "name": name,
+    "seed": seed,
+    "size": encoding.size,
+    "quality": encoding.quality,
+    "splits": {
+      split: [len(s), counts[split], _digest(s)] for split, s in splits.items()
+    },
+  }
+  _check_plan(folder, plan)
+  for split, source in splits.items():
+    _say(f"{split:<11}{len(source):,} images in {counts[split]} files")
+    _write_split(source, split, counts[split], folder, plan, workers)
+  _describe(folder, name, splits, counts)
+
+
+def _number_of_shards(
+  source: Source, encoding: Encoding, shard_bytes: int
+) -> int:
+  """Number of shards, from the packed size of a few images."""
+  places = np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int)
+  sizes = []
+  for index in np.unique(places).tolist():
+    try:
+      sizes.append(len(encoding.encode(source[index]["image"])))
+    except UnreadableImageError:
+      continue
+  mean = sum(sizes) / len(sizes) if sizes else 0.0
+  return min(len(source), max(1, round(mean * len(source) / shard_bytes)))
+
+
+def _digest(source: Source) -> str:
+  """A digest of the classes and of some images' ids, to know a source again."""
+  places = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))
+  ids = [source[i]["id"] for i in places.tolist()]
+  text = json.dumps([source.class_names, ids])
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
+  """Keeps the plan in the folder, or compares it with the one kept there."""
+  path = folder / _NOTES / "plan.json"
+  if path.exists():
+    if json.loads(path.read_text()) != plan:
+      raise ValueError(
+        f"{folder} was packed from other images or with other flags; choose "
+        "another folder, or remove it."
+      )
+    return
+  if folder.exists() and next(iter(folder.iterdir()), None) is not None:
+    raise ValueError(f"{folder} is not empty, and no unfinished packing.")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps(plan))
+
+
+def _write_split(
+  source: Source,
+  split: str,
+  count: int,
+  folder: epath.Path,
+  plan: dict[str, Any],
+  workers: int | None,
+) -> None:
+  """Writes the shards of a split that are missing, by several processes."""
+  parts = np.array_split(_order(source, plan["seed"]), count)
+  missing = [k for k in range(count) if not _note(folder, split, k).exists()]
+  if len(missing) < count:
+    _say(f"{'':<11}{count - len(missing)} of them are there already")
+  if not missing:
+    return
+  encoding = Encoding(plan["size"], plan["quality"])
+  context = multiprocessing.get_context("spawn")
+  processes = min(workers or os.cpu_count() or 1, len(missing))
+  arguments = (source, encoding, folder, plan["name"], split, count)
+  with ProcessPoolExecutor(processes, context, _start, arguments) as pool:
+    running = {pool.submit(_write_shard, k, parts[k]): k for k in missing}
+    for done, future in enumerate(as_completed(running), 1):
+      future.result()
+      _say(f"{'':<11}{done} of {len(missing)} written")
+
+
+def _order(source: Source, seed: int) -> np.ndarray:
+  """The images' order; those of a block, which is read whole, stay together."""
+  random = np.random.Generator(np.random.Philox(seed))
+  blocks = getattr(source, "blocks", None)
+  if blocks is None:
+    return random.permutation(len(source))
+  starts = np.cumsum(blocks) - blocks
+  return np.concatenate(
+    [
+      starts[k] + random.permutation(int(blocks[k]))
+      for k in random.permutation(len(blocks))
+    ]
+  )
+
+
+_job: Any = None  # What all shards of a split share, in a process of the pool.
+
+
+def _start(*arguments: Any) -> None:
+  global _job
+  _job = arguments
+
+
+def _write_shard(number: int, indices: np.ndarray) -> None:
+  """Writes a shard and then its note."""
+  source, encoding, folder, name, split, count = _job
+  root = getattr(source, "root", None)
+  serializer = ExampleSerializer(_features(source).get_serialized_info())
+  classes = np.zeros(len(source.class_names), np.int64)
+  unreadable: list[str] = []
+  with tempfile.TemporaryDirectory() as scratch:
+    part = os.path.join(scratch, "shard")
+    writer = ArrayRecordWriter(part, "group_size:1")
+    for example in _examples(source, indices, unreadable):
+      try:
+        image = encoding.encode(example["image"])
+      except UnreadableImageError as error:
+        unreadable.append(f"{example['id']}: {error}")
+        continue
+      # A name that holds on other machines too.
+      name_of = os.path.relpath(example["id"], root) if root else example["id"]
+      record = {
+        "image": image,
+        "label": example["label"],
+        "id": name_of.encode("utf-8", "surrogateescape"),
+      }
+      writer.write(serializer.serialize_example(record))
+      classes[example["label"]] += 1
+    writer.close()
+    with open(part, "rb") as file:
+      digest = hashlib.file_digest(file, "sha256").hexdigest()
+    size = os.path.getsize(part)
+    _publish(part, folder / _shard(name, split, number, count))
+  note = {
+    "classes": classes.tolist(),
+    "bytes": size,
+    "sha256": digest,
+    "unreadable": unreadable,
+  }
+  _note(folder, split, number).write_text(json.dumps(note))
+
+
+def _examples(
+  source: Source, indices: np.ndarray, unreadable: list[str]
+) -> Iterator[Any]:
+  """Yields examples, and lists those whose bytes cannot be read."""
+  for start in range(0, len(indices), _READ):
+    chosen = indices[start : start + _READ].tolist()
+    try:
+      yield from source.read(chosen)
+    except UnreadableImageError:  # One of them: they are read one by one.
+      for index in chosen:
+        try:
+          yield source[index]
+        except UnreadableImageError as error:
+          unreadable.append(str(error))
+
+
+def _publish(part: str, path: epath.Path) -> None:
+  """Moves a local file to where it belongs, where it appears complete."""
+  beside = path.parent / f"{path.name}.part"
+  target = path if "://" in os.fspath(path) else beside
+  with open(part, "rb") as file, target.open("wb") as copy:
+    shutil.copyfileobj(file, copy, 2**22)
+  if target is beside:
+    os.replace(beside, path)
+
+
+def _describe(
+  folder: epath.Path,
+  name: str,
+  splits: Mapping[str, Source],
+  counts: Mapping[str, int],
+) -> None:
+  """Writes TFDS's description, the checksums and the unreadable images."""
+  template = tfds.core.ShardedFileTemplate(
+    data_dir=folder,
+    dataset_name=name,
+    filetype_suffix="array_record",
+    template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+  )
+  infos, sums, unreadable = [], [], []
+  for split, count in counts.items():
+    notes = [
+      json.loads(_note(folder, split, k).read_text()) for k in range(count)
+    ]
+    infos.append(
+      tfds.core.SplitInfo(
+        name=split,
+        shard_lengths=[sum(note["classes"]) for note in notes],
+        num_bytes=sum(note["bytes"] for note in notes),
+        filename_template=template.replace(split=split),
+      )
+    )
+    sums += [
+      f"{note['sha256']}  {_shard(name, split, k, count)}\n"
+      for k, note in enumerate(notes)
+    ]
+    lost = [line for note in notes for line in note["unreadable"]]
+    unreadable += lost
+    classes = np.sum([note["classes"] for note in notes], axis=0)
+    _say(
+      f"{split:<11}{classes.sum():,} images of {np.count_nonzero(classes):,} "
+      f"classes, {classes.min():,} to {classes.max():,} of a class, "
+      f"{sum(note['bytes'] for note in notes) / 2**20:,.0f} MiB"
+      + (f"; {len(lost):,} unreadable" if lost else "")
+    )
+  (folder / "sha256sums.txt").write_text("".join(sums))
+  if unreadable:
+    (folder / "unreadable.txt").write_text("\n".join(unreadable) + "\n")
+    _say(f"The unreadable images are listed in {folder / 'unreadable.txt'}.")
+  tfds.folder_dataset.write_metadata(
+    data_dir=folder,
+    features=_features(next(iter(splits.values()))),
+    split_infos=infos,
+    version="1.0.0",
+    filename_template=template,
+    check_data=False,
+    supervised_keys=("image", "label"),
+  )
+  _say(f"Train on it by --config.data.dir={folder}")
+
+
+def _features(source: Source) -> tfds.features.FeaturesDict:
+  return tfds.features.FeaturesDict(
+    {
+      "image": tfds.features.Image(shape=(None, None, 3)),
+      "label": tfds.features.ClassLabel(names=list(source.class_names)),
+      "id": tfds.features.Text(),
+    }
+  )
+
+
+def _shard(name: str, split: str, number: int, count: int) -> str:
+  return f"{name}-{split}.array_record-{number:05}-of-{count:05}"
+
+
+def _note(folder: epath.Path, split: str, number: int) -> epath.Path:
+  return folder / _NOTES / f"{split}-{number:05}.json"
+
+
+def _say(line: str) -> None:
+  print(line, flush=True)
