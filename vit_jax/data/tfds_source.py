@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow_datasets as tfds
+from etils import epath
 
 from vit_jax.data.example import Example
 from vit_jax.runtime.printable import printable
@@ -95,13 +96,12 @@ def open_prepared(folder: str, split: str | None) -> TfdsSource:
     ValueError: there is no data set in the folder, or for the reasons of
       `TfdsSource`.
   """
-  try:
-    builder = tfds.builder_from_directory(folder)
-  except (FileNotFoundError, ValueError) as error:
+  if not (epath.Path(folder).expanduser() / "dataset_info.json").exists():
     raise ValueError(
       f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
       "dataset_info.json): pack images by python -m vit_jax.pack."
-    ) from error
+    )
+  builder = tfds.builder_from_directory(epath.Path(folder).expanduser())
   if split is None:
     split = "validation" if "validation" in builder.info.splits else "test"
   return TfdsSource(builder, split)

@@ -40,7 +40,10 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
     listing.files.append(str(path))
     for place, label, name in _samples(path):
       listing.add(*place, label, name)
-  most = max(max(listing.label, default=0) for listing in listings.values())
+  for split, listing in listings.items():
+    if not listing.label:
+      raise ValueError(f"{folder}: split {split!r} holds no images.")
+  most = max(max(listing.label) for listing in listings.values())
   names = _lines(labels) if labels else [str(i) for i in range(most + 1)]
   if len(names) <= most:
     raise ValueError(
@@ -174,4 +177,5 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _lines(path: str) -> list[str]:
-  return epath.Path(path).expanduser().read_text().split()
+  lines = epath.Path(path).expanduser().read_text().splitlines()
+  return [line.strip() for line in lines]

@@ -134,14 +134,26 @@ def _write_split(
   if not missing:
     return
   encoding = Encoding(plan["size"], plan["quality"])
-  context = multiprocessing.get_context("spawn")
   processes = min(workers or os.cpu_count() or 1, len(missing))
-  arguments = (source, encoding, folder, plan["name"], split, count)
-  with ProcessPoolExecutor(processes, context, _start, arguments) as pool:
-    running = {pool.submit(_write_shard, k, parts[k]): k for k in missing}
-    for done, future in enumerate(as_completed(running), 1):
-      future.result()
-      _say(f"{'':<11}{done} of {len(missing)} written")
+  job = (source, encoding, folder, plan["name"], split, count)
+  for done, _ in enumerate(_finished(processes, job, parts, missing), 1):
+    _say(f"{'':<11}{done} of {len(missing)} written")
+
+
+def _finished(
+  processes: int, job: tuple, parts: list[np.ndarray], missing: list[int]
+) -> Iterator[None]:
+  """Writes the missing shards, and yields when one is complete."""
+  if processes == 1:
+    _start(*job)
+    for k in missing:
+      yield _write_shard(k, parts[k])
+    return
+  context = multiprocessing.get_context("spawn")
+  with ProcessPoolExecutor(processes, context, _start, job) as pool:
+    running = [pool.submit(_write_shard, k, parts[k]) for k in missing]
+    for future in as_completed(running):
+      yield future.result()
 
 
 def _order(source: Source, seed: int) -> np.ndarray:

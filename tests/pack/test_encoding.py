@@ -1,0 +1,71 @@
+"""The bytes that are packed, against Pillow's pixels."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.pack.encoding import Encoding
+
+
+def _picture(width, height):
+  """A smooth picture, which JPEG hardly changes."""
+  x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+  return Image.fromarray(np.stack([x, y, 255 - x], 2).astype(np.uint8))
+
+
+def _bytes(image, kind, **options):
+  file = io.BytesIO()
+  image.save(file, kind, **options)
+  return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("size", [None, 60, 80])
+def test_images_that_are_small_enough_keep_their_bytes(kind, size):
+  encoded = _bytes(_picture(80, 60), kind)
+  assert Encoding(size).encode(encoded) == encoded
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+# A half, a size between halves, and one just below the full size.
+@pytest.mark.parametrize("size", [150, 100, 37, 299])
+def test_a_reduced_image_is_the_mean_of_its_pixels(kind, size):
+  image = _picture(400, 300)
+  found = Image.open(
+    io.BytesIO(Encoding(size, 100).encode(_bytes(image, kind)))
+  )
+  sides = (round(400 * size / 300), size)
+  assert found.format == "JPEG" and found.size == sides
+  expected = np.asarray(image.resize(sides, Image.Resampling.BOX), float)
+  off = np.abs(np.asarray(found, float) - expected)
+  assert off.mean() < 2 and np.quantile(off, 0.99) < 8
+
+
+def test_other_formats_become_jpeg_of_the_quality():
+  encoded = _bytes(_picture(64, 48), "BMP")
+  small, large = (Encoding(None, q).encode(encoded) for q in (10, 95))
+  assert len(small) < len(large)
+  assert Image.open(io.BytesIO(large)).size == (64, 48)
+
+
+def test_a_turned_photograph_is_upright_once_reduced():
+  exif = Image.Exif()
+  exif[0x0112] = 6  # A quarter turn clockwise makes it upright.
+  encoded = _bytes(_picture(80, 60), "JPEG", exif=exif)
+  found = Image.open(io.BytesIO(Encoding(30).encode(encoded)))
+  assert found.size == (30, 40)
+  assert found.getexif().get(0x0112, 1) == 1
+
+
+def test_what_cannot_be_decoded_is_refused():
+  encoded = _bytes(_picture(80, 60), "JPEG")
+  with pytest.raises(UnreadableImageError):
+    Encoding().encode(encoded[: len(encoded) // 2])
+
+
+def test_a_size_of_nothing_is_refused():
+  with pytest.raises(ValueError, match="--size=0 must be 1 or more"):
+    Encoding(0)

@@ -1,0 +1,72 @@
+"""Parquet files as the Hugging Face Hub ships them."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.pack.sources import open_sources
+
+
+def _write(path, images, labels, names=None, group=2, **columns):
+  table = {
+    "image": [{"bytes": b, "path": f"{i}.jpg"} for i, b in enumerate(images)],
+    "label": labels,
+    **columns,
+  }
+  schema = pa.Table.from_pydict(table)
+  if names:
+    features = {"label": {"names": names, "_type": "ClassLabel"}}
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = schema.replace_schema_metadata(about)
+  pq.write_table(schema, path, row_group_size=group)
+
+
+def test_the_hubs_files(tmp_path):
+  images = [b"one", b"two", b"three", b"four", b"five"]
+  names = ["cat", "dog"]
+  _write(
+    tmp_path / "train-00000-of-00002.parquet", images[:3], [0, 1, 1], names
+  )
+  _write(tmp_path / "train-00001-of-00002.parquet", images[3:4], [0], names)
+  _write(tmp_path / "validation-00000-of-00001.parquet", images[4:], [1], names)
+  splits = open_sources(str(tmp_path))
+  train, validation = splits["train"], splits["validation"]
+  assert train.class_names == ("cat", "dog")
+  assert train.blocks.tolist() == [2, 1, 1]  # Row groups.
+  # In any order, as each example names its own row group.
+  found = train.read([3, 0, 2, 1])
+  assert [e["image"] for e in found] == [b"four", b"one", b"three", b"two"]
+  assert [e["label"] for e in found] == [0, 0, 1, 1]
+  assert "row group 1, row 0" in found[2]["id"]
+  assert [e["label"] for e in validation.read([0])] == [1]
+
+
+def test_a_row_without_bytes_is_unreadable(tmp_path):
+  _write(tmp_path / "train.parquet", [None, b"x"], [0, 1])
+  source = open_sources(str(tmp_path))["train"]
+  assert source.class_names == ("0", "1")
+  with pytest.raises(UnreadableImageError, match="there are no bytes"):
+    source[0]
+
+
+@pytest.mark.parametrize(
+  ("labels", "columns", "message"),
+  [
+    ([0, -1], {}, "holds -1 to 0, and there are 1 classes"),
+    (["a", "b"], {}, "there must be one of image bytes and one of class"),
+    ([0, 1], {"mask": [b"x", b"y"]}, "has the columns image, label, mask"),
+  ],
+)
+def test_columns_that_are_refused(tmp_path, labels, columns, message):
+  _write(tmp_path / "train.parquet", [b"x", b"y"], labels, **columns)
+  with pytest.raises(ValueError, match=message):
+    open_sources(str(tmp_path))
+
+
+def test_a_damaged_file(tmp_path):
+  (tmp_path / "train.parquet").write_bytes(b"PAR1 and nothing else")
+  with pytest.raises(ValueError, match="Parquet"):
+    open_sources(str(tmp_path))

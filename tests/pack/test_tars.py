@@ -1,0 +1,156 @@
+"""Images in archives, found where they lie."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.pack.sources import open_sources, split_of
+
+
+def _jpeg(level):
+  file = io.BytesIO()
+  Image.fromarray(np.full((8, 12, 3), level, np.uint8)).save(file, "JPEG")
+  return file.getvalue()
+
+
+def _tar(members):
+  file = io.BytesIO()
+  with tarfile.open(fileobj=file, mode="w") as tar:
+    for name, content in members:
+      info = tarfile.TarInfo(name)
+      info.size = len(content)
+      tar.addfile(info, io.BytesIO(content))
+  return file.getvalue()
+
+
+def _all(source):
+  return [
+    (e["image"], e["label"], e["id"])
+    for e in source.read([*range(len(source))])
+  ]
+
+
+def test_webdataset(tmp_path):
+  images = [_jpeg(40 * i) for i in range(5)]
+  first = [
+    ("a/0.cls", b"2"),
+    ("a/0.jpg", images[0]),
+    ("a/1.jpg", images[1]),
+    ("a/1.json", json.dumps({"label": 0, "caption": "x"}).encode()),
+    ("a/1.txt", b"a caption"),
+  ]
+  second = [("2.JPEG", images[2]), ("2.cls", b"1\n")]
+  third = [
+    ("3.seg.png", b"no image of a sample"),
+    ("3.jpg", images[3]),
+    ("3.cls", b"1"),
+  ]
+  (tmp_path / "train-0000.tar").write_bytes(_tar(first))
+  (tmp_path / "train-0001.tar").write_bytes(_tar(second))
+  (tmp_path / "val-0000.tar").write_bytes(_tar(third[1:]))
+  splits = open_sources(str(tmp_path))
+  assert [*splits] == ["train", "validation"]
+  assert splits["train"].class_names == ("0", "1", "2")
+  assert _all(splits["train"]) == [
+    (images[0], 2, "a/0.jpg"),
+    (images[1], 0, "a/1.jpg"),
+    (images[2], 1, "2.JPEG"),
+  ]
+  assert _all(splits["validation"]) == [(images[3], 1, "3.jpg")]
+  names = tmp_path / "names.txt"
+  names.write_text("cat\ndog\nsea lion\n")
+  named = open_sources(str(tmp_path), str(names))
+  assert named["train"].class_names == ("cat", "dog", "sea lion")
+
+
+@pytest.mark.parametrize(
+  ("members", "message"),
+  [
+    ([("0.jpg", b"x")], "0.jpg has no label: a .cls file"),
+    ([("0.jpg", b"x"), ("0.cls", b"-1")], "0.cls must hold the number of a"),
+    ([("0.jpg", b"x"), ("0.cls", b"cat")], "0.cls must hold the number of a"),
+    ([("0.jpg", b"x"), ("0.json", b'{"label": 1.5}')], "0.json must hold"),
+    ([("0.jpg", b"x"), ("0.json", b"[1]")], "0.json must hold the number"),
+    ([("readme.txt", b"x")], "holds no images"),
+  ],
+)
+def test_samples_that_are_refused(tmp_path, members, message):
+  (tmp_path / "train-0.tar").write_bytes(_tar(members))
+  with pytest.raises(ValueError, match=message):
+    open_sources(str(tmp_path))
+
+
+def test_an_archive_that_is_none(tmp_path):
+  (tmp_path / "train-0.tar").write_bytes(b"no archive at all")
+  with pytest.raises(ValueError, match="is no uncompressed .tar file"):
+    open_sources(str(tmp_path))
+
+
+def _imagenet(folder):
+  """ImageNet's form: a tar of tars, and a flat one."""
+  images = {
+    f"n0{k}_{i}.JPEG": _jpeg(60 * k + 9 * i) for k in (1, 2, 3) for i in (0, 1)
+  }
+  inner = {
+    f"n0{k}.tar": _tar([m for m in images.items() if m[0].startswith(f"n0{k}")])
+    for k in (2, 3, 1)  # In no order.
+  }
+  (folder / "ILSVRC2012_img_train.tar").write_bytes(_tar(inner.items()))
+  val = {f"ILSVRC2012_val_0000000{i}.JPEG": _jpeg(7 * i) for i in (2, 1, 3)}
+  (folder / "ILSVRC2012_img_val.tar").write_bytes(_tar(val.items()))
+  return images, val
+
+
+def test_imagenets_own_archives(tmp_path):
+  images, val = _imagenet(tmp_path)
+  labels = tmp_path / "labels.txt"
+  labels.write_text("n03\nn01\nn02\n")
+  splits = open_sources(str(tmp_path), str(labels))
+  assert splits["train"].class_names == ("n01", "n02", "n03")
+  expected = {(images[n], int(n[2]) - 1, n) for n in images}
+  assert {*_all(splits["train"])} == expected
+  names = sorted(val)
+  assert _all(splits["validation"]) == [
+    (val[names[0]], 2, names[0]),
+    (val[names[1]], 0, names[1]),
+    (val[names[2]], 1, names[2]),
+  ]
+
+
+@pytest.mark.parametrize(
+  ("labels", "message"),
+  [
+    (None, "has no labels in it: give --labels=FILE"),
+    ("n01\nn02\n", "has 2 lines, and ILSVRC2012_img_val.tar 3 images"),
+    # Numbers of the development kit stand for other classes than ours.
+    ("1\n2\n3\n", "names the class '1'; a line must be a WordNet id"),
+  ],
+)
+def test_validation_labels_that_are_refused(tmp_path, labels, message):
+  _imagenet(tmp_path)
+  file = None
+  if labels:
+    (tmp_path / "labels.txt").write_text(labels)
+    file = str(tmp_path / "labels.txt")
+  with pytest.raises(ValueError, match=message):
+    open_sources(str(tmp_path), file)
+
+
+@pytest.mark.parametrize(
+  ("name", "split"),
+  [
+    ("train-00000-of-00010.parquet", "train"),
+    ("imagenet-000.tar", "train"),
+    ("val_3.tar", "validation"),
+    ("validation-00000.parquet", "validation"),
+    ("valley-1.tar", "train"),
+    ("test.parquet", "test"),
+    ("testing-1.tar", "test"),
+  ],
+)
+def test_the_split_that_a_file_belongs_to(name, split):
+  assert split_of(name) == split
