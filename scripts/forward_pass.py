@@ -61,17 +61,17 @@ def main() -> None:
 def measured(topology: str, model: str, side: int) -> tuple[str, int, str]:
   """Images a second, the largest batch, and MFU, of one core."""
   set_environment()  # Before JAX is imported.
-  from configs import pretrain
+  from vit_jax.config import base_config
   from vit_jax.estimate import compiler
   from vit_jax.run.settings import read
 
   chip, devices = compiler.devices_of(topology)
   found = []
   for batch in BATCHES:
-    config = pretrain.get_config(f"{model},imagenet2012")
+    config = base_config()
+    config.model.update(variant=model, dtype="bfloat16")
     config.batch_size = batch * len(devices)
     config.image_size = (side, side)
-    config.model.representation_size = 0
     if "/" in model:
       config.model.scan = True
     row, _ = compiler.estimate(

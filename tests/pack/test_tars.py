@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.pack.sources import open_sources, split_of
+from vit_jax.pack.sources import open_sources
+from vit_jax.pack.splits import split_of
 
 
 def _jpeg(level):

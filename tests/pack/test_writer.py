@@ -9,7 +9,7 @@ from PIL import Image
 
 from vit_jax.data.settings import DataSettings
 from vit_jax.data.sources import open_splits
-from vit_jax.pack import writer
+from vit_jax.pack import shards, writer
 from vit_jax.pack.encoding import Encoding
 from vit_jax.pack.sources import open_sources
 
@@ -84,7 +84,7 @@ def test_training_reads_it(photographs, tmp_path):
 
 def test_a_stopped_command_goes_on(photographs, tmp_path, monkeypatch):
   _pack(photographs, tmp_path / "whole")
-  written, write = [], writer._write_shard
+  written, write = [], shards._write_shard
 
   def stopping(number, indices):
     if len(written) == 2:
@@ -92,13 +92,13 @@ def test_a_stopped_command_goes_on(photographs, tmp_path, monkeypatch):
     written.append(number)
     write(number, indices)
 
-  monkeypatch.setattr(writer, "_write_shard", stopping)
+  monkeypatch.setattr(shards, "_write_shard", stopping)
   out = tmp_path / "stopped" / "whole"  # The same name.
   with pytest.raises(KeyboardInterrupt):
     _pack(photographs, out)
   assert len(_content(out)) == 2
   first = {path: path.stat().st_mtime_ns for path in out.glob("*array_record*")}
-  monkeypatch.setattr(writer, "_write_shard", write)
+  monkeypatch.setattr(shards, "_write_shard", write)
   _pack(photographs, out)
   assert _content(out) == _content(tmp_path / "whole")
   for path, time in first.items():  # They were not written again.

@@ -7,7 +7,7 @@ from typing import Any
 from vit_jax.data.example import Example
 from vit_jax.data.folders import EXTENSIONS, NAMES
 from vit_jax.pack.records import Listing, Records
-from vit_jax.pack.sources import Splits, split_of
+from vit_jax.pack.splits import Splits, split_of
 from vit_jax.runtime import extras
 
 _READERS = 16  # Requests under way at the same time.

@@ -5,15 +5,9 @@ import pathlib
 from etils import epath
 
 from vit_jax.data import image_folder, label_file
-from vit_jax.data.example import Source
-from vit_jax.data.folders import NAMES
 from vit_jax.data.settings import DataSettings
+from vit_jax.pack.splits import TFDS_NAMES, Splits
 from vit_jax.runtime import extras
-
-Splits = dict[str, Source]
-
-# TFDS's names of our splits.
-_TFDS_NAMES = {"train": "train", "eval": "validation", "val": "validation"}
 
 
 def open_sources(
@@ -52,18 +46,6 @@ def open_sources(
   return _named(image_folder.open_folder(DataSettings(root=source)))
 
 
-def split_of(name: str) -> str:
-  """TFDS's name of the split that a file's name begins with; else train."""
-  start = pathlib.PurePosixPath(name).name.lower()
-  for split, names in NAMES.items():
-    # The longer names first: "validation" begins with "val".
-    for known in sorted(names, key=len, reverse=True):
-      rest = start.removeprefix(known.decode())
-      if rest != start and not rest[:1].isalpha():
-        return _TFDS_NAMES.get(split, split)
-  return "train"
-
-
 def _labelled(source: str) -> Splits:
   if not source.endswith((".csv", ".tsv", ".jsonl")):
     raise ValueError(
@@ -79,4 +61,4 @@ def _named(splits: dict) -> Splits:
   """Names splits as TFDS does; the test split may stand for "eval" too."""
   if splits["eval"].split == "test":
     del splits["eval"]
-  return {_TFDS_NAMES.get(name, name): s for name, s in splits.items()}
+  return {TFDS_NAMES.get(name, name): s for name, s in splits.items()}

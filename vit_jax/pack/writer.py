@@ -6,29 +6,23 @@ stopped makes the missing ones. While it runs, memory holds the order of the
 images and one shard's ids for each process.
 """
 
+import contextlib
 import hashlib
 import json
-import multiprocessing
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
-from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
-from vit_jax.data.example import Source, UnreadableImageError
+from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.pack import shards
 from vit_jax.pack.encoding import Encoding
 
 _LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
-_READ = 32  # Images read at a time.
-_NOTES = "notes"  # Folder of what has been written so far.
 
 
 def pack(
@@ -79,32 +73,34 @@ def pack(
   _describe(folder, name, splits, counts)
 
 
+def _looked_at(source: Source) -> list[Example]:
+  """A few examples, evenly spread; those that cannot be read are left out."""
+  places = np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int)
+  return [*shards.examples(source, np.unique(places), [])]
+
+
 def _number_of_shards(
   source: Source, encoding: Encoding, shard_bytes: int
 ) -> int:
   """Number of shards, from the packed size of a few images."""
-  places = np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int)
   sizes = []
-  for index in np.unique(places).tolist():
-    try:
-      sizes.append(len(encoding.encode(source[index]["image"])))
-    except UnreadableImageError:
-      continue
+  for example in _looked_at(source):
+    with contextlib.suppress(UnreadableImageError):
+      sizes.append(len(encoding.encode(example["image"])))
   mean = sum(sizes) / len(sizes) if sizes else 0.0
   return min(len(source), max(1, round(mean * len(source) / shard_bytes)))
 
 
 def _digest(source: Source) -> str:
   """A digest of the classes and of some images' ids, to know a source again."""
-  places = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))
-  ids = [source[i]["id"] for i in places.tolist()]
+  ids = [example["id"] for example in _looked_at(source)]
   text = json.dumps([source.class_names, ids])
   return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
   """Keeps the plan in the folder, or compares it with the one kept there."""
-  path = folder / _NOTES / "plan.json"
+  path = folder / shards.NOTES / "plan.json"
   if path.exists():
     if json.loads(path.read_text()) != plan:
       raise ValueError(
@@ -128,7 +124,9 @@ def _write_split(
 ) -> None:
   """Writes the shards of a split that are missing, by several processes."""
   parts = np.array_split(_order(source, plan["seed"]), count)
-  missing = [k for k in range(count) if not _note(folder, split, k).exists()]
+  missing = [
+    k for k in range(count) if not shards.note_path(folder, split, k).exists()
+  ]
   if len(missing) < count:
     _say(f"{'':<11}{count - len(missing)} of them are there already")
   if not missing:
@@ -136,24 +134,8 @@ def _write_split(
   encoding = Encoding(plan["size"], plan["quality"])
   processes = min(workers or os.cpu_count() or 1, len(missing))
   job = (source, encoding, folder, plan["name"], split, count)
-  for done, _ in enumerate(_finished(processes, job, parts, missing), 1):
+  for done, _ in enumerate(shards.written(processes, job, parts, missing), 1):
     _say(f"{'':<11}{done} of {len(missing)} written")
-
-
-def _finished(
-  processes: int, job: tuple, parts: list[np.ndarray], missing: list[int]
-) -> Iterator[None]:
-  """Writes the missing shards, and yields when one is complete."""
-  if processes == 1:
-    _start(*job)
-    for k in missing:
-      yield _write_shard(k, parts[k])
-    return
-  context = multiprocessing.get_context("spawn")
-  with ProcessPoolExecutor(processes, context, _start, job) as pool:
-    running = [pool.submit(_write_shard, k, parts[k]) for k in missing]
-    for future in as_completed(running):
-      yield future.result()
 
 
 def _order(source: Source, seed: int) -> np.ndarray:
@@ -169,79 +151,6 @@ def _order(source: Source, seed: int) -> np.ndarray:
       for k in random.permutation(len(blocks))
     ]
   )
-
-
-_job: Any = None  # What all shards of a split share, in a process of the pool.
-
-
-def _start(*arguments: Any) -> None:
-  global _job
-  _job = arguments
-
-
-def _write_shard(number: int, indices: np.ndarray) -> None:
-  """Writes a shard and then its note."""
-  source, encoding, folder, name, split, count = _job
-  root = getattr(source, "root", None)
-  serializer = ExampleSerializer(_features(source).get_serialized_info())
-  classes = np.zeros(len(source.class_names), np.int64)
-  unreadable: list[str] = []
-  with tempfile.TemporaryDirectory() as scratch:
-    part = os.path.join(scratch, "shard")
-    writer = ArrayRecordWriter(part, "group_size:1")
-    for example in _examples(source, indices, unreadable):
-      try:
-        image = encoding.encode(example["image"])
-      except UnreadableImageError as error:
-        unreadable.append(f"{example['id']}: {error}")
-        continue
-      # A name that holds on other machines too.
-      name_of = os.path.relpath(example["id"], root) if root else example["id"]
-      record = {
-        "image": image,
-        "label": example["label"],
-        "id": name_of.encode("utf-8", "surrogateescape"),
-      }
-      writer.write(serializer.serialize_example(record))
-      classes[example["label"]] += 1
-    writer.close()
-    with open(part, "rb") as file:
-      digest = hashlib.file_digest(file, "sha256").hexdigest()
-    size = os.path.getsize(part)
-    _publish(part, folder / _shard(name, split, number, count))
-  note = {
-    "classes": classes.tolist(),
-    "bytes": size,
-    "sha256": digest,
-    "unreadable": unreadable,
-  }
-  _note(folder, split, number).write_text(json.dumps(note))
-
-
-def _examples(
-  source: Source, indices: np.ndarray, unreadable: list[str]
-) -> Iterator[Any]:
-  """Yields examples, and lists those whose bytes cannot be read."""
-  for start in range(0, len(indices), _READ):
-    chosen = indices[start : start + _READ].tolist()
-    try:
-      yield from source.read(chosen)
-    except UnreadableImageError:  # One of them: they are read one by one.
-      for index in chosen:
-        try:
-          yield source[index]
-        except UnreadableImageError as error:
-          unreadable.append(str(error))
-
-
-def _publish(part: str, path: epath.Path) -> None:
-  """Moves a local file to where it belongs, where it appears complete."""
-  beside = path.parent / f"{path.name}.part"
-  target = path if "://" in os.fspath(path) else beside
-  with open(part, "rb") as file, target.open("wb") as copy:
-    shutil.copyfileobj(file, copy, 2**22)
-  if target is beside:
-    os.replace(beside, path)
 
 
 def _describe(
@@ -260,7 +169,8 @@ def _describe(
   infos, sums, unreadable = [], [], []
   for split, count in counts.items():
     notes = [
-      json.loads(_note(folder, split, k).read_text()) for k in range(count)
+      json.loads(shards.note_path(folder, split, k).read_text())
+      for k in range(count)
     ]
     infos.append(
       tfds.core.SplitInfo(
@@ -271,7 +181,7 @@ def _describe(
       )
     )
     sums += [
-      f"{note['sha256']}  {_shard(name, split, k, count)}\n"
+      f"{note['sha256']}  {shards.file_name(name, split, k, count)}\n"
       for k, note in enumerate(notes)
     ]
     lost = [line for note in notes for line in note["unreadable"]]
@@ -289,7 +199,7 @@ def _describe(
     _say(f"The unreadable images are listed in {folder / 'unreadable.txt'}.")
   tfds.folder_dataset.write_metadata(
     data_dir=folder,
-    features=_features(next(iter(splits.values()))),
+    features=shards.features(next(iter(splits.values()))),
     split_infos=infos,
     version="1.0.0",
     filename_template=template,
@@ -297,24 +207,6 @@ def _describe(
     supervised_keys=("image", "label"),
   )
   _say(f"Train on it by --config.data.dir={folder}")
-
-
-def _features(source: Source) -> tfds.features.FeaturesDict:
-  return tfds.features.FeaturesDict(
-    {
-      "image": tfds.features.Image(shape=(None, None, 3)),
-      "label": tfds.features.ClassLabel(names=list(source.class_names)),
-      "id": tfds.features.Text(),
-    }
-  )
-
-
-def _shard(name: str, split: str, number: int, count: int) -> str:
-  return f"{name}-{split}.array_record-{number:05}-of-{count:05}"
-
-
-def _note(folder: epath.Path, split: str, number: int) -> epath.Path:
-  return folder / _NOTES / f"{split}-{number:05}.json"
 
 
 def _say(line: str) -> None:

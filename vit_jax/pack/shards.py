@@ -1,0 +1,133 @@
+"""Writes single shards of ArrayRecord, by several processes."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordWriter
+from etils import epath
+from tensorflow_datasets.core.example_serializer import ExampleSerializer
+
+from vit_jax.data.example import Source, UnreadableImageError
+
+NOTES = "notes"  # Folder of what has been written so far.
+_READ = 32  # Images read at a time.
+
+
+def written(
+  processes: int, job: tuple, parts: list[np.ndarray], missing: list[int]
+) -> Iterator[None]:
+  """Writes the missing shards, and yields when one is complete."""
+  if processes == 1:
+    _start(*job)
+    for k in missing:
+      yield _write_shard(k, parts[k])
+    return
+  context = multiprocessing.get_context("spawn")
+  with ProcessPoolExecutor(processes, context, _start, job) as pool:
+    running = [pool.submit(_write_shard, k, parts[k]) for k in missing]
+    for future in as_completed(running):
+      yield future.result()
+
+
+# Arguments that all shards of a split share, in a process of the pool.
+_job: Any = None
+
+
+def _start(*arguments: Any) -> None:
+  global _job
+  _job = arguments
+
+
+def _write_shard(number: int, indices: np.ndarray) -> None:
+  """Writes a shard and then its note."""
+  source, encoding, folder, name, split, count = _job
+  root = getattr(source, "root", None)
+  serializer = ExampleSerializer(features(source).get_serialized_info())
+  classes = np.zeros(len(source.class_names), np.int64)
+  unreadable: list[str] = []
+  with tempfile.TemporaryDirectory() as scratch:
+    part = os.path.join(scratch, "shard")
+    writer = ArrayRecordWriter(part, "group_size:1")
+    for example in examples(source, indices, unreadable):
+      try:
+        image = encoding.encode(example["image"])
+      except UnreadableImageError as error:
+        unreadable.append(f"{example['id']}: {error}")
+        continue
+      # A name that holds on other machines too.
+      name_of = os.path.relpath(example["id"], root) if root else example["id"]
+      record = {
+        "image": image,
+        "label": example["label"],
+        "id": name_of.encode("utf-8", "surrogateescape"),
+      }
+      writer.write(serializer.serialize_example(record))
+      classes[example["label"]] += 1
+    writer.close()
+    with open(part, "rb") as file:
+      digest = hashlib.file_digest(file, "sha256").hexdigest()
+    size = os.path.getsize(part)
+    _publish(part, folder / file_name(name, split, number, count))
+  note = {
+    "classes": classes.tolist(),
+    "bytes": size,
+    "sha256": digest,
+    "unreadable": unreadable,
+  }
+  note_path(folder, split, number).write_text(json.dumps(note))
+
+
+def examples(
+  source: Source, indices: np.ndarray, unreadable: list[str]
+) -> Iterator[Any]:
+  """Yields examples, and lists those whose bytes cannot be read."""
+  for start in range(0, len(indices), _READ):
+    chosen = indices[start : start + _READ].tolist()
+    try:
+      yield from source.read(chosen)
+    except UnreadableImageError:  # One of them: they are read one by one.
+      for index in chosen:
+        try:
+          yield source[index]
+        except UnreadableImageError as error:
+          unreadable.append(str(error))
+
+
+def _publish(part: str, path: epath.Path) -> None:
+  """Moves a local file to where it belongs, where it appears complete."""
+  beside = path.parent / f"{path.name}.part"
+  target = path if "://" in os.fspath(path) else beside
+  with open(part, "rb") as file, target.open("wb") as copy:
+    shutil.copyfileobj(file, copy, 2**22)
+  if target is beside:
+    os.replace(beside, path)
+
+
+def features(source: Source) -> tfds.features.FeaturesDict:
+  """The features of an example, as TFDS describes them."""
+  return tfds.features.FeaturesDict(
+    {
+      "image": tfds.features.Image(shape=(None, None, 3)),
+      "label": tfds.features.ClassLabel(names=list(source.class_names)),
+      "id": tfds.features.Text(),
+    }
+  )
+
+
+def file_name(name: str, split: str, number: int, count: int) -> str:
+  """The name of a shard, in TFDS's form."""
+  return f"{name}-{split}.array_record-{number:05}-of-{count:05}"
+
+
+def note_path(folder: epath.Path, split: str, number: int) -> epath.Path:
+  """The place of the note about a shard that is complete."""
+  return folder / NOTES / f"{split}-{number:05}.json"
