@@ -24,7 +24,14 @@ MODELS = ("B/32", "B/16", "L/32", "L/16", "H/14", "R50x1", "R152x2")
 SIDES = (64, 128, 224, 384, 512)
 TOPOLOGIES = ("v3:2x2", "v5e:1x1")
 BATCHES = (16, 64)  # Images per core.
-NAMES = ("tpu", "model", "side", "images_per_second", "largest_batch", "mfu")
+NAMES: tuple[str, ...] = (
+  "tpu",
+  "model",
+  "side",
+  "images_per_second",
+  "largest_batch",
+  "mfu",
+)
 
 
 def main() -> None:

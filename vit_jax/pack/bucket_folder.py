@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from vit_jax.data.example import Example
+from vit_jax.data.example import Example, Source
 from vit_jax.data.folders import EXTENSIONS, NAMES
 from vit_jax.pack.records import Listing, Records
 from vit_jax.pack.splits import Splits, split_of
@@ -37,17 +37,15 @@ def open_bucket(address: str) -> Splits:
   folders = _folders(system, root)
   split_names = {name for names in NAMES.values() for name in names}
   splits = [f for f in folders if _last(f).lower().encode() in split_names]
-  if splits:
-    parts = {split_of(_last(path)): path for path in splits}
-  else:
-    parts = {"train": root}
+  parts: dict[str, str] = {split_of(_last(path)): path for path in splits}
+  parts = parts or {"train": root}
   classes = _folders(system, parts.get("train", root))
   names = [_last(path) for path in classes]
   if len(names) < 2:
     raise ValueError(
       f"{address} has {len(names)} class folders, and it takes two or more."
     )
-  opened: Splits = {}
+  opened: dict[str, Source] = {}
   for split, path in parts.items():
     if strange := {*map(_last, _folders(system, path))} - {*names}:
       raise ValueError(

@@ -51,7 +51,8 @@ def _write_shard(number: int, indices: np.ndarray) -> None:
   """Writes a shard and then its note."""
   source, encoding, folder, name, split, count = _job
   root = getattr(source, "root", None)
-  serializer = ExampleSerializer(features(source).get_serialized_info())
+  info: Any = features(source).get_serialized_info()
+  serializer = ExampleSerializer(info)
   classes = np.zeros(len(source.class_names), np.int64)
   unreadable: list[str] = []
   with tempfile.TemporaryDirectory() as scratch:

@@ -1,6 +1,7 @@
 """Opens what is to be packed: the splits of a source, whatever its form."""
 
 import pathlib
+from typing import Any
 
 from etils import epath
 
@@ -57,7 +58,7 @@ def _labelled(source: str) -> Splits:
   return _named(label_file.open_folder(settings))
 
 
-def _named(splits: dict) -> Splits:
+def _named(splits: dict[str, Any]) -> Splits:
   """Names splits as TFDS does; the test split may stand for "eval" too."""
   if splits["eval"].split == "test":
     del splits["eval"]

@@ -1,11 +1,12 @@
 """The splits of a source, by the names that TFDS gives them."""
 
 import pathlib
+from collections.abc import Mapping
 
 from vit_jax.data.example import Source
 from vit_jax.data.folders import NAMES
 
-Splits = dict[str, Source]
+Splits = Mapping[str, Source]
 
 # TFDS's names of our splits.
 TFDS_NAMES = {"train": "train", "eval": "validation", "val": "validation"}

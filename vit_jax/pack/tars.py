@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from etils import epath
 
+from vit_jax.data.example import Source
 from vit_jax.data.folders import EXTENSIONS
 from vit_jax.pack.records import Listing, Records
 from vit_jax.pack.splits import Splits, split_of
@@ -128,7 +129,9 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
             train.add(start, member.size, label, member.name)
   if len(names) < 2:
     raise ValueError(f"{folder / _TRAIN} holds no archives of classes.")
-  splits: Splits = {"train": Records(f"{folder.name}, train", names, train)}
+  splits: dict[str, Source] = {
+    "train": Records(f"{folder.name}, train", names, train)
+  }
   if not (folder / _VAL).exists():
     return splits
   if not labels:
