@@ -39,7 +39,9 @@ def open_bucket(address: str) -> Splits:
   splits = [f for f in folders if _last(f).lower().encode() in split_names]
   parts: dict[str, str] = {split_of(_last(path)): path for path in splits}
   parts = parts or {"train": root}
-  classes = _folders(system, parts.get("train", root))
+  if "train" not in parts:
+    raise ValueError(f"{address} has no train folder beside its other splits.")
+  classes = _folders(system, parts["train"])
   names = [_last(path) for path in classes]
   if len(names) < 2:
     raise ValueError(
