@@ -82,9 +82,9 @@ def _check_pattern(name: str, pattern: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class LoraSettings(Section):
-  """LoRA: of a checkpoint's kernels, only low-rank changes are trained.
+  """LoRA: trains low-rank changes of a checkpoint's kernels, and the head.
 
-  The head is trained as well, and nothing else. It needs `pretrained`.
+  Nothing else is trained. It needs `pretrained`.
   """
 
   rank: int = setting(
