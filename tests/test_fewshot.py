@@ -166,4 +166,4 @@ def test_bad_input_is_one_line(arguments, message):
 
 
 def test_the_command_names_the_probes_that_there_are():
-  assert fewshot.PROBES == run_probe.PROBES
+  assert fewshot.PROBES == (*run_probe.PROBES, "segment")

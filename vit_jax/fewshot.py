@@ -4,7 +4,8 @@ python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --shots=5
 python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --probe=knn
 
 The probe is linear, on a few images per class; or, on the whole training split,
-it is linear or takes the k nearest neighbours.
+it is linear or takes the k nearest neighbours; or a linear one names the class
+of each pixel.
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. Images are preprocessed as
@@ -22,9 +23,10 @@ from vit_jax.runtime import command
 if TYPE_CHECKING:
   from vit_jax.evaluation.few_shot import Outcome
   from vit_jax.evaluation.whole_set import Score
+  from vit_jax.runtime.display import Display
 
 # Written out, so that --help does not load JAX; a test compares the names.
-PROBES = ("few_shot", "knn", "linear")
+PROBES = ("few_shot", "knn", "linear", "segment")
 
 
 def define_flags() -> None:
@@ -36,7 +38,8 @@ def define_flags() -> None:
     "probe",
     PROBES[0],
     PROBES,
-    "few_shot takes --shots images per class, knn and linear take all.",
+    "few_shot takes --shots images per class, knn and linear take all; segment "
+    "names the class of each pixel, of a folder of images and masks.",
   )
   flags.DEFINE_integer(
     "neighbours", 20, "Number of nearest training images that vote in knn."
@@ -66,6 +69,8 @@ def main(arguments: list[str]) -> None:
 
   options = flags.FLAGS
   display = Display(active=jax.process_index() == 0)
+  if options.probe == "segment":
+    return _segment(arguments[0], display)
   outcome = probe_checkpoint(
     arguments[0],
     config_settings(ProbeSettings),
@@ -85,6 +90,37 @@ def main(arguments: list[str]) -> None:
     display.note(_few_shot_text(outcome, options.shots))
   else:
     display.note(_score_text(outcome, details))
+
+
+def _segment(checkpoint: str, display: "Display") -> None:
+  from vit_jax.run.flags import config_settings
+  from vit_jax.run.segment import probe_segmentation
+  from vit_jax.run.settings import ProbeSettings
+
+  as_json = flags.FLAGS.json
+  found = probe_segmentation(
+    checkpoint,
+    config_settings(ProbeSettings),
+    None if as_json else display,
+    **command.overrides(),
+  )
+  if as_json:
+    told = {"probe": "segment", **dataclasses.asdict(found)}
+    return display.note(json.dumps(told))
+  display.table(
+    ("class", "IoU"),
+    [
+      (f"{k}", "absent" if iou is None else f"{iou:.2%}")
+      for k, iou in enumerate(found.iou)
+    ],
+  )
+  skipped = found.skipped_images
+  unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
+  display.note(
+    f"mean IoU {found.mean_iou:.2%}  pixels right {found.pixels_right:.2%}  "
+    f"({found.examples:,} examples; a linear probe, L2 {found.l2:.2g}, of "
+    f"{found.train_examples:,} training images{unreadable})"
+  )
 
 
 def _score_text(score: "Score", details: dict[str, Any]) -> str:

@@ -1,0 +1,109 @@
+"""Probes what the patches of a checkpoint know of the class of each pixel."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from vit_jax.data.loader import EvalPasses
+from vit_jax.data.segmentation import SegmentationFolder
+from vit_jax.evaluation.segmentation import Segmentation, segment
+from vit_jax.inference.features import features
+from vit_jax.models import Vit
+from vit_jax.models.normalize import normalize
+from vit_jax.pretrained.load import open_pretrained
+from vit_jax.run import build
+from vit_jax.run.evaluators import make_mesh, open_loader
+from vit_jax.run.settings import ProbeSettings
+from vit_jax.runtime.display import Display, untracked
+from vit_jax.training import sharding
+from vit_jax.training.state import make_params_init
+
+_BATCHES_AHEAD = 2
+
+
+def probe_segmentation(
+  checkpoint: str,
+  settings: ProbeSettings,
+  display: Display | None = None,
+  **overrides: Any,
+) -> Segmentation:
+  """Fits a linear probe to the patches after the last layer.
+
+  Whole images are resized to the model's size, whatever its crop is, so that
+  masks and images fit.
+
+  Args:
+    checkpoint: Any source that `load_pretrained` takes.
+    settings: Data, loader and mesh; `data.root` holds images and masks.
+    **overrides: Keywords of `load_pretrained`.
+
+  Raises:
+    ValueError: if the checkpoint is no ViT, or the folder no such data.
+  """
+  if not settings.data.root or settings.data.labels_file:
+    raise ValueError(
+      "--probe=segment takes --config.data.root, a folder that holds images "
+      "and masks."
+    )
+  overrides["interpolation"] = settings.transfer.interpolation
+  loaded = open_pretrained(checkpoint, **overrides)
+  model = loaded.model
+  if not isinstance(model, Vit):
+    raise ValueError("a ResNet has no patches to probe: give a ViT.")
+  crop = dataclasses.replace(loaded.preprocessing.crop, crop="resize")
+  preprocessing = dataclasses.replace(loaded.preprocessing, crop=crop)
+  size = preprocessing.image_size
+  splits = [
+    SegmentationFolder(settings.data, s, size) for s in ("train", "val")
+  ]
+  num_classes, mesh = splits[0].num_classes(), make_mesh(settings)
+  if num_classes < 2:
+    raise ValueError("the training masks have one class: give two or more.")
+  if display is not None:
+    counts = " + ".join(f"{len(split):,}" for split in splits)
+    data = f"{splits[0].name} + val: {counts} images, {num_classes:,} classes"
+    at = f"{checkpoint} at {size[0]} x {size[1]}"
+    display.header([("model", at), ("data", data)])
+  rows = sharding.padded_batch_size(
+    build.eval_batch_size(settings), mesh, max(map(len, splits))
+  )
+  init = make_params_init(model, (*size, 3))
+  params = loaded.params(sharding.array_shapes(init, mesh))
+
+  def represent(params: Any, batch: dict[str, Array]):
+    x = normalize(batch["image"], **preprocessing.normalization)
+    layers = (model.num_layers,)
+    (maps,) = features(model, params, x, layers=layers, as_maps=True)
+    rest = {k: batch[k] for k in ("label", "mask", "skipped")}
+    return maps.astype(jnp.float32), rest
+
+  step = jax.jit(
+    sharding.on_mesh(represent, mesh), out_shardings=sharding.replicated(mesh)
+  )
+  track = display.track if display else untracked
+
+  def batches(passes: EvalPasses, what: str) -> Iterator[Any]:
+    on_device = sharding.to_device(
+      passes, sharding.batch_sharding(mesh), _BATCHES_AHEAD
+    )
+    for batch in track(on_device, what, len(passes)):
+      yield step(params, batch)
+
+  loader = open_loader(settings, preprocessing)
+  with contextlib.ExitStack() as stack:
+    train, test = (
+      stack.enter_context(
+        loader.evaluate(split, preprocessing.transform(), rows)
+      )
+      for split in splits
+    )
+    return segment(
+      batches(train, "reading the training split"),
+      batches(test, "reading the evaluation split"),
+      num_classes,
+    )
