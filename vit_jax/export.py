@@ -6,7 +6,7 @@ python -m vit_jax.export CHECKPOINT OUT_FILE --to=onnx
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. The file takes uint8
-images (b, H, W, 3) for any b, normalises them, and returns float32 logits
+images (b, H, W, C) for any b, normalises them, and returns float32 logits
 (b, K). It is a `jax.export` artifact (StableHLO), which JAX promises that its
 releases of the next six months can read; or an ONNX file, for ONNX Runtime.
 """
@@ -69,9 +69,9 @@ def export_checkpoint(
     model, params = loaded
     if to == "onnx":
       content, where = exporter.export_onnx(model, params), "ONNX Runtime"
-      height, width = loaded.preprocessing.image_size
+      shape = ", ".join(map(str, loaded.preprocessing.image_shape))
       images, logits = (
-        f"uint8 (B, {height}, {width}, 3)",
+        f"uint8 (B, {shape})",
         f"float32 (B, {model.num_classes or 'D'})",
       )
       run, needs = _RUN_ONNX, "onnxruntime is"

@@ -330,3 +330,50 @@ def test_a_new_head_is_zero_and_the_rest_is_the_same():
   )
   with pytest.raises(ValueError, match="num_classes"):
     vit_jax.new_head(model, params, -1)
+
+
+def seen_by(kernel, images):
+  """The patch embeddings of images of one patch, (B, P, P, C)."""
+  return images.reshape(len(images), -1) @ kernel
+
+
+def test_a_grey_image_is_seen_as_its_three_equal_channels_were():
+  rng = np.random.default_rng(0)
+  kernel, grey = rng.normal(size=(4 * 4 * 3, 5)), rng.normal(size=(2, 4, 4, 1))
+  one, line = transfer._for_channels(kernel, 3, 1)
+  expected = seen_by(kernel, np.repeat(grey, 3, axis=3))
+  np.testing.assert_allclose(seen_by(one, grey), expected)
+  assert line == "3 channels of its first kernel are added up for grey images"
+
+
+def test_more_channels_take_the_kernels_in_turn():
+  rng = np.random.default_rng(0)
+  kernel = rng.normal(size=(7, 7, 3, 2))
+  found, line = transfer._for_channels(kernel, 3, 5)
+  for channel, old in enumerate((0, 1, 2, 0, 1)):
+    np.testing.assert_allclose(found[:, :, channel], kernel[:, :, old] * 0.6)
+  assert line.endswith("taken in turn for images of 5, times 3/5")
+  flat = rng.normal(size=(4 * 4 * 3, 5))
+  images = rng.normal(size=(2, 4, 4, 3))
+  six, _ = transfer._for_channels(flat, 3, 6)
+  twice = np.concatenate([images, images], axis=3)
+  np.testing.assert_allclose(seen_by(six, twice), seen_by(flat, images))
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "google_vit.npz",
+    pytest.param("google_hybrid.npz", marks=pytest.mark.slow),
+  ],
+)
+def test_only_the_first_kernel_changes_for_other_channels(name, capsys):
+  loaded = open_pretrained(published.path(name))
+  size = loaded.preprocessing.image_size
+  kept, changed = (
+    dict(transfer.leaves(loaded, loaded.model, size, channels=channels))
+    for channels in (3, 1)
+  )
+  differ = [k for k in kept if kept[k].shape != changed[k].shape]
+  assert len(differ) == 1 and differ[0].endswith(("E/kernel", "root/kernel"))
+  assert f"{name}: 3 channels of its first" in capsys.readouterr().err

@@ -213,16 +213,16 @@ def test_nothing_is_no_value_but_where_it_is_the_default(config):
     (dict(image_size=(16, 8.5)), r"image_size=\(16, 8.5\) must be a height"),
     (dict(image_size=("a", 1)), r"image_size=\('a', 1\) must be a height"),
     (
-      dict(normalization=dict(mean=(0.5,))),
-      r"normalization.mean=\(0.5,\) must be three finite numbers, for red",
+      dict(normalization=dict(mean=())),
+      r"normalization.mean=\(\) must be a finite number for each",
     ),
     (
       dict(normalization=dict(std=(0.5, 0.5, 0.0))),
-      "normalization.std=.* must be three numbers above 0",
+      "normalization.std=.* must be a number above 0",
     ),
     (
       dict(normalization=dict(std=("a", 1, 1))),
-      "std=.* be three numbers above 0, for red",
+      "std=.* be a number above 0 for each",
     ),
     (dict(optimizer=dict(b1=1.0)), "optimizer.b1=1.0 must be in .0, 1."),
     (dict(keep_last=0), "keep_last=0 must be 1 or more"),

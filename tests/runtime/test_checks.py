@@ -8,8 +8,8 @@ from vit_jax.runtime.checks import (
   COUNT,
   POSITIVE,
   SIDES,
+  PerChannel,
   Sides,
-  Triple,
   checked,
 )
 
@@ -22,7 +22,7 @@ from vit_jax.runtime.checks import (
     (float, np.float32(0.5), 0.5),
     (Sides, 64, (64, 64)),
     (Sides, [4, 5], (4, 5)),
-    (Triple, np.array([0.5, 0, 1]), (0.5, 0.0, 1.0)),
+    (PerChannel, np.array([0.5, 0, 1]), (0.5, 0.0, 1.0)),
     (int | None, None, None),
     (bool, True, True),
   ],
@@ -45,7 +45,7 @@ def test_values_become_plain_python(kind, value, found):
     (float, float("nan"), POSITIVE, "x=nan must be a finite number"),
     (Sides, True, SIDES, "x=True must be a height and a width"),
     (Sides, (4, 0), SIDES, r"x=\(4, 0\) must be a height and a width"),
-    (Triple, 1, CHANNELS, "x=1 must be three finite numbers"),
+    (PerChannel, 1, CHANNELS, "x=1 must be a finite number for each"),
     (str, 1, None, "x=1 must be a text"),
   ],
 )

@@ -65,7 +65,12 @@ def read_header(encoded: bytes) -> Header | None:
 
 
 def decode(
-  encoded: bytes, header: Header, reduce: int = 1, rows: int | None = None
+  encoded: bytes,
+  header: Header,
+  reduce: int = 1,
+  rows: int | None = None,
+  *,
+  grey: bool = False,
 ) -> np.ndarray | None:
   """Decodes the pixels as they are stored, without applying the orientation.
 
@@ -74,10 +79,12 @@ def decode(
       decoder skips the detail that a smaller image cannot show.
     rows: how many stored rows are needed, from the first; None for all. If the
       header is `top_down`, decoding stops soon after them.
+    grey: whether to decode the luminance alone.
 
   Returns:
-    uint8 of shape (H, W, 3), in the order red, green, blue, where H is at least
-    `rows` over `reduce`; None if the file is damaged beyond decoding.
+    uint8 of shape (H, W, 3), in the order red, green, blue, or (H, W, 1), where
+    H is at least `rows` over `reduce`; None if the file is damaged beyond
+    decoding.
   """
   height = header.height
   if rows is not None and header.top_down and rows + _ROWS_BEYOND < height:
@@ -88,6 +95,7 @@ def decode(
   try:
     return simplejpeg.decode_jpeg(
       encoded,
+      colorspace="GRAY" if grey else "RGB",
       min_height=-(-height // reduce),
       min_width=-(-header.width // reduce),
       min_factor=reduce,

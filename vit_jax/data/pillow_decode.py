@@ -1,6 +1,7 @@
 """Decodes with Pillow the image files that no faster decoder takes.
 
-Samples of more than 8 bits keep their high byte, or are scaled by a window.
+The bands of TIFF files are read by tifffile where they are no RGB. Samples of
+more than 8 bits keep their high byte, or are scaled by a window.
 """
 
 import functools
@@ -24,7 +25,10 @@ _PILLOW_FORMATS = (
 )
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 _JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
-_BITS_PER_SAMPLE = 258  # A tag of TIFF.
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
+GREY = (1, 2)
+"""Numbers of channels of which the first is the luminance."""
 
 
 def brightest(encoded: bytes) -> float | None:
@@ -37,9 +41,11 @@ def brightest(encoded: bytes) -> float | None:
       check_size(image.height, image.width)
       image.load()
       samples = _wide_samples(image, encoded, window=(0, 1))
+  except Image.UnidentifiedImageError:
+    samples = _bands_or_none(encoded)
   except Exception:  # Decoding it for the run will say what is wrong.
     return None
-  if samples is None or samples.dtype.kind == "f":
+  if samples is None or samples.dtype == np.uint8 or samples.dtype.kind == "f":
     return None
   return float(samples[..., :3].max() if samples.ndim == 3 else samples.max())
 
@@ -64,19 +70,28 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
     ]
 
 
-def decode(encoded: bytes, window: Window | None) -> tuple[np.ndarray, int]:
-  """Decodes a file of any format that Pillow or pillow-heif reads.
+def decode(
+  encoded: bytes, window: Window | None, channels: int = 3
+) -> tuple[np.ndarray, int]:
+  """Decodes a file of any format that Pillow, pillow-heif or tifffile reads.
 
   Args:
-    window: See `decode_rgb`.
+    window: See `decode_image`.
+    channels: See `decode_image`.
 
   Returns:
-    The image as it is stored, uint8 (H, W, 3), and its EXIF orientation.
+    The image as it is stored, uint8 (H, W, channels), and its EXIF orientation.
 
   Raises:
     UnreadableImageError: if it cannot be decoded.
   """
   try:
+    if channels not in (1, 3) and encoded.startswith(_TIFF_STARTS):
+      samples, orientation = _bands(encoded)
+      if samples.shape[2] == channels:
+        return _eight_bits(samples, window), orientation
+      check_channels(channels, samples.shape[2])
+    check_channels(channels)
     with _opened(encoded) as image:
       check_size(image.height, image.width)
       if encoded.startswith(_JPEG_START):
@@ -85,8 +100,9 @@ def decode(encoded: bytes, window: Window | None) -> tuple[np.ndarray, int]:
       orientation = _orientation(image)
       samples = _wide_samples(image, encoded, window)
       if samples is not None:
-        return _narrowed(samples, window, image), orientation
-      return np.array(_to_rgb(image)), orientation
+        return _narrowed(samples, window, image, channels), orientation
+      pixels = np.array(_converted(image, channels))
+      return pixels.reshape(*pixels.shape[:2], channels), orientation
   except UnreadableImageError:
     raise
   except Image.UnidentifiedImageError:
@@ -97,6 +113,54 @@ def decode(encoded: bytes, window: Window | None) -> tuple[np.ndarray, int]:
     text = printable(str(error)).rstrip(".")  # Some messages quote the file.
     name = type(error).__name__
     raise UnreadableImageError(f"{text or name}.") from error
+
+
+def check_channels(channels: int, bands: int = 4) -> None:
+  """Raises UnreadableImageError for channels that a file does not have.
+
+  Args:
+    channels: Channels wanted; 1 to 4 can be made of any grey or colour image.
+    bands: Bands of the file.
+  """
+  if channels > 4 or bands > 4:
+    found = f"it has {bands}" if bands > 4 else "it is no such TIFF file"
+    raise UnreadableImageError(
+      f"{channels} bands are needed, and {found}: set channels to the bands of "
+      "the files."
+    )
+
+
+def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
+  """The samples of a TIFF file, (H, W, bands), and its orientation.
+
+  Bands may lie in one page or in as many equal pages.
+  """
+  try:
+    import tifffile
+  except ImportError:
+    raise UnreadableImageError(
+      'the bands of a TIFF file, which pip install "vit_jax[tiff]" reads.'
+    ) from None
+  with tifffile.TiffFile(io.BytesIO(encoded)) as file:
+    series = file.series[0]
+    axes, shape = series.axes, series.shape
+    if not {"Y", "X"} <= set(axes) or len(axes) > 3:
+      raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
+    sizes = dict(zip(axes, shape, strict=True))
+    check_size(sizes["Y"], sizes["X"])
+    samples = series.asarray()
+    tag = file.pages.first.tags.get(_ORIENTATION)
+  order = [axes.index("Y"), axes.index("X")]
+  rest = [axis for axis in range(len(axes)) if axis not in order]
+  samples = samples.transpose(*order, *rest)
+  return samples.reshape(*samples.shape[:2], -1), tag.value if tag else 1
+
+
+def _bands_or_none(encoded: bytes) -> np.ndarray | None:
+  try:
+    return _bands(encoded)[0]
+  except Exception:  # Decoding it for the run will say what is wrong.
+    return None
 
 
 def _opened(encoded: bytes) -> Image.Image:
@@ -152,42 +216,57 @@ def _wide_samples(
   return samples[..., [2, 1, 0, 3][: samples.shape[2]]]  # From BGR.
 
 
-def _narrowed(
-  samples: np.ndarray, window: Window | None, image: Image.Image
-) -> np.ndarray:
-  """Scales samples to 8-bit RGB, and blends transparent ones with white."""
-  colours = samples[..., :3] if samples.ndim == 3 else samples
-  if window is None:
-    whole = samples.dtype.kind in "iu"
-    if not whole or colours.min() < 0 or colours.max() > 0xFFFF:
-      kind = (
-        "samples of more than 16 bits" if whole else "floating-point samples"
-      )
-      raise UnreadableImageError(
-        f"{kind}; set normalization.window to their least and greatest value."
-      )
-    pixels = (colours >> 8).astype(np.uint8)
-  else:
+def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
+  """Scales samples of any type to 8 bits, by a window if there is one."""
+  if samples.dtype == np.uint8:
+    return samples
+  if window is not None:
     low, high = window
-    scaled = (colours.astype(np.float32) - low) / (high - low)
+    scaled = (samples.astype(np.float32) - low) / (high - low)
     pixels = np.rint(255 * np.clip(np.nan_to_num(scaled), 0, 1))
-    pixels = pixels.astype(np.uint8)
-  if pixels.ndim == 2:
-    pixels = np.repeat(pixels[..., None], 3, axis=2)
+    return pixels.astype(np.uint8)
+  whole = samples.dtype.kind in "iu"
+  if not whole or samples.min() < 0 or samples.max() > 0xFFFF:
+    kind = "samples of more than 16 bits" if whole else "floating-point samples"
+    raise UnreadableImageError(
+      f"{kind}; set normalization.window to their least and greatest value."
+    )
+  return (samples >> 8).astype(np.uint8)
+
+
+def _narrowed(
+  samples: np.ndarray,
+  window: Window | None,
+  image: Image.Image,
+  channels: int,
+) -> np.ndarray:
+  """Scales samples to 8 bits, and blends transparent ones with white."""
+  colours = samples[..., :3] if samples.ndim == 3 else samples
+  mode = "L" if channels in GREY else "RGB"
+  pixels = Image.fromarray(_eight_bits(colours, window)).convert(mode)
+  pixels = np.array(pixels).reshape(*samples.shape[:2], -1)
+  alpha = np.ones((*samples.shape[:2], 1), np.float32)
   if samples.ndim == 3 and samples.shape[2] == 4:
     alpha = (samples[..., 3:] / 0xFFFF).astype(np.float32)
   elif samples.ndim == 2 and "transparency" in image.info:
     opaque = samples != image.info["transparency"]
     alpha = opaque[..., None].astype(np.float32)
-  else:
-    return pixels
-  return np.rint(alpha * pixels + (1 - alpha) * 255).astype(np.uint8)
+  if channels == pixels.shape[2]:
+    blended = alpha * pixels + (1 - alpha) * 255
+    return np.rint(blended).astype(np.uint8)
+  return np.dstack([pixels, np.rint(255 * alpha).astype(np.uint8)])
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-  """Converts any mode of 8 bits to RGB, blending alpha with white."""
-  if not image.has_transparency_data:
-    return image.convert("RGB")
-  image = image.convert("RGBA")
-  page = Image.new("RGBA", image.size, "white")
-  return Image.alpha_composite(page, image).convert("RGB")
+def _converted(image: Image.Image, channels: int) -> Image.Image:
+  """Converts any mode of 8 bits, blending alpha with white if it is not kept.
+
+  Only modes of colours are converted to grey by way of RGB.
+  """
+  if image.has_transparency_data:
+    image = image.convert("RGBA")
+    if channels in (1, 3):
+      page = Image.new("RGBA", image.size, "white")
+      image = Image.alpha_composite(page, image).convert("RGB")
+  elif image.mode not in ("1", "L"):
+    image = image.convert("RGB")
+  return image.convert(("L", "LA", "RGB", "RGBA")[channels - 1])

@@ -33,6 +33,7 @@ class Preprocessing:
     size: Height and width in pixels; None where the source does not tell.
     crop: How an image becomes of that size: crop, filter and antialiasing.
     mean: Subtracted from each channel, in units of full scale; on the device.
+      Its length is the number of channels.
     std: Then divides each channel. The two give the range of values: 0.5 for
       both is [-1, 1], 0 and 1 is [0, 1].
     corner: How half a pixel in the crop's position is rounded: "floor", or
@@ -51,6 +52,13 @@ class Preprocessing:
   window: tuple[float, float] | None = None
   cut_from: tuple[int, int] | None = None
 
+  def __post_init__(self):
+    if len(self.mean) != len(self.std):
+      raise ValueError(
+        f"mean={self.mean} and std={self.std} must have a number for each "
+        "channel: give both."
+      )
+
   @property
   def image_size(self) -> tuple[int, int]:
     """Height and width.
@@ -66,23 +74,37 @@ class Preprocessing:
     return self.size
 
   @property
+  def channels(self) -> int:
+    """Channels of an image: 1 grey, 3 RGB, 4 RGBA, or bands of a TIFF file."""
+    return len(self.mean)
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """Height, width and channels, for a source that tells its size."""
+    return (*self.image_size, self.channels)
+
+  @property
   def normalization(self) -> Normalization:
     """`mean` and `std`, as keywords for what normalises on the device."""
     return {"mean": self.mean, "std": self.std}
 
   def transform(self) -> EvalTransform:
-    """The part done on the host: encoded bytes to uint8 pixels (H, W, 3).
+    """The part done on the host: encoded bytes to uint8 pixels (H, W, C).
 
     Raises:
       ValueError: as `image_size` does.
     """
     return self._cut(
-      make_eval_transform(self.whole, self.crop, self.corner, self.window)
+      make_eval_transform(
+        self.whole, self.crop, self.corner, self.window, self.channels
+      )
     )
 
   def train_transform(self, settings: TrainTransformSettings) -> TrainTransform:
-    """The same for training: (encoded bytes, rng) to uint8 pixels (H, W, 3)."""
-    return self._cut(make_train_transform(self.whole, settings, self.window))
+    """The same for training: (encoded bytes, rng) to uint8 pixels (H, W, C)."""
+    return self._cut(
+      make_train_transform(self.whole, settings, self.window, self.channels)
+    )
 
   @property
   def whole(self) -> tuple[int, int]:
@@ -115,4 +137,5 @@ class Preprocessing:
       depth = "scaled from {:g} to {:g} where it has 16 bits, ".format(
         *self.window
       )
-    return f"{depth}{sides} ({crop.interpolation}{plain})"
+    bands = "" if self.channels == 3 else f", {self.channels} channel(s)"
+    return f"{depth}{sides} ({crop.interpolation}{plain}){bands}"

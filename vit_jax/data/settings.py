@@ -208,7 +208,8 @@ class EvalTransformSettings(Section):
 class NormalizationSettings(Section):
   """Mean and standard deviation of the channels, in units of full scale.
 
-  None takes the checkpoint's of `pretrained`, or 0.5, which gives [-1, 1].
+  None takes the checkpoint's of `pretrained`, or 0.5 for RGB, which gives
+  [-1, 1].
   """
 
   window: tuple[float, float] | None = setting(
@@ -218,10 +219,10 @@ class NormalizationSettings(Section):
     must=Rule("be a lower and a higher number", lambda w: w[0] < w[1]),
   )
 
-  mean: tuple[float, float, float] | None = setting(
+  mean: tuple[float, ...] | None = setting(
     None, "Subtracted from each channel.", must=CHANNELS
   )
-  std: tuple[float, float, float] | None = setting(
+  std: tuple[float, ...] | None = setting(
     None, "Then divides each channel.", must=POSITIVE_CHANNELS
   )
 
@@ -233,6 +234,7 @@ class InspectSettings(Section):
   image_size: tuple[int, int] = setting(
     (224, 224), "Height and width in pixels.", must=SIDES
   )
+  channels: int = setting(3, "As of a training run.", must=COUNT)
   data: DataSettings = section(DataSettings)
   train_transform: TrainTransformSettings = section(TrainTransformSettings)
   normalization: NormalizationSettings = section(NormalizationSettings)

@@ -112,6 +112,7 @@ def open_data(
   *,
   transform: TrainTransformSettings | EvalTransformSettings | None = None,
   window: Window | None = None,
+  channels: int = 3,
   loader: LoaderSettings = LoaderSettings(num_workers=0),
   seed: int = 0,
   first_batch: int = 0,
@@ -133,6 +134,7 @@ def open_data(
     transform: Crop and augmentation; by default those of the settings' class.
     window: The values of images of more than 8 bits that become black and
       white; by default their whole range.
+    channels: See `decode_image`.
     loader: How the images are read; by default by a thread. Processes are
       faster on photographs, and a script that asks for them must keep its work
       under `if __name__ == "__main__":`, since each process imports the script.
@@ -143,7 +145,7 @@ def open_data(
 
   Returns:
     The split, with its `class_names` and its length, and dictionaries of
-    `image`, uint8 (b, H, W, 3), `label`, int32 (b,), and what
+    `image`, uint8 (b, H, W, C), `label`, int32 (b,), and what
     `training.step.make_train_step` or `evaluation.eval_step.make_eval_step`
     may take besides.
 
@@ -163,14 +165,16 @@ def open_data(
     if not isinstance(chosen, EvalTransformSettings):
       raise ValueError(f'transform of "{split}" must be EvalTransformSettings.')
     return source, opened.evaluate(
-      source, make_eval_transform(image_size, chosen, window=window), batch_size
+      source,
+      make_eval_transform(image_size, chosen, window=window, channels=channels),
+      batch_size,
     )
   chosen = transform or TrainTransformSettings()
   if not isinstance(chosen, TrainTransformSettings):
     raise ValueError('transform of "train" must be TrainTransformSettings.')
   return source, opened.train(
     source,
-    make_train_transform(image_size, chosen, window),
+    make_train_transform(image_size, chosen, window, channels),
     batch_size=batch_size,
     seed=seed,
     first_batch=first_batch,

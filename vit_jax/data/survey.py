@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from vit_jax.data.decode import decode_rgb
+from vit_jax.data.decode import decode_image
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.image_folder import ImageFolder
 from vit_jax.data.pillow_decode import Window, describe
@@ -111,27 +111,34 @@ class Survey:
 
 
 def looks(
-  splits: Sequence[ImageFolder], window: Window | None = None
+  splits: Sequence[ImageFolder],
+  window: Window | None = None,
+  channels: int = 3,
 ) -> Iterator[Look]:
   """Reads and decodes every file once, in threads.
 
   Args:
-    window: See `decode_rgb`.
+    window: See `decode_image`.
+    channels: See `decode_image`.
   """
   with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
     for source in splits:
       for first in range(0, len(source), _CHUNK):
         chunk = range(first, min(first + _CHUNK, len(source)))
-        yield from pool.map(lambda i, s=source: _look(s, i, window), chunk)
+        yield from pool.map(
+          lambda i, s=source: _look(s, i, window, channels), chunk
+        )
 
 
-def _look(source: ImageFolder, index: int, window: Window | None) -> Look:
+def _look(
+  source: ImageFolder, index: int, window: Window | None, channels: int
+) -> Look:
   label = int(source.labels([index])[0])
   name = source.ids([index])[0]
   inside = name.removeprefix(os.path.join(source.root, ""))
   try:
     encoded = source[index]["image"]
-    pixels = decode_rgb(encoded, window)
+    pixels = decode_image(encoded, window, channels)
     kind, odd = describe(encoded)
   except UnreadableImageError as error:
     reason = str(error).removeprefix(f"{name}: ")

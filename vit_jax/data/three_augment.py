@@ -59,13 +59,13 @@ def erase(
   The box covers 2 to 33 % of the image. An image that no box fits stays.
 
   Args:
-    image: uint8 of shape (H, W, 3).
+    image: uint8 of shape (H, W, C).
     rng: Draws whether and where, and the noise, uniform in 0 to 255.
     probability: Share of the images that lose a box; 0 is off.
   """
   if not probability or rng.random() >= probability:
     return image
-  H, W, _ = image.shape
+  H, W, C = image.shape
   for _ in range(_TRIES):
     area = H * W * rng.uniform(*_AREA)
     ratio = math.exp(rng.uniform(*np.log(_RATIO)))
@@ -73,7 +73,7 @@ def erase(
     if 0 < h < H and 0 < w < W:
       top, left = rng.integers(H - h + 1), rng.integers(W - w + 1)
       image = image.copy()
-      noise = rng.integers(256, size=(h, w, 3), dtype=np.uint8)
+      noise = rng.integers(256, size=(h, w, C), dtype=np.uint8)
       image[top : top + h, left : left + w] = noise
       break
   return image

@@ -17,7 +17,12 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data.boxes import inception_box, published_box
-from vit_jax.data.decode import decode_jpeg, decode_rgb, least_reduction
+from vit_jax.data.decode import (
+  by_fours,
+  decode_image,
+  decode_jpeg,
+  least_reduction,
+)
 from vit_jax.data.jpeg import REDUCTIONS, read_header
 from vit_jax.data.pillow_decode import Window
 from vit_jax.data.randaugment import rand_augment
@@ -32,6 +37,7 @@ def make_train_transform(
   image_size: int | tuple[int, int],
   settings: TrainTransformSettings = TrainTransformSettings(),
   window: Window | None = None,
+  channels: int = 3,
 ) -> TrainTransform:
   """Builds the training transform: decode, crop, resize, flip, augment.
 
@@ -40,20 +46,38 @@ def make_train_transform(
 
   Args:
     image_size: Height and width of the result, or one number for both.
-    window: See `decode_rgb`.
+    window: See `decode_image`.
+    channels: See `decode_image`.
 
   Returns:
-    A picklable function (encoded, rng) -> uint8 (H, W, 3).
+    A picklable function (encoded, rng) -> uint8 (H, W, channels).
 
   Raises:
-    ValueError: if the size is none.
+    ValueError: if the size is none, or as `check_colours` does.
   """
+  check_colours(settings, channels)
   return functools.partial(
     _train_image,
     size=_height_width(image_size),
     settings=settings,
     window=window,
+    channels=channels,
   )
+
+
+def check_colours(settings: TrainTransformSettings, channels: int) -> None:
+  """Raises ValueError for augmentations that such images do not have.
+
+  They are defined for RGB, and for grey as for RGB of three equal channels.
+  """
+  if channels in (1, 3):
+    return
+  for name in ("randaugment_layers", "three_augment", "colour_jitter"):
+    if value := getattr(settings, name):
+      raise ValueError(
+        f"train_transform.{name}={value} is defined for images of 1 or 3 "
+        f"channels, and these have {channels}: leave it out."
+      )
 
 
 def make_eval_transform(
@@ -61,6 +85,7 @@ def make_eval_transform(
   settings: EvalTransformSettings = EvalTransformSettings(),
   corner: str = "floor",
   window: Window | None = None,
+  channels: int = 3,
 ) -> EvalTransform:
   """Builds the evaluation transform, which draws nothing at random.
 
@@ -72,10 +97,11 @@ def make_eval_transform(
     image_size: Height and width of the result, or one number for both.
     corner: How half a pixel in the position of the crop is rounded, "floor" or
       "even", as Python's `round` does.
-    window: See `decode_rgb`.
+    window: See `decode_image`.
+    channels: See `decode_image`.
 
   Returns:
-    A picklable function encoded -> uint8 (H, W, 3).
+    A picklable function encoded -> uint8 (H, W, channels).
 
   Raises:
     ValueError: if the size is none.
@@ -86,6 +112,7 @@ def make_eval_transform(
     settings=settings,
     corner=corner,
     window=window,
+    channels=channels,
   )
 
 
@@ -101,13 +128,22 @@ def _upper_left(
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """Resizes (h, w, 3) to (H, W, 3), by areas or bilinear for each axis."""
+  """Resizes (h, w, C) to (H, W, C), by areas or bilinear for each axis."""
   least = min(image.shape[0], size[0]), min(image.shape[1], size[1])
   if least != image.shape[:2]:
-    image = cv2.resize(image, least[::-1], interpolation=cv2.INTER_AREA)
+    image = _resized(image, least, cv2.INTER_AREA)
   if least != size:
-    image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
+    image = _resized(image, size, cv2.INTER_LINEAR)
   return image
+
+
+def _resized(
+  image: np.ndarray, size: tuple[int, int], interpolation: int
+) -> np.ndarray:
+  return by_fours(
+    lambda part: cv2.resize(part, size[::-1], interpolation=interpolation),
+    image,
+  )
 
 
 def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -128,7 +164,12 @@ def _pad_crop(
   """Shifts by up to `pad` pixels each way, filling up with black."""
   H, W, _ = image.shape
   top, left = rng.integers(2 * pad, endpoint=True, size=2)
-  padded = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_CONSTANT)
+  padded = by_fours(
+    lambda part: cv2.copyMakeBorder(
+      part, pad, pad, pad, pad, cv2.BORDER_CONSTANT
+    ),
+    image,
+  )
   return padded[top : top + H, left : left + W]
 
 
@@ -139,26 +180,36 @@ def _train_image(
   size: tuple[int, int],
   settings: TrainTransformSettings,
   window: Window | None,
+  channels: int,
 ) -> np.ndarray:
   if settings.crop == "inception":
-    image = _random_box(encoded, rng, size, settings, window)
+    image = _random_box(encoded, rng, size, settings, window, channels)
   else:
-    image = resize(decode_rgb(encoded, window), size)
+    image = resize(decode_image(encoded, window, channels), size)
   if settings.crop == "pad" and settings.pad:
     image = _pad_crop(image, settings.pad, rng)
   if settings.flip and rng.random() < 0.5:
-    image = cv2.flip(image, 1)
+    image = by_fours(lambda part: cv2.flip(part, 1), image)
+  return erase(_coloured(image, rng, settings), rng, settings.erase)
+
+
+def _coloured(
+  image: np.ndarray, rng: np.random.Generator, settings: TrainTransformSettings
+) -> np.ndarray:
+  """Applies the augmentations for colours; a grey image is taken as RGB."""
+  layers, jitter = settings.randaugment_layers, settings.colour_jitter
+  if not (settings.three_augment or jitter or layers):
+    return image
+  C = image.shape[2]
+  if C == 1:
+    image = np.repeat(image, 3, axis=2)
   if settings.three_augment:
     image = three_augment(image, rng)
-  image = colour_jitter(image, rng, settings.colour_jitter)
+  image = colour_jitter(image, rng, jitter)
   image = rand_augment(
-    image,
-    rng,
-    settings.randaugment_layers,
-    settings.randaugment_magnitude,
-    settings.as_published,
+    image, rng, layers, settings.randaugment_magnitude, settings.as_published
   )
-  return erase(image, rng, settings.erase)
+  return image[..., :C]
 
 
 def _random_box(
@@ -167,6 +218,7 @@ def _random_box(
   size: tuple[int, int],
   settings: TrainTransformSettings,
   window: Window | None,
+  channels: int,
 ) -> np.ndarray:
   """Returns a random box at `size`, decoding no more than it shows.
 
@@ -178,21 +230,21 @@ def _random_box(
     top, left, h, w = draw(H, W, settings.min_area, rng)
     fitting = (r for r in REDUCTIONS if h >= r * size[0] and w >= r * size[1])
     reduce = max([*fitting, least_reduction(header)])
-    image = decode_jpeg(encoded, header, reduce, rows=top + h)
+    image = decode_jpeg(encoded, header, reduce, top + h, channels)
     if image is not None:
       rows, columns = (
         slice(round(start / reduce), round((start + length) / reduce))
         for start, length in ((top, h), (left, w))
       )
       return _resize_fast(image[rows, columns], size)
-  image = decode_rgb(encoded, window)
+  image = decode_image(encoded, window, channels)
   H, W, _ = image.shape
   top, left, h, w = draw(H, W, settings.min_area, rng)
   return _resize_fast(image[top : top + h, left : left + w], size)
 
 
 def _resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """Resizes (h, w, 3) to (H, W, 3) in a quarter of the time of `resize`.
+  """Resizes (h, w, C) to (H, W, C) in a quarter of the time of `resize`.
 
   Shrinking bilinearly to less than half would ignore pixels. So it only goes to
   a multiple of `size`, and averaging whole lines does the rest.
@@ -200,9 +252,9 @@ def _resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   (h, w, _), (H, W) = image.shape, size
   several = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W
   if several != (h, w):
-    image = cv2.resize(image, several[::-1], interpolation=cv2.INTER_LINEAR)
+    image = _resized(image, several, cv2.INTER_LINEAR)
   if several != size:
-    image = cv2.resize(image, (W, H), interpolation=cv2.INTER_AREA)
+    image = _resized(image, size, cv2.INTER_AREA)
   return image
 
 
@@ -213,8 +265,9 @@ def _eval_image(
   settings: EvalTransformSettings,
   corner: str,
   window: Window | None,
+  channels: int,
 ) -> np.ndarray:
-  image = decode_rgb(encoded, window)
+  image = decode_image(encoded, window, channels)
   h, w = resized_shape((len(image), image.shape[1]), size, settings)
   image = _filtered(image, (h, w), settings)
   half = round if corner == "even" else math.floor
@@ -249,15 +302,21 @@ def resized_shape(
 def _filtered(
   image: np.ndarray, size: tuple[int, int], settings: EvalTransformSettings
 ) -> np.ndarray:
-  """Resizes (h, w, 3) to (H, W, 3) by the filter of the settings."""
+  """Resizes (h, w, C) to (H, W, C) by the filter of the settings."""
   name = settings.interpolation
   if image.shape[:2] == size:
     return image
   if name == "area":
     return resize(image, size)
-  height, width = size
   if not settings.antialias and name in ("bilinear", "bicubic"):
     few = cv2.INTER_LINEAR if name == "bilinear" else cv2.INTER_CUBIC
-    return cv2.resize(image, (width, height), interpolation=few)
+    return _resized(image, size, few)
   pillow = Image.Resampling[name.upper()]
-  return np.asarray(Image.fromarray(image).resize((width, height), pillow))
+
+  def one(pixels: np.ndarray) -> np.ndarray:
+    return np.asarray(Image.fromarray(pixels).resize(size[::-1], pillow))
+
+  if image.shape[2] == 3:
+    return one(image)
+  # Each alone, since Pillow would weight colours by what it takes for alpha.
+  return np.stack([one(band) for band in np.moveaxis(image, 2, 0)], axis=2)

@@ -137,16 +137,16 @@ def lower(
     settings, model, total, num_examples, teacher=teacher
   )
   shapes = sharding.array_shapes(init, mesh)
-  size = build.make_preprocessing(settings).image_size
+  shape = build.make_preprocessing(settings).image_shape
   batch = {
-    "image": _rows(mesh, (batch_size, *size, 3), jnp.uint8),
+    "image": _rows(mesh, (batch_size, *shape), jnp.uint8),
     "label": _rows(mesh, (batch_size,), jnp.int32),
     "skipped": _rows(mesh, (batch_size,), jnp.bool_),
   }
   fixed = adaptation.fixed_shapes(settings, model, teacher, mesh)
   jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
   params = adaptation.param_shapes(settings, model, mesh)
-  gflops = forward_gflops(model, params, size)
+  gflops = forward_gflops(model, params, shape)
   return jitted.lower(shapes, batch, *fixed), gflops
 
 
@@ -160,7 +160,7 @@ def lower_forward(
   sharding.check_batch("batch_size", settings.batch_size, mesh)
   settings, model = _build(settings, num_classes)
   preprocessing = build.make_preprocessing(settings)
-  size = preprocessing.image_size
+  shape = preprocessing.image_shape
   step = make_predict_step(
     model,
     **preprocessing.normalization,
@@ -170,14 +170,14 @@ def lower_forward(
   )
   whole = sharding.replicated(mesh)
 
-  image = jnp.zeros((1, *size, 3))
+  image = jnp.zeros((1, *shape))
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   params = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, model.dtype, sharding=whole),
     nn.unbox(shapes),
   )
-  images = _rows(mesh, (settings.batch_size, *size, 3), jnp.uint8)
-  gflops = forward_gflops(model, params, size)
+  images = _rows(mesh, (settings.batch_size, *shape), jnp.uint8)
+  gflops = forward_gflops(model, params, shape)
   return jax.jit(step, out_shardings=whole).lower(params, images), gflops
 
 

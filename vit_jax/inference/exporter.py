@@ -43,7 +43,7 @@ def export_model(
 
   `jax.export.deserialize(exported.serialize()).call` restores the function on a
   machine that has JAX and flatbuffers but not vit_jax. It takes uint8 images
-  (b, H, W, 3) for any b and normalises them as `model.origin` says, or to
+  (b, H, W, C) for any b and normalises them as `model.origin` says, or to
   [-1, 1] if the model has no origin. A model with `num_classes=0` returns its
   features. Serialising takes memory for about seven copies of the parameters.
 
@@ -68,7 +68,7 @@ def export_model(
     lambda x: jnp.asarray(np.asarray(x), param_dtype), nn.unbox(params)
   )
   (b,) = export.symbolic_shape("b")
-  images = jax.ShapeDtypeStruct((b, *_sides(model, image_size), 3), jnp.uint8)
+  images = jax.ShapeDtypeStruct((b, *_shape(model, image_size)), jnp.uint8)
   to_logits = jax.jit(logits_function(model, stored))
   with warnings.catch_warnings():
     # JAX warns of large constants; here they are the parameters.
@@ -79,7 +79,7 @@ def export_model(
 def export_onnx(model: Vit | ResNet, params: Any) -> bytes:
   """The function of `export_model` as the content of an ONNX file.
 
-  It takes `images`, uint8 (B, H, W, 3) for any B, and returns `logits`. It is
+  It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`. It is
   run by ONNX Runtime on random images, and refused if it answers otherwise.
 
   Raises:
@@ -92,9 +92,9 @@ def export_onnx(model: Vit | ResNet, params: Any) -> bytes:
     from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
   except ImportError as error:
     raise ValueError(f"{error.name} is not installed: {_INSTALL}") from error
-  sides = _sides(model, None)
+  shape = _shape(model, None)
   to_logits = logits_function(model, nn.unbox(params))
-  images = jax.ShapeDtypeStruct(("B", *sides, 3), jnp.uint8)
+  images = jax.ShapeDtypeStruct(("B", *shape), jnp.uint8)
   logging.getLogger("onnx_ir").setLevel(logging.ERROR)
   try:
     content = to_onnx(
@@ -109,7 +109,7 @@ def export_onnx(model: Vit | ResNet, params: Any) -> bytes:
       f"jax2onnx cannot convert this model: {type(error).__name__}: {text}"
     ) from error
   random = np.random.default_rng(0)
-  batch = random.integers(0, 256, (2, *sides, 3), np.uint8)
+  batch = random.integers(0, 256, (2, *shape), np.uint8)
   expected = np.asarray(to_logits(jnp.asarray(batch)))
   (found,) = run(["logits"], {"images": batch})
   difference = np.abs(found - expected).max() / np.abs(expected).max()
@@ -123,11 +123,11 @@ def export_onnx(model: Vit | ResNet, params: Any) -> bytes:
 
 def logits_function(
   model: Vit | ResNet, params: Any
-) -> Callable[[UInt8[Array, "b H W 3"]], Float[Array, "b K"]]:
+) -> Callable[[UInt8[Array, "b H W C"]], Float[Array, "b K"]]:
   """The function from images to logits, which normalises them first."""
   origin = model.origin or Origin("", "", None)
 
-  def to_logits(images: UInt8[Array, "b H W 3"]) -> Float[Array, "b K"]:
+  def to_logits(images: UInt8[Array, "b H W C"]) -> Float[Array, "b K"]:
     whole = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
     inputs = normalize(images, origin.mean, origin.std)
     logits: Any = model.apply({"params": whole}, inputs)
@@ -136,10 +136,10 @@ def logits_function(
   return to_logits
 
 
-def _sides(
+def _shape(
   model: Vit | ResNet, image_size: int | tuple[int, int] | None
-) -> tuple[int, int]:
-  """Height and width of the images; ValueError if they are not known."""
+) -> tuple[int, int, int]:
+  """Height, width and channels; ValueError if they are not known."""
   size = image_size
   if size is None:
     known = model.origin.image_size if model.origin else None

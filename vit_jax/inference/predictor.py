@@ -79,7 +79,7 @@ def predict(
   Raises:
     ValueError: if the image size is unknown, or the model's outputs are NaN.
   """
-  size, transform = preprocessing.image_size, preprocessing.transform()
+  shape, transform = preprocessing.image_shape, preprocessing.transform()
   predict_step = make_predict_step(
     model,
     **preprocessing.normalization,
@@ -98,7 +98,7 @@ def predict(
   rows = -(-len(first) // shards) * shards
   running = collections.deque()
   every_image = itertools.chain(first, images)
-  for names, pixels in _batches(every_image, transform, rows, size):
+  for names, pixels in _batches(every_image, transform, rows, shape):
     running.append((names, step(params, jax.device_put(pixels, split))))
     if len(running) > _BATCHES_RUNNING:
       yield _predictions(*running.popleft())
@@ -128,7 +128,7 @@ def predict_images(
   Args:
     model: The model, from images to logits.
     params: The model's parameters.
-    images: Paths, Pillow images of any mode, or arrays, uint8 (H, W, 3) or
+    images: Paths, Pillow images of any mode, or arrays, uint8 (H, W, C) or
       (H, W), before any preprocessing.
     preprocessing: The model's preprocessing.
     loss: The loss the model was trained with; it decides between softmax and
@@ -235,14 +235,14 @@ def _batches(
   images: Iterable[reading.Picture],
   transform: EvalTransform,
   rows: int,
-  size: tuple,
+  shape: tuple[int, int, int],
 ) -> Iterator[tuple[Names, np.ndarray]]:
-  """Yields names and pixels (rows, H, W, 3), which are 0 without an image."""
+  """Yields names and pixels (rows, H, W, C), which are 0 without an image."""
   decoded = enumerate(
     reading.decode_ahead(images, transform, _BATCHES_AHEAD * rows), start=1
   )
   while group := list(itertools.islice(decoded, rows)):
-    pixels = np.zeros((rows, *size, 3), np.uint8)
+    pixels = np.zeros((rows, *shape), np.uint8)
     names: Names = []
     for row, (number, (picture, image)) in enumerate(group):
       error = image if isinstance(image, str) else None

@@ -17,7 +17,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforms import EvalTransform
 
 Picture = str | os.PathLike | Image.Image | np.ndarray
-"""A path, a Pillow image, or an array, uint8 (H, W, 3), (H, W, 4) or (H, W)."""
+"""A path, a Pillow image, or an array, uint8 (H, W) or (H, W, 1 to 4)."""
 
 _MOST_THREADS = 16
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -25,7 +25,7 @@ _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 def read_images(
   preprocessing: Preprocessing, images: Iterable[Picture]
-) -> UInt8[np.ndarray, "B H W 3"]:
+) -> UInt8[np.ndarray, "B H W C"]:
   """Reads images and preprocesses them, except for the normalisation.
 
   Args:
@@ -70,7 +70,7 @@ def decode_ahead(
 
 
 def read_image(picture: Picture, transform: EvalTransform) -> np.ndarray | str:
-  """Returns an image, uint8 (H, W, 3), or the reason it cannot be read.
+  """Returns an image, uint8 (H, W, C), or the reason it cannot be read.
 
   Raises:
     ValueError: for an array of another type or shape.
@@ -104,10 +104,11 @@ def _from_array(array: Any) -> Image.Image:
   shape, dtype = getattr(array, "shape", ()), getattr(array, "dtype", None)
   grey = len(shape) == 2
   if dtype != np.uint8 or not (
-    grey or (len(shape) == 3 and shape[2] in (3, 4))
+    grey or (len(shape) == 3 and 1 <= shape[2] <= 4)
   ):
     raise ValueError(
       f"an image of shape {tuple(shape)} and type {dtype or type(array)}; give "
       "a path, a Pillow image or an array, uint8 (H, W, 3), one image each."
     )
-  return Image.fromarray(np.asarray(array))
+  image = np.asarray(array)
+  return Image.fromarray(image[..., 0] if shape[2:] == (1,) else image)

@@ -148,7 +148,7 @@ def check_rollout(fusion: str, discard: float) -> None:
 def image_rollout(
   model: Vit | ResNet,
   params: Any,
-  image: UInt8[np.ndarray, "H W 3"],
+  image: UInt8[np.ndarray, "H W C"],
   *,
   mean: Sequence[float],
   std: Sequence[float],

@@ -13,6 +13,7 @@ from vit_jax.data.settings import InspectSettings
 from vit_jax.data.sources import open_splits
 from vit_jax.data.survey import UNREADABLE, Survey, looks
 from vit_jax.data.transforms import make_train_transform
+from vit_jax.inspection.photograph import in_colours
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display, table_lines
 
@@ -46,13 +47,13 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   folders: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in folders if folder is not None]
   found = display.track(
-    looks(folders, window), "reading", sum(map(len, folders))
+    looks(folders, window, settings.channels), "reading", sum(map(len, folders))
   )
   survey = Survey(splits.train.class_names, list(found))
   for line in survey_lines(survey, settings.image_size):
     display.note(line)
   transform = make_train_transform(
-    settings.image_size, settings.train_transform, window
+    settings.image_size, settings.train_transform, window, settings.channels
   )
   loader = Loader(on_unreadable="skip")
   size = min(_BATCH, len(splits.train))
@@ -62,7 +63,7 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
     batch = next(batches)
   names = [splits.train.class_names[label] for label in batch["label"]]
   with replacing(path) as file:
-    batch_sheet(batch["image"], names).save(file, "PNG")
+    batch_sheet(in_colours(batch["image"]), names).save(file, "PNG")
   display.note(f"an augmented batch: {path}")
   return int(UNREADABLE in survey.odd)
 

@@ -39,7 +39,8 @@ def filter_components(
 ) -> Float[np.ndarray, "n P P C"]:
   """The first principal components of filters (Fig. 7, left).
 
-  Each is scaled to [0, 1]. N filters have at most N - 1 components.
+  Each is scaled to [0, 1], and drawn by its first three channels, or by its
+  first in grey. N filters have at most N - 1 components.
   """
   X = filters.reshape(len(filters), -1)
   _, _, components = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)

@@ -12,7 +12,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.inference.predictor import class_name, make_predict_step
 from vit_jax.inspection import attention_maps
-from vit_jax.inspection.photograph import Photograph
+from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.models import ResNet, Vit
 from vit_jax.runtime import extras
 from vit_jax.training import sharding
@@ -55,7 +55,7 @@ def make_pictures(
     """Draws an example, the model's answer and its attention rollout."""
     best = jax.device_get(predict_step(params, image[None]))
     return figures.sheet_figure(
-      image,
+      in_colours(image),
       [names[index] for index in best["index"][0]],
       best["probability"][0],
       attention_maps.image_rollout(model, params, image, **normalization),

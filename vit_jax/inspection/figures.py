@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from vit_jax.inspection import overlay
 from vit_jax.inspection.canvas import PANEL, SMALL, TEXT, figure_of, short
 from vit_jax.inspection.overlay import Limits
-from vit_jax.inspection.photograph import Photograph
+from vit_jax.inspection.photograph import Photograph, in_colours
 
 _GRAY = "0.35"
 _COLORS = "viridis"  # It gets lighter with the value, and is never white.
@@ -78,17 +78,20 @@ def grid_figure(
   return figure
 
 
-def filters_figure(components: Float[np.ndarray, "n P P 3"]) -> Figure:
+def filters_figure(components: Float[np.ndarray, "n P P C"]) -> Figure:
   """Draws principal components of the embedding filters (Fig. 7, left)."""
   columns = _columns(len(components), most=7)
   rows = -(-len(components) // columns)
   figure = figure_of(0.7 * columns + 0.6, 0.7 * rows + 0.5)
-  figure.suptitle("RGB embedding filters", fontsize=TEXT)
+  title = "RGB embedding filters"
+  if (channels := components.shape[-1]) != 3:
+    title = f"Embedding filters of {channels} channel(s)"
+  figure.suptitle(title, fontsize=TEXT)
   every = [*figure.subplots(rows, columns, squeeze=False).flat]
   for axes in every:
     axes.axis("off")
   for axes, component in zip(every, components, strict=False):
-    axes.imshow(component, vmin=0, vmax=1)
+    axes.imshow(in_colours(component), vmin=0, vmax=1)
   return figure
 
 

@@ -1,10 +1,10 @@
 """Photographs at their own resolution, cut as a model sees them."""
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from PIL import Image
 
-from vit_jax.data.decode import decode_rgb
+from vit_jax.data.decode import decode_image
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforms import resized_shape
 
@@ -22,7 +22,8 @@ def seen_part(encoded: bytes, preprocessing: Preprocessing) -> Photograph:
   Raises:
     UnreadableImageError: if the file cannot be decoded.
   """
-  image = decode_rgb(encoded, preprocessing.window)
+  channels = preprocessing.channels
+  image = in_colours(decode_image(encoded, preprocessing.window, channels))
   shape, size = image.shape[:2], preprocessing.image_size
   whole = preprocessing.whole
   resized = resized_shape(shape, whole, preprocessing.crop)
@@ -34,3 +35,15 @@ def seen_part(encoded: bytes, preprocessing: Preprocessing) -> Photograph:
   part = Image.fromarray(image[tuple(parts)])
   part.thumbnail((LONGEST, LONGEST))
   return np.asarray(part)
+
+
+def in_colours(
+  image: Shaped[np.ndarray, "*B H W C"],
+) -> Shaped[np.ndarray, "*B H W 3"]:
+  """Makes pictures of images of any channels.
+
+  One or two are shown as the first, in grey, and more as the first three.
+  """
+  if image.shape[-1] < 3:
+    return np.repeat(image[..., :1], 3, axis=-1)
+  return image[..., :3]

@@ -51,8 +51,8 @@ def _called(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
 
 
 def forward_gflops(
-  model: nn.Module, params: Any, image_size: tuple[int, int]
+  model: nn.Module, params: Any, image_shape: tuple[int, int, int]
 ) -> float:
   """Billions of floating-point operations to classify one image."""
-  image = jax.ShapeDtypeStruct((1, *image_size, 3), jnp.float32)
+  image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
   return count(model.apply, {"params": params}, image) / 1e9

@@ -54,12 +54,21 @@ def prefix_tokens(model: Vit) -> int:
   return int(model.pooling == "token")
 
 
-def param_shapes(model: Vit | ResNet, grid: Grid) -> dict[str, tuple[int, ...]]:
-  """The shape of every parameter, by its path, for images of that grid."""
+def param_shapes(
+  model: Vit | ResNet, grid: Grid, channels: int | None = None
+) -> dict[str, tuple[int, ...]]:
+  """The shape of every parameter, by its path.
+
+  Args:
+    model: The model, from images to logits.
+    grid: The grid of patches of its images.
+    channels: Channels of its images; by default those of its origin, or 3.
+  """
   _check_depth(model)
   stride = patch_stride(model)
   size = grid[0] * stride, grid[1] * stride
-  image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
+  channels = channels or (len(model.origin.mean) if model.origin else 3)
+  image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}

@@ -63,7 +63,7 @@ def open_run_checkpoint(
     if "block" in fields:
       saved["block"] = fields.pop("block")
     scanned = description["model"].get("scan", False)
-    trained = from_fields(saved)
+    trained = from_fields(saved).clone(origin=origin)
     model, grid = trunk(trained), grid_of(trained, preprocessing.image_size)
     shapes = held = param_shapes(model, grid)
     if model is not trained:  # It predicts masked patches besides.
@@ -71,7 +71,8 @@ def open_run_checkpoint(
     if "base" in description:
       held = _lora_shapes(trained, description)
   if fields:
-    stored, model = shapes, trunk(from_fields({**saved, **fields}))
+    changed = from_fields({**saved, **fields}).clone(origin=origin)
+    stored, model = shapes, trunk(changed)
     shapes = param_shapes(model, grid_of(model, preprocessing.image_size))
     _check_fields(workdir, stored, shapes, fields)
 
@@ -81,7 +82,7 @@ def open_run_checkpoint(
   if "base" in description:
     read = functools.partial(_merged, read, open_, model, description)
   return Loaded(
-    model=model.clone(origin=origin),
+    model=model,
     preprocessing=preprocessing,
     loss=loss,
     shapes=shapes,
@@ -119,9 +120,9 @@ def _lora_shapes(
   model: Vit | ResNet, description: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
   """Shapes of the parameters that a run with LoRA holds, by path."""
-  size = descriptions.preprocessing(description).image_size
+  shape = descriptions.preprocessing(description).image_shape
   init = lora.trained_init(
-    make_params_init(model, (*size, 3)), descriptions.lora(description)
+    make_params_init(model, shape), descriptions.lora(description)
   )
   shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
   flat: dict[str, Any] = traverse_util.flatten_dict(shapes, sep="/")
@@ -145,6 +146,7 @@ def _merged(
     model,
     descriptions.preprocessing(description).image_size,
     saved["interpolation"],
+    channels=descriptions.preprocessing(description).channels,
   )
   for path, array in leaves:
     if not path.startswith(HEADS):

@@ -28,6 +28,7 @@ from vit_jax.pretrained.formats import (
   timm_encoders,
   torchvision,
 )
+from vit_jax.pretrained.formats.architecture import channels_of
 from vit_jax.pretrained.formats.equivalent import Params, refitted
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.pretrained.loaded import Loaded
@@ -219,6 +220,8 @@ def _reasons(model: Vit, target: Target):
     yield "it is a hybrid, and the format has no ResNet before the patches"
   if model.representation_size is not None and not target.pre_logits:
     yield "it has a representation layer (pre_logits) below the head"
+  if target is TARGETS["torchvision"] and channels_of(model) != 3:
+    yield f"its images have {channels_of(model)} channel(s), and not 3"
   size = model.origin.image_size if model.origin else None
   if size and size[0] != size[1] and not target.any_shape:
     yield f"its images are {size[0]} x {size[1]}, and the format needs squares"

@@ -135,9 +135,12 @@ def leaves(
   image_size: tuple[int, int],
   interpolation: str | None = None,
   *,
+  channels: int = 3,
   keep_head: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (path, array) for all parameters that the model takes over.
+
+  A line says how the first kernel becomes one for other channels.
 
   Raises:
     ValueError: if one of them does not fit or is missing.
@@ -146,7 +149,8 @@ def leaves(
   old_size = loaded.preprocessing.size
   old = grid_of(loaded.model, old_size) if old_size else grid
   old, new = table_grid(loaded.model, old), table_grid(model, grid)
-  wanted = param_shapes(model, grid)
+  wanted = param_shapes(model, grid, channels)
+  before = loaded.preprocessing.channels
   if not keep_head:
     wanted = {k: v for k, v in wanted.items() if not k.startswith(HEADS)}
   for path, array in loaded.read():
@@ -154,6 +158,9 @@ def leaves(
       continue
     method = interpolation or loaded.interpolation
     array = resized(path, array, old, new, method)
+    if channels != before and _is_first_kernel(path, model):
+      array, how = _for_channels(array, before, channels)
+      print(f"{loaded.origin.source}: {how}.", file=sys.stderr)
     shape = wanted.pop(path)
     if array.shape != shape:
       raise ValueError(
@@ -166,3 +173,35 @@ def leaves(
       f"{loaded.origin.source} has no {', '.join([*wanted][:3])}, which the "
       "model needs: do not set the fields of config.model that differ."
     )
+
+
+def _is_first_kernel(path: str, model: Vit | ResNet) -> bool:
+  """Whether it is the path of the kernel that is applied to the image."""
+  if isinstance(model, ResNet) or model.resnet_layers:
+    return path.endswith("conv_root/kernel")
+  return path == "patches/E/kernel"
+
+
+def _for_channels(
+  kernel: np.ndarray, before: int, channels: int
+) -> tuple[np.ndarray, str]:
+  """A kernel for images of other channels, and a line about it, as in timm.
+
+  Args:
+    kernel: Of shape (P^2 C, D) or (P, P, C, D), with C channels.
+    before: Its channels, C.
+    channels: Channels of the new kernel. One is the sum of all, and of more,
+      each is one of the old ones, in turn, times C / channels.
+  """
+  parts = kernel.reshape(-1, before, kernel.shape[-1])
+  if channels == 1:
+    parts = parts.sum(axis=1, keepdims=True)
+    how = f"{before} channels of its first kernel are added up for grey images"
+  else:
+    parts = parts[:, np.arange(channels) % before] * (before / channels)
+    how = (
+      f"{before} channels of its first kernel are taken in turn for images of "
+      f"{channels}, times {before}/{channels}"
+    )
+  shape = (-1,) if kernel.ndim == 2 else (*kernel.shape[:2], channels)
+  return parts.reshape(*shape, kernel.shape[-1]), how

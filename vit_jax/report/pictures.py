@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vit_jax.inspection import charts, figures, overlay
-from vit_jax.inspection.photograph import LONGEST
+from vit_jax.inspection.photograph import LONGEST, in_colours
 from vit_jax.report.measure import Example, Measured
 
 _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
@@ -166,7 +166,7 @@ def _photograph(
   image: np.ndarray, alt: str, longest: int = LONGEST, caption: str = ""
 ) -> Picture:
   """Embeds a photograph as JPEG, or as PNG if its pixels should be visible."""
-  photo = Image.fromarray(image)
+  photo = Image.fromarray(in_colours(image))
   if max(photo.size) < _SMALL_SIDE:
     uri = _uri("png", lambda f: photo.save(f, "png"))
     return Picture(uri, alt, caption, small=True)

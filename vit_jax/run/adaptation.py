@@ -151,6 +151,13 @@ def open_teacher(
       f"student {model.num_classes} ({few(class_names)}): they must be the "
       "same, in the same order."
     )
+  channels = build.make_preprocessing(settings).channels
+  if teacher.preprocessing.channels != channels:
+    raise ValueError(
+      f"distill.teacher={source!r} takes images of "
+      f"{teacher.preprocessing.channels} channel(s), and the student of "
+      f"{channels}: they must be the same."
+    )
   if teacher.loss != kind:
     raise ValueError(
       f"distill.teacher={source!r} was trained with the {teacher.loss} loss: "
@@ -177,8 +184,8 @@ def make_teacher(
 
 def param_shapes(settings: Settings, model: Vit | ResNet, mesh: Mesh) -> Any:
   """Shapes and shardings of all parameters of the model."""
-  size = build.make_preprocessing(settings).image_size
-  return sharding.array_shapes(make_params_init(model, (*size, 3)), mesh)
+  shape = build.make_preprocessing(settings).image_shape
+  return sharding.array_shapes(make_params_init(model, shape), mesh)
 
 
 def fixed_shapes(
@@ -187,11 +194,13 @@ def fixed_shapes(
   """Shapes and shardings of `Adaptation.fixed`."""
   found = {}
   if settings.lora.rank:
-    size = build.make_preprocessing(settings).image_size
-    init = base_init(make_params_init(model, (*size, 3)))
+    shape = build.make_preprocessing(settings).image_shape
+    init = base_init(make_params_init(model, shape))
     found["base"] = sharding.array_shapes(init, mesh)
   if teacher is not None:
-    init = make_params_init(teacher.model, (*teacher.image_size, 3))
+    init = make_params_init(
+      teacher.model, (*teacher.image_size, len(teacher.mean))
+    )
     found["teacher"] = sharding.array_shapes(init, mesh)
   return (found,) if found else ()
 
@@ -223,6 +232,7 @@ def _read_base(
     model.clone(scan=False) if isinstance(model, Vit) else model,
     build.make_preprocessing(settings).image_size,
     method,
+    channels=build.make_preprocessing(settings).channels,
   )
   own = ((path, x) for path, x in leaves if not path.startswith(HEADS))
   base = _placed(own, shapes)

@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax.data.preprocessing import HALF, Preprocessing
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.settings import NormalizationSettings
+from vit_jax.data.transforms import check_colours
 from vit_jax.models import ResNet, Vit, make_model
 from vit_jax.models.variants import with_block
 from vit_jax.run.masked import make_masking, with_masks
@@ -79,7 +81,8 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
     start: The preprocessing of the checkpoint that the run starts from.
 
   Raises:
-    ValueError: if neither the settings nor a checkpoint give the image size.
+    ValueError: if neither the settings nor a checkpoint give the image size, or
+      a mean and a standard deviation for each channel.
   """
   size = settings.image_size or (start and start.size)
   if size is None:
@@ -87,12 +90,7 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
       "image_size is not set, and no checkpoint records it: set it, as in "
       "--config.image_size=(224,224)."
     )
-  normalization = dataclasses.replace(
-    settings.normalization,
-    mean=settings.normalization.mean or (start.mean if start else HALF),
-    std=settings.normalization.std or (start.std if start else HALF),
-    window=settings.normalization.window or (start and start.window),
-  )
+  normalization = _normalization(settings, start)
   cut_from = settings.cut_from
   if settings.image_size is None and start:
     cut_from = cut_from or start.cut_from
@@ -104,6 +102,30 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
   return dataclasses.replace(
     settings, image_size=size, cut_from=cut_from, normalization=normalization
   )
+
+
+def _normalization(
+  settings: Settings, start: Preprocessing | None
+) -> NormalizationSettings:
+  given = settings.normalization
+  start = start or Preprocessing(None)
+  channels = settings.channels or start.channels
+  found = dataclasses.replace(
+    given,
+    mean=given.mean or start.mean,
+    std=given.std or start.std,
+    window=given.window or start.window,
+  )
+  assert found.mean and found.std
+  if not len(found.mean) == len(found.std) == channels:
+    half = str((0.5,) * channels).replace(" ", "")
+    raise ValueError(
+      f"images of {channels} channel(s) need as many means and standard "
+      f"deviations, and there are {len(found.mean)} and {len(found.std)}: set "
+      f"channels, normalization.mean and normalization.std, such as {half}."
+    )
+  check_colours(settings.train_transform, channels)
+  return found
 
 
 def make_preprocessing(settings: Settings) -> Preprocessing:
@@ -198,7 +220,7 @@ def train_functions(
   init = make_init(
     model,
     tx,
-    (*preprocessing.image_size, 3),
+    preprocessing.image_shape,
     settings.ema_decay,
     settings.lora,
   )

@@ -31,7 +31,7 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   Shapes are those of a batch of one image. Parameters outside of any layer,
   such as the class token, have rows of their own.
   """
-  image = jnp.zeros((1, *plan.preprocessing.image_size, 3))
+  image = jnp.zeros((1, *plan.preprocessing.image_shape))
   calls = _calls(plan.model, image)
   stored: dict[str, Any] = flatten_dict(plan.adaptation.param_shapes, sep="/")
   sizes = {path: shape.size for path, shape in stored.items()}

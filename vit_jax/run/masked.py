@@ -33,6 +33,11 @@ def make_masking(settings: Settings, model: Vit | ResNet) -> Masking | None:
     return None
   mean, std = settings.normalization.mean, settings.normalization.std
   rate, target = settings.masked.rate, settings.masked.target
+  if (channels := len(mean or HALF)) != 3:
+    raise ValueError(
+      f"masked.rate={rate} predicts colours, and the images have {channels} "
+      "channel(s): leave channels and normalization out."
+    )
   if settings.image_size:
     h, w = grid_of(model, settings.image_size)
     if h * w < 2 or not num_corrupted(h * w, rate):

@@ -87,7 +87,7 @@ def probe_checkpoint(
     display.header(
       _header(checkpoint, preprocessing.image_size, used, train, test)
     )
-  init = make_params_init(loaded.model, (*preprocessing.image_size, 3))
+  init = make_params_init(loaded.model, preprocessing.image_shape)
   params = loaded.params(sharding.array_shapes(init, mesh))
   track = display.track if display else untracked
   if few_shot:

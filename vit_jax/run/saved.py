@@ -100,7 +100,7 @@ def opened(
       model = model.clone(scan=False) if isinstance(model, Vit) else model
     preprocessing = descriptions.preprocessing(description)
     mesh = _mesh(settings)
-    init = make_params_init(model, (*preprocessing.image_size, 3))
+    init = make_params_init(model, preprocessing.image_shape)
     shapes = sharding.array_shapes(init, mesh)
     if "base" in description:
       params = open_pretrained(workdir, step=step).params(shapes)

@@ -209,6 +209,12 @@ class Settings(Section):
     "Height and width in pixels; None takes the checkpoint's.",
     must=SIDES,
   )
+  channels: int | None = setting(
+    None,
+    "Channels of an image: 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA, or the "
+    "number of bands of TIFF files; None takes the checkpoint's, or 3.",
+    must=COUNT,
+  )
   cut_from: tuple[int, int] | None = setting(
     None,
     "Size to make of an image first, whose upper-left part of `image_size` the "

@@ -84,6 +84,7 @@ def fresh_state(plan: Plan) -> TrainState:
       plan.model.clone(scan=False) if plan.scanned else plan.model,
       plan.preprocessing.image_size,
       plan.settings.transfer.interpolation,
+      channels=plan.preprocessing.channels,
       keep_head=plan.settings.transfer.keep_head,
     )
     if plan.settings.lora.rank:  # The rest is in `plan.adaptation.fixed`.

@@ -26,7 +26,8 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   device = jax.devices()[0]
   size = plan.preprocessing.image_size
   params = sum(x.size for x in jax.tree.leaves(plan.adaptation.param_shapes))
-  gflops = forward_gflops(plan.model, plan.adaptation.param_shapes, size)
+  shape = plan.preprocessing.image_shape
+  gflops = forward_gflops(plan.model, plan.adaptation.param_shapes, shape)
   epochs = plan.total * settings.batch_size / len(source)
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {device.device_kind}"

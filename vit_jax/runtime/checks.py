@@ -14,7 +14,7 @@ from typing import Any
 from vit_jax.runtime.printable import quoted
 
 Sides = tuple[int, int]
-Triple = tuple[float, float, float]
+PerChannel = tuple[float, ...]
 _MOST_FLOAT = 3.4e38
 """Larger numbers overflow in float32, in which models compute."""
 _NEEDED = {
@@ -43,18 +43,18 @@ SIDES = Rule(
   lambda size: min(size) >= 1,
 )
 CHANNELS = Rule(
-  "be three finite numbers, for red, green and blue", lambda _: True
+  "be a finite number for each channel, such as red, green and blue", len
 )
 POSITIVE_CHANNELS = Rule(
-  "be three numbers above 0, for red, green and blue",
-  lambda values: min(values) > 0,
+  "be a number above 0 for each channel, such as red, green and blue",
+  lambda values: min(values, default=0) > 0,
 )
 # Type and condition of keywords and flags about images.
 IMAGE_VALUES = {
   "image_size": (Sides, SIDES),
   "grid": (Sides, SIDES),
-  "mean": (Triple, CHANNELS),
-  "std": (Triple, POSITIVE_CHANNELS),
+  "mean": (PerChannel, CHANNELS),
+  "std": (PerChannel, POSITIVE_CHANNELS),
 }
 
 
@@ -70,8 +70,8 @@ def checked(
   Args:
     name: The value's name, for the error.
     kind: `int`, `float`, `bool`, `str` or a tuple type such as
-      `tuple[int, int]`, for which one number stands for both; with `| None`,
-      None is accepted as well.
+      `tuple[int, int]`, for which one number stands for both, or
+      `tuple[float, ...]`; with `| None`, None is accepted as well.
     value: The value. Nothing is assumed about it.
     must: A condition on the converted value.
     choices: The values that a text may have.
@@ -128,6 +128,8 @@ def _tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     value = value.tolist()
   if kinds == (int, int) and isinstance(value, numbers.Integral):
     value = (value, value)
+  if kinds[-1] is Ellipsis and isinstance(value, list | tuple):
+    kinds = kinds[:1] * len(value)
   if not isinstance(value, list | tuple) or len(value) != len(kinds):
     raise TypeError(f"{len(kinds)} numbers")
   return tuple(map(_converted, kinds, value))

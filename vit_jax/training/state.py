@@ -47,7 +47,10 @@ def make_params_init(
 
 
 def init_params(
-  model: nn.Module, key: Array, image_size: int | tuple[int, int]
+  model: nn.Module,
+  key: Array,
+  image_size: int | tuple[int, int],
+  channels: int = 3,
 ) -> Any:
   """Draws a model's first parameters, as plain arrays.
 
@@ -55,10 +58,12 @@ def init_params(
     model: The model, from images to logits.
     key: The random key, as `jax.random.key(0)`.
     image_size: Height and width of its images, or one number for both.
+    channels: Channels of its images.
   """
   square = isinstance(image_size, int)
   height, width = (image_size, image_size) if square else image_size
-  return nn.unbox(jax.jit(make_params_init(model, (height, width, 3)))(key))
+  init = make_params_init(model, (height, width, channels))
+  return nn.unbox(jax.jit(init)(key))
 
 
 def make_init(

@@ -91,10 +91,10 @@ def test_the_range_of_values_is_in_mean_and_std(config, mean, std):
 @pytest.mark.parametrize(
   "config, message",
   [
-    ({"image_mean": 0.5}, "image_mean=0.5 must be three finite num"),
-    ({"image_mean": ["a", 1, 1]}, "image_mean=.* must be three finite"),
-    ({"image_mean": [0, 0, 0, 0]}, "image_mean=.* must be three finite"),
-    ({"image_std": [0, 0, 0]}, "image_std=.* must be three numbers above 0"),
+    ({"image_mean": 0.5}, "image_mean=0.5 must be a finite number"),
+    ({"image_mean": ["a", 1, 1]}, "image_mean=.* must be a finite number"),
+    ({"image_mean": [0, 0, 0, 0]}, "must have a number for each channel"),
+    ({"image_std": [0, 0, 0]}, "image_std=.* must be a number above 0"),
     ({"resample": 9}, "resample=9: it must be one of 0 to 5"),
     ({"resample": "x\ny"}, "resample='x.*y' must be a whole number"),
     ({"do_resize": False}, "do_resize=False: pictures must be resized"),

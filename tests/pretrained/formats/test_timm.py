@@ -28,8 +28,8 @@ def timm_shapes(positions, **more):
     ({"model_args": {"num_heads": "3"}}, "num_heads='3' must be a whole numb"),
     ({"model_args": {"img_size": 0}}, "img_size=0 must be a height and a wi"),
     ({"pretrained_cfg": {"input_size": 3.5}}, "img_size=3.5 must be a heigh"),
-    ({"mean": 0.5}, "mean=0.5 must be three finite numbers"),
-    ({"std": [1, 1, 0]}, r"std=\[1, 1, 0\] must be three numbers above 0"),
+    ({"mean": 0.5}, "mean=0.5 must be a finite number"),
+    ({"std": [1, 1, 0]}, r"std=\[1, 1, 0\] must be a number above 0"),
     ({"label_names": 3}, "label_names=3 must be a list of names"),
     (
       {"model_args": {"act_layer": ["a"]}},

@@ -167,6 +167,11 @@ def table_size(vit: Any) -> tuple[int, int] | None:
   return vit.origin.image_size if vit.origin else None
 
 
+def channels_of(vit: Any) -> int:
+  """Channels of the model's images."""
+  return len(vit.origin.mean) if vit.origin else 3
+
+
 def section(name: str, value: Any) -> Mapping[str, Any]:
   """Returns a JSON object, {} for null; ValueError if it is anything else."""
   if value is not None and not isinstance(value, dict):

@@ -268,7 +268,7 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
     "layer_norm_eps": vit.layer_norm_epsilon,
     "image_size": size and size[0],
     "patch_size": vit.patch_size,
-    "num_channels": 3,
+    "num_channels": architecture.channels_of(vit),
   }
   head = {
     "architectures": [family.classes[bool(vit.num_classes)]],

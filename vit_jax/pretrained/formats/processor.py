@@ -17,8 +17,8 @@ from vit_jax.runtime.checks import (
   POSITIVE,
   POSITIVE_CHANNELS,
   SIDES,
+  PerChannel,
   Sides,
-  Triple,
   checked,
 )
 from vit_jax.runtime.printable import quoted
@@ -135,24 +135,26 @@ def _filter(found: Mapping[str, Any]) -> str:
   return _FILTERS[number]
 
 
-def _normalization(found: Mapping[str, Any]) -> tuple[Triple, Triple]:
+def _normalization(found: Mapping[str, Any]) -> tuple[PerChannel, PerChannel]:
   """Mean and standard deviation in units of full scale.
 
   (x f - m) / s is (x / 255 - m / 255 f) / (s / 255 f).
   """
-  mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+  mean: PerChannel = (0.0, 0.0, 0.0)
+  std: PerChannel = (1.0, 1.0, 1.0)
   if checked("do_normalize", bool, found.get("do_normalize", True)):
-    mean = checked("image_mean", Triple, found["image_mean"], CHANNELS)
-    std = checked("image_std", Triple, found["image_std"], POSITIVE_CHANNELS)
+    mean = checked("image_mean", PerChannel, found["image_mean"], CHANNELS)
+    std = checked(
+      "image_std", PerChannel, found["image_std"], POSITIVE_CHANNELS
+    )
   factor = 1.0
   if checked("do_rescale", bool, found.get("do_rescale", True)):
     given = found.get("rescale_factor", 1 / 255)
     factor = checked("rescale_factor", float, given, POSITIVE)
   if factor == 1 / 255:
     return mean, std
-  r, g, b = (x / (255 * factor) for x in mean)
-  s, t, u = (x / (255 * factor) for x in std)
-  return (r, g, b), (s, t, u)
+  mean, std = (tuple(x / (255 * factor) for x in xs) for xs in (mean, std))
+  return mean, std
 
 
 def _refusal(name: str, value: Any, why: str) -> ValueError:

@@ -111,8 +111,8 @@ def preprocessing(published: Mapping[str, Any]) -> Preprocessing:
   return Preprocessing(
     None,
     EvalTransformSettings(mode, ratio, name),
-    checked("mean", checks.Triple, found["mean"], checks.CHANNELS),
-    checked("std", checks.Triple, found["std"], checks.POSITIVE_CHANNELS),
+    checked("mean", checks.PerChannel, found["mean"], checks.CHANNELS),
+    checked("std", checks.PerChannel, found["std"], checks.POSITIVE_CHANNELS),
     corner="even",
   )
 
@@ -191,6 +191,7 @@ def configuration(
   sizes = {
     "img_size": architecture.one_or_both(vit),
     "patch_size": vit.patch_size,
+    "in_chans": architecture.channels_of(vit),
     "embed_dim": vit.hidden_size,
     "depth": vit.num_layers,
     "num_heads": vit.num_heads,
@@ -216,7 +217,7 @@ def published(vit: Vit, preprocessing: Preprocessing) -> dict[str, Any]:
     "label_names": list(origin.class_names),
     "pretrained_cfg": {
       "num_classes": vit.num_classes,
-      "input_size": [3, *preprocessing.image_size],
+      "input_size": [preprocessing.channels, *preprocessing.image_size],
       "interpolation": crop.interpolation,
       "crop_pct": _share(preprocessing),
       "crop_mode": "center" if crop.crop == "center" else "squash",

@@ -1,0 +1,235 @@
+"""Images of 1, 2, 4 and more channels against Pillow's and NumPy's pixels."""
+
+import io
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from tests.data.pictures import encode, noise, png, scene
+from vit_jax.data import make_eval_transform, make_train_transform
+from vit_jax.data.decode import decode_image
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.pillow_decode import brightest
+from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+
+H, W = 46, 71
+COLOURS = scene(H, W)
+GREY = np.asarray(Image.fromarray(COLOURS).convert("L"))
+ALPHA = np.linspace(0, 255, H * W).reshape(H, W, 1).astype(np.uint8)
+
+
+def bands(count, dtype=np.uint8):
+  top = 255 if dtype == np.uint8 else 4095
+  rng = np.random.default_rng(count)
+  return rng.integers(0, top, (H, W, count), endpoint=True).astype(dtype)
+
+
+def tiff(samples, **options):
+  file = io.BytesIO()
+  options = {"photometric": "minisblack", **options}
+  tifffile.imwrite(file, samples, **options)
+  return file.getvalue()
+
+
+def test_grey_files_are_grey():
+  np.testing.assert_array_equal(
+    decode_image(png(GREY), channels=1), GREY[..., None]
+  )
+  jpeg = encode(Image.fromarray(GREY), "JPEG")
+  stored = np.asarray(Image.open(io.BytesIO(jpeg)))
+  np.testing.assert_array_equal(
+    decode_image(jpeg, channels=1), stored[..., None]
+  )
+
+
+def test_colours_become_grey_by_their_luminance():
+  for encoded in (png(COLOURS), encode(Image.fromarray(COLOURS), "TIFF")):
+    found = decode_image(encoded, channels=1)
+    np.testing.assert_array_equal(found, GREY[..., None])
+  jpeg = encode(Image.fromarray(COLOURS), "JPEG")
+  stored = Image.open(io.BytesIO(jpeg))
+  stored.draft("L", stored.size)  # The luminance that the file holds.
+  np.testing.assert_array_equal(
+    decode_image(jpeg, channels=1)[..., 0], np.asarray(stored)
+  )
+
+
+@pytest.mark.parametrize("colours", [GREY[..., None], COLOURS])
+def test_alpha_is_kept_or_blended_with_white(colours):
+  channels = colours.shape[2]
+  pixels = np.dstack([colours, ALPHA])
+  encoded = png(pixels)
+  found = decode_image(encoded, channels=channels + 1)
+  np.testing.assert_array_equal(found, pixels)
+  blended = ALPHA / 255 * colours + 255 - ALPHA
+  found = decode_image(encoded, channels=channels)
+  np.testing.assert_allclose(found, blended, atol=1)
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "BMP"])
+@pytest.mark.parametrize("channels", [2, 4])
+def test_alpha_of_opaque_files(file_format, channels):
+  encoded = encode(Image.fromarray(COLOURS), file_format)
+  found = decode_image(encoded, channels=channels)
+  assert found.shape == (H, W, channels)
+  assert (found[..., -1] == 255).all()
+  opaque = decode_image(encoded, channels=channels - 1)
+  np.testing.assert_array_equal(found[..., :-1], opaque)
+
+
+@pytest.mark.parametrize("count", [2, 4, 5])
+@pytest.mark.parametrize("layout", ["together", "planes", "pages"])
+def test_bands_are_taken_as_they_are_stored(count, layout):
+  pixels = bands(count)
+  planes = np.ascontiguousarray(np.moveaxis(pixels, 2, 0))
+  encoded = {
+    "together": lambda: tiff(pixels, planarconfig="contig"),
+    "planes": lambda: tiff(planes, planarconfig="separate"),
+    "pages": lambda: tiff(planes),
+  }[layout]()
+  np.testing.assert_array_equal(decode_image(encoded, channels=count), pixels)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_a_window_scales_every_band(dtype):
+  samples = bands(5, dtype)
+  expected = np.clip((samples.astype(float) - 100) / 3900, 0, 1) * 255
+  encoded = tiff(samples, planarconfig="contig")
+  found = decode_image(encoded, (100, 4000), channels=5)
+  np.testing.assert_allclose(found, expected, atol=0.51)
+  if dtype == np.uint16:
+    found = decode_image(encoded, channels=5)
+    np.testing.assert_array_equal(found, samples // 256)
+    assert brightest(encoded) == samples.max()
+  else:
+    with pytest.raises(UnreadableImageError, match="set normalization.window"):
+      decode_image(encoded, channels=5)
+
+
+def test_a_window_of_one_channel():
+  samples = bands(1, np.uint16)
+  expected = np.clip(samples / 2000, 0, 1) * 255
+  for ending in (".png", ".tiff"):
+    encoded = cv2.imencode(ending, samples)[1].tobytes()
+    found = decode_image(encoded, (0, 2000), channels=1)
+    np.testing.assert_allclose(found, expected, atol=0.51)
+
+
+def test_bands_are_turned_upright():
+  pixels = bands(5)
+  turned = tiff(
+    pixels, planarconfig="contig", extratags=[(274, "H", 1, 6, True)]
+  )
+  found = decode_image(turned, channels=5)
+  np.testing.assert_array_equal(found, np.rot90(pixels, -1))
+
+
+def test_bands_that_a_file_does_not_have(monkeypatch):
+  six = tiff(bands(6), planarconfig="contig")
+  with pytest.raises(
+    UnreadableImageError, match="5 bands are needed, and it h"
+  ):
+    decode_image(six, channels=5)
+  with pytest.raises(UnreadableImageError, match="4 bands are needed.* has 6"):
+    decode_image(six, channels=4)
+  for file_format in ("PNG", "JPEG"):
+    with pytest.raises(UnreadableImageError, match="it is no such TIFF file"):
+      decode_image(encode(Image.fromarray(COLOURS), file_format), channels=5)
+  volume = np.zeros((2, 3, 8, 8), np.uint8)
+  with pytest.raises(UnreadableImageError, match="its axes are"):
+    decode_image(tiff(volume), channels=5)
+  monkeypatch.setitem(sys.modules, "tifffile", None)
+  with pytest.raises(UnreadableImageError, match=r'install "vit_jax\[tiff\]"'):
+    decode_image(six, channels=5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+@pytest.mark.parametrize(
+  "interpolation", ["bilinear", "bicubic", "area", "few"]
+)
+def test_each_channel_is_resized_alone(count, interpolation):
+  settings = EvalTransformSettings(
+    interpolation=interpolation.replace("few", "bilinear"),
+    antialias=interpolation != "few",
+  )
+  pixels = bands(count)
+  encoded = (
+    png(pixels[..., 0]) if count == 1 else tiff(pixels, planarconfig="contig")
+  )
+  found = make_eval_transform((20, 90), settings, channels=count)(encoded)
+  alone = [
+    make_eval_transform((20, 90), settings)(png(band))[..., 0]
+    for band in np.moveaxis(pixels, 2, 0)
+  ]
+  assert found.shape == (20, 90, count)
+  np.testing.assert_allclose(found.astype(int), np.stack(alone, 2), atol=1)
+  if interpolation in ("bilinear", "bicubic"):
+    pillow = Image.Resampling[interpolation.upper()]
+    band = Image.fromarray(pixels[..., -1]).resize((90, 20), pillow)
+    np.testing.assert_array_equal(found[..., -1], np.asarray(band))
+
+
+@pytest.mark.parametrize("crop", ["inception", "pad", "resize"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_each_channel_is_cropped_alike(crop, count):
+  settings = TrainTransformSettings(crop=crop)
+  pixels = bands(count)
+  encoded = tiff(pixels, planarconfig="contig")
+  found = make_train_transform((20, 60), settings, channels=count)(
+    encoded, np.random.default_rng(3)
+  )
+  alone = [
+    make_train_transform((20, 60), settings)(
+      png(band), np.random.default_rng(3)
+    )[..., 0]
+    for band in np.moveaxis(pixels, 2, 0)
+  ]
+  np.testing.assert_allclose(found.astype(int), np.stack(alone, 2), atol=1)
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+def test_grey_is_augmented_as_three_equal_channels(as_published):
+  settings = TrainTransformSettings(
+    randaugment_layers=2,
+    three_augment=True,
+    colour_jitter=0.3,
+    as_published=as_published,
+  )
+  for seed in range(20):
+    one, three = (
+      make_train_transform((20, 30), settings, channels=channels)(
+        png(GREY), np.random.default_rng(seed)
+      )
+      for channels in (1, 3)
+    )
+    assert one.shape == (20, 30, 1)
+    np.testing.assert_array_equal(np.repeat(one, 3, 2), three)
+
+
+def test_noise_erases_every_channel():
+  settings = TrainTransformSettings(crop="resize", flip=False, erase=1.0)
+  black = tiff(np.zeros((H, W, 5), np.uint8), planarconfig="contig")
+  found = make_train_transform((H, W), settings, channels=5)(
+    black, np.random.default_rng(0)
+  )
+  assert all(band.any() for band in np.moveaxis(found, 2, 0))
+
+
+@pytest.mark.parametrize(
+  "name, value",
+  [("randaugment_layers", 2), ("three_augment", True), ("colour_jitter", 0.3)],
+)
+def test_augmentations_of_colours_need_colours(name, value):
+  settings = TrainTransformSettings(**{name: value})
+  message = f"{name}={value} is defined for .* 1 or 3 .* have 4: leave it out"
+  with pytest.raises(ValueError, match=message):
+    make_train_transform(8, settings, channels=4)
+
+
+def test_colours_are_read_as_before():
+  pixels = noise(9, 7)
+  np.testing.assert_array_equal(decode_image(png(pixels)), pixels)
