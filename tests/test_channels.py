@@ -51,7 +51,13 @@ def config_of(root, channels, **changes):
   config.normalization.update(mean=(0.4,) * channels, std=(0.3,) * channels)
   config.data.root = root
   config.model.update(
-    variant="Ti/8", hidden_size=24, num_layers=1, mlp_size=32, num_heads=3
+    variant="Ti/8",
+    hidden_size=24,
+    num_layers=1,
+    mlp_size=32,
+    num_heads=3,
+    pooling="token",
+    position="learned",
   )
   config.optimizer.warmup_epochs = 0.0
   config.train_transform.update(randaugment_layers=0, erase=0.2)
@@ -82,8 +88,7 @@ def test_every_use_follows_the_checkpoint(channels, tmp_path, capsys):
   report_files([workdir], out=str(tmp_path / "report.html"))
   for to in ("hf", "timm", "google"):
     folder = str(tmp_path / to)
-    fields = {} if to == "google" else {"gelu": "tanh"}
-    convert(workdir, folder, to, **fields)
+    convert(workdir, folder, to)
     given = {"mean": (0.4,) * channels, "std": (0.3,) * channels}
     again = load_pretrained(folder, num_heads=3, **given)
     assert again.preprocessing.channels == channels

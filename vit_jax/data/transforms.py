@@ -314,7 +314,8 @@ def _filtered(
   pillow = Image.Resampling[name.upper()]
 
   def one(pixels: np.ndarray) -> np.ndarray:
-    return np.asarray(Image.fromarray(pixels).resize(size[::-1], pillow))
+    height, width = size
+    return np.asarray(Image.fromarray(pixels).resize((width, height), pillow))
 
   if image.shape[2] == 3:
     return one(image)

@@ -144,7 +144,8 @@ def _shape(
   if size is None:
     known = model.origin.image_size if model.origin else None
     size = Preprocessing(known).image_size
-  return (size, size) if isinstance(size, int) else size
+  height, width = (size, size) if isinstance(size, int) else size
+  return height, width, len(model.origin.mean) if model.origin else 3
 
 
 def check_platforms(platforms: Sequence[str]) -> None:

@@ -43,7 +43,7 @@ SIDES = Rule(
   lambda size: min(size) >= 1,
 )
 CHANNELS = Rule(
-  "be a finite number for each channel, such as red, green and blue", len
+  "be a finite number for each channel, such as red, green and blue", bool
 )
 POSITIVE_CHANNELS = Rule(
   "be a number above 0 for each channel, such as red, green and blue",
