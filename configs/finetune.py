@@ -20,11 +20,14 @@ python -m vit_jax.train --config configs/finetune.py:b16_i21k,cifar10 \
 
 The data sets are imagenet2012, cifar10, cifar100, oxford_iiit_pet,
 oxford_flowers102. With ",vtab" appended, a TFDS data set is one of VTAB's
-tasks, with 800 + 200 training images; SVHN and DMLab are then neither cropped
-nor mirrored, as that may change their labels. With ",table2" appended, a run on
-imagenet2012 has the higher resolution and the Polyak averaging of the paper's
-Table 2. For H/14, whose patches do not divide 384, the upper left 378 x 378 is
-kept.
+tasks, with 800 + 200 training images, and those whose labels are computed are
+clevr/count_all, clevr/closest_object_distance, dsprites/label_orientation,
+dsprites/label_x_position, kitti/closest_vehicle_distance,
+smallnorb/label_azimuth and smallnorb/label_elevation. These seven, SVHN and
+DMLab are neither cropped nor mirrored, as that may change their labels. With
+",table2" appended, a run on imagenet2012 has the higher resolution and the
+Polyak averaging of the paper's Table 2. For H/14, whose patches do not divide
+384, the upper left 378 x 378 is kept.
 
 The paper chose each row's learning rate among those of the table, on a part of
 the training images. `train` takes the third; the same choice is made by
@@ -62,9 +65,18 @@ VTAB_SPLITS = {
   "resisc45": ("train[18900:19100]", "train[25200:]"),
   "diabetic_retinopathy_detection/btgraham-300": ("validation[:200]", "test"),
   "dmlab": ("validation[:200]", "test"),
+  "clevr/count_all": ("train[63000:63200]", "validation"),
+  "clevr/closest_object_distance": ("train[63000:63200]", "validation"),
+  "dsprites/label_orientation": ("train[589824:590024]", "train[663552:]"),
+  "dsprites/label_x_position": ("train[589824:590024]", "train[663552:]"),
+  "kitti/closest_vehicle_distance": ("validation[:200]", "test"),
+  "smallnorb/label_azimuth": ("test[:200]", "test[50%:]"),
+  "smallnorb/label_elevation": ("test[:200]", "test[50%:]"),
 }
+# Data sets with labels of their own in VTAB; dSprites' are in 16 groups.
+VTAB_LABELS = {"clevr": "", "dsprites": "/16", "kitti": "", "smallnorb": ""}
 # Tasks whose labels a mirrored image or a part of it may not have.
-WHOLE_IMAGES = ("svhn_cropped", "dmlab")
+WHOLE_IMAGES = ("svhn_cropped", "dmlab", *VTAB_LABELS)
 
 
 # Share of the training images on which `study --select` compares the rates.
@@ -134,7 +146,10 @@ def _table_4(c, model: str, dataset: str, variant: str):
   if variant == "vtab":
     validation, test = VTAB_SPLITS.get(dataset, ("train[800:1000]", "test"))
     c.data.update(train_split=f"train[:800]+{validation}", eval_split=test)
-    if dataset in WHOLE_IMAGES:
+    name, _, label = dataset.partition("/")
+    if name in VTAB_LABELS and label:
+      c.data.update(name=name, tfds_label=label + VTAB_LABELS[name])
+    if name in WHOLE_IMAGES:
       c.train_transform.update(crop="resize", flip=False)
   if variant == "table2":
     side = 518 if model.startswith("h14") else 512

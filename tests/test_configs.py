@@ -255,6 +255,17 @@ def test_rows_carry_table_4s_numbers(argument, steps, peak_lr, size, decay):
     ("eurosat/rgb", "train[:800]+train[16200:16400]", "train[21600:]", True),
     ("dtd", "train[:800]+validation[:200]", "test", True),
     ("svhn_cropped", "train[:800]+train[65931:66131]", "test", False),
+    (
+      "kitti/closest_vehicle_distance",
+      *("train[:800]+validation[:200]", "test"),
+      False,
+    ),
+    (
+      "dsprites/label_orientation",
+      "train[:800]+train[589824:590024]",
+      "train[663552:]",
+      False,
+    ),
   ],
 )
 def test_vtab_has_800_and_200_images(dataset, train, test, flip):
@@ -262,6 +273,11 @@ def test_vtab_has_800_and_200_images(dataset, train, test, flip):
   assert (config.data.train_split, config.data.eval_split) == (train, test)
   assert config.train_transform.flip == flip
   assert (config.train_transform.crop == "inception") == flip
+  computed = {
+    "kitti": "closest_vehicle_distance",
+    "dsprites": "label_orientation/16",
+  }
+  assert config.data.tfds_label == computed.get(config.data.name)
 
 
 @pytest.mark.parametrize(

@@ -231,3 +231,28 @@ def test_a_study_that_is_told_to_stop_goes_on(file, tmp_path):
   assert all(float(row["eval/top1"]) > 0 for row in table(folder))
   again = run("vit_jax.study", *command[3:], "--index=1")
   assert "a_1 is finished." in again.stdout
+
+
+def test_means_are_of_complete_groups_alone(file, trained, tmp_path):
+  _, codes = trained
+  text = (
+    file.read_text()
+    + 'MEANS = dict(of="eval/top1", over="seed", groups="name")\n'
+  )
+  file.write_text(
+    text.replace(
+      "dict(name=name, seed=seed)", "dict(name=name, seed=seed, kind=1)"
+    )
+  )
+  codes["b_1"] = 1
+  folder = tmp_path / "runs"
+  run_study(str(file), str(folder))
+  rows = {row["row"]: row for row in table(folder)}
+  assert [*rows] == ["a_0", "a_1", "b_0", "mean of 2"]
+  mean = sum(float(rows[name]["eval/top1"]) for name in ("a_0", "a_1")) / 2
+  found = rows["mean of 2"]
+  assert (found["name"], found["kind"], found["seed"]) == ("a", "1", "")
+  assert float(found["eval/top1"]) == pytest.approx(mean)
+  codes.clear()
+  run_study(str(file), str(folder))
+  assert [row["name"] for row in table(folder)[4:]] == ["a", "all", "b"]

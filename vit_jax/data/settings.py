@@ -64,6 +64,12 @@ class DataSettings(Section):
     choices=TASKS,
   )
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
+  tfds_label: str | None = setting(
+    None,
+    'Another label of a TFDS data set, such as "label_azimuth", '
+    '"label_orientation/16" in 16 groups, or one that VTAB computes: '
+    "count_all, closest_object_distance, closest_vehicle_distance.",
+  )
   train_split: str = setting(
     "train", 'TFDS split to train on, such as "train[:90%]".'
   )

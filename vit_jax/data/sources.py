@@ -101,7 +101,9 @@ def open_source(
 
     return Digits(tfds_split)
   reader = extras.load("vit_jax.data.tfds_source", "tfds")
-  return reader.open_tfds(settings.name, tfds_split, settings.data_dir)
+  return reader.open_tfds(
+    settings.name, tfds_split, settings.data_dir, settings.tfds_label
+  )
 
 
 def open_data(

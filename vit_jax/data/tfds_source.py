@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vit_jax.data import tfds_labels
 from vit_jax.data.example import Example
 from vit_jax.runtime.printable import printable
 
@@ -20,10 +21,20 @@ class TfdsSource:
 
   The features read are the builder's supervised keys, or "image" and "label" if
   it names none.
+
+  Args:
+    builder: The data set.
+    split: Any TFDS split expression, such as "train[:98%]".
+    label: Another label, see `tfds_labels.labels_of`.
   """
 
-  def __init__(self, builder: tfds.core.DatasetBuilder, split: str):
-    """Opens a split, given as any TFDS split expression ("train[:98%]").
+  def __init__(
+    self,
+    builder: tfds.core.DatasetBuilder,
+    split: str,
+    label: str | None = None,
+  ):
+    """Opens a split.
 
     Raises:
       ValueError: the data is not prepared, has no such split, allows no random
@@ -32,12 +43,17 @@ class TfdsSource:
     _check_prepared(builder)
     features: Any = builder.info.features
     self.name = builder.info.full_name
-    self._image, self._label = _feature_keys(builder)
+    if label is None:
+      self._image, label = _feature_keys(builder)
+    else:
+      self._image = "image"
+    self._labels = tfds_labels.labels_of(dict(features), label)
+    self._binary = builder.name == "dsprites"
     self._id = next(
       (key for key in ("id", "file_name") if key in features), None
     )
     self._split = split
-    self.class_names = tuple(features[self._label].names)
+    self.class_names = self._labels.class_names
     as_data_source: Any = builder.as_data_source
     try:
       self._examples = as_data_source(
@@ -61,6 +77,10 @@ class TfdsSource:
     records = self._examples.__getitems__(list(indices))
     return [self._example(i, r) for i, r in zip(indices, records, strict=True)]
 
+  def column(self, name: str) -> list[Any]:
+    """A feature of every example; reads the whole split."""
+    return [self._examples[index][name] for index in range(len(self))]
+
   def _example(self, index: int, record: dict) -> Example:
     name = f"{self.name}/{self._split}#{index}"
     if self._id is not None:
@@ -68,21 +88,27 @@ class TfdsSource:
       if isinstance(stored, bytes):
         stored = stored.decode("utf-8", "backslashreplace")
       name = f"{name} ({printable(str(stored))})"
+    image = record[self._image]
     return {
-      "image": record[self._image],
-      "label": int(record[self._label]),
+      "image": tfds_labels.black_and_white(image) if self._binary else image,
+      "label": self._labels.label(record),
       "id": name,
     }
 
 
-def open_tfds(name: str, split: str, data_dir: str | None = None) -> TfdsSource:
+def open_tfds(
+  name: str,
+  split: str,
+  data_dir: str | None = None,
+  label: str | None = None,
+) -> TfdsSource:
   """Opens a split of a dataset such as "cifar10" or "beans:0.1.0".
 
   Raises:
     ValueError: there is no dataset of that name, or for the reasons of
       `TfdsSource`.
   """
-  return TfdsSource(_builder(name, data_dir), split)
+  return TfdsSource(_builder(name, data_dir), split, label)
 
 
 def open_prepared(folder: str, split: str | None) -> TfdsSource:

@@ -89,11 +89,12 @@ def collect(study: Study, display: Display) -> None:
       found.append({"row": row, **values, **result["metrics"]})
   if not found:
     return
-  columns = dict.fromkeys(column for row in found for column in row)
+  table_rows = [*found, *means(study, found)]
+  columns = dict.fromkeys(column for row in table_rows for column in row)
   table = io.StringIO()
   writer = csv.DictWriter(table, columns, lineterminator="\n")
   writer.writeheader()
-  writer.writerows(found)
+  writer.writerows(table_rows)
   path = study.workdir / "study.csv"
   replace(path, table.getvalue().encode())
   display.note(f"{len(found)} of {len(study.rows)} rows are in {path}.")
@@ -111,6 +112,30 @@ def collect(study: Study, display: Display) -> None:
     figure = chart.study_figure(found, paper, **columns)
     figure.savefig(drawn, format="png")
     replace(study.workdir / f"{name}.png", drawn.getvalue())
+
+
+def means(study: Study, found: Sequence[Mapping]) -> list[dict[str, Any]]:
+  """Rows with the means of complete groups of rows, as `MEANS` asks for."""
+  columns = getattr(study.module, "MEANS", None)
+  if columns is None:
+    return []
+  of, apart = columns["of"], (columns["over"], columns["groups"])
+  scores = {row["row"]: row[of] for row in found if row.get(of) is not None}
+  members: dict[tuple, list[str]] = {}
+  for name, values in study.rows.items():
+    same = tuple((k, v) for k, v in values.items() if k not in apart)
+    for group in (values[columns["groups"]], "all"):
+      members.setdefault((group, same), []).append(name)
+  return [
+    {
+      "row": f"mean of {len(names)}",
+      columns["groups"]: group,
+      **dict(same),
+      of: sum(scores[name] for name in names) / len(names),
+    }
+    for (group, same), names in members.items()
+    if all(name in scores for name in names)
+  ]
 
 
 def held_out(split: str, share: float) -> tuple[str, str]:

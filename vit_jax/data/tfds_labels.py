@@ -1,0 +1,110 @@
+"""Labels of TFDS data sets beside the usual one, those of VTAB among them.
+
+The rules are those of VTAB-1k (arXiv:1910.04867), as its code has them:
+https://github.com/google-research/task_adaptation, task_adaptation/data.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from vit_jax.data.example import UnreadableImageError
+
+Record = Mapping[str, Any]
+_DISTANCES = 8.0, 8.5, 9.0, 9.5, 10.0  # CLEVR, in its scenes' unit.
+_METRES = 8.0, 20.0, 999.0  # KITTI; beyond the last, there is no vehicle.
+_VEHICLES = 3  # Car, van and truck are KITTI's first types.
+
+
+class Labels(NamedTuple):
+  """The classes, and the function from a record to the index of its own."""
+
+  class_names: tuple[str, ...]
+  label: Callable[[Record], int]
+
+
+def labels_of(features: Mapping[str, Any], name: str) -> Labels:
+  """The labels of a name.
+
+  Args:
+    features: The features of the data set.
+    name: A class label, such as "label_azimuth"; "label_orientation/16" for 16
+      groups of neighbouring classes; or a rule: "count_all" and
+      "closest_object_distance" of CLEVR, "closest_vehicle_distance" of KITTI.
+
+  Raises:
+    ValueError: if the data set does not have them.
+  """
+  if name in _RULES:
+    count, rule, columns = _RULES[name]
+    objects = getattr(features.get("objects"), "feature", {})
+    if all(column in objects for column in columns):
+      return Labels(tuple(map(str, range(count))), rule)
+  feature, _, groups = name.partition("/")
+  classes = getattr(features.get(feature), "num_classes", None)
+  if not classes or (groups and not groups.isdecimal()):
+    known = [k for k in features if getattr(features[k], "num_classes", None)]
+    raise ValueError(
+      f"data.tfds_label={name!r}: the data set has no such label; it has "
+      f"{', '.join(known) or 'none'}, and the rules are {', '.join(_RULES)}."
+    )
+  if not groups:
+    names = tuple(features[feature].names)
+    return Labels(names, functools.partial(_grouped, feature, 1.0))
+  if not 1 < int(groups) <= classes:
+    raise ValueError(
+      f"data.tfds_label={name!r}: {feature} has {classes} classes, which make "
+      f"2 to {classes} groups."
+    )
+  names = tuple(map(str, range(int(groups))))
+  size = classes / int(groups)
+  return Labels(names, functools.partial(_grouped, feature, size))
+
+
+def black_and_white(encoded: bytes) -> bytes:
+  """A PNG file of zeros and ones, as dSprites has, with 255 for each one."""
+  pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
+  if pixels is None:
+    raise UnreadableImageError("an image of dSprites that is no PNG file.")
+  return cv2.imencode(".png", pixels * np.uint8(255))[1].tobytes()
+
+
+def _grouped(feature: str, size: float, record: Record) -> int:
+  return int(record[feature] // size)
+
+
+def _count_all(record: Record) -> int:
+  """A scene of CLEVR has 3 to 10 objects."""
+  return len(record["objects"]["size"]) - 3
+
+
+def _closest_object_distance(record: Record) -> int:
+  coordinates = np.asarray(record["objects"]["pixel_coords"])
+  return _above(_DISTANCES, coordinates[:, 2].min())
+
+
+def _closest_vehicle_distance(record: Record) -> int:
+  objects = record["objects"]
+  vehicles = np.asarray(objects["type"]) < _VEHICLES
+  forward = np.asarray(objects["location"])[vehicles, 2]
+  return _above(_METRES, forward.min(initial=1000.0))
+
+
+def _above(thresholds: tuple[float, ...], value: float) -> int:
+  """The number of thresholds below a value."""
+  return int(np.sum(np.array(thresholds, np.float32) < value))
+
+
+# Name -> number of classes, the rule, and the columns of "objects" it reads.
+_RULES = {
+  "count_all": (8, _count_all, ("size",)),
+  "closest_object_distance": (6, _closest_object_distance, ("pixel_coords",)),
+  "closest_vehicle_distance": (
+    4,
+    _closest_vehicle_distance,
+    ("location", "type"),
+  ),
+}
