@@ -1,8 +1,12 @@
 """Evaluates a run's checkpoint on the evaluation split of its data.
 
 python -m vit_jax.evaluate WORKDIR [--per_class] [--out=predictions.csv]
+python -m vit_jax.evaluate MODEL --suite[=v2,a,r] [--root=FOLDER] [--out=X.csv]
 
 The checkpoint's description holds the data, the preprocessing and the model.
+With --suite, MODEL is any checkpoint with ImageNet's classes, and a table has
+its scores on ImageNet-ReaL, V2, Sketch, A, R, C and ObjectNet, and few-shot on
+other data sets. Sets are taken from FOLDER or from TFDS; absent ones are named.
 """
 
 from absl import flags
@@ -23,6 +27,16 @@ def define_flags() -> None:
     None,
     "CSV file for the answer to every example, the highest loss first.",
   )
+  flags.DEFINE_flag(  # A flag whose value may be left out.
+    flags.Flag(
+      flags.ArgumentParser(),
+      flags.ArgumentSerializer(),
+      "suite",
+      None,
+      "Score an ImageNet model on these test sets, or on all.",
+      boolean=True,
+    )
+  )
   command.define_choice()
   hosts.define_flags()
 
@@ -35,6 +49,8 @@ def main(arguments: list[str]) -> None:
   folders = [*arguments, *filter(None, [options.workdir])]
   if len(folders) != 1:
     raise ValueError("give one folder of a run, as in evaluate runs/digits.")
+  if options.suite not in (None, "false"):
+    return _run_suite(folders[0])
   hosts.join_flags()
   evaluate_checkpoint(
     folders[0],
@@ -43,6 +59,17 @@ def main(arguments: list[str]) -> None:
     out=options.out,
     **command.choice(),
   )
+
+
+def _run_suite(checkpoint: str) -> None:
+  from vit_jax.run.suite import NAMES, run_suite
+
+  options = flags.FLAGS
+  for name in ("best", "test", "per_class"):
+    if options[name].value:
+      raise ValueError(f"--{name} is not for --suite: leave it out.")
+  names = NAMES if options.suite == "true" else options.suite.split(",")
+  run_suite(checkpoint, names, out=options.out, **command.choice())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,288 @@
+"""Scores an ImageNet model on many test sets, as one table."""
+
+import csv
+import io
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax.data import imagenet_sets
+from vit_jax.data.imagenet_sets import (
+  ALEXNET_ERRORS,
+  SETS,
+  SEVERITIES,
+  AbsentError,
+  TestSet,
+)
+from vit_jax.data.loader import make_loader
+from vit_jax.data.settings import DataSettings, LoaderSettings
+from vit_jax.models.normalize import normalize
+from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.settings import ProbeSettings
+from vit_jax.runtime.atomic_file import local_file, replacing
+from vit_jax.runtime.display import Display, Track
+from vit_jax.training import sharding
+
+FEW_SHOT = (
+  *("caltech101", "cifar100", "dtd"),
+  *("oxford_flowers102", "oxford_iiit_pet"),
+)
+SHOTS = (1, 5, 10, 25)
+NAMES = (*SETS, "c", *(f"few_shot/{name}" for name in FEW_SHOT))
+COLUMNS: tuple[str, ...] = ("set", "top1", "top5", "mce", "examples", "skipped")
+_BATCH = 64
+
+Row = dict[str, Any]
+
+
+def run_suite(
+  checkpoint: str,
+  names: Sequence[str] = NAMES,
+  *,
+  root: str | None = None,
+  data_dir: str | None = None,
+  out: str | None = None,
+  **overrides: Any,
+) -> list[Row]:
+  """Prints a table with a row for each set that is there.
+
+  Args:
+    checkpoint: Any source that `load_pretrained` takes.
+    names: Some of `NAMES`, or "few_shot/NAME" for any other data set.
+    root: Folder with the folders of the sets, which go before TFDS.
+    data_dir: Folder of TFDS.
+    out: A .csv or .json file to write the table to.
+    **overrides: Keywords of `load_pretrained`.
+
+  Raises:
+    ValueError: if a name is unknown, or the model is none of ImageNet's.
+  """
+  path = _out(out)
+  for name in names:
+    if name not in NAMES and not name.startswith("few_shot/"):
+      raise ValueError(
+        f"--suite has no {name!r}; it has {', '.join(NAMES)}, and few_shot/ "
+        "with any other data set."
+      )
+  if jax.process_count() > 1:
+    raise ValueError("--suite runs in one process: start it on one host.")
+  display = Display()
+  loaded = open_pretrained(checkpoint, **overrides)
+  scorer = None
+  if not all(name.startswith("few_shot/") for name in names):
+    _check_classes(checkpoint, loaded)
+    scorer = _Scorer(loaded, display.track)
+  rows: list[Row] = []
+  for name in names:
+    try:
+      if name.startswith("few_shot/"):
+        where = root, data_dir
+        rows += _few_shot(checkpoint, name, *where, display, overrides)
+      else:
+        assert scorer is not None
+        rows += _scores(scorer, name, root, data_dir, display)
+    except AbsentError as error:
+      display.note(f"{name} is skipped: {error}")
+  if not rows:
+    raise ValueError("none of the suite's sets is there: see the lines above.")
+  display.table(COLUMNS, [[_cell(row, c) for c in COLUMNS] for row in rows])
+  if path is not None:
+    with replacing(path) as file:
+      file.write(_text(rows, path.suffix).encode())
+    display.note(f"Wrote {path}.")
+  return rows
+
+
+def mean_corruption_error(errors: Mapping[str, Sequence[float]]) -> float:
+  """mCE of arXiv:1903.12261, in percent.
+
+  Args:
+    errors: For each of the fifteen corruptions the top-1 error at each of the
+      five severities.
+  """
+  each = [np.mean(errors[name]) / e for name, e in ALEXNET_ERRORS.items()]
+  return 100 * float(np.mean(each))
+
+
+class _Scorer:
+  """Scores a model on one set after another."""
+
+  def __init__(self, loaded: Loaded, track: Track):
+    self._preprocessing, self._track = loaded.preprocessing, track
+    self._mesh = sharding.make_mesh()
+    whole = sharding.replicated(self._mesh)
+    self._params = jax.device_put(nn.unbox(loaded.params()), whole)
+    model, normalization = loaded.model, loaded.preprocessing.normalization
+
+    def best(params: Any, images: Any, among: Any) -> jax.Array:
+      """The five likeliest of the classes, or -1 where a logit is NaN."""
+      x = normalize(images, **normalization)
+      logits: Any = model.apply({"params": params}, x)
+      broken = jnp.isnan(logits).any(axis=1, keepdims=True)
+      _, index = jax.lax.top_k(logits[:, among], min(5, len(among)))
+      return jnp.where(broken, -1, among[index])
+
+    self._split = sharding.batch_sharding(self._mesh)
+    self._best = jax.jit(
+      best, in_shardings=(whole, self._split, whole), out_shardings=whole
+    )
+    self._num_classes = model.num_classes
+
+  def __call__(self, name: str, test_set: TestSet) -> Row:
+    among = np.arange(self._num_classes)
+    if test_set.among is not None:
+      among = np.array(test_set.among)
+    loader = make_loader(
+      LoaderSettings(on_unreadable="skip"),
+      photographs=True,
+      image_size=self._preprocessing.image_size,
+      process_index=0,
+      process_count=1,
+    )
+    size = sharding.padded_batch_size(_BATCH, self._mesh, len(test_set.source))
+    hits, skipped = [], 0
+    with loader.evaluate(
+      test_set.source, self._preprocessing.transform(), size
+    ) as batches:
+      for batch in self._track(batches, name, len(batches)):
+        images = jax.device_put(batch["image"], self._split)
+        best = np.asarray(self._best(self._params, images, among))
+        counted = batch["mask"] > 0
+        labels = batch["label"][counted].tolist()
+        for answers, label in zip(best[counted].tolist(), labels, strict=True):
+          hits.append([answer in test_set.right[label] for answer in answers])
+        skipped += int(batch["skipped"].sum())
+    if not hits:
+      raise ValueError(f"{name}: none of its images is readable.")
+    right = np.array(hits)
+    return {
+      "set": name,
+      "top1": float(right[:, 0].mean()),
+      "top5": float(right.any(axis=1).mean()),
+      "examples": len(right),
+      "skipped": skipped,
+    }
+
+
+def _scores(
+  scorer: _Scorer,
+  name: str,
+  root: str | None,
+  data_dir: str | None,
+  display: Display,
+) -> list[Row]:
+  if name != "c":
+    return [scorer(name, imagenet_sets.open_set(name, root, data_dir))]
+  errors: dict[str, list[float]] = {}
+  rows, missing = [], []
+  for corruption in ALEXNET_ERRORS:
+    for severity in SEVERITIES:
+      part = f"c/{corruption}/{severity}"
+      try:
+        test_set = imagenet_sets.open_set(part, root, data_dir)
+      except AbsentError:
+        missing.append(part)
+        continue
+      rows.append(scorer(part, test_set))
+      errors.setdefault(corruption, []).append(1 - rows[-1]["top1"])
+  if not rows:
+    raise AbsentError("no folder imagenet-c in --root, and TFDS has none.")
+  if missing:
+    display.note(
+      f"c has no mCE: {len(missing)} of 75 parts are missing, the first "
+      f"{missing[0]}."
+    )
+    return rows
+  top1 = float(np.mean([row["top1"] for row in rows]))
+  examples = sum(row["examples"] for row in rows)
+  mce = mean_corruption_error(errors)
+  skipped = sum(row["skipped"] for row in rows)
+  whole = {"top1": top1, "mce": mce, "examples": examples, "skipped": skipped}
+  return [*rows, {"set": "c", **whole}]
+
+
+def _few_shot(
+  checkpoint: str,
+  name: str,
+  root: str | None,
+  data_dir: str | None,
+  display: Display,
+  overrides: dict[str, Any],
+) -> list[Row]:
+  """A row for each number of shots that the data set has images for."""
+  dataset = name.removeprefix("few_shot/")
+  data = DataSettings(name=dataset, data_dir=data_dir)
+  if root and (folder := pathlib.Path(root).expanduser() / dataset).is_dir():
+    data = DataSettings(root=str(folder))
+  rows = []
+  for shots in SHOTS:
+    try:
+      found: Any = probe_checkpoint(
+        checkpoint, ProbeSettings(data=data), shots=shots, **overrides
+      )
+    except ValueError as error:
+      if not rows:
+        raise AbsentError(str(error)) from error
+      display.note(f"{name} with {shots} shots is skipped: {error}")
+      break
+    rows.append(
+      {
+        "set": f"{name}, {shots} shots",
+        "top1": found.top1,
+        "examples": found.examples,
+        "skipped": found.skipped_images,
+      }
+    )
+  return rows
+
+
+def _check_classes(checkpoint: str, loaded: Loaded) -> None:
+  """Raises ValueError unless the classes are ImageNet's, in their order."""
+  ids = imagenet_sets.wordnet_ids()
+  if loaded.model.num_classes != len(ids):
+    raise ValueError(
+      f"{checkpoint} has {loaded.model.num_classes} classes, and the suite's "
+      "sets are for ImageNet's 1,000: give --suite=few_shot/cifar100."
+    )
+  names = loaded.class_names
+  if set(names) == set(ids) and names != ids:
+    raise ValueError(
+      f"{checkpoint} has ImageNet's classes in another order than the usual "
+      "one: the suite cannot tell which answer is right."
+    )
+
+
+def _out(out: str | None) -> pathlib.Path | None:
+  if out is None:
+    return None
+  path = pathlib.Path(local_file(out))
+  if path.suffix not in (".csv", ".json"):
+    raise ValueError(f"--out={out}: the suite writes a .csv or a .json file.")
+  return path
+
+
+def _text(rows: Iterable[Row], suffix: str) -> str:
+  if suffix == ".json":
+    return json.dumps([*rows], indent=1) + "\n"
+  text = io.StringIO()
+  writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue()
+
+
+def _cell(row: Row, column: str) -> str:
+  value = row.get(column, "")
+  if column in ("top1", "top5") and value != "":
+    return f"{value:.2%}"
+  if column == "mce" and value != "":
+    return f"{value:.1f}"
+  return f"{value:,}" if isinstance(value, int) else value
