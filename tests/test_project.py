@@ -49,6 +49,7 @@ def test_the_lowest_versions_leave_out_only_tests_that_exist():
 
 # Tests of a whole folder, named after what they do to it.
 NOT_OF_ONE_MODULE = {
+  "data/test_channels.py",  # Decoding and transforms of 1, 2, 4, 5 channels.
   "data/test_odd_files.py",  # Folders of odd images and names.
   "pretrained/test_arrays_refused.py",  # .npz, .safetensors and shards.
   "pretrained/test_fuzz.py",  # Every reader of files, given damaged ones.

@@ -77,6 +77,7 @@ NEGATIVE_MEANS_SOMETHING = {
 ZERO_MEANS_NOTHING = {
   "accumulation_steps",
   "batch_size",
+  "channels",
   "data.eval_fraction",
   "distill.temperature",
   "distill.weight",

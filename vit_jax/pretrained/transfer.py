@@ -188,7 +188,7 @@ def _for_channels(
   """A kernel for images of other channels, and a line about it, as in timm.
 
   Args:
-    kernel: Of shape (P^2 C, D) or (P, P, C, D), with C channels.
+    kernel: (P^2 C, D) or (P, P, C, D), for images of C channels.
     before: Its channels, C.
     channels: Channels of the new kernel. One is the sum of all, and of more,
       each is one of the old ones, in turn, times C / channels.
