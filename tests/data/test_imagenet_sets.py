@@ -126,3 +126,56 @@ def test_what_is_wrong_with_a_set(tmp_path):
   save(tmp_path / "val" / "dog.jpg")
   with pytest.raises(ValueError, match="dog.jpg is not named like ILSVRC2012"):
     open_set("real", str(tmp_path), None)
+
+
+@pytest.mark.slow
+def test_sets_that_tfds_has_prepared(tmp_path):
+  import tensorflow_datasets as tfds
+
+  ids, file = list(wordnet_ids()), io.BytesIO()
+  Image.new("RGB", (9, 7)).save(file, "JPEG")
+  label = tfds.features.ClassLabel(names=ids)
+  common = {
+    "image": tfds.features.Image(encoding_format="jpeg"),
+    "file_name": tfds.features.Text(),
+  }
+
+  class StandIn(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    VERSION = tfds.core.Version("1.0.0")
+    url_infos = {}
+    features, examples, split = {}, [], "validation"
+
+    def _info(self):
+      features = tfds.features.FeaturesDict({**common, **self.features})
+      return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+      return {self.split: self._generate_examples()}
+
+    def _generate_examples(self):
+      for number, labels in enumerate(self.examples):
+        image = io.BytesIO(file.getvalue())
+        yield number, {"image": image, "file_name": f"{number}", **labels}
+
+  class Imagenet2012Real(StandIn, skip_registration=True):
+    features = {
+      "original_label": label,
+      "real_label": tfds.features.Sequence(label),
+    }
+    examples = [
+      {"original_label": 3, "real_label": real} for real in ([3, 5], [], [7])
+    ]
+
+  class ImagenetA(StandIn, skip_registration=True):
+    VERSION = tfds.core.Version("0.1.0")
+    features, examples, split = {"label": label}, [{"label": 6}], "test"
+
+  for builder in (Imagenet2012Real, ImagenetA):
+    builder(data_dir=tmp_path).download_and_prepare(file_format="array_record")
+  real = open_set("real", None, str(tmp_path))
+  sets = [real.right[e["label"]] for e in real.source.read(range(2))]
+  assert sorted(map(sorted, sets)) == [[3, 5], [7]]
+  assert len(real.source) == 2
+  hard = open_set("a", str(tmp_path / "no_folder"), str(tmp_path))
+  assert hard.right[hard.source[0]["label"]] == {6}
+  assert hard.among is not None and len(hard.among) == 200
