@@ -25,9 +25,8 @@ from vit_jax.data.decode import (
 )
 from vit_jax.data.jpeg import REDUCTIONS, read_header
 from vit_jax.data.pillow_decode import Window
-from vit_jax.data.randaugment import rand_augment
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
-from vit_jax.data.three_augment import colour_jitter, erase, three_augment
+from vit_jax.data.three_augment import check_colours, coloured, erase
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
 EvalTransform = Callable[[bytes], np.ndarray]
@@ -63,21 +62,6 @@ def make_train_transform(
     window=window,
     channels=channels,
   )
-
-
-def check_colours(settings: TrainTransformSettings, channels: int) -> None:
-  """Raises ValueError for augmentations that such images do not have.
-
-  They are defined for RGB, and for grey as for RGB of three equal channels.
-  """
-  if channels in (1, 3):
-    return
-  for name in ("randaugment_layers", "three_augment", "colour_jitter"):
-    if value := getattr(settings, name):
-      raise ValueError(
-        f"train_transform.{name}={value} is defined for images of 1 or 3 "
-        f"channels, and these have {channels}: leave it out."
-      )
 
 
 def make_eval_transform(
@@ -190,26 +174,7 @@ def _train_image(
     image = _pad_crop(image, settings.pad, rng)
   if settings.flip and rng.random() < 0.5:
     image = by_fours(lambda part: cv2.flip(part, 1), image)
-  return erase(_coloured(image, rng, settings), rng, settings.erase)
-
-
-def _coloured(
-  image: np.ndarray, rng: np.random.Generator, settings: TrainTransformSettings
-) -> np.ndarray:
-  """Applies the augmentations for colours; a grey image is taken as RGB."""
-  layers, jitter = settings.randaugment_layers, settings.colour_jitter
-  if not (settings.three_augment or jitter or layers):
-    return image
-  C = image.shape[2]
-  if C == 1:
-    image = np.repeat(image, 3, axis=2)
-  if settings.three_augment:
-    image = three_augment(image, rng)
-  image = colour_jitter(image, rng, jitter)
-  image = rand_augment(
-    image, rng, layers, settings.randaugment_magnitude, settings.as_published
-  )
-  return image[..., :C]
+  return erase(coloured(image, rng, settings), rng, settings.erase)
 
 
 def _random_box(
