@@ -137,6 +137,12 @@ def test_the_pixels_of_dsprites_are_made_black_and_white(folder):
   np.testing.assert_array_equal(image[..., 0], 255 * np.eye(8, dtype=np.uint8))
 
 
+def test_only_a_data_set_of_tfds_has_other_labels():
+  for where in (dict(root="photos"), dict(name="digits"), {}):
+    with pytest.raises(ValueError, match="is for a TFDS data set: leave it"):
+      data.DataSettings(tfds_label="count_all", **where)
+
+
 @pytest.mark.parametrize("place", [8.0, 8.5, 10.0])
 def test_a_distance_on_an_edge_belongs_below(place):
   """As the benchmark compares: the last threshold that is less."""

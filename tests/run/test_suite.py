@@ -7,9 +7,8 @@ import pytest
 from PIL import Image
 
 from tests import tiny
-from vit_jax.data.imagenet_sets import ALEXNET_ERRORS, wordnet_ids
+from vit_jax.data.imagenet_sets import ALEXNET_ERRORS, classes, wordnet_ids
 from vit_jax.models import Origin
-from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.run.suite import mean_corruption_error, run_suite
 
@@ -41,7 +40,7 @@ def logits_of(checkpoint, paths):
   """The logits by the model itself, image by image as Pillow reads them."""
   model, params = load_pretrained(checkpoint, num_heads=3)
   images = np.stack([np.asarray(Image.open(path)) for path in paths])
-  x = normalize(images, (0.5,) * 3, (0.5,) * 3)
+  x = (images / 127.5 - 1).astype(np.float32)
   return np.asarray(model.apply({"params": params}, x))
 
 
@@ -60,8 +59,6 @@ def test_the_200_classes_of_imagenet_a_compete_alone(checkpoint, tmp_path):
     out=str(out),
     num_heads=3,
   )
-  from vit_jax.data.imagenet_sets import classes
-
   among = [k for k in range(1000) if classes()[k]["imagenet_a"] == "1"]
   hits = {1: [], 5: []}
   for k in A_CLASSES:

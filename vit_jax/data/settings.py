@@ -92,6 +92,11 @@ class DataSettings(Section):
 
   def __post_init__(self):
     super().__post_init__()
+    folder = self.root or self.labels_file or self.dir
+    if self.tfds_label and (folder or self.name in (None, "digits")):
+      raise ValueError(
+        f"tfds_label={self.tfds_label!r} is for a TFDS data set: leave it out."
+      )
     if self.dir and (self.root or self.labels_file):
       raise ValueError(
         f"dir={self.dir!r} and root={self.root!r} both name images: give one."
