@@ -226,12 +226,15 @@ def test_a_taught_run_resumes_exactly_and_saves_no_teacher(
     loop.train(read(config), str(tmp_path / "whole"))
 
 
-def _open_teacher(monkeypatch, names=("a", "b"), num_classes=2, loss="softmax"):
+def _open_teacher(
+  monkeypatch, names=("a", "b"), num_classes=2, loss="softmax", mean=None
+):
   loaded, _ = tiny.random_model()
   monkeypatch.setattr(load, "open_pretrained", lambda source: loaded)
   config = base_config()
   config.distill.teacher = "its_run"
   config.loss.kind = loss
+  config.normalization.mean = mean
   student = ResNet(num_classes=num_classes, layers=(1,))
   return adaptation.open_teacher(read(config), student, names)
 
@@ -254,6 +257,10 @@ def test_a_teacher_that_fits_is_opened(monkeypatch):
     (
       dict(loss="sigmoid"),
       "trained with the softmax loss: set loss.kind='softmax', not 'sigmoid'",
+    ),
+    (
+      dict(mean=(0.5,)),
+      r"takes images of 3 channel.s., and the student of 1: they must be",
     ),
   ],
 )

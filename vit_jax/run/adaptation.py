@@ -14,6 +14,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from jax.sharding import Mesh
 
+from vit_jax.data.preprocessing import HALF
 from vit_jax.models import ResNet, Vit, scan
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
@@ -151,7 +152,7 @@ def open_teacher(
       f"student {model.num_classes} ({few(class_names)}): they must be the "
       "same, in the same order."
     )
-  channels = build.make_preprocessing(settings).channels
+  channels = len(settings.normalization.mean or HALF)
   if teacher.preprocessing.channels != channels:
     raise ValueError(
       f"distill.teacher={source!r} takes images of "
