@@ -72,7 +72,7 @@ def probe_segmentation(
   rows = sharding.padded_batch_size(
     build.eval_batch_size(settings), mesh, max(map(len, splits))
   )
-  init = make_params_init(model, (*size, 3))
+  init = make_params_init(model, preprocessing.image_shape)
   params = loaded.params(sharding.array_shapes(init, mesh))
 
   def represent(params: Any, batch: dict[str, Array]):
