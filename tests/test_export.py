@@ -192,6 +192,7 @@ def test_onnx_has_one_type_and_no_platforms(tmp_path):
     export_checkpoint("run", str(tmp_path / "a"), to="onnx", platforms=["cpu"])
 
 
+@pytest.mark.slow
 def test_bfloat16_halves_the_file_and_rounds_the_parameters():
   wide, narrow = (
     export_model(GAP, GAP_PARAMS, platforms=("cpu",), param_dtype=dtype)

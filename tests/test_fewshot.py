@@ -126,6 +126,7 @@ def test_an_encoder_is_as_good_in_another_librarys_form(root, tmp_path, name):
   assert here == there and here.examples == 11
 
 
+@pytest.mark.slow
 def test_the_command_prints_json(root, workdir):
   done = run(
     "vit_jax.fewshot",

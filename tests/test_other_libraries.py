@@ -143,6 +143,7 @@ def test_timm_is_told_how_to_crop(crop, ratio, share, mode):
   assert timm.preprocessing(found).crop.crop == crop
 
 
+@pytest.mark.slow
 def test_a_sigmoid_is_kept_or_missed_in_a_line(tmp_path, photos, capsys):
   run = make_run(tmp_path / "run", loss="sigmoid")
   convert(run, str(tmp_path / "hf"), "hf")

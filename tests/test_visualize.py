@@ -124,6 +124,7 @@ def test_without_images_the_parameters_are_drawn(tmp_path, checkpoint, capsys):
     assert found["position_similarity"].shape == (2, 3, 2, 3)
 
 
+@pytest.mark.slow
 def test_a_model_without_head_has_no_sheet(photos, tmp_path, capsys):
   path = save(tmp_path / "headless.npz", VIT.clone(num_classes=0))
   out = tmp_path / "out"

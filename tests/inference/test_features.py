@@ -22,9 +22,8 @@ def _params(model):
   return tiny.random_params(model, SIZE, 0)
 
 
-@pytest.mark.parametrize(
-  "pooling", [pytest.param("token", marks=pytest.mark.slow), "gap"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["token", "gap"])
 def test_pooling_the_last_layer_gives_the_heads_input(pooling):
   model = _model(pooling=pooling)
   params = _params(model)

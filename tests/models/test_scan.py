@@ -54,6 +54,7 @@ def test_a_scanned_model_has_the_parameters_of_an_unrolled_one():
   assert jax.tree.map(jnp.shape, back) == jax.tree.map(jnp.shape, unrolled)
 
 
+@pytest.mark.slow
 def test_only_the_layers_of_a_scanned_model_start_otherwise():
   """As `model.scan` says; the rest is drawn as in an unrolled model."""
   unrolled, scanned = (

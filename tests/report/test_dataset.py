@@ -26,6 +26,7 @@ def test_the_data_are_those_that_the_run_was_trained_on(workdir, root):
   np.testing.assert_array_equal(labels, batch["label"])
 
 
+@pytest.mark.slow
 def test_a_training_split_that_is_gone_is_refused(workdir, root):
   away = root / "away"
   with opened(str(workdir)) as run:

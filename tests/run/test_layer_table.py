@@ -28,6 +28,7 @@ def test_layers_have_shapes_and_counts_by_hand(config):
   assert [name for name in rows if name in order] == order
 
 
+@pytest.mark.slow
 def test_the_command_prints_it_and_trains_nothing(tmp_path):
   folder = tmp_path / "run"
   done = run(

@@ -103,7 +103,8 @@ def test_top1_counts_the_larger_part_of_a_mixture():
   assert 0 < right.sum() < 16
 
 
-@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [2, 4])
 def test_accumulation_gives_the_same_run(parts):
   # Weights are not compared: Adam divides by the gradient's size, so rounding
   # decides their updates where the gradient is nearly 0. Adam's second moments
@@ -142,7 +143,9 @@ def test_the_gradient_is_that_of_the_mean_loss():
   assert slope * scale == pytest.approx(squares, rel=1e-2)
 
 
-@pytest.mark.parametrize("warmup", [False, True])
+@pytest.mark.parametrize(
+  "warmup", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_polyak_average_is_the_recursion(warmup):
   init, step = _functions(ema_decay=0.3, ema_warmup=warmup)
   state = _start(init)
