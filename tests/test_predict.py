@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from tests.photos import (
   softmax,
   write_photos,
 )
+from vit_jax.inference.features import features
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
 
@@ -94,6 +96,32 @@ def test_a_model_without_head_writes_features(photos, tmp_path, capsys):
   assert capsys.readouterr() == ("", "")
   with np.load(features) as arrays:
     assert arrays["features"].shape == (11, 24)
+
+
+def test_layers_are_written_as_maps_or_tokens(photos, tmp_path, checkpoint):
+  model, params = load_pretrained(checkpoint)
+  pixels = np.stack([pixels_of(path) for path in photos[:3]])
+  images = np.float32(pixels / 127.5 - 1)
+  path = str(tmp_path / "dense.npz")
+  for tokens in (False, True):
+    options = {"features": path, "layers": (1, 1), "tokens": tokens}
+    assert predict_files(checkpoint, photos[:3], **options) == 0
+    (expected,) = features(
+      model, params, jnp.array(images), layers=[1], as_maps=not tokens
+    )
+    with np.load(path) as arrays:
+      assert arrays["layers"].tolist() == [1, 1]
+      assert arrays["images"].tolist() == photos[:3]
+      for layer in range(2):
+        found = arrays["features"][:, layer]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+  for options, message in (
+    ({"layers": (1,)}, "--layers needs --features"),
+    ({"features": path, "tokens": True}, "--tokens needs --layers"),
+    ({"features": path, "layers": (2,)}, "the model has layers 1 to 1"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      predict_files(checkpoint, photos[:3], **options)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from PIL import Image
 from tests import encoders, tiny
 from tests.commands import run
 from tests.tiny import random_params
+from vit_jax.inference.features import features
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.inspection.look import Options
+from vit_jax.inspection.patch_pca import patch_colours
 from vit_jax.models import Origin, ResNet
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
@@ -66,11 +68,13 @@ def test_the_command(photos, tmp_path, checkpoint):
     "--discard=0.5",
     "--top=2",
     "--class_name=3",
+    "--pca",
   )
   assert done.returncode == 1, done.stderr
   assert done.stderr == f"{photos[1]}: not an image of a known format.\n"
   stems = ["01_a_photo", "03_a_photo"]
-  expected = [f"{stem}_{kind}" for stem in stems for kind in OF_AN_IMAGE]
+  kinds = sorted([*OF_AN_IMAGE, "pca.png"])
+  expected = [f"{stem}_{kind}" for stem in stems for kind in kinds]
   expected += ["arrays.npz", "distance.png", "filters.png", "positions.png"]
   assert sorted(os.listdir(out)) == expected
   lines = done.stdout.splitlines()
@@ -109,7 +113,17 @@ def test_the_command(photos, tmp_path, checkpoint):
       "position_similarity": embedding_maps.position_similarity(E_pos),
     }.items():
       np.testing.assert_allclose(found[name], array, atol=1e-5)
-    assert len(found.files) == 12
+    assert len(found.files) == 14
+    (patches,) = features(model, params, images, layers=[1], as_maps=True)
+    np.testing.assert_allclose(found["patches"], patches, atol=1e-5)
+    colours = patch_colours(found["patches"])
+    np.testing.assert_allclose(found["pca"], colours, atol=1e-5)
+
+
+def test_a_foreground_needs_the_components():
+  for options in ({"foreground": 0.5}, {"pca": True, "foreground": 1.0}):
+    with pytest.raises(ValueError, match="needs --pca, and lies between 0 and"):
+      Options(**options)
 
 
 def test_without_images_the_parameters_are_drawn(tmp_path, checkpoint, capsys):

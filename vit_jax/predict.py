@@ -1,7 +1,8 @@
 """Predicts the classes of image files with any checkpoint.
 
 python -m vit_jax.predict CHECKPOINT IMAGE... [--top=3] [--json]
-  [--features=FILE.npz] [--head=FILE.npz] [--batch_size=32] [--image_size=384]
+  [--features=FILE.npz [--layers=3,6 [--tokens]]] [--head=FILE.npz]
+  [--batch_size=32] [--image_size=384]
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,
@@ -35,6 +36,15 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "features", None, "An .npz file to write the images' features to."
   )
+  flags.DEFINE_list(
+    "layers",
+    [],
+    "Write the patches' tokens after these layers, counted from 1, such as "
+    "3,6,9,12, as maps.",
+  )
+  flags.DEFINE_bool(
+    "tokens", False, "Write all tokens of these layers, not maps of patches."
+  )
   flags.DEFINE_string(
     "head",
     None,
@@ -52,7 +62,8 @@ def main(arguments: list[str]) -> int:
     arguments[0],
     arguments[1:],
     as_json=flags.FLAGS.json,
-    **command.values("top", "features", "head", "batch_size"),
+    layers=_layers(flags.FLAGS.layers),
+    **command.values("top", "features", "tokens", "head", "batch_size"),
     **command.overrides(),
   )
 
@@ -64,6 +75,8 @@ def predict_files(
   top: int = 3,
   as_json: bool = False,
   features: str | None = None,
+  layers: tuple[int, ...] = (),
+  tokens: bool = False,
   head: str | None = None,
   batch_size: int = 32,
   **overrides: Any,
@@ -84,9 +97,14 @@ def predict_files(
   from vit_jax.inference.text_head import read_text_head
   from vit_jax.pretrained.load import open_pretrained
 
+  if (layers and not features) or (tokens and not layers):
+    flag, needs = ("layers", "features") if layers else ("tokens", "layers")
+    raise ValueError(f"--{flag} needs --{needs}, which is not given.")
   check_found(files)
   with contextlib.ExitStack() as stack:
-    rows = stack.enter_context(feature_file(features)) if features else None
+    rows = None
+    if features:
+      rows = stack.enter_context(feature_file(features, layers))
     loaded = open_pretrained(checkpoint, **overrides)
     text_head = read_text_head(head) if head else None
     if not (loaded.model.num_classes or rows or text_head):
@@ -95,19 +113,34 @@ def predict_files(
         "to write its features, or --head=FILE.npz with embeddings of texts."
       )
     to_lines = json_lines if as_json else table
+    threshold = None if text_head else loaded.threshold
     batches = predict(
       loaded.model,
       loaded.params(),
       find_images(files),
       preprocessing=loaded.preprocessing,
       loss=loaded.loss,
-      top=top,
+      top=top if threshold is None else loaded.model.num_classes,
       batch_size=batch_size,
       features=rows is not None,
+      layers=layers,
+      tokens=tokens,
       text_head=text_head,
     )
     names = text_head.names if text_head else loaded.class_names
-    return _report(batches, to_lines(names), rows)
+    if threshold is not None and not as_json:
+      _say(f"* marks labels of {threshold:.3g} or more, the run's threshold.")
+    return _report(batches, to_lines(names, threshold, top), rows)
+
+
+def _layers(texts: list[str]) -> tuple[int, ...]:
+  try:
+    return tuple(map(int, texts))
+  except ValueError:
+    given = ",".join(texts)
+    raise ValueError(
+      f"--layers={given}: give numbers of layers, such as 3,6,9,12."
+    ) from None
 
 
 def _report(

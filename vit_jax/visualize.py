@@ -2,7 +2,7 @@
 
 python -m vit_jax.visualize CHECKPOINT [IMAGE...] --out=DIR [--top=5]
   [--head_fusion=mean] [--discard=0] [--layer=12] [--class_name=NAME]
-  [--image_size=384]
+  [--pca [--foreground=0.5]] [--image_size=384]
 
 CHECKPOINT and IMAGE are the same as for `predict`. These figures are written to
 DIR:
@@ -11,6 +11,9 @@ DIR:
 - for each image: its numbered patches; the attention rollout (Fig. 6 and 14)
   between the raw attention of a layer and the patches that support a class; the
   raw attention by head and by layer; and a sheet of predictions;
+- with --pca, for each image: the first principal components of the features
+  of all images' patches, after --layer, as red, green and blue; with
+  --foreground the next three, where the first is high;
 - for all images together: the mean attention distance of each head (Fig. 7).
 
 The arrays behind the figures are written to arrays.npz. The exit code is 1 if
@@ -53,6 +56,14 @@ def define_flags() -> None:
     None,
     "Name or number of the class whose supporting patches are drawn; the "
     "likeliest by default.",
+  )
+  flags.DEFINE_bool(
+    "pca", False, "Draw principal components of the patches as colours."
+  )
+  flags.DEFINE_float(
+    "foreground",
+    None,
+    "With --pca, keep patches above this share of the first component's range.",
   )
   command.define_overrides()
 

@@ -73,7 +73,7 @@ def test_coloured_shapes_are_found(folder, tmp_path):
   tiny.save_google(checkpoint, VIT, tiny.random_params(VIT, (48, 64), 0))
   settings = replaced(ProbeSettings(), {"data.root": str(folder)})
   found = probe_segmentation(str(checkpoint), settings, grid=(6, 8))
-  assert len(found.iou) == 3 and min(found.iou) > 0.8  # Chance is about 0.3.
+  assert len(found.iou) == 3 and min(found.iou) > 0.7  # Chance is about 0.3.
   assert found.mean_iou == pytest.approx(np.mean(found.iou))
   assert found.pixels_right > 0.9
   assert (found.examples, found.train_examples) == (6, 20)

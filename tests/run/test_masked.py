@@ -14,10 +14,11 @@ from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run import loop
-from vit_jax.run.masked import check_labels, with_masks
+from vit_jax.run.masked import with_masks
 from vit_jax.run.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, Settings, read
+from vit_jax.run.task import with_loss
 from vit_jax.runtime.settings import replaced
 
 MASKED = {"masked.rate": 0.5}
@@ -46,13 +47,13 @@ MASKED = {"masked.rate": 0.5}
 )
 def test_keys_that_need_labels_are_refused(changes, message):
   with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-    check_labels(replaced(Settings(), MASKED | changes))
+    with_loss(replaced(Settings(), MASKED | changes))
 
 
 def test_few_shots_may_have_data_of_their_own():
   own = {"fewshot.shots": 5, "fewshot.data.name": "digits"}
   unlabelled = {"data.root": "photos", "data.labels": False}
-  check_labels(replaced(Settings(), MASKED | own | unlabelled))
+  with_loss(replaced(Settings(), MASKED | own | unlabelled))
 
 
 @pytest.mark.parametrize(

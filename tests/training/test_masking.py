@@ -155,7 +155,7 @@ def _losses(axes, parts):
   tx = make_optimizer(OptimizerSettings(), lambda _: 1e-2)
   init = make_init(model, tx, (8, 12, 3))
   step = make_train_step(
-    model, tx, lambda _: 1e-2, masking=masking, accumulation_steps=parts
+    model, tx, lambda _: 1e-2, objective=masking, accumulation_steps=parts
   )
   devices = jax.devices()[: int(np.prod(axes))]
   mesh = sharding.make_mesh(*axes, devices=devices)

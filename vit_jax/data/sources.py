@@ -184,6 +184,15 @@ def open_data(
   )
 
 
+def check_classes(source: Source, what: str) -> None:
+  """Raises ValueError, naming `what`, unless each label is a single class."""
+  if getattr(source, "label_shape", ()):
+    raise ValueError(
+      f"{what} takes one class for each image, and {source.name} is read with "
+      "another data.task: leave that out."
+    )
+
+
 def check_same_classes(
   names: tuple[str, ...], of: str, others: tuple[str, ...], of_others: str
 ) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from vit_jax.data.example import Source
 from vit_jax.evaluation.eval_step import Answers
+from vit_jax.evaluation.targets import Outputs
 from vit_jax.runtime.atomic_file import replacing
 
 COLUMNS = ("file", "label", "answer", "probability", "loss")
@@ -65,6 +66,41 @@ class AnswerList:
             f"{loss:.6g}",
           ]
         )
+
+
+def write_outputs(
+  path: pathlib.Path,
+  source: Source,
+  found: Outputs,
+  threshold: float | None = None,
+) -> None:
+  """Writes labels and outputs of all examples, the highest loss first.
+
+  Args:
+    path: The CSV file.
+    source: The split, for the names of its examples and of the labels.
+    found: The outputs.
+    threshold: Probability from which on a label is given; None for numbers.
+  """
+  names = source.class_names
+  columns = ["labels", "answers", *names]
+  if threshold is None:
+    columns = [f"{name}{end}" for end in ("", "_predicted") for name in names]
+  order = np.argsort(-found.loss, kind="stable")
+  with replacing(path) as file:
+    out = csv.writer(codecs.getwriter("utf-8")(file))
+    out.writerow(["file", *columns, "loss"])
+    ids = _ids(source, found.index[order])
+    for row, example_id in zip(order, ids, strict=True):
+      label, output = found.label[row], found.output[row]
+      cells = [f"{value:.8g}" for value in output]
+      if threshold is None:
+        cells = [*(f"{value:.8g}" for value in label), *cells]
+      else:
+        given = (label > 0, output >= threshold)
+        told = (";".join(np.array(names, object)[mask]) for mask in given)
+        cells = [*told, *cells]
+      out.writerow([example_id, *cells, f"{found.loss[row]:.6g}"])
 
 
 def _ids(source: Source, indices: np.ndarray) -> Iterable[str]:

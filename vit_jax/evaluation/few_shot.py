@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from vit_jax.data.example import Source
 from vit_jax.data.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.sources import check_same_classes
+from vit_jax.data.sources import check_classes, check_same_classes
 from vit_jax.evaluation import linear_probe
 from vit_jax.evaluation.probe_step import Totals, count_right
 from vit_jax.evaluation.representations import Representations
@@ -207,6 +207,7 @@ def _check(
   for name, value in (("shots", shots), ("seeds", seeds)):
     if value < 1:
       raise ValueError(f"{name}={value} must be 1 or more.")
+  check_classes(train_source, "a probe")
   check_same_classes(
     train_source.class_names,
     "the split of the shots",

@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 import numpy as np
@@ -23,7 +23,7 @@ class FeatureFile:
   def __init__(self, rows: IO[bytes], names: IO[str]):
     self.count = 0
     self._rows, self._names = rows, names
-    self._width = self._longest = 0
+    self._shape, self._longest = (0,), 0
 
   def add(self, image: str, features: np.ndarray) -> None:
     """Appends the features of an image."""
@@ -31,11 +31,11 @@ class FeatureFile:
     # JSON escapes line breaks, which a file's name may contain.
     self._names.write(json.dumps(image) + "\n")
     self.count += 1
-    self._width = features.size
+    self._shape = features.shape
     self._longest = max(self._longest, len(image))
 
-  def write(self, file: IO[bytes]) -> None:
-    """Writes the .npz file.
+  def write(self, file: IO[bytes], layers: Sequence[int] = ()) -> None:
+    """Writes the .npz file, with the numbers of the layers if there are any.
 
     Raises:
       ValueError: if no row was added.
@@ -46,16 +46,24 @@ class FeatureFile:
     self._rows.seek(0)
     self._names.seek(0)
     with zipfile.ZipFile(file, "w") as archive:
-      with _member(archive, "features", "<f4", (self.count, self._width)) as to:
+      shape = (self.count, *self._shape)
+      with _member(archive, "features", "<f4", shape) as to:
         shutil.copyfileobj(self._rows, to)
       with _member(archive, "images", dtype, (self.count,)) as to:
         for line in self._names:
           to.write(np.array(json.loads(line), dtype).tobytes())
+      if layers:
+        with _member(archive, "layers", "<i8", (len(layers),)) as to:
+          to.write(np.array(layers, "<i8").tobytes())
 
 
 @contextlib.contextmanager
-def feature_file(path: str) -> Iterator[FeatureFile]:
-  """Opens an .npz file of `features`, (n, D), and the names `images`, (n,).
+def feature_file(
+  path: str, layers: Sequence[int] = ()
+) -> Iterator[FeatureFile]:
+  """Opens an .npz file of `features`, (n, ...), and the names `images`, (n,).
+
+  With layers, it has their numbers as `layers` as well.
 
   The file appears at `path` when the block ends without an exception, and only
   then. Until then, the rows are kept in unnamed temporary files in its folder.
@@ -72,7 +80,7 @@ def feature_file(path: str) -> Iterator[FeatureFile]:
   ):
     collected = FeatureFile(rows, names)
     yield collected
-    collected.write(file)
+    collected.write(file, layers)
 
 
 @contextlib.contextmanager

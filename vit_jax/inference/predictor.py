@@ -19,6 +19,7 @@ from jaxtyping import Array, UInt8
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforms import EvalTransform
 from vit_jax.inference import reading
+from vit_jax.inference.features import features as features_of
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.normalize import normalize
@@ -43,13 +44,17 @@ class Prediction:
       other fields are empty.
     index: Indices of the likeliest classes, the likeliest first.
     probability: Probabilities of these classes.
-    features: The head's input, if it was asked for.
+    values: The numbers that a regression predicts, in their unit; it has no
+      classes.
+    features: The head's input (D,), or the tokens after several layers, (L, h,
+      w, D) or (L, S, D), if they were asked for.
   """
 
   image: str
   error: str | None = None
   index: tuple[int, ...] = ()
   probability: tuple[float, ...] = ()
+  values: tuple[float, ...] = ()
   features: np.ndarray | None = None
 
 
@@ -63,17 +68,21 @@ def predict(
   top: int = 3,
   batch_size: int = 32,
   features: bool = False,
+  layers: Sequence[int] = (),
+  tokens: bool = False,
   text_head: TextHead | None = None,
 ) -> Iterator[list[Prediction]]:
   """Yields predictions for images, a batch at a time, in their order.
 
   Args:
     images: Paths, Pillow images or arrays, see `reading.Picture`.
-    loss: The loss the model was trained with; it decides between softmax and
-      sigmoid.
+    loss: The loss the model was trained with; it decides between softmax,
+      sigmoid, and numbers ("mse").
     top: Number of the likeliest classes to return for each image.
     batch_size: Images per step, or fewer if there are not as many.
     features: Whether to return the head's input as well.
+    layers: Return the patches' tokens after these layers instead of it.
+    tokens: Whether to return all tokens of these layers.
     text_head: Takes the place of the model's head and of `loss`.
 
   Raises:
@@ -86,6 +95,8 @@ def predict(
     loss=loss,
     top=top,
     features=features,
+    layers=layers,
+    tokens=tokens,
     text_head=text_head,
   )
   mesh = sharding.make_mesh()
@@ -131,8 +142,8 @@ def predict_images(
     images: Paths, Pillow images of any mode, or arrays, uint8 (H, W, C) or
       (H, W), before any preprocessing.
     preprocessing: The model's preprocessing.
-    loss: The loss the model was trained with; it decides between softmax and
-      sigmoid.
+    loss: The loss the model was trained with; it decides between softmax,
+      sigmoid, and numbers ("mse").
     top: Number of the likeliest classes to return for each image.
     batch_size: Images per step.
 
@@ -166,12 +177,16 @@ def make_predict_step(
   loss: str,
   top: int,
   features: bool,
+  layers: Sequence[int] = (),
+  tokens: bool = False,
   text_head: TextHead | None = None,
 ) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
   """Returns a function from (params, images) to a dictionary of answers.
 
   It contains `index` and `probability`, both (B, top), if the model has a head,
-  and `features`, (B, D), if they are asked for.
+  or `values`, (B, T), if that predicts numbers; and `features`, (B, D), if they
+  are asked for; those of layers are (B, L, h, w, D), or (B, L, S, D) with all
+  tokens, after the final layer norm.
 
   Args:
     mean: Mean subtracted from each channel, in units of full scale.
@@ -180,6 +195,8 @@ def make_predict_step(
       probabilities of the classes are independent.
     top: Number of the likeliest classes to return, or all if there are fewer.
     features: Whether to return the head's input.
+    layers: Return the patches' tokens after these layers instead of it.
+    tokens: Whether to return all tokens of these layers.
     text_head: Takes the place of the model's head and of `loss`.
   """
   headless = model.clone(num_classes=0)
@@ -189,14 +206,22 @@ def make_predict_step(
   def predict_step(
     params: Any, images: UInt8[Array, "B H W C"]
   ) -> dict[str, Array]:
-    y: Any = headless.apply({"params": params}, normalize(images, mean, std))
-    found = {"features": y.astype(jnp.float32)} if features else {}
+    x = normalize(images, mean, std)
+    y: Any = headless.apply({"params": params}, x)
+    found = {}
+    if layers:
+      dense = features_of(model, params, x, layers=layers, as_maps=not tokens)
+      found = {"features": jnp.stack(dense, axis=1).astype(jnp.float32)}
+    elif features:
+      found = {"features": y.astype(jnp.float32)}
     if text_head or model.num_classes:
       logits: Any = (
         text_head.logits(y)
         if text_head
         else head.apply({"params": params["head"]}, y)
       )
+      if loss == "mse":
+        return found | {"values": logits}
       _, index = jax.lax.top_k(logits, min(top, logits.shape[1]))
       every = losses.probabilities(loss, logits)
       probability = jnp.take_along_axis(every, index, axis=1)
@@ -217,6 +242,7 @@ def _predictions(names: Names, found: dict[str, Array]) -> list[Prediction]:
   nothing = np.zeros((len(names), 0), np.int32)
   index = arrays.get("index", nothing).tolist()
   probability = arrays.get("probability", nothing).tolist()
+  values = arrays.get("values", nothing).tolist()
   features = arrays.get("features")
   return [
     Prediction(name, error)
@@ -225,6 +251,7 @@ def _predictions(names: Names, found: dict[str, Array]) -> list[Prediction]:
       name,
       index=tuple(index[row]),
       probability=tuple(probability[row]),
+      values=tuple(values[row]),
       features=None if features is None else features[row],
     )
     for row, (name, error) in enumerate(names)

@@ -186,8 +186,7 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
     bins: The bins that `Tally.calibration` returns.
   """
   count, right, probability = bins.T
-  figure = figure_of(3.6, 3.4)
-  axes = figure.add_subplot()
+  axes, figure = _square("probability of the answer", "share of right answers")
   axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")
   axes.plot(probability, right, color="black", linewidth=0.8)
   axes.scatter(
@@ -195,15 +194,44 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   )
   axes.set_xlim(0, 1.02)
   axes.set_ylim(0, 1.02)
-  for axis, label in (
-    (axes.xaxis, "probability of the answer"),
-    (axes.yaxis, "share of right answers"),
-  ):
+  for axis in (axes.xaxis, axes.yaxis):
     axis.set_major_formatter(lambda x, _: f"{x:.0%}")
-    axis.set_label_text(label, fontsize=SMALL)
+  return figure
+
+
+def numbers_figure(
+  name: str, true: Float[np.ndarray, " N"], predicted: Float[np.ndarray, " N"]
+) -> Figure:
+  """Draws predictions of a number by their true values."""
+  axes, figure = _square(f"true {name}", f"predicted {name}")
+  ends = [true.min(), true.max()]
+  axes.plot(ends, ends, color="0.6", linewidth=0.8, linestyle="--")
+  axes.scatter(true, predicted, s=8, color="black", alpha=0.5, linewidths=0)
+  return figure
+
+
+def precision_figure(
+  precision: Float[np.ndarray, " n"], recall: Float[np.ndarray, " n"]
+) -> Figure:
+  """Draws precision by recall."""
+  axes, figure = _square("recall", "precision")
+  axes.plot(recall, precision, color="black", linewidth=0.8)
+  axes.set_xlim(0, 1.02)
+  axes.set_ylim(0, 1.02)
+  for axis in (axes.xaxis, axes.yaxis):
+    axis.set_major_formatter(lambda x, _: f"{x:.0%}")
+  return figure
+
+
+def _square(x: str, y: str) -> tuple[Axes, Figure]:
+  """An empty chart with names of its axes."""
+  figure = figure_of(3.6, 3.4)
+  axes = figure.add_subplot()
+  for axis, label in ((axes.xaxis, x), (axes.yaxis, y)):
+    axis.set_label_text(label, fontsize=SMALL, parse_math=False)
   axes.tick_params(labelsize=SMALL)
   axes.spines[["top", "right"]].set_visible(False)
-  return figure
+  return axes, figure
 
 
 def _thinned(

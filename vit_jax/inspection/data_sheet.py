@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from vit_jax.data.loader import Loader
 from vit_jax.data.settings import InspectSettings
-from vit_jax.data.sources import open_splits
+from vit_jax.data.sources import check_classes, open_splits
 from vit_jax.data.survey import UNREADABLE, Survey, looks
 from vit_jax.data.transforms import make_train_transform
 from vit_jax.inspection.photograph import in_colours
@@ -40,6 +40,7 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   window = settings.normalization.window
   data = dataclasses.replace(settings.data, root=root)
   splits = open_splits(data, windowed=window is not None)
+  check_classes(splits.train, "inspect_data")
   display = Display()
   display.header([("data", splits.found)])
   for line in splits.doubts:

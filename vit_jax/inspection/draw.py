@@ -12,10 +12,12 @@ import numpy as np
 
 from vit_jax.data.image_files import check_found, find_images, printable_path
 from vit_jax.inference.predictor import class_name, make_predict_step
+from vit_jax.inference.printing import label_text
 from vit_jax.inference.reading import decode_ahead
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.look import Arrays, Options, make_look
+from vit_jax.inspection.patch_pca import patch_colours
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
 from vit_jax.models.grid import prefix_tokens
@@ -64,6 +66,7 @@ def visualize_files(
   look = make_look(model, params, options, jax.jit(predict_step))
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
+  drawn: list[tuple[pathlib.Path, np.ndarray]] = []
   unreadable = 0
   paths = list(find_images(names))
   images = decode_ahead(paths, preprocessing.transform(), _IMAGES_AHEAD)
@@ -81,10 +84,17 @@ def visualize_files(
     stem = folder / _stem(number, path)
     _draw_image(figures, stem, model, photograph, seen, title)
     found.append({"images": name, **seen})
+    if options.pca:
+      drawn.append((stem, photograph))
   if found:
     seen = {key: np.stack([one[key] for one in found]) for key in found[0]}
     arrays |= seen | {"distance": seen["distance"].mean(axis=0)}
     _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
+  if found and options.pca:
+    arrays["pca"] = patch_colours(arrays["patches"], options.foreground)
+    for (stem, photograph), colours in zip(drawn, arrays["pca"], strict=True):
+      figure = figures.colours_figure(photograph, colours)
+      _save(stem.with_name(f"{stem.name}_pca.png"), figure)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
   return 1 if unreadable else 0
 
@@ -112,7 +122,10 @@ def _title(path: str, model: Vit, seen: Arrays) -> str:
   told = [name]
   if (label := os.path.basename(folder)) in model.origin.class_names:
     told.append(f"in folder {label}")
-  if model.num_classes:
+  if "values" in seen:
+    values = label_text(model.origin.class_names, seen["values"], "mse")
+    told.append(f"answer {values}")
+  elif model.num_classes:
     answer = class_name(model.origin.class_names, seen["index"][0])
     told.append(f"answer {answer}, {seen['probability'][0]:.1%}")
   return "  |  ".join(told)
@@ -139,11 +152,11 @@ def _draw_image(
     "Attention rollout": seen["rollout"],
   }
   if model.num_classes:
-    named = [class_name(known, index) for index in seen["index"]]
+    named = [class_name(known, index) for index in seen.get("index", ())]
     save(
       "sheet",
       figures.sheet_figure(
-        image, named, seen["probability"], seen["rollout"], title
+        image, named, seen.get("probability", ()), seen["rollout"], title
       ),
     )
     what = class_name(known, seen["relevance_index"])

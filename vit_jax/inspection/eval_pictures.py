@@ -1,6 +1,6 @@
 """Pictures of an evaluation: predictions, rollouts and a confusion matrix."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.inference.predictor import class_name, make_predict_step
+from vit_jax.inference.printing import label_text
 from vit_jax.inspection import attention_maps
 from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.models import ResNet, Vit
@@ -32,8 +33,12 @@ def make_pictures(
   *,
   loss: str,
   count: int,
+  targets: Mapping[str, Any],
 ) -> Pictures:
   """Draws the same examples of the eval split at every evaluation.
+
+  Args:
+    targets: Facts about the labels; `mean` and `std` of those that are numbers.
 
   Raises:
     ValueError: if matplotlib is not installed.
@@ -51,15 +56,20 @@ def make_pictures(
     )
   )
 
-  def sheet(params: Any, image: np.ndarray, label: int) -> Any:
+  def sheet(params: Any, image: np.ndarray, label: Any) -> Any:
     """Draws an example, the model's answer and its attention rollout."""
     best = jax.device_get(predict_step(params, image[None]))
+    kind = "Labels" if np.ndim(label) else "Class"
+    title = f"{kind} {label_text(names, label, loss)}"
+    if "values" in best:
+      values = best["values"][0] * targets["std"] + targets["mean"]
+      title += f" (answer {label_text(names, values, loss)})"
     return figures.sheet_figure(
       in_colours(image),
-      [names[index] for index in best["index"][0]],
-      best["probability"][0],
+      [names[index] for index in best.get("index", [()])[0]],
+      best.get("probability", [()])[0],
       attention_maps.image_rollout(model, params, image, **normalization),
-      title=f"Class {names[label]}",
+      title=title,
     )
 
   def draw(params: Any, tally: Tally) -> dict[str, Photograph]:
@@ -67,7 +77,8 @@ def make_pictures(
       f"eval/example_{number}": sheet(params, image, label)
       for number, (_, image, label) in enumerate(examples, 1)
     }
-    if classes := tally.shown(len(names), charts.MOST_CLASSES):
+    classes = tally.shown(len(names), charts.MOST_CLASSES)
+    if classes and tally.pairs:
       drawn["eval/confusion"] = charts.confusion_figure(
         tally.confusion(classes), [names[k] for k in classes]
       )
@@ -92,7 +103,7 @@ def on_first_host(draw: Pictures, mesh: Mesh) -> Pictures:
 
 def chosen_examples(
   source: Source, preprocessing: Preprocessing, count: int
-) -> list[tuple[int, np.ndarray, int]]:
+) -> list[tuple[int, np.ndarray, Any]]:
   """Readable images, spread evenly over the split.
 
   Returns:

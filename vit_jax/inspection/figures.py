@@ -175,19 +175,38 @@ def sheet_figure(
 ) -> Figure:
   """Draws a photograph, its likeliest classes and its attention rollout.
 
-  The rollout is None for a model without attention, and is then left out.
+  The rollout is None for a model without attention, and is then left out, as
+  are the classes of a model that has none.
   """
   image = overlay.enlarged(image)
   height, width = _panel(image)
-  widths = [width, 3.2] if rollout is None else [width, 3.2, width]
+  widths = [width, *[3.2] * bool(labels), *[width] * (rollout is not None)]
   figure = figure_of(sum(widths) + 0.4, height + 0.6, image)
   if title:
     figure.suptitle(title, fontsize=TEXT, parse_math=False)
   parts = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
   _photograph(parts[0], image, "Input")
-  _bars(parts[1], labels, probabilities)
+  if labels:
+    _bars(parts[1], labels, probabilities)
   if rollout is not None:
-    _photograph(parts[2], overlay.overlaid(image, rollout), "Attention rollout")
+    drawn = overlay.overlaid(image, rollout)
+    _photograph(parts[-1], drawn, "Attention rollout")
+  return figure
+
+
+def colours_figure(
+  image: Photograph, colours: Float[np.ndarray, "h w 3"]
+) -> Figure:
+  """Draws a photograph beside the colours of its patches."""
+  image = overlay.enlarged(image)
+  height, width = _panel(image)
+  figure = figure_of(2 * width, height + 0.4, image)
+  left, right = figure.subplots(1, 2)
+  _photograph(left, image, "Input")
+  H, W, _ = image.shape
+  right.imshow(colours, extent=(0, W, H, 0), interpolation="nearest")
+  right.axis("off")
+  right.set_title("Principal components", fontsize=TEXT)
   return figure
 
 

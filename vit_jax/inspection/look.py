@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vit_jax.inference.features import features
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.models import Origin, Vit
 from vit_jax.models.normalize import normalize
@@ -24,6 +25,16 @@ class Options:
   discard: float = 0.0
   layer: int | None = None
   class_name: str | None = None
+  pca: bool = False
+  foreground: float | None = None
+
+  def __post_init__(self):
+    if self.foreground is None:
+      return
+    if not self.pca or not 0 < self.foreground < 1:
+      raise ValueError(
+        f"--foreground={self.foreground} needs --pca, and lies between 0 and 1."
+      )
 
 
 def make_look(
@@ -45,7 +56,8 @@ def make_look(
     if model.num_classes:
       best = jax.device_get(predict_step(params, image[None]))
       found = {key: array[0] for key, array in best.items()}
-      index = found["index"][0] if chosen is None else chosen
+      first = found["index"][0] if "index" in found else 0
+      index = first if chosen is None else chosen
       A, dA = maps.attention_gradients(model, params, x, np.array([index]))
       relevance = maps.relevance(A, dA)[0]
       found |= {"relevance": relevance, "relevance_index": index}
@@ -61,6 +73,9 @@ def make_look(
       ]
     )
     found["distance"] = maps.mean_attention_distance(A)[:, 0]
+    if options.pca:
+      (maps_of,) = features(model, params, x, layers=[layer], as_maps=True)
+      found["patches"] = np.asarray(maps_of[0], np.float32)
     if not all(np.isfinite(array).all() for array in found.values()):
       raise ValueError(
         "the model outputs NaN: its parameters are damaged, or its training "

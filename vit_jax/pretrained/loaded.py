@@ -58,6 +58,17 @@ class Loaded:
     """Names of the classes, or () if the source does not give them."""
     return self.origin.class_names
 
+  @property
+  def threshold(self) -> float | None:
+    """Probability from which on a label is given; None if labels are classes.
+
+    It is 0.5 in a checkpoint at whose step the run was not evaluated.
+    """
+    description = self.description or {}
+    if description.get("targets", {}).get("task") != "multilabel":
+      return None
+    return description.get("threshold", 0.5)
+
   def params(self, shapes: Any = None) -> dict[str, Any]:
     """Reads the parameters, for `model.apply({"params": params}, images)`.
 

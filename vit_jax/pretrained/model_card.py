@@ -97,7 +97,7 @@ read from `{source}` ({origin.format}) and written as {to} by vit_jax.
 
 Images are {used} and normalised, as (x / 255 - mean) / std,
 with mean {list(origin.mean)} and standard deviation {list(origin.std)}.
-Probabilities are the {loaded.loss} of the logits.
+{_meaning(loaded.loss)}
 
 Classes: {classes or "not named by the source"}.
 
@@ -170,6 +170,12 @@ def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
   if origin.image_size and origin.image_size[0] != origin.image_size[1]:
     found["grid"] = grid_of(model, origin.image_size)
   return found
+
+
+def _meaning(loss: str) -> str:
+  if loss == "mse":
+    return "The logits are predicted numbers, in the unit of the targets."
+  return f"Probabilities are the {loss} of the logits."
 
 
 def _training(loaded: Loaded) -> str:

@@ -38,6 +38,8 @@ def open_run_checkpoint(
     step: The checkpoint's step; by default the newest.
     **fields: Fields of the model to replace.
 
+  A regression is given with outputs in the unit of its targets.
+
   Raises:
     ValueError: if there is no such checkpoint, it is damaged, or its arrays are
       not those of a model with these fields. Reading raises it if the base is
@@ -58,6 +60,7 @@ def open_run_checkpoint(
     )
     loss = descriptions.loss(description)
     averaged = descriptions.averages(description)
+    targets = description.get("targets", {})
     # Stacked layers are of use only in training.
     saved = {k: v for k, v in description["model"].items() if k != "scan"}
     if "block" in fields:
@@ -86,10 +89,23 @@ def open_run_checkpoint(
     preprocessing=preprocessing,
     loss=loss,
     shapes=shapes,
-    read=lambda: (leaf for leaf in read() if leaf[0] in shapes),
+    read=lambda: _in_unit(
+      targets, (leaf for leaf in read() if leaf[0] in shapes)
+    ),
     step=step,
     description=description,
   )
+
+
+def _in_unit(targets: Mapping[str, Any], leaves: Leaves) -> Leaves:
+  """Yields the arrays; a head of standardised outputs gives their unit."""
+  mean, std = targets.get("mean"), targets.get("std")
+  for path, array in leaves:
+    if std and path.startswith("head/"):
+      array = (array * np.array(std)).astype(array.dtype)
+      if path.endswith("bias"):
+        array = (array + np.array(mean)).astype(array.dtype)
+    yield path, array
 
 
 def _read(

@@ -182,6 +182,11 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
   model: Any = loaded.model
   if _is_encoder(model, name):
     yield from _ENCODERS[name].losses(model)
+  if loaded.loss == "mse" and name != "hf":
+    yield (
+      "the format does not record that the logits are predicted numbers: take "
+      "them as they are"
+    )
   if loaded.loss == "sigmoid" and name != "hf":
     yield (
       "the format does not record that the model was trained with the sigmoid "

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -39,7 +40,7 @@ class Dataset:
 
   Attributes:
     counts: Training examples of each class; None if they would have to be read
-      to be counted.
+      to be counted, or labels are not single classes.
     augmented: The first training examples, as augmented for the first batch,
       with their labels.
   """
@@ -47,7 +48,7 @@ class Dataset:
   train: Sizes
   evaluation: Sizes
   counts: Int[np.ndarray, " K"] | None
-  augmented: list[tuple[Photograph, int]]
+  augmented: list[tuple[Photograph, Any]]
 
 
 def look_at(run: SavedRun) -> Dataset:
@@ -64,7 +65,7 @@ def look_at(run: SavedRun) -> Dataset:
   )
   labels = getattr(train, "labels", None)
   counts = None
-  if labels is not None:
+  if labels is not None and settings.data.task == "classification":
     counts = np.bincount(
       labels(range(len(train))), minlength=len(train.class_names)
     )
@@ -81,7 +82,7 @@ def look_at(run: SavedRun) -> Dataset:
     train=_sizes(train),
     evaluation=_sizes(run.source),
     counts=counts,
-    augmented=[*zip(first["image"], first["label"].tolist(), strict=True)],
+    augmented=[*zip(first["image"], first["label"], strict=True)],
   )
 
 

@@ -45,6 +45,16 @@ def _headline(run: RunFacts) -> str:
       f"{right:.1%} of the masked patches' colours are right, where the "
       f"commonest alone is {common:.1%}."
     )
+  if "eval/map" in scores:
+    return (
+      f"The mean average precision is {scores['eval/map']:.1%} on "
+      f"{scores['eval/examples']:,} images."
+    )
+  if "eval/mae" in scores:
+    return (
+      f"Predictions are off by {scores['eval/mae']:.4g} on average on "
+      f"{scores['eval/examples']:,} images."
+    )
   if scores.get("eval/top1") is None:
     return ""
   total = scores["eval/examples"]

@@ -13,7 +13,9 @@ from etils import epath
 from jaxtyping import Float
 
 from vit_jax.evaluation.confusion import Answered, Tally
+from vit_jax.evaluation.targets import Outputs, Table, TargetEvaluator
 from vit_jax.inference.predictor import class_name
+from vit_jax.inference.printing import label_text
 from vit_jax.inspection import attention_maps, embedding_maps
 from vit_jax.inspection.masked_pictures import make_sheets
 from vit_jax.inspection.photograph import Photograph, seen_part
@@ -29,6 +31,7 @@ from vit_jax.workdir.checkpoint import latest_description, open_run
 from vit_jax.workdir.metrics import read_rows
 from vit_jax.workdir.starts import read_starts
 
+_WORST = 6  # Examples of the highest loss, of several labels or numbers.
 _MASKED = 6  # Examples of masked patches to draw.
 
 
@@ -38,13 +41,13 @@ class Example:
 
   Attributes:
     name: The file's name below the root of the data, or what names it there.
-    answered: The model's answer.
+    answered: The model's answer, or label and answer in words.
     photograph: The part that the model sees, at the photograph's resolution.
     rollout: The attention rollout; None for a model without attention.
   """
 
   name: str
-  answered: Answered
+  answered: Answered | str
   photograph: Photograph
   rollout: Float[np.ndarray, "h w"] | None
 
@@ -56,8 +59,9 @@ class Measured:
   `filters` and `positions` come from `embedding_maps.learned`, and are None if
   the model has none or its parameters are not finite. `masked` has pictures of
   masked patches if the run predicts these; then there are no answers in
-  `tally`. `dataset` is None if the training split cannot be read, for the
-  reason `data_problem`.
+  `tally`, and neither are there of several labels or numbers, which have
+  `outputs` and a table of `scores`. `dataset` is None if the training split
+  cannot be read, for the reason `data_problem`.
   """
 
   step: int
@@ -70,6 +74,9 @@ class Measured:
   filters: Float[np.ndarray, "n P P 3"] | None
   positions: Float[np.ndarray, "h w h w"] | None
   masked: Sequence[Photograph] = ()
+  loss: str = "softmax"
+  outputs: Outputs | None = None
+  scores: Table | None = None
   dataset: Dataset | None = None
   data_problem: str | None = None
 
@@ -151,14 +158,24 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _measure(run: SavedRun, track: Track) -> Measured:
   tally = Tally()
-  metrics = run.evaluator(run.params, run.class_names, tally.add, track)
   names = tuple(
     class_name(run.class_names, k) for k in range(run.model.num_classes)
   )
-  examples = {
-    kind: [_example(run, answered) for answered in kept]
-    for kind, kept in tally.kinds.items()
-  }
+  outputs = scores = None
+  if isinstance(run.evaluator, TargetEvaluator):
+    outputs = run.evaluator.outputs(run.params, track)
+    metrics = run.evaluator.metrics(outputs, each=True)
+    scores = run.evaluator.table(outputs)
+    examples = {
+      **{kind: [] for kind in tally.kinds},
+      "worst": _worst(run, outputs, metrics),
+    }
+  else:
+    metrics = run.evaluator(run.params, run.class_names, tally.add, track)
+    examples = {
+      kind: [_example(run, one.index, one) for one in kept]
+      for kind, kept in tally.kinds.items()
+    }
   masked: Sequence[Photograph] = ()
   if masking := make_masking(run.settings, run.model):
     assert isinstance(run.model, MaskedVit)
@@ -188,13 +205,34 @@ def _measure(run: SavedRun, track: Track) -> Measured:
     filters=filters,
     positions=positions,
     masked=masked,
+    loss=run.settings.loss.kind,
+    outputs=outputs,
+    scores=scores,
     dataset=dataset,
     data_problem=problem,
   )
 
 
-def _example(run: SavedRun, answered: Answered) -> Example:
-  found = run.source[answered.index]
+def _worst(
+  run: SavedRun, outputs: Outputs, metrics: Mapping[str, Any]
+) -> list[Example]:
+  """The examples of the highest loss, of several labels or numbers."""
+  names, loss = run.class_names, run.settings.loss.kind
+  examples = []
+  for row in np.argsort(-outputs.loss, kind="stable")[:_WORST]:
+    answer = outputs.output[row]
+    if loss != "mse":
+      answer = answer >= metrics["eval/threshold"]
+    true, answered = (
+      label_text(names, label, loss) for label in (outputs.label[row], answer)
+    )
+    said = f"{true}; answer: {answered}"
+    examples.append(_example(run, int(outputs.index[row]), said))
+  return examples
+
+
+def _example(run: SavedRun, index: int, answered: Answered | str) -> Example:
+  found = run.source[index]
   rollout = attention_maps.image_rollout(
     run.model,
     run.params,

@@ -55,6 +55,21 @@ _CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
     },
     {"percent": True},
   ),
+  (
+    "Several labels",
+    {
+      "train/labels_right": "labels right in training",
+      "eval/map": "mAP",
+      "eval/f1": "F1",
+    },
+    {"percent": True},
+  ),
+  (
+    "Mean absolute error",
+    {"train/mae": "training", "eval/mae": "evaluation"},
+    {},
+  ),
+  ("R2", {"eval/r2": "evaluation"}, {}),
 )
 _MORE_CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
   ("Learning rate", {"train/learning_rate": ""}, {}),
@@ -195,7 +210,11 @@ def _evaluation(measured: Measured) -> dict[str, Any]:
   return {
     "evaluated": headline.evaluated(measured),
     "masked": pictures.masked(measured),
-    "charts": [*pictures.confusion(measured), *pictures.calibration(measured)],
+    "charts": [
+      *pictures.confusion(measured),
+      *pictures.calibration(measured),
+      *pictures.targets(measured),
+    ],
     "classes": tables.classes(measured),
     "confused": tables.confused(measured),
     "sizes": tables.sizes(measured),

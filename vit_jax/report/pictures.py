@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from vit_jax.evaluation.targets import precision_recall
+from vit_jax.inference.printing import label_text
 from vit_jax.inspection import charts, figures, overlay
 from vit_jax.inspection.photograph import LONGEST, in_colours
 from vit_jax.report.measure import Example, Measured
 
+_MOST_TARGETS = 12  # Most numbers whose predictions are drawn.
 _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 
 
@@ -36,7 +40,7 @@ def confusion(measured: Measured) -> list[Picture]:
   """The confusion matrix, unless there are too many classes to draw."""
   names, tally = measured.class_names, measured.tally
   classes = tally.shown(len(names), charts.MOST_CLASSES)
-  if not classes or measured.masked:
+  if not classes or not tally.pairs:
     return []
   worst = tally.most_confused(3)
   told = "; ".join(
@@ -76,13 +80,16 @@ def example(
 ) -> dict[str, Any]:
   """An example's `images`, `name` and `caption`, for the template."""
   said = shown.answered
-  label, answer = names[said.label], names[said.answer]
-  caption = (
-    f"{answer}, {said.probability:.1%}"
-    if said.label == said.answer
-    else f"{label}, answered as {answer}, {said.probability:.1%}"
-  )
-  alt = f"Photograph of class {label}"
+  if isinstance(said, str):
+    caption, alt = said, f"Photograph of {said}"
+  else:
+    label, answer = names[said.label], names[said.answer]
+    caption = (
+      f"{answer}, {said.probability:.1%}"
+      if said.label == said.answer
+      else f"{label}, answered as {answer}, {said.probability:.1%}"
+    )
+    alt = f"Photograph of class {label}"
   images = [_photograph(shown.photograph, alt, longest)]
   if shown.rollout is not None:
     drawn = overlay.overlaid(shown.photograph, shown.rollout)
@@ -100,13 +107,36 @@ def masked(measured: Measured) -> list[Picture]:
 
 def augmented(measured: Measured) -> list[Picture]:
   """The first training examples, as the model was trained on them."""
-  names = measured.class_names
-  return [
-    _photograph(
-      image, f"Augmented example of {names[label]}", caption=names[label]
+  found = []
+  for image, label in measured.dataset.augmented if measured.dataset else ():
+    told = label_text(measured.class_names, label, measured.loss)
+    found.append(
+      _photograph(image, f"Augmented example of {told}", caption=told)
     )
-    for image, label in (measured.dataset.augmented if measured.dataset else ())
-  ]
+  return found
+
+
+def targets(measured: Measured) -> list[Picture]:
+  """Predictions by true numbers, or precision by recall of several labels."""
+  found = measured.outputs
+  if found is None:
+    return []
+  if measured.loss == "mse":
+    columns = zip(
+      measured.class_names, found.label.T, found.output.T, strict=True
+    )
+    return [
+      svg(
+        charts.numbers_figure(name, label, output),
+        f"Predictions of {name} by its true values.",
+        f"{name}: on the dashed line, predictions are true",
+      )
+      for name, label, output in itertools.islice(columns, _MOST_TARGETS)
+    ]
+  curve = precision_recall(found.label.ravel(), found.output.ravel())
+  figure = charts.precision_figure(*curve)
+  alt = "Precision by recall, over all labels and thresholds."
+  return [svg(figure, alt, "Precision by recall of all labels together")]
 
 
 def _where(map_: np.ndarray) -> str:

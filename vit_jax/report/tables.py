@@ -17,13 +17,27 @@ from vit_jax.workdir.goodput import shares, time_spent
 _MOST_ROWS = 100  # Most classes in the table of scores.
 _CONFUSED = 10  # Most pairs of classes in the table of mistakes.
 _ABSENT = "–"
-_SHARES = ("top1", "colours_right", "commonest_colour")
+_SCORES = (
+  "top1",
+  "colours_right",
+  "commonest_colour",
+  "map",
+  "f1",
+  "threshold",
+  "mae",
+  "r2",
+)
 # Columns of the table of results: name, form, and which value is the best.
 _RESULTS: Sequence[tuple[str, str, Callable | None]] = (
   ("at step", "{:,}", None),
   ("top-1", "{:.2%}", max),
   ("colours right", "{:.2%}", max),
   ("commonest colour", "{:.2%}", None),
+  ("mAP", "{:.2%}", max),
+  ("F1", "{:.2%}", max),
+  ("threshold", "{:.3g}", None),
+  ("MAE", "{:.4g}", min),
+  ("R2", "{:.4f}", max),
   ("macro-F1", "{:.2%}", max),
   ("top-5", "{:.2%}", max),
   ("loss", "{:.4f}", min),
@@ -77,7 +91,7 @@ def _results(run: RunFacts) -> list[Any]:
   rates = run.curve("train/images_per_second")[1]
   return [
     found.get("step"),
-    *(found.get(f"eval/{name}") for name in _SHARES),
+    *(found.get(f"eval/{name}") for name in _SCORES),
     measured and measured.tally.macro_f1(),
     found.get("eval/top5"),
     found.get("eval/loss"),
@@ -161,6 +175,10 @@ def classes(measured: Measured) -> Table | None:
   """
   if measured.masked:
     return None
+  if measured.scores is not None:
+    columns, rows = measured.scores
+    numbers = range(1, len(columns))
+    return Table(f"Scores of each {columns[0]}", columns, rows, numbers)
   dataset = measured.dataset
   counts = dataset.counts if dataset else None
   scores = measured.tally.class_scores()

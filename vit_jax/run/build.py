@@ -6,7 +6,7 @@ anything is compiled.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 import jax
@@ -20,6 +20,7 @@ from vit_jax.models import ResNet, Vit, make_model
 from vit_jax.models.variants import with_block
 from vit_jax.run.masked import make_masking, with_masks
 from vit_jax.run.settings import ModelSettings, ProbeSettings, Settings
+from vit_jax.run.task import make_objective
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.optimizer import (
   layers_below_head,
@@ -196,6 +197,7 @@ def train_functions(
   num_examples: int,
   schedule: optax.Schedule | None = None,
   teacher: Teacher | None = None,
+  targets: Mapping[str, Any] | None = None,
 ) -> tuple[Callable[[jax.Array], TrainState], Callable]:
   """Makes the functions `init` and `train_step` from resolved settings.
 
@@ -203,6 +205,7 @@ def train_functions(
     num_examples: Examples per epoch, for a warm-up given in epochs.
     schedule: The learning rate by step, in place of that of the settings.
     teacher: The teacher to learn from, if any.
+    targets: Facts about the labels, from `task.targets_of`.
   """
   options = settings.optimizer
   schedule = schedule or make_schedule(
@@ -231,7 +234,8 @@ def train_functions(
     seed=settings.seed,
     **preprocessing.normalization,
     loss=settings.loss,
-    masking=make_masking(settings, model),
+    objective=make_masking(settings, model)
+    or make_objective(settings, model.num_classes, targets or {}, teacher),
     teacher=teacher,
     lora=settings.lora,
     accumulation_steps=settings.accumulation_steps,

@@ -1,7 +1,7 @@
 """Makes what evaluates a run: on its split, few-shot, and in pictures."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 import jax
@@ -17,8 +17,10 @@ from vit_jax.models.masked_vit import MaskedVit, trunk
 from vit_jax.run import build
 from vit_jax.run.masked import make_masking
 from vit_jax.run.settings import ProbeSettings, Settings
+from vit_jax.run.task import make_objective
 from vit_jax.runtime.display import Track
 from vit_jax.training import sharding
+from vit_jax.training.objectives import Numbers, SeveralLabels
 
 # Imported only by the runs that need them.
 if TYPE_CHECKING:
@@ -57,8 +59,14 @@ def make_evaluator(
   mesh: Mesh,
   preprocessing: Preprocessing,
   eval_source: Source,
+  targets: Mapping[str, Any],
 ) -> Evaluator:
-  """Makes the evaluation of a run on its evaluation split."""
+  """Makes the evaluation of a run on its evaluation split.
+
+  Args:
+    targets: Facts about the labels, from `task.targets_of`; with `threshold`,
+      that is used for several labels, and else the best is chosen.
+  """
   options: dict[str, Any] = dict(
     loader=open_loader(settings, preprocessing),
     batch_size=build.eval_batch_size(settings),
@@ -71,6 +79,13 @@ def make_evaluator(
 
     return MaskedEvaluator(
       model, mesh, eval_source, preprocessing, masking, **options
+    )
+  objective = make_objective(settings, model.num_classes, targets)
+  if isinstance(objective, SeveralLabels | Numbers):
+    from vit_jax.evaluation.targets import TargetEvaluator
+
+    return TargetEvaluator(
+      *parts, objective, targets.get("threshold"), **options
     )
   return Evaluator(*parts, **options)
 
@@ -138,6 +153,7 @@ def make_pictures(
   mesh: Mesh,
   preprocessing: Preprocessing,
   eval_source: Source,
+  targets: Mapping[str, Any],
 ) -> Optional["Pictures"]:
   count, parts = settings.eval_pictures, (mesh, eval_source, preprocessing)
   if not count:
@@ -150,4 +166,6 @@ def make_pictures(
   from vit_jax.inspection import eval_pictures
 
   loss = settings.loss.kind
-  return eval_pictures.make_pictures(model, *parts, loss=loss, count=count)
+  return eval_pictures.make_pictures(
+    model, *parts, loss=loss, count=count, targets=targets
+  )

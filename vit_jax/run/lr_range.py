@@ -120,6 +120,7 @@ def _losses(
     len(plan.source),
     schedule,
     plan.adaptation.teacher,
+    plan.targets,
   )
   plan = dataclasses.replace(plan, train_step=train_step)
   state = fresh_state(plan)

@@ -5,22 +5,7 @@ from vit_jax.models import ResNet, Vit
 from vit_jax.models.grid import grid_of, patch_stride
 from vit_jax.models.masked_vit import masked
 from vit_jax.run.settings import Settings
-from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.training.masking import Masking, num_corrupted
-
-# Keys that do nothing in a run without labels.
-_OF_LABELS = (
-  "loss.kind",
-  "loss.label_smoothing",
-  "loss.mixup_alpha",
-  "loss.cutmix_alpha",
-  "loss.binary_targets",
-  "model.num_classes",
-  "model.head_bias",
-  "eval_per_class",
-  "lora.rank",
-  "distill.teacher",
-)
 
 
 def make_masking(settings: Settings, model: Vit | ResNet) -> Masking | None:
@@ -52,33 +37,3 @@ def with_masks(settings: Settings, model: Vit | ResNet) -> Vit | ResNet:
   """The model, made to predict masked patches if the settings choose it."""
   masking = make_masking(settings, model)
   return masked(model, masking.outputs) if masking else model
-
-
-def check_labels(settings: Settings) -> None:
-  """Raises ValueError for keys about labels in a run that does not use any."""
-  unlabelled = bool(settings.data.root) and not settings.data.labels
-  rate, few_shot = settings.masked.rate, settings.fewshot
-  if settings.data.task != "classification":
-    raise ValueError(
-      f"data.task={settings.data.task!r} is read but not trained yet."
-    )
-  if not rate:
-    if unlabelled:
-      raise ValueError(
-        "data.labels=False leaves no classes to train on: leave it out, or set "
-        "masked.rate to train without labels."
-      )
-    return
-  given, default = (flat(to_dict(s)) for s in (settings, Settings()))
-  for key in _OF_LABELS:
-    if given[key] != default[key]:
-      raise ValueError(
-        f"{key}={given[key]!r} is about labels, and masked.rate={rate} trains "
-        "without: leave it out."
-      )
-  if few_shot.shots and unlabelled:
-    if not (few_shot.data.name or few_shot.data.photographs):
-      raise ValueError(
-        f"fewshot.shots={few_shot.shots} needs labels: set data.labels=True "
-        "for a folder of class folders, or give fewshot.data.root."
-      )

@@ -21,8 +21,8 @@ from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build, evaluators
 from vit_jax.run.adaptation import Adaptation, check_adapted, make_adaptation
 from vit_jax.run.evaluators import FewShotMetrics
-from vit_jax.run.masked import check_labels
 from vit_jax.run.settings import Settings, read_saved
+from vit_jax.run.task import check_evaluation, targets_of, with_loss
 from vit_jax.runtime import extras
 from vit_jax.runtime.settings import flat, replaced, to_dict
 from vit_jax.training import sharding
@@ -43,6 +43,7 @@ class Plan:
     settings: The settings, with all values resolved.
     start: The checkpoint whose weights the run starts from, if any.
     preprocessing: The preprocessing of an image in evaluation.
+    targets: Facts about the labels, from `task.targets_of`.
     evaluator: Evaluates parameters on the evaluation split.
     few_shot: Few-shot evaluation, if the settings ask for it.
     pictures: Pictures of each evaluation, if the settings ask for them.
@@ -63,6 +64,7 @@ class Plan:
   model: Vit | ResNet
   start: Optional["Loaded"]
   preprocessing: Preprocessing
+  targets: dict[str, Any]
   evaluator: Evaluator
   few_shot: FewShotMetrics | None
   pictures: Optional["Pictures"]
@@ -101,6 +103,7 @@ class Plan:
       "model": to_fields(self.model),
       "class_names": list(self.source.class_names),
       "train_examples": len(self.source),
+      **({"targets": self.targets} if self.targets else {}),
       # These two values determine the stream of batches.
       "data_iterator": {"seed": self.settings.seed, "next_batch": step},
       **self.adaptation.sources,
@@ -120,7 +123,7 @@ def make_plan(
     ValueError: if the settings, the data and the devices do not fit together.
   """
   _check_extras(settings)
-  check_labels(settings)
+  settings = with_loss(settings)
   check_adapted(settings)
   if saved is not None:
     settings = _as_begun(settings, saved)
@@ -132,6 +135,9 @@ def make_plan(
   splits = open_splits(settings.data, windowed)
   train, evaluation = splits.train, splits.eval
   _check_sources(settings, train, evaluation)
+  if settings.data.task != "classification":
+    check_evaluation(evaluation)
+  targets = targets_of(settings, train)
   steps = _lengths(settings, len(train))
   # Opened last, since it may have to be downloaded.
   start, model, decided = _model(settings, train.class_names, saved)
@@ -146,6 +152,7 @@ def make_plan(
     steps["total"],
     len(train),
     teacher=adaptation.teacher,
+    targets=targets,
   )
   parts = settings, model, mesh, preprocessing
   return Plan(
@@ -155,9 +162,10 @@ def make_plan(
     model=model,
     start=start,
     preprocessing=preprocessing,
-    evaluator=evaluators.make_evaluator(*parts, evaluation),
+    targets=targets,
+    evaluator=evaluators.make_evaluator(*parts, evaluation, targets),
     few_shot=evaluators.make_few_shot(*parts, train, evaluation),
-    pictures=evaluators.make_pictures(*parts, evaluation),
+    pictures=evaluators.make_pictures(*parts, evaluation, targets),
     init=init,
     train_step=train_step,
     adaptation=adaptation,

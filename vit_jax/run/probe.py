@@ -6,7 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from vit_jax.data.example import Source
-from vit_jax.data.sources import check_same_classes, open_source
+from vit_jax.data.sources import (
+  check_classes,
+  check_same_classes,
+  open_source,
+)
 from vit_jax.evaluation.few_shot import FewShot, Outcome
 from vit_jax.evaluation.representations import Representations
 from vit_jax.evaluation.whole_set import Score, linear, nearest_neighbours
@@ -130,7 +134,8 @@ def _sources(
     raise ValueError(f"neighbours={neighbours} must be 1 or more.")
   train = open_source("train", settings.data)
   test = open_source("eval", settings.data)
-  if probe != "few_shot":  # `FewShot` compares them itself.
+  if probe != "few_shot":  # `FewShot` checks them itself.
+    check_classes(train, "a probe")
     check_same_classes(
       train.class_names,
       "the training split",

@@ -2,19 +2,22 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.sources import check_same_classes, open_source
-from vit_jax.evaluation.answer_list import AnswerList
+from vit_jax.evaluation.answer_list import AnswerList, write_outputs
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.evaluation.eval_step import Answers
 from vit_jax.evaluation.evaluator import Evaluator
+from vit_jax.evaluation.targets import TargetEvaluator
 from vit_jax.inference.predictor import class_name
 from vit_jax.models import ResNet, Vit, from_fields
 from vit_jax.pretrained.load import open_pretrained
@@ -102,13 +105,18 @@ def opened(
     mesh = _mesh(settings)
     init = make_params_init(model, preprocessing.image_shape)
     shapes = sharding.array_shapes(init, mesh)
+    targets = {**description.get("targets", {})}
     if "base" in description:
       params = open_pretrained(workdir, step=step).params(shapes)
+      params = _standardised(params, targets)
     else:
       params = checkpoints.restore_params(
         step, shapes, averaged=descriptions.averages(description)
       )
-    evaluator = make_evaluator(settings, model, mesh, preprocessing, source)
+    if test or "threshold" in description:  # Never chosen on the test split.
+      targets["threshold"] = description.get("threshold", 0.5)
+    parts = settings, model, mesh, preprocessing, source
+    evaluator = make_evaluator(*parts, targets)
     stack.callback(evaluator.close)
     yield SavedRun(
       step=step,
@@ -121,6 +129,19 @@ def opened(
       notes=tuple(checkpoints.notes),
       evaluator=evaluator,
     )
+
+
+def _standardised(params: Any, targets: Mapping[str, Any]) -> Any:
+  """Parameters whose head was put into the unit of numbers, as trained."""
+  if "std" not in targets:
+    return params
+  mean, std = (np.array(targets[k], np.float32) for k in ("mean", "std"))
+  head = params["head"]
+  head = {
+    "kernel": head["kernel"] / std[None],
+    "bias": (head["bias"] - mean) / std,
+  }
+  return {**params, "head": head}
 
 
 def evaluate_checkpoint(
@@ -158,20 +179,19 @@ def evaluate_checkpoint(
         f"{workdir} was trained with masked.rate={rate} and predicts patches, "
         "not classes: leave out --per_class and --out."
       )
-    metrics = run.evaluator(
-      run.params, run.class_names if per_class else (), observe, display.track
-    )
     names = [
       class_name(run.class_names, k) for k in range(run.model.num_classes)
     ]
+    if isinstance(run.evaluator, TargetEvaluator):
+      return _evaluate_targets(run, run.evaluator, per_class, path, display)
+    metrics = run.evaluator(
+      run.params, run.class_names if per_class else (), observe, display.track
+    )
     if path is not None and first:
       answers.write(path, run.source, names)
-  for note in run.notes:
-    display.note(note)
-  shown = evaluation_text(metrics)
-  if not rate:
-    shown += f"  macro-F1 {tally.macro_f1():.2%}"
-  display.note(f"step {run.step:,} on {run.source.name}: {shown}")
+  _say(
+    run, metrics, display, "" if rate else f"  macro-F1 {tally.macro_f1():.2%}"
+  )
   if tally.unanswered:
     display.note(f"The model answers NaN to {tally.unanswered:,} examples.")
   if per_class:
@@ -179,6 +199,34 @@ def evaluate_checkpoint(
   if path is not None:
     display.note(f"Wrote {path}, with the highest loss first.")
   return metrics
+
+
+def _evaluate_targets(
+  run: SavedRun,
+  evaluator: TargetEvaluator,
+  per_class: bool,
+  path: pathlib.Path | None,
+  display: Display,
+) -> dict[str, Any]:
+  """Evaluates a run on several labels or on numbers, as others are."""
+  found = evaluator.outputs(run.params, display.track)
+  metrics = evaluator.metrics(found, per_class)
+  _say(run, metrics, display)
+  if per_class:
+    display.table(*evaluator.table(found))
+  if path is not None and jax.process_index() == 0:
+    write_outputs(path, run.source, found, metrics.get("eval/threshold"))
+    display.note(f"Wrote {path}, with the highest loss first.")
+  return metrics
+
+
+def _say(
+  run: SavedRun, metrics: dict[str, Any], display: Display, more: str = ""
+) -> None:
+  for note in run.notes:
+    display.note(note)
+  shown = evaluation_text(metrics) + more
+  display.note(f"step {run.step:,} on {run.source.name}: {shown}")
 
 
 def test_run(
@@ -200,7 +248,12 @@ def test_run(
       params = plan.adaptation.whole(state.eval_params)
       assert test is not None
       evaluator = make_evaluator(
-        plan.settings, plan.model, plan.mesh, plan.preprocessing, test
+        plan.settings,
+        plan.model,
+        plan.mesh,
+        plan.preprocessing,
+        test,
+        {**plan.targets, "threshold": 0.5},
       )
       stack.callback(evaluator.close)
     else:

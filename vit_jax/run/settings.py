@@ -246,7 +246,8 @@ class Settings(Section):
   )
   early_stop_evaluations: int = setting(
     0,
-    "Stop after this many evaluations without a better top-1; 0 never stops.",
+    "Stop after this many evaluations without a better top-1, or score of the "
+    "task; 0 never stops.",
     must=NOT_NEGATIVE,
   )
   max_skipped_steps: int = setting(

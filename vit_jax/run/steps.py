@@ -140,7 +140,7 @@ class Steps:
       patience = self.plan.settings.early_stop_evaluations
       self.display.note(
         f"Stopped early at step {step:,}: {patience} evaluations without a "
-        "better top-1."
+        "better score."
       )
 
   def _read_batches(self) -> Iterator[dict]:
@@ -221,6 +221,8 @@ class Steps:
     """Saves a checkpoint; if this fails, the run continues to the next one."""
     self.check_lock()
     description = self.plan.description(step)
+    if scores and "eval/threshold" in scores:
+      description["threshold"] = scores["eval/threshold"]
     with self._aside("saving"):
       problem = self.checkpoints.save(state, step, description, scores)
     if problem:

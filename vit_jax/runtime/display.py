@@ -19,6 +19,25 @@ from rich.table import Column
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
+_TRAINED = {
+  "top1": "top-1 {:.2%}",
+  "colours_right": "colours right {:.2%}",
+  "labels_right": "labels right {:.2%}",
+  "mae": "MAE {:.4g}",
+}
+_EVALUATED = {
+  "top1": "top-1 {:.2%}",
+  "top5": "top-5 {:.2%}",
+  "colours_right": "colours right {:.2%}",
+  "commonest_colour": "the commonest alone {:.2%}",
+  "map": "mAP {:.2%}",
+  "f1": "F1 {:.2%}",
+  "threshold": "at {:.3g}",
+  "mae": "MAE {:.4g}",
+  "r2": "R2 {:.4f}",
+}
+"""Metrics and how they are shown, in this order."""
+
 _NARROW = 100  # Characters, below which a terminal has no room for a bar.
 
 
@@ -143,7 +162,7 @@ class Display:
     total = sum(steps for steps, _ in self._trained)
     means = {
       key: sum(steps * row[key] for steps, row in self._trained) / total
-      for key in ("train/loss", "train/top1", "train/colours_right")
+      for key in ("train/loss", *(f"train/{name}" for name in _TRAINED))
       if key in self._trained[0][1]
     }
     epochs = (n / self._epoch_steps for n in (step, self._last_step))
@@ -236,19 +255,17 @@ def evaluation_text(metrics: dict[str, float]) -> str:
   skipped = metrics["eval/skipped_images"]
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
   parts = [f"loss {metrics['eval/loss']:.4f}"]
-  if "eval/top1" in metrics:
-    parts.append(f"top-1 {metrics['eval/top1']:.2%}")
-  else:  # The run is on masked patches.
-    parts.append(
-      f"colours {metrics['eval/colours_right']:.2%} right, the commonest alone "
-      f"{metrics['eval/commonest_colour']:.2%}"
-    )
-  if "eval/top5" in metrics:
-    parts.append(f"top-5 {metrics['eval/top5']:.2%}")
+  parts += [
+    text.format(metrics[f"eval/{key}"])
+    for key, text in _EVALUATED.items()
+    if f"eval/{key}" in metrics
+  ]
   parts.append(f"({metrics['eval/examples']:,} examples{unreadable})")
-  for key in ("eval/top1_not_averaged", "eval/colours_right_not_averaged"):
-    if key in metrics:
-      parts.append(f"not averaged {metrics[key]:.2%}")
+  parts += [
+    f"not averaged {text.format(metrics[f'eval/{key}_not_averaged'])}"
+    for key, text in _EVALUATED.items()
+    if f"eval/{key}_not_averaged" in metrics
+  ]
   if "fewshot/top1" in metrics:
     parts.append(f"few-shot top-1 {metrics['fewshot/top1']:.2%}")
   if "fewshot/top1_class_token" in metrics:
@@ -258,10 +275,10 @@ def evaluation_text(metrics: dict[str, float]) -> str:
 
 
 def _right(metrics: dict[str, float], kind: str) -> str:
-  """The share of right answers, or of masked patches' right colours."""
-  if f"{kind}/colours_right" in metrics:
-    return f"colours right {metrics[f'{kind}/colours_right']:.2%}"
-  return f"top-1 {metrics[f'{kind}/top1']:.2%}"
+  """The first metric of what is right: of training, or of evaluation."""
+  known = _TRAINED if kind == "train" else _EVALUATED
+  key = next(key for key in known if f"{kind}/{key}" in metrics)
+  return known[key].format(metrics[f"{kind}/{key}"])
 
 
 def clock(seconds: float) -> str:

@@ -1,5 +1,7 @@
 """Losses, their targets, Mixup and CutMix."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -7,9 +9,26 @@ from jaxtyping import Array, Float, Int, Key
 
 
 def cross_entropy(
-  kind: str, logits: Float[Array, "B K"], targets: Float[Array, "B K"]
+  kind: str,
+  logits: Float[Array, "B K"],
+  targets: Float[Array, "B K"],
+  weights: Sequence[float] | None = None,
 ) -> Float[Array, " B"]:
-  """Softmax cross-entropy, or sigmoid cross-entropy summed over classes."""
+  """Softmax cross-entropy, or sigmoid cross-entropy summed over classes.
+
+  `weights` has a factor for each class, of its term t log p.
+
+  Raises:
+    ValueError: for another kind of loss, which has no classes.
+  """
+  if kind not in ("softmax", "sigmoid"):
+    raise ValueError(f"loss.kind={kind!r} has no classes: it needs numbers.")
+  if weights is not None:
+    targets_of_p = targets * jnp.asarray(weights)[None]
+    if kind == "softmax":
+      return -(targets_of_p * jax.nn.log_softmax(logits)).sum(-1)
+    negative = (1 - targets) * jax.nn.log_sigmoid(-logits)
+    return -(targets_of_p * jax.nn.log_sigmoid(logits) + negative).sum(-1)
   if kind == "softmax":
     return optax.losses.softmax_cross_entropy(logits, targets)
   return optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(-1)

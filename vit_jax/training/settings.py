@@ -8,7 +8,7 @@ from vit_jax.runtime.settings import Duration, Section, setting
 
 OPTIMIZERS = ("adam", "lamb", "sgd")
 DECAYS = ("cosine", "linear", "constant")
-LOSSES = ("softmax", "sigmoid")
+LOSSES = ("softmax", "sigmoid", "mse")
 TARGETS = ("colour", "colour4x4", "pixels")
 TEACHINGS = ("soft", "hard")
 
@@ -134,7 +134,15 @@ class LossSettings(Section):
   """The loss and its targets."""
 
   kind: str = setting(
-    "softmax", "Cross-entropy of softmax or of sigmoid.", choices=LOSSES
+    "softmax",
+    "Cross-entropy of softmax or of sigmoid; `data.task` sets sigmoid for "
+    "several labels, and the squared error for numbers.",
+    choices=LOSSES,
+  )
+  class_weights: str | None = setting(
+    None,
+    'Weights of the classes, such as "1,2.5", or "balanced" by their number of '
+    "training images; of several labels, weights of the positive terms.",
   )
   label_smoothing: float = setting(
     0.0, "Share of the uniform distribution in the targets.", must=BELOW_1
@@ -156,11 +164,27 @@ class LossSettings(Section):
 
   def __post_init__(self):
     super().__post_init__()
+    self.listed_weights()
     if self.binary_targets and (self.kind != "sigmoid" or self.label_smoothing):
       raise ValueError(
         f"binary_targets=True needs kind='sigmoid' and label_smoothing=0.0; "
         f"they are {self.kind!r} and {self.label_smoothing}."
       )
+
+  def listed_weights(self) -> tuple[float, ...] | None:
+    """The weights that `class_weights` lists; None if it does not list any."""
+    if self.class_weights in (None, "balanced"):
+      return None
+    try:
+      found = tuple(map(float, self.class_weights.split(",")))
+    except ValueError:
+      found = (0.0,)
+    if not all(0 < weight < 1e6 for weight in found):
+      raise ValueError(
+        f"class_weights={self.class_weights!r} must be balanced or numbers "
+        "above 0, such as 1,2.5."
+      )
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

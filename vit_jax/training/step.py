@@ -33,7 +33,7 @@ def make_train_step(
   mean: Sequence[float] = (0.5, 0.5, 0.5),
   std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: LossSettings = LossSettings(),
-  masking: Masking | None = None,
+  objective: "Labels | Masking | None" = None,
   teacher: Teacher | None = None,
   lora: LoraSettings = LoraSettings(),
   accumulation_steps: int = 1,
@@ -64,8 +64,8 @@ def make_train_step(
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.
     loss: The loss and its targets.
-    masking: Trains on masked patches instead, for which labels, `mean`, `std`
-      and `loss` do not matter.
+    objective: Trains on something else than the class of an image; `mean`,
+      `std`, `loss` and `teacher` do not matter then.
     teacher: A teacher of labels' classes, whose answers are learned as well.
     lora: With a rank, the state holds the parameters of `lora.trained_init`.
     accumulation_steps: Number of parts that a batch is computed in, to save
@@ -76,7 +76,9 @@ def make_train_step(
     trained: Maps a parameter's path to whether it is trained; the gradients of
       the others are zero and are not computed. By default all are trained.
   """
-  objective = masking or Labels(model.num_classes, loss, mean, std, teacher)
+  objective = objective or Labels(
+    model.num_classes, loss, mean, std, teacher=teacher
+  )
   loss_of = _loss_function(model, objective, trained, lora)
   gradient = _in_parts(
     jax.value_and_grad(loss_of, has_aux=True), accumulation_steps
@@ -111,28 +113,44 @@ def make_train_step(
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-  """The objective of a classifier: what a step feeds, and what it minimises."""
+  """The objective of a classifier: what a step feeds, and what it minimises.
+
+  Attributes:
+    num_classes: K, the number of classes.
+    settings: The loss and its targets.
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
+    teacher: A teacher whose answers are learned as well.
+    class_weights: A factor for each class's part of the loss.
+  """
 
   num_classes: int
   settings: LossSettings
   mean: Sequence[float]
   std: Sequence[float]
   teacher: Teacher | None = None
+  class_weights: Sequence[float] | None = None
   score = "top1"  # The metric of what is right.
 
   def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
     """Returns a batch's images and targets; the key is Mixup's and CutMix's."""
     settings = self.settings
     images = normalize(batch["image"], self.mean, self.std)
-    targets = losses.make_targets(
-      batch["label"], self.num_classes, settings.label_smoothing
-    )
     images, targets = losses.mixup_or_cutmix(
-      key, images, targets, settings.mixup_alpha, settings.cutmix_alpha
+      key,
+      images,
+      self.targets(batch["label"]),
+      settings.mixup_alpha,
+      settings.cutmix_alpha,
     )
     if settings.binary_targets:
       targets = (targets > 0).astype(targets.dtype)
     return images, targets
+
+  def targets(self, label: Array) -> Array:
+    """The targets (B, K) of the labels of a batch."""
+    smoothing = self.settings.label_smoothing
+    return losses.make_targets(label, self.num_classes, smoothing)
 
   def loss(
     self,
@@ -141,17 +159,23 @@ class Labels:
     targets: Array,
     teacher_params: Any = None,
   ) -> tuple[Array, Array]:
-    """The loss of each example, and whether the answer is right.
-
-    Of a mixture of two images, the larger part counts as right. `apply` maps
-    images to logits.
-    """
+    """The loss and the score of each example; `apply` gives the logits."""
     logits, kind = apply(images), self.settings.kind
-    right = logits.argmax(axis=-1) == targets.argmax(axis=-1)
-    loss = losses.cross_entropy(kind, logits, targets)
+    loss, score = self.judge(logits, targets)
     if self.teacher is not None:
       taught = self.teacher.logits(teacher_params, images, self.mean, self.std)
       loss = self.teacher.loss(kind, logits, taught, loss)
+    return loss, score
+
+  def judge(self, logits: Array, targets: Array) -> tuple[Array, Array]:
+    """The loss of each example, and whether the answer is right.
+
+    Of a mixture of two images, the larger part counts as right.
+    """
+    right = logits.argmax(axis=-1) == targets.argmax(axis=-1)
+    loss = losses.cross_entropy(
+      self.settings.kind, logits, targets, self.class_weights
+    )
     return loss, right
 
 

@@ -19,7 +19,7 @@ from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
 from vit_jax.training.settings import LoraSettings, LossSettings
 
 # Facts about data and teacher that the configuration does not tell.
-_DATA_KEYS = ("class_names", "train_examples", "teacher")
+_DATA_KEYS = ("class_names", "train_examples", "targets", "teacher")
 # Keys that every reader of a description needs.
 _NEEDED_KEYS = ("config", "model", "class_names", "checksums")
 # Keys that may differ when a run is resumed, as they do not change what the

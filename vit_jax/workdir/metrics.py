@@ -21,6 +21,16 @@ __all__ = ["Meter", "MetricWriter", "read_rows"]
 _ROWS = "metrics.jsonl"
 
 
+_MEANS = (
+  "loss",
+  "top1",
+  "colours_right",
+  "labels_right",
+  "mae",
+  "gradient_norm",
+)
+
+
 class Meter:
   """Averages the training metrics, and measures images per second.
 
@@ -79,7 +89,7 @@ class Meter:
     row: dict[str, float] = {
       **{
         f"train/{name}": float(np.mean([m[name] for m in applied]))
-        for name in ("loss", "top1", "colours_right", "gradient_norm")
+        for name in _MEANS
         if name in window[0]
       },
       "train/learning_rate": float(window[-1]["learning_rate"]),

@@ -36,6 +36,8 @@ def saved_name(name: str) -> str:
 def loss(config: Mapping[str, Any], num_classes: int) -> str:
   """The loss that the library infers, and its pipeline takes for granted."""
   kind = config.get("problem_type")
+  if kind == "regression":
+    return "mse"
   several = kind == "multi_label_classification"
   return "sigmoid" if several or num_classes == 1 else "softmax"
 
@@ -60,8 +62,8 @@ def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def problem(loss: str) -> dict[str, str]:
   """The part of a configuration that tells the loss."""
-  several = {"problem_type": "multi_label_classification"}
-  return several if loss == "sigmoid" else {}
+  kinds = {"sigmoid": "multi_label_classification", "mse": "regression"}
+  return {"problem_type": kinds[loss]} if loss in kinds else {}
 
 
 def labels(vit: Vit) -> dict[str, Any]:
