@@ -1,5 +1,7 @@
 """The table of a model's layers."""
 
+import pytest
+
 from tests.commands import run
 from vit_jax.run.layer_table import layer_rows
 from vit_jax.run.plan import make_plan
