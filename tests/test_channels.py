@@ -2,6 +2,7 @@
 
 import pathlib
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tifffile
@@ -90,10 +91,11 @@ def test_every_use_follows_the_checkpoint(channels, tmp_path, capsys):
     folder = str(tmp_path / to)
     convert(workdir, folder, to)
     given = {"mean": (0.4,) * channels, "std": (0.3,) * channels}
+    given |= {"grid": (2, 3)} if to == "google" else {}
     again = load_pretrained(folder, num_heads=3, **given)
     assert again.preprocessing.channels == channels
     x = np.random.default_rng(1).normal(size=(2, 16, 24, channels))
-    x = x.astype(np.float32)
+    x = jnp.asarray(x, jnp.float32)
     expected, got = (
       np.asarray(one.model.apply({"params": one.params()}, x))
       for one in (loaded, again)

@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -40,7 +41,7 @@ def logits_of(checkpoint, paths):
   """The logits by the model itself, image by image as Pillow reads them."""
   model, params = load_pretrained(checkpoint, num_heads=3)
   images = np.stack([np.asarray(Image.open(path)) for path in paths])
-  x = (images / 127.5 - 1).astype(np.float32)
+  x = jnp.asarray(images / 127.5 - 1, jnp.float32)
   return np.asarray(model.apply({"params": params}, x))
 
 
