@@ -143,15 +143,6 @@ SAFE_LOADERS = {"yaml.SafeLoader", "yaml.CSafeLoader"}
 ALLOWED = {
   ("vit_jax/__main__.py", "runpy.run_module"): "of names in the file",
   ("vit_jax/data/workers.py", "cloudpickle"): "between our own processes",
-  ("vit_jax/__init__.py", "importlib.import_module"): "of a table in the file",
-  (
-    "vit_jax/data/__init__.py",
-    "importlib.import_module",
-  ): "of a table in the file",
-  (
-    "vit_jax/models/__init__.py",
-    "importlib.import_module",
-  ): "of a table in the file",
   (
     "vit_jax/models/variants.py",
     "importlib.import_module",

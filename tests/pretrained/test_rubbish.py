@@ -95,6 +95,7 @@ def deep(kind: str) -> dict[str, np.ndarray]:
       "patch_embed.proj.weight": np.zeros((24, 3, 8, 8), np.uint8),
       "pos_embed": np.zeros((1, 4, 24), np.uint8),
       "blocks.0.mlp.fc1.weight": np.zeros((48, 24), np.uint8),
+      "blocks.0.mlp.fc2.weight": np.zeros((24, 48), np.uint8),
     }
     return arrays | {f"blocks.{i}.x": np.zeros(0) for i in range(2000)}
   stacked = (depth,) if kind == "scanned" else ()
