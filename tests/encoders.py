@@ -12,7 +12,7 @@ import pytest
 FOLDER = pathlib.Path(__file__).parent / "checkpoints" / "encoders"
 # The table of positions is for the first.
 SIZES = (
-  "32x32",
+  pytest.param("32x32", marks=pytest.mark.slow),
   "24x40",
   pytest.param("48x48", marks=pytest.mark.slow),
 )

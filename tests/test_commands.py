@@ -67,7 +67,9 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
       ["--config=configs/pretrain.py:B/8,imagenet2012"],
       "Table 3 has no B/8",
     ),
-    (["--config.data.name=nonesuch"], "nonesuch"),
+    pytest.param(
+      ["--config.data.name=nonesuch"], "nonesuch", marks=pytest.mark.slow
+    ),
   ],
 )
 def test_bad_input_is_one_line(tmp_path, arguments, message):

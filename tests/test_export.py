@@ -66,6 +66,7 @@ def _python(*arguments, **options):
   return done.stdout
 
 
+@pytest.mark.slow
 def test_the_file_runs_where_vit_jax_is_not(tmp_path):
   """Runs the code that the command prints, on one image and on five."""
   _save_run(tmp_path / "run")

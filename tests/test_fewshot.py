@@ -64,7 +64,9 @@ def workdir(model_and_params, tmp_path_factory) -> str:
   return folder
 
 
-@pytest.mark.parametrize("probe", ["knn", "linear"])
+@pytest.mark.parametrize(
+  "probe", [pytest.param("knn", marks=pytest.mark.slow), "linear"]
+)
 def test_a_probe_may_take_the_whole_training_split(
   root, model_and_params, workdir, probe
 ):
@@ -155,7 +157,11 @@ def test_the_command_prints_json(root, workdir):
     (["there", "--config.dat.root=x"], "did you mean --config.data.root?"),
     (["there", "--config.total_steps=9"], "config.total_steps is a key of a"),
     (["there", "--config.batch_size=many"], "flag --config.batch_size=many"),
-    (["there", "--image_size=1,2,3"], "be a height and a width"),
+    pytest.param(
+      ["there", "--image_size=1,2,3"],
+      "be a height and a width",
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_bad_input_is_one_line(arguments, message):

@@ -89,11 +89,13 @@ def answers(source, photos):
 @pytest.mark.parametrize(
   "to, crop",
   [
-    ("hf", "squash"),
     ("timm", "center"),
     *(
       pytest.param(*case, marks=pytest.mark.slow)
-      for case in (("hf", "resize"), ("hf", "center"), ("big_vision", "center"))
+      for case in (
+        *(("hf", "squash"), ("hf", "resize"), ("hf", "center")),
+        ("big_vision", "center"),
+      )
     ),
   ],
 )

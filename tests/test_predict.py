@@ -46,6 +46,7 @@ def _start(*arguments):
   )
 
 
+@pytest.mark.slow
 def test_the_command(photos, tmp_path, checkpoint):
   """Two commands run at once, as most of their time is Python's start."""
   bad = tmp_path / "photo 04 [x].png"

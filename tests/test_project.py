@@ -107,7 +107,8 @@ def test_ci_runs_what_developers_run():
     "stores": 'make test-slow PYTEST_FLAGS="tests/test_bucket_runs.py '
     "tests/test_slurm.py tests/runtime/test_hosts.py tests/run/test_study.py "
     "tests/test_faults.py tests/test_stops.py tests/test_notebook.py "
-    'tests/test_pages.py tests/pack/test_bucket_folder.py"',
+    "tests/test_pages.py tests/pack/test_bucket_folder.py "
+    'tests/run/test_task.py tests/test_channels.py"',
   }
   assert set(workflow["jobs"]) == set(commands)
   for name, job in workflow["jobs"].items():

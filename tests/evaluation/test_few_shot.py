@@ -29,7 +29,9 @@ def model_and_params():
   return tinted.model_and_params()
 
 
-@pytest.mark.parametrize("batch_size", [8, 128])
+@pytest.mark.parametrize(
+  "batch_size", [8, pytest.param(128, marks=pytest.mark.slow)]
+)
 def test_every_test_image_counts_once(root, model_and_params, batch_size):
   """The 11 images are padded to two batches of 8, or to one batch of 24."""
   model, params = model_and_params

@@ -157,7 +157,13 @@ def test_a_gated_mlp_is_swiglu():
   np.testing.assert_allclose(apply(mlp, p, z), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("block", FAMILIES)
+@pytest.mark.parametrize(
+  "block",
+  [
+    pytest.param(block, marks=() if block == "dinov3" else pytest.mark.slow)
+    for block in FAMILIES
+  ],
+)
 def test_a_family_is_scanned_described_and_made_again(block):
   x = images(8, 8)
   model = tiny(block=block, drop_path_rate=0.1)

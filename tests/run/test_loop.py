@@ -38,6 +38,7 @@ def _stop_after(monkeypatch, step):
   monkeypatch.setattr(Checkpoints, "save", save_then_die)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_bit_identical(
   whole_run, data_dir, tmp_path, monkeypatch
 ):

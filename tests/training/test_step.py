@@ -260,6 +260,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_number():
   assert jax.tree.all(same)
 
 
+@pytest.mark.slow
 def test_the_rate_that_is_reported_is_applied_also_after_a_skipped_step():
   def rate(count):
     return 1e-3 * (count + 1)
@@ -284,6 +285,7 @@ def test_the_rate_that_is_reported_is_applied_also_after_a_skipped_step():
   assert float(metrics["learning_rate"]) == pytest.approx(1e-3)
 
 
+@pytest.mark.slow
 def test_a_batch_needs_no_more_than_images_and_labels():
   init, step = _functions()
   batch = _batch()
@@ -294,6 +296,7 @@ def test_a_batch_needs_no_more_than_images_and_labels():
   assert set(metrics) - set(fewer) == {"skipped_images"}
 
 
+@pytest.mark.slow
 def test_binary_targets_count_every_class_that_is_mixed_in():
   batch = {"image": jnp.zeros((4, 8, 8, 3), jnp.uint8), "label": jnp.arange(4)}
   mixed = dict(kind="sigmoid", mixup_alpha=0.8, cutmix_alpha=1.0)
