@@ -2,7 +2,7 @@
 
 python scripts/forward_pass.py docs/_static/forward_pass.csv
 python scripts/forward_pass.py docs/_static/forward_pass.csv \
-  --draw docs/_static/forward_pass.svg
+  --draw forward_pass.svg
 
 For each model, resolution and kind of TPU it compiles the prediction of a batch
 (bfloat16, 1000 classes, scanned layers) for one core, at two batch sizes, and
