@@ -14,17 +14,20 @@ from vit_jax.training.distillation import Teacher
 from vit_jax.training.objectives import Numbers, SeveralLabels
 from vit_jax.training.step import Labels
 
+_OF_CLASSES = (
+  "loss.label_smoothing",
+  "loss.mixup_alpha",
+  "loss.cutmix_alpha",
+  "loss.binary_targets",
+  "loss.class_weights",
+  "model.num_classes",
+  "model.head_bias",
+)
 # Keys that say nothing for a task: they are about the class of an image.
 _REFUSED = {
   "masked": (
     "loss.kind",
-    "loss.label_smoothing",
-    "loss.mixup_alpha",
-    "loss.cutmix_alpha",
-    "loss.binary_targets",
-    "loss.class_weights",
-    "model.num_classes",
-    "model.head_bias",
+    *_OF_CLASSES,
     "eval_per_class",
     "data.task",
     "lora.rank",
@@ -37,13 +40,7 @@ _REFUSED = {
     "distill.teacher",
   ),
   "regression": (
-    "loss.label_smoothing",
-    "loss.mixup_alpha",
-    "loss.cutmix_alpha",
-    "loss.binary_targets",
-    "loss.class_weights",
-    "model.num_classes",
-    "model.head_bias",
+    *_OF_CLASSES,
     "transfer.keep_head",
     "fewshot.shots",
     "distill.teacher",
