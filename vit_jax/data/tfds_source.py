@@ -122,12 +122,13 @@ def open_prepared(folder: str, split: str | None) -> TfdsSource:
     ValueError: there is no data set in the folder, or for the reasons of
       `TfdsSource`.
   """
-  if not (epath.Path(folder).expanduser() / "dataset_info.json").exists():
+  path = epath.Path(folder).expanduser()
+  if not (path / "dataset_info.json").exists():
     raise ValueError(
       f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
       "dataset_info.json): pack images by python -m vit_jax.pack."
     )
-  builder = tfds.builder_from_directory(epath.Path(folder).expanduser())
+  builder = tfds.builder_from_directory(path)
   if split is None:
     split = "validation" if "validation" in builder.info.splits else "test"
   return TfdsSource(builder, split)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from etils import epath
 from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
 from vit_jax.data.example import Source, UnreadableImageError
+from vit_jax.runtime.atomic_file import replacing
 
 NOTES = "notes"  # Folder of what has been written so far.
 _READ = 32  # Images read at a time.
@@ -104,13 +106,12 @@ def examples(
 
 
 def _publish(part: str, path: epath.Path) -> None:
-  """Moves a local file to where it belongs, where it appears complete."""
-  beside = path.parent / f"{path.name}.part"
-  target = path if "://" in os.fspath(path) else beside
-  with open(part, "rb") as file, target.open("wb") as copy:
+  """Copies a local file to where it belongs, where it appears complete."""
+  place = os.fspath(path)
+  in_bucket = "://" in place
+  opened = path.open("wb") if in_bucket else replacing(pathlib.Path(place))
+  with open(part, "rb") as file, opened as copy:
     shutil.copyfileobj(file, copy, 2**22)
-  if target is beside:
-    os.replace(beside, path)
 
 
 def features(source: Source) -> tfds.features.FeaturesDict:

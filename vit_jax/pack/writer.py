@@ -53,8 +53,11 @@ def pack(
   name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")
   if not re.fullmatch(r"[a-z]\w*", name):
     raise ValueError(f"--name={name!r} must be letters, digits and _.")
+  looked_at = {split: _looked_at(source) for split, source in splits.items()}
   counts = {
-    split: _number_of_shards(source, encoding, shard_bytes)
+    split: _number_of_shards(
+      looked_at[split], len(source), encoding, shard_bytes
+    )
     for split, source in splits.items()
   }
   plan = {
@@ -63,7 +66,8 @@ def pack(
     "size": encoding.size,
     "quality": encoding.quality,
     "splits": {
-      split: [len(s), counts[split], _digest(s)] for split, s in splits.items()
+      split: [len(s), counts[split], _digest(s.class_names, looked_at[split])]
+      for split, s in splits.items()
     },
   }
   _check_plan(folder, plan)
@@ -80,21 +84,20 @@ def _looked_at(source: Source) -> list[Example]:
 
 
 def _number_of_shards(
-  source: Source, encoding: Encoding, shard_bytes: int
+  looked_at: list[Example], count: int, encoding: Encoding, shard_bytes: int
 ) -> int:
-  """Number of shards, from the packed size of a few images."""
+  """Number of shards of so many images, from the packed size of a few."""
   sizes = []
-  for example in _looked_at(source):
+  for example in looked_at:
     with contextlib.suppress(UnreadableImageError):
       sizes.append(len(encoding.encode(example["image"])))
   mean = sum(sizes) / len(sizes) if sizes else 0.0
-  return min(len(source), max(1, round(mean * len(source) / shard_bytes)))
+  return min(count, max(1, round(mean * count / shard_bytes)))
 
 
-def _digest(source: Source) -> str:
+def _digest(class_names: tuple[str, ...], looked_at: list[Example]) -> str:
   """A digest of the classes and of some images' ids, to know a source again."""
-  ids = [example["id"] for example in _looked_at(source)]
-  text = json.dumps([source.class_names, ids])
+  text = json.dumps([class_names, [example["id"] for example in looked_at]])
   return hashlib.sha256(text.encode()).hexdigest()
 
 
