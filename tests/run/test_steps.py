@@ -16,21 +16,26 @@ def test_due(step, every, last, expected):
   assert steps.due(step, every, last) is expected
 
 
-@pytest.mark.slow
-def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
-  scores = iter([0.1, 0.9, 0.2, 0.3, 0.4])
+def _evaluate_as(monkeypatch, scores):
+  """Lets the evaluations of a run have these scores, one after the other."""
+  remaining = iter(scores)
 
   def evaluate(self, step, state):
     del self, step, state
     return {
       "eval/loss": 1.0,
-      "eval/top1": next(scores),
+      "eval/top1": next(remaining),
       "eval/top5": 1.0,
       "eval/examples": 359,
       "eval/skipped_images": 0,
     }
 
   monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
+
+
+@pytest.mark.slow
+def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
+  _evaluate_as(monkeypatch, [0.1, 0.9, 0.2, 0.3, 0.4])
   config = runs.config(
     data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
   )
@@ -61,18 +66,7 @@ def test_scores_stall_without_a_better_one(scores, patience, expected):
 def test_a_run_stops_early_and_stays_stopped(
   data_dir, tmp_path, monkeypatch, capsys
 ):
-  scores = iter([0.1, 0.9, 0.2, 0.3])
-
-  def evaluate(self, step, state):
-    del self, step, state
-    return {
-      "eval/loss": 1.0,
-      "eval/top1": next(scores),
-      "eval/examples": 359,
-      "eval/skipped_images": 0,
-    }
-
-  monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
+  _evaluate_as(monkeypatch, [0.1, 0.9, 0.2, 0.3])
   config = runs.config(data_dir, eval_every_steps=1, save_every_steps=0)
   config.early_stop_evaluations = 2
   for _ in range(2):  # The second one takes no step, and evaluates nothing.

@@ -2,14 +2,16 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from vit_jax.data.loader import EvalPasses
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.segmentation import SegmentationFolder
 from vit_jax.evaluation.segmentation import Segmentation, segment
 from vit_jax.inference.features import features
@@ -74,17 +76,7 @@ def probe_segmentation(
   )
   init = make_params_init(model, preprocessing.image_shape)
   params = loaded.params(sharding.array_shapes(init, mesh))
-
-  def represent(params: Any, batch: dict[str, Array]):
-    x = normalize(batch["image"], **preprocessing.normalization)
-    layers = (model.num_layers,)
-    (maps,) = features(model, params, x, layers=layers, as_maps=True)
-    rest = {k: batch[k] for k in ("label", "mask", "skipped")}
-    return maps.astype(jnp.float32), rest
-
-  step = jax.jit(
-    sharding.on_mesh(represent, mesh), out_shardings=sharding.replicated(mesh)
-  )
+  step = _make_step(model, preprocessing, mesh)
   track = display.track if display else untracked
 
   def batches(passes: EvalPasses, what: str) -> Iterator[Any]:
@@ -107,3 +99,22 @@ def probe_segmentation(
       batches(test, "reading the evaluation split"),
       num_classes,
     )
+
+
+def _make_step(
+  model: Vit, preprocessing: Preprocessing, mesh: Mesh
+) -> Callable[[Any, dict[str, Array]], tuple[Array, dict[str, Array]]]:
+  """Returns a function from (params, batch) to maps (B, h, w, D) and masks."""
+
+  def represent(
+    params: Any, batch: dict[str, Array]
+  ) -> tuple[Array, dict[str, Array]]:
+    x = normalize(batch["image"], **preprocessing.normalization)
+    layers = (model.num_layers,)
+    (maps,) = features(model, params, x, layers=layers, as_maps=True)
+    rest = {k: batch[k] for k in ("label", "mask", "skipped")}
+    return maps.astype(jnp.float32), rest
+
+  return jax.jit(
+    sharding.on_mesh(represent, mesh), out_shardings=sharding.replicated(mesh)
+  )
