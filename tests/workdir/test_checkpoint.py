@@ -182,6 +182,8 @@ def test_partial_checkpoints_are_deleted_before_the_next(tmp_path, opened):
 
 
 def test_orbax_is_quiet_only_while_a_run_saves(tmp_path, caplog):
+  # Another test of this process may have run a command, which sets it.
+  absl_logging.set_verbosity(absl_logging.WARNING)
   loggers = [absl_logging.get_absl_logger(), logging.getLogger("asyncio")]
 
   def hooks():
