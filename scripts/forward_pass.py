@@ -25,7 +25,7 @@ MODELS = ("B/32", "B/16", "L/32", "L/16", "H/14", "R50x1", "R152x2")
 SIDES = (64, 128, 224, 384, 512)
 TOPOLOGIES = ("v3:2x2", "v5e:1x1")
 BATCHES = (16, 64)  # Images per core.
-FIRST_TRIED = 2**17
+FIRST_TRIED = 2**20
 NAMES: tuple[str, ...] = (
   *("tpu", "model", "side"),
   *("images_per_second", "mfu", "largest_batch"),
