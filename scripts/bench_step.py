@@ -1,4 +1,4 @@
-"""Compares the train step with a plain linen ViT's and with PyTorch.
+"""Compares the train step with other ViTs' and with bare matrix products.
 
 python scripts/bench_step.py --variant S/16 --batch 16
 
@@ -9,6 +9,10 @@ which is written as most are: with nn.MultiHeadDotProductAttention and one dense
 layer after the other. If `torch` and `transformers` are installed, Hugging
 Face's ViT takes part, with as many threads as there are cores; --compile_torch
 adds torch.compile.
+
+The last line sets the forward and backward pass against the machine: its rate
+of floating-point operations, over that of bare matrix products of the dense
+layers' sizes, which take their turns as well.
 """
 
 import argparse
@@ -27,6 +31,7 @@ import numpy as np
 import optax
 
 from vit_jax import make_vit
+from vit_jax.models import flops
 from vit_jax.models.variants import VITS
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import OptimizerSettings
@@ -34,6 +39,7 @@ from vit_jax.training.state import make_init
 from vit_jax.training.step import make_train_step
 
 SIDE, CLASSES, RATE = 224, 1000, 1e-3
+_BARE, _PASS = "matrix products", "forward and backward"
 Step = Callable[[], Any]
 
 
@@ -118,6 +124,56 @@ def plain(variant: str, batch: dict[str, np.ndarray], dtype: Any) -> Step:
   return _stepper(step, init(jax.random.key(0)), jax.device_put(batch))
 
 
+def passes(
+  variant: str, batch: dict[str, np.ndarray], dtype: Any
+) -> tuple[Step, int]:
+  """Our forward and backward pass alone, and the operations of its products."""
+  model = make_vit(variant, CLASSES, dtype=dtype)
+  image = jnp.asarray(batch["image"] / np.float32(127.5) - 1)
+  label = jnp.asarray(batch["label"])
+
+  @jax.jit
+  def gradient(params, image):
+    def loss_of(params):
+      logits: Any = model.apply(params, image, train=True)
+      return optax.softmax_cross_entropy_with_integer_labels(
+        logits, label
+      ).mean()
+
+    return jax.grad(loss_of)(params)
+
+  params = nn.unbox(jax.jit(model.init)(jax.random.key(0), image[:1]))
+
+  def run() -> None:
+    jax.block_until_ready(gradient(params, image))
+
+  return run, flops.count(gradient, params, image)
+
+
+def products(variant: str, batch_size: int, dtype: Any) -> tuple[Step, int]:
+  """The dense layers' products, forward and backward, and their operations."""
+  name, _, patch = variant.partition("/")
+  layers, D, mlp, _ = VITS[name]
+  rows = batch_size * ((SIDE // int(patch)) ** 2 + 1)
+  sizes = [(rows, D, D)] * 4 + [(rows, D, mlp), (rows, mlp, D)]
+  sizes = [s for m, k, n in sizes for s in ((m, k, n), (m, n, k), (k, m, n))]
+  shapes = {shape for m, k, n in sizes for shape in ((m, k), (k, n), (m, n))}
+  given = {s: jax.random.normal(jax.random.key(0), s, dtype) for s in shapes}
+  outs: Any = {s: jnp.zeros(s, dtype) for s in shapes}
+
+  # Writing to the last result's memory spares the mapping of new memory.
+  @functools.partial(jax.jit, donate_argnums=2, keep_unused=True)
+  def product(a, b, out):
+    return a @ b
+
+  def run() -> None:
+    for m, k, n in sizes * layers:
+      outs[m, n] = product(given[m, k], given[k, n], outs[m, n])
+    jax.block_until_ready(outs)
+
+  return run, sum(2 * m * k * n for m, k, n in sizes) * layers
+
+
 def _stepper(step: Callable, state: Any, batch: Any) -> Step:
   held = [state]
 
@@ -188,6 +244,9 @@ def main() -> None:
     steps["Hugging Face, eager"] = make(compiled=False)
     if arguments.compile_torch:
       steps["Hugging Face, torch.compile"] = make(compiled=True)
+  gradient, pass_flops = passes(arguments.variant, batch, dtype)
+  bare, bare_flops = products(arguments.variant, arguments.batch, dtype)
+  steps |= {_PASS: gradient, _BARE: bare}
   seconds: dict[str, list[float]] = {name: [] for name in steps}
   for step in steps.values():  # Compile.
     step()
@@ -197,10 +256,20 @@ def main() -> None:
       step()
       seconds[name].append(time.perf_counter() - start)
   base = seconds["plain linen ViT"]
+  pass_seconds, bare_seconds = seconds.pop(_PASS), seconds.pop(_BARE)
   for name, found in seconds.items():
     ratio = statistics.median(b / s for b, s in zip(base, found, strict=True))
     rate = arguments.batch / statistics.median(found)
     print(f"{name:30}{rate:8.2f} images/s  {ratio:5.2f} x the plain ViT")
+  shares = sorted(
+    b / s * pass_flops / bare_flops
+    for b, s in zip(bare_seconds, pass_seconds, strict=True)
+  )
+  rate = bare_flops / statistics.median(bare_seconds) / 1e9
+  print(
+    f"{_BARE} {rate:.0f} GFLOP/s; {_PASS} {statistics.median(shares):.2f} of "
+    f"it ({shares[0]:.2f} to {shares[-1]:.2f})"
+  )
 
 
 if __name__ == "__main__":
