@@ -77,6 +77,20 @@ def test_several_devices_do_as_one(root, model_and_params):
 
 
 @pytest.mark.slow
+def test_several_numbers_of_shots_are_as_many_evaluations(
+  root, model_and_params
+):
+  model, params = model_and_params
+  found = tinted.few_shot(root, model).measure_each(params, (1, 3))
+  for shots, outcome in zip((1, 3), found, strict=True):
+    alone = tinted.few_shot(root, model, shots=shots).measure(params)
+    for own, other in zip(outcome.draws, alone.draws, strict=True):
+      assert (own.seed, own.top1) == (other.seed, other.top1)
+      assert own.l2 == pytest.approx(other.l2)
+    assert outcome.examples == alone.examples == 11
+
+
+@pytest.mark.slow
 def test_worker_processes_change_nothing(root, model_and_params):
   model, params = model_and_params
   found = [

@@ -130,7 +130,18 @@ class FewShot:
 
   def measure(self, params: Any, track: Track = untracked) -> Outcome:
     """Fits a probe to each draw and tests all probes in one pass."""
-    probes = self.fit(params, track)
+    return self.measure_each(params, (self._shots,), track)[0]
+
+  def measure_each(
+    self, params: Any, shots: Sequence[int], track: Track = untracked
+  ) -> list[Outcome]:
+    """Does so for several numbers of shots, which share both passes.
+
+    None may be more than the `shots` of the constructor. Fewer shots are the
+    first ones of each class, as a draw of so many would find them.
+    """
+    fitted = self._fit(params, shots, track)
+    probes = [probe for some in fitted for probe in some]
     stacked = _stack(probes)
     totals = Totals.zeros(len(probes))
     try:
@@ -143,13 +154,18 @@ class FewShot:
     examples = int(totals.examples)
     if not examples:
       raise ValueError("the evaluation split has no readable image.")
-    draws = tuple(
-      Draw(seed, probe.l2, int(right) / examples)
-      for seed, (probe, right) in enumerate(
-        zip(probes, totals.right, strict=True)
+    top1 = (totals.right / examples).reshape(len(shots), self._seeds)
+    return [
+      Outcome(
+        tuple(
+          Draw(seed, probe.l2, float(right))
+          for seed, (probe, right) in enumerate(zip(some, row, strict=True))
+        ),
+        examples,
+        int(totals.skipped),
       )
-    )
-    return Outcome(draws, examples, int(totals.skipped))
+      for some, row in zip(fitted, top1, strict=True)
+    ]
 
   def fit(
     self, params: Any, track: Track = untracked
@@ -158,6 +174,12 @@ class FewShot:
 
     If unreadable images are skipped, others are drawn to replace them.
     """
+    return self._fit(params, (self._shots,), track)[0]
+
+  def _fit(
+    self, params: Any, shots: Sequence[int], track: Track
+  ) -> list[list[linear_probe.Probe]]:
+    """The probes of all draws, for each number of shots."""
     while True:
       indices, places = np.unique(self._draws, return_inverse=True)
       features, readable = self._features_of(params, indices, track)
@@ -166,7 +188,10 @@ class FewShot:
       self._unreadable.update(indices[~readable].tolist())
       self._draws = self._draw()
     places = places.reshape(self._draws.shape)  # (seeds, K, n)
-    return [linear_probe.fit_shots(features[place]) for place in places]
+    return [
+      [linear_probe.fit_shots(features[place[:, :n]]) for place in places]
+      for n in shots
+    ]
 
   def close(self) -> None:
     """Ends the worker processes; every measurement starts new ones."""

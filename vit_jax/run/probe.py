@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vit_jax.data.example import Source
@@ -53,75 +53,124 @@ def probe_checkpoint(
     ValueError: if the checkpoint, the data and the settings do not fit
       together.
   """
-  train, test = _sources(settings, probe, neighbours)
-  mesh = make_mesh(settings)
-  overrides["interpolation"] = settings.transfer.interpolation
-  loaded = open_pretrained(checkpoint, **overrides)
-  given = {k: v for k, v in vars(settings.eval_transform).items() if v}
-  preprocessing = dataclasses.replace(
-    loaded.preprocessing,
-    crop=dataclasses.replace(loaded.preprocessing.crop, **given),
-  )
-  model = loaded.model
-  if reads_patches := _trained_by_masks(loaded):
-    model = masked(model, 0)
-  loader = open_loader(settings, preprocessing)
-  batch_size = build.eval_batch_size(settings)
-  few_shot = None
+  opened = _Opened(checkpoint, settings, probe, neighbours, overrides)
   if probe == "few_shot":
+    return opened.few_shot((shots,), seeds, pre_logits, display)[0]
+  score = functools.partial(nearest_neighbours, k=neighbours)
+  if probe == "linear":
+    score = functools.partial(linear, train_examples=len(opened.train))
+  return opened.whole_split(score, pre_logits, display)
+
+
+def probe_shots(
+  checkpoint: str,
+  settings: ProbeSettings,
+  shots: Sequence[int],
+  *,
+  seeds: int = 3,
+  **overrides: Any,
+) -> list[Outcome]:
+  """Few-shot evaluation for several numbers of shots, which share all passes.
+
+  The arguments are those of `probe_checkpoint`, and so are the errors.
+  """
+  opened = _Opened(checkpoint, settings, "few_shot", 1, overrides)
+  return opened.few_shot(shots, seeds, pre_logits=True, display=None)
+
+
+class _Opened:
+  """A checkpoint, its preprocessing, and the two splits of the data."""
+
+  def __init__(
+    self,
+    checkpoint: str,
+    settings: ProbeSettings,
+    probe: str,
+    neighbours: int,
+    overrides: dict[str, Any],
+  ):
+    self._checkpoint = checkpoint
+    self.train, self.test = _sources(settings, probe, neighbours)
+    self._mesh = make_mesh(settings)
+    interpolation = settings.transfer.interpolation
+    self._loaded = open_pretrained(
+      checkpoint, **overrides, interpolation=interpolation
+    )
+    given = {k: v for k, v in vars(settings.eval_transform).items() if v}
+    own = self._loaded.preprocessing
+    crop = dataclasses.replace(own.crop, **given)
+    self._preprocessing = dataclasses.replace(own, crop=crop)
+    self._loader = open_loader(settings, self._preprocessing)
+    self._batch_size = build.eval_batch_size(settings)
+    self._model = self._loaded.model
+    self._reads_patches = _trained_by_masks(self._loaded)
+    if self._reads_patches:
+      self._model = masked(self._model, 0)
+
+  def few_shot(
+    self,
+    shots: Sequence[int],
+    seeds: int,
+    pre_logits: bool,
+    display: Display | None,
+  ) -> list[Outcome]:
+    """Few-shot evaluation for each number of shots."""
     few_shot = FewShot(
-      model,
-      mesh,
-      train,
-      test,
-      preprocessing,
-      loader=loader,
-      batch_size=batch_size,
-      shots=shots,
+      self._model,
+      self._mesh,
+      self.train,
+      self.test,
+      self._preprocessing,
+      loader=self._loader,
+      batch_size=self._batch_size,
+      shots=max(shots),
       seeds=seeds,
       pre_logits=pre_logits,
     )
-  used = few_shot.num_shots if few_shot else len(train)
-  if display is not None:
-    if reads_patches:
-      display.note(
-        "The probe reads the mean of the patches: masked patches did not train "
-        "the class token's output."
+    params, track = self._params(few_shot.num_shots, display)
+    return few_shot.measure_each(params, shots, track)
+
+  def whole_split(
+    self,
+    score: Callable[..., Score],
+    pre_logits: bool,
+    display: Display | None,
+  ) -> Score:
+    """Scores a probe on all images of both splits."""
+    train, test = self.train, self.test
+    represent = Representations(
+      self._model,
+      self._mesh,
+      self._preprocessing,
+      self._loader,
+      sharding.padded_batch_size(
+        self._batch_size, self._mesh, max(len(train), len(test))
+      ),
+      pre_logits,
+    )
+    params, track = self._params(len(train), display)
+    with represent.open(train) as train_passes, represent.open(test) as passes:
+      return score(
+        represent(params, train_passes, "reading the training split", track),
+        represent(params, passes, "reading the evaluation split", track),
+        len(train.class_names),
       )
-    display.header(
-      _header(checkpoint, preprocessing.image_size, used, train, test)
-    )
-  init = make_params_init(loaded.model, preprocessing.image_shape)
-  params = loaded.params(sharding.array_shapes(init, mesh))
-  track = display.track if display else untracked
-  if few_shot:
-    return few_shot.measure(params, track)
-  most = max(len(train), len(test))
-  padded = sharding.padded_batch_size(batch_size, mesh, most)
-  represent = Representations(
-    model, mesh, preprocessing, loader, padded, pre_logits
-  )
-  score = functools.partial(nearest_neighbours, k=neighbours)
-  if probe == "linear":
-    score = functools.partial(linear, train_examples=len(train))
-  return _whole_split(score, represent, params, train, test, track)
 
-
-def _whole_split(
-  score: Callable[..., Score],
-  represent: Representations,
-  params: Any,
-  train: Source,
-  test: Source,
-  track: Track,
-) -> Score:
-  """Scores a probe on all images of both splits."""
-  with represent.open(train) as train_passes, represent.open(test) as passes:
-    return score(
-      represent(params, train_passes, "reading the training split", track),
-      represent(params, passes, "reading the evaluation split", track),
-      len(train.class_names),
-    )
+  def _params(self, used: int, display: Display | None) -> tuple[Any, Track]:
+    """The parameters, after the header that says what is measured."""
+    if display is not None:
+      if self._reads_patches:
+        display.note(
+          "The probe reads the mean of the patches: masked patches did not "
+          "train the class token's output."
+        )
+      size = self._preprocessing.image_size
+      display.header(
+        _header(self._checkpoint, size, used, self.train, self.test)
+      )
+    init = make_params_init(self._loaded.model, self._preprocessing.image_shape)
+    params = self._loaded.params(sharding.array_shapes(init, self._mesh))
+    return params, display.track if display else untracked
 
 
 def _sources(

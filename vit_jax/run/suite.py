@@ -25,7 +25,7 @@ from vit_jax.data.settings import DataSettings, LoaderSettings
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.probe import probe_shots
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display, Track
@@ -148,21 +148,25 @@ class _Scorer:
       process_count=1,
     )
     size = sharding.padded_batch_size(_BATCH, self._mesh, len(test_set.source))
-    hits, skipped = [], 0
+    found, skipped = [], 0
     with loader.evaluate(
       test_set.source, self._preprocessing.transform(), size
     ) as batches:
       for batch in self._track(batches, name, len(batches)):
         images = jax.device_put(batch["image"], self._split)
-        best = np.asarray(self._best(self._params, images, among))
-        counted = batch["mask"] > 0
-        labels = batch["label"][counted].tolist()
-        for answers, label in zip(best[counted].tolist(), labels, strict=True):
-          hits.append([answer in test_set.right[label] for answer in answers])
+        best = self._best(self._params, images, among)
+        found.append((best, batch["label"], batch["mask"] > 0))
         skipped += int(batch["skipped"].sum())
-    if not hits:
+    parts = zip(*jax.device_get(found), strict=True)
+    best, label, counted = map(np.concatenate, parts)
+    if not counted.any():
       raise ValueError(f"{name}: none of its images is readable.")
-    right = np.array(hits)
+    right = np.array(
+      [
+        [answer in test_set.right[k] for answer in answers]
+        for answers, k in zip(best[counted], label[counted], strict=True)
+      ]
+    )
     return {
       "set": name,
       "top1": float(right[:, 0].mean()),
@@ -222,26 +226,26 @@ def _few_shot(
   data = DataSettings(name=dataset, data_dir=data_dir)
   if root and (folder := pathlib.Path(root).expanduser() / dataset).is_dir():
     data = DataSettings(root=str(folder))
-  rows = []
-  for shots in SHOTS:
+  settings, shots = ProbeSettings(data=data), SHOTS
+  while True:
     try:
-      found: Any = probe_checkpoint(
-        checkpoint, ProbeSettings(data=data), shots=shots, **overrides
-      )
-    except ValueError as error:
-      if not rows:
-        raise AbsentError(str(error)) from error
-      display.note(f"{name} with {shots} shots is skipped: {error}")
+      each = probe_shots(checkpoint, settings, shots, **overrides)
       break
-    rows.append(
-      {
-        "set": f"{name}, {shots} shots",
-        "top1": found.top1,
-        "examples": found.examples,
-        "skipped": found.skipped_images,
-      }
-    )
-  return rows
+    except ValueError as error:
+      *fewer, most = shots
+      if not fewer:
+        raise AbsentError(str(error)) from error
+      display.note(f"{name} with {most} shots is skipped: {error}")
+      shots = tuple(fewer)
+  return [
+    {
+      "set": f"{name}, {n} shots",
+      "top1": found.top1,
+      "examples": found.examples,
+      "skipped": found.skipped_images,
+    }
+    for n, found in zip(shots, each, strict=True)
+  ]
 
 
 def _check_classes(checkpoint: str, loaded: Loaded) -> None:
