@@ -74,7 +74,7 @@ class Checkpoints(CheckpointReader):
     description = sealed({**description, "checksums": checksums(trees)})
     args: dict[str, Any] = {"description": ocp.args.JsonSave(description)}
     for name, tree in trees.items():
-      args[name] = ocp.args.StandardSave(tree)
+      args[name] = ocp.args.PyTreeSave(tree)
     problem = self.wait()
     self._problem = None
     self._remove_partial()

@@ -85,7 +85,15 @@ async def _until_all_reads_end() -> AsyncIterator[None]:
 
 
 class _ArrayHandler(type_handlers.ArrayHandler):
-  """Reads arrays onto devices."""
+  """Saves arrays, and reads them onto devices.
+
+  Every device that holds a copy of an array saves a part of it, for which Orbax
+  compiles a program for each shape. For a part of less than a MiB, such as a
+  bias's, that takes longer than it saves: one device saves the array whole.
+  """
+
+  def __init__(self):
+    super().__init__(min_slice_bytes_for_replica_parallel=2**20)
 
   async def deserialize(self, infos: Any, args: Any = None) -> Any:
     async with _until_all_reads_end():
@@ -105,10 +113,10 @@ def _handlers() -> ocp.handlers.CheckpointHandlerRegistry:
   arrays = type_handlers.create_type_handler_registry(
     (jax.Array, _ArrayHandler()), (np.ndarray, _NumpyHandler())
   )
-  reader = ocp.PyTreeCheckpointHandler(type_handler_registry=arrays)
+  trees = ocp.PyTreeCheckpointHandler(type_handler_registry=arrays)
   registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-  registry.add(None, ocp.args.PyTreeRestore, reader)
-  registry.add(None, ocp.args.StandardSave, ocp.StandardCheckpointHandler())
+  registry.add(None, ocp.args.PyTreeSave, trees)
+  registry.add(None, ocp.args.PyTreeRestore, trees)
   registry.add(None, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
   registry.add(None, ocp.args.JsonRestore, ocp.JsonCheckpointHandler())
   return registry
