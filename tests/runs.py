@@ -49,8 +49,7 @@ class Whole(NamedTuple):
 
 
 def whole(data_dir, folder):
-  changes = dict(eval_per_class=True, profile_steps=50)
-  settings = read(config(data_dir, **changes))
+  settings = read(config(data_dir, eval_per_class=True))
   with contextlib.redirect_stdout(io.StringIO()) as out:
     state, evaluated = loop.train(settings, str(folder))
   return Whole(folder, jax.device_get(state), evaluated, out.getvalue())

@@ -54,7 +54,11 @@ def workdir(request, tmp_path):
   return shutil.copytree(FOLDER / name, tmp_path / name)
 
 
-each_run = pytest.mark.parametrize("workdir", RUNS, indirect=True)
+each_run = pytest.mark.parametrize(
+  "workdir",
+  ["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS[1:])],
+  indirect=True,
+)
 
 
 def expected(workdir):
@@ -226,11 +230,8 @@ def test_a_run_of_old_predicts_as_it_did(workdir, tmp_path, capsys):
   assert_same_predictions(found, expected(workdir)["predicted"])
 
 
-@pytest.mark.parametrize(
-  "workdir",
-  ["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS[1:])],
-  indirect=True,
-)
+@pytest.mark.slow
+@each_run
 def test_a_run_of_old_goes_on_to_the_same_end(workdir, data_dir):
   state, evaluated = train(read(config_of(workdir, data_dir)), str(workdir))
   assert int(state.step) == TOTAL

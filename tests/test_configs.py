@@ -189,17 +189,8 @@ def _shrink(config, monkeypatch):
   config.optimizer.warmup_steps = 0
 
 
-# When shrunken, other rows of a data set or family hardly differ from these.
-FAST = {"B/16,jft300m"}
-
-
-@pytest.mark.parametrize(
-  "row",
-  [
-    pytest.param(row, marks=() if row in FAST else pytest.mark.slow)
-    for row in sorted({row.rsplit(",", 1)[0] for row in ROWS})
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", sorted({row.rsplit(",", 1)[0] for row in ROWS}))
 def test_every_row_of_table_3_takes_a_shrunken_step(row, monkeypatch):
   config = pretrain.get_config(row)
   _shrink(config, monkeypatch)

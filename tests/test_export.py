@@ -102,7 +102,10 @@ assert not {{"vit_jax", "flax"}} & set(sys.modules)
   "model",
   [
     VIT.clone(pooling="map", position="relative", representation_size=7),
-    GAP.clone(patch_size=1, resnet_layers=(1, 1), resnet_width=32),
+    pytest.param(
+      GAP.clone(patch_size=1, resnet_layers=(1, 1), resnet_width=32),
+      marks=pytest.mark.slow,
+    ),
     ResNet(0, layers=(1,), width=32, origin=ORIGIN),
   ],
   ids=["map", "hybrid", "resnet"],

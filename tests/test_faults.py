@@ -99,6 +99,7 @@ def test_damage_is_noticed_by_who_only_reads(run_copy):
     evaluate_checkpoint(str(run_copy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_command_says_so_in_a_line_and_nothing_else(run_copy, damage):
   damage(run_copy / "checkpoints" / "12")
@@ -274,5 +275,6 @@ def test_neither_tensorboard_nor_the_profiler_stops_a_run(
   assert "step 1: the metrics could not be written (TensorBoard: " in printed
   assert "the profile could not be written (no space left for the" in printed
   assert runs.identical(whole_run.state, jax.device_get(state))
+  assert list(tmp_path.glob("profile/**/*.xplane.pb"))
   rows = [row["step"] for row in runs.rows(tmp_path) if "train/loss" in row]
   assert rows == list(range(1, 13))

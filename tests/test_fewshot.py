@@ -64,9 +64,8 @@ def workdir(model_and_params, tmp_path_factory) -> str:
   return folder
 
 
-@pytest.mark.parametrize(
-  "probe", [pytest.param("knn", marks=pytest.mark.slow), "linear"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", ["knn", "linear"])
 def test_a_probe_may_take_the_whole_training_split(
   root, model_and_params, workdir, probe
 ):

@@ -86,17 +86,12 @@ def answers(source, photos):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "to, crop",
   [
-    ("timm", "center"),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        *(("hf", "squash"), ("hf", "resize"), ("hf", "center")),
-        ("big_vision", "center"),
-      )
-    ),
+    *(("hf", "squash"), ("hf", "resize"), ("hf", "center")),
+    *(("timm", "center"), ("big_vision", "center")),
   ],
 )
 def test_the_export_of_a_run_has_its_pixels(tmp_path, photos, to, crop):

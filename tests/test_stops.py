@@ -78,10 +78,8 @@ def test_a_full_disk_ends_no_run_and_a_run_ends_with_it(running, tmp_path):
   ] == steps
 
 
-@pytest.mark.parametrize(
-  "number",
-  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_read_that_hangs_delays_no_stop(
   data_dir, tmp_path, monkeypatch, capfd, number
 ):

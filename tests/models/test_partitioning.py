@@ -13,7 +13,9 @@ from vit_jax import make_vit
   "variant, names",
   [
     ("B/16", set()),
-    ("R50+B/16", {"channels_in", "channels_out"}),
+    pytest.param(
+      "R50+B/16", {"channels_in", "channels_out"}, marks=pytest.mark.slow
+    ),
   ],
 )
 def test_every_dimension_has_a_logical_name(variant, names):

@@ -218,7 +218,10 @@ def test_on_a_learned_grid_the_class_token_has_no_position():
   np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("kind", ["learned2d", "relative", "none"])
+@pytest.mark.parametrize(
+  "kind",
+  ["relative", "none", pytest.param("learned2d", marks=pytest.mark.slow)],
+)
 def test_only_without_positions_is_the_order_of_patches_lost(kind):
   x = images(4, 24)
   swapped = x.reshape(2, 4, 6, 4, 3)[:, :, jnp.array([3, 1, 5, 0, 4, 2])]

@@ -47,7 +47,7 @@ def expected_count(layers, width, num_classes):
     pytest.param("R50x2", (3, 4, 6, 3), 128, marks=pytest.mark.slow),
     pytest.param("R101x1", (3, 4, 23, 3), 64, marks=pytest.mark.slow),
     pytest.param("R152x1", (3, 8, 36, 3), 64, marks=pytest.mark.slow),
-    ("R152x2", (3, 8, 36, 3), 128),
+    pytest.param("R152x2", (3, 8, 36, 3), 128, marks=pytest.mark.slow),
   ],
 )
 def test_parameter_count(variant, layers, width):
@@ -93,7 +93,10 @@ def test_the_head_starts_at_its_bias():
 
 @pytest.mark.parametrize(
   "variant, tokens, layers",
-  [("R50+B/16", 196, (3, 4, 9)), ("R50+B/32", 49, (3, 4, 6, 3))],
+  [
+    ("R50+B/16", 196, (3, 4, 9)),
+    pytest.param("R50+B/32", 49, (3, 4, 6, 3), marks=pytest.mark.slow),
+  ],
 )
 def test_hybrids_see_the_feature_map(variant, tokens, layers):
   model = make_vit(variant, 10)

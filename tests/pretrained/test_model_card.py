@@ -40,8 +40,13 @@ def load_as_said(folder):
       'model.npz")',
     ),
     ("timm_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
-    ("torchvision_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
-    ("google_vit.npz", "big_vision", {}, 'model.npz")'),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        ("torchvision_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
+        ("google_vit.npz", "big_vision", {}, 'model.npz")'),
+      )
+    ),
     ("google_vit.npz", "big_vision", {"std": (0.5, 0.5, 1.0)}, 'z")'),
   ],
 )

@@ -35,7 +35,9 @@ def test_computed_positions_become_a_table(tmp_path):
     ("timm", {"position": "learned2d"}),
     pytest.param("hf", {"position": "sincos1d"}, marks=pytest.mark.slow),
     ("google", {"position": "none", "pooling": "gap"}),
-    ("big_vision", {"position": "sincos2d"}),
+    pytest.param(
+      "big_vision", {"position": "sincos2d"}, marks=pytest.mark.slow
+    ),
     pytest.param(
       "big_vision",
       {"pooling": "map", "representation_size": 7},

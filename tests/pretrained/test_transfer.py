@@ -272,10 +272,8 @@ def test_an_encoder_is_trained_alike_on_every_mesh(tmp_path, name):
   assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize(
-  "name",
-  [pytest.param("google_vit_prelogits.npz", marks=pytest.mark.slow), "hf_vit"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["google_vit_prelogits.npz", "hf_vit"])
 def test_another_number_of_classes_is_a_new_head_of_zeros(name, capsys):
   model, params = load_pretrained(published.path(name), num_classes=5)
   before = model.origin.format, open_pretrained(published.path(name)).model

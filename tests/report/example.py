@@ -126,6 +126,6 @@ def config_of(root):
   config.update(total_steps=8, log_every_epochs=0.0, log_every_steps=2)
   config.update(eval_every_epochs=2.0, save_every_epochs=2.0)
   config.optimizer.update(warmup_epochs=0.0)
-  config.model.num_layers = 1
+  config.model.update(num_layers=1, hidden_size=16, mlp_size=32)
   config.loader.num_workers = 0
   return config

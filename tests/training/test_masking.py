@@ -97,7 +97,8 @@ def _softmax_loss(logits, colours):
 
 
 @pytest.mark.parametrize(
-  "target, outputs", [("colour", 512), ("colour4x4", 8192)]
+  "target, outputs",
+  [("colour", 512), pytest.param("colour4x4", 8192, marks=pytest.mark.slow)],
 )
 def test_the_loss_of_colours(target, outputs):
   masking = Masking(0.5, target, 4, HALF, HALF)

@@ -34,7 +34,7 @@ PLAIN = ("hf_siglip", "hf_siglip_head", "hf_siglip_text", "hf_mae_decoder")
 
 
 # The others differ from these in a detail, and are slow tests.
-FAST = ("hf_dinov2_reg", "hf_dinov3", "hf_clip", "hf_deit")
+FAST = ("hf_dinov2_reg", "hf_dinov3", "hf_clip")
 
 
 @functools.cache

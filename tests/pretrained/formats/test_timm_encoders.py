@@ -32,7 +32,7 @@ NAMES = (
 
 
 # The others differ from these in a detail, and are slow tests.
-FAST = ("timm_dinov2_reg", "timm_dinov3", "timm_deit3")
+FAST = ("timm_dinov3", "timm_deit3")
 
 
 @functools.cache
