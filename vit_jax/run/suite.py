@@ -155,6 +155,8 @@ class _Scorer:
       for batch in self._track(batches, name, len(batches)):
         images = jax.device_put(batch["image"], self._split)
         best = self._best(self._params, images, among)
+        if found:  # No more than two batches are on the device.
+          jax.block_until_ready(found[-1])
         found.append((best, batch["label"], batch["mask"] > 0))
         skipped += int(batch["skipped"].sum())
     parts = zip(*jax.device_get(found), strict=True)
