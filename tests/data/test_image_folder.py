@@ -143,6 +143,8 @@ def test_folders_that_are_not_datasets(tmp_path):
 
   with pytest.raises(ValueError, match="there is no folder"):
     data.open_source("train", data.DataSettings(root=str(tmp_path / "missing")))
+  with pytest.raises(ValueError, match="root='gs://b/c' lies .* pack them"):
+    data.DataSettings(root="gs://b/c")
   fails("has no folders; put the images of each class")
   (tmp_path / "cat").mkdir()
   fails("has only one folder, 'cat'; put the images .* for two classes or more")

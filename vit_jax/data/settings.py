@@ -92,6 +92,14 @@ class DataSettings(Section):
 
   def __post_init__(self):
     super().__post_init__()
+    for name in ("root", "labels_file", "eval_labels_file"):
+      if "://" in (value := getattr(self, name) or ""):
+        raise ValueError(
+          f"{name}={value!r} lies in a bucket, and images are read one by one "
+          "from folders of this machine alone: pack them (python -m "
+          "vit_jax.pack) and give the packed folder as dir, which may be in a "
+          "bucket, or mount the bucket."
+        )
     folder = self.root or self.labels_file or self.dir
     if self.tfds_label and (folder or self.name in (None, "digits")):
       raise ValueError(
