@@ -182,6 +182,11 @@ def test_a_wrong_conversion_is_refused(monkeypatch):
   _fake_converter(monkeypatch, lambda images: np.ones((len(images), 5)))
   with pytest.raises(ValueError, match="wrongly: on random images its logits"):
     export_onnx(GAP, GAP_PARAMS)
+  zero = jax.tree.map(jnp.zeros_like, GAP_PARAMS["head"])
+  with pytest.raises(ValueError, match="wrongly: on random images its logits"):
+    export_onnx(GAP, GAP_PARAMS | {"head": zero})
+  _fake_converter(monkeypatch, lambda images: np.zeros((len(images), 5)))
+  assert export_onnx(GAP, GAP_PARAMS | {"head": zero}) == b""
   _fake_converter(monkeypatch, error=NotImplementedError("no\n 'einsum'"))
   message = "convert this model: NotImplementedError: no 'einsum'$"
   with pytest.raises(ValueError, match=message):
