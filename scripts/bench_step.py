@@ -1,275 +1,221 @@
-"""Compares the train step with other ViTs' and with bare matrix products.
+"""Compares the train step with a plain linen ViT's and with PyTorch's.
 
 python scripts/bench_step.py --variant S/16 --batch 16
 
-Times whole steps (forward, backward, Adam) at 224 x 224 on random images, on
-JAX's default device. All models take turns in one process, round after round.
-The script prints the median images per second and the ratio to the plain ViT,
-which is written as most are: with nn.MultiHeadDotProductAttention and one dense
-layer after the other. If `torch` and `transformers` are installed, Hugging
-Face's ViT takes part, with as many threads as there are cores; --compile_torch
-adds torch.compile.
+Times whole steps (forward, backward, Adam) on random images, on JAX's default
+device; with --forward, predictions alone. All models take turns in one process,
+round after round. The script prints a table: the median images per second; the
+rate relative to vit_jax's; the rate of floating-point operations (of matrix
+products, the backward pass counting twice) over that of bare products of the
+dense layers' sizes, which take their turns as well; and over the peak of the
+device's data sheet in bfloat16 (MFU).
 
-The last line sets the forward and backward pass against the machine: its rate
-of floating-point operations, over that of bare matrix products of the dense
-layers' sizes, which take their turns as well.
+--against names the others:
+
+- `plain`: a ViT written as most are, with nn.MultiHeadDotProductAttention and
+  one dense layer after the other;
+- `flash`: vit_jax with cuDNN's flash attention, which needs a GPU;
+- `hf` and `timm`: those libraries' ViTs in PyTorch, on a GPU if JAX is on one,
+  else with as many threads as there are cores; --compile_torch adds
+  torch.compile.
+
+What cannot be measured gets a row that says why.
 """
 
 import argparse
 import functools
-import importlib.util
-import os
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 
+from scripts.bench_models import CLASSES, FlashBlock, Models, Step, repeat
 from vit_jax import make_vit
-from vit_jax.models import flops
-from vit_jax.models.variants import VITS
-from vit_jax.training.optimizer import make_optimizer
-from vit_jax.training.settings import OptimizerSettings
-from vit_jax.training.state import make_init
-from vit_jax.training.step import make_train_step
+from vit_jax.models.flops import forward_gflops
 
-SIDE, CLASSES, RATE = 224, 1000, 1e-3
-_BARE, _PASS = "matrix products", "forward and backward"
-Step = Callable[[], Any]
-
-
-class PlainBlock(nn.Module):
-  """A Transformer layer made of stock parts."""
-
-  num_heads: int
-  mlp_size: int
-  dtype: Any
-
-  @nn.compact
-  def __call__(self, x):
-    y = nn.LayerNorm(dtype=self.dtype)(x)
-    x = x + nn.MultiHeadDotProductAttention(
-      self.num_heads, dtype=self.dtype, deterministic=True
-    )(y, y)
-    y = nn.LayerNorm(dtype=self.dtype)(x)
-    y = nn.gelu(nn.Dense(self.mlp_size, dtype=self.dtype)(y))
-    return x + nn.Dense(x.shape[-1], dtype=self.dtype)(y)
+OTHERS = ("plain", "flash", "hf", "timm")
+# Dense bfloat16 TFLOP/s of NVIDIA's data sheets, by words of a device's name.
+PEAKS = {
+  "H100 PCIe": 756.0,
+  "H100": 989.0,
+  "H200": 989.0,
+  "B200": 2250.0,
+  "A100": 312.0,
+  "L40S": 362.0,
+  "L4": 121.0,
+}
+HEADER = (
+  "| model | batch | images/s | x vit_jax | of matrix products | MFU |\n"
+  "| --- | --- | --- | --- | --- | --- |"
+)
 
 
-class PlainVit(nn.Module):
-  """The paper's ViT, made of stock parts."""
-
-  patch_size: int
-  sizes: tuple[int, int, int, int]  # Layers, hidden, MLP, heads.
-  dtype: Any
-
-  @nn.compact
-  def __call__(self, x):
-    layers, hidden, mlp, heads = self.sizes
-    patch = (self.patch_size, self.patch_size)
-    x = nn.Conv(hidden, patch, patch, "VALID", dtype=self.dtype)(x)
-    x = x.reshape(len(x), -1, hidden)
-    token = self.param("cls", nn.initializers.zeros, (1, 1, hidden))
-    x = jnp.concatenate([jnp.tile(token, (len(x), 1, 1)), x], axis=1)
-    init = nn.initializers.normal(0.02)
-    x = x + self.param("pos", init, (1, *x.shape[1:]))
-    x = x.astype(self.dtype)
-    for _ in range(layers):
-      x = PlainBlock(heads, mlp, self.dtype)(x)
-    x = nn.LayerNorm(dtype=self.dtype)(x)[:, 0]
-    return nn.Dense(CLASSES)(x)
+def makers(
+  models: Models, against: list[str], compile_torch: bool
+) -> Iterator[tuple[str, Callable[[], Step]]]:
+  """Names and makers of the models that take part, ours first."""
+  yield "vit_jax", models.ours
+  if not models.forward:
+    yield "vit_jax, forward and backward alone", models.passes
+  if "plain" in against:
+    yield "plain linen ViT", models.plain
+  if "flash" in against:
+    flash = functools.partial(models.ours, FlashBlock)
+    yield "vit_jax, cuDNN attention", flash
+  for key, name, make in (
+    ("hf", "Hugging Face", models.hugging_face),
+    ("timm", "timm", models.timm),
+  ):
+    if key in against:
+      yield f"{name}, eager", functools.partial(make, compiled=False)
+      if compile_torch:
+        yield f"{name}, torch.compile", functools.partial(make, compiled=True)
 
 
-def ours(variant: str, batch: dict[str, np.ndarray], dtype: Any) -> Step:
-  model = make_vit(variant, CLASSES, dtype=dtype)
-  tx = make_optimizer(OptimizerSettings(clip_norm=0.0), lambda _: RATE)
-  state = jax.jit(
-    lambda key: nn.unbox(make_init(model, tx, (SIDE, SIDE, 3))(key))
-  )(jax.random.key(0))
-  step = jax.jit(make_train_step(model, tx, lambda _: RATE), donate_argnums=0)
-  return _stepper(step, state, jax.device_put(batch))
+def operations(models: Models) -> float:
+  """Operations of a step's matrix products; the backward pass counts twice."""
+  model = make_vit(models.variant, CLASSES)
+  shapes = jax.eval_shape(
+    lambda: model.init(jax.random.key(0), jnp.zeros((1, *models.image_shape)))
+  )
+  params = nn.unbox(shapes["params"])
+  images = len(models.batch["label"]) * (1 if models.forward else 3)
+  return 1e9 * forward_gflops(model, params, models.image_shape) * images
 
 
-def plain(variant: str, batch: dict[str, np.ndarray], dtype: Any) -> Step:
-  name, _, patch = variant.partition("/")
-  model = PlainVit(int(patch), VITS[name], dtype)
-  tx = optax.adamw(RATE, weight_decay=0.0)
-
-  @jax.jit
-  def init(key):
-    params = model.init(key, jnp.zeros((1, SIDE, SIDE, 3)))
-    return params, tx.init(params)
-
-  @functools.partial(jax.jit, donate_argnums=0)
-  def step(state, batch):
-    params, opt_state = state
-
-    def loss_of(params):
-      images = batch["image"].astype(jnp.float32) / 127.5 - 1
-      logits: Any = model.apply(params, images)
-      losses = optax.softmax_cross_entropy_with_integer_labels(
-        logits, batch["label"]
-      )
-      return losses.mean()
-
-    loss, grads = jax.value_and_grad(loss_of)(params)
-    updates, opt_state = tx.update(grads, opt_state, params)
-    return (optax.apply_updates(params, updates), opt_state), loss
-
-  return _stepper(step, init(jax.random.key(0)), jax.device_put(batch))
-
-
-def passes(
-  variant: str, batch: dict[str, np.ndarray], dtype: Any
-) -> tuple[Step, int]:
-  """Our forward and backward pass alone, and the operations of its products."""
-  model = make_vit(variant, CLASSES, dtype=dtype)
-  image = jnp.asarray(batch["image"] / np.float32(127.5) - 1)
-  label = jnp.asarray(batch["label"])
-
-  @jax.jit
-  def gradient(params, image):
-    def loss_of(params):
-      logits: Any = model.apply(params, image, train=True)
-      return optax.softmax_cross_entropy_with_integer_labels(
-        logits, label
-      ).mean()
-
-    return jax.grad(loss_of)(params)
-
-  params = nn.unbox(jax.jit(model.init)(jax.random.key(0), image[:1]))
-
-  def run() -> None:
-    jax.block_until_ready(gradient(params, image))
-
-  return run, flops.count(gradient, params, image)
-
-
-def products(variant: str, batch_size: int, dtype: Any) -> tuple[Step, int]:
+def products(models: Models) -> tuple[Step, int]:
   """The dense layers' products, forward and backward, and their operations."""
-  name, _, patch = variant.partition("/")
-  layers, D, mlp, _ = VITS[name]
-  rows = batch_size * ((SIDE // int(patch)) ** 2 + 1)
+  layers, D, mlp, _ = models.sizes
+  patches = (models.image_shape[0] // models.patch) ** 2
+  rows = len(models.batch["label"]) * (patches + 1)
   sizes = [(rows, D, D)] * 4 + [(rows, D, mlp), (rows, mlp, D)]
   sizes = [s for m, k, n in sizes for s in ((m, k, n), (m, n, k), (k, m, n))]
   shapes = {shape for m, k, n in sizes for shape in ((m, k), (k, n), (m, n))}
-  given = {s: jax.random.normal(jax.random.key(0), s, dtype) for s in shapes}
-  outs: Any = {s: jnp.zeros(s, dtype) for s in shapes}
+  key, dtype = jax.random.key(0), models.dtype
+  given = {shape: jax.random.normal(key, shape, dtype) for shape in shapes}
+  outs: Any = {shape: jnp.zeros(shape, dtype) for shape in shapes}
 
   # Writing to the last result's memory spares the mapping of new memory.
   @functools.partial(jax.jit, donate_argnums=2, keep_unused=True)
   def product(a, b, out):
     return a @ b
 
-  def run() -> None:
+  def once() -> Any:
     for m, k, n in sizes * layers:
       outs[m, n] = product(given[m, k], given[k, n], outs[m, n])
-    jax.block_until_ready(outs)
+    return outs
 
-  return run, sum(2 * m * k * n for m, k, n in sizes) * layers
-
-
-def _stepper(step: Callable, state: Any, batch: Any) -> Step:
-  held = [state]
-
-  def run() -> None:
-    held[0], metrics = step(held[0], batch)
-    jax.block_until_ready(metrics)
-
-  return run
+  return repeat(once), sum(2 * m * k * n for m, k, n in sizes) * layers
 
 
-def hugging_face(
-  variant: str, batch: dict[str, np.ndarray], *, compiled: bool
-) -> Step:
-  import torch  # pyright: ignore[reportMissingImports]
-  from transformers import (  # pyright: ignore[reportMissingImports]
-    ViTConfig,
-    ViTForImageClassification,
+def compiled(
+  found: Iterator[tuple[str, Callable[[], Step]]],
+) -> tuple[dict[str, Step], dict[str, str]]:
+  """The models that took a step, and why the others did not.
+
+  A library that is missing, or a model that does not fit into memory, must not
+  end the measurement of the others.
+  """
+  steps: dict[str, Step] = {}
+  failures: dict[str, str] = {}
+  for name, make in found:
+    try:
+      step = make()
+      step(1)
+      steps[name] = step
+    except Exception as error:
+      said = f"{type(error).__name__}: {error}".splitlines()[0]
+      failures[name] = said.replace("|", "/")[:160]
+  return steps, failures
+
+
+def timed(
+  steps: dict[str, Step], rounds: int, times: int
+) -> dict[str, list[float]]:
+  """Seconds of a step of each, in turns."""
+  seconds: dict[str, list[float]] = {name: [] for name in steps}
+  for _ in range(rounds):
+    for name, step in steps.items():
+      start = time.perf_counter()
+      step(times)
+      seconds[name].append((time.perf_counter() - start) / times)
+  return seconds
+
+
+def peak_of(device_kind: str) -> float | None:
+  """TFLOP/s in bfloat16 of a device's data sheet; None if it is not listed."""
+  for words, peak in PEAKS.items():
+    if re.search(rf"\b{words.replace(' ', '.*')}\b", device_kind):
+      return peak
+  return None
+
+
+def rows(options: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+  """The cells of each row of the table."""
+  task = "prediction" if options.forward else "training"
+  about = f"{options.variant} at {options.side}, {task}"
+  models = Models(
+    *(options.variant, options.batch, options.side),
+    *(options.dtype, options.forward),
   )
+  bare, multiplied = products(models)
+  found = makers(models, options.against, options.compile_torch)
+  steps, failures = compiled(found)
+  bare(1)  # Compiles.
+  seconds = timed({**steps, "": bare}, options.rounds, options.steps)
+  products_seconds = seconds.pop("")
+  peak = peak_of(jax.devices()[0].device_kind)
+  count = operations(models)
+  for name, taken in seconds.items():
+    middle = statistics.median(taken)
+    ratio = middle_and_range(seconds.get("vit_jax", taken), taken)[0]
+    share, low, high = (
+      share * count / multiplied
+      for share in middle_and_range(products_seconds, taken)
+    )
+    mfu = ""
+    if peak and models.dtype == jnp.bfloat16:
+      mfu = f"{count / middle / peak / 1e12:.3f}"
+    yield (
+      *(f"{about}, {name}", str(options.batch)),
+      *(f"{options.batch / middle:,.2f}", f"{ratio:.2f}"),
+      *(f"{share:.2f} ({low:.2f} to {high:.2f})", mfu),
+    )
+  for name, said in failures.items():
+    words = f"not measured: {said}"
+    yield f"{about}, {name}", str(options.batch), words, "", "", ""
 
-  torch.set_num_threads(os.cpu_count() or 1)
-  name, _, patch = variant.partition("/")
-  layers, hidden, mlp, heads = VITS[name]
-  config = ViTConfig(
-    hidden_size=hidden,
-    num_hidden_layers=layers,
-    num_attention_heads=heads,
-    intermediate_size=mlp,
-    patch_size=int(patch),
-    num_labels=CLASSES,
-  )
-  model = ViTForImageClassification(config)
-  forward = torch.compile(model) if compiled else model
-  optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-  images = torch.tensor(batch["image"]).permute(0, 3, 1, 2)
-  labels = torch.tensor(batch["label"]).long()
 
-  def run() -> None:
-    logits = forward(images.float() / 127.5 - 1).logits
-    loss = torch.nn.functional.cross_entropy(logits, labels)
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    optimizer.step()
-
-  return run
+def middle_and_range(
+  ours: list[float], others: list[float]
+) -> tuple[float, float, float]:
+  """Median, least and largest of the quotients of each round's seconds."""
+  found = sorted(a / b for a, b in zip(ours, others, strict=True))
+  return statistics.median(found), found[0], found[-1]
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description="Time a train step.")
+  parser = argparse.ArgumentParser(description="Time a step.")
   parser.add_argument("--variant", default="S/16")
   parser.add_argument("--batch", type=int, default=16)
+  parser.add_argument("--side", type=int, default=224)
   parser.add_argument("--dtype", default="float32")
+  parser.add_argument("--forward", action="store_true", help="predict only")
   parser.add_argument("--rounds", type=int, default=7)
+  parser.add_argument("--steps", type=int, default=1, help="steps of a turn")
+  parser.add_argument(
+    "--against", nargs="*", choices=OTHERS, default=("plain", "hf")
+  )
   parser.add_argument("--compile_torch", action="store_true")
-  arguments = parser.parse_args()
-  rng = np.random.default_rng(0)
-  batch = {
-    "image": rng.integers(0, 256, (arguments.batch, SIDE, SIDE, 3), np.uint8),
-    "label": rng.integers(0, CLASSES, arguments.batch).astype(np.int32),
-    "skipped": np.zeros(arguments.batch, bool),
-  }
-  dtype = jnp.dtype(arguments.dtype)
-  steps = {
-    "plain linen ViT": plain(arguments.variant, batch, dtype),
-    "vit_jax": ours(arguments.variant, batch, dtype),
-  }
-  if all(map(importlib.util.find_spec, ("torch", "transformers"))):
-    make = functools.partial(hugging_face, arguments.variant, batch)
-    steps["Hugging Face, eager"] = make(compiled=False)
-    if arguments.compile_torch:
-      steps["Hugging Face, torch.compile"] = make(compiled=True)
-  gradient, pass_flops = passes(arguments.variant, batch, dtype)
-  bare, bare_flops = products(arguments.variant, arguments.batch, dtype)
-  steps |= {_PASS: gradient, _BARE: bare}
-  seconds: dict[str, list[float]] = {name: [] for name in steps}
-  for step in steps.values():  # Compile.
-    step()
-  for _ in range(arguments.rounds):
-    for name, step in steps.items():
-      start = time.perf_counter()
-      step()
-      seconds[name].append(time.perf_counter() - start)
-  base = seconds["plain linen ViT"]
-  pass_seconds, bare_seconds = seconds.pop(_PASS), seconds.pop(_BARE)
-  for name, found in seconds.items():
-    ratio = statistics.median(b / s for b, s in zip(base, found, strict=True))
-    rate = arguments.batch / statistics.median(found)
-    print(f"{name:30}{rate:8.2f} images/s  {ratio:5.2f} x the plain ViT")
-  shares = sorted(
-    b / s * pass_flops / bare_flops
-    for b, s in zip(bare_seconds, pass_seconds, strict=True)
-  )
-  rate = bare_flops / statistics.median(bare_seconds) / 1e9
-  print(
-    f"{_BARE} {rate:.0f} GFLOP/s; {_PASS} {statistics.median(shares):.2f} of "
-    f"it ({shares[0]:.2f} to {shares[-1]:.2f})"
-  )
+  options = parser.parse_args()
+  print(HEADER)
+  for cells in rows(options):
+    print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
