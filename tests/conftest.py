@@ -15,8 +15,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # Makes it lock.
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-# Most of the time of a small test goes into compiling.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# Most of the time of a small test goes into compiling. On an accelerator, the
+# programs to test are the optimized ones.
+if os.environ["JAX_PLATFORMS"] == "cpu":
+  os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 # XLA's older CPU emitter compiles in two thirds of the newer one's time. Later
 # releases have no other, and end the process at a flag that they do not know.
 if importlib.metadata.version("jaxlib").startswith("0.10."):

@@ -22,7 +22,7 @@ SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
 SHELL = ("launch_tpu_vm.sh", "launch_slurm.sbatch")
 
 
-@pytest.mark.parametrize("name", SHELL)
+@pytest.mark.parametrize("name", [*SHELL, "gpu_report.sh"])
 def test_a_shell_script_parses(name):
   subprocess.run(["bash", "-n", SCRIPTS / name], check=True)
 
