@@ -1,5 +1,7 @@
 """JPEG headers, and images decoded in part, against images decoded whole."""
 
+import struct
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -64,6 +66,20 @@ def test_damaged_exif_data_turns_nothing():
   at = encoded.index(b"Exif") + 6
   damaged = encoded[:at] + b"\xff" * 8 + encoded[at + 8 :]
   assert read_header(damaged).upright_size == (32, 48)
+
+
+@pytest.mark.parametrize("order", ["II", "MM"])
+@pytest.mark.parametrize("kind", ["H", "I"])
+@pytest.mark.parametrize("before", [0, 3])
+def test_the_orientation_is_found_among_other_tags(order, kind, before):
+  end = {"II": "<", "MM": ">"}[order]
+  width = struct.pack(f"{end}HHII", 0x0100, 4, 1, 0x01120003)
+  value = struct.pack(f"{end}{kind}", 6).ljust(4, b"\0")
+  tag = struct.pack(f"{end}HHI", 0x0112, {"H": 3, "I": 4}[kind], 1) + value
+  tiff = order.encode() + struct.pack(f"{end}HIH", 42, 8, before + 2)
+  tiff += width * before + tag + width + bytes(4)
+  encoded = encode(corners(), "JPEG", exif=b"Exif\0\0" + tiff)
+  assert read_header(encoded).orientation == 6
 
 
 def test_a_late_exif_segment_counts():

@@ -4,6 +4,7 @@ The markers are those of ITU-T T.81 | ISO/IEC 10918-1, Annex B; the orientation
 is that of CIPA DC-008 (Exif).
 """
 
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 ... SOF15.
 _SEQUENTIAL = (0xC0, 0xC1)  # Baseline and extended, in Huffman codes.
 _QUARTER_TURNS = range(5, 9)  # Exif orientations that swap height and width.
 _SCAN, _APP1, _FILL = 0xDA, 0xE1, 0xFF
+_ORIENTATION, _SHORT = int(ExifTags.Base.Orientation), 3  # A tag and its type.
 # Chroma may be stored at half or a quarter of the image's rows, and rows in
 # between are interpolated: the last rows need one more row of chroma.
 _ROWS_BEYOND = 8
@@ -145,9 +147,33 @@ def _orientation(encoded: bytes, at: int) -> int | None:
   """Returns the orientation in the segment at `at`; None without sound Exif."""
   if not encoded.startswith(b"Exif\0\0", at):
     return None
+  segment = encoded[at : at + _two_bytes(encoded, at - 2) - 2]
+  try:
+    return _short_orientation(segment[6:])
+  except (KeyError, struct.error):
+    pass  # Pillow may still make sense of it.
   exif = Image.Exif()
   try:
-    exif.load(encoded[at : at + _two_bytes(encoded, at - 2) - 2])
-    return int(exif.get(ExifTags.Base.Orientation, 1))
+    exif.load(segment)
+    return int(exif.get(_ORIENTATION, 1))
   except Exception:  # Pillow raises almost anything on damaged data.
     return None
+
+
+def _short_orientation(tiff: bytes) -> int:
+  """The orientation in the first directory of TIFF data; 1 if it has none.
+
+  Pillow takes longer to parse all tags than to decode a small image.
+
+  Raises:
+    KeyError, struct.error: if the data are damaged or the tag is not a short.
+  """
+  order = {b"II*\0": "<", b"MM\0*": ">"}[tiff[:4]]
+  (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+  (count,) = struct.unpack_from(f"{order}H", tiff, start)
+  tags = struct.unpack_from(f"{order}" + "HHIHxx" * count, tiff, start + 2)
+  if _ORIENTATION not in tags[::4]:
+    return 1
+  at = 4 * tags[::4].index(_ORIENTATION)
+  _, kind, values, orientation = tags[at : at + 4]
+  return {(_SHORT, 1): orientation}[kind, values]
