@@ -1,32 +1,42 @@
-"""Compares the rate of the training input with that of its bare work.
+"""Compares the training input with its bare work and with tf.data.
 
-python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS
+python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS [--tf_data]
 
 The pipeline decodes images, takes an Inception crop at 224 pixels, flips and
-batches them, in as many workers as there are cores. The bare loop does the same
-to the same files on one core, with nothing around it. The two take turns, and
-the script prints the pipeline's rate over the number of cores times the bare
-rate (medians). Cores that are shared with other work, or that are two threads
-of one core, cannot all reach the bare rate at once, so it also prints the ratio
-to bare loops on all cores at once.
+batches them, in as many workers as there are cores: from the folder, and from
+copies that `vit_jax.pack` makes of it, with shorter sides of 512 and 256 pixels
+at most. The bare loop does the same to the folder's files on one core, with
+nothing around it.
 
-With --tf_data, tf.data takes turns with them, if TensorFlow is installed: it
-has the same files, the same distribution of boxes, `decode_and_crop_jpeg`,
-bilinear resizing, flips and batches, as the published pipelines do.
+With --tf_data, tf.data takes part, if TensorFlow is installed: on the same
+files, and on a TFRecord copy of each packed set, which holds the same encoded
+bytes. It has the same distribution of boxes, `decode_and_crop_jpeg`, bilinear
+resizing, flips and batches, as the published pipelines do.
+
+All take turns, round after round. The table has medians of images per second,
+and per second of processor time, which other work on the machine hardly
+changes; then the ratio to the first row, in the same round, as median and
+range.
 """
 
 import argparse
+import contextlib
+import itertools
 import math
 import multiprocessing
 import os
 import pathlib
-import statistics
+import tempfile
 import time
+from collections.abc import Iterator
 
 import cv2
 import numpy as np
 
 from vit_jax import data
+from vit_jax.data.tfds_source import open_prepared
+from vit_jax.pack.encoding import Encoding
+from vit_jax.pack.writer import pack
 
 
 class FlatFolder:
@@ -34,53 +44,63 @@ class FlatFolder:
 
   def __init__(self, root: str):
     self.name, self.class_names = root, ("any",)
-    self._paths = sorted(
+    self.paths = sorted(
       str(p) for p in pathlib.Path(root).rglob("*") if p.is_file()
     )
 
   def __len__(self) -> int:
-    return len(self._paths)
+    return len(self.paths)
 
   def __getitem__(self, index: int) -> data.Example:
-    path = self._paths[index]
+    path = self.paths[index]
     return {"image": pathlib.Path(path).read_bytes(), "label": 0, "id": path}
 
   def read(self, indices) -> list[data.Example]:
     return [self[i] for i in indices]
 
 
-def bare_rate(source: FlatFolder, transform, seconds: float) -> float:
-  """Images per second of one core that only reads, decodes and crops."""
-  count, rng, start = 0, np.random.default_rng(0), time.perf_counter()
-  while time.perf_counter() - start < seconds:
-    transform(source[count % len(source)]["image"], rng)
-    count += 1
-  return count / (time.perf_counter() - start)
+def bare_batches(source: FlatFolder, batch_size: int) -> Iterator:
+  """Images read, decoded and cropped in this thread, with nothing around it."""
+  transform, rng = data.make_train_transform(224), np.random.default_rng(0)
+  for start in itertools.count(step=batch_size):
+    places = [(start + row) % len(source) for row in range(batch_size)]
+    yield [transform(source[place]["image"], rng) for place in places]
 
 
-def all_cores_rate(source, transform, cores: int, seconds: float) -> float:
-  """Images per second of bare loops on all cores at once."""
-  with multiprocessing.get_context("spawn").Pool(cores) as pool:
-    pool.starmap(bare_rate, [(source, transform, 0.1)] * cores)  # Starts up.
-    rates = pool.starmap(
-      bare_rate, [(source, transform, seconds)] * cores, chunksize=1
-    )
-  return sum(rates)
+def processor_seconds() -> float:
+  """Processor time of this process and of those that it has running."""
+  spent = time.process_time()
+  for child in multiprocessing.active_children():
+    fields = pathlib.Path(f"/proc/{child.pid}/stat").read_text().split()
+    spent += sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
+  return spent
 
 
-def pipeline_rate(batches, batch_size: int, seconds: float) -> float:
-  """Images per second, not counting those prepared during the pause."""
+def pipeline_rate(batches: Iterator, seconds: float) -> tuple[float, float]:
+  """Images per second, and per second of processor time.
+
+  Those prepared during the pause are not counted.
+  """
   for _ in range(4 * (os.cpu_count() or 1)):
     next(batches)
-  count, start = 0, time.perf_counter()
+  count, start, spent = 0, time.perf_counter(), processor_seconds()
   while time.perf_counter() - start < seconds:
-    next(batches)
-    count += batch_size
-  return count / (time.perf_counter() - start)
+    count += len(image_of(next(batches)))
+  wall = time.perf_counter() - start
+  return count / wall, count / (processor_seconds() - spent)
 
 
-def tf_data_batches(root: str, batch_size: int):
-  """Batches of 224 x 224 images, made as TensorFlow's ImageNet pipelines do."""
+def image_of(batch) -> np.ndarray:
+  return batch["image"] if isinstance(batch, dict) else batch
+
+
+def tf_data_batches(files: list[str], batch_size: int):
+  """Batches of 224 x 224 images, made as TensorFlow's ImageNet pipelines do.
+
+  Args:
+    files: JPEG files, or one TFRecord file of them.
+    batch_size: Images of a batch.
+  """
   import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
 
   def box(height, width):
@@ -95,8 +115,7 @@ def tf_data_batches(root: str, batch_size: int):
     corner = tf.random.uniform((2,)) * tf.stack([height - h + 1, width - w + 1])
     return tf.cast(tf.concat([tf.floor(corner), [h, w]], 0), tf.int32)
 
-  def prepare(path):
-    encoded = tf.io.read_file(path)
+  def prepare(encoded):
     shape = tf.cast(tf.io.extract_jpeg_shape(encoded), tf.float32)
     window = box(shape[0], shape[1])
     image = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
@@ -104,11 +123,57 @@ def tf_data_batches(root: str, batch_size: int):
     image = tf.image.random_flip_left_right(image)
     return tf.cast(image, tf.uint8)
 
-  paths = sorted(str(p) for p in pathlib.Path(root).rglob("*.jpg"))
-  dataset = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths))
-  dataset = dataset.repeat().map(prepare, tf.data.AUTOTUNE, deterministic=False)
+  if files[0].endswith(".tfrecord"):
+    dataset, load = tf.data.TFRecordDataset(files).shuffle(1000), tf.identity
+  else:
+    dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files))
+    load = tf.io.read_file
+  dataset = dataset.repeat().map(
+    lambda found: prepare(load(found)), tf.data.AUTOTUNE, deterministic=False
+  )
   dataset = dataset.batch(batch_size, drop_remainder=True)
   return dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
+
+
+def packed(source: data.Source, folder: str, size: int) -> data.Source:
+  """The photographs, packed with `size` pixels at most on the shorter side."""
+  out = f"{folder}/packed_{size}"
+  pack({"train": source}, out, Encoding(size))
+  return open_prepared(out, "train")
+
+
+def tf_record(source: data.Source, path: str) -> str:
+  """Copies a source's encoded bytes to a TFRecord file."""
+  import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
+
+  with tf.io.TFRecordWriter(path) as writer:
+    for index in range(len(source)):
+      writer.write(source[index]["image"])
+  return path
+
+
+def contestants(
+  args: argparse.Namespace, folder: str, stack: contextlib.ExitStack
+) -> dict[str, Iterator]:
+  """Batches by the names of the rows; they run on between their turns."""
+  flat = FlatFolder(args.root)
+  sources: dict[str, data.Source] = {"folder": flat}
+  sources |= {f"packed at {s}": packed(flat, folder, s) for s in (512, 256)}
+  transform = data.make_train_transform(224)
+  rows: dict[str, Iterator] = {}
+  if args.tf_data:
+    for name, source in sources.items():
+      files = [tf_record(source, f"{folder}/{name}.tfrecord")]
+      files = flat.paths if source is flat else files
+      rows[f"tf.data, {name}"] = tf_data_batches(files, args.batch_size)
+  for name, source in sources.items():
+    rows[name] = stack.enter_context(
+      data.Loader(args.workers).train(
+        source, transform, batch_size=args.batch_size, seed=0
+      )
+    )
+  rows["bare loop, one core"] = bare_batches(flat, args.batch_size)
+  return rows
 
 
 def main() -> None:
@@ -116,39 +181,39 @@ def main() -> None:
   parser.add_argument("--root", required=True, help="folder of photographs")
   parser.add_argument("--workers", type=int, default=os.cpu_count())
   parser.add_argument("--batch_size", type=int, default=64)
-  parser.add_argument("--rounds", type=int, default=5)
-  parser.add_argument("--seconds", type=float, default=4.0, help="a turn")
+  parser.add_argument("--rounds", type=int, default=8)
+  parser.add_argument("--seconds", type=float, default=2.0, help="a turn")
   parser.add_argument("--tf_data", action="store_true")
   args = parser.parse_args()
   cv2.setNumThreads(0)
-  source = FlatFolder(args.root)
-  transform = data.make_train_transform(224)
-  bare, every, whole, other = [], [], [], []
-  cores = os.cpu_count() or 1
-  for turn in range(args.rounds):
-    bare.append(bare_rate(source, transform, args.seconds))
-    every.append(all_cores_rate(source, transform, cores, args.seconds))
-    with data.Loader(args.workers).train(
-      source, transform, batch_size=args.batch_size, seed=turn
-    ) as batches:
-      whole.append(pipeline_rate(batches, args.batch_size, args.seconds))
-    if args.tf_data:
-      batches = tf_data_batches(args.root, args.batch_size)
-      other.append(pipeline_rate(batches, args.batch_size, args.seconds))
-      print(f"tf.data {other[-1]:.0f}/s")
-    print(
-      f"bare {bare[-1]:.0f}/s on one core, {every[-1]:.0f}/s on all; "
-      f"pipeline {whole[-1]:.0f}/s"
+  with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    rows = contestants(args, folder, stack)
+    found: dict[str, list] = {name: [] for name in rows}
+    for turn in range(args.rounds):
+      for name, batches in rows.items():
+        found[name].append(pipeline_rate(batches, args.seconds))
+      rates = ", ".join(f"{turns[-1][0]:.0f}" for turns in found.values())
+      print(f"round {turn + 1}: {rates} images/s", flush=True)
+  show(found)
+
+
+def show(found: dict[str, list[tuple[float, float]]]) -> None:
+  """Prints the table: a row for each contestant, against the first."""
+  print(f"{'':26}{'images/s':>9}{'':20}{'by processor time':>18}")
+  first = np.array(next(iter(found.values())))
+  for name, rates in found.items():
+    ratios = np.array(rates) / first
+    cells = (
+      f"{rate:9.0f} {ratio:5.2f} x ({low:.2f}-{high:.2f})"
+      for rate, ratio, low, high in zip(
+        np.median(rates, axis=0),
+        np.median(ratios, axis=0),
+        ratios.min(axis=0),
+        ratios.max(axis=0),
+        strict=True,
+      )
     )
-  one, most, got = map(statistics.median, (bare, every, whole))
-  print(
-    f"median: {got:.0f} images/s with {args.workers} workers; over {cores} x "
-    f"{one:.0f} of one core {got / (cores * one):.2f}; over {most:.0f} of bare "
-    f"loops on all cores {got / most:.2f}"
-  )
-  if other:
-    ratio = statistics.median(a / b for a, b in zip(whole, other, strict=True))
-    print(f"over tf.data {ratio:.2f}")
+    print(f"{name:26}" + "   ".join(cells))
 
 
 if __name__ == "__main__":
