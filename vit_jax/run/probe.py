@@ -92,10 +92,8 @@ class _Opened:
     self._checkpoint = checkpoint
     self.train, self.test = _sources(settings, probe, neighbours)
     self._mesh = make_mesh(settings)
-    interpolation = settings.transfer.interpolation
-    self._loaded = open_pretrained(
-      checkpoint, **overrides, interpolation=interpolation
-    )
+    overrides["interpolation"] = settings.transfer.interpolation
+    self._loaded = open_pretrained(checkpoint, **overrides)
     given = {k: v for k, v in vars(settings.eval_transform).items() if v}
     own = self._loaded.preprocessing
     crop = dataclasses.replace(own.crop, **given)
