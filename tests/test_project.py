@@ -109,7 +109,8 @@ def test_ci_runs_what_developers_run():
     "tests/test_faults.py tests/test_stops.py tests/test_notebook.py "
     "tests/test_pages.py tests/pack/test_bucket_folder.py "
     "tests/run/test_task.py tests/run/test_suite.py "
-    'tests/run/test_adaptation.py tests/test_channels.py"',
+    "tests/run/test_adaptation.py tests/test_channels.py "
+    'tests/test_gpu_report.py"',
   }
   assert set(workflow["jobs"]) == set(commands)
   for name, job in workflow["jobs"].items():
