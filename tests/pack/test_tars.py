@@ -46,13 +46,14 @@ def test_webdataset(tmp_path):
   ]
   second = [("2.JPEG", images[2]), ("2.cls", b"1\n")]
   third = [
-    ("3.seg.png", b"no image of a sample"),
+    ("3.depth.png", b"no image of a sample"),
     ("3.jpg", images[3]),
+    ("3.seg.png", b"no image of a sample"),
     ("3.cls", b"1"),
   ]
   (tmp_path / "train-0000.tar").write_bytes(_tar(first))
   (tmp_path / "train-0001.tar").write_bytes(_tar(second))
-  (tmp_path / "val-0000.tar").write_bytes(_tar(third[1:]))
+  (tmp_path / "val-0000.tar").write_bytes(_tar(third))
   splits = open_sources(str(tmp_path))
   assert [*splits] == ["train", "validation"]
   assert splits["train"].class_names == ("0", "1", "2")
@@ -76,6 +77,10 @@ def test_webdataset(tmp_path):
     ([("0.jpg", b"x"), ("0.cls", b"cat")], "0.cls must hold the number of a"),
     ([("0.jpg", b"x"), ("0.json", b'{"label": 1.5}')], "0.json must hold"),
     ([("0.jpg", b"x"), ("0.json", b"[1]")], "0.json must hold the number"),
+    (
+      [("0.jpg", b"x"), ("0.png", b"y"), ("0.cls", b"1")],
+      "0.jpg and 0.png are images of one sample",
+    ),
     ([("readme.txt", b"x")], "holds no images"),
   ],
 )

@@ -60,9 +60,13 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
   """Yields ((start, size), label, name) of a WebDataset file's images.
 
   The members of a sample stand next to each other; their names are equal up to
-  the first dot of the last part.
+  the first dot of the last part. Beside `x.jpg`, others such as `x.seg.png` are
+  passed over.
+
+  Raises:
+    ValueError: if a sample has no label, or two images of equal standing.
   """
-  key, place, label, name = None, None, None, ""
+  key, place, label, name, plain = None, None, None, "", False
   with path.open("rb") as file, _opened(file, path) as tar:
     for member in [*tar, None]:
       folder, _, last = (member.name if member else "").rpartition("/")
@@ -74,7 +78,15 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
       if member is None or not member.isfile():
         continue
       if f".{ending}".lower().endswith(_IMAGES):
-        place, name = (member.offset_data, member.size), member.name
+        new_plain = "." not in ending
+        if place is not None and new_plain == plain:
+          raise ValueError(
+            f"{path}: {name} and {member.name} are images of one sample; keep "
+            "one of them."
+          )
+        if place is None or new_plain:
+          place, name = (member.offset_data, member.size), member.name
+          plain = new_plain
       elif ending in ("cls", "json"):
         found = _label(_content(tar, member), ending, f"{path}: {member.name}")
         label = found if found is not None else label
