@@ -2,12 +2,14 @@
 
 import secrets
 
+import fsspec
 import pytest
 
 from tests import commands
 from tests.data.pictures import png, scene
 from vit_jax.data.settings import DataSettings
 from vit_jax.data.sources import open_splits
+from vit_jax.pack.bucket_folder import open_bucket
 from vit_jax.workdir import bucket
 
 pytestmark = pytest.mark.slow
@@ -66,3 +68,13 @@ def test_a_bucket_without_classes_is_refused(photographs):
   assert done.returncode == 2
   (error,) = [x for x in done.stderr.splitlines() if "google_auth" not in x]
   assert "has 1 class folders, and it takes two or more" in error
+
+
+def test_two_folders_of_one_split_are_refused():
+  memory = fsspec.filesystem("memory")
+  root = f"/{secrets.token_hex(4)}"
+  for split in ("train", "val", "validation"):
+    for name in ("cat", "dog"):
+      memory.pipe(f"{root}/{split}/{name}/0.png", png(scene(8, 8, seed=1)))
+  with pytest.raises(ValueError, match="has both 'val' and 'validation'"):
+    open_bucket(f"memory:/{root}")

@@ -37,7 +37,14 @@ def open_bucket(address: str) -> Splits:
   folders = _folders(system, root)
   split_names = {name for names in NAMES.values() for name in names}
   splits = [f for f in folders if _last(f).lower().encode() in split_names]
-  parts: dict[str, str] = {split_of(_last(path)): path for path in splits}
+  parts: dict[str, str] = {}
+  for path in splits:
+    other = parts.setdefault(split_of(_last(path)), path)
+    if other != path:
+      raise ValueError(
+        f"{address} has both {_last(other)!r} and {_last(path)!r}, which are "
+        "names of the same split; keep one."
+      )
   parts = parts or {"train": root}
   if "train" not in parts:
     raise ValueError(f"{address} has no train folder beside its other splits.")
