@@ -108,6 +108,11 @@ def test_mistakes_are_one_line(folder, tmp_path):
     ValueError, match="has the mode RGB: a mask has one numbe"
   ):
     opened().num_classes()
+  # Pillow tells a file's type by its content, not by its name.
+  negative = Image.fromarray(np.full((48, 64), -1, np.int32))
+  negative.save(tmp_path / "masks/train/00.png", "TIFF")
+  with pytest.raises(ValueError, match="has the class -1: classes are counted"):
+    opened().num_classes()
   (tmp_path / "masks/train/00.png").unlink()
   with pytest.raises(
     ValueError, match="there is no mask .*00.png for '00.png'"

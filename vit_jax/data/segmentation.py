@@ -127,7 +127,7 @@ def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:
   """The indices in a file.
 
   Raises:
-    ValueError: if it has colours in place of indices.
+    ValueError: if it has colours in place of indices, or a negative index.
     UnreadableImageError: if it cannot be read.
   """
   try:
@@ -141,4 +141,10 @@ def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:
       f"{text(path)} has the mode {image.mode}: a mask has one number for each "
       "pixel, the index of its class."
     )
-  return np.asarray(image).astype(np.int32)
+  mask = np.asarray(image).astype(np.int32)
+  if mask.min() < 0:
+    raise ValueError(
+      f"{text(path)} has the class {mask.min()}: classes are counted from 0, "
+      f"and a pixel of no class is {IGNORED}."
+    )
+  return mask
