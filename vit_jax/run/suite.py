@@ -229,6 +229,7 @@ def _few_shot(
   if root and (folder := pathlib.Path(root).expanduser() / dataset).is_dir():
     data = DataSettings(root=str(folder))
   settings, shots = ProbeSettings(data=data), SHOTS
+  skipped: list[str] = []
   while True:
     try:
       each = probe_shots(checkpoint, settings, shots, **overrides)
@@ -237,8 +238,10 @@ def _few_shot(
       *fewer, most = shots
       if not fewer:
         raise AbsentError(str(error)) from error
-      display.note(f"{name} with {most} shots is skipped: {error}")
+      skipped.append(f"{name} with {most} shots is skipped: {error}")
       shots = tuple(fewer)
+  for line in skipped:
+    display.note(line)
   return [
     {
       "set": f"{name}, {n} shots",
