@@ -182,18 +182,16 @@ def metrics(workdir: pathlib.Path | str, name: str) -> list[float]:
 
 def fsdp(tiny: bool, turn: Turn) -> list[str]:
   """Trains B/16 on digits with and without FSDP, and compares the losses."""
+  config = "digits.py" if tiny else "pretrain.py:B/16,imagenet2012"
   command = [
-    *("-m", "vit_jax.train", "--config.data.name=digits"),
+    *("-m", "vit_jax.train", f"--config=configs/{config}"),
+    "--config.data.name=digits",
     *("--config.data.eval_split=test", "--config.model.dtype=bfloat16"),
     *("--config.total_epochs=0", "--config.total_steps=40"),
     *("--config.batch_size=64", "--config.log_every_steps=10"),
     *("--config.eval_every_epochs=0", "--config.save_every_epochs=0"),
     *("--config.save_every_steps=0", "--config.optimizer.warmup_steps=10"),
   ]
-  if tiny:
-    command += ["--config=configs/digits.py"]
-  else:
-    command += ["--config=configs/pretrain.py:B/16,imagenet2012"]
   rows = []
   with tempfile.TemporaryDirectory() as folder:
     for mesh, flags in (("data", ()), ("fsdp", ("data=1", "fsdp=-1"))):
