@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from tests import tiny
 from tests.photos import VIT
+from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.segmentation import (
   IGNORED,
   SegmentationFolder,
@@ -108,6 +109,17 @@ def test_mistakes_are_one_line(folder, tmp_path):
     ValueError, match="has the mode RGB: a mask has one numbe"
   ):
     opened().num_classes()
+  # Read as 64 x 48: the Exif turns it by a quarter.
+  exif = Image.Exif()
+  exif[ExifTags.Base.Orientation] = 6
+  colours.save(tmp_path / "images/train/00.png", "JPEG", exif=exif)
+  Image.new("L", (64, 48)).save(tmp_path / "masks/train/00.png")
+  with pytest.raises(
+    UnreadableImageError, match="image is 64 x 48, .* its mask 48 x 64: they"
+  ):
+    opened()[0]
+  Image.new("L", (24, 32)).save(tmp_path / "masks/train/00.png")
+  assert opened()[0]["label"].shape == (8, 8)
   # Pillow tells a file's type by its content, not by its name.
   negative = Image.fromarray(np.full((48, 64), -1, np.int32))
   negative.save(tmp_path / "masks/train/00.png", "TIFF")

@@ -1,6 +1,7 @@
 """Scores of several labels and of numbers, against loops and scikit-learn."""
 
 import csv
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import pytest
 from vit_jax.evaluation.answer_list import write_outputs
 from vit_jax.evaluation.targets import (
   Outputs,
+  TargetEvaluator,
   average_precision,
   best_threshold,
   f1,
 )
+from vit_jax.training.objectives import Numbers
+from vit_jax.training.settings import LossSettings
 
 
 def precision_by_loop(label, score):
@@ -67,6 +71,17 @@ def test_the_threshold_has_the_highest_f1(seed):
 def test_without_positives_there_is_no_best_threshold():
   assert best_threshold(np.zeros(3), np.array([0.1, 0.2, 0.9])) == 0.5
   assert f1(np.zeros(3, bool), np.zeros(3, bool)) == 0
+
+
+def test_numbers_of_which_one_is_nan_are_infinitely_wrong():
+  label = np.array([[1.0, 5], [2, 7], [4, 6]])
+  output = np.array([[1.0, 5], [3, np.nan], [4, 6]])
+  found = Outputs(np.arange(3), label, output, np.zeros(3), 0)
+  evaluator = SimpleNamespace(_objective=Numbers(2, LossSettings(), (), ()))
+  scores = TargetEvaluator.scores(evaluator, found)
+  np.testing.assert_allclose(scores["mae"], [1 / 3, np.inf])
+  deviation = ((label[:, 0] - label[:, 0].mean()) ** 2).sum()
+  np.testing.assert_allclose(scores["r2"], [1 - 1 / deviation, -np.inf])
 
 
 class Files:

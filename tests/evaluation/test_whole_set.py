@@ -54,6 +54,13 @@ def test_the_nearest_neighbours_vote_by_their_similarity(k):
   assert score.skipped_images == 6 + 3
 
 
+def test_representations_that_are_no_numbers_are_refused():
+  y, labels = TRAIN
+  y = np.where(np.arange(len(y))[:, None] == 7, np.nan, y)
+  with pytest.raises(ValueError, match="are no numbers: the model diverged"):
+    whole_set.nearest_neighbours(_batches(y, labels), _batches(*TEST), K, 5)
+
+
 def test_more_neighbours_than_images_are_refused():
   message = "neighbours=41 is more than the 40 readable training images"
   with pytest.raises(ValueError, match=message):

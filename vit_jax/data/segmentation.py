@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int
-from PIL import Image
+from PIL import ExifTags, Image
 
 from vit_jax.data import folders
 from vit_jax.data.example import Example, UnreadableImageError
@@ -66,7 +66,9 @@ class SegmentationFolder:
         encoded = file.read()
     except OSError as error:
       raise UnreadableImageError(f"{text(image)}: {error.strerror}.") from error
-    label = resize_mask(_read_mask(mask), self.label_shape)
+    indices = _read_mask(mask)
+    _check_proportions(image, encoded, indices.shape)
+    label = resize_mask(indices, self.label_shape)
     return {"image": encoded, "label": label, "id": text(image)}
 
   def read(self, indices: Sequence[int]) -> list[Example]:
@@ -121,6 +123,29 @@ def _mask(masks: bytes, file: bytes) -> bytes:
     if os.path.isfile(stem + ending):
       return stem + ending
   raise ValueError(f"there is no mask {text(stem)}.png for {text(file)!r}.")
+
+
+def _check_proportions(
+  path: bytes, encoded: bytes, mask: tuple[int, ...]
+) -> None:
+  """Raises UnreadableImageError if an image and its mask differ in proportions.
+
+  A mask may be smaller than its image. It is not turned as the image is, where
+  the image's Exif says so.
+  """
+  try:
+    with Image.open(io.BytesIO(encoded)) as picture:
+      width, height = picture.size
+      if picture.getexif().get(ExifTags.Base.Orientation, 1) > 4:
+        width, height = height, width
+  except (OSError, SyntaxError, ValueError):
+    return  # Decoding it tells what is wrong.
+  if abs(mask[0] * width - mask[1] * height) > width + height:
+    raise UnreadableImageError(
+      f"{text(path)}: the image is {height} x {width}, turned as its Exif "
+      f"says, and its mask {mask[0]} x {mask[1]}: they need the same "
+      "proportions."
+    )
 
 
 def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:

@@ -158,8 +158,9 @@ class TargetEvaluator(Evaluator):
       error = found.output - found.label
       spread = ((found.label - found.label.mean(0)) ** 2).sum(0)
       r2 = 1 - (error**2).sum(0) / np.where(spread > 0, spread, np.nan)
-      r2[np.isnan(error).any(0)] = -np.inf  # The model has diverged.
-      return {"mae": np.abs(error).mean(0), "r2": r2}
+      mae, diverged = np.abs(error).mean(0), np.isnan(error).any(0)
+      mae[diverged], r2[diverged] = np.inf, -np.inf
+      return {"mae": mae, "r2": r2}
     columns = zip(found.label.T, found.output.T, strict=True)
     return {"ap": np.array([average_precision(*c) for c in columns])}
 

@@ -78,6 +78,8 @@ def nearest_neighbours(
       f"neighbours={k} is more than the {examples:,} readable training images."
     )
   similarity, classes = jax.device_get(nearest)
+  if np.isnan(similarity).any():
+    raise ValueError("some representations are no numbers: the model diverged.")
   right = (_vote(similarity, classes, num_classes) == labels).mean()
   return Score(float(right), len(labels), examples, skipped)
 
