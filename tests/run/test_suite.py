@@ -91,7 +91,9 @@ def test_an_answer_is_right_if_it_is_one_of_the_real_labels(
   right = [k in labels for k, labels in zip(best, real, strict=True) if labels]
   assert row["examples"] == 5
   assert row["top1"] == pytest.approx(np.mean(right))
-  assert "r is skipped: " in capsys.readouterr().out
+  printed = capsys.readouterr().out
+  assert "r is skipped: " in printed
+  assert "taken for ImageNet's in their usual order." in printed
   with open(out) as lines:
     assert next(lines) == "set,top1,top5,mce,examples,skipped\n"
 

@@ -79,6 +79,11 @@ def run_suite(
   scorer = None
   if not all(name.startswith("few_shot/") for name in names):
     _check_classes(checkpoint, loaded)
+    if loaded.class_names != imagenet_sets.wordnet_ids():
+      display.note(
+        f"The classes of {checkpoint} are taken for ImageNet's in their usual "
+        "order."
+      )
     scorer = _Scorer(loaded, display.track)
   rows: list[Row] = []
   for name in names:
