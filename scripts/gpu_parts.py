@@ -4,7 +4,6 @@ A part is a function that runs commands by a `Turn` and returns a table.
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import functools
 import json
@@ -12,7 +11,6 @@ import math
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -51,6 +49,14 @@ TESTS = {
   "tests of published weights": ("pretrained/test_load.py",),
 }
 TINY_TESTS = {"tests of models": ("models/test_normalize.py",)}
+# A Python that has Linux send it SIGTERM when the process above it ends, and
+# that then becomes the command.
+_END_WITH_PARENT = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+  ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 class Failed(Exception):
@@ -88,11 +94,10 @@ class Turn:
     with self.log.open("r+") as log:
       begin = log.seek(0, os.SEEK_END)
       process = subprocess.Popen(
-        [sys.executable, *arguments],
+        [sys.executable, "-c", _END_WITH_PARENT, *arguments],
         stdout=log,
         stderr=subprocess.STDOUT,
         env={**os.environ, **(env or {})},
-        preexec_fn=_end_with_parent,
       )
       code = self._wait(process)
       log.seek(begin)
@@ -117,12 +122,6 @@ class Turn:
     finally:
       process.kill()
       process.wait()
-
-
-def _end_with_parent() -> None:
-  """Has Linux send SIGTERM to this process when the one above it ends."""
-  if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def table(header: str, *rows: tuple[str, ...]) -> list[str]:
