@@ -213,6 +213,7 @@ def test_a_rehearsal_that_is_killed_goes_on(tmp_path):
       killed.send_signal(signal.SIGKILL)
     time.sleep(0.1)
   assert killed.returncode == -signal.SIGKILL, killed.stdout.read()
+  killed.stdout.close()
   while "told to stop" not in log.read_text():  # Linux tells the run.
     time.sleep(0.1)
   before = (tmp_path / "gpu.md").read_text()
