@@ -119,11 +119,10 @@ def _found_elsewhere(
   rows: list[dict[str, Any]], model: str, side: int
 ) -> int | None:
   """The largest batch on another kind of TPU, if it is known."""
-  for row in rows:
-    if (row["model"], int(row["side"])) == (model, side):
-      if row["largest_batch"]:
-        return int(row["largest_batch"])
-  return None
+  same = (r for r in rows if (r["model"], int(r["side"])) == (model, side))
+  return next(
+    (int(r["largest_batch"]) for r in same if r["largest_batch"]), None
+  )
 
 
 def draw(rows: list[dict[str, str]], path: str) -> None:

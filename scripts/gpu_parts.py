@@ -6,7 +6,6 @@ A part is a function that runs commands by a `Turn` and returns a table.
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import os
 import pathlib
@@ -16,6 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+
+from etils import epath
+
+from vit_jax.workdir.rows import read_rows
 
 GRACE = 60  # Seconds for a training run to save after it was told to stop.
 LIMIT = 8 * 60 - GRACE  # Seconds until a part is told to stop.
@@ -175,8 +178,8 @@ def resume(tiny: bool, turn: Turn) -> list[str]:
 
 def metrics(workdir: pathlib.Path | str, name: str) -> list[float]:
   """The values of a metric that a run wrote, in order."""
-  lines = pathlib.Path(workdir, "metrics.jsonl").read_text().splitlines()
-  return [row[name] for row in map(json.loads, lines) if name in row]
+  rows = read_rows(epath.Path(workdir) / "metrics.jsonl")
+  return [row[name] for row in rows if name in row]
 
 
 def fsdp(tiny: bool, turn: Turn) -> list[str]:
