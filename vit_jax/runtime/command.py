@@ -23,7 +23,8 @@ flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
 _COMPILED_BYTES = 4 * 2**30  # Size limit of the cache of compiled programs.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
+# From glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # Flags that take several numbers, with their sentences.
 _SEVERAL = {
   "image_size": (
@@ -88,9 +89,25 @@ def run(
       hosts.leave_soon(1)
       raise
 
-  _keep_freed_memory()
+  keep_freed_memory()
   _keep_compiled()
   app.run(guarded, flags_parser=functools.partial(_parse, define))
+
+
+def keep_freed_memory() -> None:
+  """Has glibc's malloc keep freed memory for the next buffers.
+
+  XLA's CPU backend frees its buffers at every step. By default, large ones go
+  back to the system, and new ones are mapped in page by page, which takes up to
+  a third of a train step. It is kept in one heap, because the others, of
+  threads, are too small for such buffers.
+  """
+  if sys.platform == "linux":
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # The C library is glibc.
+      mallopt(_M_ARENA_MAX, 1)
+      mallopt(_M_MMAP_MAX, 0)
+      mallopt(_M_TRIM_THRESHOLD, -1)  # Never.
 
 
 def values(*names: str) -> dict[str, Any]:
@@ -164,20 +181,6 @@ def _check_arguments(arguments: list[str], takes: str) -> None:
   most = len(takes.split())
   if len(arguments) > most and not takes.endswith(("...", "...]")):
     _fail(f"unexpected argument {arguments[most]!r}; flags start with --.")
-
-
-def _keep_freed_memory() -> None:
-  """Has glibc's malloc keep freed memory for the next buffers.
-
-  XLA's CPU backend frees its buffers at every step. By default they go back to
-  the system, and new ones are mapped in page by page, which takes a tenth of
-  the time of a small model's train step.
-  """
-  if sys.platform == "linux":
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # The C library is glibc.
-      mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # The largest that it takes.
-      mallopt(_M_TRIM_THRESHOLD, 1 << 28)
 
 
 def _keep_compiled() -> None:
