@@ -110,16 +110,16 @@ def _backward(saved: tuple, dy: Array) -> tuple:
   shift = (dSA.astype(jnp.float32) * SA.astype(jnp.float32)).sum(axis=2)
   dE = _sums("hbeq,hbek->hbkq", dSA, v) - shift[:, :, None]
   dlogits = (E.astype(jnp.float32) * dE).astype(z.dtype)
+  dv = _in_order(_product("hbkq,hbeq->hbek", E, dSA))
+  dW_v, dz = _projection_gradients(z, dv, W_v)
+  # In the meantime, q and k are fetched into the memory that E no longer needs.
+  dlogits, dW_v, dz = jax.lax.optimization_barrier((dlogits, dW_v, dz))
   dq = _in_order(_product("hbkq,hbek->hbeq", dlogits, k))
   dk = _in_order(_product("hbkq,hbeq->hbek", dlogits, q))
-  dv = _in_order(_product("hbkq,hbeq->hbek", E, dSA))
   db_q = dq.astype(jnp.float32).sum(axis=(1, 3))
-  dz, dWs = jnp.zeros((), z.dtype), []
-  for W, d in ((W_q, dq), (W_k, dk), (W_v, dv)):
-    dW = jax.lax.optimization_barrier(_product("hben,bnd->hed", d, z))
-    dWs.append(dW.transpose(2, 0, 1))
-    dz += _product("hben,dhe->bnd", d, W)
-  dW_q, dW_k, dW_v = dWs
+  dW_q, dz_q = _projection_gradients(z, dq, W_q)
+  dW_k, dz_k = _projection_gradients(z, dk, W_k)
+  dz = dz + dz_q + dz_k
   return (
     _in_order(dz),
     *(dW_q, db_q.astype(z.dtype)),
@@ -130,6 +130,12 @@ def _backward(saved: tuple, dy: Array) -> tuple:
 
 
 msa.defvjp(_forward, _backward)
+
+
+def _projection_gradients(z: Array, d: Array, W: Array) -> tuple[Array, Array]:
+  """The gradients of W and z, from that of their product."""
+  dW = jax.lax.optimization_barrier(_product("hben,bnd->hed", d, z))
+  return dW.transpose(2, 0, 1), _product("hben,dhe->bnd", d, W)
 
 
 def _product(axes: str, a: Array, b: Array) -> Array:
