@@ -21,6 +21,7 @@ range.
 
 import argparse
 import contextlib
+import functools
 import itertools
 import math
 import multiprocessing
@@ -28,7 +29,7 @@ import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import cv2
 import numpy as np
@@ -79,9 +80,10 @@ def processor_seconds() -> float:
 def pipeline_rate(batches: Iterator, seconds: float) -> tuple[float, float]:
   """Images per second, and per second of processor time.
 
-  Those prepared during the pause are not counted.
+  The first second is not counted: batches were prepared during the pause.
   """
-  for _ in range(4 * (os.cpu_count() or 1)):
+  start = time.perf_counter()
+  while time.perf_counter() - start < 1:
     next(batches)
   count, start, spent = 0, time.perf_counter(), processor_seconds()
   while time.perf_counter() - start < seconds:
@@ -154,25 +156,34 @@ def tf_record(source: data.Source, path: str) -> str:
 
 def contestants(
   args: argparse.Namespace, folder: str, stack: contextlib.ExitStack
-) -> dict[str, Iterator]:
-  """Batches by the names of the rows; they run on between their turns."""
+) -> dict[str, Callable[[], Iterator]]:
+  """Functions that begin a turn, by the names of the rows.
+
+  Our loaders run on between their turns, but fill no more than their queue.
+  tf.data would go on, which slows the others and flatters its next turn, so it
+  starts anew.
+  """
   flat = FlatFolder(args.root)
   sources: dict[str, data.Source] = {"folder": flat}
   sources |= {f"packed at {s}": packed(flat, folder, s) for s in (512, 256)}
   transform = data.make_train_transform(224)
-  rows: dict[str, Iterator] = {}
+  rows: dict[str, Callable[[], Iterator]] = {}
   if args.tf_data:
     for name, source in sources.items():
       files = [tf_record(source, f"{folder}/{name}.tfrecord")]
       files = flat.paths if source is flat else files
-      rows[f"tf.data, {name}"] = tf_data_batches(files, args.batch_size)
+      rows[f"tf.data, {name}"] = functools.partial(
+        tf_data_batches, files, args.batch_size
+      )
   for name, source in sources.items():
-    rows[name] = stack.enter_context(
+    batches = stack.enter_context(
       data.Loader(args.workers).train(
         source, transform, batch_size=args.batch_size, seed=0
       )
     )
-  rows["bare loop, one core"] = bare_batches(flat, args.batch_size)
+    rows[name] = functools.partial(iter, batches)
+  bare = bare_batches(flat, args.batch_size)
+  rows["bare loop, one core"] = functools.partial(iter, bare)
   return rows
 
 
@@ -182,7 +193,7 @@ def main() -> None:
   parser.add_argument("--workers", type=int, default=os.cpu_count())
   parser.add_argument("--batch_size", type=int, default=64)
   parser.add_argument("--rounds", type=int, default=8)
-  parser.add_argument("--seconds", type=float, default=2.0, help="a turn")
+  parser.add_argument("--seconds", type=float, default=3.0, help="a turn")
   parser.add_argument("--tf_data", action="store_true")
   args = parser.parse_args()
   cv2.setNumThreads(0)
@@ -190,8 +201,8 @@ def main() -> None:
     rows = contestants(args, folder, stack)
     found: dict[str, list] = {name: [] for name in rows}
     for turn in range(args.rounds):
-      for name, batches in rows.items():
-        found[name].append(pipeline_rate(batches, args.seconds))
+      for name, begin in rows.items():
+        found[name].append(pipeline_rate(begin(), args.seconds))
       rates = ", ".join(f"{turns[-1][0]:.0f}" for turns in found.values())
       print(f"round {turn + 1}: {rates} images/s", flush=True)
   show(found)
