@@ -1,5 +1,6 @@
 """The optimizer against its formulas, in NumPy."""
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,6 +117,57 @@ def test_sgd_with_momentum():
   np.testing.assert_allclose(_run(tx, 3)["dense"]["kernel"], w, rtol=1e-5)
 
 
+MUON = OptimizerSettings(kind="muon", momentum=0.95, clip_norm=0.0)
+
+
+@pytest.mark.parametrize(
+  "name, shape, inputs",
+  [
+    ("mlp/expand", (8, 12), 1),
+    ("msa/key", (8, 2, 4), 1),
+    ("msa/out", (2, 4, 8), 2),
+  ],
+)
+def test_muon_makes_the_momentum_of_a_matrix_orthogonal(name, shape, inputs):
+  # A stack of two, and the second of them alone.
+  stack = np.random.default_rng(0).normal(size=(2, *shape)).astype("f")
+  grads = {
+    f"blocks/{name}/kernel": stack,
+    f"block_1/{name}/kernel": stack[1],
+  }
+  grads = flax.traverse_util.unflatten_dict(grads, sep="/")
+  tx = make_optimizer(MUON, lambda _: 1.0)
+  params = jax.tree.map(jnp.zeros_like, grads)
+  updates, _ = tx.update(grads, tx.init(params), params)
+  updates = flax.traverse_util.flatten_dict(updates, sep="/")
+
+  rows = np.prod(shape[:inputs])
+  matrix = stack[1].reshape(rows, -1)
+  U, singular, V = np.linalg.svd(matrix, full_matrices=False)
+  # It keeps the singular vectors; five iterations bring the values towards 1.
+  singular = singular / np.sqrt(np.sum(singular**2))
+  for _ in range(5):
+    singular = 3.4445 * singular - 4.7750 * singular**3 + 2.0315 * singular**5
+  expected = -0.2 * max(matrix.shape) ** 0.5 * (U * singular) @ V
+  alone = np.asarray(updates[f"block_1/{name}/kernel"])
+  found = alone.reshape(rows, -1)
+  np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+  stacked = updates[f"blocks/{name}/kernel"][1]
+  np.testing.assert_allclose(stacked, alone, rtol=1e-3, atol=1e-5)
+
+
+def test_muon_leaves_all_but_the_kernels_of_blocks_to_adam():
+  grads = {"block_0": {"mlp": {"expand": {"bias": jnp.array([2.0, -3.0])}}}}
+  grads["head"] = {"kernel": jnp.array([[1.0, -2.0], [3.0, 4.0]])}
+  tx = make_optimizer(MUON, lambda _: 0.5)
+  updates, _ = tx.update(grads, tx.init(grads), grads)
+  # Adam's first update is the sign of the gradient.
+  jax.tree.map(
+    lambda u, g: np.testing.assert_allclose(u, -0.5 * jnp.sign(g), rtol=1e-5),
+    *(updates, grads),
+  )
+
+
 def test_decay_follows_the_expression():
   tx = make_optimizer(
     OptimizerSettings(weight_decay=0.5, weight_decay_on="norm/"), lambda _: 1.0
@@ -147,7 +199,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
   [
     (
       dict(kind="adamw"),
-      "kind='adamw' is unknown; choose one of adam, lamb, sgd",
+      "kind='adamw' is unknown; choose one of adam, lamb, muon, sgd",
     ),
     (dict(weight_decay_on="("), "weight_decay_on='\\(' is not a regular"),
   ],

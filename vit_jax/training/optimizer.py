@@ -1,5 +1,7 @@
-"""The optimizer: Adam with decoupled weight decay, LAMB or SGD (App. B.1)."""
+"""The optimizer: Adam with decoupled weight decay (App. B.1), or another."""
 
+import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array
+from optax import contrib
 
 from vit_jax.models.scan import STACKED
 from vit_jax.training.settings import OptimizerSettings
+
+Axes = tuple[int, ...]
 
 HEADS = ("head/", "head_dist/", "pre_logits/")
 _TOP = (*HEADS, "norm/", "map_head/")
@@ -70,8 +76,9 @@ def make_optimizer(
   """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
 
   A decaying weight w loses lr * weight_decay * w at each step, but LAMB scales
-  each array's update, decay included, to the norm of the array. Parameters that
-  are not trained keep their values and take no memory in the optimizer.
+  each array's update, decay included, to the norm of the array. Muon is for the
+  kernels of the blocks, and Adam for all else. Parameters that are not trained
+  keep their values and take no memory in the optimizer.
 
   Args:
     settings: The kind of optimizer, its rates, its decay and its clipping.
@@ -83,11 +90,14 @@ def make_optimizer(
   """
   pattern = re.compile(settings.weight_decay_on)
   clip_norm = settings.clip_norm
-  core = (
-    optax.trace(settings.momentum)
-    if settings.kind == "sgd"
-    else optax.scale_by_adam(settings.b1, settings.b2)
-  )
+  core = optax.scale_by_adam(settings.b1, settings.b2)
+  if settings.kind == "sgd":
+    core = optax.trace(settings.momentum)
+  elif settings.kind == "muon":
+    core = optax.partition(
+      {"muon": _scale_by_muon(settings.momentum), "adam": core},
+      functools.partial(map_paths, _muon_or_adam),
+    )
   decay = optax.add_decayed_weights(
     settings.weight_decay, mask=lambda params: matches(pattern, params)
   )
@@ -131,6 +141,46 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
     return jax.tree_util.tree_map_with_path(scale, updates, params)
 
   return optax.stateless(scaled)
+
+
+def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
+  """Turns the momentum of a matrix into its nearest orthogonal one, about.
+
+  Its factor, 0.2 times the root of the longer side, makes the update's elements
+  as large as Adam's, so that the same learning rate fits (arXiv:2502.16982).
+  """
+
+  def scale(path: str, update: Array) -> Array:
+    rows, columns = _matrix_axes(path, update)
+    sides = (
+      math.prod(update.shape[i] for i in axes) for axes in (rows, columns)
+    )
+    return update * (0.2 * math.sqrt(max(sides)))
+
+  def axes(params: Any) -> Any:
+    return map_paths(
+      lambda path, x: contrib.MuonDimensionNumbers(*_matrix_axes(path, x)),
+      params,
+    )
+
+  return optax.chain(
+    contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes),
+    optax.stateless(lambda updates, _: map_paths(scale, updates)),
+  )
+
+
+def _muon_or_adam(path: str, _: Any) -> str:
+  """The optimizer of the parameter at a path, where Muon is asked for."""
+  in_block = path.startswith((f"{STACKED}/", "block_"))
+  return "muon" if in_block and path.endswith("/kernel") else "adam"
+
+
+def _matrix_axes(path: str, kernel: Array) -> tuple[Axes, Axes]:
+  """The axes of a block's kernel that are inputs, and the other axes."""
+  stacked = path.startswith(f"{STACKED}/")  # Its first axis is the block.
+  axes = tuple(range(stacked, kernel.ndim))
+  inputs = 2 if path.endswith("/out/kernel") and len(axes) == 3 else 1
+  return axes[:inputs], axes[inputs:]
 
 
 def _scale_by_layer(

@@ -6,7 +6,7 @@ import re
 from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, Rule
 from vit_jax.runtime.settings import Duration, Section, setting
 
-OPTIMIZERS = ("adam", "lamb", "sgd")
+OPTIMIZERS = ("adam", "lamb", "muon", "sgd")
 DECAYS = ("cosine", "linear", "constant")
 LOSSES = ("softmax", "sigmoid", "mse")
 TARGETS = ("colour", "colour4x4", "pixels")
@@ -21,7 +21,10 @@ class OptimizerSettings(Section):
   """
 
   kind: str = setting(
-    "adam", '"adam", "lamb", or "sgd" with momentum.', choices=OPTIMIZERS
+    "adam",
+    '"adam", "lamb", "muon" (the kernels of the blocks; Adam for the rest), or '
+    '"sgd" with momentum.',
+    choices=OPTIMIZERS,
   )
   peak_lr: float = setting(
     1e-3, "Learning rate after the warm-up.", must=NOT_NEGATIVE
@@ -41,7 +44,7 @@ class OptimizerSettings(Section):
   b2: float = setting(
     0.999, "Adam's decay rate of the mean squared gradient.", must=BELOW_1
   )
-  momentum: float = setting(0.9, "SGD's momentum.", must=BELOW_1)
+  momentum: float = setting(0.9, "Momentum of SGD and Muon.", must=BELOW_1)
   weight_decay: float = setting(
     0.0,
     "Decoupled weight decay, multiplied by the learning rate.",
