@@ -121,15 +121,29 @@ def test_another_packing_is_refused(photographs, tmp_path):
   out = tmp_path / "packed"
   _pack(photographs, out)
   for change in ({"seed": 1}, {"encoding": Encoding(10)}):
-    with pytest.raises(ValueError, match="from other images or with other"):
+    with pytest.raises(ValueError, match="from other images or labels"):
       _pack(photographs, out, **change)
   (photographs / "train" / "dog" / "9.png").write_bytes(
     (photographs / "train" / "dog" / "0.png").read_bytes()
   )
-  with pytest.raises(ValueError, match="from other images or with other"):
+  with pytest.raises(ValueError, match="from other images or labels"):
     _pack(photographs, out)
   with pytest.raises(ValueError, match="is not empty"):
     _pack(photographs, photographs)
+
+
+def test_changed_labels_are_another_packing(photographs, tmp_path):
+  table, out = photographs / "labels.csv", tmp_path / "packed"
+  text = "image,label,split\n" + "".join(
+    f"{split}/{label}/0.png,{label},{split}\n"
+    for split in ("train", "val")
+    for label in ("cat", "dog")
+  )
+  table.write_text(text)
+  _pack(table, out)
+  table.write_text(text.replace("val/cat/0.png,cat", "val/cat/0.png,dog"))
+  with pytest.raises(ValueError, match="from other images or labels"):
+    _pack(table, out)
 
 
 def test_row_groups_stay_together():

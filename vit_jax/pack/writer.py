@@ -96,8 +96,15 @@ def _number_of_shards(
 
 
 def _digest(class_names: tuple[str, ...], looked_at: list[Example]) -> str:
-  """A digest of the classes and of some images' ids, to know a source again."""
-  text = json.dumps([class_names, [example["id"] for example in looked_at]])
+  """A digest of the classes and of some images' ids and labels.
+
+  It knows a source again, but misses a change of a few labels of many.
+  """
+  examples = [
+    [example["id"], np.asarray(example["label"]).tolist()]
+    for example in looked_at
+  ]
+  text = json.dumps([class_names, examples])
   return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -107,8 +114,8 @@ def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
   if path.exists():
     if json.loads(path.read_text()) != plan:
       raise ValueError(
-        f"{folder} was packed from other images or with other flags; choose "
-        "another folder, or remove it."
+        f"{folder} was packed from other images or labels, or with other "
+        "flags; choose another folder, or remove it."
       )
     return
   if folder.exists() and next(iter(folder.iterdir()), None) is not None:
