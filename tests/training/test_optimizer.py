@@ -157,15 +157,23 @@ def test_muon_makes_the_momentum_of_a_matrix_orthogonal(name, shape, inputs):
 
 
 def test_muon_leaves_all_but_the_kernels_of_blocks_to_adam():
-  grads = {"block_0": {"mlp": {"expand": {"bias": jnp.array([2.0, -3.0])}}}}
+  mlp = {"expand": {"bias": jnp.array([2.0, -3.0])}}
+  grads = {"block_0": {"mlp": mlp}}
   grads["head"] = {"kernel": jnp.array([[1.0, -2.0], [3.0, 4.0]])}
+  mlp["contract"] = {"kernel": jnp.eye(2)}
   tx = make_optimizer(MUON, lambda _: 0.5)
   updates, _ = tx.update(grads, tx.init(grads), grads)
+  del mlp["contract"], updates["block_0"]["mlp"]["contract"]
   # Adam's first update is the sign of the gradient.
   jax.tree.map(
     lambda u, g: np.testing.assert_allclose(u, -0.5 * jnp.sign(g), rtol=1e-5),
     *(updates, grads),
   )
+
+
+def test_muon_is_refused_where_it_would_train_nothing():
+  with pytest.raises(ValueError, match="and none is trained here; choose adam"):
+    make_optimizer(MUON, lambda _: 0.5).init({"head": {"kernel": jnp.ones(2)}})
 
 
 def test_decay_follows_the_expression():

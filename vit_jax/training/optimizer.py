@@ -1,6 +1,5 @@
 """The optimizer: Adam with decoupled weight decay (App. B.1), or another."""
 
-import functools
 import math
 import re
 from collections.abc import Callable
@@ -96,7 +95,7 @@ def make_optimizer(
   elif settings.kind == "muon":
     core = optax.partition(
       {"muon": _scale_by_muon(settings.momentum), "adam": core},
-      functools.partial(map_paths, _muon_or_adam),
+      _muon_or_adam,
     )
   decay = optax.add_decayed_weights(
     settings.weight_decay, mask=lambda params: matches(pattern, params)
@@ -169,10 +168,24 @@ def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
   )
 
 
-def _muon_or_adam(path: str, _: Any) -> str:
-  """The optimizer of the parameter at a path, where Muon is asked for."""
-  in_block = path.startswith((f"{STACKED}/", "block_"))
-  return "muon" if in_block and path.endswith("/kernel") else "adam"
+def _muon_or_adam(params: Any) -> Any:
+  """The optimizer of each parameter, where Muon is asked for.
+
+  Raises:
+    ValueError: if there is nothing for Muon.
+  """
+
+  def label(path: str, _: Any) -> str:
+    in_block = path.startswith((f"{STACKED}/", "block_"))
+    return "muon" if in_block and path.endswith("/kernel") else "adam"
+
+  labels = map_paths(label, params)
+  if "muon" not in jax.tree.leaves(labels):
+    raise ValueError(
+      "optimizer.kind='muon' is for the kernels of a ViT's blocks, and none is "
+      "trained here; choose adam."
+    )
+  return labels
 
 
 def _matrix_axes(path: str, kernel: Array) -> tuple[Axes, Axes]:
