@@ -146,7 +146,7 @@ def lower(
   fixed = adaptation.fixed_shapes(settings, model, teacher, mesh)
   jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
   params = adaptation.param_shapes(settings, model, mesh)
-  gflops = forward_gflops(model, params, shape)
+  gflops = forward_gflops(model, params, shape, train=True)
   return jitted.lower(shapes, batch, *fixed), gflops
 
 

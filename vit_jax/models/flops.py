@@ -51,8 +51,21 @@ def _called(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
 
 
 def forward_gflops(
-  model: nn.Module, params: Any, image_shape: tuple[int, int, int]
+  model: nn.Module,
+  params: Any,
+  image_shape: tuple[int, int, int],
+  *,
+  train: bool = False,
 ) -> float:
-  """Billions of floating-point operations to classify one image."""
+  """Billions of floating-point operations to classify one image.
+
+  With `train`, those of a training step's forward pass, from which
+  PatchDropout leaves out patches.
+  """
   image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-  return count(model.apply, {"params": params}, image) / 1e9
+
+  def forward(params: Any, image: Any) -> Any:
+    rngs = {"dropout": jax.random.key(0)}
+    return model.apply({"params": params}, image, train=train, rngs=rngs)
+
+  return count(forward, params, image) / 1e9

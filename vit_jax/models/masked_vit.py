@@ -45,6 +45,11 @@ class MaskedVit(Vit):
         f"{name} untrained: take pooling='token' or 'gap', and no "
         "representation_size."
       )
+    if self.patch_dropout_rate:
+      raise ValueError(
+        f"patch_dropout_rate={self.patch_dropout_rate} would leave out patches "
+        "that are to be predicted: set it to 0 for masked patches."
+      )
     super().__post_init__()
 
   def _patches(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:

@@ -25,6 +25,7 @@ from vit_jax.models.map_head import MapHead
 from vit_jax.models.normalize import check_images
 from vit_jax.models.origin import Origin
 from vit_jax.models.partitioning import for_tpu, named
+from vit_jax.models.patch_dropout import PatchDropout, check_patch_dropout
 from vit_jax.models.position import Positions, check_position, make_positions
 from vit_jax.models.resnet import ResNet, classifier
 from vit_jax.models.scan import REMATS, make_blocks
@@ -162,6 +163,8 @@ class Vit(nn.Module):
       the heads, and after adding position embeddings (App. B.1).
     embedding_dropout_rate: The latter, if it should differ.
     attention_dropout_rate: Dropout on the attention weights A of Eq. 6.
+    patch_dropout_rate: Share of the patches that training leaves out of an
+      image (`patch_dropout.PatchDropout`).
     gelu: "tanh" (the published models' approximation), "exact" or "quick".
     layer_norm_epsilon: Added to the variance in every layer norm.
     resnet_layers: Blocks in each ResNet stage of a hybrid, whose patches are
@@ -203,6 +206,7 @@ class Vit(nn.Module):
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   embedding_dropout_rate: float | None = None
+  patch_dropout_rate: float = 0.0
   block: Callable[..., nn.Module] | None = None
   origin: Origin | None = None
   poolings = POOLINGS
@@ -219,9 +223,11 @@ class Vit(nn.Module):
     checks.check_rate("dropout_rate", self.dropout_rate)
     checks.check_rate("attention_dropout_rate", self.attention_dropout_rate)
     checks.check_rate("embedding_dropout_rate", self._embedding_dropout_rate)
+    checks.check_rate("patch_dropout_rate", self.patch_dropout_rate)
     checks.check_block(self.block)
     checks.check_scan(self.scan, self.position, self.position_at)
     check_position(self.position, self.position_at, self.hidden_size)
+    check_patch_dropout(self)
     super().__post_init__()
 
   @nn.compact
@@ -235,11 +241,12 @@ class Vit(nn.Module):
     positions = self._positions(h, w)
     x_class, E_pos = self._x_class(B), positions.E_pos
     dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
+    patch_dropout = PatchDropout(self.patch_dropout_rate, x_class.shape[1])
     blocks = self._blocks(positions, train)
     norm = layer_norm(self._config, name="norm")
 
     z = jnp.concatenate([x_class, x_p], axis=1) + E_pos  # Eq. 1
-    z = dropout(z)
+    z = patch_dropout(dropout(z), train=train)
     for block in blocks:
       z = block(z)  # Eq. 2, 3
     y = self._pool(norm, z)  # Eq. 4

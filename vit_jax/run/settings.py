@@ -122,6 +122,12 @@ class ModelSettings(Section):
     "Dropout after adding positions; None takes `dropout_rate`.",
     must=BELOW_1,
   )
+  patch_dropout_rate: float | None = setting(
+    None,
+    "Share of the patches that training leaves out of an image, at random; a "
+    "step gets faster by about that share (arXiv:2208.07220).",
+    must=BELOW_1,
+  )
   gelu: str | None = setting(
     None,
     'GELU approximated by "tanh", as in the published models, "exact", or '
