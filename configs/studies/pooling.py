@@ -24,7 +24,7 @@ STEPS = 400
 
 
 def get_config(row: str):
-  c = load_config("cifar10")
+  c = load_config("cifar10:adam")
   c.seed = ROWS[row]["seed"]
   c.update(total_epochs=0.0, total_steps=STEPS)
   c.update(eval_every_epochs=0.0, eval_every_steps=STEPS)

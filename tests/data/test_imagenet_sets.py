@@ -96,6 +96,7 @@ def test_objectnet_has_113_classes_and_no_border(tmp_path):
     Image.fromarray(pixels).save(folder / "x.png")
   found = open_set("objectnet", str(tmp_path), None)
   assert found.right == [frozenset([409, 530])] and found.among is None
+  assert found.lacks == "only 1 of 113 classes are there"
   seen = decode_rgb(found.source[0]["image"])
   np.testing.assert_array_equal(seen, pixels[2:-2, 2:-2])
 
@@ -110,7 +111,9 @@ def test_a_border_of_a_file_that_is_none():
 
 def test_corruptions_are_folders_by_severity(tmp_path):
   save(tmp_path / "imagenet-c" / "fog" / "3" / GOLDFISH / "x.JPEG")
-  assert open_set("c/fog/3", str(tmp_path), None).right == [frozenset([1])]
+  found = open_set("c/fog/3", str(tmp_path), None)
+  assert found.right == [frozenset([1])]
+  assert found.lacks == "only 1 of 1000 classes are there"
   assert len(ALEXNET_ERRORS) == 15
 
 

@@ -94,6 +94,31 @@ def test_a_part_of_an_unsplit_folder_is_held_out(folder, tmp_path):
   assert {*np.unique(train[0]["label"])} <= {0, 1, 2, IGNORED}
 
 
+def test_a_test_folder_is_called_by_its_name(tmp_path):
+  rng = np.random.default_rng(0)
+  for number, split in enumerate(("train", "test")):
+    write(tmp_path, split, number, rng)
+  settings = DataSettings(root=str(tmp_path))
+  for split, name in (("train", "train"), ("val", "test")):
+    found = SegmentationFolder(settings, split, (24, 32))
+    assert (found.split, len(found)) == (name, 1)
+    assert found.name == f"{tmp_path.name}, {name}"
+
+
+def test_the_highest_index_of_16_bits_is_no_class(tmp_path):
+  rng = np.random.default_rng(0)
+  mask = write(tmp_path, "train", 0, rng).astype(np.uint16)
+  mask[mask == IGNORED] = 65535
+  Image.fromarray(mask).save(tmp_path / "masks" / "train" / "00.png")
+  write(tmp_path, "val", 0, rng)
+  found = SegmentationFolder(
+    DataSettings(root=str(tmp_path)), "train", mask.shape
+  )
+  assert found.num_classes() == 3
+  ignored = np.asarray(found[0]["label"]) == IGNORED
+  assert (ignored == (mask == 65535)).all()
+
+
 def test_mistakes_are_one_line(folder, tmp_path):
   def opened():
     return SegmentationFolder(DataSettings(root=str(tmp_path)), "train", (8, 8))

@@ -1,125 +1,115 @@
 """PatchDropout leaves out patches in training, and only there."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from vit_jax import models
-from vit_jax.models import flops
+from vit_jax.models import flops, masked_vit
+from vit_jax.models.patch_dropout import PatchDropout
 
-SIDE, P, N = 24, 4, 36
+SIDE, P, N, B = 24, 4, 36, 6
 
 
 def make(rate, block=None, **fields):
-  fields = dict(hidden_size=16, num_layers=2, mlp_size=32, num_heads=2) | fields
+  sizes = dict(hidden_size=16, num_layers=2, mlp_size=32, num_heads=2)
   return models.make_vit(
-    f"S/{P}", 5, block=block, patch_dropout_rate=rate, **fields
+    f"S/{P}", 5, block=block, patch_dropout_rate=rate, **(sizes | fields)
   )
 
 
 @pytest.fixture(scope="module")
 def images():
   rng = np.random.default_rng(0)
-  return jnp.asarray(rng.normal(size=(6, SIDE, SIDE, 3)), jnp.float32)
+  return jnp.asarray(rng.normal(size=(B, SIDE, SIDE, 3)), jnp.float32)
 
 
 def params_of(model, images):
   return jax.jit(model.init)(jax.random.key(0), images)["params"]
 
 
-def tokens(model, images, params, seed=1):
-  """The tokens before and after patches are left out."""
-  _, state = model.apply(
-    {"params": params},
-    images,
-    train=True,
-    rngs={"dropout": jax.random.key(seed)},
-    capture_intermediates=True,
-    mutable="intermediates",
-  )
-  found = state["intermediates"]
-  before, after = found["Dropout_0"], found["PatchDropout_0"]
-  return np.asarray(before["__call__"][0]), np.asarray(after["__call__"][0])
+def places(rate, prefix=0, count=B, seed=1):
+  """The places of the tokens that stay, for each of `count` images."""
+  rows = jnp.arange(prefix + N, dtype=jnp.float32)[None, :, None]
+  z = rows + 1000 * jnp.arange(count, dtype=jnp.float32)[:, None, None]
+  layer = PatchDropout(rate, prefix)
+  key = {"dropout": jax.random.key(seed)}
+  left = np.asarray(layer.apply({}, z, train=True, rngs=key))[..., 0]
+  assert (left // 1000 == np.arange(count)[:, None]).all()  # Of its own image.
+  return (left % 1000).astype(int)
 
 
-def places(before, after):
-  """For each image, the place of each remaining token among all of them."""
-  same = (after[:, :, None] == before[:, None]).all(axis=-1)  # (B, s, S)
-  assert (same.sum(axis=-1) == 1).all()
-  return same.argmax(axis=-1)
-
-
-@pytest.mark.parametrize(
-  "fields, prefix",
-  [
-    ({}, 1),
-    ({"pooling": "gap", "position": "sincos2d"}, 0),
-    ({"scan": True}, 1),
-    ({"block": "dinov2", "registers": 3}, 4),
-  ],
-)
+@pytest.mark.parametrize("prefix", [0, 1, 5])
 @pytest.mark.parametrize("rate, left", [(0.5, 18), (0.3, 25), (0.99, 1)])
-def test_so_many_patches_stay_and_every_other_token(
-  images, rate, left, fields, prefix
-):
-  model = make(rate, **fields)
-  params = params_of(model, images)
-  before, after = tokens(model, images, params)
-  assert before.shape[1] == prefix + N
-  found = places(before, after)
-  assert found.shape == (len(images), prefix + left)
-  np.testing.assert_array_equal(found[:, :prefix], [range(prefix)] * 6)
+def test_so_many_patches_stay_and_every_other_token(rate, left, prefix):
+  found = places(rate, prefix)
+  assert found.shape == (B, prefix + left)
+  np.testing.assert_array_equal(found[:, :prefix], [range(prefix)] * B)
   assert (np.diff(found) > 0).all()  # In their order, none twice.
 
 
-def test_the_draw_is_another_for_each_image_and_step_and_is_uniform(images):
-  model = make(0.5)
-  params = params_of(model, images)
-  first = places(*tokens(model, images, params))
-  second = places(*tokens(model, images, params, seed=2))
-  assert len({tuple(row) for row in [*first, *second]}) == 12
-
-  many = jnp.tile(images, (50, 1, 1, 1))
-  kept = places(*tokens(model, many, params))[:, 1:] - 1
-  counts = np.bincount(kept.ravel(), minlength=N)
+def test_the_draw_is_another_for_each_image_and_step_and_is_uniform():
+  rows = [*places(0.5), *places(0.5, seed=2)]
+  assert len({tuple(row) for row in rows}) == 2 * B
+  counts = np.bincount(places(0.5, count=300).ravel(), minlength=N)
   # Each of 300 draws keeps a patch with probability 1/2: 150 +- 8.7.
   assert abs(counts - 150).max() < 5 * np.sqrt(300 / 4)
 
 
+@pytest.mark.parametrize(
+  "fields, prefix, left",
+  [
+    ({}, 1, 19),
+    ({"pooling": "gap", "position": "sincos2d", "scan": True}, 0, 18),
+    ({"block": "dinov2", "registers": 3}, 4, 22),
+  ],
+)
+def test_every_layer_gets_the_tokens_that_stay(images, fields, prefix, left):
+  model = make(0.5, **fields)
+  shapes = []
+
+  def note(call, args, kwargs, context):
+    if type(context.module).__name__ in ("EncoderBlock", "ModernBlock"):
+      shapes.append(args[0].shape)
+    if isinstance(context.module, PatchDropout):
+      assert context.module.prefix == prefix
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(note):
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    jax.eval_shape(lambda x: model.init(keys, x, train=True), images)
+  assert set(shapes) == {(B, left, 16)}
+
+
 def test_outside_training_nothing_is_left_out(images):
-  plain, ours = make(0.0), make(0.5)
+  plain, ours = (make(rate).clone(num_classes=0) for rate in (0.0, 0.5))
   params = params_of(plain, images)
   assert jax.tree.structure(params) == jax.tree.structure(
     params_of(ours, images)
   )
-  np.testing.assert_array_equal(
-    plain.apply({"params": params}, images),
-    ours.apply({"params": params}, images),
-  )
+  answer = plain.apply({"params": params}, images)
+  assert jnp.std(answer) > 0.1
+  np.testing.assert_array_equal(ours.apply({"params": params}, images), answer)
 
 
-def test_the_encoder_sees_the_remaining_tokens_alone(images):
-  """Changing a patch that was left out changes nothing."""
-  model = make(0.5, position="learned")
+def test_the_answer_depends_on_the_patches_that_stay_alone(images):
+  """Each patch of an image is changed in turn; n of them make a difference."""
+  model = make(0.5, num_layers=1).clone(num_classes=0)
   params = params_of(model, images)
-  left = places(*tokens(model, images, params)) - 1
-  rng = np.random.default_rng(1)
-  grid = rng.normal(size=(6, 6, P, 6, P, 3))
-  for image, kept in zip(grid, left, strict=True):
-    for place in kept[1:]:
-      image[place // 6, :, place % 6] = 0
-  mask = grid == 0
-  original = images.reshape(grid.shape)
-  changed = jnp.where(mask, original, grid).reshape(images.shape)
-  answers = [
-    model.apply(
-      {"params": params}, x, train=True, rngs={"dropout": jax.random.key(1)}
-    )
-    for x in (images, changed)
-  ]
-  assert not np.array_equal(images, changed)
-  np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-6)
+  key = {"dropout": jax.random.key(1)}
+
+  def answer(scales):  # (h, w)
+    x = images * jnp.repeat(jnp.repeat(scales, P, 0), P, 1)[..., None]
+    return model.apply({"params": params}, x, train=True, rngs=key)
+
+  changed = jnp.ones((N, N)) + jnp.eye(N)
+  answers = jax.jit(jax.vmap(answer))(changed.reshape(N, 6, 6))  # (N, B, K)
+  plain = jax.jit(answer)(jnp.ones((6, 6)))
+  differs = abs(np.asarray(answers - plain)).max(axis=-1) > 1e-4  # (N, B)
+  np.testing.assert_array_equal(differs.sum(axis=0), N // 2)
+  assert len({tuple(column) for column in differs.T}) == B
 
 
 def test_the_operations_of_a_training_step_are_fewer():
@@ -155,7 +145,5 @@ def test_models_that_need_all_patches_are_refused(fields, named):
 
 
 def test_masked_patches_are_not_left_out():
-  from vit_jax.models import masked_vit
-
   with pytest.raises(ValueError, match="set it to 0 for masked patches"):
     masked_vit.masked(make(0.5), 3)

@@ -56,11 +56,13 @@ class TestSet:
     source: The images; a label is an index into `right`.
     right: For each label the model's classes that are right.
     among: The classes that compete for an answer; None for all.
+    lacks: What a folder of it lacks, in a few words; "" for nothing.
   """
 
   source: Source
   right: Sequence[frozenset[int]]
   among: tuple[int, ...] | None = None
+  lacks: str = ""
 
 
 class AbsentError(ValueError):
@@ -119,7 +121,13 @@ def _by_class(
   if only:
     among = tuple(k for k, row in enumerate(classes()) if row[only] == "1")
   right = [frozenset([ids[name]]) for name in source.class_names]
-  return TestSet(source, right, among)
+  whole = len(among or wordnet_ids())
+  return TestSet(source, right, among, _lacks(source, whole))
+
+
+def _lacks(source: Source, whole: int) -> str:
+  found = len(source.class_names)
+  return f"only {found} of {whole} classes are there" * (found < whole)
 
 
 def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
@@ -136,7 +144,8 @@ def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
   source = _folder(root, folder, tuple(right), without_border)
   if source is None:
     raise AbsentError(f"no folder {folder} in --root, and TFDS has none")
-  return TestSet(source, [frozenset(right[n]) for n in source.class_names])
+  found = [frozenset(right[name]) for name in source.class_names]
+  return TestSet(source, found, lacks=_lacks(source, len(right)))
 
 
 def _real(root: str | None, data_dir: str | None) -> TestSet:

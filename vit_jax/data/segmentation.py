@@ -15,6 +15,7 @@ from vit_jax.data.image_folder import held_out
 from vit_jax.data.settings import DataSettings
 
 IGNORED = 255  # Pixels of no class.
+_IGNORED_OF_16_BITS = 65535
 _IMAGES = (b"images", b"image", b"img")
 _MASKS = (b"masks", b"mask", b"annotations", b"labels")
 _MODES = ("L", "P", "I;16", "I", "1")  # With one number for each pixel.
@@ -26,9 +27,12 @@ class SegmentationFolder:
   The folder holds `images` and `masks` (or `annotations`, `labels`), and each
   of these the folders `train` and `val` (or other names of `folders.NAMES`), or
   the files themselves, of which a part is then held out. A mask is named as its
-  image, and holds the index of a class for each pixel; 255 is ignored.
+  image, and holds the index of a class for each pixel; 255 is ignored, and
+  65535 in a mask of 16 bits.
 
   Attributes:
+    split: The name of the split's folder, or "train" or "val" without one.
+    name: The name of the whole folder, and `split`.
     label_shape: Height and width to which masks are resized, by the nearest
       neighbour of each pixel's centre.
   """
@@ -40,12 +44,14 @@ class SegmentationFolder:
     root = os.fsencode(settings.root or "")
     images, masks = (_only(root, names) for names in (_IMAGES, _MASKS))
     inside = {folders.split_named(n): n for n in folders.subfolders(images)}
+    self.split = split
     if "train" in inside:
       wanted = inside.get("train" if split == "train" else "val")
       wanted = wanted or inside.get("test")
       if wanted is None:
         raise ValueError(f"{text(images)!r} has a train folder but no val.")
       images, masks = _below(images, wanted), _below(masks, wanted)
+      self.split = text(wanted)
     files = [*folders.images_below(images)]
     if "train" not in inside:
       kept = held_out(files, settings.eval_fraction)
@@ -53,7 +59,7 @@ class SegmentationFolder:
     if not files:
       raise ValueError(f"{text(images)!r} has no images for {split}.")
     self._pairs = [(os.path.join(images, f), _mask(masks, f)) for f in files]
-    self.name = f"{text(os.path.basename(os.path.abspath(root)))}, {split}"
+    self.name = f"{text(os.path.basename(os.path.abspath(root)))}, {self.split}"
     self.label_shape = size
 
   def __len__(self) -> int:
@@ -167,6 +173,8 @@ def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:
       "pixel, the index of its class."
     )
   mask = np.asarray(image).astype(np.int32)
+  if image.mode in ("I", "I;16"):
+    mask[mask == _IGNORED_OF_16_BITS] = IGNORED
   if mask.min() < 0:
     raise ValueError(
       f"{text(path)} has the class {mask.min()}: classes are counted from 0, "

@@ -246,7 +246,8 @@ class Vit(nn.Module):
     norm = layer_norm(self._config, name="norm")
 
     z = jnp.concatenate([x_class, x_p], axis=1) + E_pos  # Eq. 1
-    z = patch_dropout(dropout(z), train=train)
+    z = dropout(z)
+    z = patch_dropout(z, train=train)
     for block in blocks:
       z = block(z)  # Eq. 2, 3
     y = self._pool(norm, z)  # Eq. 4

@@ -68,7 +68,8 @@ def probe_segmentation(
     raise ValueError("the training masks have one class: give two or more.")
   if display is not None:
     counts = " + ".join(f"{len(split):,}" for split in splits)
-    data = f"{splits[0].name} + val: {counts} images, {num_classes:,} classes"
+    names = f"{splits[0].name} + {splits[1].split}"
+    data = f"{names}: {counts} images, {num_classes:,} classes"
     at = f"{checkpoint} at {size[0]} x {size[1]}"
     display.header([("model", at), ("data", data)])
   rows = sharding.padded_batch_size(

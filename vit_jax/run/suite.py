@@ -191,9 +191,12 @@ def _scores(
   display: Display,
 ) -> list[Row]:
   if name != "c":
-    return [scorer(name, imagenet_sets.open_set(name, root, data_dir))]
+    test_set = imagenet_sets.open_set(name, root, data_dir)
+    if test_set.lacks:
+      display.note(f"{name}: {test_set.lacks}.")
+    return [scorer(name, test_set)]
   errors: dict[str, list[float]] = {}
-  rows, missing = [], []
+  rows, missing, lacking = [], [], []
   for corruption in ALEXNET_ERRORS:
     for severity in SEVERITIES:
       part = f"c/{corruption}/{severity}"
@@ -202,10 +205,15 @@ def _scores(
       except AbsentError:
         missing.append(part)
         continue
-      rows.append(scorer(part, test_set))
+      if test_set.lacks:
+      lacking.append(f"in {part} {test_set.lacks}")
+    rows.append(scorer(part, test_set))
       errors.setdefault(corruption, []).append(1 - rows[-1]["top1"])
   if not rows:
     raise AbsentError("no folder imagenet-c in --root, and TFDS has none.")
+  if lacking:
+    parts = f"{len(lacking)} of its parts lack classes"
+    display.note(f"c: {parts}: {lacking[0]}.")
   if missing:
     display.note(
       f"c has no mCE: {len(missing)} of 75 parts are missing, the first "
