@@ -1,10 +1,13 @@
 """PatchDropout leaves out patches in training, and only there."""
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax import models
 from vit_jax.models import flops, masked_vit
@@ -56,6 +59,20 @@ def test_the_draw_is_another_for_each_image_and_step_and_is_uniform():
   counts = np.bincount(places(0.5, count=300).ravel(), minlength=N)
   # Each of 300 draws keeps a patch with probability 1/2: 150 +- 8.7.
   assert abs(counts - 150).max() < 5 * np.sqrt(300 / 4)
+
+
+def test_devices_draw_for_their_own_images():
+  mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+  rows = NamedSharding(mesh, PartitionSpec("data"))
+  layer = PatchDropout(0.5, 1)
+
+  def loss(z):
+    key = {"dropout": jax.random.key(0)}
+    return jnp.square(layer.apply({}, z, train=True, rngs=key)).sum()
+
+  z = jax.ShapeDtypeStruct((16, 1 + N, 8), jnp.float32, sharding=rows)
+  step = jax.jit(jax.grad(loss), out_shardings=rows).lower(z).compile()
+  assert not re.search("all-gather|all-to-all|collective", step.as_text())
 
 
 @pytest.mark.parametrize(

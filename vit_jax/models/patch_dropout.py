@@ -38,8 +38,9 @@ class PatchDropout(nn.Module):
     N = S - self.prefix
     n = max(round((1 - self.rate) * N), 1)
     draw = jax.random.uniform(self.make_rng("dropout"), (B, N))
-    _, chosen = jax.lax.top_k(draw, n)
-    chosen = jnp.sort(chosen, axis=1)  # (B, n)
+    # A sort stays on the device that has the image; `top_k` would gather all.
+    highest = jnp.argsort(draw, axis=1, descending=True)[:, :n]
+    chosen = jnp.sort(highest, axis=1)  # (B, n)
     patches = jnp.take_along_axis(
       z[:, self.prefix :], chosen[..., None], axis=1
     )

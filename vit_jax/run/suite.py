@@ -206,8 +206,8 @@ def _scores(
         missing.append(part)
         continue
       if test_set.lacks:
-      lacking.append(f"in {part} {test_set.lacks}")
-    rows.append(scorer(part, test_set))
+        lacking.append(f"in {part} {test_set.lacks}")
+      rows.append(scorer(part, test_set))
       errors.setdefault(corruption, []).append(1 - rows[-1]["top1"])
   if not rows:
     raise AbsentError("no folder imagenet-c in --root, and TFDS has none.")
