@@ -74,7 +74,7 @@ if [ ! -e .installed ]; then
   python3 -m pip install -q --user uv  # The images have Python 3.10.
   python3 -m uv venv -q --python 3.12 .venv
   python3 -m uv pip install -q --python .venv/bin/python -c constraints.txt \
-    -e '.[tpu,gcs]'
+    -e '.[tpu,gcs,tfds]'
   .venv/bin/python -m vit_jax.train --help > /dev/null
   touch .installed
 fi

@@ -36,6 +36,14 @@ def test_without_arguments_it_says_what_it_needs(name):
   assert "--config" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["launch_tpu_vm.sh", "Dockerfile"])
+def test_hosts_install_what_reads_buckets_and_prepared_data(name):
+  (extras,) = re.findall(
+    r"-e '?\"?\.\[([a-z,]+)\]", (SCRIPTS / name).read_text()
+  )
+  assert {"tpu", "gcs", "tfds"} <= set(extras.split(","))
+
+
 def _stand_in(folder, name, body):
   """Makes a program of this name that records how it was called."""
   path = folder / name
