@@ -56,7 +56,7 @@ class TestSet:
     source: The images; a label is an index into `right`.
     right: For each label the model's classes that are right.
     among: The classes that compete for an answer; None for all.
-    lacks: What a folder of it lacks, in a few words; "" for nothing.
+    lacks: How many classes its folder has, if it lacks some; else empty.
   """
 
   source: Source
