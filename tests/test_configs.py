@@ -139,7 +139,7 @@ def test_every_other_config_takes_a_step(name):
   config.model.num_layers = 1
   size = config.image_size[0]
   init, step, batch = _one_step(config, size, 4, num_classes=10)
-  state = jax.jit(init)(jax.random.key(0))
+  state = nn.unbox(jax.jit(init)(jax.random.key(0)))
   after, metrics = jax.jit(step)(state, batch)
   alike = 512 if config.masked.rate else 10  # Colours, or classes.
   assert float(metrics["loss"]) == pytest.approx(np.log(alike), rel=1e-4)
