@@ -1,0 +1,261 @@
+"""Runs of every kind that were saved before still do what they did.
+
+`tests/checkpoints/saved_runs/` has one run of each kind, with a JSON file of
+what the program then computed; the README.md there says how they were made.
+They are never made again: a failure here is a run that its owner can no longer
+use. `test_compat.py` does the same for older and plainer runs.
+"""
+
+import json
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from tests.saved_data import ParallelBlock, write_data, write_pictures
+from vit_jax.config import base_config
+from vit_jax.export import export_checkpoint
+from vit_jax.predict import predict_files
+from vit_jax.run.loop import train
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import read
+
+CHECKPOINTS = pathlib.Path(__file__).parent / "checkpoints"
+FOLDER = CHECKPOINTS / "saved_runs"
+SAVED, TOTAL = 6, 8  # Steps: of the checkpoint, and of the whole run.
+# What the description of each kind says in the words of its time: values by
+# dotted keys. A reader has to know these for good.
+WORDS = {
+  "multilabel": {
+    "config.data.task": "multilabel",
+    "config.loss.kind": "sigmoid",
+    "targets": {"task": "multilabel"},
+    "threshold": 0.4282962855487451,
+  },
+  "regression": {
+    "config.data.task": "regression",
+    "config.loss.kind": "mse",
+    "targets.task": "regression",
+    "targets.mean": [5.251674982905388, 3.4462500691413878],
+    "targets.std": [2.2874535261817788, 52.226782956562815],
+    "class_names": ["height", "angle"],
+  },
+  "class_weights": {
+    "config.loss.class_weights": "balanced",
+    "targets.task": "classification",
+    "targets.weights": [0.5555555555555556, *[1.6666666666666667] * 2],
+  },
+  "sigmoid": {"config.loss.kind": "sigmoid", "model.kind": "Vit"},
+  "masked": {
+    "config.masked.rate": 0.5,
+    "config.data.task": "classification",
+    "config.loss.kind": "softmax",
+    "model.kind": "MaskedVit",
+    "model.num_classes": 512,
+  },
+  "lora": {
+    "config.lora.rank": 2,
+    "config.pretrained": "workdirs/scanned",
+    "model.scan": True,
+    "base.source": "workdirs/scanned",
+    "base.step": 24,
+    "base.fields": {},
+    "base.interpolation": None,
+  },
+  "distilled": {
+    "config.distill.teacher": "workdirs/plain",
+    "teacher.source": "workdirs/plain",
+    "teacher.step": 24,
+  },
+  "averaged": {"config.ema_decay": 0.9, "config.accumulation_steps": 2},
+  "modern": {
+    "config.model.block": "dinov3",
+    "model.kind": "ModernVit",
+    "model.registers": 4,
+    "model.rope_theta": 100.0,
+  },
+  "own_block": {
+    "config.model.block": "tests.saved_data:ParallelBlock",
+    "model.kind": "Vit",
+    "model.block": "tests.saved_data:ParallelBlock",
+  },
+  "five_channels": {
+    "config.channels": 5,
+    "config.normalization.window": [0.0, 4095.0],
+    "config.normalization.mean": [0.4] * 5,
+  },
+}
+FAST = ("multilabel", "lora")
+# What a description cannot hold, and the reader of a run has to give.
+GIVEN = {"own_block": {"block": ParallelBlock}}
+# The order of summation depends on the CPU, the number of devices and the
+# version of XLA, so trained values cannot be reproduced to the bit.
+CLOSE = dict(rel=1e-5, abs=1e-6)
+# This bias does not affect the softmax. Its gradient is rounding noise, which
+# Adam scales up to steps as large as those of any other parameter.
+UNSEEN = "msa/key/bias"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with what the runs name: the images, a base and a teacher."""
+  folder = tmp_path_factory.mktemp("place")
+  write_data(folder)
+  write_pictures(folder / "pictures")
+  for name in ("plain", "scanned"):
+    shutil.copytree(CHECKPOINTS / "workdirs" / name, folder / "workdirs" / name)
+  return folder
+
+
+@pytest.fixture
+def workdir(request, place, tmp_path, monkeypatch):
+  """A copy of a run, where the paths of its description lead somewhere."""
+  monkeypatch.chdir(place)
+  return shutil.copytree(FOLDER / request.param, tmp_path / request.param)
+
+
+def each_run(but=()):
+  """Runs a test with every kind of run but those named."""
+  kinds = [
+    pytest.param(kind, marks=[] if kind in FAST else pytest.mark.slow)
+    for kind in WORDS
+    if kind not in but
+  ]
+  return pytest.mark.parametrize("workdir", kinds, indirect=True)
+
+
+def known(workdir):
+  """What the program computed of a run when it was saved."""
+  return json.loads((FOLDER / f"{workdir.name}.json").read_text())
+
+
+def described(workdir):
+  """The checkpoint's description."""
+  file = workdir / "checkpoints" / str(SAVED) / "description" / "metadata"
+  return json.loads(file.read_text())
+
+
+def evaluated(workdir):
+  return evaluate_checkpoint(str(workdir))
+
+
+def predicted(workdir, capsys, **given):
+  """The output of `predict --json` for pictures that are not square."""
+  kind = "tif" if workdir.name == "five_channels" else "png"
+  files = sorted(map(str, pathlib.Path("pictures", kind).iterdir()))
+  capsys.readouterr()
+  assert predict_files(str(workdir), files, as_json=True, **given) == 0
+  return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def exported(workdir, **given):
+  """What the exported program makes of three images of noise."""
+  file = workdir / "exported"
+  export_checkpoint(str(workdir), str(file), platforms=["cpu"], **given)
+  program = jax.export.deserialize(bytearray(file.read_bytes()))
+  shape = 3, *program.in_avals[0].shape[1:]
+  images = np.random.default_rng(2).integers(0, 256, shape, np.uint8)
+  return np.asarray(program.call(images)).tolist()
+
+
+def resumed(workdir):
+  """The last evaluation of a run that goes on, and outlines of its arrays."""
+  config = base_config()
+  config.update(described(workdir)["config"])
+  state, metrics = train(read(config), str(workdir))
+  assert int(state.step) == TOTAL
+  tree = {"params": state.params}
+  if state.averaged_params is not None:
+    tree["averaged_params"] = state.averaged_params
+  flat = traverse_util.flatten_dict(jax.device_get(tree), sep="/")
+  outlines = {path: outline(np.asarray(x)) for path, x in flat.items()}
+  return {"evaluated": metrics, "outlines": outlines}
+
+
+def outline(array):
+  """The array's norm, which depends on every value, and some values."""
+  chosen = np.linspace(0, array.size - 1, min(array.size, 8)).astype(int)
+  some = array.reshape(-1)[chosen].astype(float).tolist()
+  return [float(np.linalg.norm(array.astype(np.float64))), *some]
+
+
+def assert_same(found, old, where=""):
+  """Compares values as of JSON, numbers up to rounding."""
+  if isinstance(old, dict):
+    assert sorted(found) == sorted(old), where
+    for key in old:
+      if not key.endswith(UNSEEN):
+        assert_same(found[key], old[key], f"{where}/{key}")
+  elif isinstance(old, list):
+    assert len(found) == len(old), where
+    for k, (one, other) in enumerate(zip(found, old, strict=True)):
+      assert_same(one, other, f"{where}/{k}")
+  elif isinstance(old, float):
+    assert found == pytest.approx(old, **CLOSE), where
+  else:
+    assert found == old, where
+
+
+@each_run(but=["own_block"])
+def test_a_saved_run_is_evaluated_as_it_was(workdir):
+  assert_same(evaluated(workdir), known(workdir)["evaluated"])
+
+
+@each_run(but=["masked"])
+def test_a_saved_run_predicts_as_it_did(workdir, capsys):
+  given = GIVEN.get(workdir.name, {})
+  assert_same(predicted(workdir, capsys, **given), known(workdir)["predicted"])
+
+
+@each_run()
+def test_a_saved_run_is_exported_as_it_was(workdir):
+  given = GIVEN.get(workdir.name, {})
+  assert_same(exported(workdir, **given), known(workdir)["exported"])
+
+
+@each_run()
+def test_a_saved_run_goes_on_to_the_same_end(workdir):
+  assert_same(resumed(workdir), known(workdir)["resumed"])
+
+
+@pytest.mark.parametrize(
+  "workdir, command, names",
+  [
+    ("masked", "predict", "has no classes to choose from: give --features="),
+    ("own_block", "evaluate", "tests.saved_data:ParallelBlock"),
+    ("own_block", "predict", "tests.saved_data:ParallelBlock"),
+    ("own_block", "export", "tests.saved_data:ParallelBlock"),
+  ],
+  indirect=["workdir"],
+)
+def test_what_a_saved_run_cannot_do_is_still_said(
+  workdir, command, names, capsys
+):
+  """One line names it, from an exception of the same type as then."""
+  commands = {
+    "evaluate": evaluated,
+    "predict": lambda workdir: predicted(workdir, capsys),
+    "export": exported,
+  }
+  with pytest.raises(ValueError, match=names) as error:
+    commands[command](workdir)
+  old = known(workdir)["refused"][command]
+  assert type(error.value).__name__ == old["type"]
+  assert names in old["says"]
+  assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_the_descriptions_keep_the_words_of_their_time(kind):
+  """Later code would write others, so nobody has made the runs again."""
+  description = described(FOLDER / kind)
+  for key, value in WORDS[kind].items():
+    found = description
+    for name in key.split("."):
+      found = found[name]
+    assert found == value, key
+  assert ("targets" in description) == any("targets" in k for k in WORDS[kind])
+  assert ("threshold" in description) == (kind == "multilabel")
