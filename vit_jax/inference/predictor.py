@@ -23,7 +23,6 @@ from vit_jax.inference.features import features as features_of
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.normalize import normalize
-from vit_jax.models.resnet import classifier
 from vit_jax.training import losses, sharding
 
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
@@ -200,7 +199,6 @@ def make_predict_step(
     text_head: Takes the place of the model's head and of `loss`.
   """
   headless = model.clone(num_classes=0)
-  head = classifier(model.num_classes, 0.0, model.param_dtype)
   loss = text_head.loss if text_head else loss
 
   def predict_step(
@@ -216,9 +214,7 @@ def make_predict_step(
       found = {"features": y.astype(jnp.float32)}
     if text_head or model.num_classes:
       logits: Any = (
-        text_head.logits(y)
-        if text_head
-        else head.apply({"params": params["head"]}, y)
+        text_head.logits(y) if text_head else model.apply({"params": params}, x)
       )
       if loss == "mse":
         return found | {"values": logits}
