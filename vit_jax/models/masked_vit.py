@@ -76,10 +76,16 @@ class MaskedVit(Vit):
       return patches
     return jnp.take_along_axis(patches, where[..., None], axis=1)
 
-  def _head(self, y: Float[Array, "B M D"]) -> Float[Array, "B ..."]:
+  @nn.compact
+  def head(self, y: Float[Array, "B M D"]) -> Float[Array, "B ..."]:
+    """The values predicted for each patch, (B, M, K)."""
     if not self.num_classes:
-      return y.mean(axis=1)
+      return self.representation(y)
     return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
+
+  def representation(self, y: Float[Array, "B M D"]) -> Float[Array, "B D"]:
+    """Features of an image: the mean of its patches' outputs."""
+    return y.mean(axis=1)
 
 
 def corrupted(

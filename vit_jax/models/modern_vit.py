@@ -244,25 +244,29 @@ class ModernVit(Vit):
       return mean
     return jnp.concatenate([x_class, mean], axis=1)
 
-  def _head(self, y: Float[Array, "B ..."]) -> Float[Array, "B K"]:
+  @nn.compact
+  def head(self, y: Float[Array, "B ..."]) -> Float[Array, "B K"]:
+    """The logits, the average of both heads' if there are two."""
+    if not self.distilled or not self.num_classes:
+      return super().head(y)
+    head, head_dist = (
+      classifier(self.num_classes, self.head_bias, self.param_dtype, name)
+      for name in ("head", "head_dist")
+    )
+    return (head(y[:, 0]) + head_dist(y[:, 1])) / 2
+
+  @nn.compact
+  def representation(self, y: Float[Array, "B ..."]) -> Float[Array, "B R"]:
+    """Features of an image; of two rows for two heads, their average."""
     if self.distilled:
-      if not self.num_classes:
-        return y.mean(axis=1)
-      head, head_dist = (
-        classifier(self.num_classes, self.head_bias, self.param_dtype, name)
-        for name in ("head", "head_dist")
-      )
-      return (head(y[:, 0]) + head_dist(y[:, 1])) / 2
-    if self.projection and self.representation_size is not None:
-      project = dense(
-        self.representation_size,
-        ("embed", "representation"),
-        self._config,
-        use_bias=False,
-        name="pre_logits",
-      )
-      y = project(y)
-      if not self.num_classes:
-        return y
-      return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
-    return super()._head(y)
+      return y.mean(axis=1)
+    if not self.projection or self.representation_size is None:
+      return super().representation(y)
+    project = dense(
+      self.representation_size,
+      ("embed", "representation"),
+      self._config,
+      use_bias=False,
+      name="pre_logits",
+    )
+    return project(y)

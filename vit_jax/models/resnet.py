@@ -103,7 +103,6 @@ class ResNet(nn.Module):
   param_dtype: DTypeLike = jnp.float32
   origin: Origin | None = None
 
-  @nn.compact
   def __call__(
     self,
     x: Float[Array, "B H W C"],
@@ -112,6 +111,14 @@ class ResNet(nn.Module):
     features: bool = False,
   ) -> Float[Array, "..."]:
     """Logits, or with `features=True` the last feature map, (B, h, w, C)."""
+    z, y = self.encode(x, train=train)
+    return z if features else self.head(y)
+
+  @nn.compact
+  def encode(
+    self, x: Float[Array, "B H W C"], *, train: bool = False
+  ) -> tuple[Float[Array, "B h w D"], Float[Array, "B D"]]:
+    """The last feature map, and its mean, which the head reads."""
     del train  # A ResNet has no dropout.
     check_images(x)
     dtypes: dict[str, Any] = dict(
@@ -127,12 +134,18 @@ class ResNet(nn.Module):
         x = ResidualUnit(
           width * 2**stage, stride, **dtypes, name=f"stage{stage}_unit{unit}"
         )(x)
-    if features:
-      return x
-    y = x.mean(axis=(1, 2))  # (B, C)
+    return x, x.mean(axis=(1, 2))
+
+  @nn.compact
+  def head(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
+    """The logits; without classes the representation."""
     if not self.num_classes:
-      return y
+      return self.representation(y)
     return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
+
+  def representation(self, y: Float[Array, "B D"]) -> Float[Array, "B D"]:
+    """Features of an image: y itself."""
+    return y
 
 
 def _conv(width: int, size: int, stride: int = 1, **fields) -> StdConv:

@@ -230,10 +230,16 @@ class Vit(nn.Module):
     check_patch_dropout(self)
     super().__post_init__()
 
-  @nn.compact
   def __call__(
     self, x: Float[Array, "B H W C"], *, train: bool = False
   ) -> Float[Array, "B ..."]:
+    return self.head(self.encode(x, train=train)[1])
+
+  @nn.compact
+  def encode(
+    self, x: Float[Array, "B H W C"], *, train: bool = False
+  ) -> tuple[Float[Array, "B S D"], Float[Array, "B ..."]]:
+    """The last layer's output z, before its norm, and what the head reads."""
     check_images(x)
     x_p = self._patches(x)  # (B, h, w, D)
     B, h, w, D = x_p.shape
@@ -251,7 +257,26 @@ class Vit(nn.Module):
     for block in blocks:
       z = block(z)  # Eq. 2, 3
     y = self._pool(norm, z)  # Eq. 4
-    return self._head(y)
+    return z, y
+
+  @nn.compact
+  def head(self, y: Float[Array, "B ..."]) -> Float[Array, "B K"]:
+    """The logits; without classes the representation."""
+    y = self.representation(y)
+    if not self.num_classes:
+      return y
+    return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
+
+  @nn.compact
+  def representation(self, y: Float[Array, "B ..."]) -> Float[Array, "B R"]:
+    """Features of an image: y, or to pre-train an MLP's hidden layer of it."""
+    if self.representation_size is None:
+      return y
+    axes = "embed", "representation"
+    pre_logits = dense(
+      self.representation_size, axes, self._config, name="pre_logits"
+    )
+    return nn.tanh(pre_logits(y))
 
   @property
   def _embedding_dropout_rate(self) -> float:
@@ -318,17 +343,3 @@ class Vit(nn.Module):
       return norm(z).mean(axis=1)
     mlp = partial(Mlp, self.mlp_size, self._config)
     return MapHead(self.num_heads, mlp, self._config, name="map_head")(norm(z))
-
-  def _head(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
-    """The head of Section 3.1: one dense layer, to pre-train an MLP."""
-    if self.representation_size is not None:
-      pre_logits = dense(
-        self.representation_size,
-        ("embed", "representation"),
-        self._config,
-        name="pre_logits",
-      )
-      y = nn.tanh(pre_logits(y))
-    if not self.num_classes:
-      return y
-    return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
