@@ -35,7 +35,7 @@ import cv2
 import numpy as np
 
 from vit_jax import data
-from vit_jax.data.tfds_source import open_prepared
+from vit_jax.data.reading.tfds_source import open_prepared
 from vit_jax.pack.encoding import Encoding
 from vit_jax.pack.writer import pack
 

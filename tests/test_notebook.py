@@ -23,7 +23,7 @@ import pytest
 from PIL import Image
 
 from scripts import run_notebook
-from vit_jax.data.image_folder import ImageFolder
+from vit_jax.data.reading.image_folder import ImageFolder
 
 ROOT = pathlib.Path(__file__).parent.parent
 NOTEBOOK = nbformat.read(run_notebook.NOTEBOOK, as_version=4)

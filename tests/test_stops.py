@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests import runs
-from vit_jax.data.workers import BatchIterator
+from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.run import loop
 from vit_jax.run.settings import read
 from vit_jax.runtime.signals import Interrupted
@@ -173,7 +173,7 @@ def test_a_run_that_hangs_is_started_again(data_dir, tmp_path):
   script = (
     "import pathlib, time\n"
     "from vit_jax import train\n"
-    "from vit_jax.data.workers import BatchIterator\n"
+    "from vit_jax.data.batching.workers import BatchIterator\n"
     "from vit_jax.runtime import command, watchdog\n"
     "watchdog._TICK, watchdog._LEAST = 0.05, 2\n"
     "read, count = BatchIterator.__next__, []\n"

@@ -142,7 +142,10 @@ SAFE_LOADERS = {"yaml.SafeLoader", "yaml.CSafeLoader"}
 # Allowed exceptions, with the reason.
 ALLOWED = {
   ("vit_jax/__main__.py", "runpy.run_module"): "of names in the file",
-  ("vit_jax/data/workers.py", "cloudpickle"): "between our own processes",
+  (
+    "vit_jax/data/batching/workers.py",
+    "cloudpickle",
+  ): "between our own processes",
   (
     "vit_jax/models/variants.py",
     "importlib.import_module",

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax import data, make_vit
-from vit_jax.data.loader import Loader
+from vit_jax.data.batching.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.evaluation.few_shot import FewShot
 from vit_jax.evaluation.probe_step import without_head

@@ -7,8 +7,8 @@ only `vit_jax.data`, do not load the models and Flax.
 from etils import epy
 
 with epy.lazy_api_imports(globals()):
+  from vit_jax.data.batching.own_loop import open_data
   from vit_jax.data.settings import DataSettings
-  from vit_jax.data.sources import open_data
   from vit_jax.inference.exporter import export_model
   from vit_jax.inference.features import features
   from vit_jax.inference.predictor import predict_images

@@ -90,7 +90,7 @@ def predict_files(
       features are asked for.
   """
   # Imported here so that --help answers at once.
-  from vit_jax.data.image_files import check_found, find_images
+  from vit_jax.data.reading.image_files import check_found, find_images
   from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import predict
   from vit_jax.inference.printing import json_lines, table

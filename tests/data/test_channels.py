@@ -11,9 +11,9 @@ from PIL import Image
 
 from tests.data.pictures import encode, noise, png, scene
 from vit_jax.data import make_eval_transform, make_train_transform
-from vit_jax.data.decode import decode_image
+from vit_jax.data.decoding.decode import decode_image
+from vit_jax.data.decoding.pillow import brightest
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.pillow_decode import brightest
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 
 H, W = 46, 71

@@ -9,7 +9,7 @@ import pytest
 
 from tests import tinted
 from vit_jax import data
-from vit_jax.data.loader import Loader
+from vit_jax.data.batching.loader import Loader
 from vit_jax.evaluation.shots import draw_shots
 from vit_jax.run.evaluators import make_few_shot
 from vit_jax.run.settings import Settings

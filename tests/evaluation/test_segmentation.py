@@ -7,7 +7,7 @@ from PIL import ExifTags, Image
 from tests import tiny
 from tests.photos import VIT
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.segmentation import (
+from vit_jax.data.reading.segmentation import (
   IGNORED,
   SegmentationFolder,
   resize_mask,

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.photos import PREPROCESSING, pixels_of, write_photos
-from vit_jax.data.decode import decode_rgb
+from vit_jax.data.decoding.decode import decode_rgb
 from vit_jax.inference.reading import read_images
 
 

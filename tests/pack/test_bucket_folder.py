@@ -7,8 +7,8 @@ import pytest
 
 from tests import commands
 from tests.data.pictures import png, scene
+from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
-from vit_jax.data.sources import open_splits
 from vit_jax.pack.bucket_folder import open_bucket
 from vit_jax.workdir import bucket
 

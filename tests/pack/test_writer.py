@@ -7,8 +7,8 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
-from vit_jax.data.sources import open_splits
 from vit_jax.pack import shards, writer
 from vit_jax.pack.encoding import Encoding
 from vit_jax.pack.sources import open_sources

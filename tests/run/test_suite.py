@@ -8,7 +8,11 @@ import pytest
 from PIL import Image
 
 from tests import tiny
-from vit_jax.data.imagenet_sets import ALEXNET_ERRORS, classes, wordnet_ids
+from vit_jax.data.reading.imagenet_sets import (
+  ALEXNET_ERRORS,
+  classes,
+  wordnet_ids,
+)
 from vit_jax.models import Origin
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.run.suite import mean_corruption_error, run_suite

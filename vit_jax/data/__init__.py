@@ -7,15 +7,18 @@ Names are imported when first used.
 from etils import epy
 
 with epy.lazy_api_imports(globals()):
-  from vit_jax.data.batches import batch_ids
-  from vit_jax.data.decode import decode_rgb
+  from vit_jax.data.batching.batches import batch_ids
+  from vit_jax.data.batching.loader import Loader
+  from vit_jax.data.batching.workers import BatchIterator
+  from vit_jax.data.decoding.decode import decode_rgb
   from vit_jax.data.example import Example, Source, UnreadableImageError
-  from vit_jax.data.loader import Loader
   from vit_jax.data.preprocessing import Preprocessing
+  from vit_jax.data.reading.sources import open_source
   from vit_jax.data.settings import DataSettings
-  from vit_jax.data.sources import open_source
-  from vit_jax.data.transforms import make_eval_transform, make_train_transform
-  from vit_jax.data.workers import BatchIterator
+  from vit_jax.data.transforming.transforms import (
+    make_eval_transform,
+    make_train_transform,
+  )
 
 __all__ = [
   "BatchIterator",

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, TypedDict
 
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
-from vit_jax.data.transforms import (
+from vit_jax.data.transforming.transforms import (
   EvalTransform,
   TrainTransform,
   make_eval_transform,

@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 from jax.sharding import Mesh
 
+from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
-from vit_jax.data.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.evaluation.eval_step import (
   Answers,

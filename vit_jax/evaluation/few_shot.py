@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
-from vit_jax.data.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.sources import check_classes, check_same_classes
+from vit_jax.data.reading.sources import check_classes, check_same_classes
 from vit_jax.evaluation import linear_probe
 from vit_jax.evaluation.probe_step import Totals, count_right
 from vit_jax.evaluation.representations import Representations

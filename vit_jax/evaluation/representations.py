@@ -7,8 +7,8 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array
 
+from vit_jax.data.batching.loader import EvalPasses, Loader
 from vit_jax.data.example import Source
-from vit_jax.data.loader import EvalPasses, Loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.evaluation.probe_step import make_features
 from vit_jax.models import ResNet, Vit

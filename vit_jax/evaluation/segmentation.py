@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from vit_jax.data.segmentation import IGNORED, resize_mask
+from vit_jax.data.reading.segmentation import IGNORED, resize_mask
 from vit_jax.evaluation.linear_probe import L2S, Moments, Probe
 
 Batches = Iterable[tuple[Array, dict[str, Array]]]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.transforms import EvalTransform
+from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.inference import reading
 from vit_jax.inference.features import features as features_of
 from vit_jax.inference.text_head import TextHead

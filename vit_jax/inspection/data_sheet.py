@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
-from vit_jax.data.loader import Loader
+from vit_jax.data.batching.loader import Loader
+from vit_jax.data.reading.sources import check_classes, open_splits
+from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.settings import InspectSettings
-from vit_jax.data.sources import check_classes, open_splits
-from vit_jax.data.survey import UNREADABLE, Survey, looks
-from vit_jax.data.transforms import make_train_transform
+from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.inspection.photograph import in_colours
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display, table_lines

@@ -10,7 +10,11 @@ from typing import IO, Any
 import jax
 import numpy as np
 
-from vit_jax.data.image_files import check_found, find_images, printable_path
+from vit_jax.data.reading.image_files import (
+  check_found,
+  find_images,
+  printable_path,
+)
 from vit_jax.inference.predictor import class_name, make_predict_step
 from vit_jax.inference.printing import label_text
 from vit_jax.inference.reading import decode_ahead

@@ -4,9 +4,9 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 from PIL import Image
 
-from vit_jax.data.decode import decode_image
+from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.transforms import resized_shape
+from vit_jax.data.transforming.transforms import resized_shape
 
 LONGEST = 1024
 

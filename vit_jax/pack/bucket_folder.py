@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from vit_jax.data.example import Example, Source
-from vit_jax.data.folders import EXTENSIONS, NAMES
+from vit_jax.data.reading.folders import EXTENSIONS, NAMES
 from vit_jax.pack.records import Listing, Records
 from vit_jax.pack.splits import Splits, split_of
 from vit_jax.runtime import extras

@@ -6,8 +6,12 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from vit_jax.data import jpeg
-from vit_jax.data.decode import decode_jpeg, decode_rgb, least_reduction
+from vit_jax.data.decoding import jpeg
+from vit_jax.data.decoding.decode import (
+  decode_jpeg,
+  decode_rgb,
+  least_reduction,
+)
 
 _KEPT = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # JPEG and PNG begin so.
 

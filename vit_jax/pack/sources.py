@@ -5,7 +5,7 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.data import image_folder, label_file
+from vit_jax.data.reading import image_folder, label_file
 from vit_jax.data.settings import DataSettings
 from vit_jax.pack.splits import TFDS_NAMES, Splits
 from vit_jax.runtime import extras
@@ -25,7 +25,7 @@ def open_sources(
     ValueError: if the source holds no labelled images, or is not there.
   """
   if source.startswith("tfds:"):
-    from vit_jax.data.tfds_source import open_all
+    from vit_jax.data.reading.tfds_source import open_all
 
     return open_all(source.removeprefix("tfds:"), data_dir)
   folder = epath.Path(source).expanduser()

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping
 
 from vit_jax.data.example import Source
-from vit_jax.data.folders import NAMES
+from vit_jax.data.reading.folders import NAMES
 
 Splits = Mapping[str, Source]
 

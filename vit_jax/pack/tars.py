@@ -13,7 +13,7 @@ from typing import IO, Any
 from etils import epath
 
 from vit_jax.data.example import Source
-from vit_jax.data.folders import EXTENSIONS
+from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.pack.records import Listing, Records
 from vit_jax.pack.splits import Splits, split_of
 

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int
 from PIL import Image
 
-from vit_jax.data.batches import TrainBatches
+from vit_jax.data.batching.batches import TrainBatches
 from vit_jax.data.example import Source, UnreadableImageError
-from vit_jax.data.sources import check_same_classes, open_source
+from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.inspection.photograph import Photograph
 from vit_jax.run.saved import SavedRun
 

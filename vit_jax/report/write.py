@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from vit_jax.data.image_files import printable_path
+from vit_jax.data.reading.image_files import printable_path
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display

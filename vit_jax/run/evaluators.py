@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Optional
 import jax
 from jax.sharding import Mesh
 
+from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.example import Source
-from vit_jax.data.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.sources import open_splits
+from vit_jax.data.reading.sources import open_splits
 from vit_jax.evaluation.evaluator import Evaluator
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.masked_vit import MaskedVit, trunk

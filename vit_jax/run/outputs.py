@@ -12,8 +12,8 @@ from typing import Any
 import jax
 from etils import epath
 
-from vit_jax.data.batches import batch_ids
-from vit_jax.data.workers import BatchIterator
+from vit_jax.data.batching.batches import batch_ids
+from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import to_dict

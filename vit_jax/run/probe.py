@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vit_jax.data.example import Source
-from vit_jax.data.sources import (
+from vit_jax.data.reading.sources import (
   check_classes,
   check_same_classes,
   open_source,

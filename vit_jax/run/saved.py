@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.sources import check_same_classes, open_source
+from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.evaluation.answer_list import AnswerList, write_outputs
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.evaluation.eval_step import Answers

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from vit_jax.data.loader import EvalPasses
+from vit_jax.data.batching.loader import EvalPasses
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.segmentation import SegmentationFolder
+from vit_jax.data.reading.segmentation import SegmentationFolder
 from vit_jax.evaluation.segmentation import Segmentation, segment
 from vit_jax.inference.features import features
 from vit_jax.models import Vit

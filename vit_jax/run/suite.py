@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.data import imagenet_sets
-from vit_jax.data.imagenet_sets import (
+from vit_jax.data.batching.loader import make_loader
+from vit_jax.data.reading import imagenet_sets
+from vit_jax.data.reading.imagenet_sets import (
   ALEXNET_ERRORS,
   SETS,
   SEVERITIES,
   AbsentError,
   TestSet,
 )
-from vit_jax.data.loader import make_loader
 from vit_jax.data.settings import DataSettings, LoaderSettings
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_pretrained

@@ -1,0 +1,62 @@
+"""Batches for a training loop of one's own: order, passes and refusals."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import data
+from vit_jax.data.batching.own_loop import open_data
+from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+
+DIGITS = data.DataSettings(name="digits")
+
+
+def test_a_loop_goes_on_with_the_batch_it_missed():
+  pad = TrainTransformSettings(crop="pad", pad=1)
+  source, batches = open_data("train", DIGITS, (8, 8), 16, transform=pad)
+  assert source.class_names == tuple("0123456789")
+  with batches:
+    whole = [next(batches) for _ in range(4)]
+  _, rest = open_data("train", DIGITS, (8, 8), 16, transform=pad, first_batch=2)
+  with rest:
+    for expected in whole[2:]:
+      found = next(rest)
+      for key in ("image", "label"):
+        np.testing.assert_array_equal(found[key], expected[key])
+
+
+def test_every_pass_over_the_evaluation_split_has_each_example_once():
+  source, passes = open_data("eval", DIGITS, (8, 8), 100)
+  with passes:
+    for _ in range(2):
+      counted = sum(int(batch["mask"].sum()) for batch in passes)
+      assert counted == len(source) == 359
+
+
+@pytest.mark.parametrize(
+  "split, transform, named",
+  [
+    ("train", EvalTransformSettings(), "TrainTransformSettings"),
+    ("eval", TrainTransformSettings(), "EvalTransformSettings"),
+  ],
+)
+def test_the_transform_of_another_split_is_refused(split, transform, named):
+  with pytest.raises(ValueError, match=f"transform of .* must be {named}"):
+    open_data(split, DIGITS, (8, 8), 16, transform=transform)
+
+
+def test_a_window_makes_its_values_black_and_white(tmp_path):
+  """Of 12 bits in files of 16: 1000 is black, 2020 white, 1510 between."""
+  levels = np.array([900, 1000, 1510, 2020], np.uint16)
+  for name in ("a", "b"):
+    for split in ("train", "val"):
+      place = tmp_path / split / name
+      place.mkdir(parents=True)
+      pixels = np.repeat(levels, 16).reshape(8, 8)
+      Image.fromarray(pixels).save(place / "0.png")
+  folder = data.DataSettings(root=str(tmp_path))
+  _, batches = open_data("eval", folder, (8, 8), 2, window=(1000, 2020))
+  with batches:
+    (batch,) = batches
+  found = batch["image"][0, ::2, 0, 0]
+  np.testing.assert_allclose(found, [0, 0, 127.5, 255], atol=0.5)

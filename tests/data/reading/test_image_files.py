@@ -1,0 +1,72 @@
+"""Names, folders and patterns of image files on the command line."""
+
+import pytest
+
+from vit_jax.data.reading.image_files import check_found, find_images
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name in (
+    "p/b.png",
+    "p/a/2.JPG",
+    "p/a/1.jpeg",
+    "p/a-b/3.gif",
+    "p/.hidden.png",
+    "p/.git/4.png",
+    "p/notes.txt",
+    "p/z.heic",
+    "q [1].png",
+    "q 1.png",
+    "~x.bmp",
+  ):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+  (tmp_path / "p" / "a" / "itself").symlink_to(tmp_path / "p" / "a")
+  (tmp_path / "empty").mkdir()
+
+
+IN_P = ["p/a-b/3.gif", "p/a/1.jpeg", "p/a/2.JPG", "p/b.png", "p/z.heic"]
+
+
+@pytest.mark.parametrize(
+  "names, found",
+  [
+    (["p"], IN_P),
+    (["p/"], IN_P),
+    (
+      ["p/*"],
+      ["p/a/1.jpeg", "p/a/2.JPG", "p/a-b/3.gif", "p/b.png", "p/z.heic"],
+    ),
+    (["q [1].png"], ["q [1].png"]),
+    (["q [[]1].png"], ["q [1].png"]),
+    (["q*"], ["q 1.png", "q [1].png"]),
+    (["p/b.png", "q 1.png", "p/b.png"], ["p/b.png", "q 1.png", "p/b.png"]),
+    (["p/notes.txt"], ["p/notes.txt"]),
+    (["./~x.bmp"], ["./~x.bmp"]),
+  ],
+)
+def test_find_images(folder, names, found):
+  assert list(find_images(names)) == found
+  check_found(names)
+
+
+def test_a_pattern_finds_each_image_once(folder):
+  assert sorted(find_images(["p/**"])) == IN_P
+  assert sorted(find_images(["**/*.JPG"]))[0] == "p/a/2.JPG"
+
+
+@pytest.mark.parametrize(
+  "name, message",
+  [
+    ("none.png", "'none.png' matches no image: give files, folders or quoted"),
+    ("*.webp", "'[*].webp' matches no image"),
+    ("p/*.txt", "matches no image"),
+    ("empty", r"folder 'empty' holds no images \(.jpg, .jpeg, .jfif, .png"),
+  ],
+)
+def test_a_name_without_images_is_refused(folder, name, message):
+  with pytest.raises(ValueError, match=message):
+    check_found(["p", name])

@@ -1,0 +1,188 @@
+"""Folders of images, checked against the files put into them."""
+
+import os
+import pathlib
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.data.outside import outside
+from tests.data.pictures import png
+from vit_jax import data
+from vit_jax.data.reading.image_folder import ImageFolder
+from vit_jax.data.reading.sources import open_splits
+
+
+def grey(value: int) -> bytes:
+  return png(np.full((4, 4, 3), value, np.uint8))
+
+
+def make_folder(root, files: dict[str, int]) -> str:
+  """Writes image files, each of a single grey level."""
+  for name, value in files.items():
+    path = pathlib.Path(root) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(grey(value))
+  return str(root)
+
+
+def levels(source) -> list[int]:
+  return [int(data.decode_rgb(e["image"])[0, 0, 0]) for e in source]
+
+
+@pytest.mark.parametrize("folder", ["test", "val", "validation"])
+def test_folders_already_split(tmp_path, folder):
+  root = make_folder(
+    tmp_path,
+    {
+      "train/cat/1.png": 1,
+      "train/dog/2.PNG": 2,
+      "train/dog/deep/er/3.png": 3,
+      "train/dog/.hidden.png": 9,
+      "train/.git/4.png": 9,
+      f"{folder}/dog/5.png": 5,
+    },
+  )
+  (tmp_path / "train/dog/notes.txt").write_text("no image")
+  train = data.open_source("train", data.DataSettings(root=root))
+  assert train.class_names == ("cat", "dog")
+  assert sorted(
+    zip(levels(train), [e["label"] for e in train], strict=True)
+  ) == [
+    (1, 0),
+    (2, 1),
+    (3, 1),
+  ]
+  held_out = data.open_source("eval", data.DataSettings(root=root))
+  assert held_out.class_names == ("cat", "dog")
+  assert levels(held_out) == [5] and held_out[0]["label"] == 1
+  assert held_out[0]["id"].endswith("dog/5.png")
+
+
+def test_an_unsplit_folder_is_split_by_class(tmp_path):
+  files = {f"a/{i}.png": i for i in range(10)}
+  files |= {
+    f"train/{i}.png": 100 + i for i in range(25)
+  }  # A class, not a split.
+  files |= {"one/1.png": 200}
+  root = make_folder(tmp_path, files)
+  train, held_out = (
+    data.open_source(split, data.DataSettings(root=root, eval_fraction=0.2))
+    for split in ("train", "eval")
+  )
+  assert train.class_names == ("a", "one", "train")
+  labels = np.bincount([e["label"] for e in held_out], minlength=3)
+  assert labels.tolist() == [2, 0, 5]
+  assert sorted(levels(train) + levels(held_out)) == sorted(files.values())
+  again = data.open_source(
+    "eval", data.DataSettings(root=root, eval_fraction=0.2)
+  )
+  assert [e["id"] for e in again] == [e["id"] for e in held_out]
+
+
+def test_odd_names_and_links(tmp_path):
+  root = make_folder(
+    tmp_path,
+    {
+      'train/it\'s "odd"/a b.png': 1,
+      "train/plain/2.png": 2,
+      "val/plain/3.png": 3,
+    },
+  )
+  strange = os.fsencode(root) + b"/train/plain/\xff.png"
+  with open(strange, "wb") as file:
+    file.write(grey(4))
+  os.symlink(tmp_path / "train", tmp_path / "train" / "plain" / "loop")
+  os.symlink(tmp_path / "nowhere", tmp_path / "train" / "plain" / "gone.png")
+  source = data.open_source("train", data.DataSettings(root=root))
+  assert source.class_names == ('it\'s "odd"', "plain")
+  ids = [source_id(source, i) for i in range(len(source))]
+  assert any(name.endswith(r"plain/\xff.png") for name in ids)
+  readable = [i for i in range(len(source)) if "gone" not in ids[i]]
+  assert {1, 2, 4} <= set(levels(source[i] for i in readable))
+  gone = next(i for i in range(len(source)) if "gone" in ids[i])
+  with pytest.raises(data.UnreadableImageError, match="gone.png: No such file"):
+    source[gone]
+
+
+def source_id(source, index: int) -> str:
+  try:
+    return source[index]["id"]
+  except data.UnreadableImageError as error:
+    return str(error)
+
+
+def test_paths_are_kept_compactly_and_pickled(tmp_path):
+  root = make_folder(
+    tmp_path, {f"{'cd'[i % 2]}/{i:04}.png": i % 256 for i in range(300)}
+  )
+  source = ImageFolder(root, "train", 0.5)
+  assert len(pickle.dumps(source)) < 300 * 40
+  copy = pickle.loads(pickle.dumps(source))
+  assert [copy[i] for i in (0, 1, 149)] == [source[i] for i in (0, 1, 149)]
+  assert len({copy[i]["id"] for i in range(len(copy))}) == 150
+
+
+def test_labels_of_a_folder_need_no_file(tmp_path):
+  files = {f"{name}/{i}.png": i for name in "abc" for i in range(10)}
+  source = ImageFolder(make_folder(tmp_path, files), "train", 0.2)
+  chosen = [0, 23, 8, 15]
+  expected = [source[i]["label"] for i in chosen]
+  shutil.rmtree(tmp_path / "c")
+  labels = source.labels(chosen)
+  assert labels.tolist() == expected == [0, 2, 1, 1]
+  assert labels.dtype == np.int32
+
+
+def test_folders_that_are_not_datasets(tmp_path):
+  def fails(match, split="train", **kwargs):
+    with pytest.raises(ValueError, match=match):
+      data.open_source(split, data.DataSettings(root=str(tmp_path), **kwargs))
+
+  with pytest.raises(ValueError, match="there is no folder"):
+    data.open_source("train", data.DataSettings(root=str(tmp_path / "missing")))
+  with pytest.raises(ValueError, match="root='gs://b/c' lies .* pack them"):
+    data.DataSettings(root="gs://b/c")
+  fails("has no folders; put the images of each class")
+  (tmp_path / "cat").mkdir()
+  fails("has only one folder, 'cat'; put the images .* for two classes or more")
+  (tmp_path / "cat").rmdir()
+  fails(r"eval_fraction=1\.5 must lie", eval_fraction=1.5)
+  make_folder(tmp_path, {"train/cat/1.png": 1, "train/cow/1.png": 1})
+  make_folder(tmp_path, {"test/crow/1.png": 1})
+  fails("has the class 'crow', which the train folder has not", split="eval")
+  (tmp_path / "train" / "dog").mkdir()
+  fails(r"class folder .*dog' has no images")
+
+
+def test_an_eval_split_with_nothing_in_it(tmp_path):
+  root = make_folder(tmp_path, {"cat/1.png": 1, "dog/1.png": 1})
+  with pytest.raises(ValueError, match="has no images for split='held out'"):
+    data.open_source("eval", data.DataSettings(root=root))
+
+
+def test_photographs():
+  root = outside("pizza_steak_sushi")
+  assert len(data.open_source("train", data.DataSettings(root=root))) == 225
+  held_out = data.open_source("eval", data.DataSettings(root=root))
+  assert len(held_out) == 75
+  assert held_out.class_names == ("pizza", "steak", "sushi")
+
+
+def test_without_labels_all_images_count(tmp_path):
+  names = ["1.png", "2.png", "a/3.png", "a/b/4.png", ".hidden/9.png", "c/5.png"]
+  root = make_folder(tmp_path, {n: int(n[-5]) for n in names})
+  settings = data.DataSettings(root=root, labels=False, eval_fraction=0.4)
+  splits = open_splits(settings)
+  assert splits.train.class_names == splits.eval.class_names
+  assert len(splits.train.class_names) == 1 and len(splits.eval) == 2
+  assert sorted(levels(splits.train) + levels(splits.eval)) == [1, 2, 3, 4, 5]
+  assert splits.found.endswith("train 3, held out 2 images without labels")
+  assert not splits.doubts
+
+  make_folder(tmp_path, {"train/6.png": 6, "train/x/7.png": 7, "val/8.png": 8})
+  splits = open_splits(settings)
+  assert levels(splits.train) == [6, 7] and levels(splits.eval) == [8]
+  assert splits.test is None

@@ -1,0 +1,259 @@
+"""Files of labels beside a folder, against the rows written into them."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+from tests.data.pictures import png
+from vit_jax.data.batching.batches import EvalBatches, TrainBatches
+from vit_jax.data.reading.sources import open_source, open_splits
+from vit_jax.data.settings import DataSettings
+from vit_jax.data.transforming.transforms import (
+  make_eval_transform,
+  make_train_transform,
+)
+
+FILES = [f"{k}.png" for k in range(10)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """Ten images; image k has the grey level k."""
+  (tmp_path / "deep").mkdir()
+  for k, name in enumerate([*FILES, "deep/a, b.png"]):
+    (tmp_path / name).write_bytes(png(np.full((4, 4, 3), k, np.uint8)))
+  return tmp_path
+
+
+def settings(folder, text, name="labels.csv", **changes):
+  content = text if isinstance(text, bytes) else text.encode()
+  (folder / name).write_bytes(content)
+  return DataSettings(labels_file=str(folder / name), **changes)
+
+
+def rows(*labels, columns="file,label"):
+  lines = [
+    f"{file},{label}" for file, label in zip(FILES, labels, strict=False)
+  ]
+  return "\n".join([columns, *lines])
+
+
+def labels(source):
+  every = source.labels(range(len(source))).tolist()
+  files = [name.rsplit("/", 1)[-1] for name in source.ids(range(len(source)))]
+  return dict(zip(files, every, strict=True))
+
+
+def test_a_split_column_gives_the_splits(folder):
+  text = "file,label,split\n0.png,dog,train\n1.png,cat,training\n"
+  text += "2.png,cat,val\n3.png,dog,Test\n"
+  splits = open_splits(settings(folder, text), windowed=True)
+  assert splits.train.class_names == ("cat", "dog")
+  assert labels(splits.train) == {"0.png": 1, "1.png": 0}
+  assert labels(splits.eval) == {"2.png": 0}
+  assert splits.test is not None and labels(splits.test) == {"3.png": 1}
+  assert splits.found.startswith("labels.csv: train 2, val 1, test 1 images")
+  assert splits.train[0]["image"] == (folder / "0.png").read_bytes()
+  assert splits.train[0]["label"] == 1
+  on_test = settings(folder, text, eval_split="test")
+  assert open_splits(on_test).test is None
+  assert labels(open_source("eval", on_test)) == {"3.png": 1}
+
+
+def test_two_files_and_another_root(folder, tmp_path_factory):
+  place = tmp_path_factory.mktemp("labels")
+  (place / "val.csv").write_text("file,label\n2.png,b\n")
+  given = settings(
+    place,
+    "file,label\n0.png,a\n1.png,b\n",
+    root=str(folder),
+    eval_labels_file="val.csv",
+  )
+  with pytest.raises(ValueError, match="no file of labels 'val.csv', nor in"):
+    open_splits(given)
+  (place / "val.csv").rename(folder / "val.csv")
+  splits = open_splits(given, windowed=True)
+  assert labels(splits.train) == {"0.png": 0, "1.png": 1}
+  assert labels(splits.eval) == {"2.png": 1} and splits.eval.split == "val"
+  with pytest.raises(ValueError, match="has no row with split=test"):
+    open_source("test", given)
+
+
+def test_a_part_of_each_class_is_held_out(folder):
+  given = settings(folder, rows(*"aaaaabbbbb"), eval_fraction=0.4)
+  splits = open_splits(given, windowed=True)
+  train, evaluation = labels(splits.train), labels(splits.eval)
+  assert sorted({**train, **evaluation}) == FILES and not train.keys() & {
+    *evaluation
+  }
+  assert sorted(evaluation.values()) == [0, 0, 1, 1]
+  assert labels(open_source("eval", given)) == evaluation
+  assert "held out 4" in splits.found
+
+
+def test_classes_that_are_numbers_keep_their_order(folder):
+  given = settings(folder, rows(*(10, 2, 1, 10, 2, 1)))
+  assert open_source("train", given).class_names == ("1", "2", "10")
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    '\ufefffile,label\r\n"deep/a, b.png",x\r\n0.png,y\r\n\r\n',
+    'label;file_name\nx;"deep\\a, b.png"\ny; 0.png\n',
+    "path\tclass\ndeep/a, b.png\tx\n0.png\ty",
+  ],
+)
+def test_what_spreadsheets_write_is_read(folder, text):
+  given = settings(folder, text, eval_split="train")
+  source = open_source("train", given)
+  assert labels(source) == {"a, b.png": 0, "0.png": 1}
+  assert source[0]["image"] == (folder / "deep/a, b.png").read_bytes()
+
+
+JSON = """{"file": "0.png", "label": ["dog", "cat"]}
+{"file": "1.png", "label": ["cat", "bird"]}
+
+{"file": "2.png", "label": []}"""
+
+
+@pytest.mark.parametrize(
+  "text, name",
+  [
+    ("file,label\n0.png,cat;dog\n1.png, bird | cat|\n2.png,\n", "labels.csv"),
+    (JSON, "labels.jsonl"),
+    (
+      "file,bird,cat,dog\n0.png,0,1,1.0\n1.png,1,true,\n2.png,0,0,False\n",
+      "labels.csv",
+    ),
+  ],
+)
+def test_several_labels(folder, text, name):
+  several = {"label_columns": "bird,cat,dog"} if "bird,cat" in text else {}
+  given = settings(
+    folder, text, name, task="multilabel", eval_split="train", **several
+  )
+  source = open_source("train", given)
+  assert source.class_names == ("bird", "cat", "dog")
+  assert labels(source) == {
+    "0.png": [0, 1, 1],
+    "1.png": [1, 1, 0],
+    "2.png": [0, 0, 0],
+  }
+
+
+def test_numbers_reach_the_batches(folder):
+  text = "file,age,split,height\n" + "\n".join(
+    f"{k}.png,{k / 4},{'val' if k > 7 else 'train'},{100 - k}e-1"
+    for k in range(10)
+  )
+  given = settings(folder, text, task="regression")
+  train, evaluation = (open_source(s, given) for s in ("train", "eval"))
+  assert train.class_names == ("age", "height")
+  train = pickle.loads(pickle.dumps(train))
+  batches = TrainBatches(train, make_train_transform(4), 4, range(4), 0, False)
+  for k in range(2):
+    batch = batches[k]
+    level = batch["image"][:, 0, 0, 0].astype(float)
+    expected = np.stack([level / 4, 10 - level / 10], axis=1)
+    np.testing.assert_allclose(batch["label"], expected, rtol=1e-6)
+    assert batch["label"].dtype == np.float32
+  passes = EvalBatches(evaluation, make_eval_transform(4), 4, range(4), False)
+  assert passes[0]["label"].tolist()[2:] == [[0, 0], [0, 0]]
+  np.testing.assert_allclose(passes[0]["label"][:2], [[2, 9.2], [2.25, 9.1]])
+  chosen = settings(folder, text, task="regression", label_columns="height")
+  assert open_source("train", chosen).class_names == ("height",)
+
+
+ONE = "file,label\n0.png,a\n"
+
+
+@pytest.mark.parametrize(
+  "text, changes, message",
+  [
+    ("", {}, "has no rows; give it the line file,label"),
+    ("name,label\n0.png,a\n", {}, "line 2 has no column 'file'; its col"),
+    ("file,kind\n0.png,a\n", {}, "has no column 'label'; its columns are file"),
+    (ONE, {"label_columns": "no"}, "has no column 'no'"),
+    ("file,label,label\n0.png,a,b\n", {}, "line 1 has two columns 'label'"),
+    (ONE + "1.png,b,c\n", {}, "line 3 has 3 cells and not 2: put doub"),
+    (ONE + '1.png,"b"c\n', {}, "line 3 is not CSV: "),
+    (ONE + "x.png,b\ny.png,b\n", {}, "3 names 'x.png', .* \\(2 of 3 files are"),
+    (ONE + "./0.png,b\n", {}, "line 3 names './0.png' as .*, line 2 does"),
+    (ONE + "1.png,\n", {}, "line 3 has label='', which is no class"),
+    (ONE + "1.png,a\n", {}, "and all others have 1 different labels: give 2"),
+    (ONE + ",b\n", {}, "line 3 names no file: file=''"),
+    (
+      "file,label,split\n0.png,a,train\n1.png,b,train\n2.png,z,val\n",
+      {},
+      "line 4 has the label 'z', which no training row has",
+    ),
+    ("file,label,split\n0.png,a,fold 1\n", {}, "split='fold 1' is not train, "),
+    ("file,label,split\n0.png,a,val\n", {}, "has no row with split=train"),
+    (ONE + "1.png,b\n", {"eval_split": "val"}, "has no split val, on which"),
+    (b"\xff\xfef\0", {}, "is not UTF-8 \\(at byte 0\\): save it as UTF-8"),
+    ("file,a,b\n0.png,x,y\n", {"label_columns": "a,b"}, "has 2 columns, and"),
+    (
+      "file,x\n0.png,1\n1.png,\"3,5\"\n",
+      {"task": "regression"},
+      "line 3 has x='3,5', which is no number such as 3.5",
+    ),
+    ("file,x\n0.png,nan\n", {"task": "regression"}, "x='nan', which is no"),
+    (
+      rows(*[5] * 10),
+      {"task": "regression"},
+      "has label almost without differences",
+    ),
+    (
+      "file,a,b\n0.png,1,-1\n",
+      {"task": "multilabel", "label_columns": "a,b"},
+      "line 2 has b='-1', which is not 0 or 1",
+    ),
+    (ONE + "1.png,a\n", {"labels": False}, "labels=False and labels_file"),
+  ],
+)  # fmt: skip
+def test_mistakes_are_one_line(folder, text, changes, message):
+  with pytest.raises(ValueError, match=message) as error:
+    open_splits(settings(folder, text, **changes))
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ('{"file": "0.png", "label": "a"}\n{"file"', "line 2 is not JSON: "),
+    ('{"file": "0.png", "label": "a"}\n[1]', "line 2 is not an object with"),
+    ('{"file": "0.png", "label": "a"}\n{"file": "1.png"}', "2 has no 'label'"),
+    ('{"file": 5, "label": "a"}', "names no file: file=5"),
+    ('{"file": "0.png", "label": ["a"]}', "task=multilabel takes lists"),
+  ],
+)
+def test_mistakes_in_json_are_one_line(folder, text, message):
+  with pytest.raises(ValueError, match=re.escape(message)):
+    open_splits(settings(folder, text, "labels.jsonl"))
+
+
+def test_a_split_is_given_once(folder):
+  (folder / "val.csv").write_text("file,label\n2.png,a\n")
+  text = "file,label,split\n0.png,a,train\n1.png,b,train\n"
+  given = settings(folder, text, eval_labels_file="val.csv")
+  with pytest.raises(ValueError, match="has a split, which data.eval_labels_f"):
+    open_splits(given)
+  (folder / "val.csv").write_text("file,class\n2.png,a\n")
+  with pytest.raises(ValueError, match="has labels in class, and .* in label"):
+    open_splits(settings(folder, rows("a", "b"), eval_labels_file="val.csv"))
+
+
+def test_labels_of_several_parts_are_doubted(folder):
+  given = settings(folder, rows("cat;dog", "cat", "cat;dog", "cat"))
+  doubts = open_splits(given, windowed=True).doubts
+  assert any("'cat;dog', look like several labels" in line for line in doubts)
+
+
+@pytest.mark.parametrize("key", ["eval_labels_file", "label_columns", "task"])
+def test_keys_about_files_of_labels_need_one(key):
+  value = "regression" if key == "task" else "x"
+  with pytest.raises(ValueError, match=f"{key}='{value}' needs labels_file"):
+    DataSettings(root="photos", **{key: value})

@@ -1,0 +1,93 @@
+"""A folder with every oddity and every kind of duplicate, surveyed."""
+
+import numpy as np
+import pillow_heif
+import pytest
+from PIL import Image
+
+from tests.data.pictures import encode, noise
+from vit_jax import data
+from vit_jax.data.reading.sources import open_splits
+from vit_jax.data.reading.survey import Survey, looks
+
+pillow_heif.register_heif_opener()
+
+
+@pytest.fixture
+def survey(tmp_path):
+  exif = Image.Exif()
+  exif[0x0112] = 6
+  plain = [Image.fromarray(noise(40, 60 + i)) for i in range(8)]
+  wide = Image.fromarray(np.full((33, 33), 9000, np.uint16))
+  frames = dict(save_all=True, append_images=[plain[1]])
+  files = {
+    "train/x/same.png": encode(plain[0], "PNG"),
+    "train/x/again.bmp": encode(plain[0], "BMP"),
+    "train/x/twice.tif": encode(plain[0], "TIFF"),
+    "train/y/label.png": encode(plain[1], "PNG"),
+    "train/x/label.png": encode(plain[1], "PNG"),
+    "train/x/leak.png": encode(plain[2], "PNG"),
+    "test/x/leak.webp": encode(plain[2], "WEBP", lossless=True),
+    "train/y/turned.jpg": encode(plain[3], "JPEG", exif=exif),
+    "train/y/inks.jpg": encode(plain[4].convert("CMYK"), "JPEG"),
+    "train/y/grey.jpg": encode(plain[4].convert("L"), "JPEG"),
+    "train/y/alpha.png": encode(plain[5].convert("RGBA"), "PNG"),
+    "train/y/frames.gif": encode(plain[6], "GIF", **frames),
+    "train/y/wide.png": encode(wide, "PNG"),
+    "train/y/named.jpg": encode(plain[7], "PNG"),
+    "train/y/phone.png": encode(plain[6], "HEIF"),
+    "test/y/cut.jpg": encode(plain[7], "JPEG")[:300],
+    "test/y/small.png": encode(Image.new("RGB", (31, 31)), "PNG"),
+    "test/y/long.png": encode(Image.new("RGB", (40, 161)), "PNG"),
+  }
+  for name, content in files.items():
+    path = tmp_path / "odd" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+  splits = open_splits(data.DataSettings(root=str(tmp_path / "odd")))
+  found = looks([splits.train, splits.eval])
+  return Survey(splits.train.class_names, list(found))
+
+
+def test_counts_and_sizes(survey):
+  counts = {split: n.tolist() for split, n in survey.counts.items()}
+  assert counts == {"train": [5, 9], "test": [1, 3]}
+  assert len(survey.sizes) == 17  # All but the one that is cut.
+  sizes = {look.id: look.size for look in survey.looks}
+  assert sizes["train/y/turned.jpg"] == (63, 40)
+  assert sizes["test/y/long.png"] == (161, 40)
+  assert sizes["train/x/same.png"] == (40, 60)
+
+
+def test_odd_files(survey):
+  found = {what: sorted(names) for what, names in survey.odd.items()}
+  (cut,) = found.pop("unreadable")
+  assert cut.startswith("test/y/cut.jpg: ") and "odd/" not in cut
+  assert found == {
+    "under 32 pixels": ["test/y/small.png"],
+    "longer than 4 : 1": ["test/y/long.png"],
+    "turned by EXIF": ["train/y/turned.jpg"],
+    "CMYK": ["train/y/inks.jpg"],
+    "grey": ["train/y/grey.jpg", "train/y/wide.png"],
+    "transparent": ["train/y/alpha.png"],
+    "of several frames": ["train/y/frames.gif"],
+    "of 16 bits": ["train/y/wide.png"],
+    "of another format than their name": [
+      "train/y/named.jpg",
+      "train/y/phone.png",
+    ],
+  }
+
+
+def test_duplicates(survey):
+  """By pixels: the files differ."""
+  found = {
+    where: [sorted(group) for group in groups]
+    for where, groups in survey.same.items()
+  }
+  same = ["again.bmp", "same.png", "twice.tif"]
+  assert found == {
+    "twice in a class": [[f"train/x/{name}" for name in same]],
+    "in several classes": [["train/x/label.png", "train/y/label.png"]],
+    "in several splits": [["test/x/leak.webp", "train/x/leak.png"]],
+  }

@@ -1,0 +1,1 @@
+"""How batches are made, in which order, and handed over by workers."""

@@ -1,0 +1,252 @@
+"""From a source and a transform to this host's batches.
+
+A batch is a pure function of (seed, its number), see `batches`; `workers` only
+decides in which process it is computed and how early. So the number of workers
+changes nothing, each host takes its own rows of the same batch, and a run
+resumes at batch k by asking for batch k.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+
+from vit_jax.data.batching import batches
+from vit_jax.data.batching.batches import Batch
+from vit_jax.data.batching.workers import BatchIterator
+from vit_jax.data.example import Source
+from vit_jax.data.settings import ON_UNREADABLE, LoaderSettings
+from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
+
+_SMALL_IMAGE = 64 * 64  # Pixels; below, starting processes costs more.
+_MOST_WORKERS = 16
+
+
+class EvalPasses:
+  """Iterate over it for one pass over the split; as often as needed.
+
+  The workers start with `start` or the first pass, stay for the next ones, and
+  stop at `close` (or at the end of a `with` block). A pass that is left early
+  costs a new start. Every host has the same number of batches a pass, its
+  length.
+
+  A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask` float32
+  (b,), 1 for an example and 0 for padding and skipped images, and `skipped`
+  bool (b,), true for an unreadable image.
+
+  Attributes:
+    unreadable: As `BatchIterator.unreadable`, of all passes.
+  """
+
+  def __init__(self, passes: batches.EvalBatches, num_workers: int):
+    """See `Loader.evaluate`, which checks the arguments."""
+    self._batches = passes
+    self._num_workers = num_workers
+    self.unreadable: dict[str, None] = {}
+    self._iterator: BatchIterator | None = None
+    self._place = 0
+
+  def __len__(self) -> int:
+    return self._batches.num_batches
+
+  def __iter__(self) -> Iterator[Batch]:
+    if self._place != 0:  # the last pass was left early
+      self.close()
+    iterator = self.start()
+    for place in range(len(self)):
+      self._place = place + 1
+      batch = next(iterator)
+      if self._place == len(self):
+        self._place = 0
+      yield batch
+
+  def start(self) -> BatchIterator:
+    """Starts the workers, without waiting for the first batch."""
+    if self._iterator is None:
+      self._iterator = _started(self._batches, 0, self._num_workers)
+      self._iterator.unreadable = self.unreadable
+    return self._iterator
+
+  def close(self) -> None:
+    """Stops the workers; another pass would start new ones."""
+    if self._iterator is not None:
+      self._iterator.close()
+    self._iterator, self._place = None, 0
+
+  def __enter__(self) -> "EvalPasses":
+    return self
+
+  def __exit__(self, *exception) -> None:
+    self.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Loader:
+  """Opens this host's part of batches.
+
+  Attributes:
+    num_workers: Processes that prepare batches; 0 prepares them in a thread.
+    on_unreadable: "stop" raises UnreadableImageError at an unreadable image;
+      "skip" replaces it by the next readable example in training, and masks it
+      out in evaluation.
+    process_index: Number of this host, from 0.
+    process_count: Number of hosts.
+
+  Raises:
+    ValueError: if an attribute is out of range.
+  """
+
+  num_workers: int = 0
+  on_unreadable: str = "stop"
+  process_index: int = 0
+  process_count: int = 1
+
+  def __post_init__(self):
+    index, count = self.process_index, self.process_count
+    if count < 1 or not 0 <= index < count:
+      raise ValueError(
+        f"process_index={index} of process_count={count}; the index has to lie "
+        "between 0 and process_count - 1."
+      )
+    if self.num_workers < 0:
+      raise ValueError(
+        f"num_workers={self.num_workers}; it has to be 0 or more."
+      )
+    if self.on_unreadable not in ON_UNREADABLE:
+      raise ValueError(
+        f"on_unreadable={self.on_unreadable!r} is unknown; use one of "
+        f"{', '.join(ON_UNREADABLE)}."
+      )
+
+  def check(self, source: Source, batch_size: int, seed: int) -> None:
+    """Raises ValueError unless `train` takes these; starts nothing."""
+    self._rows(batch_size)
+    if not 0 <= seed < 2**63:
+      raise ValueError(f"seed={seed}; it has to lie between 0 and 2**63 - 1.")
+    if len(source) < batch_size:
+      raise ValueError(
+        f"batch_size={batch_size} is more than the {len(source)} examples of "
+        f"{source.name}; choose at most {len(source)}."
+      )
+
+  def train(
+    self,
+    source: Source,
+    transform: TrainTransform,
+    *,
+    batch_size: int,
+    seed: int,
+    first_batch: int = 0,
+    repeats: int = 1,
+  ) -> BatchIterator:
+    """Endless shuffled batches; every example once an epoch, epochs run on.
+
+    Batch k over all hosts depends on (seed, k) alone, augmentation included,
+    and a host gets its contiguous rows of it.
+
+    Args:
+      transform: (encoded, rng) -> uint8 (H, W, 3), of one shape.
+      batch_size: Examples over all hosts.
+      seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
+      first_batch: The number of the first batch; a resumed run's next.
+      repeats: Times that a batch shows an example, augmented anew each time.
+
+    Returns:
+      An iterator, to be closed when done with, of dicts: `image` uint8
+      (b, H, W, 3), `label` int32 (b,), `skipped` bool (b,), true for a row
+      that was replaced; b = batch_size / process_count.
+
+    Raises:
+      ValueError: an argument out of range, before any worker starts.
+    """
+    self.check(source, batch_size, seed)
+    if first_batch < 0:
+      raise ValueError(f"first_batch={first_batch}; it has to be 0 or more.")
+    rows = self._rows(batch_size)
+    endless = batches.TrainBatches(
+      source, transform, batch_size, rows, seed, self._skip, repeats
+    )
+    # Workers come up while the model is compiled.
+    return _started(endless, first_batch, self.num_workers)
+
+  def evaluate(
+    self, source: Source, transform: EvalTransform, batch_size: int
+  ) -> EvalPasses:
+    """Passes over every example exactly once, in the source's order.
+
+    At most as many processes decode as there are batches; a process for a
+    single batch would be slower than a thread.
+
+    Args:
+      transform: encoded -> uint8 (H, W, 3), of one shape.
+      batch_size: Examples over all hosts; the last batch is padded to it.
+
+    Raises:
+      ValueError: an argument out of range, before any worker starts.
+    """
+    rows = self._rows(batch_size)
+    if len(source) == 0:
+      raise ValueError(f"{source.name} has no examples to evaluate on.")
+    passes = batches.EvalBatches(
+      source, transform, batch_size, rows, self._skip
+    )
+    workers = min(self.num_workers, passes.num_batches)
+    return EvalPasses(passes, workers if passes.num_batches > 1 else 0)
+
+  @property
+  def _skip(self) -> bool:
+    return self.on_unreadable == "skip"
+
+  def _rows(self, batch_size: int) -> range:
+    """The rows of a global batch that belong to this host."""
+    count = self.process_count
+    if batch_size < 1 or batch_size % count:
+      fits = max(-(-batch_size // count), 1) * count
+      raise ValueError(
+        f"batch_size={batch_size} does not split over {count} hosts; the next "
+        f"size that does is {fits}."
+      )
+    per_host = batch_size // count
+    first = self.process_index * per_host
+    return range(first, first + per_host)
+
+
+def make_loader(
+  settings: LoaderSettings,
+  *,
+  photographs: bool,
+  image_size: tuple[int, int],
+  process_index: int,
+  process_count: int,
+) -> Loader:
+  """The loader of some settings.
+
+  Where these leave it open, one process a core decodes, but none does for tiny
+  images.
+
+  Args:
+    photographs: Whether the images lie in folders: they take work to decode
+      however small they end up.
+    image_size: Height and width that images are resized to.
+  """
+  workers = settings.num_workers
+  if workers == -1:
+    height, width = image_size
+    tiny = not photographs and height * width <= _SMALL_IMAGE
+    workers = 0 if tiny else min(_MOST_WORKERS, _num_cores())
+  return Loader(workers, settings.on_unreadable, process_index, process_count)
+
+
+def _started(sequence, first: int, num_workers: int) -> BatchIterator:
+  """Batches from number `first` on, whose workers have started."""
+  # Processes need to know the shape (b, H, W, 3) of one host's images.
+  shape = (len(sequence.rows), *sequence.image_shape) if num_workers else ()
+  iterator = BatchIterator(sequence, first, num_workers, shape)
+  iterator.start()
+  return iterator
+
+
+def _num_cores() -> int:
+  """Cores this process may use, which can be fewer than the machine has."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1

@@ -1,0 +1,97 @@
+"""Opens a split and its batches, for a training loop of one's own."""
+
+from typing import Literal
+
+from vit_jax.data.batching.loader import EvalPasses, make_loader
+from vit_jax.data.batching.workers import BatchIterator
+from vit_jax.data.decoding.pillow import Window
+from vit_jax.data.example import Source
+from vit_jax.data.reading.sources import open_source
+from vit_jax.data.settings import (
+  DataSettings,
+  EvalTransformSettings,
+  LoaderSettings,
+  TrainTransformSettings,
+)
+from vit_jax.data.transforming.transforms import (
+  make_eval_transform,
+  make_train_transform,
+)
+
+
+def open_data(
+  split: Literal["train", "eval", "test"],
+  data: DataSettings,
+  image_size: tuple[int, int],
+  batch_size: int,
+  *,
+  transform: TrainTransformSettings | EvalTransformSettings | None = None,
+  window: Window | None = None,
+  channels: int = 3,
+  loader: LoaderSettings = LoaderSettings(num_workers=0),
+  seed: int = 0,
+  first_batch: int = 0,
+  process_index: int = 0,
+  process_count: int = 1,
+) -> tuple[Source, BatchIterator | EvalPasses]:
+  """Opens a split and its batches, for a training loop of your own.
+
+  Batch k of "train" depends on the seed and k alone, so a loop that stopped
+  before batch k goes on with `first_batch=k`. "eval" can be iterated over as
+  often as needed, and every pass has each example once. Close the batches when
+  you are done with them.
+
+  Args:
+    split: "train", "eval", or "test", which only folders have.
+    data: Which data, as in `DataSettings(root="my_photos")`.
+    image_size: Height and width of the images.
+    batch_size: Examples of a batch, over all hosts.
+    transform: Crop and augmentation; by default those of the settings' class.
+    window: The values of images of more than 8 bits that become black and
+      white; by default their whole range.
+    channels: See `decode_image`.
+    loader: How the images are read; by default by a thread. Processes are
+      faster on photographs, and a script that asks for them must keep its work
+      under `if __name__ == "__main__":`, since each process imports the script.
+    seed: Seed of the order and the augmentation of "train".
+    first_batch: Number of the first batch of "train".
+    process_index: Number of this host, `jax.process_index()`.
+    process_count: Number of hosts, `jax.process_count()`.
+
+  Returns:
+    The split, with its `class_names` and its length, and dictionaries of
+    `image`, uint8 (b, H, W, C), `label`, int32 (b,), and what
+    `training.step.make_train_step` or `evaluation.eval_step.make_eval_step`
+    may take besides.
+
+  Raises:
+    ValueError: if an argument is out of range, or as `open_source` does.
+  """
+  source = open_source(split, data)
+  opened = make_loader(
+    loader,
+    photographs=data.photographs,
+    image_size=image_size,
+    process_index=process_index,
+    process_count=process_count,
+  )
+  if split != "train":
+    chosen = transform or EvalTransformSettings()
+    if not isinstance(chosen, EvalTransformSettings):
+      raise ValueError(f'transform of "{split}" must be EvalTransformSettings.')
+    return source, opened.evaluate(
+      source,
+      make_eval_transform(image_size, chosen, window=window, channels=channels),
+      batch_size,
+    )
+  chosen = transform or TrainTransformSettings()
+  if not isinstance(chosen, TrainTransformSettings):
+    raise ValueError('transform of "train" must be TrainTransformSettings.')
+  return source, opened.train(
+    source,
+    make_train_transform(image_size, chosen, window, channels),
+    batch_size=batch_size,
+    seed=seed,
+    first_batch=first_batch,
+    repeats=chosen.repeats,
+  )

@@ -1,0 +1,248 @@
+"""Prepares batches ahead of their consumer, in processes or in a thread.
+
+A worker process hands over images in memory that it shares with its parent and
+uses again for later batches, since mapping in new memory page by page would
+take as long as a tenth of decoding. The memory has no name, so nothing is left
+behind however the processes end.
+"""
+
+import collections
+import concurrent.futures
+import ctypes
+import itertools
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import traceback
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+import cv2
+import numpy as np
+
+from vit_jax.data.batching.batches import UNREADABLE, Batch
+
+_SLOTS = 2  # Batches that wait for the consumer while one is being computed.
+
+
+class BatchIterator(Iterator[Batch]):
+  """Iterates over batches that workers prepare ahead, in order.
+
+  The workers start when the first batch is asked for, or at `start`. They stop
+  at `close` or the end of a `with` block, when this object is garbage, when the
+  program ends, and by themselves if the process that started them is killed.
+
+  Attributes:
+    unreadable: The unreadable images that were skipped so far, as the keys of a
+      dictionary: their names and what is wrong with them.
+  """
+
+  def __init__(
+    self,
+    batches: Any,
+    first: int,
+    num_workers: int,
+    images_shape: tuple[int, ...] = (),
+  ):
+    """Prepares to count up from batch `first`.
+
+    Args:
+      batches: endless batches, indexed by number; each worker gets a copy.
+      first: number of the first batch.
+      num_workers: number of processes; 0 prepares batches in a thread instead.
+      images_shape: shape of a batch's "image", uint8; needed by processes only.
+    """
+    # Worker i computes every num_workers-th batch, beginning with the i-th.
+    self._lanes: list[_Process | _Thread] = [
+      _Process(batches, first + i, num_workers, images_shape)
+      for i in range(num_workers)
+    ] or [_Thread(batches, first)]
+    self.unreadable: dict[str, None] = {}
+    self._turn = 0
+    self._started = False
+    self._stop = weakref.finalize(self, _close_all, self._lanes)
+
+  def start(self) -> None:
+    """Starts to prepare batches, without waiting for the first."""
+    if not self._started and self._stop.alive:
+      self._started = True
+      for lane in self._lanes:
+        lane.start()
+
+  def __next__(self) -> Batch:
+    """Returns the next batch.
+
+    Raises:
+      ValueError: this iterator is closed.
+      ChildProcessError: a worker was killed or could not start.
+      Exception: computing the batch raised it.
+    """
+    if not self._stop.alive:
+      raise ValueError("these batches are closed; make new ones.")
+    self.start()
+    batch = self._lanes[self._turn].next()
+    self._turn = (self._turn + 1) % len(self._lanes)
+    self.unreadable |= dict.fromkeys(batch.pop(UNREADABLE, ()))
+    return batch
+
+  def close(self) -> None:
+    """Stops the workers; may be called twice."""
+    self._stop()
+
+  def __enter__(self) -> "BatchIterator":
+    return self
+
+  def __exit__(self, *exception) -> None:
+    self.close()
+
+
+class _Thread:
+  """Computes batches from number `first` on, in a thread."""
+
+  def __init__(self, batches: Any, first: int):
+    self._batches, self._numbers = batches, itertools.count(first)
+    self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+    self._ahead: collections.deque[concurrent.futures.Future[Batch]] = (
+      collections.deque()
+    )
+
+  def start(self) -> None:
+    while len(self._ahead) < _SLOTS:
+      number = next(self._numbers)
+      self._ahead.append(self._pool.submit(self._batches.__getitem__, number))
+
+  def next(self) -> Batch:
+    batch = self._ahead.popleft()
+    self.start()
+    return batch.result()
+
+  def close(self) -> None:
+    # The thread is not waited for: it may hang in a read, and the garbage
+    # collector may run in this very thread.
+    self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Process:
+  """Computes every `step`-th batch from number `first` on, in a process."""
+
+  def __init__(
+    self, batches: Any, first: int, step: int, images_shape: tuple[int, ...]
+  ):
+    self._batches, self._first, self._step = batches, first, step
+    self._images_shape = images_shape
+    self._process: Any = None
+
+  def start(self) -> None:
+    context = multiprocessing.get_context("spawn")
+    size = math.prod(self._images_shape)
+    slots = [context.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
+    self._images = _as_images(slots, self._images_shape)
+    self._connection, theirs = context.Pipe()
+    process = context.Process(
+      target=_serve,
+      args=(
+        theirs,
+        # Unlike pickle, also sends classes that a notebook defines.
+        cloudpickle.dumps(self._batches),
+        self._first,
+        self._step,
+        slots,
+        self._images_shape,
+      ),
+      daemon=True,
+    )
+    process.start()
+    self._process = process
+    theirs.close()  # So that only the worker holds its end of the pipe open.
+    for slot in range(_SLOTS):
+      self._connection.send(slot)
+
+  def next(self) -> Batch:
+    try:
+      received = self._connection.recv()
+      if isinstance(received, BaseException):
+        raise received
+      slot, batch = received
+      batch["image"] = self._images[slot].copy()
+      self._connection.send(slot)
+    except (EOFError, ConnectionError):
+      self._process.join()
+      raise ChildProcessError(
+        f"a data worker ended with exit code {self._process.exitcode} (below "
+        "0: killed by that signal; 9 mostly means that memory ran out); "
+        "try fewer workers (loader.num_workers) or smaller batches."
+      ) from None
+    return batch
+
+  def close(self) -> None:
+    if self._process is not None:
+      self._connection.close()
+      self._process.kill()
+      self._process.join()
+
+
+def _close_all(lanes: list[_Process | _Thread]) -> None:
+  for lane in lanes:
+    lane.close()
+  lanes.clear()
+
+
+def _as_images(slots: Sequence[Any], shape: tuple[int, ...]):
+  return [np.frombuffer(slot, np.uint8).reshape(shape) for slot in slots]
+
+
+def _serve(
+  connection: multiprocessing.connection.Connection,
+  pickled: bytes,
+  first: int,
+  step: int,
+  slots: Sequence[Any],
+  images_shape: tuple[int, ...],
+) -> None:
+  """Runs in a worker: writes images into free slots, and sends the rest."""
+  _prepare_worker()
+  try:
+    batches = cloudpickle.loads(pickled)
+    images = _as_images(slots, images_shape)
+    for number in itertools.count(first, step):
+      batch = dict(batches[number])
+      slot = connection.recv()
+      images[slot][:] = batch.pop("image")
+      connection.send((slot, batch))
+  except (EOFError, ConnectionError):
+    pass  # The parent has closed its end: it needs no more batches.
+  except Exception as error:
+    _send_error(connection, error)
+
+
+def _send_error(connection, error: Exception) -> None:
+  error.add_note("In a data worker:\n" + traceback.format_exc())
+  try:
+    connection.send(error)
+  except (EOFError, ConnectionError):
+    pass
+  except Exception:  # The error cannot be pickled.
+    connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _prepare_worker() -> None:
+  """Sets up a worker process: signals, threads, and its end with the parent.
+
+  Ctrl-C reaches every process of the terminal, and a scheduler's signal may
+  reach every process of the job. Workers ignore both, as the parent stops them.
+  """
+  cv2.setNumThreads(0)
+  for stop in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(stop, signal.SIG_IGN)
+  parent: Any = multiprocessing.parent_process()
+
+  def leave_with_parent():
+    parent.join()
+    os._exit(1)
+
+  threading.Thread(target=leave_with_parent, daemon=True).start()

@@ -1,0 +1,1 @@
+"""How image files become pixels of 8 bits."""

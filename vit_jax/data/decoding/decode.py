@@ -1,0 +1,186 @@
+"""Decodes image files to pixels of 8 bits, RGB unless told otherwise.
+
+Whatever the file holds, RGB is as a person would see it on a white page. Grey
+levels are repeated, palettes looked up, CMYK is converted,
+16-bit samples keep their high byte or are scaled by a window, transparent
+pixels are blended with white, EXIF orientation is applied, and an animation
+gives its first frame. Ordinary JPEG files are decoded by libjpeg-turbo (see
+`jpeg`), ordinary PNG files by OpenCV, and all others by Pillow (see
+`pillow`).
+"""
+
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+
+from vit_jax.data.decoding import jpeg, limits, pillow
+from vit_jax.data.decoding.pillow import GREY, Window
+from vit_jax.data.example import UnreadableImageError
+
+_REDUCED = 4  # Times MAX_PIXELS that a JPEG may have.
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
+_TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+  2: lambda stored: cv2.flip(stored, 1),
+  3: lambda stored: cv2.flip(stored, -1),
+  4: lambda stored: cv2.flip(stored, 0),
+  5: cv2.transpose,
+  6: lambda stored: cv2.rotate(stored, cv2.ROTATE_90_CLOCKWISE),
+  7: lambda stored: cv2.transpose(cv2.flip(stored, -1)),
+  8: lambda stored: cv2.rotate(stored, cv2.ROTATE_90_COUNTERCLOCKWISE),
+}
+"""The turn that makes an image of each EXIF orientation upright.
+
+Orientation 1 is upright already.
+"""
+
+
+def decode_rgb(encoded: bytes, window: Window | None = None) -> np.ndarray:
+  """Decodes an image file to RGB, uint8 (H, W, 3), see `decode_image`."""
+  return decode_image(encoded, window)
+
+
+def decode_image(
+  encoded: bytes, window: Window | None = None, channels: int = 3
+) -> np.ndarray:
+  """Decodes a JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, JPEG 2000 or HEIC file.
+
+  Args:
+    window: the darkest and the brightest value of an image of more than 8 bits;
+      by default 0 and 65535.
+    channels: 1 for grey, 2 for grey and alpha, 3 for RGB, 4 for RGBA; or the
+      number of a TIFF file's bands, which are then taken as they are stored.
+      Colours become grey by their luminance (ITU-R BT.601), and alpha is 255
+      where a file has none.
+
+  Returns:
+    The image, uint8 of shape (H, W, channels). A JPEG of more than
+    `limits.MAX_PIXELS` pixels has half its height and width, or less.
+
+  Raises:
+    UnreadableImageError: the file is empty, cut short, damaged or of another
+      format, or the image has too many pixels (see `limits`) or not so many
+      bands.
+  """
+  if not encoded:
+    raise UnreadableImageError("the file is empty.")
+  if header := jpeg.read_header(encoded):
+    reduction = least_reduction(header)
+    image = decode_jpeg(encoded, header, reduction, channels=channels)
+    if image is not None:
+      return image
+  elif size := _png_size(encoded):
+    limits.check_size(*size)
+    image = _decode_with_opencv(encoded, channels)
+    if image is not None:
+      return image
+  return _turned(*pillow.decode(encoded, window, channels))
+
+
+def by_fours(
+  change: Callable[[np.ndarray], np.ndarray], image: np.ndarray
+) -> np.ndarray:
+  """Applies an OpenCV function, which takes four channels at most.
+
+  It also drops the last axis of an image of one channel, which is put back.
+  """
+  if image.shape[2] > 4:
+    parts = [image[..., c : c + 4] for c in range(0, image.shape[2], 4)]
+    return np.concatenate([by_fours(change, p) for p in parts], axis=2)
+  changed = change(image)
+  return changed.reshape(*changed.shape[:2], image.shape[2])
+
+
+def least_reduction(header: jpeg.Header) -> int:
+  """The least of `jpeg.REDUCTIONS` that leaves few enough pixels."""
+  pixels = header.height * header.width
+  most = jpeg.REDUCTIONS[-1]
+  return next(
+    (r for r in jpeg.REDUCTIONS if pixels <= limits.MAX_PIXELS * r * r), most
+  )
+
+
+def decode_jpeg(
+  encoded: bytes,
+  header: jpeg.Header,
+  reduce: int = 1,
+  rows: int | None = None,
+  channels: int = 3,
+) -> np.ndarray | None:
+  """Decodes a JPEG file, at a reduced size or down to a given row.
+
+  Args:
+    reduce: one of `jpeg.REDUCTIONS`, which divides both sides, rounding up.
+      Reduced images take a fraction of the time.
+    rows: how many rows of the upright image are needed, counted from its top;
+      None for all. Where that saves time, rows below are not decoded.
+    channels: See `decode_image`.
+
+  Returns:
+    The upright image or its upper part, uint8 of shape (H, W, channels); None
+    if the file is damaged.
+
+  Raises:
+    UnreadableImageError: the image has too many pixels (see `limits`), or
+      an absurd number of scans, or no such channels.
+  """
+  pillow.check_channels(channels)
+  # Several scans are held in memory whole, however much they are reduced.
+  times = _REDUCED if header.top_down else 1
+  limits.check_size(header.height, header.width, times)
+  if not header.top_down:
+    limits.check_scans(encoded)
+  if header.orientation in _TURNS:
+    rows = None  # The rows stored first are not the upper ones.
+  grey = channels in GREY
+  image = jpeg.decode(encoded, header, reduce, rows, grey=grey)
+  if image is None:
+    return None
+  return _turned(_with_alpha(image, channels), header.orientation)
+
+
+def _turned(stored: np.ndarray, orientation: int) -> np.ndarray:
+  turn = _TURNS.get(orientation)
+  return by_fours(turn, stored) if turn else stored
+
+
+def _with_alpha(opaque: np.ndarray, channels: int) -> np.ndarray:
+  """Adds a channel of 255 to an image that has one too few."""
+  if opaque.shape[2] == channels:
+    return opaque
+  return np.dstack([opaque, np.full(opaque.shape[:2], 255, np.uint8)])
+
+
+def _png_size(encoded: bytes) -> tuple[int, int] | None:
+  """Returns (H, W) of a complete, opaque 8-bit grey or RGB PNG, else None.
+
+  OpenCV would fill the missing part of a cut file with grey, and drop alpha.
+  """
+  if not (encoded.startswith(_PNG_START) and encoded.endswith(_PNG_END)):
+    return None
+  if encoded[24:26] not in (b"\x08\x00", b"\x08\x02"):  # Bits, colour type.
+    return None
+  at = len(_PNG_START)
+  while (kind := encoded[at + 4 : at + 8]) != b"IDAT":
+    if kind in (b"tRNS", b"eXIf", b"IEND", b""):
+      return None
+    at += 12 + int.from_bytes(encoded[at : at + 4], "big")
+  width = int.from_bytes(encoded[16:20], "big")
+  return int.from_bytes(encoded[20:24], "big"), width
+
+
+def _decode_with_opencv(encoded: bytes, channels: int) -> np.ndarray | None:
+  """Decodes an opaque PNG; None if Pillow has to."""
+  grey = channels in GREY
+  if channels > 4 or (grey and encoded[25]):  # OpenCV rounds luminance.
+    return None
+  try:
+    buffer = np.frombuffer(encoded, np.uint8)
+    mode = cv2.IMREAD_GRAYSCALE if grey else cv2.IMREAD_COLOR_RGB
+    image = cv2.imdecode(buffer, mode)
+  except cv2.error:
+    return None
+  if image is None:
+    return None
+  return _with_alpha(image.reshape(*image.shape[:2], -1), channels)

@@ -1,0 +1,272 @@
+"""Decodes with Pillow the image files that no faster decoder takes.
+
+The bands of TIFF files are read by tifffile where they are no RGB. Samples of
+more than 8 bits keep their high byte, or are scaled by a window.
+"""
+
+import functools
+import io
+
+import cv2
+import numpy as np
+from PIL import ExifTags, Image
+
+from vit_jax.data.decoding.limits import check_scans, check_size
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.runtime.printable import printable
+
+Window = tuple[float, float]
+"""The values of samples of more than 8 bits that become black and white."""
+
+# Pillow reads many more formats, and runs another program for some (EPS).
+_PILLOW_FORMATS = (
+  *("JPEG", "PNG", "WEBP", "BMP", "GIF"),
+  *("TIFF", "AVIF", "JPEG2000"),
+)
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
+_JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
+GREY = (1, 2)
+"""Numbers of channels of which the first is the luminance."""
+
+
+def brightest(encoded: bytes) -> float | None:
+  """The greatest sample of an image of 16 bits; None for any other file."""
+  narrow = encoded.startswith(_PNG_START) and encoded[24:25] != b"\x10"
+  if narrow or encoded.startswith(_JPEG_START):
+    return None
+  try:
+    with _opened(encoded) as image:
+      check_size(image.height, image.width)
+      image.load()
+      samples = _wide_samples(image, encoded, window=(0, 1))
+  except Image.UnidentifiedImageError:
+    samples = _bands_or_none(encoded)
+  except Exception:  # Decoding it for the run will say what is wrong.
+    return None
+  if samples is None or samples.dtype == np.uint8 or samples.dtype.kind == "f":
+    return None
+  return float(samples[..., :3].max() if samples.ndim == 3 else samples.max())
+
+
+def describe(encoded: bytes) -> tuple[str, list[str]]:
+  """The format of a readable image, and what is unusual about it, in words."""
+  try:
+    image = _opened(encoded)
+  except Exception:  # Another decoder may be less strict than Pillow.
+    return "unknown", []
+  with image:
+    unusual = {
+      "grey": image.mode in ("1", "L", "LA") or image.mode.startswith("I"),
+      "CMYK": image.mode == "CMYK",
+      "transparent": image.has_transparency_data,
+      "of several frames": getattr(image, "n_frames", 1) > 1,
+      "turned by EXIF": _orientation(image) in range(2, 9),
+      "of 16 bits": brightest(encoded) is not None,
+    }
+    return image.format or "unknown", [
+      w for w, is_so in unusual.items() if is_so
+    ]
+
+
+def decode(
+  encoded: bytes, window: Window | None, channels: int = 3
+) -> tuple[np.ndarray, int]:
+  """Decodes a file of any format that Pillow, pillow-heif or tifffile reads.
+
+  Args:
+    window: See `decode_image`.
+    channels: See `decode_image`.
+
+  Returns:
+    The image as it is stored, uint8 (H, W, channels), and its EXIF orientation.
+
+  Raises:
+    UnreadableImageError: if it cannot be decoded.
+  """
+  try:
+    if channels not in (1, 3) and encoded.startswith(_TIFF_STARTS):
+      samples, orientation = _bands(encoded)
+      if samples.shape[2] == channels:
+        return _eight_bits(samples, window), orientation
+      check_channels(channels, samples.shape[2])
+    check_channels(channels)
+    with _opened(encoded) as image:
+      check_size(image.height, image.width)
+      if encoded.startswith(_JPEG_START):
+        check_scans(encoded)
+      image.load()
+      orientation = _orientation(image)
+      samples = _wide_samples(image, encoded, window)
+      if samples is not None:
+        return _narrowed(samples, window, image, channels), orientation
+      pixels = np.array(_converted(image, channels))
+      return pixels.reshape(*pixels.shape[:2], channels), orientation
+  except UnreadableImageError:
+    raise
+  except Image.UnidentifiedImageError:
+    raise UnreadableImageError("not an image of a known format.") from None
+  # On damaged files, Pillow's plugins raise almost anything (SyntaxError,
+  # struct.error, ...), and above its own size limit Pillow warns or raises.
+  except Exception as error:
+    text = printable(str(error)).rstrip(".")  # Some messages quote the file.
+    name = type(error).__name__
+    raise UnreadableImageError(f"{text or name}.") from error
+
+
+def check_channels(channels: int, bands: int = 4) -> None:
+  """Raises UnreadableImageError for channels that a file does not have.
+
+  Args:
+    channels: Channels wanted; 1 to 4 can be made of any grey or colour image.
+    bands: Bands of the file.
+  """
+  if channels > 4 or bands > 4:
+    found = f"it has {bands}" if bands > 4 else "it is no such TIFF file"
+    raise UnreadableImageError(
+      f"{channels} bands are needed, and {found}: set channels to the bands of "
+      "the files."
+    )
+
+
+def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
+  """The samples of a TIFF file, (H, W, bands), and its orientation.
+
+  Bands may lie in one page or in as many equal pages.
+  """
+  try:
+    import tifffile
+  except ImportError:
+    raise UnreadableImageError(
+      'the bands of a TIFF file, which pip install "vit_jax[tiff]" reads.'
+    ) from None
+  with tifffile.TiffFile(io.BytesIO(encoded)) as file:
+    series = file.series[0]
+    axes, shape = series.axes, series.shape
+    if not {"Y", "X"} <= set(axes) or len(axes) > 3:
+      raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
+    sizes = dict(zip(axes, shape, strict=True))
+    check_size(sizes["Y"], sizes["X"])
+    samples = series.asarray()
+    tag = file.pages.first.tags.get(_ORIENTATION)
+  order = [axes.index("Y"), axes.index("X")]
+  rest = [axis for axis in range(len(axes)) if axis not in order]
+  samples = samples.transpose(*order, *rest)
+  return samples.reshape(*samples.shape[:2], -1), tag.value if tag else 1
+
+
+def _bands_or_none(encoded: bytes) -> np.ndarray | None:
+  try:
+    return _bands(encoded)[0]
+  except Exception:  # Decoding it for the run will say what is wrong.
+    return None
+
+
+def _opened(encoded: bytes) -> Image.Image:
+  """Reads the header alone."""
+  formats = _PILLOW_FORMATS
+  if encoded[4:8] == b"ftyp" and encoded[8:12] in _HEIF_BRANDS:
+    _register_heif()
+    formats = ("HEIF",)
+  return Image.open(io.BytesIO(encoded), formats=formats)
+
+
+@functools.cache
+def _register_heif() -> None:
+  try:
+    import pillow_heif
+  except ImportError:
+    raise UnreadableImageError(
+      'a HEIC image, which pip install "vit_jax[heif]" reads.'
+    ) from None
+  pillow_heif.register_heif_opener()
+
+
+def _orientation(image: Image.Image) -> int:
+  """Returns the EXIF orientation; 1, upright, if it is missing or damaged."""
+  try:
+    return image.getexif().get(ExifTags.Base.Orientation, 1)
+  except Exception:  # Damaged metadata is no reason to lose the image.
+    return 1
+
+
+def _wide_samples(
+  image: Image.Image, encoded: bytes, window: Window | None
+) -> np.ndarray | None:
+  """Samples of more than 8 bits, (H, W), (H, W, 3) or (H, W, 4).
+
+  Returns:
+    None if Pillow's own pixels will do. In colours these are the high bytes,
+    without any sample being transparent.
+  """
+  if image.mode.startswith("I") or image.mode == "F":
+    return np.asarray(image)
+  if window is None and "transparency" not in image.info:
+    return None
+  if image.format == "PNG":
+    bits = encoded[24]
+  else:  # Pillow knows the tags of a TIFF file only.
+    bits = min(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,)))
+  if bits != 16:
+    return None
+  samples = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
+  if samples is None:
+    raise UnreadableImageError("its 16-bit samples cannot be decoded.")
+  return samples[..., [2, 1, 0, 3][: samples.shape[2]]]  # From BGR.
+
+
+def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
+  """Scales samples of any type to 8 bits, by a window if there is one."""
+  if samples.dtype == np.uint8:
+    return samples
+  if window is not None:
+    low, high = window
+    scaled = (samples.astype(np.float32) - low) / (high - low)
+    pixels = np.rint(255 * np.clip(np.nan_to_num(scaled), 0, 1))
+    return pixels.astype(np.uint8)
+  whole = samples.dtype.kind in "iu"
+  if not whole or samples.min() < 0 or samples.max() > 0xFFFF:
+    kind = "samples of more than 16 bits" if whole else "floating-point samples"
+    raise UnreadableImageError(
+      f"{kind}; set normalization.window to their least and greatest value."
+    )
+  return (samples >> 8).astype(np.uint8)
+
+
+def _narrowed(
+  samples: np.ndarray,
+  window: Window | None,
+  image: Image.Image,
+  channels: int,
+) -> np.ndarray:
+  """Scales samples to 8 bits, and blends transparent ones with white."""
+  colours = samples[..., :3] if samples.ndim == 3 else samples
+  mode = "L" if channels in GREY else "RGB"
+  pixels = Image.fromarray(_eight_bits(colours, window)).convert(mode)
+  pixels = np.array(pixels).reshape(*samples.shape[:2], -1)
+  alpha = np.ones((*samples.shape[:2], 1), np.float32)
+  if samples.ndim == 3 and samples.shape[2] == 4:
+    alpha = (samples[..., 3:] / 0xFFFF).astype(np.float32)
+  elif samples.ndim == 2 and "transparency" in image.info:
+    opaque = samples != image.info["transparency"]
+    alpha = opaque[..., None].astype(np.float32)
+  if channels == pixels.shape[2]:
+    blended = alpha * pixels + (1 - alpha) * 255
+    return np.rint(blended).astype(np.uint8)
+  return np.dstack([pixels, np.rint(255 * alpha).astype(np.uint8)])
+
+
+def _converted(image: Image.Image, channels: int) -> Image.Image:
+  """Converts any mode of 8 bits, blending alpha with white if it is not kept.
+
+  Only modes of colours are converted to grey by way of RGB.
+  """
+  if image.has_transparency_data:
+    image = image.convert("RGBA")
+    if channels in (1, 3):
+      page = Image.new("RGBA", image.size, "white")
+      image = Image.alpha_composite(page, image).convert("RGB")
+  elif image.mode not in ("1", "L"):
+    image = image.convert("RGB")
+  return image.convert(("L", "LA", "RGB", "RGBA")[channels - 1])

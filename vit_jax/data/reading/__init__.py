@@ -1,0 +1,1 @@
+"""Where images are read from: folders, label files, TFDS, packed, digits."""

@@ -1,0 +1,284 @@
+"""Reads images from folders, one folder for each class."""
+
+import collections
+import os
+import zlib
+from array import array
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from vit_jax.data.decoding.pillow import brightest
+from vit_jax.data.example import Example, UnreadableImageError
+from vit_jax.data.reading import folders
+from vit_jax.data.reading.folders import EXTENSIONS, text
+from vit_jax.data.settings import DataSettings
+
+_LOOKED_AT = 8  # Images whose range of values is looked at.
+_FEW = 5  # Images of a class; fewer are hardly enough to learn it.
+
+
+class ImageFiles:
+  """Image files with labels; their names take few bytes each."""
+
+  name: str
+  split: str
+  root: str
+  class_names: tuple[str, ...]
+  _folder: bytes
+  _paths: bytes  # From the folder on, one after the other.
+  _ends: np.ndarray
+  _labels: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self._labels)
+
+  def __getitem__(self, index: int) -> Example:
+    path = self._path(index)
+    try:
+      with open(path, "rb") as file:
+        image = file.read()
+    except OSError as error:
+      raise UnreadableImageError(f"{text(path)}: {error.strerror}.") from error
+    label = self._labels[index]
+    label = label.astype(np.float32) if label.ndim else int(label)
+    return {"image": image, "label": label, "id": text(path)}
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """Returns several examples, read one after the other."""
+    return [self[i] for i in indices]
+
+  def _path(self, index: int) -> bytes:
+    start = int(self._ends[index - 1]) if index else 0
+    return os.path.join(
+      self._folder, self._paths[start : int(self._ends[index])]
+    )
+
+  def ids(self, indices: Sequence[int]) -> list[str]:
+    """Returns the ids of some examples without reading any file."""
+    return [text(self._path(int(i))) for i in indices]
+
+  def labels(self, indices: Sequence[int]) -> np.ndarray:
+    """Returns the labels of some examples without reading any file."""
+    return self._labels[np.asarray(indices, np.int64)]
+
+
+class ImageFolder(ImageFiles):
+  """One split of a folder of images.
+
+  The folder holds `root/train/<class>/...`, with `root/val/<class>/...` or
+  `root/test/<class>/...` or both, or `root/<class>/...` alone, where a part of
+  each class is kept for evaluation. `folders.NAMES` lists other names of the
+  splits. If the folder holds a single folder, that one counts.
+
+  The classes are the folders to train on, sorted by name. A file is an image if
+  it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
+  class folder; hidden files are ignored. The part kept for evaluation depends
+  on the file names alone, so every run on every machine has the same.
+
+  Paths are kept in one block of bytes, so that 14 million fit in memory.
+
+  Attributes:
+    split: "train", "val", "test" or "held out".
+    root: The folder that holds the splits or the classes.
+    layout: The folders of all splits.
+    ignored: Files of the classes that are no images, by kind.
+  """
+
+  def __init__(
+    self,
+    root: str,
+    split: str,
+    eval_fraction: float = 0.2,
+    eval_split: str | None = None,
+    labels: bool = True,
+  ):
+    """Lists the files of a split.
+
+    Args:
+      root: The folder.
+      split: "train", "eval" or "test".
+      eval_fraction: Share of each class that is kept for evaluation if there is
+        no folder for it.
+      eval_split: The split that "eval" stands for; None takes val, else test.
+      labels: False takes all images of the split, as of a single class.
+
+    Raises:
+      ValueError: there is no such folder or split, it holds fewer than two
+        classes, a class to evaluate is not among those to train on, or a
+        training class has no images.
+    """
+    if not 0 < eval_fraction < 1:
+      raise ValueError(
+        f"eval_fraction={eval_fraction}; it has to lie between 0 and 1."
+      )
+    base = os.fsencode(root)
+    self.name = text(os.path.basename(os.path.abspath(base)))
+    if not os.path.isdir(base):
+      raise ValueError(f"there is no folder {root!r}; root has to be one.")
+    layout = (folders.find_layout if labels else folders.unlabelled)(base)
+    evaluation = layout.evaluation(eval_split)
+    chosen = evaluation if split == "eval" else split
+    self.split = chosen or "held out"
+    if self.split != "train":
+      self.name += f", {self.split}"
+    self._folder = getattr(layout, chosen or "train")
+    if self._folder is None:
+      raise ValueError(f"{text(layout.root)!r} has no test folder.")
+    self.root = text(layout.root)
+    self.layout, self.ignored = layout, collections.Counter()
+    fraction = eval_fraction if evaluation is None else None
+    classes = _classes(layout.train) if labels else [b""]
+    self._list(classes, layout.train, fraction)
+    if not labels:
+      self.class_names = ("unlabelled",)
+
+  def _list(
+    self, classes: list[bytes], train: bytes, fraction: float | None
+  ) -> None:
+    """Lists the files of all classes; with a fraction, that of each is kept."""
+    if self._folder != train and classes != [b""]:
+      _check_classes(folders.subfolders(self._folder), classes, self._folder)
+    self.class_names = tuple(text(name) for name in classes)
+    ends, labels, paths = array("q"), array("i"), bytearray()
+    for label, name in enumerate(classes):
+      files = self._files(name)
+      if not files and self._folder == train:
+        raise ValueError(
+          f"class folder {text(os.path.join(train, name))!r} has no images "
+          f"({text(b', '.join(EXTENSIONS))}); fill or remove it"
+          f"{_but(self.ignored)}."
+        )
+      if fraction is not None:
+        kept, train_split = held_out(files, fraction), self.split == "train"
+        files = [file for file in files if (file in kept) != train_split]
+      for file in files:
+        paths += file
+        ends.append(len(paths))
+        labels.append(label)
+    if not labels:
+      raise ValueError(
+        f"{text(self._folder)!r} has no images for split={self.split!r}; add "
+        "some."
+      )
+    self._paths = bytes(paths)
+    self._ends = np.array(ends, np.int64)
+    self._labels = np.array(labels, np.int32)
+
+  def _files(self, name: bytes) -> list[bytes]:
+    """The paths of a class's images, from the split's folder on."""
+    folder = os.path.join(self._folder, name)
+    if not os.path.isdir(folder):
+      return []
+    below = folders.images_below(folder, self.ignored)
+    return [os.path.join(name, path) for path in below]
+
+
+def open_split(settings: DataSettings, split: str) -> ImageFolder:
+  """Opens the split "train", "eval" or "test" of the folder `settings.root`."""
+  assert settings.root
+  return ImageFolder(
+    settings.root,
+    split,
+    settings.eval_fraction,
+    settings.eval_split,
+    settings.labels,
+  )
+
+
+def open_folder(settings: DataSettings) -> dict[str, ImageFolder]:
+  """Opens "train", "eval" and, if there is one, "test"."""
+  opened = {split: open_split(settings, split) for split in ("train", "eval")}
+  if opened["train"].layout.test is not None:
+    opened["test"] = open_split(settings, "test")
+  return opened
+
+
+def found(splits: Sequence[ImageFolder]) -> str:
+  """The number of images found, such as "train 8, test 2 images"."""
+  counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
+  ignored = collections.Counter(splits[0].layout.ignored)
+  for of_folder in {s._folder: s.ignored for s in splits}.values():
+    ignored += of_folder
+  rest = folders.ignored_text(ignored)
+  names = splits[0].class_names
+  classes = f"of {len(names):,} classes" if names[1:] else "without labels"
+  return f"{splits[0].name}: {counts} images {classes}" + (
+    f"; ignored: {rest}" if rest else ""
+  )
+
+
+def doubts(train: ImageFiles) -> list[str]:
+  """Lines about a layout that may be a mistake."""
+  lines = []
+  counts = np.bincount(train._labels, minlength=len(train.class_names))
+  few = np.flatnonzero(counts < _FEW)
+  if len(few) and len(counts) > 1:  # With labels.
+    named = ", ".join(
+      f"{train.class_names[i]} {counts[i]}" for i in few[:5].tolist()
+    )
+    lines.append(
+      f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
+      f"training images: {named}{', ...' if len(few) > 5 else ''}."
+    )
+  names = list(train.class_names)
+  if all(n.isdecimal() for n in names) and names != sorted(names, key=int):
+    lines.append(
+      "the classes are named by numbers and sorted as text: "
+      f"{', '.join(names[:4])}, ...; a class's index is not its name."
+    )
+  return lines
+
+
+def darkness(train: ImageFiles) -> list[str]:
+  """A line if some 16-bit images use less than an eighth of their range."""
+  indices = np.unique(np.linspace(0, len(train) - 1, _LOOKED_AT).astype(int))
+  values = []
+  for index in indices.tolist():
+    try:
+      values.append(brightest(train[index]["image"]))
+    except UnreadableImageError:
+      continue
+  wide = [value for value in values if value is not None]
+  if not wide or max(wide) >= 2**16 / 8:
+    return []
+  bits = max(1, int(max(wide)).bit_length())
+  line = (
+    f"{len(wide)} of {len(indices)} images looked at have 16 bits and reach "
+    f"{max(wide):,.0f} of 65,535, which is nearly black; set "
+    f"--config.normalization.window='(0,{2**bits - 1})'."
+  )
+  return [line]
+
+
+def _but(ignored: collections.Counter[str]) -> str:
+  rest = folders.ignored_text(ignored)
+  return f" (ignored: {rest})" if rest else ""
+
+
+def _classes(folder: bytes) -> list[bytes]:
+  classes = folders.subfolders(folder)
+  if len(classes) < 2:
+    only = f"only one folder, {text(classes[0])!r}" if classes else "no folders"
+    raise ValueError(
+      f"{text(folder)!r} has {only}; put the images of each class into a "
+      "folder of its own, for two classes or more."
+    )
+  return classes
+
+
+def _check_classes(
+  found: list[bytes], known: list[bytes], folder: bytes
+) -> None:
+  strange = sorted(set(found) - set(known))
+  if strange:
+    raise ValueError(
+      f"{text(folder)!r} has the class {text(strange[0])!r}, which the train "
+      "folder has not; add it there or remove it here."
+    )
+
+
+def held_out(files: Collection[bytes], fraction: float) -> set[bytes]:
+  """A share of the files; of two or more, some are in it and some are not."""
+  num_eval = min(max(round(fraction * len(files)), 1), len(files) - 1)
+  return {*sorted(files, key=lambda file: (zlib.crc32(file), file))[:num_eval]}

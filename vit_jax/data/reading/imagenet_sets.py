@@ -1,0 +1,313 @@
+"""The test sets of models with ImageNet's classes, from TFDS or from folders.
+
+`imagenet_classes.csv` has a row for each class in the usual order: its WordNet
+id, whether ImageNet-A and ImageNet-R have it (the lists in `eval.py` of
+github.com/hendrycks/natural-adv-examples and imagenet-r), and its ObjectNet
+folder (`folder_to_imagenet_1k.json` and `imagenet_id_to_objectnet_id.json` of
+github.com/abarbu/objectnet-template-tensorflow, which agree).
+"""
+
+import csv
+import dataclasses
+import functools
+import importlib.resources
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+
+from PIL import Image
+
+from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.reading.folders import images_below
+from vit_jax.data.reading.sources import open_source
+from vit_jax.data.settings import DataSettings
+from vit_jax.runtime import extras
+
+# Corruption -> AlexNet's error on it, as github.com/hendrycks/robustness gives
+# it, which the corruption error is divided by (arXiv:1903.12261).
+ALEXNET_ERRORS = {
+  "gaussian_noise": 0.886428,
+  "shot_noise": 0.894468,
+  "impulse_noise": 0.922640,
+  "defocus_blur": 0.819880,
+  "glass_blur": 0.826268,
+  "motion_blur": 0.785948,
+  "zoom_blur": 0.798360,
+  "snow": 0.866816,
+  "frost": 0.826572,
+  "fog": 0.819324,
+  "brightness": 0.564592,
+  "contrast": 0.853204,
+  "elastic_transform": 0.646056,
+  "pixelate": 0.717840,
+  "jpeg_compression": 0.606500,
+}
+SEVERITIES = (1, 2, 3, 4, 5)
+_BORDER = 2  # Pixels of ObjectNet's red border.
+
+
+@dataclasses.dataclass(frozen=True)
+class TestSet:
+  """A test set.
+
+  Attributes:
+    source: The images; a label is an index into `right`.
+    right: For each label the model's classes that are right.
+    among: The classes that compete for an answer; None for all.
+    lacks: How many classes its folder has, if it lacks some; else empty.
+  """
+
+  source: Source
+  right: Sequence[frozenset[int]]
+  among: tuple[int, ...] | None = None
+  lacks: str = ""
+
+
+class AbsentError(ValueError):
+  """Raised for a set that is neither in the folder nor prepared by TFDS."""
+
+
+@functools.cache
+def classes() -> list[dict[str, str]]:
+  """The rows of `imagenet_classes.csv`."""
+  here = importlib.resources.files("vit_jax.data.reading")
+  path = here / "imagenet_classes.csv"
+  return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@functools.cache
+def wordnet_ids() -> tuple[str, ...]:
+  return tuple(row["wordnet_id"] for row in classes())
+
+
+def open_set(name: str, root: str | None, data_dir: str | None) -> TestSet:
+  """Opens one of `SETS`, or a corruption such as "c/fog/3".
+
+  Args:
+    root: A folder with the sets' own folders; it goes before TFDS.
+    data_dir: Folder of TFDS.
+
+  Raises:
+    AbsentError: if the set is not there.
+    ValueError: if it has classes that it should not have.
+  """
+  if name.startswith("c/"):
+    _, corruption, severity = name.split("/")
+    folder = os.path.join("imagenet-c", corruption, severity)
+    tfds = f"imagenet2012_corrupted/{corruption}_{severity}"
+    return _by_class(root, data_dir, folder, tfds, "validation")
+  return SETS[name](root, data_dir)
+
+
+def _by_class(
+  root: str | None,
+  data_dir: str | None,
+  folder: str,
+  tfds: str,
+  split: str,
+  only: str | None = None,
+) -> TestSet:
+  """A set of class folders named by WordNet ids or by numbers."""
+  source = _folder(root, folder) or _prepared(tfds, split, data_dir)
+  ids = {name: k for k, name in enumerate(wordnet_ids())}
+  ids |= {str(k): k for k in range(len(ids))}
+  if odd := [name for name in source.class_names if name not in ids]:
+    raise ValueError(
+      f"{source.name} has the class {odd[0]!r}: its folders must be WordNet "
+      "ids of ImageNet's classes, or numbers from 0 to 999."
+    )
+  among = None
+  if only:
+    among = tuple(k for k, row in enumerate(classes()) if row[only] == "1")
+  right = [frozenset([ids[name]]) for name in source.class_names]
+  whole = len(among or wordnet_ids())
+  return TestSet(source, right, among, _lacks(source, whole))
+
+
+def _lacks(source: Source, whole: int) -> str:
+  found = len(source.class_names)
+  return f"only {found} of {whole} classes are there" * (found < whole)
+
+
+def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
+  """ObjectNet's 113 classes that ImageNet has, without the red border.
+
+  As in the authors' code, an answer may be any of ImageNet's classes, and is
+  right if it is one of those that the object stands for.
+  """
+  right: dict[str, set[int]] = {}
+  for k, row in enumerate(classes()):
+    if row["objectnet"]:
+      right.setdefault(row["objectnet"], set()).add(k)
+  folder = os.path.join("objectnet-1.0", "images")
+  source = _folder(root, folder, tuple(right), without_border)
+  if source is None:
+    raise AbsentError(f"no folder {folder} in --root, and TFDS has none")
+  found = [frozenset(right[name]) for name in source.class_names]
+  return TestSet(source, found, lacks=_lacks(source, len(right)))
+
+
+def _real(root: str | None, data_dir: str | None) -> TestSet:
+  """ImageNet-ReaL (arXiv:2006.07159); images without a label are left out.
+
+  A folder has `real.json`, the authors' list of the labels of each validation
+  image, and the images below `val`, under ImageNet's own names.
+  """
+  path = os.path.join(root or "", "real.json")
+  if root and os.path.exists(path):
+    found = _folder(root, "val", flat=True)
+    if found is None:
+      raise AbsentError("real.json has no folder val beside it")
+    with open(path, encoding="utf-8") as file:
+      real = json.load(file)
+    sets = [frozenset(real[_number(name) - 1]) for name in found.paths]
+    source: Source = found
+  else:
+    source = _prepared(
+      "imagenet2012_real", "validation", data_dir, "original_label"
+    )
+    sets = [frozenset(map(int, x)) for x in source.column("real_label")]  # pyright: ignore[reportAttributeAccessIssue]
+  kept = [index for index, labels in enumerate(sets) if labels]
+  return TestSet(_Numbered(source, kept), [sets[index] for index in kept])
+
+
+def _number(name: str) -> int:
+  """The number of one of ImageNet's validation images, from 1 on."""
+  match = re.search(r"ILSVRC2012_val_0*(\d+)", os.path.basename(name))
+  if match is None:
+    raise ValueError(
+      f"{name} is not named like ILSVRC2012_val_00000001.JPEG, by which "
+      "real.json's labels are found."
+    )
+  return int(match[1])
+
+
+def without_border(encoded: bytes) -> bytes:
+  """An image file without its outermost two pixels, as a PNG file.
+
+  Raises:
+    UnreadableImageError: if it cannot be decoded.
+  """
+  try:
+    image = Image.open(io.BytesIO(encoded)).convert("RGB")
+  except Exception as error:
+    raise UnreadableImageError(f"{type(error).__name__}.") from error
+  width, height = image.size
+  box = (_BORDER, _BORDER, width - _BORDER, height - _BORDER)
+  file = io.BytesIO()
+  image.crop(box).save(file, "PNG", compress_level=0)
+  return file.getvalue()
+
+
+@dataclasses.dataclass
+class _Files:
+  """Images of class folders, changed in some way as they are read."""
+
+  name: str
+  class_names: tuple[str, ...]
+  paths: list[str]
+  label_list: list[int]
+  change: Callable[[bytes], bytes] | None = None
+
+  def __len__(self) -> int:
+    return len(self.paths)
+
+  def __getitem__(self, index: int) -> Example:
+    path = self.paths[index]
+    with open(path, "rb") as file:
+      encoded = file.read()
+    try:
+      image = self.change(encoded) if self.change else encoded
+    except UnreadableImageError as error:
+      raise UnreadableImageError(f"{path}: {error}") from error
+    return {"image": image, "label": self.label_list[index], "id": path}
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    return [self[index] for index in indices]
+
+
+class _Numbered:
+  """Some examples of a source, whose labels are their own numbers."""
+
+  def __init__(self, source: Source, kept: list[int]):
+    self.source, self.kept = source, kept
+    self.name, self.class_names = source.name, source.class_names
+
+  def __len__(self) -> int:
+    return len(self.kept)
+
+  def __getitem__(self, index: int) -> Example:
+    return {**self.source[self.kept[index]], "label": index}
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    found = self.source.read([self.kept[index] for index in indices])
+    return [
+      {**example, "label": index}
+      for index, example in zip(indices, found, strict=True)
+    ]
+
+
+def _folder(
+  root: str | None,
+  folder: str,
+  only: tuple[str, ...] | None = None,
+  change: Callable[[bytes], bytes] | None = None,
+  *,
+  flat: bool = False,
+) -> _Files | None:
+  """The images of a folder of class folders; None if it is not there.
+
+  Args:
+    only: The class folders to read; others are passed over.
+    flat: Takes all images below the folder, as one class.
+  """
+  where = os.path.join(os.path.expanduser(root), folder) if root else ""
+  if not where or not os.path.isdir(where):
+    return None
+  names = sorted(n for n in os.listdir(where) if not n.startswith("."))
+  names = [n for n in names if os.path.isdir(os.path.join(where, n))]
+  if only is not None:
+    names = [n for n in names if n in only]
+  paths, labels = [], []
+  for label, name in enumerate(["."] if flat else names):
+    inside = os.path.join(where, name) if name != "." else where
+    for path in images_below(os.fsencode(inside)):
+      paths.append(os.path.join(inside, os.fsdecode(path)))
+      labels.append(label)
+  if not paths:
+    raise ValueError(f"{where} holds no image of a class that is asked for.")
+  return _Files(where, tuple(names), paths, labels, change)
+
+
+def _prepared(
+  name: str, split: str, data_dir: str | None, label: str | None = None
+) -> Source:
+  try:
+    extras.check("tensorflow_datasets", "tfds", name)
+    settings = DataSettings(
+      name=name, data_dir=data_dir, eval_split=split, tfds_label=label
+    )
+    return open_source("eval", settings)
+  except ValueError as error:
+    raise AbsentError(str(error)) from error
+
+
+def _set(*arguments: str) -> Callable[[str | None, str | None], TestSet]:
+  return lambda root, data_dir: _by_class(root, data_dir, *arguments)
+
+
+SETS: dict[str, Callable[[str | None, str | None], TestSet]] = {
+  "imagenet": _set("val", "imagenet2012", "validation"),
+  "real": _real,
+  "v2": _set(
+    "imagenetv2-matched-frequency-format-val",
+    "imagenet_v2/matched-frequency",
+    "test",
+  ),
+  "sketch": _set("sketch", "imagenet_sketch", "test"),
+  "a": _set("imagenet-a", "imagenet_a", "test", "imagenet_a"),
+  "r": _set("imagenet-r", "imagenet_r", "test", "imagenet_r"),
+  "objectnet": _objectnet,
+}

@@ -1,0 +1,203 @@
+"""Reads images whose labels stand in a CSV or JSONL file beside them."""
+
+import collections
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Shaped
+
+from vit_jax.data.reading import image_folder
+from vit_jax.data.reading.folders import Layout
+from vit_jax.data.reading.image_folder import ImageFiles, held_out
+from vit_jax.data.reading.label_rows import Row, fail, read_rows
+from vit_jax.data.reading.label_values import BETWEEN, Encode, make_encode
+from vit_jax.data.settings import DataSettings
+
+# Smallest deviation of a target over its mean that float32 resolves well.
+_LEAST_SPREAD = 1e-5
+
+
+class LabelledImages(ImageFiles):
+  """One split of the images that a file of labels names.
+
+  Attributes:
+    task: One of `settings.TASKS`.
+    label_shape: Shape of a label: () for the index of a class, (K,) for several
+      labels, each 0 or 1, and (T,) for numbers.
+  """
+
+  def __init__(
+    self,
+    settings: DataSettings,
+    split: str,
+    rows: Sequence[Row],
+    class_names: tuple[str, ...],
+    labels: Shaped[np.ndarray, "N ..."],
+  ):
+    assert settings.labels_file and settings.root
+    name = os.path.basename(settings.labels_file)
+    self.name = name if split == "train" else f"{name}, {split}"
+    self.split, self.class_names, self.root = split, class_names, settings.root
+    self.task, self.label_shape = settings.task, labels.shape[1:]
+    files = [os.fsencode(row.file) for row in rows]
+    self._folder, self._paths = os.fsencode(settings.root), b"".join(files)
+    self._ends, self._labels = np.cumsum([*map(len, files)]), labels
+
+
+def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
+  """Opens the splits "train", "eval" and, if there is one, "test".
+
+  Raises:
+    ValueError: if a file of labels is missing or has a mistake, which is named
+      with its line, or an image is missing.
+  """
+  assert settings.labels_file
+  path = located(settings, settings.labels_file)
+  columns, rows = read_rows(path, settings)
+  if settings.eval_labels_file:
+    rows += _eval_rows(path, columns, rows, settings)
+  _check_files(rows, settings.root or ".")
+  parts: dict[str, list[Row]] = collections.defaultdict(list)
+  for row in rows:
+    parts[row.split or "train"].append(row)
+  if not parts["train"]:
+    fail(path, "has no row with split=train")
+  place = os.fsencode(path)
+  val, test = (place if parts[split] else None for split in ("val", "test"))
+  layout = Layout(place, place, val, test)
+  chosen = layout.evaluation(settings.eval_split)
+  names, encode = make_encode(settings.task, columns, parts["train"])
+  if chosen is None:
+    chosen = "held out"
+    _hold_out(parts, encode, settings)
+  wanted = {"train": "train", "eval": chosen, "test": "test"}
+  found = {
+    end: LabelledImages(
+      settings, split, parts[split], names, encode(parts[split])
+    )
+    for end, split in wanted.items()
+    if parts[split]
+  }
+  if settings.task == "regression":
+    _check_spread(path, found["train"])
+  return found
+
+
+def open_split(settings: DataSettings, split: str) -> LabelledImages:
+  """Opens one of the splits; raises ValueError if it has no rows."""
+  opened = open_folder(settings)
+  if split not in opened:
+    raise ValueError(f"{settings.labels_file} has no row with split={split}.")
+  return opened[split]
+
+
+def located(settings: DataSettings, file: str) -> str:
+  """The path of a file of labels: as it is given, or else below the root.
+
+  Raises:
+    ValueError: if there is no such file.
+  """
+  file, root = os.path.expanduser(file), settings.root or "."
+  inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
+  found = next(filter(os.path.isfile, (file, *inside)), None)
+  if found is None:
+    raise ValueError(f"there is no file of labels {file!r}, nor in {root!r}.")
+  return found
+
+
+def found(splits: Sequence[LabelledImages]) -> str:
+  """The images found, such as "train 8, val 2 images, 3 classes"."""
+  counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
+  first = splits[0]
+  names = {"multilabel": "labels", "regression": "targets"}
+  what = names.get(first.task, "classes")
+  return f"{first.name}: {counts} images, {len(first.class_names):,} {what}"
+
+
+def doubts(train: LabelledImages) -> list[str]:
+  """Lines about classes that may be a mistake."""
+  if train.task != "classification":
+    return []
+  lines = image_folder.doubts(train)
+  odd = [n for n in train.class_names if any(mark in n for mark in BETWEEN)]
+  if odd:
+    lines.append(
+      f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels, "
+      "which --config.data.task=multilabel reads."
+    )
+  return lines
+
+
+def _eval_rows(
+  path: str, columns: list[str], rows: list[Row], settings: DataSettings
+) -> list[Row]:
+  """The rows of `eval_labels_file`, all of the split "val"."""
+  assert settings.eval_labels_file
+  other = located(settings, settings.eval_labels_file)
+  others, found = read_rows(other, settings)
+  if columns != others:
+    fail(
+      other,
+      f"has labels in {', '.join(others)}, and {path} in {', '.join(columns)}",
+    )
+  if given := next((r for r in (*rows, *found) if r.split), None):
+    fail(
+      given.place,
+      "has a split, which data.eval_labels_file gives as well: drop one",
+    )
+  return [dataclasses.replace(row, split="val") for row in found]
+
+
+def _check_files(rows: Sequence[Row], root: str) -> None:
+  """Raises ValueError for a file that is missing or named twice."""
+  seen: dict[str, Row] = {}
+  for row in rows:
+    before = seen.setdefault(os.path.normpath(row.file), row)
+    if before is not row:
+      fail(
+        row.place,
+        f"names {row.file!r} as {before.place} does: keep one row for a file",
+      )
+  missing = [
+    row for row in rows if not os.path.isfile(os.path.join(root, row.file))
+  ]
+  if missing:
+    fail(
+      missing[0].place,
+      f"names {missing[0].file!r}, which is not in {root!r} ({len(missing):,} "
+      f"of {len(rows):,} files are missing)",
+    )
+
+
+def _hold_out(
+  parts: dict[str, list[Row]], encode: Encode, settings: DataSettings
+) -> None:
+  """Moves a part of the training rows to "held out", always the same."""
+  train = parts["train"]
+  groups: dict[int, list[Row]] = collections.defaultdict(list)
+  labels = encode(train)
+  for row, label in zip(train, labels, strict=True):
+    groups[int(label) if labels.ndim == 1 else 0].append(row)
+  kept: set[bytes] = set()
+  for rows in groups.values():
+    files = [os.fsencode(row.file) for row in rows]
+    kept |= held_out(files, settings.eval_fraction)
+  parts["held out"] = [r for r in train if os.fsencode(r.file) in kept]
+  parts["train"] = [r for r in train if os.fsencode(r.file) not in kept]
+  if not parts["held out"]:
+    fail(train[0].place, "and the others are too few to hold some out")
+
+
+def _check_spread(path: str, train: LabelledImages) -> None:
+  """Raises ValueError for a target whose values are hardly different."""
+  labels = train.labels(range(len(train))).astype(np.float64)
+  mean, spread = np.abs(labels.mean(axis=0)), labels.std(axis=0)
+  for name, middle, width in zip(train.class_names, mean, spread, strict=True):
+    if width <= _LEAST_SPREAD * middle or not width:
+      fail(
+        path,
+        f"has {name} almost without differences ({width:.3g} around "
+        f"{middle:.6g}): subtract a constant, or leave it out",
+      )

@@ -1,0 +1,183 @@
+"""Reads images and masks of class indices from folders beside each other."""
+
+import io
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+from PIL import ExifTags, Image
+
+from vit_jax.data.example import Example, UnreadableImageError
+from vit_jax.data.reading import folders
+from vit_jax.data.reading.folders import text
+from vit_jax.data.reading.image_folder import held_out
+from vit_jax.data.settings import DataSettings
+
+IGNORED = 255  # Pixels of no class.
+_IGNORED_OF_16_BITS = 65535
+_IMAGES = (b"images", b"image", b"img")
+_MASKS = (b"masks", b"mask", b"annotations", b"labels")
+_MODES = ("L", "P", "I;16", "I", "1")  # With one number for each pixel.
+
+
+class SegmentationFolder:
+  """One split of a folder of images and index masks.
+
+  The folder holds `images` and `masks` (or `annotations`, `labels`), and each
+  of these the folders `train` and `val` (or other names of `folders.NAMES`), or
+  the files themselves, of which a part is then held out. A mask is named as its
+  image, and holds the index of a class for each pixel; 255 is ignored, and
+  65535 in a mask of 16 bits.
+
+  Attributes:
+    split: The name of the split's folder, or "train" or "val" without one.
+    name: The name of the whole folder, and `split`.
+    label_shape: Height and width to which masks are resized, by the nearest
+      neighbour of each pixel's centre.
+  """
+
+  class_names: tuple[str, ...] = ()
+
+  def __init__(self, settings: DataSettings, split: str, size: tuple[int, int]):
+    """Lists the files; raises ValueError if a folder or a mask is missing."""
+    root = os.fsencode(settings.root or "")
+    images, masks = (_only(root, names) for names in (_IMAGES, _MASKS))
+    inside = {folders.split_named(n): n for n in folders.subfolders(images)}
+    self.split = split
+    if "train" in inside:
+      wanted = inside.get("train" if split == "train" else "val")
+      wanted = wanted or inside.get("test")
+      if wanted is None:
+        raise ValueError(f"{text(images)!r} has a train folder but no val.")
+      images, masks = _below(images, wanted), _below(masks, wanted)
+      self.split = text(wanted)
+    files = [*folders.images_below(images)]
+    if "train" not in inside:
+      kept = held_out(files, settings.eval_fraction)
+      files = [f for f in files if (f in kept) != (split == "train")]
+    if not files:
+      raise ValueError(f"{text(images)!r} has no images for {split}.")
+    self._pairs = [(os.path.join(images, f), _mask(masks, f)) for f in files]
+    self.name = f"{text(os.path.basename(os.path.abspath(root)))}, {self.split}"
+    self.label_shape = size
+
+  def __len__(self) -> int:
+    return len(self._pairs)
+
+  def __getitem__(self, index: int) -> Example:
+    image, mask = self._pairs[index]
+    try:
+      with open(image, "rb") as file:
+        encoded = file.read()
+    except OSError as error:
+      raise UnreadableImageError(f"{text(image)}: {error.strerror}.") from error
+    indices = _read_mask(mask)
+    _check_proportions(image, encoded, indices.shape)
+    label = resize_mask(indices, self.label_shape)
+    return {"image": encoded, "label": label, "id": text(image)}
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """Returns several examples, read one after the other."""
+    return [self[i] for i in indices]
+
+  def num_classes(self) -> int:
+    """One more than the highest index in all masks; each of them is read."""
+    highest = -1
+    for _, path in self._pairs:
+      mask = _read_mask(path)
+      highest = max(highest, int(mask[mask != IGNORED].max(initial=-1)))
+    return highest + 1
+
+
+def resize_mask(
+  mask: Int[np.ndarray, "h w"], size: tuple[int, int]
+) -> Int[np.ndarray, "H W"]:
+  """Takes the pixel that lies nearest to the centre of each new one."""
+  rows, columns = (
+    ((np.arange(new) + 0.5) * old / new).astype(int)
+    for old, new in zip(mask.shape, size, strict=True)
+  )
+  return mask[rows[:, None], columns[None]]
+
+
+def _only(root: bytes, names: Sequence[bytes]) -> bytes:
+  """The folder in the root that has one of these names."""
+  inside = folders.subfolders(root) if os.path.isdir(root) else []
+  found = [name for name in inside if name.lower() in names]
+  if len(found) != 1:
+    wanted = text(b", ".join(names))
+    raise ValueError(
+      f"{text(root)!r} has {len(found)} folders of the names {wanted}, and a "
+      "probe of segmentation needs one: images and masks of equal names."
+    )
+  return os.path.join(root, found[0])
+
+
+def _below(masks: bytes, wanted: bytes) -> bytes:
+  """The folder of a split; its name may be another one of the same split."""
+  split = folders.split_named(wanted)
+  for name in folders.subfolders(masks):
+    if folders.split_named(name) == split:
+      return os.path.join(masks, name)
+  raise ValueError(f"{text(masks)!r} has no folder {text(wanted)!r}.")
+
+
+def _mask(masks: bytes, file: bytes) -> bytes:
+  stem = os.path.join(masks, os.path.splitext(file)[0])
+  for ending in (b".png", b".tif", b".tiff", b".bmp", b".gif"):
+    if os.path.isfile(stem + ending):
+      return stem + ending
+  raise ValueError(f"there is no mask {text(stem)}.png for {text(file)!r}.")
+
+
+def _check_proportions(
+  path: bytes, encoded: bytes, mask: tuple[int, ...]
+) -> None:
+  """Raises UnreadableImageError if an image and its mask differ in proportions.
+
+  A mask may be smaller than its image. It is not turned as the image is, where
+  the image's Exif says so.
+  """
+  try:
+    with Image.open(io.BytesIO(encoded)) as picture:
+      width, height = picture.size
+      if picture.getexif().get(ExifTags.Base.Orientation, 1) > 4:
+        width, height = height, width
+  except (OSError, SyntaxError, ValueError):
+    return  # Decoding it tells what is wrong.
+  if abs(mask[0] * width - mask[1] * height) > width + height:
+    raise UnreadableImageError(
+      f"{text(path)}: the image is {height} x {width}, turned as its Exif "
+      f"says, and its mask {mask[0]} x {mask[1]}: they need the same "
+      "proportions."
+    )
+
+
+def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:
+  """The indices in a file.
+
+  Raises:
+    ValueError: if it has colours in place of indices, or a negative index.
+    UnreadableImageError: if it cannot be read.
+  """
+  try:
+    with open(path, "rb") as file:
+      image = Image.open(io.BytesIO(file.read()))
+      image.load()
+  except (OSError, ValueError, SyntaxError) as error:
+    raise UnreadableImageError(f"{text(path)}: {error}.") from error
+  if image.mode not in _MODES:
+    raise ValueError(
+      f"{text(path)} has the mode {image.mode}: a mask has one number for each "
+      "pixel, the index of its class."
+    )
+  mask = np.asarray(image).astype(np.int32)
+  if image.mode in ("I", "I;16"):
+    mask[mask == _IGNORED_OF_16_BITS] = IGNORED
+  if mask.min() < 0:
+    raise ValueError(
+      f"{text(path)} has the class {mask.min()}: classes are counted from 0, "
+      f"and a pixel of no class is {IGNORED}."
+    )
+  return mask

@@ -1,0 +1,119 @@
+"""Opens the splits of a data set, whichever reader they need."""
+
+import dataclasses
+from typing import Any, Literal
+
+from vit_jax.data.example import Source
+from vit_jax.data.reading import image_folder, label_file
+from vit_jax.data.settings import DataSettings
+from vit_jax.runtime import extras
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+  """The splits of a run.
+
+  Attributes:
+    train: To train on.
+    eval: To evaluate on while training.
+    test: To report on once, at the end; only folders may have it.
+    found: Images found and files ignored, in a line.
+    doubts: Lines about what may be a mistake.
+  """
+
+  train: Source
+  eval: Source
+  test: Source | None
+  found: str
+  doubts: list[str]
+
+
+def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
+  """Opens the splits of a run.
+
+  Args:
+    windowed: Whether the run sets a window for images of 16 bits.
+
+  Raises:
+    ValueError: if the settings name no data, or the data are not there.
+  """
+  if settings.root:
+    reader: Any = label_file if settings.labels_file else image_folder
+    opened = reader.open_folder(settings)
+    if opened["eval"].split == "test":
+      del opened["test"]
+    doubts = reader.doubts(opened["train"])
+    if not windowed:
+      doubts += image_folder.darkness(opened["train"])
+    found = reader.found([*opened.values()])
+    return Splits(
+      opened["train"], opened["eval"], opened.get("test"), found, doubts
+    )
+  train, evaluation = (open_source(s, settings) for s in ("train", "eval"))
+  classes = f"{len(train.class_names):,} classes"
+  line = f"{train.name}, {len(train):,} training examples, {classes}"
+  return Splits(train, evaluation, None, line, [])
+
+
+def open_source(
+  split: Literal["train", "eval", "test"], settings: DataSettings
+) -> Source:
+  """Opens a split of a folder of images, of the digits or of a TFDS data set.
+
+  "digits" are 1,797 handwritten digits that come with the package.
+
+  Args:
+    split: "train", "eval", or "test", which only folders have.
+    settings: Which data; a folder, `root`, goes before a `name`.
+
+  Raises:
+    ValueError: if the settings name no data, the data are not there, or their
+      reader is not installed.
+  """
+  if split not in ("train", "eval", "test"):
+    raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
+  if settings.root:
+    reader = label_file if settings.labels_file else image_folder
+    return reader.open_split(settings, split)
+  train = split == "train"
+  if settings.dir:
+    reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
+    chosen = settings.train_split if train else settings.eval_split
+    return reader.open_prepared(settings.dir, chosen)
+  if not settings.name:
+    raise ValueError(
+      "the configuration names no data: give --config.data.root=FOLDER, a "
+      "folder of class folders, --config.data.dir=FOLDER, one of packed "
+      "images, or --config.data.name=NAME, a TFDS data set."
+    )
+  tfds_split = settings.train_split if train else settings.eval_split or "test"
+  if settings.name == "digits":
+    from vit_jax.data.reading.digits import Digits
+
+    return Digits(tfds_split)
+  reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
+  return reader.open_tfds(
+    settings.name, tfds_split, settings.data_dir, settings.tfds_label
+  )
+
+
+def check_classes(source: Source, what: str) -> None:
+  """Raises ValueError, naming `what`, unless each label is a single class."""
+  if getattr(source, "label_shape", ()):
+    raise ValueError(
+      f"{what} takes one class for each image, and {source.name} is read with "
+      "another data.task: leave that out."
+    )
+
+
+def check_same_classes(
+  names: tuple[str, ...], of: str, others: tuple[str, ...], of_others: str
+) -> None:
+  """Raises ValueError, saying whose the lists are, unless they are equal."""
+  if names != others:
+    only = ", ".join(sorted(set(names) ^ set(others))[:5])
+    raise ValueError(
+      f"{of} has {len(names)} classes and {of_others} {len(others)}, and they "
+      "must be the same, in the same order; in one of them only: "
+      f"{only or 'none'}."
+    )

@@ -1,0 +1,159 @@
+"""Looks at every file of a folder of images before one trains on it."""
+
+import collections
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from vit_jax.data.decoding.decode import decode_image
+from vit_jax.data.decoding.pillow import Window, describe
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.reading.image_folder import ImageFolder
+
+_SMALL, _LONG = 32, 4  # Sides in pixels, and their ratio, that are odd.
+UNREADABLE = "unreadable"
+_KINDS = {
+  **dict.fromkeys((".jpg", ".jpeg", ".jfif"), ("JPEG", "MPO")),
+  **{f".{kind.lower()}": (kind,) for kind in ("PNG", "WEBP", "GIF", "BMP")},
+  **dict.fromkeys((".tif", ".tiff"), ("TIFF",)),
+  **dict.fromkeys((".heic", ".heif"), ("HEIF",)),
+}
+"""The formats that are usual for the endings of names."""
+_CHUNK = 1000  # Files that the threads are given at once.
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """One file.
+
+  Attributes:
+    split: The name of its split.
+    label: The index of its class.
+    id: The file, from the root on, with the reason if it is unreadable.
+    kind: Its format, such as "JPEG"; "unknown" if it cannot be told.
+    size: Height and width of the upright image; None if it is unreadable.
+    odd: Words for each unusual property.
+    digest: Equal for images of equal pixels; None if it is unreadable.
+  """
+
+  split: str
+  label: int
+  id: str
+  kind: str
+  size: tuple[int, int] | None
+  odd: tuple[str, ...]
+  digest: bytes | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+  """All files of a folder.
+
+  Attributes:
+    looks: The files, split by split.
+  """
+
+  class_names: tuple[str, ...]
+  looks: list[Look]
+
+  @property
+  def counts(self) -> dict[str, np.ndarray]:
+    """The number of files of each class, (K,), by split."""
+    labels: dict[str, list[int]] = collections.defaultdict(list)
+    for look in self.looks:
+      labels[look.split].append(look.label)
+    return {
+      split: np.bincount(of_split, minlength=len(self.class_names))
+      for split, of_split in labels.items()
+    }
+
+  @property
+  def sizes(self) -> np.ndarray:
+    """Heights and widths of the readable images, (N, 2)."""
+    sizes = [look.size for look in self.looks if look.size is not None]
+    return np.array(sizes, int).reshape(-1, 2)
+
+  @property
+  def odd(self) -> dict[str, list[str]]:
+    """The files with each oddity, the rarest oddity first."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for look in self.looks:
+      for what in look.odd:
+        found[what].append(look.id)
+    return dict(sorted(found.items(), key=lambda item: len(item[1])))
+
+  @property
+  def same(self) -> dict[str, list[list[str]]]:
+    """Groups of files with equal pixels, by what is wrong with it.
+
+    The keys are "in several splits", "in several classes" and "twice in a
+    class".
+    """
+    groups: dict[bytes, list[Look]] = collections.defaultdict(list)
+    for look in self.looks:
+      if look.digest is not None:
+        groups[look.digest].append(look)
+    found: dict[str, list[list[str]]] = collections.defaultdict(list)
+    for group in groups.values():
+      if len(group) == 1:
+        continue
+      what = "twice in a class"
+      if len({look.label for look in group}) > 1:
+        what = "in several classes"
+      elif len({look.split for look in group}) > 1:
+        what = "in several splits"
+      found[what].append([look.id for look in group])
+    return dict(found)
+
+
+def looks(
+  splits: Sequence[ImageFolder],
+  window: Window | None = None,
+  channels: int = 3,
+) -> Iterator[Look]:
+  """Reads and decodes every file once, in threads.
+
+  Args:
+    window: See `decode_image`.
+    channels: See `decode_image`.
+  """
+  with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+    for source in splits:
+      for first in range(0, len(source), _CHUNK):
+        chunk = range(first, min(first + _CHUNK, len(source)))
+        yield from pool.map(
+          lambda i, s=source: _look(s, i, window, channels), chunk
+        )
+
+
+def _look(
+  source: ImageFolder, index: int, window: Window | None, channels: int
+) -> Look:
+  label = int(source.labels([index])[0])
+  name = source.ids([index])[0]
+  inside = name.removeprefix(os.path.join(source.root, ""))
+  try:
+    encoded = source[index]["image"]
+    pixels = decode_image(encoded, window, channels)
+    kind, odd = describe(encoded)
+  except UnreadableImageError as error:
+    reason = str(error).removeprefix(f"{name}: ")
+    unreadable = f"{inside}: {reason}"
+    return Look(
+      source.split, label, unreadable, "unknown", None, (UNREADABLE,), None
+    )
+  size = pixels.shape[0], pixels.shape[1]
+  content = np.array(size).tobytes() + pixels.tobytes()
+  digest = hashlib.blake2b(content, digest_size=16).digest()
+  if min(size) < _SMALL:
+    odd.append(f"under {_SMALL} pixels")
+  if max(size) > _LONG * min(size):
+    odd.append(f"longer than {_LONG} : 1")
+  ending = os.path.splitext(name)[1].lower()
+  if kind not in _KINDS.get(ending, (kind,)):
+    odd.append("of another format than their name")
+  return Look(source.split, label, inside, kind, size, tuple(odd), digest)

@@ -1,0 +1,213 @@
+"""Reads datasets prepared by TensorFlow Datasets, without TensorFlow."""
+
+import contextlib
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vit_jax.data.example import Example
+from vit_jax.data.reading import tfds_labels
+from vit_jax.runtime.printable import printable
+
+_RANDOM_ACCESS = ("array_record", "parquet")
+_INSTALL = 'pip install "vit_jax[tfds-prepare]"'  # Installs TensorFlow.
+
+
+class TfdsSource:
+  """One split of a prepared TFDS dataset.
+
+  The features read are the builder's supervised keys, or "image" and "label" if
+  it names none.
+
+  Args:
+    builder: The data set.
+    split: Any TFDS split expression, such as "train[:98%]".
+    label: Another label, see `tfds_labels.labels_of`.
+  """
+
+  def __init__(
+    self,
+    builder: tfds.core.DatasetBuilder,
+    split: str,
+    label: str | None = None,
+  ):
+    """Opens a split.
+
+    Raises:
+      ValueError: the data is not prepared, has no such split, allows no random
+        access, or does not have one image and one class label in each example.
+    """
+    _check_prepared(builder)
+    features: Any = builder.info.features
+    self.name = builder.info.full_name
+    if label is None:
+      self._image, label = _feature_keys(builder)
+    else:
+      self._image = "image"
+    self._labels = tfds_labels.labels_of(dict(features), label)
+    self._binary = builder.name == "dsprites"
+    self._id = next(
+      (key for key in ("id", "file_name") if key in features), None
+    )
+    self._split = split
+    self.class_names = self._labels.class_names
+    as_data_source: Any = builder.as_data_source
+    try:
+      self._examples = as_data_source(
+        split, decoders={self._image: tfds.decode.SkipDecoding()}
+      )
+    except (ValueError, AssertionError) as error:
+      splits = ", ".join(builder.info.splits)
+      raise ValueError(
+        f"{self.name} has no split {split!r}, or it is empty; it has "
+        f'{splits}, and parts of them such as "{splits.split(",")[0]}[:90%]".'
+      ) from error
+
+  def __len__(self) -> int:
+    return len(self._examples)
+
+  def __getitem__(self, index: int) -> Example:
+    return self._example(index, self._examples[index])
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """Reads several examples in parallel, which is several times faster."""
+    records = self._examples.__getitems__(list(indices))
+    return [self._example(i, r) for i, r in zip(indices, records, strict=True)]
+
+  def column(self, name: str) -> list[Any]:
+    """A feature of every example; reads the whole split."""
+    return [self._examples[index][name] for index in range(len(self))]
+
+  def _example(self, index: int, record: dict) -> Example:
+    name = f"{self.name}/{self._split}#{index}"
+    if self._id is not None:
+      stored = record[self._id]
+      if isinstance(stored, bytes):
+        stored = stored.decode("utf-8", "backslashreplace")
+      name = f"{name} ({printable(str(stored))})"
+    image = record[self._image]
+    return {
+      "image": tfds_labels.black_and_white(image) if self._binary else image,
+      "label": self._labels.label(record),
+      "id": name,
+    }
+
+
+def open_tfds(
+  name: str,
+  split: str,
+  data_dir: str | None = None,
+  label: str | None = None,
+) -> TfdsSource:
+  """Opens a split of a dataset such as "cifar10" or "beans:0.1.0".
+
+  Raises:
+    ValueError: there is no dataset of that name, or for the reasons of
+      `TfdsSource`.
+  """
+  return TfdsSource(_builder(name, data_dir), split, label)
+
+
+def open_prepared(folder: str, split: str | None) -> TfdsSource:
+  """Opens a split of the data set that a folder holds, as `pack` writes it.
+
+  Args:
+    folder: The folder with dataset_info.json, which may be in a bucket.
+    split: A TFDS split; None is "validation" if there is one, else "test".
+
+  Raises:
+    ValueError: there is no data set in the folder, or for the reasons of
+      `TfdsSource`.
+  """
+  path = epath.Path(folder).expanduser()
+  if not (path / "dataset_info.json").exists():
+    raise ValueError(
+      f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
+      "dataset_info.json): pack images by python -m vit_jax.pack."
+    )
+  builder = tfds.builder_from_directory(path)
+  if split is None:
+    split = "validation" if "validation" in builder.info.splits else "test"
+  return TfdsSource(builder, split)
+
+
+def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
+  """Opens every split of a dataset, by its name."""
+  builder = _builder(name, data_dir)
+  _check_prepared(builder)
+  return {split: TfdsSource(builder, split) for split in builder.info.splits}
+
+
+def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+  try:
+    with _no_temporary_folder():
+      return tfds.builder(name, data_dir=data_dir)
+  except tfds.core.DatasetNotFoundError as error:
+    known = [*tfds.list_builders(with_community_datasets=False), "digits"]
+    close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
+    raise ValueError(
+      f"there is no TFDS dataset {name!r} (did you mean: {close}?); prepared "
+      "data of your own has to lie in data_dir, images in folders go by root."
+    ) from error
+  except (ValueError, AssertionError, RuntimeError, ImportError) as error:
+    raise ValueError(
+      f"TFDS cannot open {name!r}: {_first_line(error)}; give the name as "
+      '"dataset", "dataset/config" or "dataset:version".'
+    ) from error
+
+
+@contextlib.contextmanager
+def _no_temporary_folder() -> Iterator[None]:
+  """Keeps TFDS from making a temporary folder that it never removes.
+
+  It makes one for every data set that is not prepared, for what its own bucket
+  knows of it, though it no longer asks that bucket.
+  """
+  info = tfds.core.DatasetInfo
+  original = info.initialize_from_bucket
+  info.initialize_from_bucket = lambda self: None
+  try:
+    yield
+  finally:
+    info.initialize_from_bucket = original
+
+
+def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
+  name, root = builder.name, builder.data_dir_root
+  if not builder.info.splits:
+    raise ValueError(
+      f"{name} is not prepared in {root}; prepare it once with: "
+      f"{_INSTALL} && tfds build {name} "
+      f"--file_format=array_record --data_dir={root}"
+    )
+  formats = {f.value for f in builder.info.available_file_formats()}
+  if not formats & set(_RANDOM_ACCESS):
+    raise ValueError(
+      f"{builder.data_dir} holds {', '.join(sorted(formats))} files, which "
+      f"allow no random access; convert them with: {_INSTALL} && "
+      "python -m tensorflow_datasets.scripts.convert_format --dataset_dir="
+      f"{builder.data_dir} --out_file_format=array_record"
+    )
+
+
+def _feature_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
+  """Returns the names of the image feature and the label feature."""
+  keys: Any = builder.info.supervised_keys or ("image", "label")
+  features: Any = builder.info.features
+  expected = (tfds.features.Image, tfds.features.ClassLabel)
+  for key, kind in zip(keys, expected, strict=False):
+    found = features[key] if key in list(features) else None
+    if len(keys) != 2 or not isinstance(found, kind):
+      raise ValueError(
+        f"{builder.name} is not an image classification dataset: its features "
+        f"are {', '.join(features)}, and {key!r} is not one {kind.__name__}; "
+        "choose a dataset of one image and one class label an example."
+      )
+  return keys
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).strip() or type(error).__name__).splitlines()[0].strip(".")

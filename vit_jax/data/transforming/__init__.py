@@ -1,0 +1,1 @@
+"""How pixels are cropped, resized and augmented."""
