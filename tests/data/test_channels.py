@@ -10,7 +10,7 @@ import tifffile
 from PIL import Image
 
 from tests.data.pictures import encode, noise, png, scene
-from vit_jax.data import make_eval_transform, make_train_transform
+from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.decoding.pillow import brightest
 from vit_jax.data.example import UnreadableImageError
@@ -37,24 +37,24 @@ def tiff(samples, **options):
 
 def test_grey_files_are_grey():
   np.testing.assert_array_equal(
-    decode_image(png(GREY), channels=1), GREY[..., None]
+    decode_image(png(GREY), ImageSpec(1)), GREY[..., None]
   )
   jpeg = encode(Image.fromarray(GREY), "JPEG")
   stored = np.asarray(Image.open(io.BytesIO(jpeg)))
   np.testing.assert_array_equal(
-    decode_image(jpeg, channels=1), stored[..., None]
+    decode_image(jpeg, ImageSpec(1)), stored[..., None]
   )
 
 
 def test_colours_become_grey_by_their_luminance():
   for encoded in (png(COLOURS), encode(Image.fromarray(COLOURS), "TIFF")):
-    found = decode_image(encoded, channels=1)
+    found = decode_image(encoded, ImageSpec(1))
     np.testing.assert_array_equal(found, GREY[..., None])
   jpeg = encode(Image.fromarray(COLOURS), "JPEG")
   stored = Image.open(io.BytesIO(jpeg))
   stored.draft("L", stored.size)  # The luminance that the file holds.
   np.testing.assert_array_equal(
-    decode_image(jpeg, channels=1)[..., 0], np.asarray(stored)
+    decode_image(jpeg, ImageSpec(1))[..., 0], np.asarray(stored)
   )
 
 
@@ -63,10 +63,10 @@ def test_alpha_is_kept_or_blended_with_white(colours):
   channels = colours.shape[2]
   pixels = np.dstack([colours, ALPHA])
   encoded = png(pixels)
-  found = decode_image(encoded, channels=channels + 1)
+  found = decode_image(encoded, ImageSpec(channels + 1))
   np.testing.assert_array_equal(found, pixels)
   blended = ALPHA / 255 * colours + 255 - ALPHA
-  found = decode_image(encoded, channels=channels)
+  found = decode_image(encoded, ImageSpec(channels))
   np.testing.assert_allclose(found, blended, atol=1)
 
 
@@ -74,10 +74,10 @@ def test_alpha_is_kept_or_blended_with_white(colours):
 @pytest.mark.parametrize("channels", [2, 4])
 def test_alpha_of_opaque_files(file_format, channels):
   encoded = encode(Image.fromarray(COLOURS), file_format)
-  found = decode_image(encoded, channels=channels)
+  found = decode_image(encoded, ImageSpec(channels))
   assert found.shape == (H, W, channels)
   assert (found[..., -1] == 255).all()
-  opaque = decode_image(encoded, channels=channels - 1)
+  opaque = decode_image(encoded, ImageSpec(channels - 1))
   np.testing.assert_array_equal(found[..., :-1], opaque)
 
 
@@ -91,7 +91,7 @@ def test_bands_are_taken_as_they_are_stored(count, layout):
     "planes": lambda: tiff(planes, planarconfig="separate"),
     "pages": lambda: tiff(planes),
   }[layout]()
-  np.testing.assert_array_equal(decode_image(encoded, channels=count), pixels)
+  np.testing.assert_array_equal(decode_image(encoded, ImageSpec(count)), pixels)
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
@@ -99,15 +99,15 @@ def test_a_window_scales_every_band(dtype):
   samples = bands(5, dtype)
   expected = np.clip((samples.astype(float) - 100) / 3900, 0, 1) * 255
   encoded = tiff(samples, planarconfig="contig")
-  found = decode_image(encoded, (100, 4000), channels=5)
+  found = decode_image(encoded, ImageSpec(5, (100, 4000)))
   np.testing.assert_allclose(found, expected, atol=0.51)
   if dtype == np.uint16:
-    found = decode_image(encoded, channels=5)
+    found = decode_image(encoded, ImageSpec(5))
     np.testing.assert_array_equal(found, samples // 256)
     assert brightest(encoded) == samples.max()
   else:
     with pytest.raises(UnreadableImageError, match="set normalization.window"):
-      decode_image(encoded, channels=5)
+      decode_image(encoded, ImageSpec(5))
 
 
 def test_a_window_of_one_channel():
@@ -115,7 +115,7 @@ def test_a_window_of_one_channel():
   expected = np.clip(samples / 2000, 0, 1) * 255
   for ending in (".png", ".tiff"):
     encoded = cv2.imencode(ending, samples)[1].tobytes()
-    found = decode_image(encoded, (0, 2000), channels=1)
+    found = decode_image(encoded, ImageSpec(1, (0, 2000)))
     np.testing.assert_allclose(found, expected, atol=0.51)
 
 
@@ -124,7 +124,7 @@ def test_bands_are_turned_upright():
   turned = tiff(
     pixels, planarconfig="contig", extratags=[(274, "H", 1, 6, True)]
   )
-  found = decode_image(turned, channels=5)
+  found = decode_image(turned, ImageSpec(5))
   np.testing.assert_array_equal(found, np.rot90(pixels, -1))
 
 
@@ -133,18 +133,18 @@ def test_bands_that_a_file_does_not_have(monkeypatch):
   with pytest.raises(
     UnreadableImageError, match="5 bands are needed, and it h"
   ):
-    decode_image(six, channels=5)
+    decode_image(six, ImageSpec(5))
   with pytest.raises(UnreadableImageError, match="4 bands are needed.* has 6"):
-    decode_image(six, channels=4)
+    decode_image(six, ImageSpec(4))
   for file_format in ("PNG", "JPEG"):
     with pytest.raises(UnreadableImageError, match="it is no such TIFF file"):
-      decode_image(encode(Image.fromarray(COLOURS), file_format), channels=5)
+      decode_image(encode(Image.fromarray(COLOURS), file_format), ImageSpec(5))
   volume = np.zeros((2, 3, 8, 8), np.uint8)
   with pytest.raises(UnreadableImageError, match="its axes are"):
-    decode_image(tiff(volume), channels=5)
+    decode_image(tiff(volume), ImageSpec(5))
   monkeypatch.setitem(sys.modules, "tifffile", None)
   with pytest.raises(UnreadableImageError, match=r'install "vit_jax\[tiff\]"'):
-    decode_image(six, channels=5)
+    decode_image(six, ImageSpec(5))
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
@@ -160,7 +160,7 @@ def test_each_channel_is_resized_alone(count, interpolation):
   encoded = (
     png(pixels[..., 0]) if count == 1 else tiff(pixels, planarconfig="contig")
   )
-  found = make_eval_transform((20, 90), settings, channels=count)(encoded)
+  found = make_eval_transform((20, 90), settings, ImageSpec(count))(encoded)
   alone = [
     make_eval_transform((20, 90), settings)(png(band))[..., 0]
     for band in np.moveaxis(pixels, 2, 0)
@@ -179,7 +179,7 @@ def test_each_channel_is_cropped_alike(crop, count):
   settings = TrainTransformSettings(crop=crop)
   pixels = bands(count)
   encoded = tiff(pixels, planarconfig="contig")
-  found = make_train_transform((20, 60), settings, channels=count)(
+  found = make_train_transform((20, 60), settings, ImageSpec(count))(
     encoded, np.random.default_rng(3)
   )
   alone = [
@@ -201,7 +201,7 @@ def test_grey_is_augmented_as_three_equal_channels(as_published):
   )
   for seed in range(20):
     one, three = (
-      make_train_transform((20, 30), settings, channels=channels)(
+      make_train_transform((20, 30), settings, ImageSpec(channels))(
         png(GREY), np.random.default_rng(seed)
       )
       for channels in (1, 3)
@@ -213,7 +213,7 @@ def test_grey_is_augmented_as_three_equal_channels(as_published):
 def test_noise_erases_every_channel():
   settings = TrainTransformSettings(crop="resize", flip=False, erase=1.0)
   black = tiff(np.zeros((H, W, 5), np.uint8), planarconfig="contig")
-  found = make_train_transform((H, W), settings, channels=5)(
+  found = make_train_transform((H, W), settings, ImageSpec(5))(
     black, np.random.default_rng(0)
   )
   assert all(band.any() for band in np.moveaxis(found, 2, 0))
@@ -227,7 +227,7 @@ def test_augmentations_of_colours_need_colours(name, value):
   settings = TrainTransformSettings(**{name: value})
   message = f"{name}={value} is defined for .* 1 or 3 .* have 4: leave it out"
   with pytest.raises(ValueError, match=message):
-    make_train_transform(8, settings, channels=4)
+    make_train_transform(8, settings, ImageSpec(4))
 
 
 def test_colours_are_read_as_before():

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, TypedDict
 
+from vit_jax.data.image import ImageSpec
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming.transforms import (
   EvalTransform,
@@ -88,23 +89,22 @@ class Preprocessing:
     """`mean` and `std`, as keywords for what normalises on the device."""
     return {"mean": self.mean, "std": self.std}
 
+  @property
+  def spec(self) -> ImageSpec:
+    """How a file becomes pixels, before they are cut to size."""
+    return ImageSpec(self.channels, self.window, self.corner)
+
   def transform(self) -> EvalTransform:
     """The part done on the host: encoded bytes to uint8 pixels (H, W, C).
 
     Raises:
       ValueError: as `image_size` does.
     """
-    return self._cut(
-      make_eval_transform(
-        self.whole, self.crop, self.corner, self.window, self.channels
-      )
-    )
+    return self._cut(make_eval_transform(self.whole, self.crop, self.spec))
 
   def train_transform(self, settings: TrainTransformSettings) -> TrainTransform:
     """The same for training: (encoded bytes, rng) to uint8 pixels (H, W, C)."""
-    return self._cut(
-      make_train_transform(self.whole, settings, self.window, self.channels)
-    )
+    return self._cut(make_train_transform(self.whole, settings, self.spec))
 
   @property
   def whole(self) -> tuple[int, int]:

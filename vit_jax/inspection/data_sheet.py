@@ -9,6 +9,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
 from vit_jax.data.batching.loader import Loader
+from vit_jax.data.image import ImageSpec
 from vit_jax.data.reading.sources import check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.settings import InspectSettings
@@ -37,9 +38,9 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
     UnreadableImageError: if no training image can be read.
   """
   path = local_file(out)
-  window = settings.normalization.window
+  spec = ImageSpec(settings.channels, settings.normalization.window)
   data = dataclasses.replace(settings.data, root=root)
-  splits = open_splits(data, windowed=window is not None)
+  splits = open_splits(data, windowed=spec.window is not None)
   check_classes(splits.train, "inspect_data")
   display = Display()
   display.header([("data", splits.found)])
@@ -47,14 +48,12 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
     display.note(line)
   folders: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in folders if folder is not None]
-  found = display.track(
-    looks(folders, window, settings.channels), "reading", sum(map(len, folders))
-  )
+  found = display.track(looks(folders, spec), "reading", sum(map(len, folders)))
   survey = Survey(splits.train.class_names, list(found))
   for line in survey_lines(survey, settings.image_size):
     display.note(line)
   transform = make_train_transform(
-    settings.image_size, settings.train_transform, window, settings.channels
+    settings.image_size, settings.train_transform, spec
   )
   loader = Loader(on_unreadable="skip")
   size = min(_BATCH, len(splits.train))

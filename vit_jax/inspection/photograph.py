@@ -22,8 +22,7 @@ def seen_part(encoded: bytes, preprocessing: Preprocessing) -> Photograph:
   Raises:
     UnreadableImageError: if the file cannot be decoded.
   """
-  channels = preprocessing.channels
-  image = in_colours(decode_image(encoded, preprocessing.window, channels))
+  image = in_colours(decode_image(encoded, preprocessing.spec))
   shape, size = image.shape[:2], preprocessing.image_size
   whole = preprocessing.whole
   resized = resized_shape(shape, whole, preprocessing.crop)

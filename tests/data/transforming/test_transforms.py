@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import coordinates, noise, png, rngs
-from vit_jax.data import make_eval_transform, make_train_transform
+from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming import transforms
 from vit_jax.data.transforming.transforms import resize
@@ -193,7 +193,7 @@ def test_the_corner_of_the_crop_is_rounded_as_asked():
   settings = EvalTransformSettings("center", 1.0)
   encoded = png(coordinates(8, 11))
   for corner, left in (("floor", 1), ("even", 2)):
-    image = make_eval_transform(8, settings, corner)(encoded)
+    image = make_eval_transform(8, settings, ImageSpec(corner=corner))(encoded)
     assert image[0, :, 0].tolist() == list(range(left, left + 8))
 
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from vit_jax.data.batching.loader import EvalPasses, make_loader
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.decoding.pillow import Window
 from vit_jax.data.example import Source
+from vit_jax.data.image import ImageSpec, Window
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import (
   DataSettings,
@@ -49,7 +49,7 @@ def open_data(
     transform: Crop and augmentation; by default those of the settings' class.
     window: The values of images of more than 8 bits that become black and
       white; by default their whole range.
-    channels: See `decode_image`.
+    channels: See `ImageSpec`.
     loader: How the images are read; by default by a thread. Processes are
       faster on photographs, and a script that asks for them must keep its work
       under `if __name__ == "__main__":`, since each process imports the script.
@@ -67,7 +67,7 @@ def open_data(
   Raises:
     ValueError: if an argument is out of range, or as `open_source` does.
   """
-  source = open_source(split, data)
+  source, spec = open_source(split, data), ImageSpec(channels, window)
   opened = make_loader(
     loader,
     photographs=data.photographs,
@@ -81,7 +81,7 @@ def open_data(
       raise ValueError(f'transform of "{split}" must be EvalTransformSettings.')
     return source, opened.evaluate(
       source,
-      make_eval_transform(image_size, chosen, window=window, channels=channels),
+      make_eval_transform(image_size, chosen, spec),
       batch_size,
     )
   chosen = transform or TrainTransformSettings()
@@ -89,7 +89,7 @@ def open_data(
     raise ValueError('transform of "train" must be TrainTransformSettings.')
   return source, opened.train(
     source,
-    make_train_transform(image_size, chosen, window, channels),
+    make_train_transform(image_size, chosen, spec),
     batch_size=batch_size,
     seed=seed,
     first_batch=first_batch,

@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 
 from vit_jax.data.decoding import jpeg, limits, pillow
-from vit_jax.data.decoding.pillow import GREY, Window
 from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.image import RGB, ImageSpec, Window, by_fours
 
 _REDUCED = 4  # Times MAX_PIXELS that a JPEG may have.
 _PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -38,21 +38,11 @@ Orientation 1 is upright already.
 
 def decode_rgb(encoded: bytes, window: Window | None = None) -> np.ndarray:
   """Decodes an image file to RGB, uint8 (H, W, 3), see `decode_image`."""
-  return decode_image(encoded, window)
+  return decode_image(encoded, ImageSpec(window=window))
 
 
-def decode_image(
-  encoded: bytes, window: Window | None = None, channels: int = 3
-) -> np.ndarray:
+def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
   """Decodes a JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, JPEG 2000 or HEIC file.
-
-  Args:
-    window: the darkest and the brightest value of an image of more than 8 bits;
-      by default 0 and 65535.
-    channels: 1 for grey, 2 for grey and alpha, 3 for RGB, 4 for RGBA; or the
-      number of a TIFF file's bands, which are then taken as they are stored.
-      Colours become grey by their luminance (ITU-R BT.601), and alpha is 255
-      where a file has none.
 
   Returns:
     The image, uint8 of shape (H, W, channels). A JPEG of more than
@@ -67,29 +57,15 @@ def decode_image(
     raise UnreadableImageError("the file is empty.")
   if header := jpeg.read_header(encoded):
     reduction = least_reduction(header)
-    image = decode_jpeg(encoded, header, reduction, channels=channels)
+    image = decode_jpeg(encoded, header, reduction, spec=spec)
     if image is not None:
       return image
   elif size := _png_size(encoded):
     limits.check_size(*size)
-    image = _decode_with_opencv(encoded, channels)
+    image = _decode_with_opencv(encoded, spec)
     if image is not None:
       return image
-  return _turned(*pillow.decode(encoded, window, channels))
-
-
-def by_fours(
-  change: Callable[[np.ndarray], np.ndarray], image: np.ndarray
-) -> np.ndarray:
-  """Applies an OpenCV function, which takes four channels at most.
-
-  It also drops the last axis of an image of one channel, which is put back.
-  """
-  if image.shape[2] > 4:
-    parts = [image[..., c : c + 4] for c in range(0, image.shape[2], 4)]
-    return np.concatenate([by_fours(change, p) for p in parts], axis=2)
-  changed = change(image)
-  return changed.reshape(*changed.shape[:2], image.shape[2])
+  return _turned(*pillow.decode(encoded, spec))
 
 
 def least_reduction(header: jpeg.Header) -> int:
@@ -106,7 +82,7 @@ def decode_jpeg(
   header: jpeg.Header,
   reduce: int = 1,
   rows: int | None = None,
-  channels: int = 3,
+  spec: ImageSpec = RGB,
 ) -> np.ndarray | None:
   """Decodes a JPEG file, at a reduced size or down to a given row.
 
@@ -115,7 +91,6 @@ def decode_jpeg(
       Reduced images take a fraction of the time.
     rows: how many rows of the upright image are needed, counted from its top;
       None for all. Where that saves time, rows below are not decoded.
-    channels: See `decode_image`.
 
   Returns:
     The upright image or its upper part, uint8 of shape (H, W, channels); None
@@ -125,7 +100,7 @@ def decode_jpeg(
     UnreadableImageError: the image has too many pixels (see `limits`), or
       an absurd number of scans, or no such channels.
   """
-  pillow.check_channels(channels)
+  limits.check_channels(spec.channels)
   # Several scans are held in memory whole, however much they are reduced.
   times = _REDUCED if header.top_down else 1
   limits.check_size(header.height, header.width, times)
@@ -133,11 +108,10 @@ def decode_jpeg(
     limits.check_scans(encoded)
   if header.orientation in _TURNS:
     rows = None  # The rows stored first are not the upper ones.
-  grey = channels in GREY
-  image = jpeg.decode(encoded, header, reduce, rows, grey=grey)
+  image = jpeg.decode(encoded, header, reduce, rows, grey=spec.grey)
   if image is None:
     return None
-  return _turned(_with_alpha(image, channels), header.orientation)
+  return _turned(_with_alpha(image, spec.channels), header.orientation)
 
 
 def _turned(stored: np.ndarray, orientation: int) -> np.ndarray:
@@ -170,17 +144,18 @@ def _png_size(encoded: bytes) -> tuple[int, int] | None:
   return int.from_bytes(encoded[20:24], "big"), width
 
 
-def _decode_with_opencv(encoded: bytes, channels: int) -> np.ndarray | None:
+def _decode_with_opencv(encoded: bytes, spec: ImageSpec) -> np.ndarray | None:
   """Decodes an opaque PNG; None if Pillow has to."""
-  grey = channels in GREY
-  if channels > 4 or (grey and encoded[25]):  # OpenCV rounds luminance.
+  if spec.channels > 4 or (
+    spec.grey and encoded[25]
+  ):  # OpenCV rounds luminance.
     return None
   try:
     buffer = np.frombuffer(encoded, np.uint8)
-    mode = cv2.IMREAD_GRAYSCALE if grey else cv2.IMREAD_COLOR_RGB
+    mode = cv2.IMREAD_GRAYSCALE if spec.grey else cv2.IMREAD_COLOR_RGB
     image = cv2.imdecode(buffer, mode)
   except cv2.error:
     return None
   if image is None:
     return None
-  return _with_alpha(image.reshape(*image.shape[:2], -1), channels)
+  return _with_alpha(image.reshape(*image.shape[:2], -1), spec.channels)

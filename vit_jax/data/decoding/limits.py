@@ -31,3 +31,18 @@ def check_scans(encoded: bytes) -> None:
       f"the image is stored in {scans} scans, more than {_MAX_SCANS}; save it "
       "anew."
     )
+
+
+def check_channels(channels: int, bands: int = 4) -> None:
+  """Raises UnreadableImageError for channels that a file does not have.
+
+  Args:
+    channels: Channels wanted; 1 to 4 can be made of any grey or colour image.
+    bands: Bands of the file.
+  """
+  if channels > 4 or bands > 4:
+    found = f"it has {bands}" if bands > 4 else "it is no such TIFF file"
+    raise UnreadableImageError(
+      f"{channels} bands are needed, and {found}: set channels to the bands of "
+      "the files."
+    )

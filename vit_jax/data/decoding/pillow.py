@@ -11,12 +11,10 @@ import cv2
 import numpy as np
 from PIL import ExifTags, Image
 
-from vit_jax.data.decoding.limits import check_scans, check_size
+from vit_jax.data.decoding.limits import check_channels, check_scans, check_size
 from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.image import ImageSpec, Window
 from vit_jax.runtime.printable import printable
-
-Window = tuple[float, float]
-"""The values of samples of more than 8 bits that become black and white."""
 
 # Pillow reads many more formats, and runs another program for some (EPS).
 _PILLOW_FORMATS = (
@@ -27,8 +25,6 @@ _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 _JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
-GREY = (1, 2)
-"""Numbers of channels of which the first is the luminance."""
 
 
 def brightest(encoded: bytes) -> float | None:
@@ -70,14 +66,8 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
     ]
 
 
-def decode(
-  encoded: bytes, window: Window | None, channels: int = 3
-) -> tuple[np.ndarray, int]:
+def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
   """Decodes a file of any format that Pillow, pillow-heif or tifffile reads.
-
-  Args:
-    window: See `decode_image`.
-    channels: See `decode_image`.
 
   Returns:
     The image as it is stored, uint8 (H, W, channels), and its EXIF orientation.
@@ -85,6 +75,7 @@ def decode(
   Raises:
     UnreadableImageError: if it cannot be decoded.
   """
+  channels, window = spec.channels, spec.window
   try:
     if channels not in (1, 3) and encoded.startswith(_TIFF_STARTS):
       samples, orientation = _bands(encoded)
@@ -100,7 +91,7 @@ def decode(
       orientation = _orientation(image)
       samples = _wide_samples(image, encoded, window)
       if samples is not None:
-        return _narrowed(samples, window, image, channels), orientation
+        return _narrowed(samples, image, spec), orientation
       pixels = np.array(_converted(image, channels))
       return pixels.reshape(*pixels.shape[:2], channels), orientation
   except UnreadableImageError:
@@ -113,21 +104,6 @@ def decode(
     text = printable(str(error)).rstrip(".")  # Some messages quote the file.
     name = type(error).__name__
     raise UnreadableImageError(f"{text or name}.") from error
-
-
-def check_channels(channels: int, bands: int = 4) -> None:
-  """Raises UnreadableImageError for channels that a file does not have.
-
-  Args:
-    channels: Channels wanted; 1 to 4 can be made of any grey or colour image.
-    bands: Bands of the file.
-  """
-  if channels > 4 or bands > 4:
-    found = f"it has {bands}" if bands > 4 else "it is no such TIFF file"
-    raise UnreadableImageError(
-      f"{channels} bands are needed, and {found}: set channels to the bands of "
-      "the files."
-    )
 
 
 def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
@@ -235,15 +211,12 @@ def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
 
 
 def _narrowed(
-  samples: np.ndarray,
-  window: Window | None,
-  image: Image.Image,
-  channels: int,
+  samples: np.ndarray, image: Image.Image, spec: ImageSpec
 ) -> np.ndarray:
   """Scales samples to 8 bits, and blends transparent ones with white."""
   colours = samples[..., :3] if samples.ndim == 3 else samples
-  mode = "L" if channels in GREY else "RGB"
-  pixels = Image.fromarray(_eight_bits(colours, window)).convert(mode)
+  mode = "L" if spec.grey else "RGB"
+  pixels = Image.fromarray(_eight_bits(colours, spec.window)).convert(mode)
   pixels = np.array(pixels).reshape(*samples.shape[:2], -1)
   alpha = np.ones((*samples.shape[:2], 1), np.float32)
   if samples.ndim == 3 and samples.shape[2] == 4:
@@ -251,7 +224,7 @@ def _narrowed(
   elif samples.ndim == 2 and "transparency" in image.info:
     opaque = samples != image.info["transparency"]
     alpha = opaque[..., None].astype(np.float32)
-  if channels == pixels.shape[2]:
+  if spec.channels == pixels.shape[2]:
     blended = alpha * pixels + (1 - alpha) * 255
     return np.rint(blended).astype(np.uint8)
   return np.dstack([pixels, np.rint(255 * alpha).astype(np.uint8)])

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from vit_jax.data.decoding.decode import decode_image
-from vit_jax.data.decoding.pillow import Window, describe
+from vit_jax.data.decoding.pillow import describe
 from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.image import RGB, ImageSpec
 from vit_jax.data.reading.image_folder import ImageFolder
 
 _SMALL, _LONG = 32, 4  # Sides in pixels, and their ratio, that are odd.
@@ -111,34 +112,23 @@ class Survey:
 
 
 def looks(
-  splits: Sequence[ImageFolder],
-  window: Window | None = None,
-  channels: int = 3,
+  splits: Sequence[ImageFolder], spec: ImageSpec = RGB
 ) -> Iterator[Look]:
-  """Reads and decodes every file once, in threads.
-
-  Args:
-    window: See `decode_image`.
-    channels: See `decode_image`.
-  """
+  """Reads and decodes every file once, in threads."""
   with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
     for source in splits:
       for first in range(0, len(source), _CHUNK):
         chunk = range(first, min(first + _CHUNK, len(source)))
-        yield from pool.map(
-          lambda i, s=source: _look(s, i, window, channels), chunk
-        )
+        yield from pool.map(lambda i, s=source: _look(s, i, spec), chunk)
 
 
-def _look(
-  source: ImageFolder, index: int, window: Window | None, channels: int
-) -> Look:
+def _look(source: ImageFolder, index: int, spec: ImageSpec) -> Look:
   label = int(source.labels([index])[0])
   name = source.ids([index])[0]
   inside = name.removeprefix(os.path.join(source.root, ""))
   try:
     encoded = source[index]["image"]
-    pixels = decode_image(encoded, window, channels)
+    pixels = decode_image(encoded, spec)
     kind, odd = describe(encoded)
   except UnreadableImageError as error:
     reason = str(error).removeprefix(f"{name}: ")

@@ -17,13 +17,12 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data.decoding.decode import (
-  by_fours,
   decode_image,
   decode_jpeg,
   least_reduction,
 )
 from vit_jax.data.decoding.jpeg import REDUCTIONS, read_header
-from vit_jax.data.decoding.pillow import Window
+from vit_jax.data.image import RGB, ImageSpec, by_fours
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming.boxes import inception_box, published_box
 from vit_jax.data.transforming.three_augment import (
@@ -39,8 +38,7 @@ EvalTransform = Callable[[bytes], np.ndarray]
 def make_train_transform(
   image_size: int | tuple[int, int],
   settings: TrainTransformSettings = TrainTransformSettings(),
-  window: Window | None = None,
-  channels: int = 3,
+  spec: ImageSpec = RGB,
 ) -> TrainTransform:
   """Builds the training transform: decode, crop, resize, flip, augment.
 
@@ -49,8 +47,6 @@ def make_train_transform(
 
   Args:
     image_size: Height and width of the result, or one number for both.
-    window: See `decode_image`.
-    channels: See `decode_image`.
 
   Returns:
     A picklable function (encoded, rng) -> uint8 (H, W, channels).
@@ -58,22 +54,19 @@ def make_train_transform(
   Raises:
     ValueError: if the size is none, or as `check_colours` does.
   """
-  check_colours(settings, channels)
+  check_colours(settings, spec.channels)
   return functools.partial(
     _train_image,
     size=_height_width(image_size),
     settings=settings,
-    window=window,
-    channels=channels,
+    spec=spec,
   )
 
 
 def make_eval_transform(
   image_size: int | tuple[int, int],
   settings: EvalTransformSettings = EvalTransformSettings(),
-  corner: str = "floor",
-  window: Window | None = None,
-  channels: int = 3,
+  spec: ImageSpec = RGB,
 ) -> EvalTransform:
   """Builds the evaluation transform, which draws nothing at random.
 
@@ -83,10 +76,6 @@ def make_eval_transform(
 
   Args:
     image_size: Height and width of the result, or one number for both.
-    corner: How half a pixel in the position of the crop is rounded, "floor" or
-      "even", as Python's `round` does.
-    window: See `decode_image`.
-    channels: See `decode_image`.
 
   Returns:
     A picklable function encoded -> uint8 (H, W, channels).
@@ -98,9 +87,7 @@ def make_eval_transform(
     _eval_image,
     size=_height_width(image_size),
     settings=settings,
-    corner=corner,
-    window=window,
-    channels=channels,
+    spec=spec,
   )
 
 
@@ -167,13 +154,12 @@ def _train_image(
   *,
   size: tuple[int, int],
   settings: TrainTransformSettings,
-  window: Window | None,
-  channels: int,
+  spec: ImageSpec,
 ) -> np.ndarray:
   if settings.crop == "inception":
-    image = _random_box(encoded, rng, size, settings, window, channels)
+    image = _random_box(encoded, rng, size, settings, spec)
   else:
-    image = resize(decode_image(encoded, window, channels), size)
+    image = resize(decode_image(encoded, spec), size)
   if settings.crop == "pad" and settings.pad:
     image = _pad_crop(image, settings.pad, rng)
   if settings.flip and rng.random() < 0.5:
@@ -186,8 +172,7 @@ def _random_box(
   rng: np.random.Generator,
   size: tuple[int, int],
   settings: TrainTransformSettings,
-  window: Window | None,
-  channels: int,
+  spec: ImageSpec,
 ) -> np.ndarray:
   """Returns a random box at `size`, decoding no more than it shows.
 
@@ -199,14 +184,14 @@ def _random_box(
     top, left, h, w = draw(H, W, settings.min_area, rng)
     fitting = (r for r in REDUCTIONS if h >= r * size[0] and w >= r * size[1])
     reduce = max([*fitting, least_reduction(header)])
-    image = decode_jpeg(encoded, header, reduce, top + h, channels)
+    image = decode_jpeg(encoded, header, reduce, top + h, spec)
     if image is not None:
       rows, columns = (
         slice(round(start / reduce), round((start + length) / reduce))
         for start, length in ((top, h), (left, w))
       )
       return _resize_fast(image[rows, columns], size)
-  image = decode_image(encoded, window, channels)
+  image = decode_image(encoded, spec)
   H, W, _ = image.shape
   top, left, h, w = draw(H, W, settings.min_area, rng)
   return _resize_fast(image[top : top + h, left : left + w], size)
@@ -232,14 +217,12 @@ def _eval_image(
   *,
   size: tuple[int, int],
   settings: EvalTransformSettings,
-  corner: str,
-  window: Window | None,
-  channels: int,
+  spec: ImageSpec,
 ) -> np.ndarray:
-  image = decode_image(encoded, window, channels)
+  image = decode_image(encoded, spec)
   h, w = resized_shape((len(image), image.shape[1]), size, settings)
   image = _filtered(image, (h, w), settings)
-  half = round if corner == "even" else math.floor
+  half = round if spec.corner == "even" else math.floor
   top, left = half((h - size[0]) / 2), half((w - size[1]) / 2)
   return image[top : top + size[0], left : left + size[1]]
 
