@@ -126,6 +126,20 @@ class DataSettings(Section):
         )
 
 
+def located(settings: DataSettings, file: str) -> str:
+  """The path of a file of labels: as it is given, or else below the root.
+
+  Raises:
+    ValueError: if there is no such file.
+  """
+  file, root = os.path.expanduser(file), settings.root or "."
+  inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
+  found = next(filter(os.path.isfile, (file, *inside)), None)
+  if found is None:
+    raise ValueError(f"there is no file of labels {file!r}, nor in {root!r}.")
+  return found
+
+
 @dataclasses.dataclass(frozen=True)
 class LoaderSettings(Section):
   """How the images are read."""
@@ -194,6 +208,12 @@ class TrainTransformSettings(Section):
     "keeps its length, and so shows fewer images.",
     must=COUNT,
   )
+
+  @property
+  def colour_changes(self) -> dict[str, float]:
+    """The augmentations of colours that are on, by name, and their strength."""
+    names = ("randaugment_layers", "three_augment", "colour_jitter")
+    return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
 @dataclasses.dataclass(frozen=True)

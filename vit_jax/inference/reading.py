@@ -13,8 +13,8 @@ from PIL import Image, ImageOps
 
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.image_files import printable_path
 from vit_jax.data.transforming.transforms import EvalTransform
+from vit_jax.runtime.printable import printable_path
 
 Picture = str | os.PathLike | Image.Image | np.ndarray
 """A path, a Pillow image, or an array, uint8 (H, W) or (H, W, 1 to 4)."""

@@ -10,11 +10,7 @@ from typing import IO, Any
 import jax
 import numpy as np
 
-from vit_jax.data.reading.image_files import (
-  check_found,
-  find_images,
-  printable_path,
-)
+from vit_jax.data.reading.image_files import check_found, find_images
 from vit_jax.inference.predictor import class_name, make_predict_step
 from vit_jax.inference.printing import label_text
 from vit_jax.inference.reading import decode_ahead
@@ -29,6 +25,7 @@ from vit_jax.pretrained.load import open_pretrained
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import local_path, replacing
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.printable import printable_path
 
 _IMAGES_AHEAD = 4  # Images decoded while another is drawn.
 

@@ -3,10 +3,10 @@
 import os
 from typing import Any
 
-from vit_jax.data.reading.image_files import printable_path
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.printable import printable_path
 
 
 def report_files(

@@ -15,7 +15,7 @@ import optax
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import NormalizationSettings
-from vit_jax.data.transforming.three_augment import check_colours
+from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import ResNet, Vit, make_model
 from vit_jax.models.variants import with_block
 from vit_jax.run.masked import make_masking, with_masks

@@ -1,5 +1,7 @@
 """Makes untrusted names safe to print in one line."""
 
+import os
+
 
 def printable(text: str) -> str:
   """Escapes the characters that cannot be printed, as in \\n.
@@ -9,6 +11,11 @@ def printable(text: str) -> str:
   if text.isprintable():  # This is fast, and true of nearly every text.
     return text
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def printable_path(path: str) -> str:
+  """Returns a path as text to print, with non-UTF-8 bytes as \\xNN."""
+  return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
 
 
 def quoted(value: object) -> str:

@@ -9,9 +9,9 @@ from PIL import Image
 
 from tests.data.pictures import coordinates, noise, png, rngs
 from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
+from vit_jax.data.decoding import decode
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
-from vit_jax.data.transforming import transforms
-from vit_jax.data.transforming.transforms import resize
+from vit_jax.data.transforming.resize import resize, resize_fast
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 1), (2, 3)])
@@ -61,7 +61,7 @@ def test_a_jpeg_that_has_to_go_to_another_decoder_is_cropped_alike(monkeypatch):
   Image.fromarray(noise(60, 70)).save(file, "JPEG", quality=95)
   transform = make_train_transform(32, TrainTransformSettings(min_area=0.5))
   expected = transform(file.getvalue(), np.random.default_rng(0))
-  monkeypatch.setattr(transforms, "decode_jpeg", lambda *_, **__: None)
+  monkeypatch.setattr(decode, "decode_jpeg", lambda *_, **__: None)
   found = transform(file.getvalue(), np.random.default_rng(0))
   assert found.shape == expected.shape == (32, 32, 3)
 
@@ -76,7 +76,7 @@ def test_random_boxes_lose_no_pixel_and_no_brightness(h, w):
   for at in np.ndindex(h, w):
     image = np.zeros((h, w, 3), np.uint8)
     image[at] = 255
-    weights[at] = transforms._resize_fast(image, size)[..., 0].sum()
+    weights[at] = resize_fast(image, size)[..., 0].sum()
   assert weights.min() > 0
   area = 255 * size[0] * size[1] / (h * w)
   np.testing.assert_allclose(weights.mean(), area, rtol=0.05)
@@ -86,7 +86,7 @@ def test_random_boxes_lose_no_pixel_and_no_brightness(h, w):
 def test_random_boxes_by_whole_factors_are_means_of_blocks(h, w):
   pixels = noise(h, w)
   blocks = pixels.reshape(8, h // 8, 12, w // 12, 3).mean(axis=(1, 3))
-  found = transforms._resize_fast(pixels, (8, 12))
+  found = resize_fast(pixels, (8, 12))
   assert np.abs(found - blocks).max() <= 1
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from vit_jax.data.decoding import jpeg, limits, pillow
+from vit_jax.data.decoding import jpeg, limits
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.image import RGB, ImageSpec, Window, by_fours
 
@@ -65,7 +65,50 @@ def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
     image = _decode_with_opencv(encoded, spec)
     if image is not None:
       return image
+  from vit_jax.data.decoding import pillow  # Few runs have files for it.
+
   return _turned(*pillow.decode(encoded, spec))
+
+
+def decode_box(
+  encoded: bytes,
+  size: tuple[int, int],
+  draw: Callable[[int, int], tuple[int, int, int, int]],
+  spec: ImageSpec = RGB,
+) -> np.ndarray:
+  """Decodes a box of an image, a JPEG no further than the box needs.
+
+  A JPEG is decoded at a reduced size where the box is to be shrunk that much,
+  which moves its edges by a pixel at most, and rows below the box are not.
+
+  Args:
+    size: Height and width that the caller will resize the box to.
+    draw: Gives the box (top, left, h, w) in an upright image of height and
+      width. It is called again if the first decoder fails.
+
+  Returns:
+    The box, uint8 of shape (h, w, channels), or a half, a quarter or an eighth
+    of its sides, but no less than `size` where the box is as large.
+
+  Raises:
+    UnreadableImageError: as `decode_image` does.
+  """
+  if header := jpeg.read_header(encoded):
+    top, left, h, w = draw(*header.upright_size)
+    fitting = [
+      r for r in jpeg.REDUCTIONS if h >= r * size[0] and w >= r * size[1]
+    ]
+    reduce = max([*fitting, least_reduction(header)])
+    image = decode_jpeg(encoded, header, reduce, top + h, spec)
+    if image is not None:
+      rows, columns = (
+        slice(round(start / reduce), round((start + length) / reduce))
+        for start, length in ((top, h), (left, w))
+      )
+      return image[rows, columns]
+  image = decode_image(encoded, spec)
+  top, left, h, w = draw(*image.shape[:2])
+  return image[top : top + h, left : left + w]
 
 
 def least_reduction(header: jpeg.Header) -> int:

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Iterator
 
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
-from vit_jax.runtime.printable import printable
 
 # Without the library for HEIC, reading such a file says what to install.
 _ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))
@@ -66,8 +65,3 @@ def _is_image(path: str) -> bool:
 
 def _parts(path: str) -> list[str]:
   return path.split(os.sep)
-
-
-def printable_path(path: str) -> str:
-  """Returns a path as text to print, with non-UTF-8 bytes as \\xNN."""
-  return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))

@@ -62,6 +62,47 @@ class ImageFiles:
     """Returns the labels of some examples without reading any file."""
     return self._labels[np.asarray(indices, np.int64)]
 
+  def doubts(self) -> list[str]:
+    """Lines about a layout that may be a mistake."""
+    lines = []
+    counts = np.bincount(self._labels, minlength=len(self.class_names))
+    few = np.flatnonzero(counts < _FEW)
+    if len(few) and len(counts) > 1:  # With labels.
+      named = ", ".join(
+        f"{self.class_names[i]} {counts[i]}" for i in few[:5].tolist()
+      )
+      lines.append(
+        f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
+        f"training images: {named}{', ...' if len(few) > 5 else ''}."
+      )
+    names = list(self.class_names)
+    if all(n.isdecimal() for n in names) and names != sorted(names, key=int):
+      lines.append(
+        "the classes are named by numbers and sorted as text: "
+        f"{', '.join(names[:4])}, ...; a class's index is not its name."
+      )
+    return lines
+
+  def darkness(self) -> list[str]:
+    """A line if some 16-bit images use less than an eighth of their range."""
+    indices = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int))
+    values = []
+    for index in indices.tolist():
+      try:
+        values.append(brightest(self[index]["image"]))
+      except UnreadableImageError:
+        continue
+    wide = [value for value in values if value is not None]
+    if not wide or max(wide) >= 2**16 / 8:
+      return []
+    bits = max(1, int(max(wide)).bit_length())
+    line = (
+      f"{len(wide)} of {len(indices)} images looked at have 16 bits and reach "
+      f"{max(wide):,.0f} of 65,535, which is nearly black; set "
+      f"--config.normalization.window='(0,{2**bits - 1})'."
+    )
+    return [line]
+
 
 class ImageFolder(ImageFiles):
   """One split of a folder of images.
@@ -206,49 +247,6 @@ def found(splits: Sequence[ImageFolder]) -> str:
   return f"{splits[0].name}: {counts} images {classes}" + (
     f"; ignored: {rest}" if rest else ""
   )
-
-
-def doubts(train: ImageFiles) -> list[str]:
-  """Lines about a layout that may be a mistake."""
-  lines = []
-  counts = np.bincount(train._labels, minlength=len(train.class_names))
-  few = np.flatnonzero(counts < _FEW)
-  if len(few) and len(counts) > 1:  # With labels.
-    named = ", ".join(
-      f"{train.class_names[i]} {counts[i]}" for i in few[:5].tolist()
-    )
-    lines.append(
-      f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
-      f"training images: {named}{', ...' if len(few) > 5 else ''}."
-    )
-  names = list(train.class_names)
-  if all(n.isdecimal() for n in names) and names != sorted(names, key=int):
-    lines.append(
-      "the classes are named by numbers and sorted as text: "
-      f"{', '.join(names[:4])}, ...; a class's index is not its name."
-    )
-  return lines
-
-
-def darkness(train: ImageFiles) -> list[str]:
-  """A line if some 16-bit images use less than an eighth of their range."""
-  indices = np.unique(np.linspace(0, len(train) - 1, _LOOKED_AT).astype(int))
-  values = []
-  for index in indices.tolist():
-    try:
-      values.append(brightest(train[index]["image"]))
-    except UnreadableImageError:
-      continue
-  wide = [value for value in values if value is not None]
-  if not wide or max(wide) >= 2**16 / 8:
-    return []
-  bits = max(1, int(max(wide)).bit_length())
-  line = (
-    f"{len(wide)} of {len(indices)} images looked at have 16 bits and reach "
-    f"{max(wide):,.0f} of 65,535, which is nearly black; set "
-    f"--config.normalization.window='(0,{2**bits - 1})'."
-  )
-  return [line]
 
 
 def _but(ignored: collections.Counter[str]) -> str:

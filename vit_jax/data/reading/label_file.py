@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Shaped
 
-from vit_jax.data.reading import image_folder
 from vit_jax.data.reading.folders import Layout
 from vit_jax.data.reading.image_folder import ImageFiles, held_out
 from vit_jax.data.reading.label_rows import Row, fail, read_rows
 from vit_jax.data.reading.label_values import BETWEEN, Encode, make_encode
-from vit_jax.data.settings import DataSettings
+from vit_jax.data.settings import DataSettings, located
 
 # Smallest deviation of a target over its mean that float32 resolves well.
 _LEAST_SPREAD = 1e-5
@@ -44,6 +43,19 @@ class LabelledImages(ImageFiles):
     files = [os.fsencode(row.file) for row in rows]
     self._folder, self._paths = os.fsencode(settings.root), b"".join(files)
     self._ends, self._labels = np.cumsum([*map(len, files)]), labels
+
+  def doubts(self) -> list[str]:
+    """Lines about classes that may be a mistake."""
+    if self.task != "classification":
+      return []
+    lines = super().doubts()
+    odd = [n for n in self.class_names if any(mark in n for mark in BETWEEN)]
+    if odd:
+      lines.append(
+        f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels, "
+        "which --config.data.task=multilabel reads."
+      )
+    return lines
 
 
 def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
@@ -93,20 +105,6 @@ def open_split(settings: DataSettings, split: str) -> LabelledImages:
   return opened[split]
 
 
-def located(settings: DataSettings, file: str) -> str:
-  """The path of a file of labels: as it is given, or else below the root.
-
-  Raises:
-    ValueError: if there is no such file.
-  """
-  file, root = os.path.expanduser(file), settings.root or "."
-  inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
-  found = next(filter(os.path.isfile, (file, *inside)), None)
-  if found is None:
-    raise ValueError(f"there is no file of labels {file!r}, nor in {root!r}.")
-  return found
-
-
 def found(splits: Sequence[LabelledImages]) -> str:
   """The images found, such as "train 8, val 2 images, 3 classes"."""
   counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
@@ -114,20 +112,6 @@ def found(splits: Sequence[LabelledImages]) -> str:
   names = {"multilabel": "labels", "regression": "targets"}
   what = names.get(first.task, "classes")
   return f"{first.name}: {counts} images, {len(first.class_names):,} {what}"
-
-
-def doubts(train: LabelledImages) -> list[str]:
-  """Lines about classes that may be a mistake."""
-  if train.task != "classification":
-    return []
-  lines = image_folder.doubts(train)
-  odd = [n for n in train.class_names if any(mark in n for mark in BETWEEN)]
-  if odd:
-    lines.append(
-      f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels, "
-      "which --config.data.task=multilabel reads."
-    )
-  return lines
 
 
 def _eval_rows(

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any, Literal
 
 from vit_jax.data.example import Source
-from vit_jax.data.reading import image_folder, label_file
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
 
@@ -38,13 +37,13 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
     ValueError: if the settings name no data, or the data are not there.
   """
   if settings.root:
-    reader: Any = label_file if settings.labels_file else image_folder
+    reader = _folder_reader(settings)
     opened = reader.open_folder(settings)
     if opened["eval"].split == "test":
       del opened["test"]
-    doubts = reader.doubts(opened["train"])
+    doubts = opened["train"].doubts()
     if not windowed:
-      doubts += image_folder.darkness(opened["train"])
+      doubts += opened["train"].darkness()
     found = reader.found([*opened.values()])
     return Splits(
       opened["train"], opened["eval"], opened.get("test"), found, doubts
@@ -73,8 +72,7 @@ def open_source(
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
   if settings.root:
-    reader = label_file if settings.labels_file else image_folder
-    return reader.open_split(settings, split)
+    return _folder_reader(settings).open_split(settings, split)
   train = split == "train"
   if settings.dir:
     reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
@@ -95,6 +93,18 @@ def open_source(
   return reader.open_tfds(
     settings.name, tfds_split, settings.data_dir, settings.tfds_label
   )
+
+
+def _folder_reader(settings: DataSettings) -> Any:
+  """The module that reads a folder: by a file of labels, or by class folders.
+
+  It is imported here, as are the other readers above, since a run takes one.
+  """
+  if settings.labels_file:
+    from vit_jax.data.reading import label_file as reader
+  else:
+    from vit_jax.data.reading import image_folder as reader
+  return reader
 
 
 def check_classes(source: Source, what: str) -> None:

@@ -14,36 +14,31 @@ _AREA, _RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 _TRIES = 10  # Draws of a box that has to fit into the image.
 
 
-def check_colours(settings: TrainTransformSettings, channels: int) -> None:
-  """Raises ValueError for augmentations that such images do not have.
-
-  They are defined for RGB, and for grey as for RGB of three equal channels.
-  """
-  if channels in (1, 3):
-    return
-  for name in ("randaugment_layers", "three_augment", "colour_jitter"):
-    if value := getattr(settings, name):
-      raise ValueError(
-        f"train_transform.{name}={value} is defined for images of 1 or 3 "
-        f"channels, and these have {channels}: leave it out."
-      )
+def augment(
+  image: np.ndarray, rng: np.random.Generator, settings: TrainTransformSettings
+) -> np.ndarray:
+  """Changes the colours, then erases a box, as far as the settings say so."""
+  return erase(coloured(image, rng, settings), rng, settings.erase)
 
 
 def coloured(
   image: np.ndarray, rng: np.random.Generator, settings: TrainTransformSettings
 ) -> np.ndarray:
   """Applies the augmentations for colours; a grey image is taken as RGB."""
-  layers, jitter = settings.randaugment_layers, settings.colour_jitter
-  if not (settings.three_augment or jitter or layers):
+  if not settings.colour_changes:
     return image
   C = image.shape[2]
   if C == 1:
     image = np.repeat(image, 3, axis=2)
   if settings.three_augment:
     image = three_augment(image, rng)
-  image = colour_jitter(image, rng, jitter)
+  image = colour_jitter(image, rng, settings.colour_jitter)
   image = rand_augment(
-    image, rng, layers, settings.randaugment_magnitude, settings.as_published
+    image,
+    rng,
+    settings.randaugment_layers,
+    settings.randaugment_magnitude,
+    settings.as_published,
   )
   return image[..., :C]
 

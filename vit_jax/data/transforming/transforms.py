@@ -1,11 +1,4 @@
-"""Turns encoded images into the pixels that a model sees.
-
-For training, shrinking averages areas (`cv2.INTER_AREA`) and enlarging is
-bilinear (`cv2.INTER_LINEAR`); if one axis shrinks and the other grows, each is
-resized in its own way. Random boxes are resized faster and a little less
-exactly. For evaluation, the settings choose the filter; by default it is
-Pillow's, which gives the pixels that PyTorch's libraries give.
-"""
+"""Turns encoded images into the pixels that a model sees."""
 
 import functools
 import math
@@ -14,21 +7,15 @@ from typing import Any
 
 import cv2
 import numpy as np
-from PIL import Image
 
-from vit_jax.data.decoding.decode import (
-  decode_image,
-  decode_jpeg,
-  least_reduction,
-)
-from vit_jax.data.decoding.jpeg import REDUCTIONS, read_header
+from vit_jax.data.decoding.decode import decode_box, decode_image
 from vit_jax.data.image import RGB, ImageSpec, by_fours
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
-from vit_jax.data.transforming.boxes import inception_box, published_box
-from vit_jax.data.transforming.three_augment import (
-  check_colours,
-  coloured,
-  erase,
+from vit_jax.data.transforming.resize import (
+  filtered,
+  resize,
+  resize_fast,
+  resized_shape,
 )
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
@@ -91,6 +78,19 @@ def make_eval_transform(
   )
 
 
+def check_colours(settings: TrainTransformSettings, channels: int) -> None:
+  """Raises ValueError for augmentations that such images do not have.
+
+  They are defined for RGB, and for grey as for RGB of three equal channels.
+  """
+  for name, value in settings.colour_changes.items():
+    if channels not in (1, 3):
+      raise ValueError(
+        f"train_transform.{name}={value} is defined for images of 1 or 3 "
+        f"channels, and these have {channels}: leave it out."
+      )
+
+
 def upper_left(transform: Any, size: tuple[int, int]) -> Any:
   """A transform that keeps the upper-left part, (H, W), of another's result."""
   return functools.partial(_upper_left, transform=transform, size=size)
@@ -100,25 +100,6 @@ def _upper_left(
   encoded: bytes, *rng: np.random.Generator, transform: Any, size: tuple
 ) -> np.ndarray:
   return transform(encoded, *rng)[: size[0], : size[1]]
-
-
-def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """Resizes (h, w, C) to (H, W, C), by areas or bilinear for each axis."""
-  least = min(image.shape[0], size[0]), min(image.shape[1], size[1])
-  if least != image.shape[:2]:
-    image = _resized(image, least, cv2.INTER_AREA)
-  if least != size:
-    image = _resized(image, size, cv2.INTER_LINEAR)
-  return image
-
-
-def _resized(
-  image: np.ndarray, size: tuple[int, int], interpolation: int
-) -> np.ndarray:
-  return by_fours(
-    lambda part: cv2.resize(part, size[::-1], interpolation=interpolation),
-    image,
-  )
 
 
 def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -131,21 +112,6 @@ def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
       "or (height, width)."
     )
   return int(size[0]), int(size[1])
-
-
-def _pad_crop(
-  image: np.ndarray, pad: int, rng: np.random.Generator
-) -> np.ndarray:
-  """Shifts by up to `pad` pixels each way, filling up with black."""
-  H, W, _ = image.shape
-  top, left = rng.integers(2 * pad, endpoint=True, size=2)
-  padded = by_fours(
-    lambda part: cv2.copyMakeBorder(
-      part, pad, pad, pad, pad, cv2.BORDER_CONSTANT
-    ),
-    image,
-  )
-  return padded[top : top + H, left : left + W]
 
 
 def _train_image(
@@ -164,7 +130,11 @@ def _train_image(
     image = _pad_crop(image, settings.pad, rng)
   if settings.flip and rng.random() < 0.5:
     image = by_fours(lambda part: cv2.flip(part, 1), image)
-  return erase(coloured(image, rng, settings), rng, settings.erase)
+  if settings.colour_changes or settings.erase:
+    from vit_jax.data.transforming.three_augment import augment
+
+    image = augment(image, rng, settings)
+  return image
 
 
 def _random_box(
@@ -174,42 +144,29 @@ def _random_box(
   settings: TrainTransformSettings,
   spec: ImageSpec,
 ) -> np.ndarray:
-  """Returns a random box at `size`, decoding no more than it shows.
+  """Returns a random box at `size`, decoding no more than it shows."""
+  from vit_jax.data.transforming.boxes import inception_box, published_box
 
-  In an image decoded at a reduced size, the box is off by a pixel at most.
-  """
   draw = published_box if settings.as_published else inception_box
-  if header := read_header(encoded):
-    H, W = header.upright_size
-    top, left, h, w = draw(H, W, settings.min_area, rng)
-    fitting = (r for r in REDUCTIONS if h >= r * size[0] and w >= r * size[1])
-    reduce = max([*fitting, least_reduction(header)])
-    image = decode_jpeg(encoded, header, reduce, top + h, spec)
-    if image is not None:
-      rows, columns = (
-        slice(round(start / reduce), round((start + length) / reduce))
-        for start, length in ((top, h), (left, w))
-      )
-      return _resize_fast(image[rows, columns], size)
-  image = decode_image(encoded, spec)
+  box = decode_box(
+    encoded, size, lambda h, w: draw(h, w, settings.min_area, rng), spec
+  )
+  return resize_fast(box, size)
+
+
+def _pad_crop(
+  image: np.ndarray, pad: int, rng: np.random.Generator
+) -> np.ndarray:
+  """Shifts by up to `pad` pixels each way, filling up with black."""
   H, W, _ = image.shape
-  top, left, h, w = draw(H, W, settings.min_area, rng)
-  return _resize_fast(image[top : top + h, left : left + w], size)
-
-
-def _resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """Resizes (h, w, C) to (H, W, C) in a quarter of the time of `resize`.
-
-  Shrinking bilinearly to less than half would ignore pixels. So it only goes to
-  a multiple of `size`, and averaging whole lines does the rest.
-  """
-  (h, w, _), (H, W) = image.shape, size
-  several = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W
-  if several != (h, w):
-    image = _resized(image, several, cv2.INTER_LINEAR)
-  if several != size:
-    image = _resized(image, size, cv2.INTER_AREA)
-  return image
+  top, left = rng.integers(2 * pad, endpoint=True, size=2)
+  padded = by_fours(
+    lambda part: cv2.copyMakeBorder(
+      part, pad, pad, pad, pad, cv2.BORDER_CONSTANT
+    ),
+    image,
+  )
+  return padded[top : top + H, left : left + W]
 
 
 def _eval_image(
@@ -221,55 +178,7 @@ def _eval_image(
 ) -> np.ndarray:
   image = decode_image(encoded, spec)
   h, w = resized_shape((len(image), image.shape[1]), size, settings)
-  image = _filtered(image, (h, w), settings)
+  image = filtered(image, (h, w), settings)
   half = round if spec.corner == "even" else math.floor
   top, left = half((h - size[0]) / 2), half((w - size[1]) / 2)
   return image[top : top + size[0], left : left + size[1]]
-
-
-def resized_shape(
-  shape: tuple[int, int], size: tuple[int, int], settings: EvalTransformSettings
-) -> tuple[int, int]:
-  """Height and width that an image is resized to, before the crop.
-
-  Where it is cropped to a square, the long side is rounded down, as
-  torchvision and Hugging Face do; with areas it is rounded to the nearest, as
-  big_vision does.
-  """
-  if settings.crop == "resize":
-    return size
-  H, W = (round(settings.resize_ratio * side) for side in size)
-  if settings.crop == "squash":
-    return H, W
-  h, w = shape
-  if settings.interpolation == "area":
-    scale = settings.resize_ratio * max(size[0] / h, size[1] / w)
-    return max(round(h * scale), size[0]), max(round(w * scale), size[1])
-  if H == W:
-    return int(H * h / min(h, w)), int(W * w / min(h, w))
-  ratio = min(h / H, w / W)
-  return round(h / ratio), round(w / ratio)
-
-
-def _filtered(
-  image: np.ndarray, size: tuple[int, int], settings: EvalTransformSettings
-) -> np.ndarray:
-  """Resizes (h, w, C) to (H, W, C) by the filter of the settings."""
-  name = settings.interpolation
-  if image.shape[:2] == size:
-    return image
-  if name == "area":
-    return resize(image, size)
-  if not settings.antialias and name in ("bilinear", "bicubic"):
-    few = cv2.INTER_LINEAR if name == "bilinear" else cv2.INTER_CUBIC
-    return _resized(image, size, few)
-  pillow = Image.Resampling[name.upper()]
-
-  def one(pixels: np.ndarray) -> np.ndarray:
-    height, width = size
-    return np.asarray(Image.fromarray(pixels).resize((width, height), pillow))
-
-  if image.shape[2] == 3:
-    return one(image)
-  # Each alone, since Pillow would weight colours by what it takes for alpha.
-  return np.stack([one(band) for band in np.moveaxis(image, 2, 0)], axis=2)
