@@ -16,7 +16,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import filelock
@@ -81,58 +81,53 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
     for part in target.parent.iterdir():
       if part.name != f"{target.name}.lock":
         part.unlink()
-
-  def download(_: str, part: str, __: Any) -> None:
-    # pooch's own file is for its owner alone, but others may share the cache.
-    os.remove(part)
-    with open(part, "x+b") as file:
-      _save(url, file)
-
-  downloader: Any = download
-  registry: Any = {target.name: sha256}
-  shown = {target.name: without_secrets(url)}  # pooch prints it.
-  store = pooch.Pooch(target.parent, "", registry, shown)
-  store.fetch(target.name, downloader=downloader)
-
-
-def _save(url: str, file: BinaryIO) -> None:
-  """Writes a server's answer to `file`, and checks that it is complete."""
-  import pooch
-
   md5 = ""
 
   def check(response: requests.Response, **_: Any) -> None:
     nonlocal md5
-    if response.is_redirect:
-      there = urljoin(response.url, response.headers["Location"])
-      if urlsplit(there).scheme not in ("https", urlsplit(response.url).scheme):
-        response.close()
-        name = without_secrets(there)
-        raise ValueError(f"it redirects to {name}, which is not https.")
-    elif (status := response.status_code) != 200:
-      response.close()
-      phrase = http.client.responses.get(status, "")
-      advice = _ADVICE.get(status, _OR_ELSEWHERE)
-      raise ValueError(f"the server answers {status} {phrase}; {advice}.")
+    _check_answer(response)
     hashes = response.headers.get("x-goog-hash", "")
     md5 = hashes.partition("md5=")[2].partition(",")[0]
 
-  pooch.HTTPDownloader(
+  get = pooch.HTTPDownloader(
     progressbar=sys.stderr.isatty(),
     chunk_size=2**20,
     timeout=TIMEOUT_SECONDS,
     headers={"Accept-Encoding": "identity"},
     hooks={"response": check},
-  )(url, file, None)
-  os.fsync(file.fileno())
-  file.seek(0)
-  if md5 and md5 != base64.b64encode(_md5(file)).decode():
-    raise ValueError(f"its md5 is not the server's; {_OR_ELSEWHERE}.")
+  )
+
+  def download(_: str, part: str, __: Any) -> None:
+    # pooch's own file is for its owner alone, but others may share the cache.
+    os.remove(part)
+    get(url, part, None)
+    with open(part, "rb") as file:
+      os.fsync(file.fileno())
+      found = hashlib.file_digest(
+        file, lambda: hashlib.md5(usedforsecurity=False)
+      )
+    if md5 and md5 != base64.b64encode(found.digest()).decode():
+      raise ValueError(f"its md5 is not the server's; {_OR_ELSEWHERE}.")
+
+  registry: Any = {target.name: sha256}
+  shown = {target.name: without_secrets(url)}  # pooch prints it.
+  store: Any = pooch.Pooch(target.parent, "", registry, shown)
+  store.fetch(target.name, downloader=download)
 
 
-def _md5(file: Any) -> bytes:
-  digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-  return digest.digest()
+def _check_answer(response: requests.Response) -> None:
+  """Refuses a redirect to other than https, and any status but 200."""
+  if response.is_redirect:
+    there = urljoin(response.url, response.headers["Location"])
+    if urlsplit(there).scheme not in ("https", urlsplit(response.url).scheme):
+      response.close()
+      name = without_secrets(there)
+      raise ValueError(f"it redirects to {name}, which is not https.")
+  elif (status := response.status_code) != 200:
+    response.close()
+    phrase = http.client.responses.get(status, "")
+    advice = _ADVICE.get(status, _OR_ELSEWHERE)
+    raise ValueError(f"the server answers {status} {phrase}; {advice}.")
 
 
 def cached_path(url: str) -> pathlib.Path:

@@ -10,10 +10,8 @@ import functools
 import io
 import math
 import pathlib
-import struct
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -76,7 +74,7 @@ def open_npz(
   for member in members:
     name = member.orig_filename.removesuffix(".npy")
     layout = _read_layout(name, archive, member)
-    read = functools.partial(_read_array, file, archive, member, layout)
+    read = functools.partial(_read_array, archive, member, layout)
     contents[name] = Stored(path, layout[0], read)
   return contents
 
@@ -147,12 +145,9 @@ def _read_layout(
 
 
 def _read_array(
-  file: _BoundedFile,
-  archive: zipfile.ZipFile,
-  member: zipfile.ZipInfo,
-  layout: _Layout,
+  archive: zipfile.ZipFile, member: zipfile.ZipInfo, layout: _Layout
 ) -> np.ndarray:
-  """Reads an array and verifies its checksum.
+  """Reads an array, whose checksum `zipfile` verifies.
 
   The array starts at a multiple of 64 bytes, because on a CPU `jax.device_put`
   then uses its memory as it is. It would have to copy what `numpy.load` gives.
@@ -161,31 +156,9 @@ def _read_array(
   size = math.prod(shape) * dtype.itemsize
   buffer = np.empty(size + 64, np.uint8)
   flat = buffer[-buffer.ctypes.data % 64 :][:size]
-  if member.compress_type == zipfile.ZIP_STORED:
-    _fill_stored(flat.data, file, member)
-  else:
-    with archive.open(member) as stream:
-      stream.read(member.file_size - size)
-      for at in range(0, size, _CHUNK_BYTES):  # Fails where a piece is short.
-        flat.data[at : at + _CHUNK_BYTES] = stream.read(_CHUNK_BYTES)
+  with archive.open(member) as stream:
+    stream.read(member.file_size - size)
+    for at in range(0, size, _CHUNK_BYTES):  # Fails where a piece is short.
+      flat.data[at : at + _CHUNK_BYTES] = stream.read(_CHUNK_BYTES)
   array = flat.view(dtype).astype(dtype.newbyteorder("="), copy=False)
   return array.reshape(shape, order="F" if fortran else "C")
-
-
-def _fill_stored(
-  view: memoryview, file: _BoundedFile, member: zipfile.ZipInfo
-) -> None:
-  """Reads an uncompressed array, without the copy that `zipfile` makes."""
-  # The member's own header ends with the lengths of its name and extra field,
-  # which stand between it and the data.
-  file.seek(member.header_offset + 26)
-  file.seek(sum(struct.unpack("<HH", file.read(4))), io.SEEK_CUR)
-  checksum = zlib.crc32(file.read(member.file_size - len(view)))
-  for at in range(0, len(view), _CHUNK_BYTES):
-    file.readinto(view[at : at + _CHUNK_BYTES])
-    checksum = zlib.crc32(view[at : at + _CHUNK_BYTES], checksum)
-  if checksum != member.CRC:
-    name = quoted(member.filename.removesuffix(".npy"))
-    raise UnreadableFileError(
-      f"array {name} does not match its checksum; get the file again."
-    )
