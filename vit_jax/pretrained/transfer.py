@@ -18,7 +18,8 @@ from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 
-HEADS = ("head/", "head_dist/", "mask")
+# Parameters for the checkpoint's own task: its heads and the [mask] embedding.
+_OWN_TASK = ("head/", "head_dist/", "mask")
 
 
 def fit(
@@ -78,10 +79,10 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
   if num_classes == before:
     return loaded
   model, head = _with_classes(loaded.model, num_classes)
-  kept = {k: v for k, v in loaded.shapes.items() if not k.startswith(HEADS)}
+  kept = {k: v for k, v in loaded.shapes.items() if not k.startswith(_OWN_TASK)}
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    yield from ((k, v) for k, v in loaded.read() if not k.startswith(HEADS))
+    yield from ((k, v) for k, v in loaded.read() if not k.startswith(_OWN_TASK))
     yield from ((k, np.zeros(v, np.float32)) for k, v in head.items())
 
   if num_classes:
@@ -114,7 +115,7 @@ def new_head(
   num_classes = checked("num_classes", int, num_classes, NOT_NEGATIVE)
   changed, head = _with_classes(model, num_classes)
   flat = traverse_util.flatten_dict(params, sep="/")
-  flat = {k: v for k, v in flat.items() if not k.startswith(HEADS)}
+  flat = {k: v for k, v in flat.items() if not k.startswith(_OWN_TASK)}
   flat |= {k: np.zeros(shape, np.float32) for k, shape in head.items()}
   return changed, traverse_util.unflatten_dict(flat, sep="/")
 
@@ -126,7 +127,7 @@ def _with_classes(
   origin = model.origin and dataclasses.replace(model.origin, class_names=())
   changed = model.clone(num_classes=num_classes, head_bias=0.0, origin=origin)
   shapes = param_shapes(changed, (1, 1))
-  return changed, {k: v for k, v in shapes.items() if k.startswith(HEADS)}
+  return changed, {k: v for k, v in shapes.items() if k.startswith(_OWN_TASK)}
 
 
 def leaves(
@@ -152,7 +153,7 @@ def leaves(
   wanted = param_shapes(model, grid, channels)
   before = loaded.preprocessing.channels
   if not keep_head:
-    wanted = {k: v for k, v in wanted.items() if not k.startswith(HEADS)}
+    wanted = {k: v for k, v in wanted.items() if not k.startswith(_OWN_TASK)}
   for path, array in loaded.read():
     if path not in wanted:
       continue
