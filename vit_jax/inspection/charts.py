@@ -192,10 +192,7 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   axes.scatter(
     probability, right, s=12 + 120 * count / count.max(), color="black"
   )
-  axes.set_xlim(0, 1.02)
-  axes.set_ylim(0, 1.02)
-  for axis in (axes.xaxis, axes.yaxis):
-    axis.set_major_formatter(lambda x, _: f"{x:.0%}")
+  _show_percentages(axes)
   return figure
 
 
@@ -216,10 +213,7 @@ def precision_figure(
   """Draws precision by recall."""
   axes, figure = _square("recall", "precision")
   axes.plot(recall, precision, color="black", linewidth=0.8)
-  axes.set_xlim(0, 1.02)
-  axes.set_ylim(0, 1.02)
-  for axis in (axes.xaxis, axes.yaxis):
-    axis.set_major_formatter(lambda x, _: f"{x:.0%}")
+  _show_percentages(axes)
   return figure
 
 
@@ -232,6 +226,13 @@ def _square(x: str, y: str) -> tuple[Axes, Figure]:
   axes.tick_params(labelsize=SMALL)
   axes.spines[["top", "right"]].set_visible(False)
   return axes, figure
+
+
+def _show_percentages(axes: Axes) -> None:
+  """Makes both axes of a chart of shares run from 0 to 100 %."""
+  axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
+  for axis in (axes.xaxis, axes.yaxis):
+    axis.set_major_formatter(lambda x, _: f"{x:.0%}")
 
 
 def _thinned(

@@ -8,8 +8,6 @@ import cv2
 import numpy as np
 
 from vit_jax.models.grid import Grid
-from vit_jax.pretrained.settings import INTERPOLATIONS
-from vit_jax.runtime.checks import checked
 
 # Leaves that hold one vector per position.
 TABLES = ("E_pos", "X_pos", "Y_pos")
@@ -28,12 +26,12 @@ def resize(
     old: The grid (h, w) of patches that the table was learned for.
     new: The grid of patches to interpolate to.
     method: "linear" aligns the corner patches, as the published code does;
-      "bicubic" aligns the edges of the image, as PyTorch does.
+      "bicubic" aligns the edges of the image, as PyTorch does. Callers have
+      checked it.
 
   Raises:
-    ValueError: if the method is unknown or the table does not fit the old grid.
+    ValueError: if the table does not fit the old grid.
   """
-  checked("interpolation", str, method, choices=INTERPOLATIONS)
   if old == new:
     return table
   rows, columns = (
