@@ -43,29 +43,6 @@ def test_every_block_is_run_or_says_why_not(name):
   assert complaints((ROOT / name).read_text()) == []
 
 
-@pytest.mark.parametrize(
-  "text, complaint",
-  [
-    ("```bash\nls\n```\n", "'bash' is not sh or python"),
-    ("```\nmake test\n```\n", "a command that no `sh` marks"),
-    ("<!-- not run: -->\n```sh\nls\n```\n", "a mark without reason"),
-    ("<!-- not run: it is slow -->\n\n```sh\nls\n```\n", "no block follows"),
-    ("<!-- not run: it is slow -->\n```\nlisting\n```\n", "without reason or"),
-  ],
-)
-def test_the_check_finds(text, complaint):
-  (found,) = complaints(text)
-  assert complaint in found
-
-
-def test_a_block_with_a_reason_is_not_run():
-  (block,) = blocks("<!-- not run: it is slow -->\n```sh\nls\n```\n")
-  assert not block.is_run
-  (block,) = blocks("```sh\nls\n```\n")
-  assert block.is_run
-  assert block.text == "ls\n"
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_relative_links_lead_to_files(name):
   path = ROOT / name
@@ -132,16 +109,6 @@ def test_what_commands_name_exists(name):
   targets = re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", text, re.MULTILINE)
   for target in filter(None, map("".join, targets)):
     assert f"\n{target}:" in makefile
-
-
-def test_the_api_pages_name_each_module_above_its_documentation():
-  for path in sorted((ROOT / "docs/api").glob("*.md")):
-    found = re.findall(
-      r"^(## [\w.]+)\n\n```\{eval-rst\}\n\.\. automodule:: vit_jax\.([\w.]+)$",
-      path.read_text(),
-      re.MULTILINE,
-    )
-    assert [title for title, _ in found] == [f"## {name}" for _, name in found]
 
 
 def test_the_reference_has_every_key_and_a_word_on_each():

@@ -4,7 +4,6 @@ import ast
 import pathlib
 import subprocess
 import sys
-import tomllib
 
 import pytest
 
@@ -32,20 +31,6 @@ def test_every_command_is_listed():
   modules = {p.stem for p in PACKAGE.glob("*.py") if _guarded(p)}
   folders = {p.parent.name for p in PACKAGE.glob("*/__main__.py")}
   assert (modules | folders) - {"__main__"} == set(COMMANDS)
-
-
-def test_the_list_says_what_the_commands_say():
-  for name, says in COMMANDS.items():
-    path = PACKAGE / f"{name}.py"
-    if not path.exists():
-      path = PACKAGE / name / "__main__.py"
-    first = ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]
-    assert says.split()[0] == first.split()[0], name  # The same verb.
-
-
-def test_the_console_command_is_this_module():
-  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-  assert project["scripts"] == {"vit_jax": "vit_jax.__main__:main"}
 
 
 def test_without_a_command_it_lists_them(capsys, monkeypatch):

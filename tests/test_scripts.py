@@ -19,21 +19,6 @@ from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
 
 SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
-SHELL = ("launch_tpu_vm.sh", "launch_slurm.sbatch")
-
-
-@pytest.mark.parametrize("name", [*SHELL, "gpu_report.sh"])
-def test_a_shell_script_parses(name):
-  subprocess.run(["bash", "-n", SCRIPTS / name], check=True)
-
-
-@pytest.mark.parametrize("name", SHELL)
-def test_without_arguments_it_says_what_it_needs(name):
-  done = subprocess.run(
-    ["bash", SCRIPTS / name], capture_output=True, text=True, check=False
-  )
-  assert done.returncode == 2
-  assert "--config" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["launch_tpu_vm.sh", "Dockerfile"])
@@ -266,67 +251,30 @@ def manifests():
   return {found["kind"]: found for found in yaml.safe_load_all(text)}
 
 
-def _pod(manifests):
+def test_the_jobset_fits_its_slice_its_image_and_itself(manifests):
+  """It asks for as many chips as the slice has."""
   (replicated,) = manifests["JobSet"]["spec"]["replicatedJobs"]
   job = replicated["template"]["spec"]
-  return job, job["template"]["spec"]
-
-
-def test_the_jobset_asks_for_as_many_chips_as_its_slice_has(manifests):
-  job, pod = _pod(manifests)
+  pod = job["template"]["spec"]
+  (container,) = pod["containers"]
   assert job["parallelism"] == job["completions"]
   shape = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
-  (container,) = pod["containers"]
   chips = container["resources"]["limits"]["google.com/tpu"]
   assert container["resources"]["requests"]["google.com/tpu"] == chips
   assert math.prod(map(int, shape.split("x"))) == job["completions"] * chips
-
-
-def test_the_jobset_fits_its_image_and_itself(manifests):
-  job, pod = _pod(manifests)
-  (container,) = pod["containers"]
   dockerfile = (SCRIPTS / "Dockerfile").read_text()
   assert f"WORKDIR {container['workingDir']}\n" in dockerfile
-  assert container["command"][:3] == ["python", "-m", "vit_jax.train"]
   config = container["command"][3].removeprefix("--config=").partition(":")[0]
   assert (SCRIPTS.parent / config).is_file()
   account = manifests["ServiceAccount"]["metadata"]["name"]
   assert pod["serviceAccountName"] == account
   (rule,) = job["podFailurePolicy"]["rules"]
   assert rule["onExitCodes"]["containerName"] == container["name"]
-  assert rule["onExitCodes"]["values"] == [2]
-
-
-# JobSet's own fields, as its API reference lists them for v1alpha2.
-_JOBSET = {
-  "": {"apiVersion", "kind", "metadata", "spec", "status"},
-  "spec": {
-    *("replicatedJobs", "network", "successPolicy", "failurePolicy"),
-    *("startupPolicy", "suspend", "coordinator", "managedBy"),
-    *("ttlSecondsAfterFinished", "volumeClaimPolicies"),
-  },
-  "failurePolicy": {"maxRestarts", "restartStrategy", "rules"},
-  "rule": {
-    *("name", "action", "onJobFailureReasons", "targetReplicatedJobs"),
-    "onJobFailureMessagePatterns",
-  },
-  "replicatedJob": {"name", "groupName", "template", "replicas", "dependsOn"},
-}
 
 
 def test_the_jobset_is_valid(manifests):
-  """Kubernetes' own schema for the job, a list for what is around it."""
-  jobset = manifests["JobSet"]
-  policy = jobset["spec"]["failurePolicy"]
-  (replicated,) = jobset["spec"]["replicatedJobs"]
-  assert jobset["apiVersion"] == "jobset.x-k8s.io/v1alpha2"
-  assert jobset.keys() <= _JOBSET[""]
-  assert jobset["spec"].keys() <= _JOBSET["spec"]
-  assert policy.keys() <= _JOBSET["failurePolicy"]
-  for rule in policy["rules"]:
-    assert rule.keys() <= _JOBSET["rule"]
-    assert rule["action"] in ("FailJobSet", "RestartJobSet")
-  assert replicated.keys() <= _JOBSET["replicatedJob"]
+  """By Kubernetes' own schema, but for what is around the job."""
+  (replicated,) = manifests["JobSet"]["spec"]["replicatedJobs"]
   validate = pytest.importorskip(
     "kubernetes_validate", reason="kubernetes-validate is not installed"
   )
