@@ -2,12 +2,9 @@
 
 import contextlib
 import json
-import os
 import re
 import secrets
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -74,13 +71,8 @@ def local(data_dir, tmp_path_factory):
 def test_a_run_that_is_killed_ends_as_a_local_one(
   data_dir, folder, local, tmp_path
 ):
-  with subprocess.Popen(
-    [sys.executable, "-m", "vit_jax.train", *_command(data_dir, folder)],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,
-    text=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
-  ) as process:
+  flags = _command(data_dir, folder)
+  with commands.start("-m", "vit_jax.train", *flags) as process:
     for line in process.stdout:
       if re.match(r"step +83/", line):
         break
@@ -170,13 +162,7 @@ def test_a_store_that_fails_for_a_while_ends_no_run(
 
 def test_two_runs_do_not_share_a_workdir(data_dir, folder):
   endless = _command(data_dir, folder, "--config.total_steps=100000")
-  with subprocess.Popen(
-    [sys.executable, "-m", "vit_jax.train", *endless],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,
-    text=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
-  ) as process:
+  with commands.start("-m", "vit_jax.train", *endless) as process:
     try:
       for line in process.stdout:
         if line.startswith("step"):

@@ -1,14 +1,12 @@
 """The commands as a user types them, and their messages about bad input."""
 
 import functools
-import subprocess
-import sys
 import types
 
 import pytest
 from absl import flags
 
-from tests.commands import run
+from tests.commands import python, refused, run
 from vit_jax.runtime import command
 
 
@@ -42,55 +40,22 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (
-      ["--config.optimizer.peak_learning_rate=1"],
-      "is not a key of the configuration; did you mean --config.optimizer.pe",
-    ),
-    pytest.param(
-      ["--config.batch_size=many"],
-      "flag --config.batch_size=many: invalid",
-      marks=pytest.mark.slow,
-    ),
-    (
-      ["--config.total_steps=3", "--config.total_epochs=2"],
-      "total_epochs=2.0 are both given",
-    ),
-    pytest.param(
-      ["surplus"], "unexpected argument 'surplus'", marks=pytest.mark.slow
-    ),
-    pytest.param(
-      ["--config=configs/none.py"],
-      "there is no file 'configs/none.py', and",
-      marks=pytest.mark.slow,
-    ),
-    (
-      ["--config=configs/pretrain.py:B/8,imagenet2012"],
-      "Table 3 has no B/8",
-    ),
+    (["--config.optimizer.peak_learning_rate=1"], "did you mean --config.opti"),
+    (["--config=configs/pretrain.py:B/8,imagenet2012"], "Table 3 has no B/8"),
+    (["surplus"], "unexpected argument 'surplus'"),
     pytest.param(
       ["--config.data.name=nonesuch"], "nonesuch", marks=pytest.mark.slow
     ),
   ],
 )
 def test_bad_input_is_one_line(tmp_path, arguments, message):
-  done = run(
-    "vit_jax.train",
-    "--config=configs/digits.py",
-    f"--workdir={tmp_path / 'run'}",
-    f"--config.data.data_dir={tmp_path}",
-    *arguments,
-  )
-  assert done.returncode == 2
-  assert message in done.stderr
-  assert done.stderr.startswith("error: ")
-  assert done.stderr.count("\n") == 1
+  flags = ("--config=configs/digits.py", f"--workdir={tmp_path / 'run'}")
+  data = f"--config.data.data_dir={tmp_path}"
+  assert message in refused("vit_jax.train", *flags, data, *arguments)
 
 
 def test_missing_flags_are_named():
-  done = run("vit_jax.train", "--config=configs/digits.py")
-  assert done.returncode == 2
-  assert "workdir" in done.stderr
-  assert done.stderr.count("\n") == 1
+  assert "workdir" in refused("vit_jax.train", "--config=configs/digits.py")
 
 
 @pytest.mark.parametrize(
@@ -117,40 +82,38 @@ def test_ctrl_c_promises_what_the_command_keeps(
 
 
 @pytest.fixture
-def override(monkeypatch):
-  """Calls `command.overrides` for a command line, without the global flags."""
+def parse(monkeypatch):
+  """Parses a command line whose flags a function has defined."""
   values = flags.FlagValues()
-  kinds = ("integer", "enum", "float", "string")
-  define = {
+  kinds = ("integer", "enum", "float", "string", "bool")
+  own = {
     f"DEFINE_{kind}": functools.partial(
       getattr(flags, f"DEFINE_{kind}"), flag_values=values
     )
     for kind in kinds
   }
-  own = types.SimpleNamespace(FLAGS=values, **define)
-  monkeypatch.setattr(command, "flags", own)
+  stand_in = types.SimpleNamespace(FLAGS=values, **own)
+  monkeypatch.setattr(command, "flags", stand_in)
+  return lambda *arguments: values(["command", *arguments])
+
+
+@pytest.fixture
+def override(parse):
+  """Calls `command.overrides` for a command line, without the global flags."""
   command.define_overrides()
 
-  def parse(*arguments):
-    values(["command", *arguments])
+  def overrides(*arguments):
+    parse(*arguments)
     return command.overrides()
 
-  return parse
+  return overrides
 
 
-def test_a_choice_is_what_was_given(monkeypatch):
-  values = flags.FlagValues()
-  names = ("DEFINE_integer", "DEFINE_bool", "DEFINE_string")
-  define = {
-    name: functools.partial(getattr(flags, name), flag_values=values)
-    for name in names
-  }
-  own = types.SimpleNamespace(FLAGS=values, **define)
-  monkeypatch.setattr(command, "flags", own)
+def test_a_choice_is_what_was_given(parse):
   command.define_choice()
-  values(["command", "--step=0", "--root="])
+  parse("--step=0", "--root=")
   assert command.choice() == {"step": 0, "root": ""}
-  values(["command", "--best"])
+  parse("--best")
   assert command.choice() == {"step": 0, "root": "", "best": True}
 
 
@@ -197,13 +160,7 @@ def test_overrides_of_no_numbers_are_refused(override, argument, needed):
 
 
 def _python(code):
-  done = subprocess.run(
-    [sys.executable, "-c", code],
-    capture_output=True,
-    text=True,
-    timeout=240,
-    check=False,
-  )
+  done = python("-c", code)
   assert done.returncode == 0, done.stderr
 
 

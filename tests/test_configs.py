@@ -327,20 +327,3 @@ def test_the_models_of_tables_2_and_4_build_at_their_sizes(
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   positions = nn.unbox(shapes)["position"]["E_pos"].shape[-2]
   assert positions == grid**2 + 1
-
-
-@pytest.mark.slow
-def test_cifar10_on_a_gpu_reads_as_fast_as_twenty_minutes_need():
-  config = _load(CONFIGS / "cifar10_gpu.py")
-  assert config.loader.num_workers >= 1  # The default, -1, means none here.
-  images = config.total_epochs * 50_000
-  assert images / (20 * 60) == pytest.approx(8300, rel=0.01)
-  model = build.build_model(
-    build.resolved(read(config), None), tuple("abcdefghij")
-  )
-  shapes = jax.eval_shape(
-    model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3))
-  )
-  layer = 4 * 256**2 + 2 * 256 * 512 + (4 * 256 + 512 + 256) + 4 * 256
-  expected = (48 * 256 + 256) + 9 * layer + 2 * 256 + (256 * 10 + 10)
-  assert sum(x.size for x in jax.tree.leaves(shapes)) == expected

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import encoders, tinted
-from tests.commands import run
+from tests.commands import refused, run
 from vit_jax import fewshot
 from vit_jax.evaluation import linear_probe
 from vit_jax.models import to_fields
@@ -152,10 +152,8 @@ def test_the_command_prints_json(root, workdir):
   [
     (["there", "--config.batch_size=0"], "batch_size=0 must be 1 or more"),
     ([], "CHECKPOINT is missing"),
-    (["there", "--shots=many"], "flag --shots=many: invalid literal"),
     (["there", "--config.dat.root=x"], "did you mean --config.data.root?"),
     (["there", "--config.total_steps=9"], "config.total_steps is a key of a"),
-    (["there", "--config.batch_size=many"], "flag --config.batch_size=many"),
     pytest.param(
       ["there", "--image_size=1,2,3"],
       "be a height and a width",
@@ -164,11 +162,7 @@ def test_the_command_prints_json(root, workdir):
   ],
 )
 def test_bad_input_is_one_line(arguments, message):
-  done = run("vit_jax.fewshot", *arguments)
-  assert done.returncode == 2
-  assert message in done.stderr
-  assert done.stderr.startswith("error: ")
-  assert done.stderr.count("\n") == 1
+  assert message in refused("vit_jax.fewshot", *arguments)
 
 
 def test_the_command_names_the_probes_that_there_are():

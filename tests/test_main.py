@@ -2,12 +2,11 @@
 
 import ast
 import pathlib
-import subprocess
 import sys
 
 import pytest
 
-from tests.commands import run
+from tests import commands
 from vit_jax import __main__ as main_module
 from vit_jax import __version__, export, visualize
 from vit_jax.inference import exporter
@@ -56,10 +55,7 @@ def test_an_unknown_command_is_one_line(capsys, monkeypatch):
 
 
 def test_it_runs_a_command():
-  done = run("vit_jax", "evaluate", "--workdir=nowhere", "surplus")
-  assert done.returncode == 2
-  assert done.stderr.startswith("error: ")
-  assert done.stderr.count("\n") == 1
+  commands.refused("vit_jax", "evaluate", "--workdir=nowhere", "surplus")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -73,9 +69,7 @@ def test_help_loads_no_jax(name):
     "finally:\n"
     "  print('loaded', [n for n in ('jax', 'flax', 'cv2') if n in sys.modules])"
   )
-  done = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True, check=False
-  )
+  done = commands.python("-c", code)
   assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
   assert "flags:" in done.stdout
 

@@ -193,16 +193,6 @@ def test_a_centre_that_is_no_square_is_refused_by_hugging_face():
     check_expressible(dataclasses.replace(loaded, preprocessing=wide), "hf")
 
 
-@pytest.mark.parametrize("to", ["hf", "torchvision"])
-def test_a_model_without_a_head_is_loaded_as_such(to):
-  loaded, _ = tiny.random_model((32, 32), num_classes=0, gelu="exact")
-  lines = usage(loaded, to, "out")
-  if to == "hf":
-    assert 'ViTModel.from_pretrained("out", add_pooling_layer=False)' in lines
-  else:
-    assert "model.heads.head = nn.Identity()\nmodel.load_state_dict" in lines
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests import runs
+from tests import commands, runs
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.run import loop
 from vit_jax.run.settings import read
@@ -130,12 +130,8 @@ def test_sigterm_saves_the_step_under_way(running, tmp_path):
 @pytest.mark.slow
 def test_a_run_that_was_killed_starts_again_by_itself(data_dir, tmp_path):
   """The kernel's out-of-memory killer takes the run, not its supervisor."""
-  with subprocess.Popen(
-    [*COMMAND, *_short(data_dir, tmp_path), "--restarts=2"],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  ) as process:
+  short = _short(data_dir, tmp_path)
+  with commands.start(*COMMAND[1:], *short, "--restarts=2") as process:
     killed = False
     for line in process.stdout:
       if re.match(r"step +\d*[1-9]\d\d/", line) and not killed:
@@ -185,16 +181,9 @@ def test_a_run_that_hangs_is_started_again(data_dir, tmp_path):
     "BatchIterator.__next__ = hang\n"
     "command.run(train.main, define=train.define_flags)\n"
   )
-  done = subprocess.run(
-    [
-      *(sys.executable, "-c", script, *COMMAND[3:]),
-      *(*_short(data_dir, tmp_path), "--config.total_steps=40"),
-      *("--config.hang_factor=10", "--restarts=1"),
-    ],
-    capture_output=True,
-    text=True,
-    timeout=200,
-    check=False,
+  done = commands.python(
+    *("-c", script, *COMMAND[3:], *_short(data_dir, tmp_path)),
+    *("--config.total_steps=40", "--config.hang_factor=10", "--restarts=1"),
   )
   assert done.returncode == 0, done.stderr
   line, restarted = done.stderr.splitlines()

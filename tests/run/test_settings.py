@@ -11,59 +11,7 @@ from vit_jax.models import modern_vit, position, scan, vit
 from vit_jax.run import settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
-from vit_jax.runtime.settings import all_keys, nearest_key
-
-
-@pytest.mark.parametrize(
-  "given, steps",
-  [
-    (dict(total_steps=7), 7),
-    (dict(total_epochs=3.0), 30),
-    (dict(total_epochs=0.25), 2),
-    (dict(total_examples=320), 10),
-    (dict(total_examples=1), 1),
-    ({}, 0),
-  ],
-)
-def test_a_duration_in_any_unit_becomes_steps(given, steps):
-  config = base_config()
-  config.update(given)
-  assert read(config).total.in_steps(32, num_examples=320) == steps
-
-
-def test_a_duration_given_twice_is_refused():
-  config = base_config()
-  config.update(total_steps=7, total_epochs=1.0)
-  with pytest.raises(
-    ValueError, match="total_steps=7 and total_epochs=1.0 are"
-  ):
-    read(config)
-
-
-def test_a_negative_duration_is_refused():
-  config = base_config()
-  config.total_steps = -1
-  with pytest.raises(ValueError, match="total_steps=-1 must not be negative"):
-    read(config)
-
-
-@pytest.mark.parametrize(
-  "typed, meant",
-  [
-    ("optimizer.peak_learning_rate", "optimizer.peak_lr"),
-    ("modle.dropout_rate", "model.dropout_rate"),
-    ("dropout_rate", "model.dropout_rate"),
-    ("batchsize", "batch_size"),
-  ],
-)
-def test_the_nearest_key_is_the_one_meant(typed, meant):
-  assert nearest_key(typed, Settings) == meant
-
-
-def test_a_misspelt_key_in_a_config_file_is_an_error():
-  with pytest.raises(AttributeError, match="batchsize"):
-    base_config().batchsize = 3
-
+from vit_jax.runtime.settings import all_keys
 
 # Values that a number must not have; the numbers not listed here may be 0.
 NEGATIVE_MEANS_SOMETHING = {

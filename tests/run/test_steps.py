@@ -33,20 +33,6 @@ def _evaluate_as(monkeypatch, scores):
   monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
 
 
-@pytest.mark.slow
-def test_the_newest_and_the_best_are_kept(data_dir, tmp_path, monkeypatch):
-  _evaluate_as(monkeypatch, [0.1, 0.9, 0.2, 0.3, 0.4])
-  config = runs.config(
-    data_dir, total_steps=5, eval_every_steps=1, save_every_steps=1, keep_last=2
-  )
-  loop.train(read(config), str(tmp_path))
-  checkpoints = Checkpoints(str(tmp_path), read_only=True)
-  assert checkpoints.all_steps == [2, 4, 5]
-  assert checkpoints.best_step == 2
-  assert checkpoints.latest_step == 5
-  checkpoints.close()
-
-
 @pytest.mark.parametrize(
   "scores, patience, expected",
   [

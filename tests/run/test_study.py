@@ -99,12 +99,6 @@ def test_rows_are_run_once_and_collected(file, trained, tmp_path, capsys):
   }
 
 
-def test_one_row_by_its_index(file, trained, tmp_path):
-  commands, _ = trained
-  assert run_study(str(file), str(tmp_path / "runs"), index=2) == 0
-  assert [flags["config"] for flags in commands] == [f"{file}:b_0"]
-
-
 def test_a_stop_ends_the_study(file, trained, tmp_path, capsys):
   commands, codes = trained
   codes["a_1"] = 143

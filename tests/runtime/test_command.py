@@ -1,10 +1,10 @@
 """The state in which a command starts."""
 
 import platform
-import subprocess
-import sys
 
 import pytest
+
+from tests import commands
 
 CODE = """
 import resource
@@ -27,9 +27,7 @@ command.run(main)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="is for glibc")
 def test_freed_memory_is_used_again():
-  done = subprocess.run(
-    [sys.executable, "-c", CODE], capture_output=True, text=True, check=True
-  )
+  done = commands.python("-c", CODE)
   # 64 MB that are mapped in anew fault 16,384 times, at pages of 4 KB.
   assert int(done.stdout) < 100
 
@@ -44,10 +42,5 @@ def test_verbosity_is_obeyed(arguments, level):
     "from vit_jax.runtime import command\n"
     "command.run(lambda _: print(logging.get_verbosity()))"
   )
-  done = subprocess.run(
-    [sys.executable, "-c", code, *arguments],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  done = commands.python("-c", code, *arguments)
   assert done.stdout.strip() == level

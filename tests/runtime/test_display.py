@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from vit_jax.runtime.display import Display, table_lines
+from vit_jax.runtime.display import Display
 
 METRICS = {
   "train/loss": 2.5,
@@ -59,13 +59,6 @@ def test_progress_is_one_line_of_the_terminal(terminal, width):
   assert re.search(r"step +1/300 .*loss 2.5000", shown)
   assert "evaluating 0/3" in shown
   assert ("━" in shown) == (width == 120)
-
-
-def test_progress_without_a_run_leaves_nothing_behind(terminal):
-  drawn = terminal(80)
-  assert list(Display().track("abc", "drawing", 3)) == ["a", "b", "c"]
-  assert "drawing" in drawn.getvalue()
-  assert drawn.getvalue().endswith("\r\x1b[2K\x1b[?25h\r")  # Erased.
 
 
 def test_a_pipe_gets_plain_lines_and_no_bars(capsys):
@@ -128,8 +121,3 @@ def test_other_hosts_show_and_copy_nothing(capsys):
   follow(display)
   assert capsys.readouterr().out == ""
   assert copied == []
-
-
-def test_wide_characters_are_aligned():
-  lines = table_lines([("a", "b"), ("日本", "c"), ("xy", "d")])
-  assert lines == ["a     b", "日本  c", "xy    d"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import runs
+from tests import commands, runs
 from vit_jax.runtime import hosts
 from vit_jax.runtime.restarts import MENDABLE
 from vit_jax.workdir.checkpoint import Checkpoints
@@ -45,22 +45,12 @@ def _command(workdir, data_dir, *overrides):
 
 def _start(workdir, data_dir, num_processes, *overrides):
   """Starts the command in this many processes."""
-  command = _command(workdir, data_dir, *overrides)
-  port = _free_port()
-  env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(DEVICES // num_processes)}
+  _, *command = _command(workdir, data_dir, *overrides)
+  command += [f"--num_processes={num_processes}"]
+  command += [f"--coordinator=127.0.0.1:{_free_port()}"]
+  env = {"JAX_NUM_CPU_DEVICES": str(DEVICES // num_processes)}
   return [
-    subprocess.Popen(
-      [
-        *command,
-        f"--num_processes={num_processes}",
-        f"--process_id={i}",
-        f"--coordinator=127.0.0.1:{port}",
-      ],
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-      env=env,
-    )
+    commands.start(*command, f"--process_id={i}", **env)
     for i in range(num_processes)
   ]
 
@@ -136,19 +126,6 @@ def test_processes_do_as_one(alone, tmp_path, num_processes):
   assert not any("step" in text for text in printed[1:])
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_processes(alone, tmp_path):
-  _train(tmp_path / "run", alone / "data", 2, "--config.save_every_steps=2")
-  for step in (4, 6):  # Looks like a run stopped in step 3.
-    folder = tmp_path / "run" / "checkpoints" / str(step)
-    if folder.exists():
-      folder.rename(tmp_path / f"later_{step}")
-  _train(tmp_path / "run", alone / "data", 1, "--config.save_every_steps=2")
-  found = {row[0]: row for row in _rows(tmp_path / "run") if row[1] == 0}
-  expected = {row[0]: row for row in _rows(alone / "alone") if row[1] == 0}
-  np.testing.assert_allclose(found[6], expected[6], rtol=1e-4)
-
-
 def _disturb(workdir, data_dir, number):
   """Starts two processes, and sends a signal to one between the steps.
 
@@ -218,14 +195,7 @@ def _join(*arguments, seconds=3, **environment):
     f"hosts._TIMEOUT_SECONDS = {seconds}\n"
     f"hosts.join(*{arguments!r})\n"
   )
-  return subprocess.run(
-    [sys.executable, "-W", "ignore", "-c", script],
-    capture_output=True,
-    text=True,
-    timeout=60,
-    env={**os.environ, **environment},
-    check=False,
-  )
+  return commands.python("-W", "ignore", "-c", script, **environment)
 
 
 @pytest.mark.slow
@@ -250,14 +220,9 @@ def _pair(script):
     f"hosts.join({address!r}, 2, int(sys.argv.pop()))\n"
     "import jax\n"
   )
+  flags = ("-W", "ignore", "-c", begin + script)
   processes = [
-    subprocess.Popen(
-      [sys.executable, "-W", "ignore", "-c", begin + script, str(i)],
-      stderr=subprocess.PIPE,
-      text=True,
-      env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
-    )
-    for i in range(2)
+    commands.start(*flags, str(i), JAX_NUM_CPU_DEVICES="1") for i in range(2)
   ]
   for process in processes:
     _, errors = process.communicate(timeout=120)

@@ -3,12 +3,12 @@
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
+from tests import commands
 from vit_jax.runtime import restarts
 from vit_jax.runtime.restarts import newest_step, supervise
 from vit_jax.workdir import bucket
@@ -71,9 +71,7 @@ def test_sigterm_reaches_the_run(tmp_path):
     "  'print(1, flush=True); time.sleep(60)'\n"
     "sys.exit(supervise(3, lambda: None, [sys.executable, '-c', child]))\n"
   )
-  with subprocess.Popen(
-    [sys.executable, "-c", script], stdout=subprocess.PIPE
-  ) as process:
+  with commands.start("-c", script) as process:
     assert process.stdout.readline()
     time.sleep(0.2)
     os.kill(process.pid, signal.SIGTERM)

@@ -3,12 +3,11 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
+from tests import commands
 from vit_jax.runtime.signals import Interrupted, Notice
 
 
@@ -81,13 +80,7 @@ def test_a_second_ctrl_c_leaves_at_once():
     "  os.kill(os.getpid(), signal.SIGINT)\n"
     "  time.sleep(60)\n"
   )
-  done = subprocess.run(
-    [sys.executable, "-c", code],
-    capture_output=True,
-    text=True,
-    timeout=50,
-    check=False,
-  )
+  done = commands.python("-c", code)
   assert done.returncode == 130
   first, second = done.stderr.split("\n\n")
   assert "Ctrl-C again leaves at once" in first

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
+from tests import commands
 from vit_jax.runtime import watchdog
 from vit_jax.runtime.restarts import MENDABLE
 from vit_jax.runtime.watchdog import Watchdog
@@ -59,6 +58,7 @@ def test_first_steps_and_other_work_take_as_long_as_they_do(ended, tmp_path):
 
 SCRIPT = """
 import pathlib, sys, time
+from tests import commands
 from vit_jax.runtime import watchdog
 watchdog._TICK, watchdog._LEAST, watchdog._WRITE_SECONDS = 0.05, 0.5, 0.5
 def hangs():
@@ -77,12 +77,7 @@ with watchdog.Watchdog(2, path).watching() as dog:
 )
 def test_stacks_line_and_exit_code_of_a_run_that_hangs(tmp_path, writable):
   path = tmp_path / ("stacks.txt" if writable else "missing/stacks.txt")
-  with subprocess.Popen(
-    [sys.executable, "-c", SCRIPT, str(path)],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  ) as process:
+  with commands.start("-c", SCRIPT, str(path)) as process:
     assert process.stdout is not None and process.stdout.readline()
     process.send_signal(signal.SIGSTOP)
     time.sleep(1)

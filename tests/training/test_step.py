@@ -157,7 +157,7 @@ def test_polyak_average_is_the_recursion(warmup):
     decay = min(0.3, (2 + number) / (11 + number)) if warmup else 0.3
     expected = decay * expected + (1 - decay) * now
   found = state.averaged_params["patches"]["E"]["kernel"]
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
   assert state.eval_params is state.averaged_params
 
 

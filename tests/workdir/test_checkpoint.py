@@ -4,7 +4,6 @@ import contextlib
 import gc
 import json
 import logging
-import resource
 import sys
 import threading
 
@@ -16,6 +15,7 @@ from absl import logging as absl_logging
 
 from tests import runs
 from tests.workdir import saved
+from tests.workdir.test_append_file import room_for
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import (
   Checkpoints,
@@ -23,7 +23,6 @@ from vit_jax.workdir.checkpoint import (
   latest_description,
   open_run,
 )
-from vit_jax.workdir.read_errors import DamagedError
 
 
 @pytest.fixture
@@ -134,17 +133,6 @@ def test_the_end_says_if_the_newest_could_not_be_saved(tmp_path, earlier):
     checkpoints.close()
 
 
-@contextlib.contextmanager
-def _full_disk():
-  """Lets no file grow beyond 1,000 bytes."""
-  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 # Orbax begins no further write once one has failed, and asyncio minds.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 def test_a_failed_save_is_said_once_and_nothing_else_is(tmp_path, capfd):
@@ -157,7 +145,7 @@ def test_a_failed_save_is_said_once_and_nothing_else_is(tmp_path, capfd):
   checkpoints = Checkpoints(str(tmp_path))
   assert checkpoints.save(state, 1, saved.description(), None) is None
   assert checkpoints.wait() is None
-  with _full_disk():
+  with room_for(1000):
     said = checkpoints.save(state, 2, saved.description(), None)
     assert said or checkpoints.wait()
     assert checkpoints.wait() is None
@@ -233,15 +221,3 @@ def test_opening_a_run_writes_nothing(tmp_path):
   with contextlib.closing(open_run(str(tmp_path))) as checkpoints:
     checkpoints.restore(2, saved.shapes(saved.state(2)))
   assert listing() == before
-
-
-def test_the_latest_description_is_the_newest_good_one(tmp_path):
-  saved.save(tmp_path, [2, 4, 6], keep_last=3)
-  assert latest_description(str(tmp_path))["step"] == 6
-  for step in (6, 4, 2):
-    path = tmp_path / f"checkpoints/{step}/description/metadata"
-    path.write_text(path.read_text().replace('"seed": 1', '"seed": 2'))
-    if step > 2:
-      assert latest_description(str(tmp_path))["step"] == step - 2
-  with pytest.raises(DamagedError, match="checkpoint 6 of .* does not match"):
-    latest_description(str(tmp_path))

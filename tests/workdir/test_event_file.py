@@ -11,7 +11,6 @@ from PIL import Image
 from tensorboardX.proto import event_pb2
 
 from tests import runs
-from tests.workdir.test_append_file import room_for
 from vit_jax.workdir import bucket
 from vit_jax.workdir.event_file import EventFile
 
@@ -74,19 +73,6 @@ def test_an_image_is_there_pixel_by_pixel(folder):
   assert (value.image.height, value.image.width) == (5, 7)
   decoded = Image.open(io.BytesIO(value.image.encoded_image_string))
   np.testing.assert_array_equal(np.asarray(decoded), image)
-
-
-def test_a_full_disk_loses_no_event(folder):
-  events = EventFile(folder, 0)
-  events.write(1, {"loss": 1.0})
-  (path,) = folder.iterdir()
-  with room_for(path.stat().length + 10):
-    for step in (2, 3):
-      with pytest.raises(OSError, match="too large"):
-        events.write(step, {"loss": step})
-  events.write(4, {"loss": 4})
-  found = scalars(read(path.read_bytes()))
-  assert found == [(step, "loss", step) for step in (1, 2, 3, 4)]
 
 
 def test_a_folder_that_cannot_be_made_is_an_oserror(folder):
