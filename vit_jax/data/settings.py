@@ -23,6 +23,13 @@ PILLOW_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 FILTERS = ("area", *PILLOW_FILTERS)
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
+TASK_OF_LABELS = {
+  "class": "classification",
+  "none": "classification",
+  "several": "multilabel",
+  "numbers": "regression",
+}
+"""The task that has the same labels as another."""
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 
 
@@ -60,8 +67,11 @@ class DataSettings(Section):
   task: str = setting(
     "classification",
     'The labels in the file: a class, several ("multilabel"), or numbers '
-    '("regression").',
-    choices=TASKS,
+    '("regression"); or a task of your own, as "file.py:Class".',
+    must=Rule(
+      f"be one of {', '.join(TASKS)}, or file.py:Class",
+      lambda name: name in TASKS or ":" in name,
+    ),
   )
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
   tfds_label: str | None = setting(
@@ -119,7 +129,8 @@ class DataSettings(Section):
       return
     default = {f.name: f.default for f in dataclasses.fields(self)}
     for name in ("eval_labels_file", "label_columns", "task"):
-      if (value := getattr(self, name)) != default[name]:
+      value = getattr(self, name)
+      if value != default[name] and ":" not in value:
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
           "labels."

@@ -38,7 +38,7 @@ def convert(
         "known: give --license, such as --license=apache-2.0."
       )
   target = local_path(folder).resolve()
-  loaded = open_pretrained(source, **overrides)
+  loaded = open_pretrained(source, **overrides).in_unit()
   lost = check_expressible(loaded, to)
   display = Display()
   card = model_card(loaded, to, target.name, license)

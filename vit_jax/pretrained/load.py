@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,6 +44,7 @@ from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.transfer import with_head
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable
+from vit_jax.tasks.classification import answering
 from vit_jax.workdir.checkpoint import is_run
 
 # In the order in which they are tried; each recognises its own names.
@@ -52,6 +54,7 @@ _PREPROCESSING: dict[str, tuple] = {
   **{name: (*values, ()) for name, values in IMAGE_VALUES.items()},
   "interpolation": (str, None, INTERPOLATIONS),
 }
+_OF_RUNS = {"step", "best", "as_trained", "task"}  # Keywords for workdirs.
 
 
 def load_pretrained(source: str, **overrides: Any) -> Loaded:
@@ -84,7 +87,7 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       unknown, or its arrays are not those of the model; the message lists the
       differences.
   """
-  loaded = open_pretrained(source, **overrides)
+  loaded = open_pretrained(source, **overrides).in_unit()
   return dataclasses.replace(loaded, held=loaded.params())
 
 
@@ -108,9 +111,9 @@ def open_pretrained(source: str, **overrides: Any) -> Loaded:
       return _open_run(source, overrides)
     path = locate(source)
     source = without_secrets(source)
-    if "step" in overrides:
+    for name in _OF_RUNS & overrides.keys():
       raise ValueError(
-        f"step chooses among a workdir's checkpoints, and {source} is not a "
+        f"{name} is for a workdir's checkpoints, and {source} is not a "
         "workdir: leave it out."
       )
     with _naming(source):
@@ -190,7 +193,7 @@ def _open_file(
   loaded = Loaded(
     model,
     preprocessing,
-    architecture.loss,
+    functools.partial(answering, architecture.loss),
     shapes,
     read,
     architecture.interpolation,

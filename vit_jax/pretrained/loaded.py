@@ -1,15 +1,20 @@
 """A loaded model, with everything that is needed to use it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from flax import traverse_util
+from jax.sharding import Mesh
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.tasks.task import Task
+from vit_jax.training import sharding
+from vit_jax.training.state import make_params_init
 
 Leaves = Iterable[tuple[str, np.ndarray]]
 
@@ -25,8 +30,8 @@ class Loaded:
     model: The model that the checkpoint holds; `model.origin` repeats its
       source, normalisation and class names.
     preprocessing: The preprocessing that the model expects of an image.
-    loss: The loss it was trained with, one of `training.settings.LOSSES`; it
-      decides whether logits become probabilities by softmax or by sigmoid.
+    open_task: Gives the task that it was trained on, which says what its
+      outputs mean; a task of the user's own may be missing.
     shapes: Shapes of the parameters by path, such as
       "block_0/mlp/expand/kernel".
     read: Yields (path, array), with one array at a time in memory.
@@ -34,17 +39,22 @@ class Loaded:
       otherwise.
     step: The checkpoint's step; None for published weights.
     description: The checkpoint's own description; None for published weights.
+    notes: Lines on what was damaged in a workdir and skipped.
+    restore: Reads the parameters straight onto the devices, laid out as a tree
+      of shapes says, where nothing has to be done to them on the way.
     held: The parameters, if they have been read already.
   """
 
   model: Vit | ResNet
   preprocessing: Preprocessing
-  loss: str
+  open_task: Callable[[], Task]
   shapes: Mapping[str, tuple[int, ...]]
   read: Callable[[], Leaves]
   interpolation: str = "linear"
   step: int | None = None
   description: Mapping[str, Any] | None = None
+  notes: tuple[str, ...] = ()
+  restore: Callable[[Any], Any] | None = None
   held: dict[str, Any] | None = dataclasses.field(default=None, repr=False)
 
   @property
@@ -58,16 +68,27 @@ class Loaded:
     """Names of the classes, or () if the source does not give them."""
     return self.origin.class_names
 
+  @functools.cached_property
+  def task(self) -> Task:
+    """The task that it was trained on, with its facts.
+
+    Raises:
+      ValueError: if it is one of the user's own, and was not given.
+    """
+    return self.open_task()
+
+  @property
+  def loss(self) -> str:
+    """The loss it was trained with, one of `training.settings.LOSSES`."""
+    return self.task.loss.kind
+
   @property
   def threshold(self) -> float | None:
     """Probability from which on a label is given; None if labels are classes.
 
     It is 0.5 in a checkpoint at whose step the run was not evaluated.
     """
-    description = self.description or {}
-    if description.get("targets", {}).get("task") != "multilabel":
-      return None
-    return description.get("threshold", 0.5)
+    return self.task.given_from
 
   def params(self, shapes: Any = None) -> dict[str, Any]:
     """Reads the parameters, for `model.apply({"params": params}, images)`.
@@ -78,6 +99,8 @@ class Loaded:
     """
     if self.held is not None and shapes is None:
       return self.held
+    if self.restore is not None and shapes is not None:
+      return self.restore(shapes)
     flat: dict[str, Any] = {}
     wanted: dict[str, Any] = {}
     if shapes is not None:
@@ -86,6 +109,26 @@ class Loaded:
       where = wanted[path].sharding if wanted else None
       flat[path] = jax.device_put(array, where)
     return traverse_util.unflatten_dict(flat, sep="/")
+
+  def params_on(self, mesh: Mesh) -> dict[str, Any]:
+    """Reads the parameters onto a mesh, laid out as training lays them out."""
+    init = make_params_init(self.model, self.preprocessing.image_shape)
+    return self.params(sharding.array_shapes(init, mesh))
+
+  def in_unit(self) -> "Loaded":
+    """A copy whose outputs mean the answer by themselves, for others' code.
+
+    The head of a regression then gives its targets in their unit.
+    """
+    task = self.task
+
+    def read() -> Iterator[tuple[str, np.ndarray]]:
+      for path, array in self.read():
+        yield path, task.leaf_in_unit(path, array)
+
+    return dataclasses.replace(
+      self, read=read, open_task=task.in_unit, restore=None
+    )
 
   def __iter__(self) -> Iterator[Any]:
     yield self.model

@@ -18,6 +18,8 @@ from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
 from vit_jax.pretrained.loaded import Leaves, Loaded
 from vit_jax.runtime.printable import one_line
+from vit_jax.tasks import choose
+from vit_jax.tasks.task import Task
 from vit_jax.training import lora
 from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import make_params_init
@@ -26,7 +28,14 @@ from vit_jax.workdir.checkpoint import Checkpoints, open_run
 
 
 def open_run_checkpoint(
-  workdir: str, open_: pinned.Open, step: int | None = None, **fields: Any
+  workdir: str,
+  open_: pinned.Open,
+  step: int | None = None,
+  best: bool = False,
+  *,
+  as_trained: bool = False,
+  task: str | None = None,
+  **fields: Any,
 ) -> Loaded:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
@@ -34,11 +43,13 @@ def open_run_checkpoint(
   model whose products are merged into the kernels of its base.
 
   Args:
-    open_: Opens the base of a run with LoRA, `load.open_pretrained`.
+    open_: Opens the base of a run with LoRA, `load.open_checkpoint`.
     step: The checkpoint's step; by default the newest.
+    best: Whether to take the checkpoint with the best score instead.
+    as_trained: Whether to give the model as the run trains it: with stacked
+      layers, and with what predicts masked patches.
+    task: The run's task, as "file.py:Class", if it is one of the user's own.
     **fields: Fields of the model to replace.
-
-  A regression is given with outputs in the unit of its targets.
 
   Raises:
     ValueError: if there is no such checkpoint, it is damaged, or its arrays are
@@ -46,8 +57,9 @@ def open_run_checkpoint(
       gone or has changed.
   """
   with _opened(workdir) as checkpoints:
-    step = checkpoints.choose(step)
+    step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
+    notes = tuple(checkpoints.notes)
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     origin = Origin(
@@ -58,16 +70,19 @@ def open_run_checkpoint(
       std=preprocessing.std,
       class_names=descriptions.class_names(description),
     )
-    loss = descriptions.loss(description)
+    loss, masked = (
+      descriptions.loss(description),
+      descriptions.masked(description),
+    )
     averaged = descriptions.averages(description)
-    targets = description.get("targets", {})
     # Stacked layers are of use only in training.
     saved = {k: v for k, v in description["model"].items() if k != "scan"}
     if "block" in fields:
       saved["block"] = fields.pop("block")
     scanned = description["model"].get("scan", False)
     trained = from_fields(saved).clone(origin=origin)
-    model, grid = trunk(trained), grid_of(trained, preprocessing.image_size)
+    grid = grid_of(trained, preprocessing.image_size)
+    model = trained if as_trained else trunk(trained)
     shapes = held = param_shapes(model, grid)
     if model is not trained:  # It predicts masked patches besides.
       held = param_shapes(trained, grid)
@@ -82,30 +97,38 @@ def open_run_checkpoint(
   read = functools.partial(
     _read, workdir, step, held, scanned=scanned, averaged=averaged
   )
+  restore = None
   if "base" in description:
     read = functools.partial(_merged, read, open_, model, description)
+  elif as_trained:
+    model = model.clone(scan=True) if scanned else model
+    restore = functools.partial(_restored, workdir, step, averaged=averaged)
   return Loaded(
     model=model,
     preprocessing=preprocessing,
-    loss=loss,
-    shapes=shapes,
-    read=lambda: _in_unit(
-      targets, (leaf for leaf in read() if leaf[0] in shapes)
+    open_task=functools.partial(
+      _saved_task, workdir, description, loss, masked, task
     ),
+    shapes=shapes,
+    read=lambda: (leaf for leaf in read() if leaf[0] in shapes),
     step=step,
     description=description,
+    notes=notes,
+    restore=restore,
   )
 
 
-def _in_unit(targets: Mapping[str, Any], leaves: Leaves) -> Leaves:
-  """Yields the arrays; a head of standardised outputs gives their unit."""
-  mean, std = targets.get("mean"), targets.get("std")
-  for path, array in leaves:
-    if std and path.startswith("head/"):
-      array = (array * np.array(std)).astype(array.dtype)
-      if path.endswith("bias"):
-        array = (array + np.array(mean)).astype(array.dtype)
-    yield path, array
+def _saved_task(workdir: str, *saved: Any) -> Task:
+  try:
+    return choose.saved(*saved)
+  except choose.OwnTaskError as error:
+    raise ValueError(f"{workdir}: {error}") from error
+
+
+def _restored(workdir: str, step: int, shapes: Any, *, averaged: bool) -> Any:
+  """The parameters laid out on the devices as `shapes`."""
+  with _opened(workdir) as checkpoints:
+    return checkpoints.restore_params(step, shapes, averaged=averaged)
 
 
 def _read(
@@ -176,7 +199,9 @@ def _opened(workdir: str) -> Iterator[Checkpoints]:
   """Opens a run's checkpoints, and turns any error of Orbax into one line."""
   opened = False
   try:
-    with contextlib.closing(open_run(workdir)) as checkpoints:
+    with contextlib.closing(
+      open_run(workdir, choose.score_keys())
+    ) as checkpoints:
       opened = True
       yield checkpoints
   except OSError:

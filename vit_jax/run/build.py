@@ -6,22 +6,30 @@ anything is compiled.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
+from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.settings import NormalizationSettings
+from vit_jax.data.settings import (
+  TASK_OF_LABELS,
+  DataSettings,
+  NormalizationSettings,
+)
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import ResNet, Vit, make_model
 from vit_jax.models.variants import with_block
-from vit_jax.run.masked import make_masking, with_masks
 from vit_jax.run.settings import ModelSettings, ProbeSettings, Settings
-from vit_jax.run.task import make_objective
-from vit_jax.training.distillation import Teacher
+from vit_jax.runtime.settings import flat, to_dict
+from vit_jax.tasks import choose
+from vit_jax.tasks.task import Task
+from vit_jax.training import sharding
+from vit_jax.training.extras import Extras
 from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
@@ -143,14 +151,70 @@ def make_preprocessing(settings: Settings) -> Preprocessing:
   )
 
 
+def make_mesh(settings: Settings | ProbeSettings) -> Mesh:
+  """Makes the mesh that the settings ask for.
+
+  Raises:
+    ValueError: if the devices do not fit it.
+  """
+  mesh = settings.mesh
+  return sharding.make_mesh(mesh.data, mesh.fsdp, mesh.tensor)
+
+
+def open_loader(
+  settings: Settings | ProbeSettings, preprocessing: Preprocessing
+) -> Loader:
+  """Makes the data loader of this host."""
+  return make_loader(
+    settings.loader,
+    photographs=settings.data.photographs,
+    image_size=preprocessing.image_size,
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
+  )
+
+
+def task_of(settings: Settings) -> Task:
+  """The task of the settings, without the facts of its labels.
+
+  Raises:
+    ValueError: if keys mean nothing for the task.
+  """
+  task = choose.configured(settings.data.task, settings.loss, settings.masked)
+  data, few_shot = settings.data, settings.fewshot
+  unlabelled = bool(data.root) and not data.labels
+  if unlabelled and task.labels != "none":
+    raise ValueError(
+      "data.labels=False leaves no classes to train on: leave it out, or set "
+      "masked.rate to train without labels."
+    )
+  given, default = (flat(to_dict(s)) for s in (settings, Settings()))
+  own = few_shot.data.name or few_shot.data.photographs
+  for key in task.refuses:
+    if given[key] != default[key] and not (key == "fewshot.shots" and own):
+      raise ValueError(
+        f"{key}={given[key]!r} {task.why_refused}: set it to {default[key]!r}."
+      )
+  if few_shot.shots and unlabelled and not own:
+    raise ValueError(
+      f"fewshot.shots={few_shot.shots} needs labels: set data.labels=True "
+      "for a folder of class folders, or give fewshot.data.root."
+    )
+  return task
+
+
+def data_of(settings: Settings, task: Task) -> DataSettings:
+  """The settings of the data, which are told what a label is."""
+  return dataclasses.replace(settings.data, task=TASK_OF_LABELS[task.labels])
+
+
 def build_model(
   settings: Settings,
+  task: Task,
   class_names: tuple[str, ...],
   start: Optional["Loaded"] = None,
 ) -> Vit | ResNet:
-  """Makes the model, with a head for the data's classes unless set otherwise.
-
-  With `masked.rate`, the head predicts masked patches instead.
+  """Makes the model, with a head for the task unless set otherwise.
 
   Raises:
     ValueError: if the fields or the checkpoint do not fit the data.
@@ -159,9 +223,7 @@ def build_model(
   for name in ("dtype", "param_dtype"):
     if name in fields:
       fields[name] = jnp.dtype(fields[name])
-  if settings.masked.rate:
-    fields["num_classes"] = 0
-  fields.setdefault("num_classes", len(class_names))
+  fields.setdefault("num_classes", task.num_outputs(class_names))
   if start is not None:
     from vit_jax.pretrained import transfer
 
@@ -172,13 +234,13 @@ def build_model(
       keep_head=settings.transfer.keep_head,
       keep_pre_logits=settings.transfer.keep_pre_logits,
     )
-    return with_masks(settings, model)
+    return task.adapted(model)
   if "variant" not in fields:
     raise ValueError(
       "model.variant is not set: set it, as in --config.model.variant=B/16, or "
       "--config.pretrained=CHECKPOINT."
     )
-  return with_masks(settings, make_model(**fields))
+  return task.adapted(make_model(**fields))
 
 
 def with_execution(
@@ -193,51 +255,42 @@ def with_execution(
 def train_functions(
   settings: Settings,
   model: Vit | ResNet,
+  task: Task,
+  extras: Extras,
   total_steps: int,
   num_examples: int,
   schedule: optax.Schedule | None = None,
-  teacher: Teacher | None = None,
-  targets: Mapping[str, Any] | None = None,
 ) -> tuple[Callable[[jax.Array], TrainState], Callable]:
   """Makes the functions `init` and `train_step` from resolved settings.
 
   Args:
     num_examples: Examples per epoch, for a warm-up given in epochs.
     schedule: The learning rate by step, in place of that of the settings.
-    teacher: The teacher to learn from, if any.
-    targets: Facts about the labels, from `task.targets_of`.
   """
   options = settings.optimizer
   schedule = schedule or make_schedule(
     options, total_steps, warmup_steps(settings, total_steps, num_examples)
   )
-  num_layers = model.num_layers if isinstance(model, Vit) else 0
   trained = trained_paths(settings, model)
   tx = make_optimizer(
     options,
     schedule,
-    layer_of=functools.partial(layers_below_head, num_layers=num_layers),
+    layer_of=functools.partial(
+      layers_below_head, num_layers=_num_layers(model)
+    ),
     trained=trained,
   )
   preprocessing = make_preprocessing(settings)
   init = make_init(
-    model,
-    tx,
-    preprocessing.image_shape,
-    settings.ema_decay,
-    settings.lora,
+    model, tx, preprocessing.image_shape, settings.ema_decay, extras
   )
   train_step = make_train_step(
     model,
     tx,
     schedule,
     seed=settings.seed,
-    **preprocessing.normalization,
-    loss=settings.loss,
-    objective=make_masking(settings, model)
-    or make_objective(settings, model.num_classes, targets or {}, teacher),
-    teacher=teacher,
-    lora=settings.lora,
+    objective=task.objective(model, preprocessing),
+    extras=extras,
     accumulation_steps=settings.accumulation_steps,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,
@@ -246,13 +299,18 @@ def train_functions(
   return init, train_step
 
 
+def _num_layers(model: Vit | ResNet) -> int:
+  """The number of a Transformer's blocks; 0 without any."""
+  return getattr(model, "num_layers", 0)
+
+
 def trained_paths(
   settings: Settings, model: Vit | ResNet
 ) -> Callable[[str], bool] | None:
   """Whether the parameter at a path is trained; None if all are."""
   return make_trained(
     settings.optimizer.freeze_layers,
-    model.num_layers if isinstance(model, Vit) else 0,
+    _num_layers(model),
     getattr(model, "scan", False),
   )
 

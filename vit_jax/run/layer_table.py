@@ -33,7 +33,7 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   """
   image = jnp.zeros((1, *plan.preprocessing.image_shape))
   calls = _calls(plan.model, image)
-  stored: dict[str, Any] = flatten_dict(plan.adaptation.param_shapes, sep="/")
+  stored: dict[str, Any] = flatten_dict(plan.param_shapes, sep="/")
   sizes = {path: shape.size for path, shape in stored.items()}
   alone = [path for path in sizes if "/" not in path]
   trained = _trained(plan, stored)

@@ -3,17 +3,17 @@
 import contextlib
 import functools
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from vit_jax.run import outputs
+from vit_jax.run import build, outputs
+from vit_jax.run.init_state import first_state
 from vit_jax.run.plan import Plan, make_plan
-from vit_jax.run.saved import test_run
 from vit_jax.run.settings import Settings
-from vit_jax.run.start import first_state
-from vit_jax.run.steps import Steps
 from vit_jax.run.summary import closing, header
+from vit_jax.run.train_loop import Guards, OnStep, TrainLoop
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.signals import Notice
 from vit_jax.runtime.watchdog import Watchdog
@@ -27,7 +27,11 @@ from vit_jax.workdir.starts import record_start
 
 
 def train(
-  settings: Settings, workdir: str, *, allow_changes: bool = False
+  settings: Settings,
+  workdir: str,
+  *,
+  allow_changes: bool = False,
+  on_step: Sequence[OnStep] = (),
 ) -> tuple[TrainState, dict[str, Any]]:
   """Trains a model and returns the last state and the last evaluation.
 
@@ -40,6 +44,7 @@ def train(
     workdir: The run's folder, local or in a bucket, as in gs://bucket/run.
     allow_changes: Whether a checkpoint of other settings or data may be
       resumed.
+    on_step: Functions to call after each step, see `train_loop.OnStep`.
 
   Raises:
     ValueError: if the settings or the data do not fit, before anything is
@@ -55,92 +60,100 @@ def train(
   plan = None if is_run(workdir) else make_plan(settings)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
-    run, state, first = _set_up(
-      stack, settings, workdir, plan, display, spent, allow_changes
+    stack.push(functools.partial(outputs.say_interrupted, display))
+    signal = stack.enter_context(Notice().awaited())
+    with signal.waiting():
+      check_lock = stack.enter_context(sole_writer(workdir, display.note))
+    # Closed after the checkpoints, which a slow network must not keep waiting.
+    writers = stack.enter_context(contextlib.ExitStack())
+    checkpoints = Checkpoints(
+      workdir, settings.keep_last, keys=_scores(settings)
     )
+    stack.callback(checkpoints.close)
+    if plan is None:
+      newest = checkpoints.newest_description()
+      plan = make_plan(settings, newest and newest[1])
+    stack.callback(plan.evaluation.stream.close)
+    log = stack.enter_context(outputs.log_file(checkpoints, display))
+    _show_header(plan, workdir, checkpoints, display, log)
+    fresh = checkpoints.latest_step is None
+    with spent.on("starting" if fresh else "restoring"):
+      state, first = first_state(plan, checkpoints, display, allow_changes)
+    out = _open_outputs(plan, checkpoints, display, spent, first)
+    writers.push(functools.partial(outputs.close_writer, out.writer, display))
+    batches = plan.open_batches(first)
+    stack.callback(batches.close)
+    if plan.lengths.eval_every and first < plan.lengths.total:
+      plan.evaluation.stream.start()
+    stack.callback(outputs.list_unreadable, plan, batches, checkpoints, display)
+    stack.callback(display.stop)
+    stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
+    watchdog = Watchdog(plan.settings.hang_factor, stacks)
+    guards = Guards(signal, check_lock, watchdog)
+    loop = TrainLoop(plan, batches, out, guards, on_step)
     start = time.perf_counter()
     spent.set_up()
-    with run.watchdog.watching():
-      state, evaluated = run(state, first)
-    saved = None if run.checkpoints.latest_step is None else workdir
-    tested = _test(run, state, saved) if evaluated else None
+    with watchdog.watching():
+      state, evaluated = loop(state, first)
+    saved = None if checkpoints.latest_step is None else workdir
+    tested = _test(plan, out, state, saved) if evaluated else None
   display.note(
     closing(
+      plan.task.metrics,
       evaluated,
       time.perf_counter() - start,
       saved,
       tested,
-      outputs.goodput(run.checkpoints.folder, spent.row()),
+      outputs.goodput(checkpoints.folder, spent.row()),
     )
   )
   return state, evaluated
 
 
-def _set_up(
-  stack: contextlib.ExitStack,
-  settings: Settings,
+def _scores(settings: Settings) -> tuple[str, ...]:
+  """The metric by which the best checkpoint is found."""
+  return (f"eval/{build.task_of(settings).score}",)
+
+
+def _show_header(
+  plan: Plan,
   workdir: str,
-  plan: Plan | None,
+  checkpoints: Checkpoints,
   display: Display,
-  spent: Stopwatch,
-  allow_changes: bool,
-) -> tuple[Steps, TrainState, int]:
-  """Opens everything that `stack` will close; the loop, the state, its step."""
-  stack.push(functools.partial(outputs.say_interrupted, display))
-  notice = stack.enter_context(Notice().awaited())
-  with notice.waiting():
-    check_lock = stack.enter_context(sole_writer(workdir, display.note))
-  # Closed after the checkpoints, which a slow network must not keep waiting.
-  writers = stack.enter_context(contextlib.ExitStack())
-  checkpoints = Checkpoints(workdir, settings.keep_last)
-  stack.callback(checkpoints.close)
-  if plan is None:
-    newest = checkpoints.newest_description()
-    plan = make_plan(settings, newest and newest[1])
-  stack.callback(plan.evaluator.close)
-  log = stack.enter_context(outputs.log_file(checkpoints, display))
+  log: Callable[[str], None],
+) -> None:
   display.copy_to(log)
   display.header(header(plan, workdir))
   for note in (*plan.splits.doubts, *checkpoints.notes):
     display.note(note)
-  fresh = checkpoints.latest_step is None
-  with spent.on("starting" if fresh else "restoring"):
-    state, first = first_state(plan, checkpoints, display, allow_changes)
+
+
+def _open_outputs(
+  plan: Plan,
+  checkpoints: Checkpoints,
+  display: Display,
+  spent: Stopwatch,
+  first: int,
+) -> outputs.Outputs:
+  """Records this start of the run, and opens its metrics."""
   with outputs.optional_write(display, "starts.jsonl"):
     record_start(checkpoints.folder, first)
   writer = outputs.open_writer(plan, checkpoints, first, display)
-  writers.push(functools.partial(outputs.close_writer, writer, display))
-  batches = plan.open_batches(first)
-  stack.callback(batches.close)
-  if plan.eval_every and first < plan.total:
-    plan.evaluator.start()
-  stack.callback(outputs.list_unreadable, plan, batches, checkpoints, display)
-  stack.callback(display.stop)
-  stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
-  run = Steps(
-    plan=plan,
-    batches=batches,
-    writer=writer,
-    display=display,
-    checkpoints=checkpoints,
-    notice=notice,
-    check_lock=check_lock,
-    watchdog=Watchdog(plan.settings.hang_factor, stacks),
-    spent=spent,
-    meter=Meter(settings.batch_size, plan.log_every),
-  )
-  return run, state, first
+  meter = Meter(plan.settings.batch_size, plan.lengths.log_every)
+  return outputs.Outputs(display, checkpoints, writer, spent, meter)
 
 
 def _test(
-  run: Steps, state: TrainState, saved: str | None
+  plan: Plan, out: outputs.Outputs, state: TrainState, saved: str | None
 ) -> dict[str, Any] | None:
   """The metrics of the test split, which are written too; None without one."""
-  if run.plan.splits.test is None:
+  if plan.splits.test is None:
     return None
+  from vit_jax.run.saved import test_run
+
   tested = None
-  run.checkpoints.wait()
-  with outputs.optional_write(run.display, "the metrics of the test split"):
-    tested = test_run(run.plan, state, saved)
-    run.writer.write(int(state.step), tested)
+  out.checkpoints.wait()
+  with outputs.optional_write(out.display, "the metrics of the test split"):
+    tested = test_run(plan, state, saved)
+    out.writer.write(int(state.step), tested)
   return tested

@@ -4,6 +4,7 @@ A failure to write any of it is said in a line and stops no run.
 """
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,12 +21,46 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.signals import Interrupted
 from vit_jax.workdir.append_file import AppendFile
 from vit_jax.workdir.checkpoint import Checkpoints
-from vit_jax.workdir.goodput import time_spent
-from vit_jax.workdir.metrics import MetricWriter, read_rows
+from vit_jax.workdir.goodput import Stopwatch, time_spent
+from vit_jax.workdir.metrics import Meter, MetricWriter, read_rows
 from vit_jax.workdir.starts import read_starts
 from vit_jax.workdir.unreadable import keep_unreadable
 
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+  """What a run shows and writes, and what it measures of itself.
+
+  Attributes:
+    display: Shows the progress.
+    checkpoints: The run's checkpoints.
+    writer: Writes the metrics.
+    spent: Measures where the time goes.
+    meter: Collects the metrics of the steps between two log lines.
+  """
+
+  display: Display
+  checkpoints: Checkpoints
+  writer: MetricWriter
+  spent: Stopwatch
+  meter: Meter
+
+  def write(self, step: int, row: dict[str, Any]) -> None:
+    """Writes a row of metrics; the run does not stop for a failure."""
+    with self._metrics_write(step):
+      self.writer.write(step, row | self.spent.row())
+
+  def write_images(self, step: int, images: Mapping[str, Any]) -> None:
+    """Writes pictures by their names, if there are any."""
+    with self._metrics_write(step):
+      if images:
+        self.writer.write_images(step, images)
+
+  def _metrics_write(self, step: int) -> contextlib.AbstractContextManager:
+    what = f"step {step:,}: the metrics"
+    return optional_write(self.display, what, "; the run goes on")
 
 
 def list_unreadable(
@@ -33,7 +68,7 @@ def list_unreadable(
 ) -> None:
   """Says at the end which images were skipped, and keeps their names."""
   with optional_write(display, "the list of unreadable images"):
-    found = batches.unreadable | plan.evaluator.unreadable
+    found = batches.unreadable | plan.evaluation.stream.unreadable
     if line := keep_unreadable(checkpoints.folder, found):
       display.note(line)
 
@@ -109,12 +144,7 @@ def log_file(
       file.flush()
 
 
-def report_skipped(
-  plan: Plan,
-  checkpoints: Checkpoints,
-  display: Display,
-  skipped: list[tuple[int, Any]],
-) -> str:
+def report_skipped(plan: Plan, outputs: Outputs) -> str:
   """Writes the non-finite steps to a file, and returns the error message."""
   rows = [
     {
@@ -124,11 +154,11 @@ def report_skipped(
         plan.source, plan.settings.batch_size, plan.settings.seed, step - 1
       ),
     }
-    for step, metrics in skipped
+    for step, metrics in outputs.meter.skipped
   ]
-  path = checkpoints.folder / "not_finite.json"
+  path = outputs.checkpoints.folder / "not_finite.json"
   if jax.process_index() == 0:
-    with optional_write(display, str(path)):
+    with optional_write(outputs.display, str(path)):
       path.write_text(json.dumps(rows, indent=1))
   last = rows[-1]
   return (

@@ -1,7 +1,6 @@
 """Builds everything that a run needs from its settings; compiles nothing."""
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
@@ -13,26 +12,45 @@ from vit_jax.data.batching.loader import Loader
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.sources import Splits, check_same_classes, open_splits
-from vit_jax.data.settings import located
-from vit_jax.evaluation.evaluator import Evaluator
+from vit_jax.data.reading.sources import (
+  Splits,
+  check_same_classes,
+  open_splits,
+)
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build, evaluators
-from vit_jax.run.adaptation import Adaptation, check_adapted, make_adaptation
-from vit_jax.run.evaluators import FewShotMetrics
+from vit_jax.run import build
+from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import Settings, read_saved
-from vit_jax.run.task import check_evaluation, targets_of, with_loss
-from vit_jax.runtime import extras
+from vit_jax.runtime import extras as libraries
 from vit_jax.runtime.settings import flat, replaced, to_dict
+from vit_jax.tasks import choose
+from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
+from vit_jax.training.extras import Extras
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import description as descriptions
 
-# Imported only by the runs that need them.
+# Imported only by the runs that need it.
 if TYPE_CHECKING:
-  from vit_jax.inspection.eval_pictures import Pictures
   from vit_jax.pretrained.loaded import Loaded
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+  """The length of a run, and the time between its periodic work, in steps.
+
+  Attributes:
+    total: Length of the run.
+    log_every: Steps between two log lines; 0 never writes one.
+    eval_every: Steps between two evaluations.
+    save_every: Steps between two checkpoints.
+  """
+
+  total: int
+  log_every: int
+  eval_every: int
+  save_every: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,42 +59,30 @@ class Plan:
 
   Attributes:
     settings: The settings, with all values resolved.
+    task: The task, with the facts of its labels.
     start: The checkpoint whose weights the run starts from, if any.
     preprocessing: The preprocessing of an image in evaluation.
-    targets: Facts about the labels, from `task.targets_of`.
-    evaluator: Evaluates parameters on the evaluation split.
-    few_shot: Few-shot evaluation, if the settings ask for it.
-    pictures: Pictures of each evaluation, if the settings ask for them.
+    extras: What the run uses but does not train.
     init: Makes the initial state from a random key.
-    train_step: Maps (state, batch, *adaptation.fixed) to (state, metrics).
-    adaptation: The parameters that are not in the state, and their teacher.
-    open_batches: Opens the training batches, starting at a batch number.
+    train_step: Maps (state, batch, *extras.frozen_params) to (state, metrics).
     shapes: Shapes, types and shardings of the state.
-    total: Length of the run in steps.
-    log_every: Steps between two log lines; 0 never writes one.
-    eval_every: Steps between two evaluations.
-    save_every: Steps between two checkpoints.
+    evaluation: Measures parameters on the evaluation split.
+    lengths: The length of the run and of its parts.
   """
 
   settings: Settings
+  task: Task
   mesh: Mesh
   splits: Splits
-  model: Vit | ResNet
   start: Optional["Loaded"]
+  model: Vit | ResNet
   preprocessing: Preprocessing
-  targets: dict[str, Any]
-  evaluator: Evaluator
-  few_shot: FewShotMetrics | None
-  pictures: Optional["Pictures"]
+  extras: Extras
   init: Callable[[jax.Array], TrainState]
   train_step: Callable
-  adaptation: Adaptation
-  open_batches: Callable[[int], BatchIterator]
   shapes: TrainState
-  total: int
-  log_every: int
-  eval_every: int
-  save_every: int
+  evaluation: RunEvaluation
+  lengths: Lengths
 
   @property
   def source(self) -> Source:
@@ -88,25 +94,36 @@ class Plan:
     """Whether the parameters of all blocks are stacked."""
     return getattr(self.model, "scan", False)
 
+  @property
+  def param_shapes(self) -> Any:
+    """Shapes and shardings of all parameters of the model."""
+    return self.extras.param_shapes or self.shapes.params
+
+  def open_batches(self, first_batch: int) -> BatchIterator:
+    """Opens the training batches, starting at a batch number."""
+    settings = self.settings
+    return build.open_loader(settings, self.preprocessing).train(
+      self.source,
+      self.preprocessing.train_transform(settings.train_transform),
+      batch_size=settings.batch_size,
+      seed=settings.seed,
+      first_batch=first_batch,
+      repeats=settings.train_transform.repeats,
+    )
+
   def description(self, step: int) -> dict[str, Any]:
     """The description that the checkpoint of a step carries, as JSON."""
     config = to_dict(self.settings)
-    for place in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
-      if path := config["data"][place]:
-        if "file" in place:
-          path = located(self.settings.data, path)
-        path = os.path.expanduser(path)
-        absolute = path if "://" in path else os.path.abspath(path)
-        config["data"][place] = absolute
+    config["data"] |= _absolute(self.settings)
     return {
       "config": config,
       "model": to_fields(self.model),
       "class_names": list(self.source.class_names),
       "train_examples": len(self.source),
-      **({"targets": self.targets} if self.targets else {}),
+      **choose.record(self.task),
       # These two values determine the stream of batches.
       "data_iterator": {"seed": self.settings.seed, "next_batch": step},
-      **self.adaptation.sources,
+      **self.extras.sources,
     }
 
 
@@ -122,88 +139,92 @@ def make_plan(
   Raises:
     ValueError: if the settings, the data and the devices do not fit together.
   """
-  _check_extras(settings)
-  settings = with_loss(settings)
-  check_adapted(settings)
+  task = build.task_of(settings)
+  _check(settings, task)
+  settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
     settings = _as_begun(settings, saved)
-  mesh = evaluators.make_mesh(settings)
+  mesh = build.make_mesh(settings)
   sharding.check_batch(
     "batch_size", settings.batch_size, mesh, settings.accumulation_steps
   )
   windowed = settings.normalization.window is not None
-  splits = open_splits(settings.data, windowed)
-  train, evaluation = splits.train, splits.eval
-  _check_sources(settings, train, evaluation)
-  if settings.data.task != "classification":
-    check_evaluation(evaluation)
-  targets = targets_of(settings, train)
-  steps = _lengths(settings, len(train))
+  splits = open_splits(build.data_of(settings, task), windowed)
+  _check_splits(settings, splits)
+  task.check_evaluation(splits.eval)
+  task = task.fitted(splits.train)
+  names, lengths = splits.train.class_names, _lengths(settings, splits.train)
   # Opened last, since it may have to be downloaded.
-  start, model, decided = _model(settings, train.class_names, saved)
+  start, model, decided = _model(settings, task, names, saved)
   settings = build.resolved(settings, decided)
   preprocessing = build.make_preprocessing(settings)
-  adaptation = make_adaptation(
-    settings, model, mesh, train.class_names, start, saved
-  )
+  extras = _extras(settings, model, mesh, names, start, saved)
   init, train_step = build.train_functions(
-    settings,
-    model,
-    steps["total"],
-    len(train),
-    teacher=adaptation.teacher,
-    targets=targets,
+    settings, model, task, extras, lengths.total, len(splits.train)
   )
-  parts = settings, model, mesh, preprocessing
   return Plan(
     settings=settings,
+    task=task,
     mesh=mesh,
     splits=splits,
-    model=model,
     start=start,
+    model=model,
     preprocessing=preprocessing,
-    targets=targets,
-    evaluator=evaluators.make_evaluator(*parts, evaluation, targets),
-    few_shot=evaluators.make_few_shot(*parts, train, evaluation),
-    pictures=evaluators.make_pictures(*parts, evaluation, targets),
+    extras=extras,
     init=init,
     train_step=train_step,
-    adaptation=adaptation,
-    open_batches=functools.partial(
-      _open_batches,
-      settings,
-      evaluators.open_loader(settings, preprocessing),
-      preprocessing,
-      train,
-    ),
     shapes=sharding.array_shapes(init, mesh),
-    **steps,
+    evaluation=RunEvaluation(
+      settings, task, model, mesh, preprocessing, splits
+    ),
+    lengths=lengths,
   )
 
 
-def _lengths(settings: Settings, num_examples: int) -> dict[str, int]:
-  """The length of the run and the time between its periodic work, in steps."""
-  names = ("total", "log_every", "eval_every", "save_every")
-  steps = {
-    name: getattr(settings, name).in_steps(settings.batch_size, num_examples)
-    for name in names
-  }
-  if not steps["total"]:
+def _extras(settings: Settings, *parts: Any) -> Extras:
+  """What the run uses but does not train."""
+  if not settings.lora.rank and not settings.distill.teacher:
+    return Extras()
+  from vit_jax.run.extras import open_extras
+
+  return open_extras(settings, *parts)
+
+
+def _absolute(settings: Settings) -> dict[str, str]:
+  """The places of the data as absolute paths, by their keys."""
+  found = {}
+  for place in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
+    if path := getattr(settings.data, place):
+      if "file" in place:
+        from vit_jax.data.reading.label_file import located
+
+        path = located(settings.data, path)
+      path = os.path.expanduser(path)
+      found[place] = path if "://" in path else os.path.abspath(path)
+  return found
+
+
+def _lengths(settings: Settings, train: Source) -> Lengths:
+  names = [field.name for field in dataclasses.fields(Lengths)]
+  size = settings.batch_size
+  steps = [getattr(settings, name).in_steps(size, len(train)) for name in names]
+  if not steps[0]:
     raise ValueError(
       "the run has no length: set total_steps, total_epochs or total_examples."
     )
-  return steps
+  return Lengths(*steps)
 
 
 def _model(
   settings: Settings,
+  task: Task,
   class_names: tuple[str, ...],
   saved: Mapping[str, Any] | None,
 ) -> tuple[Optional["Loaded"], Vit | ResNet, Preprocessing | None]:
   """The checkpoint to start from, the model, and the preprocessing it had."""
   if saved is None:
     start = build.open_start(settings)
-    model = build.build_model(settings, class_names, start)
+    model = build.build_model(settings, task, class_names, start)
     return start, model, start.preprocessing if start else None
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
@@ -231,49 +252,38 @@ def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
   return replaced(settings, kept)
 
 
-def _open_batches(
-  settings: Settings,
-  loader: Loader,
-  preprocessing: Preprocessing,
-  source: Source,
-  first_batch: int,
-) -> BatchIterator:
-  return loader.train(
-    source,
-    preprocessing.train_transform(settings.train_transform),
-    batch_size=settings.batch_size,
-    seed=settings.seed,
-    first_batch=first_batch,
-    repeats=settings.train_transform.repeats,
-  )
-
-
-def _check_sources(
-  settings: Settings, source: Source, eval_source: Source
-) -> None:
+def _check_splits(settings: Settings, splits: Splits) -> None:
   """Raises ValueError if the data does not fit the settings."""
+  names = splits.train.class_names
   check_same_classes(
-    source.class_names,
-    "the training split",
-    eval_source.class_names,
-    "the evaluation split",
+    names, "the training split", splits.eval.class_names, "the evaluation split"
   )
-  num_labels = len(source.class_names)
   num_classes = settings.model.num_classes
-  if num_classes is not None and num_classes < num_labels:
+  if num_classes is not None and num_classes < len(names):
     raise ValueError(
-      f"the data set has {num_labels} classes and model.num_classes is "
-      f"{num_classes}: set it to {num_labels} or more."
+      f"the data set has {len(names)} classes and model.num_classes is "
+      f"{num_classes}: set it to {len(names)} or more."
     )
   loader = Loader(
     0, settings.loader.on_unreadable, jax.process_index(), jax.process_count()
   )
-  loader.check(source, settings.batch_size, settings.seed)
+  loader.check(splits.train, settings.batch_size, settings.seed)
 
 
-def _check_extras(settings: Settings) -> None:
-  """Raises ValueError if a key needs a library that is not installed."""
-  if settings.eval_pictures and not settings.masked.rate:
-    extras.check("matplotlib", "figures", "eval_pictures")
+def _check(settings: Settings, task: Task) -> None:
+  """Raises ValueError if a library is missing, or keys of LoRA do not fit."""
+  if settings.eval_pictures and task.has_answers:
+    libraries.check("matplotlib", "figures", "eval_pictures")
   if settings.wandb_project:
-    extras.check("wandb", "wandb", "wandb_project")
+    libraries.check("wandb", "wandb", "wandb_project")
+  rank, frozen = settings.lora.rank, settings.optimizer.freeze_layers
+  if rank and not settings.pretrained:
+    raise ValueError(
+      f"lora.rank={rank} adapts a checkpoint: set pretrained, as in "
+      "--config.pretrained=b16_augreg, or leave it out."
+    )
+  if rank and frozen:
+    raise ValueError(
+      f"lora.rank={rank} trains nothing that optimizer.freeze_layers={frozen} "
+      "could freeze: leave one out, and choose layers with lora.kernels."
+    )

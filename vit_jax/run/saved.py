@@ -2,35 +2,27 @@
 
 import contextlib
 import dataclasses
-import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
-from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import check_same_classes, open_source
-from vit_jax.evaluation.answer_list import AnswerList, write_outputs
-from vit_jax.evaluation.confusion import Tally
-from vit_jax.evaluation.eval_step import Answers
-from vit_jax.evaluation.evaluator import Evaluator
-from vit_jax.evaluation.targets import TargetEvaluator
-from vit_jax.inference.predictor import class_name
-from vit_jax.models import ResNet, Vit, from_fields
 from vit_jax.pretrained.load import open_pretrained
-from vit_jax.run.evaluators import make_evaluator, make_mesh
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
+from vit_jax.run import build
+from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
-from vit_jax.run.summary import show_classes
 from vit_jax.runtime.atomic_file import local_file
 from vit_jax.runtime.display import Display, evaluation_text
+from vit_jax.tasks.outcome import Evaluator
+from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
-from vit_jax.training.state import TrainState, make_params_init
-from vit_jax.workdir import description as descriptions
-from vit_jax.workdir.checkpoint import open_run
+from vit_jax.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,22 +30,19 @@ class SavedRun:
   """A checkpoint of a run, with everything that is needed to evaluate it.
 
   Attributes:
+    loaded: The checkpoint, with the model as it was trained.
+    task: The run's task.
     settings: The run's settings, with the data's current location.
-    class_names: Names of the classes that the model was trained on.
     source: The split to evaluate on.
-    model: The model, as it was trained.
     params: The checkpoint's parameters, averaged if the run averages them.
-    notes: Lines on what was damaged in the workdir and skipped.
+    evaluator: Evaluates parameters on that split.
   """
 
-  step: int
+  loaded: Loaded
+  task: Task
   settings: Settings
-  class_names: tuple[str, ...]
   source: Source
-  model: Vit | ResNet
-  preprocessing: Preprocessing
   params: Any
-  notes: tuple[str, ...]
   evaluator: Evaluator
 
 
@@ -63,6 +52,7 @@ def opened(
   *,
   step: int | None = None,
   best: bool = False,
+  task: Any = None,
   data_dir: str | None = None,
   root: str | None = None,
   test: bool = False,
@@ -71,7 +61,8 @@ def opened(
 
   Args:
     step: The checkpoint's step; by default the newest.
-    best: Whether to take the checkpoint with the best top-1 instead.
+    best: Whether to take the checkpoint with the best score instead.
+    task: The run's task, as "file.py:Class", if it is one of the user's own.
     data_dir: The folder where TFDS data sets are now, if they have moved.
     root: The place of the folder of images or of packed images now, if it has
       moved.
@@ -81,67 +72,32 @@ def opened(
     ValueError: if the folder does not hold the checkpoint, or the data are
       missing or are not those of the run.
   """
-  with contextlib.ExitStack() as stack:
-    checkpoints = open_run(workdir)
-    stack.callback(checkpoints.close)
-    step = checkpoints.choose(step, best)
-    description = checkpoints.describe(step)
-    settings = read_saved(description["config"])
-    folder = "dir" if settings.data.dir else "root"
-    moved = {"data_dir": data_dir, folder: root}
-    where = {k: v for k, v in moved.items() if v is not None}
-    settings = dataclasses.replace(
-      settings, data=dataclasses.replace(settings.data, **where)
-    )
-    class_names = tuple(description["class_names"])
-    source = open_source("test" if test else "eval", settings.data)
-    check_same_classes(
-      class_names, "the checkpoint", source.class_names, "the evaluation split"
-    )
-    model = from_fields(description["model"])
-    if "base" in description:  # LoRA's, with which it is read unstacked.
-      model = model.clone(scan=False) if isinstance(model, Vit) else model
-    preprocessing = descriptions.preprocessing(description)
-    mesh = _mesh(settings)
-    init = make_params_init(model, preprocessing.image_shape)
-    shapes = sharding.array_shapes(init, mesh)
-    targets = {**description.get("targets", {})}
-    if "base" in description:
-      params = open_pretrained(workdir, step=step).params(shapes)
-      params = _standardised(params, targets)
-    else:
-      params = checkpoints.restore_params(
-        step, shapes, averaged=descriptions.averages(description)
-      )
-    if test or "threshold" in description:  # Never chosen on the test split.
-      targets["threshold"] = description.get("threshold", 0.5)
-    parts = settings, model, mesh, preprocessing, source
-    evaluator = make_evaluator(*parts, targets)
-    stack.callback(evaluator.close)
-    yield SavedRun(
-      step=step,
-      settings=settings,
-      class_names=class_names,
-      source=source,
-      model=model,
-      preprocessing=preprocessing,
-      params=params,
-      notes=tuple(checkpoints.notes),
-      evaluator=evaluator,
-    )
-
-
-def _standardised(params: Any, targets: Mapping[str, Any]) -> Any:
-  """Parameters whose head was put into the unit of numbers, as trained."""
-  if "std" not in targets:
-    return params
-  mean, std = (np.array(targets[k], np.float32) for k in ("mean", "std"))
-  head = params["head"]
-  head = {
-    "kernel": head["kernel"] / std[None],
-    "bias": (head["bias"] - mean) / std,
-  }
-  return {**params, "head": head}
+  loaded = open_run_checkpoint(
+    workdir, open_pretrained, step, best, as_trained=True, task=task
+  )
+  description: Any = loaded.description
+  settings = read_saved(description["config"])
+  folder = "dir" if settings.data.dir else "root"
+  moved = {"data_dir": data_dir, folder: root}
+  where = {k: v for k, v in moved.items() if v is not None}
+  settings = dataclasses.replace(
+    settings, data=dataclasses.replace(settings.data, **where)
+  )
+  fitted = loaded.task.for_test() if test else loaded.task
+  data = build.data_of(settings, fitted)
+  source = open_source("test" if test else "eval", data)
+  check_same_classes(
+    tuple(description["class_names"]),
+    "the checkpoint",
+    source.class_names,
+    "the evaluation split",
+  )
+  mesh = _mesh(settings)
+  params = loaded.params_on(mesh)
+  stream = open_stream(settings, mesh, loaded.preprocessing, source)
+  with contextlib.closing(stream):
+    evaluator = fitted.evaluator(loaded.model, stream)
+    yield SavedRun(loaded, fitted, settings, source, params, evaluator)
 
 
 def evaluate_checkpoint(
@@ -160,73 +116,36 @@ def evaluate_checkpoint(
     **options: Keywords of `opened`, which raises the errors.
 
   Returns:
-    The metrics `eval/...` of `Evaluator`.
+    The metrics `eval/...` of the task.
   """
   path = local_file(out) if out is not None else None
-  tally, answers = Tally(), AnswerList()
-
-  def observe(batch: Answers) -> None:
-    tally.add(batch)
-    if path is not None:
-      answers.add(batch)
-
   first = jax.process_index() == 0
   display = Display(active=first)
   with opened(workdir, **options) as run:
-    rate = run.settings.masked.rate
-    if rate and (per_class or path is not None):
+    if not run.task.has_answers and (per_class or path is not None):
       raise ValueError(
-        f"{workdir} was trained with masked.rate={rate} and predicts patches, "
-        "not classes: leave out --per_class and --out."
+        f"{workdir} was trained on the task {run.task.name}, which predicts "
+        "patches, not classes: leave out --per_class and --out."
       )
-    names = [
-      class_name(run.class_names, k) for k in range(run.model.num_classes)
-    ]
-    if isinstance(run.evaluator, TargetEvaluator):
-      return _evaluate_targets(run, run.evaluator, per_class, path, display)
-    metrics = run.evaluator(
-      run.params, run.class_names if per_class else (), observe, display.track
+    outcome = run.evaluator(
+      run.params, display.track, detail=True, examples=path is not None
     )
+    metrics = outcome.metrics
+    if per_class:
+      metrics |= outcome.by_class()
     if path is not None and first:
-      answers.write(path, run.source, names)
-  _say(
-    run, metrics, display, "" if rate else f"  macro-F1 {tally.macro_f1():.2%}"
-  )
-  if tally.unanswered:
-    display.note(f"The model answers NaN to {tally.unanswered:,} examples.")
+      outcome.write(path, run.source)
+  for note in run.loaded.notes:
+    display.note(note)
+  shown = evaluation_text(metrics, run.task.metrics) + outcome.remark
+  display.note(f"step {run.loaded.step:,} on {run.source.name}: {shown}")
+  for note in outcome.notes:
+    display.note(note)
   if per_class:
-    show_classes(display, tally, names)
+    outcome.show(display)
   if path is not None:
     display.note(f"Wrote {path}, with the highest loss first.")
   return metrics
-
-
-def _evaluate_targets(
-  run: SavedRun,
-  evaluator: TargetEvaluator,
-  per_class: bool,
-  path: pathlib.Path | None,
-  display: Display,
-) -> dict[str, Any]:
-  """Evaluates a run on several labels or on numbers, as others are."""
-  found = evaluator.outputs(run.params, display.track)
-  metrics = evaluator.metrics(found, per_class)
-  _say(run, metrics, display)
-  if per_class:
-    display.table(*evaluator.table(found))
-  if path is not None and jax.process_index() == 0:
-    write_outputs(path, run.source, found, metrics.get("eval/threshold"))
-    display.note(f"Wrote {path}, with the highest loss first.")
-  return metrics
-
-
-def _say(
-  run: SavedRun, metrics: dict[str, Any], display: Display, more: str = ""
-) -> None:
-  for note in run.notes:
-    display.note(note)
-  shown = evaluation_text(metrics) + more
-  display.note(f"step {run.step:,} on {run.source.name}: {shown}")
 
 
 def test_run(
@@ -245,29 +164,24 @@ def test_run(
   with contextlib.ExitStack() as stack:
     if workdir is None:
       test, step = plan.splits.test, int(state.step)
-      params = plan.adaptation.whole(state.eval_params)
+      params = plan.extras.merge(state.eval_params)
       assert test is not None
-      evaluator = make_evaluator(
-        plan.settings,
-        plan.model,
-        plan.mesh,
-        plan.preprocessing,
-        test,
-        {**plan.targets, "threshold": 0.5},
-      )
-      stack.callback(evaluator.close)
+      parts = plan.settings, plan.mesh, plan.preprocessing, test
+      stream = stack.enter_context(contextlib.closing(open_stream(*parts)))
+      evaluator = plan.task.for_test().evaluator(plan.model, stream)
     else:
       run = stack.enter_context(
         opened(
           workdir,
           best=True,
+          task=type(plan.task),
           data_dir=data.data_dir,
           root=data.dir or data.root,
           test=True,
         )
       )
-      step, params, evaluator = run.step, run.params, run.evaluator
-    metrics = evaluator(params)
+      step, params, evaluator = run.loaded.step, run.params, run.evaluator
+    metrics = evaluator(params).metrics
   found = {k.replace("eval/", "test/"): v for k, v in metrics.items()}
   return {"test/step": step, **found}
 
@@ -275,6 +189,6 @@ def test_run(
 def _mesh(settings: Settings) -> Mesh:
   """The run's mesh; a data-parallel one if it does not fit these devices."""
   try:
-    return make_mesh(settings)
+    return build.make_mesh(settings)
   except ValueError:
     return sharding.make_mesh()

@@ -6,18 +6,14 @@ from typing import Any
 
 import jax
 from flax.traverse_util import flatten_dict
-from rich.cells import cell_len
 
-from vit_jax.evaluation.confusion import Tally
 from vit_jax.models.flops import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.run.build import trained_paths, warmup_steps
 from vit_jax.run.plan import Plan
-from vit_jax.runtime.display import Display, clock, evaluation_text, table_lines
-from vit_jax.training.lora import chosen
+from vit_jax.runtime.display import clock, evaluation_text
+from vit_jax.runtime.metric import Metric
 from vit_jax.workdir.goodput import shares
-
-_MISTAKES = 10  # Number of mistakes to list for many classes.
 
 
 def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
@@ -25,17 +21,17 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   settings, source = plan.settings, plan.source
   device = jax.devices()[0]
   size = plan.preprocessing.image_size
-  params = sum(x.size for x in jax.tree.leaves(plan.adaptation.param_shapes))
+  params = sum(x.size for x in jax.tree.leaves(plan.param_shapes))
   shape = plan.preprocessing.image_shape
-  gflops = forward_gflops(plan.model, plan.adaptation.param_shapes, shape)
-  epochs = plan.total * settings.batch_size / len(source)
+  gflops = forward_gflops(plan.model, plan.param_shapes, shape)
+  epochs = plan.lengths.total * settings.batch_size / len(source)
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {device.device_kind}"
   name = settings.model.variant or f"from {settings.pretrained}"
   model = f"{name}, {params:,} parameters"
   if (trained := _trained(plan)) < params:
     model = f"{name}, {trained:,} trained / {params:,} parameters"
-  steps = f"{plan.total:,} steps of {settings.batch_size} images"
+  steps = f"{plan.lengths.total:,} steps of {settings.batch_size} images"
   rows = [
     ("devices", f"{devices}, mesh {axes}"),
     (
@@ -47,7 +43,7 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   ]
   if plan.settings.lora.rank:
     rows.append(("LoRA", _lora(plan)))
-  if plan.adaptation.teacher is not None:
+  if plan.extras.teacher is not None:
     rows.append(("teacher", _teacher(plan)))
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
@@ -55,7 +51,7 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
     plain = "without our form for TPUs, which only the paper's attention has"
     rows.append(("attention", plain))
   wanted = settings.optimizer.warmup.in_steps(settings.batch_size, len(source))
-  warmup = warmup_steps(settings, plan.total, len(source))
+  warmup = warmup_steps(settings, plan.lengths.total, len(source))
   if warmup < wanted:
     said = f"shortened from {wanted:,} to {warmup:,} steps, as the run is short"
     rows.append(("warm-up", said))
@@ -72,10 +68,10 @@ def _trained(plan: Plan) -> int:
 
 
 def _lora(plan: Plan) -> str:
-  settings, base = plan.settings.lora, plan.adaptation.sources["base"]
-  kernels = chosen(
-    settings, flatten_dict(plan.adaptation.param_shapes, sep="/")
-  )
+  settings, base = plan.settings.lora, plan.extras.sources["base"]
+  from vit_jax.training.lora import chosen
+
+  kernels = chosen(settings, flatten_dict(plan.param_shapes, sep="/"))
   return (
     f"rank {settings.rank}, alpha {settings.alpha:g}, on {len(kernels)} "
     f"kernels of {base['source']}, which every use of this run needs"
@@ -84,7 +80,7 @@ def _lora(plan: Plan) -> str:
 
 def _teacher(plan: Plan) -> str:
   """The teacher and its images; says if its classes are taken on trust."""
-  teacher, record = plan.adaptation.teacher, plan.adaptation.sources["teacher"]
+  teacher, record = plan.extras.teacher, plan.extras.sources["teacher"]
   assert teacher is not None
   text = (
     f"{record['source']}, on images of {'{} x {}'.format(*teacher.image_size)}"
@@ -95,6 +91,7 @@ def _teacher(plan: Plan) -> str:
 
 
 def closing(
+  metrics: Sequence[Metric],
   evaluated: dict[str, Any],
   seconds: float,
   workdir: str | None,
@@ -104,6 +101,7 @@ def closing(
   """The last lines.
 
   Args:
+    metrics: The metrics of the task.
     evaluated: The last evaluation; empty if there was none.
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
@@ -114,12 +112,12 @@ def closing(
     parts = ", ".join(f"{share:.1%} {what}" for what, share in shares(spent))
     lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
   if evaluated:
-    lines.append(f"Last evaluation: {evaluation_text(evaluated)}.")
+    lines.append(f"Last evaluation: {evaluation_text(evaluated, metrics)}.")
   if tested is not None:
     found = {k.replace("test/", "eval/"): v for k, v in tested.items()}
     lines.append(
       f"Test split, with the best checkpoint (step {tested['test/step']:,}): "
-      f"{evaluation_text(found)}."
+      f"{evaluation_text(found, metrics)}."
     )
   if workdir is not None:
     lines.append(
@@ -127,41 +125,3 @@ def closing(
       f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
     )
   return "\n".join(lines)
-
-
-def show_classes(display: Display, tally: Tally, names: Sequence[str]) -> None:
-  """Shows the scores of each class, and which classes are confused."""
-  scores = tally.class_scores()
-  columns = ("class", "examples", "precision", "recall", "F1")
-  rows = [
-    [
-      names[k],
-      f"{score.examples:,}",
-      *(f"{x:.2%}" for x in (score.precision, score.recall, score.f1)),
-    ]
-    for k, score in scores.items()
-  ]
-  display.note("")
-  display.table(columns, rows)
-  display.note("")
-  for line in _confusion(tally, [*scores], names, display.width):
-    display.note(line)
-
-
-def _confusion(
-  tally: Tally, classes: list[int], names: Sequence[str], width: int
-) -> list[str]:
-  """The confusion matrix, or the commonest mistakes if it is too wide."""
-  if len(classes) <= width // 3:  # Two spaces and a digit for each.
-    rows = [["label \\ answer", *(names[k] for k in classes)]]
-    for k, counts in zip(classes, tally.confusion(classes), strict=True):
-      rows.append([names[k], *map(str, counts)])
-    lines = table_lines(rows)
-    if max(map(cell_len, lines)) <= width:
-      return lines
-  scores = tally.class_scores()
-  return [
-    f"{names[label]} is taken for {names[answer]}: "
-    f"{count:,} of {scores[label].examples:,}"
-    for label, answer, count in tally.most_confused(_MISTAKES)
-  ]

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -17,27 +17,11 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from vit_jax.runtime.metric import Metric
+
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
-_TRAINED = {
-  "top1": "top-1 {:.2%}",
-  "colours_right": "colours right {:.2%}",
-  "labels_right": "labels right {:.2%}",
-  "mae": "MAE {:.4g}",
-}
-_EVALUATED = {
-  "top1": "top-1 {:.2%}",
-  "top5": "top-5 {:.2%}",
-  "colours_right": "colours right {:.2%}",
-  "commonest_colour": "the commonest alone {:.2%}",
-  "map": "mAP {:.2%}",
-  "f1": "F1 {:.2%}",
-  "threshold": "at {:.3g}",
-  "mae": "MAE {:.4g}",
-  "r2": "R2 {:.4f}",
-}
-"""Metrics and how they are shown, in this order."""
-
+_PLAIN = "_not_averaged"  # Ends the score of parameters that are averaged.
 _NARROW = 100  # Characters, below which a terminal has no room for a bar.
 
 
@@ -74,6 +58,7 @@ class Display:
     # Step and time of the first report, by which all has been compiled.
     self._first: tuple[int, float] | None = None
     self._epoch_steps = 0.0
+    self._metrics: Sequence[Metric] = ()
     # The reports since the last evaluation, with their number of steps.
     self._trained: list[tuple[int, dict[str, float]]] = []
     self._reported = 0
@@ -98,7 +83,11 @@ class Display:
       self.note(line)
 
   def start(
-    self, first_step: int, last_step: int, epoch_steps: float = 0.0
+    self,
+    first_step: int,
+    last_step: int,
+    epoch_steps: float = 0.0,
+    metrics: Sequence[Metric] = (),
   ) -> None:
     """Starts to show the progress from one step to another.
 
@@ -106,7 +95,9 @@ class Display:
       first_step: The last step that was done before.
       last_step: The last step of the run.
       epoch_steps: Steps of an epoch, for a line at each evaluation; 0 for none.
+      metrics: The metrics to show, in their order.
     """
+    self._metrics = metrics
     self._last_step, self._first = last_step, None
     self._epoch_steps, self._reported = epoch_steps, first_step
     if self._live:
@@ -128,7 +119,7 @@ class Display:
     self._trained.append((step - self._reported, metrics))
     self._reported = step
     text = (
-      f"loss {metrics['train/loss']:.4f}  {_right(metrics, 'train')}  "
+      f"loss {metrics['train/loss']:.4f}  {self._first_of(metrics, 'train')}  "
       f"lr {metrics['train/learning_rate']:.2e}"
     )
     if "train/images_per_second" in metrics:
@@ -151,7 +142,7 @@ class Display:
   def evaluation(self, step: int, metrics: dict[str, float]) -> None:
     """Shows an evaluation in a line of its own."""
     self.note(
-      f"eval {step:>7,}/{self._last_step:,}  {evaluation_text(metrics)}"
+      f"eval {step:>7,}/{self._last_step:,}  {evaluation_text(metrics, self._metrics)}"
     )
     if self._epoch_steps and self._trained:
       self.note(self._epoch(step, metrics))
@@ -162,15 +153,20 @@ class Display:
     total = sum(steps for steps, _ in self._trained)
     means = {
       key: sum(steps * row[key] for steps, row in self._trained) / total
-      for key in ("train/loss", *(f"train/{name}" for name in _TRAINED))
+      for key in ("train/loss", *(f"train/{m.key}" for m in self._metrics))
       if key in self._trained[0][1]
     }
     epochs = (n / self._epoch_steps for n in (step, self._last_step))
     return (
       "epoch {:>6,.1f}/{:,.1f}  ".format(*epochs)
-      + f"training loss {means['train/loss']:.4f}  {_right(means, 'train')}  "
-      f"evaluation loss {metrics['eval/loss']:.4f}  {_right(metrics, 'eval')}"
+      + f"training loss {means['train/loss']:.4f}  {self._first_of(means, 'train')}  "
+      f"evaluation loss {metrics['eval/loss']:.4f}  {self._first_of(metrics, 'eval')}"
     )
+
+  def _first_of(self, values: Mapping[str, float], kind: str) -> str:
+    """The first metric that training, or an evaluation, has measured."""
+    texts = (metric.text(values, kind) for metric in self._metrics)
+    return next(filter(None, texts))
 
   def note(self, text: str) -> None:
     """Prints a plain line."""
@@ -250,35 +246,29 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
   ]
 
 
-def evaluation_text(metrics: dict[str, float]) -> str:
+def evaluation_text(
+  values: Mapping[str, float], metrics: Sequence[Metric]
+) -> str:
   """The metrics of an evaluation, with keys `eval/...`, in one line."""
-  skipped = metrics["eval/skipped_images"]
+  skipped = values["eval/skipped_images"]
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  parts = [f"loss {metrics['eval/loss']:.4f}"]
+  parts = [f"loss {values['eval/loss']:.4f}"]
+  parts += [text for metric in metrics if (text := metric.text(values))]
+  parts.append(f"({values['eval/examples']:,} examples{unreadable})")
+  plain = {
+    key.removesuffix(_PLAIN): value
+    for key, value in values.items()
+    if key.endswith(_PLAIN)
+  }
   parts += [
-    text.format(metrics[f"eval/{key}"])
-    for key, text in _EVALUATED.items()
-    if f"eval/{key}" in metrics
+    f"not averaged {text}" for metric in metrics if (text := metric.text(plain))
   ]
-  parts.append(f"({metrics['eval/examples']:,} examples{unreadable})")
-  parts += [
-    f"not averaged {text.format(metrics[f'eval/{key}_not_averaged'])}"
-    for key, text in _EVALUATED.items()
-    if f"eval/{key}_not_averaged" in metrics
-  ]
-  if "fewshot/top1" in metrics:
-    parts.append(f"few-shot top-1 {metrics['fewshot/top1']:.2%}")
-  if "fewshot/top1_class_token" in metrics:
-    token = metrics["fewshot/top1_class_token"]
+  if "fewshot/top1" in values:
+    parts.append(f"few-shot top-1 {values['fewshot/top1']:.2%}")
+  if "fewshot/top1_class_token" in values:
+    token = values["fewshot/top1_class_token"]
     parts.append(f"(by the class token {token:.2%})")
   return "  ".join(parts)
-
-
-def _right(metrics: dict[str, float], kind: str) -> str:
-  """The first metric of what is right: of training, or of evaluation."""
-  known = _TRAINED if kind == "train" else _EVALUATED
-  key = next(key for key in known if f"{kind}/{key}" in metrics)
-  return known[key].format(metrics[f"{kind}/{key}"])
 
 
 def clock(seconds: float) -> str:

@@ -5,6 +5,7 @@ Soft answers are those of arXiv:1503.02531, hard ones those of DeiT
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.training import losses
+from vit_jax.training.objective import Classification
 from vit_jax.training.settings import DistillSettings
 
 
@@ -92,3 +94,42 @@ class Teacher:
       crossed = losses.cross_entropy(kind, logits / T, soft)
       found = T**2 * (crossed - entropy)
     return (1 - settings.weight) * labelled + settings.weight * found
+
+
+@dataclasses.dataclass(frozen=True)
+class Distilled:
+  """The objective of a student: that of the labels, and a teacher's answers.
+
+  Attributes:
+    labelled: The objective of the labels.
+    teacher: The teacher; its parameters are `frozen_params["teacher"]`.
+  """
+
+  labelled: Classification
+  teacher: Teacher
+
+  @property
+  def metric(self) -> str:
+    """The score of the labels."""
+    return self.labelled.metric
+
+  def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
+    """Returns the images and targets of the labels."""
+    return self.labelled.prepare(batch, key)
+
+  def loss(
+    self,
+    apply: Callable[..., Any],
+    images: Array,
+    targets: Array,
+    frozen_params: Any = None,
+  ) -> tuple[Array, Array]:
+    """The mixed loss of each example, and the score under its labels."""
+    labelled = self.labelled
+    logits = apply(images)
+    loss, score = labelled.loss_and_score(logits, targets)
+    taught = self.teacher.logits(
+      frozen_params["teacher"], images, labelled.mean, labelled.std
+    )
+    kind = labelled.settings.kind
+    return self.teacher.loss(kind, logits, taught, loss), score

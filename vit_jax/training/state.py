@@ -11,9 +11,8 @@ import optax
 from flax import struct
 from jaxtyping import Array, Int
 
-from vit_jax.training.lora import trained_init
+from vit_jax.training.extras import Extras
 from vit_jax.training.optimizer import map_paths
-from vit_jax.training.settings import LoraSettings
 
 
 @struct.dataclass
@@ -71,16 +70,14 @@ def make_init(
   tx: optax.GradientTransformation,
   image_shape: tuple[int, int, int],
   ema_decay: float = 0.0,
-  lora: LoraSettings = LoraSettings(),
+  extras: Extras = Extras(),
 ) -> Callable[[Array], TrainState]:
   """Returns a function from a random key to the first state.
 
   The state's parameters are boxed, as those of `make_params_init` are. With
   LoRA, they are those of `lora.trained_init`.
   """
-  params_init = make_params_init(model, image_shape)
-  if lora.rank:
-    params_init = trained_init(params_init, lora)
+  params_init = extras.init(make_params_init(model, image_shape))
 
   def init(key: Array) -> TrainState:
     params = params_init(key)

@@ -1,6 +1,5 @@
 """The train step: one pure function from (state, batch) to (state, metrics)."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,13 +10,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from vit_jax.models.normalize import normalize
-from vit_jax.training import losses
-from vit_jax.training.distillation import Teacher
-from vit_jax.training.lora import merged
-from vit_jax.training.masking import Masking
+from vit_jax.training.extras import Extras
+from vit_jax.training.objective import Classification, Objective
 from vit_jax.training.optimizer import map_paths
-from vit_jax.training.settings import LoraSettings, LossSettings
+from vit_jax.training.settings import LossSettings
 from vit_jax.training.state import TrainState
 
 Metrics = dict[str, Array]
@@ -33,9 +29,8 @@ def make_train_step(
   mean: Sequence[float] = (0.5, 0.5, 0.5),
   std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: LossSettings = LossSettings(),
-  objective: "Labels | Masking | None" = None,
-  teacher: Teacher | None = None,
-  lora: LoraSettings = LoraSettings(),
+  objective: Objective | None = None,
+  extras: Extras = Extras(),
   accumulation_steps: int = 1,
   ema_decay: float = 0.0,
   ema_warmup: bool = True,
@@ -43,9 +38,8 @@ def make_train_step(
 ) -> TrainStep:
   """Returns a function from (state, batch) to (next state, metrics).
 
-  With a teacher or LoRA, it takes a third argument, a dictionary with the
-  teacher's parameters as `teacher`, and those to which LoRA's products are
-  added as `base`. Neither gets a gradient.
+  With a teacher or LoRA, it takes a third argument, the element of
+  `extras.frozen_params`, which gets no gradient.
 
   If the loss or the gradient is not finite, the update is skipped: only `step`
   advances, while the parameters and the optimizer's state stay.
@@ -65,9 +59,8 @@ def make_train_step(
     std: Standard deviation that then divides each channel.
     loss: The loss and its targets.
     objective: Trains on something else than the class of an image; `mean`,
-      `std`, `loss` and `teacher` do not matter then.
-    teacher: A teacher of labels' classes, whose answers are learned as well.
-    lora: With a rank, the state holds the parameters of `lora.trained_init`.
+      `std` and `loss` do not matter then.
+    extras: What the run uses but does not train: a teacher, LoRA's base.
     accumulation_steps: Number of parts that a batch is computed in, to save
       memory. The gradient is the same; each part draws its own dropout.
     ema_decay: Decay of the parameters' Polyak average; 0 is off.
@@ -76,22 +69,22 @@ def make_train_step(
     trained: Maps a parameter's path to whether it is trained; the gradients of
       the others are zero and are not computed. By default all are trained.
   """
-  objective = objective or Labels(
-    model.num_classes, loss, mean, std, teacher=teacher
+  objective = extras.objective(
+    objective or Classification(model.num_classes, loss, mean, std)
   )
-  loss_of = _loss_function(model, objective, trained, lora)
+  loss_of = _loss_function(model, objective, trained, extras)
   gradient = _in_parts(
     jax.value_and_grad(loss_of, has_aux=True), accumulation_steps
   )
 
   def train_step(
-    state: TrainState, batch: dict[str, Array], fixed: Any = None
+    state: TrainState, batch: dict[str, Array], frozen_params: Any = None
   ) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     images, targets = objective.prepare(batch, objective_key)
-    (mean_loss, right), grads = gradient(
-      state.params, fixed or {}, dropout_key, images, targets
+    (mean_loss, score), grads = gradient(
+      state.params, frozen_params or {}, dropout_key, images, targets
     )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
@@ -99,7 +92,7 @@ def make_train_step(
     kept = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
     metrics = {
       "loss": mean_loss,
-      objective.score: right,
+      objective.metric: score,
       "gradient_norm": norm,
       "learning_rate": learning_rate(_updates(state)),
       "skipped_steps": 1 - finite.astype(jnp.int32),
@@ -111,100 +104,33 @@ def make_train_step(
   return train_step
 
 
-@dataclasses.dataclass(frozen=True)
-class Labels:
-  """The objective of a classifier: what a step feeds, and what it minimises.
-
-  Attributes:
-    num_classes: K, the number of classes.
-    settings: The loss and its targets.
-    mean: Mean subtracted from each channel, in units of full scale.
-    std: Standard deviation that then divides each channel.
-    teacher: A teacher whose answers are learned as well.
-    class_weights: A factor for each class's part of the loss.
-  """
-
-  num_classes: int
-  settings: LossSettings
-  mean: Sequence[float]
-  std: Sequence[float]
-  teacher: Teacher | None = None
-  class_weights: Sequence[float] | None = None
-  score = "top1"  # The metric of what is right.
-
-  def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
-    """Returns a batch's images and targets; the key is Mixup's and CutMix's."""
-    settings = self.settings
-    images = normalize(batch["image"], self.mean, self.std)
-    images, targets = losses.mixup_or_cutmix(
-      key,
-      images,
-      self.targets(batch["label"]),
-      settings.mixup_alpha,
-      settings.cutmix_alpha,
-    )
-    if settings.binary_targets:
-      targets = (targets > 0).astype(targets.dtype)
-    return images, targets
-
-  def targets(self, label: Array) -> Array:
-    """The targets (B, K) of the labels of a batch."""
-    smoothing = self.settings.label_smoothing
-    return losses.make_targets(label, self.num_classes, smoothing)
-
-  def loss(
-    self,
-    apply: Callable[..., Any],
-    images: Array,
-    targets: Array,
-    teacher_params: Any = None,
-  ) -> tuple[Array, Array]:
-    """The loss and the score of each example; `apply` gives the logits."""
-    logits, kind = apply(images), self.settings.kind
-    loss, score = self.judge(logits, targets)
-    if self.teacher is not None:
-      taught = self.teacher.logits(teacher_params, images, self.mean, self.std)
-      loss = self.teacher.loss(kind, logits, taught, loss)
-    return loss, score
-
-  def judge(self, logits: Array, targets: Array) -> tuple[Array, Array]:
-    """The loss of each example, and whether the answer is right.
-
-    Of a mixture of two images, the larger part counts as right.
-    """
-    right = logits.argmax(axis=-1) == targets.argmax(axis=-1)
-    loss = losses.cross_entropy(
-      self.settings.kind, logits, targets, self.class_weights
-    )
-    return loss, right
-
-
 def _loss_function(
   model: nn.Module,
-  objective: Labels | Masking,
+  objective: Objective,
   trained: Callable[[str], bool] | None,
-  lora: LoraSettings,
+  extras: Extras,
 ) -> Callable[[Any, Any, Array, Array, Any], tuple[Array, Array]]:
-  """A function from (params, fixed, key, images, targets) to loss and score."""
+  """A function from (params, frozen_params, key, images, targets).
+
+  It returns the mean loss and the mean score.
+  """
 
   def stopped(path: str, leaf: Array) -> Array:
     keep = trained is None or trained(path)
     return leaf if keep else jax.lax.stop_gradient(leaf)
 
   def loss_of(
-    params: Any, fixed: Any, key: Array, images: Array, targets: Any
+    params: Any, frozen_params: Any, key: Array, images: Array, targets: Any
   ) -> tuple[Array, Array]:
     params = map_paths(stopped, params)
-    if lora.rank:
-      params = merged(lora, fixed["base"], params)
+    params = extras.merged_params(params, frozen_params)
 
     def apply(images: Array, **collections: Any) -> Any:
       variables = {"params": params, **collections}
       return model.apply(variables, images, train=True, rngs={"dropout": key})
 
-    teacher = [fixed["teacher"]] if "teacher" in fixed else []
-    loss, right = objective.loss(apply, images, targets, *teacher)
-    return loss.mean(), right.mean()
+    loss, score = objective.loss(apply, images, targets, frozen_params)
+    return loss.mean(), score.mean()
 
   return loss_of
 
@@ -241,17 +167,17 @@ def _updates(state: TrainState) -> Array:
 def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
-  It maps (params, fixed, key, images, targets) to ((mean loss, mean score),
-  gradient).
+  It maps (params, frozen_params, key, images, targets) to ((mean loss, mean
+  score), gradient).
   """
   if parts == 1:
     return gradient
 
-  def mean(params: Any, fixed: Any, key: Array, images: Array, targets: Any):
+  def mean(params: Any, frozen: Any, key: Array, images: Array, targets: Any):
     def add_part(total, xs):
       part, (part_images, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
-      found = gradient(params, fixed, part_key, part_images, part_targets)
+      found = gradient(params, frozen, part_key, part_images, part_targets)
       return jax.tree.map(jnp.add, total, found), None
 
     split = jax.tree.map(_split(parts), (images, targets))

@@ -7,6 +7,7 @@ the checksums in the description.
 """
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
 from vit_jax.workdir.checksum import checksums
 from vit_jax.workdir.description import sealed
 from vit_jax.workdir.read_errors import reason
+from vit_jax.workdir.scores import CLASSES
 
 _SET_ASIDE = (
   "Checkpoints that could not be read, named after their steps. The run\n"
@@ -36,16 +38,22 @@ class Checkpoints(CheckpointReader):
   Args:
     workdir: The run's folder, local or an address such as gs://bucket/run.
     keep_last: How many of the newest checkpoints to keep; the one with the best
-      `BEST_METRIC` is kept as well.
+      score is kept as well.
     read_only: Never write to the folder.
+    keys: The metrics that may be the score; the first that an evaluation has.
   """
 
   def __init__(
-    self, workdir: str, keep_last: int = 2, *, read_only: bool = False
+    self,
+    workdir: str,
+    keep_last: int = 2,
+    *,
+    read_only: bool = False,
+    keys: Sequence[str] = CLASSES,
   ):
     if keep_last < 1:
       raise ValueError(f"keep_last={keep_last} must be 1 or more.")
-    super().__init__(workdir, keep_last, read_only=read_only)
+    super().__init__(workdir, keep_last, read_only=read_only, keys=keys)
     self._saving: int | None = None
     self._problem: str | None = None  # With the newest of all saves.
     self._failed = False
@@ -156,8 +164,12 @@ def is_run(path: str) -> bool:
     return False
 
 
-def open_run(workdir: str) -> Checkpoints:
+def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
   """The checkpoints of a run, to be read only.
+
+  Args:
+    workdir: The run's folder.
+    keys: The metrics that may be the score by which the best is found.
 
   Raises:
     ValueError: if the folder holds none.
@@ -168,7 +180,7 @@ def open_run(workdir: str) -> Checkpoints:
     raise ValueError(
       f"{workdir} holds no checkpoints: give the workdir of a training run."
     )
-  return Checkpoints(workdir, read_only=True)
+  return Checkpoints(workdir, read_only=True, keys=keys)
 
 
 def latest_description(workdir: str) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Reads a run's checkpoints; `checkpoint.Checkpoints` also saves them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -29,9 +29,17 @@ class CheckpointReader:
 
   Args:
     read_only: Whether another process may be the one that writes.
+    keys: The metrics that may be the score by which the best is found.
   """
 
-  def __init__(self, workdir: str, keep_last: int, *, read_only: bool):
+  def __init__(
+    self,
+    workdir: str,
+    keep_last: int,
+    *,
+    read_only: bool,
+    keys: Sequence[str] = scores.CLASSES,
+  ):
     path = epath.Path(workdir).expanduser()
     self.folder = path if "://" in str(workdir) else path.resolve()
     self.notes: list[str] = []
@@ -40,10 +48,11 @@ class CheckpointReader:
     self._steps_folder = self.folder / "checkpoints"
     with read_errors.as_os_error(f"{workdir} cannot be opened: "):
       if not read_only:
-        self.notes += scores.set_damaged_aside(self._steps_folder)
+        self.notes += scores.set_damaged_aside(self._steps_folder, keys)
       self._manager = orbax_manager.open_manager(
-        self._steps_folder, keep_last, read_only
+        self._steps_folder, keep_last, read_only, keys
       )
+    self._keys = keys
 
   @property
   def all_steps(self) -> list[int]:
@@ -57,7 +66,13 @@ class CheckpointReader:
 
   @property
   def best_step(self) -> int | None:
-    """The step with the best `BEST_METRIC`; the newest if none has one."""
+    """The step with the best score; the newest if none has one.
+
+    A description names the score of a task of the user's own.
+    """
+    newest = self.newest_description()
+    if newest and "score" in newest[1]:
+      self._keys = (newest[1]["score"],)
     known = {step: self._score(step) for step in self.all_steps}
     rated = {step: score for step, score in known.items() if score is not None}
     if not rated:
@@ -66,7 +81,7 @@ class CheckpointReader:
 
   def _score(self, step: int) -> float | None:
     try:
-      return scores.read_score(self._steps_folder / str(step))
+      return scores.read_score(self._steps_folder / str(step), self._keys)
     except ValueError as error:
       self.notes.append(scores.note(step, error))
       return None

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,31 +19,34 @@ from vit_jax.workdir.scores import score_of
 
 
 def open_manager(
-  folder: epath.Path, keep_last: int, read_only: bool
+  folder: epath.Path, keep_last: int, read_only: bool, keys: Sequence[str]
 ) -> ocp.CheckpointManager:
   """The manager of the checkpoints in a folder.
 
   Args:
     folder: The folder that holds a folder for each checkpoint.
     keep_last: How many of the newest checkpoints to keep; the one with the best
-      `BEST_METRIC` is kept as well.
+      score is kept as well.
     read_only: Never write to the folder.
+    keys: The metrics that may be the score.
   """
   # Orbax warns of every folder that it is not to write to.
   quiet = _only_errors() if read_only else contextlib.nullcontext()
   with quiet:
     return ocp.CheckpointManager(
       folder,
-      options=_options(keep_last, read_only),
+      options=_options(keep_last, read_only, keys),
       handler_registry=_handlers(),
     )
 
 
-def _options(keep_last: int, read_only: bool) -> ocp.CheckpointManagerOptions:
+def _options(
+  keep_last: int, read_only: bool, keys: Sequence[str]
+) -> ocp.CheckpointManagerOptions:
   """Has Orbax keep the newest checkpoints and the best one."""
 
   def score(metrics: dict[str, Any]) -> float:
-    return score_of(metrics)
+    return score_of(metrics, keys)
 
   best = policies.BestN(
     get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False

@@ -1,25 +1,28 @@
 """The evaluation kept with each checkpoint, by which the best is found."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from etils import epath
 from jax.experimental import multihost_utils
 
-BEST_METRIC = "eval/top1"
-SCORES = (BEST_METRIC, "eval/colours_right", "eval/map", "eval/r2")
-"""A run's evaluations have the one of their task; none is above 1."""
+CLASSES = ("eval/top1",)
+"""The score where nobody says another: that of classes."""
 
 
-def score_of(metrics: Mapping[str, Any]) -> Any:
-  """The metric of an evaluation by which the best is found; None without."""
-  return next((metrics[key] for key in SCORES if key in metrics), None)
+def score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> Any:
+  """The first of these metrics that an evaluation has; None without one."""
+  return next((metrics[key] for key in keys if key in metrics), None)
 
 
-def read_score(checkpoint: epath.Path) -> float | None:
-  """`BEST_METRIC` of a checkpoint; None if the run did not evaluate there.
+def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
+  """The score of a checkpoint; None if the run did not evaluate there.
+
+  Args:
+    checkpoint: The checkpoint's folder.
+    keys: The metrics that may be the score; none is above 1.
 
   Raises:
     ValueError: if its file is damaged.
@@ -35,17 +38,18 @@ def read_score(checkpoint: epath.Path) -> float | None:
     metrics = json.loads(content)
   except RecursionError as error:
     raise ValueError(str(error)) from error
-  score = score_of(metrics) if isinstance(metrics, dict) else None
+  score = score_of(metrics, keys) if isinstance(metrics, dict) else None
   if not isinstance(score, int | float) or not score <= 1:  # Or it is NaN.
-    raise ValueError(f"their file holds no {BEST_METRIC}")
+    raise ValueError(f"their file holds no {keys[0]}")
   return score
 
 
-def set_damaged_aside(folder: epath.Path) -> list[str]:
+def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
   """Renames damaged files of metrics, on which Orbax would fail.
 
   Args:
     folder: The folder that holds a folder for each checkpoint.
+    keys: The metrics that may be the score.
 
   Returns:
     A line to show for each.
@@ -54,7 +58,7 @@ def set_damaged_aside(folder: epath.Path) -> list[str]:
   if jax.process_index() == 0 and folder.exists():
     for checkpoint in folder.iterdir():
       try:
-        read_score(checkpoint)
+        read_score(checkpoint, keys)
       except ValueError as error:
         path = _file(checkpoint)
         path.rename(path.with_name("damaged"))

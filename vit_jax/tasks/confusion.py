@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from vit_jax.evaluation.eval_step import Answers
+from vit_jax.tasks.eval_step import Predictions
 
 BINS = 15  # The bins are equally wide, as in arXiv:1706.04599.
 _KEPT = 6  # Examples kept of each kind.
@@ -49,7 +49,7 @@ class ClassScore:
   f1: float
 
 
-class Tally:
+class ConfusionMatrix:
   """Counts a model's answers; `add` takes them batch by batch, in order.
 
   Attributes:
@@ -74,11 +74,11 @@ class Tally:
       "worst": [],
     }
 
-  def add(self, answers: Answers) -> None:
+  def add(self, answers: Predictions) -> None:
     """Counts a batch of answers on the host."""
     rows = {
       field.name: np.asarray(getattr(answers, field.name))
-      for field in dataclasses.fields(Answers)
+      for field in dataclasses.fields(Predictions)
     }
     index = self._seen + np.arange(len(rows["label"]))
     self._seen += len(index)
@@ -106,7 +106,7 @@ class Tally:
     occur = sorted({k for pair in self.pairs for k in pair})
     return occur if len(occur) <= most else []
 
-  def confusion(self, classes: Sequence[int]) -> Int[np.ndarray, "n n"]:
+  def matrix(self, classes: Sequence[int]) -> Int[np.ndarray, "n n"]:
     """Counts of each true class (rows) and each answer (columns)."""
     place = {k: row for row, k in enumerate(classes)}
     matrix = np.zeros((len(classes), len(classes)), np.int64)

@@ -10,7 +10,6 @@ import flax.linen as nn
 import jax
 
 from vit_jax.models import scan
-from vit_jax.run import build
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import read_saved
 from vit_jax.runtime.display import Display
@@ -41,7 +40,7 @@ def first_state(
       display.note(f"{error} It is now {checkpoints.set_aside(other)}.")
     display.note(
       f"Resuming from the checkpoint of step {step:,}."
-      if step < plan.total
+      if step < plan.lengths.total
       else f"The run is complete: {step:,} steps are done."
     )
     return found
@@ -87,7 +86,7 @@ def fresh_state(plan: Plan) -> TrainState:
       channels=plan.preprocessing.channels,
       keep_head=plan.settings.transfer.keep_head,
     )
-    if plan.settings.lora.rank:  # The rest is in `plan.adaptation.fixed`.
+    if plan.settings.lora.rank:  # The rest is in `plan.extras`.
       leaves = (leaf for leaf in leaves if leaf[0].startswith(HEADS))
     state = with_params(state, leaves)
   return _in_layout(plan, state, scanned)
@@ -97,10 +96,11 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
   """Returns `init` and the state's shapes, for scanned or unrolled blocks."""
   if scanned == plan.scanned:
     return plan.init, plan.shapes
+  from vit_jax.run.build import train_functions
+
   model = plan.model.clone(scan=scanned)
-  init, _ = build.train_functions(
-    plan.settings, model, plan.total, len(plan.source)
-  )
+  parts = plan.task, plan.extras, plan.lengths.total, len(plan.source)
+  init, _ = train_functions(plan.settings, model, *parts)
   return init, sharding.array_shapes(init, plan.mesh)
 
 

@@ -13,6 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.models.normalize import normalize
 from vit_jax.training import losses
+from vit_jax.training.objective import Classification
+from vit_jax.training.settings import LossSettings
 
 
 @struct.dataclass
@@ -34,8 +36,8 @@ class Totals:
 
 
 @struct.dataclass
-class Answers:
-  """A model's answers to the examples of a batch.
+class Predictions:
+  """A classifier's answers to the examples of a batch.
 
   Attributes:
     label: The true class.
@@ -52,7 +54,7 @@ class Answers:
   counted: Bool[Array | np.ndarray, " B"]
 
 
-EvalStep = Callable[[Totals, Any, dict[str, Array]], tuple[Totals, Answers]]
+EvalStep = Callable[[Totals, Any, dict[str, Array]], tuple[Totals, Predictions]]
 
 _BATCHES_RUNNING = 2  # Batches whose answers have not been fetched yet.
 
@@ -63,29 +65,44 @@ def make_eval_step(
   mean: Sequence[float] = (0.5, 0.5, 0.5),
   std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: str = "softmax",
+  objective: Classification | None = None,
+  class_logits: Callable[[Array], Array] = lambda logits: logits,
 ) -> EvalStep:
-  """Returns a function from (totals, params, batch) to (totals, answers).
+  """Returns a function from (totals, params, batch) to (totals, predictions).
 
   A batch holds `image`, uint8 (B, H, W, C), and `label`, integer (B,). It may
   hold `mask`, 0 for padding and for unreadable images, and `skipped`, true for
   the latter; without them, every row counts.
+
+  Args:
+    model: The model, from images to logits.
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
+    loss: The loss to report, "softmax" or "sigmoid".
+    objective: The objective whose loss is reported instead; `mean`, `std` and
+      `loss` do not matter then.
+    class_logits: Maps the model's outputs to one logit for each class.
   """
+  objective = objective or Classification(
+    model.num_classes, LossSettings(kind=loss), mean, std
+  )
 
   def eval_step(
     totals: Totals, params: Any, batch: dict[str, Array]
-  ) -> tuple[Totals, Answers]:
-    images = normalize(batch["image"], mean, std)
-    logits: Any = model.apply({"params": params}, images)
+  ) -> tuple[Totals, Predictions]:
+    images = normalize(batch["image"], objective.mean, objective.std)
+    outputs: Any = model.apply({"params": params}, images)
     label = batch["label"]
     mask = batch.get("mask", jnp.ones(label.shape)).astype(jnp.float32)
     skipped = batch.get("skipped", jnp.zeros(label.shape, bool))
-    targets = losses.make_targets(label, model.num_classes)
-    loss_of = losses.cross_entropy(loss, logits, targets)
+    loss_of, _ = objective.loss_and_score(outputs, objective.targets(label))
+    logits = class_logits(outputs)  # (B, K)
     rank = label_rank(logits, label)
-    by_class = targets * mask[:, None]  # (B, K)
+    by_class = jax.nn.one_hot(label, logits.shape[1]) * mask[:, None]
     answer = logits.argmax(axis=1)
-    probability = losses.probabilities(loss, logits).max(axis=1)
-    answers = Answers(label, answer, probability, loss_of, mask > 0)
+    kind = objective.settings.kind
+    probability = losses.probabilities(kind, logits).max(axis=1)
+    predictions = Predictions(label, answer, probability, loss_of, mask > 0)
     totals = Totals(
       loss=totals.loss + jnp.where(mask > 0, loss_of, 0).sum(),
       top5=totals.top5 + (mask * (rank < 5)).sum(),
@@ -93,7 +110,7 @@ def make_eval_step(
       count=totals.count + by_class.sum(0),
       correct=totals.correct + (by_class * (rank < 1)[:, None]).sum(0),
     )
-    return totals, answers
+    return totals, predictions
 
   return eval_step
 
@@ -119,7 +136,7 @@ def total_over(
   params: Any,
   batches: Iterable[dict[str, Array]],
   num_classes: int,
-  observe: Callable[[Answers], None] | None = None,
+  observe: Callable[[Predictions], None] | None = None,
 ) -> Totals:
   """Totals over all batches, fetched from the device once at the end.
 
@@ -127,7 +144,7 @@ def total_over(
     observe: Called with the answers to each batch, on the host and in order.
   """
   totals = Totals.zeros(num_classes)
-  running: collections.deque[Answers] = collections.deque()
+  running: collections.deque[Predictions] = collections.deque()
   for batch in batches:
     totals, answers = eval_step(totals, params, batch)
     if observe is not None:

@@ -1,61 +1,34 @@
 """Pictures of masked patches: corrupted, as predicted, and as they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jaxtyping import UInt8
 
-from vit_jax.data.example import Source
-from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.inspection.eval_pictures import (
-  Pictures,
-  chosen_examples,
-  on_first_host,
-)
-from vit_jax.inspection.photograph import Photograph
-from vit_jax.models.masked_vit import MASK, MaskedVit
-from vit_jax.training.masking import Masking, rgb
+from vit_jax.models.masked_vit import MASK
+from vit_jax.tasks.masking import Masking, rgb
 
 _SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
 _GAP = 4  # Pixels between two panels.
 _GREY = 128
 
-
-def make_pictures(
-  model: MaskedVit,
-  mesh: Mesh,
-  source: Source,
-  preprocessing: Preprocessing,
-  masking: Masking,
-  count: int,
-) -> Pictures:
-  """Draws the same examples of the eval split at every evaluation."""
-  sheets = make_sheets(model, source, preprocessing, masking, count)
-
-  def draw(params: Any, _: Any) -> dict[str, Photograph]:
-    drawn = enumerate(sheets(params), 1)
-    return {f"eval/masked_{number}": sheet for number, sheet in drawn}
-
-  return on_first_host(draw, mesh)
+Photograph = UInt8[np.ndarray, "H W 3"]
 
 
-def make_sheets(
-  model: MaskedVit,
-  source: Source,
-  preprocessing: Preprocessing,
-  masking: Masking,
-  count: int,
-) -> Callable[[Any], list[Photograph]]:
-  """Returns a function from parameters to pictures of some examples.
+def make_panels(
+  model: nn.Module, masking: Masking
+) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
+  """Returns a function from parameters and examples to a picture of each.
 
-  A picture has three panels: the image with its corrupted patches ([mask] is
-  grey), with the predictions in their place, and with the targets. Examples are
-  spread over the split, and corrupted as its evaluation does.
+  An example is its place in the split, its pixels and its label. A picture has
+  three panels: the image with its corrupted patches ([mask] is grey), with the
+  predictions in their place, and with the targets. The patches are corrupted as
+  the evaluation of the split does.
   """
-  examples = chosen_examples(source, preprocessing, count)
 
   def predict(params: Any, images: Any, numbers: Any) -> tuple[Any, Any, Any]:
     batch = {"image": images}
@@ -66,7 +39,7 @@ def make_sheets(
 
   step = jax.jit(predict)
 
-  def draw(params: Any) -> list[Photograph]:
+  def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
     if not examples:
       return []
     indices, images, _ = zip(*examples, strict=True)

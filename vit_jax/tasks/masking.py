@@ -28,7 +28,7 @@ _PARTS = {"colour": 1, "colour4x4": 4}  # Predictions along a patch's side.
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-  """The objective of masked patches, with the methods of `step.Labels`.
+  """The objective of masked patches, an `objective.Objective`.
 
   Attributes:
     rate: Share of the patches to corrupt, rounded to a number of patches.
@@ -43,7 +43,7 @@ class Masking:
   patch_size: int
   mean: tuple[float, ...]
   std: tuple[float, ...]
-  score = "colours_right"  # The metric of what is right.
+  metric = "colours_right"
 
   def __post_init__(self):
     if self.target == "colour4x4" and self.patch_size % 4:
@@ -95,6 +95,7 @@ class Masking:
     apply: Callable[..., Any],
     images: Float[Array, "B H W C"],
     targets: dict[str, Any],
+    frozen_params: Any = None,
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """The mean loss, and share of right colours, of each image's patches.
 
@@ -102,7 +103,9 @@ class Masking:
       apply: A function from images and `corruption` to predictions.
       images: Normalised images.
       targets: The second result of `prepare`.
+      frozen_params: Not used.
     """
+    del frozen_params
     predicted = apply(images, corruption=targets["draw"])
     right = self.colours(predicted) == targets["colours"]
     return self.loss_of(predicted, targets), right.mean(axis=(1, 2))

@@ -1,0 +1,139 @@
+"""Evaluates a run: on its split, few-shot, and in pictures."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import Mesh
+
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.sources import Splits, open_splits
+from vit_jax.models import ResNet, Vit
+from vit_jax.run import build
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.display import Track
+from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.task import Task
+
+FewShotMetrics = Callable[[Any, Track], dict[str, Any]]
+
+
+def open_stream(
+  settings: Settings, mesh: Mesh, preprocessing: Preprocessing, source: Source
+) -> Stream:
+  """Opens the batches of a split to evaluate on."""
+  loader = build.open_loader(settings, preprocessing)
+  rows = build.eval_batch_size(settings)
+  return Stream(source, mesh, preprocessing, loader, rows)
+
+
+class RunEvaluation:
+  """Everything that is measured at an evaluation of a run.
+
+  Args:
+    settings: The run's settings, which are resolved.
+    task: The task, with its facts.
+    model: The model to evaluate.
+    mesh: The mesh of devices.
+    preprocessing: The preprocessing of the images.
+    splits: The data.
+  """
+
+  def __init__(
+    self,
+    settings: Settings,
+    task: Task,
+    model: Vit | ResNet,
+    mesh: Mesh,
+    preprocessing: Preprocessing,
+    splits: Splits,
+  ):
+    self._task, self._each = task, settings.eval_per_class
+    self.stream = open_stream(settings, mesh, preprocessing, splits.eval)
+    self._evaluator = task.evaluator(model, self.stream)
+    parts = settings, task, model, mesh, preprocessing
+    self._few_shot = self._pictures = None
+    if settings.fewshot.shots:
+      self._few_shot = make_few_shot(*parts, splits)
+    if settings.eval_pictures:
+      from vit_jax.inspection.eval_pictures import make_pictures
+
+      self._pictures = make_pictures(
+        *parts[1:], splits.eval, settings.eval_pictures
+      )
+
+  def __call__(
+    self, params: Any, track: Track, plain_params: Any = None
+  ) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the metrics, and the pictures by name.
+
+    Args:
+      params: The parameters to evaluate.
+      track: Shows the progress.
+      plain_params: Those that `params` average, whose score is added.
+    """
+    detail = self._pictures is not None
+    outcome = self._evaluator(params, track, detail=detail)
+    metrics, pictures = outcome.metrics, {}
+    if self._each:
+      metrics |= outcome.by_class()
+    if plain_params is not None:
+      key = f"eval/{self._task.score}"
+      plain = self._evaluator(plain_params, track).metrics
+      metrics[f"{key}_not_averaged"] = plain[key]
+    if self._pictures is not None:
+      pictures = self._pictures(params, outcome)
+    if self._few_shot is not None:
+      metrics |= self._few_shot(params, track)
+    return metrics, pictures
+
+
+def make_few_shot(
+  settings: Settings,
+  task: Task,
+  model: Vit | ResNet,
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+  splits: Splits,
+) -> FewShotMetrics:
+  """Makes the few-shot evaluation of a run.
+
+  If `fewshot.data` has neither a name nor a root, the run's own two splits are
+  used; if it has no `data_dir`, the run's is used. Of the models that the task
+  has probed, all but the first add only their top-1.
+  """
+  from vit_jax.evaluation.few_shot import FewShot
+
+  few_shot = settings.fewshot
+  if few_shot.data.name or few_shot.data.photographs:
+    where = few_shot.data.data_dir or settings.data.data_dir
+    settings = dataclasses.replace(
+      settings, data=dataclasses.replace(few_shot.data, data_dir=where)
+    )
+    splits = open_splits(settings.data)
+  measures = {
+    suffix: FewShot(
+      probed,
+      mesh,
+      splits.train,
+      splits.eval,
+      preprocessing,
+      loader=build.open_loader(settings, preprocessing),
+      batch_size=build.eval_batch_size(settings),
+      shots=few_shot.shots,
+      seeds=few_shot.seeds,
+      pre_logits=few_shot.pre_logits,
+    )
+    for suffix, probed in task.probed(model).items()
+  }
+
+  def measure(params: Any, track: Track) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for suffix, few_shot in measures.items():
+      metrics = few_shot(params, track)
+      top1 = {f"fewshot/top1{suffix}": metrics["fewshot/top1"]}
+      found |= top1 if suffix else metrics
+    return found
+
+  return measure

@@ -1,0 +1,1 @@
+"""Experiments that use runs: probes, suites of test sets, studies, rates."""

@@ -1,0 +1,183 @@
+"""Opens what a run uses but does not train: LoRA's base, a teacher."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax.traverse_util import unflatten_dict
+from jax.sharding import Mesh
+
+from vit_jax.data.preprocessing import HALF
+from vit_jax.models import ResNet, Vit, scan
+from vit_jax.pretrained import pinned, transfer
+from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.run import build
+from vit_jax.run.settings import Settings
+from vit_jax.training import sharding
+from vit_jax.training.distillation import Teacher
+from vit_jax.training.extras import Extras
+from vit_jax.training.lora import base_init
+from vit_jax.training.optimizer import HEADS
+from vit_jax.training.state import make_params_init
+
+Saved = Mapping[str, Any] | None  # A description.
+
+
+def open_extras(
+  settings: Settings,
+  model: Vit | ResNet,
+  mesh: Mesh,
+  class_names: tuple[str, ...],
+  start: Loaded | None,
+  saved: Saved,
+) -> Extras:
+  """Opens and reads what the run uses but does not train.
+
+  Args:
+    settings: The run's settings, which are resolved.
+    model: The model to train.
+    mesh: The mesh of devices.
+    class_names: The names of the data's classes.
+    start: The checkpoint that a fresh run starts from.
+    saved: The description of the checkpoint that is resumed, if any.
+
+  Raises:
+    ValueError: if the base of a resumed run is gone or has changed, or the
+      teacher does not fit the student.
+  """
+  loaded = open_teacher(settings, model, class_names, saved)
+  shapes = shapes_of_extras(settings, model, loaded, mesh)
+  (wanted,) = shapes.frozen_params
+  params, sources = {}, {}
+  if settings.lora.rank:
+    found = _read_base(settings, model, wanted["base"], start, saved)
+    params["base"], sources["base"] = found
+  if loaded is not None:
+    digests: dict[str, str] = {}
+    leaves = pinned.digesting(loaded, digests).read()
+    params["teacher"] = _placed(leaves, wanted["teacher"])
+    sources["teacher"] = pinned.record(loaded, digests)
+  return Extras(
+    settings.lora, shapes.teacher, (params,), sources, shapes.param_shapes
+  )
+
+
+def shapes_of_extras(
+  settings: Settings, model: Vit | ResNet, teacher: Loaded | None, mesh: Mesh
+) -> Extras:
+  """The same with shapes and shardings for parameters; nothing is read."""
+  shape = build.make_preprocessing(settings).image_shape
+  init, found = make_params_init(model, shape), {}
+  if settings.lora.rank:
+    found["base"] = sharding.array_shapes(base_init(init), mesh)
+  taught = None
+  if teacher is not None:
+    images = teacher.preprocessing
+    taught = Teacher(  # It computes in the student's type.
+      teacher.model.clone(dtype=model.dtype),
+      images.image_size,
+      images.mean,
+      images.std,
+      settings.distill,
+    )
+    own = make_params_init(taught.model, images.image_shape)
+    found["teacher"] = sharding.array_shapes(own, mesh)
+  return Extras(
+    settings.lora,
+    taught,
+    (found,),
+    param_shapes=sharding.array_shapes(init, mesh),
+  )
+
+
+def open_teacher(
+  settings: Settings,
+  model: Vit | ResNet,
+  class_names: tuple[str, ...] = (),
+  saved: Saved = None,
+) -> Loaded | None:
+  """Opens the teacher, if the settings name one; no array is read yet.
+
+  Raises:
+    ValueError: if there is no such checkpoint, or its classes or its loss are
+      not the student's.
+  """
+  source, kind = settings.distill.teacher, settings.loss.kind
+  if not source:
+    return None
+  step = ((saved or {}).get("teacher") or {}).get("step")
+  teacher = open_pretrained(source, **({} if step is None else {"step": step}))
+  names, known = teacher.class_names, teacher.model.num_classes
+  other = names and class_names and names != class_names
+  if known != model.num_classes or other:
+    raise ValueError(
+      f"distill.teacher={source!r} has {known} classes "
+      f"({transfer.few(names)}) and the student {model.num_classes} "
+      f"({transfer.few(class_names)}): they must be the same, in the same order."
+    )
+  channels = len(settings.normalization.mean or HALF)
+  if teacher.preprocessing.channels != channels:
+    raise ValueError(
+      f"distill.teacher={source!r} takes images of "
+      f"{teacher.preprocessing.channels} channel(s), and the student of "
+      f"{channels}: they must be the same."
+    )
+  if teacher.loss != kind:
+    raise ValueError(
+      f"distill.teacher={source!r} was trained with the {teacher.loss} loss: "
+      f"set loss.kind={teacher.loss!r}, not {kind!r}."
+    )
+  return teacher
+
+
+def _read_base(
+  settings: Settings,
+  model: Vit | ResNet,
+  shapes: Any,
+  start: Loaded | None,
+  saved: Saved,
+) -> tuple[Any, dict[str, Any]]:
+  """The base's arrays on the devices, and its record."""
+  fields = build.start_fields(settings)
+  if start is None:
+    began_with = (saved or {}).get("base")
+    if began_with is None:
+      raise ValueError(
+        f"lora.rank={settings.lora.rank}: the run in this workdir was begun "
+        "without LoRA: leave it out, or choose another --workdir."
+      )
+    record = {**began_with, "source": settings.pretrained, "fields": fields}
+    start = pinned.open_base(open_pretrained, record)
+  digests: dict[str, str] = {}
+  method = settings.transfer.interpolation
+  leaves = transfer.leaves(
+    pinned.digesting(start, digests),
+    model.clone(scan=False) if hasattr(model, "scan") else model,
+    build.make_preprocessing(settings).image_size,
+    method,
+    channels=build.make_preprocessing(settings).channels,
+  )
+  own = ((path, x) for path, x in leaves if not path.startswith(HEADS))
+  base = _placed(own, shapes)
+  if saved is not None:
+    pinned.check_base(saved["base"], digests)
+  fields = {k: v for k, v in fields.items() if k != "block"}
+  options = {"fields": fields, "interpolation": method}
+  return base, pinned.record(start, digests, **options)
+
+
+def _placed(leaves: Iterable[tuple[str, np.ndarray]], shapes: Any) -> Any:
+  """The arrays as a tree on the devices, stacked if `shapes` is."""
+  tree = unflatten_dict(dict(leaves), sep="/")
+  if scan.STACKED in shapes:
+    tree = scan.stack(tree)
+
+  def place(array: np.ndarray, shape: Any) -> jax.Array:
+    array = array.astype(shape.dtype, copy=False)
+    return jax.make_array_from_callback(
+      shape.shape, shape.sharding, lambda part: array[part]
+    )
+
+  return jax.tree.map(place, tree, shapes)

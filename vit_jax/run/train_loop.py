@@ -1,0 +1,269 @@
+"""Takes the steps of a run, with the periodic work between them."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from vit_jax.run.outputs import Outputs, optional_write, report_skipped
+from vit_jax.run.plan import Plan
+from vit_jax.runtime.signals import Interrupted, Notice
+from vit_jax.runtime.watchdog import Watchdog
+from vit_jax.training import sharding
+from vit_jax.training.state import TrainState
+from vit_jax.workdir.metrics import read_rows
+from vit_jax.workdir.tracer import Tracer
+
+_BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
+# Steps after a start before the trace begins; all is compiled by then.
+_FIRST_TRACED = 10
+
+OnStep = Callable[[int, TrainState, dict[str, Any]], None]
+"""Called after a step with its number, the state and its metrics, which are on
+the devices. The state's arrays are given away by the next step."""
+
+
+def stalled(scores: Sequence[float], patience: int) -> bool:
+  """Whether the last `patience` scores are no better than those before.
+
+  With a patience of 0, they never stall.
+  """
+  rest = len(scores) - patience
+  return 0 < patience < len(scores) and max(scores[rest:]) <= max(scores[:rest])
+
+
+def due(step: int, every: int, last: int) -> bool:
+  """Whether work done every `every` steps is due at `step`; 0 means never."""
+  return every > 0 and (step % every == 0 or step == last)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guards:
+  """What may end a run before its time.
+
+  Attributes:
+    signal: Notices SIGTERM and Ctrl-C.
+    check_lock: Raises OSError if another run has taken the folder.
+    watchdog: Ends the process if a step hangs.
+  """
+
+  signal: Notice
+  check_lock: Callable[[], None]
+  watchdog: Watchdog
+
+
+class TrainLoop:
+  """The loop over the steps, with the periodic work between them.
+
+  Args:
+    plan: What to train.
+    batches: The batches of this host, from the first that is to be used.
+    outputs: What the run writes and shows.
+    guards: What may end the run before its time.
+    on_step: Functions to call after each step, at last.
+  """
+
+  def __init__(
+    self,
+    plan: Plan,
+    batches: Iterator[dict],
+    outputs: Outputs,
+    guards: Guards,
+    on_step: Sequence[OnStep] = (),
+  ):
+    self._plan, self._batches, self._out = plan, batches, outputs
+    self._guards, self._on_step = guards, on_step
+    self._evaluated: dict[str, Any] = {}  # The last evaluation.
+    self._scores: list[float] = []
+    self._train_step = sharding.jit_train_step(
+      plan.train_step, plan.shapes, plan.mesh, *plan.extras.frozen_params
+    )
+    rows = sharding.batch_sharding(plan.mesh)
+    self._on_device = sharding.to_device(self._read(), rows, _BATCHES_AHEAD)
+
+  def __call__(
+    self, state: TrainState, first: int
+  ) -> tuple[TrainState, dict[str, Any]]:
+    """Runs the steps after `first`; returns the state and last evaluation."""
+    if self._is_over(state, first):
+      return state, self._evaluated
+    self._begin(first)
+    for step in range(first + 1, self._plan.lengths.total + 1):
+      batch = self._next_batch(state, step)
+      state, metrics = self._take_step(state, batch, step)
+      self._log_if_due(step, metrics)
+      self._stop_if_told(state, step)
+      broken = self._is_broken()
+      scores = None if broken else self._evaluate_if_due(state, step)
+      over = scores is not None and self._has_stalled()
+      self._save_if_due(state, step, scores, now=broken or over)
+      for call in self._on_step:
+        call(step, state, metrics)
+      if broken:
+        raise FloatingPointError(report_skipped(self._plan, self._out))
+      if over:
+        self._say_early(step)
+        break
+    return state, self._evaluated
+
+  def _is_over(self, state: TrainState, first: int) -> bool:
+    """Reads the evaluations of earlier starts; whether no step is left."""
+    plan, key = self._plan, f"eval/{self._plan.task.score}"
+    past = []
+    with contextlib.suppress(OSError):
+      past = read_rows(self._out.checkpoints.folder / "metrics.jsonl")
+    past = [row for row in past if row["step"] <= first and key in row]
+    self._scores = [row[key] for row in past if row[key] is not None]
+    missed = first not in {row["step"] for row in past}
+    if first and missed:
+      # The run was stopped between this step and its evaluation.
+      self._evaluate_if_due(state, first)
+    over = first == plan.lengths.total or self._has_stalled()
+    if over:
+      self._say_early(first)
+    return over
+
+  def _begin(self, first: int) -> None:
+    """Shows the progress, and prepares the trace."""
+    plan, lengths = self._plan, self._plan.lengths
+    profile = str(self._out.checkpoints.folder / "profile")
+    steps = plan.settings.profile_steps
+    begin = first + _FIRST_TRACED
+    self._tracer = Tracer(profile, begin, steps, lengths.total)
+    self._first_step = first + 1
+    epoch_steps = len(plan.source) / plan.settings.batch_size
+    self._out.display.start(
+      first, lengths.total, epoch_steps, plan.task.metrics
+    )
+
+  def _read(self) -> Iterator[dict]:
+    """The host's batches; waiting for one is given up if told to stop."""
+    while True:
+      with self._guards.signal.waiting():
+        batch = next(self._batches)
+      yield batch
+
+  def _next_batch(self, state: TrainState, step: int) -> dict[str, jax.Array]:
+    with self._saved_if_told(state, step - 1), self._out.spent.on("data"):
+      return next(self._on_device)
+
+  def _take_step(
+    self, state: TrainState, batch: dict[str, jax.Array], step: int
+  ) -> tuple[TrainState, dict[str, jax.Array]]:
+    with self._profile_write():
+      self._tracer.before(step)
+    state, metrics = self._train_step(
+      state, batch, *self._plan.extras.frozen_params
+    )
+    with self._profile_write():
+      self._tracer.after(step, metrics)
+    self._out.meter.add(step, metrics)
+    self._guards.watchdog.step()
+    if step == self._first_step:
+      self._out.spent.set_up()
+    self._out.display.step(step)
+    return state, metrics
+
+  def _log_if_due(self, step: int, metrics: dict[str, jax.Array]) -> None:
+    lengths, out = self._plan.lengths, self._out
+    if due(step, lengths.log_every, lengths.total):
+      row = out.meter.read()
+      out.write(step, row)
+      out.display.report(step, row)
+    elif step == self._first_step:  # Shows that training has begun.
+      values = jax.device_get(metrics)
+      out.display.report(step, {f"train/{k}": values[k] for k in values})
+
+  def _stop_if_told(self, state: TrainState, step: int) -> None:
+    with self._saved_if_told(state, step):
+      if self._guards.signal.reached(step):
+        raise Interrupted
+
+  def _is_broken(self) -> bool:
+    """Whether too many steps in a row were not finite."""
+    most = self._plan.settings.max_skipped_steps
+    return 0 < most <= len(self._out.meter.skipped)
+
+  def _evaluate_if_due(
+    self, state: TrainState, step: int
+  ) -> dict[str, Any] | None:
+    """Evaluates, writes and shows the metrics; a stop gives it up."""
+    plan, lengths = self._plan, self._plan.lengths
+    if not due(step, lengths.eval_every, lengths.total):
+      return None
+    with (
+      self._saved_if_told(state, step),
+      self._guards.signal.waiting(),
+      self._aside("evaluating"),
+    ):
+      plain = None
+      if state.averaged_params is not None:
+        plain = plan.extras.merge(state.params)
+      params = plan.extras.merge(state.eval_params)
+      metrics, pictures = plan.evaluation(
+        params, self._out.display.track, plain
+      )
+    self._out.write_images(step, pictures)
+    self._out.write(step, metrics)
+    self._out.display.evaluation(step, metrics)
+    self._evaluated = metrics
+    self._scores.append(metrics[f"eval/{plan.task.score}"])
+    return metrics
+
+  def _has_stalled(self) -> bool:
+    return stalled(self._scores, self._plan.settings.early_stop_evaluations)
+
+  def _save_if_due(
+    self,
+    state: TrainState,
+    step: int,
+    scores: dict[str, Any] | None,
+    now: bool = False,
+  ) -> None:
+    lengths = self._plan.lengths
+    if now or due(step, lengths.save_every, lengths.total):
+      self._save(state, step, scores)
+
+  def _save(
+    self, state: TrainState, step: int, scores: dict[str, Any] | None
+  ) -> None:
+    """Saves a checkpoint; if this fails, the run continues to the next one."""
+    self._guards.check_lock()
+    description = self._plan.description(step)
+    description |= self._plan.task.chosen_facts(scores or {})
+    with self._aside("saving"):
+      problem = self._out.checkpoints.save(state, step, description, scores)
+    if problem:
+      self._out.display.note(f"step {step:,}: {problem}; the run goes on.")
+
+  @contextlib.contextmanager
+  def _saved_if_told(self, state: TrainState, step: int) -> Iterator[None]:
+    """If told to stop inside, saves this step, the last that is complete."""
+    try:
+      yield
+    except Interrupted:
+      if step and step != self._out.checkpoints.latest_step:
+        self._save(state, step, None)
+      saved = f"step {step:,} is saved" if step else "no step was taken"
+      stop = self._guards.signal.interrupted(f"told to stop; {saved}")
+      raise stop from None
+
+  @contextlib.contextmanager
+  def _aside(self, kind: str) -> Iterator[None]:
+    """Does work of this kind that is not part of a step."""
+    out, watchdog = self._out, self._guards.watchdog
+    with out.meter.paused(), watchdog.paused(), out.spent.on(kind):
+      yield
+
+  def _profile_write(self) -> contextlib.AbstractContextManager:
+    return optional_write(self._out.display, "the profile", "; the run goes on")
+
+  def _say_early(self, step: int) -> None:
+    if step < self._plan.lengths.total:
+      patience = self._plan.settings.early_stop_evaluations
+      self._out.display.note(
+        f"Stopped early at step {step:,}: {patience} evaluations without a "
+        "better score."
+      )

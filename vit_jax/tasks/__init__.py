@@ -1,0 +1,1 @@
+"""The tasks: a class, several labels, numbers, or masked patches."""

@@ -1,0 +1,136 @@
+"""Finds a run's task: by its name, or a class of the user's own."""
+
+import importlib
+import importlib.util
+import inspect
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vit_jax.tasks.task import Task
+from vit_jax.training.settings import LossSettings, MaskedSettings
+
+# Each is imported when it is first asked for.
+_MODULES = {
+  "classification": ("classification", "ClassificationTask"),
+  "multilabel": ("multilabel", "MultiLabelTask"),
+  "regression": ("regression", "RegressionTask"),
+  "masked": ("masked", "MaskedPatchesTask"),
+}
+
+
+class OwnTaskError(ValueError):
+  """A description names a class of a task that only the caller can give."""
+
+
+def task_class(name: str | type[Task]) -> type[Task]:
+  """The class of a task, by its name or as "file.py:Class", or itself.
+
+  Raises:
+    ValueError: if there is no such task.
+  """
+  if isinstance(name, type):
+    return name
+  if name in _MODULES:
+    module, kind = _MODULES[name]
+    return getattr(importlib.import_module(f"vit_jax.tasks.{module}"), kind)
+  place, _, kind = name.rpartition(":")
+  try:
+    found = getattr(_imported(place), kind)
+  except (ImportError, AttributeError, OSError, ValueError) as error:
+    raise ValueError(
+      f"task={name!r} is unknown ({error}); choose one of "
+      f"{', '.join([*_MODULES][:3])}, or your own as file.py:Class."
+    ) from error
+  if not (inspect.isclass(found) and issubclass(found, Task)):
+    raise ValueError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
+  return found
+
+
+def _imported(place: str) -> Any:
+  """The module of a file, or of a package's name."""
+  if not place.endswith(".py"):
+    return importlib.import_module(place)
+  path = pathlib.Path(place).expanduser()
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def configured(name: str, loss: LossSettings, masked: MaskedSettings) -> Task:
+  """The task of a configuration; masked patches go before `data.task`.
+
+  Raises:
+    ValueError: if there is no such task, or it does not take this loss.
+  """
+  name = "masked" if masked.rate else name
+  return task_class(name).configured(loss, masked)
+
+
+def saved(
+  description: Mapping[str, Any],
+  loss: LossSettings,
+  masked: MaskedSettings,
+  given: str | type[Task] | None = None,
+) -> Task:
+  """The task of a checkpoint, with its facts.
+
+  Args:
+    description: The checkpoint's description.
+    loss: The loss that it records.
+    masked: The masked patches that it records.
+    given: The user's own task, as "file.py:Class", if the description names
+      one. No class is imported because a checkpoint names it.
+
+  Raises:
+    OwnTaskError: if the description names a class and none is given.
+    ValueError: if the class given is not that one.
+  """
+  own = description.get("task")
+  name = description.get("targets", {}).get("task", "classification")
+  if own is None:
+    kind = task_class("masked" if masked.rate else name)
+    if given is not None and task_class(given).name != kind.name:
+      raise ValueError(
+        f"task={given!r} is given, and the run's task is {kind.name}: leave it "
+        "out."
+      )
+  elif given is None:
+    raise OwnTaskError(
+      f"its task is {own}, a class of your own: give it, as in "
+      f"--task=file.py:{own.split(':')[-1]}."
+    )
+  else:
+    kind = task_class(given)
+    if kind.__qualname__ != own.split(":")[-1]:
+      raise ValueError(f"task={given!r} is given, and the run's task is {own}.")
+  task = kind.configured(loss, masked)
+  return task.with_facts(description)
+
+
+def record(task: Task) -> dict[str, Any]:
+  """What a checkpoint's description says of a task, as JSON.
+
+  A class of the user's own is named, with the score to find the best by.
+  """
+  facts = task.facts()
+  found: dict[str, Any] = {"targets": facts} if facts else {}
+  kind = type(task)
+  if not kind.__module__.startswith("vit_jax."):
+    found["task"] = f"{kind.__module__}:{kind.__qualname__}"
+    found["score"] = f"eval/{task.score}"
+  return found
+
+
+def score_keys() -> tuple[str, ...]:
+  """The metrics by which the best checkpoint of a run may be found."""
+  return tuple(f"eval/{task_class(name).score}" for name in _MODULES)
+
+
+def by_metrics(keys: Iterable[str]) -> type[Task] | None:
+  """The task whose score is among the metrics of an evaluation, if any."""
+  found = {*keys}
+  kinds = map(task_class, _MODULES)
+  return next((k for k in kinds if f"eval/{k.score}" in found), None)

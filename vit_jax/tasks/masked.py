@@ -1,0 +1,248 @@
+"""Masked patch prediction as a task (arXiv:2010.11929, Sec. 4.6, B.1.2).
+
+`masking` has the objective, and `models.masked_vit` the model. Labels are not
+used.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from vit_jax.data.preprocessing import HALF, Preprocessing
+from vit_jax.models.grid import grid_of, patch_stride
+from vit_jax.models.masked_vit import masked, trunk
+from vit_jax.runtime.display import Track, untracked
+from vit_jax.runtime.metric import Metric
+from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
+from vit_jax.tasks.outcome import Curves, Outcome, check_readable
+from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.task import Task
+from vit_jax.training import sharding
+from vit_jax.training.settings import LossSettings, MaskedSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPatchesTask(Task):
+  """Predicting the colours or the pixels of corrupted patches.
+
+  Attributes:
+    masked: The share of the patches to corrupt, and what is predicted.
+  """
+
+  masked: MaskedSettings = MaskedSettings()
+  name = "masked"
+  labels = "none"
+  metrics = (
+    Metric("colours_right", "colours right"),
+    Metric(
+      "commonest_colour",
+      "commonest colour",
+      higher_is_better=None,
+      words="the commonest alone",
+    ),
+  )
+  score = "colours_right"
+  refuses = (
+    "loss.kind",
+    "loss.label_smoothing",
+    "loss.mixup_alpha",
+    "loss.cutmix_alpha",
+    "loss.binary_targets",
+    "loss.class_weights",
+    "model.num_classes",
+    "model.head_bias",
+    "eval_per_class",
+    "data.task",
+    "lora.rank",
+    "distill.teacher",
+  )
+  curves = (
+    Curves(
+      "Colours of masked patches",
+      {
+        "train/colours_right": "training",
+        "eval/colours_right": "evaluation",
+        "eval/commonest_colour": "the commonest alone",
+      },
+      percent=True,
+    ),
+  )
+  has_answers = False
+
+  @classmethod
+  def configured(cls, loss: LossSettings, masked: MaskedSettings) -> Task:
+    return cls(loss, masked)
+
+  @property
+  def why_refused(self) -> str:
+    rate = self.masked.rate
+    return f"is about labels, and masked.rate={rate} trains without"
+
+  def num_outputs(self, names: Sequence[str]) -> int:
+    return 0  # `adapted` gives the model its head.
+
+  def adapted(self, model: Any) -> Any:
+    rate, target = self.masked.rate, self.masked.target
+    masking = Masking(rate, target, patch_stride(model), HALF, HALF)
+    return masked(model, masking.outputs)
+
+  def probed(self, model: Any) -> dict[str, Any]:
+    """A model that reads the mean of the patches, and the class token beside.
+
+    The loss never reads the class token's output.
+    """
+    if getattr(model, "pooling", None) != "token":
+      return {"": model}
+    return {"": masked(model, 0), "_class_token": trunk(model)}
+
+  def objective(
+    self, model: nn.Module, preprocessing: Preprocessing
+  ) -> Masking:
+    rate, channels = self.masked.rate, preprocessing.channels
+    if channels != 3:
+      raise ValueError(
+        f"masked.rate={rate} predicts colours, and the images have {channels} "
+        "channel(s): leave channels and normalization out."
+      )
+    h, w = grid_of(model, preprocessing.image_size)
+    if h * w < 2 or not num_corrupted(h * w, rate):
+      raise ValueError(
+        f"masked.rate={rate} corrupts none of the {h} x {w} patches: set a "
+        "higher rate, or a larger image_size for more patches."
+      )
+    mean, std = preprocessing.mean, preprocessing.std
+    return Masking(rate, self.masked.target, patch_stride(model), mean, std)
+
+  def evaluator(self, model: nn.Module, stream: Stream) -> "_Evaluator":
+    return _Evaluator(
+      model, stream, self.objective(model, stream.preprocessing)
+    )
+
+  def make_panels(
+    self, model: nn.Module, preprocessing: Preprocessing
+  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
+    from vit_jax.tasks.masked_pictures import make_panels
+
+    return make_panels(model, self.objective(model, preprocessing))
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    right, common = (metrics[f"eval/{metric.key}"] for metric in self.metrics)
+    return (
+      f"{right:.1%} of the masked patches' colours are right, where the "
+      f"commonest alone is {common:.1%}"
+    )
+
+
+@struct.dataclass
+class Totals:
+  """Sums over the examples seen so far.
+
+  Attributes:
+    colours: True colours, by their number.
+  """
+
+  loss: Float[Array | np.ndarray, ""]
+  right: Int[Array | np.ndarray, ""]
+  colours: Int[Array | np.ndarray, " c"]
+  examples: Int[Array | np.ndarray, ""]
+  skipped: Int[Array | np.ndarray, ""]
+
+  @classmethod
+  def zeros(cls) -> "Totals":
+    """Totals of no examples, as NumPy arrays that are equal on every host."""
+    zero = np.zeros((), np.int32)
+    colours = np.zeros(COLOURS, np.int32)
+    return cls(np.zeros((), np.float32), zero, colours, zero, zero)
+
+
+def make_eval_step(
+  model: nn.Module, masking: Masking
+) -> Callable[[Totals, Any, dict[str, Array], Array], Totals]:
+  """Returns a function from (totals, params, batch, first) to totals.
+
+  A batch is one of `EvalBatches`, and `first` the number of its first example,
+  so an example has the same patches corrupted at every evaluation.
+  """
+
+  def eval_step(
+    totals: Totals, params: Any, batch: dict[str, Array], first: Array
+  ) -> Totals:
+    counts = batch["mask"] > 0  # (B,)
+    examples = first + jnp.arange(len(counts))
+    images, targets = masking.prepare(batch, jax.random.key(0), examples)
+    variables = {"params": params, "corruption": targets["draw"]}
+    predicted: Any = model.apply(variables, images)
+    loss = masking.loss_of(predicted, targets)
+    true = targets["colours"]  # (B, M, parts)
+    weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)
+    right = (masking.colours(predicted) == true) * weight
+    colours = jnp.zeros(COLOURS, jnp.int32).at[true].add(weight)
+    return Totals(
+      loss=totals.loss + jnp.where(counts, loss, 0).sum(),
+      right=totals.right + right.sum(),
+      colours=totals.colours + colours,
+      examples=totals.examples + counts.sum(),
+      skipped=totals.skipped + batch["skipped"].sum(),
+    )
+
+  return eval_step
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedOutcome(Outcome):
+  """What an evaluation of masked patches found.
+
+  `eval/colours_right` is the share of colours predicted right, and
+  `eval/commonest_colour` that of the commonest one, which is what always
+  naming it would score.
+  """
+
+  totals: Totals
+
+  @property
+  def metrics(self) -> dict[str, Any]:
+    totals = self.totals
+    examples, colours = int(totals.examples), int(totals.colours.sum())
+    check_readable(examples)
+    return {
+      "eval/loss": float(totals.loss) / examples,
+      "eval/colours_right": int(totals.right) / colours,
+      "eval/commonest_colour": int(totals.colours.max()) / colours,
+      "eval/examples": examples,
+      "eval/skipped_images": int(totals.skipped),
+    }
+
+
+class _Evaluator:
+  """Evaluates the prediction of masked patches; see `outcome.Evaluator`."""
+
+  def __init__(self, model: nn.Module, stream: Stream, masking: Masking):
+    self._stream = stream
+    whole = sharding.replicated(stream.mesh)
+    self._step = jax.jit(
+      sharding.on_mesh(make_eval_step(model, masking), stream.mesh),
+      in_shardings=(whole, None, None, None),
+      out_shardings=whole,
+    )
+
+  def __call__(
+    self,
+    params: Any,
+    track: Track = untracked,
+    *,
+    detail: bool = False,
+    examples: bool = False,
+  ) -> MaskedOutcome:
+    del detail, examples
+    totals, first = Totals.zeros(), 0
+    for batch in self._stream(track):
+      totals = self._step(totals, params, batch, np.int32(first))
+      first += len(batch["mask"])
+    return MaskedOutcome(jax.device_get(totals))

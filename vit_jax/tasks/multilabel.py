@@ -1,0 +1,257 @@
+"""Multi-label classification: an image has any number of labels."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.runtime.metric import Metric
+from vit_jax.tasks.average_precision import (
+  average_precision,
+  best_threshold,
+  f1,
+  precision_recall,
+)
+from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.outcome import Chart, Curves, Table, only, share
+from vit_jax.tasks.outputs import (
+  OutputsEvaluator,
+  OutputsOutcome,
+  mean_of_known,
+)
+from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.task import Answer, all_labels, class_name
+from vit_jax.training import losses
+from vit_jax.training.objective import Classification
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabel(Classification):
+  """The objective of several labels: 0 or 1 for each, in (B, K)."""
+
+  metric = "labels_right"
+
+  def targets(self, label: Float[Array, "B K"]) -> Array:
+    """The labels as they are."""
+    return label
+
+  def loss_and_score(
+    self, logits: Array, targets: Array
+  ) -> tuple[Array, Array]:
+    """The loss of each example, and its share of correct labels at p = 0.5."""
+    correct = (logits > 0) == (targets > 0.5)
+    loss = losses.cross_entropy("sigmoid", logits, targets, self.class_weights)
+    return loss, correct.mean(axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelTask(ClassificationTask):
+  """Naming all labels of an image.
+
+  Attributes:
+    threshold: Probability from which on a label is given. None chooses, in an
+      evaluation, that of the highest F1 over all labels, and is 0.5 elsewhere.
+  """
+
+  threshold: float | None = None
+  name = "multilabel"
+  labels = "several"
+  metrics = (
+    Metric("map", "mAP"),
+    Metric("f1", "F1"),
+    Metric("threshold", "threshold", "{:.3g}", None, words="at"),
+    Metric("labels_right", "labels right"),
+  )
+  score = "map"
+  losses = ("sigmoid",)
+  refuses = (
+    "loss.label_smoothing",
+    "model.num_classes",
+    "fewshot.shots",
+    "distill.teacher",
+  )
+  curves = (
+    Curves(
+      "Several labels",
+      {
+        "train/labels_right": "labels right in training",
+        "eval/map": "mAP",
+        "eval/f1": "F1",
+      },
+      percent=True,
+    ),
+  )
+
+  def facts(self) -> dict[str, Any]:
+    return {"task": self.name, **super().facts()}
+
+  def with_facts(self, description: Mapping[str, Any]) -> "MultiLabelTask":
+    task: Any = super().with_facts(description)
+    threshold = description.get("threshold")
+    return dataclasses.replace(task, threshold=threshold)
+
+  def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    if "eval/threshold" not in metrics:
+      return {}
+    return {"threshold": metrics["eval/threshold"]}
+
+  def for_test(self) -> "MultiLabelTask":
+    return dataclasses.replace(self, threshold=self.given_from)
+
+  @property
+  def given_from(self) -> float:
+    """The probability from which on a label is given in an answer."""
+    return 0.5 if self.threshold is None else self.threshold
+
+  def check_evaluation(self, source: Source) -> None:
+    if not all_labels(source).any():
+      raise ValueError(
+        f"no image of {source.name} has a label, so there is no precision to "
+        "measure: evaluate on others."
+      )
+
+  def objective(
+    self, model: nn.Module, preprocessing: Preprocessing
+  ) -> MultiLabel:
+    mean, std = preprocessing.mean, preprocessing.std
+    count = model.num_classes
+    return MultiLabel(count, self.loss, mean, std, self.class_weights)
+
+  def evaluator(self, model: nn.Module, stream: Stream) -> OutputsEvaluator:
+    names, threshold = stream.source.class_names, self.threshold
+    return OutputsEvaluator(
+      model,
+      stream,
+      self.objective(model, stream.preprocessing),
+      lambda logits: 1 / (1 + np.exp(-logits)),
+      lambda found: MultiLabelOutcome(names, found, threshold),
+    )
+
+  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
+    """All labels, whatever `top` is, since any may reach the threshold."""
+    return super().outputs(logits, logits.shape[1])
+
+  @property
+  def legend(self) -> str:
+    return (
+      f"* marks labels of {self.given_from:.3g} or more, the run's threshold."
+    )
+
+  def as_json(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> dict[str, Any]:
+    found = super().as_json(answer, names, top)
+    for one in found["predictions"]:
+      one["given"] = one["probability"] >= self.given_from
+    return found
+
+  def lines(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> list[str]:
+    return [
+      f"{p:7.2%}{'*' if p >= self.given_from else ' '}  {class_name(names, k)}"
+      for k, p in self.ranked(answer, top)
+    ]
+
+  def ranked(
+    self, answer: Answer, top: int | None = None
+  ) -> list[tuple[int, float]]:
+    """The `top` labels, and all others that reach the threshold."""
+    every = super().ranked(answer)
+    first = len(every) if top is None else top
+    rest = [one for one in every[first:] if one[1] >= self.given_from]
+    return [*every[:first], *rest]
+
+  def label_text(self, label: Any, names: Sequence[str]) -> str:
+    return ", ".join(only(names, np.asarray(label))) or "no label"
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    return (
+      f"The mean average precision is {metrics['eval/map']:.1%} on "
+      f"{metrics['eval/examples']:,} images"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelOutcome(OutputsOutcome):
+  """What an evaluation of several labels found.
+
+  Attributes:
+    given: The threshold, or None to choose the best.
+  """
+
+  given: float | None = None
+
+  @functools.cached_property
+  def threshold(self) -> float:
+    """The threshold that was given, or the best."""
+    if self.given is not None:
+      return self.given
+    return best_threshold(self.found.label.ravel(), self.found.output.ravel())
+
+  @functools.cached_property
+  def precisions(self) -> Float[np.ndarray, " K"]:
+    """The average precision of each label; NaN without a positive."""
+    columns = zip(self.found.label.T, self.found.output.T, strict=True)
+    return np.array([average_precision(*c) for c in columns])
+
+  @property
+  def metrics(self) -> dict[str, Any]:
+    label, output = self.found.label, self.found.output
+    return self.common(
+      {
+        "map": mean_of_known(self.precisions),
+        "f1": f1(label > 0, output >= self.threshold),
+        "threshold": self.threshold,
+      }
+    )
+
+  def by_class(self) -> dict[str, Any]:
+    return self.each("ap_by_class", self.precisions)
+
+  def table(self) -> Table:
+    given = self.found.output >= self.threshold
+    rows = []
+    for k, name in enumerate(self.names):
+      true, answered = self.found.label[:, k] > 0, given[:, k]
+      hits = (true & answered).sum()
+      shares = (
+        self.precisions[k],
+        hits / max(1, answered.sum()),
+        hits / max(1, true.sum()),
+        f1(true, answered),
+      )
+      rows.append([name, f"{true.sum():,}", *map(share, shares)])
+    return ("label", "examples", "AP", "precision", "recall", "F1"), rows
+
+  def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
+    def cells(row: int) -> list[str]:
+      label, output = self.found.label[row], self.found.output[row]
+      given = (label > 0, output >= self.threshold)
+      told = [";".join(only(self.names, flags)) for flags in given]
+      return [*told, *(f"{value:.8g}" for value in output)]
+
+    return ["labels", "answers", *self.names], cells
+
+  def said(self, row: int) -> str:
+    label, output = self.found.label[row], self.found.output[row]
+    true, answered = (
+      ", ".join(only(self.names, flags)) or "no label"
+      for flags in (label > 0, output >= self.threshold)
+    )
+    return f"{true}; answer: {answered}"
+
+  def charts(self) -> list[Chart]:
+    curve = precision_recall(
+      self.found.label.ravel(), self.found.output.ravel()
+    )
+    arrays = dict(zip(("precision", "recall"), curve, strict=True))
+    alt = "Precision by recall, over all labels and thresholds."
+    caption = "Precision by recall of all labels together"
+    return [Chart("precision", arrays, alt, caption)]

@@ -1,0 +1,259 @@
+"""Regression: an image has one or several numbers."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.runtime.metric import Metric
+from vit_jax.tasks.outcome import Chart, Curves, Table
+from vit_jax.tasks.outputs import (
+  OutputsEvaluator,
+  OutputsOutcome,
+  mean_of_known,
+)
+from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.task import Answer, Task, all_labels, class_name
+from vit_jax.training.objective import Classification
+
+_MOST_CHARTS = 12  # Most targets whose predictions are drawn.
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression(Classification):
+  """The objective of regression: the outputs are standardised targets.
+
+  Attributes:
+    target_mean: Mean of each target over the training images.
+    target_std: Standard deviation of each, likewise.
+  """
+
+  target_mean: Sequence[float] = ()
+  target_std: Sequence[float] = ()
+  metric = "mae"
+
+  def targets(self, label: Float[Array, "B K"]) -> Array:
+    """The standardised numbers."""
+    mean, std = map(jnp.asarray, (self.target_mean, self.target_std))
+    return (label - mean[None]) / std[None]
+
+  def loss_and_score(
+    self, logits: Array, targets: Array
+  ) -> tuple[Array, Array]:
+    """The squared error of each example, and its absolute error in the unit.
+
+    Both are means over the targets.
+    """
+    error = logits - targets
+    absolute = jnp.abs(error) * jnp.asarray(self.target_std)[None]
+    return (error**2).mean(axis=-1), absolute.mean(axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionTask(Task):
+  """Predicting numbers, in their unit.
+
+  Attributes:
+    target_mean: Mean of each target over the training images; empty if the
+      model's outputs are in the unit of the targets by themselves.
+    target_std: Standard deviation of each, likewise.
+  """
+
+  target_mean: tuple[float, ...] = ()
+  target_std: tuple[float, ...] = ()
+  name = "regression"
+  labels = "numbers"
+  metrics = (
+    Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
+    Metric("r2", "R2", "{:.4f}"),
+  )
+  score = "r2"
+  losses = ("mse",)
+  refuses = (
+    "loss.label_smoothing",
+    "loss.mixup_alpha",
+    "loss.cutmix_alpha",
+    "loss.binary_targets",
+    "loss.class_weights",
+    "model.num_classes",
+    "model.head_bias",
+    "transfer.keep_head",
+    "fewshot.shots",
+    "distill.teacher",
+  )
+  curves = (
+    Curves(
+      "Mean absolute error", {"train/mae": "training", "eval/mae": "evaluation"}
+    ),
+    Curves("R2", {"eval/r2": "evaluation"}),
+  )
+
+  def fitted(self, train: Source) -> "RegressionTask":
+    labels = all_labels(train)
+    mean, std = (tuple(x.tolist()) for x in (labels.mean(0), labels.std(0)))
+    return dataclasses.replace(self, target_mean=mean, target_std=std)
+
+  def facts(self) -> dict[str, Any]:
+    mean, std = [*self.target_mean], [*self.target_std]
+    return {"task": self.name, "mean": mean, "std": std}
+
+  def with_facts(self, description: Mapping[str, Any]) -> "RegressionTask":
+    targets = description.get("targets", {})
+    mean, std = (tuple(targets.get(key, ())) for key in ("mean", "std"))
+    return dataclasses.replace(self, target_mean=mean, target_std=std)
+
+  def check_evaluation(self, source: Source) -> None:
+    spread = np.ptp(all_labels(source), axis=0)
+    if not spread.all():
+      name = source.class_names[int(np.argmin(spread))]
+      raise ValueError(
+        f"{name} is the same in all images of {source.name}, so there is no "
+        "R2 to measure: evaluate on more images."
+      )
+
+  def objective(
+    self, model: nn.Module, preprocessing: Preprocessing
+  ) -> Regression:
+    return Regression(
+      model.num_classes,
+      self.loss,
+      preprocessing.mean,
+      preprocessing.std,
+      target_mean=self.target_mean,
+      target_std=self.target_std,
+    )
+
+  def evaluator(self, model: nn.Module, stream: Stream) -> OutputsEvaluator:
+    names = stream.source.class_names
+    return OutputsEvaluator(
+      model,
+      stream,
+      self.objective(model, stream.preprocessing),
+      lambda z: z * np.array(self.target_std) + np.array(self.target_mean),
+      lambda found: RegressionOutcome(names, found),
+    )
+
+  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
+    if self.target_std:
+      mean, std = map(jnp.asarray, (self.target_mean, self.target_std))
+      logits = logits * std[None] + mean[None]
+    return {"values": logits}
+
+  def in_unit(self) -> "RegressionTask":
+    return dataclasses.replace(self, target_mean=(), target_std=())
+
+  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
+    """The head's arrays times the deviation, its bias plus the mean."""
+    if self.target_std and path.startswith("head/"):
+      array = (array * np.array(self.target_std)).astype(array.dtype)
+      if path.endswith("bias"):
+        array = (array + np.array(self.target_mean)).astype(array.dtype)
+    return array
+
+  def as_json(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> dict[str, Any]:
+    pairs = enumerate(answer.values)
+    return {"values": {class_name(names, k): v for k, v in pairs}}
+
+  def lines(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> list[str]:
+    return [
+      f"{value:12.6g}  {class_name(names, k)}"
+      for k, value in enumerate(answer.values)
+    ]
+
+  def answer_text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
+    return self.label_text(row["values"], names)
+
+  def label_text(self, label: Any, names: Sequence[str]) -> str:
+    return _numbers(names, np.asarray(label))
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    return (
+      f"Predictions are off by {metrics['eval/mae']:.4g} on average on "
+      f"{metrics['eval/examples']:,} images"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionOutcome(OutputsOutcome):
+  """What an evaluation of numbers found."""
+
+  @functools.cached_property
+  def scores(self) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+    """Mean absolute error, in the unit, and R2 of each target.
+
+    They are infinite where an output is NaN; R2 is NaN without any spread.
+    """
+    label, error = self.found.label, self.found.output - self.found.label
+    spread = ((label - label.mean(0)) ** 2).sum(0)
+    r2 = 1 - (error**2).sum(0) / np.where(spread > 0, spread, np.nan)
+    mae, diverged = np.abs(error).mean(0), np.isnan(error).any(0)
+    mae[diverged], r2[diverged] = np.inf, -np.inf
+    return mae, r2
+
+  @property
+  def metrics(self) -> dict[str, Any]:
+    mae, r2 = map(mean_of_known, self.scores)
+    return self.common({"mae": mae, "r2": r2})
+
+  def by_class(self) -> dict[str, Any]:
+    mae, r2 = self.scores
+    return self.each("mae_by_target", mae) | self.each("r2_by_target", r2)
+
+  def table(self) -> Table:
+    rows = [
+      [
+        name,
+        f"{label.mean():.6g}",
+        f"{label.std():.4g}",
+        f"{mae:.4g}",
+        "-" if np.isnan(r2) else f"{r2:.4f}",
+      ]
+      for name, label, mae, r2 in zip(
+        self.names, self.found.label.T, *self.scores, strict=True
+      )
+    ]
+    return ("target", "mean", "deviation", "MAE", "R2"), rows
+
+  def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
+    def cells(row: int) -> list[str]:
+      every = (*self.found.label[row], *self.found.output[row])
+      return [f"{value:.8g}" for value in every]
+
+    ends = ("", "_predicted")
+    return [f"{name}{end}" for end in ends for name in self.names], cells
+
+  def said(self, row: int) -> str:
+    true, answer = (
+      _numbers(self.names, x[row])
+      for x in (self.found.label, self.found.output)
+    )
+    return f"{true}; answer: {answer}"
+
+  def charts(self) -> list[Chart]:
+    columns = zip(self.names, self.found.label.T, self.found.output.T)
+    return [
+      Chart(
+        "numbers",
+        {"name": name, "true": label, "predicted": output},
+        f"Predictions of {name} by its true values.",
+        f"{name}: on the dashed line, predictions are true",
+      )
+      for name, label, output in itertools.islice(columns, _MOST_CHARTS)
+    ]
+
+
+def _numbers(names: Sequence[str], values: np.ndarray) -> str:
+  pairs = zip(names, values.tolist(), strict=True)
+  return ", ".join(f"{name} {value:.4g}" for name, value in pairs)

@@ -1,0 +1,232 @@
+"""What every task answers: its keys, facts, objective, metrics and answers.
+
+`tasks.choose` finds the task of a run. Everything that differs between tasks is
+a method or an attribute here; nobody else asks which task it is.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import flax.linen as nn
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.runtime.metric import Metric
+from vit_jax.tasks.outcome import Curves, Evaluator
+from vit_jax.tasks.stream import Stream
+from vit_jax.training.objective import Objective
+from vit_jax.training.settings import LossSettings, MaskedSettings
+
+
+class Answer(Protocol):
+  """A model's answer to one image, as `inference.predictor.Prediction`."""
+
+  index: tuple[int, ...]
+  probability: tuple[float, ...]
+  values: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A task, and the facts that it read off the training labels.
+
+  Attributes:
+    loss: The loss, of a kind that the task takes.
+    name: The task's name, as `data.task` has it.
+    labels: What a label is: "class", "several", "numbers", or "none".
+    metrics: The metrics, in the order in which they are shown. The first that
+      training measures stands in the lines of training.
+    score: The key of the metric by which the best checkpoint is found. It is at
+      most 1, and higher is better.
+    losses: The kinds of loss that it takes; the first is its default.
+    refuses: Keys of the configuration that say nothing for this task.
+    curves: The charts of a report on its runs.
+    has_answers: Whether it answers for whole images, in words or numbers.
+  """
+
+  loss: LossSettings = LossSettings()
+  name: ClassVar[str]
+  labels: ClassVar[str] = "class"
+  metrics: ClassVar[tuple[Metric, ...]]
+  score: ClassVar[str]
+  losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
+  refuses: ClassVar[tuple[str, ...]] = ()
+  curves: ClassVar[tuple[Curves, ...]] = ()
+  has_answers: ClassVar[bool] = True
+
+  @classmethod
+  def configured(cls, loss: LossSettings, masked: MaskedSettings) -> "Task":
+    """The task of a configuration, with its default loss if none is set.
+
+    Raises:
+      ValueError: if the loss is not one of the task's.
+    """
+    del masked
+    if loss.kind not in cls.losses:
+      if loss.kind != LossSettings().kind:
+        raise ValueError(
+          f"loss.kind={loss.kind!r} does not fit data.task={cls.name!r}, which "
+          f"takes {' or '.join(cls.losses)}: leave it out."
+        )
+      loss = dataclasses.replace(loss, kind=cls.losses[0])
+    return cls(loss)
+
+  @property
+  def why_refused(self) -> str:
+    """Why the keys of `refuses` say nothing, after the key and its value."""
+    return f"is about classes, and data.task={self.name!r} has none"
+
+  # The facts.
+
+  def fitted(self, train: Source) -> "Task":
+    """The task with the facts that it needs of the training labels.
+
+    Raises:
+      ValueError: if the labels do not give them.
+    """
+    del train
+    return self
+
+  def facts(self) -> dict[str, Any]:
+    """The facts as JSON, for a checkpoint's description; empty without any."""
+    return {}
+
+  def with_facts(self, description: Mapping[str, Any]) -> "Task":
+    """The task with the facts of a checkpoint's description."""
+    del description
+    return self
+
+  def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What an evaluation chose, as JSON, for its checkpoint's description."""
+    del metrics
+    return {}
+
+  def for_test(self) -> "Task":
+    """The task for a test split, on which nothing may be chosen."""
+    return self
+
+  @property
+  def given_from(self) -> float | None:
+    """The probability from which on a label is given; None for one class."""
+    return None
+
+  # Training and evaluation.
+
+  def num_outputs(self, names: Sequence[str]) -> int:
+    """The size of the head, for data with these classes or targets."""
+    return len(names)
+
+  def adapted(self, model: Any) -> Any:
+    """The model to train, from the one that the settings choose."""
+    return model
+
+  def probed(self, model: Any) -> dict[str, Any]:
+    """The models whose representations a probe reads, by a metric's suffix."""
+    return {"": model}
+
+  def check_evaluation(self, source: Source) -> None:
+    """Raises ValueError if the scores mean nothing on an evaluation split."""
+
+  def objective(
+    self, model: nn.Module, preprocessing: Preprocessing
+  ) -> Objective:
+    """The objective of a train step.
+
+    Raises:
+      ValueError: if the task does not fit the model or its images.
+    """
+    raise NotImplementedError
+
+  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
+    """Evaluates the model on a split."""
+    raise NotImplementedError
+
+  def make_panels(
+    self, model: nn.Module, preprocessing: Preprocessing
+  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]] | None:
+    """Makes what draws examples of its own; None to draw the answers.
+
+    Returns:
+      A function from parameters, and the place in the split, the pixels and the
+      label of each example, to a picture (H, W, 3) of each.
+    """
+    del model, preprocessing
+    return None
+
+  # Answers.
+
+  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
+    """What an answer is made of, on the device.
+
+    It is `index` and `probability`, both (B, top), or `values`, (B, T).
+    """
+    raise NotImplementedError
+
+  def in_unit(self) -> "Task":
+    """The task once `leaf_in_unit` was applied to the head."""
+    return self
+
+  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
+    """A parameter such that the model's outputs mean the answer by itself."""
+    del path
+    return array
+
+  @property
+  def legend(self) -> str | None:
+    """A line that explains the rows of `lines`."""
+    return None
+
+  def as_json(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> dict[str, Any]:
+    """An answer as JSON.
+
+    Args:
+      answer: The answer.
+      names: Names of the classes or targets, as far as they are known.
+      top: The most classes to give; by default all that the answer has.
+    """
+    raise NotImplementedError
+
+  def lines(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> list[str]:
+    """An answer as lines of text; the arguments are those of `as_json`."""
+    raise NotImplementedError
+
+  def answer_text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """One image's `outputs` in a few words."""
+    raise NotImplementedError
+
+  def label_text(self, label: Any, names: Sequence[str]) -> str:
+    """A label in words."""
+    raise NotImplementedError
+
+  # The result in words.
+
+  @property
+  def score_metric(self) -> Metric:
+    """The metric of `score`."""
+    return next(m for m in self.metrics if m.key == self.score)
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    """The result in a phrase, without a full stop."""
+    raise NotImplementedError
+
+
+def class_name(names: Sequence[str], index: int) -> str:
+  """The name of a class, or its index if there is no name for it."""
+  return names[index] if index < len(names) else f"class {index}"
+
+
+def class_names(names: Sequence[str], count: int) -> list[str]:
+  """Names of all classes of a head, which may have more than the data."""
+  return [class_name(names, k) for k in range(max(count, len(names)))]
+
+
+def all_labels(source: Any) -> np.ndarray:
+  """The labels of all examples of a source that can give them alone."""
+  return np.asarray(source.labels(range(len(source))), np.float64)
