@@ -9,7 +9,7 @@ from flax import traverse_util
 
 from tests.models.tiny_vit import D, images, tiny
 from vit_jax import make_model
-from vit_jax.models.grid import grid_of, param_shapes, patch_stride
+from vit_jax.models.grid import grid_of, param_shapes
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from vit_jax.models.grid import grid_of, param_shapes, patch_stride
 )
 def test_the_stride_is_in_pixels_of_the_image(variant, stride):
   model = make_model(variant, 10)
-  assert patch_stride(model) == stride
+  assert model.stride == stride
   assert grid_of(model, (stride, 3 * stride)) == (1, 3)
 
 

@@ -187,7 +187,7 @@ def test_a_family_is_scanned_described_and_made_again(block):
     (dict(drop_path_rate=1), r"drop_path_rate=1 must be in \[0, 1\)"),
     (dict(norm_pooled=True), "norm_pooled=True needs pooling='gap', not 'tok"),
     (dict(drop_path_grows=True, scan=True), "and scan=True compiles one for"),
-    (dict(resnet_layers=(1,)), "a ModernVit has no resnet_layers"),
+    (dict(resnet_layers=(1,)), "ModernVit has no field resnet_layers"),
     (dict(distilled=True, pooling="gap"), "leaves the distillation token unus"),
     (dict(rope_theta=9.0, num_heads=4), "a size divisible by 4, not 6"),
     (

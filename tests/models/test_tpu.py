@@ -8,7 +8,7 @@ import pytest
 
 from tests.models import equations
 from tests.models.tiny_vit import HEADS, MLP, B, D, images, random_params, tiny
-from vit_jax.models import partitioning, tpu, vit
+from vit_jax.models import gelu, partitioning, tpu, vit
 from vit_jax.models.layer import LayerConfig
 
 
@@ -128,6 +128,6 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
 
 @pytest.mark.parametrize("x", [-40.0, -3.0, -0.1, 0.0, 0.5, 2.0, 40.0])
 def test_gelu_for_tpu_has_the_slope_of_gelu(for_tpu, x):
-  found = jax.value_and_grad(vit.gelu_tanh)(jnp.float32(x))
+  found = jax.value_and_grad(gelu.gelu_tanh)(jnp.float32(x))
   expected = jax.value_and_grad(nn.gelu)(jnp.float32(x))
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array, Float
 
 from vit_jax.models import ResNet, Vit
-from vit_jax.models.grid import grid_of, prefix_tokens
+from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.scan import STACKED
 
@@ -47,7 +47,7 @@ def features(
     if as_maps:
       raise ValueError("as_maps=True needs layers, such as layers=(12,).")
     return _pooled(model, nn.unbox(params), images)
-  if not isinstance(model, Vit):
+  if not model.num_layers:
     raise ValueError("a ResNet has no layers of tokens: leave out layers.")
   wrong = [layer for layer in layers if not 1 <= layer <= model.num_layers]
   if wrong:
@@ -58,7 +58,7 @@ def features(
   if not as_maps:
     return tokens
   _, H, W, _ = images.shape
-  grid, first = grid_of(model, (H, W)), prefix_tokens(model)
+  grid, first = grid_of(model, (H, W)), model.prefix
   return [z[:, first:].reshape(len(z), *grid, -1) for z in tokens]
 
 

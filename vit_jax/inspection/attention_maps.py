@@ -17,9 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from vit_jax.inspection.embedding_maps import check_vit
-from vit_jax.models import ResNet, Vit, scan
-from vit_jax.models.grid import grid_of, patch_stride, prefix_tokens
-from vit_jax.models.modern_vit import ModernVit
+from vit_jax.models import BaseVit, ResNet, scan
+from vit_jax.models.grid import grid_of
 from vit_jax.models.normalize import normalize
 
 FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -63,7 +62,7 @@ class Attention:
 
 
 def attention_weights(
-  model: Vit | ResNet, params: Any, images: Float[Array, "B H W C"]
+  model: BaseVit | ResNet, params: Any, images: Float[Array, "B H W C"]
 ) -> Attention:
   """The attention weights of every layer and head.
 
@@ -80,7 +79,7 @@ def attention_weights(
 
 
 def attention_gradients(
-  model: Vit | ResNet,
+  model: BaseVit | ResNet,
   params: Any,
   images: Float[Array, "B H W C"],
   classes: Int[np.ndarray, " B"],
@@ -146,7 +145,7 @@ def check_rollout(fusion: str, discard: float) -> None:
 
 
 def image_rollout(
-  model: Vit | ResNet,
+  model: BaseVit | ResNet,
   params: Any,
   image: UInt8[np.ndarray, "H W C"],
   *,
@@ -162,7 +161,7 @@ def image_rollout(
     mean: Mean of each channel, in units of full scale.
     std: Standard deviation of each channel, in units of full scale.
   """
-  if isinstance(model, ResNet):
+  if not model.num_layers:
     return None
   x = normalize(jnp.asarray(image[None]), mean, std)
   return rollout(attention_weights(model, params, x))[0]
@@ -232,14 +231,14 @@ def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
   return np.stack([distance(A) for A in attention.layers])
 
 
-def _unrolled(model: Vit | ResNet, params: Any) -> tuple[Vit, Any]:
+def _unrolled(model: BaseVit | ResNet, params: Any) -> tuple[BaseVit, Any]:
   """An equivalent model without scanned layers, and its parameters."""
   vit = check_vit(model).clone(scan=False, remat="none")
   return vit, scan.unstack(nn.unbox(params))
 
 
 @partial(jax.jit, static_argnums=0)
-def _seen(model: Vit, params: Any, images: Array) -> Any:
+def _seen(model: BaseVit, params: Any, images: Array) -> Any:
   """Attention weights, in a tree by the names of their modules."""
   _, seen = model.apply({"params": params}, images, mutable="intermediates")
   return _unwrapped(seen)
@@ -247,7 +246,7 @@ def _seen(model: Vit, params: Any, images: Array) -> Any:
 
 @partial(jax.jit, static_argnums=0)
 def _seen_with_gradients(
-  model: Vit, params: Any, images: Array, classes: Array
+  model: BaseVit, params: Any, images: Array, classes: Array
 ) -> tuple[Any, Any]:
   """`_seen`, and the gradients of the chosen logits by it."""
 
@@ -272,7 +271,7 @@ def _unwrapped(seen: Any) -> Any:
   )
 
 
-def _attention(model: Vit, images: Any, tree: Any) -> Attention:
+def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
 
   def fetch(name: str) -> np.ndarray:
@@ -284,9 +283,9 @@ def _attention(model: Vit, images: Any, tree: Any) -> Attention:
     np.stack([A for block in blocks for A in _layers(block, grid)]),
     fetch("map_head")[:, :, 0] if model.pooling == "map" else None,
     grid,
-    isinstance(model, ModernVit) or model.pooling == "token",
-    patch_stride(model),
-    prefix_tokens(model),
+    model.prefix > 0,
+    model.stride,
+    model.prefix,
     _shares(model, grid),
   )
 
@@ -317,11 +316,11 @@ def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
   ]
 
 
-def _shares(model: Vit, grid: tuple[int, int]) -> np.ndarray | None:
-  """The share of each token in a ModernVit's output."""
-  if not isinstance(model, ModernVit):
+def _shares(model: BaseVit, grid: tuple[int, int]) -> np.ndarray | None:
+  """The share of each token in the output; None if a MAP head decides it."""
+  if model.pooling == "map":
     return None
-  prefix, N = prefix_tokens(model), grid[0] * grid[1]
+  prefix, N = model.prefix, grid[0] * grid[1]
   x_class, mean = np.zeros((2, prefix + N), np.float32)
   x_class[: 1 + model.distilled] = 1 / (1 + model.distilled)
   mean[prefix:] = 1 / N

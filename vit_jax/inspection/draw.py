@@ -20,7 +20,6 @@ from vit_jax.inspection.look import Arrays, Options, make_look
 from vit_jax.inspection.patch_pca import patch_colours
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
-from vit_jax.models.grid import prefix_tokens
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import local_path, replacing
@@ -163,7 +162,7 @@ def _draw_image(
     what = class_name(known, seen["relevance_index"])
     drawn[f"Supports {what}"] = seen["relevance"]
   save("rollout", figures.overlay_figure(image, drawn, title))
-  whose = "the class token's" if prefix_tokens(model) else "mean"
+  whose = "the class token's" if model.prefix else "mean"
   by_head = {f"head {k}": map_ for k, map_ in enumerate(heads, 1)}
   told = f"{title}\nLayer {layer}: {whose} attention"
   save("attention", figures.grid_figure(image, by_head, told))

@@ -9,16 +9,15 @@ import flax.linen as nn
 import numpy as np
 from jaxtyping import Float
 
-from vit_jax.models import ResNet, Vit
-from vit_jax.models.grid import grid_of, table_grid
-from vit_jax.models.modern_vit import ModernVit
+from vit_jax.models import BaseVit, ResNet
+from vit_jax.models.grid import grid_of
 from vit_jax.models.position import PositionEmbedding
 
 _NOT_ADDED = ("relative", "none")  # Positions that are not added to the input.
 
 
 def embedding_filters(
-  model: Vit | ResNet, params: Any
+  model: BaseVit | ResNet, params: Any
 ) -> Float[np.ndarray, "filters P P C"]:
   """The first filters applied to an image: E of Eq. 1.
 
@@ -52,7 +51,7 @@ def filter_components(
 
 
 def position_embeddings(
-  model: Vit | ResNet, params: Any, image_size: tuple[int, int]
+  model: BaseVit | ResNet, params: Any, image_size: tuple[int, int]
 ) -> Float[np.ndarray, "h w D"]:
   """The position embedding E_pos (Eq. 1) of every patch.
 
@@ -67,10 +66,10 @@ def position_embeddings(
     raise ValueError(
       f"a model with position={model.position!r} adds no position embeddings."
     )
-  h, w = table_grid(model, grid_of(model, image_size))
+  h, w = model.position_grid or grid_of(model, image_size)
   every = model.position_at == "every_layer"
   own = params.get("position_0" if every else "position", {})
-  if isinstance(model, ModernVit):
+  if "E_pos" in own:  # One vector for each place, after those of tokens.
     E_pos: Any = own["E_pos"]
   else:
     E_pos = PositionEmbedding(
@@ -89,7 +88,7 @@ def position_similarity(
 
 
 def learned(
-  model: Vit | ResNet, params: Any, image_size: tuple[int, int]
+  model: BaseVit | ResNet, params: Any, image_size: tuple[int, int]
 ) -> tuple[Float[np.ndarray, "n P P C"], Float[np.ndarray, "h w h w"] | None]:
   """Components of the filters, and the similarity of positions or None.
 
@@ -110,8 +109,8 @@ def learned(
   return components, position_similarity(E_pos)
 
 
-def check_vit(model: Vit | ResNet) -> Vit:
+def check_vit(model: BaseVit | ResNet) -> Any:
   """The model; raises ValueError if it has no attention."""
-  if isinstance(model, ResNet):
+  if not model.num_layers:
     raise ValueError("a ResNet has neither attention nor positions to show.")
   return model

@@ -7,6 +7,7 @@ load all the others.
 from etils import epy
 
 with epy.lazy_api_imports(globals()):
+  from vit_jax.models.base_vit import BaseVit
   from vit_jax.models.modern_vit import ModernVit
   from vit_jax.models.origin import Origin
   from vit_jax.models.resnet import ResNet
@@ -21,6 +22,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.models.vit import Vit
 
 __all__ = [
+  "BaseVit",
   "ModernVit",
   "Origin",
   "ResNet",

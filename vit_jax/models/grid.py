@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from vit_jax.models.modern_vit import ModernVit
+from vit_jax.models.base_vit import BaseVit
 from vit_jax.models.resnet import ResNet
-from vit_jax.models.vit import Vit
 
 Grid = tuple[int, int]  # Patches along height and width.
 
@@ -18,20 +17,13 @@ _MOST_LAYERS = 300
 _MOST_STAGES = 8  # Each stage of a ResNet halves the image.
 
 
-def patch_stride(model: Vit | ResNet) -> int:
-  """Pixels between neighbouring tokens, or cells of a ResNet's feature map."""
-  stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
-  stem = 4 * 2 ** (len(stages) - 1) if stages else 1
-  return stem * (1 if isinstance(model, ResNet) else model.patch_size)
-
-
-def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> Grid:
+def grid_of(model: BaseVit | ResNet, size: tuple[int, int]) -> Grid:
   """The grid of patches of images of (height, width) pixels.
 
   Raises:
     ValueError: if the patches do not fill the images.
   """
-  stride = patch_stride(model)
+  stride = model.stride
   if min(size) < stride or size[0] % stride or size[1] % stride:
     fits = [max(stride, round(side / stride) * stride) for side in size]
     raise ValueError(
@@ -41,21 +33,8 @@ def grid_of(model: Vit | ResNet, size: tuple[int, int]) -> Grid:
   return size[0] // stride, size[1] // stride
 
 
-def table_grid(model: Vit | ResNet, grid: Grid) -> Grid:
-  """The grid that learned positions are for, in a model used at `grid`."""
-  own = model.position_grid if isinstance(model, ModernVit) else None
-  return own or grid
-
-
-def prefix_tokens(model: Vit) -> int:
-  """Number of tokens before the patches."""
-  if isinstance(model, ModernVit):
-    return model.prefix
-  return int(model.pooling == "token")
-
-
 def param_shapes(
-  model: Vit | ResNet, grid: Grid, channels: int | None = None
+  model: BaseVit | ResNet, grid: Grid, channels: int | None = None
 ) -> dict[str, tuple[int, ...]]:
   """The shape of every parameter, by its path.
 
@@ -65,8 +44,7 @@ def param_shapes(
     channels: Channels of its images; by default those of its origin, or 3.
   """
   _check_depth(model)
-  stride = patch_stride(model)
-  size = grid[0] * stride, grid[1] * stride
+  size = grid[0] * model.stride, grid[1] * model.stride
   channels = channels or (len(model.origin.mean) if model.origin else 3)
   image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
@@ -74,10 +52,10 @@ def param_shapes(
   return {path: leaf.shape for path, leaf in flat.items()}
 
 
-def _check_depth(model: Vit | ResNet) -> None:
+def _check_depth(model: BaseVit | ResNet) -> None:
   """Raises ValueError for more layers than any real model has."""
-  stages = model.layers if isinstance(model, ResNet) else model.resnet_layers
-  layers = sum(stages) + (0 if isinstance(model, ResNet) else model.num_layers)
+  stages = model.resnet_layers
+  layers = sum(stages) + model.num_layers
   if layers > _MOST_LAYERS or len(stages) > _MOST_STAGES:
     raise ValueError(
       f"it would have {layers} layers, in {len(stages)} stages of a ResNet and "

@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from vit_jax.models.base_vit import BaseVit
 from vit_jax.models.partitioning import named
 from vit_jax.models.resnet import ResNet, classifier
 from vit_jax.models.vit import Vit
@@ -70,7 +71,7 @@ class MaskedVit(Vit):
     self, norm: nn.LayerNorm, z: Float[Array, "B S D"]
   ) -> Float[Array, "B M D"]:
     """The outputs of the patches to predict."""
-    patches = norm(z)[:, int(self.pooling == "token") :]
+    patches = norm(z)[:, self.prefix :]
     where = self.get_variable("corruption", "where")
     if where is None:
       return patches
@@ -115,7 +116,7 @@ def masked(vit: nn.Module, outputs: int) -> MaskedVit:
   return MaskedVit(**{**_fields(vit), "num_classes": outputs, "head_bias": 0.0})
 
 
-def trunk(model: Vit | ResNet) -> Vit | ResNet:
+def trunk(model: BaseVit | ResNet) -> BaseVit | ResNet:
   """The model without what only predicts masked patches; others stay."""
   if not isinstance(model, MaskedVit):
     return model

@@ -12,22 +12,23 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from vit_jax.models.base_vit import BaseVit
 from vit_jax.models.checks import (
   check_choice,
-  check_heads,
   check_rate,
   check_size,
 )
 from vit_jax.models.layer import dense, layer_norm
 from vit_jax.models.modern_block import QKV_BIASES, ModernBlock
 from vit_jax.models.modern_embedding import Grid, ResizedPositions
+from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import named
+from vit_jax.models.patch_dropout import PatchDropout
 from vit_jax.models.position import Positions
 from vit_jax.models.resnet import classifier
 from vit_jax.models.scan import make_blocks
-from vit_jax.models.vit import PatchEmbedding, Vit
+from vit_jax.models.vit import PatchEmbedding
 
-POOLINGS = ("token", "gap", "token_gap")
 _POSITIONS = ("learned", "learned_grid", "none")
 
 # The name of a family, `model.block` -> the fields that make it one.
@@ -49,8 +50,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-class ModernVit(Vit):
-  """A `Vit` that differs from the paper's in these fields.
+class ModernVit(BaseVit):
+  """A Vision Transformer with what encoders have added since the paper.
 
   Tokens are in the order: class, distillation, registers, patches.
 
@@ -97,22 +98,15 @@ class ModernVit(Vit):
   norm_pooled: bool = False
   drop_path_rate: float = 0.0
   drop_path_grows: bool = False
-  poolings = POOLINGS
+  poolings = ("token", "gap", "token_gap")
+  modern = resizes_positions = True
 
   def __post_init__(self):
+    super().__post_init__()
     check_size("registers", self.registers, least=0)
     check_choice("position", self.position, _POSITIONS)
     check_choice("qkv_bias", self.qkv_bias, QKV_BIASES)
     check_rate("drop_path_rate", self.drop_path_rate)
-    refused = {
-      "block": self.block is not None,
-      "resnet_layers": bool(self.resnet_layers),
-      "position_at": self.position_at != "input",
-    }
-    if names := [name for name, given in refused.items() if given]:
-      raise ValueError(
-        f"a ModernVit has no {names[0]}: leave it out, or take a Vit."
-      )
     if self.distilled and self.pooling != "token":
       raise ValueError(
         f"pooling={self.pooling!r} leaves the distillation token unused: "
@@ -127,28 +121,44 @@ class ModernVit(Vit):
         "drop_path_grows=True makes the layers differ, and scan=True compiles "
         "one for all: set one of them to False."
       )
-    check_heads(self.hidden_size, self.num_heads)
     if self.rope_theta and self.hidden_size // self.num_heads % 4:
       raise ValueError(
         f"rope_theta needs heads of a size divisible by 4, not "
         f"{self.hidden_size // self.num_heads}: choose another num_heads."
       )
-    super().__post_init__()
 
   @property
   def prefix(self) -> int:
     """Number of tokens before the patches."""
     return 1 + self.distilled + self.registers
 
-  def _patches(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
+  @nn.compact
+  def encode(
+    self, x: Float[Array, "B H W C"], *, train: bool = False
+  ) -> tuple[Float[Array, "B S D"], Float[Array, "B ..."]]:
+    check_images(x)
+    c, D = self._config, self.hidden_size
     embed = PatchEmbedding(
-      self.patch_size,
-      self.hidden_size,
-      self._config,
-      self.patch_bias,
-      name="patches",
+      self.patch_size, D, c, self.patch_bias, name="patches"
     )
-    return embed(x)
+    x_p = embed(x)  # (B, h, w, D)
+    B, h, w, _ = x_p.shape
+    x_p = x_p.reshape(B, h * w, D)
+    positions = self._positions(h, w)
+    x_class, E_pos = self._x_class(B), positions.E_pos
+    dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
+    patch_dropout = PatchDropout(self.patch_dropout_rate, self.prefix)
+    norm_pre = layer_norm(c, name="norm_pre") if self.norm_pre else None
+    blocks = self._blocks(positions, train)
+    norm = layer_norm(c, name="norm")
+
+    z = jnp.concatenate([x_class, x_p], axis=1) + E_pos  # Eq. 1
+    z = dropout(z)
+    z = patch_dropout(z, train=train)
+    z = norm_pre(z) if norm_pre else z
+    for block in blocks:
+      z = block(z)  # Eq. 2, 3
+    return z, self._pool(norm, z)
 
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The tokens before the patches: class, distillation, registers."""
@@ -203,7 +213,7 @@ class ModernVit(Vit):
         name=name,
       )
 
-    blocks = make_blocks(
+    return make_blocks(
       make_block,
       positions,
       self.num_layers,
@@ -211,9 +221,6 @@ class ModernVit(Vit):
       remat=self.remat,
       train=train,
     )
-    if self.norm_pre:
-      blocks.insert(0, layer_norm(self._config, name="norm_pre"))
-    return blocks
 
   def _drop_path(self, block: str) -> float:
     """The chance that an example skips a branch of the block of this name."""

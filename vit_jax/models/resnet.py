@@ -102,6 +102,20 @@ class ResNet(nn.Module):
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   origin: Origin | None = None
+  # It has none of what a Transformer's fields of these names say.
+  num_layers = 0
+  scan = False
+  representation_size = position_grid = block = None
+
+  @property
+  def resnet_layers(self) -> tuple[int, ...]:
+    """`layers`, by the name that a hybrid has for them."""
+    return self.layers
+
+  @property
+  def stride(self) -> int:
+    """Pixels between neighbouring cells of the last feature map."""
+    return stem_stride(self.layers)
 
   def __call__(
     self,
@@ -146,6 +160,11 @@ class ResNet(nn.Module):
   def representation(self, y: Float[Array, "B D"]) -> Float[Array, "B D"]:
     """Features of an image: y itself."""
     return y
+
+
+def stem_stride(layers: tuple[int, ...]) -> int:
+  """Pixels between the cells of a ResNet's feature map; 1 without stages."""
+  return 4 * 2 ** (len(layers) - 1) if layers else 1
 
 
 def _conv(width: int, size: int, stride: int = 1, **fields) -> StdConv:

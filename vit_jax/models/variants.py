@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from vit_jax.models.axial import AxialBlock
+from vit_jax.models.base_vit import BaseVit
 from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.models.modern_vit import FAMILIES, ModernVit
 from vit_jax.models.resnet import ResNet
@@ -34,13 +35,15 @@ _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 # Our blocks for a plain `Vit`, by the names that descriptions hold.
 BLOCKS = {"axial": AxialBlock}
 _DTYPES = ("dtype", "param_dtype")
+# What old descriptions of a `ModernVit` say of fields that only a `Vit` has.
+_ONLY_VIT = {"position_at": "input", "resnet_layers": (), "resnet_width": 64}
 
 
 class OwnBlockError(ValueError):
   """A description names a class of layers that only the caller can give."""
 
 
-def make_vit(variant: str, num_classes: int, **fields) -> Vit:
+def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
   """A Vision Transformer of Table 1, or its hybrid with R50.
 
   Args:
@@ -119,7 +122,7 @@ def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
   return _build(ResNet, num_classes, defaults | fields)
 
 
-def make_model(variant: str, num_classes: int, **fields) -> Vit | ResNet:
+def make_model(variant: str, num_classes: int, **fields) -> BaseVit | ResNet:
   """Calls `make_resnet` for names such as "R50x1", else `make_vit`."""
   make = make_resnet if re.fullmatch(r"R\d+x\d+", variant) else make_vit
   return make(variant, num_classes, **fields)
@@ -149,7 +152,7 @@ def _field_names(module: type[nn.Module]) -> set[str]:
   return set(module.__dataclass_fields__) - {"parent", "name", "origin"}
 
 
-def variant_of(model: Vit | ResNet) -> str | None:
+def variant_of(model: BaseVit | ResNet) -> str | None:
   """The paper's name for a model, such as "B/16"; None if it has none."""
   if isinstance(model, ResNet):
     layers = tuple(model.layers)
@@ -166,7 +169,7 @@ def variant_of(model: Vit | ResNet) -> str | None:
   return f"R50+{name}/{stride}" if known else None
 
 
-def to_fields(model: Vit | ResNet) -> dict[str, Any]:
+def to_fields(model: BaseVit | ResNet) -> dict[str, Any]:
   """The fields of a model, as values that JSON can hold.
 
   A class of layers is given by its name in `BLOCKS`, or else by the path to
@@ -183,7 +186,7 @@ def to_fields(model: Vit | ResNet) -> dict[str, Any]:
   return {"kind": kind.__name__, **fields}
 
 
-def from_fields(fields: Mapping[str, Any]) -> Vit | ResNet:
+def from_fields(fields: Mapping[str, Any]) -> BaseVit | ResNet:
   """The model that `to_fields` described, even if JSON made tuples lists.
 
   Raises:
@@ -216,4 +219,7 @@ def from_fields(fields: Mapping[str, Any]) -> Vit | ResNet:
       fields[name] = tuple(value)
     if name in _DTYPES:
       fields[name] = _dtype(name, value)
+  if kind == "ModernVit":
+    none = object()
+    fields = {k: v for k, v in fields.items() if _ONLY_VIT.get(k, none) != v}
   return _build(kinds[kind], fields.pop("num_classes"), fields)

@@ -15,23 +15,22 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models import checks, tpu
 from vit_jax.models.attention import Msa
+from vit_jax.models.base_vit import BaseVit
+from vit_jax.models.gelu import GELUS
 from vit_jax.models.layer import LayerConfig, dense, each_token, layer_norm
 from vit_jax.models.map_head import MapHead
 from vit_jax.models.normalize import check_images
-from vit_jax.models.origin import Origin
-from vit_jax.models.partitioning import for_tpu, named
-from vit_jax.models.patch_dropout import PatchDropout, check_patch_dropout
+from vit_jax.models.partitioning import named
+from vit_jax.models.patch_dropout import PatchDropout
 from vit_jax.models.position import Positions, check_position, make_positions
-from vit_jax.models.resnet import ResNet, classifier
-from vit_jax.models.scan import REMATS, make_blocks
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.scan import make_blocks
 
 POOLINGS = ("token", "gap", "map")
-_SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
 
 
 class PatchEmbedding(nn.Module):
@@ -70,18 +69,6 @@ def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
   h, w = H // P, W // P
   x = x.reshape(B, h, P, w, P, C).transpose(0, 1, 3, 2, 4, 5)
   return x.reshape(B, h, w, P * P * C)
-
-
-def gelu_tanh(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-  """GELU by the tanh approximation, as in the published models."""
-  return tpu.gelu(x) if for_tpu() else nn.gelu(x)
-
-
-GELUS = {
-  "tanh": gelu_tanh,
-  "exact": partial(nn.gelu, approximate=False),
-  "quick": lambda x: x * nn.sigmoid(1.702 * x),  # CLIP's.
-}
 
 
 class Mlp(nn.Module):
@@ -136,110 +123,43 @@ class EncoderBlock(nn.Module):
     return z
 
 
-class Vit(nn.Module):
-  """Vision Transformer, Eq. 1-4; images (B, H, W, C) -> logits (B, K).
-
-  K is `num_classes`. Images are floats, normalised as in the training run
-  ([-1, 1] by default); H and W need only be divisible by the patch size. Logits
-  are float32. With `num_classes=0` the result is the input of the head: y of
-  Eq. 4, (B, D), or the representation layer's output if there is one.
+class Vit(BaseVit):
+  """The paper's Vision Transformer, its hybrids and its ablations; Eq. 1-4.
 
   Attributes:
-    num_classes: Classes of the head; 0 builds no head.
-    patch_size: P, the side of a patch in pixels.
-    hidden_size: D, the width of a token.
-    num_layers: L, the layers of the encoder.
-    mlp_size: Width of the MLP's hidden layer.
-    num_heads: k, the heads of each layer's self-attention.
     pooling: "token" reads the class token (Eq. 4). The others have no class
       token: "gap" averages the patches' outputs (App. D.3), "map" attends to
       them (`map_head.MapHead`).
     position: Kind of position embedding, one of `position.POSITIONS`.
     position_at: Where it is used, one of `position.PLACES` (App. D.4).
-    representation_size: Width of the pre-training head's hidden tanh layer
-      (Section 3.1); None for the single dense layer of fine-tuning.
-    head_bias: Initial value of the head's bias.
-    dropout_rate: Dropout after every dense layer except query, key, value and
-      the heads, and after adding position embeddings (App. B.1).
-    embedding_dropout_rate: The latter, if it should differ.
-    attention_dropout_rate: Dropout on the attention weights A of Eq. 6.
-    patch_dropout_rate: Share of the patches that training leaves out of an
-      image (`patch_dropout.PatchDropout`).
-    gelu: "tanh" (the published models' approximation), "exact" or "quick".
-    layer_norm_epsilon: Added to the variance in every layer norm.
     resnet_layers: Blocks in each ResNet stage of a hybrid, whose patches are
       cut from the ResNet's feature map (Section 3.1); () for a pure ViT.
     resnet_width: Channels of that ResNet's root; 64 is "x1".
-    scan: Compiles one block for all layers, with their parameters stacked
-      (L, ...) as `blocks` instead of `block_0` and so on; see `models.scan`.
-    remat: How much the backward pass computes again to save memory, one of
-      `scan.REMATS`.
-    dtype: Type of the computation.
-    param_dtype: Type of the parameters.
     block: Class of the layers, called as `EncoderBlock` is, which None takes. A
       field `grid` of it gets the patches along height and width.
-    origin: Where published weights came from; the model ignores it.
-
-  Raises:
-    ValueError: if fields, or a call's images, do not fit together.
   """
 
-  num_classes: int
-  patch_size: int
-  hidden_size: int
-  num_layers: int
-  mlp_size: int
-  num_heads: int
-  pooling: str = "token"
-  position: str = "learned"
   position_at: str = "input"
-  representation_size: int | None = None
-  head_bias: float = 0.0
-  dropout_rate: float = 0.0
-  attention_dropout_rate: float = 0.0
-  gelu: str = "tanh"
-  layer_norm_epsilon: float = 1e-6
   resnet_layers: tuple[int, ...] = ()
   resnet_width: int = 64
-  scan: bool = False
-  remat: str = "none"
-  dtype: DTypeLike = jnp.float32
-  param_dtype: DTypeLike = jnp.float32
-  embedding_dropout_rate: float | None = None
-  patch_dropout_rate: float = 0.0
   block: Callable[..., nn.Module] | None = None
-  origin: Origin | None = None
   poolings = POOLINGS
 
   def __post_init__(self):
-    for name in _SIZES:
-      checks.check_size(name, getattr(self, name))
-    checks.check_size("num_classes", self.num_classes, least=0)
-    checks.check_heads(self.hidden_size, self.num_heads)
-    checks.check_choice("pooling", self.pooling, self.poolings)
-    checks.check_choice("gelu", self.gelu, GELUS)
-    checks.check_choice("remat", self.remat, REMATS)
-    checks.check_positive("layer_norm_epsilon", self.layer_norm_epsilon)
-    checks.check_rate("dropout_rate", self.dropout_rate)
-    checks.check_rate("attention_dropout_rate", self.attention_dropout_rate)
-    checks.check_rate("embedding_dropout_rate", self._embedding_dropout_rate)
-    checks.check_rate("patch_dropout_rate", self.patch_dropout_rate)
+    super().__post_init__()
     checks.check_block(self.block)
     checks.check_scan(self.scan, self.position, self.position_at)
     check_position(self.position, self.position_at, self.hidden_size)
-    check_patch_dropout(self)
-    super().__post_init__()
 
-  def __call__(
-    self, x: Float[Array, "B H W C"], *, train: bool = False
-  ) -> Float[Array, "B ..."]:
-    return self.head(self.encode(x, train=train)[1])
+  @property
+  def prefix(self) -> int:
+    """Number of tokens before the patches."""
+    return int(self.pooling == "token")
 
   @nn.compact
   def encode(
     self, x: Float[Array, "B H W C"], *, train: bool = False
   ) -> tuple[Float[Array, "B S D"], Float[Array, "B ..."]]:
-    """The last layer's output z, before its norm, and what the head reads."""
     check_images(x)
     x_p = self._patches(x)  # (B, h, w, D)
     B, h, w, D = x_p.shape
@@ -247,7 +167,7 @@ class Vit(nn.Module):
     positions = self._positions(h, w)
     x_class, E_pos = self._x_class(B), positions.E_pos
     dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
-    patch_dropout = PatchDropout(self.patch_dropout_rate, x_class.shape[1])
+    patch_dropout = PatchDropout(self.patch_dropout_rate, self.prefix)
     blocks = self._blocks(positions, train)
     norm = layer_norm(self._config, name="norm")
 
@@ -258,34 +178,6 @@ class Vit(nn.Module):
       z = block(z)  # Eq. 2, 3
     y = self._pool(norm, z)  # Eq. 4
     return z, y
-
-  @nn.compact
-  def head(self, y: Float[Array, "B ..."]) -> Float[Array, "B K"]:
-    """The logits; without classes the representation."""
-    y = self.representation(y)
-    if not self.num_classes:
-      return y
-    return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
-
-  @nn.compact
-  def representation(self, y: Float[Array, "B ..."]) -> Float[Array, "B R"]:
-    """Features of an image: y, or to pre-train an MLP's hidden layer of it."""
-    if self.representation_size is None:
-      return y
-    axes = "embed", "representation"
-    pre_logits = dense(
-      self.representation_size, axes, self._config, name="pre_logits"
-    )
-    return nn.tanh(pre_logits(y))
-
-  @property
-  def _embedding_dropout_rate(self) -> float:
-    own = self.embedding_dropout_rate
-    return self.dropout_rate if own is None else own
-
-  @property
-  def _config(self) -> LayerConfig:
-    return LayerConfig.of(self)
 
   def _patches(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
     """The embedded patches of images, or of their feature maps in a hybrid."""

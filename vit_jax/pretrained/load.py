@@ -15,10 +15,7 @@ from vit_jax.models.grid import (
   Grid,
   grid_of,
   param_shapes,
-  patch_stride,
-  table_grid,
 )
-from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained import interpolation, known
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.fetch import without_secrets
@@ -217,7 +214,7 @@ def _say(
       f"{len(unused)} array(s) are left out, as only pre-training or a text "
       f"tower needs them ({names})"
     )
-  fixed = not isinstance(model, ModernVit)
+  fixed = not model.resizes_positions
   if fixed and pictures and positions and pictures != positions:
     lines.append(
       "its preprocessor makes pictures of {} x {}, and its positions are for "
@@ -268,7 +265,7 @@ def _build(
       f"{fields['hidden_size']}: give num_heads=..."
     )
   model: Any = from_fields({"kind": "Vit", **fields})
-  stride, pictures = patch_stride(model), architecture.preprocessing
+  stride, pictures = model.stride, architecture.preprocessing
   size = architecture.image_size
   grid = overrides.get("grid")
   if grid is None and size is not None:
@@ -282,10 +279,10 @@ def _build(
       )
   if grid is not None:
     size = grid[0] * stride, grid[1] * stride
-  if isinstance(model, ModernVit) and architecture.tokens is not None:
-    model = model.clone(position_grid=grid)
-  if isinstance(model, ModernVit):  # Its positions fit pictures of any size.
+  if model.resizes_positions:  # They fit pictures of any size.
     size = pictures.size or size
+    if architecture.tokens is not None:
+      model = model.clone(position_grid=grid)
   origin = Origin(
     source=source,
     format=architecture.format,
@@ -307,7 +304,7 @@ def _at_size(
   size = overrides["image_size"]
   method = overrides.get("interpolation", loaded.interpolation)
   new = grid_of(loaded.model, size)
-  if table_grid(loaded.model, new) != new:
+  if (loaded.model.position_grid or new) != new:
     if "interpolation" in overrides:
       raise ValueError(
         f"interpolation={method!r}: this model interpolates its positions for "

@@ -6,8 +6,8 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.models import Vit, to_fields, variant_of
-from vit_jax.models.grid import grid_of, patch_stride
+from vit_jax.models import to_fields, variant_of
+from vit_jax.models.grid import grid_of
 from vit_jax.pretrained.formats import processor
 from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.known import KNOWN
@@ -75,7 +75,7 @@ def model_card(
   rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
   used = str(loaded.preprocessing)
   if loaded.preprocessing.size is None:
-    stride = patch_stride(model)
+    stride = model.stride
     used = f"taken at any height and width that are multiples of {stride}"
   classes = ", ".join(origin.class_names[:20])
   if len(origin.class_names) > 20:
@@ -127,7 +127,7 @@ def metadata(loaded: Loaded, license: str | None) -> str:
 def usage(loaded: Loaded, to: str, folder: str) -> str:
   """Lines of Python that load the converted model from a folder."""
   model = loaded.model
-  assert isinstance(model, Vit)  # No other model can be converted.
+  assert model.num_layers  # A ResNet cannot be converted.
   preprocessing, crop = loaded.preprocessing, loaded.preprocessing.crop
   size = preprocessing.size and preprocessing.size[0]
   untold = _untold(loaded, to)

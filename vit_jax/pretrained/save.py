@@ -16,9 +16,8 @@ import numpy as np
 from flax import traverse_util
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import ResNet, Vit
+from vit_jax.models import Vit
 from vit_jax.models.grid import grid_of
-from vit_jax.models.modern_vit import ModernVit
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import (
@@ -122,7 +121,7 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
     A line on each thing that the format expresses only nearly, or not at all.
   """
   model, preprocessing = loaded.model, loaded.preprocessing
-  if isinstance(model, ResNet):
+  if not model.num_layers:
     raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
   if model.block is not None:
     raise ValueError(
@@ -132,7 +131,7 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   reasons = _encoder_reasons(model, name)
   if reasons is None:
     reasons = [*_reasons(model, TARGETS[name])]
-    if isinstance(model, ModernVit):
+    if model.modern:
       reasons = ["its layers have what the paper's do not"]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
     reasons += filter(None, [processor.reason(preprocessing)])

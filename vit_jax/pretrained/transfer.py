@@ -13,7 +13,7 @@ import numpy as np
 from flax import traverse_util
 
 from vit_jax.models import ResNet, Vit, from_fields, to_fields
-from vit_jax.models.grid import grid_of, param_shapes, table_grid
+from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
@@ -43,7 +43,7 @@ def fit(
     ValueError: if the head cannot be kept.
   """
   old = to_fields(loaded.model)
-  if getattr(loaded.model, "block", None):
+  if loaded.model.block:
     old["block"] = loaded.model.block
   known = loaded.class_names
   num_classes = fields["num_classes"]
@@ -149,7 +149,7 @@ def leaves(
   grid = grid_of(model, image_size)
   old_size = loaded.preprocessing.size
   old = grid_of(loaded.model, old_size) if old_size else grid
-  old, new = table_grid(loaded.model, old), table_grid(model, grid)
+  old, new = loaded.model.position_grid or old, model.position_grid or grid
   wanted = param_shapes(model, grid, channels)
   before = loaded.preprocessing.channels
   if not keep_head:
@@ -178,7 +178,7 @@ def leaves(
 
 def _is_first_kernel(path: str, model: Vit | ResNet) -> bool:
   """Whether it is the path of the kernel that is applied to the image."""
-  if isinstance(model, ResNet) or model.resnet_layers:
+  if model.resnet_layers:
     return path.endswith("conv_root/kernel")
   return path == "patches/E/kernel"
 

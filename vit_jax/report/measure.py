@@ -19,7 +19,6 @@ from vit_jax.inference.printing import label_text
 from vit_jax.inspection import attention_maps, embedding_maps
 from vit_jax.inspection.masked_pictures import make_sheets
 from vit_jax.inspection.photograph import Photograph, seen_part
-from vit_jax.models import Vit
 from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.report.dataset import Dataset, look_at
 from vit_jax.run.masked import make_masking
@@ -184,7 +183,7 @@ def _measure(run: SavedRun, track: Track) -> Measured:
     )
     masked, names = draw(run.params), run.class_names
   filters = positions = None
-  if isinstance(run.model, Vit):
+  if run.model.num_layers:
     size = run.preprocessing.image_size
     # If training has diverged, the report has numbers but no embeddings.
     with contextlib.suppress(ValueError):

@@ -276,7 +276,7 @@ def train_functions(
     options,
     schedule,
     layer_of=functools.partial(
-      layers_below_head, num_layers=_num_layers(model)
+      layers_below_head, num_layers=model.num_layers
     ),
     trained=trained,
   )
@@ -299,19 +299,14 @@ def train_functions(
   return init, train_step
 
 
-def _num_layers(model: Vit | ResNet) -> int:
-  """The number of a Transformer's blocks; 0 without any."""
-  return getattr(model, "num_layers", 0)
-
-
 def trained_paths(
   settings: Settings, model: Vit | ResNet
 ) -> Callable[[str], bool] | None:
   """Whether the parameter at a path is trained; None if all are."""
   return make_trained(
     settings.optimizer.freeze_layers,
-    _num_layers(model),
-    getattr(model, "scan", False),
+    model.num_layers,
+    model.scan,
   )
 
 

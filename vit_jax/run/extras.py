@@ -115,7 +115,8 @@ def open_teacher(
     raise ValueError(
       f"distill.teacher={source!r} has {known} classes "
       f"({transfer.few(names)}) and the student {model.num_classes} "
-      f"({transfer.few(class_names)}): they must be the same, in the same order."
+      f"({transfer.few(class_names)}): they must be the same, in the same "
+      "order."
     )
   channels = len(settings.normalization.mean or HALF)
   if teacher.preprocessing.channels != channels:
@@ -154,7 +155,7 @@ def _read_base(
   method = settings.transfer.interpolation
   leaves = transfer.leaves(
     pinned.digesting(start, digests),
-    model.clone(scan=False) if hasattr(model, "scan") else model,
+    model.clone(scan=False) if model.scan else model,
     build.make_preprocessing(settings).image_size,
     method,
     channels=build.make_preprocessing(settings).channels,

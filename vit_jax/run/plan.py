@@ -92,7 +92,7 @@ class Plan:
   @property
   def scanned(self) -> bool:
     """Whether the parameters of all blocks are stacked."""
-    return getattr(self.model, "scan", False)
+    return self.model.scan
 
   @property
   def param_shapes(self) -> Any:

@@ -16,7 +16,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
-from vit_jax.models.grid import grid_of, patch_stride
+from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked, trunk
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.runtime.metric import Metric
@@ -90,7 +90,7 @@ class MaskedPatchesTask(Task):
 
   def adapted(self, model: Any) -> Any:
     rate, target = self.masked.rate, self.masked.target
-    masking = Masking(rate, target, patch_stride(model), HALF, HALF)
+    masking = Masking(rate, target, model.stride, HALF, HALF)
     return masked(model, masking.outputs)
 
   def probed(self, model: Any) -> dict[str, Any]:
@@ -98,12 +98,12 @@ class MaskedPatchesTask(Task):
 
     The loss never reads the class token's output.
     """
-    if getattr(model, "pooling", None) != "token":
+    if model.pooling != "token":
       return {"": model}
     return {"": masked(model, 0), "_class_token": trunk(model)}
 
   def objective(
-    self, model: nn.Module, preprocessing: Preprocessing
+    self, model: Any, preprocessing: Preprocessing
   ) -> Masking:
     rate, channels = self.masked.rate, preprocessing.channels
     if channels != 3:
@@ -118,15 +118,15 @@ class MaskedPatchesTask(Task):
         "higher rate, or a larger image_size for more patches."
       )
     mean, std = preprocessing.mean, preprocessing.std
-    return Masking(rate, self.masked.target, patch_stride(model), mean, std)
+    return Masking(rate, self.masked.target, model.stride, mean, std)
 
-  def evaluator(self, model: nn.Module, stream: Stream) -> "_Evaluator":
+  def evaluator(self, model: Any, stream: Stream) -> "_Evaluator":
     return _Evaluator(
       model, stream, self.objective(model, stream.preprocessing)
     )
 
   def make_panels(
-    self, model: nn.Module, preprocessing: Preprocessing
+    self, model: Any, preprocessing: Preprocessing
   ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
     from vit_jax.tasks.masked_pictures import make_panels
 
@@ -163,7 +163,7 @@ class Totals:
 
 
 def make_eval_step(
-  model: nn.Module, masking: Masking
+  model: Any, masking: Masking
 ) -> Callable[[Totals, Any, dict[str, Array], Array], Totals]:
   """Returns a function from (totals, params, batch, first) to totals.
 
@@ -223,7 +223,7 @@ class MaskedOutcome(Outcome):
 class _Evaluator:
   """Evaluates the prediction of masked patches; see `outcome.Evaluator`."""
 
-  def __init__(self, model: nn.Module, stream: Stream, masking: Masking):
+  def __init__(self, model: Any, stream: Stream, masking: Masking):
     self._stream = stream
     whole = sharding.replicated(stream.mesh)
     self._step = jax.jit(

@@ -8,7 +8,6 @@ import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Vit
-from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import architecture, huggingface, processor
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
@@ -151,7 +150,7 @@ def _written(family: Family, vit: Any) -> list[Rule]:
 
 def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
-  if not isinstance(vit, ModernVit):
+  if not vit.modern:
     return vit
   fields: dict[str, Any] = {}
   if vit.position == "learned_grid":
@@ -170,7 +169,7 @@ def family_of(vit: Any) -> Family:
 
 def is_encoder(vit: Any) -> bool:
   """Whether a model has more than the form of the paper's: some are SigLIP."""
-  if isinstance(vit, ModernVit):
+  if vit.modern:
     return True
   gap = vit.pooling == "gap" and vit.num_classes
   return vit.position == "learned" and bool(gap or vit.pooling == "map")
@@ -188,7 +187,7 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
   one_layer = vit.clone(num_layers=1)
   found = []
   for family in FAMILIES:
-    if family.modern == isinstance(vit, ModernVit) and family is not VIT:
+    if family.modern == vit.modern and family is not VIT:
       weight, misfit = _misfit(family, one_layer)
       why = [misfit] if misfit else [*_changes(family, one_layer)]
       found.append((weight, len(why), family, why))

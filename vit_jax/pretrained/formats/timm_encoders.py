@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import timm
 from vit_jax.pretrained.formats.architecture import (
   Architecture,
@@ -200,12 +199,12 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
 def is_encoder(vit: Any) -> bool:
   """Whether a model has what the paper's has not; a MAP head is SigLIP's."""
   siglip = vit.position == "learned" and vit.pooling == "map"
-  return isinstance(vit, ModernVit) or siglip
+  return vit.modern or siglip
 
 
 def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
-  if not isinstance(vit, ModernVit):
+  if not vit.modern:
     return vit
   fields: dict[str, Any] = {}
   if vit.registers and vit.position == "learned" and not vit.distilled:
@@ -260,7 +259,7 @@ def _config(vit: Any) -> dict[str, Any]:
     if vit.pooling == "gap":
       arguments |= {"class_token": False, "fc_norm": False}
     return timm.configuration(vit, "vit_base_patch16_224", arguments)
-  if not isinstance(vit, ModernVit):
+  if not vit.modern:
     return timm.configuration(vit, "vit_base_patch16_siglip_224", {})
   layer_scale = {"init_values": vit.layer_scale}
   if vit.rope_theta:

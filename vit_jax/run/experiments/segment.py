@@ -55,7 +55,7 @@ def probe_segmentation(
   overrides["interpolation"] = settings.transfer.interpolation
   loaded = open_pretrained(checkpoint, **overrides)
   model = loaded.model
-  if not isinstance(model, Vit):
+  if not model.num_layers:
     raise ValueError("a ResNet has no patches to probe: give a ViT.")
   crop = dataclasses.replace(loaded.preprocessing.crop, crop="resize")
   preprocessing = dataclasses.replace(loaded.preprocessing, crop=crop)
