@@ -10,7 +10,7 @@ from vit_jax import data, make_vit
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.evaluation.few_shot import FewShot
-from vit_jax.evaluation.probe_step import without_head
+from vit_jax.models.representation import represent
 from vit_jax.training import sharding
 
 CLASSES = ("blue", "green", "red")
@@ -81,6 +81,7 @@ def features_by_hand(model, params, source, pre_logits=True):
   """Features and labels of a whole split, in one batch with no padding."""
   images = np.stack([data.decode_rgb(e["image"]) for e in source])
   x = (np.float32(images) / 255 - np.float32(MEAN)) / np.float32(STD)
-  body = without_head(model, pre_logits)
-  y = jax.jit(lambda: body.apply({"params": params}, jnp.asarray(x)))()
+  y = jax.jit(
+    lambda: represent(model, params, jnp.asarray(x), pre_logits=pre_logits)
+  )()
   return np.asarray(y), np.array([e["label"] for e in source])

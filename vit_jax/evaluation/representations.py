@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
 from vit_jax.data.batching.loader import EvalPasses, Loader
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.evaluation.probe_step import make_features
-from vit_jax.models import ResNet, Vit
+from vit_jax.models import BaseVit, ResNet
+from vit_jax.models.normalize import normalize
+from vit_jax.models.representation import represent
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.training import sharding
 
@@ -29,7 +31,7 @@ class Representations:
 
   def __init__(
     self,
-    model: Vit | ResNet,
+    model: BaseVit | ResNet,
     mesh: Mesh,
     preprocessing: Preprocessing,
     loader: Loader,
@@ -38,16 +40,16 @@ class Representations:
   ):
     self._mesh, self._loader, self._batch_size = mesh, loader, batch_size
     self._transform = preprocessing.transform()
-    features = make_features(
-      model, **preprocessing.normalization, pre_logits=pre_logits
-    )
+    normalization = preprocessing.normalization
 
-    def represent(params: Any, batch: dict[str, Array]):
-      y, _ = features(params, batch)
-      return y, {k: batch[k] for k in ("label", "mask", "skipped")}
+    def read(params: Any, batch: dict[str, Array]):
+      images = normalize(batch["image"], **normalization)
+      y = represent(model, params, images, pre_logits=pre_logits)
+      rest = {k: batch[k] for k in ("label", "mask", "skipped")}
+      return y.astype(jnp.float32), rest
 
     self._represent = jax.jit(
-      sharding.on_mesh(represent, mesh), out_shardings=sharding.replicated(mesh)
+      sharding.on_mesh(read, mesh), out_shardings=sharding.replicated(mesh)
     )
 
   def open(self, source: Source) -> EvalPasses:

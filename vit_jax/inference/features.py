@@ -8,14 +8,15 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
-from vit_jax.models import ResNet, Vit
+from vit_jax.models import BaseVit, ResNet
 from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import LayerConfig, layer_norm
+from vit_jax.models.representation import represent
 from vit_jax.models.scan import STACKED
 
 
 def features(
-  model: Vit | ResNet,
+  model: BaseVit | ResNet,
   params: Any,
   images: Float[Array, "B H W C"],
   *,
@@ -46,7 +47,7 @@ def features(
   if layers is None:
     if as_maps:
       raise ValueError("as_maps=True needs layers, such as layers=(12,).")
-    return _pooled(model, nn.unbox(params), images)
+    return _represent(model, nn.unbox(params), images)
   if not model.num_layers:
     raise ValueError("a ResNet has no layers of tokens: leave out layers.")
   wrong = [layer for layer in layers if not 1 <= layer <= model.num_layers]
@@ -62,20 +63,23 @@ def features(
   return [z[:, first:].reshape(len(z), *grid, -1) for z in tokens]
 
 
-@partial(jax.jit, static_argnums=0)
-def _pooled(model: Vit | ResNet, params: Any, images: Array) -> Any:
-  return model.clone(num_classes=0).apply({"params": params}, images)
+_represent = jax.jit(represent, static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _tokens(
-  model: Vit, layers: tuple[int, ...], norm: bool, params: Any, images: Array
+  model: BaseVit,
+  layers: tuple[int, ...],
+  norm: bool,
+  params: Any,
+  images: Array,
 ) -> list[Array]:
   names = [f"block_{layer - 1}" for layer in layers]
   kept = {STACKED} if model.scan else {*names}
   _, found = model.apply(
     {"params": params},
     images,
+    method="encode",
     capture_intermediates=lambda module, _: module.name in kept,
     mutable="intermediates",
   )

@@ -198,14 +198,17 @@ def make_predict_step(
     tokens: Whether to return all tokens of these layers.
     text_head: Takes the place of the model's head and of `loss`.
   """
-  headless = model.clone(num_classes=0)
   loss = text_head.loss if text_head else loss
+
+  def features_and_logits(bound: Any, x: Array) -> tuple[Any, Any]:
+    _, pooled = bound.encode(x)
+    return bound.representation(pooled), bound.head(pooled)
 
   def predict_step(
     params: Any, images: UInt8[Array, "B H W C"]
   ) -> dict[str, Array]:
     x = normalize(images, mean, std)
-    y: Any = headless.apply({"params": params}, x)
+    y, logits = model.apply({"params": params}, x, method=features_and_logits)
     found = {}
     if layers:
       dense = features_of(model, params, x, layers=layers, as_maps=not tokens)
@@ -213,9 +216,7 @@ def make_predict_step(
     elif features:
       found = {"features": y.astype(jnp.float32)}
     if text_head or model.num_classes:
-      logits: Any = (
-        text_head.logits(y) if text_head else model.apply({"params": params}, x)
-      )
+      logits = text_head.logits(y) if text_head else logits
       if loss == "mse":
         return found | {"values": logits}
       _, index = jax.lax.top_k(logits, min(top, logits.shape[1]))

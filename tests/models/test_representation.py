@@ -1,0 +1,69 @@
+"""The features below the head."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tinted
+from tests.models.tiny_vit import images, random_params, tiny
+from vit_jax import ResNet
+from vit_jax.models.masked_vit import masked
+from vit_jax.models.representation import represent
+
+
+def test_the_representation_is_y_of_equation_4_or_the_pre_logits():
+  model, params = tinted.model_and_params()
+  images, variables = jnp.ones((2, 8, 8, 3)), {"params": params}
+  y, pre_logits = jax.jit(
+    lambda: [
+      represent(model, params, images, pre_logits=kept)
+      for kept in (False, True)
+    ]
+  )()
+  assert y.shape == (2, 16)
+  layer = params["pre_logits"]
+  tanh = np.tanh(np.asarray(y @ layer["kernel"]) + np.asarray(layer["bias"]))
+  np.testing.assert_allclose(pre_logits, tanh, rtol=1e-4, atol=1e-6)
+  outputs = jax.jit(
+    lambda: model.apply(variables, images, capture_intermediates=True)
+  )()[1]
+  norm = outputs["intermediates"]["norm"]["__call__"][0]
+  np.testing.assert_allclose(y, norm, rtol=1e-5, atol=1e-6)
+
+
+TINY = dict(block="dinov2", representation_size=7)
+
+
+@pytest.mark.parametrize(
+  "model, pooled_shape",
+  [
+    (tiny(pooling="map", representation_size=7), (24,)),
+    (tiny(scan=True, representation_size=7), (24,)),
+    (tiny(**TINY, pooling="token_gap"), (48,)),
+    (tiny(**TINY, projection=True), (24,)),
+    (tiny(block="deit3", distilled=True), (2, 24)),
+    (masked(tiny(), 5), (6, 24)),
+    (ResNet(5, layers=(1,), width=32), (128,)),
+  ],
+)
+def test_a_model_is_its_encoder_and_its_head(model, pooled_shape):
+  x = images()
+  params = random_params(model, x)
+
+  @jax.jit
+  def run(params):
+    variables = {"params": params}
+    z, pooled = model.apply(variables, x, method="encode")
+    head = model.apply(variables, pooled, method="head")
+    found = model.apply(variables, pooled, method="representation")
+    without = model.clone(num_classes=0).apply(variables, x)
+    expected = model.apply(variables, x)
+    return z, pooled, head, expected, found, without
+
+  z, pooled, head, expected, found, without = run(params)
+  assert z.ndim == (4 if isinstance(model, ResNet) else 3)
+  assert pooled.shape == (len(x), *pooled_shape)
+  np.testing.assert_array_equal(head, expected)
+  np.testing.assert_array_equal(found, without)
+  assert found.ndim == 2
