@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from etils import epath
 
-from vit_jax.data.example import Example
+from vit_jax.data.example import Example, Source
 
 
 @dataclasses.dataclass
@@ -36,7 +36,7 @@ class Listing:
     self.ends.append(len(self.names))
 
 
-class Records:
+class Records(Source):
   """One split of images that are parts of files, such as members of archives.
 
   Attributes:
@@ -61,7 +61,3 @@ class Records:
       file.seek(int(self._start[index]))
       image = file.read(int(self._size[index]))
     return {"image": image, "label": int(self._label[index]), "id": name}
-
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    """Returns several examples, read one after the other."""
-    return [self[i] for i in indices]

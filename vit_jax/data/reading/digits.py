@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from vit_jax.data.example import Example
+from vit_jax.data.example import Example, Source
 
 _SIZES = {"train": 1438, "test": 359}
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
 
-class Digits:
+class Digits(Source):
   """The splits "train" (1,438 examples) and "test" (359), each class 4 : 1."""
 
   name = "digits/1.0.0"
@@ -53,10 +53,6 @@ class Digits:
       "label": int(self._labels[index]),
       "id": f"{self.name}/{self._split}#{index}",
     }
-
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    """Returns several examples."""
-    return [self[i] for i in indices]
 
   def labels(self, indices: Sequence[int]) -> np.ndarray:
     """Returns int32 labels."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from vit_jax.data.decoding.pillow import brightest
-from vit_jax.data.example import Example, UnreadableImageError
+from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import EXTENSIONS, text
 from vit_jax.data.settings import DataSettings
@@ -18,7 +18,7 @@ _LOOKED_AT = 8  # Images whose range of values is looked at.
 _FEW = 5  # Images of a class; fewer are hardly enough to learn it.
 
 
-class ImageFiles:
+class ImageFiles(Source):
   """Image files with labels; their names take few bytes each."""
 
   name: str
@@ -34,19 +34,16 @@ class ImageFiles:
     return len(self._labels)
 
   def __getitem__(self, index: int) -> Example:
-    path = self._path(index)
-    try:
-      with open(path, "rb") as file:
-        image = file.read()
-    except OSError as error:
-      raise UnreadableImageError(f"{text(path)}: {error.strerror}.") from error
-    label = self._labels[index]
+    path, label = self._path(index), self._labels[index]
     label = label.astype(np.float32) if label.ndim else int(label)
-    return {"image": image, "label": label, "id": text(path)}
+    return {"image": content(path), "label": label, "id": text(path)}
 
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    """Returns several examples, read one after the other."""
-    return [self[i] for i in indices]
+  def _hold(
+    self, folder: bytes, files: Sequence[bytes], labels: np.ndarray
+  ) -> None:
+    """Keeps the paths of files, from the folder on, and their labels."""
+    self._folder, self._paths = folder, b"".join(files)
+    self._ends, self._labels = np.cumsum([*map(len, files)]), labels
 
   def _path(self, index: int) -> bytes:
     start = int(self._ends[index - 1]) if index else 0
@@ -102,6 +99,15 @@ class ImageFiles:
       f"--config.normalization.window='(0,{2**bits - 1})'."
     )
     return [line]
+
+
+def content(path: bytes) -> bytes:
+  """The content of an image file; if there is none, UnreadableImageError."""
+  try:
+    with open(path, "rb") as file:
+      return file.read()
+  except OSError as error:
+    raise UnreadableImageError(f"{text(path)}: {error.strerror}.") from error
 
 
 class ImageFolder(ImageFiles):

@@ -17,10 +17,12 @@ import os
 import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from PIL import Image
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading.folders import images_below
+from vit_jax.data.reading.image_folder import ImageFiles
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
@@ -162,7 +164,8 @@ def _real(root: str | None, data_dir: str | None) -> TestSet:
       raise AbsentError("real.json has no folder val beside it")
     with open(path, encoding="utf-8") as file:
       real = json.load(file)
-    sets = [frozenset(real[_number(name) - 1]) for name in found.paths]
+    names = found.ids(range(len(found)))
+    sets = [frozenset(real[_number(name) - 1]) for name in names]
     source: Source = found
   else:
     source = _prepared(
@@ -201,34 +204,32 @@ def without_border(encoded: bytes) -> bytes:
   return file.getvalue()
 
 
-@dataclasses.dataclass
-class _Files:
+class _Files(ImageFiles):
   """Images of class folders, changed in some way as they are read."""
 
-  name: str
-  class_names: tuple[str, ...]
-  paths: list[str]
-  label_list: list[int]
-  change: Callable[[bytes], bytes] | None = None
-
-  def __len__(self) -> int:
-    return len(self.paths)
+  def __init__(
+    self,
+    folder: str,
+    class_names: tuple[str, ...],
+    files: Sequence[bytes],
+    labels: Sequence[int],
+    change: Callable[[bytes], bytes] | None,
+  ):
+    self.name = self.root = folder
+    self.class_names, self._change = class_names, change
+    self._hold(os.fsencode(folder), files, np.array(labels, np.int32))
 
   def __getitem__(self, index: int) -> Example:
-    path = self.paths[index]
-    with open(path, "rb") as file:
-      encoded = file.read()
-    try:
-      image = self.change(encoded) if self.change else encoded
-    except UnreadableImageError as error:
-      raise UnreadableImageError(f"{path}: {error}") from error
-    return {"image": image, "label": self.label_list[index], "id": path}
-
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    return [self[index] for index in indices]
+    example = super().__getitem__(index)
+    if self._change is not None:
+      try:
+        example["image"] = self._change(example["image"])
+      except UnreadableImageError as error:
+        raise UnreadableImageError(f"{example['id']}: {error}") from error
+    return example
 
 
-class _Numbered:
+class _Numbered(Source):
   """Some examples of a source, whose labels are their own numbers."""
 
   def __init__(self, source: Source, kept: list[int]):
@@ -270,15 +271,15 @@ def _folder(
   names = [n for n in names if os.path.isdir(os.path.join(where, n))]
   if only is not None:
     names = [n for n in names if n in only]
-  paths, labels = [], []
-  for label, name in enumerate(["."] if flat else names):
-    inside = os.path.join(where, name) if name != "." else where
-    for path in images_below(os.fsencode(inside)):
-      paths.append(os.path.join(inside, os.fsdecode(path)))
+  files, labels = [], []
+  for label, name in enumerate([""] if flat else names):
+    inside = os.fsencode(name)
+    for path in images_below(os.path.join(os.fsencode(where), inside)):
+      files.append(os.path.join(inside, path))
       labels.append(label)
-  if not paths:
+  if not files:
     raise ValueError(f"{where} holds no image of a class that is asked for.")
-  return _Files(where, tuple(names), paths, labels, change)
+  return _Files(where, tuple(names), files, labels, change)
 
 
 def _prepared(

@@ -41,8 +41,7 @@ class LabelledImages(ImageFiles):
     self.split, self.class_names, self.root = split, class_names, settings.root
     self.task, self.label_shape = settings.task, labels.shape[1:]
     files = [os.fsencode(row.file) for row in rows]
-    self._folder, self._paths = os.fsencode(settings.root), b"".join(files)
-    self._ends, self._labels = np.cumsum([*map(len, files)]), labels
+    self._hold(os.fsencode(settings.root), files, labels)
 
   def doubts(self) -> list[str]:
     """Lines about classes that may be a mistake."""

@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Int
 from PIL import ExifTags, Image
 
-from vit_jax.data.example import Example, UnreadableImageError
+from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import text
-from vit_jax.data.reading.image_folder import held_out
+from vit_jax.data.reading.image_folder import content, held_out
 from vit_jax.data.settings import DataSettings
 
 IGNORED = 255  # Pixels of no class.
@@ -21,7 +21,7 @@ _MASKS = (b"masks", b"mask", b"annotations", b"labels")
 _MODES = ("L", "P", "I;16", "I", "1")  # With one number for each pixel.
 
 
-class SegmentationFolder:
+class SegmentationFolder(Source):
   """One split of a folder of images and index masks.
 
   The folder holds `images` and `masks` (or `annotations`, `labels`), and each
@@ -67,19 +67,11 @@ class SegmentationFolder:
 
   def __getitem__(self, index: int) -> Example:
     image, mask = self._pairs[index]
-    try:
-      with open(image, "rb") as file:
-        encoded = file.read()
-    except OSError as error:
-      raise UnreadableImageError(f"{text(image)}: {error.strerror}.") from error
+    encoded = content(image)
     indices = _read_mask(mask)
     _check_proportions(image, encoded, indices.shape)
     label = resize_mask(indices, self.label_shape)
     return {"image": encoded, "label": label, "id": text(image)}
-
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    """Returns several examples, read one after the other."""
-    return [self[i] for i in indices]
 
   def num_classes(self) -> int:
     """One more than the highest index in all masks; each of them is read."""

@@ -1,5 +1,6 @@
 """Turns encoded images into the pixels that a model sees."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -42,12 +43,7 @@ def make_train_transform(
     ValueError: if the size is none, or as `check_colours` does.
   """
   check_colours(settings, spec.channels)
-  return functools.partial(
-    _train_image,
-    size=_height_width(image_size),
-    settings=settings,
-    spec=spec,
-  )
+  return _TrainTransform(_height_width(image_size), settings, spec)
 
 
 def make_eval_transform(
@@ -70,12 +66,7 @@ def make_eval_transform(
   Raises:
     ValueError: if the size is none.
   """
-  return functools.partial(
-    _eval_image,
-    size=_height_width(image_size),
-    settings=settings,
-    spec=spec,
-  )
+  return _EvalTransform(_height_width(image_size), settings, spec)
 
 
 def check_colours(settings: TrainTransformSettings, channels: int) -> None:
@@ -114,44 +105,40 @@ def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
   return int(size[0]), int(size[1])
 
 
-def _train_image(
-  encoded: bytes,
-  rng: np.random.Generator,
-  *,
-  size: tuple[int, int],
-  settings: TrainTransformSettings,
-  spec: ImageSpec,
-) -> np.ndarray:
-  if settings.crop == "inception":
-    image = _random_box(encoded, rng, size, settings, spec)
-  else:
-    image = resize(decode_image(encoded, spec), size)
-  if settings.crop == "pad" and settings.pad:
-    image = _pad_crop(image, settings.pad, rng)
-  if settings.flip and rng.random() < 0.5:
-    image = by_fours(lambda part: cv2.flip(part, 1), image)
-  if settings.colour_changes or settings.erase:
-    from vit_jax.data.transforming.three_augment import augment
+@dataclasses.dataclass(frozen=True)
+class _TrainTransform:
+  """See `make_train_transform`."""
 
-    image = augment(image, rng, settings)
-  return image
+  size: tuple[int, int]
+  settings: TrainTransformSettings
+  spec: ImageSpec
 
+  def __call__(self, encoded: bytes, rng: np.random.Generator) -> np.ndarray:
+    settings = self.settings
+    if settings.crop == "inception":
+      image = self._random_box(encoded, rng)
+    else:
+      image = resize(decode_image(encoded, self.spec), self.size)
+    if settings.crop == "pad" and settings.pad:
+      image = _pad_crop(image, settings.pad, rng)
+    if settings.flip and rng.random() < 0.5:
+      image = by_fours(lambda part: cv2.flip(part, 1), image)
+    if settings.colour_changes or settings.erase:
+      from vit_jax.data.transforming.three_augment import augment
 
-def _random_box(
-  encoded: bytes,
-  rng: np.random.Generator,
-  size: tuple[int, int],
-  settings: TrainTransformSettings,
-  spec: ImageSpec,
-) -> np.ndarray:
-  """Returns a random box at `size`, decoding no more than it shows."""
-  from vit_jax.data.transforming.boxes import inception_box, published_box
+      image = augment(image, rng, settings)
+    return image
 
-  draw = published_box if settings.as_published else inception_box
-  box = decode_box(
-    encoded, size, lambda h, w: draw(h, w, settings.min_area, rng), spec
-  )
-  return resize_fast(box, size)
+  def _random_box(self, encoded: bytes, rng: np.random.Generator) -> np.ndarray:
+    """Returns a random box, resized, and decodes no more than it shows."""
+    from vit_jax.data.transforming.boxes import inception_box, published_box
+
+    draw = published_box if self.settings.as_published else inception_box
+    least = self.settings.min_area
+    box = decode_box(
+      encoded, self.size, lambda h, w: draw(h, w, least, rng), self.spec
+    )
+    return resize_fast(box, self.size)
 
 
 def _pad_crop(
@@ -169,16 +156,19 @@ def _pad_crop(
   return padded[top : top + H, left : left + W]
 
 
-def _eval_image(
-  encoded: bytes,
-  *,
-  size: tuple[int, int],
-  settings: EvalTransformSettings,
-  spec: ImageSpec,
-) -> np.ndarray:
-  image = decode_image(encoded, spec)
-  h, w = resized_shape((len(image), image.shape[1]), size, settings)
-  image = filtered(image, (h, w), settings)
-  half = round if spec.corner == "even" else math.floor
-  top, left = half((h - size[0]) / 2), half((w - size[1]) / 2)
-  return image[top : top + size[0], left : left + size[1]]
+@dataclasses.dataclass(frozen=True)
+class _EvalTransform:
+  """See `make_eval_transform`."""
+
+  size: tuple[int, int]
+  settings: EvalTransformSettings
+  spec: ImageSpec
+
+  def __call__(self, encoded: bytes) -> np.ndarray:
+    image = decode_image(encoded, self.spec)
+    (H, W), (h, w) = self.size, image.shape[:2]
+    h, w = resized_shape((h, w), self.size, self.settings)
+    image = filtered(image, (h, w), self.settings)
+    half = round if self.spec.corner == "even" else math.floor
+    top, left = half((h - H) / 2), half((w - W) / 2)
+    return image[top : top + H, left : left + W]
