@@ -62,44 +62,6 @@ def test_all_that_comes_with_the_package_is_pinned():
   assert {canonicalize_name(Requirement(r).name) for r in build} <= pinned
 
 
-def _lowest():
-  """Loads `lowest` from .ci/lowest.py, which belongs to no package."""
-  path = ROOT / ".ci" / "lowest.py"
-  spec = importlib.util.spec_from_file_location("lowest", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module.lowest
-
-
-PROJECT = """
-build-system.requires = ["setuptools>=77"]
-[project]
-dependencies = ["numpy>=2.1", "Etils[epath]>=1.15"]
-optional-dependencies.dev = ["py_test>=9"]
-"""
-
-
-def test_the_lowest_versions_replace_the_pins():
-  pins = "# A comment\nnumpy==2.4.6\nsix==1.17.0\npy-test==9.2\n"
-  assert _lowest()(PROJECT, pins) == (
-    "etils==1.15\nnumpy==2.1\npy-test==9\nsetuptools==77\nsix==1.17.0\n"
-  )
-
-
-@pytest.mark.parametrize("given", ["numpy", "numpy==2.1", "numpy>=2.1,<3"])
-def test_every_dependency_names_its_lowest_version(given):
-  with pytest.raises(ValueError, match=f"'{given}' is not given as name>="):
-    _lowest()(PROJECT.replace("numpy>=2.1", given), "")
-
-
-def test_the_lowest_versions_are_no_newer_than_the_pins():
-  pins = dict(pin.split("==") for pin in _pins())
-  pins = {canonicalize_name(name): version for name, version in pins.items()}
-  for text in _declared():
-    requirement = Requirement(text)
-    assert pins[canonicalize_name(requirement.name)] in requirement.specifier
-
-
 # Modules that can load pickles or run code in some other way.
 MODULES = {
   *("_pickle", "builtins", "cloudpickle", "dill", "joblib", "marshal"),

@@ -246,22 +246,10 @@ def test_a_teacher_that_fits_is_opened(monkeypatch):
 @pytest.mark.parametrize(
   "options, message",
   [
-    (
-      dict(names=("b", "a")),
-      r"'its_run' has 2 classes \(a, b\) and the student 2 \(b, a\): they must",
-    ),
-    (
-      dict(names=("a", "b", "c"), num_classes=3),
-      r"2 classes \(a, b\) and the student 3 \(a, b, c\): they must be",
-    ),
-    (
-      dict(loss="sigmoid"),
-      "trained with the softmax loss: set loss.kind='softmax', not 'sigmoid'",
-    ),
-    (
-      dict(mean=(0.5,)),
-      r"takes images of 3 channel.s., and the student of 1: they must be",
-    ),
+    (dict(names=("b", "a")), r"2 classes \(a, b\) and the student 2 \(b, a\)"),
+    (dict(names=("a", "b", "c"), num_classes=3), r"the student 3 \(a, b, c\)"),
+    (dict(loss="sigmoid"), "loss: set loss.kind='softmax', not 'sigmoid'"),
+    (dict(mean=(0.5,)), "images of 3 channel.s., and the student of 1: they"),
   ],
 )
 def test_a_teacher_of_something_else_is_refused(monkeypatch, options, message):
@@ -273,10 +261,7 @@ def test_a_teacher_of_something_else_is_refused(monkeypatch, options, message):
   "changes, message",
   [
     (dict(pretrained=None), "lora.rank=2 adapts a checkpoint: set pretrained"),
-    (
-      dict(optimizer=dict(freeze_layers=1)),
-      "trains nothing that optimizer.fre",
-    ),
+    (dict(optimizer=dict(freeze_layers=1)), "trains nothing that optimizer"),
     (dict(masked=dict(rate=0.5)), "lora.rank=2 is about labels"),
   ],
 )

@@ -210,23 +210,12 @@ def test_another_configuration_is_refused(run_copy, data_dir):
   [
     (dict(total_steps=0), "the run has no length: set total_steps"),
     (dict(batch_size=60), "batch_size=60 does not split over 8 devices x 2"),
-    (dict(eval_batch_size=-9), "eval_batch_size=-9 must not be negative"),
     (dict(image_size=(9, 8)), "images of 9 x 8 do not split into patches of 4"),
     (dict(ema_decay=1.0), "ema_decay=1.0 must be in"),
-    (
-      dict(model=dict(num_classes=3)),
-      "has 10 classes and model.num_classes is 3",
-    ),
     (dict(model=dict(dtype="half")), "model.dtype='half' is unknown"),
-    (dict(accumulation_steps=0), "accumulation_steps=0 must be 1 or more"),
     (dict(seed=-1), "seed=-1; it has to lie between 0"),
-    (dict(batch_size=1600), "batch_size=1600 is more than the 1438 examples"),
-    (dict(train_transform=dict(crop="no")), "crop='no' is unknown"),
     (dict(data=dict(name="")), "names no data: give --config.data.root=FOLDER"),
-    (
-      dict(mesh=dict(fsdp=8), model=dict(hidden_size=20)),
-      "of shape .* does not",
-    ),
+    (dict(mesh=dict(fsdp=8), model=dict(hidden_size=20)), "of shape .* does"),
     (dict(data=dict(eval_split="validation")), "validation"),
   ],
 )

@@ -28,10 +28,7 @@ MASKED = {"masked.rate": 0.5}
   "changes, message",
   [
     ({"loss.mixup_alpha": 0.2}, "loss.mixup_alpha=0.2 is about labels, and ma"),
-    (
-      {"loss.cutmix_alpha": 1.0},
-      "loss.cutmix_alpha=1.0 is about labels, and m",
-    ),
+    ({"loss.cutmix_alpha": 1.0}, "loss.cutmix_alpha=1.0 is about labels"),
     ({"loss.kind": "sigmoid"}, "loss.kind='sigmoid' is about labels"),
     ({"model.num_classes": 3}, "model.num_classes=3 is about labels"),
     ({"eval_per_class": True}, "eval_per_class=True is about labels"),

@@ -23,31 +23,14 @@ NEGATIVE_MEANS_SOMETHING = {
   "optimizer.freeze_layers",  # -1 is "all but the head".
 }
 ZERO_MEANS_NOTHING = {
-  "accumulation_steps",
-  "batch_size",
-  "channels",
-  "data.eval_fraction",
-  "distill.temperature",
-  "distill.weight",
-  "eval_transform.resize_ratio",
-  "fewshot.data.eval_fraction",
-  "fewshot.seeds",
-  "keep_last",
-  "lora.alpha",
-  "mesh.data",
-  "mesh.fsdp",
-  "mesh.tensor",
-  "model.hidden_size",
-  "model.layer_norm_epsilon",
-  "model.mlp_size",
-  "model.num_classes",
-  "model.num_heads",
-  "model.num_layers",
-  "model.patch_size",
-  "model.representation_size",
-  "optimizer.layer_decay",
-  "total_epochs",
-  "train_transform.min_area",
+  *("accumulation_steps", "batch_size", "channels", "data.eval_fraction"),
+  *("distill.temperature", "distill.weight"),
+  *("eval_transform.resize_ratio", "fewshot.data.eval_fraction"),
+  *("fewshot.seeds", "keep_last", "lora.alpha", "mesh.data", "mesh.fsdp"),
+  *("mesh.tensor", "model.hidden_size", "model.layer_norm_epsilon"),
+  *("model.mlp_size", "model.num_classes", "model.num_heads"),
+  *("model.num_layers", "model.patch_size", "model.representation_size"),
+  *("optimizer.layer_decay", "total_epochs", "train_transform.min_area"),
   "train_transform.repeats",
 }
 KEYS = all_keys(Settings)
@@ -78,23 +61,6 @@ def plan(config):
 
 def test_the_configuration_that_is_spoilt_below_is_in_order(config):
   assert plan(config).total == 6
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_a_value_of_another_type_is_refused_when_it_is_set(key):
-  wrong = 3.5 if type_of(key) in (str, tuple, bool) else "rubbish"
-  section, name = section_of(base_config(), key)
-  with pytest.raises((TypeError, ValueError)) as info:
-    section[name] = wrong
-  message = str(info.value)
-  assert name in message and message.isprintable()
-
-
-def test_misspelt_keys_are_refused_when_they_are_set():
-  for key in KEYS:
-    section, name = section_of(base_config(), key)
-    with pytest.raises((AttributeError, KeyError), match=f"{name}x"):
-      section[f"{name}x"] = 1
 
 
 @contextlib.contextmanager
@@ -158,23 +124,9 @@ def test_nothing_is_no_value_but_where_it_is_the_default(config):
   "changes, message",
   [
     (dict(image_size=(16,)), r"image_size=\(16,\) must be a height and a wid"),
-    (dict(image_size=(16, 0)), r"image_size=\(16, 0\) must be a height and"),
-    (dict(image_size=(16, 8.5)), r"image_size=\(16, 8.5\) must be a height"),
-    (dict(image_size=("a", 1)), r"image_size=\('a', 1\) must be a height"),
-    (
-      dict(normalization=dict(mean=())),
-      r"normalization.mean=\(\) must be a finite number for each",
-    ),
-    (
-      dict(normalization=dict(std=(0.5, 0.5, 0.0))),
-      "normalization.std=.* must be a number above 0",
-    ),
-    (
-      dict(normalization=dict(std=("a", 1, 1))),
-      "std=.* be a number above 0 for each",
-    ),
+    (dict(normalization=dict(mean=())), "mean=.* must be a finite number for"),
+    (dict(normalization=dict(std=(1, 1, 0))), "std=.* must be a number above"),
     (dict(optimizer=dict(b1=1.0)), "optimizer.b1=1.0 must be in .0, 1."),
-    (dict(keep_last=0), "keep_last=0 must be 1 or more"),
   ],
 )
 def test_what_no_run_can_mean_is_refused(config, changes, message):
