@@ -43,17 +43,18 @@ def test_every_block_is_run_or_says_why_not(name):
   assert complaints((ROOT / name).read_text()) == []
 
 
+OURS = "https://github.com/vit-jax/vit_jax/blob/main/"
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_relative_links_lead_to_files(name):
+def test_links_into_the_repository_lead_to_files(name):
   path = ROOT / name
-  links = [link for link in LINK.findall(path.read_text()) if "://" not in link]
-  missing = [
-    link
-    for link in links
-    if link.partition("#")[0]
-    and not (path.parent / link.partition("#")[0]).exists()
+  links = [link.partition("#")[0] for link in LINK.findall(path.read_text())]
+  paths = [path.parent / link for link in links if "://" not in link]
+  paths += [
+    ROOT / link.removeprefix(OURS) for link in links if link.startswith(OURS)
   ]
-  assert missing == []
+  assert [path for path in paths if not path.exists()] == []
 
 
 # Paths of the repository, and dotted names of the package. A path with a
@@ -120,16 +121,6 @@ def test_the_reference_has_every_key_and_a_word_on_each():
   keys = [key for row in rows for key in re.findall(r"`([\w.]+)`", row[0])]
   assert sorted(keys) == sorted(all_keys(Settings))
   assert [row for row in rows if not row[2]] == []
-
-
-OURS = "https://github.com/vit-jax/vit_jax/blob/main/"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_links_into_the_repository_lead_to_files(name):
-  links = LINK.findall((ROOT / name).read_text())
-  paths = [link.removeprefix(OURS) for link in links if link.startswith(OURS)]
-  assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_the_page_of_a_package_index_has_no_relative_links():

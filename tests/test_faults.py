@@ -132,9 +132,7 @@ def test_changes_may_be_allowed(data_dir, run_copy):
 def test_what_is_not_finite_stops_the_run(data_dir, tmp_path):
   config = runs.config(data_dir, max_skipped_steps=3, total_steps=40)
   config.optimizer.update(peak_lr=1e30, warmup_steps=0)
-  with pytest.raises(
-    FloatingPointError, match="steps in a row, up to"
-  ) as caught:
+  with pytest.raises(FloatingPointError, match="steps in a row") as caught:
     loop.train(read(config), str(tmp_path))
   (report,) = tmp_path.glob("*.json")
   assert str(report) in str(caught.value)

@@ -4,7 +4,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import tarfile
 import zipfile
 
 import pytest
@@ -64,23 +63,6 @@ def test_the_wheel_holds_the_package_and_the_configurations(built):
   assert "\nLicense-Expression: Apache-2.0" in described
   # Relative links lead nowhere on the page of a package index.
   assert "](docs/" not in described and "](vit_jax/" not in described
-
-
-@pytest.mark.slow
-def test_the_source_distribution_holds_what_the_tests_need(built):
-  sdist, _ = built
-  with tarfile.open(sdist) as archive:
-    names = {name.partition("/")[2] for name in archive.getnames()}
-  assert {
-    "configs/digits.py",
-    "constraints.txt",
-    "LICENSE",
-    "Makefile",
-    "scripts/build_py.py",
-    "tests/checkpoints/README.md",
-    "tests/test_install.py",
-  } < names
-  assert not [name for name in names if name.endswith(".pyc")]
 
 
 @pytest.mark.slow

@@ -32,26 +32,23 @@ def test_every_command_is_listed():
   assert (modules | folders) - {"__main__"} == set(COMMANDS)
 
 
-def test_without_a_command_it_lists_them(capsys, monkeypatch):
-  monkeypatch.setattr(sys, "argv", ["vit_jax"])
-  assert main_module.main() == 0
-  printed = capsys.readouterr().out
-  assert all(f"  {name} " in printed for name in COMMANDS)
+@pytest.fixture
+def call(monkeypatch, capsys):
+  """Calls the command; returns its exit code, stdout and stderr."""
+
+  def call(*arguments):
+    monkeypatch.setattr(sys, "argv", ["vit_jax", *arguments])
+    return main_module.main(), *capsys.readouterr()
+
+  return call
 
 
-def test_the_version(capsys, monkeypatch):
-  monkeypatch.setattr(sys, "argv", ["vit_jax", "--version"])
-  assert main_module.main() == 0
-  assert capsys.readouterr().out == f"vit_jax {__version__}\n"
-
-
-def test_an_unknown_command_is_one_line(capsys, monkeypatch):
-  monkeypatch.setattr(sys, "argv", ["vit_jax", "trian"])
-  assert main_module.main() == 2
-  assert capsys.readouterr().err == (
-    "error: 'trian' is not a command of vit_jax; the commands are "
-    f"{', '.join(COMMANDS)}.\n"
-  )
+def test_what_it_prints_itself(call):
+  code, out, _ = call()
+  assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
+  assert call("--version") == (0, f"vit_jax {__version__}\n", "")
+  error = "error: 'trian' is not a command of vit_jax; the commands are "
+  assert call("trian") == (2, "", f"{error}{', '.join(COMMANDS)}.\n")
 
 
 def test_it_runs_a_command():
@@ -81,10 +78,9 @@ def test_choices_written_out_are_those_of_the_code():
   assert export.DTYPES == exporter.DTYPES
 
 
-def test_it_lists_the_configurations(capsys, monkeypatch):
-  monkeypatch.setattr(sys, "argv", ["vit_jax", "configs"])
-  assert main_module.main() == 0
-  printed = capsys.readouterr().out
+def test_it_lists_the_configurations(call):
+  code, printed, _ = call("configs")
+  assert code == 0
   for path in (ROOT / "configs").glob("*.py"):
     first = ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]
     assert first in printed

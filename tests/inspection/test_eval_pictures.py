@@ -106,7 +106,5 @@ def test_every_evaluation_shows_them(tmp_path, data_dir):
 
 def test_pictures_without_matplotlib_are_refused_first(data_dir, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib", None)
-  with pytest.raises(
-    ValueError, match=r"eval_pictures needs matplotlib.*\[fig"
-  ):
+  with pytest.raises(ValueError, match="eval_pictures needs matplotlib"):
     make_plan(read(runs.config(data_dir, eval_pictures=1)))

@@ -1,11 +1,10 @@
 """The part of a photograph that a model sees, at its own resolution."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests import image_files
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
@@ -15,9 +14,7 @@ PHOTO = np.random.default_rng(0).integers(0, 256, (90, 120, 3), dtype=np.uint8)
 
 
 def encoded(photo):
-  file = io.BytesIO()
-  Image.fromarray(photo).save(file, "png")
-  return file.getvalue()
+  return image_files.encode(Image.fromarray(photo), "PNG")
 
 
 def test_a_squashed_photograph_is_shown_whole():
@@ -48,9 +45,7 @@ def test_what_is_no_photograph_is_refused():
 
 def test_16_bits_are_seen_through_the_window_of_the_model():
   levels = np.linspace(1000, 3000, 40 * 50).reshape(40, 50).astype(np.uint16)
-  file = io.BytesIO()
-  Image.fromarray(levels).save(file, "png")
-  seen = seen_part(file.getvalue(), Preprocessing((8, 8), window=(1000, 3000)))
+  seen = seen_part(encoded(levels), Preprocessing((8, 8), window=(1000, 3000)))
   assert seen.shape == (40, 50, 3)
   assert seen[0, 0, 0] == 0 and seen[-1, -1, 0] == 255
 

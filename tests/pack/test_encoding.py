@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.image_files import encode
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.pack.encoding import Encoding
 
@@ -16,16 +17,10 @@ def _picture(width, height):
   return Image.fromarray(np.stack([x, y, 255 - x], 2).astype(np.uint8))
 
 
-def _bytes(image, kind, **options):
-  file = io.BytesIO()
-  image.save(file, kind, **options)
-  return file.getvalue()
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("size", [None, 60, 80])
-def test_images_that_are_small_enough_keep_their_bytes(kind, size):
-  encoded = _bytes(_picture(80, 60), kind)
+def test_images_that_are_small_enough_keep_theirencode(kind, size):
+  encoded = encode(_picture(80, 60), kind)
   assert Encoding(size).encode(encoded) == encoded
 
 
@@ -35,7 +30,7 @@ def test_images_that_are_small_enough_keep_their_bytes(kind, size):
 def test_a_reduced_image_is_the_mean_of_its_pixels(kind, size):
   image = _picture(400, 300)
   found = Image.open(
-    io.BytesIO(Encoding(size, 100).encode(_bytes(image, kind)))
+    io.BytesIO(Encoding(size, 100).encode(encode(image, kind)))
   )
   sides = (round(400 * size / 300), size)
   assert found.format == "JPEG" and found.size == sides
@@ -45,7 +40,7 @@ def test_a_reduced_image_is_the_mean_of_its_pixels(kind, size):
 
 
 def test_other_formats_become_jpeg_of_the_quality():
-  encoded = _bytes(_picture(64, 48), "BMP")
+  encoded = encode(_picture(64, 48), "BMP")
   small, large = (Encoding(None, q).encode(encoded) for q in (10, 95))
   assert len(small) < len(large)
   assert Image.open(io.BytesIO(large)).size == (64, 48)
@@ -54,14 +49,14 @@ def test_other_formats_become_jpeg_of_the_quality():
 def test_a_turned_photograph_is_upright_once_reduced():
   exif = Image.Exif()
   exif[0x0112] = 6  # A quarter turn clockwise makes it upright.
-  encoded = _bytes(_picture(80, 60), "JPEG", exif=exif)
+  encoded = encode(_picture(80, 60), "JPEG", exif=exif)
   found = Image.open(io.BytesIO(Encoding(30).encode(encoded)))
   assert found.size == (30, 40)
   assert found.getexif().get(0x0112, 1) == 1
 
 
 def test_what_cannot_be_decoded_is_refused():
-  encoded = _bytes(_picture(80, 60), "JPEG")
+  encoded = encode(_picture(80, 60), "JPEG")
   with pytest.raises(UnreadableImageError):
     Encoding().encode(encoded[: len(encoded) // 2])
 

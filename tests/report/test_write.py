@@ -23,9 +23,7 @@ def test_a_missing_library_is_one_line(tmp_path, monkeypatch):
   monkeypatch.delitem(sys.modules, "vit_jax.report.page")
   monkeypatch.delattr("vit_jax.report.page", raising=False)
   monkeypatch.setitem(sys.modules, "jinja2", None)
-  with pytest.raises(
-    ValueError, match=r"jinja2 is not installed: pip.*figures"
-  ):
+  with pytest.raises(ValueError, match="jinja2 is not installed: pip"):
     report_files([str(tmp_path)], out=str(tmp_path / "r.html"))
 
 

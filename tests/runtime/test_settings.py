@@ -87,10 +87,7 @@ def test_what_cannot_be_meant_names_the_field(values, message):
     ({"inner": {"rate": 0.1}}, "the configuration has no inner.kind"),
     ({"inner": 3}, "inner must be a section of keys"),
     ({"inner": {**PLAIN["inner"], "rat": 1}}, "inner.rat .* mean inner.rate"),
-    (
-      {"counts": 1},
-      "counts is not a key of the configuration; did you mean count",
-    ),
+    ({"counts": 1}, "counts is not a key .*; did you mean count"),
   ],
 )
 def test_the_section_is_named_before_the_field(change, message):

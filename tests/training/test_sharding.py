@@ -53,9 +53,7 @@ def test_only_the_data_axis_crosses_slices():
 
 def test_a_data_axis_too_short_for_the_slices_is_refused():
   sizes = dict(data=1, fsdp=8, tensor=1)
-  with pytest.raises(
-    ValueError, match="mesh.data=1 must be a multiple of the 2"
-  ):
+  with pytest.raises(ValueError, match="data=1 must be a multiple of the 2"):
     sharding._arranged(sizes, _in_slices(8, 2))
 
 
@@ -87,8 +85,8 @@ def test_a_batch_that_does_not_split_is_refused(batch_size, parts, message):
     sharding.check_batch("batch_size", batch_size, sharding.make_mesh(), parts)
 
 
-def _shapes(**axes):
-  model = make_vit("Ti/4", num_classes=5, num_layers=1)
+def _shapes(num_heads=3, **axes):
+  model = make_vit("Ti/4", num_classes=5, num_layers=1, num_heads=num_heads)
   init = make_init(
     model, make_optimizer(OptimizerSettings(), lambda _: 1.0), (8, 8, 3), 0.9
   )
@@ -110,11 +108,7 @@ def test_fsdp_splits_parameters_optimizer_state_and_average():
 
 
 def test_tensor_parallel_splits_the_mlp():
-  model = make_vit("Ti/4", num_classes=5, num_layers=1, num_heads=2)
-  init = make_init(
-    model, make_optimizer(OptimizerSettings(), lambda _: 1.0), (8, 8, 3)
-  )
-  shapes = sharding.array_shapes(init, sharding.make_mesh(tensor=2))
+  shapes = _shapes(num_heads=2, tensor=2)
   kernel = shapes.params["block_0"]["mlp"]["expand"]["kernel"]
   assert kernel.sharding.shard_shape(kernel.shape) == (192, 768 // 2)
   query = shapes.params["block_0"]["msa"]["query"]["kernel"]

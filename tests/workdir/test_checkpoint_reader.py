@@ -79,17 +79,13 @@ def test_arrays_of_another_checkpoint_are_noticed(run):
   shutil.copytree(
     folder / "checkpoints/2/params", folder / "checkpoints/4/params"
   )
-  with pytest.raises(
-    DamagedError, match="checksum of params/head/kernel does not match"
-  ):
+  with pytest.raises(DamagedError, match="checksum of params/head/kernel"):
     checkpoints.restore(4, saved.shapes(saved.state(4)))
 
 
 def test_another_configuration_is_not_called_damage(run):
   _, checkpoints = run
-  with pytest.raises(
-    ValueError, match="only one of them has averaged_"
-  ) as info:
+  with pytest.raises(ValueError, match="only one of them has") as info:
     checkpoints.restore(4, saved.shapes(saved.state(4, averaged=True)))
   assert not isinstance(info.value, DamagedError)
   state = saved.state(4)

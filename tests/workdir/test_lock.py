@@ -52,8 +52,8 @@ def test_an_error_inside_frees_the_workdir(tmp_path):
 @pytest.fixture
 def address(store, monkeypatch):
   """A workdir on a store, where hearts beat fast."""
-  monkeypatch.setattr(lock, "_BEAT", 0.2)
-  monkeypatch.setattr(lock, "_DEAD", 1.0)
+  monkeypatch.setattr(lock, "_BEAT", 0.1)
+  monkeypatch.setattr(lock, "_DEAD", 0.5)
   return f"gs://bucket/{secrets.token_hex(4)}"
 
 
@@ -84,7 +84,7 @@ def test_a_silent_owner_is_waited_for_and_replaced(address):
   _held_by(address, owner="process 7 on elsewhere", system="x", pid=7)
   said, start = [], time.monotonic()
   with sole_writer(address, said.append) as check:
-    assert time.monotonic() - start > 0.9
+    assert time.monotonic() - start > 0.45
     check()
   (line,) = said
   assert "locked by process 7 on elsewhere: it may have been killed" in line
@@ -98,9 +98,7 @@ def test_a_killed_run_on_this_machine_is_replaced_at_once(address):
     pass
 
 
-@pytest.mark.parametrize(
-  "content", [b"", b"17", b"\xff", b'{"pid": "1"}', b'{"pid": 1e400}']
-)
+@pytest.mark.parametrize("content", [b"", b"\xff", b'{"pid": 1e400}'])
 def test_a_lock_that_says_nothing_is_waited_for(address, content):
   _object(address).upload_from_string(content)
   said = []
@@ -136,6 +134,6 @@ def test_a_lost_answer_and_a_lost_network_take_no_lock(address, store):
 def test_a_deleted_lock_is_made_again(address):
   with sole_writer(address) as check:
     _object(address).delete()
-    time.sleep(0.8)
+    time.sleep(0.4)
     assert _object(address).exists()
     check()
