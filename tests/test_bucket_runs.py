@@ -134,13 +134,6 @@ def test_without_a_permission_nothing_is_begun(data_dir, folder, store):
   assert f"error: {folder} cannot be used: the permission storage.obj" in error
 
 
-def test_what_is_not_there_is_said(store):
-  with pytest.raises(ValueError, match="there is no bucket nowhere"):
-    open_run("gs://nowhere/run")
-  with pytest.raises(ValueError, match="empty holds no checkpoints: give the "):
-    open_run("gs://bucket/empty")
-
-
 def test_a_store_that_fails_for_a_while_ends_no_run(
   data_dir, folder, store, local
 ):

@@ -112,17 +112,6 @@ def test_what_commands_name_exists(name):
     assert f"\n{target}:" in makefile
 
 
-def test_the_reference_has_every_key_and_a_word_on_each():
-  path = ROOT / "docs" / "config_tables.py"
-  spec = importlib.util.spec_from_file_location("config_tables", path)
-  tables = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(tables)
-  rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*) \|$", tables.keys(), re.M)
-  keys = [key for row in rows for key in re.findall(r"`([\w.]+)`", row[0])]
-  assert sorted(keys) == sorted(all_keys(Settings))
-  assert [row for row in rows if not row[2]] == []
-
-
 def test_the_page_of_a_package_index_has_no_relative_links():
   links = LINK.findall(FOR_AN_INDEX.read_text())
   assert links and all(link.startswith("https://") for link in links)

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -49,33 +48,6 @@ def running(data_dir, tmp_path):
     finally:
       if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_a_full_disk_ends_no_run_and_a_run_ends_with_it(running, tmp_path):
-  """Once there is room again, nothing has been lost."""
-  limits = resource.prlimit(running.pid, resource.RLIMIT_FSIZE)
-  resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-  complaints, steps = [], 0
-  for line in running.stdout:
-    complaints += [line] if "could not be written" in line else []
-    steps += line.startswith("step ") and "loss" in line and bool(complaints)
-    if steps == 50:
-      break
-  (complaint,) = complaints
-  assert "the metrics could not be written (metrics.jsonl: " in complaint
-  assert "; TensorBoard: " in complaint
-  resource.prlimit(running.pid, resource.RLIMIT_FSIZE, limits)
-  os.killpg(running.pid, signal.SIGTERM)
-  printed, errors = running.communicate(timeout=60)
-  assert running.returncode == 143, errors
-  assert errors == ""
-  assert "could not" not in printed
-  steps = [row["step"] for row in runs.rows(tmp_path / "run")]
-  assert steps == list(range(1, len(steps) + 1))
-  assert [
-    step for step, tag, _ in runs.events(tmp_path / "run") if "loss" in tag
-  ] == steps
 
 
 @pytest.mark.slow

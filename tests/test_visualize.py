@@ -2,7 +2,6 @@
 
 import os
 import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.inspection.look import Options
 from vit_jax.inspection.patch_pca import patch_colours
-from vit_jax.models import Origin, ResNet
+from vit_jax.models import Origin
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
 
@@ -206,16 +205,6 @@ def test_names_that_cannot_be_are_refused(tmp_path, photos):
     visualize_files("no checkpoint", [], out=photos[0])
   with pytest.raises(ValueError, match="'none.png' matches no image"):
     visualize_files("no checkpoint", ["none.png"], out=str(tmp_path))
-
-
-def test_a_resnet_is_refused(tmp_path, monkeypatch):
-  resnet = ResNet(5, layers=(1,), width=32, origin=ORIGIN)
-  monkeypatch.setattr(
-    "vit_jax.inspection.draw.open_pretrained",
-    lambda _: types.SimpleNamespace(model=resnet, params=dict),
-  )
-  with pytest.raises(ValueError, match="a ResNet has neither attention nor"):
-    visualize_files("resnet", [], out=str(tmp_path / "out"))
 
 
 def test_a_missing_matplotlib_is_one_line(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ def _picture(width, height):
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("size", [None, 60, 80])
-def test_images_that_are_small_enough_keep_theirencode(kind, size):
+def test_images_that_are_small_enough_keep_their_bytes(kind, size):
   encoded = encode(_picture(80, 60), kind)
   assert Encoding(size).encode(encoded) == encoded
 

@@ -17,6 +17,7 @@ from tests.report import example
 from vit_jax.evaluation.confusion import Tally
 from vit_jax.evaluation.eval_step import Answers
 from vit_jax.report import page as report_page
+from vit_jax.report.headline import headline_of
 from vit_jax.report.page import page
 
 
@@ -52,6 +53,7 @@ def test_numbers_of_the_page_are_those_of_the_confusion(measured):
   assert "8 x TPU v5e on 2 hosts" in cells
   assert "Python 3.12.1, jax 0.10.2" in cells
   assert seen.texts("h1") == ["Run a&b"]
+  assert seen.texts("p")[0].startswith("80.0% of 15 images are right; dog & co")
   # The middle one of three by area, and of their sizes in bytes.
   sizes = ["80", "3", "8 x 9", "10 x 10", "640 x 480", "3 kB"]
   assert after("training", 6) == sizes
@@ -64,18 +66,17 @@ def test_the_result_comes_first_and_in_words(measured):
     example.facts("a", measured),
     example.facts("b", dataclasses.replace(measured, metrics=better)),
   ]
-  (alone, *_), (both, *_), (same, *_) = (
-    example.Page(page(some)).texts("p")
-    for some in (runs[:1], runs, [runs[0], runs[0]])
-  )
+  alone = headline_of(["a"], runs[:1])
+  both = headline_of(["a", "b"], runs)
+  same = headline_of(["1: a", "2: a"], [runs[0], runs[0]])
   assert alone.startswith("80.0% of 15 images are right; dog & co is taken for")
   assert alone.endswith(" in 2 of 5.")
   assert both.endswith("86.7% are right, 6.7 points more than a.")
   assert "are equally good: 80.0% are right." in same
   other = {**runs[1].config, "data.eval_split": "test[:15]"}
   runs[1] = dataclasses.replace(runs[1], config=other)
-  told = example.Page(page(runs)).texts("p")
-  assert told[0].startswith("The runs were evaluated on different images")
+  told = headline_of(["a", "b"], runs)
+  assert told.startswith("The runs were evaluated on different images")
 
 
 def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):

@@ -1,8 +1,6 @@
 """Settings: bad durations, types, ranges and keys are refused in one line."""
 
 import contextlib
-import subprocess
-import sys
 
 import pytest
 
@@ -157,14 +155,3 @@ def test_choices_are_those_of_the_code_that_implements_them():
   assert settings.PLACES == position.PLACES
   assert settings.GELUS == tuple(vit.GELUS)
   assert settings.REMATS == tuple(scan.REMATS)
-
-
-def test_settings_load_neither_jax_nor_flax():
-  code = (
-    "import sys, vit_jax.run.flags; "
-    "print({'jax', 'flax', 'numpy', 'cv2'} & set(sys.modules))"
-  )
-  done = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True, check=True
-  )
-  assert done.stdout == "set()\n"
