@@ -106,17 +106,6 @@ def _one_step(config, size: int, batch_size: int, num_classes: int):
   return init, step, batch
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
-def test_every_row_of_table_3_traces_at_full_size(row):
-  config = pretrain.get_config(row)
-  init, step, batch = _one_step(config, 224, 8, num_classes=1000)
-  state = jax.eval_shape(init, jax.random.key(0))
-  after, metrics = jax.eval_shape(step, state, batch)
-  assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
-  assert metrics["loss"].shape == ()
-
-
 @pytest.mark.parametrize(
   "name",
   [

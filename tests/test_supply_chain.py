@@ -153,19 +153,3 @@ def test_nothing_that_a_user_gives_is_executed():
 )
 def test_the_check_finds(source, danger):
   assert dangers(source) == {danger}
-
-
-def test_the_check_passes():
-  source = """
-import re, yaml
-from . import pickle
-from vit_jax.pretrained import pickles
-re.compile('a')
-model.eval()
-np.load(f, allow_pickle=False)
-np.load(f, 'r')
-yaml.safe_load(f)
-subprocess.run(['ls'], shell=False)
-'eval(1)'
-"""
-  assert dangers(source) == set()

@@ -54,11 +54,10 @@ def test_mixup_mixes_images_and_targets_alike():
 
 def test_cutmix_puts_a_box_of_the_neighbour_in():
   images = jnp.arange(3.0)[:, None, None, None] * jnp.ones((3, 6, 10, 1))
+  draw = jax.jit(lambda key: losses.cutmix(key, images, jnp.eye(3), 1.0))
   shares = []
   for seed in range(60):
-    mixed, targets = losses.cutmix(
-      jax.random.key(seed), images, jnp.eye(3), 1.0
-    )
+    mixed, targets = draw(jax.random.key(seed))
     box = np.asarray(mixed[1, ..., 0]) == 0  # Image 0 lies in image 1.
     rows, columns = box.any(axis=1), box.any(axis=0)
     assert (box == rows[:, None] & columns).all()  # One box.
