@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _run_suite(checkpoint: str) -> None:
-  from vit_jax.run.suite import NAMES, run_suite
+  from vit_jax.run.experiments.suite import NAMES, run_suite
 
   options = flags.FLAGS
   for name in ("best", "test", "per_class"):

@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> None:
   import jax
 
   from vit_jax.evaluation.few_shot import Outcome
+  from vit_jax.run.experiments.probe import probe_checkpoint
   from vit_jax.run.flags import config_settings
-  from vit_jax.run.probe import probe_checkpoint
   from vit_jax.run.settings import ProbeSettings
   from vit_jax.runtime.display import Display
 
@@ -93,8 +93,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _segment(checkpoint: str, display: "Display") -> None:
+  from vit_jax.run.experiments.segment import probe_segmentation
   from vit_jax.run.flags import config_settings
-  from vit_jax.run.segment import probe_segmentation
   from vit_jax.run.settings import ProbeSettings
 
   as_json = flags.FLAGS.json

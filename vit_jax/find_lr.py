@@ -25,8 +25,8 @@ def define_flags() -> None:
 
 def main(_: list[str]) -> None:
   # Imported here because data workers import this module and need no models.
+  from vit_jax.run.experiments.lr_range import find_lr
   from vit_jax.run.flags import config_settings
-  from vit_jax.run.lr_range import find_lr
 
   options = command.values("out", "steps", "lowest", "highest")
   find_lr(config_settings(), **options)

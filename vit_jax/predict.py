@@ -96,6 +96,7 @@ def predict_files(
   from vit_jax.inference.printing import json_lines, table
   from vit_jax.inference.text_head import read_text_head
   from vit_jax.pretrained.load import open_pretrained
+  from vit_jax.tasks.choose import answering
 
   if (layers and not features) or (tokens and not layers):
     flag, needs = ("layers", "features") if layers else ("tokens", "layers")
@@ -112,15 +113,14 @@ def predict_files(
         f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
         "to write its features, or --head=FILE.npz with embeddings of texts."
       )
-    to_lines = json_lines if as_json else table
-    threshold = None if text_head else loaded.threshold
+    task = answering(text_head.loss) if text_head else loaded.task
     batches = predict(
       loaded.model,
       loaded.params(),
       find_images(files),
       preprocessing=loaded.preprocessing,
-      loss=loaded.loss,
-      top=top if threshold is None else loaded.model.num_classes,
+      task=task,
+      top=top,
       batch_size=batch_size,
       features=rows is not None,
       layers=layers,
@@ -128,9 +128,10 @@ def predict_files(
       text_head=text_head,
     )
     names = text_head.names if text_head else loaded.class_names
-    if threshold is not None and not as_json:
-      _say(f"* marks labels of {threshold:.3g} or more, the run's threshold.")
-    return _report(batches, to_lines(names, threshold, top), rows)
+    if task.legend and not as_json:
+      _say(task.legend)
+    to_lines = json_lines if as_json else table
+    return _report(batches, to_lines(task, names, top), rows)
 
 
 def _layers(texts: list[str]) -> tuple[int, ...]:

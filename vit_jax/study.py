@@ -33,7 +33,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
-  from vit_jax.run.study import run_study
+  from vit_jax.run.experiments.study import run_study
 
   options = command.values("workdir", "index", "select")
   return run_study(arguments[0], changes=flags.FLAGS.set, **options)

@@ -12,7 +12,7 @@ have not run these rows.
 """
 
 from vit_jax.config import load_config
-from vit_jax.run.study_file import paper_table
+from vit_jax.run.experiments.study_file import paper_table
 
 
 def _family(model: str) -> str:

@@ -11,7 +11,7 @@ from ImageNet alone were not published. We have not run these rows.
 
 from vit_jax.config import load_config
 from vit_jax.run.config_file import load_file
-from vit_jax.run.study_file import paper_table
+from vit_jax.run.experiments.study_file import paper_table
 
 MODELS = ("B/16", "B/32", "L/16", "L/32", "H/14")
 TASKS = (

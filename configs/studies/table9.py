@@ -11,7 +11,7 @@ by hand. We have not run these rows.
 """
 
 from vit_jax.config import load_config
-from vit_jax.run.study_file import paper_table
+from vit_jax.run.experiments.study_file import paper_table
 
 TASKS = {  # The paper's name -> that of TFDS.
   "Caltech101": "caltech101",

@@ -19,7 +19,8 @@ from vit_jax.estimate import hlo
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.flops import forward_gflops
-from vit_jax.run import adaptation, build
+from vit_jax.run import build
+from vit_jax.run.extras import open_teacher, shapes_of_extras
 from vit_jax.run.settings import Settings
 from vit_jax.training import sharding
 
@@ -131,10 +132,11 @@ def lower(
   sharding.check_batch("batch_size", batch_size, mesh, parts)
   settings, model = _build(settings, num_classes)
   total = settings.total.in_steps(batch_size, num_examples)
-  loaded = adaptation.open_teacher(settings, model)
-  teacher = adaptation.make_teacher(settings, model, loaded)
+  teacher = open_teacher(settings, model)
+  extras = shapes_of_extras(settings, model, teacher, mesh)
+  task = build.task_of(settings)
   init, step = build.train_functions(
-    settings, model, total, num_examples, teacher=teacher
+    settings, model, task, extras, total, num_examples
   )
   shapes = sharding.array_shapes(init, mesh)
   shape = build.make_preprocessing(settings).image_shape
@@ -143,10 +145,9 @@ def lower(
     "label": _rows(mesh, (batch_size,), jnp.int32),
     "skipped": _rows(mesh, (batch_size,), jnp.bool_),
   }
-  fixed = adaptation.fixed_shapes(settings, model, teacher, mesh)
+  fixed = extras.frozen_params if any(extras.frozen_params) else ()
   jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
-  params = adaptation.param_shapes(settings, model, mesh)
-  gflops = forward_gflops(model, params, shape, train=True)
+  gflops = forward_gflops(model, extras.param_shapes, shape, train=True)
   return jitted.lower(shapes, batch, *fixed), gflops
 
 
@@ -164,7 +165,7 @@ def lower_forward(
   step = make_predict_step(
     model,
     **preprocessing.normalization,
-    loss=settings.loss.kind,
+    task=build.task_of(settings),
     top=1,
     features=False,
   )
@@ -188,7 +189,9 @@ def _build(
   names = tuple(map(str, range(num_classes)))
   start = build.open_start(settings)
   settings = build.resolved(settings, start and start.preprocessing)
-  return settings, build.build_model(settings, names, start)
+  return settings, build.build_model(
+    settings, build.task_of(settings), names, start
+  )
 
 
 def _rows(

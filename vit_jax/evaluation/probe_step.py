@@ -6,7 +6,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from vit_jax.evaluation.eval_step import label_rank
+from vit_jax.tasks.eval_step import label_rank
 
 
 @struct.dataclass

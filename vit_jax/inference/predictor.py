@@ -23,7 +23,9 @@ from vit_jax.inference.features import features as features_of
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import ResNet, Vit
 from vit_jax.models.normalize import normalize
-from vit_jax.training import losses, sharding
+from vit_jax.tasks.choose import answering
+from vit_jax.tasks.task import Task
+from vit_jax.training import sharding
 
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
 _BATCHES_RUNNING = 2  # Batches on the device while the host reads an older one.
@@ -63,7 +65,7 @@ def predict(
   images: Iterable[reading.Picture],
   *,
   preprocessing: Preprocessing,
-  loss: str = "softmax",
+  task: Task,
   top: int = 3,
   batch_size: int = 32,
   features: bool = False,
@@ -75,14 +77,13 @@ def predict(
 
   Args:
     images: Paths, Pillow images or arrays, see `reading.Picture`.
-    loss: The loss the model was trained with; it decides between softmax,
-      sigmoid, and numbers ("mse").
+    task: The task of the model, which says what its outputs mean.
     top: Number of the likeliest classes to return for each image.
     batch_size: Images per step, or fewer if there are not as many.
     features: Whether to return the head's input as well.
     layers: Return the patches' tokens after these layers instead of it.
     tokens: Whether to return all tokens of these layers.
-    text_head: Takes the place of the model's head and of `loss`.
+    text_head: Takes the place of the model's head and of `task`.
 
   Raises:
     ValueError: if the image size is unknown, or the model's outputs are NaN.
@@ -91,7 +92,7 @@ def predict(
   predict_step = make_predict_step(
     model,
     **preprocessing.normalization,
-    loss=loss,
+    task=task,
     top=top,
     features=features,
     layers=layers,
@@ -155,17 +156,11 @@ def predict_images(
     params,
     images,
     preprocessing=preprocessing,
-    loss=loss,
+    task=answering(loss),
     top=top,
     batch_size=batch_size,
   )
   return [prediction for batch in batches for prediction in batch]
-
-
-def class_name(class_names: tuple[str, ...], index: int) -> str:
-  """The name of a class, or its index if there is no name for it."""
-  known = index < len(class_names)
-  return class_names[index] if known else f"class {index}"
 
 
 def make_predict_step(
@@ -173,7 +168,7 @@ def make_predict_step(
   *,
   mean: Sequence[float],
   std: Sequence[float],
-  loss: str,
+  task: Task,
   top: int,
   features: bool,
   layers: Sequence[int] = (),
@@ -182,23 +177,21 @@ def make_predict_step(
 ) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
   """Returns a function from (params, images) to a dictionary of answers.
 
-  It contains `index` and `probability`, both (B, top), if the model has a head,
-  or `values`, (B, T), if that predicts numbers; and `features`, (B, D), if they
+  It contains the `outputs` of the task if the model has a head; and `features`, (B, D), if they
   are asked for; those of layers are (B, L, h, w, D), or (B, L, S, D) with all
   tokens, after the final layer norm.
 
   Args:
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.
-    loss: The loss the model was trained with; under "sigmoid" the
-      probabilities of the classes are independent.
+    task: The task of the model, which says what its outputs mean.
     top: Number of the likeliest classes to return, or all if there are fewer.
     features: Whether to return the head's input.
     layers: Return the patches' tokens after these layers instead of it.
     tokens: Whether to return all tokens of these layers.
-    text_head: Takes the place of the model's head and of `loss`.
+    text_head: Takes the place of the model's head and of `task`.
   """
-  loss = text_head.loss if text_head else loss
+  task = answering(text_head.loss) if text_head else task
 
   def features_and_logits(bound: Any, x: Array) -> tuple[Any, Any]:
     _, pooled = bound.encode(x)
@@ -217,12 +210,7 @@ def make_predict_step(
       found = {"features": y.astype(jnp.float32)}
     if text_head or model.num_classes:
       logits = text_head.logits(y) if text_head else logits
-      if loss == "mse":
-        return found | {"values": logits}
-      _, index = jax.lax.top_k(logits, min(top, logits.shape[1]))
-      every = losses.probabilities(loss, logits)
-      probability = jnp.take_along_axis(every, index, axis=1)
-      found |= {"index": index, "probability": probability}
+      found |= task.outputs(logits, top)
     return found
 
   return predict_step

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from vit_jax.inspection.canvas import SMALL, TEXT, figure_of, short
+from vit_jax.tasks.outcome import Chart
 
-MOST_CLASSES = 40  # A confusion matrix of more classes is not drawn.
 _NUMBERED = 12  # A matrix of more classes does not show its counts.
 _POINTS = 500  # A longer curve is thinned by averaging neighbours.
 _STYLES = ("-", "--", ":", "-.")
@@ -81,6 +81,17 @@ def curves_figure(
     for text in legend.get_texts():
       text.set_parse_math(False)
   return figure
+
+
+def figure_of_chart(chart: Chart) -> Figure:
+  """Draws a chart of an evaluation."""
+  draw = {
+    "confusion": confusion_figure,
+    "calibration": calibration_figure,
+    "numbers": numbers_figure,
+    "precision": precision_figure,
+  }[chart.kind]
+  return draw(**chart.arrays)
 
 
 def range_figure(
@@ -183,7 +194,7 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   The area of a bin's dot grows with its number of answers.
 
   Args:
-    bins: The bins that `Tally.calibration` returns.
+    bins: The bins that `ConfusionMatrix.calibration` returns.
   """
   count, right, probability = bins.T
   axes, figure = _square("probability of the answer", "share of right answers")

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from vit_jax.data.reading.image_files import check_found, find_images
-from vit_jax.inference.predictor import class_name, make_predict_step
-from vit_jax.inference.printing import label_text
+from vit_jax.inference.predictor import make_predict_step
 from vit_jax.inference.reading import decode_ahead
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
@@ -25,6 +24,7 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import local_path, replacing
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import printable_path
+from vit_jax.tasks.task import Task, class_name
 
 _IMAGES_AHEAD = 4  # Images decoded while another is drawn.
 
@@ -59,7 +59,7 @@ def visualize_files(
   predict_step = make_predict_step(
     model,
     **preprocessing.normalization,
-    loss=loaded.loss,
+    task=loaded.task,
     top=options.top,
     features=False,
   )
@@ -80,7 +80,7 @@ def visualize_files(
     seen = look(image)
     with open(path, "rb") as file:
       photograph = seen_part(file.read(), preprocessing)
-    title = _title(path, model, seen)
+    title = _title(path, model, loaded.task, seen)
     stem = folder / _stem(number, path)
     _draw_image(figures, stem, model, photograph, seen, title)
     found.append({"images": name, **seen})
@@ -115,19 +115,15 @@ def _draw_parameters(
   return {"filters": components, "position_similarity": similarity}
 
 
-def _title(path: str, model: Vit, seen: Arrays) -> str:
+def _title(path: str, model: Vit, task: Task, seen: Arrays) -> str:
   """The file's name, its label if its folder is a class, and the answer."""
   assert model.origin is not None
   folder, name = os.path.split(printable_path(path))
   told = [name]
   if (label := os.path.basename(folder)) in model.origin.class_names:
     told.append(f"in folder {label}")
-  if "values" in seen:
-    values = label_text(model.origin.class_names, seen["values"], "mse")
-    told.append(f"answer {values}")
-  elif model.num_classes:
-    answer = class_name(model.origin.class_names, seen["index"][0])
-    told.append(f"answer {answer}, {seen['probability'][0]:.1%}")
+  if model.num_classes:
+    told.append(f"answer {task.answer_text(seen, model.origin.class_names)}")
   return "  |  ".join(told)
 
 

@@ -1,6 +1,6 @@
-"""Pictures of an evaluation: predictions, rollouts and a confusion matrix."""
+"""Pictures of an evaluation: answers, rollouts and charts, or a task's own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,94 +9,107 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.evaluation.confusion import Tally
-from vit_jax.inference.predictor import class_name, make_predict_step
-from vit_jax.inference.printing import label_text
+from vit_jax.inference.predictor import make_predict_step
 from vit_jax.inspection import attention_maps
 from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.models import ResNet, Vit
 from vit_jax.runtime import extras
+from vit_jax.tasks.outcome import Outcome
+from vit_jax.tasks.task import Task, class_names
 from vit_jax.training import sharding
 
 _TOP = 5  # Number of classes shown for an example.
 
 # Draws pictures by name from parameters, sharded in any way over the mesh, and
-# counts of the answers. All hosts must call it, and only the first draws.
-Pictures = Callable[[Any, Tally], dict[str, Photograph]]
+# the outcome of an evaluation. All hosts must call it; only the first draws.
+Pictures = Callable[[Any, Outcome], dict[str, Photograph]]
 
 
 def make_pictures(
+  task: Task,
   model: Vit | ResNet,
   mesh: Mesh,
-  source: Source,
   preprocessing: Preprocessing,
-  *,
-  loss: str,
+  source: Source,
   count: int,
-  targets: Mapping[str, Any],
 ) -> Pictures:
   """Draws the same examples of the eval split at every evaluation.
 
-  Args:
-    targets: Facts about the labels; `mean` and `std` of those that are numbers.
-
   Raises:
-    ValueError: if matplotlib is not installed.
+    ValueError: if matplotlib is needed and not installed.
   """
+  examples = chosen_examples(source, preprocessing, count)
+  panels = task.make_panels(model, preprocessing)
+  if panels is None:
+    draw = _make_draw(task, model, preprocessing, source, examples)
+    return on_first_host(draw, mesh)
+
+  def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
+    drawn = enumerate(panels(params, examples), 1)
+    return {f"eval/{task.name}_{number}": sheet for number, sheet in drawn}
+
+  return on_first_host(draw_panels, mesh)
+
+
+def _make_draw(
+  task: Task,
+  model: Vit | ResNet,
+  preprocessing: Preprocessing,
+  source: Source,
+  examples: list[tuple[int, np.ndarray, Any]],
+) -> Pictures:
+  """Draws a sheet of each example's answer, and charts of the outcome."""
   figures, canvas, charts = (
     extras.load(f"vit_jax.inspection.{name}", "figures")
     for name in ("figures", "canvas", "charts")
   )
   normalization = preprocessing.normalization
-  names = [class_name(source.class_names, k) for k in range(model.num_classes)]
-  examples = chosen_examples(source, preprocessing, count)
+  names = class_names(source.class_names, model.num_classes)
   predict_step = jax.jit(
     make_predict_step(
-      model, **normalization, loss=loss, top=_TOP, features=False
+      model, **normalization, task=task, top=_TOP, features=False
     )
   )
 
   def sheet(params: Any, image: np.ndarray, label: Any) -> Any:
     """Draws an example, the model's answer and its attention rollout."""
     best = jax.device_get(predict_step(params, image[None]))
+    row = {key: array[0] for key, array in best.items()}
     kind = "Labels" if np.ndim(label) else "Class"
-    title = f"{kind} {label_text(names, label, loss)}"
-    if "values" in best:
-      values = best["values"][0] * targets["std"] + targets["mean"]
-      title += f" (answer {label_text(names, values, loss)})"
+    title = f"{kind} {task.label_text(label, names)}"
+    if "index" not in row:
+      title += f" (answer {task.answer_text(row, names)})"
     return figures.sheet_figure(
       in_colours(image),
-      [names[index] for index in best.get("index", [()])[0]],
-      best.get("probability", [()])[0],
+      [names[index] for index in row.get("index", ())],
+      row.get("probability", ()),
       attention_maps.image_rollout(model, params, image, **normalization),
       title=title,
     )
 
-  def draw(params: Any, tally: Tally) -> dict[str, Photograph]:
+  def draw(params: Any, outcome: Outcome) -> dict[str, Photograph]:
     drawn = {
       f"eval/example_{number}": sheet(params, image, label)
       for number, (_, image, label) in enumerate(examples, 1)
     }
-    classes = tally.shown(len(names), charts.MOST_CLASSES)
-    if classes and tally.pairs:
-      drawn["eval/confusion"] = charts.confusion_figure(
-        tally.confusion(classes), [names[k] for k in classes]
-      )
+    for chart in outcome.charts():
+      if chart.while_training:
+        drawn[f"eval/{chart.kind}"] = charts.figure_of_chart(chart)
     return {key: canvas.pixels(one) for key, one in drawn.items()}
 
-  return on_first_host(draw, mesh)
+  return draw
 
 
 def on_first_host(draw: Pictures, mesh: Mesh) -> Pictures:
   """Calls `draw` on the first host alone, with the whole parameters."""
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
-  def pictures(params: Any, tally: Tally) -> dict[str, Photograph]:
+  def pictures(params: Any, outcome: Outcome) -> dict[str, Photograph]:
     whole = gather(params)
     if jax.process_index():
       return {}
     local = jax.tree.map(lambda array: array.addressable_data(0), whole)
-    return draw(local, tally)
+    return draw(local, outcome)
 
   return pictures
 

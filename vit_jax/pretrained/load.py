@@ -41,7 +41,7 @@ from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.transfer import with_head
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable
-from vit_jax.tasks.classification import answering
+from vit_jax.tasks.choose import answering
 from vit_jax.workdir.checkpoint import is_run
 
 # In the order in which they are tried; each recognises its own names.

@@ -14,7 +14,6 @@ from vit_jax.pretrained.known import KNOWN
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.save import TARGETS, hf_class
 from vit_jax.workdir.rows import read_rows
-from vit_jax.workdir.scores import BEST_METRIC
 
 # Python that loads the result in the library it was written for.
 _USES = {
@@ -97,7 +96,7 @@ read from `{source}` ({origin.format}) and written as {to} by vit_jax.
 
 Images are {used} and normalised, as (x / 255 - mean) / std,
 with mean {list(origin.mean)} and standard deviation {list(origin.std)}.
-{_meaning(loaded.loss)}
+{loaded.task.meaning}
 
 Classes: {classes or "not named by the source"}.
 
@@ -172,12 +171,6 @@ def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
   return found
 
 
-def _meaning(loss: str) -> str:
-  if loss == "mse":
-    return "The logits are predicted numbers, in the unit of the targets."
-  return f"Probabilities are the {loss} of the logits."
-
-
 def _training(loaded: Loaded) -> str:
   """A run's training data and accuracy in words; "" for other sources."""
   description = loaded.description
@@ -195,13 +188,13 @@ def _training(loaded: Loaded) -> str:
   workdir = epath.Path(loaded.origin.source).expanduser()
   metrics = workdir / "metrics.jsonl"
   rows = read_rows(metrics) if metrics.exists() else []
-  evaluated = [
-    row for row in rows if BEST_METRIC in row and row["step"] <= loaded.step
-  ]
+  score = loaded.task.score_metric
+  key = f"eval/{score.key}"
+  evaluated = [r for r in rows if key in r and r["step"] <= loaded.step]
   if evaluated:
     last = evaluated[-1]
     text += (
-      f". Top-1 on its evaluation split after {last['step']:,} steps: "
-      f"{last[BEST_METRIC]:.2%}"
+      f". {score.label[0].upper()}{score.label[1:]} on its evaluation split "
+      f"after {last['step']:,} steps: {score.format.format(last[key])}"
     )
   return f"{text}.\n"

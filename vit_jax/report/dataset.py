@@ -13,6 +13,7 @@ from vit_jax.data.batching.batches import TrainBatches
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.inspection.photograph import Photograph
+from vit_jax.run import build
 from vit_jax.run.saved import SavedRun
 
 _SIZED = 200  # Most files of a split whose size is looked up.
@@ -59,19 +60,24 @@ def look_at(run: SavedRun) -> Dataset:
       classes than the checkpoint.
   """
   settings = run.settings
-  train = open_source("train", settings.data)
+  train = open_source("train", build.data_of(settings, run.task))
   check_same_classes(
-    run.class_names, "the checkpoint", train.class_names, "the training split"
+    run.source.class_names,
+    "the checkpoint",
+    train.class_names,
+    "the training split",
   )
   labels = getattr(train, "labels", None)
   counts = None
-  if labels is not None and settings.data.task == "classification":
+  if labels is not None and run.task.labels == "class":
     counts = np.bincount(
       labels(range(len(train))), minlength=len(train.class_names)
     )
   batches = TrainBatches(
     source=train,
-    transform=run.preprocessing.train_transform(settings.train_transform),
+    transform=run.loaded.preprocessing.train_transform(
+      settings.train_transform
+    ),
     batch_size=settings.batch_size,
     rows=range(min(_AUGMENTED, settings.batch_size)),
     seed=settings.seed,

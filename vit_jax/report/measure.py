@@ -12,41 +12,37 @@ import numpy as np
 from etils import epath
 from jaxtyping import Float
 
-from vit_jax.evaluation.confusion import Answered, Tally
-from vit_jax.evaluation.targets import Outputs, Table, TargetEvaluator
-from vit_jax.inference.predictor import class_name
-from vit_jax.inference.printing import label_text
 from vit_jax.inspection import attention_maps, embedding_maps
-from vit_jax.inspection.masked_pictures import make_sheets
+from vit_jax.inspection.eval_pictures import chosen_examples
 from vit_jax.inspection.photograph import Photograph, seen_part
-from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.report.dataset import Dataset, look_at
-from vit_jax.run.masked import make_masking
 from vit_jax.run.saved import SavedRun, opened
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.runtime.settings import flat, to_dict
+from vit_jax.tasks import choose
+from vit_jax.tasks.outcome import Example, Outcome
+from vit_jax.tasks.task import Task, class_names
 from vit_jax.workdir.checkpoint import latest_description, open_run
 from vit_jax.workdir.metrics import read_rows
 from vit_jax.workdir.starts import read_starts
 
-_WORST = 6  # Examples of the highest loss, of several labels or numbers.
-_MASKED = 6  # Examples of masked patches to draw.
+_PANELS = 6  # Examples that a task may draw in its own way.
 
 
 @dataclasses.dataclass(frozen=True)
-class Example:
+class Shown:
   """A telling example of the eval split, with its attention rollout.
 
   Attributes:
     name: The file's name below the root of the data, or what names it there.
-    answered: The model's answer, or label and answer in words.
+    example: What was answered, in words.
     photograph: The part that the model sees, at the photograph's resolution.
     rollout: The attention rollout; None for a model without attention.
   """
 
   name: str
-  answered: Answered | str
+  example: Example
   photograph: Photograph
   rollout: Float[np.ndarray, "h w"] | None
 
@@ -55,27 +51,29 @@ class Example:
 class Measured:
   """Measurements of a checkpoint on the eval split of its run.
 
-  `filters` and `positions` come from `embedding_maps.learned`, and are None if
-  the model has none or its parameters are not finite. `masked` has pictures of
-  masked patches if the run predicts these; then there are no answers in
-  `tally`, and neither are there of several labels or numbers, which have
-  `outputs` and a table of `scores`. `dataset` is None if the training split
-  cannot be read, for the reason `data_problem`.
+  Attributes:
+    task: The run's task.
+    outcome: The outcome of the evaluation.
+    groups: The telling examples of each kind, as (title, text, examples).
+    filters: From `embedding_maps.learned`; None if the model has none or its
+      parameters are not finite.
+    positions: The same.
+    panels: Pictures that the task draws of examples, if it does.
+    dataset: None if the training split cannot be read, because of
+      `data_problem`.
   """
 
   step: int
   data_name: str
   num_parameters: int
+  task: Task
+  outcome: Outcome
   metrics: dict[str, Any]
-  tally: Tally
-  class_names: tuple[str, ...]
-  examples: dict[str, list[Example]]
+  class_names: Sequence[str]
+  groups: Sequence[tuple[str, str, list[Shown]]]
   filters: Float[np.ndarray, "n P P 3"] | None
   positions: Float[np.ndarray, "h w h w"] | None
-  masked: Sequence[Photograph] = ()
-  loss: str = "softmax"
-  outputs: Outputs | None = None
-  scores: Table | None = None
+  panels: Sequence[Photograph] = ()
   dataset: Dataset | None = None
   data_problem: str | None = None
 
@@ -88,6 +86,7 @@ class RunFacts:
     rows: Rows of `metrics.jsonl`.
     starts: Rows of `starts.jsonl`.
     config: Every configuration key and its value; empty without a checkpoint.
+    task: The task of the run, or None if nothing tells it.
     measured: The checkpoint's measurements; None if it could not be evaluated.
     problem: Why the checkpoint could not be evaluated, or None.
   """
@@ -96,6 +95,7 @@ class RunFacts:
   rows: list[dict[str, Any]]
   starts: list[dict[str, Any]]
   config: dict[str, Any]
+  task: Task | None = None
   measured: Measured | None = None
   problem: str | None = None
 
@@ -125,18 +125,21 @@ def read_run(
   metrics = folder / "metrics.jsonl"
   rows = read_rows(metrics) if metrics.exists() else []
   config: dict[str, Any] = {}
+  task = choose.by_metrics(key for row in rows for key in row)
   measured = problem = None
   try:
     if (description := latest_description(workdir)) is not None:
       config = _plain(description["config"])
     with opened(workdir, **options) as run:
       config = _plain(to_dict(run.settings))  # The opened checkpoint's own.
+      task = run.task
       measured = _measure(run, track)
   except (ValueError, OSError) as error:
     if not rows or options:
       raise
     problem = str(error)
-  return RunFacts(workdir, rows, read_starts(folder), config, measured, problem)
+  found = rows, read_starts(folder), config, task, measured, problem
+  return RunFacts(workdir, *found)
 
 
 def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
@@ -156,92 +159,57 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure(run: SavedRun, track: Track) -> Measured:
-  tally = Tally()
-  names = tuple(
-    class_name(run.class_names, k) for k in range(run.model.num_classes)
-  )
-  outputs = scores = None
-  if isinstance(run.evaluator, TargetEvaluator):
-    outputs = run.evaluator.outputs(run.params, track)
-    metrics = run.evaluator.metrics(outputs, each=True)
-    scores = run.evaluator.table(outputs)
-    examples = {
-      **{kind: [] for kind in tally.kinds},
-      "worst": _worst(run, outputs, metrics),
-    }
-  else:
-    metrics = run.evaluator(run.params, run.class_names, tally.add, track)
-    examples = {
-      kind: [_example(run, one.index, one) for one in kept]
-      for kind, kept in tally.kinds.items()
-    }
-  masked: Sequence[Photograph] = ()
-  if masking := make_masking(run.settings, run.model):
-    assert isinstance(run.model, MaskedVit)
-    draw = make_sheets(
-      run.model, run.source, run.preprocessing, masking, _MASKED
-    )
-    masked, names = draw(run.params), run.class_names
+  model, preprocessing = run.loaded.model, run.loaded.preprocessing
+  outcome = run.evaluator(run.params, track, detail=True)
+  panels: Sequence[Photograph] = ()
+  if draw := run.task.make_panels(model, preprocessing):
+    chosen = chosen_examples(run.source, preprocessing, _PANELS)
+    panels = draw(run.params, chosen)
   filters = positions = None
-  if run.model.num_layers:
-    size = run.preprocessing.image_size
+  if model.num_layers:
     # If training has diverged, the report has numbers but no embeddings.
     with contextlib.suppress(ValueError):
-      filters, positions = embedding_maps.learned(run.model, run.params, size)
+      filters, positions = embedding_maps.learned(
+        model, run.params, preprocessing.image_size
+      )
   dataset = problem = None
   try:
     dataset = look_at(run)
   except (ValueError, OSError) as error:
     problem = str(error)
+  assert run.loaded.step is not None
   return Measured(
-    step=run.step,
+    step=run.loaded.step,
     data_name=run.source.name,
     num_parameters=sum(x.size for x in jax.tree.leaves(run.params)),
-    metrics=metrics,
-    tally=tally,
-    class_names=names,
-    examples=examples,
+    task=run.task,
+    outcome=outcome,
+    metrics=outcome.metrics | outcome.by_class(),
+    class_names=class_names(run.source.class_names, model.num_classes),
+    groups=[
+      (group.title, group.text, [_shown(run, one) for one in group.examples])
+      for group in outcome.telling()
+    ],
     filters=filters,
     positions=positions,
-    masked=masked,
-    loss=run.settings.loss.kind,
-    outputs=outputs,
-    scores=scores,
+    panels=panels,
     dataset=dataset,
     data_problem=problem,
   )
 
 
-def _worst(
-  run: SavedRun, outputs: Outputs, metrics: Mapping[str, Any]
-) -> list[Example]:
-  """The examples of the highest loss, of several labels or numbers."""
-  names, loss = run.class_names, run.settings.loss.kind
-  examples = []
-  for row in np.argsort(-outputs.loss, kind="stable")[:_WORST]:
-    answer = outputs.output[row]
-    if loss != "mse":
-      answer = answer >= metrics["eval/threshold"]
-    true, answered = (
-      label_text(names, label, loss) for label in (outputs.label[row], answer)
-    )
-    said = f"{true}; answer: {answered}"
-    examples.append(_example(run, int(outputs.index[row]), said))
-  return examples
-
-
-def _example(run: SavedRun, index: int, answered: Answered | str) -> Example:
-  found = run.source[index]
+def _shown(run: SavedRun, example: Example) -> Shown:
+  found, preprocessing = run.source[example.index], run.loaded.preprocessing
   rollout = attention_maps.image_rollout(
-    run.model,
+    run.loaded.model,
     run.params,
-    run.preprocessing.transform()(found["image"]),
-    **run.preprocessing.normalization,
+    preprocessing.transform()(found["image"]),
+    **preprocessing.normalization,
   )
   root = os.path.join(run.settings.data.root or "", "")
-  return Example(
+  return Shown(
     name=found["id"].removeprefix(root),
-    answered=answered,
-    photograph=seen_part(found["image"], run.preprocessing),
+    example=example,
+    photograph=seen_part(found["image"], preprocessing),
     rollout=rollout,
   )

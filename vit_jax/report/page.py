@@ -15,66 +15,17 @@ from vit_jax.inspection.photograph import LONGEST
 from vit_jax.report import headline, pictures, tables
 from vit_jax.report.measure import Measured, RunFacts, changed_keys
 from vit_jax.report.pictures import Picture
+from vit_jax.tasks.outcome import Curves
 
 MOST_BYTES = 5_000_000
 # Longest side of photographs in pixels; the next is tried if they do not fit.
 _SIDES = LONGEST, 512, 384, 256
-_KINDS = {
-  "worst": (
-    "Worst mistakes",
-    "The mistakes with the highest loss. Look for wrong labels here first.",
-  ),
-  "nearest": (
-    "Nearest misses",
-    "The mistakes with the lowest loss: the true class came close.",
-  ),
-  "surest": (
-    "Most confident right answers",
-    "The right answers with the highest probability.",
-  ),
-}
-# Title, metrics with what they are called, and how the chart is drawn.
-_CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
-  ("Loss", {"train/loss": "training", "eval/loss": "evaluation"}, {}),
-  (
-    "Top-1 accuracy",
-    {
-      "train/top1": "training",
-      "eval/top1": "evaluation",
-      "fewshot/top1": "few-shot",
-      "fewshot/top1_class_token": "few-shot by the class token",
-    },
-    {"percent": True},
-  ),
-  (
-    "Colours of masked patches",
-    {
-      "train/colours_right": "training",
-      "eval/colours_right": "evaluation",
-      "eval/commonest_colour": "the commonest alone",
-    },
-    {"percent": True},
-  ),
-  (
-    "Several labels",
-    {
-      "train/labels_right": "labels right in training",
-      "eval/map": "mAP",
-      "eval/f1": "F1",
-    },
-    {"percent": True},
-  ),
-  (
-    "Mean absolute error",
-    {"train/mae": "training", "eval/mae": "evaluation"},
-    {},
-  ),
-  ("R2", {"eval/r2": "evaluation"}, {}),
-)
-_MORE_CHARTS: Sequence[tuple[str, dict[str, str], dict[str, bool]]] = (
-  ("Learning rate", {"train/learning_rate": ""}, {}),
-  ("Gradient norm", {"train/gradient_norm": ""}, {"logarithmic": True}),
-  ("Images a second", {"train/images_per_second": ""}, {}),
+# Charts of every run: before those of its task, and among the rest.
+_LOSS = Curves("Loss", {"train/loss": "training", "eval/loss": "evaluation"})
+_MORE_CURVES = (
+  Curves("Learning rate", {"train/learning_rate": ""}),
+  Curves("Gradient norm", {"train/gradient_norm": ""}, logarithmic=True),
+  Curves("Images a second", {"train/images_per_second": ""}),
 )
 
 
@@ -101,8 +52,8 @@ def page(runs: Sequence[RunFacts]) -> str:
     "date": f"{now:%Y-%m-%d %H:%M}",
     "headline": headline.headline_of(names, runs),
     "results": tables.results(names, runs),
-    "curves": _curves(names, runs, _CHARTS),
-    "more_curves": _curves(names, runs, _MORE_CHARTS),
+    "curves": _curves(names, runs, _wanted(runs)),
+    "more_curves": _curves(names, runs, _MORE_CURVES),
     "differences": tables.differences(names, runs) if several else None,
     "shrunk": None,
   }
@@ -135,18 +86,24 @@ def _names(workdirs: Sequence[str]) -> list[str]:
   return [f"{number}: {w}" for number, w in enumerate(workdirs, 1)]
 
 
+def _wanted(runs: Sequence[RunFacts]) -> list[Curves]:
+  """The charts of the loss and of the runs' tasks."""
+  own = [c for run in runs if run.task for c in run.task.curves]
+  return [_LOSS, *(c for n, c in enumerate(own) if c not in own[:n])]
+
+
 def _curves(
-  names: list[str], runs: Sequence[RunFacts], wanted: Sequence[Any]
+  names: list[str], runs: Sequence[RunFacts], wanted: Sequence[Curves]
 ) -> list[Picture]:
   """The charts for which a run has values."""
   drawn = []
-  for title, metrics, how in wanted:
+  for chart in wanted:
     curves, thin = {}, set()
     for name, run in zip(names, runs, strict=True):
-      for key, kind in metrics.items():
+      for key, kind in chart.curves.items():
         curve = run.curve(key)
         if len(runs) == 1:
-          called = kind or title
+          called = kind or chart.title
         else:
           called = f"{name}, {kind}" if kind else name
         if curve[0]:
@@ -155,14 +112,20 @@ def _curves(
           thin.add(called)
     if not curves:
       continue
-    form = "{:.2%}" if how.get("percent") else "{:.4g}"
+    form = "{:.2%}" if chart.percent else "{:.4g}"
     ends = "; ".join(
       f"{name}: from {form.format(values[0])} at step {steps[0]:,} to "
       f"{form.format(values[-1])} at step {steps[-1]:,}"
       for name, (steps, values) in curves.items()
     )
-    figure = charts.curves_figure(curves, title, thin=thin, **how)
-    drawn.append(pictures.svg(figure, f"{title} by step. {ends}."))
+    figure = charts.curves_figure(
+      curves,
+      chart.title,
+      percent=chart.percent,
+      logarithmic=chart.logarithmic,
+      thin=thin,
+    )
+    drawn.append(pictures.svg(figure, f"{chart.title} by step. {ends}."))
   return drawn
 
 
@@ -196,27 +159,19 @@ def _examples(measured: Measured | None, longest: int) -> list[dict[str, Any]]:
     {
       "title": title,
       "text": text,
-      "examples": [
-        pictures.example(one, measured.class_names, longest)
-        for one in measured.examples[kind]
-      ],
+      "examples": [pictures.example(one, longest) for one in shown],
     }
-    for kind, (title, text) in _KINDS.items()
-    if measured.examples[kind]
+    for title, text, shown in measured.groups
+    if shown
   ]
 
 
 def _evaluation(measured: Measured) -> dict[str, Any]:
   return {
     "evaluated": headline.evaluated(measured),
-    "masked": pictures.masked(measured),
-    "charts": [
-      *pictures.confusion(measured),
-      *pictures.calibration(measured),
-      *pictures.targets(measured),
-    ],
-    "classes": tables.classes(measured),
-    "confused": tables.confused(measured),
+    "panels": pictures.panels(measured),
+    "charts": pictures.evaluation(measured),
+    "tables": tables.evaluation(measured),
     "sizes": tables.sizes(measured),
     "data_problem": measured.data_problem,
     "augmented": pictures.augmented(measured),
@@ -230,7 +185,7 @@ def _without_pictures(section: dict[str, Any], alone: bool) -> dict[str, Any]:
   return section | {
     "examples": [],
     "augmented": [],
-    "masked": [],
+    "panels": [],
     "embeddings": [],
     "left_out": f"this file would otherwise be larger than {most}{advice}",
   }

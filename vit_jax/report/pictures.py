@@ -3,21 +3,17 @@
 import base64
 import dataclasses
 import io
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vit_jax.evaluation.targets import precision_recall
-from vit_jax.inference.printing import label_text
 from vit_jax.inspection import charts, figures, overlay
 from vit_jax.inspection.photograph import LONGEST, in_colours
-from vit_jax.report.measure import Example, Measured
+from vit_jax.report.measure import Measured, Shown
 
-_MOST_TARGETS = 12  # Most numbers whose predictions are drawn.
 _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 
 
@@ -36,107 +32,41 @@ class Picture:
   chart: bool = False
 
 
-def confusion(measured: Measured) -> list[Picture]:
-  """The confusion matrix, unless there are too many classes to draw."""
-  names, tally = measured.class_names, measured.tally
-  classes = tally.shown(len(names), charts.MOST_CLASSES)
-  if not classes or not tally.pairs:
-    return []
-  worst = tally.most_confused(3)
-  told = "; ".join(
-    f"{names[label]} answered as {names[answer]}, {count:,} times"
-    for label, answer, count in worst
-  )
-  alt = f"Confusion matrix of {len(classes)} classes. " + (
-    f"Most frequent mistakes: {told}." if worst else "No mistakes."
-  )
-  figure = charts.confusion_figure(
-    tally.confusion(classes), [names[k] for k in classes]
-  )
-  return [svg(figure, alt, "Confusion matrix")]
+def evaluation(measured: Measured) -> list[Picture]:
+  """The charts of the evaluation."""
+  return [
+    svg(charts.figure_of_chart(chart), chart.alt, chart.caption)
+    for chart in measured.outcome.charts()
+  ]
 
 
-def calibration(measured: Measured) -> list[Picture]:
-  """The calibration curve, unless there are no answers."""
-  bins = measured.tally.calibration()
-  if not len(bins):
-    return []
-  error = measured.tally.calibration_error()
-  told = "; ".join(
-    f"{right:.0%} of {count:,.0f} answers with a probability of about "
-    f"{probability:.0%} are right"
-    for count, right, probability in bins
-  )
-  caption = (
-    "Calibration: on the dashed line, answers are right as often as their "
-    f"probability says. The expected calibration error is {error:.2%}."
-  )
-  alt = f"Calibration curve: {told}."
-  return [svg(charts.calibration_figure(bins), alt, caption)]
-
-
-def example(
-  shown: Example, names: Sequence[str], longest: int
-) -> dict[str, Any]:
+def example(shown: Shown, longest: int) -> dict[str, Any]:
   """An example's `images`, `name` and `caption`, for the template."""
-  said = shown.answered
-  if isinstance(said, str):
-    caption, alt = said, f"Photograph of {said}"
-  else:
-    label, answer = names[said.label], names[said.answer]
-    caption = (
-      f"{answer}, {said.probability:.1%}"
-      if said.label == said.answer
-      else f"{label}, answered as {answer}, {said.probability:.1%}"
-    )
-    alt = f"Photograph of class {label}"
-  images = [_photograph(shown.photograph, alt, longest)]
+  images = [_photograph(shown.photograph, shown.example.alt, longest)]
   if shown.rollout is not None:
     drawn = overlay.overlaid(shown.photograph, shown.rollout)
     where = _where(shown.rollout)
     alt = f"Attention rollout on this photograph, highest {where}"
     images.append(_photograph(drawn, alt, longest))
+  caption = shown.example.caption
   return {"images": images, "name": shown.name, "caption": caption}
 
 
-def masked(measured: Measured) -> list[Picture]:
+def panels(measured: Measured) -> list[Picture]:
   """Examples with their patches masked, as predicted, and as they are."""
   alt = "Three panels: the corrupted image, the predictions, the truth"
-  return [_photograph(sheet, alt) for sheet in measured.masked]
+  return [_photograph(sheet, alt) for sheet in measured.panels]
 
 
 def augmented(measured: Measured) -> list[Picture]:
   """The first training examples, as the model was trained on them."""
   found = []
   for image, label in measured.dataset.augmented if measured.dataset else ():
-    told = label_text(measured.class_names, label, measured.loss)
+    told = measured.task.label_text(label, measured.class_names)
     found.append(
       _photograph(image, f"Augmented example of {told}", caption=told)
     )
   return found
-
-
-def targets(measured: Measured) -> list[Picture]:
-  """Predictions by true numbers, or precision by recall of several labels."""
-  found = measured.outputs
-  if found is None:
-    return []
-  if measured.loss == "mse":
-    columns = zip(
-      measured.class_names, found.label.T, found.output.T, strict=True
-    )
-    return [
-      svg(
-        charts.numbers_figure(name, label, output),
-        f"Predictions of {name} by its true values.",
-        f"{name}: on the dashed line, predictions are true",
-      )
-      for name, label, output in itertools.islice(columns, _MOST_TARGETS)
-    ]
-  curve = precision_recall(found.label.ravel(), found.output.ravel())
-  figure = charts.precision_figure(*curve)
-  alt = "Precision by recall, over all labels and thresholds."
-  return [svg(figure, alt, "Precision by recall of all labels together")]
 
 
 def _where(map_: np.ndarray) -> str:

@@ -3,48 +3,22 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from vit_jax.report.dataset import Sizes
-from vit_jax.report.headline import scores_of, top1_of
+from vit_jax.report.headline import score_of, scores_of
 from vit_jax.report.measure import Measured, RunFacts, defaults
 from vit_jax.runtime.display import clock
 from vit_jax.workdir.goodput import shares, time_spent
 
-_MOST_ROWS = 100  # Most classes in the table of scores.
-_CONFUSED = 10  # Most pairs of classes in the table of mistakes.
 _ABSENT = "–"
-_SCORES = (
-  "top1",
-  "colours_right",
-  "commonest_colour",
-  "map",
-  "f1",
-  "threshold",
-  "mae",
-  "r2",
-)
-# Columns of the table of results: name, form, and which value is the best.
-_RESULTS: Sequence[tuple[str, str, Callable | None]] = (
-  ("at step", "{:,}", None),
-  ("top-1", "{:.2%}", max),
-  ("colours right", "{:.2%}", max),
-  ("commonest colour", "{:.2%}", None),
-  ("mAP", "{:.2%}", max),
-  ("F1", "{:.2%}", max),
-  ("threshold", "{:.3g}", None),
-  ("MAE", "{:.4g}", min),
-  ("R2", "{:.4f}", max),
-  ("macro-F1", "{:.2%}", max),
-  ("top-5", "{:.2%}", max),
-  ("loss", "{:.4f}", min),
-  ("calibration error", "{:.2%}", min),
-  ("parameters", "{:,}", None),
-  ("images/s (median)", "{:,.0f}", None),
-)
+
+# A column of the table of results: name, form, and which value is the best.
+Column = tuple[str, str, Callable | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +44,10 @@ class Table:
 def results(names: list[str], runs: Sequence[RunFacts]) -> Table:
   """The table that compares the runs, with a row for each."""
   columns, cells, best = ["run"], [names], set()
-  every = zip(_RESULTS, zip(*map(_results, runs), strict=True), strict=True)
-  for (title, form, choose), values in every:
+  found = [_results(run) for run in runs]
+  for column in dict.fromkeys(column for one in found for column in one):
+    title, form, choose = column
+    values = [one.get(column) for one in found]
     known = [value for value in values if _is_number(value)]
     if not known:
       continue
@@ -85,20 +61,24 @@ def results(names: list[str], runs: Sequence[RunFacts]) -> Table:
   return Table("Results on the evaluation split", columns, rows, numbers, best)
 
 
-def _results(run: RunFacts) -> list[Any]:
-  """Values of the columns of `_RESULTS`; None where they are unknown."""
+def _results(run: RunFacts) -> dict[Column, Any]:
+  """The value of each column; None where it is unknown."""
   measured, found = run.measured, scores_of(run)
+  details = measured.outcome.details if measured else {}
+  values = {**found, **details}
   rates = run.curve("train/images_per_second")[1]
-  return [
-    found.get("step"),
-    *(found.get(f"eval/{name}") for name in _SCORES),
-    measured and measured.tally.macro_f1(),
-    found.get("eval/top5"),
-    found.get("eval/loss"),
-    measured and measured.tally.calibration_error(),
-    measured and measured.num_parameters,
-    float(np.median(rates)) if rates else None,
-  ]
+  columns: dict[Column, Any] = {("at step", "{:,}", None): found.get("step")}
+  for metric in run.task.metrics if run.task else ():
+    choose = {True: max, False: min, None: None}[metric.higher_is_better]
+    column = metric.label, metric.format, choose
+    columns[column] = values.get(f"eval/{metric.key}")
+  return columns | {
+    ("loss", "{:.4f}", min): found.get("eval/loss"),
+    ("parameters", "{:,}", None): measured and measured.num_parameters,
+    ("images/s (median)", "{:,.0f}", None): float(np.median(rates))
+    if rates
+    else None,
+  }
 
 
 def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
@@ -119,14 +99,19 @@ def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
   different = [row for row in rows if len({*row[1:]}) > 1]
   if not different:
     return None
-  top1 = [top1_of(run) for _, run in known]
-  rates = [rate for rate in top1 if rate is not None]
-  best = {
-    (0, column)
-    for column, rate in enumerate(top1, 1)
-    if len({*rates}) > 1 and rate == max(rates)
-  }
-  different.insert(0, ["top-1", *(_text(rate, "{:.2%}") for rate in top1)])
+  best: set[tuple[int, int]] = set()
+  metrics = {run.task.score_metric for _, run in known if run.task}
+  if len(metrics) == 1:
+    (metric,) = metrics
+    scores = [score_of(run) for _, run in known]
+    rates = [rate for rate in scores if rate is not None]
+    best = {
+      (0, column)
+      for column, rate in enumerate(scores, 1)
+      if len({*rates}) > 1 and rate == max(rates)
+    }
+    row = [_text(rate, metric.format) for rate in scores]
+    different.insert(0, [metric.label, *row])
   columns = ["key", *(name for name, _ in known)]
   return Table("What differs between the runs", columns, different, best=best)
 
@@ -168,36 +153,23 @@ def config(caption: str, values: dict[str, Any]) -> Table | None:
   return Table(caption, ["key", "value"], rows) if rows else None
 
 
-def classes(measured: Measured) -> Table | None:
-  """The scores of each class, or those with the lowest F1 if there are many.
-
-  None if the run predicts no classes.
-  """
-  if measured.masked:
-    return None
-  if measured.scores is not None:
-    columns, rows = measured.scores
-    numbers = range(1, len(columns))
-    return Table(f"Scores of each {columns[0]}", columns, rows, numbers)
-  dataset = measured.dataset
-  counts = dataset.counts if dataset else None
-  scores = measured.tally.class_scores()
-  caption = "Scores of each class"
-  shown = [*scores]
-  if len(shown) > _MOST_ROWS:
-    caption = f"The {_MOST_ROWS} classes with the lowest F1"
-    shown = sorted(shown, key=lambda k: scores[k].f1)[:_MOST_ROWS]
-  rows = [
-    [
-      measured.class_names[k],
-      f"{counts[k]:,}" if counts is not None and k < len(counts) else _ABSENT,
-      f"{score.examples:,}",
-      *(f"{x:.2%}" for x in (score.precision, score.recall, score.f1)),
-    ]
-    for k, score in ((k, scores[k]) for k in shown)
+def evaluation(measured: Measured) -> list[Table]:
+  """The scores of each class or target, and what else the task has."""
+  counts = measured.dataset.counts if measured.dataset else None
+  return [
+    Table(caption, columns, rows, _numbers(rows))
+    for caption, (columns, rows) in measured.outcome.tables(counts)
   ]
-  columns = ["class", "to train on", "evaluated", "precision", "recall", "F1"]
-  return Table(caption, columns, rows, range(1, 6))
+
+
+def _numbers(rows: Sequence[Sequence[str]]) -> list[int]:
+  """The columns whose cells are all numbers, or lack one."""
+  columns = enumerate(zip(*rows, strict=True))
+  return [
+    place
+    for place, cells in columns
+    if all(re.fullmatch(r"-?[\d,.]+%?|[-–]|nan|inf", c) for c in cells)
+  ]
 
 
 def sizes(measured: Measured) -> Table | None:
@@ -223,17 +195,6 @@ def sizes(measured: Measured) -> Table | None:
     row("evaluation", measured.dataset.evaluation),
   ]
   return Table("Photographs, in pixels", columns, rows, range(1, 7))
-
-
-def confused(measured: Measured) -> Table | None:
-  """The most frequent mistakes, or None if there are none."""
-  names = measured.class_names
-  rows = [
-    [names[label], names[answer], f"{count:,}"]
-    for label, answer, count in measured.tally.most_confused(_CONFUSED)
-  ]
-  columns = ["class", "answer", "times"]
-  return Table("Most frequent mistakes", columns, rows, [2]) if rows else None
 
 
 def _text(value: Any, form: str) -> str:

@@ -275,9 +275,7 @@ def train_functions(
   tx = make_optimizer(
     options,
     schedule,
-    layer_of=functools.partial(
-      layers_below_head, num_layers=model.num_layers
-    ),
+    layer_of=functools.partial(layers_below_head, num_layers=model.num_layers),
     trained=trained,
   )
   preprocessing = make_preprocessing(settings)

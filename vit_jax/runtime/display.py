@@ -141,9 +141,8 @@ class Display:
 
   def evaluation(self, step: int, metrics: dict[str, float]) -> None:
     """Shows an evaluation in a line of its own."""
-    self.note(
-      f"eval {step:>7,}/{self._last_step:,}  {evaluation_text(metrics, self._metrics)}"
-    )
+    shown = evaluation_text(metrics, self._metrics)
+    self.note(f"eval {step:>7,}/{self._last_step:,}  {shown}")
     if self._epoch_steps and self._trained:
       self.note(self._epoch(step, metrics))
     self._trained.clear()
@@ -157,10 +156,12 @@ class Display:
       if key in self._trained[0][1]
     }
     epochs = (n / self._epoch_steps for n in (step, self._last_step))
+    trained = self._first_of(means, "train")
+    evaluated = self._first_of(metrics, "eval")
     return (
       "epoch {:>6,.1f}/{:,.1f}  ".format(*epochs)
-      + f"training loss {means['train/loss']:.4f}  {self._first_of(means, 'train')}  "
-      f"evaluation loss {metrics['eval/loss']:.4f}  {self._first_of(metrics, 'eval')}"
+      + f"training loss {means['train/loss']:.4f}  {trained}  "
+      f"evaluation loss {metrics['eval/loss']:.4f}  {evaluated}"
     )
 
   def _first_of(self, values: Mapping[str, float], kind: str) -> str:

@@ -110,6 +110,16 @@ def saved(
   return task.with_facts(description)
 
 
+def answering(loss: str) -> Task:
+  """The first task that takes a kind of loss, for weights without a run.
+
+  The outputs of a regression are then in the unit of its targets.
+  """
+  kinds = map(task_class, _MODULES)
+  kind = next(kind for kind in kinds if loss in kind.losses)
+  return kind(LossSettings(kind=loss))
+
+
 def record(task: Task) -> dict[str, Any]:
   """What a checkpoint's description says of a task, as JSON.
 
@@ -129,8 +139,8 @@ def score_keys() -> tuple[str, ...]:
   return tuple(f"eval/{task_class(name).score}" for name in _MODULES)
 
 
-def by_metrics(keys: Iterable[str]) -> type[Task] | None:
+def by_metrics(keys: Iterable[str]) -> Task | None:
   """The task whose score is among the metrics of an evaluation, if any."""
   found = {*keys}
   kinds = map(task_class, _MODULES)
-  return next((k for k in kinds if f"eval/{k.score}" in found), None)
+  return next((k() for k in kinds if f"eval/{k.score}" in found), None)

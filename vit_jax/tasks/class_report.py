@@ -1,6 +1,7 @@
 """The result of a classifier in words, tables, charts and examples."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.cells import cell_len
 
@@ -86,7 +87,7 @@ def headline(confusion: ConfusionMatrix | None, names: Sequence[str]) -> str:
 def tables(
   confusion: ConfusionMatrix,
   names: Sequence[str],
-  counts: Sequence[int] | None,
+  counts: Any,
 ) -> list[tuple[str, Table]]:
   """The scores of each class, or of the worst, and the commonest mistakes.
 

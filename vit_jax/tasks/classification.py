@@ -23,12 +23,18 @@ from vit_jax.tasks.eval_step import (
   summary,
   total_over,
 )
-from vit_jax.tasks.outcome import Chart, Curves, Examples, Outcome, Table
+from vit_jax.tasks.outcome import (
+  Chart,
+  Curves,
+  Evaluator,
+  Examples,
+  Outcome,
+  Table,
+)
 from vit_jax.tasks.stream import Stream
 from vit_jax.tasks.task import Answer, Task, class_name, class_names
 from vit_jax.training import losses, sharding
 from vit_jax.training.objective import Classification
-from vit_jax.training.settings import LossSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +94,7 @@ class ClassificationTask(Task):
     mean, std = preprocessing.mean, preprocessing.std
     return Classification(count, self.loss, mean, std, weights)
 
-  def evaluator(self, model: nn.Module, stream: Stream) -> "_Evaluator":
+  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     return _Evaluator(self, model, stream)
 
   def class_logits(self, logits: Float[Array, "B K"]) -> Array:
@@ -132,6 +138,9 @@ class ClassificationTask(Task):
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     return names[int(label)]
 
+  def score_text(self, metrics: Mapping[str, Any]) -> str:
+    return f"{metrics['eval/top1']:.1%} are right"
+
   def headline(self, metrics: Mapping[str, Any]) -> str:
     total = f"{metrics['eval/examples']:,} images"
     return f"{metrics['eval/top1']:.1%} of {total} are right"
@@ -154,6 +163,12 @@ class ClassificationOutcome(Outcome):
   predictions: Sequence[Predictions] = ()
 
   @property
+  def counts(self) -> ConfusionMatrix:
+    """The counts of the answers, which details alone have."""
+    assert self.confusion is not None
+    return self.confusion
+
+  @property
   def metrics(self) -> dict[str, Any]:
     return {f"eval/{k}": v for k, v in summary(self.totals).items()}
 
@@ -168,8 +183,9 @@ class ClassificationOutcome(Outcome):
 
   @property
   def remark(self) -> str:
-    counted = self.confusion is not None
-    return f"  macro-F1 {self.confusion.macro_f1():.2%}" if counted else ""
+    if self.confusion is None:
+      return ""
+    return f"  macro-F1 {self.confusion.macro_f1():.2%}"
 
   @property
   def notes(self) -> list[str]:
@@ -184,7 +200,7 @@ class ClassificationOutcome(Outcome):
   def show(self, display: Display) -> None:
     from vit_jax.tasks import class_report
 
-    class_report.show(display, self.confusion, self.names)
+    class_report.show(display, self.counts, self.names)
 
   def write(self, path: pathlib.Path, source: Source) -> None:
     from vit_jax.tasks import prediction_table
@@ -196,22 +212,20 @@ class ClassificationOutcome(Outcome):
 
     return class_report.headline(self.confusion, self.names)
 
-  def tables(
-    self, counts: Sequence[int] | None = None
-  ) -> list[tuple[str, Table]]:
+  def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
     from vit_jax.tasks import class_report
 
-    return class_report.tables(self.confusion, self.names, counts)
+    return class_report.tables(self.counts, self.names, counts)
 
   def charts(self) -> list[Chart]:
     from vit_jax.tasks import class_report
 
-    return class_report.charts(self.confusion, self.names)
+    return class_report.charts(self.counts, self.names)
 
   def telling(self) -> list[Examples]:
     from vit_jax.tasks import class_report
 
-    return class_report.telling(self.confusion, self.names)
+    return class_report.telling(self.counts, self.names)
 
 
 class _Evaluator:
@@ -262,8 +276,3 @@ class _Evaluator:
       observe if detail or examples else None,
     )
     return ClassificationOutcome(totals, self._names, confusion, predictions)
-
-
-def answering(loss: str) -> ClassificationTask:
-  """The task of published weights that were trained with a kind of loss."""
-  return ClassificationTask(LossSettings(kind=loss))

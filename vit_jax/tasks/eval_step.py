@@ -179,7 +179,7 @@ def summary(totals: Totals) -> dict[str, float]:
 
 
 def class_accuracy(
-  totals: Totals, class_names: tuple[str, ...]
+  totals: Totals, class_names: Sequence[str]
 ) -> dict[str, float]:
   """Top-1 accuracy of each class that has examples."""
   return {

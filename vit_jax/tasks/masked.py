@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +20,7 @@ from vit_jax.models.masked_vit import masked, trunk
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.runtime.metric import Metric
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
-from vit_jax.tasks.outcome import Curves, Outcome, check_readable
+from vit_jax.tasks.outcome import Curves, Evaluator, Outcome, check_readable
 from vit_jax.tasks.stream import Stream
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
@@ -102,9 +101,7 @@ class MaskedPatchesTask(Task):
       return {"": model}
     return {"": masked(model, 0), "_class_token": trunk(model)}
 
-  def objective(
-    self, model: Any, preprocessing: Preprocessing
-  ) -> Masking:
+  def objective(self, model: Any, preprocessing: Preprocessing) -> Masking:
     rate, channels = self.masked.rate, preprocessing.channels
     if channels != 3:
       raise ValueError(
@@ -120,7 +117,7 @@ class MaskedPatchesTask(Task):
     mean, std = preprocessing.mean, preprocessing.std
     return Masking(rate, self.masked.target, model.stride, mean, std)
 
-  def evaluator(self, model: Any, stream: Stream) -> "_Evaluator":
+  def evaluator(self, model: Any, stream: Stream) -> Evaluator:
     return _Evaluator(
       model, stream, self.objective(model, stream.preprocessing)
     )

@@ -19,7 +19,7 @@ from vit_jax.tasks.average_precision import (
   precision_recall,
 )
 from vit_jax.tasks.classification import ClassificationTask
-from vit_jax.tasks.outcome import Chart, Curves, Table, only, share
+from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Table, only, share
 from vit_jax.tasks.outputs import (
   OutputsEvaluator,
   OutputsOutcome,
@@ -123,7 +123,7 @@ class MultiLabelTask(ClassificationTask):
     count = model.num_classes
     return MultiLabel(count, self.loss, mean, std, self.class_weights)
 
-  def evaluator(self, model: nn.Module, stream: Stream) -> OutputsEvaluator:
+  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     names, threshold = stream.source.class_names, self.threshold
     return OutputsEvaluator(
       model,
@@ -170,6 +170,9 @@ class MultiLabelTask(ClassificationTask):
 
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     return ", ".join(only(names, np.asarray(label))) or "no label"
+
+  def score_text(self, metrics: Mapping[str, Any]) -> str:
+    return f"the mean average precision is {metrics['eval/map']:.1%}"
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
     return (
@@ -251,7 +254,7 @@ class MultiLabelOutcome(OutputsOutcome):
     curve = precision_recall(
       self.found.label.ravel(), self.found.output.ravel()
     )
-    arrays = dict(zip(("precision", "recall"), curve, strict=True))
+    arrays = {"precision": curve[0], "recall": curve[1]}
     alt = "Precision by recall, over all labels and thresholds."
     caption = "Precision by recall of all labels together"
     return [Chart("precision", arrays, alt, caption)]

@@ -70,20 +70,30 @@ class Examples:
 
 
 class Outcome:
-  """What an evaluation of a split found.
+  """What an evaluation of a split found."""
 
-  Attributes:
-    metrics: The metrics `eval/...` of the task, with `eval/loss`,
-      `eval/examples` and `eval/skipped_images`.
-    details: Further metrics by key, if details were asked for.
-    remark: Text to put after the metrics.
-    notes: Lines about what was odd.
-  """
+  @property
+  def metrics(self) -> dict[str, Any]:
+    """The metrics `eval/...` of the task, as a new dictionary.
 
-  metrics: dict[str, Any]
-  details: Mapping[str, float] = {}
-  remark: str = ""
-  notes: Sequence[str] = ()
+    It has `eval/loss`, `eval/examples` and `eval/skipped_images` as well.
+    """
+    raise NotImplementedError
+
+  @property
+  def details(self) -> dict[str, float]:
+    """Further metrics by key, if details were asked for."""
+    return {}
+
+  @property
+  def remark(self) -> str:
+    """Text to put after the metrics."""
+    return ""
+
+  @property
+  def notes(self) -> list[str]:
+    """Lines about what was odd."""
+    return []
 
   def by_class(self) -> dict[str, Any]:
     """Metrics of each class or target, as dictionaries by its name."""
@@ -100,9 +110,7 @@ class Outcome:
     """What to add to the result in words; may be empty."""
     return ""
 
-  def tables(
-    self, counts: Sequence[int] | None = None
-  ) -> list[tuple[str, Table]]:
+  def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
     """Captioned tables of a report.
 
     Args:

@@ -166,9 +166,7 @@ class OutputsOutcome(Outcome):
     rows = ([*cells(row), f"{found.loss[row]:.6g}"] for row in order)
     write_rows(path, source, [*names, "loss"], found.index[order], rows)
 
-  def tables(
-    self, counts: Sequence[int] | None = None
-  ) -> list[tuple[str, Table]]:
+  def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
     columns, rows = self.table()
     return [(f"Scores of each {columns[0]}", (columns, rows))]
 

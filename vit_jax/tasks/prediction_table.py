@@ -45,7 +45,7 @@ def write_classes(
   nan = np.isnan(columns["loss"][order])
   order = np.concatenate([order[nan], order[~nan]])
 
-  def cells(index: int) -> list[str]:
+  def cells(index: int) -> list[Any]:
     label, answer, probability, loss = (
       column[index].item() for column in columns.values()
     )

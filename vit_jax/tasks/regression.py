@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.metric import Metric
-from vit_jax.tasks.outcome import Chart, Curves, Table
+from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Table
 from vit_jax.tasks.outputs import (
   OutputsEvaluator,
   OutputsOutcome,
@@ -131,7 +131,7 @@ class RegressionTask(Task):
       target_std=self.target_std,
     )
 
-  def evaluator(self, model: nn.Module, stream: Stream) -> OutputsEvaluator:
+  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     names = stream.source.class_names
     return OutputsEvaluator(
       model,
@@ -157,6 +157,10 @@ class RegressionTask(Task):
       if path.endswith("bias"):
         array = (array + np.array(self.target_mean)).astype(array.dtype)
     return array
+
+  @property
+  def meaning(self) -> str:
+    return "The logits are predicted numbers, in the unit of the targets."
 
   def as_json(
     self, answer: Answer, names: Sequence[str], top: int | None = None
@@ -242,7 +246,9 @@ class RegressionOutcome(OutputsOutcome):
     return f"{true}; answer: {answer}"
 
   def charts(self) -> list[Chart]:
-    columns = zip(self.names, self.found.label.T, self.found.output.T)
+    columns = zip(
+      self.names, self.found.label.T, self.found.output.T, strict=True
+    )
     return [
       Chart(
         "numbers",

@@ -24,9 +24,12 @@ from vit_jax.training.settings import LossSettings, MaskedSettings
 class Answer(Protocol):
   """A model's answer to one image, as `inference.predictor.Prediction`."""
 
-  index: tuple[int, ...]
-  probability: tuple[float, ...]
-  values: tuple[float, ...]
+  @property
+  def index(self) -> tuple[int, ...]: ...
+  @property
+  def probability(self) -> tuple[float, ...]: ...
+  @property
+  def values(self) -> tuple[float, ...]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +178,11 @@ class Task:
     return array
 
   @property
+  def meaning(self) -> str:
+    """A sentence on what the model's outputs mean."""
+    return f"Probabilities are the {self.loss.kind} of the logits."
+
+  @property
   def legend(self) -> str | None:
     """A line that explains the rows of `lines`."""
     return None
@@ -215,6 +223,18 @@ class Task:
   def headline(self, metrics: Mapping[str, Any]) -> str:
     """The result in a phrase, without a full stop."""
     raise NotImplementedError
+
+  def score_text(self, metrics: Mapping[str, Any]) -> str:
+    """The score in words."""
+    return f"{self.score_metric.text(metrics)}"
+
+  def ahead(self, better: float, worse: float) -> str:
+    """How far one score is above another; empty if that cannot be seen."""
+    difference, unit = better - worse, ""
+    if "%" in self.score_metric.format:
+      difference, unit = 100 * difference, " points"
+    shown = f"{difference:.1f}" if unit else f"{difference:.4f}"
+    return f"{shown}{unit} more than" if float(shown) else ""
 
 
 def class_name(names: Sequence[str], index: int) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array
 
@@ -11,6 +11,7 @@ from vit_jax.training import losses
 from vit_jax.training.settings import LossSettings
 
 
+@runtime_checkable
 class Objective(Protocol):
   """The objective of a train step.
 

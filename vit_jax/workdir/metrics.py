@@ -21,14 +21,8 @@ __all__ = ["Meter", "MetricWriter", "read_rows"]
 _ROWS = "metrics.jsonl"
 
 
-_MEANS = (
-  "loss",
-  "top1",
-  "colours_right",
-  "labels_right",
-  "mae",
-  "gradient_norm",
-)
+# What a step measures besides its loss, its score and the gradient's norm.
+_COUNTS = ("learning_rate", "skipped_images", "skipped_steps")
 
 
 class Meter:
@@ -80,17 +74,17 @@ class Meter:
   def read(self) -> dict[str, float]:
     """The metrics since the last read, as `train/...`.
 
-    Loss, gradient norm and what is right are means over the steps that were
+    Loss, gradient norm and score are means over the steps that were
     applied; the learning rate is the last step's.
     """
     self._wait(0)
     window = jax.device_get(list(self._window))
     applied = [m for m in window if not m["skipped_steps"]] or window
+    scores = window[0].keys() - {"loss", "gradient_norm", *_COUNTS}
     row: dict[str, float] = {
       **{
         f"train/{name}": float(np.mean([m[name] for m in applied]))
-        for name in _MEANS
-        if name in window[0]
+        for name in ("loss", *sorted(scores), "gradient_norm")
       },
       "train/learning_rate": float(window[-1]["learning_rate"]),
       "train/skipped_images": sum(int(m["skipped_images"]) for m in window),

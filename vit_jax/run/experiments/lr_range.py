@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.run import build
+from vit_jax.run.init_state import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings
-from vit_jax.run.start import fresh_state
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import local_path, replacing
 from vit_jax.runtime.display import Display
@@ -116,16 +116,16 @@ def _losses(
   _, train_step = build.train_functions(
     plan.settings,
     plan.model,
+    plan.task,
+    plan.extras,
     steps,
     len(plan.source),
     schedule,
-    plan.adaptation.teacher,
-    plan.targets,
   )
   plan = dataclasses.replace(plan, train_step=train_step)
   state = fresh_state(plan)
   step = sharding.jit_train_step(
-    train_step, plan.shapes, plan.mesh, *plan.adaptation.fixed
+    train_step, plan.shapes, plan.mesh, *plan.extras.frozen_params
   )
   rates, losses = [], []
   try:
@@ -133,7 +133,7 @@ def _losses(
       rows = sharding.batch_sharding(plan.mesh)
       on_device = itertools.islice(sharding.to_device(batches, rows, 1), steps)
       for batch in display.track(on_device, "steps", steps):
-        state, metrics = step(state, batch, *plan.adaptation.fixed)
+        state, metrics = step(state, batch, *plan.extras.frozen_params)
         values = jax.device_get(metrics)
         if values["skipped_steps"]:
           break
@@ -142,7 +142,7 @@ def _losses(
         if losses[-1] > _DIVERGED * min(losses):
           break
   finally:
-    plan.evaluator.close()
+    plan.evaluation.stream.close()
   if len(losses) < _LEAST_STEPS:
     raise ValueError(
       f"the loss diverged after {len(losses)} steps: begin with a smaller "

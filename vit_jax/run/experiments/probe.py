@@ -14,15 +14,11 @@ from vit_jax.data.reading.sources import (
 from vit_jax.evaluation.few_shot import FewShot, Outcome
 from vit_jax.evaluation.representations import Representations
 from vit_jax.evaluation.whole_set import Score, linear, nearest_neighbours
-from vit_jax.models.masked_vit import masked
 from vit_jax.pretrained.load import open_pretrained
-from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
-from vit_jax.run.evaluators import make_mesh, open_loader
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.training import sharding
-from vit_jax.training.state import make_params_init
 
 PROBES = ("few_shot", "knn", "linear")
 
@@ -91,19 +87,17 @@ class _Opened:
   ):
     self._checkpoint = checkpoint
     self.train, self.test = _sources(settings, probe, neighbours)
-    self._mesh = make_mesh(settings)
+    self._mesh = build.make_mesh(settings)
     overrides["interpolation"] = settings.transfer.interpolation
     self._loaded = open_pretrained(checkpoint, **overrides)
     given = {k: v for k, v in vars(settings.eval_transform).items() if v}
     own = self._loaded.preprocessing
     crop = dataclasses.replace(own.crop, **given)
     self._preprocessing = dataclasses.replace(own, crop=crop)
-    self._loader = open_loader(settings, self._preprocessing)
+    self._loader = build.open_loader(settings, self._preprocessing)
     self._batch_size = build.eval_batch_size(settings)
-    self._model = self._loaded.model
-    self._reads_patches = _trained_by_masks(self._loaded)
-    if self._reads_patches:
-      self._model = masked(self._model, 0)
+    self._model = self._loaded.task.probed(self._loaded.model)[""]
+    self._reads_patches = self._model is not self._loaded.model
 
   def few_shot(
     self,
@@ -166,8 +160,7 @@ class _Opened:
       display.header(
         _header(self._checkpoint, size, used, self.train, self.test)
       )
-    init = make_params_init(self._loaded.model, self._preprocessing.image_shape)
-    params = self._loaded.params(sharding.array_shapes(init, self._mesh))
+    params = self._loaded.params_on(self._mesh)
     return params, display.track if display else untracked
 
 
@@ -195,13 +188,6 @@ def _sources(
       "images: give fewer."
     )
   return train, test
-
-
-def _trained_by_masks(loaded: Loaded) -> bool:
-  """Whether a run on masked patches trained it, and it has a class token."""
-  config = (loaded.description or {}).get("config", {})
-  rate = config.get("masked", {}).get("rate", 0)
-  return bool(rate) and getattr(loaded.model, "pooling", None) == "token"
 
 
 def _header(

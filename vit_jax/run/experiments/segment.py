@@ -19,11 +19,9 @@ from vit_jax.models import Vit
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import build
-from vit_jax.run.evaluators import make_mesh, open_loader
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, untracked
 from vit_jax.training import sharding
-from vit_jax.training.state import make_params_init
 
 _BATCHES_AHEAD = 2
 
@@ -63,7 +61,7 @@ def probe_segmentation(
   splits = [
     SegmentationFolder(settings.data, s, size) for s in ("train", "val")
   ]
-  num_classes, mesh = splits[0].num_classes(), make_mesh(settings)
+  num_classes, mesh = splits[0].num_classes(), build.make_mesh(settings)
   if num_classes < 2:
     raise ValueError("the training masks have one class: give two or more.")
   if display is not None:
@@ -75,8 +73,7 @@ def probe_segmentation(
   rows = sharding.padded_batch_size(
     build.eval_batch_size(settings), mesh, max(map(len, splits))
   )
-  init = make_params_init(model, preprocessing.image_shape)
-  params = loaded.params(sharding.array_shapes(init, mesh))
+  params = loaded.params_on(mesh)
   step = _make_step(model, preprocessing, mesh)
   track = display.track if display else untracked
 
@@ -87,7 +84,7 @@ def probe_segmentation(
     for batch in track(on_device, what, len(passes)):
       yield step(params, batch)
 
-  loader = open_loader(settings, preprocessing)
+  loader = build.open_loader(settings, preprocessing)
   with contextlib.ExitStack() as stack:
     train, test = (
       stack.enter_context(

@@ -4,16 +4,19 @@ import csv
 import functools
 import io
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
-from vit_jax.run.study_file import Study, changed, open_study
+from vit_jax.run import build
+from vit_jax.run.experiments.study_file import Study, changed, open_study
 from vit_jax.runtime import extras, restarts
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import flat, to_dict
+from vit_jax.tasks.task import Task
 from vit_jax.workdir.rows import read_rows, replace
 
 _RESTARTS = 1  # After a crash, without a new checkpoint.
@@ -26,14 +29,7 @@ _PLACES = (
   "loader.",
   "fewshot.data.data_dir",
 )
-_SCORES = (
-  "eval/",
-  "fewshot/",
-  "test/",
-  "train/loss",
-  "train/top1",
-  "train/colours",
-)
+_SCORES = ("eval/", "fewshot/", "test/", "train/loss")
 
 
 class _Stopped(Exception):
@@ -163,6 +159,7 @@ def held_out(split: str, share: float) -> tuple[str, str]:
 def _selected(study: Study, row: str, display: Display) -> dict | None:
   """Tries a row's learning rates, then trains with the best; its result."""
   rates, parts = _choices(study, row)
+  score = build.task_of(study.settings[row]).score_metric
   scores = {}
   for rate in rates:
     changes = {
@@ -173,9 +170,12 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
     found = _run(study, row, display, changes, f"{row}.select_{rate:g}")
     if found is None:
       return None
-    scores[rate] = found["metrics"].get("eval/top1") or 0.0
+    value = found["metrics"].get(f"eval/{score.key}")
+    scores[rate] = -math.inf if value is None else value
   best = max(scores, key=lambda rate: scores[rate])
-  tried = ", ".join(f"{rate:g}: {top1:.2%}" for rate, top1 in scores.items())
+  tried = ", ".join(
+    f"{rate:g}: {score.format.format(value)}" for rate, value in scores.items()
+  )
   display.note(f"Learning rate {best:g} is best on {parts[1]} ({tried}).")
   return _run(study, row, display, {"optimizer.peak_lr": best})
 
@@ -225,7 +225,8 @@ def _run(
     if code:
       display.note(f"{workdir.name} failed with exit code {code}.")
       return None
-    result = {"settings": wanted, "metrics": _metrics(workdir)}
+    metrics = _metrics(workdir, build.task_of(study.settings[row]))
+    result = {"settings": wanted, "metrics": metrics}
     replace(workdir / "row.json", json.dumps(result, indent=1).encode())
     return result
   old = result["settings"]
@@ -250,11 +251,12 @@ def _read(workdir: epath.Path) -> dict | None:
   return json.loads(path.read_text()) if path.exists() else None
 
 
-def _metrics(workdir: epath.Path) -> dict[str, Any]:
+def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
   """The last value of each metric of a run, and its last step."""
+  wanted = (*_SCORES, *(f"train/{metric.key}" for metric in task.metrics))
   found: dict[str, Any] = {}
   for row in read_rows(workdir / "metrics.jsonl"):
     numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
-    scores = {k: v for k, v in numbers.items() if k.startswith(_SCORES)}
+    scores = {k: v for k, v in numbers.items() if k.startswith(wanted)}
     found |= {"step": row["step"], **scores}
   return found

@@ -25,7 +25,7 @@ from vit_jax.data.settings import DataSettings, LoaderSettings
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.run.probe import probe_shots
+from vit_jax.run.experiments.probe import probe_shots
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display, Track
