@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from vit_jax.estimate import hlo
 from vit_jax.inference.predictor import make_predict_step
-from vit_jax.models import ResNet, Vit
+from vit_jax.models import Model
 from vit_jax.models.flops import forward_gflops
 from vit_jax.run import build
 from vit_jax.run.extras import open_teacher, shapes_of_extras
@@ -182,9 +182,7 @@ def lower_forward(
   return jax.jit(step, out_shardings=whole).lower(params, images), gflops
 
 
-def _build(
-  settings: Settings, num_classes: int
-) -> tuple[Settings, Vit | ResNet]:
+def _build(settings: Settings, num_classes: int) -> tuple[Settings, Model]:
   """The settings with what a checkpoint decides, and their model."""
   names = tuple(map(str, range(num_classes)))
   start = build.open_start(settings)

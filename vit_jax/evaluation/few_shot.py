@@ -22,7 +22,7 @@ from vit_jax.evaluation import linear_probe
 from vit_jax.evaluation.probe_step import Totals, count_right
 from vit_jax.evaluation.representations import Representations
 from vit_jax.evaluation.shots import Subset, draw_shots
-from vit_jax.models import ResNet, Vit
+from vit_jax.models import Model
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.training import sharding
 
@@ -79,7 +79,7 @@ class FewShot:
 
   def __init__(
     self,
-    model: Vit | ResNet,
+    model: Model,
     mesh: Mesh,
     train_source: Source,
     eval_source: Source,

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from vit_jax.data.batching.loader import EvalPasses, Loader
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import BaseVit, ResNet
+from vit_jax.models import Model
 from vit_jax.models.normalize import normalize
 from vit_jax.models.representation import represent
 from vit_jax.runtime.display import Track, untracked
@@ -31,7 +31,7 @@ class Representations:
 
   def __init__(
     self,
-    model: BaseVit | ResNet,
+    model: Model,
     mesh: Mesh,
     preprocessing: Preprocessing,
     loader: Loader,

@@ -13,7 +13,7 @@ from jax import export
 from jaxtyping import Array, Float, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.models import Model, Origin
 from vit_jax.models.normalize import normalize
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -33,7 +33,7 @@ _INSTALL = (
 
 
 def export_model(
-  model: Vit | ResNet,
+  model: Model,
   params: Any,
   image_size: int | tuple[int, int] | None = None,
   platforms: Sequence[str] = PLATFORMS,
@@ -76,7 +76,7 @@ def export_model(
     return export.export(to_logits, platforms=tuple(platforms))(images)
 
 
-def export_onnx(model: Vit | ResNet, params: Any) -> bytes:
+def export_onnx(model: Model, params: Any) -> bytes:
   """The function of `export_model` as the content of an ONNX file.
 
   It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`. It is
@@ -123,7 +123,7 @@ def export_onnx(model: Vit | ResNet, params: Any) -> bytes:
 
 
 def logits_function(
-  model: Vit | ResNet, params: Any
+  model: Model, params: Any
 ) -> Callable[[UInt8[Array, "b H W C"]], Float[Array, "b K"]]:
   """The function from images to logits, which normalises them first."""
   origin = model.origin or Origin("", "", None)
@@ -138,7 +138,7 @@ def logits_function(
 
 
 def _shape(
-  model: Vit | ResNet, image_size: int | tuple[int, int] | None
+  model: Model, image_size: int | tuple[int, int] | None
 ) -> tuple[int, int, int]:
   """Height, width and channels; ValueError if they are not known."""
   size = image_size

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
-from vit_jax.models import BaseVit, ResNet
+from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.representation import represent
@@ -16,7 +16,7 @@ from vit_jax.models.scan import STACKED
 
 
 def features(
-  model: BaseVit | ResNet,
+  model: Model,
   params: Any,
   images: Float[Array, "B H W C"],
   *,

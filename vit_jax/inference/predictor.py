@@ -21,7 +21,7 @@ from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.inference import reading
 from vit_jax.inference.features import features as features_of
 from vit_jax.inference.text_head import TextHead
-from vit_jax.models import ResNet, Vit
+from vit_jax.models import Model
 from vit_jax.models.normalize import normalize
 from vit_jax.tasks.choose import answering
 from vit_jax.tasks.task import Task
@@ -60,7 +60,7 @@ class Prediction:
 
 
 def predict(
-  model: Vit | ResNet,
+  model: Model,
   params: Any,
   images: Iterable[reading.Picture],
   *,
@@ -118,7 +118,7 @@ def predict(
 
 
 def predict_images(
-  model: Vit | ResNet,
+  model: Model,
   params: Any,
   images: Iterable[reading.Picture],
   *,
@@ -164,7 +164,7 @@ def predict_images(
 
 
 def make_predict_step(
-  model: Vit | ResNet,
+  model: Model,
   *,
   mean: Sequence[float],
   std: Sequence[float],
@@ -201,7 +201,8 @@ def make_predict_step(
     params: Any, images: UInt8[Array, "B H W C"]
   ) -> dict[str, Array]:
     x = normalize(images, mean, std)
-    y, logits = model.apply({"params": params}, x, method=features_and_logits)
+    both: Any = model.apply({"params": params}, x, method=features_and_logits)
+    y, logits = both
     found = {}
     if layers:
       dense = features_of(model, params, x, layers=layers, as_maps=not tokens)

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from vit_jax.inspection.embedding_maps import check_vit
-from vit_jax.models import BaseVit, ResNet, scan
+from vit_jax.models import BaseVit, Model, scan
 from vit_jax.models.grid import grid_of
 from vit_jax.models.normalize import normalize
 
@@ -62,7 +62,7 @@ class Attention:
 
 
 def attention_weights(
-  model: BaseVit | ResNet, params: Any, images: Float[Array, "B H W C"]
+  model: Model, params: Any, images: Float[Array, "B H W C"]
 ) -> Attention:
   """The attention weights of every layer and head.
 
@@ -79,7 +79,7 @@ def attention_weights(
 
 
 def attention_gradients(
-  model: BaseVit | ResNet,
+  model: Model,
   params: Any,
   images: Float[Array, "B H W C"],
   classes: Int[np.ndarray, " B"],
@@ -145,7 +145,7 @@ def check_rollout(fusion: str, discard: float) -> None:
 
 
 def image_rollout(
-  model: BaseVit | ResNet,
+  model: Model,
   params: Any,
   image: UInt8[np.ndarray, "H W C"],
   *,
@@ -231,7 +231,7 @@ def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
   return np.stack([distance(A) for A in attention.layers])
 
 
-def _unrolled(model: BaseVit | ResNet, params: Any) -> tuple[BaseVit, Any]:
+def _unrolled(model: Model, params: Any) -> tuple[BaseVit, Any]:
   """An equivalent model without scanned layers, and its parameters."""
   vit = check_vit(model).clone(scan=False, remat="none")
   return vit, scan.unstack(nn.unbox(params))

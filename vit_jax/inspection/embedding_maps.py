@@ -9,7 +9,7 @@ import flax.linen as nn
 import numpy as np
 from jaxtyping import Float
 
-from vit_jax.models import BaseVit, ResNet
+from vit_jax.models import Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.position import PositionEmbedding
 
@@ -17,7 +17,7 @@ _NOT_ADDED = ("relative", "none")  # Positions that are not added to the input.
 
 
 def embedding_filters(
-  model: BaseVit | ResNet, params: Any
+  model: Model, params: Any
 ) -> Float[np.ndarray, "filters P P C"]:
   """The first filters applied to an image: E of Eq. 1.
 
@@ -51,7 +51,7 @@ def filter_components(
 
 
 def position_embeddings(
-  model: BaseVit | ResNet, params: Any, image_size: tuple[int, int]
+  model: Model, params: Any, image_size: tuple[int, int]
 ) -> Float[np.ndarray, "h w D"]:
   """The position embedding E_pos (Eq. 1) of every patch.
 
@@ -88,7 +88,7 @@ def position_similarity(
 
 
 def learned(
-  model: BaseVit | ResNet, params: Any, image_size: tuple[int, int]
+  model: Model, params: Any, image_size: tuple[int, int]
 ) -> tuple[Float[np.ndarray, "n P P C"], Float[np.ndarray, "h w h w"] | None]:
   """Components of the filters, and the similarity of positions or None.
 
@@ -109,7 +109,7 @@ def learned(
   return components, position_similarity(E_pos)
 
 
-def check_vit(model: BaseVit | ResNet) -> Any:
+def check_vit(model: Model) -> Any:
   """The model; raises ValueError if it has no attention."""
   if not model.num_layers:
     raise ValueError("a ResNet has neither attention nor positions to show.")

@@ -12,7 +12,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.inspection import attention_maps
 from vit_jax.inspection.photograph import Photograph, in_colours
-from vit_jax.models import ResNet, Vit
+from vit_jax.models import Model
 from vit_jax.runtime import extras
 from vit_jax.tasks.outcome import Outcome
 from vit_jax.tasks.task import Task, class_names
@@ -27,7 +27,7 @@ Pictures = Callable[[Any, Outcome], dict[str, Photograph]]
 
 def make_pictures(
   task: Task,
-  model: Vit | ResNet,
+  model: Model,
   mesh: Mesh,
   preprocessing: Preprocessing,
   source: Source,
@@ -53,7 +53,7 @@ def make_pictures(
 
 def _make_draw(
   task: Task,
-  model: Vit | ResNet,
+  model: Model,
   preprocessing: Preprocessing,
   source: Source,
   examples: list[tuple[int, np.ndarray, Any]],

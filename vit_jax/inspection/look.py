@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax.inference.features import features
 from vit_jax.inspection import attention_maps as maps
-from vit_jax.models import Origin, Vit
+from vit_jax.models import BaseVit, Origin
 from vit_jax.models.normalize import normalize
 
 Arrays = dict[str, Any]
@@ -38,7 +38,7 @@ class Options:
 
 
 def make_look(
-  model: Vit, params: Any, options: Options, predict_step: Callable
+  model: BaseVit, params: Any, options: Options, predict_step: Callable
 ) -> Callable[[np.ndarray], Arrays]:
   """Makes a function from an image, (H, W, 3), to the arrays of its figures.
 
@@ -86,7 +86,7 @@ def make_look(
   return look
 
 
-def _layer(model: Vit, layer: int | None) -> int:
+def _layer(model: BaseVit, layer: int | None) -> int:
   """The number of the requested layer, counted from 1; by default the last."""
   L = model.num_layers
   if layer is not None and not 1 <= layer <= L:
@@ -94,7 +94,9 @@ def _layer(model: Vit, layer: int | None) -> int:
   return layer or L
 
 
-def _class_index(model: Vit, origin: Origin, name: str | None) -> int | None:
+def _class_index(
+  model: BaseVit, origin: Origin, name: str | None
+) -> int | None:
   """The number of the class with this name or number; None if none is given."""
   if name is None:
     return None

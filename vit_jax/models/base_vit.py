@@ -13,7 +13,7 @@ from vit_jax.models.gelu import GELUS
 from vit_jax.models.layer import LayerConfig, dense
 from vit_jax.models.origin import Origin
 from vit_jax.models.patch_dropout import check_patch_dropout
-from vit_jax.models.resnet import classifier, stem_stride
+from vit_jax.models.resnet import ResNet, classifier, stem_stride
 from vit_jax.models.scan import REMATS
 
 _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
@@ -152,3 +152,6 @@ class BaseVit(nn.Module):
   @property
   def _config(self) -> LayerConfig:
     return LayerConfig.of(self)
+
+
+Model = BaseVit | ResNet

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from vit_jax.models.base_vit import BaseVit
-from vit_jax.models.resnet import ResNet
+from vit_jax.models.base_vit import Model
 
 Grid = tuple[int, int]  # Patches along height and width.
 
@@ -17,7 +16,7 @@ _MOST_LAYERS = 300
 _MOST_STAGES = 8  # Each stage of a ResNet halves the image.
 
 
-def grid_of(model: BaseVit | ResNet, size: tuple[int, int]) -> Grid:
+def grid_of(model: Model, size: tuple[int, int]) -> Grid:
   """The grid of patches of images of (height, width) pixels.
 
   Raises:
@@ -34,7 +33,7 @@ def grid_of(model: BaseVit | ResNet, size: tuple[int, int]) -> Grid:
 
 
 def param_shapes(
-  model: BaseVit | ResNet, grid: Grid, channels: int | None = None
+  model: Model, grid: Grid, channels: int | None = None
 ) -> dict[str, tuple[int, ...]]:
   """The shape of every parameter, by its path.
 
@@ -52,7 +51,7 @@ def param_shapes(
   return {path: leaf.shape for path, leaf in flat.items()}
 
 
-def _check_depth(model: BaseVit | ResNet) -> None:
+def _check_depth(model: Model) -> None:
   """Raises ValueError for more layers than any real model has."""
   stages = model.resnet_layers
   layers = sum(stages) + model.num_layers

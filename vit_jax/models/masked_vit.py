@@ -13,9 +13,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.base_vit import BaseVit
+from vit_jax.models.base_vit import Model
 from vit_jax.models.partitioning import named
-from vit_jax.models.resnet import ResNet, classifier
+from vit_jax.models.resnet import classifier
 from vit_jax.models.vit import Vit
 
 MASK = -1
@@ -116,7 +116,7 @@ def masked(vit: nn.Module, outputs: int) -> MaskedVit:
   return MaskedVit(**{**_fields(vit), "num_classes": outputs, "head_bias": 0.0})
 
 
-def trunk(model: BaseVit | ResNet) -> BaseVit | ResNet:
+def trunk(model: Model) -> Model:
   """The model without what only predicts masked patches; others stay."""
   if not isinstance(model, MaskedVit):
     return model

@@ -9,12 +9,11 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from vit_jax.models.base_vit import BaseVit
-from vit_jax.models.resnet import ResNet
+from vit_jax.models.base_vit import Model
 
 
 def represent(
-  model: BaseVit | ResNet,
+  model: Model,
   params: Any,
   images: Float[Array, "B H W C"],
   *,

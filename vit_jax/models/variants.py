@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from vit_jax.models.axial import AxialBlock
-from vit_jax.models.base_vit import BaseVit
+from vit_jax.models.base_vit import BaseVit, Model
 from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.models.modern_vit import FAMILIES, ModernVit
 from vit_jax.models.resnet import ResNet
@@ -122,7 +122,7 @@ def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
   return _build(ResNet, num_classes, defaults | fields)
 
 
-def make_model(variant: str, num_classes: int, **fields) -> BaseVit | ResNet:
+def make_model(variant: str, num_classes: int, **fields) -> Model:
   """Calls `make_resnet` for names such as "R50x1", else `make_vit`."""
   make = make_resnet if re.fullmatch(r"R\d+x\d+", variant) else make_vit
   return make(variant, num_classes, **fields)
@@ -152,7 +152,7 @@ def _field_names(module: type[nn.Module]) -> set[str]:
   return set(module.__dataclass_fields__) - {"parent", "name", "origin"}
 
 
-def variant_of(model: BaseVit | ResNet) -> str | None:
+def variant_of(model: Model) -> str | None:
   """The paper's name for a model, such as "B/16"; None if it has none."""
   if isinstance(model, ResNet):
     layers = tuple(model.layers)
@@ -169,7 +169,7 @@ def variant_of(model: BaseVit | ResNet) -> str | None:
   return f"R50+{name}/{stride}" if known else None
 
 
-def to_fields(model: BaseVit | ResNet) -> dict[str, Any]:
+def to_fields(model: Model) -> dict[str, Any]:
   """The fields of a model, as values that JSON can hold.
 
   A class of layers is given by its name in `BLOCKS`, or else by the path to
@@ -186,7 +186,7 @@ def to_fields(model: BaseVit | ResNet) -> dict[str, Any]:
   return {"kind": kind.__name__, **fields}
 
 
-def from_fields(fields: Mapping[str, Any]) -> BaseVit | ResNet:
+def from_fields(fields: Mapping[str, Any]) -> Model:
   """The model that `to_fields` described, even if JSON made tuples lists.
 
   Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.models import Origin, Vit, from_fields
+from vit_jax.models import BaseVit, Origin, from_fields
 from vit_jax.models.grid import (
   Grid,
   grid_of,
@@ -323,7 +323,7 @@ def _at_size(
   )
 
 
-def _text(model: Vit) -> str:
+def _text(model: BaseVit) -> str:
   return (
     f"a Vit (patch_size={model.patch_size}, hidden_size={model.hidden_size}, "
     f"num_layers={model.num_layers}, mlp_size={model.mlp_size}, "

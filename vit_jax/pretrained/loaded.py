@@ -11,7 +11,7 @@ from flax import traverse_util
 from jax.sharding import Mesh
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Origin, ResNet, Vit
+from vit_jax.models import Model, Origin
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -45,7 +45,7 @@ class Loaded:
     held: The parameters, if they have been read already.
   """
 
-  model: Vit | ResNet
+  model: Model
   preprocessing: Preprocessing
   open_task: Callable[[], Task]
   shapes: Mapping[str, tuple[int, ...]]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from vit_jax.models import Origin, ResNet, Vit, from_fields, scan
+from vit_jax.models import Model, Origin, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.masked_vit import trunk
 from vit_jax.models.variants import BLOCKS, OwnBlockError
@@ -156,7 +156,7 @@ def _read(
 
 
 def _lora_shapes(
-  model: Vit | ResNet, description: Mapping[str, Any]
+  model: Model, description: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
   """Shapes of the parameters that a run with LoRA holds, by path."""
   shape = descriptions.preprocessing(description).image_shape
@@ -171,7 +171,7 @@ def _lora_shapes(
 def _merged(
   read: Callable[[], Leaves],
   open_: pinned.Open,
-  model: Vit | ResNet,
+  model: Model,
   description: Mapping[str, Any],
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (path, array) of every parameter, with LoRA's products merged."""

@@ -16,7 +16,7 @@ import numpy as np
 from flax import traverse_util
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.models.grid import grid_of
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.array_writer import save_arrays
@@ -54,7 +54,7 @@ class Target:
     constants: Makes further arrays, which hold nothing of the model.
   """
 
-  rules: Callable[[Vit], list[Rule]]
+  rules: Callable[[BaseVit], list[Rule]]
   poolings: tuple[str, ...]
   gelus: tuple[str, ...] = ("tanh",)
   epsilon: float | None = 1e-6
@@ -62,8 +62,8 @@ class Target:
   pre_logits: bool = False
   any_shape: bool = True
   file: str = "model.safetensors"
-  files: Callable[[Vit, Preprocessing, str], dict[str, Any]] | None = None
-  constants: Callable[[Vit], dict[str, np.ndarray]] = lambda vit: {}
+  files: Callable[[BaseVit, Preprocessing, str], dict[str, Any]] | None = None
+  constants: Callable[[BaseVit], dict[str, np.ndarray]] = lambda vit: {}
 
 
 TARGETS = {
@@ -120,7 +120,8 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   Returns:
     A line on each thing that the format expresses only nearly, or not at all.
   """
-  model, preprocessing = loaded.model, loaded.preprocessing
+  model: Any = loaded.model
+  preprocessing = loaded.preprocessing
   if not model.num_layers:
     raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
   if model.block is not None:
@@ -198,7 +199,7 @@ def _is_encoder(model: Any, name: str) -> bool:
   return name in _ENCODERS and _ENCODERS[name].is_encoder(model)
 
 
-def _reasons(model: Vit, target: Target):
+def _reasons(model: BaseVit, target: Target):
   if model.pooling not in target.poolings:
     known = " or ".join(target.poolings)
     yield f"pooling={model.pooling!r}, and the format has only {known}"
@@ -270,7 +271,7 @@ def save_as(
     (draft / "README.md").write_text(card, "utf-8")
 
 
-def _expressed(loaded: Loaded, name: str) -> tuple[Vit, Params]:
+def _expressed(loaded: Loaded, name: str) -> tuple[BaseVit, Params]:
   """An equivalent model that the format can express, and its parameters."""
   model: Any = loaded.model
   params = dict(loaded.read())
@@ -289,7 +290,7 @@ def _expressed(loaded: Loaded, name: str) -> tuple[Vit, Params]:
   return model.clone(position="learned"), params
 
 
-def _native_positions(model: Vit, name: str) -> tuple[str, ...]:
+def _native_positions(model: BaseVit, name: str) -> tuple[str, ...]:
   """Kinds of positions that the format can record as they are."""
   if name == "big_vision" and model.pooling == "token":
     return ("learned_grid",)
@@ -297,7 +298,9 @@ def _native_positions(model: Vit, name: str) -> tuple[str, ...]:
   return ("learned", *filter(None, [extra.get(name)]))
 
 
-def _position_table(model: Vit, params: Mapping[str, np.ndarray]) -> np.ndarray:
+def _position_table(
+  model: BaseVit, params: Mapping[str, np.ndarray]
+) -> np.ndarray:
   """Computes E_pos, (S, D), for a model with positions of any kind."""
   size = model.origin.image_size if model.origin else None
   if size is None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from vit_jax.models import ResNet, Vit, from_fields, to_fields
+from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
@@ -29,7 +29,7 @@ def fit(
   *,
   keep_head: bool = False,
   keep_pre_logits: bool = False,
-) -> Vit | ResNet:
+) -> Model:
   """Makes the model to fine-tune.
 
   Args:
@@ -98,8 +98,8 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
 
 
 def new_head(
-  model: Vit | ResNet, params: Mapping[str, Any], num_classes: int
-) -> tuple[Vit | ResNet, dict[str, Any]]:
+  model: Model, params: Mapping[str, Any], num_classes: int
+) -> tuple[Model, dict[str, Any]]:
   """A model with a new head of zeros, and its parameters.
 
   The other parameters are those given, and the representation layer stays.
@@ -121,8 +121,8 @@ def new_head(
 
 
 def _with_classes(
-  model: Vit | ResNet, num_classes: int
-) -> tuple[Vit | ResNet, dict[str, tuple[int, ...]]]:
+  model: Model, num_classes: int
+) -> tuple[Model, dict[str, tuple[int, ...]]]:
   """The model with that many classes, and the shapes of its head."""
   origin = model.origin and dataclasses.replace(model.origin, class_names=())
   changed = model.clone(num_classes=num_classes, head_bias=0.0, origin=origin)
@@ -132,7 +132,7 @@ def _with_classes(
 
 def leaves(
   loaded: Loaded,
-  model: Vit | ResNet,
+  model: Model,
   image_size: tuple[int, int],
   interpolation: str | None = None,
   *,
@@ -176,7 +176,7 @@ def leaves(
     )
 
 
-def _is_first_kernel(path: str, model: Vit | ResNet) -> bool:
+def _is_first_kernel(path: str, model: Model) -> bool:
   """Whether it is the path of the kernel that is applied to the image."""
   if model.resnet_layers:
     return path.endswith("conv_root/kernel")

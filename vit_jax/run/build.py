@@ -22,7 +22,7 @@ from vit_jax.data.settings import (
   NormalizationSettings,
 )
 from vit_jax.data.transforming.transforms import check_colours
-from vit_jax.models import ResNet, Vit, make_model
+from vit_jax.models import Model, make_model
 from vit_jax.models.variants import with_block
 from vit_jax.run.settings import ModelSettings, ProbeSettings, Settings
 from vit_jax.runtime.settings import flat, to_dict
@@ -213,7 +213,7 @@ def build_model(
   task: Task,
   class_names: tuple[str, ...],
   start: Optional["Loaded"] = None,
-) -> Vit | ResNet:
+) -> Model:
   """Makes the model, with a head for the task unless set otherwise.
 
   Raises:
@@ -243,9 +243,7 @@ def build_model(
   return task.adapted(make_model(**fields))
 
 
-def with_execution(
-  model: Vit | ResNet, settings: ModelSettings
-) -> Vit | ResNet:
+def with_execution(model: Model, settings: ModelSettings) -> Model:
   """Applies the settings that change only how the model is executed."""
   fields = settings.given()
   changed = {name: fields[name] for name in _EXECUTION if name in fields}
@@ -254,7 +252,7 @@ def with_execution(
 
 def train_functions(
   settings: Settings,
-  model: Vit | ResNet,
+  model: Model,
   task: Task,
   extras: Extras,
   total_steps: int,
@@ -298,7 +296,7 @@ def train_functions(
 
 
 def trained_paths(
-  settings: Settings, model: Vit | ResNet
+  settings: Settings, model: Model
 ) -> Callable[[str], bool] | None:
   """Whether the parameter at a path is trained; None if all are."""
   return make_trained(

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, open_splits
-from vit_jax.models import ResNet, Vit
+from vit_jax.models import Model
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Track
@@ -44,7 +44,7 @@ class RunEvaluation:
     self,
     settings: Settings,
     task: Task,
-    model: Vit | ResNet,
+    model: Model,
     mesh: Mesh,
     preprocessing: Preprocessing,
     splits: Splits,
@@ -92,7 +92,7 @@ class RunEvaluation:
 def make_few_shot(
   settings: Settings,
   task: Task,
-  model: Vit | ResNet,
+  model: Model,
   mesh: Mesh,
   preprocessing: Preprocessing,
   splits: Splits,

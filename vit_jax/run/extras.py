@@ -9,7 +9,7 @@ from flax.traverse_util import unflatten_dict
 from jax.sharding import Mesh
 
 from vit_jax.data.preprocessing import HALF
-from vit_jax.models import ResNet, Vit, scan
+from vit_jax.models import Model, scan
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.loaded import Loaded
@@ -27,7 +27,7 @@ Saved = Mapping[str, Any] | None  # A description.
 
 def open_extras(
   settings: Settings,
-  model: Vit | ResNet,
+  model: Model,
   mesh: Mesh,
   class_names: tuple[str, ...],
   start: Loaded | None,
@@ -65,7 +65,7 @@ def open_extras(
 
 
 def shapes_of_extras(
-  settings: Settings, model: Vit | ResNet, teacher: Loaded | None, mesh: Mesh
+  settings: Settings, model: Model, teacher: Loaded | None, mesh: Mesh
 ) -> Extras:
   """The same with shapes and shardings for parameters; nothing is read."""
   shape = build.make_preprocessing(settings).image_shape
@@ -94,7 +94,7 @@ def shapes_of_extras(
 
 def open_teacher(
   settings: Settings,
-  model: Vit | ResNet,
+  model: Model,
   class_names: tuple[str, ...] = (),
   saved: Saved = None,
 ) -> Loaded | None:
@@ -135,7 +135,7 @@ def open_teacher(
 
 def _read_base(
   settings: Settings,
-  model: Vit | ResNet,
+  model: Model,
   shapes: Any,
   start: Loaded | None,
   saved: Saved,

@@ -17,7 +17,7 @@ from vit_jax.data.reading.sources import (
   check_same_classes,
   open_splits,
 )
-from vit_jax.models import ResNet, Vit, from_fields, to_fields
+from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build
 from vit_jax.run.evaluation import RunEvaluation
@@ -75,7 +75,7 @@ class Plan:
   mesh: Mesh
   splits: Splits
   start: Optional["Loaded"]
-  model: Vit | ResNet
+  model: Model
   preprocessing: Preprocessing
   extras: Extras
   init: Callable[[jax.Array], TrainState]
@@ -220,7 +220,7 @@ def _model(
   task: Task,
   class_names: tuple[str, ...],
   saved: Mapping[str, Any] | None,
-) -> tuple[Optional["Loaded"], Vit | ResNet, Preprocessing | None]:
+) -> tuple[Optional["Loaded"], Model, Preprocessing | None]:
   """The checkpoint to start from, the model, and the preprocessing it had."""
   if saved is None:
     start = build.open_start(settings)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime.printable import quoted
 
@@ -152,7 +152,7 @@ def square(tokens: int) -> tuple[int, int] | None:
   return (side, side) if side * side == tokens else None
 
 
-def one_or_both(vit: Vit) -> int | list[int]:
+def one_or_both(vit: BaseVit) -> int | list[int]:
   """The size that positions are for, as configurations give it."""
   size = table_size(vit)
   assert size is not None  # A table of positions has one.

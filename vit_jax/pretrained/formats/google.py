@@ -14,7 +14,7 @@ from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats.architecture import (
   UNSUPPORTED,
   Architecture,
@@ -122,7 +122,7 @@ def _crop(fields: Mapping[str, Any], is_google: bool) -> EvalTransformSettings:
   return EvalTransformSettings(interpolation="bilinear", antialias=False)
 
 
-def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
+def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of vision_transformer's or big_vision's format.
 
   Args:
@@ -139,13 +139,13 @@ def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
   return _stacked(found) if scanned else found
 
 
-def big_vision_rules(vit: Vit) -> list[Rule]:
+def big_vision_rules(vit: BaseVit) -> list[Rule]:
   """The rules for writing a big_vision checkpoint."""
   return _rules(vit, LINEN, big_vision=True)
 
 
 def _rules(
-  vit: Vit,
+  vit: BaseVit,
   numbering: tuple[str, ...],
   big_vision: bool,
   group_norm: str = _GROUP_NORM,
@@ -206,7 +206,7 @@ def _same(theirs: str, ours: str) -> list[Rule]:
   return affine(f"{theirs}/", ours, "kernel", "... -> ...")
 
 
-def _resnet_rules(vit: Vit, group_norm: str) -> list[Rule]:
+def _resnet_rules(vit: BaseVit, group_norm: str) -> list[Rule]:
   if not vit.resnet_layers:
     return []
   found = [Rule("conv_root/kernel", ("resnet/conv_root/kernel",))]

@@ -7,8 +7,8 @@ here, except for its models of any aspect ratio (NaFlex), which are refused.
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF
+from vit_jax.models import BaseVit
 from vit_jax.models.modern_vit import ModernVit
-from vit_jax.models.vit import Vit
 from vit_jax.pretrained.formats import table
 from vit_jax.pretrained.formats.architecture import UNSUPPORTED
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
@@ -57,7 +57,7 @@ def _siglip(shapes: Shapes, config: Config) -> dict[str, Any]:
   return dict(pooling="map" if attends else "gap")
 
 
-def _siglip_config(vit: Vit) -> dict[str, Any]:
+def _siglip_config(vit: BaseVit) -> dict[str, Any]:
   tower = dict(
     model_type="siglip_vision_model",
     intermediate_size=vit.mlp_size,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture, huggingface, processor
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
@@ -136,7 +136,7 @@ def _name(rows: tuple[Rule, ...], ours: str) -> str:
   return next((row.theirs for row in rows if ours in row.ours), "")
 
 
-def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
+def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   if shapes is None:
     return _written(family_of(vit), vit)

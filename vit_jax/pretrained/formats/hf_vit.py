@@ -7,7 +7,7 @@ its distillation token, DeiT is a ViT, for transformers too.
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import table
 from vit_jax.pretrained.formats.architecture import length, one_or_both
@@ -47,7 +47,7 @@ def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
   return dict(representation_size=size)
 
 
-def _vit_config(vit: Vit) -> dict[str, Any]:
+def _vit_config(vit: BaseVit) -> dict[str, Any]:
   return dict(
     model_type="vit",
     intermediate_size=vit.mlp_size,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats.architecture import section
 from vit_jax.runtime.printable import quoted
 
@@ -66,7 +66,7 @@ def problem(loss: str) -> dict[str, str]:
   return {"problem_type": kinds[loss]} if loss in kinds else {}
 
 
-def labels(vit: Vit) -> dict[str, Any]:
+def labels(vit: BaseVit) -> dict[str, Any]:
   """The names of the classes, as configurations have them."""
   names = vit.origin.class_names if vit.origin else ()
   # The head may have more classes than the data.

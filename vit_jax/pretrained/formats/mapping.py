@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import einops
 import numpy as np
 
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -81,7 +81,7 @@ def _hollow(shape: tuple[int, ...]) -> np.ndarray:
   return np.broadcast_to(np.int8(0), shape)
 
 
-def axis_sizes(vit: Vit) -> dict[str, int]:
+def axis_sizes(vit: BaseVit) -> dict[str, int]:
   """Sizes of the named axes that patterns split; einops infers the others.
 
   There are `k` heads of size `d`, patches of `P` x `Q` pixels, `n` = 3 parts
@@ -122,7 +122,7 @@ def norm(theirs: str, ours: str, scale: str) -> list[Rule]:
 
 
 def read_all(
-  rules: Iterable[Rule], arrays: Mapping[str, np.ndarray], vit: Vit
+  rules: Iterable[Rule], arrays: Mapping[str, np.ndarray], vit: BaseVit
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (path, array) for all our parameters, one rule at a time."""
   sizes = axis_sizes(vit)
@@ -133,7 +133,7 @@ def read_all(
 
 
 def check(
-  rules: Iterable[Rule], found: Shapes, ours: Shapes, vit: Vit, what: str
+  rules: Iterable[Rule], found: Shapes, ours: Shapes, vit: BaseVit, what: str
 ) -> None:
   """Raises ValueError unless a checkpoint holds exactly what the rules need.
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
@@ -41,7 +41,7 @@ class Table:
   mlp: tuple[Rule, ...]
   gated_mlp: tuple[Rule, ...] = ()
 
-  def rules(self, vit: Vit, base: str = "") -> list[Rule]:
+  def rules(self, vit: BaseVit, base: str = "") -> list[Rule]:
     """The rules for a model's arrays, whose names start with `base`."""
     names = _names(vit)
     found = [row for row in self.root if names >= {*row.ours}]
@@ -64,7 +64,7 @@ class Table:
     return found
 
 
-def _names(vit: Vit) -> frozenset[str]:
+def _names(vit: BaseVit) -> frozenset[str]:
   """The parameters of a model, of its first layer alone."""
   first: Any = vit.clone(num_layers=1, scan=False, origin=None)
   return _names_of(first)
@@ -75,7 +75,7 @@ def _names_of(vit: Any) -> frozenset[str]:
   return frozenset(param_shapes(vit, (1, 1)))
 
 
-def homeless(vit: Vit, rules: list[Rule]) -> list[str]:
+def homeless(vit: BaseVit, rules: list[Rule]) -> list[str]:
   """The parameters of a model, outside later layers, that no rule writes."""
   return sorted(_names(vit) - {path for rule in rules for path in rule.ours})
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime import checks
@@ -209,7 +209,7 @@ def configuration(
   }
 
 
-def published(vit: Vit, preprocessing: Preprocessing) -> dict[str, Any]:
+def published(vit: BaseVit, preprocessing: Preprocessing) -> dict[str, Any]:
   """The part of the JSON file on pictures and classes."""
   origin, crop = vit.origin, preprocessing.crop
   assert origin is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture, table
 from vit_jax.pretrained.formats.architecture import Architecture
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
@@ -106,7 +106,7 @@ def preprocessing(file: str) -> tuple[Preprocessing, dict[str, str]]:
   ), guesses
 
 
-def rules(vit: Vit, shapes: Shapes | None = None) -> list[Rule]:
+def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint; there is only one naming."""
   del shapes
   return _TABLE.rules(vit)

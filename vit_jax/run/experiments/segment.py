@@ -15,7 +15,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.segmentation import SegmentationFolder
 from vit_jax.evaluation.segmentation import Segmentation, segment
 from vit_jax.inference.features import features
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_pretrained
 from vit_jax.run import build
@@ -52,7 +52,7 @@ def probe_segmentation(
     )
   overrides["interpolation"] = settings.transfer.interpolation
   loaded = open_pretrained(checkpoint, **overrides)
-  model = loaded.model
+  model: Any = loaded.model
   if not model.num_layers:
     raise ValueError("a ResNet has no patches to probe: give a ViT.")
   crop = dataclasses.replace(loaded.preprocessing.crop, crop="resize")
@@ -100,7 +100,7 @@ def probe_segmentation(
 
 
 def _make_step(
-  model: Vit, preprocessing: Preprocessing, mesh: Mesh
+  model: BaseVit, preprocessing: Preprocessing, mesh: Mesh
 ) -> Callable[[Any, dict[str, Array]], tuple[Array, dict[str, Array]]]:
   """Returns a function from (params, batch) to maps (B, h, w, D) and masks."""
 
