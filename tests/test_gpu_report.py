@@ -22,13 +22,14 @@ ROOT = pathlib.Path(__file__).parent.parent
 CARD = {"name": "NVIDIA X1", "count": 1, "memory": 0, "versions": {"jax": "9"}}
 
 
-def test_a_command_that_takes_too_long_is_stopped_and_says_its_last_line(
-  tmp_path,
-):
+def test_a_command_that_fails_or_takes_too_long_says_its_last_line(tmp_path):
   turn = Turn(tmp_path / "log", limit=1)
   sleeps = "import time; print('step 3 | 9', flush=True); time.sleep(60)"
   with pytest.raises(Unfinished, match="^step 3 / 9$"):
     turn("-c", sleeps)
+  turn = Turn(tmp_path / "log", limit=60)
+  with pytest.raises(Failed, match="^exit code 3: no wheel$"):
+    turn("-c", "print('no wheel'); raise SystemExit(3)")
 
 
 def _counting(path, outcomes):
@@ -97,6 +98,20 @@ def test_only_a_part_that_resumes_gets_turns_for_as_long_as_it_advances(
   assert "long: goes on (step 9)" in lines
   assert "| it | 93 % |" in page
   assert "Not measured, slow: stopped after 60 s: step 5" in page
+
+
+def test_parts_by_name_and_mistakes_in_the_call(run, tmp_path, capsys):
+  parts = {n: Part("FSDP", _counting(tmp_path / n, ["1"])) for n in "ab"}
+  _, _, page = run(parts, "--only", "b")
+  assert not (tmp_path / "a").exists()
+  assert "To do: a." in page
+  for argument, message in (
+    ("--only=c", "no part is named 'c': a, b."),
+    ("--batch=3", "--batch=3 is neither an option nor a --config.KEY=VALUE."),
+  ):
+    with pytest.raises(SystemExit):
+      run(parts, argument)
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

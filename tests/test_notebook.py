@@ -161,6 +161,12 @@ def test_an_old_jax_is_replaced_by_the_tested_one(installing, kind, last):
     assert ("jax-cuda12-pjrt" in " ".join(calls)) == (kind == "gpu")
 
 
+def test_where_git_fails_it_says_what_git_says(installing, capsys):
+  with pytest.raises(SystemExit, match="error: git clone .* failed"):
+    installing("0.10.2", "cpu", code=128)
+  assert "vit_jax_source: a warning" in capsys.readouterr().out
+
+
 def _zipped(path, top, classes):
   with zipfile.ZipFile(path, "w") as file:
     for name in classes:

@@ -22,6 +22,15 @@ from vit_jax.workdir.checkpoint import open_run
 SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
 
 
+@pytest.mark.parametrize("name", ["launch_tpu_vm.sh", "launch_slurm.sbatch"])
+def test_without_arguments_it_says_what_it_needs(name):
+  done = subprocess.run(
+    ["bash", SCRIPTS / name], capture_output=True, text=True, check=False
+  )
+  assert done.returncode == 2
+  assert "--config" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["launch_tpu_vm.sh", "Dockerfile"])
 def test_hosts_install_what_reads_buckets_and_prepared_data(name):
   (extras,) = re.findall(
