@@ -267,12 +267,14 @@ def test_the_jobset_fits_its_slice_its_image_and_itself(manifests):
   assert math.prod(map(int, shape.split("x"))) == job["completions"] * chips
   dockerfile = (SCRIPTS / "Dockerfile").read_text()
   assert f"WORKDIR {container['workingDir']}\n" in dockerfile
+  assert container["command"][:3] == ["python", "-m", "vit_jax.train"]
   config = container["command"][3].removeprefix("--config=").partition(":")[0]
   assert (SCRIPTS.parent / config).is_file()
   account = manifests["ServiceAccount"]["metadata"]["name"]
   assert pod["serviceAccountName"] == account
   (rule,) = job["podFailurePolicy"]["rules"]
   assert rule["onExitCodes"]["containerName"] == container["name"]
+  assert rule["onExitCodes"]["values"] == [2]
 
 
 def test_the_jobset_is_valid(manifests):
