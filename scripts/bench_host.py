@@ -25,11 +25,11 @@ from absl import logging
 
 from configs import image_folder
 from vit_jax.config import base_config
-from vit_jax.evaluation import evaluator
-from vit_jax.evaluation.eval_step import Totals
 from vit_jax.run.loop import train
 from vit_jax.run.settings import read
-from vit_jax.run.steps import due
+from vit_jax.run.train_loop import due
+from vit_jax.tasks import classification
+from vit_jax.tasks.eval_step import Totals
 from vit_jax.training import sharding
 
 LOG_EVERY, SAVE_EVERY = 10, 100
@@ -129,7 +129,7 @@ def main() -> None:
   with (
     tempfile.TemporaryDirectory() as workdir,
     mock.patch.object(sharding, "jit_train_step", device.jit_train_step),
-    mock.patch.object(evaluator, "total_over", device.total_over),
+    mock.patch.object(classification, "total_over", device.total_over),
   ):
     train(read(config), workdir)
   print(f"the device worked for {device.worked:.2f} s; of that it waited:")

@@ -57,12 +57,12 @@ SHAPES_CHECKED = (
   "vit_jax.inspection.embedding_maps",
   "vit_jax.training.distillation",
   "vit_jax.training.losses",
-  "vit_jax.training.masking",
+  "vit_jax.tasks.masking",
   "vit_jax.training.state",
   "vit_jax.training.step",
-  "vit_jax.evaluation.eval_step",
+  "vit_jax.tasks.eval_step",
   "vit_jax.evaluation.linear_probe",
-  "vit_jax.evaluation.masked",
+  "vit_jax.tasks.masked",
   "vit_jax.evaluation.probe_step",
 )
 jaxtyping.install_import_hook(SHAPES_CHECKED, f"{__name__}.check_calls")

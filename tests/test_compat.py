@@ -28,7 +28,7 @@ from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import Settings, read, read_saved
-from vit_jax.run.start import fresh_state
+from vit_jax.run.init_state import fresh_state
 from vit_jax.runtime.settings import flat as flat_keys
 from vit_jax.runtime.settings import to_dict
 

@@ -10,7 +10,7 @@ import pytest
 from tests import runs
 from tests.tiny import random_params
 from vit_jax import data
-from vit_jax.evaluation.confusion import Tally
+from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.inspection import attention_maps, canvas, charts, figures
 from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
@@ -33,7 +33,7 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
   split = jax.device_put(params, shapes)
   kernel = split["block_0"]["mlp"]["expand"]["kernel"]
   assert not kernel.is_fully_replicated
-  tally = Tally()
+  tally = ConfusionMatrix()
   plan.evaluator(split, (), tally.add)
   assert plan.pictures is not None
   sheets, sheet_figure = [], figures.sheet_figure

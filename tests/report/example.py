@@ -5,8 +5,8 @@ import html.parser
 import numpy as np
 
 from configs import image_folder
-from vit_jax.evaluation.confusion import Tally
-from vit_jax.evaluation.eval_step import Answers
+from vit_jax.tasks.confusion import ConfusionMatrix
+from vit_jax.tasks.eval_step import Answers
 from vit_jax.report.dataset import Dataset, Sizes
 from vit_jax.report.measure import Example, Measured, RunFacts
 
@@ -57,7 +57,7 @@ def measured():
   rng = np.random.default_rng(0)
   probability = np.float32(rng.uniform(0.4, 1, len(label)))
   loss = -np.log(np.where(label == answer, probability, 1 - probability))
-  tally = Tally()
+  tally = ConfusionMatrix()
   counted = np.ones(len(label), bool)
   tally.add(Answers(label, answer, probability, np.float32(loss), counted))
   photo = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)

@@ -14,8 +14,8 @@ from PIL import Image
 
 from tests.commands import run
 from tests.report import example
-from vit_jax.evaluation.confusion import Tally
-from vit_jax.evaluation.eval_step import Answers
+from vit_jax.tasks.confusion import ConfusionMatrix
+from vit_jax.tasks.eval_step import Answers
 from vit_jax.report import page as report_page
 from vit_jax.report.headline import headline_of
 from vit_jax.report.page import page
@@ -123,7 +123,7 @@ def test_runs_are_compared(measured):
 
 
 def test_a_model_that_answers_nan_has_a_report(measured):
-  tally = Tally()
+  tally = ConfusionMatrix()
   nothing = np.full(3, np.nan, np.float32)
   zeros = np.zeros(3, np.int32)
   tally.add(Answers(zeros, zeros, nothing, nothing, np.ones(3, bool)))

@@ -14,7 +14,7 @@ from vit_jax import load_pretrained
 from vit_jax.models import scan
 from vit_jax.models.vit import EncoderBlock
 from vit_jax.run import loop
-from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced

@@ -15,7 +15,7 @@ from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run import loop
 from vit_jax.run.masked import with_masks
-from vit_jax.run.probe import probe_checkpoint
+from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, Settings, read
 from vit_jax.run.task import with_loss

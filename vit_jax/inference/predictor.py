@@ -177,9 +177,9 @@ def make_predict_step(
 ) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
   """Returns a function from (params, images) to a dictionary of answers.
 
-  It contains the `outputs` of the task if the model has a head; and `features`, (B, D), if they
-  are asked for; those of layers are (B, L, h, w, D), or (B, L, S, D) with all
-  tokens, after the final layer norm.
+  It contains the `outputs` of the task if the model has a head; and `features`,
+  (B, D), if they are asked for; those of layers are (B, L, h, w, D), or (B, L,
+  S, D) with all tokens, after the final layer norm.
 
   Args:
     mean: Mean subtracted from each channel, in units of full scale.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vit_jax import make_vit
-from vit_jax.evaluation.eval_step import (
+from vit_jax.tasks.eval_step import (
   Totals,
   class_accuracy,
   label_rank,

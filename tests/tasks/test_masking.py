@@ -9,7 +9,7 @@ import pytest
 from vit_jax.models import make_vit
 from vit_jax.models.masked_vit import MASK, masked
 from vit_jax.training import settings, sharding
-from vit_jax.training.masking import (
+from vit_jax.tasks.masking import (
   COLOURS,
   Masking,
   draw_patches,

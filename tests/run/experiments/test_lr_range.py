@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests import runs
-from vit_jax.run.lr_range import find_lr, suggest
+from vit_jax.run.experiments.lr_range import find_lr, suggest
 from vit_jax.run.settings import read
 
 

@@ -17,7 +17,7 @@ from vit_jax.run import adaptation, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import base_config, read
-from vit_jax.run.start import fresh_state
+from vit_jax.run.init_state import fresh_state
 from vit_jax.workdir.checkpoint import Checkpoints
 
 

@@ -15,7 +15,7 @@ from vit_jax.data.reading.imagenet_sets import (
 )
 from vit_jax.models import Origin
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.run.suite import mean_corruption_error, run_suite
+from vit_jax.run.experiments.suite import mean_corruption_error, run_suite
 
 SIZE = (16, 16)
 A_CLASSES = (6, 11, 13)  # Among the 200 of ImageNet-A.

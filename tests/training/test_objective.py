@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vit_jax.training.losses import cross_entropy
-from vit_jax.training.objectives import Numbers, SeveralLabels
+from vit_jax.training.objective import Numbers, SeveralLabels
 from vit_jax.training.settings import LossSettings
 
 RNG = np.random.default_rng(0)

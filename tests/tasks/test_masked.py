@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.evaluation.masked import Totals, _summary, make_eval_step
-from vit_jax.training.masking import COLOURS, Masking
+from vit_jax.tasks.masked import Totals, _summary, make_eval_step
+from vit_jax.tasks.masking import COLOURS, Masking
 
 HALF = (0.5, 0.5, 0.5)
 

@@ -14,7 +14,7 @@ from vit_jax.evaluation.targets import (
   best_threshold,
   f1,
 )
-from vit_jax.training.objectives import Numbers
+from vit_jax.training.objective import Numbers
 from vit_jax.training.settings import LossSettings
 
 

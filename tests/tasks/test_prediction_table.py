@@ -5,7 +5,7 @@ import csv
 import numpy as np
 
 from vit_jax.evaluation.answer_list import COLUMNS, AnswerList
-from vit_jax.evaluation.eval_step import Answers
+from vit_jax.tasks.eval_step import Answers
 
 NAMES = ["cat", "dog", "owl, barn"]
 

@@ -8,8 +8,8 @@ from sklearn.metrics import (
   precision_recall_fscore_support,
 )
 
-from vit_jax.evaluation.confusion import BINS, Tally
-from vit_jax.evaluation.eval_step import Answers
+from vit_jax.tasks.confusion import BINS, ConfusionMatrix
+from vit_jax.tasks.eval_step import Answers
 
 N, K = 230, 6
 
@@ -39,7 +39,7 @@ def rows(answers, chosen):
 
 @pytest.fixture(scope="module")
 def tally(answers):
-  tally = Tally()
+  tally = ConfusionMatrix()
   for start in range(0, N, 32):
     tally.add(rows(answers, slice(start, start + 32)))
   return tally
@@ -73,7 +73,7 @@ def test_scores_of_classes_are_scikit_learns(tally, answers):
 
 
 def test_classes_that_are_only_answered_or_only_occur_score_0():
-  tally = Tally()
+  tally = ConfusionMatrix()
   label, answer = np.array([0, 0, 1, 3]), np.array([0, 2, 2, 3])
   tally.add(
     Answers(label, answer, np.ones(4), np.ones(4), np.array([1, 1, 1, 1]))
@@ -84,7 +84,7 @@ def test_classes_that_are_only_answered_or_only_occur_score_0():
     for score in tally.class_scores().values()
   ]
   np.testing.assert_allclose(np.transpose(found), expected)
-  assert np.isnan(Tally().macro_f1())
+  assert np.isnan(ConfusionMatrix().macro_f1())
 
 
 def test_calibration_by_a_loop_over_the_bins(tally, answers):
@@ -123,7 +123,7 @@ def test_the_most_telling_examples_are_kept(tally, answers):
 
 
 def test_a_model_that_answers_nan_is_not_right(answers):
-  tally = Tally()
+  tally = ConfusionMatrix()
   broken = rows(answers, np.arange(20))  # A copy.
   broken.probability[:5] = np.nan
   tally.add(broken)
@@ -139,4 +139,4 @@ def test_a_wide_head_shows_the_classes_that_occur(tally):
 
 
 def test_nothing_answered_has_no_calibration():
-  assert np.isnan(Tally().calibration_error())
+  assert np.isnan(ConfusionMatrix().calibration_error())

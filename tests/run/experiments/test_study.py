@@ -12,7 +12,7 @@ import pytest
 
 from tests.commands import run
 from vit_jax.run import study
-from vit_jax.run.study import held_out, open_study, run_study
+from vit_jax.run.experiments.study import held_out, open_study, run_study
 
 STUDY = """
 from vit_jax.config import load_config
