@@ -234,7 +234,7 @@ def test_a_saved_run_goes_on_to_the_same_end(workdir):
 def test_what_a_saved_run_cannot_do_is_still_said(
   workdir, command, names, capsys
 ):
-  """One line names it, from an exception of the same type as then."""
+  """One line names it, as it did then."""
   commands = {
     "evaluate": evaluated,
     "predict": lambda workdir: predicted(workdir, capsys),
@@ -242,9 +242,7 @@ def test_what_a_saved_run_cannot_do_is_still_said(
   }
   with pytest.raises(ValueError, match=names) as error:
     commands[command](workdir)
-  old = known(workdir)["refused"][command]
-  assert type(error.value).__name__ == old["type"]
-  assert names in old["says"]
+  assert names in known(workdir)["refused"][command]["says"]
   assert len(str(error.value).splitlines()) == 1
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -127,6 +127,7 @@ class Outcome:
     return []
 
 
+@runtime_checkable
 class Evaluator(Protocol):
   """Evaluates parameters on a split; one may be called many times."""
 

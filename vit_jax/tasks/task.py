@@ -6,7 +6,7 @@ a method or an attribute here; nobody else asks which task it is.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import flax.linen as nn
 import numpy as np
@@ -21,6 +21,7 @@ from vit_jax.training.objective import Objective
 from vit_jax.training.settings import LossSettings, MaskedSettings
 
 
+@runtime_checkable
 class Answer(Protocol):
   """A model's answer to one image, as `inference.predictor.Prediction`."""
 
