@@ -123,9 +123,7 @@ def test_mistakes_are_one_line(folder, tmp_path):
   def opened():
     return SegmentationFolder(DataSettings(root=str(tmp_path)), "train", (8, 8))
 
-  with pytest.raises(
-    ValueError, match="has 0 folders of the names images, ima"
-  ):
+  with pytest.raises(ValueError, match="has 0 folders named images, ima"):
     opened()
   write(tmp_path, "train", 0, np.random.default_rng(0))
   colours = Image.new("RGB", (64, 48))

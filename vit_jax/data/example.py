@@ -22,7 +22,8 @@ class Source(Protocol):
   A source can be pickled, since each worker process gets a copy, and can be
   read from several threads at once. It may also have a method
   `labels(indices)` that returns the labels of some examples as an array, if
-  that costs less than reading them; and `label_shape`, where labels are arrays.
+  that costs less than reading them, and an attribute `label_shape` if labels
+  are arrays.
   """
 
   name: str

@@ -32,7 +32,7 @@ class Preprocessing:
 
   Attributes:
     size: Height and width in pixels; None where the source does not tell.
-    crop: How an image becomes of that size: crop, filter and antialiasing.
+    crop: How an image is brought to that size: crop, filter, antialiasing.
     mean: Subtracted from each channel, in units of full scale; on the device.
       Its length is the number of channels.
     std: Then divides each channel. The two give the range of values: 0.5 for
@@ -41,8 +41,8 @@ class Preprocessing:
       "even" as in torchvision and timm.
     window: The values of images of more than 8 bits that become black and
       white; None for 0 and 65535.
-    cut_from: The size to make of an image first, of which the upper-left part
-      of `size` is kept; None makes it of `size` at once.
+    cut_from: The size to which an image is resized before its upper-left part
+      of `size` is kept; None resizes it to `size`.
   """
 
   size: tuple[int, int] | None
@@ -81,7 +81,7 @@ class Preprocessing:
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
-    """Height, width and channels, for a source that tells its size."""
+    """Height, width and channels; raises as `image_size` does."""
     return (*self.image_size, self.channels)
 
   @property
@@ -116,7 +116,7 @@ class Preprocessing:
     return upper_left(transform, self.image_size) if cut else transform
 
   def __str__(self) -> str:
-    """Says in words how a picture is prepared."""
+    """How an image is prepared, in words."""
     crop, sides = self.crop, "taken at any size"
     if self.size:
       height, width = self.whole

@@ -37,7 +37,8 @@ MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 class DataSettings(Section):
   """Where the images come from: a folder of class folders, or a TFDS data set.
 
-  A folder goes before a name, and a folder of packed images before both.
+  A folder takes precedence over a name. Images and packed images exclude each
+  other.
   """
 
   name: str | None = setting(None, 'A TFDS data set, or "digits".')
@@ -61,13 +62,14 @@ class DataSettings(Section):
   )
   label_columns: str | None = setting(
     None,
-    "Columns of the labels, separated by commas; None takes label, and for "
-    "regression all but file and split.",
+    "Columns of the labels, separated by commas; None takes the column label, "
+    "and for regression every column but file and split.",
   )
   task: str = setting(
     "classification",
-    'The labels in the file: a class, several ("multilabel"), or numbers '
-    '("regression"); or a task of your own, as "file.py:Class".',
+    "What the file of labels has for an image: a class, several labels "
+    '("multilabel"), or numbers ("regression"); or a task of your own, as '
+    '"file.py:Class".',
     must=Rule(
       f"be one of {', '.join(TASKS)}, or file.py:Class",
       lambda name: name in TASKS or ":" in name,
@@ -76,7 +78,7 @@ class DataSettings(Section):
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
   tfds_label: str | None = setting(
     None,
-    'Another label of a TFDS data set, such as "label_azimuth", '
+    'A label of a TFDS data set in place of its usual one: "label_azimuth", '
     '"label_orientation/16" in 16 groups, or one that VTAB computes: '
     "count_all, closest_object_distance, closest_vehicle_distance.",
   )
@@ -85,13 +87,14 @@ class DataSettings(Section):
   )
   eval_split: str | None = setting(
     None,
-    "Split to evaluate on; None is a TFDS set's test, a packed folder's "
-    "validation, and a folder's val, else its test, else a part of train.",
+    "Split to evaluate on; None takes test of a TFDS set, validation of a "
+    "packed folder, and of a folder val, else test, else a part of train.",
     before="test",
   )
   eval_fraction: float = setting(
     0.2,
-    "Share kept for evaluation of a folder without val and test folders.",
+    "Share of the images held out to evaluate on, if a folder has neither val "
+    "nor test.",
     must=BETWEEN_0_AND_1,
   )
 
@@ -138,7 +141,7 @@ class DataSettings(Section):
 
 
 def located(settings: DataSettings, file: str) -> str:
-  """The path of a file of labels: as it is given, or else below the root.
+  """Finds a file of labels: at its path, or else below the root.
 
   Raises:
     ValueError: if there is no such file.
@@ -157,7 +160,8 @@ class LoaderSettings(Section):
 
   num_workers: int = setting(
     -1,
-    "Decoding processes; 0 decodes in a thread, -1 chooses a number.",
+    "Worker processes that decode; 0 decodes in a thread, -1 chooses the "
+    "number.",
     must=Rule("be 0 or more, or -1", lambda x: x >= -1),
   )
   on_unreadable: str = setting(
@@ -201,7 +205,8 @@ class TrainTransformSettings(Section):
     ),
   )
   three_augment: bool = setting(
-    False, "Make each image grey, solarize it or blur it (DeiT III)."
+    False,
+    "Make each image grey, solarize it or blur it (DeiT III).",
   )
   colour_jitter: float = setting(
     0.0,
@@ -210,13 +215,14 @@ class TrainTransformSettings(Section):
   )
   erase: float = setting(
     0.0,
-    "Share of the images that lose a box to noise (random erasing).",
+    "Probability that a random box is filled with noise (random erasing).",
     must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
   )
   repeats: int = setting(
     1,
-    "Times that a batch shows an image, augmented anew each time. An epoch "
-    "keeps its length, and so shows fewer images.",
+    "How often a batch shows each of its images, augmented anew each time "
+    "(repeated augmentation). An epoch keeps its length, and so shows fewer "
+    "images.",
     must=COUNT,
   )
 
@@ -233,24 +239,25 @@ class EvalTransformSettings(Section):
 
   crop: str = setting(
     "resize",
-    '"resize" takes the whole image, "center" resizes it in proportion and '
-    'cuts out its middle, "squash" lets it lose its proportions before that.',
+    '"resize" takes the whole image; "center" resizes it in proportion and '
+    'cuts out its centre; "squash" does the same without the proportions.',
     choices=EVAL_CROPS,
   )
   resize_ratio: float = setting(
     256 / 224,
-    "Side the image is resized to over the side that is cut out of it.",
+    "Side that the image is resized to, divided by the side of the crop.",
     must=COUNT,
   )
   interpolation: str = setting(
     "bilinear",
-    'A filter of Pillow, or "area": means of areas, bilinear to enlarge.',
+    'A filter of Pillow, or "area", which averages areas to shrink and is '
+    "bilinear to enlarge.",
     choices=FILTERS,
     before="area",
   )
   antialias: bool = setting(
     True,
-    'False lets "bilinear" and "bicubic" look at few pixels when they shrink.',
+    'False turns off antialiasing where "bilinear" or "bicubic" shrinks.',
   )
 
 
@@ -279,12 +286,12 @@ class NormalizationSettings(Section):
 
 @dataclasses.dataclass(frozen=True)
 class InspectSettings(Section):
-  """The settings of `python -m vit_jax.inspect_data`, as of a training run."""
+  """What `python -m vit_jax.inspect_data` takes, by a training run's keys."""
 
   image_size: tuple[int, int] = setting(
     (224, 224), "Height and width in pixels.", must=SIDES
   )
-  channels: int = setting(3, "As of a training run.", must=COUNT)
+  channels: int = setting(3, "Channels of an image.", must=COUNT)
   data: DataSettings = section(DataSettings)
   train_transform: TrainTransformSettings = section(TrainTransformSettings)
   normalization: NormalizationSettings = section(NormalizationSettings)

@@ -18,7 +18,7 @@ The images are shuffled once. --size reduces the shorter side; then, and if they
 are neither JPEG nor PNG, images are stored as JPEG of --quality. All others
 stay as they are, byte for byte. Every image is decoded: those that cannot be
 are listed in OUT/unreadable.txt and left out. A command that was stopped goes
-on where it was. `python -m vit_jax.train --config.data.dir=OUT` reads the
+on where it stopped. `python -m vit_jax.train --config.data.dir=OUT` reads the
 result, and so does `tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
 

@@ -53,7 +53,7 @@ class ParquetImages(Source):
     return {"image": encoded, "label": int(label), "id": name}
 
   def labels(self) -> np.ndarray:
-    """All labels, of which the images are not read."""
+    """All labels, read without the images."""
     found = []
     for path in dict.fromkeys(path for path, _ in self._groups):
       with epath.Path(path).open("rb") as file:

@@ -1,4 +1,4 @@
-"""Writes single shards of ArrayRecord, by several processes."""
+"""Writes shards of ArrayRecord in several processes."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def written(
       yield future.result()
 
 
-# Arguments that all shards of a split share, in a process of the pool.
+# In a process of the pool: what all shards of a split share.
 _job: Any = None
 
 
@@ -66,7 +66,7 @@ def _write_shard(number: int, indices: np.ndarray) -> None:
       except UnreadableImageError as error:
         unreadable.append(f"{example['id']}: {error}")
         continue
-      # A name that holds on other machines too.
+      # A name that is the same on other machines.
       name_of = os.path.relpath(example["id"], root) if root else example["id"]
       record = {
         "image": image,
@@ -131,5 +131,5 @@ def file_name(name: str, split: str, number: int, count: int) -> str:
 
 
 def note_path(folder: epath.Path, split: str, number: int) -> epath.Path:
-  """The place of the note about a shard that is complete."""
+  """Where the note about a complete shard is kept."""
   return folder / NOTES / f"{split}-{number:05}.json"

@@ -59,7 +59,7 @@ def _labelled(source: str) -> Splits:
 
 
 def _named(splits: dict[str, Any]) -> Splits:
-  """Names splits as TFDS does; the test split may stand for "eval" too."""
+  """Names splits as TFDS does; "eval" is left out if it is the test split."""
   if splits["eval"].split == "test":
     del splits["eval"]
   return {TFDS_NAMES.get(name, name): s for name, s in splits.items()}

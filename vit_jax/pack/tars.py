@@ -30,7 +30,7 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
       WebDataset, the file of the classes' names, one in each line.
 
   Raises:
-    ValueError: if a file is no such archive, or an image has no label.
+    ValueError: if a file is not such an archive, or an image has no label.
   """
   if (folder / _TRAIN).exists():
     return _imagenet(folder, labels)
@@ -64,7 +64,7 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
   passed over.
 
   Raises:
-    ValueError: if a sample has no label, or two images of equal standing.
+    ValueError: if a sample has no label, or it is unclear which image is meant.
   """
   key, place, label, name, plain = None, None, None, "", False
   with path.open("rb") as file, _opened(file, path) as tar:

@@ -1,9 +1,9 @@
 """Writes splits as shards of ArrayRecord, with TFDS's description of them.
 
 Which image goes into which shard follows from the seed alone, and a shard
-appears when it is complete, with a note of what it holds. So a command that was
-stopped makes the missing ones. While it runs, memory holds the order of the
-images and one shard's ids for each process.
+appears when it is complete, with a note of what it holds. So a command that is
+started again makes only the missing ones. While it runs, memory holds the order
+of the images and one shard's ids for each process.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ def _looked_at(source: Source) -> list[Example]:
 def _number_of_shards(
   looked_at: list[Example], count: int, encoding: Encoding, shard_bytes: int
 ) -> int:
-  """Number of shards of so many images, from the packed size of a few."""
+  """The number of shards, estimated by packing a few images."""
   sizes = []
   for example in looked_at:
     with contextlib.suppress(UnreadableImageError):
@@ -98,7 +98,8 @@ def _number_of_shards(
 def _digest(class_names: tuple[str, ...], looked_at: list[Example]) -> str:
   """A digest of the classes and of some images' ids and labels.
 
-  It knows a source again, but misses a change of a few labels of many.
+  A source with other images or classes has another digest; a change of a few
+  labels among many may go unnoticed.
   """
   examples = [
     [example["id"], np.asarray(example["label"]).tolist()]
@@ -109,7 +110,7 @@ def _digest(class_names: tuple[str, ...], looked_at: list[Example]) -> str:
 
 
 def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
-  """Keeps the plan in the folder, or compares it with the one kept there."""
+  """Writes the plan into the folder, or compares it with the one there."""
   path = folder / shards.NOTES / "plan.json"
   if path.exists():
     if json.loads(path.read_text()) != plan:
@@ -119,7 +120,9 @@ def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
       )
     return
   if folder.exists() and next(iter(folder.iterdir()), None) is not None:
-    raise ValueError(f"{folder} is not empty, and no unfinished packing.")
+    raise ValueError(
+      f"{folder} is not empty, and is not an unfinished packing."
+    )
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(json.dumps(plan))
 
@@ -149,7 +152,7 @@ def _write_split(
 
 
 def _order(source: Source, seed: int) -> np.ndarray:
-  """The images' order; those of a block, which is read whole, stay together."""
+  """The order of the images; a block, which is read whole, stays together."""
   random = np.random.Generator(np.random.Philox(seed))
   blocks = getattr(source, "blocks", None)
   if blocks is None:

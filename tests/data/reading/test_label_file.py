@@ -192,7 +192,7 @@ ONE = "file,label\n0.png,a\n"
     ),
     ("file,label,split\n0.png,a,fold 1\n", {}, "split='fold 1' is not train, "),
     ("file,label,split\n0.png,a,val\n", {}, "has no row with split=train"),
-    (ONE + "1.png,b\n", {"eval_split": "val"}, "has no split val, on which"),
+    (ONE + "1.png,b\n", {"eval_split": "val"}, "has no split val, and"),
     (b"\xff\xfef\0", {}, "is not UTF-8 \\(at byte 0\\): save it as UTF-8"),
     ("file,a,b\n0.png,x,y\n", {"label_columns": "a,b"}, "has 2 columns, and"),
     (
@@ -204,7 +204,7 @@ ONE = "file,label\n0.png,a\n"
     (
       rows(*[5] * 10),
       {"task": "regression"},
-      "has label almost without differences",
+      "has the target label, which hardly varies",
     ),
     (
       "file,a,b\n0.png,1,-1\n",

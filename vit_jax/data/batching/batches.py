@@ -37,8 +37,8 @@ class TrainBatches:
   numbers that augment it.
 
   With `repeats`, batch k has m = ceil(batch_size / repeats) examples, those of
-  the positions k * m on, and row r shows the one at r % m. Equal ones are far
-  apart, since Mixup mixes neighbours.
+  the positions k * m on, and row r shows the one at r % m. Copies of an example
+  are far apart, since Mixup mixes neighbours.
   """
 
   source: Source
@@ -163,7 +163,7 @@ class EvalBatches:
   def _readable(
     self, example: Example | UnreadableImageError, unreadable: list[str]
   ) -> np.ndarray | None:
-    """The image; None, with the reason added to `unreadable`, without one."""
+    """The image; None if it is unreadable, and adds why to `unreadable`."""
     try:
       if isinstance(example, UnreadableImageError):
         raise example

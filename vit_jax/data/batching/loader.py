@@ -17,7 +17,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.settings import ON_UNREADABLE, LoaderSettings
 from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
 
-_SMALL_IMAGE = 64 * 64  # Pixels; below, starting processes costs more.
+_SMALL_IMAGE = 64 * 64  # Pixels; processes for smaller ones do not pay off.
 _MOST_WORKERS = 16
 
 
@@ -25,9 +25,9 @@ class EvalPasses:
   """Iterate over it for one pass over the split; as often as needed.
 
   The workers start with `start` or the first pass, stay for the next ones, and
-  stop at `close` (or at the end of a `with` block). A pass that is left early
-  costs a new start. Every host has the same number of batches a pass, its
-  length.
+  stop at `close` (or at the end of a `with` block). After a pass that was left
+  early, the next one starts them anew. Every host has the same number of
+  batches a pass, its length.
 
   A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask` float32
   (b,), 1 for an example and 0 for padding and skipped images, and `skipped`
@@ -81,7 +81,7 @@ class EvalPasses:
 
 @dataclasses.dataclass(frozen=True)
 class Loader:
-  """Opens this host's part of batches.
+  """Opens batches, of which this host gets its part.
 
   Attributes:
     num_workers: Processes that prepare batches; 0 prepares them in a thread.
@@ -218,10 +218,10 @@ def make_loader(
   process_index: int,
   process_count: int,
 ) -> Loader:
-  """The loader of some settings.
+  """Makes the loader that settings ask for.
 
-  Where these leave it open, one process a core decodes, but none does for tiny
-  images.
+  If they leave the number of workers open, one process per core decodes, and
+  none for tiny images.
 
   Args:
     photographs: Whether the images lie in folders: they take work to decode

@@ -18,7 +18,7 @@ from vit_jax.data.decoding import jpeg, limits
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.image import RGB, ImageSpec, Window, by_fours
 
-_REDUCED = 4  # Times MAX_PIXELS that a JPEG may have.
+_REDUCED = 4  # A JPEG may have so many times MAX_PIXELS, as it can be reduced.
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
@@ -76,19 +76,19 @@ def decode_box(
   draw: Callable[[int, int], tuple[int, int, int, int]],
   spec: ImageSpec = RGB,
 ) -> np.ndarray:
-  """Decodes a box of an image, a JPEG no further than the box needs.
+  """Decodes a box of an image, and of a JPEG no more than the box shows.
 
-  A JPEG is decoded at a reduced size where the box is to be shrunk that much,
-  which moves its edges by a pixel at most, and rows below the box are not.
+  A JPEG whose box is to be shrunk is decoded at a reduced size, which moves the
+  box by a pixel at most; and rows below the box are not decoded.
 
   Args:
     size: Height and width that the caller will resize the box to.
-    draw: Gives the box (top, left, h, w) in an upright image of height and
-      width. It is called again if the first decoder fails.
+    draw: Takes the height and width of the upright image and returns the box,
+      (top, left, h, w). It is called again if the first decoder fails.
 
   Returns:
-    The box, uint8 of shape (h, w, channels), or a half, a quarter or an eighth
-    of its sides, but no less than `size` where the box is as large.
+    The box, uint8 of shape (h, w, channels). From a JPEG its sides may be a
+    half, a quarter or an eighth as long.
 
   Raises:
     UnreadableImageError: as `decode_image` does.

@@ -14,7 +14,7 @@ _SCAN = b"\xff\xda"
 
 
 def check_size(height: int, width: int, times: int = 1) -> None:
-  """Raises UnreadableImageError above so many times `MAX_PIXELS`."""
+  """Raises UnreadableImageError for more than `times` `MAX_PIXELS` pixels."""
   most = times * MAX_PIXELS
   if height * width > most:
     raise UnreadableImageError(
@@ -41,7 +41,7 @@ def check_channels(channels: int, bands: int = 4) -> None:
     bands: Bands of the file.
   """
   if channels > 4 or bands > 4:
-    found = f"it has {bands}" if bands > 4 else "it is no such TIFF file"
+    found = f"it has {bands}" if bands > 4 else "it is no TIFF file of bands"
     raise UnreadableImageError(
       f"{channels} bands are needed, and {found}: set channels to the bands of "
       "the files."

@@ -1,7 +1,7 @@
 """Decodes with Pillow the image files that no faster decoder takes.
 
-The bands of TIFF files are read by tifffile where they are no RGB. Samples of
-more than 8 bits keep their high byte, or are scaled by a window.
+tifffile reads the bands of TIFF files that are not RGB. Samples of more than 8
+bits keep their high byte, or are scaled by a window.
 """
 
 import functools

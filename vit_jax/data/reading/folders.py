@@ -24,7 +24,7 @@ NAMES = {
 }
 """Names of the splits' folders, in lower case."""
 
-# Images that nothing here reads: they are counted by their endings.
+# Image files that are not read here; they are reported by their endings.
 _UNREAD = (
   *HEIF,
   *(b".arw", b".cr2", b".cr3", b".dcm", b".dng", b".jxl", b".mpo"),
@@ -35,7 +35,7 @@ _JUNK = (b"__macosx", b"@eadir", b"$recycle.bin", b"system volume information")
 _INSTALL_HEIF = 'pip install "vit_jax[heif]" reads .heic'
 
 Ignored = collections.Counter[str]
-"""How many files were no images, by kind, such as ".heic"."""
+"""Number of files that are not images, by kind, such as ".heic"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Layout:
   ignored: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def evaluation(self, eval_split: str | None) -> str | None:
-    """The split to evaluate on; None is a part of the training images.
+    """The split to evaluate on; None for a part of the training images.
 
     Args:
-      eval_split: The name of one; None takes val, else test, else a part. The
-        split "test", which was once the default, falls back to val and a part.
+      eval_split: Its name; None takes val, else test, else a part. "test",
+        which was once the default, falls back to val and then to a part.
 
     Raises:
       ValueError: if there is no such split.
@@ -72,8 +72,8 @@ class Layout:
         return name
     if order == ("val",):
       raise ValueError(
-        f"{text(self.root)!r} has no split val, on which "
-        f"eval_split={eval_split!r} is to evaluate; add one or leave it out."
+        f"{text(self.root)!r} has no split val, and eval_split={eval_split!r} "
+        "asks for one; add it or leave eval_split out."
       )
     return None
 
@@ -100,7 +100,7 @@ def find_layout(root: bytes) -> Layout:
 
 
 def unlabelled(root: bytes) -> Layout:
-  """The folders of splits in `root`, or `root` alone; classes do not matter."""
+  """Finds the splits in `root`, else takes all of it; class folders or not."""
   names = subfolders(root)
   places = {split_named(name): os.path.join(root, name) for name in names}
   if "train" not in places:
@@ -109,7 +109,7 @@ def unlabelled(root: bytes) -> Layout:
 
 
 def _innermost(root: bytes, ignored: Ignored) -> bytes:
-  """The only folder in the only folder in `root`, down to several or images."""
+  """Goes down as long as a folder holds a single folder of folders."""
   seen = set()
   while True:
     _count_loose(root, ignored)
@@ -118,16 +118,19 @@ def _innermost(root: bytes, ignored: Ignored) -> bytes:
     if len(inside) != 1:
       return root
     only = os.path.join(root, inside[0])
-    # A link may lead back to where it is from.
+    # A link may lead back to a folder above.
     if os.path.realpath(only) in seen or not subfolders(only):
       return root
     root = only
 
 
 def _splits(root: bytes) -> dict[str, bytes]:
-  """The names of the folders of splits, by split; none if there is no train.
+  """The name of each split's folder; empty if there are no splits.
 
-  A class may be called "test" too. It then holds images, not folders.
+  A class may be called "test" too: its folder holds images, not folders.
+
+  Raises:
+    ValueError: as `find_layout` does.
   """
   found: dict[str, bytes] = {}
   flat = []
@@ -168,7 +171,7 @@ def subfolders(folder: bytes) -> list[bytes]:
 def is_folder(entry: os.DirEntry) -> bool:
   """Returns whether an entry is a folder or a link to one.
 
-  A link to itself is neither.
+  A link to itself counts as neither.
   """
   try:
     return entry.is_dir()
@@ -190,7 +193,7 @@ def images_below(
 
   Args:
     folder: Searched at any depth.
-    ignored: Counts the files that are no images.
+    ignored: Counts the files that are not images.
     endings: Endings of images, in lower case; by default `EXTENSIONS`.
     above: The folders above, to which a link may lead back.
   """
@@ -241,12 +244,12 @@ def _visible(name: bytes) -> bool:
 def _kind(
   entry: os.DirEntry, endings: tuple[bytes, ...] | None = None
 ) -> str | None:
-  """A word for a file that is no image; None for an image."""
+  """The kind of a file that is not an image; None for an image."""
   if not entry.name.lower().endswith(endings or EXTENSIONS):
     ending = os.path.splitext(entry.name.lower())[1]
     return os.fsdecode(ending) if ending in _UNREAD else "not images"
-  # A pipe would be waited for. A link to nowhere counts as an image, so that
-  # reading it says what is wrong with it.
+  # Opening a pipe would block. A link to nowhere counts as an image, so that
+  # reading it reports the error.
   try:
     regular = entry.is_file()
   except OSError:

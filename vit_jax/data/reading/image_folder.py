@@ -19,7 +19,7 @@ _FEW = 5  # Images of a class; fewer are hardly enough to learn it.
 
 
 class ImageFiles(Source):
-  """Image files with labels; their names take few bytes each."""
+  """Image files with labels, whose paths share one block of bytes."""
 
   name: str
   split: str
@@ -60,7 +60,7 @@ class ImageFiles(Source):
     return self._labels[np.asarray(indices, np.int64)]
 
   def doubts(self) -> list[str]:
-    """Lines about a layout that may be a mistake."""
+    """Warnings about what may be a mistake in the layout, a line each."""
     lines = []
     counts = np.bincount(self._labels, minlength=len(self.class_names))
     few = np.flatnonzero(counts < _FEW)
@@ -81,7 +81,7 @@ class ImageFiles(Source):
     return lines
 
   def darkness(self) -> list[str]:
-    """A line if some 16-bit images use less than an eighth of their range."""
+    """A warning if 16-bit images use less than an eighth of their range."""
     indices = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int))
     values = []
     for index in indices.tolist():
@@ -102,7 +102,7 @@ class ImageFiles(Source):
 
 
 def content(path: bytes) -> bytes:
-  """The content of an image file; if there is none, UnreadableImageError."""
+  """Reads a file; raises UnreadableImageError if that fails."""
   try:
     with open(path, "rb") as file:
       return file.read()
@@ -116,7 +116,7 @@ class ImageFolder(ImageFiles):
   The folder holds `root/train/<class>/...`, with `root/val/<class>/...` or
   `root/test/<class>/...` or both, or `root/<class>/...` alone, where a part of
   each class is kept for evaluation. `folders.NAMES` lists other names of the
-  splits. If the folder holds a single folder, that one counts.
+  splits. A folder that holds nothing but another folder stands for that one.
 
   The classes are the folders to train on, sorted by name. A file is an image if
   it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
@@ -183,7 +183,7 @@ class ImageFolder(ImageFiles):
   def _list(
     self, classes: list[bytes], train: bytes, fraction: float | None
   ) -> None:
-    """Lists the files of all classes; with a fraction, that of each is kept."""
+    """Lists the files of all classes, and holds out a fraction of each."""
     if self._folder != train and classes != [b""]:
       _check_classes(folders.subfolders(self._folder), classes, self._folder)
     self.class_names = tuple(text(name) for name in classes)
@@ -283,6 +283,9 @@ def _check_classes(
 
 
 def held_out(files: Collection[bytes], fraction: float) -> set[bytes]:
-  """A share of the files; of two or more, some are in it and some are not."""
+  """Chooses a share of the files, by their names alone.
+
+  Of two files or more, at least one is chosen and at least one is not.
+  """
   num_eval = min(max(round(fraction * len(files)), 1), len(files) - 1)
   return {*sorted(files, key=lambda file: (zlib.crc32(file), file))[:num_eval]}

@@ -56,9 +56,9 @@ class TestSet:
 
   Attributes:
     source: The images; a label is an index into `right`.
-    right: For each label the model's classes that are right.
-    among: The classes that compete for an answer; None for all.
-    lacks: How many classes its folder has, if it lacks some; else empty.
+    right: For each label, the model's classes that count as correct.
+    among: The classes that the model chooses from; None for all.
+    lacks: A note that classes are missing from the folder, or empty.
   """
 
   source: Source
@@ -136,8 +136,8 @@ def _lacks(source: Source, whole: int) -> str:
 def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
   """ObjectNet's 113 classes that ImageNet has, without the red border.
 
-  As in the authors' code, an answer may be any of ImageNet's classes, and is
-  right if it is one of those that the object stands for.
+  As in the authors' code, the model chooses from all of ImageNet's classes, and
+  any of those that the object stands for is correct.
   """
   right: dict[str, set[int]] = {}
   for k, row in enumerate(classes()):

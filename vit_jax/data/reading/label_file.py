@@ -44,7 +44,7 @@ class LabelledImages(ImageFiles):
     self._hold(os.fsencode(settings.root), files, labels)
 
   def doubts(self) -> list[str]:
-    """Lines about classes that may be a mistake."""
+    """As of `ImageFiles`, and a warning about classes like "cat;dog"."""
     if self.task != "classification":
       return []
     lines = super().doubts()
@@ -61,8 +61,8 @@ def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
   """Opens the splits "train", "eval" and, if there is one, "test".
 
   Raises:
-    ValueError: if a file of labels is missing or has a mistake, which is named
-      with its line, or an image is missing.
+    ValueError: if a file of labels is missing, has a mistake (the message names
+      its line), or names an image that is missing.
   """
   assert settings.labels_file
   path = located(settings, settings.labels_file)
@@ -105,7 +105,7 @@ def open_split(settings: DataSettings, split: str) -> LabelledImages:
 
 
 def found(splits: Sequence[LabelledImages]) -> str:
-  """The images found, such as "train 8, val 2 images, 3 classes"."""
+  """The numbers of images, such as "train 8, val 2 images, 3 classes"."""
   counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
   first = splits[0]
   names = {"multilabel": "labels", "regression": "targets"}
@@ -157,7 +157,7 @@ def _check_files(rows: Sequence[Row], root: str) -> None:
 def _hold_out(
   parts: dict[str, list[Row]], encode: Encode, settings: DataSettings
 ) -> None:
-  """Moves a part of the training rows to "held out", always the same."""
+  """Moves a fixed part of the training rows to "held out"."""
   train = parts["train"]
   groups: dict[int, list[Row]] = collections.defaultdict(list)
   labels = encode(train)
@@ -170,17 +170,17 @@ def _hold_out(
   parts["held out"] = [r for r in train if os.fsencode(r.file) in kept]
   parts["train"] = [r for r in train if os.fsencode(r.file) not in kept]
   if not parts["held out"]:
-    fail(train[0].place, "and the others are too few to hold some out")
+    fail(train[0].place, "and the other rows are too few to hold some out")
 
 
 def _check_spread(path: str, train: LabelledImages) -> None:
-  """Raises ValueError for a target whose values are hardly different."""
+  """Raises ValueError for a target that hardly varies."""
   labels = train.labels(range(len(train))).astype(np.float64)
   mean, spread = np.abs(labels.mean(axis=0)), labels.std(axis=0)
   for name, middle, width in zip(train.class_names, mean, spread, strict=True):
     if width <= _LEAST_SPREAD * middle or not width:
       fail(
         path,
-        f"has {name} almost without differences ({width:.3g} around "
+        f"has the target {name}, which hardly varies ({width:.3g} around "
         f"{middle:.6g}): subtract a constant, or leave it out",
       )

@@ -38,7 +38,7 @@ def fail(place: str, said: str) -> NoReturn:
 
 
 def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
-  """The columns of the labels, and the rows of a file."""
+  """The names of the label columns, and the rows of a file."""
   read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
   columns: list[str] = []
   key, rows = "", []
@@ -70,7 +70,7 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
 def _columns(
   place: str, found: list[str], settings: DataSettings
 ) -> tuple[str, list[str]]:
-  """The column of the files' names, and those of the labels."""
+  """The name of the column of files, and of those of labels."""
   key = next((name for name in _FILE if name in found), None)
   if key is None:
     fail(place, f"has no column 'file'; its columns are {', '.join(found)}")
@@ -92,7 +92,7 @@ def _columns(
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-  """Yields line and cells of each row; the first line has their names."""
+  """Yields the line number and the cells, by column, of each row."""
   text = _text(path)
   first = text.split("\n", 1)[0]
   delimiter = next((mark for mark in ",;\t" if mark in first), ",")

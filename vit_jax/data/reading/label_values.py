@@ -1,4 +1,4 @@
-"""Labels of rows as arrays: indices of classes, several labels, or numbers."""
+"""Encodes labels as arrays: class indices, several labels, or numbers."""
 
 import functools
 import math
@@ -21,10 +21,10 @@ Encode = Callable[[Sequence[Row]], np.ndarray]
 def make_encode(
   task: str, columns: list[str], train: Sequence[Row]
 ) -> tuple[tuple[str, ...], Encode]:
-  """The names of the classes, labels or targets, and the function of rows.
+  """The names of the classes, labels or targets, and how rows are encoded.
 
   Raises:
-    ValueError: if a label is missing or of another kind, by `Encode` as well.
+    ValueError: if a label is missing or of another kind; `Encode` does too.
   """
   if task == "regression":
     return tuple(columns), functools.partial(_numbers, columns)

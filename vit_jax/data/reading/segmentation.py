@@ -100,14 +100,14 @@ def _only(root: bytes, names: Sequence[bytes]) -> bytes:
   if len(found) != 1:
     wanted = text(b", ".join(names))
     raise ValueError(
-      f"{text(root)!r} has {len(found)} folders of the names {wanted}, and a "
-      "probe of segmentation needs one: images and masks of equal names."
+      f"{text(root)!r} has {len(found)} folders named {wanted}, and a "
+      "segmentation probe needs one: images, and masks of the same file names."
     )
   return os.path.join(root, found[0])
 
 
 def _below(masks: bytes, wanted: bytes) -> bytes:
-  """The folder of a split; its name may be another one of the same split."""
+  """The masks of a split, in a folder of any of that split's names."""
   split = folders.split_named(wanted)
   for name in folders.subfolders(masks):
     if folders.split_named(name) == split:
@@ -128,8 +128,8 @@ def _check_proportions(
 ) -> None:
   """Raises UnreadableImageError if an image and its mask differ in proportions.
 
-  A mask may be smaller than its image. It is not turned as the image is, where
-  the image's Exif says so.
+  A mask may be smaller than its image. The image may be turned by its Exif; its
+  mask is not turned with it.
   """
   try:
     with Image.open(io.BytesIO(encoded)) as picture:
@@ -137,7 +137,7 @@ def _check_proportions(
       if picture.getexif().get(ExifTags.Base.Orientation, 1) > 4:
         width, height = height, width
   except (OSError, SyntaxError, ValueError):
-    return  # Decoding it tells what is wrong.
+    return  # Decoding it will report the error.
   if abs(mask[0] * width - mask[1] * height) > width + height:
     raise UnreadableImageError(
       f"{text(path)}: the image is {height} x {width}, turned as its Exif "

@@ -13,11 +13,11 @@ class Splits:
   """The splits of a run.
 
   Attributes:
-    train: To train on.
-    eval: To evaluate on while training.
-    test: To report on once, at the end; only folders may have it.
-    found: Images found and files ignored, in a line.
-    doubts: Lines about what may be a mistake.
+    train: The split to train on.
+    eval: The split to evaluate on while training.
+    test: The split to report on once, at the end; only folders may have it.
+    found: A line with the numbers of images found and of files ignored.
+    doubts: Warnings about what may be a mistake, a line each.
   """
 
   train: Source
@@ -119,7 +119,7 @@ def check_classes(source: Source, what: str) -> None:
 def check_same_classes(
   names: tuple[str, ...], of: str, others: tuple[str, ...], of_others: str
 ) -> None:
-  """Raises ValueError, saying whose the lists are, unless they are equal."""
+  """Raises ValueError, naming both sources, if their class names differ."""
   if names != others:
     only = ", ".join(sorted(set(names) ^ set(others))[:5])
     raise ValueError(

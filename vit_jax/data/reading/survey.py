@@ -15,7 +15,8 @@ from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.image import RGB, ImageSpec
 from vit_jax.data.reading.image_folder import ImageFolder
 
-_SMALL, _LONG = 32, 4  # Sides in pixels, and their ratio, that are odd.
+_SMALL = 32  # Pixels; an image with a shorter side is odd.
+_LONG = 4  # Ratio of the sides above which an image is odd.
 UNREADABLE = "unreadable"
 _KINDS = {
   **dict.fromkeys((".jpg", ".jpeg", ".jfif"), ("JPEG", "MPO")),
@@ -89,7 +90,7 @@ class Survey:
 
   @property
   def same(self) -> dict[str, list[list[str]]]:
-    """Groups of files with equal pixels, by what is wrong with it.
+    """Groups of files with equal pixels, by where the copies are.
 
     The keys are "in several splits", "in several classes" and "twice in a
     class".

@@ -1,4 +1,4 @@
-"""Labels of TFDS data sets beside the usual one, those of VTAB among them.
+"""Labels of TFDS data sets other than their usual ones, as VTAB has them.
 
 The rules are those of VTAB-1k (arXiv:1910.04867), as its code has them:
 https://github.com/google-research/task_adaptation, task_adaptation/data.
@@ -20,14 +20,14 @@ _VEHICLES = 3  # Car, van and truck are KITTI's first types.
 
 
 class Labels(NamedTuple):
-  """The classes, and the function from a record to the index of its own."""
+  """The classes, and the function from a record to the index of its class."""
 
   class_names: tuple[str, ...]
   label: Callable[[Record], int]
 
 
 def labels_of(features: Mapping[str, Any], name: str) -> Labels:
-  """The labels of a name.
+  """Looks up labels by their name.
 
   Args:
     features: The features of the data set.
@@ -65,10 +65,10 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
 
 
 def black_and_white(encoded: bytes) -> bytes:
-  """A PNG file of zeros and ones, as dSprites has, with 255 for each one."""
+  """Rewrites a PNG file of zeros and ones, as dSprites has, to 0 and 255."""
   pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
   if pixels is None:
-    raise UnreadableImageError("an image of dSprites that is no PNG file.")
+    raise UnreadableImageError("an image of dSprites that is not a PNG file.")
   return cv2.imencode(".png", pixels * np.uint8(255))[1].tobytes()
 
 

@@ -149,8 +149,8 @@ def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     known = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
     raise ValueError(
-      f"there is no TFDS dataset {name!r} (did you mean: {close}?); prepared "
-      "data of your own has to lie in data_dir, images in folders go by root."
+      f"there is no TFDS dataset {name!r} (did you mean: {close}?); data "
+      "of your own must be prepared in data_dir; folders of images are root."
     ) from error
   except (ValueError, AssertionError, RuntimeError, ImportError) as error:
     raise ValueError(
@@ -163,8 +163,8 @@ def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
 def _no_temporary_folder() -> Iterator[None]:
   """Keeps TFDS from making a temporary folder that it never removes.
 
-  It makes one for every data set that is not prepared, for what its own bucket
-  knows of it, though it no longer asks that bucket.
+  TFDS makes one for every data set that is not prepared, to hold what its
+  bucket knows about it, and then no longer asks that bucket.
   """
   info = tfds.core.DatasetInfo
   original = info.initialize_from_bucket

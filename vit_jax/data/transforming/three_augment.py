@@ -88,7 +88,8 @@ def erase(
 ) -> np.ndarray:
   """Fills a random box with noise, with some probability (arXiv:1708.04896).
 
-  The box covers 2 to 33 % of the image. An image that no box fits stays.
+  The box covers 2 to 33 % of the image. An image into which no box fits stays
+  as it is.
 
   Args:
     image: uint8 of shape (H, W, C).

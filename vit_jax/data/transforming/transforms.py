@@ -40,7 +40,7 @@ def make_train_transform(
     A picklable function (encoded, rng) -> uint8 (H, W, channels).
 
   Raises:
-    ValueError: if the size is none, or as `check_colours` does.
+    ValueError: if the size is not positive, or as `check_colours` does.
   """
   check_colours(settings, spec.channels)
   return _TrainTransform(_height_width(image_size), settings, spec)
@@ -64,13 +64,13 @@ def make_eval_transform(
     A picklable function encoded -> uint8 (H, W, channels).
 
   Raises:
-    ValueError: if the size is none.
+    ValueError: if the size is not positive.
   """
   return _EvalTransform(_height_width(image_size), settings, spec)
 
 
 def check_colours(settings: TrainTransformSettings, channels: int) -> None:
-  """Raises ValueError for augmentations that such images do not have.
+  """Raises ValueError for augmentations that need other channels.
 
   They are defined for RGB, and for grey as for RGB of three equal channels.
   """
