@@ -1,4 +1,4 @@
-"""What an image is on its way from a file to a batch."""
+"""The facts of an image, and OpenCV on images of any number of channels."""
 
 import dataclasses
 from collections.abc import Callable

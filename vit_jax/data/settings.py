@@ -286,7 +286,7 @@ class NormalizationSettings(Section):
 
 @dataclasses.dataclass(frozen=True)
 class InspectSettings(Section):
-  """What `python -m vit_jax.inspect_data` takes, by a training run's keys."""
+  """Settings of `python -m vit_jax.inspect_data`: keys of a training run."""
 
   image_size: tuple[int, int] = setting(
     (224, 224), "Height and width in pixels.", must=SIDES
