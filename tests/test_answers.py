@@ -1,0 +1,201 @@
+"""Every way to ask a model gives the same answer as `model.apply`.
+
+The ways are `predict_images`, the steps of `evaluate` and of the probes, and
+the exported programs. Pictures are not square, nor of the model's size.
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import encoders, published, tiny
+from vit_jax import predict_images
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.evaluation.eval_step import Totals, make_eval_step
+from vit_jax.inference.exporter import export_model, export_onnx
+from vit_jax.inference.predictor import predict
+from vit_jax.inference.reading import read_images
+from vit_jax.models import Origin, ResNet, make_vit
+from vit_jax.models.masked_vit import masked
+from vit_jax.models.normalize import normalize
+from vit_jax.models.representation import represent
+from vit_jax.pretrained.load import load_pretrained
+from vit_jax.training.losses import probabilities
+
+WORKDIRS = pathlib.Path(__file__).parent / "checkpoints" / "workdirs"
+ENCODERS = sorted(p.parent.name for p in encoders.FOLDER.glob("*/config.json"))
+RUNS = sorted(path.parent.name for path in WORKDIRS.glob("*/checkpoints"))
+SIZES = dict(hidden_size=24, num_layers=2, mlp_size=36, num_heads=3)
+EXTRAS = dict(registers=2, distilled=True, qk_norm=True)
+MODELS = {
+  "token": dict(representation_size=7),
+  "gap": dict(pooling="gap", scan=True),
+  "map": dict(pooling="map", representation_size=7),
+  "relative": dict(position="relative"),
+  "hybrid": dict(
+    variant="R50+Ti/16", resnet_layers=(1,), resnet_width=32, patch_size=2
+  ),
+  "axial": dict(variant="Axial-Ti/8"),
+  "dinov2": dict(block="dinov2", pooling="token_gap"),
+  "dinov3": dict(block="dinov3", scan=True),
+  "clip": dict(block="clip", projection=True, representation_size=7),
+  "distilled": dict(block="deit3", **EXTRAS),
+  "norm_pooled": dict(block="dinov2", pooling="gap", norm_pooled=True),
+}
+NO_HEAD = ("token", "map", "clip", "distilled")
+HEADLESS = [f"{name} without head" for name in (*NO_HEAD, "resnet")]
+OWN = (*MODELS, *HEADLESS, "masked")
+# One of each part that is read in a way of its own.
+FAST = ("map", "hf_deit")
+
+
+@functools.cache
+def opened(name):
+  """A model, its parameters, its preprocessing and its loss."""
+  if name in published.CHECKPOINTS:
+    return _load(published.path(name), **published.CHECKPOINTS[name])
+  if name in ENCODERS:
+    return _load(encoders.path(name))
+  if name in RUNS:
+    loaded = load_pretrained(str(WORKDIRS / name))
+    return *loaded, loaded.preprocessing, loaded.loss
+  if name == "resnet without head":
+    return _random(ResNet(0, layers=(1, 1), width=32))
+  fields = SIZES | MODELS.get(name.removesuffix(" without head"), {})
+  if name.endswith("without head"):
+    fields["num_classes"] = 0
+  variant = fields.pop("variant", "Ti/8")
+  model = make_vit(variant, fields.pop("num_classes", 5), **fields)
+  model = masked(model, 0) if name == "masked" else model
+  return _random(model)
+
+
+def _random(model):
+  size = 2 * model.stride, 3 * model.stride
+  model = model.clone(origin=Origin("test", "google", size))
+  params = tiny.random_params(model, size, 0)
+  return model, params, Preprocessing(size), "softmax"
+
+
+def _load(path, **options):
+  """A published model at a size that is not square."""
+  stride = load_pretrained(path, **options).model.stride
+  loaded = load_pretrained(path, **options, image_size=(2 * stride, 3 * stride))
+  return *loaded, loaded.preprocessing, loaded.loss
+
+
+def _pictures(channels):
+  rng = np.random.default_rng(0)
+  coarse = rng.integers(0, 256, (2, 5, 8, channels), np.uint8)
+  return [*coarse.repeat(11, axis=1).repeat(9, axis=2)]
+
+
+def _applied(name):
+  """Pixels, and what `model.apply` makes of them: (B, K) or (B, D)."""
+  model, params, preprocessing, loss = opened(name)
+  pictures = _pictures(preprocessing.channels)
+  pixels = read_images(preprocessing, pictures)
+  x = normalize(jnp.asarray(pixels), **preprocessing.normalization)
+  answer = jax.jit(model.apply)({"params": params}, x)
+  return pictures, pixels, _probabilities(model, answer, loss)
+
+
+def _probabilities(model, logits, loss):
+  """Probabilities of the classes; without a head the features as they are."""
+  return np.asarray(
+    probabilities(loss, logits) if model.num_classes else logits
+  )
+
+
+def _assert_same(found, expected, tolerance=1e-5):
+  """Compares to a share of the largest value, or of 1 if all are smaller."""
+  assert found.shape == expected.shape
+  atol = tolerance * max(1, np.abs(expected).max())
+  np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+every_model = pytest.mark.parametrize(
+  "name",
+  encoders.some_slow((*published.CHECKPOINTS, *ENCODERS, *RUNS, *OWN), FAST),
+)
+
+
+@every_model
+def test_every_way_gives_the_answer_of_the_model(name):
+  model, params, preprocessing, loss = opened(name)
+  pictures, pixels, expected = _applied(name)
+  options = dict(preprocessing=preprocessing, loss=loss)
+  if K := model.num_classes:
+    found = predict_images(model, params, pictures, top=K, **options)
+    dense = np.zeros_like(expected)
+    for row, one in zip(dense, found, strict=True):
+      row[list(one.index)] = one.probability
+    _assert_same(dense, expected)
+    _assert_evaluated(name, pixels, expected)
+  (batch,) = predict(model, params, pictures, **options, features=True)
+  features = np.stack([one.features for one in batch])
+  represented = _represented(name, pixels)
+  _assert_same(features, represented)
+  if not model.num_classes:
+    _assert_same(represented, expected)
+  size = preprocessing.image_size
+  exported = export_model(_with_origin(name), params, size, ("cpu",))
+  logits = exported.call(jnp.asarray(pixels))
+  _assert_same(_probabilities(model, logits, loss), expected)
+
+
+def _represented(name, pixels):
+  """The features that probes read."""
+  model, params, preprocessing, _ = opened(name)
+
+  @jax.jit
+  def run(params, pixels):
+    x = normalize(pixels, **preprocessing.normalization)
+    return represent(model, params, x)
+
+  return np.asarray(run(params, jnp.asarray(pixels)))
+
+
+def _assert_evaluated(name, pixels, expected):
+  """Checks a step of `evaluate`, on each picture with each class as label."""
+  model, params, preprocessing, loss = opened(name)
+  B, K = expected.shape
+  step = make_eval_step(model, **preprocessing.normalization, loss=loss)
+  label = np.tile(np.arange(K, dtype=np.int32), B)
+  batch = {"image": pixels.repeat(K, axis=0), "label": label}
+  _, answers = jax.jit(step)(Totals.zeros(K), params, batch)
+  likeliest = expected.max(axis=1).repeat(K)
+  _assert_same(np.asarray(answers.probability), likeliest)
+  assert (answers.answer == expected.argmax(axis=1).repeat(K)).all()
+  if loss == "softmax":
+    _assert_same(np.exp(-np.asarray(answers.loss)), expected.ravel())
+
+
+def _with_origin(name):
+  """The model with an origin that says how its images are normalised."""
+  model, _, preprocessing, _ = opened(name)
+  origin = model.origin or Origin("test", "google", None)
+  size, mean, std = preprocessing.size, preprocessing.mean, preprocessing.std
+  changed = dataclasses.replace(origin, image_size=size, mean=mean, std=std)
+  return model.clone(origin=changed)
+
+
+@pytest.mark.slow
+@every_model
+def test_onnx_runtime_gives_the_answer_of_the_model(name):
+  """jax2onnx is not among the tools for development."""
+  onnxruntime = pytest.importorskip("onnxruntime", reason="needs it")
+  pytest.importorskip("jax2onnx", reason="needs it")
+  model, params, _, loss = opened(name)
+  _, pixels, expected = _applied(name)
+  session = onnxruntime.InferenceSession(
+    export_onnx(_with_origin(name), params)
+  )
+  (logits,) = session.run(["logits"], {"images": pixels})
+  found = _probabilities(model, jnp.asarray(logits), loss)
+  _assert_same(found, expected, tolerance=1e-4)
