@@ -170,7 +170,9 @@ def test_what_a_filter_becomes_is_said():
   found = json.loads(beside(loaded, "google")[processor.FILE])
   assert processor.read(found) == even
   lines = check_expressible(loaded, "hf")
-  assert "hf rounds half a pixel in the place of the crop otherwise" in lines[1]
+  assert (
+    "hf rounds half a pixel in the place of the crop differently" in lines[1]
+  )
   assert len(check_expressible(loaded, "timm")) == 1
 
 

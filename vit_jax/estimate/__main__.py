@@ -11,8 +11,8 @@ the peak ("MFU") is that of a chip which never waits. If the step does not fit
 into memory, the command looks for the smallest change that makes it fit, prints
 it, and exits with code 1.
 
-With --forward, the step is the prediction of a batch: what a chip classifies in
-a second, and how many images fit into its memory.
+With --forward, the step is the prediction of a batch: the command prints how
+many images a chip classifies in a second, and the memory that it needs.
 
 No data is read. For data sets other than the paper's, --num_classes and
 --num_examples give the sizes.

@@ -144,7 +144,7 @@ def cached_path(url: str) -> pathlib.Path:
 
 
 def drop(path: pathlib.Path) -> bool:
-  """Removes a download from the cache; False if `path` is none."""
+  """Removes a download from the cache; False if `path` is not one."""
   if path.parent.parent != cache_folder():
     return False
   path.unlink(missing_ok=True)

@@ -17,9 +17,9 @@ _MOST_TEXT_BYTES = 16 << 20
 def weights_and_configs(
   path: pathlib.Path,
 ) -> tuple[pathlib.Path, dict[str, Any], dict[str, Any]]:
-  """The file of weights; `config.json` and `preprocessor_config.json` of it.
+  """A checkpoint's file of weights, `config.json`, `preprocessor_config.json`.
 
-  Each of the latter is {} if there is none.
+  The last two are parsed, and {} if there is no such file.
   """
   folder = path if path.is_dir() else path.parent
   if path.is_dir():

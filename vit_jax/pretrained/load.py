@@ -205,7 +205,7 @@ def _say(
   unused: list[str],
   overrides: Mapping[str, Any],
 ) -> None:
-  """Says what of the model or of its preprocessing is a guess or left out."""
+  """Prints what is guessed or left out of the model or its preprocessing."""
   lines = [v for k, v in architecture.guesses.items() if k not in overrides]
   pictures, positions = architecture.preprocessing.size, architecture.image_size
   if unused:

@@ -118,7 +118,7 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
     name: Name of the format, one of `TARGETS`.
 
   Returns:
-    A line on each thing that the format expresses only nearly, or not at all.
+    A line on each thing that the format keeps only approximately, or loses.
   """
   model: Any = loaded.model
   preprocessing = loaded.preprocessing
@@ -146,7 +146,7 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
 
 
 def _encoder_reasons(model: Any, name: str) -> list[str] | None:
-  """Why the format cannot express an encoder; None if the model is none."""
+  """Why the format cannot express an encoder; None for another model."""
   if not _is_encoder(model, name):
     return None
   module = _ENCODERS[name]
@@ -176,8 +176,8 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
   corner = "floor" if name == "hf" else "even"
   if torch and crop.crop == "center" and preprocessing.corner != corner:
     yield (
-      f"{name} rounds half a pixel in the place of the crop otherwise: where "
-      "an odd number of pixels is cut away, its crop is a pixel further"
+      f"{name} rounds half a pixel in the place of the crop differently: where "
+      "an odd number of pixels is cut away, its crop lies one pixel off"
     )
   model: Any = loaded.model
   if _is_encoder(model, name):

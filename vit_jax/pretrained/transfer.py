@@ -56,7 +56,7 @@ def fit(
       "and they must be the same: leave it out for a new head."
     )
   if not keep_head:
-    old["head_bias"] = 0.0  # Its own start is no start for another head.
+    old["head_bias"] = 0.0  # It was chosen for the checkpoint's head.
   if "representation_size" in old and not (keep_head or keep_pre_logits):
     old["representation_size"] = None
   return from_fields({**old, **fields})
@@ -110,7 +110,7 @@ def new_head(
     num_classes: Classes of the new head; 0 leaves it out.
 
   Raises:
-    ValueError: if the number of classes is negative or no whole number.
+    ValueError: if the number of classes is negative or not a whole number.
   """
   num_classes = checked("num_classes", int, num_classes, NOT_NEGATIVE)
   changed, head = _with_classes(model, num_classes)
@@ -141,7 +141,7 @@ def leaves(
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (path, array) for all parameters that the model takes over.
 
-  A line says how the first kernel becomes one for other channels.
+  A line says how the first kernel is adapted to other channels.
 
   Raises:
     ValueError: if one of them does not fit or is missing.
@@ -177,7 +177,7 @@ def leaves(
 
 
 def _is_first_kernel(path: str, model: Model) -> bool:
-  """Whether it is the path of the kernel that is applied to the image."""
+  """Whether a path is that of the kernel that is applied to the image."""
   if model.resnet_layers:
     return path.endswith("conv_root/kernel")
   return path == "patches/E/kernel"
@@ -191,8 +191,8 @@ def _for_channels(
   Args:
     kernel: (P^2 C, D) or (P, P, C, D), for images of C channels.
     before: Its channels, C.
-    channels: Channels of the new kernel. One is the sum of all, and of more,
-      each is one of the old ones, in turn, times C / channels.
+    channels: Channels of the new kernel. For one, the old channels are added
+      up; for more, they are repeated in turn and multiplied by C / channels.
   """
   parts = kernel.reshape(-1, before, kernel.shape[-1])
   if channels == 1:

@@ -62,7 +62,7 @@ def filling(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   with _part(folder) as part:
     part.mkdir()
     yield part
-    if folder.exists():  # It is not replaced: a shell may be in it.
+    if folder.exists():  # Not replaced: it may be a shell's.
       for file in part.iterdir():
         os.replace(file, folder / file.name)
       part.rmdir()

@@ -23,7 +23,7 @@ flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
 _COMPILED_BYTES = 4 * 2**30  # Size limit of the cache of compiled programs.
-# Flags that take several numbers, with their sentences.
+# Flags that take several numbers, with their help texts.
 _SEVERAL = {
   "image_size": (
     "Image size to use the model at, as one side in pixels or height,width."

@@ -22,7 +22,7 @@ from vit_jax.runtime.metric import Metric
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
 _PLAIN = "_not_averaged"  # Ends the score of parameters that are averaged.
-_NARROW = 100  # Characters, below which a terminal has no room for a bar.
+_NARROW = 100  # Terminals of fewer characters have no room for a bar.
 
 
 def untracked(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
@@ -148,7 +148,7 @@ class Display:
     self._trained.clear()
 
   def _epoch(self, step: int, metrics: dict[str, float]) -> str:
-    """Training since the last evaluation beside this evaluation, in a line."""
+    """One line with this evaluation, and training since the last one."""
     total = sum(steps for steps, _ in self._trained)
     means = {
       key: sum(steps * row[key] for steps, row in self._trained) / total

@@ -149,7 +149,7 @@ def together(function: Any) -> Any:
 
 @contextlib.contextmanager
 def lost_peers() -> Iterator[None]:
-  """Turns an exchange with other processes that failed into ConnectionError."""
+  """Turns a failed exchange with other processes into a ConnectionError."""
   import jax
 
   try:
@@ -216,10 +216,11 @@ def _give_up(where: str) -> None:
 
 
 def _check_alone() -> None:
-  """Refuses a process of several that sees no other one.
+  """Refuses to run alone if this is one of several processes.
 
-  Such are the pods of an indexed Kubernetes job, and what Open MPI 5 starts.
-  Each would train alone, and all of them into one workdir.
+  The pods of an indexed Kubernetes job and the processes that Open MPI 5 starts
+  may not see each other. Each would train alone, and all of them would write
+  into one workdir.
   """
   count = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
   if count != "1":

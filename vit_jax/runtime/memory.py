@@ -1,4 +1,4 @@
-"""Has freed memory used again, instead of being mapped in page by page."""
+"""Makes the process reuse freed memory, which saves mapping new pages."""
 
 import ctypes
 import sys
@@ -20,4 +20,4 @@ def keep_freed_memory() -> None:
     if mallopt is not None:  # The C library is glibc.
       mallopt(_M_ARENA_MAX, 1)
       mallopt(_M_MMAP_MAX, 0)
-      mallopt(_M_TRIM_THRESHOLD, -1)  # Never.
+      mallopt(_M_TRIM_THRESHOLD, -1)  # Never give it back.

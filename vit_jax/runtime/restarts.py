@@ -1,9 +1,9 @@
-"""Starts a run again after an end that a restart can mend.
+"""Restarts a run after a failure that a restart can mend.
 
-Such are a lost peer, a worker or the run itself killed by the kernel's
-out-of-memory killer, and a crash in compiled code; bad input and a loss that is
-not finite are not. With several hosts, each host's supervisor starts its own
-process again, and all meet at the coordinator.
+Such failures are a lost peer, a worker or the run itself killed for lack of
+memory, and a crash in compiled code, but not bad input or a loss that is not
+finite. With several hosts, each host's supervisor starts its own process again,
+and all meet at the coordinator.
 """
 
 import os
@@ -22,7 +22,7 @@ def supervise(
   newest_step: Callable[[], int | None],
   command: Sequence[str] = (),
 ) -> int:
-  """Runs this very command in a process of its own, again where that helps.
+  """Runs this command in a child process, and restarts it where that helps.
 
   Args:
     restarts: The most restarts in a row without a new checkpoint.
@@ -93,7 +93,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def _can_be_mended(code: int) -> bool:
-  """Whether a process ended by a signal, or said that it may be mended."""
+  """Whether a process was killed, or its exit code asks for a restart."""
   return code == MENDABLE or (
     code < 0 and -code not in (signal.SIGTERM, signal.SIGINT)
   )

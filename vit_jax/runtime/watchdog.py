@@ -1,4 +1,4 @@
-"""Ends a run whose steps no longer come, as a device or a peer hangs."""
+"""Ends a run that makes no more steps, because a device or a peer hangs."""
 
 import collections
 import contextlib
@@ -14,8 +14,8 @@ from etils import epath
 
 from vit_jax.runtime.restarts import MENDABLE
 
-_TICK = 1.0  # Seconds between two looks.
-_LEAST = 600.0  # Seconds without a step that are never too many.
+_TICK = 1.0  # Seconds between two checks.
+_LEAST = 600.0  # A shorter wait for a step, in seconds, never ends a run.
 _STEPS = 100  # Number of recent steps whose median is the usual time.
 _WRITE_SECONDS = 10.0  # Longest wait for the file of stacks.
 
@@ -37,7 +37,7 @@ class Watchdog:
   def __init__(self, times: float, path: epath.Path):
     self._times, self._path = times, path
     self._seconds = collections.deque[float](maxlen=_STEPS)
-    self._last: float | None = None  # When the last step came.
+    self._last: float | None = None  # When the last step was done.
     self._silent = 0.0
     self._paused = False
     self._end = threading.Event()
@@ -54,7 +54,7 @@ class Watchdog:
       self._end.set()
 
   def step(self) -> None:
-    """Says that a step has come."""
+    """Reports that a step is done."""
     now = time.monotonic()
     if self._last is not None:
       self._seconds.append(now - self._last)

@@ -1,6 +1,6 @@
-"""Writes the files that grow with a run, and outlasts a full disk or network.
+"""Appends to the files of a run, and survives a full disk or a lost network.
 
-What cannot be written waits in memory, up to `MOST_WAITING` bytes.
+Data that cannot be written waits in memory, up to `MOST_WAITING` bytes.
 """
 
 import collections
@@ -16,11 +16,11 @@ UPLOAD_EVERY = 60  # Seconds between two attempts to add to an object.
 
 
 class AppendFile:
-  """Appends to a file; what cannot be written now is written with the next.
+  """Appends to a file; data that cannot be written waits for the next append.
 
-  A write that stops in the middle, as the disk is full, is cut off again before
-  the next. If too much waits, the oldest data are dropped. Objects on gs:// are
-  added to once a minute.
+  A partial write, as on a full disk, is truncated before the next. If too much
+  data waits, the oldest is dropped. Objects on gs:// are appended to once a
+  minute.
 
   Args:
     path: The file, which is made on the first write.
@@ -40,7 +40,7 @@ class AppendFile:
     """Adds to the file.
 
     Raises:
-      OSError: if that cannot be; the data wait for the next call.
+      OSError: if it cannot be written; the data waits for the next call.
     """
     self._waiting.append(data)
     while sum(map(len, self._waiting)) > MOST_WAITING:
@@ -52,7 +52,7 @@ class AppendFile:
       raise self._error
 
   def flush(self) -> None:
-    """Writes what waits; raises OSError if that cannot be."""
+    """Writes the waiting data; raises OSError if that fails."""
     if not self._waiting:
       return
     if self._is_object:

@@ -15,7 +15,7 @@ from etils import epath
 from vit_jax.runtime import extras
 from vit_jax.workdir.read_errors import reason
 
-_PATIENCE = 30  # Seconds for which a request is repeated that failed.
+_PATIENCE = 30  # Seconds for which a failed request is retried.
 _ROLES = (
   "Storage Object User (roles/storage.objectUser) and Storage Legacy Bucket "
   "Reader (roles/storage.legacyBucketReader)"
@@ -51,7 +51,7 @@ def _client() -> Any:
 
 @functools.cache
 def retry() -> Any:
-  """Repeats a request, for half a minute, while the server is in trouble."""
+  """The retry policy: server errors are retried for half a minute."""
   known = extras.load("google.cloud.storage.retry", "gcs").DEFAULT_RETRY
   return known.with_timeout(_PATIENCE)
 
@@ -63,14 +63,14 @@ def status(error: BaseException) -> int | None:
 
 
 def names(folder: epath.Path) -> list[str]:
-  """The names of the folders in a folder; epath may give those of before."""
+  """Names of the folders in a folder; on gs://, epath may list stale ones."""
   if not is_address(folder):
     return [path.name for path in folder.iterdir()]
   prefix = f"{blob(folder).name.rstrip('/')}/"
   found = blob(folder).bucket.list_blobs(
     prefix=prefix, delimiter="/", retry=retry()
   )
-  list(found)  # Only then are the prefixes known.
+  list(found)  # Listing fills in the prefixes.
   return [name.removeprefix(prefix).rstrip("/") for name in found.prefixes]
 
 
@@ -102,7 +102,7 @@ def append(address: Any, data: bytes) -> None:
 
 
 def check(workdir: str, *, writes: bool) -> None:
-  """Tries what a command needs of a bucket, before it does anything else.
+  """Checks that a command may use a bucket, before it does anything else.
 
   Args:
     workdir: The run's folder; nothing is done if it is a local one.

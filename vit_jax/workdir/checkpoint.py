@@ -55,7 +55,7 @@ class Checkpoints(CheckpointReader):
       raise ValueError(f"keep_last={keep_last} must be 1 or more.")
     super().__init__(workdir, keep_last, read_only=read_only, keys=keys)
     self._saving: int | None = None
-    self._problem: str | None = None  # With the newest of all saves.
+    self._problem: str | None = None  # Why the newest save failed.
     self._failed = False
     self._quiet = None if read_only else orbax_manager.QuietSaves()
 
@@ -74,9 +74,9 @@ class Checkpoints(CheckpointReader):
       metrics: The evaluation after this step, if there was one.
 
     Returns:
-      What went wrong, in a line, with this save or with the one before, which
-      went on in the background; None if nothing did. Checkpoints saved earlier
-      are unharmed.
+      One line on what went wrong with this save, or with the previous one,
+      which ran in the background; None if nothing did. Checkpoints saved
+      earlier are unharmed.
     """
     trees = items(state)
     description = sealed({**description, "checksums": checksums(trees)})
@@ -127,7 +127,7 @@ class Checkpoints(CheckpointReader):
         taken += 1
         place = self.folder / "damaged" / f"{step}_{taken}"
       place.parent.mkdir(exist_ok=True)
-      # On a store, a folder is there once there is an object in it.
+      # On a store, a folder exists once it holds an object.
       (place.parent / "README.txt").write_text(_SET_ASIDE)
       (self._steps_folder / str(step)).rename(place)
     if jax.process_count() > 1:

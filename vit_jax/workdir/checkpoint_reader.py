@@ -28,7 +28,7 @@ class CheckpointReader:
     notes: A line for each thing that was damaged and skipped.
 
   Args:
-    read_only: Whether another process may be the one that writes.
+    read_only: Whether this process only reads, while another may write.
     keys: The metrics that may be the score by which the best is found.
   """
 
@@ -44,7 +44,7 @@ class CheckpointReader:
     self.folder = path if "://" in str(workdir) else path.resolve()
     self.notes: list[str] = []
     self._read_only = read_only
-    self._descriptions: dict[int, dict[str, Any]] = {}  # Those read, by step.
+    self._descriptions: dict[int, dict[str, Any]] = {}  # By step, once read.
     self._steps_folder = self.folder / "checkpoints"
     with read_errors.as_os_error(f"{workdir} cannot be opened: "):
       if not read_only:
@@ -187,7 +187,7 @@ class CheckpointReader:
 
   def _check_arrays(self, step: int, saved: Any, shapes: dict) -> None:
     """Raises ValueError if a checkpoint holds other arrays than `shapes`."""
-    if not isinstance(saved, dict):  # Then no checksum will match.
+    if not isinstance(saved, dict):  # It is damaged: no checksum will match.
       return
     needed = {path for path, _ in named_leaves(shapes)}
     stored = {p for p in saved if p.partition("/")[0] in shapes}
@@ -200,7 +200,7 @@ class CheckpointReader:
       )
 
   def _read(self, step: int, read: Callable[[], T]) -> T:
-    """Calls `read`, which raises one line if that fails."""
+    """Calls `read` and turns any failure into a one-line error."""
     name = f"checkpoint {step} of {self.folder}"
     return read_errors.attempt(read, name, lambda: self._was_deleted(step))
 

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written by the thread that measures.
+"""TensorBoard's event files, written by the calling thread.
 
 tensorboardX's own writer has a thread that ends with the first failed write;
 whoever adds events then waits for it for ever. Here a failed write is an error.

@@ -23,7 +23,7 @@ KINDS = {
 
 
 class Stopwatch:
-  """Measures the time since this start of a run; what is left is steps."""
+  """Measures the time since this start of a run; the rest counts as steps."""
 
   def __init__(self):
     self._begin = time.perf_counter()
@@ -39,7 +39,7 @@ class Stopwatch:
       self._seconds[kind] += time.perf_counter() - begin
 
   def set_up(self) -> None:
-    """Says that the time up to now was for starting, if for nothing else."""
+    """Counts the time not yet attributed as start-up."""
     self._seconds["starting"] += self._rest()
 
   def row(self) -> dict[str, dict[str, float]]:
@@ -58,8 +58,8 @@ def time_spent(
 ) -> dict[str, float] | None:
   """Seconds that a run has spent on each of `KINDS`, from its first start on.
 
-  Lost is what passed between the last row that a start left behind, and the
-  next start.
+  The time between the last row of one start and the next start counts as
+  lost.
 
   Args:
     rows: Rows of `metrics.jsonl`.

@@ -28,9 +28,9 @@ def sole_writer(
 ) -> Iterator[Callable[[], None]]:
   """Locks a workdir while inside; the first process does it for all.
 
-  The lock of a local folder ends with this process, however that ends. That on
-  gs:// is an object that the owner writes anew every 20 seconds, and that
-  another run may take over once a minute has passed without.
+  The lock of a local folder ends with this process, however that ends. On
+  gs://, the lock is an object that its owner rewrites every 20 seconds; another
+  run may take it over after a minute without a rewrite.
 
   Args:
     say: Gets a line if the lock of a dead run has to be waited for.
@@ -111,7 +111,7 @@ class _ObjectLock:
     self._end.set()
     self._thread.join()
     if not self._lost:
-      with contextlib.suppress(Exception):  # It then ends by its silence.
+      with contextlib.suppress(Exception):  # The lock then expires.
         self._blob.delete(if_generation_match=self._generation)
 
   def check(self) -> None:
@@ -135,7 +135,7 @@ class _ObjectLock:
     except Exception as error:
       if bucket.status(error) != 412:
         raise self._trouble(error) from error
-      # A write that was repeated may have succeeded at first.
+      # A retried write may have succeeded the first time.
       now, holder = self._read()
       if holder.get("token") != self._me["token"]:
         return False

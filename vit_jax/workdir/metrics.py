@@ -115,8 +115,8 @@ class MetricWriter:
   `workdir/metrics.jsonl` has a JSON object a line, with `step` and keys such as
   `train/loss`. Only the first process writes.
 
-  Where one of the three cannot be written, the others are. The caller hears of
-  it once, by an OSError, and again only if it fails anew after a success.
+  If one of the three cannot be written, the others still are. An OSError tells
+  the caller once, and again only if it fails after a success.
 
   Attributes:
     notes: A line for each thing that was broken in files of earlier starts.
@@ -124,7 +124,7 @@ class MetricWriter:
   Args:
     first_step: The step from which the run starts. Rows beyond it, which a run
       that was stopped wrote and this one will write again, are dropped.
-    wandb_log: Gets the same, and is closed with this.
+    wandb_log: Receives the same metrics, and is closed with this writer.
 
   Raises:
     OSError: if the `metrics.jsonl` of an earlier start cannot be replaced.
@@ -182,7 +182,7 @@ class MetricWriter:
     )
 
   def close(self, failed: bool = False) -> None:
-    """Writes what still waits.
+    """Writes the data that still waits.
 
     Args:
       failed: Whether the run ends by an error, which Weights & Biases shows.
@@ -202,7 +202,7 @@ class MetricWriter:
     self._attempt(closes)
 
   def _attempt(self, writes: Mapping[str, Callable[[], None]]) -> None:
-    """Calls all; raises one OSError of those that have begun to fail."""
+    """Calls all; raises one OSError for those that have begun to fail."""
     said = []
     for name, write in writes.items():
       try:

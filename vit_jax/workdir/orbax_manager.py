@@ -139,8 +139,8 @@ class QuietSaves:
   each write that fails later. A write that ends after its loop can only say so
   to the interpreter's hook: with a full disk that made 370 lines.
 
-  They are hidden until `end` is called. This is no context, since one that is
-  not left ends when it is collected.
+  They are hidden until `end` is called. This is not a context manager: one that
+  is never left ends when it is garbage-collected.
   """
 
   def __init__(self):

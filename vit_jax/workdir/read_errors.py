@@ -41,8 +41,8 @@ def attempt(
 ) -> T:
   """Calls `read`, and puts into one line why a checkpoint cannot be read.
 
-  Trouble, such as a network that is away for a moment, gets more attempts; but
-  not on several hosts, as they would no longer wait for each other in step.
+  Trouble that may pass, such as a lost network, is retried; not on several
+  hosts, though, as they would fall out of step.
 
   Args:
     name: The checkpoint, for the message.
@@ -80,7 +80,7 @@ def attempt(
 
 @contextlib.contextmanager
 def as_os_error(what: str = "") -> Iterator[None]:
-  """Makes an OSError of one line of whatever a library raises.
+  """Turns whatever a library raises into a one-line OSError.
 
   Args:
     what: Words to begin the line with.

@@ -1,4 +1,4 @@
-"""Files of JSON rows, one a line, each with the `step` that it is of."""
+"""Files of JSON rows, one a line, each with its `step`."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from vit_jax.workdir.read_errors import as_os_error
 
 
 def read_rows(path: epath.Path) -> list[dict[str, Any]]:
-  """The rows of a file; a line that is none, such as one cut short, is skipped.
+  """The rows of a file; invalid lines, such as one cut short, are skipped.
 
   Raises:
     OSError: if the file cannot be read.
@@ -21,7 +21,7 @@ def read_rows(path: epath.Path) -> list[dict[str, Any]]:
 
 
 def read(path: epath.Path) -> bytes:
-  """A file's content, empty if it is not there; raises OSError on trouble."""
+  """A file's content, empty if there is none; raises OSError if that fails."""
   if not bucket.is_address(path):
     return path.read_bytes() if path.exists() else b""
   with as_os_error():
@@ -29,7 +29,7 @@ def read(path: epath.Path) -> bytes:
 
 
 def parse_rows(content: bytes) -> tuple[list[dict[str, Any]], int]:
-  """The rows in a file's content, and the number of lines that are no rows."""
+  """The rows in a file's content, and the number of invalid lines."""
   lines = [line for line in content.split(b"\n") if line.strip()]
   rows = [row for line in lines if (row := _row(line)) is not None]
   return rows, len(lines) - len(rows)
@@ -45,7 +45,7 @@ def to_line(row: dict[str, Any]) -> bytes:
 
 
 def replace(path: epath.Path, content: bytes) -> None:
-  """Writes a file that is complete at any time; raises OSError if it cannot."""
+  """Replaces a file atomically; raises OSError if that fails."""
   if bucket.is_address(path):  # An object appears once it is complete.
     with as_os_error():
       path.write_bytes(content)
@@ -59,10 +59,10 @@ class RowFile(AppendFile):
   """A file to which a run adds rows.
 
   Rows beyond `first_step`, which a run that was stopped wrote and this one will
-  write again, are dropped, and so are lines that are no rows.
+  write again, are dropped, and so are invalid lines.
 
   Attributes:
-    skipped: How many lines were no rows.
+    skipped: How many lines were invalid.
 
   Args:
     first_step: The step from which the run starts.
@@ -82,10 +82,10 @@ class RowFile(AppendFile):
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-  """The row that a line holds, or None if it holds none."""
+  """The row that a line holds, or None if the line is invalid."""
   try:
     row = json.loads(line)
-  except (ValueError, RecursionError):  # UTF-8 that is none is a ValueError.
+  except (ValueError, RecursionError):  # Invalid UTF-8 raises ValueError.
     return None
   step = row.get("step") if isinstance(row, dict) else None
   return row if isinstance(step, int) and not isinstance(step, bool) else None

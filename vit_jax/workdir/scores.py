@@ -9,11 +9,11 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 CLASSES = ("eval/top1",)
-"""The score where nobody says another: that of classes."""
+"""The default score, that of classes."""
 
 
 def score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> Any:
-  """The first of these metrics that an evaluation has; None without one."""
+  """The first of these metrics that an evaluation has; None if it has none."""
   return next((metrics[key] for key in keys if key in metrics), None)
 
 

@@ -23,7 +23,7 @@ class Tracer:
 
   def __init__(self, folder: str, begin: int, steps: int, last: int):
     self._folder, self._begin = folder, begin
-    # JAX writes no objects, so these are written here and then sent.
+    # JAX cannot write to gs://, so a trace is written here and then sent.
     self._local = folder
     self._end = min(begin + steps - 1, last) if steps else 0
     self._tracing = False
@@ -32,7 +32,7 @@ class Tracer:
     """Starts the trace if it is to start with this step.
 
     Raises:
-      OSError: if it cannot be started; then there will be none.
+      OSError: if it cannot be started; the run then has no trace.
     """
     if step == self._begin <= self._end:
       with as_os_error():

@@ -13,7 +13,7 @@ _SHOWN = 3
 def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
   """Adds images to WORKDIR/unreadable.txt, one a line with its reason.
 
-  The file of another host is called after its number.
+  Another host's file has the host's number in its name.
 
   Args:
     found: Lines such as "photos/cat/1.jpg: the file is empty."

@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from vit_jax.runtime import extras
 from vit_jax.workdir.read_errors import as_os_error
 
-_LAST_UPLOAD = 60  # Seconds for it; without a network it would take for ever.
+_LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.
 
 
 class WandbLog:

@@ -285,7 +285,7 @@ MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
       "rope_theta=9.0 would becom",
     ),
     ("hf", dict(qk_norm=True), "has no place for block_0/msa/norm_key/bias"),
-    ("hf", dict(mlp_size=50), "mlp_size=50 is no whole mlp_ratio"),
+    ("hf", dict(mlp_size=50), "mlp_size=50 does not give a whole"),
     ("hf", dict(pooling="gap", num_classes=0), "='gap' would become 'token'"),
     (
       "hf",

@@ -37,7 +37,7 @@ def check_supported(config: Mapping[str, Any]) -> None:
   for key in ("model_type", "architecture"):
     name = str(config.get(key, ""))
     if key == "architecture" and "dinov3" in name:
-      continue  # timm has it among its EVAs.
+      continue  # timm implements it as an EVA.
     for start, family in UNSUPPORTED.items():
       if name.startswith(start):
         raise ValueError(

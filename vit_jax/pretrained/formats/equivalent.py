@@ -1,4 +1,4 @@
-"""Models that a form of names can hold, in place of those that it cannot."""
+"""Equivalent models that a format can express, for those that it cannot."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,7 +26,7 @@ _TABLE, _HEAD = "position/E_pos", "head/kernel"
 
 
 def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
-  """The changes if a written model were read back with these fields."""
+  """How a model would change if it were read back with these fields."""
   theirs = to_fields(from_fields({"kind": "Vit", **fields}))
   for name, value in to_fields(vit).items():
     new = theirs.get(name)
@@ -44,7 +44,7 @@ def shapes_of(vit: Any, written: list[Rule]) -> Shapes:
 
 
 def refitted(vit: Any, new: Any, params: Mapping[str, np.ndarray]) -> Params:
-  """The parameters with which one model answers as another does.
+  """The parameters of an equivalent model, which gives the same answers.
 
   Args:
     vit: The model that the parameters are for.

@@ -41,7 +41,7 @@ LINEN = (
 # training checkpoint, and in an image-text model.
 PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/")
 
-_IMAGENET_21K = (21_841, 21_843)  # Its classes, without and with two more.
+_IMAGENET_21K = (21_841, 21_843)  # Classes, without and with two extra.
 _GROUP_NORM = "1 1 1 C -> C"
 _GOOGLE_POSITION = "Transformer/posembed_input/pos_embedding"
 _BIG_VISION_POSITION = "pos_embedding"

@@ -96,7 +96,7 @@ CLIP = Family(
       table.patches("embeddings.patch_embedding."),
       Rule("embeddings.class_embedding", ("x_class",)),
       _POSITIONS,
-      table.layer_norm("pre_layrnorm.", "norm_pre"),  # Spelt so.
+      table.layer_norm("pre_layrnorm.", "norm_pre"),  # Sic.
       table.layer_norm("post_layernorm.", "norm"),
     ),
     **_LAYER,

@@ -40,7 +40,7 @@ def _dinov2_config(vit: ModernVit) -> dict[str, Any]:
     sizes = {k: (int(v * 2 / 3) + 7) // 8 * 8 for k, v in sizes.items()}
   ratios = [ratio for ratio, size in sizes.items() if size == vit.mlp_size]
   if not ratios:
-    raise ValueError(f"mlp_size={vit.mlp_size} is no whole mlp_ratio")
+    raise ValueError(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
   found: dict[str, Any] = dict(
     model_type="dinov2_with_registers" if registers else "dinov2",
     mlp_ratio=ratios[0],

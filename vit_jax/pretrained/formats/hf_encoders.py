@@ -168,7 +168,7 @@ def family_of(vit: Any) -> Family:
 
 
 def is_encoder(vit: Any) -> bool:
-  """Whether a model has more than the form of the paper's: some are SigLIP."""
+  """Whether a model needs a form beyond the paper's ViT; some are SigLIPs."""
   if vit.modern:
     return True
   gap = vit.pooling == "gap" and vit.num_classes
@@ -176,7 +176,7 @@ def is_encoder(vit: Any) -> bool:
 
 
 def reasons(vit: Any) -> list[str]:
-  """Why no family can express a model; those of the one that comes closest."""
+  """Why no family can express a model: the reasons of the closest one."""
   family, found = _closest(vit)
   return [f"as {family.types[0]}, {reason}" for reason in found]
 
@@ -195,7 +195,7 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
 
 
 def _misfit(family: Family, vit: Any) -> tuple[int, str]:
-  """How badly a model fits into the form, 0 if it does, and why."""
+  """How badly a model fits the family, 0 if it does, and why."""
   written = _written(family, vit)
   if lost := homeless(vit, written):
     return len(lost), f"it has no place for {', '.join(lost[:3])}"
@@ -210,7 +210,7 @@ def _misfit(family: Family, vit: Any) -> tuple[int, str]:
 
 
 def _changes(family: Family, vit: Any) -> Iterator[str]:
-  """The changes that reading a model back from the form would make."""
+  """How a model would change if it were read back as one of the family."""
   if family.classes[bool(vit.num_classes)] is None:
     yield f"it has no class {'with' if vit.num_classes else 'without'} a head"
   size = architecture.table_size(vit)
@@ -221,7 +221,7 @@ def _changes(family: Family, vit: Any) -> Iterator[str]:
 
 
 def losses(vit: Any) -> Iterator[str]:
-  """Lines on what the form does not keep."""
+  """Lines on what the format does not keep."""
   if equivalent(vit).pooling != vit.pooling:
     yield (
       "DINOv2's head reads the class token and the patches' average: the half "
@@ -237,7 +237,7 @@ def losses(vit: Any) -> Iterator[str]:
 
 
 def constants(vit: Any) -> dict[str, np.ndarray]:
-  """Arrays that the form has and a model does not: the mask token, as zeros."""
+  """Arrays that only the format has: the mask token, as zeros."""
   family = family_of(vit)
   if not family.mask_token:
     return {}

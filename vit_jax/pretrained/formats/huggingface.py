@@ -34,7 +34,7 @@ def saved_name(name: str) -> str:
 
 
 def loss(config: Mapping[str, Any], num_classes: int) -> str:
-  """The loss that the library infers, and its pipeline takes for granted."""
+  """The loss that the library infers, and that its pipeline assumes."""
   kind = config.get("problem_type")
   if kind == "regression":
     return "mse"

@@ -1,7 +1,7 @@
 """Hugging Face's `preprocessor_config.json`, read and written.
 
-The class that it names decides what the keys mean that it leaves out. `convert`
-writes the same file for formats that have none of their own.
+The class that it names decides the defaults of missing keys. `convert` writes
+the same file for formats that have none of their own.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ def read(config: Mapping[str, Any]) -> Preprocessing:
 def _crop(
   found: Mapping[str, Any], kind: str
 ) -> tuple[Sides, EvalTransformSettings]:
-  """The size of the result, and how a picture becomes of that size."""
+  """The size of the result, and how a picture is brought to it."""
   filters: dict[str, Any] = dict(
     interpolation=_filter(found),
     antialias=checked("antialias", bool, found.get("antialias", True)),
@@ -127,7 +127,7 @@ def _sides(name: str, value: Any) -> Sides:
 
 
 def _filter(found: Mapping[str, Any]) -> str:
-  if "interpolation" in found:  # Written by us, where `resample` has no number.
+  if "interpolation" in found:  # `write` adds it for a filter without a number.
     return checked("interpolation", str, found["interpolation"], None, FILTERS)
   number = checked("resample", int, found["resample"])
   if not 0 <= number < len(_FILTERS):
@@ -179,7 +179,7 @@ def reason(preprocessing: Preprocessing) -> str | None:
 def write(preprocessing: Preprocessing) -> dict[str, Any]:
   """The `preprocessor_config.json` that gives the pixels of `preprocessing`.
 
-  The interpolations that only ours has are written under keys of ours.
+  Interpolations that only vit_jax has are written under keys of its own.
   """
   crop = preprocessing.crop
   height, width = preprocessing.image_size

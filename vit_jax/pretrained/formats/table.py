@@ -1,8 +1,8 @@
 """Tables of names: which published array holds which of our parameters.
 
-One table serves a whole family of models. A row counts for a model if the model
-has the row's parameters, so that a bias, registers or LayerScale that are not
-there take no row with them.
+One table serves a whole family of models. A row applies to a model that has the
+row's parameters, so rows for a bias, registers or LayerScale are skipped for
+models without them.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ class Table:
 
 
 def _names(vit: BaseVit) -> frozenset[str]:
-  """The parameters of a model, of its first layer alone."""
+  """Paths of a model's parameters; of its layers, only the first."""
   first: Any = vit.clone(num_layers=1, scan=False, origin=None)
   return _names_of(first)
 

@@ -73,7 +73,7 @@ def pooling_and_positions(
 
 
 def by_name(model: Any, width: int) -> tuple[int | None, str, dict[str, str]]:
-  """Heads and GELU of a model of timm's name, and what of it is a guess."""
+  """The heads and GELU that a model's name tells, and which are guesses."""
   name = str(model or "")
   gelu = "gelu_tanh" if _TANH.match(name) else "gelu"
   gelu = "quick_gelu" if "quickgelu" in name else gelu

@@ -1,4 +1,4 @@
-"""Encoders as timm saves them: what its ViTs have beyond the paper's, DINOv3.
+"""Encoders as timm saves them: ViTs with all of its options, and DINOv3.
 
 The arrays tell most; `config.json` tells the heads, the activation and the
 pooling.
@@ -25,7 +25,7 @@ from vit_jax.pretrained.formats.timm_table import DINOV3, VIT
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted
 
-# An array of one of these names is what the paper's model does not have.
+# Names of arrays that the paper's model does not have.
 _MARKS = (
   *("reg_token", "dist_token", "norm_pre.weight", "attn_pool.latent"),
   "fc_norm.weight",
@@ -102,7 +102,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
 
 
 def _check_arguments(arguments: Config) -> None:
-  """Raises ValueError for an argument that would change the model unseen."""
+  """Raises ValueError for an argument that would change the model unnoticed."""
   for key, value in arguments.items():
     if key not in _ARGUMENTS and value not in (None, False):
       raise ValueError(
@@ -197,7 +197,7 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
 
 
 def is_encoder(vit: Any) -> bool:
-  """Whether a model has what the paper's has not; a MAP head is SigLIP's."""
+  """Whether a model has more than the paper's; a MAP head makes it a SigLIP."""
   siglip = vit.position == "learned" and vit.pooling == "map"
   return vit.modern or siglip
 
@@ -208,7 +208,7 @@ def equivalent(vit: Any) -> Any:
     return vit
   fields: dict[str, Any] = {}
   if vit.registers and vit.position == "learned" and not vit.distilled:
-    fields["position"] = "learned_grid"  # There registers have no position.
+    fields["position"] = "learned_grid"  # In timm, registers have no position.
   if vit.projection and vit.representation_size and not vit.num_classes:
     fields |= dict(num_classes=vit.representation_size, projection=False)
     fields["representation_size"] = None
@@ -234,7 +234,7 @@ def reasons(vit: Any) -> list[str]:
 
 
 def losses(vit: Any) -> Iterator[str]:
-  """Lines on what the form does not keep."""
+  """Lines on what the format does not keep."""
   if equivalent(vit).num_classes != vit.num_classes:
     yield "timm keeps the projection as a head, with a bias of zeros"
   if getattr(vit, "position_grid", None) and not vit.antialias:
