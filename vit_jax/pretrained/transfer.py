@@ -75,7 +75,6 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
   stays. A line says which head is left out.
   """
   before = loaded.model.num_classes
-  num_classes = checked("num_classes", int, num_classes, NOT_NEGATIVE)
   if num_classes == before:
     return loaded
   model, head = _with_classes(loaded.model, num_classes)
@@ -112,7 +111,6 @@ def new_head(
   Raises:
     ValueError: if the number of classes is negative or not a whole number.
   """
-  num_classes = checked("num_classes", int, num_classes, NOT_NEGATIVE)
   changed, head = _with_classes(model, num_classes)
   flat = traverse_util.flatten_dict(params, sep="/")
   flat = {k: v for k, v in flat.items() if not k.startswith(_OWN_TASK)}
@@ -124,6 +122,7 @@ def _with_classes(
   model: Model, num_classes: int
 ) -> tuple[Model, dict[str, tuple[int, ...]]]:
   """The model with that many classes, and the shapes of its head."""
+  num_classes = checked("num_classes", int, num_classes, NOT_NEGATIVE)
   origin = model.origin and dataclasses.replace(model.origin, class_names=())
   changed = model.clone(num_classes=num_classes, head_bias=0.0, origin=origin)
   shapes = param_shapes(changed, (1, 1))
