@@ -16,9 +16,9 @@ from vit_jax.inspection.draw import visualize_files
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.report.write import report_files
+from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
-from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
 

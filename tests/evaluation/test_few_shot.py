@@ -6,12 +6,12 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+from vit_jax.run.evaluators import make_few_shot
 
 from tests import tinted
 from vit_jax import data
 from vit_jax.data.batching.loader import Loader
 from vit_jax.evaluation.shots import draw_shots
-from vit_jax.run.evaluators import make_few_shot
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding

@@ -10,11 +10,11 @@ import pytest
 from tests import runs
 from tests.tiny import random_params
 from vit_jax import data
-from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.inspection import attention_maps, canvas, charts, figures
 from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
+from vit_jax.tasks.confusion import ConfusionMatrix
 
 
 @pytest.fixture(scope="module")

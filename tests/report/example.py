@@ -5,10 +5,10 @@ import html.parser
 import numpy as np
 
 from configs import image_folder
-from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Answers
 from vit_jax.report.dataset import Dataset, Sizes
 from vit_jax.report.measure import Example, Measured, RunFacts
+from vit_jax.tasks.confusion import ConfusionMatrix
+from vit_jax.tasks.eval_step import Answers
 
 NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
 CONFUSION = np.array([[5, 1, 0], [2, 3, 0], [0, 0, 4]])

@@ -14,11 +14,11 @@ from PIL import Image
 
 from tests.commands import run
 from tests.report import example
-from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Answers
 from vit_jax.report import page as report_page
 from vit_jax.report.headline import headline_of
 from vit_jax.report.page import page
+from vit_jax.tasks.confusion import ConfusionMatrix
+from vit_jax.tasks.eval_step import Answers
 
 
 @pytest.fixture(scope="module")

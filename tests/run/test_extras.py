@@ -14,10 +14,10 @@ from vit_jax import load_pretrained
 from vit_jax.models import ResNet
 from vit_jax.pretrained import load
 from vit_jax.run import adaptation, loop
+from vit_jax.run.init_state import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import base_config, read
-from vit_jax.run.init_state import fresh_state
 from vit_jax.workdir.checkpoint import Checkpoints
 
 

@@ -5,6 +5,8 @@ import re
 import jax
 import numpy as np
 import pytest
+from vit_jax.run.masked import with_masks
+from vit_jax.run.task import with_loss
 
 from tests import runs
 from tests.report.example import Page
@@ -14,11 +16,9 @@ from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run import loop
-from vit_jax.run.masked import with_masks
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, Settings, read
-from vit_jax.run.task import with_loss
 from vit_jax.runtime.settings import replaced
 
 MASKED = {"masked.rate": 0.5}

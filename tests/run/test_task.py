@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from vit_jax.run.task import targets_of, with_loss
 
 from configs import image_folder
 from tests import runs
@@ -20,7 +21,6 @@ from vit_jax.report.page import page
 from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import Settings, read
-from vit_jax.run.task import targets_of, with_loss
 from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.checkpoint import Checkpoints
 

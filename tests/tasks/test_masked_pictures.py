@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from vit_jax.tasks.masked_pictures import _patches, _sheet
 from vit_jax.models.masked_vit import MASK
+from vit_jax.tasks.masked_pictures import _patches, _sheet
 from vit_jax.tasks.masking import Masking
 
 HALF = (0.5, 0.5, 0.5)

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
 from vit_jax.evaluation.answer_list import write_outputs
 from vit_jax.evaluation.targets import (
   Outputs,
@@ -14,6 +13,7 @@ from vit_jax.evaluation.targets import (
   best_threshold,
   f1,
 )
+
 from vit_jax.training.objective import Numbers
 from vit_jax.training.settings import LossSettings
 

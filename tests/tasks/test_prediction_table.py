@@ -3,8 +3,8 @@
 import csv
 
 import numpy as np
-
 from vit_jax.evaluation.answer_list import COLUMNS, AnswerList
+
 from vit_jax.tasks.eval_step import Answers
 
 NAMES = ["cat", "dog", "owl, barn"]
