@@ -105,6 +105,7 @@ def define_overrides() -> None:
   flags.DEFINE_integer(
     "num_heads", None, "Number of heads, for sources that do not record it."
   )
+  _define_task()
   flags.DEFINE_enum(
     "gelu", None, ("exact", "tanh"), "GELU to use in place of the source's."
   )
@@ -121,7 +122,7 @@ def overrides() -> dict[str, Any]:
   Raises:
     ValueError: if numbers are malformed, out of range or too few.
   """
-  given = values("step", "num_heads", "gelu", "layer_norm_epsilon")
+  given = values("step", "task", "num_heads", "gelu", "layer_norm_epsilon")
   given |= {name: _several(name) for name in _SEVERAL}
   return {name: value for name, value in given.items() if value is not None}
 
@@ -131,7 +132,8 @@ def define_choice() -> None:
   flags.DEFINE_integer(
     "step", None, "Step of the checkpoint; the newest by default."
   )
-  flags.DEFINE_bool("best", False, "Take the checkpoint with the best top-1.")
+  flags.DEFINE_bool("best", False, "Take the checkpoint with the best score.")
+  _define_task()
   flags.DEFINE_string(
     "root", None, "Where the folder of images is now, if it has moved."
   )
@@ -140,9 +142,15 @@ def define_choice() -> None:
   )
 
 
+def _define_task() -> None:
+  flags.DEFINE_string(
+    "task", None, "The run's task as file.py:Class, if it is one of your own."
+  )
+
+
 def choice() -> dict[str, Any]:
   """Keywords for `run.saved.opened`, from the flags that were given."""
-  given = values("step", "best", "root", "data_dir")
+  given = values("step", "best", "task", "root", "data_dir")
   return {k: v for k, v in given.items() if v is not None and v is not False}
 
 

@@ -1,9 +1,11 @@
 """Finds a run's task: by its name, or a class of the user's own."""
 
+import functools
 import importlib
 import importlib.util
 import inspect
 import pathlib
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -47,14 +49,16 @@ def task_class(name: str | type[Task]) -> type[Task]:
   return found
 
 
+@functools.cache
 def _imported(place: str) -> Any:
-  """The module of a file, or of a package's name."""
+  """The module of a file, or of a package's name; it is imported once."""
   if not place.endswith(".py"):
     return importlib.import_module(place)
   path = pathlib.Path(place).expanduser()
   spec = importlib.util.spec_from_file_location(path.stem, path)
   assert spec and spec.loader
   module = importlib.util.module_from_spec(spec)
+  sys.modules.setdefault(path.stem, module)
   spec.loader.exec_module(module)
   return module
 

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -43,9 +43,13 @@ class ClassificationTask(Task):
 
   Attributes:
     class_weights: A factor for each class's part of the loss.
+    outcome: The class of what an evaluation finds.
+    counts_answers: Whether its metrics need the counts of the answers.
   """
 
   class_weights: tuple[float, ...] | None = None
+  outcome: ClassVar[type["ClassificationOutcome"]]
+  counts_answers: ClassVar[bool] = False
   name = "classification"
   metrics = (
     Metric("top1", "top-1"),
@@ -228,13 +232,16 @@ class ClassificationOutcome(Outcome):
     return class_report.telling(self.counts, self.names)
 
 
+ClassificationTask.outcome = ClassificationOutcome
+
+
 class _Evaluator:
   """Evaluates a classifier on a split; see `task.Evaluator`."""
 
   def __init__(
     self, task: ClassificationTask, model: nn.Module, stream: Stream
   ):
-    self._stream = stream
+    self._stream, self._task = stream, task
     preprocessing = stream.preprocessing
     objective = task.objective(model, preprocessing).for_evaluation()
     step = make_eval_step(
@@ -259,6 +266,7 @@ class _Evaluator:
     detail: bool = False,
     examples: bool = False,
   ) -> ClassificationOutcome:
+    detail = detail or self._task.counts_answers
     confusion = ConfusionMatrix() if detail else None
     predictions: list[Predictions] = []
 
@@ -275,4 +283,4 @@ class _Evaluator:
       len(self._names),
       observe if detail or examples else None,
     )
-    return ClassificationOutcome(totals, self._names, confusion, predictions)
+    return self._task.outcome(totals, self._names, confusion, predictions)
