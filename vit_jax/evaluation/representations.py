@@ -12,8 +12,8 @@ from vit_jax.data.batching.loader import EvalPasses, Loader
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model
+from vit_jax.models.model import represent
 from vit_jax.models.normalize import normalize
-from vit_jax.models.representation import represent
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.training import sharding
 

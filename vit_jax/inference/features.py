@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import LayerConfig, layer_norm
-from vit_jax.models.representation import represent
+from vit_jax.models.model import represent
 from vit_jax.models.scan import STACKED
 
 

@@ -8,7 +8,7 @@ from etils import epy
 
 with epy.lazy_api_imports(globals()):
   from vit_jax.models.base_vit import BaseVit
-  from vit_jax.models.base_vit import Model as Model
+  from vit_jax.models.model import Model
   from vit_jax.models.modern_vit import ModernVit
   from vit_jax.models.origin import Origin
   from vit_jax.models.resnet import ResNet
@@ -24,6 +24,7 @@ with epy.lazy_api_imports(globals()):
 
 __all__ = [
   "BaseVit",
+  "Model",
   "ModernVit",
   "Origin",
   "ResNet",

@@ -1,4 +1,4 @@
-"""What the families of Vision Transformers share: fields and the head.
+"""The fields that all families of Vision Transformers share.
 
 Symbols as in `vit`. A family adds its own fields and `encode`.
 """
@@ -11,24 +11,21 @@ from jaxtyping import Array, Float
 from vit_jax.models import checks
 from vit_jax.models.gelu import GELUS
 from vit_jax.models.layer import LayerConfig, dense
+from vit_jax.models.model import Model
 from vit_jax.models.origin import Origin
 from vit_jax.models.patch_dropout import check_patch_dropout
-from vit_jax.models.resnet import ResNet, classifier, stem_stride
 from vit_jax.models.scan import REMATS
 
 _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
 
 
-class BaseVit(nn.Module):
-  """An encoder of patches and a head; images (B, H, W, C) -> logits (B, K).
+class BaseVit(Model):
+  """A Transformer on patches; H and W need only be divisible by their size.
 
-  K is `num_classes`. Images are floats, normalised as in the training run
-  ([-1, 1] by default); H and W need only be divisible by the patch size. Logits
-  are float32. With `num_classes=0` the result is the representation: y of
-  Eq. 4, (B, D), or the representation layer's output if there is one.
+  Its representation is y of Eq. 4, (B, D), or the representation layer's output
+  if there is one.
 
   Attributes:
-    num_classes: Classes of the head; 0 builds no head.
     patch_size: P, the side of a patch in pixels.
     hidden_size: D, the width of a token.
     num_layers: L, the layers of the encoder.
@@ -59,7 +56,6 @@ class BaseVit(nn.Module):
     ValueError: if fields, or a call's images, do not fit together.
   """
 
-  num_classes: int
   patch_size: int
   hidden_size: int
   num_layers: int
@@ -81,12 +77,6 @@ class BaseVit(nn.Module):
   patch_dropout_rate: float = 0.0
   origin: Origin | None = None
   poolings = ()
-  # What is a field of one family alone has this value in the others.
-  block = None
-  position_grid = None
-  resnet_layers = ()
-  position_at = "input"
-  distilled = modern = resizes_positions = False
 
   def __post_init__(self):
     for name in _SIZES:
@@ -105,33 +95,9 @@ class BaseVit(nn.Module):
     super().__post_init__()
 
   @property
-  def prefix(self) -> int:
-    """Number of tokens before the patches."""
-    raise NotImplementedError
-
-  @property
   def stride(self) -> int:
     """Pixels between neighbouring patches."""
-    return self.patch_size * stem_stride(self.resnet_layers)
-
-  def __call__(
-    self, x: Float[Array, "B H W C"], *, train: bool = False
-  ) -> Float[Array, "B ..."]:
-    return self.head(self.encode(x, train=train)[1])
-
-  def encode(
-    self, x: Float[Array, "B H W C"], *, train: bool = False
-  ) -> tuple[Float[Array, "B S D"], Float[Array, "B ..."]]:
-    """The last layer's output z, before its norm, and what the head reads."""
-    raise NotImplementedError
-
-  @nn.compact
-  def head(self, y: Float[Array, "B ..."]) -> Float[Array, "B K"]:
-    """The logits; without classes the representation."""
-    y = self.representation(y)
-    if not self.num_classes:
-      return y
-    return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
+    return self.patch_size * super().stride
 
   @nn.compact
   def representation(self, y: Float[Array, "B ..."]) -> Float[Array, "B R"]:
@@ -152,6 +118,3 @@ class BaseVit(nn.Module):
   @property
   def _config(self) -> LayerConfig:
     return LayerConfig.of(self)
-
-
-Model = BaseVit | ResNet

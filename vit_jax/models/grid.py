@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from vit_jax.models.base_vit import Model
+from vit_jax.models.model import Model
 
 Grid = tuple[int, int]  # Patches along height and width.
 

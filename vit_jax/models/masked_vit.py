@@ -13,9 +13,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.base_vit import Model
+from vit_jax.models.model import Model, classifier
 from vit_jax.models.partitioning import named
-from vit_jax.models.resnet import classifier
 from vit_jax.models.vit import Vit
 
 MASK = -1

@@ -19,13 +19,13 @@ from vit_jax.models.checks import (
   check_size,
 )
 from vit_jax.models.layer import dense, layer_norm
+from vit_jax.models.model import classifier
 from vit_jax.models.modern_block import QKV_BIASES, ModernBlock
 from vit_jax.models.modern_embedding import Grid, ResizedPositions
 from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import named
 from vit_jax.models.patch_dropout import PatchDropout
 from vit_jax.models.position import Positions
-from vit_jax.models.resnet import classifier
 from vit_jax.models.scan import make_blocks
 from vit_jax.models.vit import PatchEmbedding
 

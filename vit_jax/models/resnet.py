@@ -14,9 +14,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.model import Model
 from vit_jax.models.normalize import check_images
 from vit_jax.models.origin import Origin
-from vit_jax.models.partitioning import Dense, in_use, named
+from vit_jax.models.partitioning import in_use, named
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 
@@ -82,11 +83,10 @@ class ResidualUnit(nn.Module):
     return nn.relu(x + shortcut)
 
 
-class ResNet(nn.Module):
+class ResNet(Model):
   """BiT ResNet; images (B, H, W, C) -> logits (B, num_classes).
 
   Attributes:
-    num_classes: Classes of the head; with 0 the result is the pooled features.
     layers: Residual units in each stage; stage i has stride 4 * 2^i.
     width: Channels of the root; 64 is "x1".
     head_bias: Initial value of the head's bias.
@@ -95,27 +95,18 @@ class ResNet(nn.Module):
     origin: Where published weights came from; the model ignores it.
   """
 
-  num_classes: int
   layers: tuple[int, ...]
   width: int = 64
   head_bias: float = 0.0
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   origin: Origin | None = None
-  # It has none of what a Transformer's fields of these names say.
-  num_layers = 0
-  scan = False
-  representation_size = position_grid = block = None
+  num_layers = 0  # Of a Transformer.
 
   @property
   def resnet_layers(self) -> tuple[int, ...]:
     """`layers`, by the name that a hybrid has for them."""
     return self.layers
-
-  @property
-  def stride(self) -> int:
-    """Pixels between neighbouring cells of the last feature map."""
-    return stem_stride(self.layers)
 
   def __call__(
     self,
@@ -150,22 +141,6 @@ class ResNet(nn.Module):
         )(x)
     return x, x.mean(axis=(1, 2))
 
-  @nn.compact
-  def head(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
-    """The logits; without classes the representation."""
-    if not self.num_classes:
-      return self.representation(y)
-    return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
-
-  def representation(self, y: Float[Array, "B D"]) -> Float[Array, "B D"]:
-    """Features of an image: y itself."""
-    return y
-
-
-def stem_stride(layers: tuple[int, ...]) -> int:
-  """Pixels between the cells of a ResNet's feature map; 1 without stages."""
-  return 4 * 2 ** (len(layers) - 1) if layers else 1
-
 
 def _conv(width: int, size: int, stride: int = 1, **fields) -> StdConv:
   return StdConv(width, (size, size), (stride, stride), **fields)
@@ -179,18 +154,4 @@ def _group_norm(
     scale_init=named(scale_init, (None,)),
     bias_init=named(nn.initializers.zeros_init(), (None,)),
     **fields,
-  )
-
-
-def classifier(
-  num_classes: int, bias: float, param_dtype: DTypeLike, name: str = "head"
-) -> Dense:
-  """The last dense layer, which starts at zero and computes in float32."""
-  return Dense(
-    num_classes,
-    kernel_init=named(nn.initializers.zeros_init(), ("embed", "classes")),
-    bias_init=named(nn.initializers.constant(bias), ("classes",)),
-    dtype=jnp.float32,
-    param_dtype=param_dtype,
-    name=name,
   )

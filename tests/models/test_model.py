@@ -9,7 +9,7 @@ from tests import tinted
 from tests.models.tiny_vit import images, random_params, tiny
 from vit_jax import ResNet
 from vit_jax.models.masked_vit import masked
-from vit_jax.models.representation import represent
+from vit_jax.models.model import represent
 
 
 def test_the_representation_is_y_of_equation_4_or_the_pre_logits():
