@@ -70,10 +70,7 @@ def open_run_checkpoint(
       std=preprocessing.std,
       class_names=descriptions.class_names(description),
     )
-    loss, masked = (
-      descriptions.loss(description),
-      descriptions.masked(description),
-    )
+    loss = descriptions.loss(description)
     averaged = descriptions.averages(description)
     # Stacked layers are of use only in training.
     saved = {k: v for k, v in description["model"].items() if k != "scan"}
@@ -106,9 +103,7 @@ def open_run_checkpoint(
   return Loaded(
     model=model,
     preprocessing=preprocessing,
-    open_task=functools.partial(
-      _saved_task, workdir, description, loss, masked, task
-    ),
+    open_task=functools.partial(_saved_task, workdir, description, loss, task),
     shapes=shapes,
     read=lambda: (leaf for leaf in read() if leaf[0] in shapes),
     step=step,

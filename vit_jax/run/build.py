@@ -180,7 +180,7 @@ def task_of(settings: Settings) -> Task:
   Raises:
     ValueError: if keys mean nothing for the task.
   """
-  task = choose.configured(settings.data.task, settings.loss, settings.masked)
+  task = choose.configured(settings.data.task, vars(settings))
   data, few_shot = settings.data, settings.fewshot
   unlabelled = bool(data.root) and not data.labels
   if unlabelled and task.labels != "none":

@@ -42,11 +42,11 @@ from vit_jax.runtime.settings import (
   setting,
   types_of,
 )
+from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.training.settings import (
   DistillSettings,
   LoraSettings,
   LossSettings,
-  MaskedSettings,
   MeshSettings,
   OptimizerSettings,
 )

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vit_jax.runtime.settings import from_dict
+from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.task import Task
-from vit_jax.training.settings import LossSettings, MaskedSettings
+from vit_jax.training.settings import LossSettings
 
 # Each is imported when it is first asked for.
 _MODULES = {
@@ -19,6 +21,9 @@ _MODULES = {
   "regression": ("regression", "RegressionTask"),
   "masked": ("masked", "MaskedPatchesTask"),
 }
+
+# The sections that tasks have, by the tasks' names.
+_SECTIONS = {"masked": MaskedSettings}
 
 
 class OwnTaskError(ValueError):
@@ -63,20 +68,24 @@ def _imported(place: str) -> Any:
   return module
 
 
-def configured(name: str, loss: LossSettings, masked: MaskedSettings) -> Task:
-  """The task of a configuration; masked patches go before `data.task`.
+def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
+  """The task of a configuration.
+
+  Args:
+    name: Its `data.task`. A task whose own section is on goes before it.
+    sections: The sections of the configuration by name: `loss`, and those that
+      tasks have.
 
   Raises:
     ValueError: if there is no such task, or it does not take this loss.
   """
-  name = "masked" if masked.rate else name
-  return task_class(name).configured(loss, masked)
+  own = (k for k in _MODULES if k in sections and sections[k].on)
+  return task_class(next(own, name)).configured(sections)
 
 
 def saved(
   description: Mapping[str, Any],
   loss: LossSettings,
-  masked: MaskedSettings,
   given: str | type[Task] | None = None,
 ) -> Task:
   """The task of a checkpoint, with its facts.
@@ -84,7 +93,6 @@ def saved(
   Args:
     description: The checkpoint's description.
     loss: The loss that it records.
-    masked: The masked patches that it records.
     given: The user's own task, as "file.py:Class", if the description names
       one. No class is imported because a checkpoint names it.
 
@@ -93,25 +101,29 @@ def saved(
     ValueError: if the class given is not that one.
   """
   own = description.get("task")
-  name = description.get("targets", {}).get("task", "classification")
-  if own is None:
-    kind = task_class("masked" if masked.rate else name)
-    if given is not None and task_class(given).name != kind.name:
-      raise ValueError(
-        f"task={given!r} is given, and the run's task is {kind.name}: leave it "
-        "out."
-      )
-  elif given is None:
+  if own is not None and given is None:
     raise OwnTaskError(
       f"its task is {own}, a class of your own: give it, as in "
       f"--task=file.py:{own.split(':')[-1]}."
     )
-  else:
-    kind = task_class(given)
-    if kind.__qualname__ != own.split(":")[-1]:
-      raise ValueError(f"task={given!r} is given, and the run's task is {own}.")
-  task = kind.configured(loss, masked)
+  name = description.get("targets", {}).get("task", "classification")
+  sections = {"loss": loss, **_sections(description["config"])}
+  task = configured(given or name if own else name, sections)
+  if given is not None:
+    kind, wanted = task_class(given), own or task.name
+    if wanted.split(":")[-1] not in (kind.__qualname__, kind.name):
+      raise ValueError(
+        f"task={given!r} is given, and the run's task is {wanted}."
+      )
   return task.with_facts(description)
+
+
+def _sections(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The sections that tasks have of a recorded configuration."""
+  return {
+    name: from_dict(kind, config.get(name, {}), saved=True)
+    for name, kind in _SECTIONS.items()
+  }
 
 
 def answering(loss: str) -> Task:

@@ -65,7 +65,6 @@ class ClassificationTask(Task):
         "train/top1": "training",
         "eval/top1": "evaluation",
         "fewshot/top1": "few-shot",
-        "fewshot/top1_class_token": "few-shot by the class token",
       },
       percent=True,
     ),

@@ -19,12 +19,12 @@ from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked, trunk
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.runtime.metric import Metric
+from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.outcome import Curves, Evaluator, Outcome, check_readable
 from vit_jax.tasks.stream import Stream
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
-from vit_jax.training.settings import LossSettings, MaskedSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +72,20 @@ class MaskedPatchesTask(Task):
       },
       percent=True,
     ),
+    Curves(
+      "Top-1 accuracy",
+      {
+        "fewshot/top1": "few-shot",
+        "fewshot/top1_class_token": "few-shot by the class token",
+      },
+      percent=True,
+    ),
   )
   has_answers = False
 
   @classmethod
-  def configured(cls, loss: LossSettings, masked: MaskedSettings) -> Task:
-    return cls(loss, masked)
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    return cls(sections["loss"], sections["masked"])
 
   @property
   def why_refused(self) -> str:

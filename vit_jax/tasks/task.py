@@ -18,7 +18,7 @@ from vit_jax.runtime.metric import Metric
 from vit_jax.tasks.outcome import Curves, Evaluator
 from vit_jax.tasks.stream import Stream
 from vit_jax.training.objective import Objective
-from vit_jax.training.settings import LossSettings, MaskedSettings
+from vit_jax.training.settings import LossSettings
 
 
 @runtime_checkable
@@ -62,13 +62,16 @@ class Task:
   has_answers: ClassVar[bool] = True
 
   @classmethod
-  def configured(cls, loss: LossSettings, masked: MaskedSettings) -> "Task":
+  def configured(cls, sections: Mapping[str, Any]) -> "Task":
     """The task of a configuration, with its default loss if none is set.
+
+    Args:
+      sections: Sections by their names, such as `loss`.
 
     Raises:
       ValueError: if the loss is not one of the task's.
     """
-    del masked
+    loss = sections["loss"]
     if loss.kind not in cls.losses:
       if loss.kind != LossSettings().kind:
         raise ValueError(

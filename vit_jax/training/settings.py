@@ -9,7 +9,6 @@ from vit_jax.runtime.settings import Duration, Section, setting
 OPTIMIZERS = ("adam", "lamb", "muon", "sgd")
 DECAYS = ("cosine", "linear", "constant")
 LOSSES = ("softmax", "sigmoid", "mse")
-TARGETS = ("colour", "colour4x4", "pixels")
 TEACHINGS = ("soft", "hard")
 
 
@@ -188,23 +187,6 @@ class LossSettings(Section):
         "above 0, such as 1,2.5."
       )
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedSettings(Section):
-  """Masked patch prediction, in place of labels (Section 4.6, App. B.1.2)."""
-
-  rate: float = setting(
-    0.0,
-    "Share of the patches to corrupt and to predict; 0 trains on labels.",
-    must=BELOW_1,
-  )
-  target: str = setting(
-    "colour",
-    'Prediction for a patch: its mean colour of 3 bits a channel ("colour"), '
-    'those of its 4 x 4 parts ("colour4x4"), or all its "pixels".',
-    choices=TARGETS,
-  )
 
 
 @dataclasses.dataclass(frozen=True)

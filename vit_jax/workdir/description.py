@@ -16,7 +16,7 @@ from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
 from vit_jax.runtime.checks import SIDES
 from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
-from vit_jax.training.settings import LoraSettings, LossSettings, MaskedSettings
+from vit_jax.training.settings import LoraSettings, LossSettings
 
 # Facts about data and teacher that the configuration does not tell.
 _DATA_KEYS = ("class_names", "train_examples", "targets", "task", "teacher")
@@ -67,7 +67,6 @@ class _Recorded(Section):
   eval_transform: EvalTransformSettings = section(EvalTransformSettings)
   normalization: NormalizationSettings = section(NormalizationSettings)
   loss: LossSettings = section(LossSettings)
-  masked: MaskedSettings = section(MaskedSettings)
   lora: LoraSettings = section(LoraSettings)
 
 
@@ -95,11 +94,6 @@ def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
 def loss(description: Mapping[str, Any]) -> LossSettings:
   """The loss the run was trained with."""
   return _recorded(description).loss
-
-
-def masked(description: Mapping[str, Any]) -> MaskedSettings:
-  """The masked patches the run was trained on; their rate is 0 without any."""
-  return _recorded(description).masked
 
 
 def averages(description: Mapping[str, Any]) -> bool:
