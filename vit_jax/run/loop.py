@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -66,16 +66,17 @@ def train(
       check_lock = stack.enter_context(sole_writer(workdir, display.note))
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
-    checkpoints = Checkpoints(
-      workdir, settings.keep_last, keys=_scores(settings)
-    )
+    score = f"eval/{build.task_of(settings).score}"
+    checkpoints = Checkpoints(workdir, settings.keep_last, keys=[score])
     stack.callback(checkpoints.close)
     if plan is None:
       newest = checkpoints.newest_description()
       plan = make_plan(settings, newest and newest[1])
     stack.callback(plan.evaluation.stream.close)
-    log = stack.enter_context(outputs.log_file(checkpoints, display))
-    _show_header(plan, workdir, checkpoints, display, log)
+    display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
+    display.header(header(plan, workdir))
+    for note in (*plan.splits.doubts, *checkpoints.notes):
+      display.note(note)
     fresh = checkpoints.latest_step is None
     with spent.on("starting" if fresh else "restoring"):
       state, first = first_state(plan, checkpoints, display, allow_changes)
@@ -90,10 +91,10 @@ def train(
     stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
     watchdog = Watchdog(plan.settings.hang_factor, stacks)
     guards = Guards(signal, check_lock, watchdog)
-    loop = TrainLoop(plan, batches, out, guards, on_step)
     start = time.perf_counter()
     spent.set_up()
     with watchdog.watching():
+      loop = TrainLoop(plan, batches, out, guards, on_step)
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
     tested = _test(plan, out, state, saved) if evaluated else None
@@ -108,24 +109,6 @@ def train(
     )
   )
   return state, evaluated
-
-
-def _scores(settings: Settings) -> tuple[str, ...]:
-  """The metric by which the best checkpoint is found."""
-  return (f"eval/{build.task_of(settings).score}",)
-
-
-def _show_header(
-  plan: Plan,
-  workdir: str,
-  checkpoints: Checkpoints,
-  display: Display,
-  log: Callable[[str], None],
-) -> None:
-  display.copy_to(log)
-  display.header(header(plan, workdir))
-  for note in (*plan.splits.doubts, *checkpoints.notes):
-    display.note(note)
 
 
 def _open_outputs(
