@@ -18,7 +18,7 @@ from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced
-from vit_jax.runtime.signals import Interrupted, Notice
+from vit_jax.runtime.signals import Interrupted, StopSignal
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
@@ -74,7 +74,7 @@ def test_an_evaluation_that_a_stop_prevented_is_made_up_for(
   config = runs.config(data_dir, total_steps=8, eval_every_steps=4)
   _, whole = loop.train(read(config), str(tmp_path / "whole"))
   with monkeypatch.context() as patch, pytest.raises(Interrupted):
-    patch.setattr(Notice, "reached", lambda notice, now: now == step)
+    patch.setattr(StopSignal, "reached", lambda stop, now: now == step)
     loop.train(read(config), str(tmp_path / "stopped"))
   _, evaluated = loop.train(read(config), str(tmp_path / "stopped"))
   assert evaluated == whole

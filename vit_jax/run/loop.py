@@ -15,7 +15,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.run.summary import closing, header
 from vit_jax.run.train_loop import Guards, OnStep, TrainLoop
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.signals import Notice
+from vit_jax.runtime.signals import StopSignal
 from vit_jax.runtime.watchdog import Watchdog
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
@@ -61,7 +61,7 @@ def train(
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(outputs.say_interrupted, display))
-    signal = stack.enter_context(Notice().awaited())
+    signal = stack.enter_context(StopSignal().awaited())
     with signal.waiting():
       check_lock = stack.enter_context(sole_writer(workdir, display.note))
     # Closed after the checkpoints, which a slow network must not keep waiting.

@@ -9,7 +9,7 @@ import jax
 
 from vit_jax.run.outputs import Outputs, optional_write, report_skipped
 from vit_jax.run.plan import Plan
-from vit_jax.runtime.signals import Interrupted, Notice
+from vit_jax.runtime.signals import Interrupted, StopSignal
 from vit_jax.runtime.watchdog import Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
@@ -49,7 +49,7 @@ class Guards:
     watchdog: Ends the process if a step hangs.
   """
 
-  signal: Notice
+  signal: StopSignal
   check_lock: Callable[[], None]
   watchdog: Watchdog
 

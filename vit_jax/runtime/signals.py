@@ -25,7 +25,7 @@ class Interrupted(Exception):
   exit_code = 128 + signal.SIGTERM  # A shell's code for it; 0 is "complete".
 
 
-class Notice:
+class StopSignal:
   """Records whether the run has to stop, in agreement with all hosts."""
 
   def __init__(self):
@@ -35,7 +35,7 @@ class Notice:
   def reached(self, step: int) -> bool:
     """Whether to stop after this step; all hosts must ask at every step."""
     if jax.process_count() > 1:
-      # JAX's own service passes the notice on, and chooses the step.
+      # JAX's own service passes the signal on, and chooses the step.
       return multihost_utils.reached_preemption_sync_point(step)
     return self._signal > 0
 
@@ -47,7 +47,7 @@ class Notice:
 
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
-    """Inside this context, the notice raises Interrupted at once.
+    """Inside this context, a signal raises Interrupted at once.
 
     It is for work that need not be finished, such as an evaluation, or that
     may never be, such as a read from a file system that hangs.
@@ -61,10 +61,10 @@ class Notice:
       self._waiting = False
 
   @contextlib.contextmanager
-  def awaited(self) -> Iterator["Notice"]:
-    """Inside this context, SIGTERM and Ctrl-C only give the notice.
+  def awaited(self) -> Iterator["StopSignal"]:
+    """Inside this context, SIGTERM and Ctrl-C are only recorded.
 
-    A second Ctrl-C leaves at once. After a notice, SIGTERM stays ignored: the
+    A second Ctrl-C leaves at once. After a signal, SIGTERM stays ignored: the
     process is about to end by itself, with the exit code that says so.
 
     Python handles signals only in the main thread; in another one, this does
@@ -77,7 +77,7 @@ class Notice:
     numbers = [signal.SIGINT]
     if jax.process_count() == 1:
       numbers.append(signal.SIGTERM)
-    before = {number: signal.signal(number, self._give) for number in numbers}
+    before = {number: signal.signal(number, self._record) for number in numbers}
     try:
       yield self
     finally:
@@ -85,7 +85,7 @@ class Notice:
         ending = self._signal and number == signal.SIGTERM
         signal.signal(number, signal.SIG_IGN if ending else handler)
 
-  def _give(self, number: int, _: object) -> None:
+  def _record(self, number: int, _: object) -> None:
     again, self._signal = self._signal, number
     if number == signal.SIGINT:
       if again == signal.SIGINT:
