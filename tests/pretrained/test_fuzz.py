@@ -44,7 +44,7 @@ from vit_jax.pretrained.load import open_pretrained
 from vit_jax.pretrained.save import TARGETS, save_as
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
-from vit_jax.workdir.description import sealed
+from vit_jax.workdir.description import with_digest
 
 
 @pytest.fixture(scope="module")
@@ -307,13 +307,13 @@ def test_damaged_workdir(workdir, params, room, data):
 @examples(12)
 @given(st.data())
 def test_hostile_description_of_a_workdir(workdir, room, data):
-  """The description is sealed again, so only its content is suspicious."""
+  """The description gets a new digest, so only its content is suspicious."""
   fresh(room)
   shutil.copytree(workdir, room / "run")
   path = room / "run/checkpoints/2/description/metadata"
   changed = data.draw(distorted(json.loads(path.read_text())))
   changed.pop("digest", None)
-  path.write_text(json.dumps(sealed(changed)))
+  path.write_text(json.dumps(with_digest(changed)))
   outcome("workdir, hostile", lambda: load_pretrained(str(room / "run")))
 
 

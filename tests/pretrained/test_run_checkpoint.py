@@ -19,7 +19,7 @@ from vit_jax.run import loop
 from vit_jax.run.settings import read
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
-from vit_jax.workdir.description import sealed
+from vit_jax.workdir.description import with_digest
 
 
 @pytest.mark.slow
@@ -134,6 +134,6 @@ def test_a_description_without_a_model_is_refused(saved_run, tmp_path):
   path = tmp_path / "run/checkpoints/2/description/metadata"
   description = json.loads(path.read_text())
   del description["model"], description["digest"]
-  path.write_text(json.dumps(sealed(description)))
+  path.write_text(json.dumps(with_digest(description)))
   with pytest.raises(ValueError, match="its description has no model"):
     load_pretrained(str(tmp_path / "run"))

@@ -19,7 +19,7 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_manager
 from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
 from vit_jax.workdir.checksum import checksums
-from vit_jax.workdir.description import sealed
+from vit_jax.workdir.description import with_digest
 from vit_jax.workdir.read_errors import reason
 from vit_jax.workdir.scores import CLASSES
 
@@ -79,7 +79,7 @@ class Checkpoints(CheckpointReader):
       earlier are unharmed.
     """
     trees = items(state)
-    description = sealed({**description, "checksums": checksums(trees)})
+    description = with_digest({**description, "checksums": checksums(trees)})
     args: dict[str, Any] = {"description": ocp.args.JsonSave(description)}
     for name, tree in trees.items():
       args[name] = ocp.args.PyTreeSave(tree)

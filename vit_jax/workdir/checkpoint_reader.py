@@ -12,7 +12,7 @@ from etils import epath
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_manager, read_errors, scores
 from vit_jax.workdir.checksum import checksums, named_leaves
-from vit_jax.workdir.description import check_seal
+from vit_jax.workdir.description import verify_digest
 from vit_jax.workdir.read_errors import DamagedError
 
 _DELETING = 5  # Seconds that deleting a checkpoint may take.
@@ -119,7 +119,7 @@ class CheckpointReader:
 
     def read() -> dict[str, Any]:
       description = self._manager.restore(step, args=args)["description"]
-      check_seal(description)
+      verify_digest(description)
       return description
 
     self._descriptions[step] = self._read(step, read)

@@ -111,13 +111,13 @@ def class_names(description: Mapping[str, Any]) -> tuple[str, ...]:
   return tuple(printable(str(name)) for name in description["class_names"])
 
 
-def sealed(description: dict[str, Any]) -> dict[str, Any]:
+def with_digest(description: dict[str, Any]) -> dict[str, Any]:
   """The description as JSON would return it, with its digest added."""
   plain = json.loads(json.dumps(description))
   return {**plain, "digest": _digest(plain)}
 
 
-def check_seal(description: Any) -> None:
+def verify_digest(description: Any) -> None:
   """Raises ValueError unless a description is complete and has its digest."""
   if not isinstance(description, dict):
     raise ValueError("its description is not a JSON object")
