@@ -23,7 +23,7 @@ from vit_jax.workdir.checkpoint import Checkpoints, is_run
 from vit_jax.workdir.goodput import Stopwatch
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import Meter
-from vit_jax.workdir.starts import record_start
+from vit_jax.workdir.provenance import record_start
 
 
 def train(

@@ -23,7 +23,7 @@ from vit_jax.workdir.append_file import AppendFile
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.goodput import Stopwatch, time_spent
 from vit_jax.workdir.metrics import Meter, MetricWriter, read_rows
-from vit_jax.workdir.starts import read_starts
+from vit_jax.workdir.provenance import read_starts
 from vit_jax.workdir.unreadable import keep_unreadable
 
 _REPORTED = ("loss", "gradient_norm", "learning_rate")

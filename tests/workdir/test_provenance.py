@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from etils import epath
 
-from vit_jax.workdir import starts
-from vit_jax.workdir.starts import read_starts, record_start
+from vit_jax.workdir import provenance
+from vit_jax.workdir.provenance import read_starts, record_start
 
 
 def test_every_start_is_a_line_that_says_on_what(tmp_path):
@@ -51,4 +51,4 @@ def test_a_broken_line_stops_no_start_and_stays(tmp_path, broken):
 )
 def test_the_command_is_as_it_was_typed(typed, is_ours):
   command = f"python -m {typed.partition(' -m ')[2]}" if is_ours else None
-  assert starts._command(shlex.split(typed)) == command
+  assert provenance._command(shlex.split(typed)) == command
