@@ -205,8 +205,7 @@ class TrainTransformSettings(Section):
     ),
   )
   three_augment: bool = setting(
-    False,
-    "Make each image grey, solarize it or blur it (DeiT III).",
+    False, "Make each image grey, solarize it or blur it (DeiT III)."
   )
   colour_jitter: float = setting(
     0.0,
@@ -256,8 +255,7 @@ class EvalTransformSettings(Section):
     before="area",
   )
   antialias: bool = setting(
-    True,
-    'False turns off antialiasing where "bilinear" or "bicubic" shrinks.',
+    True, 'False turns off antialiasing where "bilinear" or "bicubic" shrinks.'
   )
 
 

@@ -50,11 +50,7 @@ def test_folders_already_split(tmp_path, folder):
   assert train.class_names == ("cat", "dog")
   assert sorted(
     zip(levels(train), [e["label"] for e in train], strict=True)
-  ) == [
-    (1, 0),
-    (2, 1),
-    (3, 1),
-  ]
+  ) == [(1, 0), (2, 1), (3, 1)]
   held_out = data.open_source("eval", data.DataSettings(root=root))
   assert held_out.class_names == ("cat", "dog")
   assert levels(held_out) == [5] and held_out[0]["label"] == 1

@@ -80,9 +80,7 @@ def open_data(
     if not isinstance(chosen, EvalTransformSettings):
       raise ValueError(f'transform of "{split}" must be EvalTransformSettings.')
     return source, opened.evaluate(
-      source,
-      make_eval_transform(image_size, chosen, spec),
-      batch_size,
+      source, make_eval_transform(image_size, chosen, spec), batch_size
     )
   chosen = transform or TrainTransformSettings()
   if not isinstance(chosen, TrainTransformSettings):

@@ -97,10 +97,7 @@ class TfdsSource:
 
 
 def open_tfds(
-  name: str,
-  split: str,
-  data_dir: str | None = None,
-  label: str | None = None,
+  name: str, split: str, data_dir: str | None = None, label: str | None = None
 ) -> TfdsSource:
   """Opens a split of a dataset such as "cifar10" or "beans:0.1.0".
 
