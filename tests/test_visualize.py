@@ -15,8 +15,8 @@ from tests.tiny import random_params
 from vit_jax.inference.features import features
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
+from vit_jax.inspection.attention_views import Options
 from vit_jax.inspection.draw import visualize_files
-from vit_jax.inspection.look import Options
 from vit_jax.inspection.patch_pca import patch_colours
 from vit_jax.models import Origin
 from vit_jax.models.normalize import normalize

@@ -69,8 +69,8 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  from vit_jax.inspection.attention_views import Options
   from vit_jax.inspection.draw import visualize_files
-  from vit_jax.inspection.look import Options
 
   names = [field.name for field in dataclasses.fields(Options)]
   return visualize_files(

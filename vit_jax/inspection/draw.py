@@ -15,7 +15,7 @@ from vit_jax.inference.predictor import make_predict_step
 from vit_jax.inference.reading import decode_ahead
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
-from vit_jax.inspection.look import Arrays, Options, make_look
+from vit_jax.inspection.attention_views import Arrays, Options, make_look
 from vit_jax.inspection.patch_pca import patch_colours
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
