@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _segment(checkpoint: str, display: "Display") -> None:
-  from vit_jax.run.experiments.segment import probe_segmentation
+  from vit_jax.run.experiments.segmentation_probe import probe_segmentation
   from vit_jax.run.flags import config_settings
   from vit_jax.run.settings import ProbeSettings
 
