@@ -12,9 +12,11 @@ import pytest
 from configs import deit3, finetune, masked_patches, pretrain
 from vit_jax.models import make_model, variants
 from vit_jax.pretrained import known
-from vit_jax.run import build, study
+from vit_jax.run import build
+from vit_jax.run.experiments import study
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import all_keys, flat
+from vit_jax.training.extras import Extras
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 ROWS = [
@@ -50,7 +52,7 @@ def test_every_row_of_a_study_builds_and_can_be_drawn(path, tmp_path):
   opened = study.open_study(str(path), str(tmp_path), [])
   for row, settings in opened.settings.items():
     if settings.pretrained is None:
-      build.build_model(settings, ("a", "b"))
+      build.build_model(settings, build.task_of(settings), ("a", "b"))
     columns = {*opened.rows[row]}
     for figure in opened.module.FIGURES.values():
       assert {figure["x"], figure["lines"]} <= columns
@@ -101,8 +103,11 @@ def _one_step(config, size: int, batch_size: int, num_classes: int):
   config.update(image_size=(size, size), batch_size=batch_size)
   settings = build.resolved(read(config), None)
   names = tuple(map(str, range(num_classes)))
-  model = build.build_model(settings, names)
-  init, step = build.train_functions(settings, model, 20_000, 10**6)
+  task = build.task_of(settings)
+  model = build.build_model(settings, task, names)
+  init, step = build.train_functions(
+    settings, model, task, Extras(), 20_000, 10**6
+  )
   batch = {
     "image": np.arange(batch_size * size * size * 3, dtype=np.uint8),
     "label": np.arange(batch_size, dtype=np.int32) % num_classes,

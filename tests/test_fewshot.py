@@ -15,7 +15,7 @@ from vit_jax import fewshot
 from vit_jax.evaluation import linear_probe
 from vit_jax.models import to_fields
 from vit_jax.pretrained.convert import convert
-from vit_jax.run import probe as run_probe
+from vit_jax.run.experiments import probe as run_probe
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import untracked

@@ -13,6 +13,7 @@ from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google
 from vit_jax.pretrained.formats.mapping import axis_sizes
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.tasks.classification import ClassificationTask
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -46,7 +47,7 @@ def loaded(model, shapes, read):
   preprocessing = Preprocessing(
     origin.image_size, mean=origin.mean, std=origin.std
   )
-  return Loaded(model, preprocessing, "softmax", shapes, read)
+  return Loaded(model, preprocessing, ClassificationTask, shapes, read)
 
 
 def random_model(size=(16, 24), num_classes=2, **fields):

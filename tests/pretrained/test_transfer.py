@@ -18,6 +18,7 @@ from vit_jax.run import build, loop
 from vit_jax.run.init_state import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
+from vit_jax.tasks.classification import ClassificationTask
 
 CLASSES = tuple(map(str, range(10)))
 
@@ -42,7 +43,7 @@ def flat(params):
 def first_params(config):
   """The parameters before the first step, by path, and the plan."""
   plan = make_plan(read(config))
-  plan.evaluator.close()
+  plan.evaluation.stream.close()
   state = fresh_state(plan)
   return flat(state.params), plan
 
@@ -100,7 +101,7 @@ def test_a_head_of_other_classes_cannot_stay():
 def test_the_average_starts_from_the_checkpoint_too(data_dir):
   path = published.path("google_vit.npz")
   plan = make_plan(read(fine_tuning(data_dir, path, ema_decay=0.9)))
-  plan.evaluator.close()
+  plan.evaluation.stream.close()
   state = fresh_state(plan)
   same = jax.tree.map(np.array_equal, state.params, state.averaged_params)
   assert jax.tree.all(same)
@@ -111,7 +112,7 @@ def test_parameters_are_laid_out_over_the_devices(data_dir):
   config = fine_tuning(data_dir, published.path("google_vit.npz"))
   config.mesh.update(data=2, fsdp=4)
   plan = make_plan(read(config))
-  plan.evaluator.close()
+  plan.evaluation.stream.close()
   state = fresh_state(plan)
   kernel = state.params["block_0"]["mlp"]["expand"]["kernel"]
   assert (
@@ -228,7 +229,7 @@ def test_an_unknown_interpolation_is_refused_first():
 def test_neither_a_variant_nor_a_checkpoint_is_refused():
   config = finetune.get_config()
   with pytest.raises(ValueError, match=r"model.variant is not set: set it"):
-    build.build_model(read(config), CLASSES)
+    build.build_model(read(config), ClassificationTask(), CLASSES)
   with pytest.raises(ValueError, match="image_size is not set, and no check"):
     build.resolved(read(config), None)
 

@@ -13,7 +13,7 @@ from tests import published, runs, tiny
 from vit_jax import load_pretrained
 from vit_jax.models import ResNet
 from vit_jax.pretrained import load
-from vit_jax.run import adaptation, loop
+from vit_jax.run import extras, loop
 from vit_jax.run.init_state import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
@@ -180,9 +180,9 @@ def test_the_first_logits_are_those_of_the_base(data_dir):
   config = adapted(data_dir, published.path(name))
   config.transfer.keep_head = True
   plan = make_plan(read(config))
-  plan.evaluator.close()
+  plan.evaluation.stream.close()
   state = fresh_state(plan)
-  whole = plan.adaptation.whole(state.params)
+  whole = plan.extras.merge(state.params)
   published.assert_same_logits(plan.model, whole, *published.examples(name))
 
 
@@ -236,7 +236,7 @@ def _open_teacher(
   config.loss.kind = loss
   config.normalization.mean = mean
   student = ResNet(num_classes=num_classes, layers=(1,))
-  return adaptation.open_teacher(read(config), student, names)
+  return extras.open_teacher(read(config), student, names)
 
 
 def test_a_teacher_that_fits_is_opened(monkeypatch):

@@ -3,7 +3,8 @@
 import pytest
 
 from tests import runs
-from vit_jax.run import loop, steps
+from vit_jax.run import loop, train_loop
+from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import read
 from vit_jax.workdir.checkpoint import Checkpoints
 
@@ -13,24 +14,24 @@ from vit_jax.workdir.checkpoint import Checkpoints
   [(4, 2, 9, True), (5, 2, 9, False), (9, 2, 9, True), (9, 0, 9, False)],
 )
 def test_due(step, every, last, expected):
-  assert steps.due(step, every, last) is expected
+  assert train_loop.due(step, every, last) is expected
 
 
 def _evaluate_as(monkeypatch, scores):
   """Lets the evaluations of a run have these scores, one after the other."""
   remaining = iter(scores)
 
-  def evaluate(self, step, state):
-    del self, step, state
-    return {
+  def evaluate(*_):
+    metrics = {
       "eval/loss": 1.0,
       "eval/top1": next(remaining),
       "eval/top5": 1.0,
       "eval/examples": 359,
       "eval/skipped_images": 0,
     }
+    return metrics, {}
 
-  monkeypatch.setattr(steps.Steps, "_metrics", evaluate)
+  monkeypatch.setattr(RunEvaluation, "__call__", evaluate)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def _evaluate_as(monkeypatch, scores):
   ],
 )
 def test_scores_stall_without_a_better_one(scores, patience, expected):
-  assert steps.stalled(scores, patience) is expected
+  assert train_loop.stalled(scores, patience) is expected
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.metric import Metric
 
 METRICS = {
   "train/loss": 2.5,
@@ -16,6 +17,8 @@ METRICS = {
   "train/skipped_images": 0,
   "train/skipped_steps": 0,
 }
+
+SHOWN = (Metric("top1", "top-1"),)
 
 
 class Terminal(io.StringIO):
@@ -41,7 +44,7 @@ def terminal(monkeypatch):
 
 
 def follow(display):
-  display.start(0, 300)
+  display.start(0, 300, metrics=SHOWN)
   display.step(1)
   display.report(1, METRICS)
   list(display.track(range(3), "evaluating", 3))
@@ -75,7 +78,7 @@ def test_a_pipe_gets_plain_lines_and_no_bars(capsys):
 
 def test_an_evaluation_stands_beside_the_training_before_it(capsys):
   display = Display()
-  display.start(0, 80, epoch_steps=20)
+  display.start(0, 80, epoch_steps=20, metrics=SHOWN)
   evaluated = {"eval/loss": 1.5, "eval/top1": 0.5, "eval/examples": 9}
   evaluated["eval/skipped_images"] = 0
   # A mean over 10 steps at a loss of 2.5, and 30 at 1.5.

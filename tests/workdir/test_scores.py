@@ -8,7 +8,7 @@ from etils import epath
 
 from tests.workdir import saved
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
-from vit_jax.workdir.scores import read_score
+from vit_jax.workdir.scores import CLASSES, read_score
 
 DAMAGED = [
   b"",
@@ -42,7 +42,8 @@ def _metrics(folder, step):
 
 
 def test_the_score_of_a_checkpoint(folder):
-  found = [read_score(folder / "checkpoints" / str(s)) for s in (2, 4, 6, 8)]
+  steps = [folder / "checkpoints" / str(s) for s in (2, 4, 6, 8)]
+  found = [read_score(step, CLASSES) for step in steps]
   assert found == [0.5, 0.75, 0.25, None]
 
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.commands import run
-from vit_jax.run import study
+from vit_jax.run.experiments import study
 from vit_jax.run.experiments.study import held_out, open_study, run_study
 
 STUDY = """
