@@ -12,7 +12,6 @@ from configs import digits
 from tests import published, runs, tiny
 from vit_jax import load_pretrained
 from vit_jax.models import ResNet
-from vit_jax.pretrained import load
 from vit_jax.run import extras, loop
 from vit_jax.run.init_state import fresh_state
 from vit_jax.run.plan import make_plan
@@ -230,7 +229,7 @@ def _open_teacher(
   monkeypatch, names=("a", "b"), num_classes=2, loss="softmax", mean=None
 ):
   loaded, _ = tiny.random_model()
-  monkeypatch.setattr(load, "open_pretrained", lambda source: loaded)
+  monkeypatch.setattr(extras, "open_pretrained", lambda source: loaded)
   config = base_config()
   config.distill.teacher = "its_run"
   config.loss.kind = loss

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from vit_jax.config import base_config
-from vit_jax.models import modern_vit, position, scan, vit
+from vit_jax.models import gelu, modern_vit, position, scan, vit
 from vit_jax.run import settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
@@ -58,7 +58,7 @@ def plan(config):
 
 
 def test_the_configuration_that_is_spoilt_below_is_in_order(config):
-  assert plan(config).total == 6
+  assert plan(config).lengths.total == 6
 
 
 @contextlib.contextmanager
@@ -150,8 +150,11 @@ def test_a_configuration_has_all_keys_and_no_others(config):
 
 def test_choices_are_those_of_the_code_that_implements_them():
   """They are repeated so that `--help` need not import the models."""
-  assert set(settings.POOLINGS) == {*vit.POOLINGS, *modern_vit.POOLINGS}
+  assert set(settings.POOLINGS) == {
+    *vit.Vit.poolings,
+    *modern_vit.ModernVit.poolings,
+  }
   assert settings.POSITIONS == position.POSITIONS
   assert settings.PLACES == position.PLACES
-  assert settings.GELUS == tuple(vit.GELUS)
+  assert settings.GELUS == tuple(gelu.GELUS)
   assert settings.REMATS == tuple(scan.REMATS)
