@@ -18,7 +18,7 @@ import tifffile
 from tests import encoders, published, tiny
 from vit_jax import predict_images
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.evaluation.eval_step import Totals, make_eval_step
+from vit_jax.tasks.eval_step import Totals, make_eval_step
 from vit_jax.inference.exporter import export_model, export_onnx
 from vit_jax.inference.predictor import predict
 from vit_jax.inference.reading import read_images
