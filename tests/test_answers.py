@@ -18,7 +18,6 @@ import tifffile
 from tests import encoders, published, tiny
 from vit_jax import predict_images
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.tasks.eval_step import Totals, make_eval_step
 from vit_jax.inference.exporter import export_model, export_onnx
 from vit_jax.inference.predictor import predict
 from vit_jax.inference.reading import read_images
@@ -28,6 +27,8 @@ from vit_jax.models.model import represent
 from vit_jax.models.normalize import normalize
 from vit_jax.models.scan import unstack
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.tasks.choose import answering
+from vit_jax.tasks.eval_step import Totals, make_eval_step
 from vit_jax.training.losses import probabilities
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "checkpoints"
@@ -151,16 +152,18 @@ every_model = pytest.mark.parametrize(
 def test_every_way_gives_the_answer_of_the_model(name, tmp_path):
   model, params, preprocessing, loss = opened(name)
   pictures, pixels, expected = _applied(name, tmp_path)
-  options = dict(preprocessing=preprocessing, loss=loss)
+  options = dict(preprocessing=preprocessing)
   if K := model.num_classes:
-    found = predict_images(model, params, pictures, top=K, **options)
+    found = predict_images(model, params, pictures, top=K, loss=loss, **options)
     dense = np.zeros_like(expected)
     for row, one in zip(dense, found, strict=True):
       row[list(one.index or range(K))] = one.probability or one.values
     _assert_same(dense, expected)
     if loss != "mse":  # Numbers have no likeliest class.
       _assert_evaluated(name, pixels, expected)
-  (batch,) = predict(model, params, pictures, **options, features=True)
+  (batch,) = predict(
+    model, params, pictures, task=answering(loss), features=True, **options
+  )
   features = np.stack([one.features for one in batch])
   represented = _represented(name, pixels)
   _assert_same(features, represented)

@@ -69,7 +69,9 @@ def test_eight_devices_draw_as_one():
 
 
 def test_every_target_has_outputs():
-  found = [Masking(0.5, t, 4, HALF, HALF).outputs for t in masked_settings.TARGETS]
+  found = [
+    Masking(0.5, t, 4, HALF, HALF).outputs for t in masked_settings.TARGETS
+  ]
   assert found == [512, 16 * 512, 4 * 4 * 3]
 
 
