@@ -29,6 +29,7 @@ from vit_jax.models.position import Positions
 from vit_jax.models.scan import make_blocks
 from vit_jax.models.vit import PatchEmbedding
 
+POOLINGS = ("token", "gap", "token_gap")
 _POSITIONS = ("learned", "learned_grid", "none")
 
 # The name of a family, `model.block` -> the fields that make it one.
@@ -98,7 +99,7 @@ class ModernVit(BaseVit):
   norm_pooled: bool = False
   drop_path_rate: float = 0.0
   drop_path_grows: bool = False
-  poolings = ("token", "gap", "token_gap")
+  poolings = POOLINGS
   modern = resizes_positions = True
 
   def __post_init__(self):

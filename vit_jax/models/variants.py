@@ -155,7 +155,7 @@ def _field_names(module: type[nn.Module]) -> set[str]:
 
 def variant_of(model: Model) -> str | None:
   """The paper's name for a model, such as "B/16"; None if it has none."""
-  if isinstance(model, ResNet):
+  if not model.num_layers:
     layers = tuple(model.layers)
     name = next((name for name, s in RESNETS.items() if s == layers), None)
     return f"{name}x{model.width // 64}" if name else None
