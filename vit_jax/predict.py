@@ -120,7 +120,8 @@ def predict_files(
       find_images(files),
       preprocessing=loaded.preprocessing,
       task=task,
-      top=top,
+      # Any label may reach the threshold.
+      top=top if task.given_from is None else loaded.model.num_classes,
       batch_size=batch_size,
       features=rows is not None,
       layers=layers,

@@ -69,7 +69,7 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
     drawn = canvas.pixels(sheet_figure(*sheets[number - 1][:4], **options))
     np.testing.assert_array_equal(seen[f"eval/example_{number}"], drawn)
   every = [source[i]["label"] for i in range(len(source))]
-  confusion = tally.confusion(range(10))
+  confusion = tally.matrix(range(10))
   np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(every))
   expected = canvas.pixels(charts.confusion_figure(confusion, names))
   np.testing.assert_array_equal(seen["eval/confusion"], expected)

@@ -8,7 +8,7 @@ from configs import image_folder
 from vit_jax.report.dataset import Dataset, Sizes
 from vit_jax.report.measure import Example, Measured, RunFacts
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Answers
+from vit_jax.tasks.eval_step import Predictions
 
 NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
 CONFUSION = np.array([[5, 1, 0], [2, 3, 0], [0, 0, 4]])
@@ -59,7 +59,7 @@ def measured():
   loss = -np.log(np.where(label == answer, probability, 1 - probability))
   tally = ConfusionMatrix()
   counted = np.ones(len(label), bool)
-  tally.add(Answers(label, answer, probability, np.float32(loss), counted))
+  tally.add(Predictions(label, answer, probability, np.float32(loss), counted))
   photo = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
   rollout = np.zeros((4, 4), np.float32)
   rollout[0, 3] = 1

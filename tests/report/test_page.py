@@ -18,7 +18,7 @@ from vit_jax.report import page as report_page
 from vit_jax.report.headline import headline_of
 from vit_jax.report.page import page
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Answers
+from vit_jax.tasks.eval_step import Predictions
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_model_that_answers_nan_has_a_report(measured):
   tally = ConfusionMatrix()
   nothing = np.full(3, np.nan, np.float32)
   zeros = np.zeros(3, np.int32)
-  tally.add(Answers(zeros, zeros, nothing, nothing, np.ones(3, bool)))
+  tally.add(Predictions(zeros, zeros, nothing, nothing, np.ones(3, bool)))
   broken = dataclasses.replace(
     measured,
     tally=tally,

@@ -1,77 +1,20 @@
-"""Runs on masked patches: what they refuse, resume and hand on."""
-
-import re
+"""Runs on masked patches: what they resume and hand on."""
 
 import jax
 import numpy as np
 import pytest
-from vit_jax.run.masked import with_masks
-from vit_jax.run.task import with_loss
 
 from tests import runs
 from tests.report.example import Page
 from vit_jax import load_pretrained
-from vit_jax.models import Vit, make_model
-from vit_jax.models.masked_vit import MaskedVit
+from vit_jax.models import Vit
 from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run import loop
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
-from vit_jax.run.settings import ProbeSettings, Settings, read
+from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced
-
-MASKED = {"masked.rate": 0.5}
-
-
-@pytest.mark.parametrize(
-  "changes, message",
-  [
-    ({"loss.mixup_alpha": 0.2}, "loss.mixup_alpha=0.2 is about labels, and ma"),
-    ({"loss.cutmix_alpha": 1.0}, "loss.cutmix_alpha=1.0 is about labels"),
-    ({"loss.kind": "sigmoid"}, "loss.kind='sigmoid' is about labels"),
-    ({"model.num_classes": 3}, "model.num_classes=3 is about labels"),
-    ({"eval_per_class": True}, "eval_per_class=True is about labels"),
-    (
-      {"fewshot.shots": 5, "data.root": "photos", "data.labels": False},
-      "fewshot.shots=5 needs labels: set data.labels=True for",
-    ),
-    (
-      {"masked.rate": 0.0, "data.root": "photos", "data.labels": False},
-      "data.labels=False leaves no classes to train on: leave it out, or",
-    ),
-  ],
-)
-def test_keys_that_need_labels_are_refused(changes, message):
-  with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-    with_loss(replaced(Settings(), MASKED | changes))
-
-
-def test_few_shots_may_have_data_of_their_own():
-  own = {"fewshot.shots": 5, "fewshot.data.name": "digits"}
-  unlabelled = {"data.root": "photos", "data.labels": False}
-  with_loss(replaced(Settings(), MASKED | own | unlabelled))
-
-
-@pytest.mark.parametrize(
-  "changes, variant, message",
-  [
-    ({"masked.rate": 0.001}, "Ti/16", "0.001 corrupts none of the 2 x 2 patch"),
-    ({}, "Ti/32", "masked.rate=0.5 corrupts none of the 1 x 1 patches: set a"),
-    ({"image_size": (64, 64)}, "R50x1", "train the paper's ViT, not a ResNet"),
-  ],
-)
-def test_what_masks_cannot_train_is_refused(changes, variant, message):
-  settings = replaced(Settings(), MASKED | {"image_size": (32, 32)} | changes)
-  with pytest.raises(ValueError, match=message):
-    with_masks(settings, make_model(variant, num_classes=0))
-
-
-def test_a_hybrid_predicts_the_pixels_that_a_patch_sees():
-  settings = {"image_size": (64, 64), "masked.target": "pixels"}
-  settings = replaced(Settings(), MASKED | settings)
-  model = with_masks(settings, make_model("R50+Ti/16", num_classes=0))
-  assert isinstance(model, MaskedVit) and model.num_classes == 16 * 16 * 3
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,11 @@
 
 import csv
 import json
-import re
 
 import jax
 import numpy as np
 import pytest
 from PIL import Image
-from vit_jax.run.task import targets_of, with_loss
 
 from configs import image_folder
 from tests import runs
@@ -20,71 +18,8 @@ from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
-from vit_jax.run.settings import Settings, read
-from vit_jax.runtime.settings import replaced
+from vit_jax.run.settings import read
 from vit_jax.workdir.checkpoint import Checkpoints
-
-LABELS = {"data.labels_file": "labels.csv"}
-
-
-@pytest.mark.parametrize(
-  "task, changes, message",
-  [
-    ("regression", {"loss.mixup_alpha": 0.2}, "mixup_alpha=0.2 is about"),
-    ("regression", {"loss.kind": "sigmoid"}, "does not fit data.task"),
-    ("regression", {"model.num_classes": 2}, "num_classes=2 is about"),
-    ("regression", {"loss.class_weights": "1,2"}, "class_weights='1,2' is"),
-    ("regression", {"transfer.keep_head": True}, "keep_head=True is about"),
-    ("multilabel", {"loss.label_smoothing": 0.1}, "smoothing=0.1 is"),
-    ("multilabel", {"loss.kind": "mse"}, "takes sigmoid: leave it out"),
-    ("multilabel", {"fewshot.shots": 5}, "fewshot.shots=5 is about classes"),
-    ("classification", {"loss.kind": "mse"}, "takes softmax or sigmoid: leave"),
-  ],
-)
-def test_keys_that_do_not_fit_the_task_are_refused(task, changes, message):
-  settings = replaced(Settings(), LABELS | {"data.task": task} | changes)
-  with pytest.raises(ValueError, match=re.escape(message)):
-    with_loss(settings)
-
-
-@pytest.mark.parametrize(
-  "task, kind", [("multilabel", "sigmoid"), ("regression", "mse")]
-)
-def test_the_task_sets_the_loss(task, kind):
-  settings = replaced(Settings(), LABELS | {"data.task": task})
-  assert with_loss(settings).loss.kind == kind
-  own = {"fewshot.shots": 5, "fewshot.data.name": "digits"}
-  with_loss(replaced(settings, own))
-
-
-class Labels:
-  name, class_names = "made up", ("a", "b")
-
-  def __init__(self, labels):
-    self._labels = np.array(labels)
-
-  def __len__(self):
-    return len(self._labels)
-
-  def labels(self, indices):
-    return self._labels[np.array(indices)]
-
-
-def weights(labels, text="balanced", task="classification"):
-  changes = LABELS | {"loss.class_weights": text, "data.task": task}
-  return targets_of(replaced(Settings(), changes), Labels(labels))["weights"]
-
-
-def test_balanced_weights():
-  """As in scikit-learn, N / (K n); of several labels, negatives / positives."""
-  assert weights([0, 0, 0, 1]) == [4 / 6, 4 / 2]
-  several = [[1, 1], [1, 0], [1, 0], [0, 0]]
-  assert weights(several, task="multilabel") == [1 / 3, 3 / 1]
-  assert weights([0, 1], "3,0.5") == [3, 0.5]
-  with pytest.raises(ValueError, match="no training image has the class 'b'"):
-    weights([0, 0])
-  with pytest.raises(ValueError, match="has 3 weights, and the data"):
-    weights([0, 1], "1,2,3")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from sklearn.metrics import (
 )
 
 from vit_jax.tasks.confusion import BINS, ConfusionMatrix
-from vit_jax.tasks.eval_step import Answers
+from vit_jax.tasks.eval_step import Predictions
 
 N, K = 230, 6
 
@@ -23,13 +23,13 @@ def answers():
   probability = np.float32(rng.uniform(1 / K, 1, N).round(3))
   right = label == answer
   loss = np.where(right, -np.log(probability), rng.uniform(0.7, 5, N))
-  return Answers(
+  return Predictions(
     label, answer, probability, np.float32(loss), np.arange(N) < N - 10
   )
 
 
 def rows(answers, chosen):
-  return Answers(
+  return Predictions(
     *(
       getattr(answers, name)[chosen]
       for name in ("label", "answer", "probability", "loss", "counted")
@@ -48,10 +48,10 @@ def tally(answers):
 def test_confusion_is_scikit_learns(tally, answers):
   label, answer = answers.label[:-10], answers.answer[:-10]
   expected = confusion_matrix(label, answer, labels=range(K))
-  np.testing.assert_array_equal(tally.confusion(range(K)), expected)
+  np.testing.assert_array_equal(tally.matrix(range(K)), expected)
   some = [4, 0, 2]
   np.testing.assert_array_equal(
-    tally.confusion(some), expected[np.ix_(some, some)]
+    tally.matrix(some), expected[np.ix_(some, some)]
   )
   np.fill_diagonal(expected, 0)
   commonest = tally.most_confused(3)
@@ -76,7 +76,7 @@ def test_classes_that_are_only_answered_or_only_occur_score_0():
   tally = ConfusionMatrix()
   label, answer = np.array([0, 0, 1, 3]), np.array([0, 2, 2, 3])
   tally.add(
-    Answers(label, answer, np.ones(4), np.ones(4), np.array([1, 1, 1, 1]))
+    Predictions(label, answer, np.ones(4), np.ones(4), np.array([1, 1, 1, 1]))
   )
   expected = precision_recall_fscore_support(label, answer, zero_division=0)
   found = [

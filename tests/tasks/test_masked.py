@@ -6,10 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.tasks.masked import Totals, _summary, make_eval_step
+from tests.tasks import made_up
+from tests.tasks.made_up import HALF
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import make_model
+from vit_jax.models.masked_vit import MaskedVit
+from vit_jax.tasks.masked import MaskedOutcome, Totals, make_eval_step
 from vit_jax.tasks.masking import COLOURS, Masking
-
-HALF = (0.5, 0.5, 0.5)
 
 
 class Always(nn.Module):
@@ -41,7 +44,7 @@ def test_colours_are_counted_over_the_examples_that_count():
       log_sum = np.log(np.exp(2) + COLOURS - 1)
       losses += [log_sum - (0 if one else 2) for one in true]
     examples += int(mask.sum())
-  found = _summary(jax.device_get(totals))
+  found = MaskedOutcome(jax.device_get(totals)).metrics
   black = np.mean(np.array(colours) == 0)
   assert found["eval/examples"] == examples == 6
   assert found["eval/skipped_images"] == 2
@@ -52,4 +55,33 @@ def test_colours_are_counted_over_the_examples_that_count():
 
 def test_a_split_without_a_readable_image_is_refused():
   with pytest.raises(ValueError, match="split has no readable image"):
-    _summary(Totals.zeros())
+    _ = MaskedOutcome(Totals.zeros()).metrics
+
+
+@pytest.mark.parametrize(
+  "rate, side, variant, message",
+  [
+    (0.001, 32, "Ti/16", "0.001 corrupts none of the 2 x 2 patch"),
+    (0.5, 32, "Ti/32", "masked.rate=0.5 corrupts none of the 1 x 1 patches: s"),
+    (0.5, 64, "R50x1", "train the paper's ViT, not a ResNet"),
+  ],
+)
+def test_what_masks_cannot_train_is_refused(rate, side, variant, message):
+  task = made_up.task(masked__rate=rate)
+  with pytest.raises(ValueError, match=message):
+    model = task.adapted(make_model(variant, num_classes=0))
+    task.objective(model, Preprocessing((side, side)))
+
+
+def test_grey_images_have_no_colours_to_predict():
+  task = made_up.task(masked__rate=0.5)
+  model = task.adapted(make_model("Ti/16", num_classes=0))
+  grey = Preprocessing((32, 32), mean=(0.5,), std=(0.5,))
+  with pytest.raises(ValueError, match="images have 1 channel"):
+    task.objective(model, grey)
+
+
+def test_a_hybrid_predicts_the_pixels_that_a_patch_sees():
+  task = made_up.task(masked__rate=0.5, masked__target="pixels")
+  model = task.adapted(make_model("R50+Ti/16", num_classes=0))
+  assert isinstance(model, MaskedVit) and model.num_classes == 16 * 16 * 3

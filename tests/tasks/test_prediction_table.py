@@ -3,9 +3,9 @@
 import csv
 
 import numpy as np
-from vit_jax.evaluation.answer_list import COLUMNS, AnswerList
 
-from vit_jax.tasks.eval_step import Answers
+from vit_jax.tasks.eval_step import Predictions
+from vit_jax.tasks.prediction_table import COLUMNS, write_classes
 
 NAMES = ["cat", "dog", "owl, barn"]
 
@@ -24,13 +24,10 @@ class Files:
 
 
 def written(tmp_path, source, *batches):
-  answers = AnswerList()
-  for batch in batches:
-    answers.add(batch)
-  answers.write(tmp_path / "out.csv", source, NAMES)
+  write_classes(tmp_path / "out.csv", source, batches, NAMES)
   with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
     header, *rows = csv.reader(file)
-  assert tuple(header) == COLUMNS
+  assert header == ["file", *COLUMNS]
   return rows
 
 
@@ -40,7 +37,7 @@ def test_rows_are_sorted_by_loss(tmp_path):
   loss, probability = rng.random((2, 100)).astype(np.float32)
   counted = rng.random(100) < 0.9
   batches = [
-    Answers(
+    Predictions(
       *(row[k : k + 32] for row in (label, answer, probability, loss, counted))
     )
     for k in range(0, 100, 32)
@@ -58,7 +55,7 @@ def test_rows_are_sorted_by_loss(tmp_path):
 
 def test_an_answer_of_nan_comes_first_and_is_none(tmp_path):
   nan = np.nan
-  batch = Answers(
+  batch = Predictions(
     np.array([0, 1, 2]),
     np.array([0, 0, 0]),
     np.array([0.5, nan, 0.5]),

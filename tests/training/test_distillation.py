@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.training.distillation import Teacher
+from vit_jax.training.distillation import Distilled, Teacher
+from vit_jax.training.objective import Classification
 from vit_jax.training.settings import DistillSettings, LossSettings
-from vit_jax.training.step import Labels
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 T, W = 3.0, 0.25
@@ -102,9 +102,9 @@ def test_the_teacher_has_its_own_size(size):
 def test_the_teacher_sees_mixed_images_and_gets_no_gradient():
   """Its answer to a mixture is not the mixture of its answers' targets."""
   own = teacher((2, 2), temperature=T, weight=W)
-  objective = Labels(
-    12, LossSettings(mixup_alpha=0.5), (0.5,) * 3, (0.5,) * 3, own
-  )
+  mixed = LossSettings(mixup_alpha=0.5)
+  labelled = Classification(12, mixed, (0.5,) * 3, (0.5,) * 3)
+  objective = Distilled(labelled, own)
   rng = np.random.default_rng(0)
   batch = {
     "image": jnp.asarray(rng.integers(0, 256, (4, 2, 2, 3)), jnp.uint8),
@@ -118,7 +118,7 @@ def test_the_teacher_sees_mixed_images_and_gets_no_gradient():
   s = rng.normal(size=(4, 12)).astype(np.float32)
 
   def loss(teacher_params, logits):
-    call = (lambda _: logits), images, targets, teacher_params
+    call = (lambda _: logits), images, targets, {"teacher": teacher_params}
     return objective.loss(*call)[0].sum()
 
   params = {"scale": jnp.ones(())}

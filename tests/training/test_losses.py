@@ -28,6 +28,26 @@ def test_softmax_cross_entropy():
   np.testing.assert_allclose(found, -(targets * log_p).sum(1), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_class_weights(kind):
+  weights = (1.0, 2.5, 0.5, 1.0, 3.0)
+  targets = RNG.uniform(size=(4, 5)).astype(np.float32)
+  e = np.exp(LOGITS)
+  if kind == "softmax":
+    p = e / e.sum(axis=1, keepdims=True)
+    expected = -(targets * np.log(p) * weights).sum(axis=1)
+  else:
+    p = e / (1 + e)
+    terms = targets * np.log(p) * weights + (1 - targets) * np.log(1 - p)
+    expected = -terms.sum(axis=1)
+  found, ones, plain = (
+    losses.cross_entropy(kind, jnp.float32(LOGITS), jnp.array(targets), given)
+    for given in (weights, (1.0,) * 5, None)
+  )
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  np.testing.assert_allclose(ones, plain, rtol=1e-5)
+
+
 def test_sigmoid_cross_entropy_is_a_sum_over_classes():
   targets = np.eye(5)[LABEL]
   p = 1 / (1 + np.exp(-LOGITS))

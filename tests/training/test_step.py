@@ -11,10 +11,11 @@ import pytest
 from vit_jax import make_vit
 from vit_jax.models import partitioning
 from vit_jax.training import sharding
+from vit_jax.training.objective import Classification
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
 from vit_jax.training.state import make_init
-from vit_jax.training.step import Labels, make_train_step
+from vit_jax.training.step import make_train_step
 
 SIZE = (8, 8)
 RATE = 1e-2
@@ -94,7 +95,7 @@ def test_top1_counts_the_larger_part_of_a_mixture():
   logits = rng.normal(size=(16, 5)).astype(np.float32)
   labels = _batch()["label"]
   mixed = 0.7 * np.eye(5)[labels] + 0.3 * np.eye(5)[labels[::-1]]
-  objective = Labels(5, PLAIN, (0.5,) * 3, (0.5,) * 3)
+  objective = Classification(5, PLAIN, (0.5,) * 3, (0.5,) * 3)
   images = jnp.zeros((16, 8, 8, 3))
   _, right = objective.loss(
     lambda _: jnp.array(logits), images, jnp.array(mixed, jnp.float32)
@@ -301,7 +302,7 @@ def test_binary_targets_count_every_class_that_is_mixed_in():
   batch = {"image": jnp.zeros((4, 8, 8, 3), jnp.uint8), "label": jnp.arange(4)}
   mixed = dict(kind="sigmoid", mixup_alpha=0.8, cutmix_alpha=1.0)
   settings = LossSettings(**mixed, binary_targets=True)
-  labels = Labels(4, settings, (0.5,) * 3, (0.5,) * 3)
+  labels = Classification(4, settings, (0.5,) * 3, (0.5,) * 3)
   _, targets = labels.prepare(batch, jax.random.key(0))
   expected = np.eye(4) + np.eye(4)[[3, 0, 1, 2]]
   np.testing.assert_array_equal(targets, expected)

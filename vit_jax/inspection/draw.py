@@ -52,7 +52,7 @@ def visualize_files(
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"{out!r} is a file; name the folder to write to.")
   check_found(names)
-  loaded = open_pretrained(checkpoint, **overrides)
+  loaded = open_pretrained(checkpoint, **overrides).in_unit()
   model, params = embedding_maps.check_vit(loaded.model), loaded.params()
   preprocessing = loaded.preprocessing
   size = preprocessing.image_size

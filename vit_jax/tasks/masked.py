@@ -53,7 +53,6 @@ class MaskedPatchesTask(Task):
     "loss.label_smoothing",
     "loss.mixup_alpha",
     "loss.cutmix_alpha",
-    "loss.binary_targets",
     "loss.class_weights",
     "model.num_classes",
     "model.head_bias",

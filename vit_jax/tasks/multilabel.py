@@ -133,10 +133,6 @@ class MultiLabelTask(ClassificationTask):
       lambda found: MultiLabelOutcome(names, found, threshold),
     )
 
-  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
-    """All labels, whatever `top` is, since any may reach the threshold."""
-    return super().outputs(logits, logits.shape[1])
-
   @property
   def legend(self) -> str:
     return (

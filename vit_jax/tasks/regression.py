@@ -81,7 +81,6 @@ class RegressionTask(Task):
     "loss.label_smoothing",
     "loss.mixup_alpha",
     "loss.cutmix_alpha",
-    "loss.binary_targets",
     "loss.class_weights",
     "model.num_classes",
     "model.head_bias",

@@ -61,7 +61,7 @@ def open_data(
   Returns:
     The split, with its `class_names` and its length, and dictionaries of
     `image`, uint8 (b, H, W, C), `label`, int32 (b,), and what
-    `training.step.make_train_step` or `evaluation.eval_step.make_eval_step`
+    `training.step.make_train_step` or `tasks.eval_step.make_eval_step`
     may take besides.
 
   Raises:

@@ -1,0 +1,47 @@
+"""Numbers: the objective and the scores against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.tasks.made_up import HALF
+from vit_jax.tasks.outputs import Outputs
+from vit_jax.tasks.regression import (
+  Regression,
+  RegressionOutcome,
+  RegressionTask,
+)
+from vit_jax.training.settings import LossSettings
+
+
+def test_numbers_are_standardised():
+  rng = np.random.default_rng(0)
+  logits = rng.normal(size=(5, 3)).astype(np.float32)
+  mean, std = (10.0, -2.0, 500.0), (2.0, 0.5, 100.0)
+  labels = (rng.normal(size=(5, 3)) * std + mean).astype(np.float32)
+  objective = Regression(
+    3, LossSettings(), HALF, HALF, target_mean=mean, target_std=std
+  )
+  batch = {
+    "image": jnp.zeros((5, 2, 2, 3), jnp.uint8),
+    "label": jnp.array(labels),
+  }
+  images, targets = objective.prepare(batch, jax.random.key(0))
+  loss, mae = objective.loss(lambda _: jnp.array(logits), images, targets)
+  error = logits * np.array(std) + mean - labels  # In the user's unit.
+  np.testing.assert_allclose(mae, np.abs(error).mean(axis=1), rtol=1e-4)
+  np.testing.assert_allclose(loss, ((error / std) ** 2).mean(axis=1), rtol=1e-4)
+
+
+def test_numbers_of_which_one_is_nan_are_infinitely_wrong():
+  label = np.array([[1.0, 5], [2, 7], [4, 6]])
+  output = np.array([[1.0, 5], [3, np.nan], [4, 6]])
+  found = Outputs(np.arange(3), label, output, np.zeros(3), 0)
+  mae, r2 = RegressionOutcome(("a", "b"), found).scores
+  np.testing.assert_allclose(mae, [1 / 3, np.inf])
+  deviation = ((label[:, 0] - label[:, 0].mean()) ** 2).sum()
+  np.testing.assert_allclose(r2, [1 - 1 / deviation, -np.inf])
+
+
+def test_a_number_in_words():
+  assert RegressionTask().label_text([31.25], ("age",)) == "age 31.25"

@@ -1,0 +1,261 @@
+"""What every task has to do, and what each refuses."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from tests.tasks.made_up import HALF, Split, rows_of, settings, task
+from tests.tiny import random_params
+from vit_jax import make_vit
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.inference.predictor import Prediction
+from vit_jax.inspection.charts import figure_of_chart
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import flat, to_dict
+from vit_jax.tasks import choose
+from vit_jax.tasks.stream import Stream
+from vit_jax.training import sharding
+from vit_jax.training.settings import LossSettings
+
+B, NAMES = 24, tuple("abcdefg")
+RNG = np.random.default_rng(0)
+CLASSES = RNG.permutation(np.arange(B) % 7).astype(np.int32)
+LABELS = {
+  "class": CLASSES,
+  "several": (RNG.random((B, 7)) < 0.4).astype(np.float32),
+  "numbers": (100 + 50 * RNG.normal(size=(B, 7))).astype(np.float32),
+  "none": CLASSES,
+}
+TASKS = {
+  "classification": {},
+  "sigmoid": {"loss__kind": "sigmoid"},
+  "multilabel": {"data__task": "multilabel"},
+  "regression": {"data__task": "regression"},
+  "masked": {"masked__rate": 0.5},
+}
+every_task = pytest.mark.parametrize("name", TASKS)
+
+
+class Batch(Stream):
+  """A pass over `B` images, of which the last two are unreadable."""
+
+  mesh = sharding.make_mesh()
+  preprocessing = Preprocessing((8, 8), mean=HALF, std=HALF)
+
+  def __init__(self, labels):
+    self.source = Split(labels, NAMES)
+
+  def __call__(self, track=None):
+    images = np.random.default_rng(0).integers(0, 256, (B, 8, 8, 3), np.uint8)
+    mask = np.float32(np.arange(B) < B - 2)
+    batch = {"image": images, "label": self.source.labels(range(B))}
+    batch |= {"mask": mask, "skipped": mask == 0}
+    yield jax.device_put(batch, sharding.batch_sharding(self.mesh))
+
+
+@every_task
+def test_what_every_task_does(name, tmp_path):
+  given = task(**TASKS[name])
+  stream = Batch(LABELS[given.labels])
+  given.check_evaluation(stream.source)
+  given = given.fitted(stream.source)
+  model = make_vit(
+    "Ti/4",
+    given.num_outputs(NAMES),
+    num_layers=1,
+    hidden_size=16,
+    mlp_size=32,
+    num_heads=2,
+  )
+  model = given.adapted(model)
+  params = random_params(model, (8, 8), 0)
+  objective = given.objective(model, stream.preprocessing)
+  outcome = given.evaluator(model, stream)(
+    params, detail=True, examples=given.has_answers
+  )
+  found = outcome.metrics | outcome.details
+
+  # What a step minimises is what an evaluation reports.
+  (batch,) = stream()
+
+  @jax.jit
+  def loss_of(params, batch):
+    images, targets = objective.prepare(batch, jax.random.key(0))
+
+    def apply(images, **variables):
+      return model.apply({"params": params, **variables}, images)
+
+    return objective.loss(apply, images, targets)[0]
+
+  loss = np.asarray(loss_of(params, batch))[: B - 2].mean()
+  assert found["eval/loss"] == pytest.approx(loss, rel=1e-5)
+  counts = found["eval/examples"], found["eval/skipped_images"]
+  assert counts == (B - 2, 2)
+
+  # Its metrics are measured, and put into words.
+  keys = {f"eval/{metric.key}" for metric in given.metrics}
+  assert keys <= found.keys() | {f"eval/{objective.metric}"}
+  score = f"eval/{given.score}"
+  assert score in found and score in choose.score_keys()
+  assert given.score_metric.higher_is_better and found[score] <= 1
+  assert type(choose.by_metrics(found)) is type(given)
+  shown = {key for chart in given.curves for key in chart.curves}
+  assert {score, f"train/{objective.metric}"} <= shown
+  assert given.headline(found)
+  said = given.score_metric.format.format(found[score])
+  assert given.score_metric.text(found).endswith(said)
+  assert given.ahead(0.5, 0.5) == "" != given.ahead(0.5, 0.25)
+  for chart in outcome.charts():
+    figure_of_chart(chart)
+  for _, (columns, rows) in outcome.tables():
+    assert {len(columns)} == {*map(len, rows)}
+
+  # A checkpoint's description gives the task back.
+  told = choose.record(given) | given.chosen_facts(found)
+  told = json.loads(json.dumps(told))
+  own = settings(**TASKS[name])
+  saved = choose.saved(told, own.loss, own.masked)
+  assert saved == given.with_facts(told)
+  assert saved.facts() == given.facts()
+  assert choose.record(saved) == choose.record(given)
+
+  if given.has_answers:
+    _check_answers(given, model, params, batch, outcome, tmp_path, stream)
+
+
+def _check_answers(given, model, params, batch, outcome, tmp_path, stream):
+  """Answers as JSON and as lines are those of the CSV file."""
+  rows = rows_of(outcome, tmp_path, stream.source)
+  assert len(rows) == 1 + B - 2
+  x = batch["image"] / np.float32(127.5) - 1
+  logits = jax.jit(model.apply)({"params": params}, x)
+  arrays = jax.device_get(given.outputs(logits, 7))
+  for row in (dict(zip(rows[0], row, strict=True)) for row in rows[1:]):
+    k = int(row["file"].removesuffix(".png"))
+    one = {key: value[k] for key, value in arrays.items()}
+    answer = Prediction(
+      row["file"], **{key: tuple(x.tolist()) for key, x in one.items()}
+    )
+    told = json.loads(json.dumps(given.as_json(answer, NAMES)))
+    lines = given.lines(answer, NAMES)
+    assert len(lines) == 7 and given.answer_text(one, NAMES)
+    for name, value in told.get("values", {}).items():
+      assert float(row[f"{name}_predicted"]) == pytest.approx(value, rel=1e-4)
+    first = told.get("predictions", [None])[0]
+    if first and "answer" in row:
+      assert first["class"] == row["answer"]
+      expected = pytest.approx(float(row["probability"]), rel=1e-4)
+      assert first["probability"] == expected
+    elif first:
+      expected = pytest.approx(float(row[first["class"]]), rel=1e-4)
+      assert first["probability"] == expected
+    if first:
+      assert f"{first['probability']:.2%}" in lines[0]
+      assert len(given.as_json(answer, NAMES, top=2)["predictions"]) >= 2
+
+
+# A value of each key that some task refuses.
+REFUSED = {
+  "loss.kind": "sigmoid",
+  "loss.label_smoothing": 0.1,
+  "loss.mixup_alpha": 0.2,
+  "loss.cutmix_alpha": 1.0,
+  "loss.class_weights": "1,2",
+  "model.num_classes": 3,
+  "model.head_bias": -7.0,
+  "eval_per_class": True,
+  "data.task": "multilabel",
+  "lora.rank": 2,
+  "distill.teacher": "teacher",
+  "fewshot.shots": 5,
+  "transfer.keep_head": True,
+}
+
+
+@pytest.mark.parametrize(
+  "name, key", [(n, key) for n in TASKS for key in task(**TASKS[n]).refuses]
+)
+def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
+  default = flat(to_dict(Settings()))[key]
+  changes = TASKS[name] | {key: REFUSED[key]}
+  kind = {"masked": "about labels, and masked.rate=0.5 trains without"}.get(
+    name, f"about classes, and data.task={name!r} has none"
+  )
+  message = f"{key}={REFUSED[key]!r} is {kind}: set it to {default!r}."
+  with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    task(**changes)
+
+
+UNLABELLED = {"data.root": "photos", "data.labels": False}
+
+
+@pytest.mark.parametrize(
+  "name, changes, message",
+  [
+    ("regression", {"loss.kind": "sigmoid"}, "does not fit data.task"),
+    ("multilabel", {"loss.kind": "mse"}, "takes sigmoid: leave it out"),
+    ("classification", {"loss.kind": "mse"}, "softmax or sigmoid: leave it"),
+    (
+      "masked",
+      UNLABELLED | {"fewshot.shots": 5, "data.labels_file": None},
+      "fewshot.shots=5 needs labels: set data.labels=True for",
+    ),
+    (
+      "classification",
+      UNLABELLED | {"data.labels_file": None},
+      "data.labels=False leaves no classes to train on: leave it out, or",
+    ),
+  ],
+)
+def test_losses_and_labels_that_do_not_fit_are_refused(name, changes, message):
+  with pytest.raises(ValueError, match=re.escape(message)):
+    task(**TASKS[name] | changes)
+
+
+@pytest.mark.parametrize(
+  "name, kind",
+  [
+    ("classification", "softmax"),
+    ("sigmoid", "sigmoid"),
+    ("multilabel", "sigmoid"),
+    ("regression", "mse"),
+  ],
+)
+def test_the_task_sets_the_loss(name, kind):
+  assert task(**TASKS[name]).loss.kind == kind
+  assert choose.answering(kind).loss.kind == kind
+
+
+@every_task
+def test_few_shots_may_have_data_of_their_own(name):
+  task(**TASKS[name], fewshot__shots=5, fewshot__data__name="digits")
+
+
+def test_splits_that_have_no_score_are_refused():
+  several, numbers = (
+    task(data__task=name) for name in ("multilabel", "regression")
+  )
+  with pytest.raises(ValueError, match="no image of made up has a label, so"):
+    several.check_evaluation(Split([[0, 0], [0, 0]]))
+  with pytest.raises(ValueError, match="b is the same in all images of made"):
+    numbers.check_evaluation(Split([[1.0, 2], [2.0, 2]]))
+  several.check_evaluation(Split([[0, 0], [0, 1]]))
+  numbers.check_evaluation(Split([[1.0, 2], [2.0, 3]]))
+
+
+def test_an_unknown_task_is_refused():
+  with pytest.raises(ValueError, match="is unknown .* choose one of classifi"):
+    choose.task_class("segmentation")
+  with pytest.raises(ValueError, match="is no class of vit_jax.tasks.task"):
+    choose.task_class("vit_jax.tasks.stream:Stream")
+  saved = {"task": "mine.py:Own"}
+  plain = LossSettings(), Settings().masked
+  with pytest.raises(choose.OwnTaskError, match="a class of your own: give it"):
+    choose.saved(saved, *plain)
+  with pytest.raises(ValueError, match="the run's task is mine.py:Own"):
+    choose.saved(saved, *plain, "regression")
+  with pytest.raises(ValueError, match="run's task is classification: leave"):
+    choose.saved({}, *plain, "regression")
