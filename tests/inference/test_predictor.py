@@ -30,6 +30,7 @@ from vit_jax.inference.predictor import predict, predict_images
 from vit_jax.inference.printing import table
 from vit_jax.models import ModernVit, ResNet, to_fields
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
@@ -41,6 +42,7 @@ def photos(tmp_path):
 
 def predictions(*arguments, preprocessing=PREPROCESSING, **options):
   """Batches of predictions, with the preprocessing of `VIT`."""
+  options = {"task": ClassificationTask(), **options}
   return predict(*arguments, preprocessing=preprocessing, **options)
 
 
@@ -185,12 +187,12 @@ def test_a_runs_own_preprocessing_and_loss_are_used(tmp_path):
     [str(tmp_path / "wide.png")],
     top=5,
     preprocessing=loaded.preprocessing,
-    loss=loaded.loss,
+    task=loaded.task,
   )
   logits = logits_of(VIT, PARAMS, normalized([pixels[:, 12:28]]))
   sigmoid = 1 / (1 + np.exp(-np.float64(logits)))
   np.testing.assert_allclose(_dense(found, 5), sigmoid, atol=1e-6)
-  rows = table(loaded.class_names)(found)
+  rows = table(loaded.task, loaded.class_names)(found)
   names = dict(enumerate(["a", "b", "c", "class 3", "class 4"]))
   words = [names[i] for i in np.argsort(-logits[0]).tolist()]
   assert [row.split("%  ")[1] for row in rows] == words

@@ -14,7 +14,6 @@ from vit_jax.inspection import attention_maps, canvas, charts, figures
 from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
-from vit_jax.tasks.confusion import ConfusionMatrix
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +32,8 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
   split = jax.device_put(params, shapes)
   kernel = split["block_0"]["mlp"]["expand"]["kernel"]
   assert not kernel.is_fully_replicated
-  tally = ConfusionMatrix()
-  plan.evaluator(split, (), tally.add)
-  assert plan.pictures is not None
+  evaluation = plan.evaluation
+  outcome = evaluation._evaluator(split, detail=True)
   sheets, sheet_figure = [], figures.sheet_figure
 
   def spy(*arguments, **options):
@@ -43,7 +41,7 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
     return sheet_figure(*arguments, **options)
 
   monkeypatch.setattr(figures, "sheet_figure", spy)
-  seen = plan.pictures(split, tally)
+  seen = evaluation._pictures(split, outcome)
 
   source = data.open_source("eval", plan.settings.data)
   names = source.class_names
@@ -69,7 +67,7 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
     drawn = canvas.pixels(sheet_figure(*sheets[number - 1][:4], **options))
     np.testing.assert_array_equal(seen[f"eval/example_{number}"], drawn)
   every = [source[i]["label"] for i in range(len(source))]
-  confusion = tally.matrix(range(10))
+  confusion = outcome.counts.matrix(range(10))
   np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(every))
   expected = canvas.pixels(charts.confusion_figure(confusion, names))
   np.testing.assert_array_equal(seen["eval/confusion"], expected)

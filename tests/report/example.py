@@ -6,9 +6,13 @@ import numpy as np
 
 from configs import image_folder
 from vit_jax.report.dataset import Dataset, Sizes
-from vit_jax.report.measure import Example, Measured, RunFacts
+from vit_jax.report.measure import Measured, RunFacts, Shown
+from vit_jax.tasks.classification import (
+  ClassificationOutcome,
+  ClassificationTask,
+)
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions
+from vit_jax.tasks.eval_step import Predictions, Totals
 
 NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
 CONFUSION = np.array([[5, 1, 0], [2, 3, 0], [0, 0, 4]])
@@ -57,29 +61,34 @@ def measured():
   rng = np.random.default_rng(0)
   probability = np.float32(rng.uniform(0.4, 1, len(label)))
   loss = -np.log(np.where(label == answer, probability, 1 - probability))
-  tally = ConfusionMatrix()
+  confusion = ConfusionMatrix()
   counted = np.ones(len(label), bool)
-  tally.add(Predictions(label, answer, probability, np.float32(loss), counted))
+  confusion.add(
+    Predictions(label, answer, probability, np.float32(loss), counted)
+  )
+  outcome = ClassificationOutcome(Totals.zeros(3), NAMES, confusion)
   photo = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
   rollout = np.zeros((4, 4), np.float32)
   rollout[0, 3] = 1
-  examples = {
-    kind: [
-      Example(f"test/{answered.index}.jpg", answered, photo, rollout)
-      for answered in kept
-    ]
-    for kind, kept in tally.kinds.items()
-  }
+  groups = [
+    (
+      kind.title,
+      kind.text,
+      [Shown(f"test/{e.index}.jpg", e, photo, rollout) for e in kind.examples],
+    )
+    for kind in outcome.telling()
+  ]
   metrics = {"eval/top1": 12 / 15, "eval/top5": 1.0, "eval/loss": 0.5}
   metrics |= {"eval/examples": 15, "eval/skipped_images": 0}
   return Measured(
     step=20,
     data_name="pets",
     num_parameters=1234,
+    task=ClassificationTask(),
+    outcome=outcome,
     metrics=metrics,
-    tally=tally,
     class_names=NAMES,
-    examples=examples,
+    groups=groups,
     filters=rng.random((3, 2, 2, 3)),
     positions=rng.random((2, 2, 2, 2)),
     dataset=Dataset(
@@ -115,7 +124,8 @@ def facts(workdir, measured, **config):
   ]
   problem = None if measured else "it has gone."
   config = {"seed": 0, **config}
-  return RunFacts(workdir, rows, [start], config, measured, problem)
+  task = measured and measured.task
+  return RunFacts(workdir, rows, [start], config, task, measured, problem)
 
 
 def config_of(root):

@@ -19,15 +19,13 @@ def test_a_run_is_measured_as_it_was_evaluated(workdir, root):
   last = [row for row in run.rows if "eval/top1" in row][-1]
   for key in ("eval/top1", "eval/loss", "eval/examples"):
     assert run.measured.metrics[key] == pytest.approx(last[key])
-  confusion = run.measured.tally.confusion([0, 1])
+  confusion = run.measured.outcome.counts.matrix([0, 1])
   assert confusion.sum() == 12
   assert np.trace(confusion) / 12 == pytest.approx(last["eval/top1"])
-  for kept in run.measured.examples.values():
-    for one in kept:
-      dark = one.photograph.mean() < 128
-      assert run.measured.class_names[one.answered.label] == (
-        "dark" if dark else "light"
-      )
+  for *_, shown in run.measured.groups:
+    for one in shown:
+      name = "dark" if one.photograph.mean() < 128 else "light"
+      assert one.example.alt == f"Photograph of class {name}"
       assert one.rollout is not None
       assert one.rollout.sum() == pytest.approx(1)  # Mean pooling.
   assert run.starts[0]["step"] == 0 and run.starts[0]["command"] is None
@@ -54,8 +52,8 @@ def test_a_resnet_of_a_wide_head_has_a_report(root, tmp_path, monkeypatch):
   assert sum("Confusion matrix" in t for t in told) == 1
   last = [row for row in run.rows if "eval/loss" in row][-1]
   assert run.measured.metrics["eval/loss"] == pytest.approx(last["eval/loss"])
-  kept = [
-    one.answered for ones in run.measured.examples.values() for one in ones
-  ]
+  kinds = run.measured.outcome.counts.kinds
+  kept = [one for answered in kinds.values() for one in answered]
+  assert len(kept) == sum(len(shown) for *_, shown in run.measured.groups)
   assert kept and all(0 < one.probability < 1 for one in kept)
   assert [tag for _, tag, value in events(tmp_path) if value.HasField("image")]

@@ -97,9 +97,9 @@ def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):
   assert sum("highest at the top right" in t for t in told) == 12
   assert "from 1 at step 1 to 0.25 at step 4" in told[0]
   captions = seen.texts("figcaption")
-  for kept in measured.examples.values():
-    for one in kept:
-      assert any(c.endswith(f"test/{one.answered.index}.jpg") for c in captions)
+  for *_, shown in measured.groups:
+    for one in shown:
+      assert any(c.endswith(f"test/{one.example.index}.jpg") for c in captions)
   assert seen.tags.count("caption") == seen.tags.count("table")
 
 
@@ -123,21 +123,22 @@ def test_runs_are_compared(measured):
 
 
 def test_a_model_that_answers_nan_has_a_report(measured):
-  tally = ConfusionMatrix()
+  confusion = ConfusionMatrix()
   nothing = np.full(3, np.nan, np.float32)
   zeros = np.zeros(3, np.int32)
-  tally.add(Predictions(zeros, zeros, nothing, nothing, np.ones(3, bool)))
+  counted = np.ones(3, bool)
+  confusion.add(Predictions(zeros, zeros, nothing, nothing, counted))
   broken = dataclasses.replace(
     measured,
-    tally=tally,
+    outcome=dataclasses.replace(measured.outcome, confusion=confusion),
     metrics=measured.metrics | {"eval/loss": math.nan},
-    examples={kind: [] for kind in tally.kinds},
+    groups=[],
     filters=None,
     positions=None,
   )
   text = page([example.facts("runs/a", broken)])
   cells = example.Page(text).texts("td", "th", "dd")
-  assert "The model answers NaN to 3." in text
+  assert "The model answers NaN to 3 examples." in text
   assert "nan" not in "".join(cells)
 
 
@@ -159,11 +160,11 @@ def test_photographs_are_shrunk_before_pictures_are_left_out(
   measured, monkeypatch
 ):
   large = np.random.default_rng(0).integers(0, 256, (900, 800, 3), np.uint8)
-  examples = {
-    kind: [dataclasses.replace(one, photograph=large) for one in kept[:1]]
-    for kind, kept in measured.examples.items()
-  }
-  run = example.facts("a", dataclasses.replace(measured, examples=examples))
+  groups = [
+    (*told, [dataclasses.replace(one, photograph=large) for one in shown[:1]])
+    for *told, shown in measured.groups
+  ]
+  run = example.facts("a", dataclasses.replace(measured, groups=groups))
   whole = page([run])
   assert _sides(whole) == {(900, 800)}
   monkeypatch.setattr(report_page, "MOST_BYTES", len(whole.encode()) - 1)

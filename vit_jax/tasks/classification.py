@@ -138,9 +138,6 @@ class ClassificationTask(Task):
     answer = class_name(names, row["index"][0])
     return f"{answer}, {row['probability'][0]:.1%}"
 
-  def label_text(self, label: Any, names: Sequence[str]) -> str:
-    return names[int(label)]
-
   def score_text(self, metrics: Mapping[str, Any]) -> str:
     return f"{metrics['eval/top1']:.1%} are right"
 

@@ -106,7 +106,8 @@ class MaskedPatchesTask(Task):
     """
     if model.pooling != "token":
       return {"": model}
-    return {"": masked(model, 0), "_class_token": trunk(model)}
+    plain = trunk(model)
+    return {"": masked(plain, 0), "_class_token": plain}
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> Masking:
     rate, channels = self.masked.rate, preprocessing.channels
