@@ -6,13 +6,16 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-from vit_jax.run.evaluators import make_few_shot
 
 from tests import tinted
 from vit_jax import data
 from vit_jax.data.batching.loader import Loader
+from vit_jax.data.reading.sources import Splits
 from vit_jax.evaluation.shots import draw_shots
+from vit_jax.run.build import task_of
+from vit_jax.run.evaluation import make_few_shot
 from vit_jax.run.settings import Settings
+from vit_jax.runtime.display import untracked
 from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
 
@@ -157,16 +160,19 @@ def test_a_run_measures_on_its_own_data_or_on_others(
       {"loader.num_workers": 0, "fewshot.seeds": 2}
       | {key.replace("__", "."): value for key, value in changes.items()},
     )
-    return make_few_shot(settings, model, mesh, tinted.PREPROCESSING, *sources)
+    measure = make_few_shot(
+      settings,
+      task_of(settings),
+      model,
+      mesh,
+      tinted.PREPROCESSING,
+      Splits(*sources, test=None, found="", doubts=[]),
+    )
+    return measure(params, untracked)
 
-  assert made(*sources) is None
   own = made(*sources, data__root=root, fewshot__shots=3)
-  assert own is not None
-  expected = tinted.few_shot(root, model).measure(params)
-  assert own.measure(params) == expected
+  assert own == tinted.few_shot(root, model)(params)
   nowhere = {"data__root": str(tmp_path / "nowhere"), "fewshot__shots": 3}
   y_of_equation_4 = {"fewshot__data__root": root, "fewshot__pre_logits": False}
   other = made(*reversed(sources), **nowhere, **y_of_equation_4)
-  assert other is not None
-  expected = tinted.few_shot(root, model, pre_logits=False).measure(params)
-  assert other.measure(params) == expected
+  assert other == tinted.few_shot(root, model, pre_logits=False)(params)
