@@ -89,6 +89,9 @@ ALLOWED = {
   "configuration names; of none that a checkpoint names",
   ("scripts/bench_load.py", "import_module"): "of names in the file",
   ("vit_jax/runtime/extras.py", "import_module"): "of names in our code",
+  ("vit_jax/tasks/choose.py", "import_module"): "of our own, and of a class "
+  "that a configuration or a flag names; of none that a checkpoint names",
+  ("vit_jax/tasks/choose.py", "spec_from_file_location"): "the same",
   ("vit_jax/run/flags.py", "DEFINE_config_file"): "a configuration is Python, "
   "and the README says so",
 }

@@ -264,6 +264,7 @@ def workdir(model, params, tmp_path_factory):
     "config": config.to_dict(),
     "model": to_fields(model),
     "class_names": list("abcde"),
+    "targets": {"task": "classification", "weights": [1.0] * 5},
   }
   folder = tmp_path_factory.mktemp("saved") / "run"
   checkpoints = Checkpoints(str(folder))
@@ -314,7 +315,9 @@ def test_hostile_description_of_a_workdir(workdir, room, data):
   changed = data.draw(distorted(json.loads(path.read_text())))
   changed.pop("digest", None)
   path.write_text(json.dumps(with_digest(changed)))
-  outcome("workdir, hostile", lambda: load_pretrained(str(room / "run")))
+  run = str(room / "run")
+  outcome("workdir, hostile", lambda: load_pretrained(run))
+  outcome("task, hostile", lambda: open_pretrained(run).task)
 
 
 @examples(6)

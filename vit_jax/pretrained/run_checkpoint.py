@@ -103,7 +103,9 @@ def open_run_checkpoint(
   return Loaded(
     model=model,
     preprocessing=preprocessing,
-    open_task=functools.partial(_saved_task, workdir, description, loss, task),
+    open_task=functools.partial(
+      _saved_task, workdir, step, description, loss, task
+    ),
     shapes=shapes,
     read=lambda: (leaf for leaf in read() if leaf[0] in shapes),
     step=step,
@@ -113,11 +115,9 @@ def open_run_checkpoint(
   )
 
 
-def _saved_task(workdir: str, *saved: Any) -> Task:
-  try:
+def _saved_task(workdir: str, step: int, *saved: Any) -> Task:
+  with _describing(workdir, step):
     return choose.saved(*saved)
-  except choose.OwnTaskError as error:
-    raise ValueError(f"{workdir}: {error}") from error
 
 
 def _restored(workdir: str, step: int, shapes: Any, *, averaged: bool) -> Any:
@@ -218,7 +218,7 @@ def _describing(workdir: str, step: int) -> Iterator[None]:
   """
   try:
     yield
-  except OwnBlockError as error:
+  except (OwnBlockError, choose.OwnTaskError) as error:
     raise ValueError(f"{workdir}: {error}") from error
   except Exception as error:
     raise ValueError(

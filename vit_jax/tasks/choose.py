@@ -27,14 +27,14 @@ _SECTIONS = {"masked": MaskedSettings}
 
 
 class OwnTaskError(ValueError):
-  """A description names a class of a task that only the caller can give."""
+  """The task that a caller gives, or has to give, does not fit."""
 
 
 def task_class(name: str | type[Task]) -> type[Task]:
   """The class of a task, by its name or as "file.py:Class", or itself.
 
   Raises:
-    ValueError: if there is no such task.
+    OwnTaskError: if there is no such task.
   """
   if isinstance(name, type):
     return name
@@ -45,12 +45,12 @@ def task_class(name: str | type[Task]) -> type[Task]:
   try:
     found = getattr(_imported(place), kind)
   except (ImportError, AttributeError, OSError, ValueError) as error:
-    raise ValueError(
+    raise OwnTaskError(
       f"task={name!r} is unknown ({error}); choose one of "
       f"{', '.join([*_MODULES][:3])}, or your own as file.py:Class."
     ) from error
   if not (inspect.isclass(found) and issubclass(found, Task)):
-    raise ValueError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
+    raise OwnTaskError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
   return found
 
 
@@ -97,8 +97,9 @@ def saved(
       one. No class is imported because a checkpoint names it.
 
   Raises:
-    OwnTaskError: if the description names a class and none is given.
-    ValueError: if the class given is not that one.
+    OwnTaskError: if the description names a class, and none or another is
+      given.
+    ValueError: if the description is damaged.
   """
   own = description.get("task")
   if own is not None and given is None:
@@ -107,12 +108,14 @@ def saved(
       f"--task=file.py:{own.split(':')[-1]}."
     )
   name = description.get("targets", {}).get("task", "classification")
+  if own is None and name not in _MODULES:  # It must not be imported.
+    raise ValueError(f"targets.task={name!r} is unknown")
   sections = {"loss": loss, **_sections(description["config"])}
   task = configured(given or name if own else name, sections)
   if given is not None:
     kind, wanted = task_class(given), own or task.name
     if wanted.split(":")[-1] not in (kind.__qualname__, kind.name):
-      raise ValueError(
+      raise OwnTaskError(
         f"task={given!r} is given, and the run's task is {wanted}."
       )
   return task.with_facts(description)

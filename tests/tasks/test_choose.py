@@ -1,0 +1,18 @@
+"""Which task a run has, and what a checkpoint may not choose."""
+
+import pytest
+
+from vit_jax.tasks import choose
+from vit_jax.training.settings import LossSettings
+
+
+@pytest.mark.parametrize("key", ["targets", "task"])
+def test_no_file_is_run_because_a_checkpoint_names_it(tmp_path, key):
+  file = tmp_path / "evil.py"
+  file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+  name = f"{file}:Class"
+  named = name if key == "task" else {"task": name}
+  description = {"config": {}, key: named}
+  with pytest.raises(ValueError, match="evil.py:Class"):
+    choose.saved(description, LossSettings())
+  assert not (tmp_path / "ran").exists()
