@@ -11,8 +11,12 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.data.batching.loader import Loader
   from vit_jax.data.batching.workers import BatchIterator
   from vit_jax.data.decoding.decode import decode_rgb
-  from vit_jax.data.example import Example, Source, UnreadableImageError
-  from vit_jax.data.image import ImageSpec
+  from vit_jax.data.example import (
+    Example,
+    ImageSpec,
+    Source,
+    UnreadableImageError,
+  )
   from vit_jax.data.preprocessing import Preprocessing
   from vit_jax.data.reading.sources import open_source
   from vit_jax.data.settings import DataSettings

@@ -1,7 +1,21 @@
-"""The types that every data set reader shares."""
+"""What all readers share: examples, sources, and the facts of an image."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol, TypedDict
+
+MAX_PIXELS = 89_478_485
+"""Larger images are refused before decoding; the limit is Pillow's own.
+
+JPEG files may have four times as many, as they can be reduced while decoding.
+"""
+
+_MAX_SCANS = 100
+"""A scan costs hardly a byte, but as much time as decoding the whole image."""
+_SCAN = b"\xff\xda"
+
+Window = tuple[float, float]
+"""The values of samples of more than 8 bits that become black and white."""
 
 
 class Example(TypedDict):
@@ -44,3 +58,66 @@ class Source(Protocol):
 
 class UnreadableImageError(ValueError):
   """Raised for an image that cannot be decoded; says which one and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSpec:
+  """How the samples of an image file become the pixels that a model sees.
+
+  Attributes:
+    channels: 1 for grey, 2 for grey and alpha, 3 for RGB, 4 for RGBA; or the
+      number of a TIFF file's bands, which are then taken as they are stored.
+      Colours become grey by their luminance (ITU-R BT.601), and alpha is 255
+      where a file has none.
+    window: The values of images of more than 8 bits that become black and
+      white; None for 0 and 65535.
+    corner: How half a pixel in the position of the evaluation's crop is
+      rounded: "floor", or "even", as Python's `round` does.
+  """
+
+  channels: int = 3
+  window: Window | None = None
+  corner: str = "floor"
+
+  @property
+  def grey(self) -> bool:
+    """Whether the first channel is the luminance."""
+    return self.channels in (1, 2)
+
+
+RGB = ImageSpec()
+
+
+def check_size(height: int, width: int, times: int = 1) -> None:
+  """Raises UnreadableImageError for more than `times` `MAX_PIXELS` pixels."""
+  most = times * MAX_PIXELS
+  if height * width > most:
+    raise UnreadableImageError(
+      f"the image has {width} x {height} pixels, more than {most}; shrink it "
+      "first."
+    )
+
+
+def check_scans(encoded: bytes) -> None:
+  """Refuses a JPEG that takes minutes to decode; cameras write ten scans."""
+  scans = encoded.count(_SCAN)
+  if scans > _MAX_SCANS:
+    raise UnreadableImageError(
+      f"the image is stored in {scans} scans, more than {_MAX_SCANS}; save it "
+      "anew."
+    )
+
+
+def check_channels(channels: int, bands: int = 4) -> None:
+  """Raises UnreadableImageError for channels that a file does not have.
+
+  Args:
+    channels: Channels wanted; 1 to 4 can be made of any grey or colour image.
+    bands: Bands of the file.
+  """
+  if channels > 4 or bands > 4:
+    found = f"it has {bands}" if bands > 4 else "it is no TIFF file of bands"
+    raise UnreadableImageError(
+      f"{channels} bands are needed, and {found}: set channels to the bands of "
+      "the files."
+    )

@@ -1,9 +1,10 @@
 """How an image is prepared before a model sees it."""
 
 import dataclasses
+import functools
 from typing import Any, TypedDict
 
-from vit_jax.data.image import ImageSpec
+from vit_jax.data.example import ImageSpec
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming.transforms import (
   EvalTransform,
@@ -112,8 +113,10 @@ class Preprocessing:
     return self.cut_from or self.image_size
 
   def _cut(self, transform: Any) -> Any:
-    cut = self.cut_from is not None
-    return upper_left(transform, self.image_size) if cut else transform
+    if self.cut_from is None:
+      return transform
+    size = self.image_size
+    return functools.partial(upper_left, transform=transform, size=size)
 
   def __str__(self) -> str:
     """How an image is prepared, in words."""

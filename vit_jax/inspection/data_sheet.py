@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
 from vit_jax.data.batching.loader import Loader
-from vit_jax.data.image import ImageSpec
+from vit_jax.data.example import ImageSpec
 from vit_jax.data.reading.sources import check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.settings import InspectSettings

@@ -6,7 +6,7 @@ from PIL import Image
 
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.transforming.resize import resized_shape
+from vit_jax.data.transforming.transforms import resized_shape
 
 LONGEST = 1024
 

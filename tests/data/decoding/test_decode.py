@@ -16,10 +16,11 @@ from tests.data.pictures import GREEN, RED, corners, encode, noise
 from vit_jax.data import (
   UnreadableImageError,
   decode_rgb,
+  example,
   make_eval_transform,
   make_train_transform,
 )
-from vit_jax.data.decoding import jpeg, limits, pillow
+from vit_jax.data.decoding import jpeg, pillow
 
 pillow_heif.register_heif_opener()
 
@@ -293,14 +294,14 @@ def test_not_an_image():
 def test_a_large_jpeg_is_reduced_while_decoding(monkeypatch):
   photograph = cv2.resize(noise(6, 5), (500, 600), interpolation=cv2.INTER_AREA)
   encoded = encode(Image.fromarray(photograph), "JPEG", quality=95)
-  monkeypatch.setattr(limits, "MAX_PIXELS", 600 * 500 - 1)
+  monkeypatch.setattr(example, "MAX_PIXELS", 600 * 500 - 1)
   decoded = decode_rgb(encoded)
   expected = cv2.resize(photograph, (250, 300), interpolation=cv2.INTER_AREA)
   assert decoded.shape == (300, 250, 3)
   assert np.abs(decoded.astype(int) - expected).mean() < 2
-  monkeypatch.setattr(limits, "MAX_PIXELS", 600 * 500 // 4)
+  monkeypatch.setattr(example, "MAX_PIXELS", 600 * 500 // 4)
   assert decode_rgb(encoded).shape == (300, 250, 3)
-  monkeypatch.setattr(limits, "MAX_PIXELS", 600 * 500 // 4 - 1)
+  monkeypatch.setattr(example, "MAX_PIXELS", 600 * 500 // 4 - 1)
   with pytest.raises(UnreadableImageError, match="500 x 600 pixels, more than"):
     decode_rgb(encoded)
 
@@ -327,10 +328,10 @@ def test_too_many_pixels_are_refused(file_format, monkeypatch):
     encoded = encode(image, "JPEG", progressive=True)
   else:
     encoded = encode(image, file_format)
-  monkeypatch.setattr(limits, "MAX_PIXELS", 2999)
+  monkeypatch.setattr(example, "MAX_PIXELS", 2999)
   with pytest.raises(UnreadableImageError, match="60 x 50 pixels, more than"):
     decode_rgb(encoded)
-  monkeypatch.setattr(limits, "MAX_PIXELS", 3000)
+  monkeypatch.setattr(example, "MAX_PIXELS", 3000)
   assert decode_rgb(encoded).shape == (50, 60, 3)
 
 

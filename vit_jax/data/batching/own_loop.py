@@ -4,8 +4,7 @@ from typing import Literal
 
 from vit_jax.data.batching.loader import EvalPasses, make_loader
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.example import Source
-from vit_jax.data.image import ImageSpec, Window
+from vit_jax.data.example import ImageSpec, Source, Window
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import (
   DataSettings,

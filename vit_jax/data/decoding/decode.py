@@ -1,12 +1,11 @@
 """Decodes image files to pixels of 8 bits, RGB unless told otherwise.
 
 Whatever the file holds, RGB is as a person would see it on a white page. Grey
-levels are repeated, palettes looked up, CMYK is converted,
-16-bit samples keep their high byte or are scaled by a window, transparent
-pixels are blended with white, EXIF orientation is applied, and an animation
-gives its first frame. Ordinary JPEG files are decoded by libjpeg-turbo (see
-`jpeg`), ordinary PNG files by OpenCV, and all others by Pillow (see
-`pillow`).
+levels are repeated, palettes looked up, CMYK is converted, 16-bit samples keep
+their high byte or are scaled by a window, transparent pixels are blended with
+white, EXIF orientation is applied, and an animation gives its first frame.
+Ordinary JPEG files are decoded by libjpeg-turbo (see `jpeg`), ordinary PNG
+files by OpenCV, and all others by Pillow (see `pillow`).
 """
 
 from collections.abc import Callable
@@ -14,9 +13,9 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from vit_jax.data.decoding import jpeg, limits
-from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.image import RGB, ImageSpec, Window, by_fours
+from vit_jax.data import example
+from vit_jax.data.decoding import jpeg
+from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError, Window
 
 _REDUCED = 4  # A JPEG may have so many times MAX_PIXELS, as it can be reduced.
 _PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -30,10 +29,7 @@ _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
   7: lambda stored: cv2.transpose(cv2.flip(stored, -1)),
   8: lambda stored: cv2.rotate(stored, cv2.ROTATE_90_COUNTERCLOCKWISE),
 }
-"""The turn that makes an image of each EXIF orientation upright.
-
-Orientation 1 is upright already.
-"""
+"""The turn that makes an image of each EXIF orientation but 1 upright."""
 
 
 def decode_rgb(encoded: bytes, window: Window | None = None) -> np.ndarray:
@@ -46,25 +42,22 @@ def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
 
   Returns:
     The image, uint8 of shape (H, W, channels). A JPEG of more than
-    `limits.MAX_PIXELS` pixels has half its height and width, or less.
+    `example.MAX_PIXELS` pixels has half its height and width, or less.
 
   Raises:
     UnreadableImageError: the file is empty, cut short, damaged or of another
-      format, or the image has too many pixels (see `limits`) or not so many
-      bands.
+      format, or the image has too many pixels or not so many bands.
   """
   if not encoded:
     raise UnreadableImageError("the file is empty.")
-  if header := jpeg.read_header(encoded):
-    reduction = least_reduction(header)
-    image = decode_jpeg(encoded, header, reduction, spec=spec)
-    if image is not None:
-      return image
-  elif size := _png_size(encoded):
-    limits.check_size(*size)
+  image = None
+  if size := _png_size(encoded):
+    example.check_size(*size)
     image = _decode_with_opencv(encoded, spec)
-    if image is not None:
-      return image
+  elif header := jpeg.read_header(encoded):
+    image = decode_jpeg(encoded, header, least_reduction(header), spec=spec)
+  if image is not None:
+    return image
   from vit_jax.data.decoding import pillow  # Few runs have files for it.
 
   return _turned(*pillow.decode(encoded, spec))
@@ -116,7 +109,7 @@ def least_reduction(header: jpeg.Header) -> int:
   pixels = header.height * header.width
   most = jpeg.REDUCTIONS[-1]
   return next(
-    (r for r in jpeg.REDUCTIONS if pixels <= limits.MAX_PIXELS * r * r), most
+    (r for r in jpeg.REDUCTIONS if pixels <= example.MAX_PIXELS * r * r), most
   )
 
 
@@ -140,21 +133,35 @@ def decode_jpeg(
     if the file is damaged.
 
   Raises:
-    UnreadableImageError: the image has too many pixels (see `limits`), or
-      an absurd number of scans, or no such channels.
+    UnreadableImageError: the image has too many pixels, an absurd number of
+      scans, or no such channels.
   """
-  limits.check_channels(spec.channels)
+  example.check_channels(spec.channels)
   # Several scans are held in memory whole, however much they are reduced.
   times = _REDUCED if header.top_down else 1
-  limits.check_size(header.height, header.width, times)
+  example.check_size(header.height, header.width, times)
   if not header.top_down:
-    limits.check_scans(encoded)
+    example.check_scans(encoded)
   if header.orientation in _TURNS:
     rows = None  # The rows stored first are not the upper ones.
   image = jpeg.decode(encoded, header, reduce, rows, grey=spec.grey)
   if image is None:
     return None
   return _turned(_with_alpha(image, spec.channels), header.orientation)
+
+
+def by_fours(
+  change: Callable[[np.ndarray], np.ndarray], image: np.ndarray
+) -> np.ndarray:
+  """Applies an OpenCV function, which takes four channels at most.
+
+  It also drops the last axis of an image of one channel, which is put back.
+  """
+  if image.shape[2] > 4:
+    parts = [image[..., c : c + 4] for c in range(0, image.shape[2], 4)]
+    return np.concatenate([by_fours(change, p) for p in parts], axis=2)
+  changed = change(image)
+  return changed.reshape(*changed.shape[:2], image.shape[2])
 
 
 def _turned(stored: np.ndarray, orientation: int) -> np.ndarray:
@@ -189,16 +196,14 @@ def _png_size(encoded: bytes) -> tuple[int, int] | None:
 
 def _decode_with_opencv(encoded: bytes, spec: ImageSpec) -> np.ndarray | None:
   """Decodes an opaque PNG; None if Pillow has to."""
-  if spec.channels > 4 or (
-    spec.grey and encoded[25]
-  ):  # OpenCV rounds luminance.
+  coloured = encoded[25]
+  if spec.channels > 4 or (spec.grey and coloured):  # OpenCV rounds luminance.
     return None
+  mode = cv2.IMREAD_GRAYSCALE if spec.grey else cv2.IMREAD_COLOR_RGB
   try:
-    buffer = np.frombuffer(encoded, np.uint8)
-    mode = cv2.IMREAD_GRAYSCALE if spec.grey else cv2.IMREAD_COLOR_RGB
-    image = cv2.imdecode(buffer, mode)
+    image = cv2.imdecode(np.frombuffer(encoded, np.uint8), mode)
   except cv2.error:
-    return None
+    image = None
   if image is None:
     return None
   return _with_alpha(image.reshape(*image.shape[:2], -1), spec.channels)

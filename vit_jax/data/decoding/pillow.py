@@ -11,9 +11,14 @@ import cv2
 import numpy as np
 from PIL import ExifTags, Image
 
-from vit_jax.data.decoding.limits import check_channels, check_scans, check_size
-from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.image import ImageSpec, Window
+from vit_jax.data.example import (
+  ImageSpec,
+  UnreadableImageError,
+  Window,
+  check_channels,
+  check_scans,
+  check_size,
+)
 from vit_jax.runtime.printable import printable
 
 # Pillow reads many more formats, and runs another program for some (EPS).

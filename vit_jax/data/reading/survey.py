@@ -11,8 +11,7 @@ import numpy as np
 
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.decoding.pillow import describe
-from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.image import RGB, ImageSpec
+from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError
 from vit_jax.data.reading.image_folder import ImageFolder
 
 _SMALL = 32  # Pixels; an image with a shorter side is odd.

@@ -22,8 +22,8 @@ from PIL import Image, ImageEnhance, ImageOps
 GREY = 128
 """The value of pixels that come from outside the image, or are cut out."""
 
-_TRANSLATE = 100 / 224
-_CUTOUT = 40 / 224
+_FILL = (GREY, GREY, GREY)
+_TRANSLATE, _CUTOUT = 100 / 224, 40 / 224
 _Op = Callable[[Image.Image, float, np.random.Generator], Image.Image]
 
 
@@ -37,14 +37,11 @@ def rand_augment(
   """Applies `num_layers` operations, drawn from `OPS` with replacement.
 
   Args:
-    image: uint8 of shape (H, W, 3).
+    image: uint8 of shape (H, W, 3), as the result is.
     rng: draws the operations, and their signs and positions.
     num_layers: number of operations, applied one after the other.
     magnitude: strength of every operation, 0 to `settings.MAX_MAGNITUDE`.
     as_published: whether to draw from `PUBLISHED` instead.
-
-  Returns:
-    uint8 of shape (H, W, 3).
   """
   if num_layers == 0:
     return image
@@ -61,33 +58,17 @@ def _sign(rng: np.random.Generator) -> int:
 
 def _enhance(kind: type) -> _Op:
   """Blends towards a degenerate image (factor < 1) or away from it."""
-
-  def op(image, strength, rng):
-    return kind(image).enhance(0.1 + 1.8 * strength)
-
-  return op
+  return lambda image, strength, _: kind(image).enhance(0.1 + 1.8 * strength)
 
 
-def _published_contrast(image, strength, rng):
+def _published_contrast(image, strength, _):
   level = min(image.width * image.height // 256, 255)
   degenerate = Image.new("RGB", image.size, (level,) * 3)
   return Image.blend(degenerate, image, 0.1 + 1.8 * strength)
 
 
-def _autocontrast(image, strength, rng):
-  return ImageOps.autocontrast(image)
-
-
-def _equalize(image, strength, rng):
-  return ImageOps.equalize(image)
-
-
-def _invert(image, strength, rng):
-  return ImageOps.invert(image)
-
-
 def _posterize(least_bits: int) -> _Op:
-  def op(image, strength, rng):
+  def op(image, strength, _):
     bits = min(max(int(4 * strength), least_bits), 8)
     mask = 256 - 2 ** (8 - bits)
     return image.point([v & mask for v in range(256)] * 3)
@@ -95,11 +76,7 @@ def _posterize(least_bits: int) -> _Op:
   return op
 
 
-def _solarize(image, strength, rng):
-  return ImageOps.solarize(image, int(256 * strength))
-
-
-def _solarize_add(image, strength, rng):
+def _solarize_add(image, strength, _):
   added = int(110 * strength)
   table = [min(v + added, 255) if v < 128 else v for v in range(256)]
   return image.point(table * 3)
@@ -108,41 +85,32 @@ def _solarize_add(image, strength, rng):
 def _moves(resampling: Image.Resampling) -> dict[str, _Op]:
   """The operations that move pixels, which take one resampling."""
 
-  def affine(image: Image.Image, coefficients: tuple) -> Image.Image:
-    """Maps out(x, y) = in(a x + b y + c, d x + e y + f)."""
-    return image.transform(
-      image.size,
-      Image.Transform.AFFINE,
-      coefficients,
-      resampling,
-      fillcolor=(GREY, GREY, GREY),
-    )
+  def affine(change: Callable[[Image.Image, float], tuple]) -> _Op:
+    """Maps out(x, y) = in(a x + b y + c, d x + e y + f), given (a, ..., f)."""
+
+    def op(image, strength, rng):
+      change_by = change(image, strength * _sign(rng))
+      kind = Image.Transform.AFFINE
+      return image.transform(
+        image.size, kind, change_by, resampling, fillcolor=_FILL
+      )
+
+    return op
 
   def rotate(image, strength, rng):
-    return image.rotate(
-      30 * strength * _sign(rng), resampling, fillcolor=(GREY, GREY, GREY)
-    )
-
-  def shear_x(image, strength, rng):
-    return affine(image, (1, 0.3 * strength * _sign(rng), 0, 0, 1, 0))
-
-  def shear_y(image, strength, rng):
-    return affine(image, (1, 0, 0, 0.3 * strength * _sign(rng), 1, 0))
-
-  def translate_x(image, strength, rng):
-    shift = _TRANSLATE * strength * image.width * _sign(rng)
-    return affine(image, (1, 0, shift, 0, 1, 0))
-
-  def translate_y(image, strength, rng):
-    shift = _TRANSLATE * strength * image.height * _sign(rng)
-    return affine(image, (1, 0, 0, 0, 1, shift))
+    angle = 30 * strength * _sign(rng)
+    return image.rotate(angle, resampling, fillcolor=_FILL)
 
   return {
     "rotate": rotate,
-    "shear_x": shear_x,
-    "shear_y": shear_y,
-    "translate_x": translate_x,
-    "translate_y": translate_y,
+    "shear_x": affine(lambda _, by: (1, 0.3 * by, 0, 0, 1, 0)),
+    "shear_y": affine(lambda _, by: (1, 0, 0, 0.3 * by, 1, 0)),
+    "translate_x": affine(
+      lambda image, by: (1, 0, _TRANSLATE * by * image.width, 0, 1, 0)
+    ),
+    "translate_y": affine(
+      lambda image, by: (1, 0, 0, 0, 1, _TRANSLATE * by * image.height)
+    ),
   }
 
 
@@ -152,26 +120,23 @@ def _cutout(image, strength, rng):
   x, y = rng.integers(image.width), rng.integers(image.height)
   image = image.copy()
   box = (max(x - half, 0), max(y - half, 0), x + half, y + half)
-  image.paste((GREY, GREY, GREY), tuple(int(edge) for edge in box))
+  image.paste(_FILL, tuple(int(edge) for edge in box))
   return image
 
 
 _MOVES = _moves(Image.Resampling.BILINEAR)
 OPS: dict[str, _Op] = {
-  "autocontrast": _autocontrast,
-  "equalize": _equalize,
-  "invert": _invert,
+  "autocontrast": lambda image, *_: ImageOps.autocontrast(image),
+  "equalize": lambda image, *_: ImageOps.equalize(image),
+  "invert": lambda image, *_: ImageOps.invert(image),
   "rotate": _MOVES["rotate"],
   "posterize": _posterize(1),
-  "solarize": _solarize,
+  "solarize": lambda x, strength, _: ImageOps.solarize(x, int(256 * strength)),
   "color": _enhance(ImageEnhance.Color),
   "contrast": _enhance(ImageEnhance.Contrast),
   "brightness": _enhance(ImageEnhance.Brightness),
   "sharpness": _enhance(ImageEnhance.Sharpness),
-  "shear_x": _MOVES["shear_x"],
-  "shear_y": _MOVES["shear_y"],
-  "translate_x": _MOVES["translate_x"],
-  "translate_y": _MOVES["translate_y"],
+  **_MOVES,  # Where they are not above: "rotate" keeps its place.
   "cutout": _cutout,
   "solarize_add": _solarize_add,
 }
