@@ -5,15 +5,14 @@ Any process can compute any batch, in any order, from the batch's number alone.
 """
 
 import dataclasses
-import sys
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from vit_jax.data.batching.shuffle import example_indices
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
 
 Batch = dict[str, np.ndarray]
 
@@ -28,7 +27,62 @@ _CHUNK = 256  # Examples held in memory as encoded files at a time.
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainBatches:
+class _Batches:
+  """What batches are made of; `rows` are those of this host."""
+
+  source: Source
+  transform: Any
+  batch_size: int
+  rows: range
+  skip: bool
+
+  def image_shape(self, *rng: np.random.Generator) -> tuple[int, ...]:
+    """Shape (H, W, C) of an image, found by transforming a readable one."""
+    for index in range(len(self.source)):
+      try:
+        return self.transform(self.source[index]["image"], *rng).shape
+      except UnreadableImageError:
+        continue
+    raise UnreadableImageError(
+      f"none of the {len(self.source)} images of {self.source.name} is "
+      "readable."
+    )
+
+  def _empty(self) -> Batch:
+    """A batch without images: labels are int32 (B,), or float32 (B, K)."""
+    B, shape = len(self.rows), getattr(self.source, "label_shape", ())
+    labels = np.zeros((B, *shape), np.float32 if shape else np.int32)
+    return {"label": labels, "skipped": np.zeros(B, bool)}
+
+  def _put(self, batch: Batch, row: int, image: np.ndarray, label: Any) -> None:
+    if "image" not in batch:  # The first image shows the shape.
+      batch["image"] = np.zeros((len(self.rows), *image.shape), np.uint8)
+    batch["image"][row], batch["label"][row] = image, label
+
+  def _try(
+    self,
+    example: Example | UnreadableImageError,
+    unreadable: list[str],
+    *rng: np.random.Generator,
+  ) -> tuple[np.ndarray, Any] | None:
+    """The image and its label; if unreadable, None, and adds why to a list."""
+    if isinstance(example, UnreadableImageError):
+      said = str(example)
+    else:
+      try:
+        return self.transform(example["image"], *rng), example["label"]
+      except UnreadableImageError as error:
+        said = f"{example['id']}: {error}"
+    if not self.skip:
+      raise UnreadableImageError(
+        f"{said} --config.loader.on_unreadable=skip passes over such images."
+      )
+    unreadable.append(said)
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainBatches(_Batches):
   """Endless shuffled batches; each epoch has every example once.
 
   The image at row r of batch k has the global position p = k * batch_size + r,
@@ -41,94 +95,52 @@ class TrainBatches:
   are far apart, since Mixup mixes neighbours.
   """
 
-  source: Source
-  transform: TrainTransform
-  batch_size: int
-  rows: range
   seed: int
-  skip: bool
   repeats: int = 1
-
-  def __len__(self) -> int:
-    return sys.maxsize // self.batch_size
 
   def __getitem__(self, k: int) -> Batch:
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
     indices = self._indices(k, positions)
-    images: Any = None  # Allocated once the first image shows the shape.
-    labels = _no_labels(self.source, len(self.rows))
-    skipped = np.zeros(len(self.rows), bool)
-    random = _KeyedRandom(self.seed)
+    batch, random = self._empty(), _KeyedRandom(self.seed)
     unreadable: list[str] = []
     for row, example in enumerate(_read(self.source, indices)):
-      image, label, missed = self._augment(
-        example, indices[row], random, positions[row]
-      )
-      if images is None:
-        images = np.empty((len(self.rows), *image.shape), np.uint8)
-      images[row], labels[row], skipped[row] = image, label, bool(missed)
+      rng = functools.partial(random.at, positions[row])
+      missed: list[str] = []
+      found = self._first_readable(example, indices[row], rng, missed)
+      self._put(batch, row, *found)
+      batch["skipped"][row] = bool(missed)
       unreadable += missed
-    return {
-      "image": images,
-      "label": labels,
-      "skipped": skipped,
-      UNREADABLE: np.array(unreadable, object),
-    }
+    return {**batch, UNREADABLE: np.array(unreadable, object)}
 
   def _indices(self, k: int, positions: range) -> list[int]:
+    n, m = len(self.source), -(-self.batch_size // self.repeats)
     if self.repeats == 1:
-      return example_indices(positions, len(self.source), self.seed)
-    m = -(-self.batch_size // self.repeats)
-    shown = example_indices(
-      range(k * m, (k + 1) * m), len(self.source), self.seed
-    )
+      return example_indices(positions, n, self.seed)
+    shown = example_indices(range(k * m, (k + 1) * m), n, self.seed)
     return [shown[row % m] for row in self.rows]
 
-  @property
-  def image_shape(self) -> tuple[int, ...]:
-    """Shape (H, W, 3) of a transformed image, found by transforming one."""
-    return _image_shape(self.source, self.transform, np.random.default_rng(0))
-
-  def _augment(
+  def _first_readable(
     self,
     example: Example | UnreadableImageError,
     index: int,
-    random: "_KeyedRandom",
-    position: int,
-  ) -> tuple[np.ndarray, Any, list[str]]:
-    """Returns an image, its label, and the errors of those it replaces."""
-    missed: list[str] = []
-    while len(missed) <= MAX_REPLACEMENTS:
-      if missed:
-        index = (index + 1) % len(self.source)
-        example = _read_one(self.source, index)
-      try:
-        if isinstance(example, UnreadableImageError):
-          raise example
-        image = _apply(self.transform, example, random.at(position))
-        return image, example["label"], missed
-      except UnreadableImageError as error:
-        if not self.skip:
-          raise _with_advice(error) from None
-        missed.append(str(error))
-    raise UnreadableImageError(
-      f"{len(missed)} unreadable images in a row, the last: {missed[-1]}"
-    )
+    rng: Callable[[], np.random.Generator],
+    missed: list[str],
+  ) -> tuple[np.ndarray, Any]:
+    """The image and label of an example, or of the first readable one after."""
+    while (found := self._try(example, missed, rng())) is None:
+      if len(missed) > MAX_REPLACEMENTS:
+        raise UnreadableImageError(
+          f"{len(missed)} unreadable images in a row, the last: {missed[-1]}"
+        )
+      index = (index + 1) % len(self.source)
+      example = _read_one(self.source, index)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
-class EvalBatches:
+class EvalBatches(_Batches):
   """The batches of one pass in the source's order, over and over."""
-
-  source: Source
-  transform: EvalTransform
-  batch_size: int
-  rows: range
-  skip: bool
-
-  def __len__(self) -> int:
-    return sys.maxsize // self.batch_size
 
   @property
   def num_batches(self) -> int:
@@ -139,45 +151,17 @@ class EvalBatches:
     first = k % self.num_batches * self.batch_size
     stop = min(first + self.rows.stop, len(self.source))
     indices = range(first + self.rows.start, stop)
-    batch: dict[str, Any] = {
-      "image": None,
-      "label": _no_labels(self.source, len(self.rows)),
-      "mask": np.zeros(len(self.rows), np.float32),
-      "skipped": np.zeros(len(self.rows), bool),
-    }
+    batch = {**self._empty(), "mask": np.zeros(len(self.rows), np.float32)}
     unreadable: list[str] = []
     for row, example in enumerate(_read(self.source, indices)):
-      image = self._readable(example, unreadable)
-      if image is None or isinstance(example, UnreadableImageError):
+      if (found := self._try(example, unreadable)) is None:
         batch["skipped"][row] = True
-        continue
-      if batch["image"] is None:
-        batch["image"] = np.zeros((len(self.rows), *image.shape), np.uint8)
-      batch["image"][row] = image
-      batch["label"][row], batch["mask"][row] = example["label"], 1
-    if batch["image"] is None:  # Every row is padding or unreadable.
-      batch["image"] = np.zeros((len(self.rows), *self.image_shape), np.uint8)
-    batch[UNREADABLE] = np.array(unreadable, object)
-    return batch
-
-  def _readable(
-    self, example: Example | UnreadableImageError, unreadable: list[str]
-  ) -> np.ndarray | None:
-    """The image; None if it is unreadable, and adds why to `unreadable`."""
-    try:
-      if isinstance(example, UnreadableImageError):
-        raise example
-      return _apply(self.transform, example)
-    except UnreadableImageError as error:
-      if not self.skip:
-        raise _with_advice(error) from None
-      unreadable.append(str(error))
-      return None
-
-  @property
-  def image_shape(self) -> tuple[int, ...]:
-    """Shape (H, W, 3) of a transformed image, found by transforming one."""
-    return _image_shape(self.source, self.transform)
+      else:
+        self._put(batch, row, *found)
+        batch["mask"][row] = 1
+    if "image" not in batch:  # Every row is padding or unreadable.
+      batch["image"] = np.zeros((len(self.rows), *self.image_shape()), np.uint8)
+    return {**batch, UNREADABLE: np.array(unreadable, object)}
 
 
 def batch_ids(
@@ -201,9 +185,8 @@ def batch_ids(
 class _KeyedRandom:
   """Generators keyed by (seed, position).
 
-  Gives what `Generator(Philox(key=[seed, position]))` gives, but resets one
-  generator instead of making a new one for each image, which would take 15 us,
-  as long as decoding a small image.
+  They equal `Generator(Philox(key=[seed, position]))`, but one generator is
+  reset, as making one for each image takes as long as decoding a small one.
   """
 
   def __init__(self, seed: int):
@@ -216,12 +199,6 @@ class _KeyedRandom:
     self._start["state"]["key"][1] = position
     self._philox.state = self._start
     return self._generator
-
-
-def _no_labels(source: Source, rows: int) -> np.ndarray:
-  """Zeros for the labels of a batch: int32 (B,), or float32 (B, K)."""
-  shape = getattr(source, "label_shape", ())
-  return np.zeros((rows, *shape), np.float32 if shape else np.int32)
 
 
 def _read(
@@ -241,28 +218,3 @@ def _read_one(source: Source, index: int) -> Example | UnreadableImageError:
     return source[index]
   except UnreadableImageError as error:
     return error
-
-
-def _with_advice(error: UnreadableImageError) -> UnreadableImageError:
-  return UnreadableImageError(
-    f"{error} --config.loader.on_unreadable=skip passes over such images."
-  )
-
-
-def _apply(transform, example: Example, *rng) -> np.ndarray:
-  try:
-    return transform(example["image"], *rng)
-  except UnreadableImageError as error:
-    raise UnreadableImageError(f"{example['id']}: {error}") from error
-
-
-def _image_shape(source: Source, transform, *rng) -> tuple[int, ...]:
-  """Transforms the first readable image to see which shape comes out."""
-  for index in range(len(source)):
-    try:
-      return transform(source[index]["image"], *rng).shape
-    except UnreadableImageError:
-      continue
-  raise UnreadableImageError(
-    f"none of the {len(source)} images of {source.name} is readable."
-  )

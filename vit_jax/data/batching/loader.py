@@ -10,6 +10,8 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
+import numpy as np
+
 from vit_jax.data.batching import batches
 from vit_jax.data.batching.batches import Batch
 from vit_jax.data.batching.workers import BatchIterator
@@ -163,10 +165,11 @@ class Loader:
       raise ValueError(f"first_batch={first_batch}; it has to be 0 or more.")
     rows = self._rows(batch_size)
     endless = batches.TrainBatches(
-      source, transform, batch_size, rows, seed, self._skip, repeats
+      source, transform, batch_size, rows, self._skip, seed, repeats
     )
+    rng = np.random.default_rng(0)
     # Workers come up while the model is compiled.
-    return _started(endless, first_batch, self.num_workers)
+    return _started(endless, first_batch, self.num_workers, rng)
 
   def evaluate(
     self, source: Source, transform: EvalTransform, batch_size: int
@@ -236,10 +239,11 @@ def make_loader(
   return Loader(workers, settings.on_unreadable, process_index, process_count)
 
 
-def _started(sequence, first: int, num_workers: int) -> BatchIterator:
+def _started(sequence, first: int, num_workers: int, *rng) -> BatchIterator:
   """Batches from number `first` on, whose workers have started."""
-  # Processes need to know the shape (b, H, W, 3) of one host's images.
-  shape = (len(sequence.rows), *sequence.image_shape) if num_workers else ()
+  shape = ()
+  if num_workers:  # They need to know the shape (b, H, W, C) of images.
+    shape = (len(sequence.rows), *sequence.image_shape(*rng))
   iterator = BatchIterator(sequence, first, num_workers, shape)
   iterator.start()
   return iterator
