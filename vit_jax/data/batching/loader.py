@@ -7,6 +7,7 @@ resumes at batch k by asking for batch k.
 """
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterator
 
@@ -27,9 +28,9 @@ class EvalPasses:
   """Iterate over it for one pass over the split; as often as needed.
 
   The workers start with `start` or the first pass, stay for the next ones, and
-  stop at `close` (or at the end of a `with` block). After a pass that was left
-  early, the next one starts them anew. Every host has the same number of
-  batches a pass, its length.
+  stop at `close` or the end of a `with` block; a pass that was left early makes
+  the next one start them anew. Its length, batches a pass, is equal on all
+  hosts.
 
   A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask` float32
   (b,), 1 for an example and 0 for padding and skipped images, and `skipped`
@@ -223,18 +224,12 @@ def make_loader(
 ) -> Loader:
   """Makes the loader that settings ask for.
 
-  If they leave the number of workers open, one process per core decodes, and
-  none for tiny images.
-
-  Args:
-    photographs: Whether the images lie in folders: they take work to decode
-      however small they end up.
-    image_size: Height and width that images are resized to.
+  If they leave the number of workers open, one process per core decodes, or
+  none if images are tiny; `photographs` take work however small `image_size`.
   """
   workers = settings.num_workers
   if workers == -1:
-    height, width = image_size
-    tiny = not photographs and height * width <= _SMALL_IMAGE
+    tiny = not photographs and math.prod(image_size) <= _SMALL_IMAGE
     workers = 0 if tiny else min(_MOST_WORKERS, _num_cores())
   return Loader(workers, settings.on_unreadable, process_index, process_count)
 

@@ -1,13 +1,11 @@
 """Prepares batches ahead of their consumer, in processes or in a thread.
 
 A worker process hands over images in memory that it shares with its parent and
-uses again for later batches, since mapping in new memory page by page would
-take as long as a tenth of decoding. The memory has no name, so nothing is left
-behind however the processes end.
+uses again, since mapping in new memory takes a tenth of the time of decoding.
+The memory has no name, so nothing is left behind however the processes end.
 """
 
 import collections
-import concurrent.futures
 import ctypes
 import itertools
 import math
@@ -15,10 +13,12 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import cloudpickle
@@ -53,7 +53,6 @@ class BatchIterator(Iterator[Batch]):
 
     Args:
       batches: endless batches, indexed by number; each worker gets a copy.
-      first: number of the first batch.
       num_workers: number of processes; 0 prepares batches in a thread instead.
       images_shape: shape of a batch's "image", uint8; needed by processes only.
     """
@@ -106,10 +105,8 @@ class _Thread:
 
   def __init__(self, batches: Any, first: int):
     self._batches, self._numbers = batches, itertools.count(first)
-    self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=1)
-    self._ahead: collections.deque[concurrent.futures.Future[Batch]] = (
-      collections.deque()
-    )
+    self._pool = ThreadPoolExecutor(max_workers=1)
+    self._ahead: collections.deque[Future[Batch]] = collections.deque()
 
   def start(self) -> None:
     while len(self._ahead) < _SLOTS:
@@ -133,7 +130,7 @@ class _Process:
   def __init__(
     self, batches: Any, first: int, step: int, images_shape: tuple[int, ...]
   ):
-    self._batches, self._first, self._step = batches, first, step
+    self._batches, self._numbers = batches, range(first, sys.maxsize, step)
     self._images_shape = images_shape
     self._process: Any = None
 
@@ -143,19 +140,10 @@ class _Process:
     slots = [context.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
     self._images = _as_images(slots, self._images_shape)
     self._connection, theirs = context.Pipe()
-    process = context.Process(
-      target=_serve,
-      args=(
-        theirs,
-        # Unlike pickle, also sends classes that a notebook defines.
-        cloudpickle.dumps(self._batches),
-        self._first,
-        self._step,
-        slots,
-        self._images_shape,
-      ),
-      daemon=True,
-    )
+    # Unlike pickle, also sends classes that a notebook defines.
+    pickled = cloudpickle.dumps(self._batches)
+    job = (theirs, pickled, self._numbers, slots, self._images_shape)
+    process = context.Process(target=_serve, args=job, daemon=True)
     process.start()
     self._process = process
     theirs.close()  # So that only the worker holds its end of the pipe open.
@@ -199,8 +187,7 @@ def _as_images(slots: Sequence[Any], shape: tuple[int, ...]):
 def _serve(
   connection: multiprocessing.connection.Connection,
   pickled: bytes,
-  first: int,
-  step: int,
+  numbers: range,
   slots: Sequence[Any],
   images_shape: tuple[int, ...],
 ) -> None:
@@ -209,7 +196,7 @@ def _serve(
   try:
     batches = cloudpickle.loads(pickled)
     images = _as_images(slots, images_shape)
-    for number in itertools.count(first, step):
+    for number in numbers:
       batch = dict(batches[number])
       slot = connection.recv()
       images[slot][:] = batch.pop("image")

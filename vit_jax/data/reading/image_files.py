@@ -1,13 +1,19 @@
-"""Finds the image files that the names on a command line stand for."""
+"""Image files: those that names stand for, and those that have labels."""
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
+import numpy as np
+
+from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below, text
 
 # Without the library for HEIC, reading such a file says what to install.
 _ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))
+_LOOKED_AT = 8  # Images whose range of values is looked at.
+_FEW = 5  # Images of a class; fewer are hardly enough to learn it.
 
 
 def find_images(names: Iterable[str]) -> Iterator[str]:
@@ -65,3 +71,106 @@ def _is_image(path: str) -> bool:
 
 def _parts(path: str) -> list[str]:
   return path.split(os.sep)
+
+
+class ImageFiles(Source):
+  """Image files with labels, whose paths share one block of bytes."""
+
+  name: str
+  split: str
+  root: str
+  class_names: tuple[str, ...]
+  _folder: bytes
+  _paths: bytes  # From the folder on, one after the other.
+  _ends: np.ndarray
+  _labels: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self._labels)
+
+  def __getitem__(self, index: int) -> Example:
+    path, label = self._path(index), self._labels[index]
+    label = label.astype(np.float32) if label.ndim else int(label)
+    return {"image": content(path), "label": label, "id": text(path)}
+
+  def _hold(
+    self, folder: bytes, files: Sequence[bytes], labels: np.ndarray
+  ) -> None:
+    """Keeps the paths of files, from the folder on, and their labels."""
+    self._folder, self._paths = folder, b"".join(files)
+    self._ends, self._labels = np.cumsum([*map(len, files)]), labels
+
+  def _path(self, index: int) -> bytes:
+    start = int(self._ends[index - 1]) if index else 0
+    return os.path.join(
+      self._folder, self._paths[start : int(self._ends[index])]
+    )
+
+  def ids(self, indices: Sequence[int]) -> list[str]:
+    """Returns the ids of some examples without reading any file."""
+    return [text(self._path(int(i))) for i in indices]
+
+  def labels(self, indices: Sequence[int]) -> np.ndarray:
+    """Returns the labels of some examples without reading any file."""
+    return self._labels[np.asarray(indices, np.int64)]
+
+  def doubts(self) -> list[str]:
+    """Warnings about what may be a mistake in the layout, a line each."""
+    lines = []
+    counts = np.bincount(self._labels, minlength=len(self.class_names))
+    few = np.flatnonzero(counts < _FEW)
+    if len(few) and len(counts) > 1:  # With labels.
+      named = ", ".join(
+        f"{self.class_names[i]} {counts[i]}" for i in few[:5].tolist()
+      )
+      lines.append(
+        f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
+        f"training images: {named}{', ...' if len(few) > 5 else ''}."
+      )
+    names = list(self.class_names)
+    if all(n.isdecimal() for n in names) and names != sorted(names, key=int):
+      lines.append(
+        "the classes are named by numbers and sorted as text: "
+        f"{', '.join(names[:4])}, ...; a class's index is not its name."
+      )
+    return lines
+
+  def darkness(self) -> list[str]:
+    """A warning if 16-bit images use less than an eighth of their range."""
+    from vit_jax.data.decoding.pillow import brightest
+
+    indices = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int))
+    values = []
+    for index in indices.tolist():
+      try:
+        values.append(brightest(self[index]["image"]))
+      except UnreadableImageError:
+        continue
+    wide = [value for value in values if value is not None]
+    if not wide or max(wide) >= 2**16 / 8:
+      return []
+    bits = max(1, int(max(wide)).bit_length())
+    line = (
+      f"{len(wide)} of {len(indices)} images looked at have 16 bits and reach "
+      f"{max(wide):,.0f} of 65,535, which is nearly black; set "
+      f"--config.normalization.window='(0,{2**bits - 1})'."
+    )
+    return [line]
+
+
+def content(path: bytes) -> bytes:
+  """Reads a file; raises UnreadableImageError if that fails."""
+  try:
+    with open(path, "rb") as file:
+      return file.read()
+  except OSError as error:
+    raise UnreadableImageError(f"{text(path)}: {error.strerror}.") from error
+
+
+def held_out(files: Collection[bytes], fraction: float) -> set[bytes]:
+  """Chooses a share of the files, by their names alone.
+
+  Of two files or more, at least one is chosen and at least one is not.
+  """
+  num_eval = min(max(round(fraction * len(files)), 1), len(files) - 1)
+  return {*sorted(files, key=lambda file: (zlib.crc32(file), file))[:num_eval]}

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import EXTENSIONS, text
-from vit_jax.data.reading.labelled_files import ImageFiles, held_out
+from vit_jax.data.reading.image_files import ImageFiles, held_out
 from vit_jax.data.settings import DataSettings
 
 

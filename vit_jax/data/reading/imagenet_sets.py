@@ -22,7 +22,7 @@ from PIL import Image
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading.folders import images_below
-from vit_jax.data.reading.labelled_files import ImageFiles
+from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras

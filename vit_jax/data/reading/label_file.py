@@ -9,9 +9,15 @@ import numpy as np
 from jaxtyping import Shaped
 
 from vit_jax.data.reading.folders import Layout
-from vit_jax.data.reading.label_rows import Row, fail, read_rows
-from vit_jax.data.reading.label_values import BETWEEN, Encode, make_encode
-from vit_jax.data.reading.labelled_files import ImageFiles, held_out
+from vit_jax.data.reading.image_files import ImageFiles, held_out
+from vit_jax.data.reading.label_rows import (
+  BETWEEN,
+  Encode,
+  Row,
+  fail,
+  make_encode,
+  read_rows,
+)
 from vit_jax.data.settings import DataSettings, located
 
 # Smallest deviation of a target over its mean that float32 resolves well.

@@ -11,7 +11,7 @@ from PIL import ExifTags, Image
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import text
-from vit_jax.data.reading.labelled_files import content, held_out
+from vit_jax.data.reading.image_files import content, held_out
 from vit_jax.data.settings import DataSettings
 
 IGNORED = 255  # Pixels of no class.
