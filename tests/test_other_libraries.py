@@ -19,7 +19,7 @@ from vit_jax.inference.predictor import predict
 from vit_jax.models import to_fields
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats import processor, timm, timm_encoders
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.model_card import usage
 from vit_jax.pretrained.save import beside, check_expressible, save_as
 from vit_jax.training.state import TrainState
@@ -72,7 +72,7 @@ def pixels(loaded, photos):
 
 def answers(source, photos):
   """Probabilities of the classes for each photo, as `predict` gives them."""
-  loaded = open_pretrained(source)
+  loaded = open_checkpoint(source)
   batches = predict(
     loaded.model,
     loaded.params(),
@@ -99,7 +99,7 @@ def test_the_export_of_a_run_has_its_pixels(tmp_path, photos, to, crop):
     tmp_path / "run", crop=CENTER | {"crop": crop}, layer_norm_epsilon=1e-6
   )
   convert(run, str(tmp_path / "out"), to)
-  first, again = open_pretrained(run), open_pretrained(str(tmp_path / "out"))
+  first, again = open_checkpoint(run), open_checkpoint(str(tmp_path / "out"))
   ours, theirs = pixels(first, photos), pixels(again, photos)
   if to == "timm" and crop == "center":  # It rounds half a pixel to even.
     assert again.preprocessing.corner == "even"
@@ -147,7 +147,7 @@ def test_a_sigmoid_is_kept_or_missed_in_a_line(tmp_path, photos, capsys):
   assert "take a sigmoid" not in capsys.readouterr().out
   config = json.loads((tmp_path / "hf" / "config.json").read_text())
   assert config["problem_type"] == "multi_label_classification"
-  assert open_pretrained(str(tmp_path / "hf")).loss == "sigmoid"
+  assert open_checkpoint(str(tmp_path / "hf")).loss == "sigmoid"
   before, after = answers(run, photos), answers(str(tmp_path / "hf"), photos)
   assert before[0] == pytest.approx(after[0], abs=1e-5)
   convert(run, str(tmp_path / "google"), "google")
@@ -209,7 +209,7 @@ def test_transformers_answers_as_the_run_does(tmp_path, photos, crop, loss):
     [transformers.image_utils.load_image(path) for path in photos],
     return_tensors="np",
   )["pixel_values"].transpose(0, 2, 3, 1)
-  difference = np.abs(pixels(open_pretrained(run), photos) - seen)
+  difference = np.abs(pixels(open_checkpoint(run), photos) - seen)
   assert (difference.mean((0, 1, 2)) * (51, 63.75, 76.5)).max() <= 0.25
   classify = transformers.pipeline("image-classification", out)
   found = classify(photos, top_k=5)
@@ -242,7 +242,7 @@ def test_the_printed_lines_answer_as_the_run_does(
     num_classes=num_classes,
     gelu="exact",
   )
-  loaded = open_pretrained(run)
+  loaded = open_checkpoint(run)
   folder = tmp_path / "out"
   convert(run, str(folder), to)
   names = {}

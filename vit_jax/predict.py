@@ -95,7 +95,7 @@ def predict_files(
   from vit_jax.inference.predictor import predict
   from vit_jax.inference.printing import json_lines, table
   from vit_jax.inference.text_head import read_text_head
-  from vit_jax.pretrained.load import open_pretrained
+  from vit_jax.pretrained.load import open_checkpoint
   from vit_jax.tasks.choose import answering
 
   if (layers and not features) or (tokens and not layers):
@@ -106,7 +106,7 @@ def predict_files(
     rows = None
     if features:
       rows = stack.enter_context(feature_file(features, layers))
-    loaded = open_pretrained(checkpoint, **overrides)
+    loaded = open_checkpoint(checkpoint, **overrides)
     text_head = read_text_head(head) if head else None
     if not (loaded.model.num_classes or rows or text_head):
       raise ValueError(

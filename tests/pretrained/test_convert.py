@@ -15,7 +15,7 @@ from tests.server import COMMIT, refusal
 from vit_jax import load_pretrained
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import TARGETS
 
 # (fixture, format to write, published file to compare with).
@@ -39,10 +39,10 @@ SAME = [
 @pytest.mark.parametrize("name, to, reference", SAME)
 def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
   folder = published.converted(name, to, tmp_path / "out")
-  again = open_pretrained(
+  again = open_checkpoint(
     str(folder / TARGETS[to].file), **published.CHECKPOINTS[name]
   )
-  first = open_pretrained(published.path(name), **published.CHECKPOINTS[name])
+  first = open_checkpoint(published.path(name), **published.CHECKPOINTS[name])
   before, after = dict(first.read()), dict(again.read())
   assert before.keys() == after.keys()
   for path, array in before.items():

@@ -4,7 +4,7 @@ import pytest
 
 from tests import tiny
 from vit_jax import load_pretrained
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import TARGETS, save_as
 
 
@@ -19,8 +19,8 @@ def test_the_folder_and_the_file_give_the_names_of_classes(tmp_path, to):
   gelu = "exact" if to == "torchvision" else "tanh"
   save_as(tiny.random_model((16, 16), gelu=gelu)[0], to, out)
   for path in (out, out / TARGETS[to].file):
-    origin = open_pretrained(str(path), num_heads=3).origin
+    origin = open_checkpoint(str(path), num_heads=3).origin
     assert origin.class_names == ("a", "b")
   (out / "labels.txt").write_text("a\nb\nc\n")
   with pytest.raises(ValueError, match="labels.txt names 3 classes and the mo"):
-    open_pretrained(str(out), num_heads=3)
+    open_checkpoint(str(out), num_heads=3)

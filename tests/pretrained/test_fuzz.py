@@ -40,7 +40,7 @@ from vit_jax.config import base_config
 from vit_jax.models import Origin, to_fields
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.arrays import open_arrays
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import TARGETS, save_as
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
@@ -317,7 +317,7 @@ def test_hostile_description_of_a_workdir(workdir, room, data):
   path.write_text(json.dumps(with_digest(changed)))
   run = str(room / "run")
   outcome("workdir, hostile", lambda: load_pretrained(run))
-  outcome("task, hostile", lambda: open_pretrained(run).task)
+  outcome("task, hostile", lambda: open_checkpoint(run).task)
 
 
 @examples(6)
@@ -329,7 +329,7 @@ def test_hostile_names_of_classes(published, room, classes, data):
   config["id2label"] = {str(i): name for i, name in enumerate(classes)}
   shutil.copytree(published / "hf", room / "hf")
   (room / "hf/config.json").write_text(json.dumps(config))
-  pretrained = open_pretrained(str(room / "hf"))
+  pretrained = open_checkpoint(str(room / "hf"))
   known = pretrained.origin.class_names
   assert all(name.isprintable() for name in known)
   to = data.draw(st.sampled_from([*TARGETS]))
@@ -342,7 +342,7 @@ def test_hostile_names_of_classes(published, room, classes, data):
   found = {path.name for path in (room / "out").rglob("*")}
   assert found - {"labels.txt"} == expected - {"labels.txt"}
   fields = {"num_heads": 3} if to == "torchvision" else {}
-  again = open_pretrained(str(room / "out"), **fields)
+  again = open_checkpoint(str(room / "out"), **fields)
   assert again.origin.class_names == known
   TALLY["names of classes", "read"] += 1
 

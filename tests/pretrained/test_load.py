@@ -10,7 +10,7 @@ import pytest
 from tests import published
 from vit_jax import load_pretrained
 from vit_jax.pretrained.array_writer import save_arrays
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.workdir.checkpoint import is_run, open_run
 
 
@@ -37,7 +37,7 @@ def test_the_publishers_logits_are_reproduced(name):
 )
 def test_the_model_reports_what_it_was_read_as(name, format, fields):
   path = published.path(name)
-  pretrained = open_pretrained(path, **published.CHECKPOINTS[name])
+  pretrained = open_checkpoint(path, **published.CHECKPOINTS[name])
   model, origin = pretrained.model, pretrained.origin
   assert (origin.format, origin.source) == (format, path)
   assert {key: getattr(model, key) for key in fields} == fields

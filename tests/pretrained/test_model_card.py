@@ -13,7 +13,7 @@ from vit_jax.config import base_config
 from vit_jax.models import Origin, to_fields
 from vit_jax.pretrained import known
 from vit_jax.pretrained.convert import convert
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.model_card import metadata, model_card
 from vit_jax.pretrained.save import save_as
 from vit_jax.training.state import TrainState
@@ -55,13 +55,13 @@ def test_the_card_loads_what_was_converted(
 ):
   folder = published.converted(name, to, tmp_path / "out", **overrides)
   model, line = load_as_said(folder)
-  source = open_pretrained(
+  source = open_checkpoint(
     published.path(name), **published.CHECKPOINTS[name] | overrides
   )
   assert words in line
   for field in ("mean", "std", "image_size"):
     assert getattr(model.origin, field) == getattr(source.origin, field)
-  found = open_pretrained(str(folder), num_heads=model.num_heads)
+  found = open_checkpoint(str(folder), num_heads=model.num_heads)
   before, after = (
     dataclasses.replace(
       x.preprocessing.crop,

@@ -14,7 +14,7 @@ from vit_jax import load_pretrained
 from vit_jax.config import base_config
 from vit_jax.models import Vit, to_fields
 from vit_jax.pretrained.array_writer import save_arrays
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import loop
 from vit_jax.run.settings import read
 from vit_jax.training.state import TrainState
@@ -86,9 +86,9 @@ def test_a_workdirs_arrays_are_those_of_the_model_asked_for(
   saved_run, fields, message
 ):
   with pytest.raises(ValueError, match=message) as info:
-    open_pretrained(str(saved_run), **fields)
+    open_checkpoint(str(saved_run), **fields)
   assert "\n" not in str(info.value)
-  model = open_pretrained(str(saved_run), gelu="exact").model
+  model = open_checkpoint(str(saved_run), gelu="exact").model
   assert model.gelu == "exact"
 
 

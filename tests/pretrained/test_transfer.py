@@ -13,7 +13,7 @@ from configs import digits, finetune
 from tests import encoders, published, tiny
 from vit_jax import load_pretrained
 from vit_jax.pretrained import transfer
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build, loop
 from vit_jax.run.init_state import fresh_state
 from vit_jax.run.plan import make_plan
@@ -50,7 +50,7 @@ def first_params(config):
 
 def test_all_but_the_head_is_taken_over(data_dir):
   path = published.path("google_vit_prelogits.npz")
-  stored = dict(open_pretrained(path).read())
+  stored = dict(open_checkpoint(path).read())
   params, plan = first_params(fine_tuning(data_dir, path))
   assert plan.model.representation_size is None
   assert params.pop("head/kernel").shape == (48, 10)
@@ -75,7 +75,7 @@ def test_the_representation_layer_can_stay(data_dir):
   config = fine_tuning(data_dir, path)
   config.transfer.keep_pre_logits = True
   params, _ = first_params(config)
-  stored = dict(open_pretrained(path).read())
+  stored = dict(open_checkpoint(path).read())
   name = "pre_logits/kernel"
   np.testing.assert_array_equal(params[name], stored[name])
   assert params["head/kernel"].shape == (40, 10)
@@ -92,7 +92,7 @@ def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
 
 
 def test_a_head_of_other_classes_cannot_stay():
-  pretrained = open_pretrained(published.path("google_vit.npz"))
+  pretrained = open_checkpoint(published.path("google_vit.npz"))
   with pytest.raises(ValueError, match=r"has 10 classes \(not named\) and the"):
     transfer.fit(pretrained, ("a", "b"), {"num_classes": 2}, keep_head=True)
 
@@ -120,7 +120,7 @@ def test_parameters_are_laid_out_over_the_devices(data_dir):
     == plan.shapes.params["block_0"]["mlp"]["expand"]["kernel"].sharding
   )
   assert kernel.addressable_shards[0].data.shape == (12, 96)
-  stored = dict(open_pretrained(published.path("google_vit.npz")).read())
+  stored = dict(open_checkpoint(published.path("google_vit.npz")).read())
   np.testing.assert_array_equal(kernel, stored["block_0/mlp/expand/kernel"])
 
 
@@ -153,7 +153,7 @@ def test_a_run_is_fine_tuned_at_a_higher_resolution_and_resumes_without_it(
   resumed, _ = loop.train(read(config), str(tmp_path / "stopped"))
   same = jax.tree.map(np.array_equal, whole.params, resumed.params)
   assert jax.tree.all(same)
-  loaded = open_pretrained(str(tmp_path / "stopped"))
+  loaded = open_checkpoint(str(tmp_path / "stopped"))
   assert loaded.origin.image_size == (12, 16)
   assert loaded.origin.std == (0.25, 0.25, 0.25)
 
@@ -277,7 +277,7 @@ def test_an_encoder_is_trained_alike_on_every_mesh(tmp_path, name):
 @pytest.mark.parametrize("name", ["google_vit_prelogits.npz", "hf_vit"])
 def test_another_number_of_classes_is_a_new_head_of_zeros(name, capsys):
   model, params = load_pretrained(published.path(name), num_classes=5)
-  before = model.origin.format, open_pretrained(published.path(name)).model
+  before = model.origin.format, open_checkpoint(published.path(name)).model
   assert capsys.readouterr().err == (
     f"{published.path(name)}: the head for 5 classes is new, all zeros, and "
     f"its head of {before[1].num_classes} classes is left out.\n"
@@ -370,7 +370,7 @@ def test_more_channels_take_the_kernels_in_turn():
   ],
 )
 def test_only_the_first_kernel_changes_for_other_channels(name, capsys):
-  loaded = open_pretrained(published.path(name))
+  loaded = open_checkpoint(published.path(name))
   size = loaded.preprocessing.image_size
   kept, changed = (
     dict(transfer.leaves(loaded, loaded.model, size, channels=channels))

@@ -229,7 +229,7 @@ def _open_teacher(
   monkeypatch, names=("a", "b"), num_classes=2, loss="softmax", mean=None
 ):
   loaded, _ = tiny.random_model()
-  monkeypatch.setattr(extras, "open_pretrained", lambda source: loaded)
+  monkeypatch.setattr(extras, "open_checkpoint", lambda source: loaded)
   config = base_config()
   config.distill.teacher = "its_run"
   config.loss.kind = loss

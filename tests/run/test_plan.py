@@ -59,7 +59,7 @@ def test_nothing_is_downloaded_for_what_is_refused(
   def download(*_, **__):
     raise AssertionError("it was downloaded first")
 
-  monkeypatch.setattr(load, "open_pretrained", download)
+  monkeypatch.setattr(load, "open_checkpoint", download)
   config.model = base_config().model
   config.pretrained = "b16_augreg_i1k_384"
   config.update(changes)

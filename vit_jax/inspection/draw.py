@@ -19,7 +19,7 @@ from vit_jax.inspection.attention_views import Arrays, Options, make_look
 from vit_jax.inspection.patch_pca import patch_colours
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import local_path, replacing
 from vit_jax.runtime.display import Display
@@ -52,7 +52,7 @@ def visualize_files(
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"{out!r} is a file; name the folder to write to.")
   check_found(names)
-  loaded = open_pretrained(checkpoint, **overrides).in_unit()
+  loaded = open_checkpoint(checkpoint, **overrides).in_unit()
   model, params = embedding_maps.check_vit(loaded.model), loaded.params()
   preprocessing = loaded.preprocessing
   size = preprocessing.image_size

@@ -3,7 +3,7 @@
 from typing import Any
 
 from vit_jax.pretrained import hub, known
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.model_card import model_card, usage
 from vit_jax.pretrained.save import check_expressible, check_known, save_as
 from vit_jax.runtime.atomic_file import local_path
@@ -38,7 +38,7 @@ def convert(
         "known: give --license, such as --license=apache-2.0."
       )
   target = local_path(folder).resolve()
-  loaded = open_pretrained(source, **overrides).in_unit()
+  loaded = open_checkpoint(source, **overrides).in_unit()
   lost = check_expressible(loaded, to)
   display = Display()
   card = model_card(loaded, to, target.name, license)

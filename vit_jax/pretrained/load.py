@@ -84,15 +84,15 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       unknown, or its arrays are not those of the model; the message lists the
       differences.
   """
-  loaded = open_pretrained(source, **overrides).in_unit()
+  loaded = open_checkpoint(source, **overrides).in_unit()
   return dataclasses.replace(loaded, held=loaded.params())
 
 
-def open_pretrained(source: str, **overrides: Any) -> Loaded:
+def open_checkpoint(source: str, **overrides: Any) -> Loaded:
   """Does what `load_pretrained` does, but reads no array until it is needed."""
   if "num_classes" in overrides:
     num_classes = overrides.pop("num_classes")
-    return with_head(open_pretrained(source, **overrides), num_classes)
+    return with_head(open_checkpoint(source, **overrides), num_classes)
   source = str(source)
   for name, (kind, *rules) in _PREPROCESSING.items():
     value = overrides.pop(name, None)
@@ -137,7 +137,7 @@ def _naming(source: str) -> Iterator[None]:
 
 def _open_run(source: str, overrides: Mapping[str, Any]) -> Loaded:
   fields = {k: v for k, v in overrides.items() if k not in _PREPROCESSING}
-  loaded = open_run_checkpoint(source, open_pretrained, **fields)
+  loaded = open_run_checkpoint(source, open_checkpoint, **fields)
   given = {k: overrides[k] for k in ("mean", "std") if k in overrides}
   loaded = with_preprocessing(loaded, **given)
   size = loaded.preprocessing.image_size

@@ -54,7 +54,7 @@ def open_base(open_: Open, saved: Mapping[str, Any], **fields: Any) -> Loaded:
   """Opens the base of a LoRA run again.
 
   Args:
-    open_: `load.open_pretrained`.
+    open_: `load.open_checkpoint`.
     saved: The base's record.
     **fields: Fields of the model that JSON cannot hold.
 

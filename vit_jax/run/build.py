@@ -72,9 +72,9 @@ def open_start(settings: Settings) -> Optional["Loaded"]:
       f"{settings.pretrained!r} both choose the model: leave one out, or "
       "start from configs/finetune.py, which has no variant."
     )
-  from vit_jax.pretrained.load import open_pretrained
+  from vit_jax.pretrained.load import open_checkpoint
 
-  return open_pretrained(settings.pretrained, **start_fields(settings))
+  return open_checkpoint(settings.pretrained, **start_fields(settings))
 
 
 def start_fields(settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import Model, scan
 from vit_jax.pretrained import pinned, transfer
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
@@ -108,7 +108,7 @@ def open_teacher(
   if not source:
     return None
   step = ((saved or {}).get("teacher") or {}).get("step")
-  teacher = open_pretrained(source, **({} if step is None else {"step": step}))
+  teacher = open_checkpoint(source, **({} if step is None else {"step": step}))
   names, known = teacher.class_names, teacher.model.num_classes
   other = names and class_names and names != class_names
   if known != model.num_classes or other:
@@ -150,7 +150,7 @@ def _read_base(
         "without LoRA: leave it out, or choose another --workdir."
       )
     record = {**began_with, "source": settings.pretrained, "fields": fields}
-    start = pinned.open_base(open_pretrained, record)
+    start = pinned.open_base(open_checkpoint, record)
   digests: dict[str, str] = {}
   method = settings.transfer.interpolation
   leaves = transfer.leaves(

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading.sources import check_same_classes, open_source
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.run import build
@@ -73,7 +73,7 @@ def opened(
       missing or are not those of the run.
   """
   loaded = open_run_checkpoint(
-    workdir, open_pretrained, step, best, as_trained=True, task=task
+    workdir, open_checkpoint, step, best, as_trained=True, task=task
   )
   description: Any = loaded.description
   settings = read_saved(description["config"])

@@ -8,7 +8,7 @@ from vit_jax import load_pretrained
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.convert import convert
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 
 PRE_TRAINED = EvalTransformSettings("center", 256 / 224, "area")
 
@@ -52,7 +52,7 @@ def test_a_hybrid_as_todays_flax_saves_it(tmp_path):
 )
 def test_preprocessing_is_that_of_the_kind_of_checkpoint(name, crop):
   """Fine-tuning takes the whole picture, pre-training 7/8 of its short side."""
-  found = open_pretrained(published.path(name)).preprocessing
+  found = open_checkpoint(published.path(name)).preprocessing
   assert (found.crop, found.mean, found.corner) == (crop, (0.5,) * 3, "floor")
 
 

@@ -16,7 +16,7 @@ from vit_jax.models import ModernVit, Vit
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import check_expressible, save_as
 
 NAMES = (
@@ -77,7 +77,7 @@ def test_a_plain_encoder_is_the_publishers_at_every_size(name, size):
   ],
 )
 def test_arrays_that_are_left_out_are_named(name, names, capsys):
-  open_pretrained(encoders.path(name))
+  open_checkpoint(encoders.path(name))
   assert re.search(names, capsys.readouterr().err)
 
 
@@ -153,7 +153,7 @@ def changed(tmp_path, name, arrays=lambda a: None, **config):
 )
 def test_a_wrong_configuration_is_one_line(tmp_path, name, config, message):
   with pytest.raises(ValueError, match=message) as info:
-    open_pretrained(changed(tmp_path, name, **config))
+    open_checkpoint(changed(tmp_path, name, **config))
   assert "\n" not in str(info.value)
 
 
@@ -211,7 +211,7 @@ def test_a_wrong_configuration_is_one_line(tmp_path, name, config, message):
 )
 def test_other_arrays_are_listed(tmp_path, name, change, message):
   with pytest.raises(ValueError, match=message) as info:
-    open_pretrained(changed(tmp_path, name, change))
+    open_checkpoint(changed(tmp_path, name, change))
   assert "\n" not in str(info.value)
 
 
@@ -237,8 +237,8 @@ def test_the_names_of_state_dict_are_read(tmp_path, name):
     arrays.clear()
     arrays.update(new)
 
-  before = open_pretrained(encoders.path(name))
-  after = open_pretrained(changed(tmp_path, name, rename))
+  before = open_checkpoint(encoders.path(name))
+  after = open_checkpoint(changed(tmp_path, name, rename))
   assert after.model.clone(origin=None) == before.model.clone(origin=None)
   for (path, array), (other, same) in zip(
     before.read(), after.read(), strict=True
@@ -254,7 +254,7 @@ def test_it_can_be_used_at_another_size_and_says_it_interpolates_itself():
   images, tokens, _ = encoders.expected("hf_dinov2", "48x48")
   encoders.assert_close(encoders.computed(model, params, images)[0], tokens)
   with pytest.raises(ValueError, match="interpolates its positions for every"):
-    open_pretrained(
+    open_checkpoint(
       encoders.path("hf_dinov2"), image_size=48, interpolation="linear"
     )
 
@@ -317,7 +317,7 @@ def test_a_model_of_our_own_is_written_and_read(tmp_path):
   fields = dict(pooling="token_gap", registers=3, gated_mlp=True, mlp_size=64)
   ours, params = random_model((16, 16), **{**MODERN, **fields})
   save_as(dataclasses.replace(ours), "hf", tmp_path / "out")
-  again = open_pretrained(str(tmp_path / "out"))
+  again = open_checkpoint(str(tmp_path / "out"))
   assert isinstance(again.model, ModernVit)
   assert again.model.position_grid == (2, 2) and again.model.antialias
   for path, array in again.read():

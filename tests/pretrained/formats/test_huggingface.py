@@ -11,7 +11,7 @@ from vit_jax import load_pretrained
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.formats import hf_encoders, huggingface
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 
 
 def test_hugging_face_weights_alone_find_the_configuration_beside_them():
@@ -130,6 +130,6 @@ def test_hugging_face_preprocessing_and_labels_are_read(tmp_path):
   (tmp_path / "preprocessor_config.json").write_text(
     '{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}'
   )
-  origin = open_pretrained(str(tmp_path)).origin
+  origin = open_checkpoint(str(tmp_path)).origin
   assert origin.mean == (0.1, 0.2, 0.3) and origin.std == (0.4, 0.5, 0.6)
   assert origin.class_names == tuple(f"class {i}" for i in range(10))

@@ -11,7 +11,7 @@ from tests import published
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.pretrained.formats import processor
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CENTER = EvalTransformSettings("center", 256 / 224, "bicubic")
@@ -151,10 +151,10 @@ def test_the_file_beside_any_checkpoint_is_read(tmp_path):
       | {"crop_size": 32}
     )
   )
-  found = open_pretrained(str(tmp_path)).preprocessing
+  found = open_checkpoint(str(tmp_path)).preprocessing
   assert found.crop == EvalTransformSettings("center", 36 / 32, "bicubic")
   assert (found.size, found.mean) == ((32, 32), CLIP_MEAN)
-  plain = open_pretrained(published.path("google_vit.npz")).preprocessing
+  plain = open_checkpoint(published.path("google_vit.npz")).preprocessing
   assert plain.crop == EvalTransformSettings(antialias=False)
 
 
@@ -163,7 +163,7 @@ def test_a_size_that_the_positions_do_not_have_is_said(tmp_path, capsys):
   for name in ("model.safetensors", "config.json"):
     shutil.copy(source / name, tmp_path)
   (tmp_path / processor.FILE).write_text('{"size": 64}')
-  found = open_pretrained(str(tmp_path))
+  found = open_checkpoint(str(tmp_path))
   assert found.preprocessing.size == (32, 32)
   assert "pictures of 64 x 64, and its positions are for 32 x 32" in (
     capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 from tests import tiny
 from vit_jax.pretrained.formats import timm, timm_encoders
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import save_as
 
 
@@ -141,10 +141,10 @@ def test_a_guess_is_said_once_and_not_where_it_is_given(tmp_path, capsys):
   shutil.copy(
     tmp_path / "out" / "model.safetensors", tmp_path / "x.safetensors"
   )
-  open_pretrained(str(tmp_path / "out"))
-  open_pretrained(str(tmp_path / "x.safetensors"), num_heads=3)
+  open_checkpoint(str(tmp_path / "out"))
+  open_checkpoint(str(tmp_path / "x.safetensors"), num_heads=3)
   assert capsys.readouterr().err == ""
-  open_pretrained(str(tmp_path / "x.safetensors"))
+  open_checkpoint(str(tmp_path / "x.safetensors"))
   said = capsys.readouterr().err
   assert said.count("\n") == 1
   assert "x.safetensors: 3 attention heads are a guess, from the width" in said

@@ -15,7 +15,7 @@ from tests.tiny import random_model
 from vit_jax import load_pretrained
 from vit_jax.models import Vit
 from vit_jax.pretrained.convert import convert
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import check_expressible, save_as
 
 NAMES = (
@@ -73,11 +73,11 @@ def test_siglip_is_a_plain_vit():
   encoders.some_slow([*NAMES, "timm_fc_norm", "timm_siglip"], FAST),
 )
 def test_written_again_it_is_the_same_file(tmp_path, name):
-  before = open_pretrained(encoders.path(name))
+  before = open_checkpoint(encoders.path(name))
   assert check_expressible(before, "timm") == []
   save_as(before, "timm", tmp_path / "out")
   assert_same_arrays(encoders.FOLDER / name, tmp_path / "out")
-  again = open_pretrained(str(tmp_path / "out"))
+  again = open_checkpoint(str(tmp_path / "out"))
   origin = before.model.origin
   assert again.model.clone(origin=origin) == before.model
   if name != "timm_siglip":  # Its 224 pixels are not those of its positions.
@@ -248,7 +248,7 @@ def test_what_the_arrays_do_not_tell_is_not_guessed(
 
 def assert_refused(folder, message):
   with pytest.raises(ValueError, match=message) as info:
-    open_pretrained(str(folder))
+    open_checkpoint(str(folder))
   assert "\n" not in str(info.value)
 
 
@@ -304,6 +304,6 @@ def test_other_arrays_are_listed(tmp_path, name, change, message):
 
 def test_dynamic_sizes_take_pictures_of_the_preprocessors_size():
   """Its positions are for 32 x 32, and its pictures 518 x 518."""
-  loaded = open_pretrained(encoders.path("timm_dinov2_reg"))
+  loaded = open_checkpoint(encoders.path("timm_dinov2_reg"))
   assert loaded.preprocessing.size == (518, 518)
   assert loaded.model.position_grid == (4, 4)

@@ -14,7 +14,7 @@ from vit_jax.data.reading.sources import (
 from vit_jax.evaluation.few_shot import FewShot, Outcome
 from vit_jax.evaluation.representations import Representations
 from vit_jax.evaluation.whole_set import Score, linear, nearest_neighbours
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, Track, untracked
@@ -89,7 +89,7 @@ class _Opened:
     self.train, self.test = _sources(settings, probe, neighbours)
     self._mesh = build.make_mesh(settings)
     overrides["interpolation"] = settings.transfer.interpolation
-    self._loaded = open_pretrained(checkpoint, **overrides)
+    self._loaded = open_checkpoint(checkpoint, **overrides)
     given = {k: v for k, v in vars(settings.eval_transform).items() if v}
     own = self._loaded.preprocessing
     crop = dataclasses.replace(own.crop, **given)

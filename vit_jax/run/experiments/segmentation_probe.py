@@ -17,7 +17,7 @@ from vit_jax.evaluation.segmentation import Segmentation, segment
 from vit_jax.inference.features import features
 from vit_jax.models import BaseVit
 from vit_jax.models.normalize import normalize
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, untracked
@@ -51,7 +51,7 @@ def probe_segmentation(
       "and masks."
     )
   overrides["interpolation"] = settings.transfer.interpolation
-  loaded = open_pretrained(checkpoint, **overrides)
+  loaded = open_checkpoint(checkpoint, **overrides)
   model: Any = loaded.model
   if not model.num_layers:
     raise ValueError("a ResNet has no patches to probe: give a ViT.")

@@ -23,7 +23,7 @@ from vit_jax.data.reading.imagenet_sets import (
 )
 from vit_jax.data.settings import DataSettings, LoaderSettings
 from vit_jax.models.normalize import normalize
-from vit_jax.pretrained.load import open_pretrained
+from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.experiments.probe import probe_shots
 from vit_jax.run.settings import ProbeSettings
@@ -75,7 +75,7 @@ def run_suite(
   if jax.process_count() > 1:
     raise ValueError("--suite runs in one process: start it on one host.")
   display = Display()
-  loaded = open_pretrained(checkpoint, **overrides)
+  loaded = open_checkpoint(checkpoint, **overrides)
   scorer = None
   if not all(name.startswith("few_shot/") for name in names):
     _check_classes(checkpoint, loaded)
