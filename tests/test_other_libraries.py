@@ -21,7 +21,7 @@ from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats import processor, timm, timm_encoders
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.model_card import usage
-from vit_jax.pretrained.save import beside, check_expressible, save_as
+from vit_jax.pretrained.save import check_expressible, save_as, sidecar_files
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
@@ -167,7 +167,7 @@ def test_what_a_filter_becomes_is_said():
   assert check_expressible(loaded, "google") == []
   even = dataclasses.replace(loaded.preprocessing, corner="even")
   loaded = dataclasses.replace(loaded, preprocessing=even)
-  found = json.loads(beside(loaded, "google")[processor.FILE])
+  found = json.loads(sidecar_files(loaded, "google")[processor.FILE])
   assert processor.read(found) == even
   lines = check_expressible(loaded, "hf")
   assert (
@@ -182,7 +182,7 @@ def test_a_crop_of_the_upper_left_is_said_and_no_file_denies_it():
   loaded = dataclasses.replace(loaded, preprocessing=cut)
   (line,) = check_expressible(loaded, "hf")
   assert "resized to 36 x 36, of which the upper left 32 x 32 is kept" in line
-  assert processor.FILE not in beside(loaded, "google")
+  assert processor.FILE not in sidecar_files(loaded, "google")
 
 
 def test_a_centre_that_is_no_square_is_refused_by_hugging_face():

@@ -61,7 +61,7 @@ def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
     with held:
       _download(url, target, sha256)
   except requests.RequestException as error:
-    message = f"{name}: {trouble(error)}; {_OR_ELSEWHERE}."
+    message = f"{name}: {explain(error)}; {_OR_ELSEWHERE}."
     raise ConnectionError(message) from error
   except ValueError as error:
     raise ValueError(f"{name}: {error}") from error
@@ -158,7 +158,7 @@ def without_secrets(source: str) -> str:
   return re.sub(r"//[^/]*@", "//", re.split(r"[?#]", source)[0])
 
 
-def trouble(error: Exception) -> str:
+def explain(error: Exception) -> str:
   """Says why a connection failed, from the errors that led to `error`."""
   for cause in causes(error):
     match cause:

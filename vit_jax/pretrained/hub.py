@@ -12,7 +12,7 @@ import re
 import sys
 from typing import Any
 
-from vit_jax.pretrained.fetch import causes, trouble
+from vit_jax.pretrained.fetch import causes, explain
 from vit_jax.pretrained.pickles import conversion
 from vit_jax.runtime import extras
 
@@ -57,7 +57,7 @@ def fetch_repository(name: str) -> pathlib.Path:
     api = library.HfApi()
     only_pickle = api.file_exists(repository, _PICKLE, revision=revision)
   except Exception as error:  # The library's errors share no other base class.
-    raise OSError(f"{source}: {_trouble(error, repository)}.") from error
+    raise OSError(f"{source}: {_explain(error, repository)}.") from error
   if only_pickle:
     raise ValueError(
       f"{source} has its weights only as {_PICKLE}, {conversion(_PICKLE)}, and "
@@ -97,13 +97,13 @@ def push(folder: pathlib.Path, name: str) -> str:
     )
   except Exception as error:  # The library's errors share no other base class.
     raise OSError(
-      f"{name} is not uploaded: {_trouble(error, name)}. What was written "
+      f"{name} is not uploaded: {_explain(error, name)}. What was written "
       f"stays in {folder}."
     ) from error
   return str(commit.commit_url)
 
 
-def _trouble(error: Exception, repository: str) -> str:
+def _explain(error: Exception, repository: str) -> str:
   """Says in one line why the library failed."""
   from huggingface_hub import constants, errors
 
@@ -127,7 +127,7 @@ def _trouble(error: Exception, repository: str) -> str:
     return (
       f"cannot write to the cache: {error.strerror}; make room, or set HF_HOME"
     )
-  return f"{trouble(error)}; try again later"
+  return f"{explain(error)}; try again later"
 
 
 def drop(path: pathlib.Path) -> bool:

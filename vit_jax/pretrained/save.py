@@ -266,7 +266,7 @@ def save_as(
   with filling(folder) as draft:
     save_arrays(draft / target.file, arrays)
     written = dataclasses.replace(loaded, model=model)
-    for file, content in beside(written, name).items():
+    for file, content in sidecar_files(written, name).items():
       (draft / file).write_text(content, "utf-8")
     (draft / "README.md").write_text(card, "utf-8")
 
@@ -326,7 +326,7 @@ def _position_table(
   return np.asarray(module.apply({"params": own}))
 
 
-def beside(loaded: Loaded, name: str) -> dict[str, str]:
+def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
   """The name and text of each file that a format keeps beside its weights."""
   model: Any = loaded.model
   preprocessing, found = loaded.preprocessing, {}

@@ -87,7 +87,7 @@ _BASES = ("vision_model.", "", "vision_model.vision_model.")
 
 CLIP = Family(
   types=("clip_vision_model", "clip"),
-  mark="pre_layrnorm.weight",
+  signature="pre_layrnorm.weight",
   table=Table(
     root=table.rows(
       Rule("visual_projection.weight", ("pre_logits/kernel",), "O I -> I O")
@@ -120,7 +120,7 @@ CLIP = Family(
 _PROBE = "map_head/msa"
 SIGLIP = Family(
   types=("siglip_vision_model", "siglip"),
-  mark="embeddings.patch_embedding.weight",
+  signature="embeddings.patch_embedding.weight",
   table=Table(
     root=table.rows(table.dense("classifier.", "head")),
     base=table.rows(

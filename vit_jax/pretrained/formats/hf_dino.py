@@ -101,7 +101,7 @@ _POSITIONS = Rule(
 
 DINOV2 = Family(
   types=("dinov2", "dinov2_with_registers"),
-  mark="encoder.layer.0.layer_scale1.lambda1",
+  signature="encoder.layer.0.layer_scale1.lambda1",
   table=Table(
     root=table.rows(table.dense("classifier.", "head")),
     base=table.rows(
@@ -133,7 +133,7 @@ DINOV2 = Family(
 
 DINOV3 = Family(
   types=("dinov3_vit",),
-  mark="layer.0.layer_scale1.lambda1",
+  signature="layer.0.layer_scale1.lambda1",
   table=Table(
     root=(),
     base=table.rows(

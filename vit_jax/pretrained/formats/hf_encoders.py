@@ -15,11 +15,11 @@ from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
 from vit_jax.pretrained.formats.hf_dino import DINOV2, DINOV3
 from vit_jax.pretrained.formats.hf_vit import DEIT, VIT
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Config, Family, Table, homeless
+from vit_jax.pretrained.formats.table import Config, Family, Table, unmapped
 from vit_jax.runtime.checks import COUNT, POSITIVE, SIDES, Sides, checked
 from vit_jax.runtime.printable import quoted
 
-# In the order in which their marks are looked for.
+# In the order in which their signatures are looked for.
 FAMILIES = (DINOV2, DINOV3, DEIT, CLIP, SIGLIP, VIT)
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
 _GELUS = {
@@ -197,12 +197,12 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
 def _misfit(family: Family, vit: Any) -> tuple[int, str]:
   """How badly a model fits the family, 0 if it does, and why."""
   written = _written(family, vit)
-  if lost := homeless(vit, written):
+  if lost := unmapped(vit, written):
     return len(lost), f"it has no place for {', '.join(lost[:3])}"
   try:
     config, shapes = _config(family, vit), shapes_of(vit, written)
     if (_find(shapes) or [None])[0] is not family:
-      return 99, f"it has no {family.mark}"
+      return 99, f"it has no {family.signature}"
     infer(shapes, config)
   except ValueError as error:
     return 99, str(error).removesuffix(".")
@@ -284,7 +284,7 @@ def _find(shapes: Shapes) -> tuple[Family, str] | None:
   """The family that these names belong to, and the base before them."""
   for family in FAMILIES:
     for base in family.bases:
-      if base + family.mark in shapes:
+      if base + family.signature in shapes:
         return family, base
   return None
 

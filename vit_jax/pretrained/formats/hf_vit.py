@@ -79,7 +79,7 @@ def _deit_config(vit: ModernVit) -> dict[str, Any]:
 
 VIT = Family(
   types=("vit", "vit_mae"),
-  mark="embeddings.patch_embeddings.projection.weight",
+  signature="embeddings.patch_embeddings.projection.weight",
   table=Table(
     root=table.rows(table.dense("classifier.", "head")),
     base=table.rows(*_BASE, table.dense("pooler.dense.", "pre_logits")),
@@ -100,7 +100,7 @@ VIT = Family(
 
 DEIT = Family(
   types=("deit",),
-  mark="embeddings.distillation_token",
+  signature="embeddings.distillation_token",
   table=Table(
     root=table.rows(
       table.dense("cls_classifier.", "head"),

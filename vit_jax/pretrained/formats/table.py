@@ -75,7 +75,7 @@ def _names_of(vit: Any) -> frozenset[str]:
   return frozenset(param_shapes(vit, (1, 1)))
 
 
-def homeless(vit: BaseVit, rules: list[Rule]) -> list[str]:
+def unmapped(vit: BaseVit, rules: list[Rule]) -> list[str]:
   """The parameters of a model, outside later layers, that no rule writes."""
   return sorted(_names(vit) - {path for rule in rules for path in rule.ours})
 
@@ -86,7 +86,7 @@ class Family:
 
   Attributes:
     types: The `model_type`s of its configurations.
-    mark: Name of an array that only this family has, after its base.
+    signature: Name of an array that only this family has, after its base.
     table: Its names.
     bases: Prefixes that the names of the table's base may have.
     fields: Returns fields of the model that are particular to the family.
@@ -105,7 +105,7 @@ class Family:
   """
 
   types: tuple[str, ...]
-  mark: str
+  signature: str
   table: Table
   bases: tuple[str, ...]
   fields: Callable[[Shapes, Config], dict[str, Any]]

@@ -20,13 +20,13 @@ from vit_jax.pretrained.formats.architecture import (
 )
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Config, homeless
+from vit_jax.pretrained.formats.table import Config, unmapped
 from vit_jax.pretrained.formats.timm_table import DINOV3, VIT
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted
 
 # Names of arrays that the paper's model does not have.
-_MARKS = (
+_SIGNATURES = (
   *("reg_token", "dist_token", "norm_pre.weight", "attn_pool.latent"),
   "fc_norm.weight",
   *("blocks.0.ls1.gamma", "blocks.0.gamma_1", "blocks.0.attn.q_norm.weight"),
@@ -53,7 +53,7 @@ def _is_plain(shapes: Shapes) -> bool:
   """Whether these are the arrays of the paper's model."""
   fused = [name for name in shapes if ".attn.qkv." in name]
   unbiased = fused and all(name.endswith(".weight") for name in fused)
-  return not unbiased and not any(mark in shapes for mark in _MARKS)
+  return not unbiased and not any(name in shapes for name in _SIGNATURES)
 
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
@@ -221,7 +221,7 @@ def reasons(vit: Any) -> list[str]:
   written = rules(one_layer)
   if vit.pooling not in _POOLINGS.values():
     return ["timm cannot pool both the class token and the patches' average"]
-  if lost := homeless(one_layer, written):
+  if lost := unmapped(one_layer, written):
     return [f"timm has no place for {', '.join(lost[:3])}"]
   shapes = shapes_of(one_layer, written)
   registers = getattr(vit, "registers", 0)
