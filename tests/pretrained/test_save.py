@@ -139,7 +139,7 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
   def fail(*_):
     raise OSError("disk full")
 
-  monkeypatch.setattr(save, "beside", fail)
+  monkeypatch.setattr(save, "sidecar_files", fail)
   with pytest.raises(OSError, match="disk full"):
     published.converted("google_vit.npz", "hf", tmp_path / "out")
   assert not [*tmp_path.iterdir()]
