@@ -63,7 +63,7 @@ SHAPES_CHECKED = (
   "vit_jax.tasks.eval_step",
   "vit_jax.evaluation.linear_probe",
   "vit_jax.tasks.masked",
-  "vit_jax.evaluation.probe_step",
+  "vit_jax.evaluation.few_shot",
 )
 jaxtyping.install_import_hook(SHAPES_CHECKED, f"{__name__}.check_calls")
 

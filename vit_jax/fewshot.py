@@ -22,6 +22,7 @@ from vit_jax.runtime import command
 
 if TYPE_CHECKING:
   from vit_jax.evaluation.few_shot import Outcome
+  from vit_jax.evaluation.segmentation import Segmentation
   from vit_jax.evaluation.whole_set import Score
   from vit_jax.runtime.display import Display
 
@@ -61,61 +62,46 @@ def main(arguments: list[str]) -> None:
   # Imported here because data workers import this module and need no models.
   import jax
 
-  from vit_jax.evaluation.few_shot import Outcome
-  from vit_jax.run.experiments.probe import probe_checkpoint
+  from vit_jax.run.experiments import probe, segmentation_probe
   from vit_jax.run.flags import config_settings
   from vit_jax.run.settings import ProbeSettings
   from vit_jax.runtime.display import Display
 
   options = flags.FLAGS
   display = Display(active=jax.process_index() == 0)
+  measure, show = probe.probe_checkpoint, _show_score
+  names = ["probe", "neighbours", "shots", "seeds", "pre_logits"]
   if options.probe == "segment":
-    return _segment(arguments[0], display)
-  outcome = probe_checkpoint(
+    measure, show = segmentation_probe.probe_segmentation, _show_segmentation
+    names = []
+  found: Any = measure(
     arguments[0],
     config_settings(ProbeSettings),
-    **command.values("probe", "neighbours", "shots", "seeds", "pre_logits"),
     display=None if options.json else display,
+    **command.values(*names),
     **command.overrides(),
   )
   details: dict[str, Any] = {"probe": options.probe}
   if options.probe == "knn":
     details["neighbours"] = options.neighbours
-  if isinstance(outcome, Outcome):
-    top1, top1_std = outcome.top1, outcome.top1_std
-    details |= {"shots": options.shots, "top1": top1, "top1_std": top1_std}
+  if options.probe == "few_shot":
+    show, shots = _show_few_shot, options.shots
+    details |= {"shots": shots, "top1": found.top1, "top1_std": found.top1_std}
   if options.json:
-    display.note(json.dumps({**details, **dataclasses.asdict(outcome)}))
-  elif isinstance(outcome, Outcome):
-    display.note(_few_shot_text(outcome, options.shots))
-  else:
-    display.note(_score_text(outcome, details))
-
-
-def _segment(checkpoint: str, display: "Display") -> None:
-  from vit_jax.run.experiments.segmentation_probe import probe_segmentation
-  from vit_jax.run.flags import config_settings
-  from vit_jax.run.settings import ProbeSettings
-
-  as_json = flags.FLAGS.json
-  found = probe_segmentation(
-    checkpoint,
-    config_settings(ProbeSettings),
-    None if as_json else display,
-    **command.overrides(),
-  )
-  if as_json:
-    told = {"probe": "segment", **dataclasses.asdict(found)}
-    return display.note(json.dumps(told))
-  display.table(
-    ("class", "IoU"),
-    [
-      (f"{k}", "absent" if iou is None else f"{iou:.2%}")
-      for k, iou in enumerate(found.iou)
-    ],
-  )
+    return display.note(json.dumps({**details, **dataclasses.asdict(found)}))
   skipped = found.skipped_images
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
+  return show(display, found, unreadable)
+
+
+def _show_segmentation(
+  display: "Display", found: "Segmentation", unreadable: str
+) -> None:
+  rows = [
+    (f"{k}", "absent" if iou is None else f"{iou:.2%}")
+    for k, iou in enumerate(found.iou)
+  ]
+  display.table(("class", "IoU"), rows)
   display.note(
     f"mean IoU {found.mean_iou:.2%}  pixels right {found.pixels_right:.2%}  "
     f"({found.examples:,} examples; a linear probe, L2 {found.l2:.2g}, of "
@@ -123,36 +109,29 @@ def _segment(checkpoint: str, display: "Display") -> None:
   )
 
 
-def _score_text(score: "Score", details: dict[str, Any]) -> str:
-  """The result of a probe on the whole training split, in a line."""
-  if score.l2 is None:
-    how = f"the {details['neighbours']} nearest"
-  else:
+def _show_score(display: "Display", score: "Score", unreadable: str) -> None:
+  """Shows the result of a probe on the whole training split."""
+  how = f"the {flags.FLAGS.neighbours} nearest"
+  if score.l2 is not None:
     how = f"a linear probe, L2 {score.l2:.2g},"
-  skipped = score.skipped_images
-  unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  return (
-    f"{details['probe']:<9}top-1 {score.top1:.2%}  ({score.examples:,} "
+  display.note(
+    f"{flags.FLAGS.probe:<9}top-1 {score.top1:.2%}  ({score.examples:,} "
     f"examples; {how} of {score.train_examples:,} training images{unreadable})"
   )
 
 
-def _few_shot_text(outcome: "Outcome", shots: int) -> str:
-  """The outcome as one line per seed, and one for their mean."""
-  lines = [
-    f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}"
-    for draw in outcome.draws
-  ]
-  spread = outcome.top1_std
+def _show_few_shot(
+  display: "Display", outcome: "Outcome", unreadable: str
+) -> None:
+  """Shows one line per seed, and one for their mean."""
+  for draw in outcome.draws:
+    display.note(f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}")
+  spread, name = outcome.top1_std, f"{flags.FLAGS.shots}-shot"
   deviation = "" if spread is None else f" +- {spread:.2%}"
-  skipped = outcome.skipped_images
-  unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  name = f"{shots}-shot"
-  lines.append(
+  display.note(
     f"{name:<9}top-1 {outcome.top1:.2%}{deviation}  "
     f"({outcome.examples:,} examples{unreadable})"
   )
-  return "\n".join(lines)
 
 
 if __name__ == "__main__":

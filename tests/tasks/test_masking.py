@@ -14,7 +14,7 @@ from vit_jax.tasks.masking import (
   draw_patches,
   mean_colours,
 )
-from vit_jax.training import settings, sharding
+from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import OptimizerSettings
 from vit_jax.training.state import make_init

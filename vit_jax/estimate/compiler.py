@@ -167,7 +167,6 @@ def lower_forward(
     **preprocessing.normalization,
     task=build.task_of(settings),
     top=1,
-    features=False,
   )
   whole = sharding.replicated(mesh)
 

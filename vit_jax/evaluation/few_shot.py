@@ -6,24 +6,32 @@ closed form (`linear_probe`), and the probe classifies the test split. The
 result is the mean accuracy over several draws.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
 
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import check_classes, check_same_classes
 from vit_jax.evaluation import linear_probe
-from vit_jax.evaluation.probe_step import Totals, count_right
-from vit_jax.evaluation.representations import Representations
+from vit_jax.evaluation.representations import make_represent
 from vit_jax.evaluation.shots import Subset, draw_shots
 from vit_jax.models import Model
+from vit_jax.models.model import represent
 from vit_jax.runtime.display import Track, untracked
+from vit_jax.tasks.eval_step import label_rank
+from vit_jax.tasks.outcome import check_readable
+from vit_jax.tasks.stream import Stream
 from vit_jax.training import sharding
 
 
@@ -55,6 +63,20 @@ class Outcome:
     if len(self.draws) == 1:
       return None
     return float(np.std([draw.top1 for draw in self.draws], ddof=1))
+
+
+@struct.dataclass
+class Totals:
+  """Counts over the test examples seen so far; `right` has one per draw."""
+
+  right: Int[Array | np.ndarray, " draws"]
+  examples: Int[Array | np.ndarray, ""]
+  skipped: Int[Array | np.ndarray, ""]
+
+  @classmethod
+  def zeros(cls, draws: int) -> "Totals":
+    zero = np.zeros((), np.int32)
+    return cls(np.zeros(draws, np.int32), zero, zero)
 
 
 class FewShot:
@@ -91,17 +113,32 @@ class FewShot:
     seeds: int,
     pre_logits: bool = True,
   ):
-    _check(shots, seeds, train_source, eval_source)
+    for name, value in (("shots", shots), ("seeds", seeds)):
+      if value < 1:
+        raise ValueError(f"{name}={value} must be 1 or more.")
+    check_classes(train_source, "a probe")
+    check_same_classes(
+      train_source.class_names,
+      "the split of the shots",
+      eval_source.class_names,
+      "the evaluation split",
+    )
     self._train_source = train_source
     self._shots, self._seeds = shots, seeds
     self._unreadable: set[int] = set()
     self._draws = self._draw()
-    most = max(np.unique(self._draws).size, len(eval_source))
-    padded = sharding.padded_batch_size(batch_size, mesh, most)
-    self._represent = Representations(
-      model, mesh, preprocessing, loader, padded, pre_logits
+    most = max(self.num_shots, len(eval_source))
+    self._open = partial(
+      Stream,
+      mesh=mesh,
+      preprocessing=preprocessing,
+      loader=loader,
+      batch_size=min(batch_size, most),
     )
-    self._test = self._represent.open(eval_source)
+    self._test = self._open(eval_source)
+    self._represent = make_represent(
+      partial(represent, model, pre_logits=pre_logits), mesh, preprocessing
+    )
     whole = sharding.replicated(mesh)
     self._count = jax.jit(
       count_right, in_shardings=(whole, whole, whole, None), out_shardings=whole
@@ -140,29 +177,33 @@ class FewShot:
     None may be more than the `shots` of the constructor. Fewer shots are the
     first ones of each class, as a draw of so many would find them.
     """
-    fitted = self._fit(params, shots, track)
+    drawn = self._read_shots(params, track)
+    fitted = [
+      [linear_probe.fit_shots(shots_of[:, :n]) for shots_of in drawn]
+      for n in shots
+    ]
     probes = [probe for some in fitted for probe in some]
-    stacked = _stack(probes)
+    stacked = {
+      name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
+      for name in ("mean", "scale", "W")
+    }
     totals = Totals.zeros(len(probes))
-    try:
-      found = self._represent(params, self._test, "testing probes", track)
-      for y, batch in found:
+    with contextlib.closing(self._test):
+      tested = self._represent(params, self._test, "testing probes", track)
+      for y, batch in tested:
         totals = self._count(totals, stacked, y, batch)
       totals = jax.device_get(totals)
-    finally:
-      self.close()
-    examples = int(totals.examples)
-    if not examples:
-      raise ValueError("the evaluation split has no readable image.")
-    top1 = (totals.right / examples).reshape(len(shots), self._seeds)
+    examples, skipped = int(totals.examples), int(totals.skipped)
+    check_readable(examples)
+    top1 = (totals.right / examples).reshape(len(shots), self._seeds).tolist()
     return [
       Outcome(
         tuple(
-          Draw(seed, probe.l2, float(right))
+          Draw(seed, probe.l2, right)
           for seed, (probe, right) in enumerate(zip(some, row, strict=True))
         ),
         examples,
-        int(totals.skipped),
+        skipped,
       )
       for some, row in zip(fitted, top1, strict=True)
     ]
@@ -174,68 +215,52 @@ class FewShot:
 
     If unreadable images are skipped, others are drawn to replace them.
     """
-    return self._fit(params, (self._shots,), track)[0]
-
-  def _fit(
-    self, params: Any, shots: Sequence[int], track: Track
-  ) -> list[list[linear_probe.Probe]]:
-    """The probes of all draws, for each number of shots."""
-    while True:
-      indices, places = np.unique(self._draws, return_inverse=True)
-      features, readable = self._features_of(params, indices, track)
-      if readable.all():
-        break
-      self._unreadable.update(indices[~readable].tolist())
-      self._draws = self._draw()
-    places = places.reshape(self._draws.shape)  # (seeds, K, n)
-    return [
-      [linear_probe.fit_shots(features[place[:, :n]]) for place in places]
-      for n in shots
-    ]
-
-  def close(self) -> None:
-    """Ends the worker processes; every measurement starts new ones."""
-    self._test.close()
+    drawn = self._read_shots(params, track)
+    return [linear_probe.fit_shots(features) for features in drawn]
 
   def _draw(self) -> np.ndarray:
     """Draws the indices of all shots, (seeds, K, n)."""
-    return np.stack(
-      [
-        draw_shots(self._train_source, self._shots, seed, self._unreadable)
-        for seed in range(self._seeds)
-      ]
-    )
+    seeds = range(self._seeds)
+    parts = self._train_source, self._shots
+    return np.stack([draw_shots(*parts, s, self._unreadable) for s in seeds])
 
-  def _features_of(
-    self, params: Any, indices: np.ndarray, track: Track
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Features (U, D) of training images, and whether each was readable."""
-    found = []
-    with self._represent.open(Subset(self._train_source, indices)) as shots:
-      for y, batch in self._represent(params, shots, "reading shots", track):
-        found.append(jax.device_get((y, batch["mask"])))
-    y, mask = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return y[: len(indices)], mask[: len(indices)] > 0
-
-
-def _stack(probes: Sequence[linear_probe.Probe]) -> dict[str, np.ndarray]:
-  """Stacks the arrays of all probes along a first axis, in float32."""
-  return {
-    name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
-    for name in ("mean", "scale", "W")
-  }
+  def _read_shots(self, params: Any, track: Track) -> list[np.ndarray]:
+    """The features of each draw, (K, n, D)."""
+    while True:
+      indices, places = np.unique(self._draws, return_inverse=True)
+      stream = self._open(Subset(self._train_source, indices))
+      with contextlib.closing(stream):
+        shots = self._represent(params, stream, "reading shots", track)
+        found = [jax.device_get((y, rest["mask"])) for y, rest in shots]
+      features, mask = map(np.concatenate, zip(*found, strict=True))
+      readable = mask[: len(indices)] > 0
+      if readable.all():
+        return [*features[places.reshape(self._draws.shape)]]
+      self._unreadable.update(indices[~readable].tolist())
+      self._draws = self._draw()
 
 
-def _check(
-  shots: int, seeds: int, train_source: Source, eval_source: Source
-) -> None:
-  for name, value in (("shots", shots), ("seeds", seeds)):
-    if value < 1:
-      raise ValueError(f"{name}={value} must be 1 or more.")
-  check_classes(train_source, "a probe")
-  check_same_classes(
-    train_source.class_names,
-    "the split of the shots",
-    eval_source.class_names,
-    "the evaluation split",
+def count_right(
+  totals: Totals,
+  probes: dict[str, Array],
+  y: Float[Array, "B D"],
+  batch: dict[str, Array],
+) -> Totals:
+  """Adds a batch of features y to the totals; masked rows do not count.
+
+  `probes` holds the stacked `mean`, `scale` and `W` of several
+  `linear_probe.Probe`s.
+  """
+  counts = batch["mask"] > 0
+
+  def right(probe: dict[str, Array]) -> Int[Array, ""]:
+    z = (y - probe["mean"][None]) / probe["scale"][None]
+    scores = jnp.dot(z, probe["W"][:-1], precision=jax.lax.Precision.HIGHEST)
+    rank = label_rank(scores + probe["W"][-1:], batch["label"])
+    return (counts & (rank < 1)).sum()
+
+  return Totals(
+    right=totals.right + jax.vmap(right)(probes),
+    examples=totals.examples + counts.sum(),
+    skipped=totals.skipped + batch["skipped"].sum(),
   )

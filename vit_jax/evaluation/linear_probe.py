@@ -13,7 +13,7 @@ float32 resolves, and float64 is slow or absent on accelerators.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -89,8 +89,8 @@ def fit_shots(
 ) -> Probe:
   """Fits a probe to n shots per class, with the L2 that `choose_l2` picks."""
   K, n, D = features.shape
-  l2 = choose_l2(features, l2s)
-  return fit(features.reshape(K * n, D), _labels(K, n), K, l2)
+  labels = np.repeat(np.arange(K), n)
+  return fit(features.reshape(-1, D), labels, K, choose_l2(features, l2s))
 
 
 def choose_l2(
@@ -108,13 +108,16 @@ def choose_l2(
   if n == 1:
     return float(D)  # Near the best in 20 draws from each of three data sets.
   turns = min(n, -(-_MOST_HELD_OUT // K))
+  own = np.repeat(np.arange(K), n - 1)
   right, error = np.zeros(len(l2s), np.int64), np.zeros(len(l2s))
   for turn in range(turns):
     others = np.delete(features, turn, axis=1).reshape(-1, D)
-    path = _Path.of_examples(others, _labels(K, n - 1), K)
+    path = _Path.of_examples(others, own, K)
     for i, scores, labels in path.try_out(features[:, turn], l2s):
       right[i] += (scores.argmax(axis=1) == labels).sum()
-      error[i] += _squared_error(scores, labels)
+      # The squares of scores - Y, summed without building Y.
+      right_scores = scores[np.arange(len(labels)), labels]
+      error[i] += np.sum((scores + 1) ** 2) - 4 * np.sum(right_scores)
   best = min(range(len(l2s)), key=lambda i: (-right[i], error[i]))
   return float(l2s[best])
 
@@ -130,7 +133,6 @@ class Moments:
   def add(
     self, features: Float[np.ndarray, "N D"], labels: Int[np.ndarray, " N"]
   ) -> None:
-    """Adds examples."""
     x = features.astype(np.float64)
     self._total += x.sum(axis=0)
     self._squares += x.T @ x
@@ -139,20 +141,9 @@ class Moments:
 
   def fit(self, l2: float) -> Probe:
     """Fits the same probe as `fit` does to the examples that were added."""
-    return self._path().probe(l2)
+    return self.path().probe(l2)
 
-  def choose_l2(
-    self,
-    features: Float[np.ndarray, "N D"],
-    labels: Int[np.ndarray, " N"],
-    l2s: Sequence[float] = L2S,
-  ) -> float:
-    """Chooses the L2 that classifies other examples best, or the first."""
-    path = self._path()
-    right = [(path.probe(l2).predict(features) == labels).sum() for l2 in l2s]
-    return float(l2s[int(np.argmax(right))])
-
-  def _path(self) -> "_Path":
+  def path(self) -> "_Path":
     count = self._counts.sum()
     mean = self._total / count
     covariance = self._squares / count - np.outer(mean, mean)
@@ -168,6 +159,31 @@ class Moments:
     return _Path(mean, scale, s, V, V.T @ ZtY)
 
 
+def fit_in_parts(
+  parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], num_classes: int
+) -> Probe:
+  """Fits a probe to examples of which only those that choose L2 are kept.
+
+  The L2 with the most right answers to them is taken, the lowest of several;
+  then they are fitted as well.
+
+  Args:
+    parts: Features (N, D), labels (N,), and which choose the L2, bool (N,).
+  """
+  moments, chosen = None, []
+  for features, labels, choose in parts:
+    moments = moments or Moments(features.shape[1], num_classes)
+    moments.add(features[~choose], labels[~choose])
+    chosen.append((features[choose], labels[choose]))
+  assert moments is not None
+  features, labels = map(np.concatenate, zip(*chosen, strict=True))
+  path = moments.path()
+  right = [(path.probe(l2).predict(features) == labels).sum() for l2 in L2S]
+  moments.add(features, labels)
+  return moments.fit(L2S[int(np.argmax(right))])
+
+
+@dataclasses.dataclass(frozen=True)
 class _Path:
   """Solutions of one problem for every L2, from one factorisation.
 
@@ -177,17 +193,11 @@ class _Path:
   basis (coordinates / (s + l2)).
   """
 
-  def __init__(
-    self,
-    mean: np.ndarray,
-    scale: np.ndarray,
-    s: np.ndarray,
-    basis: np.ndarray,
-    coordinates: np.ndarray,
-  ):
-    self.mean, self.scale = mean, scale
-    self._basis, self._coordinates = basis, coordinates
-    self._s = np.maximum(s, 0)  # Rounding can make an eigenvalue negative.
+  mean: np.ndarray
+  scale: np.ndarray
+  s: np.ndarray
+  basis: np.ndarray
+  coordinates: np.ndarray
 
   @classmethod
   def of_examples(
@@ -207,9 +217,12 @@ class _Path:
     return cls(mean, scale, s, V, V.T @ (Z.T @ Y))
 
   def probe(self, l2: float) -> Probe:
-    """The solution for one L2."""
-    W = self._basis @ (self._coordinates / (self._s + l2)[:, None])
+    W = self.basis @ self._shrunken(l2)
     return Probe(self.mean, self.scale, W, l2)
+
+  def _shrunken(self, l2: float) -> np.ndarray:
+    s = np.maximum(self.s, 0)  # Rounding can make an eigenvalue negative.
+    return self.coordinates / (s + l2)[:, None]
 
   def try_out(
     self, features: Float[np.ndarray, "K D"], l2s: Sequence[float]
@@ -220,21 +233,10 @@ class _Path:
       (index into `l2s`, scores, labels) of each block.
     """
     K = len(features)
-    Z = whiten(features, self.mean, self.scale) @ self._basis
+    Z = whiten(features, self.mean, self.scale) @ self.basis
     rows = max(1, _MOST_SCORES // K)
     for i, l2 in enumerate(l2s):
-      shrunken = self._coordinates / (self._s + l2)[:, None]
+      shrunken = self._shrunken(l2)
       for first in range(0, K, rows):
         labels = np.arange(first, min(first + rows, K))
         yield i, Z[labels] @ shrunken, labels
-
-
-def _labels(num_classes: int, shots: int) -> Int[np.ndarray, " N"]:
-  """Labels of features (K, n, D) that are reshaped to (K n, D)."""
-  return np.repeat(np.arange(num_classes), shots)
-
-
-def _squared_error(scores: np.ndarray, labels: np.ndarray) -> float:
-  """Sum of squares of scores - Y, computed without building Y."""
-  own = scores[np.arange(len(labels)), labels]
-  return float(np.sum((scores + 1) ** 2) - 4 * np.sum(own))

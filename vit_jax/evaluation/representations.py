@@ -1,73 +1,70 @@
-"""Representations of the images of a split, batch by batch."""
+"""Representations of batches of images, as probes read them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from vit_jax.data.batching.loader import EvalPasses, Loader
-from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Model
-from vit_jax.models.model import represent
 from vit_jax.models.normalize import normalize
 from vit_jax.runtime.display import Track, untracked
+from vit_jax.tasks.stream import Stream
 from vit_jax.training import sharding
 
-_BATCHES_AHEAD = 2
+Represented = Iterable[tuple[Array, dict[str, Array]]]
+"""Representations (B, ...) of each batch, and its label, mask and skipped."""
 
 
-class Representations:
-  """Reads the representations that probes see; every device gets all of them.
+def make_represent(
+  represent: Callable[[Any, Array], Array],
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+) -> Callable[..., Iterator[tuple[Array, dict[str, Array]]]]:
+  """Returns a function from (params, stream, what, track) to `Represented`.
+
+  It makes one pass over a `Stream`, which `track` shows as `what`. Every device
+  gets all of a batch, whose mask is 0 for padding and for unreadable images.
 
   Args:
-    model: The model, with or without a head.
-    batch_size: Examples per step; a multiple of the devices.
-    pre_logits: Whether a representation layer is kept, as big_vision does.
+    represent: From parameters and normalised images to representations.
   """
 
-  def __init__(
-    self,
-    model: Model,
-    mesh: Mesh,
-    preprocessing: Preprocessing,
-    loader: Loader,
-    batch_size: int,
-    pre_logits: bool,
-  ):
-    self._mesh, self._loader, self._batch_size = mesh, loader, batch_size
-    self._transform = preprocessing.transform()
-    normalization = preprocessing.normalization
+  def represent_batch(params: Any, batch: dict[str, Array]):
+    images = normalize(batch["image"], **preprocessing.normalization)
+    rest = {k: batch[k] for k in ("label", "mask", "skipped")}
+    return represent(params, images).astype(jnp.float32), rest
 
-    def read(params: Any, batch: dict[str, Array]):
-      images = normalize(batch["image"], **normalization)
-      y = represent(model, params, images, pre_logits=pre_logits)
-      rest = {k: batch[k] for k in ("label", "mask", "skipped")}
-      return y.astype(jnp.float32), rest
+  step = jax.jit(
+    sharding.on_mesh(represent_batch, mesh),
+    out_shardings=sharding.replicated(mesh),
+  )
 
-    self._represent = jax.jit(
-      sharding.on_mesh(read, mesh), out_shardings=sharding.replicated(mesh)
-    )
+  def read(params: Any, stream: Stream, what: str, track: Track = untracked):
+    for batch in stream(track, what):
+      yield step(params, batch)
 
-  def open(self, source: Source) -> EvalPasses:
-    """Opens the batches of a split; its workers start with the first pass."""
-    return self._loader.evaluate(source, self._transform, self._batch_size)
+  return read
 
-  def __call__(
-    self, params: Any, opened: EvalPasses, what: str, track: Track = untracked
-  ) -> Iterator[tuple[Array, dict[str, Array]]]:
-    """Yields (y, rest) of each batch: (B, D) and its label, mask and skipped.
 
-    The mask is 0 for padding and for unreadable images.
+class Readable:
+  """Iterates over batches on the host, without images that cannot be read.
 
-    Args:
-      opened: The batches, from `open`.
-      what: The name of the work, for the display.
-    """
-    rows = sharding.batch_sharding(self._mesh)
-    batches = sharding.to_device(opened, rows, _BATCHES_AHEAD)
-    for batch in track(batches, what, len(opened)):
-      yield self._represent(params, batch)
+  Attributes:
+    examples: Number of images that were readable so far.
+    skipped: Number of those that were not.
+  """
+
+  def __init__(self, batches: Represented):
+    self._batches, self.examples, self.skipped = batches, 0, 0
+
+  def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for both in self._batches:
+      y, rest = jax.device_get(both)
+      readable = rest["mask"] > 0
+      self.examples += int(readable.sum())
+      self.skipped += int(rest["skipped"].sum())
+      yield y[readable], rest["label"][readable]

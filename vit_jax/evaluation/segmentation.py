@@ -1,7 +1,8 @@
 """A linear probe that names the class of each patch, and its IoU by pixel."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,10 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.reading.segmentation import IGNORED, resize_mask
-from vit_jax.evaluation.linear_probe import L2S, Moments, Probe
-
-Batches = Iterable[tuple[Array, dict[str, Array]]]
-"""Maps (B, h, w, D), and `label` (B, H, W), `mask` and `skipped`, both (B,)."""
+from vit_jax.evaluation.linear_probe import Probe, fit_in_parts
+from vit_jax.evaluation.representations import Readable, Represented
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,50 +39,31 @@ class Segmentation:
   l2: float
 
 
-def segment(train: Batches, test: Batches, num_classes: int) -> Segmentation:
+def segment(
+  train: Represented, test: Represented, num_classes: int
+) -> Segmentation:
   """Fits the closed-form linear probe to the patches, and tests it by pixel.
 
   The class of a patch is that of the mask resized to the grid of patches by
   nearest neighbour. Every tenth training image chooses the L2. To test, the
   scores are enlarged to the masks' size bilinearly.
 
+  Args:
+    train: Maps of the patches, (B, h, w, D), whose labels are masks (B, H, W).
+    test: The same of the images to test on.
+
   Raises:
     ValueError: if there are too few training images, or none to test on.
   """
-  moments, held, seen, skipped = None, [], 0, 0
-  for maps, rest in train:
-    features, label, readable = _patches(maps, rest)
-    skipped += int(rest["skipped"].sum())
-    moments = moments or Moments(features.shape[-1], num_classes)
-    for image in np.flatnonzero(readable):
-      known = label[image] != IGNORED
-      patches = features[image][known], label[image][known]
-      if seen % 10 == 9:
-        held.append(patches)
-      else:
-        moments.add(*patches)
-      seen += 1
-  if moments is None or not held:
-    raise ValueError(
-      f"{seen} readable training images are too few for a probe of "
-      "segmentation; give 10 or more."
-    )
-  features, label = (np.concatenate(part) for part in zip(*held, strict=True))
-  l2 = moments.choose_l2(features, label, L2S)
-  moments.add(features, label)
-  probe, examples = moments.fit(l2), 0
-  answer = jax.jit(
-    lambda maps, size: answers(probe, maps, size), static_argnums=1
+  trained = Readable(train)
+  probe = fit_in_parts(_patches(trained), num_classes)
+  answer = jax.jit(partial(answers, probe), static_argnums=1)
+  tested = Readable(
+    (answer(maps, rest["label"].shape[1:]), rest) for maps, rest in test
   )
   confusion = np.zeros((num_classes, num_classes), np.int64)
-  for maps, rest in test:
-    size = rest["label"].shape[1:]
-    found, label, mask = jax.device_get(
-      (answer(maps, size), rest["label"], rest["mask"])
-    )
-    skipped += int(rest["skipped"].sum())
-    examples += int(mask.sum())
-    confusion += count(label[mask > 0], found[mask > 0], num_classes)
+  for found, label in tested:
+    confusion += count(label, found, num_classes)
   if not confusion.sum():
     raise ValueError("the evaluation split has no readable pixel of a class.")
   union = confusion.sum(0) + confusion.sum(1) - confusion.diagonal()
@@ -92,10 +72,10 @@ def segment(train: Batches, test: Batches, num_classes: int) -> Segmentation:
     iou=tuple(float(x) if n else None for x, n in zip(iou, union, strict=True)),
     mean_iou=float(iou[union > 0].mean()),
     pixels_right=float(confusion.trace() / confusion.sum()),
-    examples=examples,
-    train_examples=seen,
-    skipped_images=skipped,
-    l2=l2,
+    examples=tested.examples,
+    train_examples=trained.examples,
+    skipped_images=trained.skipped + tested.skipped,
+    l2=probe.l2,
   )
 
 
@@ -135,10 +115,18 @@ def count(
 
 
 def _patches(
-  maps: Array, rest: dict[str, Array]
-) -> tuple[Float[np.ndarray, "B h w D"], Int[np.ndarray, "B h w"], np.ndarray]:
-  """Features and classes of the patches, and which images could be read."""
-  features, label, mask = jax.device_get((maps, rest["label"], rest["mask"]))
-  grid = features.shape[1:3]
-  small = np.stack([resize_mask(one, grid) for one in label.astype(np.int32)])
-  return features, small, mask > 0
+  train: Readable,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+  """Each image's patches of a class, and whether they choose the L2."""
+  for maps, masks in train:
+    numbers = range(train.examples - len(maps), train.examples)
+    for number, features, mask in zip(numbers, maps, masks, strict=True):
+      label = resize_mask(mask.astype(np.int32), features.shape[:2])
+      known = label != IGNORED
+      chosen = np.full(known.sum(), number % 10 == 9)
+      yield features[known], label[known], chosen
+  if train.examples < 10:
+    raise ValueError(
+      f"{train.examples} readable training images are too few for a probe of "
+      "segmentation; give 10 or more."
+    )

@@ -5,7 +5,7 @@ that choose the linear probe's L2.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from vit_jax.evaluation import linear_probe
+from vit_jax.evaluation.representations import Readable, Represented
 from vit_jax.models.normalize import unit
+from vit_jax.tasks.outcome import check_readable
 
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
 TEMPERATURE = 0.07
 _MOST_HELD_OUT = 5_000  # Training images that choose the linear probe's L2.
 _MOST_VOTES = 1 << 24  # Votes (images times classes) counted at a time.
-
-Batches = Iterable[tuple[Array, dict[str, Array]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Score:
 
 
 def nearest_neighbours(
-  train: Batches, test: Batches, num_classes: int, k: int
+  train: Represented, test: Represented, num_classes: int, k: int
 ) -> Score:
   """Classifies each test image by its k nearest training images.
 
@@ -51,24 +51,21 @@ def nearest_neighbours(
   class with the weight exp(s / 0.07) (arXiv:2104.14294, Section 4).
 
   Args:
-    train: (y, rest) of the training split's batches, see `Representations`.
-    test: The same of the evaluation split, which is read first.
+    train: The training split, whose representations are (B, D).
+    test: The evaluation split, which is read first.
 
   Raises:
     ValueError: if a split has too few readable images.
   """
-  found, skipped = [], 0
-  for y, rest in test:
-    found.append(_readable(y, rest))
-    skipped += int(rest["skipped"].sum())
-  y, labels = (np.concatenate(part) for part in zip(*found, strict=True))
-  _check_any(len(labels))
+  tested = Readable(test)
+  y, labels = map(np.concatenate, zip(*tested, strict=True))
+  check_readable(len(labels))
   queries = unit(jnp.asarray(y))
   nearest = (
     jnp.full((len(labels), k), -jnp.inf),
     jnp.full((len(labels), k), -1),
   )
-  add, examples = jax.jit(_add_neighbours), 0
+  add, examples, skipped = jax.jit(_add_neighbours), 0, tested.skipped
   for y, rest in train:
     nearest = add(*nearest, queries, y, rest)
     examples += int(rest["mask"].sum())
@@ -119,7 +116,7 @@ def _vote(
 
 
 def linear(
-  train: Batches, test: Batches, num_classes: int, train_examples: int
+  train: Represented, test: Represented, num_classes: int, train_examples: int
 ) -> Score:
   """Fits the probe of `linear_probe` to all training images, and tests it.
 
@@ -127,49 +124,34 @@ def linear(
   most right answers; then they are fitted as well.
 
   Args:
-    train: (y, rest) of the training split's batches, see `Representations`.
-    test: The same of the evaluation split.
     train_examples: About how many training images there are.
 
   Raises:
     ValueError: if a split has too few readable images.
   """
   every = max(10, -(-train_examples // _MOST_HELD_OUT))
-  moments, held, seen, skipped = None, [], 0, 0
-  for y, rest in train:
-    features, labels = _readable(y, rest)
-    skipped += int(rest["skipped"].sum())
-    moments = moments or linear_probe.Moments(features.shape[1], num_classes)
-    chosen = (seen + np.arange(len(labels))) % every == every - 1
-    held.append((features[chosen], labels[chosen]))
-    moments.add(features[~chosen], labels[~chosen])
-    seen += len(labels)
-  if moments is None or seen < every:
+  trained, tested = Readable(train), Readable(test)
+  probe = linear_probe.fit_in_parts(_parts(trained, every), num_classes)
+  right = sum((probe.predict(y) == labels).sum() for y, labels in tested)
+  check_readable(tested.examples)
+  return Score(
+    int(right) / tested.examples,
+    tested.examples,
+    trained.examples,
+    trained.skipped + tested.skipped,
+    probe.l2,
+  )
+
+
+def _parts(
+  train: Readable, every: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+  """The training images, and which of them choose the L2: one in `every`."""
+  for y, labels in train:
+    numbers = train.examples - len(labels) + np.arange(len(labels))
+    yield y, labels, numbers % every == every - 1
+  if train.examples < every:
     raise ValueError(
-      f"{seen} readable training images are too few for a linear probe; give "
-      f"{every} or more, or --probe=few_shot."
+      f"{train.examples} readable training images are too few for a linear "
+      f"probe; give {every} or more, or --probe=few_shot."
     )
-  features, labels = (np.concatenate(part) for part in zip(*held, strict=True))
-  l2 = moments.choose_l2(features, labels)
-  moments.add(features, labels)
-  probe, right, examples = moments.fit(l2), 0, 0
-  for y, rest in test:
-    features, labels = _readable(y, rest)
-    right += int((probe.predict(features) == labels).sum())
-    examples += len(labels)
-    skipped += int(rest["skipped"].sum())
-  _check_any(examples)
-  return Score(right / examples, examples, seen, skipped, l2)
-
-
-def _readable(
-  y: Array, rest: dict[str, Array]
-) -> tuple[Float[np.ndarray, "N D"], Int[np.ndarray, " N"]]:
-  """The representations and labels of the images that could be read."""
-  features, labels, mask = jax.device_get((y, rest["label"], rest["mask"]))
-  return features[mask > 0], labels[mask > 0]
-
-
-def _check_any(examples: int) -> None:
-  if not examples:
-    raise ValueError("the evaluation split has no readable image.")

@@ -65,39 +65,22 @@ def predict(
   images: Iterable[reading.Picture],
   *,
   preprocessing: Preprocessing,
-  task: Task,
-  top: int = 3,
   batch_size: int = 32,
-  features: bool = False,
-  layers: Sequence[int] = (),
-  tokens: bool = False,
-  text_head: TextHead | None = None,
+  **options: Any,
 ) -> Iterator[list[Prediction]]:
   """Yields predictions for images, a batch at a time, in their order.
 
   Args:
     images: Paths, Pillow images or arrays, see `reading.Picture`.
-    task: The task of the model, which says what its outputs mean.
-    top: Number of the likeliest classes to return for each image.
     batch_size: Images per step, or fewer if there are not as many.
-    features: Whether to return the head's input as well.
-    layers: Return the patches' tokens after these layers instead of it.
-    tokens: Whether to return all tokens of these layers.
-    text_head: Takes the place of the model's head and of `task`.
+    **options: What to predict: keywords of `make_predict_step`.
 
   Raises:
     ValueError: if the image size is unknown, or the model's outputs are NaN.
   """
   shape, transform = preprocessing.image_shape, preprocessing.transform()
   predict_step = make_predict_step(
-    model,
-    **preprocessing.normalization,
-    task=task,
-    top=top,
-    features=features,
-    layers=layers,
-    tokens=tokens,
-    text_head=text_head,
+    model, **preprocessing.normalization, **options
   )
   mesh = sharding.make_mesh()
   whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
@@ -105,8 +88,7 @@ def predict(
   params = jax.device_put(nn.unbox(params), whole)
   images = iter(images)
   first = list(itertools.islice(images, batch_size))
-  shards = sharding.batch_shards(mesh)
-  rows = -(-len(first) // shards) * shards
+  rows = sharding.padded_batch_size(len(first), mesh)
   running = collections.deque()
   every_image = itertools.chain(first, images)
   for names, pixels in _batches(every_image, transform, rows, shape):
@@ -169,8 +151,8 @@ def make_predict_step(
   mean: Sequence[float],
   std: Sequence[float],
   task: Task,
-  top: int,
-  features: bool,
+  top: int = 3,
+  features: bool = False,
   layers: Sequence[int] = (),
   tokens: bool = False,
   text_head: TextHead | None = None,
@@ -201,8 +183,7 @@ def make_predict_step(
     params: Any, images: UInt8[Array, "B H W C"]
   ) -> dict[str, Array]:
     x = normalize(images, mean, std)
-    both: Any = model.apply({"params": params}, x, method=features_and_logits)
-    y, logits = both
+    y, logits = model.apply({"params": params}, x, method=features_and_logits)
     found = {}
     if layers:
       dense = features_of(model, params, x, layers=layers, as_maps=not tokens)
@@ -225,22 +206,16 @@ def _predictions(names: Names, found: dict[str, Array]) -> list[Prediction]:
       "the model answers with NaN: its parameters are damaged, or its training "
       "has diverged."
     )
-  nothing = np.zeros((len(names), 0), np.int32)
-  index = arrays.get("index", nothing).tolist()
-  probability = arrays.get("probability", nothing).tolist()
-  values = arrays.get("values", nothing).tolist()
-  features = arrays.get("features")
+  columns = [
+    arrays[key].tolist() if key in arrays else [()] * len(names)
+    for key in ("index", "probability", "values")
+  ]
+  features = arrays.get("features", [None] * len(names))
   return [
     Prediction(name, error)
     if error is not None
-    else Prediction(
-      name,
-      index=tuple(index[row]),
-      probability=tuple(probability[row]),
-      values=tuple(values[row]),
-      features=None if features is None else features[row],
-    )
-    for row, (name, error) in enumerate(names)
+    else Prediction(name, None, *map(tuple, answer), features=row)
+    for (name, error), row, *answer in zip(names, features, *columns)  # noqa: B905
   ]
 
 

@@ -12,13 +12,7 @@ Lines = Callable[[list[Prediction]], list[str]]
 def json_lines(
   task: Task, names: Sequence[str], top: int | None = None
 ) -> Lines:
-  """Formats predictions as one JSON object per image.
-
-  Args:
-    task: The task, which says what an answer is.
-    names: Names of the classes or targets, as far as they are known.
-    top: The most classes to give; by default all that an answer has.
-  """
+  """Formats predictions as a JSON object per image, by `task.as_json`."""
 
   def line(prediction: Prediction) -> str:
     found: dict[str, object] = {"image": prediction.image}
@@ -30,10 +24,7 @@ def json_lines(
 
 
 def table(task: Task, names: Sequence[str], top: int | None = None) -> Lines:
-  """Formats predictions as a table, with one or more rows for each image.
-
-  The arguments are those of `json_lines`.
-  """
+  """Formats predictions as a table, with a row for each of `task.lines`."""
   width = 0
 
   def rows(batch: list[Prediction]) -> list[str]:

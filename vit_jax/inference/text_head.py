@@ -5,7 +5,7 @@ trained so that an image's representation lies near that of a text on it.
 """
 
 import dataclasses
-import zipfile
+from zipfile import BadZipFile
 
 import jax.numpy as jnp
 import numpy as np
@@ -69,13 +69,7 @@ def read_text_head(path: str) -> TextHead:
     names, embeddings = arrays["names"], np.float32(arrays["embeddings"])
     scale = float(arrays.get("scale", 100.0))
     bias = float(arrays["bias"]) if "bias" in arrays else None
-  except (
-    OSError,
-    KeyError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-  ) as error:
+  except (OSError, KeyError, TypeError, ValueError, BadZipFile) as error:
     text = " ".join(str(error).split())
     raise ValueError(f"{path} does not hold {_HOLDS}: {text}") from error
   if (

@@ -6,6 +6,7 @@ Nothing needs a display or touches matplotlib's global state.
 import io
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -32,6 +33,20 @@ def figure_of(
   """
   dpi = 150 if image is None else max(150, max(image.shape) / side)
   return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+
+
+def chart_of(
+  width: float, height: float, x: str, y: str = "", title: str = ""
+) -> tuple[Figure, Axes]:
+  """Makes an empty chart with small labels, and no frame on top and right."""
+  figure = figure_of(width, height)
+  axes = figure.add_subplot()
+  axes.set_xlabel(x, fontsize=SMALL, parse_math=False)
+  axes.set_ylabel(y, fontsize=SMALL, parse_math=False)
+  axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
+  axes.tick_params(labelsize=SMALL)
+  axes.spines[["top", "right"]].set_visible(False)
+  return figure, axes
 
 
 def short(name: str) -> str:

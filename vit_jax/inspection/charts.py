@@ -13,12 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from vit_jax.inspection.canvas import SMALL, TEXT, figure_of, short
+from vit_jax.inspection.canvas import SMALL, TEXT, chart_of, figure_of, short
 from vit_jax.tasks.outcome import Chart
 
 _NUMBERED = 12  # A matrix of more classes does not show its counts.
 _POINTS = 500  # A longer curve is thinned by averaging neighbours.
 _STYLES = ("-", "--", ":", "-.")
+_SQUARE = 3.6, 3.4  # Inches.
+PALE = {"color": "0.9", "linewidth": 0.6}  # Lines across a chart.
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown")
 
 Curve = tuple[Sequence[float], Sequence[float]]
@@ -41,8 +43,8 @@ def curves_figure(
     thin: Names whose lines are thin and pale, in the colour and style of the
       next name that is not: training curves beside those of evaluation.
   """
-  figure = figure_of(5.2, 2.9)
-  axes = figure.add_subplot()
+  figure, axes = chart_of(5.2, 2.9, "step", title=title)
+  axes.grid(axis="y", **PALE)
   number = 0
   for name, (steps, values) in curves.items():
     steps, values = _thinned(steps, values)
@@ -57,8 +59,6 @@ def curves_figure(
       marker="" if pale or len(steps) >= 40 else ".",
     )
     number += not pale
-  axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
-  axes.set_xlabel("step", fontsize=SMALL)
   low, high = axes.get_xlim()
   if high - low < 2:  # A single step; the labels of the next ones differ.
     axes.set_xlim(round((low + high) / 2) - 1, round((low + high) / 2) + 1)
@@ -73,7 +73,6 @@ def curves_figure(
     axes.set_ylim(max(low, 0), min(high, 1.005))
   else:
     axes.set_ylim(bottom=0)
-  plain(axes)
   if len(curves) > 1:
     # Passed with the lines, as matplotlib hides labels that begin with "_".
     names = [short(name) for name in curves]
@@ -105,28 +104,18 @@ def range_figure(
   Args:
     suggested: A learning rate to mark.
   """
-  figure = figure_of(5.2, 2.9)
-  axes = figure.add_subplot()
+  figure, axes = chart_of(5.2, 2.9, "learning rate", "loss, and its average")
+  axes.grid(axis="y", **PALE)
   axes.plot(rates, losses, color="0.7", linewidth=0.8)
   axes.plot(rates, smoothed, color="black", linewidth=1.2)
   axes.set_xscale("log")
-  axes.set_xlabel("learning rate", fontsize=SMALL)
-  axes.set_ylabel("loss, and its average", fontsize=SMALL)
   if suggested is not None:
     axes.axvline(suggested, color="black", linewidth=0.8, linestyle=":")
   # Divergence is cut off, so that the valley stays visible.
   lowest, first = min(smoothed), smoothed[0]
   room = (first - lowest) or 1.0
   axes.set_ylim(lowest - room, first + room)
-  plain(axes)
   return figure
-
-
-def plain(axes: Axes) -> None:
-  """Small labels, no frame at the top and right, pale horizontal lines."""
-  axes.tick_params(labelsize=SMALL)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.grid(axis="y", color="0.9", linewidth=0.6)
 
 
 def confusion_figure(
@@ -197,7 +186,8 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
     bins: The bins that `ConfusionMatrix.calibration` returns.
   """
   count, right, probability = bins.T
-  axes, figure = _square("probability of the answer", "share of right answers")
+  labels = "probability of the answer", "share of right answers"
+  figure, axes = chart_of(*_SQUARE, *labels)
   axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")
   axes.plot(probability, right, color="black", linewidth=0.8)
   axes.scatter(
@@ -211,7 +201,7 @@ def numbers_figure(
   name: str, true: Float[np.ndarray, " N"], predicted: Float[np.ndarray, " N"]
 ) -> Figure:
   """Draws predictions of a number by their true values."""
-  axes, figure = _square(f"true {name}", f"predicted {name}")
+  figure, axes = chart_of(*_SQUARE, f"true {name}", f"predicted {name}")
   ends = [true.min(), true.max()]
   axes.plot(ends, ends, color="0.6", linewidth=0.8, linestyle="--")
   axes.scatter(true, predicted, s=8, color="black", alpha=0.5, linewidths=0)
@@ -222,21 +212,10 @@ def precision_figure(
   precision: Float[np.ndarray, " n"], recall: Float[np.ndarray, " n"]
 ) -> Figure:
   """Draws precision by recall."""
-  axes, figure = _square("recall", "precision")
+  figure, axes = chart_of(*_SQUARE, "recall", "precision")
   axes.plot(recall, precision, color="black", linewidth=0.8)
   _show_percentages(axes)
   return figure
-
-
-def _square(x: str, y: str) -> tuple[Axes, Figure]:
-  """An empty chart with names of its axes."""
-  figure = figure_of(3.6, 3.4)
-  axes = figure.add_subplot()
-  for axis, label in ((axes.xaxis, x), (axes.yaxis, y)):
-    axis.set_label_text(label, fontsize=SMALL, parse_math=False)
-  axes.tick_params(labelsize=SMALL)
-  axes.spines[["top", "right"]].set_visible(False)
-  return axes, figure
 
 
 def _show_percentages(axes: Axes) -> None:

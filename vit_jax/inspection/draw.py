@@ -56,12 +56,9 @@ def visualize_files(
   model, params = embedding_maps.check_vit(loaded.model), loaded.params()
   preprocessing = loaded.preprocessing
   size = preprocessing.image_size
+  normalization, task = preprocessing.normalization, loaded.task
   predict_step = make_predict_step(
-    model,
-    **preprocessing.normalization,
-    task=loaded.task,
-    top=options.top,
-    features=False,
+    model, **normalization, task=task, top=options.top
   )
   look = make_look(model, params, options, jax.jit(predict_step))
   arrays = _draw_parameters(figures, folder, model, params, size)
@@ -80,7 +77,7 @@ def visualize_files(
     seen = look(image)
     with open(path, "rb") as file:
       photograph = seen_part(file.read(), preprocessing)
-    title = _title(path, model, loaded.task, seen)
+    title = _title(path, model, task, seen)
     stem = folder / _stem(number, path)
     _draw_image(figures, stem, model, photograph, seen, title)
     found.append({"images": name, **seen})

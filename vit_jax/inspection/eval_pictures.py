@@ -66,9 +66,7 @@ def _make_draw(
   normalization = preprocessing.normalization
   names = class_names(source.class_names, model.num_classes)
   predict_step = jax.jit(
-    make_predict_step(
-      model, **normalization, task=task, top=_TOP, features=False
-    )
+    make_predict_step(model, **normalization, task=task, top=_TOP)
   )
 
   def sheet(params: Any, image: np.ndarray, label: Any) -> Any:

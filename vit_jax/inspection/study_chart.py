@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
-from vit_jax.inspection.canvas import SMALL, TEXT, figure_of, short
-from vit_jax.inspection.charts import COLORS, plain
+from vit_jax.inspection.canvas import SMALL, chart_of, short
+from vit_jax.inspection.charts import COLORS, PALE
 
 _MARKERS = "osD^v"
 
@@ -37,8 +37,8 @@ def study_figure(
     lines: Column whose values are a line each; "" draws one.
     log: Whether the horizontal axis is logarithmic.
   """
-  figure = figure_of(5.2, 3.2)
-  axes = figure.add_subplot()
+  figure, axes = chart_of(5.2, 3.2, x, y, title)
+  axes.grid(axis="y", **PALE)
   rows = [row for row in rows if isinstance(row.get(y), int | float)]
   others = [place for points in paper.values() for place in points]
   places = [*dict.fromkeys([*(row[x] for row in rows), *others])]
@@ -62,11 +62,7 @@ def study_figure(
     shown = [short(p) if named else f"{p:,}" for p in places]
     axes.set_xticks([*at.values()], shown)
     axes.xaxis.set_minor_locator(NullLocator())
-  axes.set_xlabel(x, fontsize=SMALL)
-  axes.set_ylabel(y, fontsize=SMALL)
-  axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
   axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-  plain(axes)
   if len(names) > 1 or paper:
     axes.legend(fontsize=SMALL, frameon=False)
   return figure

@@ -47,13 +47,13 @@ class Stream:
     self._batches.start()
 
   def __call__(
-    self, track: Track = untracked
+    self, track: Track = untracked, what: str = "evaluating"
   ) -> Iterator[dict[str, jax.Array]]:
-    """The batches of one pass, on the devices."""
+    """The batches of one pass, on the devices; `what` names it as it runs."""
     on_device = sharding.to_device(
       self._batches, sharding.batch_sharding(self.mesh), _BATCHES_AHEAD
     )
-    return iter(track(on_device, "evaluating", len(self._batches)))
+    return iter(track(on_device, what, len(self._batches)))
 
   def close(self) -> None:
     """Ends the worker processes."""

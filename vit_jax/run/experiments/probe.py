@@ -1,5 +1,6 @@
 """Probes a published checkpoint, or a run's: few-shot, k-NN and linear."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -12,13 +13,14 @@ from vit_jax.data.reading.sources import (
   open_source,
 )
 from vit_jax.evaluation.few_shot import FewShot, Outcome
-from vit_jax.evaluation.representations import Representations
+from vit_jax.evaluation.representations import make_represent
 from vit_jax.evaluation.whole_set import Score, linear, nearest_neighbours
+from vit_jax.models.model import represent
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, Track, untracked
-from vit_jax.training import sharding
+from vit_jax.tasks.stream import Stream
 
 PROBES = ("few_shot", "knn", "linear")
 
@@ -129,23 +131,22 @@ class _Opened:
     display: Display | None,
   ) -> Score:
     """Scores a probe on all images of both splits."""
-    train, test = self.train, self.test
-    represent = Representations(
-      self._model,
-      self._mesh,
-      self._preprocessing,
-      self._loader,
-      sharding.padded_batch_size(
-        self._batch_size, self._mesh, max(len(train), len(test))
-      ),
-      pre_logits,
+    most = max(len(self.train), len(self.test))
+    rows = min(self._batch_size, most)
+    parts = self._mesh, self._preprocessing
+    train, test = (
+      Stream(source, *parts, self._loader, rows)
+      for source in (self.train, self.test)
     )
-    params, track = self._params(len(train), display)
-    with represent.open(train) as train_passes, represent.open(test) as passes:
+    read = make_represent(
+      functools.partial(represent, self._model, pre_logits=pre_logits), *parts
+    )
+    params, track = self._params(len(self.train), display)
+    with contextlib.closing(train), contextlib.closing(test):
       return score(
-        represent(params, train_passes, "reading the training split", track),
-        represent(params, passes, "reading the evaluation split", track),
-        len(train.class_names),
+        read(params, train, "reading the training split", track),
+        read(params, test, "reading the evaluation split", track),
+        len(self.train.class_names),
       )
 
   def _params(self, used: int, display: Display | None) -> tuple[Any, Track]:

@@ -2,28 +2,17 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh
-from jaxtyping import Array
-
-from vit_jax.data.batching.loader import EvalPasses
-from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.segmentation import SegmentationFolder
+from vit_jax.evaluation.representations import make_represent
 from vit_jax.evaluation.segmentation import Segmentation, segment
 from vit_jax.inference.features import features
-from vit_jax.models import BaseVit
-from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, untracked
-from vit_jax.training import sharding
-
-_BATCHES_AHEAD = 2
+from vit_jax.tasks.stream import Stream
 
 
 def probe_segmentation(
@@ -70,49 +59,25 @@ def probe_segmentation(
     data = f"{names}: {counts} images, {num_classes:,} classes"
     at = f"{checkpoint} at {size[0]} x {size[1]}"
     display.header([("model", at), ("data", data)])
-  rows = sharding.padded_batch_size(
-    build.eval_batch_size(settings), mesh, max(map(len, splits))
-  )
+  rows = min(build.eval_batch_size(settings), max(map(len, splits)))
   params = loaded.params_on(mesh)
-  step = _make_step(model, preprocessing, mesh)
+
+  def last_layer(params: Any, x: Any) -> Any:
+    layers = (model.num_layers,)
+    return features(model, params, x, layers=layers, as_maps=True)[0]
+
+  represent = make_represent(last_layer, mesh, preprocessing)
   track = display.track if display else untracked
-
-  def batches(passes: EvalPasses, what: str) -> Iterator[Any]:
-    on_device = sharding.to_device(
-      passes, sharding.batch_sharding(mesh), _BATCHES_AHEAD
-    )
-    for batch in track(on_device, what, len(passes)):
-      yield step(params, batch)
-
   loader = build.open_loader(settings, preprocessing)
   with contextlib.ExitStack() as stack:
     train, test = (
       stack.enter_context(
-        loader.evaluate(split, preprocessing.transform(), rows)
+        contextlib.closing(Stream(split, mesh, preprocessing, loader, rows))
       )
       for split in splits
     )
     return segment(
-      batches(train, "reading the training split"),
-      batches(test, "reading the evaluation split"),
+      represent(params, train, "reading the training split", track),
+      represent(params, test, "reading the evaluation split", track),
       num_classes,
     )
-
-
-def _make_step(
-  model: BaseVit, preprocessing: Preprocessing, mesh: Mesh
-) -> Callable[[Any, dict[str, Array]], tuple[Array, dict[str, Array]]]:
-  """Returns a function from (params, batch) to maps (B, h, w, D) and masks."""
-
-  def represent(
-    params: Any, batch: dict[str, Array]
-  ) -> tuple[Array, dict[str, Array]]:
-    x = normalize(batch["image"], **preprocessing.normalization)
-    layers = (model.num_layers,)
-    (maps,) = features(model, params, x, layers=layers, as_maps=True)
-    rest = {k: batch[k] for k in ("label", "mask", "skipped")}
-    return maps.astype(jnp.float32), rest
-
-  return jax.jit(
-    sharding.on_mesh(represent, mesh), out_shardings=sharding.replicated(mesh)
-  )
