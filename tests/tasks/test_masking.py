@@ -14,6 +14,7 @@ from vit_jax.tasks.masking import (
   draw_patches,
   mean_colours,
 )
+from vit_jax.tasks.masked_settings import TARGETS
 from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import OptimizerSettings
@@ -69,9 +70,7 @@ def test_eight_devices_draw_as_one():
 
 
 def test_every_target_has_outputs():
-  found = [
-    Masking(0.5, t, 4, HALF, HALF).outputs for t in masked_settings.TARGETS
-  ]
+  found = [Masking(0.5, t, 4, HALF, HALF).outputs for t in TARGETS]
   assert found == [512, 16 * 512, 4 * 4 * 3]
 
 

@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -183,7 +183,8 @@ def make_predict_step(
     params: Any, images: UInt8[Array, "B H W C"]
   ) -> dict[str, Array]:
     x = normalize(images, mean, std)
-    y, logits = model.apply({"params": params}, x, method=features_and_logits)
+    variables, method = {"params": params}, features_and_logits
+    y, logits = cast(Any, model.apply(variables, x, method=method))
     found = {}
     if layers:
       dense = features_of(model, params, x, layers=layers, as_maps=not tokens)
