@@ -34,7 +34,7 @@ def open_run_checkpoint(
   best: bool = False,
   *,
   as_trained: bool = False,
-  task: str | None = None,
+  task: str | type[Task] | None = None,
   **fields: Any,
 ) -> Loaded:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.

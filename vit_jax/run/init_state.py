@@ -4,10 +4,12 @@ It is the state of the newest checkpoint, or a fresh one, whose weights may come
 from a pre-trained model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import flax.linen as nn
 import jax
+import numpy as np
 
 from vit_jax.models import scan
 from vit_jax.run.plan import Plan
@@ -20,6 +22,10 @@ from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import check_same_run
 from vit_jax.workdir.read_errors import DamagedError
+
+# Imported only by the runs that need it.
+if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
 
 
 def first_state(
@@ -76,20 +82,26 @@ def fresh_state(plan: Plan) -> TrainState:
   )
   state = make(jax.random.key(plan.settings.seed))
   if loaded is not None:
-    from vit_jax.pretrained import transfer
-
-    leaves = transfer.leaves(
-      loaded,
-      plan.model.clone(scan=False) if plan.scanned else plan.model,
-      plan.preprocessing.image_size,
-      plan.settings.transfer.interpolation,
-      channels=plan.preprocessing.channels,
-      keep_head=plan.settings.transfer.keep_head,
-    )
-    if plan.settings.lora.rank:  # The rest is in `plan.extras`.
-      leaves = (leaf for leaf in leaves if leaf[0].startswith(HEADS))
-    state = with_params(state, leaves)
+    state = with_params(state, _transferred(plan, loaded))
   return _in_layout(plan, state, scanned)
+
+
+def _transferred(
+  plan: Plan, loaded: "Loaded"
+) -> Iterator[tuple[str, np.ndarray]]:
+  """The parameters of the state that come from a checkpoint, by path."""
+  from vit_jax.pretrained import transfer
+
+  leaves = transfer.leaves(
+    loaded,
+    plan.model.clone(scan=False) if plan.scanned else plan.model,
+    plan.preprocessing.image_size,
+    plan.settings.transfer.interpolation,
+    channels=plan.preprocessing.channels,
+    keep_head=plan.settings.transfer.keep_head,
+  )
+  rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.
+  return (x for x in leaves if not rank or x[0].startswith(HEADS))
 
 
 def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:

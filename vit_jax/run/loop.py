@@ -97,7 +97,9 @@ def train(
       loop = TrainLoop(plan, batches, out, guards, on_step)
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
-    tested = _test(plan, out, state, saved) if evaluated else None
+    tested = None
+    if evaluated and plan.splits.test is not None:
+      tested = _test(plan, out, state, saved)
   display.note(
     closing(
       plan.task.metrics,
@@ -129,9 +131,7 @@ def _open_outputs(
 def _test(
   plan: Plan, out: outputs.Outputs, state: TrainState, saved: str | None
 ) -> dict[str, Any] | None:
-  """The metrics of the test split, which are written too; None without one."""
-  if plan.splits.test is None:
-    return None
+  """The metrics of the test split, written too; None if that failed."""
   from vit_jax.run.saved import test_run
 
   tested = None

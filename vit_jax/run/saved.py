@@ -160,28 +160,19 @@ def test_run(
   Returns:
     The step evaluated, `test/step`, and the metrics, `test/...`.
   """
-  data = plan.settings.data
-  with contextlib.ExitStack() as stack:
-    if workdir is None:
-      test, step = plan.splits.test, int(state.step)
-      params = plan.extras.merge(state.eval_params)
-      assert test is not None
-      parts = plan.settings, plan.mesh, plan.preprocessing, test
-      stream = stack.enter_context(contextlib.closing(open_stream(*parts)))
-      evaluator = plan.task.for_test().evaluator(plan.model, stream)
-    else:
-      run = stack.enter_context(
-        opened(
-          workdir,
-          best=True,
-          task=type(plan.task),
-          data_dir=data.data_dir,
-          root=data.dir or data.root,
-          test=True,
-        )
-      )
-      step, params, evaluator = run.loaded.step, run.params, run.evaluator
-    metrics = evaluator(params).metrics
+  model, step, task = plan.model, int(state.step), plan.task
+  if workdir is None:
+    params = plan.extras.merge(state.eval_params)
+  else:
+    loaded = open_run_checkpoint(
+      workdir, open_checkpoint, best=True, as_trained=True, task=type(task)
+    )
+    model, step, task = loaded.model, loaded.step, loaded.task
+    params = loaded.params_on(plan.mesh)
+  assert plan.splits.test is not None
+  parts = plan.settings, plan.mesh, plan.preprocessing, plan.splits.test
+  with contextlib.closing(open_stream(*parts)) as stream:
+    metrics = task.for_test().evaluator(model, stream)(params).metrics
   found = {k.replace("eval/", "test/"): v for k, v in metrics.items()}
   return {"test/step": step, **found}
 
