@@ -44,6 +44,8 @@ MODELS = {
   "gap": dict(pooling="gap", scan=True),
   "map": dict(pooling="map", representation_size=7),
   "relative": dict(position="relative"),
+  "every_layer": dict(position_at="every_layer"),
+  "sincos": dict(pooling="gap", position="sincos2d"),
   "hybrid": dict(
     variant="R50+Ti/16", resnet_layers=(1,), resnet_width=32, patch_size=2
   ),

@@ -1,7 +1,6 @@
 """Exported models, run without vit_jax and compared with `model.apply`."""
 
 import os
-import pathlib
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -17,11 +16,9 @@ from vit_jax.config import base_config
 from vit_jax.export import export_checkpoint
 from vit_jax.inference.exporter import export_model, export_onnx
 from vit_jax.models import Origin, ResNet, to_fields
-from vit_jax.pretrained.load import load_pretrained
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
-ENCODERS = pathlib.Path(__file__).parent / "checkpoints" / "encoders"
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
 VIT = tiny.vit(ORIGIN)
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 16, 24, 3), np.uint8)
@@ -122,44 +119,6 @@ def test_every_model_keeps_its_batch_free(model):
   np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "model",
-  [
-    VIT,
-    GAP.clone(position="sincos2d", num_classes=0),
-    VIT.clone(pooling="map", position="relative", representation_size=7),
-    VIT.clone(position_at="every_layer"),
-    GAP.clone(patch_size=1, resnet_layers=(1, 1), resnet_width=32),
-    ResNet(5, layers=(1,), width=32, origin=ORIGIN),
-  ],
-  ids=["token", "features", "map", "every layer", "hybrid", "resnet"],
-)
-def test_onnx_runtime_gives_the_same_logits(model):
-  _compare_onnx(model, random_params(model, (16, 24), 1), IMAGES, MEAN, STD)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hf_dinov2_reg", "hf_dinov3", "hf_siglip"])
-def test_onnx_runtime_runs_encoders(name):
-  loaded = load_pretrained(str(ENCODERS / name))
-  model, params = loaded
-  crop = loaded.preprocessing
-  images = np.resize(IMAGES, (3, *crop.image_size, 3))
-  _compare_onnx(model, params, images, crop.mean, crop.std)
-
-
-def _compare_onnx(model, params, images, mean, std):
-  """Runs the file on another batch size than it was checked with."""
-  onnxruntime = pytest.importorskip("onnxruntime", reason="needs it")
-  pytest.importorskip("jax2onnx", reason="needs it")
-  session = onnxruntime.InferenceSession(export_onnx(model, params))
-  (found,) = session.run(["logits"], {"images": images})
-  values = ((images / 255 - mean) / std).astype(np.float32)
-  expected = jax.jit(lambda x: model.apply({"params": params}, x))(values)
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
 def _fake_converter(monkeypatch, logits=None, error=None):
   """Stands in for jax2onnx and ONNX Runtime, which answers with `logits`."""
 
@@ -250,11 +209,7 @@ def test_the_image_size_has_to_be_known():
 @pytest.mark.parametrize(
   "count, dtype, message",
   [
-    (
-      632_045_800,
-      "float32",
-      "take 2.53 GB, and .* at most 2.13: halve their",
-    ),
+    (632_045_800, "float32", "take 2.53 GB, and .* at most 2.13: halve their"),
     (1_844_440_680, "float32", "take 7.38 GB, .* 2.13: run it with vit_jax.lo"),
     (
       1_844_440_680,

@@ -152,12 +152,7 @@ def test_a_model_without_head_has_no_sheet(photos, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "name, prefix",
-  [
-    ("hf_dinov2_reg", 5),
-    ("hf_dinov3", 5),
-    ("hf_siglip", 0),
-    ("hf_deit", 2),
-  ],
+  [("hf_dinov2_reg", 5), ("hf_dinov3", 5), ("hf_siglip", 0), ("hf_deit", 2)],
 )
 def test_only_an_encoders_patches_are_on_its_maps(
   photos, tmp_path, name, prefix

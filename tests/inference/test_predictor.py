@@ -28,7 +28,7 @@ from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.inference import predictor
 from vit_jax.inference.predictor import predict, predict_images
 from vit_jax.inference.printing import table
-from vit_jax.models import ModernVit, ResNet, to_fields
+from vit_jax.models import ResNet, to_fields
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.training.state import TrainState
@@ -148,17 +148,6 @@ def test_features_are_what_the_head_sees(photos, model, width):
   images = normalized([pixels_of(path) for path in photos[:2]])
   expected = logits_of(model, params, images)
   np.testing.assert_allclose(logits, expected, atol=1e-4)
-
-
-def test_the_answer_of_a_distilled_model_is_the_mean_of_its_heads(photos):
-  sizes = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
-  fields = {name: getattr(VIT, name) for name in sizes}
-  model = ModernVit(5, **fields, distilled=True, origin=ORIGIN)
-  params = random_params(model, (16, 16), 0)
-  images = normalized([pixels_of(path) for path in photos])
-  expected = softmax(logits_of(model, params, images))
-  found = _all(model, params, photos, top=5)
-  np.testing.assert_allclose(_dense(found, 5), expected, atol=1e-5)
 
 
 def test_a_runs_own_preprocessing_and_loss_are_used(tmp_path):

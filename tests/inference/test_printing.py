@@ -26,9 +26,6 @@ def test_labels_that_reach_the_threshold_are_shown_beyond_the_top_ones():
 def test_numbers_have_the_names_of_their_targets():
   assert [
     line.split() for line in table(RegressionTask(), ("age", "x"))([NUMBERS])
-  ] == [
-    ["2.jpg", "31.25", "age"],
-    ["-1500", "x"],
-  ]
+  ] == [["2.jpg", "31.25", "age"], ["-1500", "x"]]
   (line,) = json_lines(RegressionTask(), ("age", "x"))([NUMBERS])
   assert json.loads(line)["values"] == {"age": 31.25, "x": -1500.0}

@@ -131,10 +131,7 @@ MUON = OptimizerSettings(kind="muon", momentum=0.95, clip_norm=0.0)
 def test_muon_makes_the_momentum_of_a_matrix_orthogonal(name, shape, inputs):
   # A stack of two, and the second of them alone.
   stack = np.random.default_rng(0).normal(size=(2, *shape)).astype("f")
-  grads = {
-    f"blocks/{name}/kernel": stack,
-    f"block_1/{name}/kernel": stack[1],
-  }
+  grads = {f"blocks/{name}/kernel": stack, f"block_1/{name}/kernel": stack[1]}
   grads = flax.traverse_util.unflatten_dict(grads, sep="/")
   tx = make_optimizer(MUON, lambda _: 1.0)
   params = jax.tree.map(jnp.zeros_like, grads)

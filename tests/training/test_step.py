@@ -111,10 +111,7 @@ def test_accumulation_gives_the_same_run(parts):
   # decides their updates where the gradient is nearly 0. Adam's second moments
   # hold the squared gradients themselves.
   whole, metrics = _train(loss=SMOOTH)
-  split, split_metrics = _train(
-    loss=SMOOTH,
-    accumulation_steps=parts,
-  )
+  split, split_metrics = _train(loss=SMOOTH, accumulation_steps=parts)
   for key in ("loss", "gradient_norm", "top1"):
     assert float(metrics[key]) == pytest.approx(
       float(split_metrics[key]), rel=1e-4
