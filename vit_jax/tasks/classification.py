@@ -232,7 +232,7 @@ ClassificationTask.outcome = ClassificationOutcome
 
 
 class _Evaluator:
-  """Evaluates a classifier on a split; see `task.Evaluator`."""
+  """Evaluates a classifier on a split; see `outcome.Evaluator`."""
 
   def __init__(
     self, task: ClassificationTask, model: nn.Module, stream: Stream

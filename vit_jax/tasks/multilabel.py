@@ -194,6 +194,11 @@ class MultiLabelOutcome(OutputsOutcome):
       return self.given
     return best_threshold(self.found.label.ravel(), self.found.output.ravel())
 
+  @property
+  def answers(self) -> np.ndarray:
+    """Whether each label is given to each example."""
+    return self.found.output >= self.threshold
+
   @functools.cached_property
   def precisions(self) -> Float[np.ndarray, " K"]:
     """The average precision of each label; NaN without a positive."""
@@ -202,11 +207,10 @@ class MultiLabelOutcome(OutputsOutcome):
 
   @property
   def metrics(self) -> dict[str, Any]:
-    label, output = self.found.label, self.found.output
     return self.common(
       {
         "map": mean_of_known(self.precisions),
-        "f1": f1(label > 0, output >= self.threshold),
+        "f1": f1(self.found.label > 0, self.answers),
         "threshold": self.threshold,
       }
     )
@@ -215,10 +219,9 @@ class MultiLabelOutcome(OutputsOutcome):
     return self.each("ap_by_class", self.precisions)
 
   def table(self) -> Table:
-    given = self.found.output >= self.threshold
     rows = []
     for k, name in enumerate(self.names):
-      true, answered = self.found.label[:, k] > 0, given[:, k]
+      true, answered = self.found.label[:, k] > 0, self.answers[:, k]
       hits = (true & answered).sum()
       shares = (
         self.precisions[k],
@@ -231,20 +234,14 @@ class MultiLabelOutcome(OutputsOutcome):
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     def cells(row: int) -> list[str]:
-      label, output = self.found.label[row], self.found.output[row]
-      given = (label > 0, output >= self.threshold)
-      told = [";".join(only(self.names, flags)) for flags in given]
-      return [*told, *(f"{value:.8g}" for value in output)]
+      both = self.found.label[row], self.answers[row]
+      told = [";".join(only(self.names, flags)) for flags in both]
+      return [*told, *(f"{value:.8g}" for value in self.found.output[row])]
 
     return ["labels", "answers", *self.names], cells
 
-  def said(self, row: int) -> str:
-    label, output = self.found.label[row], self.found.output[row]
-    true, answered = (
-      ", ".join(only(self.names, flags)) or "no label"
-      for flags in (label > 0, output >= self.threshold)
-    )
-    return f"{true}; answer: {answered}"
+  def words(self, label: np.ndarray) -> str:
+    return ", ".join(only(self.names, label)) or "no label"
 
   def charts(self) -> list[Chart]:
     curve = precision_recall(

@@ -147,8 +147,13 @@ class OutputsOutcome(Outcome):
     """The scores of each label or target."""
     raise NotImplementedError
 
-  def said(self, row: int) -> str:
-    """The label and the answer of one example in words."""
+  @property
+  def answers(self) -> np.ndarray:
+    """The answer to each example, (N, K), as labels are."""
+    return self.found.output
+
+  def words(self, label: np.ndarray) -> str:
+    """The label of an example, or the answer to it, in words."""
     raise NotImplementedError
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
@@ -174,7 +179,8 @@ class OutputsOutcome(Outcome):
     worst = np.argsort(-self.found.loss, kind="stable")[:_WORST]
     examples = []
     for row in worst:
-      said = self.said(row)
+      label, answer = (x[row] for x in (self.found.label, self.answers))
+      said = f"{self.words(label)}; answer: {self.words(answer)}"
       index = int(self.found.index[row])
       examples.append(Example(index, said, f"Photograph of {said}"))
     text = (

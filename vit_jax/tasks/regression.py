@@ -237,12 +237,8 @@ class RegressionOutcome(OutputsOutcome):
     ends = ("", "_predicted")
     return [f"{name}{end}" for end in ends for name in self.names], cells
 
-  def said(self, row: int) -> str:
-    true, answer = (
-      _numbers(self.names, x[row])
-      for x in (self.found.label, self.found.output)
-    )
-    return f"{true}; answer: {answer}"
+  def words(self, label: np.ndarray) -> str:
+    return _numbers(self.names, label)
 
   def charts(self) -> list[Chart]:
     columns = zip(
