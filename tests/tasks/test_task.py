@@ -117,7 +117,8 @@ def test_what_every_task_does(name, tmp_path):
   told = choose.record(given) | given.chosen_facts(found)
   told = json.loads(json.dumps(told))
   own = settings(**TASKS[name])
-  saved = choose.saved(told, own.loss, own.masked)
+  told["config"] = to_dict(own)
+  saved = choose.saved(told, own.loss)
   assert saved == given.with_facts(told)
   assert saved.facts() == given.facts()
   assert choose.record(saved) == choose.record(given)
@@ -251,11 +252,10 @@ def test_an_unknown_task_is_refused():
     choose.task_class("segmentation")
   with pytest.raises(ValueError, match="is no class of vit_jax.tasks.task"):
     choose.task_class("vit_jax.tasks.stream:Stream")
-  saved = {"task": "mine.py:Own"}
-  plain = LossSettings(), Settings().masked
+  saved, plain = {"task": "mine.py:Own", "config": {}}, LossSettings()
   with pytest.raises(choose.OwnTaskError, match="a class of your own: give it"):
-    choose.saved(saved, *plain)
+    choose.saved(saved, plain)
   with pytest.raises(ValueError, match="the run's task is mine.py:Own"):
-    choose.saved(saved, *plain, "regression")
-  with pytest.raises(ValueError, match="run's task is classification: leave"):
-    choose.saved({}, *plain, "regression")
+    choose.saved(saved, plain, "regression")
+  with pytest.raises(ValueError, match="run's task is classification."):
+    choose.saved({"config": {}}, plain, "regression")
