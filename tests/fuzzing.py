@@ -125,10 +125,7 @@ names = st.one_of(
   st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12),
 )
 numbers = st.one_of(
-  st.sampled_from(HUGE),
-  st.integers(),
-  st.floats(),
-  st.booleans(),
+  st.sampled_from(HUGE), st.integers(), st.floats(), st.booleans()
 )
 rubbish = st.recursive(
   st.one_of(st.none(), numbers, names),

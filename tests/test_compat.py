@@ -17,10 +17,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import traverse_util
 from PIL import Image
 
 from tests.commands import run
+from tests.old_runs import (
+  CHECKPOINTS,
+  assert_same,
+  described,
+  description_file,
+  flat,
+  outlines,
+  trained,
+)
 from vit_jax import load_pretrained
 from vit_jax.config import base_config
 from vit_jax.predict import predict_files
@@ -32,19 +40,13 @@ from vit_jax.run.settings import Settings, read, read_saved
 from vit_jax.runtime.settings import flat as flat_keys
 from vit_jax.runtime.settings import to_dict
 
-FOLDER = pathlib.Path(__file__).parent / "checkpoints" / "workdirs"
+FOLDER = CHECKPOINTS / "workdirs"
 RUNS = ("plain", "scanned", "resnet")
 SAVED, TOTAL = 24, 30  # Steps: of the checkpoint, and of the whole run.
 # Height and width of the images to predict, and whether they have colours.
 IMAGES = ((8, 8, True), (12, 20, True), (30, 9, True), (8, 8, False))
-# The order of summation depends on the CPU, the number of devices and the
-# version of XLA, so trained values cannot be reproduced to the bit.
-CLOSE = dict(rtol=1e-5, atol=1e-6)
 # Since then drawn as the published models' code does (CHANGELOG.md).
 REDRAWN = re.compile(r"patches/E/|msa/\w+/bias")
-# This bias does not affect the softmax. Its gradient is rounding noise, which
-# Adam scales up to steps as large as those of any other parameter.
-UNSEEN = "msa/key/bias"
 
 
 @pytest.fixture
@@ -64,15 +66,6 @@ each_run = pytest.mark.parametrize(
 def expected(workdir):
   """The results that version 0.1.0 computed for a run."""
   return json.loads((FOLDER / f"{workdir.name}.json").read_text())
-
-
-def description_file(workdir):
-  return workdir / "checkpoints" / str(SAVED) / "description" / "metadata"
-
-
-def described(workdir):
-  """The checkpoint's description."""
-  return json.loads(description_file(workdir).read_text())
 
 
 def describe_as(workdir, description):
@@ -100,33 +93,8 @@ def config_of(workdir, data_dir):
   return config
 
 
-def flat(tree):
-  """Arrays by paths such as "block_0/msa/out/bias"."""
-  leaves = traverse_util.flatten_dict(jax.device_get(tree), sep="/")
-  return {path: np.asarray(array) for path, array in leaves.items()}
-
-
 def digest(array):
   return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-
-
-def sample(array):
-  """At most eight of the array's values, from its first to its last."""
-  chosen = np.linspace(0, array.size - 1, min(array.size, 8)).astype(int)
-  return array.reshape(-1)[chosen].astype(float).tolist()
-
-
-def outline(array):
-  """The array's norm, which depends on every value, and some values."""
-  return [float(np.linalg.norm(array.astype(np.float64))), *sample(array)]
-
-
-def trained(state):
-  """All parameters of a state, including the averaged ones."""
-  tree = {"params": state.params}
-  if state.averaged_params is not None:
-    tree["averaged_params"] = state.averaged_params
-  return flat(tree)
 
 
 def rounding():
@@ -181,26 +149,6 @@ def read_predictions(out):
   return [{**row, "image": pathlib.Path(row["image"]).name} for row in rows]
 
 
-def assert_same_predictions(found, known):
-  assert [row["image"] for row in found] == [row["image"] for row in known]
-  for row, old in zip(found, known, strict=True):
-    for one, other in zip(row["predictions"], old["predictions"], strict=True):
-      assert one == {**other, "probability": one["probability"]}
-      assert one["probability"] == pytest.approx(
-        other["probability"], rel=1e-5, abs=1e-6
-      )
-
-
-def assert_same_parameters(found, known):
-  """Compares arrays with the recorded outlines."""
-  assert sorted(found) == sorted(known)
-  for path, array in found.items():
-    if not path.endswith(UNSEEN):
-      np.testing.assert_allclose(
-        outline(array), known[path], **CLOSE, err_msg=path
-      )
-
-
 @each_run
 def test_the_first_parameters_are_those_of_old(workdir, data_dir):
   """They are the same to the bit on machines that round as a recorded one."""
@@ -209,8 +157,8 @@ def test_the_first_parameters_are_those_of_old(workdir, data_dir):
   kinds = {path: [[*x.shape], x.dtype.name] for path, x in found.items()}
   assert kinds == known["kinds"]
   found = {path: x for path, x in found.items() if not REDRAWN.search(path)}
-  outlines = {path: known["outlines"][path] for path in found}
-  assert_same_parameters(found, outlines)
+  old = {path: known["outlines"][path] for path in found}
+  assert_same(outlines(found), old)
   bits = known["digests"].get(rounding())
   if bits is not None:
     assert {path: bits[path] for path in found} == {
@@ -227,7 +175,7 @@ def test_a_run_of_old_is_evaluated_as_it_was(workdir, data_dir):
 @each_run
 def test_a_run_of_old_predicts_as_it_did(workdir, tmp_path, capsys):
   found = predictions(workdir, tmp_path, capsys)
-  assert_same_predictions(found, expected(workdir)["predicted"])
+  assert_same(found, expected(workdir)["predicted"])
 
 
 @pytest.mark.slow
@@ -238,7 +186,7 @@ def test_a_run_of_old_goes_on_to_the_same_end(workdir, data_dir):
   known = expected(workdir)["resumed"]
   evaluated.pop("eval/top1_not_averaged", None)  # It is newer.
   assert evaluated == pytest.approx(known["evaluated"], rel=1e-5)
-  assert_same_parameters(trained(state), known["outlines"])
+  assert_same(trained(state), known["outlines"])
 
 
 @pytest.mark.slow
@@ -284,7 +232,7 @@ def test_the_same_commands_go_on_and_read_it(workdir, data_dir, tmp_path):
   names = images(tmp_path)
   done = run("vit_jax.predict", str(workdir), *names, "--json", *old)
   assert done.returncode == 0, done.stderr
-  assert_same_predictions(read_predictions(done.stdout), known["predicted"])
+  assert_same(read_predictions(done.stdout), known["predicted"])
 
 
 # Keys that are younger than the format. Each of these runs has the value under
@@ -318,14 +266,14 @@ def test_a_key_that_a_description_lacks_is_as_before(
   found = evaluate_checkpoint(str(older), data_dir=str(data_dir))
   assert found == pytest.approx(known["evaluated"], rel=1e-5)
   found = predictions(older, tmp_path, capsys)
-  assert_same_predictions(found, known["predicted"])
+  assert_same(found, known["predicted"])
 
 
 @pytest.mark.slow
 def test_a_run_whose_description_lacks_keys_goes_on(older, data_dir):
   state, _ = train(read(config_of(older, data_dir)), str(older))
   known = expected(older)["resumed"]["outlines"]
-  assert_same_parameters(trained(state), known)
+  assert_same(trained(state), known)
 
 
 # Keys whose default has changed, with the one that they had before.

@@ -49,10 +49,7 @@ def downloads(tmp_path_factory):
   folder = tmp_path_factory.mktemp("cache")
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("VIT_JAX_CACHE", str(folder))
-    for name, num_classes in (
-      ("b16_augreg", 7),
-      ("b16_augreg_i1k_224", 1000),
-    ):
+    for name, num_classes in (("b16_augreg", 7), ("b16_augreg_i1k_224", 1000)):
       url = locate.storage_url(known.KNOWN[name].url.removeprefix("gs://"))
       path = fetch.cached_path(url)
       path.parent.mkdir(parents=True)

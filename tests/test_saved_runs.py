@@ -13,8 +13,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from flax import traverse_util
 
+from tests.old_runs import CHECKPOINTS, assert_same, described, trained
 from tests.saved_data import ParallelBlock, write_data, write_pictures
 from vit_jax.config import base_config
 from vit_jax.export import export_checkpoint
@@ -23,7 +23,6 @@ from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
 
-CHECKPOINTS = pathlib.Path(__file__).parent / "checkpoints"
 FOLDER = CHECKPOINTS / "saved_runs"
 SAVED, TOTAL = 6, 8  # Steps: of the checkpoint, and of the whole run.
 # What the description of each kind says in the words of its time: values by
@@ -91,12 +90,6 @@ WORDS = {
 FAST = ("multilabel", "lora")
 # What a description cannot hold, and the reader of a run has to give.
 GIVEN = {"own_block": {"block": ParallelBlock}}
-# The order of summation depends on the CPU, the number of devices and the
-# version of XLA, so trained values cannot be reproduced to the bit.
-CLOSE = dict(rel=1e-5, abs=1e-6)
-# This bias does not affect the softmax. Its gradient is rounding noise, which
-# Adam scales up to steps as large as those of any other parameter.
-UNSEEN = "msa/key/bias"
 
 
 @pytest.fixture(scope="module")
@@ -132,12 +125,6 @@ def known(workdir):
   return json.loads((FOLDER / f"{workdir.name}.json").read_text())
 
 
-def described(workdir):
-  """The checkpoint's description."""
-  file = workdir / "checkpoints" / str(SAVED) / "description" / "metadata"
-  return json.loads(file.read_text())
-
-
 def evaluated(workdir):
   return evaluate_checkpoint(str(workdir))
 
@@ -167,36 +154,7 @@ def resumed(workdir):
   config.update(described(workdir)["config"])
   state, metrics = train(read(config), str(workdir))
   assert int(state.step) == TOTAL
-  tree = {"params": state.params}
-  if state.averaged_params is not None:
-    tree["averaged_params"] = state.averaged_params
-  flat = traverse_util.flatten_dict(jax.device_get(tree), sep="/")
-  outlines = {path: outline(np.asarray(x)) for path, x in flat.items()}
-  return {"evaluated": metrics, "outlines": outlines}
-
-
-def outline(array):
-  """The array's norm, which depends on every value, and some values."""
-  chosen = np.linspace(0, array.size - 1, min(array.size, 8)).astype(int)
-  some = array.reshape(-1)[chosen].astype(float).tolist()
-  return [float(np.linalg.norm(array.astype(np.float64))), *some]
-
-
-def assert_same(found, old, where=""):
-  """Compares values as of JSON, numbers up to rounding."""
-  if isinstance(old, dict):
-    assert sorted(found) == sorted(old), where
-    for key in old:
-      if not key.endswith(UNSEEN):
-        assert_same(found[key], old[key], f"{where}/{key}")
-  elif isinstance(old, list):
-    assert len(found) == len(old), where
-    for k, (one, other) in enumerate(zip(found, old, strict=True)):
-      assert_same(one, other, f"{where}/{k}")
-  elif isinstance(old, float):
-    assert found == pytest.approx(old, **CLOSE), where
-  else:
-    assert found == old, where
+  return {"evaluated": metrics, "outlines": trained(state)}
 
 
 @each_run(but=["own_block"])

@@ -82,11 +82,7 @@ def _launch(tmp_path, *arguments, states=()):
     cwd=SCRIPTS.parent,
     timeout=60,
     capture_output=True,
-    env={
-      **os.environ,
-      "PATH": f"{tmp_path}:{os.environ['PATH']}",
-      "POLL": "0",
-    },
+    env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "POLL": "0"},
   )
   calls = (tmp_path / "calls").read_text().splitlines()
   return calls, (tmp_path / "service").read_text().splitlines()

@@ -28,11 +28,7 @@ SAME = [
   ("big_vision_gap.npz", "big_vision", "big_vision_gap.npz"),
   ("hf_vit", "hf", "hf_vit/model.safetensors"),
   ("timm_vit.safetensors", "timm", "timm_vit.safetensors"),
-  (
-    "torchvision_vit.safetensors",
-    "torchvision",
-    "torchvision_vit.safetensors",
-  ),
+  ("torchvision_vit.safetensors", "torchvision", "torchvision_vit.safetensors"),
 ]
 
 

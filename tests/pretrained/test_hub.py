@@ -145,16 +145,8 @@ def test_a_repository_without_weights(hub):
   [
     (404, "RepoNotFound", "the server answers 404; check the name, if it is "),
     (401, "RepoNotFound", "is private log in with `hf auth login` or set HF_T"),
-    (
-      404,
-      "RevisionNotFound",
-      "no such revision; check the part after the @",
-    ),
-    (
-      403,
-      "GatedRepo",
-      "accept its terms at http.*/o/n, then log .*HF_TOKEN",
-    ),
+    (404, "RevisionNotFound", "no such revision; check the part after the @"),
+    (403, "GatedRepo", "accept its terms at http.*/o/n, then log .*HF_TOKEN"),
     (500, "", "the server answers 500; .*or try again later"),
   ],
 )

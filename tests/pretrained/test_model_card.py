@@ -33,12 +33,7 @@ def load_as_said(folder):
 @pytest.mark.parametrize(
   "name, to, overrides, words",
   [
-    (
-      "torchvision_vit.safetensors",
-      "google",
-      {"gelu": "tanh"},
-      'model.npz")',
-    ),
+    ("torchvision_vit.safetensors", "google", {"gelu": "tanh"}, 'model.npz")'),
     ("timm_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
     *(
       pytest.param(*case, marks=pytest.mark.slow)

@@ -364,10 +364,7 @@ def test_more_channels_take_the_kernels_in_turn():
 
 @pytest.mark.parametrize(
   "name",
-  [
-    "google_vit.npz",
-    pytest.param("google_hybrid.npz", marks=pytest.mark.slow),
-  ],
+  ["google_vit.npz", pytest.param("google_hybrid.npz", marks=pytest.mark.slow)],
 )
 def test_only_the_first_kernel_changes_for_other_channels(name, capsys):
   loaded = open_checkpoint(published.path(name))

@@ -155,8 +155,7 @@ def bad_value(key, default):
 
 
 @pytest.mark.parametrize(
-  "key",
-  [key for key, default, _ in keys(Settings) if bad_value(key, default)],
+  "key", [key for key, default, _ in keys(Settings) if bad_value(key, default)]
 )
 def test_a_value_of_another_type_is_one_line_with_its_key(typed, key):
   with pytest.raises((ValueError, absl_flags.Error)) as info:

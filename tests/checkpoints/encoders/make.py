@@ -155,9 +155,7 @@ MODELS = {
     "vit_base_patch16_siglip_224", num_classes=0, dynamic_img_size=True
   ),
   "timm_clip": from_timm(
-    "vit_base_patch16_clip_quickgelu_224",
-    num_classes=24,
-    dynamic_img_size=True,
+    "vit_base_patch16_clip_quickgelu_224", num_classes=24, dynamic_img_size=True
   ),
   "timm_deit3": from_timm(
     "deit3_small_patch16_224", num_classes=5, dynamic_img_size=True

@@ -87,8 +87,7 @@ def stored(folder):
 
 
 @pytest.mark.parametrize(
-  "name",
-  encoders.some_slow([*NAMES, "hf_siglip_head", "hf_siglip"], FAST),
+  "name", encoders.some_slow([*NAMES, "hf_siglip_head", "hf_siglip"], FAST)
 )
 def test_converted_back_it_is_the_same_file(tmp_path, name):
   convert(encoders.path(name), str(tmp_path / "out"), "hf")

@@ -33,10 +33,7 @@ def test_without_a_configuration_the_librarys_defaults_hold(tmp_path):
   "config, message",
   [
     ('{"model_type": "deit"}', "model_type='deit', and its arrays are"),
-    (
-      '{"hidden_act": "swish"}',
-      "hidden_act='swish' is unknown; choose one",
-    ),
+    ('{"hidden_act": "swish"}', "hidden_act='swish' is unknown; choose one"),
     ("{", "config.json is not JSON"),
     ("[1]", "config.json does not hold a JSON object"),
     ("[" * 100_000, "config.json is not JSON"),

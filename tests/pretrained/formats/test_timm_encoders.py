@@ -69,8 +69,7 @@ def test_siglip_is_a_plain_vit():
 
 
 @pytest.mark.parametrize(
-  "name",
-  encoders.some_slow([*NAMES, "timm_fc_norm", "timm_siglip"], FAST),
+  "name", encoders.some_slow([*NAMES, "timm_fc_norm", "timm_siglip"], FAST)
 )
 def test_written_again_it_is_the_same_file(tmp_path, name):
   before = open_checkpoint(encoders.path(name))
@@ -225,12 +224,7 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
     ("timm_deit3", dict(architecture="beit_base"), {}, "beit_base': BEiT is"),
     ("timm_deit3", dict(architecture="eva_large"), {}, ": EVA is not suppo"),
     ("timm_deit3", {}, dict(final_norm="x"), "'final_norm'='x' in model"),
-    (
-      "timm_dinov3",
-      {},
-      dict(rope_temperature=9),
-      "temperature'=9 in",
-    ),
+    ("timm_dinov3", {}, dict(rope_temperature=9), "temperature'=9 in"),
     ("timm_deit3", {}, dict(global_pool="max"), "global_pool='max' is unknown"),
     ("timm_deit3", {}, dict(act_layer="relu"), "act_layer='relu'; the known o"),
   ],
