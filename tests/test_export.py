@@ -12,12 +12,9 @@ import pytest
 
 from tests import tiny
 from tests.tiny import MEAN, STD, random_params
-from vit_jax.config import base_config
 from vit_jax.export import export_checkpoint
 from vit_jax.inference.exporter import export_model, export_onnx
-from vit_jax.models import Origin, ResNet, to_fields
-from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.models import Origin, ResNet
 
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
 VIT = tiny.vit(ORIGIN)
@@ -35,18 +32,7 @@ def _logits(model, params, mean=MEAN, std=STD):
 
 def _save_run(folder):
   """Makes a run's folder as it is after training."""
-  config = base_config()
-  config.image_size = (16, 24)
-  config.normalization.update(mean=MEAN, std=STD)
-  description = {
-    "config": config.to_dict(),
-    "model": to_fields(VIT),
-    "class_names": list("abcde"),
-  }
-  checkpoints = Checkpoints(str(folder))
-  state = TrainState(jnp.int32(1), PARAMS, {"count": np.zeros(1)})
-  checkpoints.save(state, 1, description, None)
-  checkpoints.close()
+  tiny.save_run(folder, VIT, PARAMS, (16, 24), "abcde")
 
 
 def _python(*arguments, **options):

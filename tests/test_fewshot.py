@@ -9,19 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import encoders, tinted
+from tests import encoders, tinted, tiny
 from tests.commands import refused, run
 from vit_jax import fewshot
 from vit_jax.evaluation import linear_probe
-from vit_jax.models import to_fields
 from vit_jax.pretrained.convert import convert
 from vit_jax.run.experiments import probe as run_probe
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import untracked
 from vit_jax.runtime.settings import replaced
-from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +41,12 @@ def _probe_settings(root):
 def workdir(model_and_params, tmp_path_factory) -> str:
   """A run with a checkpoint of step 3, and one of step 4 with zero weights."""
   model, params = model_and_params
-  folder = str(tmp_path_factory.mktemp("run"))
-  config = dict(
-    image_size=(8, 8),
-    normalization=dict(mean=tinted.MEAN, std=tinted.STD),
-    ema_decay=0.0,
-  )
-  description = {
-    "config": config,
-    "model": to_fields(model),
-    "class_names": list("abcde"),
-  }
-  checkpoints = Checkpoints(folder)
+  folder = tmp_path_factory.mktemp("run")
   zeros = jax.tree.map(jnp.zeros_like, params)
+  places = dict(mean=tinted.MEAN, std=tinted.STD)
   for step, saved in ((3, params), (4, zeros)):
-    state = TrainState(jnp.int32(step), saved, {"count": jnp.int32(step)})
-    checkpoints.save(state, step, description, None)
-  checkpoints.close()
-  return folder
+    tiny.save_run(folder, model, saved, (8, 8), "abcde", steps=[step], **places)
+  return str(folder)
 
 
 @pytest.mark.slow

@@ -16,14 +16,11 @@ from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.inference.predictor import predict
-from vit_jax.models import to_fields
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats import processor, timm, timm_encoders
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.model_card import usage
 from vit_jax.pretrained.save import check_expressible, save_as, sidecar_files
-from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints
 
 NAMES = tuple("abcdefg")
 CENTER = {"crop": "center", "resize_ratio": 1.25, "interpolation": "bicubic"}
@@ -34,20 +31,11 @@ def make_run(folder, *, loss="softmax", crop=CENTER, **fields) -> str:
   fields = {"num_classes": len(NAMES)} | fields
   loaded, flat = tiny.random_model((32, 32), **fields)
   config = base_config()
-  config.image_size = (32, 32)
-  config.normalization.update(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
   config.data.name, config.loss.kind = "digits", loss
   config.eval_transform.update(crop)
-  description = {
-    "config": config.to_dict(),
-    "model": to_fields(loaded.model),
-    "class_names": NAMES,
-    "train_examples": 1438,
-  }
-  checkpoints = Checkpoints(str(folder))
-  state = TrainState(jnp.int32(1), tiny.nested(flat), {"count": np.zeros(1)})
-  checkpoints.save(state, 1, description, None)
-  checkpoints.close()
+  params = tiny.nested(flat)
+  options = dict(config=config, train_examples=1438)
+  tiny.save_run(folder, loaded.model, params, (32, 32), NAMES, **options)
   return str(folder)
 
 

@@ -1,19 +1,24 @@
 """Tiny models for tests, with random parameters, none of which are zero."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
+from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Origin, Vit, make_vit
+from vit_jax.models import Origin, Vit, make_vit, to_fields
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.formats import google
 from vit_jax.pretrained.formats.mapping import axis_sizes
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.training.state import TrainState
+from vit_jax.workdir.checkpoint import Checkpoints
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -62,6 +67,37 @@ def random_model(size=(16, 24), num_classes=2, **fields):
     for path, shape in shapes.items()
   }
   return loaded(model, shapes, lambda: params.items()), params
+
+
+def save_run(
+  folder,
+  model,
+  params,
+  size,
+  names,
+  *,
+  steps=(1,),
+  metrics=None,
+  mean=MEAN,
+  std=STD,
+  config=None,
+  **described,
+):
+  """Saves a run's checkpoints as they are after training; gives its folder."""
+  config = config or base_config()
+  config.image_size = size
+  config.normalization.update(mean=mean, std=std)
+  description = {
+    "config": config.to_dict(),
+    "model": to_fields(model),
+    "class_names": list(names),
+    **described,
+  }
+  with contextlib.closing(Checkpoints(str(folder))) as checkpoints:
+    for step in steps:
+      state = TrainState(jnp.int32(step), params, {"count": np.zeros(1)})
+      checkpoints.save(state, step, description, metrics)
+  return folder
 
 
 def nested(flat):

@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -36,14 +35,11 @@ from tests.fuzzing import (
 )
 from tests.memory import bounded_memory
 from vit_jax import load_pretrained
-from vit_jax.config import base_config
-from vit_jax.models import Origin, to_fields
+from vit_jax.models import Origin
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import TARGETS, save_as
-from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import with_digest
 
 
@@ -257,21 +253,17 @@ def test_hostile_configurations(published, room, data):
 @pytest.fixture(scope="module")
 def workdir(model, params, tmp_path_factory):
   """The folder of a run of ours after training."""
-  config = base_config()
-  config.image_size = (16, 16)
-  config.normalization.update(mean=tiny.MEAN, std=tiny.STD)
-  description = {
-    "config": config.to_dict(),
-    "model": to_fields(model),
-    "class_names": list("abcde"),
-    "targets": {"task": "classification", "weights": [1.0] * 5},
-  }
   folder = tmp_path_factory.mktemp("saved") / "run"
-  checkpoints = Checkpoints(str(folder))
-  state = TrainState(jnp.int32(2), params, {"count": jnp.int32(2)})
-  checkpoints.save(state, 2, description, {"eval/top1": 0.5})
-  checkpoints.close()
-  return folder
+  return tiny.save_run(
+    folder,
+    model,
+    params,
+    (16, 16),
+    "abcde",
+    steps=[2],
+    metrics={"eval/top1": 0.5},
+    targets={"task": "classification", "weights": [1.0] * 5},
+  )
 
 
 OTHER_CONTENT = [b"", b"null", b"[]", b"{}", b"1e999", b'"a\nb"']

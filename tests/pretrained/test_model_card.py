@@ -3,21 +3,17 @@
 import dataclasses
 import json
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import vit_jax
 from tests import published, tiny
 from vit_jax.config import base_config
-from vit_jax.models import Origin, to_fields
+from vit_jax.models import Origin
 from vit_jax.pretrained import known
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.model_card import metadata, model_card
 from vit_jax.pretrained.save import save_as
-from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints
 
 
 def load_as_said(folder):
@@ -115,23 +111,17 @@ def workdir(tmp_path):
   """A run's folder after training, evaluated at steps 1 and 2."""
   loaded, flat = tiny.random_model()
   config = base_config()
-  config.image_size = (16, 24)
-  config.normalization.update(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
   config.data.name = "digits"
-  description = {
-    "config": config.to_dict(),
-    "model": to_fields(loaded.model),
-    "class_names": ["a", "b"],
-    "train_examples": 1438,
-  }
-  folder = tmp_path / "run"
-  checkpoints = Checkpoints(str(folder))
-  for step in (1, 2):
-    state = TrainState(
-      jnp.int32(step), tiny.nested(flat), {"count": np.zeros(1)}
-    )
-    checkpoints.save(state, step, description, None)
-  checkpoints.close()
+  folder = tiny.save_run(
+    tmp_path / "run",
+    loaded.model,
+    tiny.nested(flat),
+    (16, 24),
+    "ab",
+    steps=(1, 2),
+    config=config,
+    train_examples=1438,
+  )
   rows = [{"step": step, "eval/top1": step / 10} for step in (1, 2)]
   text = "".join(json.dumps(row) + "\n" for row in rows)
   (folder / "metrics.jsonl").write_text(text)

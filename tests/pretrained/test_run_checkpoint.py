@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from configs import digits
+from tests import tiny
 from vit_jax import load_pretrained
-from vit_jax.config import base_config
-from vit_jax.models import Vit, to_fields
+from vit_jax.models import Vit
 from vit_jax.pretrained.array_writer import save_arrays
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import loop
 from vit_jax.run.settings import read
-from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import with_digest
 
 
@@ -52,22 +50,13 @@ RUN = Vit(3, 8, 24, 1, 48, 3, pooling="gap")
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory):
   """The folder of a run after training."""
-  config = base_config()
-  config.image_size = (16, 16)
-  config.normalization.update(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-  description = {
-    "config": config.to_dict(),
-    "model": to_fields(RUN),
-    "class_names": list("abc"),
-  }
   init = jax.jit(RUN.init)
   params = init(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))["params"]
-  folder = tmp_path_factory.mktemp("saved") / "run"
-  checkpoints = Checkpoints(str(folder))
-  state = TrainState(jnp.int32(2), nn.unbox(params), {"count": jnp.int32(2)})
-  checkpoints.save(state, 2, description, None)
-  checkpoints.close()
-  return folder
+  folder, half = tmp_path_factory.mktemp("saved") / "run", (0.5, 0.5, 0.5)
+  options = dict(steps=[2], mean=half, std=half)
+  return tiny.save_run(
+    folder, RUN, nn.unbox(params), (16, 16), "abc", **options
+  )
 
 
 @pytest.mark.parametrize(
