@@ -86,7 +86,7 @@ class BucketServer(http.server.ThreadingHTTPServer):
     super().__init__(("127.0.0.1", 0), Handler)
     self.requests = []
     self.no_fault()
-    self.behind = _free_port()
+    self.behind = free_port()
     self.root = f"http://127.0.0.1:{self.server_port}"
     # What makes Google's clients and TensorStore's come here.
     self.environment = {
@@ -104,7 +104,7 @@ class BucketServer(http.server.ThreadingHTTPServer):
     pass  # Clients break connections too.
 
 
-def _free_port():
+def free_port():
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     return taken.getsockname()[1]

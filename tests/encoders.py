@@ -3,11 +3,14 @@
 tests/checkpoints/encoders/make.py made them; README.md there says more.
 """
 
+import functools
 import pathlib
 
 import jax
 import numpy as np
 import pytest
+
+from vit_jax import load_pretrained
 
 FOLDER = pathlib.Path(__file__).parent / "checkpoints" / "encoders"
 # The table of positions is for the first.
@@ -50,6 +53,20 @@ def assert_close(found, expected):
   """Checks that arrays differ by at most 1e-4 of the largest value."""
   assert found.shape == expected.shape
   assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+@functools.cache
+def loaded(name):
+  """An encoder, loaded once."""
+  return load_pretrained(path(name))
+
+
+def assert_the_publishers(name, size):
+  """Checks all tokens and the answer of an encoder."""
+  images, tokens, answer = expected(name, size)
+  found = computed(*loaded(name), images)
+  assert_close(found[0], tokens)
+  assert_close(found[1], answer)
 
 
 def some_slow(names, fast):

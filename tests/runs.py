@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pytest
 from tensorboardX.proto import event_pb2
 
 from configs import digits
 from vit_jax.run import loop
 from vit_jax.run.settings import read
+from vit_jax.workdir.checkpoint import Checkpoints
 
 
 def config(data_dir, **changes):
@@ -53,6 +55,24 @@ def whole(data_dir, folder):
   with contextlib.redirect_stdout(io.StringIO()) as out:
     state, evaluated = loop.train(settings, str(folder))
   return Whole(folder, jax.device_get(state), evaluated, out.getvalue())
+
+
+class Killed(Exception):
+  pass
+
+
+def stop(config, workdir, monkeypatch, step):
+  """Ends a run by an exception once a step has been saved."""
+  save = Checkpoints.save
+
+  def save_then_die(self, state, number, *args):
+    save(self, state, number, *args)
+    if number == step:
+      raise Killed
+
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    patch.setattr(Checkpoints, "save", save_then_die)
+    loop.train(read(config), str(workdir))
 
 
 def rows(workdir):

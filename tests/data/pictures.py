@@ -1,18 +1,13 @@
 """Small images whose pixels are known, and the files that hold them."""
 
 import functools
-import io
 
 import numpy as np
 from PIL import ExifTags, Image
 
+from tests.image_files import encode
+
 RED, GREEN, BLUE = (250, 10, 20), (15, 240, 25), (5, 30, 230)
-
-
-def encode(image: Image.Image, file_format: str, **options) -> bytes:
-  file = io.BytesIO()
-  image.save(file, file_format, **options)
-  return file.getvalue()
 
 
 def corners(mode: str = "RGB") -> Image.Image:

@@ -20,10 +20,6 @@ from vit_jax.run.settings import base_config, read
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
-class Killed(Exception):
-  pass
-
-
 def adapted(data_dir, base, **changes):
   """A run with LoRA on the digits, with all sources of randomness."""
   config = runs.config(data_dir, total_steps=6, pretrained=base)
@@ -44,18 +40,9 @@ def taught(data_dir, teacher, **changes):
   return config
 
 
-def stopped(config, workdir, monkeypatch, step=3):
-  """Ends a run by an exception once a step is saved, and goes on with it."""
-  save = Checkpoints.save
-
-  def save_then_die(self, state, number, *args):
-    save(self, state, number, *args)
-    if number == step:
-      raise Killed
-
-  with monkeypatch.context() as patch, pytest.raises(Killed):
-    patch.setattr(Checkpoints, "save", save_then_die)
-    loop.train(read(config), workdir)
+def stopped(config, workdir, monkeypatch):
+  """Ends a run after three of its steps, and goes on with it."""
+  runs.stop(config, workdir, monkeypatch, 3)
   return loop.train(read(config), workdir)[0]
 
 

@@ -4,15 +4,14 @@ import csv
 import json
 import re
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 
 from tests import runs
+from tests.models.test_modern_vit import Halved
 from vit_jax import load_pretrained
 from vit_jax.models import scan
-from vit_jax.models.vit import EncoderBlock
 from vit_jax.run import loop
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
@@ -22,31 +21,13 @@ from vit_jax.runtime.signals import Interrupted, StopSignal
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
-class Killed(Exception):
-  pass
-
-
-def _stop_after(monkeypatch, step):
-  """Ends the run by an exception once `step` has been saved."""
-  save = Checkpoints.save
-
-  def save_then_die(self, state, number, *args):
-    save(self, state, number, *args)
-    if number == step:
-      raise Killed
-
-  monkeypatch.setattr(Checkpoints, "save", save_then_die)
-
-
 @pytest.mark.slow
 def test_a_resumed_run_ends_bit_identical(
   whole_run, data_dir, tmp_path, monkeypatch
 ):
   """Augmentation, dropout, Mixup, accumulation and averaging are all on."""
   config = runs.config(data_dir, eval_per_class=True)
-  with monkeypatch.context() as patch, pytest.raises(Killed):
-    _stop_after(patch, 8)
-    loop.train(read(config), str(tmp_path))
+  runs.stop(config, tmp_path, monkeypatch, 8)
   resumed, again = loop.train(read(config), str(tmp_path))
 
   assert int(resumed.step) == 12
@@ -97,9 +78,7 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   # With scanned blocks, dropout draws other random numbers.
   config.model.update(num_layers=2, dropout_rate=0.0)
   whole, _ = loop.train(read(config), str(tmp_path / "whole"))
-  with monkeypatch.context() as patch, pytest.raises(Killed):
-    _stop_after(patch, 8)
-    loop.train(read(config), str(tmp_path / "stopped"))
+  runs.stop(config, tmp_path / "stopped", monkeypatch, 8)
   config.model.update(scan=True, remat="dots")
   resumed, _ = loop.train(read(config), str(tmp_path / "stopped"))
   assert "blocks" in resumed.params
@@ -232,20 +211,12 @@ def test_a_complete_run_says_so(run_copy, data_dir, capsys):
   assert "The run is complete: 12 steps are done." in capsys.readouterr().out
 
 
-class Halved(EncoderBlock):
-  """The paper's layer, of which half is taken."""
-
-  @nn.compact
-  def __call__(self, z, R=None, *, train=False):
-    return super().__call__(z, R, train=train) / 2
-
-
 @pytest.mark.slow
 def test_a_block_of_ones_own_trains_resumes_and_has_to_be_given(
   data_dir, tmp_path
 ):
   config = runs.config(data_dir, total_steps=1, eval_every_steps=1)
-  config.model.block = f"{__name__}:Halved"
+  config.model.block = f"{Halved.__module__}:Halved"
   loop.train(read(config), str(tmp_path))
   state, _ = loop.train(read(config), str(tmp_path))
   assert int(state.step) == 1

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,17 +15,12 @@ import pytest
 from PIL import Image
 
 from tests import commands, runs
+from tests.bucket_server import free_port
 from vit_jax.runtime import hosts
 from vit_jax.runtime.restarts import MENDABLE
 from vit_jax.workdir.checkpoint import Checkpoints
 
 DEVICES = 4
-
-
-def _free_port():
-  with socket.socket() as taken:
-    taken.bind(("127.0.0.1", 0))
-    return taken.getsockname()[1]
 
 
 def _command(workdir, data_dir, *overrides):
@@ -47,7 +41,7 @@ def _start(workdir, data_dir, num_processes, *overrides):
   """Starts the command in this many processes."""
   _, *command = _command(workdir, data_dir, *overrides)
   command += [f"--num_processes={num_processes}"]
-  command += [f"--coordinator=127.0.0.1:{_free_port()}"]
+  command += [f"--coordinator=127.0.0.1:{free_port()}"]
   env = {"JAX_NUM_CPU_DEVICES": str(DEVICES // num_processes)}
   return [
     commands.start(*command, f"--process_id={i}", **env)
@@ -201,7 +195,7 @@ def _join(*arguments, seconds=3, **environment):
 @pytest.mark.slow
 @pytest.mark.parametrize("process_id", [0, 1])
 def test_where_others_are_missing_a_process_ends_with_a_line(process_id):
-  address = f"127.0.0.1:{_free_port()}"
+  address = f"127.0.0.1:{free_port()}"
   done = _join(address, 2, process_id)
   assert done.returncode == 2
   last = done.stderr.splitlines()[-1]
@@ -213,7 +207,7 @@ def test_where_others_are_missing_a_process_ends_with_a_line(process_id):
 
 def _pair(script):
   """Runs a script in two processes that have joined; yields each one's end."""
-  address = f"127.0.0.1:{_free_port()}"
+  address = f"127.0.0.1:{free_port()}"
   begin = (
     "import sys, time\n"
     "from vit_jax.runtime import hosts\n"

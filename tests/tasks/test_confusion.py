@@ -59,14 +59,18 @@ def test_confusion_is_scikit_learns(tally, answers):
   assert all(expected[label, answer] == n for label, answer, n in commonest)
 
 
-def test_scores_of_classes_are_scikit_learns(tally, answers):
-  label, answer = answers.label[:-10], answers.answer[:-10]
-  expected = precision_recall_fscore_support(label, answer)
+def _assert_scores(tally, expected):
   found = [
     (score.precision, score.recall, score.f1, score.examples)
     for score in tally.class_scores().values()
   ]
   np.testing.assert_allclose(np.transpose(found), expected)
+
+
+def test_scores_of_classes_are_scikit_learns(tally, answers):
+  label, answer = answers.label[:-10], answers.answer[:-10]
+  expected = precision_recall_fscore_support(label, answer)
+  _assert_scores(tally, expected)
   assert tally.macro_f1() == pytest.approx(
     f1_score(label, answer, average="macro")
   )
@@ -79,11 +83,7 @@ def test_classes_that_are_only_answered_or_only_occur_score_0():
     Predictions(label, answer, np.ones(4), np.ones(4), np.array([1, 1, 1, 1]))
   )
   expected = precision_recall_fscore_support(label, answer, zero_division=0)
-  found = [
-    (score.precision, score.recall, score.f1, score.examples)
-    for score in tally.class_scores().values()
-  ]
-  np.testing.assert_allclose(np.transpose(found), expected)
+  _assert_scores(tally, expected)
   assert np.isnan(ConfusionMatrix().macro_f1())
 
 

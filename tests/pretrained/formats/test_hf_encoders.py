@@ -1,7 +1,6 @@
 """Encoders of transformers: read as they are, and written back unchanged."""
 
 import dataclasses
-import functools
 import json
 import re
 import shutil
@@ -37,20 +36,11 @@ PLAIN = ("hf_siglip", "hf_siglip_head", "hf_siglip_text", "hf_mae_decoder")
 FAST = ("hf_dinov2_reg", "hf_dinov3", "hf_clip")
 
 
-@functools.cache
-def loaded(name):
-  """An encoder, loaded once."""
-  return load_pretrained(encoders.path(name))
-
-
 @pytest.mark.parametrize("size", encoders.SIZES)
 @pytest.mark.parametrize("name", encoders.some_slow(NAMES, FAST))
 def test_all_tokens_and_the_answer_are_the_publishers(name, size):
   """The other sizes are those of `interpolate_pos_encoding` in transformers."""
-  images, tokens, answer = encoders.expected(name, size)
-  found = encoders.computed(*loaded(name), images)
-  encoders.assert_close(found[0], tokens)
-  encoders.assert_close(found[1], answer)
+  encoders.assert_the_publishers(name, size)
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)

@@ -1,6 +1,5 @@
 """Encoders of timm: read as they are, and written for it and others."""
 
-import functools
 import json
 import shutil
 
@@ -35,20 +34,11 @@ NAMES = (
 FAST = ("timm_dinov3", "timm_deit3")
 
 
-@functools.cache
-def loaded(name):
-  """An encoder, loaded once."""
-  return load_pretrained(encoders.path(name))
-
-
 @pytest.mark.parametrize("size", encoders.SIZES)
 @pytest.mark.parametrize("name", encoders.some_slow(NAMES, FAST))
 def test_all_tokens_and_the_answer_are_the_publishers(name, size):
   """The other sizes are those of `dynamic_img_size` in timm."""
-  images, tokens, answer = encoders.expected(name, size)
-  found = encoders.computed(*loaded(name), images)
-  encoders.assert_close(found[0], tokens)
-  encoders.assert_close(found[1], answer)
+  encoders.assert_the_publishers(name, size)
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
