@@ -10,18 +10,20 @@ github.com/abarbu/objectnet-template-tensorflow, which agree).
 import csv
 import dataclasses
 import functools
-import importlib.resources
 import io
 import json
 import os
+import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.reading.folders import images_below
+from vit_jax.data.reading.folders import images_below, subfolders
 from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
@@ -74,8 +76,7 @@ class AbsentError(ValueError):
 @functools.cache
 def classes() -> list[dict[str, str]]:
   """The rows of `imagenet_classes.csv`."""
-  here = importlib.resources.files("vit_jax.data.reading")
-  path = here / "imagenet_classes.csv"
+  path = pathlib.Path(__file__).with_name("imagenet_classes.csv")
   return list(csv.DictReader(path.read_text().splitlines()))
 
 
@@ -99,17 +100,17 @@ def open_set(name: str, root: str | None, data_dir: str | None) -> TestSet:
     _, corruption, severity = name.split("/")
     folder = os.path.join("imagenet-c", corruption, severity)
     tfds = f"imagenet2012_corrupted/{corruption}_{severity}"
-    return _by_class(root, data_dir, folder, tfds, "validation")
+    return _by_class(folder, tfds, "validation", None, root, data_dir)
   return SETS[name](root, data_dir)
 
 
 def _by_class(
-  root: str | None,
-  data_dir: str | None,
   folder: str,
   tfds: str,
   split: str,
-  only: str | None = None,
+  only: str | None,
+  root: str | None,
+  data_dir: str | None,
 ) -> TestSet:
   """A set of class folders named by WordNet ids or by numbers."""
   source = _folder(root, folder) or _prepared(tfds, split, data_dir)
@@ -144,7 +145,7 @@ def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
     if row["objectnet"]:
       right.setdefault(row["objectnet"], set()).add(k)
   folder = os.path.join("objectnet-1.0", "images")
-  source = _folder(root, folder, tuple(right), without_border)
+  source = _folder(root, folder, only=right, change=without_border)
   if source is None:
     raise AbsentError(f"no folder {folder} in --root, and TFDS has none")
   found = [frozenset(right[name]) for name in source.class_names]
@@ -205,19 +206,33 @@ def without_border(encoded: bytes) -> bytes:
 
 
 class _Files(ImageFiles):
-  """Images of class folders, changed in some way as they are read."""
+  """The images of class folders, changed in some way as they are read."""
 
   def __init__(
     self,
     folder: str,
-    class_names: tuple[str, ...],
-    files: Sequence[bytes],
-    labels: Sequence[int],
-    change: Callable[[bytes], bytes] | None,
+    only: Collection[str] | None = None,
+    change: Callable[[bytes], bytes] | None = None,
+    flat: bool = False,
   ):
+    """Lists the images.
+
+    Args:
+      only: The class folders to read; others are passed over.
+      flat: Takes all images below the folder, as one class.
+    """
+    base = os.fsencode(folder)
+    names = [n for n in subfolders(base) if not only or os.fsdecode(n) in only]
+    files, labels = [], []
+    for label, name in enumerate([b""] if flat else names):
+      for path in images_below(os.path.join(base, name)):
+        files.append(os.path.join(name, path))
+        labels.append(label)
+    if not files:
+      raise ValueError(f"{folder} holds no image of a class that is asked for.")
     self.name = self.root = folder
-    self.class_names, self._change = class_names, change
-    self._hold(os.fsencode(folder), files, np.array(labels, np.int32))
+    self.class_names, self._change = tuple(map(os.fsdecode, names)), change
+    self._hold(base, files, np.array(labels, np.int32))
 
   def __getitem__(self, index: int) -> Example:
     example = super().__getitem__(index)
@@ -250,36 +265,10 @@ class _Numbered(Source):
     ]
 
 
-def _folder(
-  root: str | None,
-  folder: str,
-  only: tuple[str, ...] | None = None,
-  change: Callable[[bytes], bytes] | None = None,
-  *,
-  flat: bool = False,
-) -> _Files | None:
-  """The images of a folder of class folders; None if it is not there.
-
-  Args:
-    only: The class folders to read; others are passed over.
-    flat: Takes all images below the folder, as one class.
-  """
-  where = os.path.join(os.path.expanduser(root), folder) if root else ""
-  if not where or not os.path.isdir(where):
-    return None
-  names = sorted(n for n in os.listdir(where) if not n.startswith("."))
-  names = [n for n in names if os.path.isdir(os.path.join(where, n))]
-  if only is not None:
-    names = [n for n in names if n in only]
-  files, labels = [], []
-  for label, name in enumerate([""] if flat else names):
-    inside = os.fsencode(name)
-    for path in images_below(os.path.join(os.fsencode(where), inside)):
-      files.append(os.path.join(inside, path))
-      labels.append(label)
-  if not files:
-    raise ValueError(f"{where} holds no image of a class that is asked for.")
-  return _Files(where, tuple(names), files, labels, change)
+def _folder(root: str | None, folder: str, **how: Any) -> _Files | None:
+  """The images of a set's folder, see `_Files`; None if it is not there."""
+  where = os.path.join(os.path.expanduser(root or ""), folder)
+  return _Files(where, **how) if root and os.path.isdir(where) else None
 
 
 def _prepared(
@@ -295,20 +284,18 @@ def _prepared(
     raise AbsentError(str(error)) from error
 
 
-def _set(*arguments: str) -> Callable[[str | None, str | None], TestSet]:
-  return lambda root, data_dir: _by_class(root, data_dir, *arguments)
-
-
-SETS: dict[str, Callable[[str | None, str | None], TestSet]] = {
-  "imagenet": _set("val", "imagenet2012", "validation"),
+SETS: dict[str, Callable[..., TestSet]] = {
+  "imagenet": partial(_by_class, "val", "imagenet2012", "validation", None),
   "real": _real,
-  "v2": _set(
+  "v2": partial(
+    _by_class,
     "imagenetv2-matched-frequency-format-val",
     "imagenet_v2/matched-frequency",
     "test",
+    None,
   ),
-  "sketch": _set("sketch", "imagenet_sketch", "test"),
-  "a": _set("imagenet-a", "imagenet_a", "test", "imagenet_a"),
-  "r": _set("imagenet-r", "imagenet_r", "test", "imagenet_r"),
+  "sketch": partial(_by_class, "sketch", "imagenet_sketch", "test", None),
+  "a": partial(_by_class, "imagenet-a", "imagenet_a", "test", "imagenet_a"),
+  "r": partial(_by_class, "imagenet-r", "imagenet_r", "test", "imagenet_r"),
   "objectnet": _objectnet,
 }
