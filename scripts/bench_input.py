@@ -36,7 +36,7 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.data.reading.tfds_source import open_prepared
-from vit_jax.pack.encoding import Encoding
+from vit_jax.pack.shards import Encoding
 from vit_jax.pack.writer import pack
 
 

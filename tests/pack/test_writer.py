@@ -10,7 +10,7 @@ from PIL import Image
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
 from vit_jax.pack import shards, writer
-from vit_jax.pack.encoding import Encoding
+from vit_jax.pack.shards import Encoding
 from vit_jax.pack.sources import open_sources
 
 

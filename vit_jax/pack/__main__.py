@@ -46,16 +46,15 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
-  from vit_jax.pack.encoding import Encoding
   from vit_jax.pack.sources import open_sources
 
-  pack = extras.load("vit_jax.pack.writer", "tfds").pack
+  writer = extras.load("vit_jax.pack.writer", "tfds")
   options = flags.FLAGS
   splits = open_sources(arguments[0], options.labels, options.data_dir)
-  pack(
+  writer.pack(
     splits,
     arguments[1],
-    Encoding(options.size, options.quality),
+    writer.Encoding(options.size, options.quality),
     name=options.name,
     seed=options.seed,
     shard_bytes=options.shard_mib * 2**20,

@@ -1,14 +1,33 @@
-"""Images that lie in larger files, at known places."""
+"""Splits by the names of TFDS, and images at known places in larger files."""
 
 import dataclasses
 import os
+import pathlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from etils import epath
 
 from vit_jax.data.example import Example, Source
+from vit_jax.data.reading.folders import NAMES
+
+Splits = Mapping[str, Source]
+
+# TFDS's names of our splits.
+TFDS_NAMES = {"train": "train", "eval": "validation", "val": "validation"}
+
+
+def split_of(name: str) -> str:
+  """TFDS's name of the split that a file's name begins with; else train."""
+  start = pathlib.PurePosixPath(name).name.lower()
+  for split, names in NAMES.items():
+    # The longer names first: "validation" begins with "val".
+    for known in sorted(names, key=len, reverse=True):
+      rest = start.removeprefix(known.decode())
+      if rest != start and not rest[:1].isalpha():
+        return TFDS_NAMES.get(split, split)
+  return "train"
 
 
 @dataclasses.dataclass
@@ -37,12 +56,7 @@ class Listing:
 
 
 class Records(Source):
-  """One split of images that are parts of files, such as members of archives.
-
-  Attributes:
-    name: Name of the source, for messages.
-    class_names: Names of the classes.
-  """
+  """One split of images that are parts of files, such as members of archives."""
 
   def __init__(self, name: str, class_names: Sequence[str], listing: Listing):
     self.name, self.class_names = name, tuple(class_names)

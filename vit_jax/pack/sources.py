@@ -1,14 +1,20 @@
 """Opens what is to be packed: the splits of a source, whatever its form."""
 
-import pathlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from etils import epath
 
+from vit_jax.data.example import Example, Source
 from vit_jax.data.reading import image_folder, label_file
+from vit_jax.data.reading.folders import EXTENSIONS, NAMES
 from vit_jax.data.settings import DataSettings
-from vit_jax.pack.splits import TFDS_NAMES, Splits
+from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits, split_of
 from vit_jax.runtime import extras
+
+_READERS = 16  # Requests under way at the same time.
+_ENDINGS = tuple(ending.decode() for ending in EXTENSIONS)
 
 
 def open_sources(
@@ -41,8 +47,6 @@ def open_sources(
 
     return tars.open_tars(folder, labels)
   if "://" in source:
-    from vit_jax.pack.bucket_folder import open_bucket
-
     return open_bucket(source)
   return _named(image_folder.open_folder(DataSettings(root=source)))
 
@@ -53,9 +57,7 @@ def _labelled(source: str) -> Splits:
       f"{source!r} is a file, and only CSV and JSONL files of labels can be "
       "packed; for others, give the folder that holds them."
     )
-  root = str(pathlib.Path(source).parent)
-  settings = DataSettings(root=root, labels_file=source)
-  return _named(label_file.open_folder(settings))
+  return _named(label_file.open_folder(DataSettings(labels_file=source)))
 
 
 def _named(splits: dict[str, Any]) -> Splits:
@@ -63,3 +65,77 @@ def _named(splits: dict[str, Any]) -> Splits:
   if splits["eval"].split == "test":
     del splits["eval"]
   return {TFDS_NAMES.get(name, name): s for name, s in splits.items()}
+
+
+class BucketImages(Records):
+  """One split of the images in a bucket; each is read whole, by one request."""
+
+  def __getitem__(self, index: int) -> Example:
+    return self.read([index])[0]
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """Returns several examples, which are read at the same time."""
+    with ThreadPoolExecutor(_READERS) as threads:
+      return [*threads.map(super().__getitem__, indices)]
+
+
+def open_bucket(address: str) -> Splits:
+  """Lists the images of a bucket's folder, a thousand names a request.
+
+  The folder holds class folders, or `train` and `validation` or `test` (see
+  `folders.NAMES`) that hold them. Nothing is held out of a folder without
+  splits: choose a part when you train, as in `--config.data.train_split`.
+  """
+  system, root = extras.load("fsspec.core", "gcs").url_to_fs(address)
+  folders = _folders(system, root)
+  split_names = {name for names in NAMES.values() for name in names}
+  splits = [f for f in folders if _last(f).lower().encode() in split_names]
+  parts: dict[str, str] = {}
+  for path in splits:
+    other = parts.setdefault(split_of(_last(path)), path)
+    if other != path:
+      raise ValueError(
+        f"{address} has both {_last(other)!r} and {_last(path)!r}, which are "
+        "names of the same split; keep one."
+      )
+  parts = parts or {"train": root}
+  if "train" not in parts:
+    raise ValueError(f"{address} has no train folder beside its other splits.")
+  classes = _folders(system, parts["train"])
+  names = [_last(path) for path in classes]
+  if len(names) < 2:
+    raise ValueError(
+      f"{address} has {len(names)} class folders, and it takes two or more."
+    )
+  opened: dict[str, Source] = {}
+  for split, path in parts.items():
+    if strange := {*map(_last, _folders(system, path))} - {*names}:
+      raise ValueError(
+        f"{path} has the class {min(strange)!r}, which the train folder lacks."
+      )
+    listing = _listing(system, path, names)
+    opened[split] = BucketImages(f"{_last(root)}, {split}", names, listing)
+  return opened
+
+
+def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
+  """The images of a split, listed class by class."""
+  listing = Listing()
+  for label, name in enumerate(names):
+    inside = f"{folder}/{name}"
+    found = system.find(inside, detail=True) if system.isdir(inside) else {}
+    for path, about in sorted(found.items()):
+      if path.lower().endswith(_ENDINGS) and not _last(path).startswith("."):
+        listing.files.append(system.unstrip_protocol(path))
+        listing.add(0, about["size"], label, path)
+  return listing
+
+
+def _folders(system: Any, path: str) -> list[str]:
+  entries = system.ls(path, detail=True)
+  found = [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
+  return sorted(p for p in found if not _last(p).startswith("."))
+
+
+def _last(path: str) -> str:
+  return path.rstrip("/").rpartition("/")[2]

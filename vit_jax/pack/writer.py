@@ -20,7 +20,7 @@ from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.pack import shards
-from vit_jax.pack.encoding import Encoding
+from vit_jax.pack.shards import Encoding
 
 _LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
 

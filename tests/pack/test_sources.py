@@ -9,7 +9,7 @@ from tests import commands
 from tests.data.pictures import png, scene
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
-from vit_jax.pack.bucket_folder import open_bucket
+from vit_jax.pack.sources import open_bucket
 from vit_jax.workdir import bucket
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.image_files import encode
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.pack.encoding import Encoding
+from vit_jax.pack.shards import Encoding
 
 
 def _picture(width, height):
