@@ -56,7 +56,7 @@ class Listing:
 
 
 class Records(Source):
-  """One split of images that are parts of files, such as members of archives."""
+  """One split of images that are parts of files, as members of archives are."""
 
   def __init__(self, name: str, class_names: Sequence[str], listing: Listing):
     self.name, self.class_names = name, tuple(class_names)

@@ -20,12 +20,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
-from vit_jax.data.decoding import jpeg
-from vit_jax.data.decoding.decode import (
-  decode_jpeg,
-  decode_rgb,
-  least_reduction,
-)
+from vit_jax.data.decoding import decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
 
@@ -76,19 +71,24 @@ class Encoding:
     """
     header = jpeg.read_header(encoded) if self.size else None
     if header and self.size:
-      side, least = min(header.height, header.width), least_reduction(header)
+      side = min(header.height, header.width)
       fits = [r for r in jpeg.REDUCTIONS if side // r >= self.size]
-      reduction = max([*fits, least])
-      image = decode_jpeg(encoded, header, reduction)
+      reduction = max([*fits, decode.least_reduction(header)])
+      image = decode.decode_jpeg(encoded, header, reduction)
       if image is not None:
         return image, reduction == 1
-    return decode_rgb(encoded), True
+    return decode.decode_rgb(encoded), True
 
 
 def written(
   processes: int, job: tuple, parts: list[np.ndarray], missing: list[int]
 ) -> Iterator[None]:
-  """Writes the missing shards, and yields when one is complete."""
+  """Writes the missing shards, and yields when one is complete.
+
+  Args:
+    job: The source, its encoding, the folder, the data set's name, the split,
+      and its number of shards.
+  """
   if processes == 1:
     _start(*job)
     for k in missing:
@@ -129,25 +129,18 @@ def _write_shard(number: int, indices: np.ndarray) -> None:
         continue
       # A name that is the same on other machines.
       name_of = os.path.relpath(example["id"], root) if root else example["id"]
-      record = {
-        "image": image,
-        "label": example["label"],
-        "id": name_of.encode("utf-8", "surrogateescape"),
-      }
+      file, label = name_of.encode("utf-8", "surrogateescape"), example["label"]
+      record = {"image": image, "label": label, "id": file}
       writer.write(serializer.serialize_example(record))
-      classes[example["label"]] += 1
+      classes[label] += 1
     writer.close()
     with open(part, "rb") as file:
       digest = hashlib.file_digest(file, "sha256").hexdigest()
     size = os.path.getsize(part)
     _publish(part, folder / file_name(name, split, number, count))
-  note = {
-    "classes": classes.tolist(),
-    "bytes": size,
-    "sha256": digest,
-    "unreadable": unreadable,
-  }
-  note_path(folder, split, number).write_text(json.dumps(note))
+  note = {"bytes": size, "sha256": digest, "unreadable": unreadable}
+  text = json.dumps({"classes": classes.tolist(), **note})
+  note_path(folder, split, number).write_text(text)
 
 
 def examples(
@@ -177,13 +170,10 @@ def _publish(part: str, path: epath.Path) -> None:
 
 def features(source: Source) -> tfds.features.FeaturesDict:
   """The features of an example, as TFDS describes them."""
-  return tfds.features.FeaturesDict(
-    {
-      "image": tfds.features.Image(shape=(None, None, 3)),
-      "label": tfds.features.ClassLabel(names=list(source.class_names)),
-      "id": tfds.features.Text(),
-    }
-  )
+  image = tfds.features.Image(shape=(None, None, 3))
+  label = tfds.features.ClassLabel(names=list(source.class_names))
+  named = {"image": image, "label": label, "id": tfds.features.Text()}
+  return tfds.features.FeaturesDict(named)
 
 
 def file_name(name: str, split: str, number: int, count: int) -> str:

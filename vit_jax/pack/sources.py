@@ -8,7 +8,7 @@ from etils import epath
 
 from vit_jax.data.example import Example, Source
 from vit_jax.data.reading import image_folder, label_file
-from vit_jax.data.reading.folders import EXTENSIONS, NAMES
+from vit_jax.data.reading.folders import EXTENSIONS, split_named
 from vit_jax.data.settings import DataSettings
 from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits, split_of
 from vit_jax.runtime import extras
@@ -87,11 +87,10 @@ def open_bucket(address: str) -> Splits:
   splits: choose a part when you train, as in `--config.data.train_split`.
   """
   system, root = extras.load("fsspec.core", "gcs").url_to_fs(address)
-  folders = _folders(system, root)
-  split_names = {name for names in NAMES.values() for name in names}
-  splits = [f for f in folders if _last(f).lower().encode() in split_names]
   parts: dict[str, str] = {}
-  for path in splits:
+  for path in _folders(system, root):
+    if split_named(_last(path).encode()) is None:
+      continue
     other = parts.setdefault(split_of(_last(path)), path)
     if other != path:
       raise ValueError(

@@ -24,7 +24,6 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   """Opens the splits of a folder of .tar files.
 
   Args:
-    folder: The folder.
     labels: For ImageNet, the file of the validation images' WordNet ids; for
       WebDataset, the file of the classes' names, one in each line.
 
@@ -72,7 +71,12 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
       stem, _, ending = last.partition(".")
       if member is None or (folder, stem) != key:
         if place is not None:
-          yield place, _needed(label, path, name), name
+          if label is None:
+            raise ValueError(
+              f"{path}: {name} has no label: a .cls file beside it, or a .json "
+              'file with "label".'
+            )
+          yield place, label, name
         key, place, label = (folder, stem), None, None
       if member is None or not member.isfile():
         continue
@@ -87,7 +91,8 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
           place, name = (member.offset_data, member.size), member.name
           plain = new_plain
       elif ending in ("cls", "json"):
-        found = _label(_content(tar, member), ending, f"{path}: {member.name}")
+        content: Any = tar.extractfile(member)
+        found = _label(content.read(), ending, f"{path}: {member.name}")
         label = found if found is not None else label
 
 
@@ -103,18 +108,8 @@ def _label(text: bytes, ending: str, where: str) -> int | None:
       raise ValueError
     return int(value)
   except (ValueError, TypeError, AttributeError) as error:
-    raise ValueError(
-      f"{where} must hold the number of a class, counted from 0."
-    ) from error
-
-
-def _needed(label: int | None, path: epath.Path, name: str) -> int:
-  if label is None:
-    raise ValueError(
-      f"{path}: {name} has no label: a .cls file beside it, or a .json file "
-      'with "label".'
-    )
-  return label
+    said = f"{where} must hold the number of a class, counted from 0."
+    raise ValueError(said) from error
 
 
 def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
@@ -126,18 +121,14 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
     _opened(file, folder / _TRAIN) as tar,
   ):
     # The outer file lists the classes in any order.
-    classes = sorted(
-      (m for m in tar if m.name.endswith(".tar")), key=lambda m: m.name
-    )
-    for label, of_class in enumerate(classes):
+    classes = [member for member in tar if member.name.endswith(".tar")]
+    for label, of_class in enumerate(sorted(classes, key=_name)):
       names.append(pathlib.PurePosixPath(of_class.name).stem)
-      inner_file = tar.extractfile(of_class)
-      assert inner_file
+      inner_file: Any = tar.extractfile(of_class)
       with _opened(inner_file, folder / _TRAIN / of_class.name) as inner:
-        for member in inner:
-          if member.isfile():
-            start = of_class.offset_data + member.offset_data
-            train.add(start, member.size, label, member.name)
+        for member in filter(tarfile.TarInfo.isfile, inner):
+          start = of_class.offset_data + member.offset_data
+          train.add(start, member.size, label, member.name)
   if len(names) < 2:
     raise ValueError(f"{folder / _TRAIN} holds no archives of classes.")
   splits: dict[str, Source] = {
@@ -158,7 +149,7 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
 def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
   listing = Listing(files=[str(folder / _VAL)])
   with (folder / _VAL).open("rb") as file, _opened(file, folder / _VAL) as tar:
-    members = sorted((m for m in tar if m.isfile()), key=lambda m: m.name)
+    members = sorted(filter(tarfile.TarInfo.isfile, tar), key=_name)
   known, wanted = {name: i for i, name in enumerate(names)}, _lines(labels)
   if len(wanted) != len(members):
     raise ValueError(
@@ -179,15 +170,12 @@ def _opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
   try:
     return tarfile.open(fileobj=file, mode="r:")
   except tarfile.TarError as error:
-    raise ValueError(
-      f"{path} is no uncompressed .tar file ({error})."
-    ) from error
+    said = f"{path} is no uncompressed .tar file ({error})."
+    raise ValueError(said) from error
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-  file = tar.extractfile(member)
-  assert file
-  return file.read()
+def _name(member: tarfile.TarInfo) -> str:
+  return member.name
 
 
 def _lines(path: str) -> list[str]:

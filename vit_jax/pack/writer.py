@@ -7,6 +7,7 @@ of the images and one shard's ids for each process.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -53,27 +54,19 @@ def pack(
   name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")
   if not re.fullmatch(r"[a-z]\w*", name):
     raise ValueError(f"--name={name!r} must be letters, digits and _.")
-  looked_at = {split: _looked_at(source) for split, source in splits.items()}
-  counts = {
-    split: _number_of_shards(
-      looked_at[split], len(source), encoding, shard_bytes
-    )
-    for split, source in splits.items()
-  }
-  plan = {
-    "name": name,
-    "seed": seed,
-    "size": encoding.size,
-    "quality": encoding.quality,
-    "splits": {
-      split: [len(s), counts[split], _digest(s.class_names, looked_at[split])]
-      for split, s in splits.items()
-    },
-  }
-  _check_plan(folder, plan)
+  counts: dict[str, int] = {}
+  planned = {}
+  for split, source in splits.items():
+    few, count = _looked_at(source), len(source)
+    counts[split] = _number_of_shards(few, count, encoding, shard_bytes)
+    planned[split] = [count, counts[split], _digest(source.class_names, few)]
+  images = {**dataclasses.asdict(encoding), "splits": planned}
+  _check_plan(folder, {"name": name, "seed": seed, **images})
   for split, source in splits.items():
     _say(f"{split:<11}{len(source):,} images in {counts[split]} files")
-    _write_split(source, split, counts[split], folder, plan, workers)
+    parts = np.array_split(_order(source, seed), counts[split])
+    job = (source, encoding, folder, name, split, counts[split])
+    _write_split(job, parts, workers)
   _describe(folder, name, splits, counts)
 
 
@@ -101,10 +94,7 @@ def _digest(class_names: tuple[str, ...], looked_at: list[Example]) -> str:
   A source with other images or classes has another digest; a change of a few
   labels among many may go unnoticed.
   """
-  examples = [
-    [example["id"], np.asarray(example["label"]).tolist()]
-    for example in looked_at
-  ]
+  examples = [[e["id"], np.asarray(e["label"]).tolist()] for e in looked_at]
   text = json.dumps([class_names, examples])
   return hashlib.sha256(text.encode()).hexdigest()
 
@@ -128,15 +118,10 @@ def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
 
 
 def _write_split(
-  source: Source,
-  split: str,
-  count: int,
-  folder: epath.Path,
-  plan: dict[str, Any],
-  workers: int | None,
+  job: tuple, parts: list[np.ndarray], workers: int | None
 ) -> None:
   """Writes the shards of a split that are missing, by several processes."""
-  parts = np.array_split(_order(source, plan["seed"]), count)
+  _, _, folder, _, split, count = job
   missing = [
     k for k in range(count) if not shards.note_path(folder, split, k).exists()
   ]
@@ -144,9 +129,7 @@ def _write_split(
     _say(f"{'':<11}{count - len(missing)} of them are there already")
   if not missing:
     return
-  encoding = Encoding(plan["size"], plan["quality"])
   processes = min(workers or os.cpu_count() or 1, len(missing))
-  job = (source, encoding, folder, plan["name"], split, count)
   for done, _ in enumerate(shards.written(processes, job, parts, missing), 1):
     _say(f"{'':<11}{done} of {len(missing)} written")
 
@@ -157,13 +140,9 @@ def _order(source: Source, seed: int) -> np.ndarray:
   blocks = getattr(source, "blocks", None)
   if blocks is None:
     return random.permutation(len(source))
-  starts = np.cumsum(blocks) - blocks
-  return np.concatenate(
-    [
-      starts[k] + random.permutation(int(blocks[k]))
-      for k in random.permutation(len(blocks))
-    ]
-  )
+  starts, order = np.cumsum(blocks) - blocks, random.permutation(len(blocks))
+  parts = [starts[k] + random.permutation(int(blocks[k])) for k in order]
+  return np.concatenate(parts)
 
 
 def _describe(
@@ -181,29 +160,27 @@ def _describe(
   )
   infos, sums, unreadable = [], [], []
   for split, count in counts.items():
-    notes = [
-      json.loads(shards.note_path(folder, split, k).read_text())
-      for k in range(count)
-    ]
-    infos.append(
-      tfds.core.SplitInfo(
-        name=split,
-        shard_lengths=[sum(note["classes"]) for note in notes],
-        num_bytes=sum(note["bytes"] for note in notes),
-        filename_template=template.replace(split=split),
-      )
+    paths = [shards.note_path(folder, split, k) for k in range(count)]
+    notes = [json.loads(path.read_text()) for path in paths]
+    classes = np.array([note["classes"] for note in notes])
+    num_bytes = sum(note["bytes"] for note in notes)
+    info = tfds.core.SplitInfo(
+      name=split,
+      shard_lengths=classes.sum(axis=1).tolist(),
+      num_bytes=num_bytes,
+      filename_template=template.replace(split=split),
     )
-    sums += [
-      f"{note['sha256']}  {shards.file_name(name, split, k, count)}\n"
-      for k, note in enumerate(notes)
-    ]
+    infos.append(info)
+    for k, note in enumerate(notes):
+      file = shards.file_name(name, split, k, count)
+      sums.append(f"{note['sha256']}  {file}\n")
     lost = [line for note in notes for line in note["unreadable"]]
     unreadable += lost
-    classes = np.sum([note["classes"] for note in notes], axis=0)
+    classes = classes.sum(axis=0)
     _say(
       f"{split:<11}{classes.sum():,} images of {np.count_nonzero(classes):,} "
       f"classes, {classes.min():,} to {classes.max():,} of a class, "
-      f"{sum(note['bytes'] for note in notes) / 2**20:,.0f} MiB"
+      f"{num_bytes / 2**20:,.0f} MiB"
       + (f"; {len(lost):,} unreadable" if lost else "")
     )
   (folder / "sha256sums.txt").write_text("".join(sums))
