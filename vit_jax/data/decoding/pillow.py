@@ -4,6 +4,7 @@ tifffile reads the bands of TIFF files that are not RGB. Samples of more than 8
 bits keep their high byte, or are scaled by a window.
 """
 
+import contextlib
 import functools
 import io
 
@@ -11,14 +12,8 @@ import cv2
 import numpy as np
 from PIL import ExifTags, Image
 
-from vit_jax.data.example import (
-  ImageSpec,
-  UnreadableImageError,
-  Window,
-  check_channels,
-  check_scans,
-  check_size,
-)
+from vit_jax.data import example
+from vit_jax.data.example import ImageSpec, UnreadableImageError, Window
 from vit_jax.runtime.printable import printable
 
 # Pillow reads many more formats, and runs another program for some (EPS).
@@ -37,15 +32,15 @@ def brightest(encoded: bytes) -> float | None:
   narrow = encoded.startswith(_PNG_START) and encoded[24:25] != b"\x10"
   if narrow or encoded.startswith(_JPEG_START):
     return None
-  try:
-    with _opened(encoded) as image:
-      check_size(image.height, image.width)
-      image.load()
-      samples = _wide_samples(image, encoded, window=(0, 1))
-  except Image.UnidentifiedImageError:
-    samples = _bands_or_none(encoded)
-  except Exception:  # Decoding it for the run will say what is wrong.
-    return None
+  samples = None
+  with contextlib.suppress(Exception):  # Decoding it for the run says why.
+    try:
+      with _opened(encoded) as image:
+        example.check_size(image.height, image.width)
+        image.load()
+        samples = _wide_samples(image, encoded, window=(0, 1))
+    except Image.UnidentifiedImageError:
+      samples, _ = _bands(encoded)
   if samples is None or samples.dtype == np.uint8 or samples.dtype.kind == "f":
     return None
   return float(samples[..., :3].max() if samples.ndim == 3 else samples.max())
@@ -66,9 +61,8 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
       "turned by EXIF": _orientation(image) in range(2, 9),
       "of 16 bits": brightest(encoded) is not None,
     }
-    return image.format or "unknown", [
-      w for w, is_so in unusual.items() if is_so
-    ]
+    found = [what for what, is_so in unusual.items() if is_so]
+    return image.format or "unknown", found
 
 
 def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
@@ -86,12 +80,12 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
       samples, orientation = _bands(encoded)
       if samples.shape[2] == channels:
         return _eight_bits(samples, window), orientation
-      check_channels(channels, samples.shape[2])
-    check_channels(channels)
+      example.check_channels(channels, samples.shape[2])
+    example.check_channels(channels)
     with _opened(encoded) as image:
-      check_size(image.height, image.width)
+      example.check_size(image.height, image.width)
       if encoded.startswith(_JPEG_START):
-        check_scans(encoded)
+        example.check_scans(encoded)
       image.load()
       orientation = _orientation(image)
       samples = _wide_samples(image, encoded, window)
@@ -128,20 +122,11 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
     if not {"Y", "X"} <= set(axes) or len(axes) > 3:
       raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
     sizes = dict(zip(axes, shape, strict=True))
-    check_size(sizes["Y"], sizes["X"])
+    example.check_size(sizes["Y"], sizes["X"])
     samples = series.asarray()
     tag = file.pages.first.tags.get(_ORIENTATION)
-  order = [axes.index("Y"), axes.index("X")]
-  rest = [axis for axis in range(len(axes)) if axis not in order]
-  samples = samples.transpose(*order, *rest)
+  samples = np.moveaxis(samples, [axes.index("Y"), axes.index("X")], [0, 1])
   return samples.reshape(*samples.shape[:2], -1), tag.value if tag else 1
-
-
-def _bands_or_none(encoded: bytes) -> np.ndarray | None:
-  try:
-    return _bands(encoded)[0]
-  except Exception:  # Decoding it for the run will say what is wrong.
-    return None
 
 
 def _opened(encoded: bytes) -> Image.Image:
@@ -223,12 +208,12 @@ def _narrowed(
   mode = "L" if spec.grey else "RGB"
   pixels = Image.fromarray(_eight_bits(colours, spec.window)).convert(mode)
   pixels = np.array(pixels).reshape(*samples.shape[:2], -1)
-  alpha = np.ones((*samples.shape[:2], 1), np.float32)
+  alpha: np.ndarray = np.ones((*samples.shape[:2], 1))
   if samples.ndim == 3 and samples.shape[2] == 4:
-    alpha = (samples[..., 3:] / 0xFFFF).astype(np.float32)
+    alpha = samples[..., 3:] / 0xFFFF
   elif samples.ndim == 2 and "transparency" in image.info:
-    opaque = samples != image.info["transparency"]
-    alpha = opaque[..., None].astype(np.float32)
+    alpha = (samples != image.info["transparency"])[..., None]
+  alpha = alpha.astype(np.float32)
   if spec.channels == pixels.shape[2]:
     blended = alpha * pixels + (1 - alpha) * 255
     return np.rint(blended).astype(np.uint8)

@@ -46,7 +46,6 @@ class ImageFolder(ImageFiles):
     """Lists the files of a split.
 
     Args:
-      root: The folder.
       split: "train", "eval" or "test".
       eval_fraction: Share of each class that is kept for evaluation if there is
         no folder for it.
@@ -88,16 +87,17 @@ class ImageFolder(ImageFiles):
   ) -> None:
     """Lists the files of all classes, and holds out a fraction of each."""
     if self._folder != train and classes != [b""]:
-      _check_classes(folders.subfolders(self._folder), classes, self._folder)
+      _check_classes(self._folder, classes)
     self.class_names = tuple(text(name) for name in classes)
     ends, labels, paths = array("q"), array("i"), bytearray()
     for label, name in enumerate(classes):
       files = self._files(name)
       if not files and self._folder == train:
+        rest = folders.ignored_text(self.ignored)
         raise ValueError(
           f"class folder {text(os.path.join(train, name))!r} has no images "
           f"({text(b', '.join(EXTENSIONS))}); fill or remove it"
-          f"{_but(self.ignored)}."
+          + (f" (ignored: {rest})." if rest else ".")
         )
       if fraction is not None:
         kept, train_split = held_out(files, fraction), self.split == "train"
@@ -127,12 +127,9 @@ class ImageFolder(ImageFiles):
 def open_split(settings: DataSettings, split: str) -> ImageFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`."""
   assert settings.root
+  fraction, eval_split = settings.eval_fraction, settings.eval_split
   return ImageFolder(
-    settings.root,
-    split,
-    settings.eval_fraction,
-    settings.eval_split,
-    settings.labels,
+    settings.root, split, fraction, eval_split, settings.labels
   )
 
 
@@ -158,11 +155,6 @@ def found(splits: Sequence[ImageFolder]) -> str:
   )
 
 
-def _but(ignored: collections.Counter[str]) -> str:
-  rest = folders.ignored_text(ignored)
-  return f" (ignored: {rest})" if rest else ""
-
-
 def _classes(folder: bytes) -> list[bytes]:
   classes = folders.subfolders(folder)
   if len(classes) < 2:
@@ -174,10 +166,8 @@ def _classes(folder: bytes) -> list[bytes]:
   return classes
 
 
-def _check_classes(
-  found: list[bytes], known: list[bytes], folder: bytes
-) -> None:
-  strange = sorted(set(found) - set(known))
+def _check_classes(folder: bytes, known: list[bytes]) -> None:
+  strange = sorted({*folders.subfolders(folder)} - {*known})
   if strange:
     raise ValueError(
       f"{text(folder)!r} has the class {text(strange[0])!r}, which the train "

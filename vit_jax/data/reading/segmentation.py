@@ -46,8 +46,8 @@ class SegmentationFolder(Source):
     inside = {folders.split_named(n): n for n in folders.subfolders(images)}
     self.split = split
     if "train" in inside:
-      wanted = inside.get("train" if split == "train" else "val")
-      wanted = wanted or inside.get("test")
+      named = "train" if split == "train" else "val"
+      wanted = inside.get(named) or inside.get("test")
       if wanted is None:
         raise ValueError(f"{text(images)!r} has a train folder but no val.")
       images, masks = _below(images, wanted), _below(masks, wanted)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -52,11 +53,7 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-  """All files of a folder.
-
-  Attributes:
-    looks: The files, split by split.
-  """
+  """All files of a folder, split by split."""
 
   class_names: tuple[str, ...]
   looks: list[Look]
@@ -64,13 +61,11 @@ class Survey:
   @property
   def counts(self) -> dict[str, np.ndarray]:
     """The number of files of each class, (K,), by split."""
-    labels: dict[str, list[int]] = collections.defaultdict(list)
+    zeros = functools.partial(np.zeros, len(self.class_names), int)
+    counts: dict[str, np.ndarray] = collections.defaultdict(zeros)
     for look in self.looks:
-      labels[look.split].append(look.label)
-    return {
-      split: np.bincount(of_split, minlength=len(self.class_names))
-      for split, of_split in labels.items()
-    }
+      counts[look.split][look.label] += 1
+    return dict(counts)
 
   @property
   def sizes(self) -> np.ndarray:
@@ -89,11 +84,7 @@ class Survey:
 
   @property
   def same(self) -> dict[str, list[list[str]]]:
-    """Groups of files with equal pixels, by where the copies are.
-
-    The keys are "in several splits", "in several classes" and "twice in a
-    class".
-    """
+    """Groups of files with equal pixels, by where the copies are, in words."""
     groups: dict[bytes, list[Look]] = collections.defaultdict(list)
     for look in self.looks:
       if look.digest is not None:
@@ -123,19 +114,15 @@ def looks(
 
 
 def _look(source: ImageFolder, index: int, spec: ImageSpec) -> Look:
-  label = int(source.labels([index])[0])
-  name = source.ids([index])[0]
+  label, name = int(source.labels([index])[0]), source.ids([index])[0]
   inside = name.removeprefix(os.path.join(source.root, ""))
   try:
     encoded = source[index]["image"]
     pixels = decode_image(encoded, spec)
     kind, odd = describe(encoded)
   except UnreadableImageError as error:
-    reason = str(error).removeprefix(f"{name}: ")
-    unreadable = f"{inside}: {reason}"
-    return Look(
-      source.split, label, unreadable, "unknown", None, (UNREADABLE,), None
-    )
+    why = f"{inside}: {str(error).removeprefix(f'{name}: ')}"
+    return Look(source.split, label, why, "unknown", None, (UNREADABLE,), None)
   size = pixels.shape[0], pixels.shape[1]
   content = np.array(size).tobytes() + pixels.tobytes()
   digest = hashlib.blake2b(content, digest_size=16).digest()
