@@ -90,13 +90,10 @@ def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
     chosen = "held out"
     _hold_out(parts, encode, settings)
   wanted = {"train": "train", "eval": chosen, "test": "test"}
-  found = {
-    end: LabelledImages(
-      settings, split, parts[split], names, encode(parts[split])
-    )
-    for end, split in wanted.items()
-    if parts[split]
-  }
+  found = {}
+  for end, split in wanted.items():
+    if rows := parts[split]:
+      found[end] = LabelledImages(settings, split, rows, names, encode(rows))
   if settings.task == "regression":
     _check_spread(path, found["train"])
   return found
@@ -149,14 +146,13 @@ def _check_files(rows: Sequence[Row], root: str) -> None:
         row.place,
         f"names {row.file!r} as {before.place} does: keep one row for a file",
       )
-  missing = [
-    row for row in rows if not os.path.isfile(os.path.join(root, row.file))
-  ]
-  if missing:
+  found = [os.path.isfile(os.path.join(root, row.file)) for row in rows]
+  if not all(found):
+    row, missing = rows[found.index(False)], found.count(False)
     fail(
-      missing[0].place,
-      f"names {missing[0].file!r}, which is not in {root!r} ({len(missing):,} "
-      f"of {len(rows):,} files are missing)",
+      row.place,
+      f"names {row.file!r}, which is not in {root!r} ({missing:,} of "
+      f"{len(rows):,} files are missing)",
     )
 
 
@@ -165,14 +161,13 @@ def _hold_out(
 ) -> None:
   """Moves a fixed part of the training rows to "held out"."""
   train = parts["train"]
-  groups: dict[int, list[Row]] = collections.defaultdict(list)
+  groups: dict[int, list[bytes]] = collections.defaultdict(list)
   labels = encode(train)
   for row, label in zip(train, labels, strict=True):
-    groups[int(label) if labels.ndim == 1 else 0].append(row)
-  kept: set[bytes] = set()
-  for rows in groups.values():
-    files = [os.fsencode(row.file) for row in rows]
-    kept |= held_out(files, settings.eval_fraction)
+    group = int(label) if labels.ndim == 1 else 0
+    groups[group].append(os.fsencode(row.file))
+  fraction = settings.eval_fraction
+  kept = set().union(*(held_out(g, fraction) for g in groups.values()))
   parts["held out"] = [r for r in train if os.fsencode(r.file) in kept]
   parts["train"] = [r for r in train if os.fsencode(r.file) not in kept]
   if not parts["held out"]:

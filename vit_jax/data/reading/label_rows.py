@@ -52,20 +52,18 @@ def fail(place: str, said: str) -> NoReturn:
 def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
   """The names of the label columns, and the rows of a file."""
   read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
-  columns: list[str] = []
-  key, rows = "", []
+  key, columns, rows = "", [], []
   for number, cells in read(path):
     place = f"{path}, line {number}"
     if not columns:
       key, columns = _columns(place, [*cells], settings)
     if missing := [name for name in (key, *columns) if name not in cells]:
       fail(place, f"has no {missing[0]!r}")
-    file, split = cells[key], cells.get(_SPLIT)
+    file, split = cells[key], None
     if not isinstance(file, str) or not file or "\0" in file:
       fail(place, f"names no file: {key}={file!r}")
-    if "\\" in file and not os.path.isfile(
-      os.path.join(settings.root or ".", file)
-    ):
+    whole = os.path.join(settings.root or ".", file)
+    if "\\" in file and not os.path.isfile(whole):
       file = file.replace("\\", "/")  # As Windows writes paths.
     if _SPLIT in cells:
       split = split_named(os.fsencode(str(cells[_SPLIT]).strip()))
@@ -185,13 +183,13 @@ def make_encode(
     )
   index = {name: k for k, name in enumerate(names)}
 
+  def place(name: str, row: Row) -> int:
+    if name not in index:
+      fail(row.place, f"has the label {name!r}, which no training row has")
+    return index[name]
+
   def encode(rows: Sequence[Row]) -> np.ndarray:
-    found = [[] for _ in rows]
-    for places, row in zip(found, rows, strict=True):
-      for name in labels_of(columns[0], row):
-        if name not in index:
-          fail(row.place, f"has the label {name!r}, which no training row has")
-        places.append(index[name])
+    found = [[place(n, r) for n in labels_of(columns[0], r)] for r in rows]
     if task == "classification":
       return np.array(found, np.int32).reshape(len(rows))
     labels = np.zeros((len(rows), len(index)), np.uint8)

@@ -81,12 +81,12 @@ def _count_all(record: Record) -> int:
   return len(record["objects"]["size"]) - 3
 
 
-def _closest_object_distance(record: Record) -> int:
+def _closest_object(record: Record) -> int:
   coordinates = np.asarray(record["objects"]["pixel_coords"])
   return _above(_DISTANCES, coordinates[:, 2].min())
 
 
-def _closest_vehicle_distance(record: Record) -> int:
+def _closest_vehicle(record: Record) -> int:
   objects = record["objects"]
   vehicles = np.asarray(objects["type"]) < _VEHICLES
   forward = np.asarray(objects["location"])[vehicles, 2]
@@ -101,10 +101,6 @@ def _above(thresholds: tuple[float, ...], value: float) -> int:
 # Name -> number of classes, the rule, and the columns of "objects" it reads.
 _RULES = {
   "count_all": (8, _count_all, ("size",)),
-  "closest_object_distance": (6, _closest_object_distance, ("pixel_coords",)),
-  "closest_vehicle_distance": (
-    4,
-    _closest_vehicle_distance,
-    ("location", "type"),
-  ),
+  "closest_object_distance": (6, _closest_object, ("pixel_coords",)),
+  "closest_vehicle_distance": (4, _closest_vehicle, ("location", "type")),
 }

@@ -21,11 +21,6 @@ class TfdsSource:
 
   The features read are the builder's supervised keys, or "image" and "label" if
   it names none.
-
-  Args:
-    builder: The data set.
-    split: Any TFDS split expression, such as "train[:98%]".
-    label: Another label, see `tfds_labels.labels_of`.
   """
 
   def __init__(
@@ -36,6 +31,10 @@ class TfdsSource:
   ):
     """Opens a split.
 
+    Args:
+      split: Any TFDS split expression, such as "train[:98%]".
+      label: Another label, see `tfds_labels.labels_of`.
+
     Raises:
       ValueError: the data is not prepared, has no such split, allows no random
         access, or does not have one image and one class label in each example.
@@ -43,22 +42,16 @@ class TfdsSource:
     _check_prepared(builder)
     features: Any = builder.info.features
     self.name = builder.info.full_name
-    if label is None:
-      self._image, label = _feature_keys(builder)
-    else:
-      self._image = "image"
-    self._labels = tfds_labels.labels_of(dict(features), label)
-    self._binary = builder.name == "dsprites"
-    self._id = next(
-      (key for key in ("id", "file_name") if key in features), None
-    )
-    self._split = split
+    self._image, known = ("image", label) if label else _feature_keys(builder)
+    self._labels = tfds_labels.labels_of(dict(features), known)
+    self._binary, self._split = builder.name == "dsprites", split
+    names = (key for key in ("id", "file_name") if key in features)
+    self._id = next(names, None)
     self.class_names = self._labels.class_names
     as_data_source: Any = builder.as_data_source
+    decoders = {self._image: tfds.decode.SkipDecoding()}
     try:
-      self._examples = as_data_source(
-        split, decoders={self._image: tfds.decode.SkipDecoding()}
-      )
+      self._examples = as_data_source(split, decoders=decoders)
     except (ValueError, AssertionError) as error:
       splits = ", ".join(builder.info.splits)
       raise ValueError(
