@@ -1,4 +1,4 @@
-"""What all readers share: examples, sources, and the facts of an image."""
+"""The types that all readers share, the facts of an image, and its limits."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -76,6 +76,11 @@ class Preprocessing:
     return self.size
 
   @property
+  def whole(self) -> tuple[int, int]:
+    """Height and width before the cut to `image_size`, if there is one."""
+    return self.cut_from or self.image_size
+
+  @property
   def channels(self) -> int:
     """Channels of an image: 1 grey, 3 RGB, 4 RGBA, or bands of a TIFF file."""
     return len(self.mean)
@@ -107,11 +112,6 @@ class Preprocessing:
     """The same for training: (encoded bytes, rng) to uint8 pixels (H, W, C)."""
     return self._cut(make_train_transform(self.whole, settings, self.spec))
 
-  @property
-  def whole(self) -> tuple[int, int]:
-    """Height and width before the cut, if there is one."""
-    return self.cut_from or self.image_size
-
   def _cut(self, transform: Any) -> Any:
     if self.cut_from is None:
       return transform
@@ -120,25 +120,23 @@ class Preprocessing:
 
   def __str__(self) -> str:
     """How an image is prepared, in words."""
-    crop, sides = self.crop, "taken at any size"
-    if self.size:
-      height, width = self.whole
-      sides = f"resized to {height} x {width}"
-    if self.size and crop.crop != "resize":
-      height, width = (round(crop.resize_ratio * side) for side in self.whole)
-      sides = f"resized to {height} x {width}"
-      if crop.crop == "center":
-        sides = f"resized to cover {height} x {width}"
-      sides += " and cut to {} x {} from the centre".format(*self.whole)
-    if self.cut_from:
-      sides += ", of which the upper left {} x {} is kept".format(
-        *self.image_size
-      )
-    plain = "" if crop.antialias else ", without antialiasing"
-    depth = ""
+    crop, text = self.crop, ""
     if self.window is not None:
-      depth = "scaled from {:g} to {:g} where it has 16 bits, ".format(
+      text = "scaled from {:g} to {:g} where it has 16 bits, ".format(
         *self.window
       )
+    if not self.size:
+      text += "taken at any size"
+    elif crop.crop == "resize":
+      text += "resized to {} x {}".format(*self.whole)
+    else:
+      height, width = (round(crop.resize_ratio * side) for side in self.whole)
+      cover = "cover " * (crop.crop == "center")
+      text += f"resized to {cover}{height} x {width}"
+      text += " and cut to {} x {} from the centre".format(*self.whole)
+    if self.cut_from:
+      kept = "{} x {}".format(*self.image_size)
+      text += f", of which the upper left {kept} is kept"
+    plain = "" if crop.antialias else ", without antialiasing"
     bands = "" if self.channels == 3 else f", {self.channels} channel(s)"
-    return f"{depth}{sides} ({crop.interpolation}{plain}){bands}"
+    return f"{text} ({crop.interpolation}{plain}){bands}"

@@ -6,15 +6,8 @@ Only the standard library is imported, here and by `Section`.
 import dataclasses
 import os
 
-from vit_jax.runtime.checks import (
-  BETWEEN_0_AND_1,
-  CHANNELS,
-  COUNT,
-  NOT_NEGATIVE,
-  POSITIVE_CHANNELS,
-  SIDES,
-  Rule,
-)
+from vit_jax.runtime import checks
+from vit_jax.runtime.checks import COUNT, NOT_NEGATIVE, Rule
 from vit_jax.runtime.settings import Section, section, setting
 
 TRAIN_CROPS = ("inception", "pad", "resize")
@@ -31,6 +24,7 @@ TASK_OF_LABELS = {
 }
 """The task that has the same labels as another."""
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
+_SHARE = Rule("lie in [0, 1]", lambda x: 0 <= x <= 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +89,7 @@ class DataSettings(Section):
     0.2,
     "Share of the images held out to evaluate on, if a folder has neither val "
     "nor test.",
-    must=BETWEEN_0_AND_1,
+    must=checks.BETWEEN_0_AND_1,
   )
 
   @property
@@ -130,10 +124,9 @@ class DataSettings(Section):
           f"labels=False and labels_file={self.labels_file!r}: drop one."
         )
       return
-    default = {f.name: f.default for f in dataclasses.fields(self)}
     for name in ("eval_labels_file", "label_columns", "task"):
       value = getattr(self, name)
-      if value != default[name] and ":" not in value:
+      if value != getattr(DataSettings, name) and ":" not in value:
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
           "labels."
@@ -210,12 +203,12 @@ class TrainTransformSettings(Section):
   colour_jitter: float = setting(
     0.0,
     "Largest change of brightness, contrast and saturation; 0 is off.",
-    must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
+    must=_SHARE,
   )
   erase: float = setting(
     0.0,
     "Probability that a random box is filled with noise (random erasing).",
-    must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
+    must=_SHARE,
   )
   repeats: int = setting(
     1,
@@ -273,12 +266,11 @@ class NormalizationSettings(Section):
     "4095) for 12 bits; None takes (0, 65535).",
     must=Rule("be a lower and a higher number", lambda w: w[0] < w[1]),
   )
-
   mean: tuple[float, ...] | None = setting(
-    None, "Subtracted from each channel.", must=CHANNELS
+    None, "Subtracted from each channel.", must=checks.CHANNELS
   )
   std: tuple[float, ...] | None = setting(
-    None, "Then divides each channel.", must=POSITIVE_CHANNELS
+    None, "Then divides each channel.", must=checks.POSITIVE_CHANNELS
   )
 
 
@@ -287,7 +279,7 @@ class InspectSettings(Section):
   """Settings of `python -m vit_jax.inspect_data`: keys of a training run."""
 
   image_size: tuple[int, int] = setting(
-    (224, 224), "Height and width in pixels.", must=SIDES
+    (224, 224), "Height and width in pixels.", must=checks.SIDES
   )
   channels: int = setting(3, "Channels of an image.", must=COUNT)
   data: DataSettings = section(DataSettings)

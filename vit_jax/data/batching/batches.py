@@ -28,7 +28,7 @@ _CHUNK = 256  # Examples held in memory as encoded files at a time.
 
 @dataclasses.dataclass(frozen=True)
 class _Batches:
-  """What batches are made of; `rows` are those of this host."""
+  """Batches of transformed images; `rows` are this host's rows of each."""
 
   source: Source
   transform: Any

@@ -41,17 +41,15 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
     opened = reader.open_folder(settings)
     if opened["eval"].split == "test":
       del opened["test"]
-    doubts = opened["train"].doubts()
-    if not windowed:
-      doubts += opened["train"].darkness()
     found = reader.found([*opened.values()])
-    return Splits(
-      opened["train"], opened["eval"], opened.get("test"), found, doubts
-    )
+    train, evaluation = opened["train"], opened["eval"]
+    doubts = train.doubts() + ([] if windowed else train.darkness())
+    return Splits(train, evaluation, opened.get("test"), found, doubts)
   train, evaluation = (open_source(s, settings) for s in ("train", "eval"))
-  classes = f"{len(train.class_names):,} classes"
-  line = f"{train.name}, {len(train):,} training examples, {classes}"
-  return Splits(train, evaluation, None, line, [])
+  counts = (
+    f"{len(train):,} training examples, {len(train.class_names):,} classes"
+  )
+  return Splits(train, evaluation, None, f"{train.name}, {counts}", [])
 
 
 def open_source(
@@ -73,26 +71,24 @@ def open_source(
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
   if settings.root:
     return _folder_reader(settings).open_split(settings, split)
-  train = split == "train"
+  part = settings.train_split if split == "train" else settings.eval_split
   if settings.dir:
     reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
-    chosen = settings.train_split if train else settings.eval_split
-    return reader.open_prepared(settings.dir, chosen)
+    return reader.open_prepared(settings.dir, part)
   if not settings.name:
     raise ValueError(
       "the configuration names no data: give --config.data.root=FOLDER, a "
       "folder of class folders, --config.data.dir=FOLDER, one of packed "
       "images, or --config.data.name=NAME, a TFDS data set."
     )
-  tfds_split = settings.train_split if train else settings.eval_split or "test"
+  part = part or "test"
   if settings.name == "digits":
     from vit_jax.data.reading.digits import Digits
 
-    return Digits(tfds_split)
+    return Digits(part)
   reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
-  return reader.open_tfds(
-    settings.name, tfds_split, settings.data_dir, settings.tfds_label
-  )
+  name, label = settings.name, settings.tfds_label
+  return reader.open_tfds(name, part, settings.data_dir, label)
 
 
 def _folder_reader(settings: DataSettings) -> Any:
