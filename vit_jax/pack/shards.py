@@ -72,8 +72,7 @@ class Encoding:
     header = jpeg.read_header(encoded) if self.size else None
     if header and self.size:
       side = min(header.height, header.width)
-      fits = [r for r in jpeg.REDUCTIONS if side // r >= self.size]
-      reduction = max([*fits, decode.least_reduction(header)])
+      reduction = decode.reduction(header, side / self.size)
       image = decode.decode_jpeg(encoded, header, reduction)
       if image is not None:
         return image, reduction == 1

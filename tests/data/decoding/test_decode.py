@@ -20,7 +20,7 @@ from vit_jax.data import (
   make_eval_transform,
   make_train_transform,
 )
-from vit_jax.data.decoding import jpeg, pillow
+from vit_jax.data.decoding import decode, pillow
 
 pillow_heif.register_heif_opener()
 
@@ -353,5 +353,5 @@ def test_jpeg_decoders_agree_to_the_last_bit():
 def test_a_jpeg_too_damaged_for_one_decoder_is_given_to_the_other(monkeypatch):
   encoded = encode(corners(), "JPEG")
   expected = decode_rgb(encoded)
-  monkeypatch.setattr(jpeg, "decode", lambda *_, **__: None)
+  monkeypatch.setattr(decode, "decode_jpeg", lambda *_, **__: None)
   np.testing.assert_array_equal(decode_rgb(encoded), expected)

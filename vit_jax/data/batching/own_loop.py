@@ -74,16 +74,13 @@ def open_data(
     process_index=process_index,
     process_count=process_count,
   )
-  if split != "train":
-    chosen = transform or EvalTransformSettings()
-    if not isinstance(chosen, EvalTransformSettings):
-      raise ValueError(f'transform of "{split}" must be EvalTransformSettings.')
-    return source, opened.evaluate(
-      source, make_eval_transform(image_size, chosen, spec), batch_size
-    )
-  chosen = transform or TrainTransformSettings()
-  if not isinstance(chosen, TrainTransformSettings):
-    raise ValueError('transform of "train" must be TrainTransformSettings.')
+  kind = TrainTransformSettings if split == "train" else EvalTransformSettings
+  chosen = transform or kind()
+  if not isinstance(chosen, kind):
+    raise ValueError(f'transform of "{split}" must be {kind.__name__}.')
+  if isinstance(chosen, EvalTransformSettings):
+    cut = make_eval_transform(image_size, chosen, spec)
+    return source, opened.evaluate(source, cut, batch_size)
   return source, opened.train(
     source,
     make_train_transform(image_size, chosen, spec),

@@ -12,11 +12,15 @@ from collections.abc import Callable
 
 import cv2
 import numpy as np
+import simplejpeg
 
 from vit_jax.data import example
 from vit_jax.data.decoding import jpeg
 from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError, Window
 
+# Chroma may be stored at half or a quarter of the image's rows, and rows in
+# between are interpolated: the last rows need one more row of chroma.
+_ROWS_BEYOND = 8
 _REDUCED = 4  # A JPEG may have so many times MAX_PIXELS, as it can be reduced.
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
@@ -55,7 +59,7 @@ def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
     example.check_size(*size)
     image = _decode_with_opencv(encoded, spec)
   elif header := jpeg.read_header(encoded):
-    image = decode_jpeg(encoded, header, least_reduction(header), spec=spec)
+    image = decode_jpeg(encoded, header, reduction(header), spec=spec)
   if image is not None:
     return image
   from vit_jax.data.decoding import pillow  # Few runs have files for it.
@@ -88,10 +92,7 @@ def decode_box(
   """
   if header := jpeg.read_header(encoded):
     top, left, h, w = draw(*header.upright_size)
-    fitting = [
-      r for r in jpeg.REDUCTIONS if h >= r * size[0] and w >= r * size[1]
-    ]
-    reduce = max([*fitting, least_reduction(header)])
+    reduce = reduction(header, min(h / size[0], w / size[1]))
     image = decode_jpeg(encoded, header, reduce, top + h, spec)
     if image is not None:
       rows, columns = (
@@ -104,13 +105,14 @@ def decode_box(
   return image[top : top + h, left : left + w]
 
 
-def least_reduction(header: jpeg.Header) -> int:
-  """The least of `jpeg.REDUCTIONS` that leaves few enough pixels."""
-  pixels = header.height * header.width
-  most = jpeg.REDUCTIONS[-1]
-  return next(
-    (r for r in jpeg.REDUCTIONS if pixels <= example.MAX_PIXELS * r * r), most
-  )
+def reduction(header: jpeg.Header, most: float = 1) -> int:
+  """The greatest of `jpeg.REDUCTIONS` up to `most`.
+
+  It is greater where that would leave more than `example.MAX_PIXELS`.
+  """
+  pixels, numbers = header.height * header.width, jpeg.REDUCTIONS
+  enough = (r for r in numbers if pixels <= example.MAX_PIXELS * r * r)
+  return max(next(enough, numbers[-1]), *(r for r in numbers if r <= most), 1)
 
 
 def decode_jpeg(
@@ -123,10 +125,11 @@ def decode_jpeg(
   """Decodes a JPEG file, at a reduced size or down to a given row.
 
   Args:
-    reduce: one of `jpeg.REDUCTIONS`, which divides both sides, rounding up.
-      Reduced images take a fraction of the time.
+    reduce: one of `jpeg.REDUCTIONS`, which divides both sides, rounding up. The
+      decoder skips the detail that a smaller image cannot show.
     rows: how many rows of the upright image are needed, counted from its top;
-      None for all. Where that saves time, rows below are not decoded.
+      None for all. If the header is `top_down` and the image upright as stored,
+      decoding stops soon after them.
 
   Returns:
     The upright image or its upper part, uint8 of shape (H, W, channels); None
@@ -142,10 +145,22 @@ def decode_jpeg(
   example.check_size(header.height, header.width, times)
   if not header.top_down:
     example.check_scans(encoded)
-  if header.orientation in _TURNS:
-    rows = None  # The rows stored first are not the upper ones.
-  image = jpeg.decode(encoded, header, reduce, rows, grey=spec.grey)
-  if image is None:
+  height, upright = header.height, header.orientation not in _TURNS
+  if upright and rows is not None and header.top_down:
+    height = min(height, rows + _ROWS_BEYOND)
+    # A decoder stops at the height that the header states, so state less.
+    at = header.height_at
+    encoded = encoded[:at] + height.to_bytes(2, "big") + encoded[at + 2 :]
+  try:
+    image = simplejpeg.decode_jpeg(
+      encoded,
+      colorspace="GRAY" if spec.grey else "RGB",
+      min_height=-(-height // reduce),
+      min_width=-(-header.width // reduce),
+      min_factor=reduce,
+      strict=False,
+    )
+  except ValueError:
     return None
   return _turned(_with_alpha(image, spec.channels), header.orientation)
 

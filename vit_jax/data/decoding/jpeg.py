@@ -1,4 +1,4 @@
-"""Reads the headers of ordinary JPEG files, and decodes no more than is needed.
+"""Reads the headers of ordinary JPEG files.
 
 The markers are those of ITU-T T.81 | ISO/IEC 10918-1, Annex B; the orientation
 is that of CIPA DC-008 (Exif).
@@ -7,8 +7,6 @@ is that of CIPA DC-008 (Exif).
 import struct
 from typing import NamedTuple
 
-import numpy as np
-import simplejpeg
 from PIL import ExifTags, Image
 
 REDUCTIONS = (1, 2, 4, 8)
@@ -20,9 +18,6 @@ _SEQUENTIAL = (0xC0, 0xC1)  # Baseline and extended, in Huffman codes.
 _QUARTER_TURNS = range(5, 9)  # Exif orientations that swap height and width.
 _SCAN, _APP1, _FILL = 0xDA, 0xE1, 0xFF
 _ORIENTATION, _SHORT = int(ExifTags.Base.Orientation), 3  # A tag and its type.
-# Chroma may be stored at half or a quarter of the image's rows, and rows in
-# between are interpolated: the last rows need one more row of chroma.
-_ROWS_BEYOND = 8
 
 
 class Header(NamedTuple):
@@ -30,7 +25,6 @@ class Header(NamedTuple):
 
   Attributes:
     height: rows as stored, before `orientation` is applied.
-    width: columns as stored.
     height_at: offset in the file of the height, 2 bytes, big endian.
     orientation: Exif's number, 1 to 8, for the turn that makes it upright.
     top_down: whether pixels are stored in one scan, from top to bottom.
@@ -63,47 +57,6 @@ def read_header(encoded: bytes) -> Header | None:
   try:
     return _walk(encoded)
   except IndexError:  # A segment runs past the end.
-    return None
-
-
-def decode(
-  encoded: bytes,
-  header: Header,
-  reduce: int = 1,
-  rows: int | None = None,
-  *,
-  grey: bool = False,
-) -> np.ndarray | None:
-  """Decodes the pixels as they are stored, without applying the orientation.
-
-  Args:
-    reduce: one of `REDUCTIONS`, which divides both sides, rounding up. The
-      decoder skips the detail that a smaller image cannot show.
-    rows: how many stored rows are needed, from the first; None for all. If the
-      header is `top_down`, decoding stops soon after them.
-    grey: whether to decode the luminance alone.
-
-  Returns:
-    uint8 of shape (H, W, 3), in the order red, green, blue, or (H, W, 1), where
-    H is at least `rows` over `reduce`; None if the file is damaged beyond
-    decoding.
-  """
-  height = header.height
-  if rows is not None and header.top_down and rows + _ROWS_BEYOND < height:
-    # A decoder stops at the height that the header states, so state less.
-    height = rows + _ROWS_BEYOND
-    at = header.height_at
-    encoded = encoded[:at] + height.to_bytes(2, "big") + encoded[at + 2 :]
-  try:
-    return simplejpeg.decode_jpeg(
-      encoded,
-      colorspace="GRAY" if grey else "RGB",
-      min_height=-(-height // reduce),
-      min_width=-(-header.width // reduce),
-      min_factor=reduce,
-      strict=False,
-    )
-  except ValueError:
     return None
 
 

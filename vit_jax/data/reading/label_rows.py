@@ -163,10 +163,10 @@ def make_encode(
     ValueError: if a label is missing or of another kind; `Encode` does too.
   """
   if task == "regression":
-    return tuple(columns), functools.partial(_numbers, columns)
+    return tuple(columns), functools.partial(_table, columns, _number)
   if len(columns) > 1:
     if task == "multilabel":
-      return tuple(columns), functools.partial(_binary, columns)
+      return tuple(columns), functools.partial(_table, columns, _bit)
     raise ValueError(
       f"data.label_columns has {len(columns)} columns, and "
       "data.task=classification takes one; the other tasks take several."
@@ -222,41 +222,32 @@ def _several(column: str, row: Row) -> list[str]:
   return [printable(str(part)) for part in value if part != ""]
 
 
-def _binary(columns: list[str], rows: Sequence[Row]) -> np.ndarray:
-  def read(row: Row, column: str, value: Any) -> int:
-    text = str(value).lower().removesuffix(".0")
-    if text not in _BINARY:
-      fail(row.place, f"has {column}={value!r}, which is not 0 or 1")
-    return _BINARY[text]
-
-  return _table(columns, rows, read).astype(np.uint8)
+def _bit(row: Row, column: str, value: Any) -> np.uint8:
+  text = str(value).lower().removesuffix(".0")
+  if text not in _BINARY:
+    fail(row.place, f"has {column}={value!r}, which is not 0 or 1")
+  return np.uint8(_BINARY[text])
 
 
-def _numbers(columns: list[str], rows: Sequence[Row]) -> np.ndarray:
-  def read(row: Row, column: str, value: Any) -> float:
-    try:
-      found = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-      found = math.nan
-    if not abs(found) < _LARGEST:  # False for NaN.
-      fail(
-        row.place,
-        f"has {column}={value!r}, which is no number such as 3.5; "
-        "data.label_columns chooses the columns",
-      )
-    return found
-
-  return _table(columns, rows, read).astype(np.float32)
+def _number(row: Row, column: str, value: Any) -> np.float32:
+  try:
+    found = math.nan if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    found = math.nan
+  if not abs(found) < _LARGEST:  # False for NaN.
+    fail(
+      row.place,
+      f"has {column}={value!r}, which is no number such as 3.5; "
+      "data.label_columns chooses the columns",
+    )
+  return np.float32(found)
 
 
 def _table(
-  columns: list[str],
-  rows: Sequence[Row],
-  read: Callable[[Row, str, Any], float],
+  columns: list[str], read: Callable[..., np.generic], rows: Sequence[Row]
 ) -> np.ndarray:
   cells = [
-    read(row, column, value)
+    [read(row, *cell) for cell in zip(columns, row.values, strict=True)]
     for row in rows
-    for column, value in zip(columns, row.values, strict=True)
   ]
-  return np.array(cells, np.float64).reshape(len(rows), len(columns))
+  return np.array(cells)
