@@ -133,20 +133,6 @@ class DataSettings(Section):
         )
 
 
-def located(settings: DataSettings, file: str) -> str:
-  """Finds a file of labels: at its path, or else below the root.
-
-  Raises:
-    ValueError: if there is no such file.
-  """
-  file, root = os.path.expanduser(file), settings.root or "."
-  inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
-  found = next(filter(os.path.isfile, (file, *inside)), None)
-  if found is None:
-    raise ValueError(f"there is no file of labels {file!r}, nor in {root!r}.")
-  return found
-
-
 @dataclasses.dataclass(frozen=True)
 class LoaderSettings(Section):
   """How the images are read."""

@@ -192,7 +192,6 @@ def test_batches_may_be_closed_in_the_thread_that_computes_them():
         ended.set()
 
   iterator = data.BatchIterator(Batches(), 0, 0, ())
-  iterator.start()
   started.set()
   assert ended.wait(60)
   assert closed == [0]

@@ -239,9 +239,7 @@ def _started(sequence, first: int, num_workers: int, *rng) -> BatchIterator:
   shape = ()
   if num_workers:  # They need to know the shape (b, H, W, C) of images.
     shape = (len(sequence.rows), *sequence.image_shape(*rng))
-  iterator = BatchIterator(sequence, first, num_workers, shape)
-  iterator.start()
-  return iterator
+  return BatchIterator(sequence, first, num_workers, shape)
 
 
 def _num_cores() -> int:

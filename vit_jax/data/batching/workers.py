@@ -33,9 +33,9 @@ _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
 class BatchIterator(Iterator[Batch]):
   """Iterates over batches that workers prepare ahead, in order.
 
-  The workers start when the first batch is asked for, or at `start`. They stop
-  at `close` or the end of a `with` block, when this object is garbage, when the
-  program ends, and by themselves if the process that started them is killed.
+  The workers start at once. They stop at `close` or the end of a `with` block,
+  when this object is garbage, when the program ends, and by themselves if the
+  process that started them is killed.
 
   Attributes:
     unreadable: The unreadable images that were skipped so far, as the keys of a
@@ -49,29 +49,22 @@ class BatchIterator(Iterator[Batch]):
     num_workers: int,
     images_shape: tuple[int, ...] = (),
   ):
-    """Prepares to count up from batch `first`.
+    """Starts to prepare batches from number `first` on.
 
     Args:
       batches: endless batches, indexed by number; each worker gets a copy.
       num_workers: number of processes; 0 prepares batches in a thread instead.
       images_shape: shape of a batch's "image", uint8; needed by processes only.
     """
-    # Worker i computes every num_workers-th batch, beginning with the i-th.
-    self._lanes: list[_Process | _Thread] = [
-      _Process(batches, first + i, num_workers, images_shape)
-      for i in range(num_workers)
-    ] or [_Thread(batches, first)]
     self.unreadable: dict[str, None] = {}
-    self._turn = 0
-    self._started = False
+    self._turn, self._lanes = 0, []
     self._stop = weakref.finalize(self, _close_all, self._lanes)
-
-  def start(self) -> None:
-    """Starts to prepare batches, without waiting for the first."""
-    if not self._started and self._stop.alive:
-      self._started = True
-      for lane in self._lanes:
-        lane.start()
+    # Worker i computes every num_workers-th batch, beginning with the i-th.
+    for start in range(first, first + num_workers):
+      numbers = range(start, sys.maxsize, num_workers)
+      self._lanes.append(_Process(batches, numbers, images_shape))
+    if not num_workers:
+      self._lanes.append(_Thread(batches, first))
 
   def __next__(self) -> Batch:
     """Returns the next batch.
@@ -83,7 +76,6 @@ class BatchIterator(Iterator[Batch]):
     """
     if not self._stop.alive:
       raise ValueError("these batches are closed; make new ones.")
-    self.start()
     batch = self._lanes[self._turn].next()
     self._turn = (self._turn + 1) % len(self._lanes)
     self.unreadable |= dict.fromkeys(batch.pop(UNREADABLE, ()))
@@ -106,17 +98,14 @@ class _Thread:
   def __init__(self, batches: Any, first: int):
     self._batches, self._numbers = batches, itertools.count(first)
     self._pool = ThreadPoolExecutor(max_workers=1)
-    self._ahead: collections.deque[Future[Batch]] = collections.deque()
+    self._ahead = collections.deque(self._begin() for _ in range(_SLOTS))
 
-  def start(self) -> None:
-    while len(self._ahead) < _SLOTS:
-      number = next(self._numbers)
-      self._ahead.append(self._pool.submit(self._batches.__getitem__, number))
+  def _begin(self) -> Future[Batch]:
+    return self._pool.submit(self._batches.__getitem__, next(self._numbers))
 
   def next(self) -> Batch:
-    batch = self._ahead.popleft()
-    self.start()
-    return batch.result()
+    self._ahead.append(self._begin())
+    return self._ahead.popleft().result()
 
   def close(self) -> None:
     # The thread is not waited for: it may hang in a read, and the garbage
@@ -125,27 +114,20 @@ class _Thread:
 
 
 class _Process:
-  """Computes every `step`-th batch from number `first` on, in a process."""
+  """Computes the batches of some numbers, in a process."""
 
   def __init__(
-    self, batches: Any, first: int, step: int, images_shape: tuple[int, ...]
+    self, batches: Any, numbers: range, images_shape: tuple[int, ...]
   ):
-    self._batches, self._numbers = batches, range(first, sys.maxsize, step)
-    self._images_shape = images_shape
-    self._process: Any = None
-
-  def start(self) -> None:
     context = multiprocessing.get_context("spawn")
-    size = math.prod(self._images_shape)
+    size = math.prod(images_shape)
     slots = [context.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
-    self._images = _as_images(slots, self._images_shape)
+    self._images = _as_images(slots, images_shape)
     self._connection, theirs = context.Pipe()
     # Unlike pickle, also sends classes that a notebook defines.
-    pickled = cloudpickle.dumps(self._batches)
-    job = (theirs, pickled, self._numbers, slots, self._images_shape)
-    process = context.Process(target=_serve, args=job, daemon=True)
-    process.start()
-    self._process = process
+    job = (theirs, cloudpickle.dumps(batches), numbers, slots, images_shape)
+    self._process = context.Process(target=_serve, args=job, daemon=True)
+    self._process.start()
     theirs.close()  # So that only the worker holds its end of the pipe open.
     for slot in range(_SLOTS):
       self._connection.send(slot)
@@ -168,10 +150,9 @@ class _Process:
     return batch
 
   def close(self) -> None:
-    if self._process is not None:
-      self._connection.close()
-      self._process.kill()
-      self._process.join()
+    self._connection.close()
+    self._process.kill()
+    self._process.join()
 
 
 def _close_all(lanes: list[_Process | _Thread]) -> None:

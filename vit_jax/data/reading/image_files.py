@@ -48,14 +48,16 @@ def _named(path: str) -> Iterator[str]:
     yield path
   else:
     searched = None
+    matches = [m.split(os.sep) for m in glob.glob(path, recursive=True)]
     # Sorted by parts, a folder comes right before its content.
-    for match in sorted(glob.glob(path, recursive=True), key=_parts):
+    for match in map(os.sep.join, sorted(matches)):
       if searched is not None and match.startswith(searched):
         continue
+      ending = os.fsencode(os.path.splitext(match)[1])
       if os.path.isdir(match):
         searched = os.path.join(match, "")
         yield from _below(match)
-      elif _is_image(match) and os.path.isfile(match):
+      elif ending.lower() in _ENDINGS and os.path.isfile(match):
         yield match
 
 
@@ -63,14 +65,6 @@ def _below(folder: str) -> Iterator[str]:
   """Yields the images in a folder, sorted by path."""
   for path in images_below(os.fsencode(folder), endings=_ENDINGS):
     yield os.path.join(folder, os.fsdecode(path))
-
-
-def _is_image(path: str) -> bool:
-  return os.fsencode(path).lower().endswith(_ENDINGS)
-
-
-def _parts(path: str) -> list[str]:
-  return path.split(os.sep)
 
 
 class ImageFiles(Source):

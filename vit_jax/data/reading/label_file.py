@@ -18,7 +18,7 @@ from vit_jax.data.reading.label_rows import (
   make_encode,
   read_rows,
 )
-from vit_jax.data.settings import DataSettings, located
+from vit_jax.data.settings import DataSettings
 
 # Smallest deviation of a target over its mean that float32 resolves well.
 _LEAST_SPREAD = 1e-5
@@ -61,6 +61,20 @@ class LabelledImages(ImageFiles):
         "which --config.data.task=multilabel reads."
       )
     return lines
+
+
+def located(settings: DataSettings, file: str) -> str:
+  """Finds a file of labels: at its path, or else below the root.
+
+  Raises:
+    ValueError: if there is no such file.
+  """
+  file, root = os.path.expanduser(file), settings.root or "."
+  inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
+  found = next(filter(os.path.isfile, (file, *inside)), None)
+  if found is None:
+    raise ValueError(f"there is no file of labels {file!r}, nor in {root!r}.")
+  return found
 
 
 def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
