@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import commands, runs
-from tests.workdir.test_append_file import room_for
+from tests.workdir.test_rows import room_for
 from vit_jax.run import loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint

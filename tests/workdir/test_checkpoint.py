@@ -15,7 +15,7 @@ from absl import logging as absl_logging
 
 from tests import runs
 from tests.workdir import saved
-from tests.workdir.test_append_file import room_for
+from tests.workdir.test_rows import room_for
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import (
   Checkpoints,

@@ -1,79 +1,21 @@
-"""Metrics are averaged over steps, and written wherever they can be."""
+"""Metrics are written wherever they can be, as TensorBoard reads them."""
 
+import io
 import secrets
+import struct
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
+from PIL import Image
+from tensorboardX.proto import event_pb2
 
 from tests import runs
-from tests.workdir.test_append_file import room_for
-from vit_jax.workdir import metrics
-from vit_jax.workdir.metrics import Meter, MetricWriter, read_rows
+from tests.workdir.test_rows import room_for
+from vit_jax.workdir import bucket
+from vit_jax.workdir.metrics import EventFile, MetricWriter, read_rows
 from vit_jax.workdir.rows import parse_rows
-
-
-def _metrics(loss, skipped=0):
-  values = {
-    "loss": jnp.float32(loss),
-    "top1": jnp.float32(loss / 16),
-    "gradient_norm": jnp.float32(2 * loss),
-    "learning_rate": jnp.float32(loss / 8),
-    "skipped_images": jnp.int32(1),
-    "skipped_steps": jnp.int32(skipped),
-  }
-  return jax.device_put(values)
-
-
-def test_a_read_averages_what_was_added_since_the_last():
-  meter = Meter(4, 3)
-  for step, loss in enumerate([9.0, 1.0, 2.0, 6.0], 1):
-    meter.add(step, _metrics(loss))
-    if step == 1:
-      assert meter.read()["train/loss"] == 9
-  row = meter.read()
-  assert row["train/loss"] == 3
-  assert row["train/gradient_norm"] == 6
-  assert row["train/top1"] == 3 / 16
-  assert row["train/learning_rate"] == 6 / 8
-  assert row["train/skipped_images"] == 3
-  assert row["train/images_per_second"] > 0
-
-
-def test_steps_that_were_not_applied_are_left_out_and_kept():
-  meter = Meter(4, 5)
-  for step, loss, skipped in [(1, 2.0, 0), (2, np.nan, 1), (3, np.inf, 1)]:
-    meter.add(step, _metrics(loss, skipped))
-  row = meter.read()
-  assert row["train/loss"] == 2
-  assert row["train/skipped_steps"] == 2
-  assert [step for step, _ in meter.skipped] == [2, 3]
-  meter.add(4, _metrics(1.0))
-  meter.read()
-  assert meter.skipped == []
-
-
-def test_if_none_was_applied_the_row_says_so():
-  meter = Meter(4, 5)
-  meter.add(1, _metrics(np.nan, 1))
-  assert np.isnan(meter.read()["train/loss"])
-
-
-def test_images_per_second_leave_out_the_first_step_and_pauses(monkeypatch):
-  now = [0.0]
-  monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
-  meter = Meter(8, 5)
-  now[0] = 100.0  # Compiling.
-  meter.add(1, _metrics(1.0))
-  assert "train/images_per_second" not in meter.read()
-  for step in (2, 3):
-    now[0] += 2
-    meter.add(step, _metrics(1.0))
-  with meter.paused():
-    now[0] += 50
-  assert meter.read()["train/images_per_second"] == 4
 
 
 @pytest.fixture
@@ -208,3 +150,86 @@ def test_only_the_first_process_writes(folder, monkeypatch):
   writer.write_images(1, {})
   writer.close()
   assert not (folder / "run").exists()
+
+
+def crc32c(data):
+  """The masked CRC-32C of TFRecord, bit by bit."""
+  crc = 0xFFFFFFFF
+  for byte in data:
+    crc ^= byte
+    for _ in range(8):
+      crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+  crc ^= 0xFFFFFFFF
+  return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def read_events(content):
+  """The events in a file, its checksums compared."""
+  events, start = [], 0
+  while start < len(content):
+    length = content[start : start + 8]
+    end = start + 12 + struct.unpack("<Q", length)[0]
+    data = content[start + 12 : end]
+    checks = content[start + 8 : start + 12] + content[end : end + 4]
+    assert checks == struct.pack("<II", crc32c(length), crc32c(data))
+    events.append(event_pb2.Event.FromString(data))
+    start = end + 4
+  return events
+
+
+def scalars(events):
+  return [
+    (event.step, value.tag, value.simple_value)
+    for event in events
+    for value in event.summary.value
+  ]
+
+
+@pytest.fixture
+def board(tmp_path):
+  return epath.Path(tmp_path / "tensorboard")
+
+
+def test_a_file_begins_as_tensorboard_wants_it(board):
+  """Its version first; then what hides the later events of earlier starts."""
+  EventFile(board, 6).write(7, {"train/loss": 0.5, "count": 3})
+  (path,) = board.iterdir()
+  assert "tfevents" in path.name
+  version, purge, *rest = read_events(path.read_bytes())
+  assert version.file_version == "brain.Event:2"
+  assert (purge.step, purge.session_log.status) == (7, 1)  # START
+  assert scalars(rest) == [(7, "train/loss", 0.5), (7, "count", 3.0)]
+  assert all(event.wall_time > 1.7e9 for event in rest)
+
+
+def test_an_image_is_there_pixel_by_pixel(board):
+  image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+  EventFile(board, 0).write_images(4, {"eval/worst": image})
+  ((step, tag, value),) = runs.events(board.parent)
+  assert (step, tag) == (4, "eval/worst")
+  assert (value.image.height, value.image.width) == (5, 7)
+  decoded = Image.open(io.BytesIO(value.image.encoded_image_string))
+  np.testing.assert_array_equal(np.asarray(decoded), image)
+
+
+def test_a_folder_that_cannot_be_made_is_an_oserror(board):
+  board.touch()
+  events = EventFile(board, 0)
+  for _ in range(50):  # tensorboardX waited for ever at the eleventh.
+    with pytest.raises(FileExistsError):
+      events.write(1, {"loss": 1.0})
+  with pytest.raises(FileExistsError):
+    events.flush()
+
+
+def test_events_on_a_store_are_one_object(store):
+  board = epath.Path(f"gs://bucket/{secrets.token_hex(4)}/tensorboard")
+  events = EventFile(board, 0)
+  for step in (1, 2, 3):
+    events.write(step, {"loss": step})
+  (path,) = board.iterdir()
+  assert scalars(read_events(path.read_bytes())) == [(1, "loss", 1)]
+  events.flush()
+  content = bucket.blob(path).download_as_bytes()  # gcsfs remembers the size.
+  found = scalars(read_events(content))
+  assert found == [(step, "loss", step) for step in (1, 2, 3)]

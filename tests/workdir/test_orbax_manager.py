@@ -1,25 +1,105 @@
-"""Nothing is printed of a checkpoint that cannot be read."""
+"""Damaged metrics are set aside, and nothing is printed of damaged arrays."""
 
+import contextlib
 import gc
+import shutil
 import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 
+from tests.workdir import saved
 from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.checkpoint import Checkpoints, open_run
+from vit_jax.workdir.orbax_manager import CLASSES, read_score
 from vit_jax.workdir.read_errors import DamagedError
+
+DAMAGED = [
+  b"",
+  b"{",
+  b"17",
+  b"[]",
+  b"{}",
+  b"\xff",
+  b'{"eval/top2": 0.9}',
+  b'{"eval/top1": "0.9"}',
+  b'{"eval/top1": NaN}',
+  b'{"eval/top1": 1' + b"0" * 400 + b"}",
+  b"[" * 100_000,
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("scores")
+  saved.save(folder, [2, 4, 6, 8], {2: 0.5, 4: 0.75, 6: 0.25}, keep_last=4)
+  return folder
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+  return epath.Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def _metrics(folder, step):
+  return folder / "checkpoints" / str(step) / "metrics" / "metrics"
+
+
+def test_the_score_of_a_checkpoint(folder):
+  folders = [folder / "checkpoints" / str(step) for step in (2, 4, 6, 8)]
+  found = [read_score(folder, CLASSES) for folder in folders]
+  assert found == [0.5, 0.75, 0.25, None]
+
+
+def test_of_two_as_good_the_later_is_the_best(folder):
+  _metrics(folder, 2).write_text('{"eval/top1": 0.75}')
+  with contextlib.closing(open_run(str(folder))) as checkpoints:
+    assert checkpoints.best_step == 4
+    _metrics(folder, 6).write_text('{"eval/top1": 0.75}')
+    assert checkpoints.best_step == 6
+
+
+def test_other_files_beside_the_checkpoints_are_left_alone(folder):
+  (folder / "checkpoints/notes.txt").write_text("mine")
+  _metrics(folder, 4).unlink()
+  _metrics(folder, 4).mkdir()
+  with contextlib.closing(Checkpoints(str(folder))) as checkpoints:
+    (note,) = checkpoints.notes
+  assert "checkpoint 4 are damaged (their file is a folder)" in note
+  assert (folder / "checkpoints/notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_one_stops_nobody(folder, content):
+  _metrics(folder, 4).write_bytes(content)
+  with contextlib.closing(open_run(str(folder))) as checkpoints:
+    assert checkpoints.notes == []
+    assert checkpoints.choose() == 8
+    assert checkpoints.choose(best=True) == 2
+    (note,) = checkpoints.notes
+    assert note.startswith("the metrics of checkpoint 4 are damaged (")
+    assert "\n" not in note
+  assert _metrics(folder, 4).read_bytes() == content
+  # A run that goes on keeps the file, under another name.
+  with contextlib.closing(Checkpoints(str(folder), 1)) as checkpoints:
+    assert len(checkpoints.notes) == 1
+    state = saved.state(10)
+    assert checkpoints.save(state, 10, saved.description(), None) is None
+    assert checkpoints.wait() is None
+    assert checkpoints.all_steps == [2, 10]
+
 
 _ARRAYS = 40  # So that many reads are under way when the first fails.
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def cut_run(tmp_path_factory):
   """A run with many arrays, all of whose data files are cut."""
-  folder = tmp_path_factory.mktemp("many")
-  checkpoints = Checkpoints(str(folder))
+  cut_run = tmp_path_factory.mktemp("many")
+  checkpoints = Checkpoints(str(cut_run))
   arrays = np.random.default_rng(0).normal(size=(_ARRAYS, 16, 64))
   params = {str(i): jnp.float32(array) for i, array in enumerate(arrays)}
   description = {"config": {}, "model": {}, "class_names": []}
@@ -28,13 +108,13 @@ def folder(tmp_path_factory):
   checkpoints.close()
   files = [
     path
-    for path in (folder / "checkpoints/1/params").rglob("d/*")
+    for path in (cut_run / "checkpoints/1/params").rglob("d/*")
     if path.stat().st_size > 10_000  # Those that hold arrays, one or several.
   ]
   assert files
   for path in files:
     path.write_bytes(path.read_bytes()[:1000])
-  return folder, params
+  return cut_run, params
 
 
 def _on_the_host(params):
@@ -54,9 +134,9 @@ def _on_devices(params):
   "place", [pytest.param(_on_the_host, marks=pytest.mark.slow), _on_devices]
 )
 def test_reads_under_way_say_nothing_when_another_fails(
-  folder, place, capfd, caplog
+  cut_run, place, capfd, caplog
 ):
-  path, params = folder
+  path, params = cut_run
   checkpoints = Checkpoints(str(path), read_only=True)
   for _ in range(10):
     with pytest.raises(DamagedError, match="OUT_OF_RANGE") as info:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from vit_jax.workdir.read_errors import is_damage, reason
+from vit_jax.workdir.bucket import reason
+from vit_jax.workdir.read_errors import is_damage
 
 
 def _raised(function):

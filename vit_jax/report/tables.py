@@ -13,7 +13,7 @@ from vit_jax.report.dataset import Sizes
 from vit_jax.report.headline import score_of, scores_of
 from vit_jax.report.measure import Measured, RunFacts, defaults
 from vit_jax.runtime.display import clock
-from vit_jax.workdir.goodput import shares, time_spent
+from vit_jax.workdir.meter import shares, time_spent
 
 _ABSENT = "–"
 

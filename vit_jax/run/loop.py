@@ -20,9 +20,8 @@ from vit_jax.runtime.watchdog import Watchdog
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, is_run
-from vit_jax.workdir.goodput import Stopwatch
 from vit_jax.workdir.lock import sole_writer
-from vit_jax.workdir.metrics import Meter
+from vit_jax.workdir.meter import Meter, Stopwatch
 from vit_jax.workdir.provenance import record_start
 
 

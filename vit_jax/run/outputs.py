@@ -19,12 +19,11 @@ from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.signals import Interrupted
-from vit_jax.workdir.append_file import AppendFile
 from vit_jax.workdir.checkpoint import Checkpoints
-from vit_jax.workdir.goodput import Stopwatch, time_spent
-from vit_jax.workdir.metrics import Meter, MetricWriter, read_rows
-from vit_jax.workdir.provenance import read_starts
-from vit_jax.workdir.unreadable import keep_unreadable
+from vit_jax.workdir.meter import Meter, Stopwatch, time_spent
+from vit_jax.workdir.metrics import MetricWriter, read_rows
+from vit_jax.workdir.provenance import keep_unreadable, read_starts
+from vit_jax.workdir.rows import AppendFile
 
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
 

@@ -13,7 +13,7 @@ from vit_jax.run.build import trained_paths, warmup_steps
 from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import clock, evaluation_text
 from vit_jax.runtime.metric import Metric
-from vit_jax.workdir.goodput import shares
+from vit_jax.workdir.meter import shares
 
 
 def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:

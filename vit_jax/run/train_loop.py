@@ -13,8 +13,8 @@ from vit_jax.runtime.signals import Interrupted, StopSignal
 from vit_jax.runtime.watchdog import Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
+from vit_jax.workdir.meter import Tracer
 from vit_jax.workdir.metrics import read_rows
-from vit_jax.workdir.tracer import Tracer
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.

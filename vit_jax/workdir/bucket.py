@@ -4,16 +4,17 @@ epath reads and writes whole objects. What it lacks is here: adding to an
 object, writing one only if nobody else has, and saying why access failed.
 """
 
+import contextlib
 import functools
 import os
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 from etils import epath
 
 from vit_jax.runtime import extras
-from vit_jax.workdir.read_errors import reason
 
 _PATIENCE = 30  # Seconds for which a failed request is retried.
 _ROLES = (
@@ -52,8 +53,8 @@ def _client() -> Any:
 @functools.cache
 def retry() -> Any:
   """The retry policy: server errors are retried for half a minute."""
-  known = extras.load("google.cloud.storage.retry", "gcs").DEFAULT_RETRY
-  return known.with_timeout(_PATIENCE)
+  storage = extras.load("google.cloud.storage.retry", "gcs")
+  return storage.DEFAULT_RETRY.with_timeout(_PATIENCE)
 
 
 def status(error: BaseException) -> int | None:
@@ -62,14 +63,43 @@ def status(error: BaseException) -> int | None:
   return int(code) if isinstance(code, int) else None
 
 
+@contextlib.contextmanager
+def as_os_error(what: str = "") -> Iterator[None]:
+  """Turns whatever a library raises into a one-line OSError.
+
+  Args:
+    what: Words to begin the line with.
+  """
+  try:
+    yield
+  except Exception as error:
+    raise OSError(f"{what}{reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+  """The first line of the error's cause, shortened in the middle if long."""
+  root = cause(error)
+  is_key = isinstance(root, KeyError) and root.args  # `str` would quote it.
+  text = str(root.args[0] if is_key else root)
+  text = text.partition(" [tensorstore_spec")[0]
+  line = (text.splitlines() or [type(root).__name__])[0]
+  return line if len(line) <= 200 else f"{line[:60]} ... {line[-135:]}"
+
+
+def cause(error: BaseException) -> BaseException:
+  """The error that the others were raised from; Orbax wraps TensorStore's."""
+  while error.__cause__ is not None:
+    error = error.__cause__
+  return error
+
+
 def names(folder: epath.Path) -> list[str]:
   """Names of the folders in a folder; on gs://, epath may list stale ones."""
   if not is_address(folder):
     return [path.name for path in folder.iterdir()]
   prefix = f"{blob(folder).name.rstrip('/')}/"
-  found = blob(folder).bucket.list_blobs(
-    prefix=prefix, delimiter="/", retry=retry()
-  )
+  bucket = blob(folder).bucket
+  found = bucket.list_blobs(prefix=prefix, delimiter="/", retry=retry())
   list(found)  # Listing fills in the prefixes.
   return [name.removeprefix(prefix).rstrip("/") for name in found.prefixes]
 
@@ -102,10 +132,9 @@ def append(address: Any, data: bytes) -> None:
 
 
 def check(workdir: str, *, writes: bool) -> None:
-  """Checks that a command may use a bucket, before it does anything else.
+  """Checks that a command may use a bucket; does nothing for a local folder.
 
   Args:
-    workdir: The run's folder; nothing is done if it is a local one.
     writes: Whether to write, read and delete an object there as well.
 
   Raises:
@@ -138,21 +167,11 @@ def check(workdir: str, *, writes: bool) -> None:
     try:
       step()
     except Exception as error:  # Google's libraries raise errors of all kinds.
-      raise _refusal(workdir, name, permission, error) from error
-
-
-def _refusal(
-  workdir: str, bucket: str, permission: str, error: Exception
-) -> Exception:
-  """The error to raise when the step that needs a permission has failed."""
-  if status(error) == 404:
-    return ValueError(f"{workdir} cannot be used: there is no bucket {bucket}.")
-  if status(error) in (401, 403):
-    return OSError(
-      f"{workdir} cannot be used: the permission {permission} is missing on "
-      f"bucket {bucket}; grant {_ROLES}."
-    )
-  return OSError(
-    f"{workdir} cannot be used now: the store does not answer as it should "
-    f"({reason(error)})."
-  )
+      if status(error) == 404:
+        why = f"{workdir} cannot be used: there is no bucket {name}."
+        raise ValueError(why) from error
+      why = f" now: the store does not answer as it should ({reason(error)})"
+      if status(error) in (401, 403):
+        why = f": the permission {permission} is missing on bucket {name}; "
+        why += f"grant {_ROLES}"
+      raise OSError(f"{workdir} cannot be used{why}.") from error

@@ -18,10 +18,8 @@ from jax.experimental import multihost_utils
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_manager
 from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
-from vit_jax.workdir.checksum import checksums
-from vit_jax.workdir.description import with_digest
-from vit_jax.workdir.read_errors import reason
-from vit_jax.workdir.scores import CLASSES
+from vit_jax.workdir.description import checksums, with_digest
+from vit_jax.workdir.orbax_manager import CLASSES
 
 _SET_ASIDE = (
   "Checkpoints that could not be read, named after their steps. The run\n"
@@ -106,7 +104,7 @@ class Checkpoints(CheckpointReader):
 
   def _not_saved(self, step: int | None, error: Exception) -> str:
     self._failed = True
-    why = reason(error)
+    why = bucket.reason(error)
     self._problem = f"the checkpoint of step {step} could not be saved ({why})"
     return self._problem
 

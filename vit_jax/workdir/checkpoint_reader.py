@@ -10,10 +10,9 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.training.state import TrainState
-from vit_jax.workdir import bucket, orbax_manager, read_errors, scores
-from vit_jax.workdir.checksum import checksums, named_leaves
-from vit_jax.workdir.description import verify_digest
-from vit_jax.workdir.read_errors import DamagedError
+from vit_jax.workdir import bucket, orbax_manager
+from vit_jax.workdir.description import checksums, named_leaves, verify_digest
+from vit_jax.workdir.read_errors import DamagedError, attempt
 
 _DELETING = 5  # Seconds that deleting a checkpoint may take.
 
@@ -38,21 +37,20 @@ class CheckpointReader:
     keep_last: int,
     *,
     read_only: bool,
-    keys: Sequence[str] = scores.CLASSES,
+    keys: Sequence[str],
   ):
     path = epath.Path(workdir).expanduser()
-    self.folder = path if "://" in str(workdir) else path.resolve()
+    self.folder = path if bucket.is_address(workdir) else path.resolve()
     self.notes: list[str] = []
-    self._read_only = read_only
+    self._read_only, self._keys = read_only, keys
     self._descriptions: dict[int, dict[str, Any]] = {}  # By step, once read.
-    self._steps_folder = self.folder / "checkpoints"
-    with read_errors.as_os_error(f"{workdir} cannot be opened: "):
+    self._steps_folder = folder = self.folder / "checkpoints"
+    with bucket.as_os_error(f"{workdir} cannot be opened: "):
       if not read_only:
-        self.notes += scores.set_damaged_aside(self._steps_folder, keys)
+        self.notes += orbax_manager.set_damaged_aside(folder, keys)
       self._manager = orbax_manager.open_manager(
-        self._steps_folder, keep_last, read_only, keys
+        folder, keep_last, read_only, keys
       )
-    self._keys = keys
 
   @property
   def all_steps(self) -> list[int]:
@@ -81,9 +79,10 @@ class CheckpointReader:
 
   def _score(self, step: int) -> float | None:
     try:
-      return scores.read_score(self._steps_folder / str(step), self._keys)
+      folder = self._steps_folder / str(step)
+      return orbax_manager.read_score(folder, self._keys)
     except ValueError as error:
-      self.notes.append(scores.note(step, error))
+      self.notes.append(str(error))
       return None
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
@@ -113,16 +112,15 @@ class CheckpointReader:
       DamagedError: if the checkpoint is damaged.
       OSError: if it cannot be read now.
     """
-    if step in self._descriptions:
-      return self._descriptions[step]
-    args = ocp.args.Composite(description=ocp.args.JsonRestore())
 
     def read() -> dict[str, Any]:
+      args = ocp.args.Composite(description=ocp.args.JsonRestore())
       description = self._manager.restore(step, args=args)["description"]
       verify_digest(description)
       return description
 
-    self._descriptions[step] = self._read(step, read)
+    if step not in self._descriptions:
+      self._descriptions[step] = self._read(step, read)
     return self._descriptions[step]
 
   def newest_description(self) -> tuple[int, dict[str, Any]] | None:
@@ -170,9 +168,7 @@ class CheckpointReader:
 
   def _restore(self, step: int, shapes: dict[str, Any]) -> Any:
     """The arrays of some items, after comparing them with their checksums."""
-    args = {
-      name: orbax_manager.restore_args(tree) for name, tree in shapes.items()
-    }
+    args = {k: orbax_manager.restore_args(tree) for k, tree in shapes.items()}
     saved = self.describe(step)["checksums"]
     self._check_arrays(step, saved, shapes)
 
@@ -202,7 +198,7 @@ class CheckpointReader:
   def _read(self, step: int, read: Callable[[], T]) -> T:
     """Calls `read` and turns any failure into a one-line error."""
     name = f"checkpoint {step} of {self.folder}"
-    return read_errors.attempt(read, name, lambda: self._was_deleted(step))
+    return attempt(read, name, lambda: self._was_deleted(step))
 
   def _was_deleted(self, step: int) -> bool:
     """Whether the training run has deleted this checkpoint since we opened it.
@@ -213,7 +209,7 @@ class CheckpointReader:
       return False
     now = bucket.names(self._steps_folder)
     steps = {int(name) for name in now if name.isdecimal()}
-    if steps == set(self.all_steps):  # No run has saved or deleted anything.
+    if steps == {*self.all_steps}:  # No run has saved or deleted anything.
       return False
     end = time.monotonic() + _DELETING
     while str(step) in now and time.monotonic() < end:
@@ -224,7 +220,6 @@ class CheckpointReader:
 
 def items(state: TrainState) -> dict[str, Any]:
   """The trees to save of a state, by name; the folder's name is its step."""
-  items = {"params": state.params, "opt_state": state.opt_state}
-  if state.averaged_params is not None:
-    items["averaged_params"] = state.averaged_params
-  return items
+  names = ("params", "opt_state", "averaged_params")
+  trees = {name: getattr(state, name) for name in names}
+  return {name: tree for name, tree in trees.items() if tree is not None}

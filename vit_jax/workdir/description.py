@@ -1,15 +1,21 @@
 """A checkpoint's description of its run: a JSON object with a digest.
 
 It holds the configuration, the model, the class names, the position of the
-data iterator and the checksums of all arrays. The digest of all these detects
-damage.
+data iterator and the checksums of all arrays, which are computed on the devices
+that hold them. The digest of all these detects damage.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, UInt32
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
@@ -22,34 +28,15 @@ from vit_jax.training.settings import LoraSettings, LossSettings
 _DATA_KEYS = ("class_names", "train_examples", "targets", "task", "teacher")
 # Keys that every reader of a description needs.
 _NEEDED_KEYS = ("config", "model", "class_names", "checksums")
-# Keys that may differ when a run is resumed, as they do not change what the
-# model learns.
+# Beginnings of keys that may differ when a run is resumed, as they do not
+# change what the model learns.
 _FREE_KEYS = (
-  "log_every",
-  "eval_every",
-  "save_every",
-  "keep_last",
-  "eval_batch_size",
-  "eval_per_class",
-  "eval_pictures",
-  "wandb_project",
-  "profile_steps",
-  "max_skipped_steps",
-  "hang_factor",
-  "early_stop_evaluations",
-  "eval_transform.",
-  "fewshot.",
-  "model.scan",
-  "model.remat",
-  "loader.",
-  "mesh.",
-  "data.data_dir",
-  "data.root",
-  "data.dir",
-  "data.labels_file",
-  "data.eval_labels_file",
-  "data.eval_split",
-  "teacher.source",
+  *("log_every", "eval_every", "save_every", "keep_last", "profile_steps"),
+  *("early_stop_evaluations", "max_skipped_steps", "hang_factor", "fewshot."),
+  *("eval_batch_size", "eval_per_class", "eval_pictures", "eval_transform."),
+  *("model.scan", "model.remat", "loader.", "mesh.", "wandb_project"),
+  *("data.data_dir", "data.root", "data.dir", "data.labels_file"),
+  *("data.eval_labels_file", "data.eval_split", "teacher.source"),
 )
 
 
@@ -113,7 +100,7 @@ def class_names(description: Mapping[str, Any]) -> tuple[str, ...]:
 
 def with_digest(description: dict[str, Any]) -> dict[str, Any]:
   """The description as JSON would return it, with its digest added."""
-  plain = json.loads(json.dumps(description))
+  plain = _as_json(description)
   return {**plain, "digest": _digest(plain)}
 
 
@@ -148,7 +135,7 @@ def check_same_run(
 def changes(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
   """Lists in words the differences between two runs that affect learning."""
   there, here = (
-    _plain({**d["config"], **{key: d[key] for key in _DATA_KEYS if key in d}})
+    flat(_as_json(d["config"] | {k: d[k] for k in _DATA_KEYS if k in d}))
     for d in (saved, now)
   )
   return [
@@ -163,9 +150,55 @@ def _digest(description: dict[str, Any]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(tree: dict[str, Any]) -> dict[str, Any]:
-  """Dotted keys and values of nested dictionaries, with tuples as lists."""
+def _as_json(tree: dict[str, Any]) -> dict[str, Any]:
+  """The tree as JSON would return it, with tuples as lists."""
+  return json.loads(json.dumps(tree))
+
+
+def checksums(tree: Any) -> dict[str, int]:
+  """The checksum of each array of a tree, by the array's path.
+
+  A checksum is the sum over i of (2 i + 1) x_i, modulo 2^32, where x_i is the
+  i-th element in row-major order with its bits taken as an integer. As every
+  factor is odd, a change of a single element always changes the sum; a change
+  of several goes unnoticed with a probability of 2^-32. The sum does not depend
+  on how an array is split over devices.
+  """
+  # One after the other: if many small programs that each sum over devices run
+  # at once, on CPUs they can wait for each other for ever.
   return {
-    key: list(value) if isinstance(value, tuple) else value
-    for key, value in flat(tree).items()
+    path: int(_jitted(_whole(array))(array))
+    for path, array in named_leaves(tree)
   }
+
+
+def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+  """The leaves of a tree, each with its path such as `params/head/bias`."""
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    yield jax.tree_util.keystr(path, simple=True, separator="/"), leaf
+
+
+def checksum(array: Array) -> UInt32[Array, ""]:
+  """The checksum of one array; `checksums` gives the formula."""
+  place = jnp.zeros((), jnp.uint32)  # i; a reshape would gather the parts.
+  for axis, length in enumerate(array.shape):
+    along = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
+    place = place * jnp.uint32(length) + along
+  bits = array
+  if not jnp.issubdtype(array.dtype, jnp.unsignedinteger):
+    width = 8 * array.dtype.itemsize
+    bits = jax.lax.bitcast_convert_type(array, jnp.dtype(f"uint{width}"))
+  return jnp.sum(bits.astype(jnp.uint32) * (2 * place + 1), dtype=jnp.uint32)
+
+
+@functools.cache
+def _jitted(sharding: NamedSharding | None) -> Any:
+  return jax.jit(checksum, out_shardings=sharding)
+
+
+def _whole(array: Array) -> NamedSharding | None:
+  """Puts the sum on every device of the array, so that every host has it."""
+  sharding = getattr(array, "sharding", None)
+  if isinstance(sharding, NamedSharding):
+    return NamedSharding(sharding.mesh, PartitionSpec())
+  return None

@@ -16,7 +16,6 @@ import jax
 from etils import epath
 
 from vit_jax.workdir import bucket
-from vit_jax.workdir.read_errors import reason
 
 _BEAT = 20  # Seconds between two heartbeats of the owner of an object.
 _DEAD = 60  # Seconds without one, after which the owner counts as dead.
@@ -122,7 +121,9 @@ class _ObjectLock:
       )
 
   def _trouble(self, error: Exception) -> OSError:
-    return OSError(f"{self._workdir} cannot be locked now: {reason(error)}")
+    return OSError(
+      f"{self._workdir} cannot be locked now: {bucket.reason(error)}"
+    )
 
   def _write(self) -> bool:
     """Writes the object; returns whether it is ours."""

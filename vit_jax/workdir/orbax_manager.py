@@ -1,10 +1,14 @@
-"""Opens Orbax's manager of a run's checkpoints, and keeps it quiet."""
+"""Opens Orbax's manager of a run's checkpoints, and keeps it quiet.
+
+With each checkpoint it keeps an evaluation, by which the best is found.
+"""
 
 import asyncio
 import contextlib
+import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,10 +16,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging as absl_logging
 from etils import epath
+from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 from orbax.checkpoint import type_handlers
 
-from vit_jax.workdir.scores import score_of
+CLASSES = ("eval/top1",)
+"""The default score, that of classes."""
 
 
 def open_manager(
@@ -32,11 +38,10 @@ def open_manager(
   """
   # Orbax warns of every folder that it is not to write to.
   quiet = _only_errors() if read_only else contextlib.nullcontext()
+  options = _options(keep_last, read_only, keys)
   with quiet:
     return ocp.CheckpointManager(
-      folder,
-      options=_options(keep_last, read_only, keys),
-      handler_registry=_handlers(),
+      folder, options=options, handler_registry=_handlers()
     )
 
 
@@ -46,7 +51,7 @@ def _options(
   """Has Orbax keep the newest checkpoints and the best one."""
 
   def score(metrics: dict[str, Any]) -> float:
-    return score_of(metrics, keys)
+    return _score_of(metrics, keys)
 
   best = policies.BestN(
     get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
@@ -71,23 +76,24 @@ def _options(
   )
 
 
-@contextlib.asynccontextmanager
-async def _until_all_reads_end() -> AsyncIterator[None]:
+class _ReadsTogether(type_handlers.TypeHandler):
   """Waits, after a read has failed, for the others that it was begun with.
 
   Orbax reads all arrays at once and closes its event loop when the first read
   fails. Each of the others would then print a traceback about the closed loop
   below our one line, and go on reading files that we are about to move.
   """
-  before = asyncio.all_tasks()
-  try:
-    yield
-  finally:
-    while reads := asyncio.all_tasks() - before:
-      await asyncio.gather(*reads, return_exceptions=True)
+
+  async def deserialize(self, infos: Any, args: Any = None) -> Any:
+    before = asyncio.all_tasks()
+    try:
+      return await super().deserialize(infos, args)
+    finally:
+      while reads := asyncio.all_tasks() - before:
+        await asyncio.gather(*reads, return_exceptions=True)
 
 
-class _ArrayHandler(type_handlers.ArrayHandler):
+class _ArrayHandler(_ReadsTogether, type_handlers.ArrayHandler):
   """Saves arrays, and reads them onto devices.
 
   Every device that holds a copy of an array saves a part of it, for which Orbax
@@ -98,17 +104,9 @@ class _ArrayHandler(type_handlers.ArrayHandler):
   def __init__(self):
     super().__init__(min_slice_bytes_for_replica_parallel=2**20)
 
-  async def deserialize(self, infos: Any, args: Any = None) -> Any:
-    async with _until_all_reads_end():
-      return await super().deserialize(infos, args)
 
-
-class _NumpyHandler(type_handlers.NumpyHandler):
+class _NumpyHandler(_ReadsTogether, type_handlers.NumpyHandler):
   """Reads arrays into the host's memory."""
-
-  async def deserialize(self, infos: Any, args: Any = None) -> Any:
-    async with _until_all_reads_end():
-      return await super().deserialize(infos, args)
 
 
 def _handlers() -> ocp.handlers.CheckpointHandlerRegistry:
@@ -118,10 +116,10 @@ def _handlers() -> ocp.handlers.CheckpointHandlerRegistry:
   )
   trees = ocp.PyTreeCheckpointHandler(type_handler_registry=arrays)
   registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-  registry.add(None, ocp.args.PyTreeSave, trees)
-  registry.add(None, ocp.args.PyTreeRestore, trees)
-  registry.add(None, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
-  registry.add(None, ocp.args.JsonRestore, ocp.JsonCheckpointHandler())
+  for args in (ocp.args.PyTreeSave, ocp.args.PyTreeRestore):
+    registry.add(None, args, trees)
+  for args in (ocp.args.JsonSave, ocp.args.JsonRestore):
+    registry.add(None, args, ocp.JsonCheckpointHandler())
   return registry
 
 
@@ -131,11 +129,75 @@ def restore_args(shapes: Any) -> ocp.args.PyTreeRestore:
   return ocp.args.PyTreeRestore(shapes, restore_args=leaves)
 
 
+def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
+  """The score of a checkpoint; None if the run did not evaluate there.
+
+  Args:
+    checkpoint: The checkpoint's folder.
+    keys: The metrics that may be the score; none is above 1.
+
+  Raises:
+    ValueError: if its file is damaged; the message says that the checkpoint
+      cannot be chosen as the best.
+    OSError: if it cannot be read.
+  """
+  metrics, why = {}, f"their file holds no {keys[0]}"
+  try:
+    metrics = json.loads(_metrics_file(checkpoint).read_bytes())
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except IsADirectoryError:
+    why = "their file is a folder"
+  except (ValueError, RecursionError) as error:
+    why = str(error)
+  score = _score_of(metrics, keys) if isinstance(metrics, dict) else None
+  if not isinstance(score, int | float) or not score <= 1:  # Or it is NaN.
+    raise ValueError(
+      f"the metrics of checkpoint {checkpoint.name} are damaged ({why}): it "
+      "cannot be chosen as the best."
+    )
+  return score
+
+
+def _score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> Any:
+  """The first of these metrics that an evaluation has; None if it has none."""
+  return next((metrics[key] for key in keys if key in metrics), None)
+
+
+def _metrics_file(checkpoint: epath.Path) -> epath.Path:
+  """Where Orbax keeps the metrics of a checkpoint."""
+  return checkpoint / "metrics" / "metrics"
+
+
+def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
+  """Renames damaged files of metrics, on which Orbax would fail.
+
+  Args:
+    folder: The folder that holds a folder for each checkpoint.
+    keys: The metrics that may be the score.
+
+  Returns:
+    A line to show for each.
+  """
+  notes = []
+  if jax.process_index() == 0 and folder.exists():
+    for checkpoint in folder.iterdir():
+      try:
+        read_score(checkpoint, keys)
+      except ValueError as error:
+        path = _metrics_file(checkpoint)
+        path.rename(path.with_name("damaged"))
+        notes.append(str(error))
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices("damaged metrics are set aside")
+  return notes
+
+
 class QuietSaves:
   """Hides what Orbax prints of failed saves, which `save` returns as a line.
 
   A save runs in threads and event loops of Orbax, so nothing can be waited for
-  as in `_until_all_reads_end`. Orbax logs a traceback, and asyncio logs one for
+  as in `_ReadsTogether`. Orbax logs a traceback, and asyncio logs one for
   each write that fails later. A write that ends after its loop can only say so
   to the interpreter's hook: with a full disk that made 370 lines.
 

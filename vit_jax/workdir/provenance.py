@@ -1,4 +1,4 @@
-"""Records each start of a run, for its report.
+"""Records each start of a run, and the images that it could not read.
 
 WORKDIR/starts.jsonl has a line of JSON for each start: when it was, the command
 line, the machine and the versions of the packages.
@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from etils import epath
 from vit_jax.workdir.rows import read, read_rows, replace, to_line
 
 _PACKAGES = ("vit_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
+_SHOWN = 3  # Names of unreadable images in a message.
 
 
 def record_start(folder: epath.Path, step: int) -> None:
@@ -44,6 +46,34 @@ def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
   return read_rows(folder / "starts.jsonl")
 
 
+def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
+  """Adds images to WORKDIR/unreadable.txt, one a line with its reason.
+
+  Another host's file has the host's number in its name.
+
+  Args:
+    found: Lines such as "photos/cat/1.jpg: the file is empty."
+
+  Returns:
+    How many there are and the first names, in a line; None if there is none.
+
+  Raises:
+    OSError: if the file cannot be written.
+  """
+  lines = dict.fromkeys(found)
+  if not lines:
+    return None
+  host = f"_{jax.process_index()}" if jax.process_index() else ""
+  path = folder / f"unreadable{host}.txt"
+  before = read(path).decode(errors="replace")
+  lines = dict.fromkeys(before.splitlines()) | lines
+  replace(path, "".join(f"{line}\n" for line in lines).encode())
+  first = " ".join(list(lines)[:_SHOWN])
+  more = "" if len(lines) <= _SHOWN else " ..."
+  images = "image" if len(lines) == 1 else "images"
+  return f"{len(lines):,} unreadable {images}, listed in {path}: {first}{more}"
+
+
 def _here() -> dict[str, Any]:
   """Describes this process, its machine and its packages."""
   now = datetime.datetime.now(datetime.UTC)
@@ -61,12 +91,9 @@ def _here() -> dict[str, Any]:
 
 def _command(argv: list[str]) -> str | None:
   """The command line as it was typed; None if the run began in Python."""
-  if "-m" not in argv[1:]:
-    return None
-  typed = argv[argv.index("-m") :]
-  if typed[1:2] != ["vit_jax.train"]:
-    return None
-  return shlex.join(["python", *typed])
+  typed = argv[argv.index("-m") :] if "-m" in argv[1:] else []
+  is_train = typed[1:2] == ["vit_jax.train"]
+  return shlex.join(["python", *typed]) if is_train else None
 
 
 def _version(package: str) -> str | None:

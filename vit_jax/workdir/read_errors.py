@@ -1,35 +1,24 @@
 """Tells damaged checkpoints from trouble in reading them."""
 
-import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import jax
 
+from vit_jax.workdir.bucket import cause, reason
+
 T = TypeVar("T")
 _RETRY_AFTER = (1, 4)  # Seconds between attempts to read.
 # Statuses with which TensorStore reports bytes that are gone or do not decode.
-_DAMAGE_STATUSES = (
-  "DATA_LOSS",
-  "FAILED_PRECONDITION",
-  "INVALID_ARGUMENT",
-  "NOT_FOUND",
+_STATUSES = (
+  *("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND"),
   "OUT_OF_RANGE",
 )
 # Orbax and the JSON parser raise these on files that are gone or do not parse.
-_DAMAGE_ERRORS = (
-  AttributeError,
-  FileNotFoundError,
-  IndexError,
-  IsADirectoryError,
-  KeyError,
-  NotADirectoryError,
-  RecursionError,
-  TypeError,
-  ValueError,
-)
+_GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_UNPARSED = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class DamagedError(ValueError):
@@ -60,12 +49,12 @@ def attempt(
       raise
     except Exception as error:  # Orbax raises errors of all kinds.
       why = reason(error)
+      if is_damage(error) and was_deleted():
+        raise OSError(
+          f"{name} was deleted while it was read, as its run goes on: try "
+          "again."
+        ) from error
       if is_damage(error):
-        if was_deleted():
-          raise OSError(
-            f"{name} was deleted while it was read, as its run goes on: try "
-            "again."
-          ) from error
         raise DamagedError(
           f"{name} is damaged, or of another version ({why}): choose another "
           "step, or move its folder away."
@@ -78,41 +67,11 @@ def attempt(
     time.sleep(seconds)
 
 
-@contextlib.contextmanager
-def as_os_error(what: str = "") -> Iterator[None]:
-  """Turns whatever a library raises into a one-line OSError.
-
-  Args:
-    what: Words to begin the line with.
-  """
-  try:
-    yield
-  except Exception as error:
-    raise OSError(f"{what}{reason(error)}") from error
-
-
 def is_damage(error: BaseException) -> bool:
   """Whether files are missing or wrong, rather than out of reach just now."""
-  cause = _cause(error)
+  root = cause(error)
   # TensorStore raises ValueError for everything, a lost network included.
-  status = re.match(r"([A-Z]+(?:_[A-Z]+)*): ", str(cause))
-  if isinstance(cause, ValueError) and status:
-    return status[1] in _DAMAGE_STATUSES
-  return isinstance(cause, _DAMAGE_ERRORS)
-
-
-def reason(error: BaseException) -> str:
-  """The first line of the error's cause, shortened in the middle if long."""
-  cause = _cause(error)
-  is_key = isinstance(cause, KeyError) and cause.args  # `str` would quote it.
-  text = str(cause.args[0] if is_key else cause)
-  text = text.partition(" [tensorstore_spec")[0]
-  line = (text.splitlines() or [type(cause).__name__])[0]
-  return line if len(line) <= 200 else f"{line[:60]} ... {line[-135:]}"
-
-
-def _cause(error: BaseException) -> BaseException:
-  """The error that the others were raised from; Orbax wraps TensorStore's."""
-  while error.__cause__ is not None:
-    error = error.__cause__
-  return error
+  status = re.match(r"([A-Z]+(?:_[A-Z]+)*): ", str(root))
+  if isinstance(root, ValueError) and status:
+    return status[1] in _STATUSES
+  return isinstance(root, (*_GONE, *_UNPARSED))

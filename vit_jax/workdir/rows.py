@@ -1,14 +1,21 @@
-"""Files of JSON rows, one a line, each with its `step`."""
+"""Files that a run appends to, and survives a full disk or a lost network.
 
+Most hold rows of JSON, one a line, each with its `step`.
+"""
+
+import collections
 import json
 import math
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
 
 from vit_jax.workdir import bucket
-from vit_jax.workdir.append_file import AppendFile
-from vit_jax.workdir.read_errors import as_os_error
+
+MOST_WAITING = 32 * 2**20  # Bytes that may wait in memory for a write.
+UPLOAD_EVERY = 60  # Seconds between two attempts to add to an object.
 
 
 def read_rows(path: epath.Path) -> list[dict[str, Any]]:
@@ -22,9 +29,7 @@ def read_rows(path: epath.Path) -> list[dict[str, Any]]:
 
 def read(path: epath.Path) -> bytes:
   """A file's content, empty if there is none; raises OSError if that fails."""
-  if not bucket.is_address(path):
-    return path.read_bytes() if path.exists() else b""
-  with as_os_error():
+  with bucket.as_os_error():
     return path.read_bytes() if path.exists() else b""
 
 
@@ -33,6 +38,16 @@ def parse_rows(content: bytes) -> tuple[list[dict[str, Any]], int]:
   lines = [line for line in content.split(b"\n") if line.strip()]
   rows = [row for line in lines if (row := _row(line)) is not None]
   return rows, len(lines) - len(rows)
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+  """The row that a line holds, or None if the line is invalid."""
+  try:
+    row = json.loads(line)
+  except (ValueError, RecursionError):  # Invalid UTF-8 raises ValueError.
+    return None
+  step = row.get("step") if isinstance(row, dict) else None
+  return row if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 def to_line(row: dict[str, Any]) -> bytes:
@@ -47,12 +62,92 @@ def to_line(row: dict[str, Any]) -> bytes:
 def replace(path: epath.Path, content: bytes) -> None:
   """Replaces a file atomically; raises OSError if that fails."""
   if bucket.is_address(path):  # An object appears once it is complete.
-    with as_os_error():
+    with bucket.as_os_error():
       path.write_bytes(content)
     return
   draft = path.with_name(f"{path.name}.part")
   draft.write_bytes(content)
   draft.replace(path)
+
+
+class AppendFile:
+  """Appends to a file; data that cannot be written waits for the next append.
+
+  A partial write, as on a full disk, is truncated before the next. If more than
+  `MOST_WAITING` bytes wait, the oldest are dropped. Objects on gs:// are
+  appended to once a minute.
+
+  Args:
+    path: The file, which is made on the first write.
+    header: The first bytes of a new file.
+  """
+
+  def __init__(self, path: epath.Path, header: bytes = b""):
+    self._path, self._header = path, header
+    self._is_object = bucket.is_address(path)
+    self._waiting: collections.deque[bytes] = collections.deque()
+    self._tried = 0  # How many of these the last attempt failed to write.
+    self._size: int | None = None  # The file's length before that attempt.
+    self._error: OSError | None = None
+    self._next_upload = 0.0
+
+  def append(self, data: bytes) -> None:
+    """Adds to the file.
+
+    Raises:
+      OSError: if it cannot be written; the data waits for the next call.
+    """
+    self._waiting.append(data)
+    while sum(map(len, self._waiting)) > MOST_WAITING:
+      self._waiting.popleft()
+      self._tried = max(self._tried - 1, 0)
+    if time.monotonic() >= self._next_upload:
+      self.flush()
+    elif self._error is not None:
+      raise self._error
+
+  def flush(self) -> None:
+    """Writes the waiting data; raises OSError if that fails."""
+    if not self._waiting:
+      return
+    if self._is_object:
+      self._upload()
+    else:
+      self._write()
+    self._size, self._tried, self._error = None, 0, None
+    self._waiting.clear()
+
+  def close(self, failed: bool) -> None:
+    """Writes the waiting data, however the run has ended."""
+    del failed
+    self.flush()
+
+  def _write(self) -> None:
+    self._path.parent.mkdir(parents=True, exist_ok=True)
+    with self._path.open("ab") as file:
+      if self._size is not None:
+        file.truncate(min(self._size, file.tell()))
+        file.seek(0, 2)
+      self._size = file.tell()
+      if not self._size:
+        file.write(self._header)
+      file.write(b"".join(self._waiting))
+
+  def _upload(self) -> None:
+    self._next_upload = time.monotonic() + UPLOAD_EVERY
+    try:
+      size = bucket.size(self._path)
+      if self._size is not None and size > self._size:
+        # The last attempt succeeded, and only the answer was lost.
+        for _ in range(self._tried):
+          self._waiting.popleft()
+      self._size, self._tried = size, len(self._waiting)
+      data = b"".join(self._waiting)
+      if data:
+        bucket.append(self._path, data if size else self._header + data)
+    except Exception as error:  # Google's libraries raise errors of all kinds.
+      self._error = OSError(bucket.reason(error))
+      raise self._error from error
 
 
 class RowFile(AppendFile):
@@ -80,12 +175,6 @@ class RowFile(AppendFile):
       if kept != content:
         replace(path, kept)
 
-
-def _row(line: bytes) -> dict[str, Any] | None:
-  """The row that a line holds, or None if the line is invalid."""
-  try:
-    row = json.loads(line)
-  except (ValueError, RecursionError):  # Invalid UTF-8 raises ValueError.
-    return None
-  step = row.get("step") if isinstance(row, dict) else None
-  return row if isinstance(step, int) and not isinstance(step, bool) else None
+  def write(self, step: int, values: Mapping[str, Any]) -> None:
+    """Adds a row; raises OSError if it cannot be written."""
+    self.append(to_line({"step": step, **values}))

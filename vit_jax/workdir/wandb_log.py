@@ -10,7 +10,7 @@ from etils import epath
 from jaxtyping import UInt8
 
 from vit_jax.runtime import extras
-from vit_jax.workdir.read_errors import as_os_error
+from vit_jax.workdir.bucket import as_os_error, is_address
 
 _LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.
 
@@ -32,7 +32,7 @@ class WandbLog:
 
   def __init__(self, folder: epath.Path, project: str, config: dict[str, Any]):
     self._wandb = wandb = extras.load("wandb", "wandb")
-    local = None if "://" in str(folder) else os.fspath(folder)
+    local = None if is_address(folder) else os.fspath(folder)
     try:
       self._run = wandb.init(
         project=project,
@@ -59,10 +59,10 @@ class WandbLog:
     where = f"offline, in {run.dir}" if run.offline else run.url
     self.place = where or "nothing is logged, as WANDB_MODE says"
 
-  def write(self, step: int, values: Mapping[str, float]) -> None:
+  def write(self, step: int, numbers: Mapping[str, float]) -> None:
     """Logs numbers; raises OSError if they cannot be logged."""
     with as_os_error():
-      self._run.log(dict(values), step=step)
+      self._run.log(dict(numbers), step=step)
 
   def write_images(
     self, step: int, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]

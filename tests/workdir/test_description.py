@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from vit_jax.training.sharding import make_mesh
-from vit_jax.workdir.checksum import checksum, checksums
+from vit_jax.workdir.description import checksum, checksums
 
 ARRAYS = [
   np.random.default_rng(0).normal(size=(4, 6, 5)).astype(np.float32),

@@ -1,0 +1,253 @@
+"""Measures a run: its training metrics, where its time goes, and a profile.
+
+A row of `metrics.jsonl` has the seconds that its start of the run has spent so
+far on each kind of work, under "time".
+"""
+
+import collections
+import contextlib
+import datetime
+import pathlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from vit_jax.workdir import bucket
+
+# Metrics of a step that are neither its loss, a score nor the gradient's norm.
+_COUNTS = ("learning_rate", "skipped_images", "skipped_steps")
+# Kinds of work, and what a person reads.
+KINDS = {
+  "steps": "in steps",
+  "data": "waiting for data",
+  "evaluating": "evaluating",
+  "saving": "saving",
+  "restoring": "restoring",
+  "starting": "starting and compiling",
+  "lost": "lost to restarts",
+}
+
+
+class Meter:
+  """Averages the training metrics, and measures images per second.
+
+  Metrics stay on the device until they are read. `add` waits until the step
+  before last is done, so that the host is never more than two steps ahead.
+
+  Attributes:
+    skipped: (step, metrics) of the most recent consecutive steps that were not
+      applied because they were not finite; empty if the last was applied.
+
+  Args:
+    batch_size: The number of examples in a step.
+    most: The most steps between two reads; 0 if it is never read.
+  """
+
+  def __init__(self, batch_size: int, most: int):
+    self.skipped: list[tuple[int, dict[str, jax.Array]]] = []
+    self._batch_size = batch_size
+    self._window = collections.deque[dict[str, jax.Array]](maxlen=max(most, 3))
+    self._running = collections.deque[tuple[int, dict[str, jax.Array]]]()
+    self._timed_steps = 0
+    self._start: float | None = None  # None until the first step has compiled.
+    self._pauses = 0.0
+
+  def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+    """Adds the metrics of one step."""
+    self._window.append(metrics)
+    self._running.append((step, metrics))
+    if self._start is None:
+      self._wait(0)
+      self._start = time.perf_counter()
+      return
+    self._timed_steps += 1
+    self._wait(2)
+
+  def _wait(self, most: int) -> None:
+    """Waits until at most this many steps are under way."""
+    while len(self._running) > most:
+      step, metrics = self._running.popleft()
+      if int(metrics["skipped_steps"]):
+        self.skipped.append((step, metrics))
+      else:
+        self.skipped.clear()
+
+  def read(self) -> dict[str, float]:
+    """The metrics since the last read, as `train/...`.
+
+    Loss, gradient norm and score are means over the steps that were
+    applied; the learning rate is the last step's.
+    """
+    self._wait(0)
+    window = jax.device_get([*self._window])
+    applied = [m for m in window if not m["skipped_steps"]] or window
+    scores = window[0].keys() - {"loss", "gradient_norm", *_COUNTS}
+    row = {
+      f"train/{name}": float(np.mean([m[name] for m in applied]))
+      for name in ("loss", *sorted(scores), "gradient_norm")
+    }
+    row["train/learning_rate"] = float(window[-1]["learning_rate"])
+    for name in ("skipped_images", "skipped_steps"):
+      row[f"train/{name}"] = sum(int(m[name]) for m in window)
+    now = time.perf_counter()
+    if self._timed_steps and self._start is not None:
+      seconds = now - self._start - self._pauses
+      images = self._timed_steps * self._batch_size
+      row["train/images_per_second"] = images / seconds
+    self._window.clear()
+    self._timed_steps, self._start, self._pauses = 0, now, 0.0
+    return row
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Keeps the time spent inside from counting in images per second."""
+    self._wait(0)
+    start = time.perf_counter()
+    yield
+    self._pauses += time.perf_counter() - start
+
+
+class Stopwatch:
+  """Measures the time since this start of a run; the rest counts as steps."""
+
+  def __init__(self):
+    self._begin = time.perf_counter()
+    self._seconds = dict.fromkeys(KINDS.keys() - {"steps", "lost"}, 0.0)
+
+  @contextlib.contextmanager
+  def on(self, kind: str) -> Iterator[None]:
+    """Counts the time inside as time for this kind of work."""
+    begin = time.perf_counter()
+    try:
+      yield
+    finally:
+      self._seconds[kind] += time.perf_counter() - begin
+
+  def set_up(self) -> None:
+    """Counts the time not yet attributed as start-up."""
+    self._seconds["starting"] += self._rest()
+
+  def row(self) -> dict[str, dict[str, float]]:
+    """Seconds spent so far on each kind of work, for `metrics.jsonl`."""
+    spent = self._seconds | {"steps": self._rest()}
+    return {"time": {kind: round(value, 3) for kind, value in spent.items()}}
+
+  def _rest(self) -> float:
+    return time.perf_counter() - self._begin - sum(self._seconds.values())
+
+
+def time_spent(
+  rows: Sequence[Mapping[str, Any]],
+  starts: Sequence[Mapping[str, Any]],
+  now: Mapping[str, Any] | None = None,
+) -> dict[str, float] | None:
+  """Seconds that a run has spent on each of `KINDS`, from its first start on.
+
+  The time between the last row of one start and the next start counts as
+  lost.
+
+  Args:
+    rows: Rows of `metrics.jsonl`.
+    starts: Rows of `starts.jsonl`.
+    now: `Stopwatch.row` of the start that is running, if any.
+
+  Returns:
+    None if the run was begun by a version that did not measure.
+  """
+  begun = [at for at in map(_began, starts) if at is not None]
+  trained = [row for row in rows if "train/loss" in row]
+  measured = begun and len(begun) == len(starts)
+  if not measured or not all(map(_spent, trained)):
+    return None
+  last: dict[int, dict[str, float]] = {}  # By number of the start.
+  for row in rows:
+    before = [i for i, s in enumerate(starts) if s["step"] < row["step"]]
+    if before and _spent(row):
+      last[before[-1]] = _spent(row)
+  newest = len(starts) - 1
+  if now is not None:
+    last[newest] = _spent(now)
+  spent = {k: sum(of.get(k, 0.0) for of in last.values()) for k in KINDS}
+  # Starts are recorded to a second.
+  whole = begun[-1] - begun[0] + sum(last.get(newest, {}).values())
+  spent["lost"] = max(0.0, whole - sum(spent.values())) if newest else 0.0
+  return spent
+
+
+def shares(spent: Mapping[str, float]) -> list[tuple[str, float]]:
+  """The name and the share of each kind that took any time."""
+  whole = sum(spent.values()) or 1.0
+  every = [(KINDS[kind], value / whole) for kind, value in spent.items()]
+  return [(what, share) for what, share in every if share >= 0.0005]
+
+
+def _spent(row: Mapping[str, Any]) -> dict[str, float]:
+  found = row.get("time")
+  found = found if isinstance(found, dict) else {}
+  return {k: v for k, v in found.items() if isinstance(v, int | float)}
+
+
+def _began(start: Mapping[str, Any]) -> float | None:
+  """When a start was, in seconds; None if it does not say so."""
+  try:
+    return datetime.datetime.fromisoformat(start["time"]).timestamp()
+  except (KeyError, TypeError, ValueError):
+    return None
+
+
+class Tracer:
+  """Writes a trace of some steps, which XProf or TensorBoard shows.
+
+  Args:
+    folder: The folder for the trace, local or such as gs://bucket/run/profile.
+    begin: The first step to trace.
+    steps: How many steps to trace; 0 traces none.
+    last: The run's last step, which ends the trace.
+  """
+
+  def __init__(self, folder: str, begin: int, steps: int, last: int):
+    self._folder, self._begin = folder, begin
+    # JAX cannot write to gs://, so a trace is written here and then sent.
+    self._local = folder
+    self._end = min(begin + steps - 1, last) if steps else 0
+    self._tracing = False
+
+  def before(self, step: int) -> None:
+    """Starts the trace if it is to start with this step.
+
+    Raises:
+      OSError: if it cannot be started; the run then has no trace.
+    """
+    if step == self._begin <= self._end:
+      with bucket.as_os_error():
+        if bucket.is_address(self._folder):
+          self._local = tempfile.mkdtemp()
+        jax.profiler.start_trace(self._local)
+        self._tracing = True
+
+  def after(self, step: int, metrics: Any) -> None:
+    """Ends the trace if this was its last step, which gave `metrics`.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    if self._tracing and step == self._end:
+      jax.block_until_ready(metrics)
+      self._tracing = False
+      with bucket.as_os_error():
+        jax.profiler.stop_trace()
+        if self._local != self._folder:
+          self._send()
+
+  def _send(self) -> None:
+    for path in pathlib.Path(self._local).rglob("*"):
+      if path.is_file():
+        name = path.relative_to(self._local).as_posix()
+        target = bucket.blob(f"{self._folder}/{name}")
+        target.upload_from_filename(path, retry=bucket.retry())
+    shutil.rmtree(self._local)
