@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from scripts.bench_models import CLASSES, FlashBlock, Models, Step, repeat
 from vit_jax import make_vit
 from vit_jax.models.flops import forward_gflops
-from vit_jax.runtime.memory import keep_freed_memory
+from vit_jax.runtime.command import keep_freed_memory
 
 OTHERS = ("plain", "flash", "hf", "timm")
 # Dense bfloat16 TFLOP/s of NVIDIA's data sheets, by words of a device's name.

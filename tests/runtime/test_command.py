@@ -1,10 +1,12 @@
 """The state in which a command starts."""
 
+import pathlib
 import platform
 
 import pytest
 
 from tests import commands
+from vit_jax.runtime.command import cache_folder
 
 CODE = """
 import resource
@@ -44,3 +46,14 @@ def test_verbosity_is_obeyed(arguments, level):
   )
   done = commands.python("-c", code, *arguments)
   assert done.stdout.strip() == level
+
+
+def test_the_environment_says_where_the_cache_is(monkeypatch):
+  monkeypatch.setenv("HOME", "/home/ann")
+  monkeypatch.setenv("VIT_JAX_CACHE", "~/kept")
+  assert cache_folder() == pathlib.Path("/home/ann/kept")
+  monkeypatch.delenv("VIT_JAX_CACHE")
+  monkeypatch.setenv("XDG_CACHE_HOME", "/scratch")
+  assert cache_folder() == pathlib.Path("/scratch/vit_jax")
+  monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+  assert cache_folder() == pathlib.Path("/home/ann/.cache/vit_jax")

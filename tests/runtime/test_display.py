@@ -6,8 +6,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from vit_jax.runtime.display import Display
-from vit_jax.runtime.metric import Metric
+from vit_jax.runtime.display import Display, Metric
 
 METRICS = {
   "train/loss": 2.5,

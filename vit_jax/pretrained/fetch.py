@@ -22,7 +22,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import filelock
 import requests
 
-from vit_jax.runtime.cache_folder import cache_folder
+from vit_jax.runtime.command import cache_folder
 
 TIMEOUT_SECONDS = (10, 60)
 """Longest waits for a connection, and for the next bytes of an answer."""

@@ -11,8 +11,7 @@ from vit_jax.models.flops import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.run.build import trained_paths, warmup_steps
 from vit_jax.run.plan import Plan
-from vit_jax.runtime.display import clock, evaluation_text
-from vit_jax.runtime.metric import Metric
+from vit_jax.runtime.display import Metric, clock, evaluation_text
 from vit_jax.workdir.meter import shares
 
 

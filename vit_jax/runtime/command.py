@@ -2,9 +2,11 @@
 
 import ast
 import contextlib
+import ctypes
 import functools
 import logging as std_logging
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -13,9 +15,7 @@ from typing import Any, NoReturn
 from absl import app, flags, logging
 
 from vit_jax.runtime import hosts
-from vit_jax.runtime.cache_folder import cache_folder
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
-from vit_jax.runtime.memory import keep_freed_memory
 from vit_jax.runtime.restarts import MENDABLE
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -23,6 +23,8 @@ flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
 _COMPILED_BYTES = 4 * 2**30  # Size limit of the cache of compiled programs.
+# From glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # Flags that take several numbers, with their help texts.
 _SEVERAL = {
   "image_size": (
@@ -90,6 +92,35 @@ def run(
   keep_freed_memory()
   _keep_compiled()
   app.run(guarded, flags_parser=functools.partial(_parse, define))
+
+
+def cache_folder() -> pathlib.Path:
+  """The folder that keeps downloads and compiled programs between runs.
+
+  It is `$VIT_JAX_CACHE`, or else `vit_jax` in `$XDG_CACHE_HOME` or `~/.cache`.
+  """
+  if folder := os.environ.get("VIT_JAX_CACHE"):
+    return pathlib.Path(folder).expanduser()
+  base = os.environ.get("XDG_CACHE_HOME", "")
+  if not os.path.isabs(base):  # The standard says to ignore a relative path.
+    base = os.path.expanduser("~/.cache")
+  return pathlib.Path(base, "vit_jax")
+
+
+def keep_freed_memory() -> None:
+  """Has glibc's malloc keep freed memory for the next buffers.
+
+  XLA's CPU backend frees its buffers at every step. By default, large ones go
+  back to the system, and new ones are mapped in page by page, which takes up to
+  a third of a train step. It is kept in one heap, because the others, of
+  threads, are too small for such buffers.
+  """
+  if sys.platform == "linux":
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # The C library is glibc.
+      mallopt(_M_ARENA_MAX, 1)
+      mallopt(_M_MMAP_MAX, 0)
+      mallopt(_M_TRIM_THRESHOLD, -1)  # Never give it back.
 
 
 def values(*names: str) -> dict[str, Any]:

@@ -1,23 +1,16 @@
-"""Shows a run's progress to the person who watches it."""
+"""Shows a run's progress and its metrics to the person who watches it."""
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich import progress
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import (
-  BarColumn,
-  MofNCompleteColumn,
-  Progress,
-  TextColumn,
-  TimeRemainingColumn,
-)
 from rich.table import Column
-
-from vit_jax.runtime.metric import Metric
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
@@ -29,6 +22,32 @@ def untracked(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
   """Does what `Display.track` does, but shows nothing."""
   del what, total
   return items
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+  """A metric of a task: how it is named and shown.
+
+  Attributes:
+    key: Its name in `metrics.jsonl`, after "eval/" or "train/".
+    label: Its name in tables and charts.
+    format: How its value is written.
+    higher_is_better: None if it is neither good nor bad.
+    words: What stands before the value in a line; the label by default.
+  """
+
+  key: str
+  label: str
+  format: str = "{:.2%}"
+  higher_is_better: bool | None = True
+  words: str | None = None
+
+  def text(self, values: Mapping[str, Any], kind: str = "eval") -> str | None:
+    """The metric in words, as "top-1 98.33%"; None if it was not measured."""
+    value = values.get(f"{kind}/{self.key}")
+    if value is None:
+      return None
+    return f"{self.words or self.label} {self.format.format(value)}"
 
 
 class Display:
@@ -50,18 +69,11 @@ class Display:
       force_jupyter=False,
       width=None if terminal else 120,
     )
-    self._active = active
-    self._live = active and terminal
-    self._progress: Progress | None = None
+    self._active, self._live = active, active and terminal
+    self._progress: progress.Progress | None = None
     self._copy: Callable[[str], None] | None = None
-    self._last_step = 0
-    # Step and time of the first report, by which all has been compiled.
-    self._first: tuple[int, float] | None = None
-    self._epoch_steps = 0.0
-    self._metrics: Sequence[Metric] = ()
     # The reports since the last evaluation, with their number of steps.
     self._trained: list[tuple[int, dict[str, float]]] = []
-    self._reported = 0
 
   def copy_to(self, write: Callable[[str], None]) -> None:
     """Passes every line on, as for a log file; OSError is ignored."""
@@ -97,9 +109,10 @@ class Display:
       epoch_steps: Steps of an epoch, for a line at each evaluation; 0 for none.
       metrics: The metrics to show, in their order.
     """
-    self._metrics = metrics
-    self._last_step, self._first = last_step, None
-    self._epoch_steps, self._reported = epoch_steps, first_step
+    self._metrics, self._epoch_steps = metrics, epoch_steps
+    self._reported, self._last_step = first_step, last_step
+    # Step and time of the first report, by which all has been compiled.
+    self._first: tuple[int, float] | None = None
     if self._live:
       self._progress = self._bars(transient=False)
       self._progress.add_task(
@@ -124,19 +137,16 @@ class Display:
     )
     if "train/images_per_second" in metrics:
       text += f"  {metrics['train/images_per_second']:,.0f} images/s"
-    if metrics["train/skipped_images"]:
-      text += f"  {metrics['train/skipped_images']} unreadable images replaced"
-    if metrics["train/skipped_steps"]:
-      text += (
-        f"  {metrics['train/skipped_steps']} steps not finite, not applied"
-      )
+    if images := metrics["train/skipped_images"]:
+      text += f"  {images} unreadable images replaced"
+    if steps := metrics["train/skipped_steps"]:
+      text += f"  {steps} steps not finite, not applied"
     line = f"step {step:>7,}/{self._last_step:,}  {text}{self._left(step)}"
     if self._progress is None:
       self.note(line)
       return
-    self._progress.update(
-      self._progress.task_ids[0], completed=step, report=text
-    )
+    task = self._progress.task_ids[0]
+    self._progress.update(task, completed=step, report=text)
     self._copied(line)
 
   def evaluation(self, step: int, metrics: dict[str, float]) -> None:
@@ -202,18 +212,16 @@ class Display:
       self._progress.stop()
       self._progress = None
 
-  def _bars(self, transient: bool) -> Progress:
+  def _bars(self, transient: bool) -> progress.Progress:
     """Progress lines, which are cut off rather than wrapped."""
-    bar = [] if self.width < _NARROW else [BarColumn(bar_width=20)]
-    return Progress(
-      TextColumn("{task.description}"),
-      MofNCompleteColumn(),
+    bar = [] if self.width < _NARROW else [progress.BarColumn(bar_width=20)]
+    column = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    return progress.Progress(
+      progress.TextColumn("{task.description}"),
+      progress.MofNCompleteColumn(),
       *bar,
-      TimeRemainingColumn(),
-      TextColumn(
-        "{task.fields[report]}",
-        table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
-      ),
+      progress.TimeRemainingColumn(),
+      progress.TextColumn("{task.fields[report]}", table_column=column),
       console=self._console,
       expand=True,
       transient=transient,
@@ -238,13 +246,12 @@ class Display:
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
   """Rows as lines whose columns are aligned."""
   widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-  return [
-    "  ".join(
-      cell + " " * (width - cell_len(cell))
-      for cell, width in zip(row, widths, strict=True)
-    ).rstrip()
-    for row in rows
-  ]
+
+  def line(row: Sequence[str]) -> str:
+    cells = zip(row, widths, strict=True)
+    return "  ".join(c + " " * (width - cell_len(c)) for c, width in cells)
+
+  return [line(row).rstrip() for row in rows]
 
 
 def evaluation_text(
@@ -256,18 +263,13 @@ def evaluation_text(
   parts = [f"loss {values['eval/loss']:.4f}"]
   parts += [text for metric in metrics if (text := metric.text(values))]
   parts.append(f"({values['eval/examples']:,} examples{unreadable})")
-  plain = {
-    key.removesuffix(_PLAIN): value
-    for key, value in values.items()
-    if key.endswith(_PLAIN)
-  }
-  parts += [
-    f"not averaged {text}" for metric in metrics if (text := metric.text(plain))
-  ]
-  if "fewshot/top1" in values:
-    parts.append(f"few-shot top-1 {values['fewshot/top1']:.2%}")
-  if "fewshot/top1_class_token" in values:
-    token = values["fewshot/top1_class_token"]
+  for metric in metrics:
+    plain = dataclasses.replace(metric, key=f"{metric.key}{_PLAIN}")
+    if text := plain.text(values):
+      parts.append(f"not averaged {text}")
+  if (top1 := values.get("fewshot/top1")) is not None:
+    parts.append(f"few-shot top-1 {top1:.2%}")
+  if (token := values.get("fewshot/top1_class_token")) is not None:
     parts.append(f"(by the class token {token:.2%})")
   return "  ".join(parts)
 
@@ -276,6 +278,6 @@ def clock(seconds: float) -> str:
   """Formats a duration as hours, minutes and seconds: 1:02:03 or 2:03."""
   minutes, seconds = divmod(round(seconds), 60)
   hours, minutes = divmod(minutes, 60)
-  if hours:
-    return f"{hours}:{minutes:02}:{seconds:02}"
-  return f"{minutes}:{seconds:02}"
+  return (
+    f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+  )

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime import hosts
-from vit_jax.runtime.display import Display, Track, untracked
-from vit_jax.runtime.metric import Metric
+from vit_jax.runtime.display import Display, Metric, Track, untracked
 from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import (
   Predictions,

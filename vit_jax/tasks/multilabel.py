@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.runtime.metric import Metric
+from vit_jax.runtime.display import Metric
 from vit_jax.tasks.average_precision import (
   average_precision,
   best_threshold,

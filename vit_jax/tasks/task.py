@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.runtime.metric import Metric
+from vit_jax.runtime.display import Metric
 from vit_jax.tasks.outcome import Curves, Evaluator
 from vit_jax.tasks.stream import Stream
 from vit_jax.training.objective import Objective
