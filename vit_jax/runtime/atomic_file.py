@@ -19,9 +19,8 @@ def local_path(name: str) -> pathlib.Path:
   if not name:
     raise ValueError("the path to write to is empty: give a path.")
   if "://" in name:
-    raise ValueError(
-      f"{name} is an address, and only local files can be written: give a path."
-    )
+    needed = "is an address, and only local files can be written: give a path."
+    raise ValueError(f"{name} {needed}")
   return pathlib.Path(os.path.expanduser(name))
 
 
@@ -83,7 +82,10 @@ def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
     elif os.path.lexists(part):
       part.unlink()
     if isinstance(error, OSError) and _is_about(error, part):
-      raise _unwritable(path, error) from error
+      why = f"{str(path)!r} cannot be written ({os.strerror(_number(error))})"
+      found = OSError(f"{why}: choose another place.")
+      found.errno = _number(error)  # An enclosing `_part` may look at it.
+      raise found from error
     raise
 
 
@@ -95,13 +97,7 @@ def _is_about(error: OSError, part: pathlib.Path) -> bool:
   return part in (name, *name.parents) or name in part.parents
 
 
-def _unwritable(path: pathlib.Path, error: OSError) -> OSError:
-  number = error.errno or 0
-  if number == errno.EEXIST:  # A file is in the place of a parent folder.
-    number = errno.ENOTDIR
-  found = OSError(
-    f"{str(path)!r} cannot be written ({os.strerror(number)}): choose another "
-    "place."
-  )
-  found.errno = number  # An enclosing `_part` may look at it.
-  return found
+def _number(error: OSError) -> int:
+  if error.errno == errno.EEXIST:  # A file is in the place of a parent folder.
+    return errno.ENOTDIR
+  return error.errno or 0

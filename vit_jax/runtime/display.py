@@ -101,11 +101,9 @@ class Display:
     epoch_steps: float = 0.0,
     metrics: Sequence[Metric] = (),
   ) -> None:
-    """Starts to show the progress from one step to another.
+    """Starts to show the progress of the steps after `first_step`.
 
     Args:
-      first_step: The last step that was done before.
-      last_step: The last step of the run.
       epoch_steps: Steps of an epoch, for a line at each evaluation; 0 for none.
       metrics: The metrics to show, in their order.
     """
@@ -165,13 +163,13 @@ class Display:
       for key in ("train/loss", *(f"train/{m.key}" for m in self._metrics))
       if key in self._trained[0][1]
     }
-    epochs = (n / self._epoch_steps for n in (step, self._last_step))
-    trained = self._first_of(means, "train")
-    evaluated = self._first_of(metrics, "eval")
+    now, last = step / self._epoch_steps, self._last_step / self._epoch_steps
     return (
-      "epoch {:>6,.1f}/{:,.1f}  ".format(*epochs)
-      + f"training loss {means['train/loss']:.4f}  {trained}  "
-      f"evaluation loss {metrics['eval/loss']:.4f}  {evaluated}"
+      f"epoch {now:>6,.1f}/{last:,.1f}  "
+      f"training loss {means['train/loss']:.4f}  "
+      f"{self._first_of(means, 'train')}  "
+      f"evaluation loss {metrics['eval/loss']:.4f}  "
+      f"{self._first_of(metrics, 'eval')}"
     )
 
   def _first_of(self, values: Mapping[str, float], kind: str) -> str:
@@ -187,8 +185,7 @@ class Display:
   def track(self, items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
     """Passes items on and shows how many of them are done, on a terminal.
 
-    Args:
-      what: A word for what is done with them, such as "evaluating".
+    `what` is done with them, such as "evaluating".
     """
     if not self._live:
       yield from items
@@ -215,17 +212,16 @@ class Display:
   def _bars(self, transient: bool) -> progress.Progress:
     """Progress lines, which are cut off rather than wrapped."""
     bar = [] if self.width < _NARROW else [progress.BarColumn(bar_width=20)]
-    column = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    return progress.Progress(
+    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    columns = (
       progress.TextColumn("{task.description}"),
       progress.MofNCompleteColumn(),
       *bar,
       progress.TimeRemainingColumn(),
-      progress.TextColumn("{task.fields[report]}", table_column=column),
-      console=self._console,
-      expand=True,
-      transient=transient,
+      progress.TextColumn("{task.fields[report]}", table_column=rest),
     )
+    shown = {"console": self._console, "expand": True, "transient": transient}
+    return progress.Progress(*columns, **shown)
 
   def _copied(self, line: str) -> None:
     if self._copy is not None:

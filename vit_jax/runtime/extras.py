@@ -17,9 +17,8 @@ def load(module: str, extra: str) -> Any:
     name = str(error.name).split(".")[0]
     if name == "vit_jax":
       raise
-    raise ValueError(
-      f'{name} is not installed: pip install "vit_jax[{extra}]"'
-    ) from error
+    install = f'{name} is not installed: pip install "vit_jax[{extra}]"'
+    raise ValueError(install) from error
 
 
 def check(library: str, extra: str, key: str) -> None:

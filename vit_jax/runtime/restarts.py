@@ -41,19 +41,13 @@ def supervise(
     now = newest_step()
     used = 1 if now != before else used + 1
     before = now
-    ended = f"The run was ended by {_cause(code)}"
+    then = f"restart {used} of {restarts} without a new checkpoint."
     if used > restarts:
-      print(
-        f"{ended}; {restarts} restarts brought no new checkpoint: giving up.",
-        file=sys.stderr,
-        flush=True,
-      )
+      then = f"{restarts} restarts brought no new checkpoint: giving up."
+    ended = f"The run was ended by {_cause(code)}"
+    print(f"{ended}; {then}", file=sys.stderr, flush=True)
+    if used > restarts:
       return 128 - code if code < 0 else code
-    print(
-      f"{ended}; restart {used} of {restarts} without a new checkpoint.",
-      file=sys.stderr,
-      flush=True,
-    )
     time.sleep(_WAIT)
 
 

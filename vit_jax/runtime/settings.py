@@ -29,15 +29,12 @@ class Duration:
   def in_steps(self, batch_size: int, num_examples: int) -> int:
     """The duration in steps, at least 1; 0 if it is unset.
 
-    Args:
-      num_examples: Examples per epoch.
+    An epoch has `num_examples`.
     """
     if not (self.steps or self.epochs or self.examples):
       return 0
-    examples = (
-      self.steps * batch_size + self.epochs * num_examples + self.examples
-    )
-    return max(1, round(examples / batch_size))
+    examples = self.epochs * num_examples + self.examples
+    return max(1, round(self.steps + examples / batch_size))
 
 
 def setting(
@@ -60,8 +57,8 @@ def setting(
       field: the program behaved as with this value before the field existed.
       Only needed if it differs from the default.
   """
-  metadata = dict(says=says, must=must, choices=choices)
-  metadata["before"] = default if before is dataclasses.MISSING else before
+  before = default if before is dataclasses.MISSING else before
+  metadata = dict(says=says, must=must, choices=choices, before=before)
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -81,12 +78,9 @@ class Section:
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      object.__setattr__(
-        self,
-        field.name,
-        _checked(field, types_of(type(self))[field.name], value),
-      )
+      kind = types_of(type(self))[field.name]
+      value = _checked(field, kind, getattr(self, field.name))
+      object.__setattr__(self, field.name, value)
 
 
 @functools.cache
@@ -131,7 +125,12 @@ def to_dict(settings: Section) -> dict[str, Any]:
 
 
 def from_dict(
-  cls: type[Section], values: Mapping[str, Any], *, saved: bool = False
+  cls: type[Section],
+  values: Mapping[str, Any],
+  *,
+  saved: bool = False,
+  prefix: str = "",
+  whole: type[Section] | None = None,
 ) -> Any:
   """Makes settings from nested dictionaries, the inverse of `to_dict`.
 
@@ -140,12 +139,45 @@ def from_dict(
     values: A value for each key, nested like the sections.
     saved: Whether an older version may have written the values. A missing key
       then gets the value under which that version behaved as it did.
+    prefix: Stands before the keys in messages.
+    whole: The section that `cls` is a part of, if any.
 
   Raises:
     ValueError: if a key is unknown or missing, or its value is invalid. The
       message names the key.
   """
-  return _from_dict(cls, values, saved, "", cls)
+  rest, found = dict(values), {}
+  for field in dataclasses.fields(cls):
+    kind, names = types_of(cls)[field.name], [field.name]
+    if kind is Duration:
+      names = [f"{field.name}_{unit}" for unit in UNITS]
+    missing = [name for name in names if name not in rest]
+    if missing and not saved:
+      key = prefix + missing[0]
+      raise ValueError(
+        f"the configuration has no {key}: start it from base_config()."
+      )
+    given = [rest.pop(name, {}) for name in names]
+    if is_section(kind):
+      name = prefix + field.name
+      if not isinstance(given[0], Mapping):
+        raise ValueError(f"{name} must be a section of keys.")
+      part = {"saved": saved, "prefix": f"{name}.", "whole": whole or cls}
+      found[field.name] = from_dict(kind, given[0], **part)
+    elif missing:
+      found[field.name] = field.metadata["before"]
+    else:
+      found[field.name] = Duration(*given) if kind is Duration else given[0]
+  if rest:
+    unknown = prefix + next(iter(flat(rest)))
+    raise ValueError(
+      f"{unknown} is not a key of the configuration; did you mean "
+      f"{nearest_key(unknown, whole or cls)}?"
+    )
+  try:
+    return cls(**found)
+  except ValueError as error:
+    raise ValueError(f"{prefix}{error}") from None
 
 
 def replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
@@ -173,48 +205,6 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return found
 
 
-def _from_dict(
-  cls: type[Section],
-  values: Mapping[str, Any],
-  saved: bool,
-  prefix: str,
-  whole: type[Section],
-) -> Any:
-  rest = dict(values)
-  found = {}
-  for field in dataclasses.fields(cls):
-    kind = types_of(cls)[field.name]
-    names = [field.name]
-    if kind is Duration:
-      names = [f"{field.name}_{unit}" for unit in UNITS]
-    missing = [name for name in names if name not in rest]
-    if missing and not saved:
-      raise ValueError(
-        f"the configuration has no {prefix}{missing[0]}: start it from "
-        "base_config()."
-      )
-    given = [rest.pop(name, {}) for name in names]
-    if is_section(kind):
-      inner = f"{prefix}{field.name}."
-      if not isinstance(given[0], Mapping):
-        raise ValueError(f"{prefix}{field.name} must be a section of keys.")
-      found[field.name] = _from_dict(kind, given[0], saved, inner, whole)
-    elif missing:
-      found[field.name] = field.metadata["before"]
-    else:
-      found[field.name] = Duration(*given) if kind is Duration else given[0]
-  if rest:
-    unknown = prefix + next(iter(flat(rest)))
-    raise ValueError(
-      f"{unknown} is not a key of the configuration; did you mean "
-      f"{nearest_key(unknown, whole)}?"
-    )
-  try:
-    return cls(**found)
-  except ValueError as error:
-    raise ValueError(f"{prefix}{error}") from None
-
-
 def all_keys(cls: type[Section]) -> list[str]:
   """Every dotted key of a section, such as "optimizer.warmup_steps"."""
   return list(flat(to_dict(cls())))
@@ -233,33 +223,27 @@ def nearest_key(key: str, cls: type[Section]) -> str:
 
 def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
   """The value converted to the field's type; ValueError if it is invalid."""
-  name = field.name
-  usual: Any = field.default
   if is_section(kind):
     if not isinstance(value, kind):
-      raise ValueError(f"{name} must be {kind.__name__}, not {value!r}.")
+      raise ValueError(f"{field.name} must be {kind.__name__}, not {value!r}.")
     return value
-  if kind is Duration:
-    return _checked_duration(name, value, usual)
-  if value is None and not without_none(kind)[1]:
-    raise ValueError(f"{name}=None: set it, such as {name}={usual!r}.")
   must, choices = field.metadata["must"], field.metadata["choices"]
-  return checked(name, kind, value, must, choices)
-
-
-def _checked_duration(
-  name: str, value: Duration, default: Duration
-) -> Duration:
+  if kind is not Duration:
+    return _set(field.name, kind, value, field.default, must, choices)
   found = {}
-  for unit in UNITS:
-    key, number = f"{name}_{unit}", getattr(value, unit)
-    if number is None:
-      usual = getattr(default, unit)
-      raise ValueError(f"{key}=None: set it, such as {key}={usual!r}.")
-    kind = float if unit == "epochs" else int
-    found[unit] = checked(key, kind, number, NOT_NEGATIVE)
-  given = [f"{name}_{unit}={n}" for unit, n in found.items() if n]
+  for unit, number in vars(value).items():
+    one, usual = types_of(Duration)[unit], getattr(field.default, unit)
+    name = f"{field.name}_{unit}"
+    found[name] = _set(name, one, number, usual, NOT_NEGATIVE)
+  given = [f"{name}={number}" for name, number in found.items() if number]
   if len(given) > 1:
     both = " and ".join(given)
     raise ValueError(f"{both} are both given: set all but one to 0.")
-  return Duration(**found)
+  return Duration(*found.values())
+
+
+def _set(name: str, kind: Any, value: Any, usual: Any, *rules: Any) -> Any:
+  """`checked`, with a hint if the value is None and must not be."""
+  if value is None and not without_none(kind)[1]:
+    raise ValueError(f"{name}=None: set it, such as {name}={usual!r}.")
+  return checked(name, kind, value, *rules)
