@@ -14,7 +14,7 @@ from tests import commands, runs
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.run import loop
 from vit_jax.run.settings import read
-from vit_jax.runtime.signals import Interrupted
+from vit_jax.runtime.stops import Interrupted
 from vit_jax.workdir.checkpoint import Checkpoints
 
 COMMAND = [
@@ -142,8 +142,8 @@ def test_a_run_that_hangs_is_started_again(data_dir, tmp_path):
     "import pathlib, time\n"
     "from vit_jax import train\n"
     "from vit_jax.data.batching.workers import BatchIterator\n"
-    "from vit_jax.runtime import command, watchdog\n"
-    "watchdog._TICK, watchdog._LEAST = 0.05, 2\n"
+    "from vit_jax.runtime import command, stops\n"
+    "stops._TICK, stops._LEAST = 0.05, 2\n"
     "read, count = BatchIterator.__next__, []\n"
     "def hang(self):\n"
     "  count.append(1)\n"

@@ -40,7 +40,7 @@ def main(_: list[str]) -> int | None:
   from vit_jax.run.flags import config_settings
   from vit_jax.run.layer_table import show_layers
   from vit_jax.run.loop import train
-  from vit_jax.runtime.signals import Interrupted, leave
+  from vit_jax.runtime.stops import Interrupted, leave
 
   options = flags.FLAGS
   if options.restarts:

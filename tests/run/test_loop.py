@@ -17,7 +17,7 @@ from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced
-from vit_jax.runtime.signals import Interrupted, StopSignal
+from vit_jax.runtime.stops import Interrupted, StopSignal
 from vit_jax.workdir.checkpoint import Checkpoints
 
 

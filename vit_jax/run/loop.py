@@ -15,8 +15,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.run.summary import closing, header
 from vit_jax.run.train_loop import Guards, OnStep, TrainLoop
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.signals import StopSignal
-from vit_jax.runtime.watchdog import Watchdog
+from vit_jax.runtime.stops import StopSignal, Watchdog
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, is_run

@@ -18,7 +18,7 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import to_dict
-from vit_jax.runtime.signals import Interrupted
+from vit_jax.runtime.stops import Interrupted
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.meter import Meter, Stopwatch, time_spent
 from vit_jax.workdir.metrics import MetricWriter, read_rows

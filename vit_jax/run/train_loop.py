@@ -9,8 +9,7 @@ import jax
 
 from vit_jax.run.outputs import Outputs, optional_write, report_skipped
 from vit_jax.run.plan import Plan
-from vit_jax.runtime.signals import Interrupted, StopSignal
-from vit_jax.runtime.watchdog import Watchdog
+from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.meter import Tracer

@@ -17,12 +17,8 @@ Sides = tuple[int, int]
 PerChannel = tuple[float, ...]
 _MOST_FLOAT = 3.4e38
 """Larger numbers overflow in float32, in which models compute."""
-_NEEDED = {
-  int: "a whole number",
-  float: "a finite number",
-  bool: "True or False",
-  str: "a text",
-}
+_NEEDED = {int: "a whole number", float: "a finite number"}
+_NEEDED |= {bool: "True or False", str: "a text"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,18 +78,18 @@ def checked(
   kind, optional = without_none(kind)
   if value is None and optional:
     return None
+  given = f"{name}={quoted(value)}"
   try:
     found = _converted(kind, value)
   except TypeError as error:
     several = typing.get_origin(kind) is tuple
     needed = must.text if must and several else f"be {error}"
-    raise ValueError(f"{name}={quoted(value)} must {needed}.") from None
+    raise ValueError(f"{given} must {needed}.") from None
   if must is not None and not must.holds(found):
-    raise ValueError(f"{name}={quoted(value)} must {must.text}.")
+    raise ValueError(f"{given} must {must.text}.")
   if choices and found not in choices:
-    raise ValueError(
-      f"{name}={quoted(value)} is unknown; choose one of {', '.join(choices)}."
-    )
+    known = ", ".join(choices)
+    raise ValueError(f"{given} is unknown; choose one of {known}.")
   return found
 
 

@@ -34,19 +34,12 @@ _joined = False  # Whether this process has joined others.
 
 def define_flags() -> None:
   """Defines the flags that `join_flags` reads."""
-  flags.DEFINE_string(
-    "coordinator",
-    None,
-    "HOST:PORT of the first process, for a run on several hosts.",
-  )
-  flags.DEFINE_integer(
-    "num_processes",
-    None,
-    "Number of processes of the run; 1 ignores the environment.",
-  )
-  flags.DEFINE_integer(
-    "process_id", None, "Number of this process, counted from 0."
-  )
+  says = "HOST:PORT of the first process, for a run on several hosts."
+  flags.DEFINE_string("coordinator", None, says)
+  says = "Number of processes of the run; 1 ignores the environment."
+  flags.DEFINE_integer("num_processes", None, says)
+  says = "Number of this process, counted from 0."
+  flags.DEFINE_integer("process_id", None, says)
 
 
 def join_flags() -> None:
@@ -72,9 +65,11 @@ def join(
       process ends with a line and exit code 2.
     ConnectionError: if joining fails otherwise.
   """
-  if num_processes == 1:
-    return
-  if (coordinator, num_processes, process_id) == (None, None, None):
+  where = (coordinator, num_processes, process_id)
+  if num_processes != 1 and where != (None, None, None):
+    _check(*where)
+    _initialize(*where, cluster_detection_method="deactivate")
+  elif num_processes != 1:
     try:
       _initialize()
     except ValueError as error:
@@ -82,20 +77,6 @@ def join(
       if "coordinator_address should be defined" not in str(error):
         raise
       _check_alone()
-    return
-  if coordinator is None or num_processes is None or process_id is None:
-    raise ValueError(
-      f"--coordinator={coordinator}, --num_processes={num_processes} and "
-      f"--process_id={process_id} go together: give all three, or none on "
-      "Cloud TPU, SLURM or Open MPI, where JAX finds them."
-    )
-  _check(coordinator, num_processes, process_id)
-  _initialize(
-    coordinator,
-    num_processes,
-    process_id,
-    cluster_detection_method="deactivate",
-  )
 
 
 def stay_alone() -> None:
@@ -108,12 +89,9 @@ def stay_alone() -> None:
   hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
   if len(hosts) > 1 and "JAX_PLATFORMS" not in os.environ:
     os.environ["JAX_PLATFORMS"] = "cpu"
-    print(
-      f"This host is one of {len(hosts)} of a TPU slice, and this command runs "
-      "on one alone: it uses the CPU.",
-      file=sys.stderr,
-      flush=True,
-    )
+    alone = f"This host is one of {len(hosts)} of a TPU slice"
+    then = "and this command runs on one alone: it uses the CPU."
+    print(f"{alone}, {then}", file=sys.stderr, flush=True)
 
 
 def together(function: Any) -> Any:
@@ -136,10 +114,9 @@ def together(function: Any) -> Any:
     if not compiled:
       function.lower(*arguments).compile()
       # Given the processes, it asks the coordinator and runs no program itself.
+      everyone = set(range(jax.process_count()))
       multihost.sync_global_processes(
-        "compiled",
-        timeout=_COMPILE_SECONDS,
-        processes=set(range(jax.process_count())),
+        "compiled", timeout=_COMPILE_SECONDS, processes=everyone
       )
       compiled = True
     return function(*arguments)
@@ -193,10 +170,8 @@ def _initialize(*arguments, **options) -> None:
   except ValueError:
     raise
   except Exception as error:  # JAX's, or one of its Kubernetes client.
-    raise ConnectionError(
-      f"the processes of the run did not meet{where} "
-      f"({str(error).splitlines()[0]})."
-    ) from error
+    why = f"did not meet{where} ({str(error).splitlines()[0]})."
+    raise ConnectionError(f"the processes of the run {why}") from error
   finally:
     timer.cancel()
   _joined = True
@@ -240,7 +215,15 @@ def _check_alone() -> None:
     )
 
 
-def _check(coordinator: str, num_processes: int, process_id: int) -> None:
+def _check(
+  coordinator: str | None, num_processes: int | None, process_id: int | None
+) -> None:
+  if coordinator is None or num_processes is None or process_id is None:
+    raise ValueError(
+      f"--coordinator={coordinator}, --num_processes={num_processes} and "
+      f"--process_id={process_id} go together: give all three, or none on "
+      "Cloud TPU, SLURM or Open MPI, where JAX finds them."
+    )
   host, _, port = coordinator.rpartition(":")
   if not host or not port.isdigit():
     raise ValueError(

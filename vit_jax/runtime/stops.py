@@ -1,0 +1,213 @@
+"""Ends a run before its time: told to by a signal, or because it hangs.
+
+Spot and preemptible machines, SLURM and Kubernetes send SIGTERM some time
+before they take the machine away. Ctrl-C is handled here as well, since the
+KeyboardInterrupt that Python would raise gets lost inside JAX's callbacks.
+"""
+
+import collections
+import contextlib
+import faulthandler
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+import jax
+from etils import epath
+from jax.experimental import multihost_utils
+
+from vit_jax.runtime.restarts import MENDABLE
+
+_SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides it.
+_TICK = 1.0  # Seconds between two checks.
+_LEAST = 600.0  # A shorter wait for a step, in seconds, never ends a run.
+_STEPS = 100  # Number of recent steps whose median is the usual time.
+_WRITE_SECONDS = 10.0  # Longest wait for the file of stacks.
+
+
+class Interrupted(Exception):
+  """Raised after the run was told to stop and has saved its state."""
+
+  exit_code = 128 + signal.SIGTERM  # A shell's code for it; 0 is "complete".
+
+
+class StopSignal:
+  """Records whether the run has to stop, in agreement with all hosts."""
+
+  def __init__(self):
+    self._signal, self._waiting = 0, False
+
+  def reached(self, step: int) -> bool:
+    """Whether to stop after this step; all hosts must ask at every step."""
+    if jax.process_count() == 1:
+      return self._signal > 0
+    # JAX's own service passes the signal on, and chooses the step.
+    return multihost_utils.reached_preemption_sync_point(step)
+
+  def interrupted(self, text: str) -> Interrupted:
+    """The error that ends the run, with the exit code of the signal."""
+    error = Interrupted(text)
+    error.exit_code = 128 + (self._signal or signal.SIGTERM)
+    return error
+
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """Inside this context, a signal raises Interrupted at once.
+
+    It is for work that need not be finished, such as an evaluation, or that
+    may never be, such as a read from a file system that hangs.
+    """
+    if self._signal:
+      raise self.interrupted("told to stop")
+    self._waiting = True
+    try:
+      yield
+    finally:
+      self._waiting = False
+
+  @contextlib.contextmanager
+  def awaited(self) -> Iterator["StopSignal"]:
+    """Inside this context, SIGTERM and Ctrl-C are only recorded.
+
+    A second Ctrl-C leaves at once. After a signal, SIGTERM stays ignored: the
+    process is about to end by itself, with the exit code that says so.
+
+    Python handles signals only in the main thread; in another one, this does
+    nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+      yield self
+      return
+    # With several hosts, SIGTERM is for JAX's service.
+    alone = jax.process_count() == 1
+    numbers = (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
+    before = {number: signal.signal(number, self._record) for number in numbers}
+    try:
+      yield self
+    finally:
+      for number, handler in before.items():
+        ending = self._signal and number == signal.SIGTERM
+        signal.signal(number, signal.SIG_IGN if ending else handler)
+
+  def _record(self, number: int, _: object) -> None:
+    again, self._signal = self._signal, number
+    if number == signal.SIGINT:
+      if again == signal.SIGINT:
+        _say("Left at once; nothing was saved after the newest checkpoint.")
+        os._exit(128 + number)
+      _say("Stopping, once the state is saved; Ctrl-C again leaves at once.")
+      if jax.process_count() > 1:
+        signal.raise_signal(signal.SIGTERM)  # For JAX's service.
+    if self._waiting:
+      self._waiting = False
+      raise self.interrupted("told to stop")
+
+
+def leave(code: int) -> NoReturn:
+  """Ends the process now, even if a thread hangs in a read.
+
+  With several hosts, JAX has to take leave of the others first.
+  """
+  sys.stdout.flush()
+  sys.stderr.flush()
+  if jax.process_count() == 1:
+    os._exit(code)
+  sys.exit(code)
+
+
+def _say(text: str) -> None:
+  """Prints a line from a signal handler, which may not touch the streams."""
+  cursor = _SHOW_CURSOR if sys.stderr.isatty() else ""
+  with contextlib.suppress(OSError):
+    os.write(2, f"\n{cursor}{text}\n".encode())
+
+
+class Watchdog:
+  """Ends this process if a step takes many times as long as usual.
+
+  It then writes the stacks of all threads to a file, prints a line, and leaves
+  with the exit code that `--restarts` restarts. Time in which the process was
+  stopped itself, as by Ctrl-Z, does not count. A hang in compiled code that
+  keeps Python's lock is not noticed.
+
+  Args:
+    times: How many times the median of the last 100 steps a step may take, and
+      at least 10 minutes; 0 never ends the process.
+    path: The file for the stacks, local or such as gs://bucket/run/stacks.txt.
+  """
+
+  def __init__(self, times: float, path: epath.Path):
+    self._times, self._path = times, path
+    self._seconds = collections.deque[float](maxlen=_STEPS)
+    self._last: float | None = None  # When the last step was done.
+    self._silent, self._paused = 0.0, False
+    self._end = threading.Event()
+
+  @contextlib.contextmanager
+  def watching(self) -> Iterator["Watchdog"]:
+    """Watches while inside."""
+    thread = threading.Thread(target=self._watch, daemon=True)
+    if self._times:
+      thread.start()
+    try:
+      yield self
+    finally:
+      self._end.set()
+
+  def step(self) -> None:
+    """Reports that a step is done."""
+    now = time.monotonic()
+    if self._last is not None:
+      self._seconds.append(now - self._last)
+    self._last, self._silent = now, 0.0
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Does not watch while inside, and does not count it as part of a step."""
+    self._paused = True
+    try:
+      yield
+    finally:
+      self._last, self._silent, self._paused = None, 0.0, False
+
+  def _watch(self) -> None:
+    while not self._end.wait(_TICK):
+      # Ticks are counted, as the clock goes on while the process is stopped.
+      self._silent = 0.0 if self._paused else self._silent + _TICK
+      if self._seconds:
+        usual = statistics.median([*self._seconds])
+        if self._silent > max(_LEAST, self._times * usual):
+          self._leave(usual)
+
+  def _leave(self, usual: float) -> None:
+    written = threading.Event()
+    with tempfile.TemporaryFile() as file:
+      faulthandler.dump_traceback(file)
+      file.seek(0)
+      stacks = file.read()
+
+    def write() -> None:
+      # Google's libraries raise errors of all kinds.
+      with contextlib.suppress(Exception):
+        self._path.write_bytes(stacks)
+        written.set()
+
+    # Its file system may be what hangs.
+    threading.Thread(target=write, daemon=True).start()
+    place = f"in {self._path}"
+    if not written.wait(_WRITE_SECONDS):
+      place = "above"
+      os.write(2, stacks)  # sys.stderr may be held by a thread.
+    message = (
+      f"error: no step for {self._silent:.0f} s, where one takes {usual:.2g} "
+      "s: a device, another host or a file system hangs. The stacks of all "
+      f"threads are {place}; the same command resumes the run.\n"
+    )
+    os.write(2, message.encode())
+    os._exit(MENDABLE)
