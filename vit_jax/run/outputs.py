@@ -21,7 +21,7 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.stops import Interrupted
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.meter import Meter, Stopwatch, time_spent
-from vit_jax.workdir.metrics import MetricWriter, read_rows
+from vit_jax.workdir.metrics import MetricWriter, WandbLog, read_rows
 from vit_jax.workdir.provenance import keep_unreadable, read_starts
 from vit_jax.workdir.rows import AppendFile
 
@@ -95,8 +95,6 @@ def open_writer(
   folder, project = checkpoints.folder, plan.settings.wandb_project
   wandb_log = None
   if project and jax.process_index() == 0:
-    from vit_jax.workdir.wandb_log import WandbLog
-
     wandb_log = WandbLog(folder, project, to_dict(plan.settings))
     display.header([("wandb", wandb_log.place)])
   writer = MetricWriter(folder, first, wandb_log)

@@ -11,11 +11,7 @@ from collections.abc import Iterator
 
 
 def local_path(name: str) -> pathlib.Path:
-  """The local path that a name stands for.
-
-  Raises:
-    ValueError: if the name is empty, or an address.
-  """
+  """The path for a name; raises ValueError if it is empty or an address."""
   if not name:
     raise ValueError("the path to write to is empty: give a path.")
   if "://" in name:
@@ -25,11 +21,7 @@ def local_path(name: str) -> pathlib.Path:
 
 
 def local_file(name: str) -> pathlib.Path:
-  """The local path of a file to write.
-
-  Raises:
-    ValueError: as `local_path` does, or if the path is that of a folder.
-  """
+  """`local_path` of a file; raises ValueError for a folder as well."""
   path = local_path(name)
   if path.is_dir():
     raise ValueError(f"{name!r} is a folder; name the file to write.")

@@ -150,8 +150,7 @@ def define_overrides() -> None:
 def overrides() -> dict[str, Any]:
   """Keywords for `load_pretrained`, from the flags that were given.
 
-  Raises:
-    ValueError: if numbers are malformed, out of range or too few.
+  Raises ValueError if numbers are malformed, out of range or too few.
   """
   given = values("step", "task", "num_heads", "gelu", "layer_norm_epsilon")
   given |= {name: _several(name) for name in _SEVERAL}

@@ -6,11 +6,7 @@ from typing import Any
 
 
 def load(module: str, extra: str) -> Any:
-  """Imports a module whose libraries come with an extra of this package.
-
-  Raises:
-    ValueError: if one of these libraries is missing.
-  """
+  """Imports a module that needs an extra; or raises ValueError."""
   try:
     return importlib.import_module(module)
   except ModuleNotFoundError as error:

@@ -24,13 +24,12 @@ def supervise(
 ) -> int:
   """Runs this command in a child process, and restarts it where that helps.
 
+  Returns the exit code of the last start.
+
   Args:
     restarts: The most restarts in a row without a new checkpoint.
     newest_step: Returns the step of the newest checkpoint.
     command: The command to run instead.
-
-  Returns:
-    The exit code of the last start.
   """
   command = command or [sys.executable, *sys.orig_argv[1:], "--restarts=0"]
   before, used = newest_step(), 0

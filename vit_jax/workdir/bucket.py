@@ -65,11 +65,7 @@ def status(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def as_os_error(what: str = "") -> Iterator[None]:
-  """Turns whatever a library raises into a one-line OSError.
-
-  Args:
-    what: Words to begin the line with.
-  """
+  """Turns any error into an OSError of one line, which begins with `what`."""
   try:
     yield
   except Exception as error:

@@ -67,7 +67,6 @@ class Checkpoints(CheckpointReader):
     """Begins to save the state after `step` steps.
 
     Args:
-      step: The number of steps it has taken.
       description: The checkpoint's description; the checksums are added to it.
       metrics: The evaluation after this step, if there was one.
 
@@ -78,15 +77,14 @@ class Checkpoints(CheckpointReader):
     """
     trees = items(state)
     description = with_digest({**description, "checksums": checksums(trees)})
-    args: dict[str, Any] = {"description": ocp.args.JsonSave(description)}
-    for name, tree in trees.items():
-      args[name] = ocp.args.PyTreeSave(tree)
-    problem = self.wait()
-    self._problem = None
+    args = ocp.args.Composite(
+      **{name: ocp.args.PyTreeSave(tree) for name, tree in trees.items()},
+      description=ocp.args.JsonSave(description),
+    )
+    problem, self._problem = self.wait(), None
     self._remove_partial()
-    composite = ocp.args.Composite(**args)
     try:
-      if not self._manager.save(step, args=composite, metrics=metrics):
+      if not self._manager.save(step, args=args, metrics=metrics):
         raise ValueError(f"there is one of step {self.latest_step} already")
       self._saving = step
     except Exception as error:  # Orbax raises errors of all kinds.
@@ -103,8 +101,7 @@ class Checkpoints(CheckpointReader):
     return None
 
   def _not_saved(self, step: int | None, error: Exception) -> str:
-    self._failed = True
-    why = bucket.reason(error)
+    self._failed, why = True, bucket.reason(error)
     self._problem = f"the checkpoint of step {step} could not be saved ({why})"
     return self._problem
 
@@ -134,11 +131,7 @@ class Checkpoints(CheckpointReader):
     return place
 
   def close(self) -> None:
-    """Waits until everything is on disk.
-
-    Raises:
-      OSError: if the last checkpoint could not be saved.
-    """
+    """Waits until everything is on disk; raises OSError if it cannot be."""
     self.wait()
     self._manager.close()
     # Writes that were under way when a save failed may outlast this.
@@ -146,10 +139,10 @@ class Checkpoints(CheckpointReader):
       self._quiet.end()
     if self._problem:
       newest = self.latest_step
-      others = (
+      known = (
         "there is no other" if newest is None else f"step {newest} is good"
       )
-      raise OSError(f"{self._problem}; {others}.")
+      raise OSError(f"{self._problem}; {known}.")
 
 
 def is_run(path: str) -> bool:
@@ -163,11 +156,7 @@ def is_run(path: str) -> bool:
 
 
 def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
-  """The checkpoints of a run, to be read only.
-
-  Args:
-    workdir: The run's folder.
-    keys: The metrics that may be the score by which the best is found.
+  """The checkpoints of a run, to be read only; `keys` as for `Checkpoints`.
 
   Raises:
     ValueError: if the folder holds none.
@@ -184,11 +173,7 @@ def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
 def latest_description(workdir: str) -> dict[str, Any] | None:
   """`Checkpoints.newest_description`, without its step, of a folder.
 
-  Returns:
-    None if the folder holds no checkpoint, or is not there.
-
-  Raises:
-    DamagedError, OSError: as `Checkpoints.newest_description`.
+  It is None if the folder holds no checkpoint, or is not there.
   """
   if not is_run(workdir):
     return None

@@ -86,10 +86,9 @@ class CheckpointReader:
       return None
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
-    """The step of an existing checkpoint: the given, the best or the newest.
+    """The step of a checkpoint: the given, the best or the newest.
 
-    Raises:
-      ValueError: if there is no checkpoint, or none of this step.
+    Raises ValueError if there is no checkpoint, or none of this step.
     """
     known = self.all_steps
     if not known:
@@ -126,21 +125,20 @@ class CheckpointReader:
   def newest_description(self) -> tuple[int, dict[str, Any]] | None:
     """Step and description of the newest checkpoint whose description is good.
 
-    Returns:
-      None if there is no checkpoint.
+    It is None if there is no checkpoint.
 
     Raises:
       DamagedError: if there are checkpoints, but none with a good description.
       OSError: if one cannot be read now.
     """
-    newest: DamagedError | None = None
+    damaged: list[DamagedError] = []
     for step in reversed(self.all_steps):
       try:
         return step, self.describe(step)
       except DamagedError as error:
-        newest = newest or error
-    if newest is not None:
-      raise newest
+        damaged.append(error)
+    if damaged:
+      raise damaged[0]
     return None
 
   def restore(self, step: int, shapes: TrainState) -> TrainState:
@@ -153,16 +151,10 @@ class CheckpointReader:
     """
     found = self._restore(step, items(shapes))
     count = jax.device_put(jnp.int32(step), shapes.step.sharding)
-    return TrainState(
-      count, found["params"], found["opt_state"], found.get("averaged_params")
-    )
+    return shapes.replace(step=count, **found)
 
   def restore_params(self, step: int, shapes: Any, *, averaged: bool) -> Any:
-    """Only the parameters at `step`, or their Polyak average.
-
-    Raises:
-      DamagedError, ValueError, OSError: as `restore`.
-    """
+    """Only the parameters at `step`, or their average; raises as `restore`."""
     item = "averaged_params" if averaged else "params"
     return self._restore(step, {item: shapes})[item]
 

@@ -118,12 +118,7 @@ def verify_digest(description: Any) -> None:
 def check_same_run(
   saved: dict[str, Any], now: dict[str, Any], workdir: str
 ) -> None:
-  """Raises ValueError if a run must not resume from a checkpoint.
-
-  Args:
-    saved: The checkpoint's description.
-    now: The description of the run that resumes.
-  """
+  """Raises ValueError if the run `now` must not resume from `saved`."""
   if changed := changes(saved, now):
     raise ValueError(
       f"{workdir} holds a run with another configuration or other data: "

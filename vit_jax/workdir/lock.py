@@ -60,9 +60,12 @@ def _local_lock(workdir: str) -> Iterator[None]:
   try:
     lock.acquire()
   except filelock.Timeout:
-    raise _taken(workdir, _owner(path)) from None
+    owner = "which is starting"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+      owner = path.read_text() or owner
+    raise _taken(workdir, owner) from None
   try:
-    path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+    path.write_text(_this_process())
     yield
   finally:
     lock.release()
@@ -75,12 +78,8 @@ def _taken(workdir: str, owner: str) -> ValueError:
   )
 
 
-def _owner(path: epath.Path) -> str:
-  """The process that holds the lock, as it wrote into the file."""
-  try:
-    return path.read_text() or "which is starting"
-  except (OSError, UnicodeDecodeError):
-    return "which is starting"
+def _this_process() -> str:
+  return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 class _ObjectLock:
@@ -89,15 +88,10 @@ class _ObjectLock:
   def __init__(self, workdir: str, say: Callable[[str], None]):
     self._workdir, self._say = workdir, say
     self._blob = bucket.blob(f"{workdir.rstrip('/')}/lock")
-    self._me = {
-      "owner": f"process {os.getpid()} on {socket.gethostname()}",
-      "pid": os.getpid(),
-      "system": _system(),
-      "token": secrets.token_hex(8),
-    }
+    self._me = {"owner": _this_process(), "token": secrets.token_hex(8)}
+    self._me |= {"pid": os.getpid(), "system": _system()}
     self._generation = 0  # The store must still hold this one when we write.
-    self._lost = False
-    self._end = threading.Event()
+    self._lost, self._end = False, threading.Event()
     self._thread = threading.Thread(target=self._beat, daemon=True)
 
   def __enter__(self) -> "_ObjectLock":
@@ -127,12 +121,9 @@ class _ObjectLock:
 
   def _write(self) -> bool:
     """Writes the object; returns whether it is ours."""
+    again = {"retry": bucket.retry(), "if_generation_match": self._generation}
     try:
-      self._blob.upload_from_string(
-        json.dumps(self._me),
-        if_generation_match=self._generation,
-        retry=bucket.retry(),
-      )
+      self._blob.upload_from_string(json.dumps(self._me), **again)
     except Exception as error:
       if bucket.status(error) != 412:
         raise self._trouble(error) from error
@@ -155,10 +146,9 @@ class _ObjectLock:
       if bucket.status(error) != 404:  # It was deleted between the two.
         raise self._trouble(error) from error
       return 0, {}
-    try:
+    holder = None
+    with contextlib.suppress(ValueError, RecursionError):
       holder = json.loads(content)
-    except (ValueError, RecursionError):
-      holder = {}
     generation = found.generation if found else 0
     return generation, holder if isinstance(holder, dict) else {}
 
@@ -204,10 +194,8 @@ def _is_dead(holder: dict[str, Any]) -> bool:
     return False
   try:
     os.kill(pid, 0)
-  except ProcessLookupError:
-    return True
-  except (OSError, OverflowError):
-    pass
+  except (OSError, OverflowError) as error:
+    return isinstance(error, ProcessLookupError)
   return False
 
 

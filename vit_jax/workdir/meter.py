@@ -148,16 +148,13 @@ def time_spent(
 ) -> dict[str, float] | None:
   """Seconds that a run has spent on each of `KINDS`, from its first start on.
 
-  The time between the last row of one start and the next start counts as
-  lost.
+  Time between the last row of one start and the next start counts as lost. It
+  is None if the run was begun by a version that did not measure.
 
   Args:
     rows: Rows of `metrics.jsonl`.
     starts: Rows of `starts.jsonl`.
     now: `Stopwatch.row` of the start that is running, if any.
-
-  Returns:
-    None if the run was begun by a version that did not measure.
   """
   begun = [at for at in map(_began, starts) if at is not None]
   trained = [row for row in rows if "train/loss" in row]
@@ -203,6 +200,8 @@ def _began(start: Mapping[str, Any]) -> float | None:
 class Tracer:
   """Writes a trace of some steps, which XProf or TensorBoard shows.
 
+  If that fails, its methods raise OSError, and the run has no trace.
+
   Args:
     folder: The folder for the trace, local or such as gs://bucket/run/profile.
     begin: The first step to trace.
@@ -218,11 +217,7 @@ class Tracer:
     self._tracing = False
 
   def before(self, step: int) -> None:
-    """Starts the trace if it is to start with this step.
-
-    Raises:
-      OSError: if it cannot be started; the run then has no trace.
-    """
+    """Starts the trace if it is due; if it cannot, raises OSError once."""
     if step == self._begin <= self._end:
       with bucket.as_os_error():
         if bucket.is_address(self._folder):
@@ -231,11 +226,7 @@ class Tracer:
         self._tracing = True
 
   def after(self, step: int, metrics: Any) -> None:
-    """Ends the trace if this was its last step, which gave `metrics`.
-
-    Raises:
-      OSError: if it cannot be written.
-    """
+    """Ends the trace if this was its last step, which gave `metrics`."""
     if self._tracing and step == self._end:
       jax.block_until_ready(metrics)
       self._tracing = False

@@ -1,6 +1,7 @@
 """Writes a run's metrics to a file, TensorBoard and Weights & Biases."""
 
 import os
+import secrets
 import socket
 import struct
 import time
@@ -15,12 +16,14 @@ from tensorboardX import summary
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
+from vit_jax.runtime import extras
+from vit_jax.workdir import bucket
 from vit_jax.workdir.rows import AppendFile, RowFile, read_rows
-from vit_jax.workdir.wandb_log import WandbLog
 
 __all__ = ["EventFile", "MetricWriter", "read_rows"]
 
 _ROWS = "metrics.jsonl"
+_LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.
 _Event: Any = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
 _SessionLog: Any = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
@@ -32,26 +35,22 @@ class MetricWriter:
   `workdir/metrics.jsonl` has a JSON object a line, with `step` and keys such as
   `train/loss`. Only the first process writes.
 
-  If one of the three cannot be written, the others still are. An OSError tells
-  the caller once, and again only if it fails after a success.
+  If one of the three cannot be written, the others still are. All methods raise
+  an OSError that tells of it once, and again only if it fails after a success.
 
   Attributes:
     notes: A line for each thing that was broken in files of earlier starts.
 
   Args:
-    first_step: The step from which the run starts. Rows beyond it, which a run
-      that was stopped wrote and this one will write again, are dropped.
+    first_step: The step from which the run starts, as for `RowFile`.
     wandb_log: Receives the same metrics, and is closed with this writer.
-
-  Raises:
-    OSError: if the `metrics.jsonl` of an earlier start cannot be replaced.
   """
 
   def __init__(
     self,
     workdir: epath.Path,
     first_step: int = 0,
-    wandb_log: WandbLog | None = None,
+    wandb_log: "WandbLog | None" = None,
   ):
     self.notes: list[str] = []
     self._failing: set[str] = set()
@@ -68,11 +67,7 @@ class MetricWriter:
       self._files["Weights & Biases"] = wandb_log
 
   def write(self, step: int, values: dict[str, Any]) -> None:
-    """Writes a row; nested dictionaries go to `metrics.jsonl` alone.
-
-    Raises:
-      OSError: if it cannot be written somewhere.
-    """
+    """Writes a row; nested dictionaries go to `metrics.jsonl` alone."""
     numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
 
     def write_to(file: RowFile | EventFile | WandbLog) -> None:
@@ -81,22 +76,14 @@ class MetricWriter:
     self._attempt(self._files, write_to)
 
   def write_images(self, step: int, images: _Images) -> None:
-    """Writes pictures, which `metrics.jsonl` does not get.
-
-    Raises:
-      OSError: if they cannot be written somewhere.
-    """
+    """Writes pictures, which `metrics.jsonl` does not get."""
     boards = {n: f for n, f in self._files.items() if n != _ROWS}
     self._attempt(boards, lambda board: board.write_images(step, images))
 
   def close(self, failed: bool = False) -> None:
     """Writes the data that still waits.
 
-    Args:
-      failed: Whether the run ends by an error, which Weights & Biases shows.
-
-    Raises:
-      OSError: if something cannot be written.
+    `failed` says whether the run ends by an error, as Weights & Biases shows.
     """
     self._attempt(self._files, lambda file: file.close(failed))
 
@@ -163,3 +150,72 @@ def _record(event: Any) -> bytes:
   length = struct.pack("<Q", len(data))
   checks = [struct.pack("<I", masked_crc32c(part)) for part in (length, data)]
   return length + checks[0] + data + checks[1]
+
+
+class WandbLog:
+  """One run at Weights & Biases for one workdir, however often it is started.
+
+  A step that is written again, as the run went on from an older checkpoint,
+  keeps the values that were written first. With WANDB_MODE=offline everything
+  stays in WORKDIR/wandb until `wandb sync`, or in ./wandb if the workdir is an
+  address.
+
+  Attributes:
+    place: Where to see the run: an address, or a folder when offline.
+
+  Raises:
+    ValueError: if wandb is not installed, or refuses the login.
+  """
+
+  def __init__(self, folder: epath.Path, project: str, config: dict[str, Any]):
+    self._wandb = wandb = extras.load("wandb", "wandb")
+    local = None if bucket.is_address(folder) else os.fspath(folder)
+    try:
+      self._run = wandb.init(
+        project=project,
+        id=_run_id(folder),
+        resume="allow",
+        name=folder.name,
+        dir=local,
+        config=config,
+        allow_val_change=True,  # Some keys may change when a run goes on.
+        settings=wandb.Settings(
+          console="off",
+          silent=True,
+          finish_timeout=_LAST_UPLOAD,
+          finish_timeout_raises=True,
+        ),
+      )
+    except wandb.Error as error:
+      reason = (str(error).splitlines() or [type(error).__name__])[0]
+      raise ValueError(
+        f"wandb_project={project!r}: {reason} Or set WANDB_MODE=offline, and "
+        "send the run later by `wandb sync`."
+      ) from error
+    run = self._run
+    where = f"offline, in {run.dir}" if run.offline else run.url
+    self.place = where or "nothing is logged, as WANDB_MODE says"
+
+  def write(self, step: int, numbers: Mapping[str, float]) -> None:
+    """Logs numbers; raises OSError if they cannot be logged."""
+    with bucket.as_os_error():
+      self._run.log(dict(numbers), step=step)
+
+  def write_images(self, step: int, images: _Images) -> None:
+    """Logs pictures; raises OSError if they cannot be logged."""
+    with bucket.as_os_error():
+      logged = {key: self._wandb.Image(image) for key, image in images.items()}
+      self._run.log(logged, step=step)
+
+  def close(self, failed: bool) -> None:
+    """Sends the rest, and how the run ended; raises OSError if it cannot."""
+    with bucket.as_os_error():
+      self._run.finish(exit_code=int(failed))
+
+
+def _run_id(folder: epath.Path) -> str:
+  """The run's name at Weights & Biases, which the workdir keeps."""
+  path = folder / "wandb_id"
+  if not path.exists():
+    path.write_text(secrets.token_hex(8))
+  return path.read_text().strip()

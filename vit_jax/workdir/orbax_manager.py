@@ -27,15 +27,7 @@ CLASSES = ("eval/top1",)
 def open_manager(
   folder: epath.Path, keep_last: int, read_only: bool, keys: Sequence[str]
 ) -> ocp.CheckpointManager:
-  """The manager of the checkpoints in a folder.
-
-  Args:
-    folder: The folder that holds a folder for each checkpoint.
-    keep_last: How many of the newest checkpoints to keep; the one with the best
-      score is kept as well.
-    read_only: Never write to the folder.
-    keys: The metrics that may be the score.
-  """
+  """The manager of a folder of checkpoints; arguments as for `Checkpoints`."""
   # Orbax warns of every folder that it is not to write to.
   quiet = _only_errors() if read_only else contextlib.nullcontext()
   options = _options(keep_last, read_only, keys)
@@ -137,8 +129,7 @@ def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
     keys: The metrics that may be the score; none is above 1.
 
   Raises:
-    ValueError: if its file is damaged; the message says that the checkpoint
-      cannot be chosen as the best.
+    ValueError: if its file is damaged, so that it cannot be chosen as the best.
     OSError: if it cannot be read.
   """
   metrics, why = {}, f"their file holds no {keys[0]}"
@@ -172,12 +163,7 @@ def _metrics_file(checkpoint: epath.Path) -> epath.Path:
 def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
   """Renames damaged files of metrics, on which Orbax would fail.
 
-  Args:
-    folder: The folder that holds a folder for each checkpoint.
-    keys: The metrics that may be the score.
-
-  Returns:
-    A line to show for each.
+  Returns a line to show for each.
   """
   notes = []
   if jax.process_index() == 0 and folder.exists():

@@ -23,13 +23,9 @@ _SHOWN = 3  # Names of unreadable images in a message.
 
 
 def record_start(folder: epath.Path, step: int) -> None:
-  """Adds this start to the workdir; only the first process writes.
+  """Adds a start from this step to the workdir; only the first process writes.
 
-  Args:
-    step: The step from which the run goes on; 0 if it is a fresh one.
-
-  Raises:
-    OSError: if it cannot be written.
+  Raises OSError if it cannot be written.
   """
   if jax.process_index():
     return
@@ -49,16 +45,14 @@ def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
 def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
   """Adds images to WORKDIR/unreadable.txt, one a line with its reason.
 
-  Another host's file has the host's number in its name.
+  Another host's file has the host's number in its name. Raises OSError if it
+  cannot be written.
 
   Args:
     found: Lines such as "photos/cat/1.jpg: the file is empty."
 
   Returns:
     How many there are and the first names, in a line; None if there is none.
-
-  Raises:
-    OSError: if the file cannot be written.
   """
   lines = dict.fromkeys(found)
   if not lines:

@@ -33,13 +33,9 @@ def attempt(
   Trouble that may pass, such as a lost network, is retried; not on several
   hosts, though, as they would fall out of step.
 
-  Args:
-    name: The checkpoint, for the message.
-    was_deleted: Whether the checkpoint was deleted while it was read.
-
   Raises:
-    DamagedError: if the checkpoint is damaged.
-    OSError: if it cannot be read for another reason.
+    DamagedError: if the checkpoint `name` is damaged.
+    OSError: if it `was_deleted`, or cannot be read for another reason.
   """
   waits = iter(_RETRY_AFTER if jax.process_count() == 1 else ())
   while True:

@@ -19,11 +19,7 @@ UPLOAD_EVERY = 60  # Seconds between two attempts to add to an object.
 
 
 def read_rows(path: epath.Path) -> list[dict[str, Any]]:
-  """The rows of a file; invalid lines, such as one cut short, are skipped.
-
-  Raises:
-    OSError: if the file cannot be read.
-  """
+  """The rows of a file, without invalid lines; raises OSError as `read`."""
   return parse_rows(read(path))[0]
 
 
@@ -92,11 +88,7 @@ class AppendFile:
     self._next_upload = 0.0
 
   def append(self, data: bytes) -> None:
-    """Adds to the file.
-
-    Raises:
-      OSError: if it cannot be written; the data waits for the next call.
-    """
+    """Adds to the file, or raises OSError and keeps the data for later."""
     self._waiting.append(data)
     while sum(map(len, self._waiting)) > MOST_WAITING:
       self._waiting.popleft()
@@ -151,19 +143,13 @@ class AppendFile:
 
 
 class RowFile(AppendFile):
-  """A file to which a run adds rows.
+  """A file to which a run that starts from `first_step` adds rows.
 
-  Rows beyond `first_step`, which a run that was stopped wrote and this one will
-  write again, are dropped, and so are invalid lines.
+  Rows beyond it, which a run that was stopped wrote and this one will write
+  again, are dropped, and so are invalid lines; OSError says that this failed.
 
   Attributes:
     skipped: How many lines were invalid.
-
-  Args:
-    first_step: The step from which the run starts.
-
-  Raises:
-    OSError: if a file that is there cannot be read or replaced.
   """
 
   def __init__(self, path: epath.Path, first_step: int):
