@@ -38,12 +38,10 @@ SIDES = Rule(
   "be a height and a width, as in (224, 224), or one number for both",
   lambda size: min(size) >= 1,
 )
-CHANNELS = Rule(
-  "be a finite number for each channel, such as red, green and blue", bool
-)
+_EACH = "for each channel, such as red, green and blue"
+CHANNELS = Rule(f"be a finite number {_EACH}", bool)
 POSITIVE_CHANNELS = Rule(
-  "be a number above 0 for each channel, such as red, green and blue",
-  lambda values: min(values, default=0) > 0,
+  f"be a number above 0 {_EACH}", lambda values: min(values, default=0) > 0
 )
 # Type and condition of keywords and flags about images.
 IMAGE_VALUES = {
@@ -78,18 +76,17 @@ def checked(
   kind, optional = without_none(kind)
   if value is None and optional:
     return None
-  given = f"{name}={quoted(value)}"
   try:
     found = _converted(kind, value)
   except TypeError as error:
     several = typing.get_origin(kind) is tuple
     needed = must.text if must and several else f"be {error}"
-    raise ValueError(f"{given} must {needed}.") from None
+    raise ValueError(f"{name}={quoted(value)} must {needed}.") from None
   if must is not None and not must.holds(found):
-    raise ValueError(f"{given} must {must.text}.")
+    raise ValueError(f"{name}={quoted(value)} must {must.text}.")
   if choices and found not in choices:
-    known = ", ".join(choices)
-    raise ValueError(f"{given} is unknown; choose one of {known}.")
+    known = f"choose one of {', '.join(choices)}"
+    raise ValueError(f"{name}={quoted(value)} is unknown; {known}.")
   return found
 
 

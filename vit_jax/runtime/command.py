@@ -130,19 +130,15 @@ def values(*names: str) -> dict[str, Any]:
 
 def define_overrides() -> None:
   """Defines the flags of commands that take a checkpoint, for `overrides`."""
-  flags.DEFINE_integer(
-    "step", None, "Step of a workdir's checkpoint; the newest by default."
-  )
-  flags.DEFINE_integer(
-    "num_heads", None, "Number of heads, for sources that do not record it."
-  )
+  says = "Step of a workdir's checkpoint; the newest by default."
+  flags.DEFINE_integer("step", None, says)
+  says = "Number of heads, for sources that do not record it."
+  flags.DEFINE_integer("num_heads", None, says)
   _define_task()
-  flags.DEFINE_enum(
-    "gelu", None, ("exact", "tanh"), "GELU to use in place of the source's."
-  )
-  flags.DEFINE_float(
-    "layer_norm_epsilon", None, "Epsilon to use in place of the source's."
-  )
+  says = "GELU to use in place of the source's."
+  flags.DEFINE_enum("gelu", None, ("exact", "tanh"), says)
+  says = "Epsilon to use in place of the source's."
+  flags.DEFINE_float("layer_norm_epsilon", None, says)
   for name, says in _SEVERAL.items():
     flags.DEFINE_string(name, None, says)
 
@@ -159,23 +155,19 @@ def overrides() -> dict[str, Any]:
 
 def define_choice() -> None:
   """Defines the flags of commands that evaluate a run, for `choice`."""
-  flags.DEFINE_integer(
-    "step", None, "Step of the checkpoint; the newest by default."
-  )
+  says = "Step of the checkpoint; the newest by default."
+  flags.DEFINE_integer("step", None, says)
   flags.DEFINE_bool("best", False, "Take the checkpoint with the best score.")
   _define_task()
-  flags.DEFINE_string(
-    "root", None, "Where the folder of images is now, if it has moved."
-  )
-  flags.DEFINE_string(
-    "data_dir", None, "Where the TFDS data sets are now, if they have moved."
-  )
+  says = "Where the folder of images is now, if it has moved."
+  flags.DEFINE_string("root", None, says)
+  says = "Where the TFDS data sets are now, if they have moved."
+  flags.DEFINE_string("data_dir", None, says)
 
 
 def _define_task() -> None:
-  flags.DEFINE_string(
-    "task", None, "The run's task as file.py:Class, if it is one of your own."
-  )
+  says = "The run's task as file.py:Class, if it is one of your own."
+  flags.DEFINE_string("task", None, says)
 
 
 def choice() -> dict[str, Any]:

@@ -130,9 +130,9 @@ class Display:
     self._trained.append((step - self._reported, metrics))
     self._reported = step
     text = (
-      f"loss {metrics['train/loss']:.4f}  {self._first_of(metrics, 'train')}  "
-      f"lr {metrics['train/learning_rate']:.2e}"
+      f"loss {metrics['train/loss']:.4f}  {self._first_of(metrics, 'train')}"
     )
+    text += f"  lr {metrics['train/learning_rate']:.2e}"
     if "train/images_per_second" in metrics:
       text += f"  {metrics['train/images_per_second']:,.0f} images/s"
     if images := metrics["train/skipped_images"]:

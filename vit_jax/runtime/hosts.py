@@ -226,12 +226,8 @@ def _check(
     )
   host, _, port = coordinator.rpartition(":")
   if not host or not port.isdigit():
-    raise ValueError(
-      f"--coordinator={coordinator} must be the first process's HOST:PORT, as "
-      "in 10.0.0.1:1234."
-    )
+    needed = "must be the first process's HOST:PORT, as in 10.0.0.1:1234."
+    raise ValueError(f"--coordinator={coordinator} {needed}")
   if not 0 <= process_id < num_processes:
-    raise ValueError(
-      f"--process_id={process_id} must be from 0 to {num_processes - 1}, with "
-      f"--num_processes={num_processes}."
-    )
+    needed = f"0 to {num_processes - 1}, with --num_processes={num_processes}."
+    raise ValueError(f"--process_id={process_id} must be from {needed}")

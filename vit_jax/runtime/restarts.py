@@ -33,21 +33,20 @@ def supervise(
   """
   command = command or [sys.executable, *sys.orig_argv[1:], "--restarts=0"]
   before, used = newest_step(), 0
-  while True:
-    code = _run(command)
-    if not _can_be_mended(code):
-      return 128 - code if code < 0 else code
+  while _can_be_mended(code := _run(command)):
     now = newest_step()
     used = 1 if now != before else used + 1
     before = now
     then = f"restart {used} of {restarts} without a new checkpoint."
     if used > restarts:
       then = f"{restarts} restarts brought no new checkpoint: giving up."
-    ended = f"The run was ended by {_cause(code)}"
-    print(f"{ended}; {then}", file=sys.stderr, flush=True)
+    trouble = f"trouble (exit code {code})"
+    cause = trouble if code == MENDABLE else signal.Signals(-code).name
+    print(f"The run was ended by {cause}; {then}", file=sys.stderr, flush=True)
     if used > restarts:
-      return 128 - code if code < 0 else code
+      break
     time.sleep(_WAIT)
+  return 128 - code if code < 0 else code
 
 
 def newest_step(workdir: str) -> int | None:
@@ -87,12 +86,5 @@ def _run(command: Sequence[str]) -> int:
 
 def _can_be_mended(code: int) -> bool:
   """Whether a process was killed, or its exit code asks for a restart."""
-  return code == MENDABLE or (
-    code < 0 and -code not in (signal.SIGTERM, signal.SIGINT)
-  )
-
-
-def _cause(code: int) -> str:
-  if code == MENDABLE:
-    return f"trouble (exit code {code})"
-  return signal.Signals(-code).name
+  told = (signal.SIGTERM, signal.SIGINT)
+  return code == MENDABLE or (code < 0 and -code not in told)

@@ -135,7 +135,6 @@ def from_dict(
   """Makes settings from nested dictionaries, the inverse of `to_dict`.
 
   Args:
-    cls: The section to make.
     values: A value for each key, nested like the sections.
     saved: Whether an older version may have written the values. A missing key
       then gets the value under which that version behaved as it did.
@@ -185,9 +184,7 @@ def replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
   plain = to_dict(settings)
   for key, value in changes.items():
     *sections, name = key.split(".")
-    place = plain
-    for part in sections:
-      place = place[part]
+    place = functools.reduce(dict.__getitem__, sections, plain)
     if name not in place:
       raise KeyError(key)
     place[name] = value

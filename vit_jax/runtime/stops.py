@@ -76,10 +76,8 @@ class StopSignal:
     """Inside this context, SIGTERM and Ctrl-C are only recorded.
 
     A second Ctrl-C leaves at once. After a signal, SIGTERM stays ignored: the
-    process is about to end by itself, with the exit code that says so.
-
-    Python handles signals only in the main thread; in another one, this does
-    nothing.
+    process is about to end by itself, with the exit code that says so. In other
+    threads than the main one, where Python handles signals, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
       yield self

@@ -17,10 +17,8 @@ from etils import epath
 from vit_jax.runtime import extras
 
 _PATIENCE = 30  # Seconds for which a failed request is retried.
-_ROLES = (
-  "Storage Object User (roles/storage.objectUser) and Storage Legacy Bucket "
-  "Reader (roles/storage.legacyBucketReader)"
-)
+_ROLES = "Storage Object User (roles/storage.objectUser) and "
+_ROLES += "Storage Legacy Bucket Reader (roles/storage.legacyBucketReader)"
 
 
 def is_address(path: Any) -> bool:
@@ -121,9 +119,8 @@ def append(address: Any, data: bytes) -> None:
   target.reload(retry=retry())
   part = blob(f"{os.fspath(address)}.{secrets.token_hex(4)}.part")
   part.upload_from_string(data, if_generation_match=0, retry=retry())
-  target.compose(
-    [target, part], if_generation_match=target.generation, retry=retry()
-  )
+  known = target.generation
+  target.compose([target, part], if_generation_match=known, retry=retry())
   part.delete(retry=retry())
 
 
@@ -142,16 +139,14 @@ def check(workdir: str, *, writes: bool) -> None:
     return
   name, _, key = workdir.removeprefix("gs://").partition("/")
   if not workdir.startswith("gs://") or not name or not key.strip("/"):
-    raise ValueError(
-      f"workdir {workdir} must be a local folder or gs://bucket/folder."
-    )
+    needed = "must be a local folder or gs://bucket/folder."
+    raise ValueError(f"workdir {workdir} {needed}")
   probe = blob(f"{workdir.rstrip('/')}/probe_{jax.process_index()}")
   again = {"retry": retry()}
+  some = {"prefix": key, "max_results": 1, **again}
   steps = {
     "storage.buckets.get": lambda: probe.bucket.reload(**again),
-    "storage.objects.list": lambda: list(
-      probe.bucket.list_blobs(prefix=key, max_results=1, **again)
-    ),
+    "storage.objects.list": lambda: [*probe.bucket.list_blobs(**some)],
   }
   if writes:
     steps |= {

@@ -21,10 +21,10 @@ from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
 from vit_jax.workdir.description import checksums, with_digest
 from vit_jax.workdir.orbax_manager import CLASSES
 
-_SET_ASIDE = (
-  "Checkpoints that could not be read, named after their steps. The run\n"
-  "went on from an older one.\n"
-)
+_SET_ASIDE = """\
+Checkpoints that could not be read, named after their steps. The run
+went on from an older one.
+"""
 _PARTIAL = "*.orbax-checkpoint-tmp"  # Folders that Orbax has not finished.
 
 
@@ -37,8 +37,9 @@ class Checkpoints(CheckpointReader):
     workdir: The run's folder, local or an address such as gs://bucket/run.
     keep_last: How many of the newest checkpoints to keep; the one with the best
       score is kept as well.
-    read_only: Never write to the folder.
-    keys: The metrics that may be the score; the first that an evaluation has.
+    read_only: Never write to the folder, to which another process may write.
+    keys: The metrics that may be the score by which the best is found; the
+      first that an evaluation has is.
   """
 
   def __init__(
@@ -164,9 +165,8 @@ def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
   """
   bucket.check(workdir, writes=False)
   if not is_run(workdir):
-    raise ValueError(
-      f"{workdir} holds no checkpoints: give the workdir of a training run."
-    )
+    needed = "holds no checkpoints: give the workdir of a training run."
+    raise ValueError(f"{workdir} {needed}")
   return Checkpoints(workdir, read_only=True, keys=keys)
 
 

@@ -25,10 +25,6 @@ class CheckpointReader:
   Attributes:
     folder: The workdir.
     notes: A line for each thing that was damaged and skipped.
-
-  Args:
-    read_only: Whether this process only reads, while another may write.
-    keys: The metrics that may be the score by which the best is found.
   """
 
   def __init__(
@@ -71,19 +67,17 @@ class CheckpointReader:
     newest = self.newest_description()
     if newest and "score" in newest[1]:
       self._keys = (newest[1]["score"],)
-    known = {step: self._score(step) for step in self.all_steps}
-    rated = {step: score for step, score in known.items() if score is not None}
-    if not rated:
-      return self.latest_step
-    return max(rated, key=lambda step: (rated[step], step))
-
-  def _score(self, step: int) -> float | None:
-    try:
-      folder = self._steps_folder / str(step)
-      return orbax_manager.read_score(folder, self._keys)
-    except ValueError as error:
-      self.notes.append(str(error))
-      return None
+    rated: list[tuple[float, int]] = []
+    for step in self.all_steps:
+      try:
+        folder = self._steps_folder / str(step)
+        score = orbax_manager.read_score(folder, self._keys)
+      except ValueError as error:
+        self.notes.append(str(error))
+        continue
+      if score is not None:
+        rated.append((score, step))
+    return max(rated)[1] if rated else self.latest_step
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
     """The step of a checkpoint: the given, the best or the newest.
@@ -98,10 +92,8 @@ class CheckpointReader:
     if step is None:
       step = self.best_step if best else self.latest_step
     if step not in known:
-      raise ValueError(
-        f"there is no checkpoint of step {step}; there is one of step "
-        f"{', '.join(map(str, known))}."
-      )
+      there = f"there is one of step {', '.join(map(str, known))}"
+      raise ValueError(f"there is no checkpoint of step {step}; {there}.")
     return step
 
   def describe(self, step: int) -> dict[str, Any]:

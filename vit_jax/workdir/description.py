@@ -19,7 +19,7 @@ from jaxtyping import Array, UInt32
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
-from vit_jax.runtime.checks import SIDES
+from vit_jax.runtime.checks import SIDES, Sides
 from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
 from vit_jax.training.settings import LoraSettings, LossSettings
@@ -44,12 +44,8 @@ _FREE_KEYS = (
 class _Recorded(Section):
   """The part of a run's configuration that is needed to use its model."""
 
-  image_size: tuple[int, int] = setting(
-    (224, 224), "Height and width.", must=SIDES
-  )
-  cut_from: tuple[int, int] | None = setting(
-    None, "Height and width before the cut.", must=SIDES
-  )
+  image_size: Sides = setting((224, 224), "Height and width.", must=SIDES)
+  cut_from: Sides | None = setting(None, "Size before the cut.", must=SIDES)
   ema_decay: float = setting(0.0, "Polyak averaging.")
   eval_transform: EvalTransformSettings = section(EvalTransformSettings)
   normalization: NormalizationSettings = section(NormalizationSettings)
@@ -101,7 +97,7 @@ def class_names(description: Mapping[str, Any]) -> tuple[str, ...]:
 def with_digest(description: dict[str, Any]) -> dict[str, Any]:
   """The description as JSON would return it, with its digest added."""
   plain = _as_json(description)
-  return {**plain, "digest": _digest(plain)}
+  return plain | {"digest": _digest(plain)}
 
 
 def verify_digest(description: Any) -> None:
@@ -119,25 +115,21 @@ def check_same_run(
   saved: dict[str, Any], now: dict[str, Any], workdir: str
 ) -> None:
   """Raises ValueError if the run `now` must not resume from `saved`."""
-  if changed := changes(saved, now):
+  there, here = (
+    flat(_as_json(d["config"] | {k: d[k] for k in _DATA_KEYS if k in d}))
+    for d in (saved, now)
+  )
+  changed = [
+    f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
+    for key in sorted(there.keys() | here.keys())
+    if there.get(key) != here.get(key) and not key.startswith(_FREE_KEYS)
+  ]
+  if changed:
     raise ValueError(
       f"{workdir} holds a run with another configuration or other data: "
       f"{'; '.join(changed)}. Resume with the old ones, choose another "
       "--workdir, or pass --allow_changes."
     )
-
-
-def changes(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-  """Lists in words the differences between two runs that affect learning."""
-  there, here = (
-    flat(_as_json(d["config"] | {k: d[k] for k in _DATA_KEYS if k in d}))
-    for d in (saved, now)
-  )
-  return [
-    f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
-    for key in sorted(there.keys() | here.keys())
-    if there.get(key) != here.get(key) and not key.startswith(_FREE_KEYS)
-  ]
 
 
 def _digest(description: dict[str, Any]) -> str:

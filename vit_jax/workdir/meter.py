@@ -80,8 +80,8 @@ class Meter:
   def read(self) -> dict[str, float]:
     """The metrics since the last read, as `train/...`.
 
-    Loss, gradient norm and score are means over the steps that were
-    applied; the learning rate is the last step's.
+    Loss, gradient norm and scores are means over the steps that were applied;
+    the learning rate is the last step's.
     """
     self._wait(0)
     window = jax.device_get([*self._window])

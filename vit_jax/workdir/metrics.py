@@ -132,11 +132,8 @@ class EventFile(AppendFile):
 
   def write_images(self, step: int, images: _Images) -> None:
     """Adds pictures."""
-    values = (
-      summary.image(key, image, dataformats="HWC")
-      for key, image in images.items()
-    )
-    self._add(step, [*values])
+    values = [summary.image(k, x, dataformats="HWC") for k, x in images.items()]
+    self._add(step, values)
 
   def _add(self, step: int, values: list[Any]) -> None:
     now = time.time()
@@ -170,6 +167,8 @@ class WandbLog:
   def __init__(self, folder: epath.Path, project: str, config: dict[str, Any]):
     self._wandb = wandb = extras.load("wandb", "wandb")
     local = None if bucket.is_address(folder) else os.fspath(folder)
+    settings = {"console": "off", "silent": True, "finish_timeout_raises": True}
+    settings["finish_timeout"] = _LAST_UPLOAD
     try:
       self._run = wandb.init(
         project=project,
@@ -179,12 +178,7 @@ class WandbLog:
         dir=local,
         config=config,
         allow_val_change=True,  # Some keys may change when a run goes on.
-        settings=wandb.Settings(
-          console="off",
-          silent=True,
-          finish_timeout=_LAST_UPLOAD,
-          finish_timeout_raises=True,
-        ),
+        settings=wandb.Settings(**settings),
       )
     except wandb.Error as error:
       reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -48,10 +48,9 @@ def _options(
   best = policies.BestN(
     get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
   )
+  kept = [policies.LatestN(keep_last), best]
   return ocp.CheckpointManagerOptions(
-    preservation_policy=policies.AnyPreservationPolicy(
-      [policies.LatestN(keep_last), best]
-    ),
+    preservation_policy=policies.AnyPreservationPolicy(kept),
     best_fn=score,  # Without it Orbax keeps no metrics on disk.
     best_mode="max",
     # Otherwise a folder that cannot be made leaves threads waiting for it, and
