@@ -74,9 +74,12 @@ def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
     elif os.path.lexists(part):
       part.unlink()
     if isinstance(error, OSError) and _is_about(error, part):
-      why = f"{str(path)!r} cannot be written ({os.strerror(_number(error))})"
+      number = error.errno or 0
+      if number == errno.EEXIST:  # A file is in the place of a parent folder.
+        number = errno.ENOTDIR
+      why = f"{str(path)!r} cannot be written ({os.strerror(number)})"
       found = OSError(f"{why}: choose another place.")
-      found.errno = _number(error)  # An enclosing `_part` may look at it.
+      found.errno = number  # An enclosing `_part` may look at it.
       raise found from error
     raise
 
@@ -87,9 +90,3 @@ def _is_about(error: OSError, part: pathlib.Path) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
   name = pathlib.Path(os.fsdecode(error.filename))
   return part in (name, *name.parents) or name in part.parents
-
-
-def _number(error: OSError) -> int:
-  if error.errno == errno.EEXIST:  # A file is in the place of a parent folder.
-    return errno.ENOTDIR
-  return error.errno or 0

@@ -62,13 +62,11 @@ def checked(
   """Converts a value to a type: a list to a tuple, an int to a float.
 
   Args:
-    name: The value's name, for the error.
     kind: `int`, `float`, `bool`, `str` or a tuple type such as
       `tuple[int, int]`, for which one number stands for both, or
       `tuple[float, ...]`; with `| None`, None is accepted as well.
     value: The value. Nothing is assumed about it.
     must: A condition on the converted value.
-    choices: The values that a text may have.
 
   Raises:
     ValueError: if the value has another type, or is out of range.

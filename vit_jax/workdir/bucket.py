@@ -29,9 +29,7 @@ def is_address(path: Any) -> bool:
 def blob(address: Any) -> Any:
   """The object at an address, a `Blob` of google-cloud-storage.
 
-  Raises:
-    ValueError: if the extra `gcs` is not installed.
-    OSError: if there are no credentials.
+  Raises ValueError without the extra `gcs`, and OSError without credentials.
   """
   name, _, key = os.fspath(address).removeprefix("gs://").partition("/")
   return _client().bucket(name).blob(key)

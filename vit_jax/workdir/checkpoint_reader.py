@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,6 @@ from vit_jax.workdir.description import checksums, named_leaves, verify_digest
 from vit_jax.workdir.read_errors import DamagedError, attempt
 
 _DELETING = 5  # Seconds that deleting a checkpoint may take.
-
-T = TypeVar("T")
 
 
 class CheckpointReader:
@@ -143,7 +141,7 @@ class CheckpointReader:
     """
     found = self._restore(step, items(shapes))
     count = jax.device_put(jnp.int32(step), shapes.step.sharding)
-    return shapes.replace(step=count, **found)
+    return TrainState(count, **found)
 
   def restore_params(self, step: int, shapes: Any, *, averaged: bool) -> Any:
     """Only the parameters at `step`, or their average; raises as `restore`."""
@@ -179,7 +177,7 @@ class CheckpointReader:
         "averaging that it was saved with."
       )
 
-  def _read(self, step: int, read: Callable[[], T]) -> T:
+  def _read(self, step: int, read: Callable[[], Any]) -> Any:
     """Calls `read` and turns any failure into a one-line error."""
     name = f"checkpoint {step} of {self.folder}"
     return attempt(read, name, lambda: self._was_deleted(step))

@@ -27,6 +27,7 @@ def sole_writer(
 ) -> Iterator[Callable[[], None]]:
   """Locks a workdir while inside; the first process does it for all.
 
+  Raises ValueError if another run has locked it.
   The lock of a local folder ends with this process, however that ends. On
   gs://, the lock is an object that its owner rewrites every 20 seconds; another
   run may take it over after a minute without a rewrite.
@@ -37,9 +38,6 @@ def sole_writer(
   Yields:
     A function that raises OSError if another run has taken the workdir over,
     which can happen on gs:// to a machine that slept or was cut off.
-
-  Raises:
-    ValueError: if another run has locked it.
   """
   if jax.process_index() != 0:
     yield lambda: None
@@ -72,10 +70,8 @@ def _local_lock(workdir: str) -> Iterator[None]:
 
 
 def _taken(workdir: str, owner: str) -> ValueError:
-  return ValueError(
-    f"{workdir} belongs to a run that goes on, {owner}: wait for its end, or "
-    "choose another --workdir."
-  )
+  then = "wait for its end, or choose another --workdir."
+  return ValueError(f"{workdir} belongs to a run that goes on, {owner}: {then}")
 
 
 def _this_process() -> str:
@@ -115,15 +111,15 @@ class _ObjectLock:
       )
 
   def _trouble(self, error: Exception) -> OSError:
-    return OSError(
-      f"{self._workdir} cannot be locked now: {bucket.reason(error)}"
-    )
+    why = bucket.reason(error)
+    return OSError(f"{self._workdir} cannot be locked now: {why}")
 
   def _write(self) -> bool:
     """Writes the object; returns whether it is ours."""
     again = {"retry": bucket.retry(), "if_generation_match": self._generation}
     try:
       self._blob.upload_from_string(json.dumps(self._me), **again)
+      self._generation = self._blob.generation
     except Exception as error:
       if bucket.status(error) != 412:
         raise self._trouble(error) from error
@@ -132,8 +128,6 @@ class _ObjectLock:
       if holder.get("token") != self._me["token"]:
         return False
       self._generation = now
-    else:
-      self._generation = self._blob.generation
     return True
 
   def _read(self) -> tuple[int, dict[str, Any]]:

@@ -24,8 +24,7 @@ __all__ = ["EventFile", "MetricWriter", "read_rows"]
 
 _ROWS = "metrics.jsonl"
 _LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.
-_Event: Any = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
-_SessionLog: Any = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+_event: Any = event_pb2  # Its classes are unknown to type checkers.
 _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
 
 
@@ -121,9 +120,9 @@ class EventFile(AppendFile):
   def __init__(self, folder: epath.Path, first_step: int):
     host = f"{socket.gethostname()}.{os.getpid()}"
     name = f"events.out.tfevents.{int(time.time())}.{host}"
-    version = _record(_Event(file_version="brain.Event:2"))
-    start = _SessionLog(status=_SessionLog.START)
-    purge = _record(_Event(step=first_step + 1, session_log=start))
+    version = _record(_event.Event(file_version="brain.Event:2"))
+    start = _event.SessionLog(status=_event.SessionLog.START)
+    purge = _record(_event.Event(step=first_step + 1, session_log=start))
     super().__init__(folder / name, version + purge)
 
   def write(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -137,7 +136,7 @@ class EventFile(AppendFile):
 
   def _add(self, step: int, values: list[Any]) -> None:
     now = time.time()
-    events = (_Event(step=step, wall_time=now, summary=v) for v in values)
+    events = [_event.Event(step=step, wall_time=now, summary=v) for v in values]
     self.append(b"".join(map(_record, events)))
 
 

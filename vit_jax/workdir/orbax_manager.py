@@ -22,6 +22,7 @@ from orbax.checkpoint import type_handlers
 
 CLASSES = ("eval/top1",)
 """The default score, that of classes."""
+_METRICS = "metrics/metrics"  # Orbax's file, in the folder of a checkpoint.
 
 
 def open_manager(
@@ -124,7 +125,6 @@ def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
   """The score of a checkpoint; None if the run did not evaluate there.
 
   Args:
-    checkpoint: The checkpoint's folder.
     keys: The metrics that may be the score; none is above 1.
 
   Raises:
@@ -133,7 +133,7 @@ def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
   """
   metrics, why = {}, f"their file holds no {keys[0]}"
   try:
-    metrics = json.loads(_metrics_file(checkpoint).read_bytes())
+    metrics = json.loads((checkpoint / _METRICS).read_bytes())
   except (FileNotFoundError, NotADirectoryError):
     return None
   except IsADirectoryError:
@@ -154,11 +154,6 @@ def _score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> Any:
   return next((metrics[key] for key in keys if key in metrics), None)
 
 
-def _metrics_file(checkpoint: epath.Path) -> epath.Path:
-  """Where Orbax keeps the metrics of a checkpoint."""
-  return checkpoint / "metrics" / "metrics"
-
-
 def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
   """Renames damaged files of metrics, on which Orbax would fail.
 
@@ -170,7 +165,7 @@ def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
       try:
         read_score(checkpoint, keys)
       except ValueError as error:
-        path = _metrics_file(checkpoint)
+        path = checkpoint / _METRICS
         path.rename(path.with_name("damaged"))
         notes.append(str(error))
   if jax.process_count() > 1:

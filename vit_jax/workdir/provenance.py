@@ -45,11 +45,8 @@ def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
 def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
   """Adds images to WORKDIR/unreadable.txt, one a line with its reason.
 
-  Another host's file has the host's number in its name. Raises OSError if it
-  cannot be written.
-
-  Args:
-    found: Lines such as "photos/cat/1.jpg: the file is empty."
+  A line is such as "photos/cat/1.jpg: the file is empty." Another host's file
+  has the host's number in its name. Raises OSError if it cannot be written.
 
   Returns:
     How many there are and the first names, in a line; None if there is none.
