@@ -18,7 +18,6 @@ from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked, trunk
 from vit_jax.runtime.display import Metric, Track, untracked
-from vit_jax.runtime.metric import Metric
 from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.outcome import Curves, Evaluator, Outcome, check_readable
