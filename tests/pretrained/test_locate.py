@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.server import files, refusal
-from vit_jax.pretrained import known, load
+from vit_jax.pretrained import known, load, published
 from vit_jax.pretrained.fetch import fetch
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.pickles import TORCH_ADVICE, conversion
@@ -129,11 +129,11 @@ def test_a_download_that_cannot_be_read_is_fetched_anew(site, cache):
     path = fetch(site.add("/a/x.npz", bad))
     with (
       pytest.raises(ValueError, match=r"x.npz.*; the same command fetches it"),
-      load._arrays(path) as arrays,
+      published._arrays(path) as arrays,
     ):
       arrays["array"]
     assert files(cache) == []
-  with load._arrays(fetch(site.add("/a/x.npz", body))) as arrays:
+  with published._arrays(fetch(site.add("/a/x.npz", body))) as arrays:
     assert arrays["array"][0] == 1
 
 

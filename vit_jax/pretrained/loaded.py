@@ -97,17 +97,15 @@ class Loaded:
       shapes: A tree of the parameters' shapes with the shardings to place them
         by; by default they are placed on the default device.
     """
-    if self.held is not None and shapes is None:
+    if shapes is None and self.held is not None:
       return self.held
-    if self.restore is not None and shapes is not None:
+    if shapes is not None and self.restore is not None:
       return self.restore(shapes)
-    flat: dict[str, Any] = {}
-    wanted: dict[str, Any] = {}
-    if shapes is not None:
-      wanted = traverse_util.flatten_dict(shapes, sep="/")
-    for path, array in self.read():
-      where = wanted[path].sharding if wanted else None
-      flat[path] = jax.device_put(array, where)
+    wanted: dict[str, Any] = traverse_util.flatten_dict(shapes or {}, sep="/")
+    flat = {
+      path: jax.device_put(array, wanted[path].sharding if wanted else None)
+      for path, array in self.read()
+    }
     return traverse_util.unflatten_dict(flat, sep="/")
 
   def params_on(self, mesh: Mesh) -> dict[str, Any]:
@@ -115,36 +113,45 @@ class Loaded:
     init = make_params_init(self.model, self.preprocessing.image_shape)
     return self.params(sharding.array_shapes(init, mesh))
 
+  def mapped(
+    self, change: Callable[[str, np.ndarray], np.ndarray], **fields: Any
+  ) -> "Loaded":
+    """A copy whose arrays are `change(path, array)`, and with other fields."""
+
+    def read() -> Leaves:
+      return ((path, change(path, array)) for path, array in self.read())
+
+    return dataclasses.replace(self, read=read, restore=None, **fields)
+
   def in_unit(self) -> "Loaded":
     """A copy whose outputs mean the answer by themselves, for others' code.
 
     The head of a regression then gives its targets in their unit.
     """
-    task = self.task
-
-    def read() -> Iterator[tuple[str, np.ndarray]]:
-      for path, array in self.read():
-        yield path, task.leaf_in_unit(path, array)
-
-    return dataclasses.replace(
-      self, read=read, open_task=task.in_unit, restore=None
-    )
+    return self.mapped(self.task.leaf_in_unit, open_task=self.task.in_unit)
 
   def __iter__(self) -> Iterator[Any]:
     yield self.model
     yield self.params()
 
 
+def origin_of(
+  source: str,
+  format: str,
+  preprocessing: Preprocessing,
+  class_names: tuple[str, ...],
+) -> Origin:
+  """The record that a model carries of its source and its images."""
+  mean, std = preprocessing.mean, preprocessing.std
+  return Origin(source, format, preprocessing.size, mean, std, class_names)
+
+
 def with_preprocessing(loaded: Loaded, **changes: Any) -> Loaded:
   """A copy with another `size`, `mean` or `std` in its preprocessing."""
   if "size" in changes:
     changes["cut_from"] = None
-  preprocessing = dataclasses.replace(loaded.preprocessing, **changes)
-  origin = dataclasses.replace(
-    loaded.origin,
-    image_size=preprocessing.size,
-    mean=preprocessing.mean,
-    std=preprocessing.std,
-  )
+  new = dataclasses.replace(loaded.preprocessing, **changes)
+  old = loaded.origin
+  origin = origin_of(old.source, old.format, new, old.class_names)
   model = loaded.model.clone(origin=origin)
-  return dataclasses.replace(loaded, model=model, preprocessing=preprocessing)
+  return dataclasses.replace(loaded, model=model, preprocessing=new)

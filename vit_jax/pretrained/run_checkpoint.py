@@ -1,6 +1,7 @@
 """Opens a checkpoint of one of our own runs as a `Loaded` model."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,13 +11,14 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from vit_jax.models import Model, Origin, from_fields, scan
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Model, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.masked_vit import trunk
 from vit_jax.models.variants import BLOCKS, OwnBlockError
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
-from vit_jax.pretrained.loaded import Leaves, Loaded
+from vit_jax.pretrained.loaded import Leaves, Loaded, origin_of
 from vit_jax.runtime.printable import one_line
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
@@ -24,7 +26,7 @@ from vit_jax.training import lora
 from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import make_params_init
 from vit_jax.workdir import description as descriptions
-from vit_jax.workdir.checkpoint import Checkpoints, open_run
+from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
 
 
 def open_run_checkpoint(
@@ -60,52 +62,36 @@ def open_run_checkpoint(
     step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
     notes = tuple(checkpoints.notes)
+  saved = _Saved(workdir, step, description)
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
-    origin = Origin(
-      source=workdir,
-      format="vit_jax",
-      image_size=preprocessing.size,
-      mean=preprocessing.mean,
-      std=preprocessing.std,
-      class_names=descriptions.class_names(description),
-    )
-    loss = descriptions.loss(description)
-    averaged = descriptions.averages(description)
+    names = descriptions.class_names(description)
+    origin = origin_of(workdir, "vit_jax", preprocessing, names)
     # Stacked layers are of use only in training.
-    saved = {k: v for k, v in description["model"].items() if k != "scan"}
+    own = {k: v for k, v in description["model"].items() if k != "scan"}
     if "block" in fields:
-      saved["block"] = fields.pop("block")
-    scanned = description["model"].get("scan", False)
-    trained = from_fields(saved).clone(origin=origin)
-    grid = grid_of(trained, preprocessing.image_size)
+      own["block"] = fields.pop("block")
+    trained = from_fields(own).clone(origin=origin)
     model = trained if as_trained else trunk(trained)
-    shapes = held = param_shapes(model, grid)
-    if model is not trained:  # It predicts masked patches besides.
-      held = param_shapes(trained, grid)
+    shapes = held = _shapes(model, preprocessing)
     if "base" in description:
       held = _lora_shapes(trained, description)
+    elif model is not trained:  # It predicts masked patches besides.
+      held = _shapes(trained, preprocessing)
   if fields:
-    changed = from_fields({**saved, **fields}).clone(origin=origin)
-    stored, model = shapes, trunk(changed)
-    shapes = param_shapes(model, grid_of(model, preprocessing.image_size))
+    model = trunk(from_fields({**own, **fields}).clone(origin=origin))
+    stored, shapes = shapes, _shapes(model, preprocessing)
     _check_fields(workdir, stored, shapes, fields)
-
-  read = functools.partial(
-    _read, workdir, step, held, scanned=scanned, averaged=averaged
-  )
-  restore = None
+  read, restore = functools.partial(saved.read, held), None
   if "base" in description:
     read = functools.partial(_merged, read, open_, model, description)
   elif as_trained:
-    model = model.clone(scan=True) if scanned else model
-    restore = functools.partial(_restored, workdir, step, averaged=averaged)
+    model = model.clone(scan=True) if saved.scanned else model
+    restore = saved.restore
   return Loaded(
     model=model,
     preprocessing=preprocessing,
-    open_task=functools.partial(
-      _saved_task, workdir, step, description, loss, task
-    ),
+    open_task=functools.partial(saved.open_task, task),
     shapes=shapes,
     read=lambda: (leaf for leaf in read() if leaf[0] in shapes),
     step=step,
@@ -115,44 +101,49 @@ def open_run_checkpoint(
   )
 
 
-def _saved_task(workdir: str, step: int, *saved: Any) -> Task:
-  with _describing(workdir, step):
-    return choose.saved(*saved)
+@dataclasses.dataclass(frozen=True)
+class _Saved:
+  """A checkpoint in the folder of its run."""
+
+  workdir: str
+  step: int
+  description: Mapping[str, Any]
+
+  @property
+  def scanned(self) -> bool:
+    """Whether its layers are stacked."""
+    return self.description["model"].get("scan", False)
+
+  def open_task(self, given: str | None) -> Task:
+    """The run's task; `given` is the user's own, if it is one."""
+    loss = descriptions.loss(self.description)
+    with _describing(self.workdir, self.step):
+      return choose.saved(self.description, loss, given)
+
+  def restore(self, shapes: Any) -> Any:
+    """The parameters, or their average, laid out on the devices as `shapes`."""
+    averaged = descriptions.averages(self.description)
+    with _opened(self.workdir) as checkpoints:
+      return checkpoints.restore_params(self.step, shapes, averaged=averaged)
+
+  def read(self, held: Shapes) -> Leaves:
+    """The path and array of every parameter held, layer by layer."""
+    hollow = traverse_util.unflatten_dict(
+      # These take no memory, whatever size a damaged description claims.
+      {k: np.broadcast_to(np.float32(0), s) for k, s in held.items()},
+      sep="/",
+    )
+    params: Any = self.restore(scan.stack(hollow) if self.scanned else hollow)
+    params = scan.unstack(params) if self.scanned else params
+    flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
+    return flat.items()
 
 
-def _restored(workdir: str, step: int, shapes: Any, *, averaged: bool) -> Any:
-  """The parameters laid out on the devices as `shapes`."""
-  with _opened(workdir) as checkpoints:
-    return checkpoints.restore_params(step, shapes, averaged=averaged)
+def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
+  return param_shapes(model, grid_of(model, preprocessing.image_size))
 
 
-def _read(
-  workdir: str,
-  step: int,
-  held: Shapes,
-  *,
-  scanned: bool,
-  averaged: bool,
-) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (path, array) of every parameter held, layer by layer."""
-  hollow = traverse_util.unflatten_dict(
-    # These take no memory, whatever size a damaged description claims.
-    {k: np.broadcast_to(np.float32(0), s) for k, s in held.items()},
-    sep="/",
-  )
-  if scanned:
-    hollow = scan.stack(hollow)
-  with _opened(workdir) as checkpoints:
-    params = checkpoints.restore_params(step, hollow, averaged=averaged)
-  if scanned:
-    params = scan.unstack(params)
-  flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-  yield from flat.items()
-
-
-def _lora_shapes(
-  model: Model, description: Mapping[str, Any]
-) -> dict[str, tuple[int, ...]]:
+def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
   """Shapes of the parameters that a run with LoRA holds, by path."""
   shape = descriptions.preprocessing(description).image_shape
   init = lora.trained_init(
@@ -170,39 +161,42 @@ def _merged(
   description: Mapping[str, Any],
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (path, array) of every parameter, with LoRA's products merged."""
-  settings, saved = descriptions.lora(description), description["base"]
-  own_block = getattr(model, "block", None) not in (None, *BLOCKS.values())
-  block = {"block": getattr(model, "block", None)} if own_block else {}
-  base, digests = pinned.open_base(open_, saved, **block), {}
+  settings, base = descriptions.lora(description), description["base"]
+  preprocessing = descriptions.preprocessing(description)
+  known = model.block in (None, *BLOCKS.values())  # JSON cannot hold others.
+  opened = pinned.open_base(
+    open_, base, **({} if known else {"block": model.block})
+  )
+  digests: dict[str, str] = {}
   trained = dict(read())
   leaves = transfer.leaves(
-    pinned.digesting(base, digests),
+    pinned.digesting(opened, digests),
     model,
-    descriptions.preprocessing(description).image_size,
-    saved["interpolation"],
-    channels=descriptions.preprocessing(description).channels,
+    preprocessing.image_size,
+    base["interpolation"],
+    channels=preprocessing.channels,
   )
   for path, array in leaves:
     if not path.startswith(HEADS):
       yield path, lora.with_product(settings, path, array, trained)
-  pinned.check_base(saved, digests)
+  pinned.check_base(base, digests)
   yield from (leaf for leaf in trained.items() if leaf[0].startswith(HEADS))
 
 
 @contextlib.contextmanager
 def _opened(workdir: str) -> Iterator[Checkpoints]:
   """Opens a run's checkpoints, and turns any error of Orbax into one line."""
-  opened = False
+  ours = not is_run(workdir)  # Whether a ValueError is from our own checks.
   try:
     with contextlib.closing(
       open_run(workdir, choose.score_keys())
     ) as checkpoints:
-      opened = True
+      ours = True
       yield checkpoints
   except OSError:
     raise
   except Exception as error:
-    if opened and isinstance(error, ValueError):  # Raised by our own checks.
+    if ours and isinstance(error, ValueError):
       raise
     raise ValueError(
       f"{workdir} has a damaged checkpoint ({type(error).__name__}: "
