@@ -21,8 +21,8 @@ from vit_jax.pretrained.formats.architecture import (
   length,
   need,
 )
-from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
-from vit_jax.pretrained.formats.table import Table, rows
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.table import Table, dense, layer_norm, rows
 
 # The submodules of a block, in the order: norm, attention, norm, MLP.
 PUBLISHED = (
@@ -154,26 +154,24 @@ def _rules(
   position = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
   table = Table(
     root=rows(
-      affine("embedding/", "patches/E", "kernel", "P Q C D -> (P Q C) D"),
+      dense("embedding/", "patches/E", "P Q C D -> (P Q C) D", "kernel"),
       Rule("cls", ("x_class",), "1 1 D -> D"),
       Rule(position, ("position/E_pos",), "1 S D -> S D"),
-      norm("Transformer/encoder_norm/", "norm", "scale"),
+      layer_norm("Transformer/encoder_norm/", "norm", "scale"),
       Rule("MAPHead_0/probe", ("map_head/probe",), "1 T D -> T D"),
       _attention("MAPHead_0/" + LINEN[1], "map_head/msa"),
-      norm("MAPHead_0/LayerNorm_0/", "map_head/norm", "scale"),
+      layer_norm("MAPHead_0/LayerNorm_0/", "map_head/norm", "scale"),
       _mlp("MAPHead_0/" + LINEN[3], "map_head/mlp"),
       _same("pre_logits", "pre_logits"),
       _same("head", "head"),
     ),
-    base=(),
     layers="Transformer/encoderblock_{}/",
     layer=rows(
-      norm(f"{norm_msa}/", "norm_msa", "scale"),
+      layer_norm(f"{norm_msa}/", "norm_msa", "scale"),
       _attention(msa, "msa"),
-      norm(f"{norm_mlp}/", "norm_mlp", "scale"),
+      layer_norm(f"{norm_mlp}/", "norm_mlp", "scale"),
       _mlp(mlp, "mlp"),
     ),
-    mlp=(),
   )
   return [*_resnet_rules(vit, group_norm), *table.rules(vit)]
 
@@ -203,7 +201,7 @@ def _mlp(theirs: str, ours: str) -> list[Rule]:
 
 def _same(theirs: str, ours: str) -> list[Rule]:
   """The rules for a dense layer whose arrays are laid out as ours."""
-  return affine(f"{theirs}/", ours, "kernel", "... -> ...")
+  return dense(f"{theirs}/", ours, "... -> ...", "kernel")
 
 
 def _resnet_rules(vit: BaseVit, group_norm: str) -> list[Rule]:

@@ -10,15 +10,18 @@ from vit_jax.data.preprocessing import HALF
 from vit_jax.models import BaseVit
 from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import table
-from vit_jax.pretrained.formats.architecture import UNSUPPORTED
+from vit_jax.pretrained.formats.architecture import (
+  CLIP_MEAN,
+  CLIP_STD,
+  UNSUPPORTED,
+)
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table
 
 _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
 
-def _clip(shapes: Shapes, config: Config) -> dict[str, Any]:
-  del config
+def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
   if "classifier.bias" in shapes:
     raise ValueError(
       "CLIPForImageClassification averages tokens without the last norm, which "
@@ -46,8 +49,7 @@ def _clip_config(vit: ModernVit) -> dict[str, Any]:
   )
 
 
-def _siglip(shapes: Shapes, config: Config) -> dict[str, Any]:
-  del config
+def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
   if len(shapes.get("embeddings.patch_embedding.weight", ())) == 2:
     raise ValueError(
       f"it is a {UNSUPPORTED['siglip2']}, which is not supported."
@@ -77,10 +79,7 @@ _LAYER: dict[str, Any] = dict(
     table.attention("self_attn.", "q_proj", "k_proj", "v_proj"),
     table.heads_out("self_attn.out_proj."),
   ),
-  mlp=table.rows(
-    table.dense("mlp.fc1.", "mlp/expand"),
-    table.dense("mlp.fc2.", "mlp/contract"),
-  ),
+  mlp=table.mlp("mlp.fc1.", "mlp.fc2."),
 )
 _POSITIONS = Rule("embeddings.position_embedding.weight", ("position/E_pos",))
 _BASES = ("vision_model.", "", "vision_model.vision_model.")
@@ -110,11 +109,9 @@ CLIP = Family(
     "hidden_act": "quick_gelu",
     "num_attention_heads": 12,
   },
-  one_base=True,
-  mask_token="",
   unused=_TEXT,
-  mean=(0.48145466, 0.4578275, 0.40821073),
-  std=(0.26862954, 0.26130258, 0.27577711),
+  mean=CLIP_MEAN,
+  std=CLIP_STD,
 )
 
 _PROBE = "map_head/msa"
@@ -133,8 +130,7 @@ SIGLIP = Family(
       ),
       table.heads_out("head.attention.out_proj.", f"{_PROBE}/out"),
       table.layer_norm("head.layernorm.", "map_head/norm"),
-      table.dense("head.mlp.fc1.", "map_head/mlp/expand"),
-      table.dense("head.mlp.fc2.", "map_head/mlp/contract"),
+      *table.mlp("head.mlp.fc1.", "head.mlp.fc2.", ours="map_head/mlp"),
     ),
     **_LAYER,
   ),
@@ -148,8 +144,6 @@ SIGLIP = Family(
     "num_attention_heads": 12,
   },
   modern=False,
-  one_base=True,
-  mask_token="",
   unused=_TEXT,
   mean=HALF,
   std=HALF,

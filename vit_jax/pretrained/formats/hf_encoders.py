@@ -12,8 +12,7 @@ from vit_jax.pretrained.formats import architecture, huggingface, processor
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
-from vit_jax.pretrained.formats.hf_dino import DINOV2, DINOV3
-from vit_jax.pretrained.formats.hf_vit import DEIT, VIT
+from vit_jax.pretrained.formats.hf_vit import DEIT, DINOV2, DINOV3, VIT
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, unmapped
 from vit_jax.runtime.checks import COUNT, POSITIVE, SIDES, Sides, checked
@@ -139,13 +138,9 @@ def _name(rows: tuple[Rule, ...], ours: str) -> str:
 def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   if shapes is None:
-    return _written(family_of(vit), vit)
+    return family_of(vit).rules(vit)
   family, base = _sure(shapes)
   return family.table.rules(vit, base)
-
-
-def _written(family: Family, vit: Any) -> list[Rule]:
-  return family.table.rules(vit, family.base(vit))
 
 
 def equivalent(vit: Any) -> Any:
@@ -188,36 +183,35 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
   found = []
   for family in FAMILIES:
     if family.modern == vit.modern and family is not VIT:
-      weight, misfit = _misfit(family, one_layer)
-      why = [misfit] if misfit else [*_changes(family, one_layer)]
+      weight, why = _against(family, one_layer)
       found.append((weight, len(why), family, why))
   return min(found, key=lambda item: item[:2])[2:]
 
 
-def _misfit(family: Family, vit: Any) -> tuple[int, str]:
-  """How badly a model fits the family, 0 if it does, and why."""
-  written = _written(family, vit)
-  if lost := unmapped(vit, written):
-    return len(lost), f"it has no place for {', '.join(lost[:3])}"
+def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
+  """How badly a model fits the family, 0 if it does, and the reasons."""
+  weight = 1  # A size that its configuration cannot give is a small misfit.
   try:
+    written = family.rules(vit)
+    if lost := unmapped(vit, written):
+      return len(lost), [f"it has no place for {', '.join(lost[:3])}"]
     config, shapes = _config(family, vit), shapes_of(vit, written)
+    weight = 99
     if (_find(shapes) or [None])[0] is not family:
-      return 99, f"it has no {family.signature}"
-    infer(shapes, config)
+      return weight, [f"it has no {family.signature}"]
+    again = infer(shapes, config)
   except ValueError as error:
-    return 99, str(error).removesuffix(".")
-  return 0, ""
-
-
-def _changes(family: Family, vit: Any) -> Iterator[str]:
-  """How a model would change if it were read back as one of the family."""
-  if family.classes[bool(vit.num_classes)] is None:
-    yield f"it has no class {'with' if vit.num_classes else 'without'} a head"
+    return weight, [str(error).removesuffix(".")]
+  found = [*changes(vit, again.fields)]
   size = architecture.table_size(vit)
   if size and size[0] != size[1] and vit.position != "none":
-    yield f"its positions are for {size[0]} x {size[1]}, not for a square"
-  shapes = shapes_of(vit, _written(family, vit))
-  yield from changes(vit, infer(shapes, _config(family, vit)).fields)
+    found.insert(
+      0, f"its positions are for {size[0]} x {size[1]}, not for a square"
+    )
+  if family.classes[bool(vit.num_classes)] is None:
+    head = "with" if vit.num_classes else "without"
+    found.insert(0, f"it has no class {head} a head")
+  return 0, found
 
 
 def losses(vit: Any) -> Iterator[str]:

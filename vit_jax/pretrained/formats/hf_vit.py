@@ -1,4 +1,4 @@
-"""ViT, also of a masked autoencoder (MAE), and DeiT as transformers saves them.
+"""ViT, MAE, DeiT, DINOv2 and DINOv3 as transformers saves them.
 
 `ViTModel`'s pooler is the paper's representation layer (dense, tanh). Without
 its distillation token, DeiT is a ViT, for transformers too.
@@ -12,28 +12,46 @@ from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import table
 from vit_jax.pretrained.formats.architecture import length, one_or_both
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Config, Family, Table
+from vit_jax.pretrained.formats.table import Config, Family, Table, rows
+from vit_jax.runtime.checks import POSITIVE, checked
 from vit_jax.runtime.printable import quoted
 
-_BASE = table.rows(
+_CLS = Rule("embeddings.cls_token", ("x_class",), "1 1 D -> D")
+_REGISTERS = Rule("embeddings.register_tokens", ("registers",), "1 R D -> R D")
+_BASE = rows(
   table.patches("embeddings.patch_embeddings.projection."),
-  Rule("embeddings.cls_token", ("x_class",), "1 1 D -> D"),
+  _CLS,
   Rule("embeddings.position_embeddings", ("position/E_pos",), "1 S D -> S D"),
   table.layer_norm("layernorm.", "norm"),
 )
+_ATTENTION = rows(
+  table.attention("attention.attention.", "query", "key", "value"),
+  table.heads_out("attention.output.dense."),
+)
 _LAYERS: dict[str, Any] = dict(
   layers="encoder.layer.{}.",
-  layer=table.rows(
+  layer=rows(
     table.layer_norm("layernorm_before.", "norm_msa"),
     table.layer_norm("layernorm_after.", "norm_mlp"),
-    table.attention("attention.attention.", "query", "key", "value"),
-    table.heads_out("attention.output.dense."),
+    *_ATTENTION,
   ),
-  mlp=table.rows(
-    table.dense("intermediate.dense.", "mlp/expand"),
-    table.dense("output.dense.", "mlp/contract"),
-  ),
+  mlp=table.mlp("intermediate.dense.", "output.dense."),
 )
+_DINO_LAYER = rows(
+  table.layer_norm("norm1.", "norm_msa"),
+  table.layer_norm("norm2.", "norm_mlp"),
+  Rule("layer_scale1.lambda1", ("scale_msa",)),
+  Rule("layer_scale2.lambda1", ("scale_mlp",)),
+)
+
+
+def _config(model_type: str, vit: BaseVit) -> dict[str, Any]:
+  """The part of a configuration that is the same for ViT, DeiT and DINOv2."""
+  return dict(
+    model_type=model_type,
+    hidden_dropout_prob=vit.dropout_rate,
+    attention_probs_dropout_prob=vit.attention_dropout_rate,
+  )
 
 
 def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
@@ -48,18 +66,12 @@ def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
 
 
 def _vit_config(vit: BaseVit) -> dict[str, Any]:
-  return dict(
-    model_type="vit",
-    intermediate_size=vit.mlp_size,
-    hidden_dropout_prob=vit.dropout_rate,
-    attention_probs_dropout_prob=vit.attention_dropout_rate,
-    image_size=one_or_both(vit),
-    qkv_bias=True,
-  )
+  image_size = one_or_both(vit)
+  found = _config("vit", vit) | dict(intermediate_size=vit.mlp_size)
+  return found | dict(image_size=image_size, qkv_bias=True)
 
 
-def _deit(shapes: Shapes, config: Config) -> dict[str, Any]:
-  del config
+def _deit(shapes: Shapes, _: Config) -> dict[str, Any]:
   if "classifier.bias" in shapes:
     raise ValueError(
       "DeiTForImageClassification, which has a distillation token and no head "
@@ -69,11 +81,82 @@ def _deit(shapes: Shapes, config: Config) -> dict[str, Any]:
 
 
 def _deit_config(vit: ModernVit) -> dict[str, Any]:
+  return _config("deit", vit) | dict(intermediate_size=vit.mlp_size)
+
+
+def _layer_scale(config: Config) -> float:
+  return checked("layerscale_value", float, config.get("layerscale_value", 1.0))
+
+
+def _registers(shapes: Shapes) -> int:
+  return shapes.get("embeddings.register_tokens", (1, 0, 0))[1]
+
+
+def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
+  if "encoder.layer.0.mlp.gate_proj.bias" in shapes:
+    raise ValueError(
+      "its arrays are named as in state_dict() of transformers 5, which splits "
+      "gated MLPs: save it with save_pretrained."
+    )
   return dict(
-    model_type="deit",
+    kind="ModernVit",
+    pooling="token_gap" if "classifier.bias" in shapes else "token",
+    registers=_registers(shapes),
+    antialias="embeddings.register_tokens" in shapes,
+    layer_scale=_layer_scale(config),
+    gated_mlp="encoder.layer.0.mlp.weights_in.bias" in shapes,
+  )
+
+
+def _dinov2_config(vit: ModernVit) -> dict[str, Any]:
+  D, registers = vit.hidden_size, vit.registers or vit.antialias
+  sizes = {ratio: ratio * D for ratio in range(1, 65)}
+  if vit.gated_mlp:  # Two thirds, rounded up to a multiple of 8.
+    sizes = {k: (int(v * 2 / 3) + 7) // 8 * 8 for k, v in sizes.items()}
+  ratios = [ratio for ratio, size in sizes.items() if size == vit.mlp_size]
+  if not ratios:
+    raise ValueError(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
+  found = _config("dinov2_with_registers" if registers else "dinov2", vit)
+  found |= dict(
+    mlp_ratio=ratios[0],
+    use_swiglu_ffn=vit.gated_mlp,
+    layerscale_value=vit.layer_scale,
+    drop_path_rate=vit.drop_path_rate,
+  )
+  if registers:
+    found["num_register_tokens"] = vit.registers
+    name = "ForImageClassification" if vit.num_classes else "Model"
+    found["architectures"] = [f"Dinov2WithRegisters{name}"]
+  return found
+
+
+def _dinov3_config(vit: ModernVit) -> dict[str, Any]:
+  return dict(
+    model_type="dinov3_vit",
     intermediate_size=vit.mlp_size,
-    hidden_dropout_prob=vit.dropout_rate,
-    attention_probs_dropout_prob=vit.attention_dropout_rate,
+    use_gated_mlp=vit.gated_mlp,
+    layerscale_value=vit.layer_scale,
+    drop_path_rate=vit.drop_path_rate,
+    attention_dropout=vit.attention_dropout_rate,
+    num_register_tokens=vit.registers,
+    rope_theta=vit.rope_theta,
+    query_bias="q" in vit.qkv_bias,
+    key_bias="k" in vit.qkv_bias,
+    value_bias="v" in vit.qkv_bias,
+  )
+
+
+def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
+  theta = config.get("rope_theta", 100.0)
+  biased = (x for x in "qkv" if f"layer.0.attention.{x}_proj.bias" in shapes)
+  return dict(
+    kind="ModernVit",
+    position="none",
+    registers=_registers(shapes),
+    rope_theta=checked("rope_theta", float, theta, POSITIVE),
+    layer_scale=_layer_scale(config),
+    gated_mlp="layer.0.mlp.gate_proj.bias" in shapes,
+    qkv_bias="".join(biased),
   )
 
 
@@ -81,8 +164,8 @@ VIT = Family(
   types=("vit", "vit_mae"),
   signature="embeddings.patch_embeddings.projection.weight",
   table=Table(
-    root=table.rows(table.dense("classifier.", "head")),
-    base=table.rows(*_BASE, table.dense("pooler.dense.", "pre_logits")),
+    root=rows(table.dense("classifier.", "head")),
+    base=rows(*_BASE, table.dense("pooler.dense.", "pre_logits")),
     **_LAYERS,
   ),
   bases=("vit.", ""),
@@ -91,8 +174,6 @@ VIT = Family(
   classes=("ViTModel", "ViTForImageClassification"),
   defaults={"layer_norm_eps": 1e-12},
   modern=False,
-  one_base=True,
-  mask_token="",
   unused=("decoder.decoder_", "decoder.mask_token"),
   mean=HALF,
   std=HALF,
@@ -102,11 +183,11 @@ DEIT = Family(
   types=("deit",),
   signature="embeddings.distillation_token",
   table=Table(
-    root=table.rows(
+    root=rows(
       table.dense("cls_classifier.", "head"),
       table.dense("distillation_classifier.", "head_dist"),
     ),
-    base=table.rows(
+    base=rows(
       *_BASE, Rule("embeddings.distillation_token", ("x_dist",), "1 1 D -> D")
     ),
     **_LAYERS,
@@ -116,7 +197,55 @@ DEIT = Family(
   config=_deit_config,
   classes=(None, "DeiTForImageClassificationWithTeacher"),
   defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
-  one_base=True,
-  mask_token="",
   unused=("pooler.", "deit.pooler."),
+)
+
+DINOV2 = Family(
+  types=("dinov2", "dinov2_with_registers"),
+  signature="encoder.layer.0.layer_scale1.lambda1",
+  table=Table(
+    root=rows(table.dense("classifier.", "head")),
+    base=rows(*_BASE, _REGISTERS),
+    layers="encoder.layer.{}.",
+    layer=rows(*_DINO_LAYER, *_ATTENTION),
+    mlp=table.mlp("mlp.fc1.", "mlp.fc2."),
+    gated_mlp=rows(
+      table.fused_gate("mlp.weights_in."),
+      table.dense("mlp.weights_out.", "mlp/contract"),
+    ),
+  ),
+  bases=("", "dinov2.", "dinov2_with_registers."),
+  fields=_dinov2,
+  config=_dinov2_config,
+  classes=("Dinov2Model", "Dinov2ForImageClassification"),
+  defaults={"layer_norm_eps": 1e-6, "num_attention_heads": 12},
+  one_base=False,
+  mask_token="embeddings.mask_token",
+)
+
+DINOV3 = Family(
+  types=("dinov3_vit",),
+  signature="layer.0.layer_scale1.lambda1",
+  table=Table(
+    base=rows(
+      table.patches("embeddings.patch_embeddings."),
+      *(_CLS, _REGISTERS),
+      table.layer_norm("norm.", "norm"),
+    ),
+    layers="layer.{}.",
+    layer=rows(
+      *_DINO_LAYER,
+      table.attention("attention.", "q_proj", "k_proj", "v_proj"),
+      table.heads_out("attention.o_proj."),
+    ),
+    mlp=table.mlp("mlp.up_proj.", "mlp.down_proj."),
+    gated_mlp=table.mlp("mlp.up_proj.", "mlp.down_proj.", "mlp.gate_proj."),
+  ),
+  bases=("",),
+  fields=_dinov3,
+  config=_dinov3_config,
+  classes=("DINOv3ViTModel", None),
+  mask_token="embeddings.mask_token",
+  mask_axes=2,
+  defaults={"layer_norm_eps": 1e-5, "num_attention_heads": 6},
 )

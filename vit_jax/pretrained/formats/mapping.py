@@ -49,76 +49,46 @@ class Rule:
     self, array: np.ndarray, sizes: Mapping[str, int]
   ) -> list[np.ndarray]:
     """Reads our parameters, in the order of `ours`, as views if possible."""
-    found = self._rearrange(array, self.pattern, sizes)
+    found = self._rearrange(array, sizes)
     return list(found) if len(self.ours) > 1 else [found]
 
   def write(
     self, arrays: list[np.ndarray], sizes: Mapping[str, int]
   ) -> np.ndarray:
     """Makes the published array from our parameters."""
-    left, right = self.pattern.split("->")
     array = np.stack(arrays) if len(self.ours) > 1 else arrays[0]
-    return self._rearrange(array, f"{right} -> {left}", sizes)
+    return self._rearrange(array, sizes, back=True)
 
   def needs(self, shapes: Shapes, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape that the published array must have, given those of ours."""
     shape = shapes[self.ours[0]]
     if len(self.ours) > 1:
       shape = (len(self.ours), *shape)
-    left, right = self.pattern.split("->")
-    return self._rearrange(_hollow(shape), f"{right} -> {left}", sizes).shape
+    hollow = np.broadcast_to(np.int8(0), shape)  # It takes no memory.
+    return self._rearrange(hollow, sizes, back=True).shape
 
   def _rearrange(
-    self, array: np.ndarray, pattern: str, sizes: Mapping[str, int]
+    self, array: np.ndarray, sizes: Mapping[str, int], back: bool = False
   ) -> np.ndarray:
-    axes = set(re.findall(r"[A-Za-z]+", pattern))
-    known = {axis: size for axis, size in sizes.items() if axis in axes}
+    left, right = self.pattern.split("->")
+    pattern = f"{right} -> {left}" if back else self.pattern
+    known = {axis: size for axis, size in sizes.items() if axis in pattern}
     return einops.rearrange(array, pattern, **known)
-
-
-def _hollow(shape: tuple[int, ...]) -> np.ndarray:
-  """An array of this shape that takes no memory."""
-  return np.broadcast_to(np.int8(0), shape)
 
 
 def axis_sizes(vit: BaseVit) -> dict[str, int]:
   """Sizes of the named axes that patterns split; einops infers the others.
 
-  There are `k` heads of size `d`, patches of `P` x `Q` pixels, `n` = 3 parts
-  (query, key, value) in a fused array, and `m` = 2 (gate, expansion) in a gated
-  MLP's.
+  There are `k` heads of size `d`, patches of `P` x `Q` pixels, and `m` = 2
+  parts (gate, expansion) in a fused array of a gated MLP.
   """
   return {
     "k": vit.num_heads,
     "d": vit.hidden_size // vit.num_heads,
     "P": vit.patch_size,
     "Q": vit.patch_size,
-    "n": 3,
     "m": 2,
   }
-
-
-def affine(theirs: str, ours: str, kernel: str, pattern: str) -> list[Rule]:
-  """The rules for a dense layer's kernel and bias.
-
-  Args:
-    theirs: The publisher's name of the layer, with the separator after it.
-    ours: Path of our layer.
-    kernel: The publisher's name for the kernel.
-    pattern: The kernel's pattern, as in `Rule`.
-  """
-  return [
-    Rule(f"{theirs}{kernel}", (f"{ours}/kernel",), pattern),
-    Rule(f"{theirs}bias", (f"{ours}/bias",)),
-  ]
-
-
-def norm(theirs: str, ours: str, scale: str) -> list[Rule]:
-  """The rules for a normalisation; `scale` is the publisher's name for it."""
-  return [
-    Rule(f"{theirs}{scale}", (f"{ours}/scale",)),
-    Rule(f"{theirs}bias", (f"{ours}/bias",)),
-  ]
 
 
 def read_all(
@@ -127,9 +97,8 @@ def read_all(
   """Yields (path, array) for all our parameters, one rule at a time."""
   sizes = axis_sizes(vit)
   for rule in rules:
-    yield from zip(
-      rule.ours, rule.read(arrays[rule.theirs], sizes), strict=True
-    )
+    found = rule.read(arrays[rule.theirs], sizes)
+    yield from zip(rule.ours, found, strict=True)
 
 
 def check(

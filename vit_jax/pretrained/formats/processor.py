@@ -10,17 +10,9 @@ from typing import Any
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import FILTERS, EvalTransformSettings
-from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
-from vit_jax.runtime.checks import (
-  CHANNELS,
-  COUNT,
-  POSITIVE,
-  POSITIVE_CHANNELS,
-  SIDES,
-  PerChannel,
-  Sides,
-  checked,
-)
+from vit_jax.pretrained.formats import architecture
+from vit_jax.runtime import checks
+from vit_jax.runtime.checks import COUNT, PerChannel, Sides, checked
 from vit_jax.runtime.printable import quoted
 
 FILE = "preprocessor_config.json"
@@ -33,8 +25,8 @@ _CLIP = {
   "do_center_crop": True,
   "crop_size": 224,
   "resample": 3,
-  "image_mean": (0.48145466, 0.4578275, 0.40821073),
-  "image_std": (0.26862954, 0.26130258, 0.27577711),
+  "image_mean": architecture.CLIP_MEAN,
+  "image_std": architecture.CLIP_STD,
 }
 # The defaults of each class, by its name without "ImageProcessor".
 _KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -43,7 +35,10 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
   "Siglip": _VIT | {"resample": 3},
   "DeiT": _VIT
   | {"resample": 3, "size": 256, "do_center_crop": True, "crop_size": 224},
-  "DINOv3ViT": _VIT | {"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD},
+  "DINOv3ViT": _VIT
+  | dict(
+    image_mean=architecture.IMAGENET_MEAN, image_std=architecture.IMAGENET_STD
+  ),
   "CLIP": _CLIP,
   "Bit": _CLIP,
 }
@@ -123,7 +118,7 @@ def _sides(name: str, value: Any) -> Sides:
   """Height and width, given as a number, a pair or by their names."""
   if isinstance(value, dict):
     value = [value.get("height"), value.get("width")]
-  return checked(name, Sides, value, SIDES)
+  return checked(name, Sides, value, checks.SIDES)
 
 
 def _filter(found: Mapping[str, Any]) -> str:
@@ -143,14 +138,16 @@ def _normalization(found: Mapping[str, Any]) -> tuple[PerChannel, PerChannel]:
   mean: PerChannel = (0.0, 0.0, 0.0)
   std: PerChannel = (1.0, 1.0, 1.0)
   if checked("do_normalize", bool, found.get("do_normalize", True)):
-    mean = checked("image_mean", PerChannel, found["image_mean"], CHANNELS)
+    mean = checked(
+      "image_mean", PerChannel, found["image_mean"], checks.CHANNELS
+    )
     std = checked(
-      "image_std", PerChannel, found["image_std"], POSITIVE_CHANNELS
+      "image_std", PerChannel, found["image_std"], checks.POSITIVE_CHANNELS
     )
   factor = 1.0
   if checked("do_rescale", bool, found.get("do_rescale", True)):
     given = found.get("rescale_factor", 1 / 255)
-    factor = checked("rescale_factor", float, given, POSITIVE)
+    factor = checked("rescale_factor", float, given, checks.POSITIVE)
   if factor == 1 / 255:
     return mean, std
   mean, std = (tuple(x / (255 * factor) for x in xs) for xs in (mean, std))

@@ -13,7 +13,7 @@ from typing import Any
 from vit_jax.models import BaseVit
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
-from vit_jax.pretrained.formats.mapping import Rule, Shapes, affine, norm
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
 
 Config = Mapping[str, Any]
 
@@ -21,7 +21,7 @@ _LAYER = "block_0/"
 _QKV = ("query", "key", "value")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
   """The names of a family's arrays.
 
@@ -34,28 +34,25 @@ class Table:
     gated_mlp: Further rows for a layer whose MLP is gated.
   """
 
-  root: tuple[Rule, ...]
-  base: tuple[Rule, ...]
+  root: tuple[Rule, ...] = ()
+  base: tuple[Rule, ...] = ()
   layers: str
   layer: tuple[Rule, ...]
-  mlp: tuple[Rule, ...]
+  mlp: tuple[Rule, ...] = ()
   gated_mlp: tuple[Rule, ...] = ()
 
   def rules(self, vit: BaseVit, base: str = "") -> list[Rule]:
     """The rules for a model's arrays, whose names start with `base`."""
     names = _names(vit)
-    found = [row for row in self.root if names >= {*row.ours}]
-    found += [
-      dataclasses.replace(row, theirs=base + row.theirs)
-      for row in self.base
-      if names >= {*row.ours}
-    ]
-    mlp = self.gated_mlp if f"{_LAYER}mlp/gate/kernel" in names else self.mlp
-    rows = [
-      row
-      for row in self.layer + mlp
-      if names >= {_LAYER + path for path in row.ours}
-    ]
+
+    def held(rows: tuple[Rule, ...], before: str = "") -> list[Rule]:
+      return [r for r in rows if names >= {before + path for path in r.ours}]
+
+    found = held(self.root)
+    for row in held(self.base):
+      found.append(dataclasses.replace(row, theirs=base + row.theirs))
+    gated = f"{_LAYER}mlp/gate/kernel" in names
+    rows = held(self.layer + (self.gated_mlp if gated else self.mlp), _LAYER)
     for i in range(vit.num_layers):
       before = base + self.layers.format(i)
       for row in rows:
@@ -64,15 +61,11 @@ class Table:
     return found
 
 
+@functools.lru_cache(maxsize=8)
 def _names(vit: BaseVit) -> frozenset[str]:
   """Paths of a model's parameters; of its layers, only the first."""
-  first: Any = vit.clone(num_layers=1, scan=False, origin=None)
-  return _names_of(first)
-
-
-@functools.lru_cache(maxsize=8)
-def _names_of(vit: Any) -> frozenset[str]:
-  return frozenset(param_shapes(vit, (1, 1)))
+  first = vit.clone(num_layers=1, scan=False)
+  return frozenset(param_shapes(first, (1, 1)))
 
 
 def unmapped(vit: BaseVit, rules: list[Rule]) -> list[str]:
@@ -100,8 +93,7 @@ class Family:
       written as zeros; "" if there is none.
     mask_axes: Number of axes of length 1 that this token has.
     unused: Beginnings of the names of other arrays that are not read.
-    mean: Mean of each channel, where no preprocessor tells it.
-    std: Standard deviation of each channel, the same.
+    mean, std: Of each channel, where no preprocessor tells them.
   """
 
   types: tuple[str, ...]
@@ -113,8 +105,8 @@ class Family:
   classes: tuple[str | None, str | None]
   defaults: Config
   modern: bool = True
-  one_base: bool = False
-  mask_token: str = "embeddings.mask_token"
+  one_base: bool = True
+  mask_token: str = ""
   mask_axes: int = 1
   unused: tuple[str, ...] = ()
   mean: tuple[float, ...] = IMAGENET_MEAN
@@ -126,36 +118,66 @@ class Family:
       return self.bases[0]
     return f"{self.config(vit)['model_type']}." if vit.num_classes else ""
 
+  def rules(self, vit: BaseVit) -> list[Rule]:
+    """The rules for the arrays of a file that is written."""
+    return self.table.rules(vit, self.base(vit))
 
-def dense(theirs: str, ours: str) -> list[Rule]:
-  """The rows of a dense layer."""
-  return affine(theirs, ours, "weight", "O I -> I O")
+
+def dense(
+  theirs: str, ours: str, pattern: str = "O I -> I O", kernel: str = "weight"
+) -> list[Rule]:
+  """The rows of a dense layer.
+
+  Args:
+    theirs: The publisher's name of the layer, with the separator after it.
+    ours: Path of our layer.
+    pattern: The kernel's pattern, as in `Rule`.
+    kernel: The publisher's name for the kernel.
+  """
+  return [
+    Rule(f"{theirs}{kernel}", (f"{ours}/kernel",), pattern),
+    Rule(f"{theirs}bias", (f"{ours}/bias",)),
+  ]
+
+
+def layer_norm(theirs: str, ours: str, scale: str = "weight") -> list[Rule]:
+  """The rows of a layer norm; `scale` is the publisher's name for it."""
+  return [
+    Rule(f"{theirs}{scale}", (f"{ours}/scale",)),
+    Rule(f"{theirs}bias", (f"{ours}/bias",)),
+  ]
 
 
 def patches(theirs: str) -> list[Rule]:
   """The rows of the convolution that embeds the patches."""
-  return affine(theirs, "patches/E", "weight", "D C P Q -> (P Q C) D")
+  return dense(theirs, "patches/E", "D C P Q -> (P Q C) D")
 
 
-def attention(theirs: str, query: str, key: str, value: str) -> list[Rule]:
-  """The rows of three projections whose names are given."""
+def heads_out(theirs: str, ours: str = "msa/out") -> list[Rule]:
+  """The rows of the projection that joins the heads."""
+  return dense(theirs, ours, "D (k d) -> k d D")
+
+
+def attention(theirs: str, *names: str) -> list[Rule]:
+  """The rows of the projections to query, key and value, by these names."""
   return [
     rule
-    for ours, name in zip(_QKV, (query, key, value), strict=True)
+    for ours, name in zip(_QKV, names, strict=True)
     for rule in (
-      Rule(f"{theirs}{name}.weight", (f"msa/{ours}/kernel",), _KERNEL),
+      Rule(
+        f"{theirs}{name}.weight", (f"msa/{ours}/kernel",), "(k d) D -> D k d"
+      ),
       Rule(f"{theirs}{name}.bias", (f"msa/{ours}/bias",), "(k d) -> k d"),
     )
   ]
 
 
-_KERNEL = "(k d) D -> D k d"
-
-
-def fused(weight: str, bias: str, ours: str = "msa") -> list[Rule]:
-  """The rows of a dense layer that stacks query, key and value."""
+def fused(
+  weight: str, bias: str, ours: str = "msa", parts: tuple[str, ...] = _QKV
+) -> list[Rule]:
+  """The rows of a dense layer that stacks these parts of attention."""
   kernels, biases = (
-    tuple(f"{ours}/{name}/{leaf}" for name in _QKV)
+    tuple(f"{ours}/{name}/{leaf}" for name in parts)
     for leaf in ("kernel", "bias")
   )
   return [
@@ -164,14 +186,15 @@ def fused(weight: str, bias: str, ours: str = "msa") -> list[Rule]:
   ]
 
 
-def heads_out(theirs: str, ours: str = "msa/out") -> list[Rule]:
-  """The rows of the projection that joins the heads."""
-  return affine(theirs, ours, "weight", "D (k d) -> k d D")
-
-
-def layer_norm(theirs: str, ours: str) -> list[Rule]:
-  """The rows of a layer norm."""
-  return norm(theirs, ours, "weight")
+def mlp(
+  expand: str, contract: str, gate: str = "", ours: str = "mlp"
+) -> tuple[Rule, ...]:
+  """The rows of an MLP, by the names of its dense layers."""
+  return rows(
+    dense(gate, f"{ours}/gate") if gate else [],
+    dense(expand, f"{ours}/expand"),
+    dense(contract, f"{ours}/contract"),
+  )
 
 
 def fused_gate(theirs: str) -> list[Rule]:

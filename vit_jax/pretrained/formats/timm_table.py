@@ -1,21 +1,13 @@
 """The names of timm's arrays: those of its ViTs, and those of its DINOv3."""
 
+from vit_jax.pretrained.formats import table
 from vit_jax.pretrained.formats.mapping import Rule
-from vit_jax.pretrained.formats.table import (
-  Table,
-  dense,
-  fused,
-  fused_gate,
-  heads_out,
-  layer_norm,
-  patches,
-  rows,
-)
+from vit_jax.pretrained.formats.table import Table, dense, layer_norm, rows
 
 _PROBE = "map_head/msa"
 _HEADS = rows(dense("head.", "head"), dense("head_dist.", "head_dist"))
 _BASE = rows(
-  patches("patch_embed.proj."),
+  table.patches("patch_embed.proj."),
   Rule("cls_token", ("x_class",), "1 1 D -> D"),
   Rule("dist_token", ("x_dist",), "1 1 D -> D"),
   Rule("reg_token", ("registers",), "1 R D -> R D"),
@@ -26,28 +18,20 @@ _BASE = rows(
   Rule("attn_pool.latent", ("map_head/probe",), "1 T D -> T D"),
   Rule("attn_pool.q.weight", (f"{_PROBE}/query/kernel",), "(k d) D -> D k d"),
   Rule("attn_pool.q.bias", (f"{_PROBE}/query/bias",), "(k d) -> k d"),
-  Rule(
-    "attn_pool.kv.weight",
-    (f"{_PROBE}/key/kernel", f"{_PROBE}/value/kernel"),
-    "(m k d) D -> m D k d",
+  table.fused(
+    "attn_pool.kv.weight", "attn_pool.kv.bias", _PROBE, ("key", "value")
   ),
-  Rule(
-    "attn_pool.kv.bias",
-    (f"{_PROBE}/key/bias", f"{_PROBE}/value/bias"),
-    "(m k d) -> m k d",
-  ),
-  heads_out("attn_pool.proj.", f"{_PROBE}/out"),
+  table.heads_out("attn_pool.proj.", f"{_PROBE}/out"),
   layer_norm("attn_pool.norm.", "map_head/norm"),
-  dense("attn_pool.mlp.fc1.", "map_head/mlp/expand"),
-  dense("attn_pool.mlp.fc2.", "map_head/mlp/contract"),
+  *table.mlp("attn_pool.mlp.fc1.", "attn_pool.mlp.fc2.", ours="map_head/mlp"),
 )
-_MLP = rows(dense("mlp.fc1.", "mlp/expand"), dense("mlp.fc2.", "mlp/contract"))
-_WEIGHT, _BIAS = fused("attn.qkv.weight", "attn.qkv.bias")
+_MLP = table.mlp("mlp.fc1.", "mlp.fc2.")
+_WEIGHT, _BIAS = table.fused("attn.qkv.weight", "attn.qkv.bias")
 _LAYER = rows(
   layer_norm("norm1.", "norm_msa"),
   layer_norm("norm2.", "norm_mlp"),
   _WEIGHT,
-  heads_out("attn.proj."),
+  table.heads_out("attn.proj."),
 )
 VIT = Table(
   root=_HEADS,
@@ -62,7 +46,9 @@ VIT = Table(
     Rule("ls2.gamma", ("scale_mlp",)),
   ),
   mlp=_MLP,
-  gated_mlp=rows(fused_gate("mlp.fc1."), dense("mlp.fc2.", "mlp/contract")),
+  gated_mlp=rows(
+    table.fused_gate("mlp.fc1."), dense("mlp.fc2.", "mlp/contract")
+  ),
 )
 DINOV3 = Table(
   root=_HEADS,
@@ -76,9 +62,5 @@ DINOV3 = Table(
     Rule("gamma_2", ("scale_mlp",)),
   ),
   mlp=_MLP,
-  gated_mlp=rows(
-    dense("mlp.fc1_g.", "mlp/gate"),
-    dense("mlp.fc1_x.", "mlp/expand"),
-    dense("mlp.fc2.", "mlp/contract"),
-  ),
+  gated_mlp=table.mlp("mlp.fc1_x.", "mlp.fc2.", gate="mlp.fc1_g."),
 )

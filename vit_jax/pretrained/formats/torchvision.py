@@ -44,7 +44,6 @@ _TABLE = Table(
     table.dense("heads.pre_logits.", "pre_logits"),
     table.dense("heads.head.", "head"),
   ),
-  base=(),
   layers=_LAYERS + "{}.",
   layer=table.rows(
     table.layer_norm("ln_1.", "norm_msa"),
@@ -52,9 +51,7 @@ _TABLE = Table(
     table.heads_out("self_attention.out_proj."),
     table.layer_norm("ln_2.", "norm_mlp"),
   ),
-  mlp=table.rows(
-    table.dense("mlp.0.", "mlp/expand"), table.dense("mlp.3.", "mlp/contract")
-  ),
+  mlp=table.mlp("mlp.0.", "mlp.3."),
 )
 
 
