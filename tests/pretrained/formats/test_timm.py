@@ -33,7 +33,7 @@ def timm_shapes(positions, **more):
     ({"label_names": 3}, "label_names=3 must be a list of names"),
     (
       {"model_args": {"act_layer": ["a"]}},
-      r"act_layer=.*; the known ones are gelu",
+      r"act_layer=.* must be a text",
     ),
     (
       {"global_pool": "avg"},

@@ -216,7 +216,12 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
     ("timm_deit3", {}, dict(final_norm="x"), "'final_norm'='x' in model"),
     ("timm_dinov3", {}, dict(rope_temperature=9), "temperature'=9 in"),
     ("timm_deit3", {}, dict(global_pool="max"), "global_pool='max' is unknown"),
-    ("timm_deit3", {}, dict(act_layer="relu"), "act_layer='relu'; the known o"),
+    (
+      "timm_deit3",
+      {},
+      dict(act_layer="relu"),
+      "act_layer='relu' is unknown; c",
+    ),
   ],
 )
 def test_what_the_arrays_do_not_tell_is_not_guessed(

@@ -1,4 +1,4 @@
-"""timm's `VisionTransformer`.
+"""timm's `VisionTransformer`, and the names of its arrays and of DINOv3's.
 
 Kernels are transposed; query, key and value are fused into one layer. The class
 token is optional, and so is its position. timm's average pooling equals ours
@@ -9,14 +9,20 @@ the `config.json` beside the weights.
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
 from vit_jax.models import BaseVit
-from vit_jax.pretrained.formats import architecture
-from vit_jax.pretrained.formats.mapping import Shapes
+from vit_jax.pretrained.formats import architecture, table
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.table import (
+  Config,
+  Table,
+  dense,
+  layer_norm,
+  rows,
+)
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import quoted
@@ -44,32 +50,99 @@ _TANH = re.compile(
 )
 _MODES = ("center", "squash")
 _SHARE = checks.Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
+_PROBE = "map_head/msa"
+_HEAD_ROWS = rows(dense("head.", "head"), dense("head_dist.", "head_dist"))
+_BASE = rows(
+  table.patches("patch_embed.proj."),
+  Rule("cls_token", ("x_class",), "1 1 D -> D"),
+  Rule("dist_token", ("x_dist",), "1 1 D -> D"),
+  Rule("reg_token", ("registers",), "1 R D -> R D"),
+  Rule("pos_embed", ("position/E_pos",), "1 S D -> S D"),
+  layer_norm("norm_pre.", "norm_pre"),
+  layer_norm("norm.", "norm"),
+  dense("pre_logits.fc.", "pre_logits"),
+  Rule("attn_pool.latent", ("map_head/probe",), "1 T D -> T D"),
+  Rule("attn_pool.q.weight", (f"{_PROBE}/query/kernel",), "(k d) D -> D k d"),
+  Rule("attn_pool.q.bias", (f"{_PROBE}/query/bias",), "(k d) -> k d"),
+  table.fused(
+    "attn_pool.kv.weight", "attn_pool.kv.bias", _PROBE, ("key", "value")
+  ),
+  table.heads_out("attn_pool.proj.", f"{_PROBE}/out"),
+  layer_norm("attn_pool.norm.", "map_head/norm"),
+  *table.mlp("attn_pool.mlp.fc1.", "attn_pool.mlp.fc2.", ours="map_head/mlp"),
+)
+_MLP = table.mlp("mlp.fc1.", "mlp.fc2.")
+_WEIGHT, _BIAS = table.fused("attn.qkv.weight", "attn.qkv.bias")
+_LAYER = rows(
+  layer_norm("norm1.", "norm_msa"),
+  layer_norm("norm2.", "norm_mlp"),
+  _WEIGHT,
+  table.heads_out("attn.proj."),
+)
+VIT = Table(
+  root=_HEAD_ROWS,
+  base=_BASE,
+  layers="blocks.{}.",
+  layer=rows(
+    *_LAYER,
+    _BIAS,
+    layer_norm("attn.q_norm.", "msa/norm_query"),
+    layer_norm("attn.k_norm.", "msa/norm_key"),
+    Rule("ls1.gamma", ("scale_msa",)),
+    Rule("ls2.gamma", ("scale_mlp",)),
+  ),
+  mlp=_MLP,
+  gated_mlp=rows(
+    table.fused_gate("mlp.fc1."), dense("mlp.fc2.", "mlp/contract")
+  ),
+)
+DINOV3 = Table(
+  root=_HEAD_ROWS,
+  base=_BASE,
+  layers="blocks.{}.",
+  layer=rows(
+    *_LAYER,
+    Rule("attn.q_bias", ("msa/query/bias",), "(k d) -> k d"),
+    Rule("attn.v_bias", ("msa/value/bias",), "(k d) -> k d"),
+    Rule("gamma_1", ("scale_msa",)),
+    Rule("gamma_2", ("scale_mlp",)),
+  ),
+  mlp=_MLP,
+  gated_mlp=table.mlp("mlp.fc1_x.", "mlp.fc2.", gate="mlp.fc1_g."),
+)
 
 
 def pooling_and_positions(
-  shapes: Shapes,
-  arguments: Mapping[str, Any],
-  config: Mapping[str, Any],
-  size: tuple[int, int] | None,
-  P: int,
+  shapes: Shapes, arguments: Config, config: Config, grid: int | None
 ) -> tuple[dict[str, Any], int]:
   """Fields of a model like the paper's, and the patches its positions are for.
+
+  Whether the class token has a position of its own is guessed from `grid`, the
+  patches of an image, if they are known. Otherwise a model with a configuration
+  follows timm's default, in which it has one; without a configuration, a square
+  number of positions is taken for the grid alone.
 
   Raises:
     ValueError: if timm would pool in a way that we cannot.
   """
   positions = architecture.need(shapes, "pos_embed", 3)[1]
   class_token = "cls_token" in shapes
-  _check_pooling(class_token, arguments, config)
-  tokens = size[0] // P * (size[1] // P) if size else None
-  grid_only = class_token and arguments.get(
-    "no_embed_class", _is_grid_only(positions, tokens, bool(config))
-  )
-  fields = dict(
-    pooling="token" if class_token else "gap",
-    position="learned_grid" if grid_only else "learned",
-  )
-  return fields, positions - (class_token and not grid_only)
+  ours = "token" if class_token else "avg"
+  theirs = arguments.get("global_pool", config.get("global_pool", ours))
+  if theirs != ours:
+    token = "a class token" if class_token else "no class token"
+    raise ValueError(
+      f"its config.json says global_pool={quoted(theirs)}, and there is "
+      f"{token}: only global_pool={ours!r} is supported then."
+    )
+  alone = not config and architecture.square(positions) is not None
+  if grid is not None and positions in (grid, grid + 1):
+    alone = positions == grid
+  alone = class_token and arguments.get("no_embed_class", alone)
+  pooling = "token" if class_token else "gap"
+  position = "learned_grid" if alone else "learned"
+  tokens = positions - (class_token and not alone)
+  return dict(pooling=pooling, position=position), tokens
 
 
 def by_name(model: Any, width: int) -> tuple[int | None, str, dict[str, str]]:
@@ -85,17 +158,16 @@ def by_name(model: Any, width: int) -> tuple[int | None, str, dict[str, str]]:
   return num_heads, gelu, {} if usual else architecture.guessed_heads(num_heads)
 
 
-def preprocessing(published: Mapping[str, Any]) -> Preprocessing:
+def preprocessing(published: Config) -> Preprocessing:
   """Reads timm's evaluation transform; its defaults depend on the file.
 
   A file without any configuration is taken for one of timm's own ViTs.
   """
   usual: dict[str, Any] = {"crop_pct": 0.875, "crop_mode": "center"}
-  usual |= {"mean": architecture.IMAGENET_MEAN}
+  usual |= {"mean": architecture.IMAGENET_MEAN, "interpolation": "bicubic"}
   usual["std"] = architecture.IMAGENET_STD
   if not published:
     usual |= {"crop_pct": 0.9, "mean": HALF, "std": HALF}
-  usual["interpolation"] = "bicubic"
   found = usual | {k: published[k] for k in usual if published.get(k)}
   share = checked("crop_pct", float, found["crop_pct"], _SHARE)
   shape = published.get("input_size")
@@ -117,34 +189,7 @@ def preprocessing(published: Mapping[str, Any]) -> Preprocessing:
   )
 
 
-def activation(value: Any) -> str:
-  """The value of `Vit.gelu`."""
-  activation = str(value)
-  if activation not in GELUS:
-    raise ValueError(
-      f"its config.json says act_layer={quoted(activation)}; the known ones "
-      f"are {', '.join(GELUS)}."
-    )
-  return GELUS[activation]
-
-
-def _check_pooling(
-  class_token: bool, arguments: Mapping[str, Any], config: Mapping[str, Any]
-) -> None:
-  """Raises ValueError if timm would pool in a way that we cannot."""
-  ours = "token" if class_token else "avg"
-  theirs = arguments.get("global_pool", config.get("global_pool", ours))
-  if theirs != ours:
-    token = "a class token" if class_token else "no class token"
-    raise ValueError(
-      f"its config.json says global_pool={quoted(theirs)}, and there is "
-      f"{token}: only global_pool={ours!r} is supported then."
-    )
-
-
-def image_size(
-  arguments: Mapping[str, Any], published: Mapping[str, Any]
-) -> tuple[int, int] | None:
+def image_size(arguments: Config, published: Config) -> tuple[int, int] | None:
   """The model's image size, or else the one that its preprocessing gives."""
   size = arguments.get("img_size")
   if size is None:
@@ -154,21 +199,7 @@ def image_size(
   return checked("img_size", checks.Sides | None, size, checks.SIDES)
 
 
-def _is_grid_only(positions: int, tokens: int | None, configured: bool) -> bool:
-  """Guesses whether the class token has no position of its own.
-
-  The image size decides, if it is known. Otherwise a model with a configuration
-  follows timm's default, in which the class token has a position; without a
-  configuration, a square number of positions is taken for the grid alone.
-  """
-  if tokens is not None and positions in (tokens, tokens + 1):
-    return positions == tokens
-  return not configured and architecture.square(positions) is not None
-
-
-def class_names(
-  config: Mapping[str, Any], published: Mapping[str, Any]
-) -> tuple[str, ...]:
+def class_names(config: Config, published: Config) -> tuple[str, ...]:
   """The names of the classes, if there are any."""
   names = config.get("label_names") or published.get("label_names") or ()
   if not isinstance(names, list | tuple):
@@ -178,9 +209,7 @@ def class_names(
   return tuple(map(str, names))
 
 
-def configuration(
-  vit: Any, name: str, arguments: Mapping[str, Any]
-) -> dict[str, Any]:
+def configuration(vit: Any, name: str, arguments: Config) -> dict[str, Any]:
   """The part of the JSON file that makes the model.
 
   Args:

@@ -9,19 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.pretrained.formats import timm
-from vit_jax.pretrained.formats.architecture import (
-  Architecture,
-  count_layers,
-  length,
-  need,
-  section,
-  square,
-)
+from vit_jax.pretrained.formats import architecture, timm
+from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, unmapped
-from vit_jax.pretrained.formats.timm_table import DINOV3, VIT
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted
 
@@ -59,34 +51,37 @@ def _is_plain(shapes: Shapes) -> bool:
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
   config = config or {}
-  arguments = section("model_args", config.get("model_args"))
-  published = section("pretrained_cfg", config.get("pretrained_cfg")) or config
-  patch = need(shapes, "patch_embed.proj.weight", 4)
-  name = config.get("architecture")
-  num_heads, gelu, guesses = timm.by_name(name, patch[0])
+  arguments, published = (
+    architecture.section(name, config.get(name))
+    for name in ("model_args", "pretrained_cfg")
+  )
+  published = published or config
+  D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
+  num_heads, gelu, guesses = timm.by_name(config.get("architecture"), D)
   if "num_heads" in arguments:
     num_heads, guesses = arguments["num_heads"], {}
+  gelu = arguments.get("act_layer", gelu)
+  gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
   size = timm.image_size(arguments, published)
+  grid = size[0] // P * (size[1] // P) if size else None
   pictures = timm.preprocessing(published)
   if plain := _is_plain(shapes):
-    own, tokens = timm.pooling_and_positions(
-      shapes, arguments, config, size, patch[2]
-    )
+    own, tokens = timm.pooling_and_positions(shapes, arguments, config, grid)
   else:
     _check_arguments(arguments)
-    own, tokens = _particular(shapes, config, arguments, size, patch[2])
+    own, tokens = _particular(shapes, config, arguments, grid)
     if arguments.get("dynamic_img_size") or tokens is None:
       given = timm.image_size({}, published)
       pictures = dataclasses.replace(pictures, size=given)
   fields: dict[str, Any] = dict(
-    num_classes=length(shapes, "head.bias", 0),
-    patch_size=patch[2],
-    hidden_size=patch[0],
-    num_layers=count_layers(shapes, "blocks."),
+    num_classes=architecture.length(shapes, "head.bias", 0),
+    patch_size=P,
+    hidden_size=D,
+    num_layers=architecture.count_layers(shapes, "blocks."),
     mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
     num_heads=checked("num_heads", int | None, num_heads, COUNT),
-    representation_size=length(shapes, "pre_logits.fc.bias", None),
-    gelu=timm.activation(arguments.get("act_layer", gelu)),
+    representation_size=architecture.length(shapes, "pre_logits.fc.bias", None),
+    gelu=timm.GELUS[gelu],
     **own,
   )
   return Architecture(
@@ -112,11 +107,7 @@ def _check_arguments(arguments: Config) -> None:
 
 
 def _particular(
-  shapes: Shapes,
-  config: Config,
-  arguments: Config,
-  size: tuple[int, int] | None,
-  P: int,
+  shapes: Shapes, config: Config, arguments: Config, grid: int | None
 ) -> tuple[dict[str, Any], int | None]:
   """The fields of an encoder, and the patches that its positions are for."""
   dinov3 = "blocks.0.gamma_1" in shapes
@@ -125,7 +116,7 @@ def _particular(
   usual = "avg" if dinov3 or norm_pooled else usual
   theirs = arguments.get("global_pool", config.get("global_pool")) or usual
   pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
-  tokens, position = _positions(shapes, size, P)
+  tokens, position = _positions(shapes, grid)
   if pooling == "map":
     return dict(pooling="map", position="learned"), tokens
   if dinov3 and "pos_embed" in shapes:
@@ -165,19 +156,18 @@ def _is_gated(shapes: Shapes) -> bool:
   return expanded == 2 * need(shapes, "blocks.0.mlp.fc2.weight", 2)[1]
 
 
-def _positions(
-  shapes: Shapes, size: tuple[int, int] | None, P: int
-) -> tuple[int | None, str]:
+def _positions(shapes: Shapes, grid: int | None) -> tuple[int | None, str]:
   """The patches that the positions are for, and the kind of positions."""
   if "pos_embed" not in shapes:
     return None, "none"
   positions = need(shapes, "pos_embed", 3)[1]
   own = ("cls_token" in shapes) + ("dist_token" in shapes)
   registers = shapes.get("reg_token", (1, 0, 0))[1]
-  grid = size[0] // P * (size[1] // P) if size else None
   if registers and positions == own + registers + (grid or -1):
     raise ValueError("its registers have positions, which is not supported.")
-  alone = positions == grid or (grid is None and square(positions) is not None)
+  alone = positions == grid or (
+    grid is None and architecture.square(positions) is not None
+  )
   return (positions, "learned_grid") if alone else (positions - own, "learned")
 
 
@@ -185,7 +175,7 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   rope = getattr(vit, "rope_theta", None)
   dinov3 = rope if shapes is None else "blocks.0.gamma_1" in shapes
-  found = (DINOV3 if dinov3 else VIT).rules(vit)
+  found = (timm.DINOV3 if dinov3 else timm.VIT).rules(vit)
   if not getattr(vit, "norm_pooled", False):
     return found
   return [
@@ -253,42 +243,39 @@ def files(vit: Any, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
 
 def _config(vit: Any) -> dict[str, Any]:
   """The part of the JSON file that makes the model."""
-  if not is_encoder(vit):
-    arguments: dict[str, Any] = {}
-    arguments["no_embed_class"] = vit.position == "learned_grid"
+  if vit.modern:
+    name, arguments = _modern(vit)
+  elif is_encoder(vit):
+    name, arguments = "vit_base_patch16_siglip_224", {}
+  else:
+    name = "vit_base_patch16_224"
+    arguments = {"no_embed_class": vit.position == "learned_grid"}
     if vit.pooling == "gap":
       arguments |= {"class_token": False, "fc_norm": False}
-    return timm.configuration(vit, "vit_base_patch16_224", arguments)
-  if not vit.modern:
-    return timm.configuration(vit, "vit_base_patch16_siglip_224", {})
-  layer_scale = {"init_values": vit.layer_scale}
-  if vit.rope_theta:
-    name = "vit_small_plus_patch16_dinov3"
-    arguments = {
-      "num_reg_tokens": vit.registers,
-      "qkv_bias": bool(vit.qkv_bias),
-    }
-    arguments |= {"swiglu_mlp": vit.gated_mlp, "swiglu_align_to": 1}
-    arguments |= layer_scale
-    config = timm.configuration(vit, name, arguments)
-    del config["model_args"]["act_layer"]
-    return config
-  arguments = {"no_embed_class": vit.position == "learned_grid"}
-  arguments |= {"dynamic_img_size": True, "qkv_bias": bool(vit.qkv_bias)}
-  arguments |= {"reg_tokens": vit.registers, "qk_norm": vit.qk_norm}
-  arguments |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
-  arguments |= layer_scale
-  name = "vit_small_patch14_dinov2"
-  if vit.distilled:
-    name = "deit_small_distilled_patch16_224"
-  elif vit.norm_pre:  # Its layer norms have an epsilon of 1e-5.
-    name = "vit_base_patch16_clip_224"
-  elif vit.gated_mlp:
-    name = "vit_giant_patch14_dinov2"
   config = timm.configuration(vit, name, arguments)
-  if vit.gated_mlp:  # Gate and expansion are one layer.
-    config["model_args"] |= {
-      "mlp_ratio": (2 * vit.mlp_size + 0.5) / vit.hidden_size
-    }
+  if vit.modern and (vit.rope_theta or vit.gated_mlp):
     del config["model_args"]["act_layer"]
   return config
+
+
+def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
+  """The name of a similar architecture of timm's, and what differs from it."""
+  found: dict[str, Any] = {
+    "qkv_bias": bool(vit.qkv_bias),
+    "init_values": vit.layer_scale,
+  }
+  if vit.rope_theta:
+    found |= {"num_reg_tokens": vit.registers, "swiglu_mlp": vit.gated_mlp}
+    return "vit_small_plus_patch16_dinov3", found | {"swiglu_align_to": 1}
+  found |= {"no_embed_class": vit.position == "learned_grid"}
+  found |= {"dynamic_img_size": True, "reg_tokens": vit.registers}
+  found |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
+  found["qk_norm"] = vit.qk_norm
+  if vit.gated_mlp:  # Gate and expansion are one layer.
+    found["mlp_ratio"] = (2 * vit.mlp_size + 0.5) / vit.hidden_size
+  if vit.distilled:
+    return "deit_small_distilled_patch16_224", found
+  if vit.norm_pre:  # Its layer norms have an epsilon of 1e-5.
+    return "vit_base_patch16_clip_224", found
+  size = "giant" if vit.gated_mlp else "small"
+  return f"vit_{size}_patch14_dinov2", found
