@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.pretrained.array_writer import save_arrays
-from vit_jax.pretrained.arrays import open_arrays
+from vit_jax.pretrained.arrays import open_arrays, save_arrays
 
 Loader = Callable[[pathlib.Path], Any]
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, Vit, make_vit, to_fields
 from vit_jax.models.grid import param_shapes
-from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.formats import google
 from vit_jax.pretrained.formats.mapping import axis_sizes
 from vit_jax.pretrained.loaded import Loaded

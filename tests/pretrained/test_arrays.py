@@ -22,8 +22,7 @@ from tests.array_files import (
   write_zip,
 )
 from tests.memory import bounded_memory
-from vit_jax.pretrained.array_writer import save_arrays
-from vit_jax.pretrained.arrays import open_arrays
+from vit_jax.pretrained.arrays import open_arrays, save_arrays
 
 both_ways_numpy_saves = pytest.mark.parametrize(
   "save", [np.savez, np.savez_compressed]

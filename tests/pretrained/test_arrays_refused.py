@@ -22,7 +22,7 @@ from tests.array_files import (
 )
 from tests.fuzzing import TALLY, outcome
 from tests.memory import bounded_memory
-from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.arrays import save_arrays
 
 rng = np.random.default_rng(0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests import published
 from vit_jax import load_pretrained
-from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.workdir.checkpoint import is_run, open_run
 

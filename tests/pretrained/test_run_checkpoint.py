@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from vit_jax.pretrained.array_writer import save_arrays
 
 from configs import digits
 from tests import tiny
 from vit_jax import load_pretrained
 from vit_jax.models import Vit
-from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import loop
 from vit_jax.run.settings import read

@@ -1,4 +1,4 @@
-"""Named arrays in files: NumPy's .npz and .safetensors, whole or in shards.
+"""Reads and writes named arrays: .npz and .safetensors, whole or in shards.
 
 Files come from anywhere. Nothing in them is run, and what they claim is
 compared with their length before memory is taken for it. An array holds
@@ -13,12 +13,14 @@ import contextlib
 import errno
 import functools
 import json
+import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
-import safetensors
+import safetensors.numpy
 
 from vit_jax.pretrained.npz import (
   MAX_DIRECTORY_BYTES,
@@ -29,7 +31,7 @@ from vit_jax.pretrained.npz import (
 from vit_jax.pretrained.pickles import TORCH_ADVICE
 from vit_jax.runtime.printable import one_line, quoted
 
-__all__ = ["Arrays", "UnreadableFileError", "open_arrays"]
+__all__ = ["Arrays", "UnreadableFileError", "open_arrays", "save_arrays"]
 
 _SAFETENSORS_DTYPES = (
   "BOOL I8 U8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64".split()
@@ -192,3 +194,36 @@ def _open_shards(
       "again."
     )
   return {name: contents[name] for name in shard_of}
+
+
+def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+  """Writes a file in the format that its name ends in.
+
+  Equal arrays in the same order give equal bytes. Arrays are written one after
+  the other, without copying them all first.
+  """
+  path.touch()
+  named: dict[str, Any] = dict(arrays)
+  if path.suffix == ".npz":
+    np.savez(path, **named)
+  else:
+    _save_safetensors(path, named)
+  with open(path, "r+b") as file:
+    os.fsync(file.fileno())
+
+
+def _save_safetensors(
+  path: pathlib.Path, arrays: dict[str, np.ndarray]
+) -> None:
+  # The library ignores strides and writes the memory as it is.
+  assert all(array.flags.c_contiguous for array in arrays.values())
+  # It makes a file that only its owner may read (safetensors' issue 782).
+  mode = path.stat().st_mode
+  try:
+    # Hugging Face's libraries look for the framework in the metadata.
+    safetensors.numpy.save_file(arrays, path, {"format": "pt"})
+  except safetensors.SafetensorError as error:
+    number = re.search(r"os error (\d+)", str(error))
+    code = int(number[1]) if number else errno.EIO
+    raise OSError(code, str(error), str(path)) from error
+  path.chmod(mode)

@@ -92,27 +92,20 @@ def list_models() -> dict[str, Known]:
   """The published checkpoints that `load_pretrained` knows by name.
 
   Returns:
-    For each name, the model, its size, its data, its parameters and, where the
-    publisher gives it, its accuracy.
+    Each with its model, size, data, parameters and accuracy, by name.
   """
   return dict(KNOWN)
 
 
 def _read() -> dict[str, Known]:
   table = importlib.resources.files("vit_jax.pretrained") / "known.csv"
-  with table.open(encoding="utf-8") as file:
-    rows = [*csv.DictReader(file)]
-  return {
-    row["name"]: Known(
-      row["url"],
-      row["model"],
-      int(row["image_size"]),
-      row["trained_on"],
-      int(row["parameters"]),
-      float(row["top1"]) if row["top1"] else None,
-    )
-    for row in rows
-  }
+  kinds = {"image_size": int, "parameters": int, "top1": float}
+  found = {}
+  for row in csv.DictReader(table.read_text("utf-8").splitlines()):
+    name = row.pop("name")
+    values = {k: kinds.get(k, str)(v) for k, v in row.items() if v}
+    found[name] = Known(**values)
+  return found
 
 
 KNOWN = _read()
@@ -123,9 +116,8 @@ def class_names(source: str, num_classes: int) -> tuple[str, ...]:
 
   Each is the first of a class's names in WordNet. Other sources get ().
   """
-  known = KNOWN.get(source.lower())
-  if known is None:
-    known = next((k for k in KNOWN.values() if k.url == source), None)
+  by_url = {known.url: known for known in KNOWN.values()}
+  known = KNOWN.get(source.lower()) or by_url.get(source)
   if known is None or num_classes != 1000:
     return ()
   if "ImageNet" not in known.trained_on.split(" (")[0].split(", "):

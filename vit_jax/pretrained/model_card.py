@@ -8,11 +8,11 @@ from etils import epath
 
 from vit_jax.models import to_fields, variant_of
 from vit_jax.models.grid import grid_of
-from vit_jax.pretrained.formats import processor
+from vit_jax.pretrained.formats import hf_encoders, processor
 from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.save import TARGETS, hf_class
+from vit_jax.pretrained.save import TARGETS
 from vit_jax.workdir.rows import read_rows
 
 # Python that loads the result in the library it was written for.
@@ -137,7 +137,7 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
   if crop.crop != "center":
     resized = (resized, resized) if crop.crop == "squash" else (size, size)
   near = processor.nearest(preprocessing).crop.interpolation
-  name = hf_class(model) if to == "hf" else ""
+  name = hf_encoders.class_name(model) if to == "hf" else ""
   return _USES[to].format(
     **to_fields(model),
     load=load,

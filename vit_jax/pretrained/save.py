@@ -19,7 +19,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import BaseVit
 from vit_jax.models.grid import grid_of
 from vit_jax.models.position import PositionEmbedding
-from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.formats import (
   google,
   hf_encoders,
@@ -101,6 +101,14 @@ TARGETS = {
 
 # The modules that write what the paper's model does not have.
 _ENCODERS: dict[str, Any] = {"hf": hf_encoders, "timm": timm_encoders}
+# What only transformers records of a loss, and what follows.
+_UNRECORDED = {
+  "mse": "the logits are predicted numbers: take them as they are",
+  "sigmoid": (
+    "the model was trained with the sigmoid loss: take a sigmoid of its "
+    "logits, not a softmax"
+  ),
+}
 
 
 def check_known(name: str) -> None:
@@ -130,10 +138,10 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
       f"{model.block.__qualname__}, which no format has."
     )
   reasons = _encoder_reasons(model, name)
-  if reasons is None:
+  if reasons is None and model.modern:
+    reasons = ["its layers have what the paper's do not"]
+  elif reasons is None:
     reasons = [*_reasons(model, TARGETS[name])]
-    if model.modern:
-      reasons = ["its layers have what the paper's do not"]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
     reasons += filter(None, [processor.reason(preprocessing)])
   if reasons:
@@ -182,16 +190,8 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
   model: Any = loaded.model
   if _is_encoder(model, name):
     yield from _ENCODERS[name].losses(model)
-  if loaded.loss == "mse" and name != "hf":
-    yield (
-      "the format does not record that the logits are predicted numbers: take "
-      "them as they are"
-    )
-  if loaded.loss == "sigmoid" and name != "hf":
-    yield (
-      "the format does not record that the model was trained with the sigmoid "
-      "loss: take a sigmoid of its logits, not a softmax"
-    )
+  if loaded.loss in _UNRECORDED and name != "hf":
+    yield f"the format does not record that {_UNRECORDED[loaded.loss]}"
 
 
 def _is_encoder(model: Any, name: str) -> bool:
@@ -339,8 +339,3 @@ def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
   if names and not TARGETS[name].files:
     texts["labels.txt"] = names
   return texts
-
-
-def hf_class(model: Any) -> str:
-  """The class of transformers that loads the model."""
-  return hf_encoders.class_name(hf_encoders.equivalent(model))

@@ -6,7 +6,7 @@ import pytest
 from tests import encoders, published
 from vit_jax import load_pretrained
 from vit_jax.data.settings import EvalTransformSettings
-from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_checkpoint
 

@@ -12,8 +12,7 @@ from tests import encoders
 from tests.tiny import random_model
 from vit_jax import load_pretrained
 from vit_jax.models import ModernVit, Vit
-from vit_jax.pretrained.array_writer import save_arrays
-from vit_jax.pretrained.arrays import open_arrays
+from vit_jax.pretrained.arrays import open_arrays, save_arrays
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import check_expressible, save_as

@@ -8,8 +8,7 @@ import pytest
 
 from tests import published
 from vit_jax import load_pretrained
-from vit_jax.pretrained.array_writer import save_arrays
-from vit_jax.pretrained.arrays import open_arrays
+from vit_jax.pretrained.arrays import open_arrays, save_arrays
 from vit_jax.pretrained.formats import hf_encoders, huggingface
 from vit_jax.pretrained.load import open_checkpoint
 

@@ -53,17 +53,14 @@ class Architecture:
   """Everything that a format can tell about a published model.
 
   Attributes:
-    format: Name of the format.
     fields: Values for the fields of `Vit`.
     tokens: Number of patches that the stored positions are for; None if no
       positions are stored.
-    image_size: Height and width in pixels that the positions are for, if the
-      publisher records them.
+    image_size: Height and width that the positions are for, if recorded.
     preprocessing: How the publisher prepares a picture; without a size, it is
       brought to `image_size`.
     class_names: Names of the classes, if the publisher records them.
-    loss: The loss that it was trained with, which decides between softmax and
-      sigmoid.
+    loss: The loss that it was trained with: softmax, sigmoid or numbers.
     interpolation: How the family fits its positions to other sizes.
     guesses: A line for each field or for "preprocessing" that is a guess.
   """
@@ -89,27 +86,21 @@ class Architecture:
 
 
 def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
-  """Returns the shape of an array from which a model size is read.
+  """The shape of an array from which a model size is read.
 
   Raises:
     ValueError: if the array is missing, has another number of axes, or is
       empty. The axes of an empty array can claim any length, since they take
       no byte of the file.
   """
-  shape = shapes.get(name)
-  if shape is None:
+  if name not in shapes:
     raise ValueError(
       f"it has no array {name!r}, from which the model's size is read."
     )
-  if len(shape) != ndim:
-    raise ValueError(
-      f"its array {name!r} has the shape {shape}; {ndim} axes are needed."
-    )
-  if not all(shape):
-    raise ValueError(
-      f"its array {name!r} has the shape {shape}, so it is empty."
-    )
-  return shape
+  if len(shape := shapes[name]) == ndim and all(shape):
+    return shape
+  why = "so it is empty" if len(shape) == ndim else f"not {ndim} axes"
+  raise ValueError(f"its array {name!r} has the shape {shape}, {why}.")
 
 
 def length(shapes: Shapes, name: str, default: T) -> int | T:
@@ -119,20 +110,14 @@ def length(shapes: Shapes, name: str, default: T) -> int | T:
 
 def count_layers(shapes: Shapes, before: str) -> int:
   """Counts the distinct numbers that follow `before` in the array names."""
-  return len(
-    {
-      name.removeprefix(before).split(".")[0]
-      for name in shapes
-      if name.startswith(before)
-    }
-  )
+  names = (name for name in shapes if name.startswith(before))
+  return len({name.removeprefix(before).split(".")[0] for name in names})
 
 
 def guess_num_heads(hidden_size: int) -> int | None:
-  """The number of heads that published models of this width have.
+  """The heads that published models of this width have; None if there is none.
 
-  The shape of no array reveals it. Returns None if there is no published model
-  of this width.
+  The shape of no array reveals them.
   """
   head_size = _HEAD_SIZES.get(hidden_size, 64)
   if hidden_size < 192 or hidden_size % head_size:
@@ -163,7 +148,7 @@ def one_or_both(vit: BaseVit) -> int | list[int]:
 
 def table_size(vit: Any) -> tuple[int, int] | None:
   """Height and width in pixels that the positions are for."""
-  if getattr(vit, "position_grid", None):
+  if vit.position_grid:
     h, w = vit.position_grid
     return h * vit.patch_size, w * vit.patch_size
   return vit.origin.image_size if vit.origin else None

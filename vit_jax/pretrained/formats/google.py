@@ -25,17 +25,10 @@ from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Table, dense, layer_norm, rows
 
 # The submodules of a block, in the order: norm, attention, norm, MLP.
-PUBLISHED = (
-  "LayerNorm_0",
-  "MultiHeadDotProductAttention_1",
-  "LayerNorm_2",
-  "MlpBlock_3",
-)
-LINEN = (
-  "LayerNorm_0",
-  "MultiHeadDotProductAttention_0",
-  "LayerNorm_1",
-  "MlpBlock_0",
+_PARTS = ("LayerNorm", "MultiHeadDotProductAttention", "LayerNorm", "MlpBlock")
+PUBLISHED = tuple(f"{part}_{i}" for i, part in enumerate(_PARTS))
+LINEN = tuple(
+  f"{part}_{i}" for i, part in zip((0, 0, 1, 0), _PARTS, strict=True)
 )
 # Prefixes of the image tower's parameters: in a file of their own, in a
 # training checkpoint, and in an image-text model.
@@ -65,8 +58,8 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
       f"it is a {UNSUPPORTED['siglip2']}, which is not supported."
     )
   P, _, _, D = need(shapes, "embedding/kernel", 4)
-  first = _first_block(shapes)
-  stacked = int(_scanned(shapes))
+  stacked = int("encoderblock" in _blocks(shapes))
+  first = "Transformer/encoderblock" + "_0" * (not stacked)
   msa, mlp = (_numbering(shapes)[i] for i in (1, 3))
   query = need(shapes, f"{first}/{msa}/query/kernel", 3 + stacked)
   expand = need(shapes, f"{first}/{mlp}/Dense_0/kernel", 2 + stacked)
@@ -130,7 +123,7 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
       default the names are those that vision_transformer publishes.
   """
   numbering = PUBLISHED if shapes is None else _numbering(shapes)
-  scanned = shapes is not None and _scanned(shapes)
+  scanned = shapes is not None and "encoderblock" in _blocks(shapes)
   big_vision = shapes is not None and _GOOGLE_POSITION not in shapes
   # Today's Flax keeps one axis of a group norm, the published files four.
   gn_root = (shapes or {}).get("gn_root/scale", (1, 1, 1, 1))
@@ -189,14 +182,12 @@ def _stacked(found: list[Rule]) -> list[Rule]:
 
 def _attention(theirs: str, ours: str) -> list[Rule]:
   parts = ("query", "key", "value", "out")
-  return [*rows(*(_same(f"{theirs}/{x}", f"{ours}/{x}") for x in parts))]
+  return [r for x in parts for r in _same(f"{theirs}/{x}", f"{ours}/{x}")]
 
 
 def _mlp(theirs: str, ours: str) -> list[Rule]:
-  return [
-    *_same(f"{theirs}/Dense_0", f"{ours}/expand"),
-    *_same(f"{theirs}/Dense_1", f"{ours}/contract"),
-  ]
+  first = _same(f"{theirs}/Dense_0", f"{ours}/expand")
+  return first + _same(f"{theirs}/Dense_1", f"{ours}/contract")
 
 
 def _same(theirs: str, ours: str) -> list[Rule]:
@@ -230,18 +221,10 @@ def _group_norm(theirs: str, ours: str, pattern: str) -> list[Rule]:
 
 
 def _blocks(shapes: Shapes) -> set[str]:
+  """Names of the blocks; scanned layers have only "encoderblock"."""
   pattern = re.compile(r"Transformer/(encoderblock(?:_\d+)?)/")
   found = (pattern.match(name) for name in shapes)
   return {match[1] for match in found if match}
-
-
-def _scanned(shapes: Shapes) -> bool:
-  return "encoderblock" in _blocks(shapes)
-
-
-def _first_block(shapes: Shapes) -> str:
-  name = "encoderblock" if _scanned(shapes) else "encoderblock_0"
-  return f"Transformer/{name}"
 
 
 def _numbering(shapes: Shapes) -> tuple[str, ...]:

@@ -56,8 +56,13 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   vision = architecture.section("vision_config", given.get("vision_config"))
   config = {**given, **vision}
   if given:
-    _check_type(family, given)
     config = {**family.defaults, **config}
+  model_type = given.get("model_type", family.types[0])
+  if model_type not in family.types:
+    raise ValueError(
+      f"its config.json says model_type={quoted(model_type)}, and its arrays "
+      f"are named as those of {family.types[0]}: one of the two is wrong."
+    )
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
   particular = family.fields(local, config)
   gated = particular.get("gated_mlp", False)
@@ -94,15 +99,6 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   )
 
 
-def _check_type(family: Family, config: Config) -> None:
-  model_type = config.get("model_type", family.types[0])
-  if model_type not in family.types:
-    raise ValueError(
-      f"its config.json says model_type={quoted(model_type)}, and its arrays "
-      f"are named as those of {family.types[0]}: one of the two is wrong."
-    )
-
-
 def _activation(family: Family, config: Config, gated: bool) -> str:
   """The value of `Vit.gelu`, which gated MLPs do not use."""
   usual = family.defaults.get("hidden_act", "gelu")
@@ -115,8 +111,8 @@ def _activation(family: Family, config: Config, gated: bool) -> str:
 def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
   mlp = table.gated_mlp if gated else table.mlp
   row = next(row for row in mlp if "mlp/expand/kernel" in row.ours)
-  size = need(shapes, table.layers.format(0) + row.theirs, 2)[0]
-  return size // len(row.ours)
+  sizes = need(shapes, table.layers.format(0) + row.theirs, 2)
+  return sizes[0] // len(row.ours)
 
 
 def _tokens(table: Table, shapes: Shapes) -> int | None:
@@ -124,9 +120,7 @@ def _tokens(table: Table, shapes: Shapes) -> int | None:
   name = _name(table.base, "position/E_pos")
   if not name:
     return None
-  own = sum(
-    _name(table.base, token) in shapes for token in ("x_class", "x_dist")
-  )
+  own = sum(_name(table.base, x) in shapes for x in ("x_class", "x_dist"))
   return need(shapes, name, len(shapes.get(name, ())))[-2] - own
 
 
@@ -147,14 +141,13 @@ def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
   if not vit.modern:
     return vit
-  fields: dict[str, Any] = {}
   if vit.position == "learned_grid":
-    fields["position"] = "learned"
+    vit = vit.clone(position="learned")
   dinov2 = vit.layer_scale is not None and not vit.rope_theta
   other = vit.distilled or vit.norm_pooled
   if dinov2 and vit.num_classes and not other:
-    fields["pooling"] = "token_gap"
-  return vit.clone(**fields)
+    vit = vit.clone(pooling="token_gap")
+  return vit
 
 
 def family_of(vit: Any) -> Family:
@@ -246,7 +239,8 @@ def files(vit: Any, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
 
 
 def class_name(vit: Any) -> str:
-  """The library's class that loads a model."""
+  """The library's class that loads a model, once it is written."""
+  vit = equivalent(vit)
   return _config(family_of(vit), vit)["architectures"][0]
 
 

@@ -62,7 +62,7 @@ class Table:
 
 
 @functools.lru_cache(maxsize=8)
-def _names(vit: BaseVit) -> frozenset[str]:
+def _names(vit: Any) -> frozenset[str]:
   """Paths of a model's parameters; of its layers, only the first."""
   first = vit.clone(num_layers=1, scan=False)
   return frozenset(param_shapes(first, (1, 1)))
@@ -80,7 +80,7 @@ class Family:
   Attributes:
     types: The `model_type`s of its configurations.
     signature: Name of an array that only this family has, after its base.
-    table: Its names.
+    table: The names of its arrays.
     bases: Prefixes that the names of the table's base may have.
     fields: Returns fields of the model that are particular to the family.
     config: Returns the part of a configuration that is particular to it, or

@@ -16,7 +16,7 @@ from tests.array_files import (
   read_all,
 )
 from tests.memory import bounded_memory
-from vit_jax.pretrained.array_writer import save_arrays
+from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.runtime.atomic_file import filling
 
 both_formats = pytest.mark.parametrize("name", ["m.npz", "m.safetensors"])
