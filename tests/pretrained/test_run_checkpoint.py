@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from vit_jax.pretrained.array_writer import save_arrays
 
 from configs import digits
 from tests import tiny
