@@ -51,10 +51,8 @@ _OTHER_FILES = {
 class Arrays(Mapping[str, np.ndarray]):
   """The arrays of a file, or of its shards, each read when it is asked for.
 
-  Reading a damaged array raises an UnreadableFileError.
-
-  Attributes:
-    shapes: Every array's shape, in stored order, known without reading any.
+  Reading a damaged array raises an UnreadableFileError. `shapes` has every
+  array's shape, in stored order, without reading any.
   """
 
   def __init__(self, stored: Mapping[str, Stored]):

@@ -7,6 +7,7 @@ user, password or query of the address.
 """
 
 import base64
+import functools
 import hashlib
 import http.client
 import os
@@ -24,9 +25,8 @@ import requests
 
 from vit_jax.runtime.command import cache_folder
 
+# Longest waits for a connection, and for the next bytes of an answer.
 TIMEOUT_SECONDS = (10, 60)
-"""Longest waits for a connection, and for the next bytes of an answer."""
-
 _OR_ELSEWHERE = "try again later, or download it elsewhere and give its path"
 _PRIVATE = (
   "it is not public or does not exist: check the address, or copy the file "
@@ -37,10 +37,9 @@ _ADVICE = {401: _PRIVATE, 403: _PRIVATE, 404: _MISSING, 410: _MISSING}
 
 
 def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
-  """Downloads one file, unless the cache has it.
+  """Downloads one file by https:// or http://, unless the cache has it.
 
   Args:
-    url: An https:// or http:// address.
     sha256: The file's checksum in hexadecimal, where it is known.
 
   Raises:
@@ -103,9 +102,8 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
     get(url, part, None)
     with open(part, "rb") as file:
       os.fsync(file.fileno())
-      found = hashlib.file_digest(
-        file, lambda: hashlib.md5(usedforsecurity=False)
-      )
+      own = functools.partial(hashlib.md5, usedforsecurity=False)
+      found = hashlib.file_digest(file, own)
     if md5 and md5 != base64.b64encode(found.digest()).decode():
       raise ValueError(f"its md5 is not the server's; {_OR_ELSEWHERE}.")
 
@@ -173,9 +171,8 @@ def explain(error: Exception) -> str:
       case requests.TooManyRedirects():
         return "it redirects in a circle"
       case http.client.IncompleteRead(partial=int(come), expected=int(missing)):
-        return (
-          f"the connection ended after {come:,} of {come + missing:,} bytes"
-        )
+        total = come + missing
+        return f"the connection ended after {come:,} of {total:,} bytes"
   return f"the download failed or was cut ({type(error).__name__})"
 
 

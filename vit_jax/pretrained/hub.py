@@ -1,6 +1,4 @@
-"""Reads and writes Hugging Face's repositories with their own library.
-
-It comes with the extra `hf`.
+"""Reads and writes Hugging Face's repositories with their library, extra `hf`.
 
 Its cache is shared with other programs (`HF_HOME`), and it knows the login
 (`HF_TOKEN`), a mirror (`HF_ENDPOINT`) and offline mode (`HF_HUB_OFFLINE`).
@@ -17,10 +15,9 @@ from vit_jax.pretrained.pickles import conversion
 from vit_jax.runtime import extras
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
-REPOSITORY = re.compile(
+REPOSITORY = re.compile(  # owner/name[@revision].
   rf"(?!.*(?:\.\.|//|/$))({_WORD}/{_WORD})(?:@([A-Za-z0-9_][A-Za-z0-9_./-]*))?"
 )
-"""owner/name[@revision]."""
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _CONFIGS = ("config.json", "preprocessor_config.json")
@@ -47,13 +44,11 @@ def fetch_repository(name: str) -> pathlib.Path:
 
   repository, revision = match.groups()
   try:
-    folder = pathlib.Path(
-      library.snapshot_download(
-        repository, revision=revision, allow_patterns=[*_FILES]
-      )
+    folder = library.snapshot_download(
+      repository, revision=revision, allow_patterns=[*_FILES]
     )
-    if any((folder / weights).exists() for weights in _WEIGHTS):
-      return folder
+    if any(pathlib.Path(folder, weights).exists() for weights in _WEIGHTS):
+      return pathlib.Path(folder)
     api = library.HfApi()
     only_pickle = api.file_exists(repository, _PICKLE, revision=revision)
   except Exception as error:  # The library's errors share no other base class.
@@ -77,10 +72,7 @@ def check_repository(name: str) -> None:
 
 
 def push(folder: pathlib.Path, name: str) -> str:
-  """Uploads a folder's files to a repository, which is made if there is none.
-
-  Returns:
-    The address of the commit.
+  """Uploads a folder to a repository, new or not; returns the commit's address.
 
   Raises:
     OSError: if the upload fails.
@@ -90,10 +82,9 @@ def push(folder: pathlib.Path, name: str) -> str:
   api = library.HfApi()
   try:
     api.create_repo(name, exist_ok=True)
+    text = "Upload a Vision Transformer written by vit_jax"
     commit = api.upload_folder(
-      repo_id=name,
-      folder_path=folder,
-      commit_message="Upload a Vision Transformer written by vit_jax",
+      repo_id=name, folder_path=folder, commit_message=text
     )
   except Exception as error:  # The library's errors share no other base class.
     raise OSError(

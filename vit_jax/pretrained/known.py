@@ -28,8 +28,8 @@ import csv
 import dataclasses
 import importlib.resources
 
+# Endings of files that can run code when they are loaded.
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle")
-"""Endings of files that can run code when they are loaded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Known:
     return self.url.endswith(PICKLES)
 
 
+# The heads of the columns of `rows`.
 COLUMNS = ("name", "model", "parameters", "trained on", "top-1", "address")
-"""The heads of the columns of `rows`."""
 
 
 def rows() -> list[tuple[str, ...]]:

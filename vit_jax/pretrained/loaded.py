@@ -29,14 +29,13 @@ class Loaded:
   Attributes:
     model: The model that the checkpoint holds; `model.origin` repeats its
       source, normalisation and class names.
-    preprocessing: The preprocessing that the model expects of an image.
+    preprocessing: How an image is prepared for the model.
     open_task: Gives the task that it was trained on, which says what its
       outputs mean; a task of the user's own may be missing.
     shapes: Shapes of the parameters by path, such as
       "block_0/mlp/expand/kernel".
     read: Yields (path, array), with one array at a time in memory.
-    interpolation: How positions are fitted to another size, unless said
-      otherwise.
+    interpolation: How positions are fitted to another size by default.
     step: The checkpoint's step; None for published weights.
     description: The checkpoint's own description; None for published weights.
     notes: Lines on what was damaged in a workdir and skipped.

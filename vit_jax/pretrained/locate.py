@@ -18,13 +18,12 @@ from vit_jax.pretrained.pickles import refuse_pickle
 def locate(source: str) -> pathlib.Path:
   """The local file or folder of a checkpoint, downloaded if it has to be.
 
+  For hf:// it is a folder that holds `config.json`, the safetensors and
+  `preprocessor_config.json` where there is one, under these names.
+
   Args:
     source: A path that exists, https:// or http://, gs://bucket/object,
       hf://owner/name[@revision], or a name in `known.KNOWN`.
-
-  Returns:
-    A file, or for hf:// a folder that holds `config.json`, the safetensors and
-    `preprocessor_config.json` where there is one, under these names.
 
   Raises:
     ValueError, OSError: if there is no such checkpoint, it is a pickle, or the
@@ -49,11 +48,7 @@ def locate(source: str) -> pathlib.Path:
 
 
 def drop_download(path: pathlib.Path) -> bool:
-  """Removes a damaged download, so that `locate` fetches it anew.
-
-  Returns:
-    Whether `path` was one; nothing else is removed.
-  """
+  """Removes a damaged download, to be fetched anew; False if it is not one."""
   return fetch.drop(path) or hub.drop(path)
 
 
@@ -83,6 +78,5 @@ def storage_url(rest: str) -> str:
     )
   host = os.environ.get("STORAGE_EMULATOR_HOST")
   host = host or "https://storage.googleapis.com"
-  if "://" not in host:
-    host = f"http://{host}"
+  host = host if "://" in host else f"http://{host}"
   return f"{host.rstrip('/')}/{bucket}/{quote(name)}"

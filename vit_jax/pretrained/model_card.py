@@ -60,11 +60,7 @@ def model_card(
     name: Name of the folder it is written to.
   """
   origin, model = loaded.origin, loaded.model
-  fields = {
-    key: value
-    for key, value in to_fields(model).items()
-    if value not in (None, ())
-  }
+  fields = {k: v for k, v in to_fields(model).items() if v not in (None, ())}
   source = origin.source
   if "://" not in source:  # A path is of no use elsewhere, but its end is.
     source = pathlib.Path(source).name
@@ -74,8 +70,7 @@ def model_card(
   rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
   used = str(loaded.preprocessing)
   if loaded.preprocessing.size is None:
-    stride = model.stride
-    used = f"taken at any height and width that are multiples of {stride}"
+    used = f"taken at any height and width that are multiples of {model.stride}"
   classes = ", ".join(origin.class_names[:20])
   if len(origin.class_names) > 20:
     classes += f" and {len(origin.class_names) - 20} more"
@@ -117,9 +112,8 @@ def metadata(loaded: Loaded, license: str | None) -> str:
     found["datasets"] = data["name"] or pathlib.Path(data["root"] or "").name
   if start in KNOWN:
     start = KNOWN[start].url
-  found["base_model"] = start.removeprefix("hf://").partition("@")[0]
-  if not start.startswith("hf://"):  # Only the hub's own names are links.
-    del found["base_model"]
+  if start.startswith("hf://"):  # Only the hub's own names are links.
+    found["base_model"] = start.removeprefix("hf://").partition("@")[0]
   return "".join(f"{k}: {json.dumps(v)}\n" for k, v in found.items() if v)
 
 
@@ -129,9 +123,8 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
   assert model.num_layers  # A ResNet cannot be converted.
   preprocessing, crop = loaded.preprocessing, loaded.preprocessing.crop
   size = preprocessing.size and preprocessing.size[0]
-  untold = _untold(loaded, to)
   arguments = [f'"{folder}/{TARGETS[to].file}"']
-  arguments += [f"{name}={value}" for name, value in untold.items()]
+  arguments += [f"{k}={value}" for k, value in _untold(loaded, to).items()]
   load = f"model, params = vit_jax.load_pretrained({', '.join(arguments)})"
   resized = size and round(size * crop.resize_ratio)
   if crop.crop != "center":
@@ -160,9 +153,8 @@ def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
   if TARGETS[to].files:  # The configuration holds all of them.
     return {}
   found: dict[str, Any] = {}
-  if to == "torchvision" and guess_num_heads(model.hidden_size) != (
-    model.num_heads
-  ):
+  guess = guess_num_heads(model.hidden_size)
+  if to == "torchvision" and guess != model.num_heads:
     found["num_heads"] = model.num_heads
   if preprocessing.size is None or processor.reason(preprocessing):
     found |= preprocessing.normalization
@@ -185,13 +177,11 @@ def _training(loaded: Loaded) -> str:
   )
   if config["pretrained"]:
     text += f", starting from `{config['pretrained']}`"
-  workdir = epath.Path(loaded.origin.source).expanduser()
-  metrics = workdir / "metrics.jsonl"
+  metrics = epath.Path(loaded.origin.source).expanduser() / "metrics.jsonl"
   rows = read_rows(metrics) if metrics.exists() else []
   score = loaded.task.score_metric
   key = f"eval/{score.key}"
-  evaluated = [r for r in rows if key in r and r["step"] <= loaded.step]
-  if evaluated:
+  if evaluated := [r for r in rows if key in r and r["step"] <= loaded.step]:
     last = evaluated[-1]
     text += (
       f". {score.label[0].upper()}{score.label[1:]} on its evaluation split "

@@ -21,11 +21,7 @@ def refuse_pickle(source: str) -> None:
 
 
 def conversion(name: str, first: str = "") -> str:
-  """Says why a pickle is refused, and which command converts it.
-
-  Args:
-    first: A command that has to run first, such as a download.
-  """
+  """Says why a pickle is refused, and what converts it, after a command."""
   return (
     "which can run code when it is loaded; convert it once on a machine with "
     f"PyTorch, `{first}{_command(name)}`"
@@ -39,15 +35,12 @@ def _command(name: str) -> str:
     f"save_file(torch.load({name!r}, map_location='cpu', weights_only=True), "
     f"{made!r})"
   )
-  return f"python -c {_double_quoted(program)}"
+  quoted = re.sub(r'(["\\$`])', r"\\\1", program)
+  return f'python -c "{quoted}"'
 
 
-def _double_quoted(program: str) -> str:
-  return '"' + re.sub(r'(["\\$`])', r"\\\1", program) + '"'
-
-
+# Advice for a pickle whose file name does not show that it is one.
 TORCH_ADVICE = (
   "unpickling can run code, so it is refused; convert it once on a machine "
   "with PyTorch: " + _command("F.pth")
 )
-"""Advice for a pickle whose file name does not show that it is one."""

@@ -4,11 +4,10 @@ The run's description has a record of each: its source, its step if that is a
 workdir, and a digest of its arrays, by which a change is noticed.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,12 @@ Open = Callable[..., Loaded]
 def digesting(loaded: Loaded, found: dict[str, str]) -> Loaded:
   """A copy that puts the SHA-256 of each array into `found` as it is read."""
 
-  def read() -> Iterator[tuple[str, np.ndarray]]:
-    for path, array in loaded.read():
-      kind = f"{array.dtype}{array.shape}".encode()
-      found[path] = hashlib.sha256(kind + array.tobytes()).hexdigest()
-      yield path, array
+  def digest(path: str, array: np.ndarray) -> np.ndarray:
+    kind = f"{array.dtype}{array.shape}".encode()
+    found[path] = hashlib.sha256(kind + array.tobytes()).hexdigest()
+    return array
 
-  return dataclasses.replace(loaded, read=read)
+  return loaded.mapped(digest)
 
 
 def record(
@@ -36,7 +34,6 @@ def record(
   """The record of a checkpoint all of whose arrays have been read.
 
   Args:
-    loaded: The checkpoint.
     found: The arrays' digests, from `digesting`.
     **others: More to record, as JSON.
   """

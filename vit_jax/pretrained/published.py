@@ -16,6 +16,7 @@ from vit_jax.models import BaseVit, from_fields
 from vit_jax.models.grid import Grid, param_shapes
 from vit_jax.pretrained import known
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
+from vit_jax.pretrained.formats import architecture as architectures
 from vit_jax.pretrained.formats import (
   google,
   hf_encoders,
@@ -24,11 +25,7 @@ from vit_jax.pretrained.formats import (
   timm_encoders,
   torchvision,
 )
-from vit_jax.pretrained.formats.architecture import (
-  Architecture,
-  check_supported,
-  square,
-)
+from vit_jax.pretrained.formats.architecture import Architecture
 from vit_jax.pretrained.formats.mapping import Shapes, check, read_all
 from vit_jax.pretrained.loaded import Loaded, origin_of
 from vit_jax.pretrained.locate import drop_download
@@ -61,7 +58,7 @@ def open_published(
     The model, and the grid of patches that its stored positions are for.
   """
   path, config, preprocessor = _weights_and_configs(path)
-  check_supported(config)
+  architectures.check_supported(config)
   with _arrays(path) as arrays:
     stored = arrays.shapes
   saved = {huggingface.saved_name(name): name for name in stored}
@@ -111,13 +108,13 @@ def _say(
   lines = [v for k, v in architecture.guesses.items() if k not in fields]
   pictures, positions = architecture.preprocessing.size, architecture.image_size
   if unused:
-    names = ", ".join([*unused[:2], *["..."][: len(unused[2:])]])
+    names = ", ".join(unused[:2] + ["..."] * bool(unused[2:]))
     lines.append(
       f"{len(unused)} array(s) are left out, as only pre-training or a text "
       f"tower needs them ({names})"
     )
-  fixed = not model.resizes_positions
-  if fixed and pictures and positions and pictures != positions:
+  both = pictures and positions and not model.resizes_positions
+  if both and pictures != positions:
     lines.append(
       "its preprocessor makes pictures of {} x {}, and its positions are for "
       "{} x {}, which is used".format(*pictures, *positions)
@@ -146,12 +143,10 @@ def _recognise(shapes: Shapes) -> tuple[Any, str]:
     prefix = layout.prefix(shapes)
     if prefix is not None:
       return layout, prefix
-  formats = (
-    "vision_transformer, big_vision, Hugging Face ViT, timm, torchvision"
-  )
   raise ValueError(
     f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) are not named "
-    f"as in any supported format ({formats}): it may be another architecture."
+    "as in any supported format (vision_transformer, big_vision, Hugging Face "
+    "ViT, timm, torchvision): it may be another architecture."
   )
 
 
@@ -175,7 +170,7 @@ def _build(
   if grid is None and size is not None:
     grid = size[0] // stride, size[1] // stride
   if grid is None and tokens is not None:
-    grid = square(tokens)
+    grid = architectures.square(tokens)
     if grid is None:
       raise ValueError(
         f"its {tokens} positions do not form a square grid: give grid=(h, w), "
@@ -198,11 +193,9 @@ def _build(
 
 
 def _text(model: BaseVit) -> str:
-  return (
-    f"a Vit (patch_size={model.patch_size}, hidden_size={model.hidden_size}, "
-    f"num_layers={model.num_layers}, mlp_size={model.mlp_size}, "
-    f"num_heads={model.num_heads})"
-  )
+  sizes = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
+  told = ", ".join(f"{name}={getattr(model, name)}" for name in sizes)
+  return f"a Vit ({told})"
 
 
 def _weights_and_configs(
@@ -222,23 +215,19 @@ def _weights_and_configs(
         "it, or another folder."
       )
     path = present[0]
-  config: dict[str, Any] = {}
-  if path.name.endswith((".safetensors", ".json")):
-    config = _read_json(folder / "config.json")
-  preprocessor: dict[str, Any] = {}
-  if config or path.name in _WEIGHTS:
-    preprocessor = _read_json(folder / processor.FILE)
-  return path, config, preprocessor
+  torch = path.name.endswith((".safetensors", ".json"))
+  config = _read_json(folder / "config.json") if torch else {}
+  own = config or path.name in _WEIGHTS
+  return path, config, _read_json(folder / processor.FILE) if own else {}
 
 
 def _named(architecture: Architecture, path: pathlib.Path) -> Architecture:
   """Adds the class names that `labels.txt` beside the weights may hold."""
   labels = path.parent / _LABELS
   num_classes = architecture.fields["num_classes"]
-  needs_names = (
-    path.name in _WEIGHTS and num_classes and not architecture.class_names
-  )
-  if not needs_names or not labels.exists():
+  if architecture.class_names or not num_classes or path.name not in _WEIGHTS:
+    return architecture
+  if not labels.exists():
     return architecture
   names = _read_text(labels).removesuffix("\n").split("\n")
   while len(names) > num_classes and not names[-1]:  # Empty lines at the end.

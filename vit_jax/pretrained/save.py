@@ -49,8 +49,7 @@ class Target:
     any_shape: Whether images may have another shape than a square.
     file: Name of the file of weights.
     files: Makes the JSON files beside the weights, by name, from the model, its
-      preprocessing and its loss; they record the grid of patches as well. None
-      if the format has none.
+      preprocessing and its loss, and for the grid of patches; None for none.
     constants: Makes further arrays, which hold nothing of the model.
   """
 
@@ -66,19 +65,13 @@ class Target:
   constants: Callable[[BaseVit], dict[str, np.ndarray]] = lambda vit: {}
 
 
+_NPZ = "model.npz"
 TARGETS = {
   "google": Target(
-    google.rules,
-    ("token", "gap"),
-    hybrids=True,
-    pre_logits=True,
-    file="model.npz",
+    google.rules, ("token", "gap"), hybrids=True, pre_logits=True, file=_NPZ
   ),
   "big_vision": Target(
-    google.big_vision_rules,
-    ("token", "gap", "map"),
-    pre_logits=True,
-    file="model.npz",
+    google.big_vision_rules, ("token", "gap", "map"), pre_logits=True, file=_NPZ
   ),
   "hf": Target(
     hf_encoders.rules,

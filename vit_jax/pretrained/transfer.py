@@ -47,9 +47,8 @@ def fit(
     old["block"] = loaded.model.block
   known = loaded.class_names
   num_classes = fields["num_classes"]
-  if keep_head and (
-    old["num_classes"] != num_classes or (known and known != class_names)
-  ):
+  other = old["num_classes"] != num_classes or (known and known != class_names)
+  if keep_head and other:
     raise ValueError(
       f"transfer.keep_head: the checkpoint has {old['num_classes']} classes "
       f"({few(known)}) and the data has {num_classes} ({few(class_names)}), "
@@ -81,7 +80,7 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
   kept = {k: v for k, v in loaded.shapes.items() if not k.startswith(_OWN_TASK)}
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    yield from ((k, v) for k, v in loaded.read() if not k.startswith(_OWN_TASK))
+    yield from (leaf for leaf in loaded.read() if leaf[0] in kept)
     yield from ((k, np.zeros(v, np.float32)) for k, v in head.items())
 
   if num_classes:

@@ -99,8 +99,10 @@ def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
     )
   if len(shape := shapes[name]) == ndim and all(shape):
     return shape
-  why = "so it is empty" if len(shape) == ndim else f"not {ndim} axes"
-  raise ValueError(f"its array {name!r} has the shape {shape}, {why}.")
+  why = (
+    ", so it is empty" if len(shape) == ndim else f"; {ndim} axes are needed"
+  )
+  raise ValueError(f"its array {name!r} has the shape {shape}{why}.")
 
 
 def length(shapes: Shapes, name: str, default: T) -> int | T:

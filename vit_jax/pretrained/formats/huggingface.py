@@ -26,8 +26,8 @@ def saved_name(name: str) -> str:
   """
   found = re.sub(r"^model\.(layer\.\d+\.)", r"\1", name)
   found = re.sub(r"^((?:vit|deit)\.)?layers\.", r"\1encoder.layer.", found)
-  parts = dict(_SAVED_MLP) if found != name else {}
   if "encoder.layer." in found:
+    parts = _SAVED_MLP if found != name else {}
     for new, saved in (parts | _SAVED).items():
       found = found.replace(new, saved)
   return found
@@ -70,8 +70,7 @@ def labels(vit: BaseVit) -> dict[str, Any]:
   """The names of the classes, as configurations have them."""
   names = vit.origin.class_names if vit.origin else ()
   # The head may have more classes than the data.
-  rest = range(len(names), vit.num_classes)
-  found = [*names, *(f"LABEL_{i}" for i in rest)]
+  found = [*names, *(f"LABEL_{i}" for i in range(len(names), vit.num_classes))]
   return {
     "id2label": {str(i): label for i, label in enumerate(found)},
     "label2id": {label: i for i, label in enumerate(found)},

@@ -20,25 +20,19 @@ CORNERS = ("floor", "even")
 # Pillow's numbers of its filters.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _VIT = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
-_CLIP = {
-  "size": {"shortest_edge": 224},
-  "do_center_crop": True,
-  "crop_size": 224,
-  "resample": 3,
-  "image_mean": architecture.CLIP_MEAN,
-  "image_std": architecture.CLIP_STD,
-}
+_IMAGENET = {"image_mean": architecture.IMAGENET_MEAN}
+_IMAGENET |= {"image_std": architecture.IMAGENET_STD}
+_CROP = {"do_center_crop": True, "crop_size": 224, "resample": 3}
+_CLIP = {**_CROP, "size": {"shortest_edge": 224}}
+_CLIP |= {"image_mean": architecture.CLIP_MEAN}
+_CLIP |= {"image_std": architecture.CLIP_STD}
 # The defaults of each class, by its name without "ImageProcessor".
 _KINDS: Mapping[str, Mapping[str, Any]] = {
   "ViT": _VIT,
   "Beit": _VIT | {"resample": 3},
   "Siglip": _VIT | {"resample": 3},
-  "DeiT": _VIT
-  | {"resample": 3, "size": 256, "do_center_crop": True, "crop_size": 224},
-  "DINOv3ViT": _VIT
-  | dict(
-    image_mean=architecture.IMAGENET_MEAN, image_std=architecture.IMAGENET_STD
-  ),
+  "DeiT": _VIT | _CROP | {"size": 256},
+  "DINOv3ViT": _VIT | _IMAGENET,
   "CLIP": _CLIP,
   "Bit": _CLIP,
 }
@@ -52,18 +46,16 @@ def read(config: Mapping[str, Any]) -> Preprocessing:
     ValueError: if a value is invalid, the class is unknown, or it asks for
       something that `Preprocessing` cannot express.
   """
-  name = config.get("image_processor_type") or config.get(
-    "feature_extractor_type", "ViT"
-  )
+  older = config.get("feature_extractor_type", "ViT")
+  name = config.get("image_processor_type") or older
   kind = checked("image_processor_type", str, name)
   for ending in _ENDINGS:
     kind = kind.removesuffix(ending)
   if kind not in _KINDS:
-    raise _refusal(
-      "image_processor_type", name, f"for {', '.join(_KINDS)} it is known"
-    )
-  given = {k: v for k, v in config.items() if v is not None}
-  found = {**_KINDS[kind], **given}
+    known = f"for {', '.join(_KINDS)} it is known"
+    raise _refusal("image_processor_type", name, known)
+  found = {**_KINDS[kind]}
+  found |= {k: v for k, v in config.items() if v is not None}
   for key in ("do_pad", "crop_pct"):
     if found.get(key):
       raise _refusal(key, found[key], "this is not supported")
@@ -86,31 +78,23 @@ def _crop(
   size = found["size"]
   if isinstance(size, int) and kind in ("CLIP", "Bit"):
     size = {"shortest_edge": size}
-  cropped = checked("do_center_crop", bool, found.get("do_center_crop", False))
   cut = None
-  if cropped:
+  if checked("do_center_crop", bool, found.get("do_center_crop", False)):
     cut = _sides("crop_size", found.get("crop_size", 224))
   if isinstance(size, dict) and "height" not in size:
-    short = checked(
-      "size['shortest_edge']", int, size.get("shortest_edge"), COUNT
-    )
+    short = size.get("shortest_edge")
+    short = checked("size['shortest_edge']", int, short, COUNT)
     if cut is None or cut[0] != cut[1] or short < cut[0]:
-      raise _refusal(
-        "size",
-        size,
-        f"it needs do_center_crop and a square crop_size, {short} or less",
-      )
+      needs = f"it needs do_center_crop and a square crop_size, {short} or less"
+      raise _refusal("size", size, needs)
     return cut, EvalTransformSettings("center", short / cut[0], **filters)
   resized = _sides("size", size)
   if cut is None or cut == resized:
     return resized, EvalTransformSettings(**filters)
-  ratios = {
-    side / cut_side for side, cut_side in zip(resized, cut, strict=True)
-  }
+  ratios = {whole / part for whole, part in zip(resized, cut, strict=True)}
   if len(ratios) > 1 or min(ratios) < 1:
-    raise _refusal(
-      "crop_size", list(cut), f"size must be a multiple of it, not {resized}"
-    )
+    needs = f"size must be a multiple of it, not {resized}"
+    raise _refusal("crop_size", list(cut), needs)
   return cut, EvalTransformSettings("squash", min(ratios), **filters)
 
 
@@ -141,9 +125,8 @@ def _normalization(found: Mapping[str, Any]) -> tuple[PerChannel, PerChannel]:
     mean = checked(
       "image_mean", PerChannel, found["image_mean"], checks.CHANNELS
     )
-    std = checked(
-      "image_std", PerChannel, found["image_std"], checks.POSITIVE_CHANNELS
-    )
+    above_0 = checks.POSITIVE_CHANNELS
+    std = checked("image_std", PerChannel, found["image_std"], above_0)
   factor = 1.0
   if checked("do_rescale", bool, found.get("do_rescale", True)):
     given = found.get("rescale_factor", 1 / 255)
@@ -180,9 +163,7 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   """
   crop = preprocessing.crop
   height, width = preprocessing.image_size
-  tall, wide = (
-    round(crop.resize_ratio * side) for side in preprocessing.image_size
-  )
+  tall, wide = (round(crop.resize_ratio * side) for side in (height, width))
   name, size = "ViTImageProcessor", {"height": height, "width": width}
   cut: dict[str, Any] = {}
   if crop.crop != "resize":
@@ -191,7 +172,8 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   if crop.crop == "center":
     name, size = "CLIPImageProcessor", {"shortest_edge": tall}
   ours: dict[str, Any] = {}
-  if nearest(preprocessing).crop != crop:
+  near = nearest(preprocessing).crop
+  if near != crop:
     ours = dict(interpolation=crop.interpolation, antialias=crop.antialias)
   if preprocessing.corner != "floor":
     ours["corner"] = preprocessing.corner
@@ -199,7 +181,7 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
     "image_processor_type": name,
     "do_resize": True,
     "size": size,
-    "resample": _FILTERS.index(nearest(preprocessing).crop.interpolation),
+    "resample": _FILTERS.index(near.interpolation),
     **cut,
     **ours,
     "do_rescale": True,
@@ -213,9 +195,7 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
 def nearest(preprocessing: Preprocessing) -> Preprocessing:
   """The most similar preprocessing that Hugging Face's library can do."""
   name = preprocessing.crop.interpolation
-  crop = dataclasses.replace(
-    preprocessing.crop,
-    interpolation="bilinear" if name == "area" else name,
-    antialias=True,
-  )
+  name = "bilinear" if name == "area" else name
+  changes = dict(interpolation=name, antialias=True)
+  crop = dataclasses.replace(preprocessing.crop, **changes)
   return dataclasses.replace(preprocessing, crop=crop, corner="floor")

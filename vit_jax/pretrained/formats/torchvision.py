@@ -16,8 +16,7 @@ from vit_jax.pretrained.formats.architecture import Architecture
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Table
 
-FILE = "_file"
-"""Key of the configuration under which the file's name is passed."""
+FILE = "_file"  # Key of the configuration under which the name is passed.
 # Side of the crop, short side before it and filter of each published file.
 _RESIZE = {
   "vit_b_16-": (224, 256, "bilinear"),
@@ -87,12 +86,9 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
 
 def preprocessing(file: str) -> tuple[Preprocessing, dict[str, str]]:
   """The evaluation transform of the weights that are published as `file`."""
-  side, short, interpolation = next(
-    (found for name, found in _RESIZE.items() if file.startswith(name)),
-    (224, 256, "bilinear"),
-  )
-  guesses = {}
-  if not file.startswith(tuple(_RESIZE)):
+  names, guesses = [name for name in _RESIZE if file.startswith(name)], {}
+  side, short, interpolation = _RESIZE[(names or [*_RESIZE])[0]]
+  if not names:
     guesses["preprocessing"] = (
       "the file's name is none of torchvision's, so pictures are resized as "
       "for its first weights, to 256 for a crop of 224"
