@@ -13,11 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.base_vit import BaseVit
-from vit_jax.models.checks import (
-  check_choice,
-  check_rate,
-  check_size,
-)
+from vit_jax.models.checks import check_choice, check_rate, check_size
 from vit_jax.models.layer import dense, layer_norm
 from vit_jax.models.model import classifier
 from vit_jax.models.modern_block import QKV_BIASES, ModernBlock

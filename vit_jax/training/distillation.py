@@ -37,11 +37,7 @@ class Teacher:
   settings: DistillSettings
 
   def logits(
-    self,
-    params: Any,
-    images: Float[Array, "B H W C"],
-    mean: Any,
-    std: Any,
+    self, params: Any, images: Float[Array, "B H W C"], mean: Any, std: Any
   ) -> Float[Array, "B K"]:
     """The teacher's logits, for the crops that the student sees.
 

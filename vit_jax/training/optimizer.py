@@ -94,8 +94,7 @@ def make_optimizer(
     core = optax.trace(settings.momentum)
   elif settings.kind == "muon":
     core = optax.partition(
-      {"muon": _scale_by_muon(settings.momentum), "adam": core},
-      _muon_or_adam,
+      {"muon": _scale_by_muon(settings.momentum), "adam": core}, _muon_or_adam
     )
   decay = optax.add_decayed_weights(
     settings.weight_decay, mask=lambda params: matches(pattern, params)

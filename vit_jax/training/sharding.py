@@ -32,11 +32,7 @@ STORED = (
   ("heads", "tensor"),
   ("mlp", "tensor"),
 )
-USED = (
-  ("batch", ("data", "fsdp")),
-  ("heads", "tensor"),
-  ("mlp", "tensor"),
-)
+USED = (("batch", ("data", "fsdp")), ("heads", "tensor"), ("mlp", "tensor"))
 
 
 def make_mesh(
