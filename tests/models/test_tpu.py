@@ -8,8 +8,7 @@ import pytest
 
 from tests.models import equations
 from tests.models.tiny_vit import HEADS, MLP, B, D, images, random_params, tiny
-from vit_jax.models import gelu, partitioning, tpu, vit
-from vit_jax.models.layer import LayerConfig
+from vit_jax.models import layer, partitioning, tpu, vit
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def relative_difference(one, other):
 def block_and_params(dtype, q_std=1.0):
   """A block whose queries and keys have a standard deviation near `q_std`."""
   z = jax.random.normal(jax.random.key(0), (B, 7, D))
-  block = vit.EncoderBlock(HEADS, MLP, LayerConfig(dtype=dtype))
+  block = vit.EncoderBlock(HEADS, MLP, layer.LayerConfig(dtype=dtype))
   params = jax.tree.map(jnp.asarray, random_params(block, z))
   for name in ("query", "key"):
     params["msa"][name]["kernel"] *= q_std / (0.2 * D**0.5)
@@ -128,6 +127,6 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
 
 @pytest.mark.parametrize("x", [-40.0, -3.0, -0.1, 0.0, 0.5, 2.0, 40.0])
 def test_gelu_for_tpu_has_the_slope_of_gelu(for_tpu, x):
-  found = jax.value_and_grad(gelu.gelu_tanh)(jnp.float32(x))
+  found = jax.value_and_grad(layer.gelu_tanh)(jnp.float32(x))
   expected = jax.value_and_grad(nn.gelu)(jnp.float32(x))
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from vit_jax.config import base_config
-from vit_jax.models import gelu, modern_vit, position, scan, vit
+from vit_jax.models import layer, modern_vit, position, scan, vit
 from vit_jax.run import settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
@@ -156,5 +156,5 @@ def test_choices_are_those_of_the_code_that_implements_them():
   }
   assert settings.POSITIONS == position.POSITIONS
   assert settings.PLACES == position.PLACES
-  assert settings.GELUS == tuple(gelu.GELUS)
+  assert settings.GELUS == tuple(layer.GELUS)
   assert settings.REMATS == tuple(scan.REMATS)

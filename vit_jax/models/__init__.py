@@ -7,10 +7,8 @@ load all the others.
 from etils import epy
 
 with epy.lazy_api_imports(globals()):
-  from vit_jax.models.base_vit import BaseVit
-  from vit_jax.models.model import Model
+  from vit_jax.models.model import Model, Origin
   from vit_jax.models.modern_vit import ModernVit
-  from vit_jax.models.origin import Origin
   from vit_jax.models.resnet import ResNet
   from vit_jax.models.variants import (
     from_fields,
@@ -20,7 +18,7 @@ with epy.lazy_api_imports(globals()):
     to_fields,
     variant_of,
   )
-  from vit_jax.models.vit import Vit
+  from vit_jax.models.vit import BaseVit, Vit
 
 __all__ = [
   "BaseVit",

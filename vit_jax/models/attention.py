@@ -1,6 +1,8 @@
-"""Self-attention, Eq. 5-8 (arXiv:2010.11929, App. A)."""
+"""Self-attention, Eq. 5-8 (arXiv:2010.11929, App. A); symbols as in `vit`."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -9,11 +11,14 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layer import (
   LayerConfig,
+  Offsets,
+  Tokens,
   each_token,
   init_kernel,
   init_zeros,
+  layer_norm,
 )
-from vit_jax.models.partitioning import Projection
+from vit_jax.models.partitioning import Projection, for_tpu, named
 from vit_jax.models.position import relative_logits
 
 
@@ -35,8 +40,8 @@ class Msa(nn.Module):
   @nn.compact
   def __call__(
     self,
-    z: Float[Array, "B S D"],
-    R: Float[Array, "offsets k D_h"] | None = None,
+    z: Tokens,
+    R: Offsets = None,
     *,
     queries: Float[Array, "B T D"] | None = None,
     train: bool = False,
@@ -48,6 +53,7 @@ class Msa(nn.Module):
     D_h = D // self.num_heads
 
     q, k, v = to_heads(U_q, z_q), to_heads(U_k, z), to_heads(U_v, z)  # Eq. 5
+    q, k = self._compared(q, k)
     A = softmax((q @ k.mT + relative_logits(q, R)) / math.sqrt(D_h))  # Eq. 6
     A = self._show(A)
     A = dropout(A)
@@ -82,6 +88,12 @@ class Msa(nn.Module):
     )
     return (*U_qkv, U_msa)
 
+  def _compared(
+    self, q: Float[Array, "B k T D_h"], k: Float[Array, "B k S D_h"]
+  ) -> tuple[Float[Array, "B k T D_h"], Float[Array, "B k S D_h"]]:
+    """The queries and keys as Eq. 6 takes them, which a subclass may change."""
+    return q, k
+
   def _show(self, A: Float[Array, "B k T S"]) -> Float[Array, "B k T S"]:
     """Sows A, and adds its perturbation if one is given."""
     self.sow("intermediates", "attention", A)
@@ -90,16 +102,12 @@ class Msa(nn.Module):
     return A
 
 
-def to_heads(
-  U: Projection, z: Float[Array, "B S D"]
-) -> Float[Array, "B k S D_h"]:
+def to_heads(U: Projection, z: Tokens) -> Float[Array, "B k S D_h"]:
   """The product z U for every head."""
   return each_token(U, z).swapaxes(1, 2)
 
 
-def from_heads(
-  U: Projection, SA: Float[Array, "B k S D_h"]
-) -> Float[Array, "B S D"]:
+def from_heads(U: Projection, SA: Float[Array, "B k S D_h"]) -> Tokens:
   """The product [SA_1; ...; SA_k] U, which joins the heads."""
   return each_token(U, SA.swapaxes(1, 2))
 
@@ -121,3 +129,71 @@ def _softmax_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
   A, dlogits = (x.astype(jnp.float32) for x in (result, *tangents))
   dA = A * (dlogits - (A * dlogits).sum(axis=-1, keepdims=True))
   return result, dA.astype(result.dtype)
+
+
+def attention_of(block: nn.Module, R: Offsets, train: bool) -> type[Msa]:
+  """The self-attention of an encoder block with a `config`.
+
+  `TpuMsa` never has A as an array, so nothing may drop, sow or offset A.
+  """
+  if not for_tpu() or block.is_initializing() or R is not None:
+    return Msa
+  drops = train and block.config.attention_dropout_rate > 0
+  sown = block.is_mutable_collection("intermediates")
+  return Msa if drops or sown or "perturbations" in block.variables else TpuMsa
+
+
+class TpuMsa(Msa):
+  """`Msa` as `tpu.msa` computes it, Eq. 5-8; (B, S, D) -> (B, S, D)."""
+
+  @nn.compact
+  def __call__(
+    self,
+    z: Tokens,
+    R: Offsets = None,
+    *,
+    queries: Any = None,
+    train: bool = False,
+  ) -> Tokens:
+    from vit_jax.models import tpu
+
+    assert R is None and queries is None  # See `attention_of`.
+    U_q, U_k, U_v, U_msa = self.projections(z.shape[-1])
+    D_h = z.shape[-1] // self.num_heads
+    return tpu.msa(
+      z.astype(self.config.dtype),
+      *U_q.weights(scale=1 / math.sqrt(D_h)),
+      *(*U_k.weights(), *U_v.weights(), *U_msa.weights()),
+    )
+
+
+class MapHead(nn.Module):
+  """Attention pooling (arXiv:2106.04560); (B, S, D) -> (B, D).
+
+  A learned probe takes the place of the class token: it attends to all tokens
+  once, and an MLP with a residual follows. There is no dropout.
+
+  Attributes:
+    num_heads: k, the heads of its attention.
+    make_mlp: Builds its MLP from a name.
+    config: The settings of the other layers.
+  """
+
+  num_heads: int
+  make_mlp: Callable[..., nn.Module]
+  config: LayerConfig = LayerConfig()
+
+  @nn.compact
+  def __call__(self, z: Tokens) -> Float[Array, "B D"]:
+    B, _, D = z.shape
+    probe: Any = self.param(
+      "probe", named(init_kernel, (None, None)), (1, D), self.config.param_dtype
+    )
+    msa = Msa(self.num_heads, self.config, name="msa")
+    norm = layer_norm(self.config, name="norm")
+    mlp = self.make_mlp(name="mlp")
+
+    queries = jnp.tile(probe[None].astype(self.config.dtype), (B, 1, 1))
+    y = msa(z, queries=queries)  # (B, 1, D)
+    y = mlp(norm(y)) + y
+    return y[:, 0]

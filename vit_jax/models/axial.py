@@ -7,7 +7,7 @@ columns, with an MLP after each. Symbols as in `vit`.
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import LayerConfig
+from vit_jax.models.layer import LayerConfig, Offsets
 from vit_jax.models.partitioning import in_use
 from vit_jax.models.vit import EncoderBlock
 
@@ -30,11 +30,7 @@ class AxialBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    z: Float[Array, "B N D"],
-    R: Float[Array, "offsets k D_h"] | None = None,
-    *,
-    train: bool = False,
+    self, z: Float[Array, "B N D"], R: Offsets = None, *, train: bool = False
   ) -> Float[Array, "B N D"]:
     B, N, D = z.shape
     h, w = self.grid or (N, 1)

@@ -1,15 +1,22 @@
 """The parts and settings that all layers of the Transformer share."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.partitioning import Dense, for_tpu, named
+
+Images = Float[Array, "B H W C"]
+Tokens = Float[Array, "B S D"]
+Offsets = Float[Array, "offsets k D_h"] | None
+"""R, the relative positions of attention (App. D.4), if there are any."""
 
 init_kernel = nn.initializers.xavier_uniform()
 init_zeros = nn.initializers.zeros_init()
@@ -19,9 +26,29 @@ _PATCH_INITS = nn.initializers.lecun_normal(), init_zeros
 _DENSE_INITS = init_kernel, nn.initializers.normal(1e-6)
 
 
+def gelu_tanh(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+  """GELU by the tanh approximation, as in the published models."""
+  if not for_tpu():
+    return nn.gelu(x)
+  from vit_jax.models import tpu
+
+  return tpu.gelu(x)
+
+
+GELUS = {
+  "tanh": gelu_tanh,
+  "exact": partial(nn.gelu, approximate=False),
+  "quick": lambda x: x * nn.sigmoid(1.702 * x),  # CLIP's.
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class LayerConfig:
-  """The settings that every layer takes; `Vit` says what each of them is."""
+  """The settings that every layer takes; `VitFields` says what each is.
+
+  Raises:
+    ValueError: if one of them has no meaning.
+  """
 
   dropout_rate: float = 0.0
   attention_dropout_rate: float = 0.0
@@ -30,9 +57,18 @@ class LayerConfig:
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
 
+  def __post_init__(self):
+    check_choice("gelu", self.gelu, GELUS)
+    check_rate("dropout_rate", self.dropout_rate)
+    check_rate("attention_dropout_rate", self.attention_dropout_rate)
+    if not self.layer_norm_epsilon > 0:
+      raise ValueError(
+        f"layer_norm_epsilon={self.layer_norm_epsilon} must be more than 0."
+      )
+
   @classmethod
   def of(cls, vit: Any) -> "LayerConfig":
-    """The settings among the fields of a `Vit`."""
+    """The settings among the fields of a model."""
     names = [field.name for field in dataclasses.fields(cls)]
     return cls(**{name: getattr(vit, name) for name in names})
 
@@ -40,6 +76,20 @@ class LayerConfig:
   def dtypes(self) -> dict[str, Any]:
     """The types of computation and parameters, as Flax's layers take them."""
     return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+
+def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
+  """Raises ValueError, which names the field, for an unknown value."""
+  if value not in (known := tuple(known)):
+    raise ValueError(
+      f"{name}={value!r} is unknown; choose one of {', '.join(known)}."
+    )
+
+
+def check_rate(name: str, value: Any) -> None:
+  """Raises ValueError, which names the field, outside [0, 1)."""
+  if not 0 <= value < 1:
+    raise ValueError(f"{name}={value} must be in [0, 1).")
 
 
 def dense(
@@ -98,3 +148,39 @@ def each_token(
   B, S = z.shape[:2]
   rows = layer(z.reshape(B * S, *z.shape[2:]))
   return rows.reshape(B, S, *rows.shape[1:])
+
+
+class PatchDropout(nn.Module):
+  """Leaves out a share of the patches; (B, T + N, D) -> (B, T + n, D).
+
+  Without half of its patches, an image costs a layer half the products, and the
+  model learns not to depend on single patches (PatchDropout, arXiv:2208.07220).
+  Outside training nothing is left out.
+
+  Of the N patches of each image, n = round((1 - rate) N) stay, at least one:
+  every choice of n is equally likely, and drawn anew by the key `dropout`. They
+  keep their order. Nothing is scaled, since no layer sums over patches.
+
+  Attributes:
+    rate: Share of the patches to leave out, in [0, 1).
+    prefix: T, the tokens before the patches, which all stay.
+  """
+
+  rate: float
+  prefix: int
+
+  @nn.compact
+  def __call__(self, z: Tokens, *, train: bool) -> Float[Array, "B s D"]:
+    if not train or not self.rate:
+      return z
+    B, S, _ = z.shape
+    N = S - self.prefix
+    n = max(round((1 - self.rate) * N), 1)
+    draw = jax.random.uniform(self.make_rng("dropout"), (B, N))
+    # A sort stays on the device that has the image; `top_k` would gather all.
+    highest = jnp.argsort(draw, axis=1, descending=True)[:, :n]
+    chosen = jnp.sort(highest, axis=1)  # (B, n)
+    patches = jnp.take_along_axis(
+      z[:, self.prefix :], chosen[..., None], axis=1
+    )
+    return jnp.concatenate([z[:, : self.prefix], patches], axis=1)

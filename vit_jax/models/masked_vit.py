@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from vit_jax.models.layer import Images, Tokens
 from vit_jax.models.model import Model, classifier
 from vit_jax.models.partitioning import named
 from vit_jax.models.vit import Vit
@@ -52,7 +53,7 @@ class MaskedVit(Vit):
       )
     super().__post_init__()
 
-  def _patches(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
+  def _patches(self, x: Images) -> Float[Array, "B h w D"]:
     """The embedded patches, corrupted as the draw says."""
     x_p = super()._patches(x)
     source = self.get_variable("corruption", "source")
@@ -66,9 +67,7 @@ class MaskedVit(Vit):
     mask = mask.astype(x_p.dtype).reshape(1, 1, D)
     return corrupted(x_p.reshape(B, h * w, D), mask, source).reshape(x_p.shape)
 
-  def _pool(
-    self, norm: nn.LayerNorm, z: Float[Array, "B S D"]
-  ) -> Float[Array, "B M D"]:
+  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Float[Array, "B M D"]:
     """The outputs of the patches to predict."""
     patches = norm(z)[:, self.prefix :]
     where = self.get_variable("corruption", "where")

@@ -1,5 +1,8 @@
 """What all models are: an encoder of images and a head; symbols as in `vit`."""
 
+import dataclasses
+import math
+import numbers
 from typing import Any
 
 import flax.linen as nn
@@ -7,7 +10,39 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.layer import (
+  Images,
+  LayerConfig,
+  check_choice,
+  check_rate,
+  dense,
+)
 from vit_jax.models.partitioning import Dense, named
+from vit_jax.models.scan import REMATS
+
+_SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+  """Where weights came from and how their images must be prepared.
+
+  A published file says almost nothing of this itself: the format implies it,
+  unless the caller says otherwise.
+  """
+
+  source: str
+  """The path or address, as the caller wrote it."""
+  format: str
+  """Name of the format, such as "google"; "vit_jax" is a workdir of ours."""
+  image_size: tuple[int, int] | None
+  """Height and width in pixels that the positions belong to, if known."""
+  mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+  """Subtracted from each channel, in units of full scale."""
+  std: tuple[float, ...] = (0.5, 0.5, 0.5)
+  """Divides each channel; 0.5 here and as mean give values in [-1, 1]."""
+  class_names: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+  """The name of every class, if the source has them."""
 
 
 class Model(nn.Module):
@@ -23,24 +58,20 @@ class Model(nn.Module):
   num_classes: int
   # What is a field of some families has this value in the others.
   head_bias, param_dtype = 0.0, jnp.float32
-  resnet_layers, position_at, position_grid, representation_size = (
-    (),
-    "input",
-    None,
-    None,
-  )
-  block, distilled, scan = None, False, False
+  resnet_layers, position_at, patch_bias = (), "input", True
+  position_grid = representation_size = block = None
+  distilled = scan = False
   # Whether it may have what encoders have added since the paper, and whether it
   # interpolates its positions to the grid of each image.
   modern = resizes_positions = False
 
   def __call__(
-    self, x: Float[Array, "B H W C"], *, train: bool = False
+    self, x: Images, *, train: bool = False
   ) -> Float[Array, "B ..."]:
     return self.head(self.encode(x, train=train)[1])
 
   def encode(
-    self, x: Float[Array, "B H W C"], *, train: bool = False
+    self, x: Images, *, train: bool = False
   ) -> tuple[Float[Array, "B ..."], Float[Array, "B ..."]]:
     """The last layer's output z, before any norm, and what the head reads."""
     raise NotImplementedError
@@ -83,10 +114,147 @@ def classifier(
   )
 
 
+class VitFields(Model):
+  """What the families of Vision Transformers share but the way of the tokens.
+
+  H and W need only be divisible by the patches' size.
+
+  Its representation is y of Eq. 4, (B, D), or the representation layer's output
+  if there is one.
+
+  Attributes:
+    patch_size: P, the side of a patch in pixels.
+    hidden_size: D, the width of a token.
+    num_layers: L, the layers of the encoder.
+    mlp_size: Width of the MLP's hidden layer.
+    num_heads: k, the heads of each layer's self-attention.
+    pooling: How the head's input is read from the tokens' outputs.
+    position: Kind of position embedding.
+    representation_size: Width of the pre-training head's hidden tanh layer
+      (Section 3.1); None for the single dense layer of fine-tuning.
+    head_bias: Initial value of the head's bias.
+    dropout_rate: Dropout after every dense layer except query, key, value and
+      the heads, and after adding position embeddings (App. B.1).
+    embedding_dropout_rate: The latter, if it should differ.
+    attention_dropout_rate: Dropout on the attention weights A of Eq. 6.
+    patch_dropout_rate: Share of the patches that training leaves out of an
+      image (`layer.PatchDropout`).
+    gelu: "tanh" (the published models' approximation), "exact" or "quick".
+    layer_norm_epsilon: Added to the variance in every layer norm.
+    scan: Compiles one block for all layers, with their parameters stacked
+      (L, ...) as `blocks` instead of `block_0` and so on; see `models.scan`.
+    remat: How much the backward pass computes again to save memory, one of
+      `scan.REMATS`.
+    dtype: Type of the computation.
+    param_dtype: Type of the parameters.
+    origin: Where published weights came from; the model ignores it.
+
+  Raises:
+    ValueError: if fields, or a call's images, do not fit together.
+  """
+
+  patch_size: int
+  hidden_size: int
+  num_layers: int
+  mlp_size: int
+  num_heads: int
+  pooling: str = "token"
+  position: str = "learned"
+  representation_size: int | None = None
+  head_bias: float = 0.0
+  dropout_rate: float = 0.0
+  attention_dropout_rate: float = 0.0
+  gelu: str = "tanh"
+  layer_norm_epsilon: float = 1e-6
+  scan: bool = False
+  remat: str = "none"
+  dtype: DTypeLike = jnp.float32
+  param_dtype: DTypeLike = jnp.float32
+  embedding_dropout_rate: float | None = None
+  patch_dropout_rate: float = 0.0
+  origin: Origin | None = None
+  poolings = ()
+
+  def __post_init__(self):
+    for name in _SIZES:
+      check_size(name, getattr(self, name))
+    check_size("num_classes", self.num_classes, least=0)
+    _check_heads(self.hidden_size, self.num_heads)
+    check_choice("pooling", self.pooling, self.poolings)
+    check_choice("remat", self.remat, REMATS)
+    check_rate("embedding_dropout_rate", self._embedding_dropout_rate)
+    check_rate("patch_dropout_rate", self.patch_dropout_rate)
+    _ = self._config  # Checks its fields.
+    if self.patch_dropout_rate:
+      _check_patch_dropout(self)
+    super().__post_init__()
+
+  @property
+  def stride(self) -> int:
+    """Pixels between neighbouring patches."""
+    return self.patch_size * super().stride
+
+  @nn.compact
+  def representation(self, y: Float[Array, "B ..."]) -> Float[Array, "B R"]:
+    """Features of an image: y, or to pre-train an MLP's hidden layer of it."""
+    if self.representation_size is None:
+      return y
+    axes = "embed", "representation"
+    pre_logits = dense(
+      self.representation_size, axes, self._config, name="pre_logits"
+    )
+    return nn.tanh(pre_logits(y))
+
+  @property
+  def _embedding_dropout_rate(self) -> float:
+    own = self.embedding_dropout_rate
+    return self.dropout_rate if own is None else own
+
+  @property
+  def _config(self) -> LayerConfig:
+    return LayerConfig.of(self)
+
+
+def check_size(name: str, value: Any, least: int = 1) -> None:
+  if not isinstance(value, numbers.Integral):
+    raise ValueError(f"{name}={value!r} must be a whole number.")
+  if int(value) < least:
+    raise ValueError(f"{name}={value} must be {least} or more.")
+
+
+def _check_heads(hidden_size: int, num_heads: int) -> None:
+  D = hidden_size
+  if not D % num_heads:
+    return
+  small = [k for k in range(1, math.isqrt(D) + 1) if not D % k]
+  fits = small + [D // k for k in small]
+  nearest = min(fits, key=lambda k: abs(k - num_heads))
+  raise ValueError(
+    f"hidden_size={hidden_size} does not split over num_heads={num_heads}; "
+    f"{nearest} heads would fit."
+  )
+
+
+def _check_patch_dropout(vit: Any) -> None:
+  """Raises ValueError if a layer adds positions, or uses the patches' grid."""
+  needs_all = {
+    f"position={vit.position!r}": vit.position == "relative",
+    f"position_at={vit.position_at!r}": vit.position_at != "input",
+    "rope_theta": bool(getattr(vit, "rope_theta", None)),
+    f"block={getattr(vit.block, '__name__', None)}": hasattr(vit.block, "grid"),
+  }
+  if wrong := [name for name, needs in needs_all.items() if needs]:
+    raise ValueError(
+      f"patch_dropout_rate={vit.patch_dropout_rate} leaves out patches before "
+      f"the first layer, and with {wrong[0]} each layer needs all of them: set "
+      "patch_dropout_rate=0, or positions that are added to the input."
+    )
+
+
 def represent(
   model: Model,
   params: Any,
-  images: Float[Array, "B H W C"],
+  images: Images,
   *,
   pre_logits: bool = True,
 ) -> Float[Array, "B R"]:

@@ -5,15 +5,20 @@ queries and keys (arXiv:2302.05442), rotary positions, projections without bias
 and stochastic depth (arXiv:1603.09382). Symbols as in `vit`.
 """
 
-import math
 from typing import Any
 
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models import tpu
-from vit_jax.models.attention import Msa, from_heads, softmax, to_heads
-from vit_jax.models.layer import LayerConfig, dense, each_token, layer_norm
+from vit_jax.models.attention import Msa, attention_of
+from vit_jax.models.layer import (
+  LayerConfig,
+  Offsets,
+  Tokens,
+  dense,
+  each_token,
+  layer_norm,
+)
 from vit_jax.models.modern_embedding import Grid, rotate
 from vit_jax.models.partitioning import named
 from vit_jax.models.vit import Mlp
@@ -34,29 +39,15 @@ class ModernMsa(Msa):
   qk_norm: bool = False
   rope: tuple[Grid, float] | None = None
 
-  @nn.compact
-  def __call__(
-    self,
-    z: Float[Array, "B S D"],
-    R: Float[Array, "offsets k D_h"] | None = None,
-    *,
-    queries: Float[Array, "B T D"] | None = None,
-    train: bool = False,
-  ) -> Float[Array, "B S D"]:
-    assert R is None and queries is None
-    D_h = z.shape[-1] // self.num_heads
-    U_q, U_k, U_v, U_msa = self.projections(z.shape[-1])
-    rate = self.config.attention_dropout_rate
-    dropout = nn.Dropout(rate, deterministic=not train)
-
-    q, k, v = (to_heads(U, z) for U in (U_q, U_k, U_v))  # Eq. 5
+  def _compared(
+    self, q: Float[Array, "B k T D_h"], k: Float[Array, "B k S D_h"]
+  ) -> tuple[Float[Array, "B k T D_h"], Float[Array, "B k S D_h"]]:
     if self.qk_norm:
       q = layer_norm(self.config, name="norm_query")(q)
       k = layer_norm(self.config, name="norm_key")(k)
     if self.rope:
       q, k = rotate(q, *self.rope), rotate(k, *self.rope)
-    A = self._show(softmax(q @ k.mT / math.sqrt(D_h)))  # Eq. 6
-    return from_heads(U_msa, dropout(A) @ v)  # Eq. 7, 8
+    return q, k
 
 
 class GatedMlp(nn.Module):
@@ -69,9 +60,7 @@ class GatedMlp(nn.Module):
   config: LayerConfig = LayerConfig()
 
   @nn.compact
-  def __call__(
-    self, z: Float[Array, "B S D"], *, train: bool = False
-  ) -> Float[Array, "B S D"]:
+  def __call__(self, z: Tokens, *, train: bool = False) -> Tokens:
     c, D = self.config, z.shape[-1]
     gate, expand = (
       dense(self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name=name)
@@ -111,12 +100,8 @@ class ModernBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    z: Float[Array, "B S D"],
-    R: Float[Array, "offsets k D_h"] | None = None,
-    *,
-    train: bool = False,
-  ) -> Float[Array, "B S D"]:
+    self, z: Tokens, R: Offsets = None, *, train: bool = False
+  ) -> Tokens:
     msa = self._msa(train)
     mlp = GatedMlp if self.gated_mlp else Mlp
     mlp = mlp(self.mlp_size, self.config, name="mlp")
@@ -134,21 +119,13 @@ class ModernBlock(nn.Module):
 
   def _msa(self, train: bool) -> Msa:
     """The paper's attention, unless this one differs from it."""
+    k, c = self.num_heads, self.config
     if self.qk_norm or self.rope or self.qkv_bias != "qkv":
-      return ModernMsa(
-        self.num_heads,
-        self.config,
-        self.qkv_bias,
-        self.qk_norm,
-        self.rope,
-        name="msa",
-      )
-    attention = tpu.TpuMsa if tpu.replaces_msa(self, None, train) else Msa
-    return attention(self.num_heads, self.config, name="msa")
+      own = self.qkv_bias, self.qk_norm, self.rope
+      return ModernMsa(k, c, *own, name="msa")
+    return attention_of(self, None, train)(k, c, name="msa")
 
-  def _scaled(
-    self, name: str, y: Float[Array, "B S D"]
-  ) -> Float[Array, "B S D"]:
+  def _scaled(self, name: str, y: Tokens) -> Tokens:
     """LayerScale: the branch times a learned factor per channel."""
     if self.layer_scale is None:
       return y

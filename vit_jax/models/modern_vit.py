@@ -12,18 +12,19 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.base_vit import BaseVit
-from vit_jax.models.checks import check_choice, check_rate, check_size
-from vit_jax.models.layer import dense, layer_norm
-from vit_jax.models.model import classifier
+from vit_jax.models.layer import (
+  Tokens,
+  check_choice,
+  check_rate,
+  dense,
+  layer_norm,
+)
+from vit_jax.models.model import check_size, classifier
 from vit_jax.models.modern_block import QKV_BIASES, ModernBlock
 from vit_jax.models.modern_embedding import Grid, ResizedPositions
-from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import named
-from vit_jax.models.patch_dropout import PatchDropout
 from vit_jax.models.position import Positions
-from vit_jax.models.scan import make_blocks
-from vit_jax.models.vit import PatchEmbedding
+from vit_jax.models.vit import BaseVit
 
 POOLINGS = ("token", "gap", "token_gap")
 _POSITIONS = ("learned", "learned_grid", "none")
@@ -129,34 +130,6 @@ class ModernVit(BaseVit):
     """Number of tokens before the patches."""
     return 1 + self.distilled + self.registers
 
-  @nn.compact
-  def encode(
-    self, x: Float[Array, "B H W C"], *, train: bool = False
-  ) -> tuple[Float[Array, "B S D"], Float[Array, "B ..."]]:
-    check_images(x)
-    c, D = self._config, self.hidden_size
-    embed = PatchEmbedding(
-      self.patch_size, D, c, self.patch_bias, name="patches"
-    )
-    x_p = embed(x)  # (B, h, w, D)
-    B, h, w, _ = x_p.shape
-    x_p = x_p.reshape(B, h * w, D)
-    positions = self._positions(h, w)
-    x_class, E_pos = self._x_class(B), positions.E_pos
-    dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
-    patch_dropout = PatchDropout(self.patch_dropout_rate, self.prefix)
-    norm_pre = layer_norm(c, name="norm_pre") if self.norm_pre else None
-    blocks = self._blocks(positions, train)
-    norm = layer_norm(c, name="norm")
-
-    z = jnp.concatenate([x_class, x_p], axis=1) + E_pos  # Eq. 1
-    z = dropout(z)
-    z = patch_dropout(z, train=train)
-    z = norm_pre(z) if norm_pre else z
-    for block in blocks:
-      z = block(z)  # Eq. 2, 3
-    return z, self._pool(norm, z)
-
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The tokens before the patches: class, distillation, registers."""
     names = ["x_class", "x_dist"][: 1 + self.distilled]
@@ -193,31 +166,24 @@ class ModernVit(BaseVit):
   def _blocks(
     self, positions: Positions, train: bool
   ) -> list[Callable[[Array], Array]]:
+    blocks = super()._blocks(positions, train)
+    if not self.norm_pre:
+      return blocks
+    return [layer_norm(self._config, name="norm_pre"), *blocks]
+
+  def _layer(self, positions: Positions) -> Callable[..., nn.Module]:
     assert positions.grid is not None
     rope = (positions.grid, self.rope_theta) if self.rope_theta else None
 
     def make_block(name: str) -> ModernBlock:
       return ModernBlock(
-        self.num_heads,
-        self.mlp_size,
-        self._config,
-        self.layer_scale,
-        self.gated_mlp,
-        self._drop_path(name),
-        self.qkv_bias,
-        self.qk_norm,
-        rope,
+        *(self.num_heads, self.mlp_size, self._config),
+        *(self.layer_scale, self.gated_mlp, self._drop_path(name)),
+        *(self.qkv_bias, self.qk_norm, rope),
         name=name,
       )
 
-    return make_blocks(
-      make_block,
-      positions,
-      self.num_layers,
-      scan=self.scan,
-      remat=self.remat,
-      train=train,
-    )
+    return make_block
 
   def _drop_path(self, block: str) -> float:
     """The chance that an example skips a branch of the block of this name."""
@@ -231,9 +197,7 @@ class ModernVit(BaseVit):
     """Whether attention is the paper's, for which `tpu` has a form."""
     return not (self.rope_theta or self.qk_norm or self.qkv_bias != "qkv")
 
-  def _pool(
-    self, norm: nn.LayerNorm, z: Float[Array, "B S D"]
-  ) -> Float[Array, "B ..."]:
+  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Float[Array, "B ..."]:
     """The outputs that the head reads; two rows if there are two heads."""
     if self.norm_pooled:
       return norm(z[:, self.prefix :].mean(axis=1))

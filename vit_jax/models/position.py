@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.checks import check_choice
-from vit_jax.models.layer import LayerConfig
+from vit_jax.models.layer import LayerConfig, check_choice
 from vit_jax.models.partitioning import Axes, named
 
 LEARNED = ("learned", "learned_grid", "learned2d")

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.model import Model
+from vit_jax.models.layer import Images
+from vit_jax.models.model import Model, Origin
 from vit_jax.models.normalize import check_images
-from vit_jax.models.origin import Origin
 from vit_jax.models.partitioning import in_use, named
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
@@ -33,7 +33,7 @@ class StdConv(nn.Module):
   param_dtype: DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w K"]:
+  def __call__(self, x: Images) -> Float[Array, "B h w K"]:
     kernel = self.param(
       "kernel",
       named(nn.initializers.lecun_normal(), _CONV_AXES),
@@ -64,7 +64,7 @@ class ResidualUnit(nn.Module):
   param_dtype: DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w C4"]:
+  def __call__(self, x: Images) -> Float[Array, "B h w C4"]:
     dtypes: dict[str, Any] = dict(
       dtype=self.dtype, param_dtype=self.param_dtype
     )
@@ -109,11 +109,7 @@ class ResNet(Model):
     return self.layers
 
   def __call__(
-    self,
-    x: Float[Array, "B H W C"],
-    *,
-    train: bool = False,
-    features: bool = False,
+    self, x: Images, *, train: bool = False, features: bool = False
   ) -> Float[Array, "..."]:
     """Logits, or with `features=True` the last feature map, (B, h, w, C)."""
     z, y = self.encode(x, train=train)
@@ -121,7 +117,7 @@ class ResNet(Model):
 
   @nn.compact
   def encode(
-    self, x: Float[Array, "B H W C"], *, train: bool = False
+    self, x: Images, *, train: bool = False
   ) -> tuple[Float[Array, "B h w D"], Float[Array, "B D"]]:
     """The last feature map, and its mean, which the head reads."""
     del train  # A ResNet has no dropout.

@@ -21,8 +21,8 @@ from vit_jax.models.position import Positions
 
 STACKED = "blocks"
 _FIRST = "block_0"
-# A block saves for its backward pass, which computes the rest again: all of its
-# activations, the products of its dense layers, or nothing but its input.
+# What each block saves for the backward pass, which computes the rest again:
+# all activations, the products of the dense layers, or the block's input alone.
 REMATS = {
   "none": None,
   "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -31,32 +31,28 @@ REMATS = {
 
 
 def make_blocks(
+  vit: Any,
   make_block: Callable[..., nn.Module],
   positions: Positions,
-  num_layers: int,
-  *,
-  scan: bool,
-  remat: str,
   train: bool,
 ) -> list[Callable[[Array], Array]]:
-  """The layers of Eq. 2 and 3, as functions of z to call in turn.
+  """The layers of a model, Eq. 2 and 3, as functions of z to call in turn.
+
+  If they are scanned, one function that runs them all.
 
   Args:
     make_block: Builds a block from the name of its parameters.
     positions: Position embeddings of the layers; Eq. 1 has added the first.
-    num_layers: L.
-    scan: Whether to return one function that runs all layers, in place of L.
-    remat: One of `REMATS`.
     train: Whether dropout is on.
   """
 
   def run(block: nn.Module, z: Array, R: Array | None) -> Array:
     return block(in_use(z, ("batch", None, None)), R, train=train)
 
-  if policy := REMATS[remat]:
-    run = nn.remat(run, policy=policy, prevent_cse=not scan)
-  if scan:
-    return [partial(_scanned(run, num_layers), make_block(name=STACKED))]
+  if policy := REMATS[vit.remat]:
+    run = nn.remat(run, policy=policy, prevent_cse=not vit.scan)
+  if vit.scan:
+    return [partial(_scanned(run, vit.num_layers), make_block(name=STACKED))]
 
   def run_layer(layer: int, z: Array) -> Array:
     E_pos = positions.added[layer] if layer else None
@@ -64,7 +60,7 @@ def make_blocks(
     block = make_block(name=f"block_{layer}")
     return run(block, z, positions.relative[layer])
 
-  return [partial(run_layer, layer) for layer in range(num_layers)]
+  return [partial(run_layer, layer) for layer in range(vit.num_layers)]
 
 
 def _scanned(run: Callable, num_layers: int) -> Callable:

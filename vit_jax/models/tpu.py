@@ -20,48 +20,12 @@ Only reverse-mode differentiation is defined.
 import math
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-from vit_jax.models.attention import Msa
-from vit_jax.models.partitioning import for_tpu, in_use, splits
-
-
-def replaces_msa(block: Any, R: Array | None, train: bool) -> bool:
-  """Whether an encoder block should use `TpuMsa` in place of `Msa`.
-
-  `TpuMsa` never has A as an array, so nothing may drop, sow or offset A.
-  """
-  drops = train and block.config.attention_dropout_rate > 0
-  sown = block.is_mutable_collection("intermediates")
-  offset = "perturbations" in block.variables
-  needs_A = R is not None or drops or sown or offset
-  return for_tpu() and not needs_A and not block.is_initializing()
-
-
-class TpuMsa(Msa):
-  """`Msa` as `msa` computes it, Eq. 5-8; (B, S, D) -> (B, S, D)."""
-
-  @nn.compact
-  def __call__(
-    self,
-    z: Float[Array, "B S D"],
-    R: Float[Array, "offsets k D_h"] | None = None,
-    *,
-    queries: Float[Array, "B T D"] | None = None,
-    train: bool = False,
-  ) -> Float[Array, "B S D"]:
-    assert R is None and queries is None  # See `replaces_msa`.
-    U_q, U_k, U_v, U_msa = self.projections(z.shape[-1])
-    D_h = z.shape[-1] // self.num_heads
-    return msa(
-      z.astype(self.config.dtype),
-      *U_q.weights(scale=1 / math.sqrt(D_h)),
-      *(*U_k.weights(), *U_v.weights(), *U_msa.weights()),
-    )
+from vit_jax.models.partitioning import in_use, splits
 
 
 @jax.custom_vjp

@@ -9,12 +9,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from vit_jax.models.axial import AxialBlock
-from vit_jax.models.base_vit import BaseVit
 from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.models.model import Model
 from vit_jax.models.modern_vit import FAMILIES, ModernVit
 from vit_jax.models.resnet import ResNet
-from vit_jax.models.vit import Vit
+from vit_jax.models.vit import BaseVit, Vit
 
 # Table 1; Ti and S from DeiT (arXiv:2012.12877), g and G from "Scaling Vision
 # Transformers" (arXiv:2106.04560).

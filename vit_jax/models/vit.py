@@ -17,15 +17,21 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models import checks, tpu
-from vit_jax.models.attention import Msa
-from vit_jax.models.base_vit import BaseVit
-from vit_jax.models.gelu import GELUS
-from vit_jax.models.layer import LayerConfig, dense, each_token, layer_norm
-from vit_jax.models.map_head import MapHead
+from vit_jax.models.attention import MapHead, attention_of
+from vit_jax.models.layer import (
+  GELUS,
+  Images,
+  LayerConfig,
+  Offsets,
+  PatchDropout,
+  Tokens,
+  dense,
+  each_token,
+  layer_norm,
+)
+from vit_jax.models.model import VitFields
 from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import named
-from vit_jax.models.patch_dropout import PatchDropout
 from vit_jax.models.position import Positions, check_position, make_positions
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.scan import make_blocks
@@ -47,13 +53,13 @@ class PatchEmbedding(nn.Module):
   use_bias: bool = True
 
   @nn.compact
-  def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
+  def __call__(self, x: Images) -> Float[Array, "B h w D"]:
     c, axes, use_bias = self.config, ("patch", "embed"), self.use_bias
     E = dense(self.hidden_size, axes, c, use_bias=use_bias, name="E")
     return E(patchify(x, self.patch_size))
 
 
-def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
+def patchify(x: Images, P: int) -> Float[Array, "B h w P2C"]:
   """Cuts images into patches of P x P pixels, each flattened to P^2 C values.
 
   Raises:
@@ -81,9 +87,7 @@ class Mlp(nn.Module):
   config: LayerConfig = LayerConfig()
 
   @nn.compact
-  def __call__(
-    self, z: Float[Array, "B S D"], *, train: bool = False
-  ) -> Float[Array, "B S D"]:
+  def __call__(self, z: Tokens, *, train: bool = False) -> Tokens:
     c, D = self.config, z.shape[-1]
     expand = dense(
       self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name="expand"
@@ -105,14 +109,9 @@ class EncoderBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    z: Float[Array, "B S D"],
-    R: Float[Array, "offsets k D_h"] | None = None,
-    *,
-    train: bool = False,
-  ) -> Float[Array, "B S D"]:
-    attention = tpu.TpuMsa if tpu.replaces_msa(self, R, train) else Msa
-    msa = attention(self.num_heads, self.config, name="msa")
+    self, z: Tokens, R: Offsets = None, *, train: bool = False
+  ) -> Tokens:
+    msa = attention_of(self, R, train)(self.num_heads, self.config, name="msa")
     mlp = Mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")
@@ -123,33 +122,11 @@ class EncoderBlock(nn.Module):
     return z
 
 
-class Vit(BaseVit):
-  """The paper's Vision Transformer, its hybrids and its ablations; Eq. 1-4.
+class BaseVit(VitFields):
+  """A Transformer on patches, Eq. 1-4; images -> tokens -> what the head reads.
 
-  Attributes:
-    pooling: "token" reads the class token (Eq. 4). The others have no class
-      token: "gap" averages the patches' outputs (App. D.3), "map" attends to
-      them (`map_head.MapHead`).
-    position: Kind of position embedding, one of `position.POSITIONS`.
-    position_at: Where it is used, one of `position.PLACES` (App. D.4).
-    resnet_layers: Blocks in each ResNet stage of a hybrid, whose patches are
-      cut from the ResNet's feature map (Section 3.1); () for a pure ViT.
-    resnet_width: Channels of that ResNet's root; 64 is "x1".
-    block: Class of the layers, called as `EncoderBlock` is, which None takes. A
-      field `grid` of it gets the patches along height and width.
+  These are the paper's tokens, layers and poolings; a family may have its own.
   """
-
-  position_at: str = "input"
-  resnet_layers: tuple[int, ...] = ()
-  resnet_width: int = 64
-  block: Callable[..., nn.Module] | None = None
-  poolings = POOLINGS
-
-  def __post_init__(self):
-    super().__post_init__()
-    checks.check_block(self.block)
-    checks.check_scan(self.scan, self.position, self.position_at)
-    check_position(self.position, self.position_at, self.hidden_size)
 
   @property
   def prefix(self) -> int:
@@ -158,8 +135,8 @@ class Vit(BaseVit):
 
   @nn.compact
   def encode(
-    self, x: Float[Array, "B H W C"], *, train: bool = False
-  ) -> tuple[Float[Array, "B S D"], Float[Array, "B ..."]]:
+    self, x: Images, *, train: bool = False
+  ) -> tuple[Tokens, Float[Array, "B ..."]]:
     check_images(x)
     x_p = self._patches(x)  # (B, h, w, D)
     B, h, w, D = x_p.shape
@@ -179,19 +156,11 @@ class Vit(BaseVit):
     y = self._pool(norm, z)  # Eq. 4
     return z, y
 
-  def _patches(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
-    """The embedded patches of images, or of their feature maps in a hybrid."""
-    if self.resnet_layers:
-      resnet = ResNet(
-        num_classes=0,
-        layers=self.resnet_layers,
-        width=self.resnet_width,
-        **self._config.dtypes,
-        name="resnet",
-      )
-      x = resnet(x, features=True)
+  def _patches(self, x: Images) -> Float[Array, "B h w D"]:
+    """The embedded patches of images, or of feature maps."""
+    D, c = self.hidden_size, self._config
     embed = PatchEmbedding(
-      self.patch_size, self.hidden_size, self._config, name="patches"
+      self.patch_size, D, c, self.patch_bias, name="patches"
     )
     return embed(x)
 
@@ -214,20 +183,17 @@ class Vit(BaseVit):
     self, positions: Positions, train: bool
   ) -> list[Callable[[Array], Array]]:
     """The layers, as functions of z to call in turn."""
+    return make_blocks(self, self._layer(positions), positions, train)
+
+  def _layer(self, positions: Positions) -> Callable[..., nn.Module]:
+    """Builds a layer from the name of its parameters."""
     block = self.block or EncoderBlock
     options = {"grid": positions.grid} if hasattr(block, "grid") else {}
-    return make_blocks(
-      partial(block, self.num_heads, self.mlp_size, self._config, **options),
-      positions,
-      self.num_layers,
-      scan=self.scan,
-      remat=self.remat,
-      train=train,
+    return partial(
+      block, self.num_heads, self.mlp_size, self._config, **options
     )
 
-  def _pool(
-    self, norm: nn.LayerNorm, z: Float[Array, "B S D"]
-  ) -> Float[Array, "B D"]:
+  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Float[Array, "B ..."]:
     """The class token's output, the average output, or the MAP head's."""
     if self.pooling == "token":
       return norm(z[:, 0])
@@ -235,3 +201,54 @@ class Vit(BaseVit):
       return norm(z).mean(axis=1)
     mlp = partial(Mlp, self.mlp_size, self._config)
     return MapHead(self.num_heads, mlp, self._config, name="map_head")(norm(z))
+
+
+class Vit(BaseVit):
+  """The paper's Vision Transformer, its hybrids and its ablations; Eq. 1-4.
+
+  Attributes:
+    pooling: "token" reads the class token (Eq. 4). The others have no class
+      token: "gap" averages the patches' outputs (App. D.3), "map" attends to
+      them (`attention.MapHead`).
+    position: Kind of position embedding, one of `position.POSITIONS`.
+    position_at: Where it is used, one of `position.PLACES` (App. D.4).
+    resnet_layers: Blocks in each ResNet stage of a hybrid, whose patches are
+      cut from the ResNet's feature map (Section 3.1); () for a pure ViT.
+    resnet_width: Channels of that ResNet's root; 64 is "x1".
+    block: Class of the layers, called as `EncoderBlock` is, which None takes. A
+      field `grid` of it gets the patches along height and width.
+  """
+
+  position_at: str = "input"
+  resnet_layers: tuple[int, ...] = ()
+  resnet_width: int = 64
+  block: Callable[..., nn.Module] | None = None
+  poolings = POOLINGS
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.block is not None and not hasattr(self.block, "__qualname__"):
+      raise ValueError(
+        f"block={self.block!r} must be a class of layers; names of ours are "
+        "for make_vit and for --config.model.block."
+      )
+    own = self.position == "relative" or self.position_at != "input"
+    if self.scan and own:
+      raise ValueError(
+        "scan=True compiles one block for all layers, so none may have "
+        f"positions of its own: with position={self.position!r} and "
+        f"position_at={self.position_at!r} set scan=False."
+      )
+    check_position(self.position, self.position_at, self.hidden_size)
+
+  def _patches(self, x: Images) -> Float[Array, "B h w D"]:
+    if self.resnet_layers:
+      resnet = ResNet(
+        num_classes=0,
+        layers=self.resnet_layers,
+        width=self.resnet_width,
+        **self._config.dtypes,
+        name="resnet",
+      )
+      x = resnet(x, features=True)
+    return super()._patches(x)
