@@ -16,7 +16,7 @@ from vit_jax.run import build
 from vit_jax.run.experiments import study
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import all_keys, flat
-from vit_jax.training.extras import Extras
+from vit_jax.training.state import Extras
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 ROWS = [

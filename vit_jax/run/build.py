@@ -29,14 +29,13 @@ from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
-from vit_jax.training.extras import Extras
 from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
   make_schedule,
   make_trained,
 )
-from vit_jax.training.state import TrainState, make_init
+from vit_jax.training.state import Extras, TrainState, make_init
 from vit_jax.training.step import make_train_step
 
 # Imported only by the runs that start from a checkpoint.

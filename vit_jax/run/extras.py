@@ -17,10 +17,9 @@ from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
-from vit_jax.training.extras import Extras
 from vit_jax.training.lora import base_init
 from vit_jax.training.optimizer import HEADS
-from vit_jax.training.state import make_params_init
+from vit_jax.training.state import Extras, make_params_init
 
 Saved = Mapping[str, Any] | None  # A description.
 

@@ -27,8 +27,7 @@ from vit_jax.runtime.settings import flat, replaced, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
-from vit_jax.training.extras import Extras
-from vit_jax.training.state import TrainState
+from vit_jax.training.state import Extras, TrainState
 from vit_jax.workdir import description as descriptions
 
 # Imported only by the runs that need it.

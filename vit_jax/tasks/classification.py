@@ -33,7 +33,7 @@ from vit_jax.tasks.outcome import (
 from vit_jax.tasks.stream import Stream
 from vit_jax.tasks.task import Answer, Task, class_name, class_names
 from vit_jax.training import losses, sharding
-from vit_jax.training.objective import Classification
+from vit_jax.training.losses import Classification
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.models.normalize import normalize
 from vit_jax.training import losses
-from vit_jax.training.objective import Classification
+from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
 
 

@@ -28,7 +28,7 @@ from vit_jax.tasks.outputs import (
 from vit_jax.tasks.stream import Stream
 from vit_jax.tasks.task import Answer, all_labels, class_name
 from vit_jax.training import losses
-from vit_jax.training.objective import Classification
+from vit_jax.training.losses import Classification
 
 
 @dataclasses.dataclass(frozen=True)

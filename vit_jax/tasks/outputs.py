@@ -28,7 +28,7 @@ from vit_jax.tasks.outcome import (
 )
 from vit_jax.tasks.stream import Stream
 from vit_jax.training import sharding
-from vit_jax.training.objective import Classification
+from vit_jax.training.losses import Classification
 
 _WORST = 6  # Examples of the highest loss in a report.
 

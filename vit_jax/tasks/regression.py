@@ -22,7 +22,7 @@ from vit_jax.tasks.outputs import (
 )
 from vit_jax.tasks.stream import Stream
 from vit_jax.tasks.task import Answer, Task, all_labels, class_name
-from vit_jax.training.objective import Classification
+from vit_jax.training.losses import Classification
 
 _MOST_CHARTS = 12  # Most targets whose predictions are drawn.
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.training import losses
-from vit_jax.training.objective import Classification
+from vit_jax.training.losses import Classification
 from vit_jax.training.settings import DistillSettings
 
 

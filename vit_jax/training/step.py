@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from vit_jax.training.extras import Extras
-from vit_jax.training.objective import Classification, Objective
+from vit_jax.training.losses import Classification, Objective
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.settings import LossSettings
-from vit_jax.training.state import TrainState
+from vit_jax.training.state import Extras, TrainState
 
 Metrics = dict[str, Array]
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
