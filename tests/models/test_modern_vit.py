@@ -14,8 +14,13 @@ from tests.models.tiny_vit import apply, images, random_params, tiny
 from vit_jax import Vit, make_vit
 from vit_jax.models import ModernVit, from_fields, scan, to_fields
 from vit_jax.models.grid import param_shapes
-from vit_jax.models.modern_block import GatedMlp, ModernBlock, ModernMsa
-from vit_jax.models.modern_embedding import bicubic, rotate
+from vit_jax.models.modern_block import (
+  GatedMlp,
+  ModernBlock,
+  ModernMsa,
+  bicubic,
+  rotate,
+)
 from vit_jax.models.modern_vit import FAMILIES
 from vit_jax.models.variants import OwnBlockError
 from vit_jax.models.vit import EncoderBlock

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.training.distillation import Distilled, Teacher
-from vit_jax.training.objective import Classification
+from vit_jax.training.losses import Classification
 from vit_jax.training.settings import DistillSettings, LossSettings
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)

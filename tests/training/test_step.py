@@ -11,7 +11,7 @@ import pytest
 from vit_jax import make_vit
 from vit_jax.models import partitioning
 from vit_jax.training import sharding
-from vit_jax.training.objective import Classification
+from vit_jax.training.losses import Classification
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
 from vit_jax.training.state import make_init

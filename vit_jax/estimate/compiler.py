@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from vit_jax.estimate import hlo
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.models import Model
-from vit_jax.models.flops import forward_gflops
+from vit_jax.models.grid import forward_gflops
 from vit_jax.run import build
 from vit_jax.run.extras import open_teacher, shapes_of_extras
 from vit_jax.run.settings import Settings

@@ -21,6 +21,9 @@ from vit_jax.models.layer import (
 from vit_jax.models.partitioning import Projection, for_tpu, named
 from vit_jax.models.position import relative_logits
 
+Queries = Float[Array, "B k T D_h"]
+Keys = Float[Array, "B k S D_h"]
+
 
 class Msa(nn.Module):
   """Multi-head self-attention, Eq. 5-8; (B, S, D) -> (B, S, D).
@@ -63,15 +66,15 @@ class Msa(nn.Module):
   def projections(self, D: int) -> tuple[Projection, ...]:
     """U_q, U_k, U_v, each (D, k, D_h), and U_msa, (k, D_h, D)."""
     k, D_h = self.num_heads, D // self.num_heads
+    options = {"kernel_init": init_kernel, **self.config.dtypes}
     U_qkv = [
       Projection(
         (D, k, D_h),
         num_inputs=1,
         axes=("embed", "heads", "head_size"),
         bias_axes=("heads", "head_size"),
-        kernel_init=init_kernel,
         bias_init=init_zeros if name[0] in self.qkv_bias else None,
-        **self.config.dtypes,
+        **options,
         name=name,
       )
       for name in ("query", "key", "value")
@@ -81,16 +84,13 @@ class Msa(nn.Module):
       num_inputs=2,
       axes=("heads", "head_size", "embed"),
       bias_axes=(None,),
-      kernel_init=init_kernel,
       bias_init=init_zeros,
-      **self.config.dtypes,
+      **options,
       name="out",
     )
     return (*U_qkv, U_msa)
 
-  def _compared(
-    self, q: Float[Array, "B k T D_h"], k: Float[Array, "B k S D_h"]
-  ) -> tuple[Float[Array, "B k T D_h"], Float[Array, "B k S D_h"]]:
+  def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
     """The queries and keys as Eq. 6 takes them, which a subclass may change."""
     return q, k
 
@@ -102,12 +102,12 @@ class Msa(nn.Module):
     return A
 
 
-def to_heads(U: Projection, z: Tokens) -> Float[Array, "B k S D_h"]:
+def to_heads(U: Projection, z: Tokens) -> Keys:
   """The product z U for every head."""
   return each_token(U, z).swapaxes(1, 2)
 
 
-def from_heads(U: Projection, SA: Float[Array, "B k S D_h"]) -> Tokens:
+def from_heads(U: Projection, SA: Keys) -> Tokens:
   """The product [SA_1; ...; SA_k] U, which joins the heads."""
   return each_token(U, SA.swapaxes(1, 2))
 
@@ -148,12 +148,7 @@ class TpuMsa(Msa):
 
   @nn.compact
   def __call__(
-    self,
-    z: Tokens,
-    R: Offsets = None,
-    *,
-    queries: Any = None,
-    train: bool = False,
+    self, z: Tokens, R: Offsets = None, *, queries: Any = None, **_: bool
   ) -> Tokens:
     from vit_jax.models import tpu
 

@@ -15,12 +15,9 @@ from vit_jax.models.vit import EncoderBlock
 class AxialBlock(nn.Module):
   """A row layer and a column layer; (B, N, D) -> (B, N, D), N = h w.
 
-  `grid` is (h, w). Its own attention weights are (B h, k, w, w) and
-  (B w, k, h, h).
-
-  Raises:
-    ValueError: if a token is not a patch of the grid, or has a relative
-      position along the whole sequence.
+  `grid` is (h, w). Its own attention weights are (B h, k, w, w) and (B w, k, h,
+  h). Raises ValueError if a token is not a patch of the grid, or has a relative
+  position along the whole sequence.
   """
 
   num_heads: int
@@ -45,13 +42,10 @@ class AxialBlock(nn.Module):
       for name in ("row", "column")
     )
 
-    z = _batch(z.reshape(B * h, w, D))
+    # Rows and columns lie on the devices as their images do.
+    batch = "batch", None, None
+    z = in_use(z.reshape(B * h, w, D), batch)
     z = row(z, train=train).reshape(B, h, w, D)
-    z = _batch(z.swapaxes(1, 2).reshape(B * w, h, D))
+    z = in_use(z.swapaxes(1, 2).reshape(B * w, h, D), batch)
     z = column(z, train=train).reshape(B, w, h, D)
     return z.swapaxes(1, 2).reshape(B, N, D)
-
-
-def _batch(z: Array) -> Array:
-  """Rows or columns, laid out over the devices as their images are."""
-  return in_use(z, ("batch", None, None))

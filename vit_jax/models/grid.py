@@ -1,11 +1,19 @@
-"""A model's grid of patches, and the shapes of its parameters for a grid."""
+"""A model's grid of patches, the shapes of its parameters, and its operations.
 
+Operations are those of matrix products and convolutions, counted in the traced
+program, before a compiler changes it: a product of (m, k) and (k, n) takes
+2 m k n.
+"""
+
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
+from jax.extend import core
 
 from vit_jax.models.model import Model
 
@@ -19,8 +27,7 @@ _MOST_STAGES = 8  # Each stage of a ResNet halves the image.
 def grid_of(model: Model, size: tuple[int, int]) -> Grid:
   """The grid of patches of images of (height, width) pixels.
 
-  Raises:
-    ValueError: if the patches do not fill the images.
+  Raises ValueError if the patches do not fill the images.
   """
   stride = model.stride
   if min(size) < stride or size[0] % stride or size[1] % stride:
@@ -35,12 +42,9 @@ def grid_of(model: Model, size: tuple[int, int]) -> Grid:
 def param_shapes(
   model: Model, grid: Grid, channels: int | None = None
 ) -> dict[str, tuple[int, ...]]:
-  """The shape of every parameter, by its path.
+  """The shape of every parameter, by its path, for images of a grid of patches.
 
-  Args:
-    model: The model, from images to logits.
-    grid: The grid of patches of its images.
-    channels: Channels of its images; by default those of its origin, or 3.
+  By default, the images have the channels of the model's origin, or 3.
   """
   _check_depth(model)
   size = grid[0] * model.stride, grid[1] * model.stride
@@ -60,3 +64,60 @@ def _check_depth(model: Model) -> None:
       f"it would have {layers} layers, in {len(stages)} stages of a ResNet and "
       f"a Transformer; at most {_MOST_LAYERS} and {_MOST_STAGES} are built."
     )
+
+
+def count_operations(function: Callable, *args: Any) -> int:
+  """Operations of one call; the arguments may be mere shapes."""
+  return _operations(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def _operations(jaxpr: core.Jaxpr) -> int:
+  total = 0
+  for equation in jaxpr.eqns:
+    params, name = equation.params, equation.primitive.name
+    shapes: list[Any] = [
+      getattr(var.aval, "shape", ()) for var in equation.invars
+    ]
+    results = [getattr(var.aval, "shape", ()) for var in equation.outvars]
+    if name == "dot_general":
+      (contracted, _), _ = params["dimension_numbers"]
+      depth = math.prod(shapes[0][axis] for axis in contracted)
+      total += 2 * math.prod(results[0]) * depth
+    elif name == "conv_general_dilated":
+      channels_out = shapes[1][params["dimension_numbers"].rhs_spec[0]]
+      depth = math.prod(shapes[1]) // channels_out
+      total += 2 * math.prod(results[0]) * depth
+    else:
+      times = params["length"] if name == "scan" else 1
+      total += times * sum(map(_operations, _called(params)))
+  return total
+
+
+def _called(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
+  """The programs that an equation calls."""
+  for value in params.values():
+    if isinstance(value, core.ClosedJaxpr):
+      yield value.jaxpr
+    elif isinstance(value, core.Jaxpr):
+      yield value
+
+
+def forward_gflops(
+  model: nn.Module,
+  params: Any,
+  image_shape: tuple[int, int, int],
+  *,
+  train: bool = False,
+) -> float:
+  """Billions of floating-point operations to classify one image.
+
+  With `train`, those of a training step's forward pass, from which
+  PatchDropout leaves out patches.
+  """
+  image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+
+  def forward(params: Any, image: Any) -> Any:
+    rngs = {"dropout": jax.random.key(0)}
+    return model.apply({"params": params}, image, train=train, rngs=rngs)
+
+  return count_operations(forward, params, image) / 1e9

@@ -15,6 +15,8 @@ from vit_jax.models.partitioning import Dense, for_tpu, named
 
 Images = Float[Array, "B H W C"]
 Tokens = Float[Array, "B S D"]
+Pooled = Float[Array, "B ..."]
+"""What a head reads: (B, D), or a row for each of several heads or patches."""
 Offsets = Float[Array, "offsets k D_h"] | None
 """R, the relative positions of attention (App. D.4), if there are any."""
 
@@ -46,8 +48,7 @@ GELUS = {
 class LayerConfig:
   """The settings that every layer takes; `VitFields` says what each is.
 
-  Raises:
-    ValueError: if one of them has no meaning.
+  Raises ValueError if one of them has no meaning.
   """
 
   dropout_rate: float = 0.0
@@ -104,13 +105,9 @@ def dense(
   """A dense layer that starts as those of the published models do.
 
   Args:
-    features: Size of the output.
     axes: Logical names of the kernel's axes.
-    config: Its types.
     bias_axis: Logical name of the bias's axis; None keeps the bias whole on
       every device.
-    use_bias: Whether it adds a bias.
-    name: Name of its parameters.
   """
   kernel_init, bias_init = _PATCH_INITS if axes[0] == "patch" else _DENSE_INITS
   return Dense(
@@ -134,10 +131,8 @@ def layer_norm(config: LayerConfig, name: str) -> nn.LayerNorm:
   )
 
 
-def each_token(
-  layer: Callable[[Array], Array], z: Float[Array, "B S *axes"]
-) -> Float[Array, "B S *features"]:
-  """Applies a layer to every token, as `layer(z)` does.
+def each_token(layer: Callable[[Array], Array], z: Array) -> Array:
+  """Applies a layer to every token; (B, S, *axes) -> (B, S, *features).
 
   The tokens of all images become the rows of one matrix: for the gradient of a
   kernel, XLA's CPU compiler would transpose a batch of matrices, which takes as
@@ -180,7 +175,6 @@ class PatchDropout(nn.Module):
     # A sort stays on the device that has the image; `top_k` would gather all.
     highest = jnp.argsort(draw, axis=1, descending=True)[:, :n]
     chosen = jnp.sort(highest, axis=1)  # (B, n)
-    patches = jnp.take_along_axis(
-      z[:, self.prefix :], chosen[..., None], axis=1
-    )
-    return jnp.concatenate([z[:, : self.prefix], patches], axis=1)
+    first, patches = z[:, : self.prefix], z[:, self.prefix :]
+    patches = jnp.take_along_axis(patches, chosen[..., None], axis=1)
+    return jnp.concatenate([first, patches], axis=1)

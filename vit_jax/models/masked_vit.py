@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Images, Tokens
+from vit_jax.models.layer import Images, Pooled, Tokens
 from vit_jax.models.model import Model, classifier
 from vit_jax.models.partitioning import named
 from vit_jax.models.vit import Vit
@@ -76,7 +76,7 @@ class MaskedVit(Vit):
     return jnp.take_along_axis(patches, where[..., None], axis=1)
 
   @nn.compact
-  def head(self, y: Float[Array, "B M D"]) -> Float[Array, "B ..."]:
+  def head(self, y: Float[Array, "B M D"]) -> Pooled:
     """The values predicted for each patch, (B, M, K)."""
     if not self.num_classes:
       return self.representation(y)
@@ -96,14 +96,9 @@ def corrupted(
 
 
 def masked(vit: nn.Module, outputs: int) -> MaskedVit:
-  """A model like `vit` that predicts masked patches.
+  """A model like `vit` that predicts so many values for each masked patch.
 
-  Args:
-    vit: The model, with or without a head.
-    outputs: Values to predict for a patch.
-
-  Raises:
-    ValueError: if masked patches cannot train it.
+  Raises ValueError if masked patches cannot train it.
   """
   if type(vit) is not Vit:
     raise ValueError(

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float
 from vit_jax.models.layer import (
   Images,
   LayerConfig,
+  Pooled,
   check_choice,
   check_rate,
   dense,
@@ -60,31 +62,27 @@ class Model(nn.Module):
   head_bias, param_dtype = 0.0, jnp.float32
   resnet_layers, position_at, patch_bias = (), "input", True
   position_grid = representation_size = block = None
-  distilled = scan = False
+  distilled = scan = projection = False
   # Whether it may have what encoders have added since the paper, and whether it
   # interpolates its positions to the grid of each image.
   modern = resizes_positions = False
 
-  def __call__(
-    self, x: Images, *, train: bool = False
-  ) -> Float[Array, "B ..."]:
+  def __call__(self, x: Images, *, train: bool = False) -> Pooled:
     return self.head(self.encode(x, train=train)[1])
 
-  def encode(
-    self, x: Images, *, train: bool = False
-  ) -> tuple[Float[Array, "B ..."], Float[Array, "B ..."]]:
+  def encode(self, x: Images, *, train: bool = False) -> tuple[Array, Pooled]:
     """The last layer's output z, before any norm, and what the head reads."""
     raise NotImplementedError
 
   @nn.compact
-  def head(self, y: Float[Array, "B ..."]) -> Float[Array, "B K"]:
+  def head(self, y: Pooled) -> Float[Array, "B K"]:
     """The logits; without classes the representation."""
     y = self.representation(y)
     if not self.num_classes:
       return y
     return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
 
-  def representation(self, y: Float[Array, "B ..."]) -> Float[Array, "B R"]:
+  def representation(self, y: Pooled) -> Float[Array, "B R"]:
     """Features of an image, from what the head reads."""
     return y
 
@@ -115,12 +113,10 @@ def classifier(
 
 
 class VitFields(Model):
-  """What the families of Vision Transformers share but the way of the tokens.
+  """The fields that all Vision Transformers share, and their checks.
 
-  H and W need only be divisible by the patches' size.
-
-  Its representation is y of Eq. 4, (B, D), or the representation layer's output
-  if there is one.
+  H and W need only be divisible by the patches' size. The representation is y
+  of Eq. 4, (B, D), or the representation layer's output if there is one.
 
   Attributes:
     patch_size: P, the side of a patch in pixels.
@@ -145,8 +141,7 @@ class VitFields(Model):
       (L, ...) as `blocks` instead of `block_0` and so on; see `models.scan`.
     remat: How much the backward pass computes again to save memory, one of
       `scan.REMATS`.
-    dtype: Type of the computation.
-    param_dtype: Type of the parameters.
+    dtype, param_dtype: Types of the computation and of the parameters.
     origin: Where published weights came from; the model ignores it.
 
   Raises:
@@ -195,15 +190,14 @@ class VitFields(Model):
     return self.patch_size * super().stride
 
   @nn.compact
-  def representation(self, y: Float[Array, "B ..."]) -> Float[Array, "B R"]:
+  def representation(self, y: Pooled) -> Float[Array, "B R"]:
     """Features of an image: y, or to pre-train an MLP's hidden layer of it."""
     if self.representation_size is None:
       return y
-    axes = "embed", "representation"
-    pre_logits = dense(
-      self.representation_size, axes, self._config, name="pre_logits"
-    )
-    return nn.tanh(pre_logits(y))
+    linear, axes = self.projection, ("embed", "representation")
+    make = partial(dense, self.representation_size, axes, self._config)
+    pre_logits = make(use_bias=not linear, name="pre_logits")(y)
+    return pre_logits if linear else nn.tanh(pre_logits)
 
   @property
   def _embedding_dropout_rate(self) -> float:
@@ -252,20 +246,12 @@ def _check_patch_dropout(vit: Any) -> None:
 
 
 def represent(
-  model: Model,
-  params: Any,
-  images: Images,
-  *,
-  pre_logits: bool = True,
+  model: Model, params: Any, images: Images, *, pre_logits: bool = True
 ) -> Float[Array, "B R"]:
   """The representation of normalised images, below the head's last layer.
 
-  Args:
-    model: The model, with or without a head.
-    params: Its parameters; the head's are not used, and may be absent.
-    images: Floats, normalised as the model expects.
-    pre_logits: Whether a representation layer, if any, is applied; y of Eq. 4
-      is the representation otherwise.
+  The head's parameters are not used, and may be absent. With `pre_logits=False`
+  it is y of Eq. 4, even if the model has a representation layer.
   """
   if model.representation_size is not None and not pre_logits:
     model = model.clone(representation_size=None)

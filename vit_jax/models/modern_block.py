@@ -1,16 +1,21 @@
-"""A Transformer layer with what encoders have added since the paper.
+"""Layers and positions with what encoders have added since the paper.
 
 LayerScale (arXiv:2103.17239), gated MLPs (SwiGLU, arXiv:2002.05202), norms of
-queries and keys (arXiv:2302.05442), rotary positions, projections without bias
-and stochastic depth (arXiv:1603.09382). Symbols as in `vit`.
+queries and keys (arXiv:2302.05442), rotary positions (arXiv:2104.09864), which
+turn queries and keys, projections without bias and stochastic depth
+(arXiv:1603.09382). Symbols as in `vit`.
 """
 
+import math
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.attention import Msa, attention_of
+from vit_jax.models.attention import Keys, Msa, Queries, attention_of
 from vit_jax.models.layer import (
   LayerConfig,
   Offsets,
@@ -19,10 +24,11 @@ from vit_jax.models.layer import (
   each_token,
   layer_norm,
 )
-from vit_jax.models.modern_embedding import Grid, rotate
 from vit_jax.models.partitioning import named
+from vit_jax.models.position import learned_table
 from vit_jax.models.vit import Mlp
 
+Grid = tuple[int, int]
 QKV_BIASES = ("qkv", "qv", "")
 
 
@@ -39,15 +45,37 @@ class ModernMsa(Msa):
   qk_norm: bool = False
   rope: tuple[Grid, float] | None = None
 
-  def _compared(
-    self, q: Float[Array, "B k T D_h"], k: Float[Array, "B k S D_h"]
-  ) -> tuple[Float[Array, "B k T D_h"], Float[Array, "B k S D_h"]]:
+  def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
     if self.qk_norm:
       q = layer_norm(self.config, name="norm_query")(q)
       k = layer_norm(self.config, name="norm_key")(k)
     if self.rope:
       q, k = rotate(q, *self.rope), rotate(k, *self.rope)
     return q, k
+
+
+def rotate(x: Keys, grid: Grid, theta: float) -> Keys:
+  """Turns the patches' queries or keys by their places (arXiv:2508.10104).
+
+  The patches are the last tokens, and those before them are not turned. Each
+  patch lies at (y, x) in [-1, 1]. D_h / 4 frequencies fall from 1 period per
+  unit towards 1 / theta of it. Entry i is paired with entry i + D_h / 2; the
+  first half of the pairs is turned by y and the second by x.
+  """
+  h, w = grid
+  N, D_h = h * w, x.shape[-1]
+  periods = theta ** (jnp.arange(D_h // 4) * 4 / D_h)  # (D_h / 4,)
+  places = jnp.meshgrid(
+    *((2 * jnp.arange(n) + 1) / n - 1 for n in grid), indexing="ij"
+  )
+  angles = jnp.concatenate(
+    [2 * math.pi * p.reshape(N, 1) / periods[None] for p in places] * 2, axis=1
+  )  # (N, D_h)
+  cos, sin = (f(angles).astype(x.dtype)[None, None] for f in (jnp.cos, jnp.sin))
+  first, patches = jnp.split(x, [x.shape[2] - N], axis=2)
+  a, b = jnp.split(patches, 2, axis=-1)
+  turned = patches * cos + jnp.concatenate([-b, a], axis=-1) * sin
+  return jnp.concatenate([first, turned], axis=2)
 
 
 class GatedMlp(nn.Module):
@@ -83,9 +111,7 @@ class ModernBlock(nn.Module):
     layer_scale: Initial value of LayerScale's factors; None for no LayerScale.
     gated_mlp: Whether the MLP is a `GatedMlp`.
     drop_path_rate: Chance that a training example skips a residual branch.
-    qkv_bias: As in `ModernMsa`.
-    qk_norm: As in `ModernMsa`.
-    rope: As in `ModernMsa`.
+    qkv_bias, qk_norm, rope: As in `ModernMsa`.
   """
 
   num_heads: int
@@ -133,3 +159,68 @@ class ModernBlock(nn.Module):
     shape = y.shape[-1:]
     scale: Any = self.param(name, init, shape, self.config.param_dtype)
     return y * scale.astype(y.dtype)[None, None]
+
+
+class ResizedPositions(nn.Module):
+  """A learned table for one grid of patches, used at any other; (S, D).
+
+  Attributes:
+    table: The grid that the table is for, (h, w).
+    hidden_size: D.
+    prefix: Tokens before the patches that have a vector in the table.
+    antialias: Whether a table that shrinks is smoothed first.
+    param_dtype: Type of the table and of the result.
+  """
+
+  table: Grid
+  hidden_size: int
+  prefix: int
+  antialias: bool
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, grid: Grid) -> Float[Array, "S D"]:
+    (h, w), D = self.table, self.hidden_size
+    E_pos = learned_table(
+      self, "E_pos", (self.prefix + h * w, D), ("position", None)
+    )
+    if grid == self.table:
+      return E_pos
+    rows, columns = (
+      jnp.asarray(bicubic(old, new, antialias=self.antialias), jnp.float32)
+      for old, new in zip(self.table, grid, strict=True)
+    )
+    patches = E_pos[self.prefix :].reshape(h, w, D)
+    patches = jnp.einsum("yh,xw,hwd->yxd", rows, columns, patches)
+    patches = patches.reshape(-1, D).astype(self.param_dtype)
+    return jnp.concatenate([E_pos[: self.prefix], patches])
+
+
+def bicubic(
+  old: int, new: int, *, antialias: bool
+) -> Float[np.ndarray, "new old"]:
+  """Weights of bicubic interpolation from `old` points to `new`, as PyTorch's.
+
+  Cubic convolution (Keys, 1981) with a = -0.75 that repeats the border, or with
+  antialiasing a = -0.5, widened when it shrinks and cut off at the border. The
+  first point and the last lie half a step from the image's edges.
+  """
+  scale = old / new
+  centres = (np.arange(new)[:, None] + 0.5) * scale - 0.5
+  if antialias:
+    weights = _cubic((np.arange(old) - centres) / max(scale, 1.0), -0.5)
+    return weights / weights.sum(axis=1, keepdims=True)
+  taps = np.floor(centres).astype(int) + np.arange(-1, 3)  # (new, 4)
+  weights = np.zeros((new, old))
+  rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
+  np.add.at(
+    weights, (rows, taps.clip(0, old - 1)), _cubic(taps - centres, -0.75)
+  )
+  return weights
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+  x = np.abs(x)
+  near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+  far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+  return np.where(x <= 1, near, np.where(x < 2, far, 0.0))

@@ -13,17 +13,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.layer import (
+  Pooled,
   Tokens,
   check_choice,
   check_rate,
-  dense,
   layer_norm,
 )
 from vit_jax.models.model import check_size, classifier
-from vit_jax.models.modern_block import QKV_BIASES, ModernBlock
-from vit_jax.models.modern_embedding import Grid, ResizedPositions
+from vit_jax.models.modern_block import (
+  QKV_BIASES,
+  Grid,
+  ModernBlock,
+  ResizedPositions,
+)
 from vit_jax.models.partitioning import named
 from vit_jax.models.position import Positions
+from vit_jax.models.scan import Layers
 from vit_jax.models.vit import BaseVit
 
 POOLINGS = ("token", "gap", "token_gap")
@@ -150,22 +155,15 @@ class ModernVit(BaseVit):
     if self.position == "none":
       return Positions(none, none, (h, w))
     with_own = 1 + self.distilled if self.position == "learned" else 0
-    table = ResizedPositions(
-      self.position_grid or (h, w),
-      self.hidden_size,
-      with_own,
-      self.antialias,
-      self.param_dtype,
-      name="position",
-    )
+    grid, D = self.position_grid or (h, w), self.hidden_size
+    options = with_own, self.antialias, self.param_dtype
+    table = ResizedPositions(grid, D, *options, name="position")
     own, patches = jnp.split(table((h, w)), [with_own])
-    no_place = jnp.zeros((self.prefix - with_own, self.hidden_size), own.dtype)
+    no_place = jnp.zeros((self.prefix - with_own, D), own.dtype)
     E_pos = jnp.concatenate([own, no_place, patches]).astype(self.dtype)
     return Positions([E_pos[None], *none[1:]], none, (h, w))
 
-  def _blocks(
-    self, positions: Positions, train: bool
-  ) -> list[Callable[[Array], Array]]:
+  def _blocks(self, positions: Positions, train: bool) -> Layers:
     blocks = super()._blocks(positions, train)
     if not self.norm_pre:
       return blocks
@@ -176,28 +174,25 @@ class ModernVit(BaseVit):
     rope = (positions.grid, self.rope_theta) if self.rope_theta else None
 
     def make_block(name: str) -> ModernBlock:
+      drop_path = self.drop_path_rate
+      if self.drop_path_grows:
+        layer = int(name.removeprefix("block_"))
+        drop_path = drop_path * layer / max(self.num_layers - 1, 1)
       return ModernBlock(
         *(self.num_heads, self.mlp_size, self._config),
-        *(self.layer_scale, self.gated_mlp, self._drop_path(name)),
+        *(self.layer_scale, self.gated_mlp, drop_path),
         *(self.qkv_bias, self.qk_norm, rope),
         name=name,
       )
 
     return make_block
 
-  def _drop_path(self, block: str) -> float:
-    """The chance that an example skips a branch of the block of this name."""
-    if not self.drop_path_grows:
-      return self.drop_path_rate
-    layer = int(block.removeprefix("block_"))
-    return self.drop_path_rate * layer / max(self.num_layers - 1, 1)
-
   @property
   def has_tpu_attention(self) -> bool:
     """Whether attention is the paper's, for which `tpu` has a form."""
     return not (self.rope_theta or self.qk_norm or self.qkv_bias != "qkv")
 
-  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Float[Array, "B ..."]:
+  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Pooled:
     """The outputs that the head reads; two rows if there are two heads."""
     if self.norm_pooled:
       return norm(z[:, self.prefix :].mean(axis=1))
@@ -213,7 +208,7 @@ class ModernVit(BaseVit):
     return jnp.concatenate([x_class, mean], axis=1)
 
   @nn.compact
-  def head(self, y: Float[Array, "B ..."]) -> Float[Array, "B K"]:
+  def head(self, y: Pooled) -> Float[Array, "B K"]:
     """The logits, the average of both heads' if there are two."""
     if not self.distilled or not self.num_classes:
       return super().head(y)
@@ -224,17 +219,8 @@ class ModernVit(BaseVit):
     return (head(y[:, 0]) + head_dist(y[:, 1])) / 2
 
   @nn.compact
-  def representation(self, y: Float[Array, "B ..."]) -> Float[Array, "B R"]:
+  def representation(self, y: Pooled) -> Float[Array, "B R"]:
     """Features of an image; of two rows for two heads, their average."""
     if self.distilled:
       return y.mean(axis=1)
-    if not self.projection or self.representation_size is None:
-      return super().representation(y)
-    project = dense(
-      self.representation_size,
-      ("embed", "representation"),
-      self._config,
-      use_bias=False,
-      name="pre_logits",
-    )
-    return project(y)
+    return super().representation(y)

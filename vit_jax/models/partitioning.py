@@ -21,12 +21,8 @@ from jaxtyping import Array
 Axes = tuple[str | None, ...]
 Layout = Callable[[Axes], jax.sharding.Sharding]
 
-_layout: contextvars.ContextVar[Layout | None] = contextvars.ContextVar(
-  "layout", default=None
-)
-_platform: contextvars.ContextVar[str | None] = contextvars.ContextVar(
-  "platform", default=None
-)
+_layout = contextvars.ContextVar[Layout | None]("layout", default=None)
+_platform = contextvars.ContextVar[str | None]("platform", default=None)
 
 
 def named(init: Callable[..., Array], axes: Axes) -> Callable[..., Any]:
@@ -44,9 +40,8 @@ def named(init: Callable[..., Array], axes: Axes) -> Callable[..., Any]:
 def laid_out(layout: Layout, platform: str) -> Iterator[None]:
   """Lays out all arrays traced inside the context, for devices of a platform.
 
-  Args:
-    layout: Maps the logical axes of an array to its sharding.
-    platform: "tpu", "gpu" or "cpu".
+  `layout` maps the logical axes of an array to its sharding; a platform is
+  "tpu", "gpu" or "cpu".
   """
   tokens = _layout.set(layout), _platform.set(platform)
   try:
@@ -76,9 +71,9 @@ def in_use(x: ArrayLike, axes: Axes) -> Array:
   """The array, laid out over the devices for its use in a computation."""
   layout = _layout.get()
   x = jnp.asarray(x)
-  return (
-    x if layout is None else jax.lax.with_sharding_constraint(x, layout(axes))
-  )
+  if layout is None:
+    return x
+  return jax.lax.with_sharding_constraint(x, layout(axes))
 
 
 class Dense(nn.Dense):
@@ -104,8 +99,6 @@ class Projection(nn.Module):
     bias_axes: Logical names of the bias's axes.
     kernel_init: Initializer of the kernel, called with its shape as a matrix.
     bias_init: Initializer of the bias; None for no bias.
-    dtype: Type of the computation.
-    param_dtype: Type of the parameters.
   """
 
   shape: tuple[int, ...]

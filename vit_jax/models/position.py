@@ -138,8 +138,7 @@ def sincos2d(
   """
   frequency = temperature ** -jnp.linspace(0.0, 1.0, D // 4)  # (D / 4,)
   y, x = jnp.meshgrid(jnp.arange(h), jnp.arange(w), indexing="ij")
-  x = x.reshape(-1, 1) * frequency[None, :]  # (N, D / 4)
-  y = y.reshape(-1, 1) * frequency[None, :]  # (N, D / 4)
+  x, y = (p.reshape(-1, 1) * frequency[None, :] for p in (x, y))  # (N, D / 4)
   waves = [jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)]
   return jnp.concatenate(waves, axis=1)
 
@@ -156,8 +155,7 @@ def check_position(kind: str, place: str, hidden_size: int) -> None:
     )
   if kind == "sincos2d" and hidden_size < 8:
     raise ValueError(
-      "position='sincos2d' needs a hidden_size of 8 or more, "
-      f"not {hidden_size}."
+      f"position={kind!r} needs a hidden_size of 8 or more, not {hidden_size}."
     )
 
 
@@ -186,11 +184,9 @@ def make_positions(
 ) -> Positions:
   """The position embeddings of a model's layers; called inside the model.
 
-  Relative offsets act inside the attention of every layer, so position_at
-  "input" gives each layer its own, as "every_layer" does.
-
-  Args:
-    grid: Patches along height and width, (h, w).
+  `grid` holds the patches along height and width. Relative offsets act inside
+  the attention of every layer, so position_at "input" gives each layer its own,
+  as "every_layer" does.
   """
   kind, place, num_layers = vit.position, vit.position_at, vit.num_layers
   hidden_size, class_token = vit.hidden_size, vit.pooling == "token"

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Images
+from vit_jax.models.layer import Images, Pooled
 from vit_jax.models.model import Model, Origin
 from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import in_use, named
@@ -65,9 +65,7 @@ class ResidualUnit(nn.Module):
 
   @nn.compact
   def __call__(self, x: Images) -> Float[Array, "B h w C4"]:
-    dtypes: dict[str, Any] = dict(
-      dtype=self.dtype, param_dtype=self.param_dtype
-    )
+    dtypes: Any = dict(dtype=self.dtype, param_dtype=self.param_dtype)
     conv, norm = partial(_conv, **dtypes), partial(_group_norm, **dtypes)
     zeros = nn.initializers.zeros_init()
 
@@ -89,10 +87,7 @@ class ResNet(Model):
   Attributes:
     layers: Residual units in each stage; stage i has stride 4 * 2^i.
     width: Channels of the root; 64 is "x1".
-    head_bias: Initial value of the head's bias.
-    dtype: Type of the computation.
-    param_dtype: Type of the parameters.
-    origin: Where published weights came from; the model ignores it.
+    head_bias, dtype, param_dtype, origin: As in `VitFields`.
   """
 
   layers: tuple[int, ...]
@@ -116,15 +111,11 @@ class ResNet(Model):
     return z if features else self.head(y)
 
   @nn.compact
-  def encode(
-    self, x: Images, *, train: bool = False
-  ) -> tuple[Float[Array, "B h w D"], Float[Array, "B D"]]:
-    """The last feature map, and its mean, which the head reads."""
+  def encode(self, x: Images, *, train: bool = False) -> tuple[Array, Pooled]:
+    """The last feature map, (B, h, w, D), and its mean for the head, (B, D)."""
     del train  # A ResNet has no dropout.
     check_images(x)
-    dtypes: dict[str, Any] = dict(
-      dtype=self.dtype, param_dtype=self.param_dtype
-    )
+    dtypes: Any = dict(dtype=self.dtype, param_dtype=self.param_dtype)
     width = self.width
     x = _conv(width, 7, 2, **dtypes, name="conv_root")(x)
     x = nn.relu(_group_norm(**dtypes, name="norm_root")(x))

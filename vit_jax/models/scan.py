@@ -19,6 +19,7 @@ from jaxtyping import Array
 from vit_jax.models.partitioning import in_use
 from vit_jax.models.position import Positions
 
+Layers = list[Callable[[Array], Array]]
 STACKED = "blocks"
 _FIRST = "block_0"
 # What each block saves for the backward pass, which computes the rest again:
@@ -35,7 +36,7 @@ def make_blocks(
   make_block: Callable[..., nn.Module],
   positions: Positions,
   train: bool,
-) -> list[Callable[[Array], Array]]:
+) -> Layers:
   """The layers of a model, Eq. 2 and 3, as functions of z to call in turn.
 
   If they are scanned, one function that runs them all.

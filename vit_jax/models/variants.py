@@ -88,8 +88,8 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
 def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
   """The fields of a model, with the class that `block` may name imported.
 
-  Raises:
-    ValueError: if `block` is neither a family's name nor that of such a class.
+  Raises ValueError if `block` is neither a family's name nor that of such a
+  class.
   """
   block = fields.get("block")
   if not isinstance(block, str) or block in FAMILIES:
@@ -109,8 +109,7 @@ def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
 def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
   """A BiT ResNet of Table 3, such as "R50x1" or "R152x2".
 
-  Raises:
-    ValueError: if the variant or a field is unknown.
+  Raises ValueError if the variant or a field is unknown.
   """
   match = re.fullmatch(r"(R\d+)x(\d+)", variant)
   if not match or match[1] not in RESNETS or int(match[2]) < 1:

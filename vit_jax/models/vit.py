@@ -24,6 +24,7 @@ from vit_jax.models.layer import (
   LayerConfig,
   Offsets,
   PatchDropout,
+  Pooled,
   Tokens,
   dense,
   each_token,
@@ -34,7 +35,7 @@ from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import named
 from vit_jax.models.position import Positions, check_position, make_positions
 from vit_jax.models.resnet import ResNet
-from vit_jax.models.scan import make_blocks
+from vit_jax.models.scan import Layers, make_blocks
 
 POOLINGS = ("token", "gap", "map")
 
@@ -62,8 +63,7 @@ class PatchEmbedding(nn.Module):
 def patchify(x: Images, P: int) -> Float[Array, "B h w P2C"]:
   """Cuts images into patches of P x P pixels, each flattened to P^2 C values.
 
-  Raises:
-    ValueError: if P does not divide height and width.
+  Raises ValueError if P does not divide height and width.
   """
   B, H, W, C = x.shape
   if H % P or W % P or not H or not W:
@@ -134,9 +134,7 @@ class BaseVit(VitFields):
     return int(self.pooling == "token")
 
   @nn.compact
-  def encode(
-    self, x: Images, *, train: bool = False
-  ) -> tuple[Tokens, Float[Array, "B ..."]]:
+  def encode(self, x: Images, *, train: bool = False) -> tuple[Tokens, Pooled]:
     check_images(x)
     x_p = self._patches(x)  # (B, h, w, D)
     B, h, w, D = x_p.shape
@@ -158,30 +156,21 @@ class BaseVit(VitFields):
 
   def _patches(self, x: Images) -> Float[Array, "B h w D"]:
     """The embedded patches of images, or of feature maps."""
-    D, c = self.hidden_size, self._config
-    embed = PatchEmbedding(
-      self.patch_size, D, c, self.patch_bias, name="patches"
-    )
-    return embed(x)
+    fields = self.patch_size, self.hidden_size, self._config, self.patch_bias
+    return PatchEmbedding(*fields, name="patches")(x)
 
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The learned class token of every image; (B, 0, D) if there is none."""
     if self.pooling != "token":
       return jnp.zeros((B, 0, self.hidden_size), self.dtype)
-    x_class: Any = self.param(
-      "x_class",
-      named(nn.initializers.zeros_init(), (None,)),
-      (self.hidden_size,),
-      self.param_dtype,
-    )
+    zeros, D = named(nn.initializers.zeros_init(), (None,)), self.hidden_size
+    x_class: Any = self.param("x_class", zeros, (D,), self.param_dtype)
     return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))
 
   def _positions(self, h: int, w: int) -> Positions:
     return make_positions(self, (h, w), self._config)
 
-  def _blocks(
-    self, positions: Positions, train: bool
-  ) -> list[Callable[[Array], Array]]:
+  def _blocks(self, positions: Positions, train: bool) -> Layers:
     """The layers, as functions of z to call in turn."""
     return make_blocks(self, self._layer(positions), positions, train)
 
@@ -189,11 +178,10 @@ class BaseVit(VitFields):
     """Builds a layer from the name of its parameters."""
     block = self.block or EncoderBlock
     options = {"grid": positions.grid} if hasattr(block, "grid") else {}
-    return partial(
-      block, self.num_heads, self.mlp_size, self._config, **options
-    )
+    sizes = self.num_heads, self.mlp_size
+    return partial(block, *sizes, self._config, **options)
 
-  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Float[Array, "B ..."]:
+  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Pooled:
     """The class token's output, the average output, or the MAP head's."""
     if self.pooling == "token":
       return norm(z[:, 0])

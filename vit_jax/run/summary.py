@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax.traverse_util import flatten_dict
 
-from vit_jax.models.flops import forward_gflops
+from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.run.build import trained_paths, warmup_steps
 from vit_jax.run.plan import Plan

@@ -5,7 +5,6 @@ Soft answers are those of arXiv:1503.02531, hard ones those of DeiT
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -13,9 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from vit_jax.models.layer import Images
 from vit_jax.training import losses
-from vit_jax.training.losses import Classification
+from vit_jax.training.losses import Apply, Classification, Targets
 from vit_jax.training.settings import DistillSettings
+
+Losses = Float[Array, " B"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +27,7 @@ class Teacher:
   Attributes:
     model: The model, from images to logits of the student's classes.
     image_size: Height and width of its images.
-    mean: Mean subtracted from each channel, in units of full scale.
-    std: Standard deviation that then divides each channel.
+    mean, std: Those of its images, as in `Classification`.
     settings: The kind of loss and its weight.
   """
 
@@ -36,19 +37,12 @@ class Teacher:
   std: tuple[float, ...]
   settings: DistillSettings
 
-  def logits(
-    self, params: Any, images: Float[Array, "B H W C"], mean: Any, std: Any
-  ) -> Float[Array, "B K"]:
+  def logits(self, params: Any, images: Images, mean: Any, std: Any) -> Targets:
     """The teacher's logits, for the crops that the student sees.
 
-    The crops are resized to the teacher's size by linear interpolation,
-    smoothed if they shrink. No gradient goes through.
-
-    Args:
-      params: The teacher's parameters.
-      images: The student's images, normalised and mixed.
-      mean: Mean that the student's images were normalised with.
-      std: Their standard deviation.
+    They are the student's images, mixed, and normalised with `mean` and `std`.
+    They are resized to the teacher's size by linear interpolation, smoothed if
+    they shrink. No gradient goes through.
     """
     (m, s), (own_m, own_s) = (
       (jnp.array(x).reshape(1, 1, 1, -1) for x in pair)
@@ -61,22 +55,15 @@ class Teacher:
     return jax.lax.stop_gradient(logits)
 
   def loss(
-    self,
-    kind: str,
-    logits: Float[Array, "B K"],
-    taught: Float[Array, "B K"],
-    labelled: Float[Array, " B"],
-  ) -> Float[Array, " B"]:
+    self, kind: str, logits: Targets, taught: Targets, labelled: Losses
+  ) -> Losses:
     """(1 - w) times the loss under the labels, plus w times the teacher's.
 
     Soft answers give T^2 KL(teacher || student) at temperature T, summed over
     the classes if the loss is sigmoid. Hard ones are taken for labels.
 
-    Args:
-      kind: The loss, one of `settings.LOSSES`.
-      logits: The student's.
-      taught: The teacher's.
-      labelled: The loss of each example under its labels.
+    The logits are the student's, and `taught` the teacher's; `labelled` is the
+    loss of each example under its labels.
     """
     settings, T = self.settings, self.settings.temperature
     if settings.kind == "hard":
@@ -110,15 +97,10 @@ class Distilled:
     return self.labelled.metric
 
   def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
-    """Returns the images and targets of the labels."""
     return self.labelled.prepare(batch, key)
 
   def loss(
-    self,
-    apply: Callable[..., Any],
-    images: Array,
-    targets: Array,
-    frozen_params: Any = None,
+    self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
   ) -> tuple[Array, Array]:
     """The mixed loss of each example, and the score under its labels."""
     labelled = self.labelled

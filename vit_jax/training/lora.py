@@ -21,7 +21,6 @@ from vit_jax.training.optimizer import HEADS
 from vit_jax.training.settings import LoraSettings
 
 _A, _B = "lora_a", "lora_b"
-_SHOWN = 3  # Kernels to name in a message.
 
 Init = Callable[[Array], Any]
 
@@ -33,10 +32,8 @@ def trained_init(params_init: Init, settings: LoraSettings) -> Init:
   normal with variance 1 / inputs, and `lora_b` (r, *outputs), zero: at first
   the model is as it was. Stacked kernels have a product for each layer.
 
-  Args:
-    params_init: Maps a random key to all parameters of the model, boxed with
-      their logical axes, as the result is.
-    settings: The rank and the kernels to choose.
+  `params_init` maps a key to all parameters of the model, boxed with their
+  logical axes, as the result is.
   """
 
   def init(key: Array) -> Any:
@@ -67,15 +64,10 @@ def base_init(params_init: Init) -> Init:
 def chosen(settings: LoraSettings, params: Mapping[str, Any]) -> list[str]:
   """The paths of the kernels that get a product, in alphabetical order.
 
-  The heads' are not among them, since these are trained themselves.
-
-  Args:
-    settings: `kernels` is searched in paths such as
-      "block_0/msa/query/kernel", also if the layers are stacked.
-    params: All parameters by path, or their shapes.
-
-  Raises:
-    ValueError: if there are none, or only some of the stacked layers' are.
+  The heads' are not among them, since these are trained themselves. The pattern
+  is searched in paths such as "block_0/msa/query/kernel", also if the layers
+  are stacked. `params` holds all parameters by path, or their shapes. Raises
+  ValueError if there are none, or only some of the stacked layers' are.
   """
   pattern = re.compile(settings.kernels)
   kernels = sorted(
@@ -99,7 +91,7 @@ def chosen(settings: LoraSettings, params: Mapping[str, Any]) -> list[str]:
   if not found:
     raise ValueError(
       f"lora.kernels={settings.kernels!r} is found in no kernel's path; there "
-      f"are such as {', '.join(kernels[-_SHOWN:])}."
+      f"are such as {', '.join(kernels[-3:])}."
     )
   return found
 
@@ -133,13 +125,9 @@ def merged(settings: LoraSettings, base: Any, trained: Any) -> Any:
 def with_product(
   settings: LoraSettings, path: str, array: Any, trained: Mapping[str, Any]
 ) -> Any:
-  """A parameter of the base plus its product, if it has one.
+  """A parameter of the base plus its product, if `trained` has one by its path.
 
-  Args:
-    settings: The rank and alpha.
-    path: The parameter's path.
-    array: Its value, of NumPy or JAX, as the result is.
-    trained: The trained parameters by path.
+  The array is of NumPy or JAX, as the result is.
   """
   place = path.removesuffix("kernel")
   if place + _A not in trained:

@@ -9,22 +9,25 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key
 
+from vit_jax.models.layer import Images
 from vit_jax.models.normalize import normalize
 from vit_jax.training.settings import LossSettings
+
+Targets = Float[Array, "B K"]
+Mixed = tuple[Images, Targets]
+Apply = Callable[..., Any]
 
 
 def cross_entropy(
   kind: str,
   logits: Float[Array, "B K"],
-  targets: Float[Array, "B K"],
+  targets: Targets,
   weights: Sequence[float] | None = None,
 ) -> Float[Array, " B"]:
   """Softmax cross-entropy, or sigmoid cross-entropy summed over classes.
 
-  `weights` has a factor for each class, of its term t log p.
-
-  Raises:
-    ValueError: for another kind of loss, which has no classes.
+  `weights` has a factor for each class, of its term t log p. Raises ValueError
+  for another kind of loss, which has no classes.
   """
   if kind not in ("softmax", "sigmoid"):
     raise ValueError(f"loss.kind={kind!r} has no classes: it needs numbers.")
@@ -39,27 +42,22 @@ def cross_entropy(
   return optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(-1)
 
 
-def probabilities(
-  kind: str, logits: Float[Array, "B K"]
-) -> Float[Array, "B K"]:
+def probabilities(kind: str, logits: Targets) -> Targets:
   """Class probabilities under this loss; those of sigmoid need not sum to 1."""
   return (jax.nn.softmax if kind == "softmax" else jax.nn.sigmoid)(logits)
 
 
 def make_targets(
   label: Int[Array, " B"], num_classes: int, label_smoothing: float = 0.0
-) -> Float[Array, "B K"]:
+) -> Targets:
   """One-hot rows mixed with the uniform distribution: (1 - e) y + e / K."""
   one_hot = jax.nn.one_hot(label, num_classes)
   return (1 - label_smoothing) * one_hot + label_smoothing / num_classes
 
 
 def mixup(
-  key: Key[Array, ""],
-  images: Float[Array, "B H W C"],
-  targets: Float[Array, "B K"],
-  alpha: float,
-) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
+  key: Key[Array, ""], images: Images, targets: Targets, alpha: float
+) -> Mixed:
   """Mixes each example with its neighbour in the batch (arXiv:1710.09412).
 
   The batch shares one lambda, drawn from Beta(alpha, alpha). As in "How to
@@ -76,11 +74,8 @@ def mixup(
 
 
 def cutmix(
-  key: Key[Array, ""],
-  images: Float[Array, "B H W C"],
-  targets: Float[Array, "B K"],
-  alpha: float,
-) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
+  key: Key[Array, ""], images: Images, targets: Targets, alpha: float
+) -> Mixed:
   """Puts a box of each example's neighbour into it (arXiv:1905.04899).
 
   The batch shares one box, whose sides are sqrt(1 - lambda) of the image's for
@@ -105,11 +100,11 @@ def cutmix(
 
 def mixup_or_cutmix(
   key: Key[Array, ""],
-  images: Float[Array, "B H W C"],
-  targets: Float[Array, "B K"],
+  images: Images,
+  targets: Targets,
   mixup_alpha: float,
   cutmix_alpha: float,
-) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
+) -> Mixed:
   """Applies Mixup or CutMix; if neither alpha is 0, each on half the steps."""
   if not cutmix_alpha:
     if not mixup_alpha:
@@ -139,27 +134,19 @@ class Objective(Protocol):
   def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Any]:
     """Returns a batch's images, normalised, and its targets.
 
-    Args:
-      batch: `image`, uint8 (B, H, W, C), and what the objective learns from.
-      key: The random key of this step.
+    It holds `image`, uint8 (B, H, W, C), and what the objective learns from.
+    The random key is that of the step.
     """
     ...
 
   def loss(
-    self,
-    apply: Callable[..., Any],
-    images: Array,
-    targets: Any,
-    frozen_params: Any = None,
+    self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
   ) -> tuple[Array, Array]:
     """The loss and the score of each example, both (B,).
 
-    Args:
-      apply: Maps images, and collections of variables by name, to the model's
-        outputs.
-      images: The first result of `prepare`.
-      targets: The second.
-      frozen_params: The parameters that the run uses but does not train.
+    `apply` maps images, and collections of variables by name, to the model's
+    outputs. Images and targets are those of `prepare`; the run uses
+    `frozen_params`, but does not train them.
     """
     ...
 
@@ -171,8 +158,8 @@ class Classification:
   Attributes:
     num_classes: K, the number of classes.
     settings: The loss and its targets.
-    mean: Mean subtracted from each channel, in units of full scale.
-    std: Standard deviation that then divides each channel.
+    mean, std: Subtracted from each channel, in units of full scale, and the
+      standard deviation that then divides it.
     class_weights: A factor for each class's part of the loss.
   """
 
@@ -204,11 +191,7 @@ class Classification:
     return make_targets(label, self.num_classes, smoothing)
 
   def loss(
-    self,
-    apply: Callable[..., Any],
-    images: Array,
-    targets: Array,
-    frozen_params: Any = None,
+    self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
   ) -> tuple[Array, Array]:
     """The loss and the score of each example; `apply` gives the logits."""
     del frozen_params

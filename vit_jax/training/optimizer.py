@@ -1,5 +1,6 @@
 """The optimizer: Adam with decoupled weight decay (App. B.1), or another."""
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -27,24 +28,13 @@ def make_schedule(
 ) -> optax.Schedule:
   """Learning rate by step: linear warm-up from 0, then decay (Table 3).
 
-  With w warm-up steps out of T, step t < w gets peak t / w. Later steps get
-  final + (peak - final) f(s) with s = (t - w) / (T - w), where f(s) is 1 - s
-  for linear and (1 + cos(pi s)) / 2 for cosine decay; the constant schedule
-  stays at the peak.
-
-  Args:
-    settings: The peak, the final value and the kind of decay.
-    total_steps: T, the length of the run.
-    warmup_steps: w, the length of the warm-up in steps.
-
-  Raises:
-    ValueError: if the warm-up leaves no step for the decay.
+  With w warm-up steps out of T in all, step t < w gets peak t / w. Later steps
+  get final + (peak - final) f(s) with s = (t - w) / (T - w), where f(s) is 1 -
+  s for linear and (1 + cos(pi s)) / 2 for cosine decay; the constant schedule
+  stays at the peak. Raises ValueError if the warm-up leaves no step for the
+  decay.
   """
-  peak_lr, final_lr, decay = (
-    settings.peak_lr,
-    settings.final_lr,
-    settings.decay,
-  )
+  peak_lr, final_lr = settings.peak_lr, settings.final_lr
   if warmup_steps and warmup_steps >= total_steps:
     raise ValueError(
       f"a warm-up of {warmup_steps} steps leaves none of the run's "
@@ -52,10 +42,10 @@ def make_schedule(
       "_examples) or train longer."
     )
   rest = max(1, total_steps - warmup_steps)
-  if decay == "cosine":
+  if settings.decay == "cosine":
     alpha = final_lr / peak_lr if peak_lr else 0.0
     after = optax.cosine_decay_schedule(peak_lr, rest, alpha)
-  elif decay == "linear":
+  elif settings.decay == "linear":
     after = optax.linear_schedule(peak_lr, final_lr, rest)
   else:
     after = optax.constant_schedule(peak_lr)
@@ -80,7 +70,6 @@ def make_optimizer(
   keep their values and take no memory in the optimizer.
 
   Args:
-    settings: The kind of optimizer, its rates, its decay and its clipping.
     learning_rate: The schedule, from `make_schedule`.
     layer_of: Maps a parameter's path to its layer, counted from the head, 0.
       Without it, `settings.layer_decay` has no effect.
@@ -96,9 +85,8 @@ def make_optimizer(
     core = optax.partition(
       {"muon": _scale_by_muon(settings.momentum), "adam": core}, _muon_or_adam
     )
-  decay = optax.add_decayed_weights(
-    settings.weight_decay, mask=lambda params: matches(pattern, params)
-  )
+  decays = functools.partial(matches, pattern)
+  decay = optax.add_decayed_weights(settings.weight_decay, mask=decays)
   lamb = settings.kind == "lamb"
   tx = optax.chain(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
@@ -109,12 +97,9 @@ def make_optimizer(
   )
   if trained is None:
     return tx
-
-  def labels(params: Any) -> Any:
-    return map_paths(
-      lambda path, _: "trained" if trained(path) else "frozen", params
-    )
-
+  labels = functools.partial(
+    map_paths, lambda path, _: "trained" if trained(path) else "frozen"
+  )
   return optax.partition({"trained": tx, "frozen": optax.set_to_zero()}, labels)
 
 
@@ -125,9 +110,8 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
   norm is 0, or whose array's is, stays as it is.
   """
 
-  def scale(path: tuple, update: Any, array: Any) -> Any:
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    axes = tuple(range(name.startswith(f"{STACKED}/"), update.ndim))
+  def scale(path: str, update: Any, array: Any) -> Any:
+    axes = tuple(range(path.startswith(f"{STACKED}/"), update.ndim))
     above, below = (
       jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
       for x in (array, update)
@@ -135,10 +119,9 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
     zero = (above == 0) | (below == 0)
     return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
 
-  def scaled(updates: Any, params: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(scale, updates, params)
-
-  return optax.stateless(scaled)
+  return optax.stateless(
+    lambda updates, params: map_paths(scale, updates, params)
+  )
 
 
 def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
@@ -170,8 +153,7 @@ def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
 def _muon_or_adam(params: Any) -> Any:
   """The optimizer of each parameter, where Muon is asked for.
 
-  Raises:
-    ValueError: if there is nothing for Muon.
+  Raises ValueError if there is nothing for Muon.
   """
 
   def label(path: str, _: Any) -> str:
@@ -231,16 +213,10 @@ def make_trained(
 ) -> Callable[[str], bool] | None:
   """Returns a function that tells whether the parameter at a path is trained.
 
-  It returns None if all parameters are trained.
-
-  Args:
-    freeze_layers: Freeze the embeddings and this many first blocks; -1 freezes
-      everything but the head.
-    num_layers: L, the number of blocks.
-    scanned: Whether the blocks' parameters are stacked.
-
-  Raises:
-    ValueError: if the model has fewer layers, or they are stacked.
+  It returns None if all parameters are trained. The embeddings and the first
+  `freeze_layers` of L blocks are not; with -1, only the head is. If the model
+  is `scanned`, the blocks' parameters are stacked. Raises ValueError if the
+  model has fewer layers, or they are stacked.
   """
   if not -1 <= freeze_layers <= num_layers:
     raise ValueError(
@@ -260,15 +236,14 @@ def make_trained(
   return lambda path: bool(layers_below_head(path, num_layers) < frozen_from)
 
 
-def map_paths(function: Callable[[str, Any], Any], params: Any) -> Any:
-  """Maps function(path, leaf) over a tree; "block_0/msa/out/bias" is a path."""
+def map_paths(function: Callable[..., Any], *trees: Any) -> Any:
+  """Maps function(path, *leaves); "block_0/msa/out/bias" is a path."""
 
-  def call(path: tuple, leaf: Any) -> Any:
-    return function(
-      jax.tree_util.keystr(path, simple=True, separator="/"), leaf
-    )
+  def call(path: tuple, *leaves: Any) -> Any:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    return function(name, *leaves)
 
-  return jax.tree_util.tree_map_with_path(call, nn.unbox(params))
+  return jax.tree_util.tree_map_with_path(call, *map(nn.unbox, trees))
 
 
 def matches(pattern: re.Pattern[str], params: Any) -> Any:

@@ -47,9 +47,7 @@ def make_mesh(
   If the devices form several slices, only the `data` axis crosses between them.
 
   Args:
-    data: Number of devices that split the batch.
-    fsdp: Number of devices that split the batch and the stored parameters.
-    tensor: Number of devices that split the heads and the MLP.
+    data, fsdp, tensor: Devices along each axis, as in `MeshSettings`.
     devices: The devices to use, all of them by default.
 
   Raises:
@@ -117,21 +115,18 @@ def replicated(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
-def tree_shardings(boxed_shapes: Any, mesh: Mesh) -> Any:
-  """Shardings by `STORED` of a tree of shapes boxed with their axis names."""
-  specs = nn.get_partition_spec(boxed_shapes)
-  return logical_to_mesh_sharding(specs, mesh, STORED)
-
-
 def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
   """Shape, dtype and sharding of every array that `init` would make.
 
-  Raises:
-    ValueError: if the mesh does not divide one of the arrays.
+  Raises ValueError if the mesh does not divide one of the arrays.
   """
-  boxed = jax.eval_shape(init, jax.random.key(0))
-  shapes, shardings = nn.unbox(boxed), tree_shardings(boxed, mesh)
-  return jax.tree_util.tree_map_with_path(_sharded_shape, shapes, shardings)
+  boxed = jax.eval_shape(init, jax.random.key(0))  # By the names of axes.
+  shardings = logical_to_mesh_sharding(
+    nn.get_partition_spec(boxed), mesh, STORED
+  )
+  return jax.tree_util.tree_map_with_path(
+    _sharded_shape, nn.unbox(boxed), shardings
+  )
 
 
 def _sharded_shape(
@@ -151,7 +146,6 @@ def _sharded_shape(
 
 def on_mesh(function: Callable, mesh: Mesh) -> Callable:
   """Wraps a function so that the model's arrays in it are sharded by `USED`."""
-
   rules: dict[str | None, Any] = dict(USED)
 
   def layout(axes: tuple[str | None, ...]) -> NamedSharding:
@@ -175,8 +169,7 @@ def jit_train_step(
 ) -> Any:
   """Compiles the step for the mesh; the new state replaces the donated one.
 
-  Args:
-    *fixed: Shapes of the step's other arguments after state and batch.
+  `fixed` are the shapes of its other arguments, after state and batch.
   """
   shardings = shardings_of(shapes)
   return hosts.together(
@@ -192,10 +185,8 @@ def jit_train_step(
 def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
   """Raises ValueError unless the batch splits evenly.
 
-  Args:
-    name: Name of the configuration key, for the message.
-    batch_size: Examples per step over all devices.
-    parts: Number of equal parts that each device computes one after another.
+  `name` is the configuration key, for the message. Each device computes so many
+  equal parts one after another.
   """
   if parts < 1:
     raise ValueError(f"accumulation_steps={parts} must be 1 or more.")
@@ -215,10 +206,8 @@ def padded_batch_size(
 ) -> int:
   """The size of an evaluation batch, rounded up to split over the mesh.
 
-  The last batch is padded and masked anyway, so any size is made to fit.
-
-  Args:
-    most: Number of examples, if they may be fewer than a batch.
+  The last batch is padded and masked anyway, so any size is made to fit. There
+  may be at most `most` examples, fewer than a batch.
   """
   shards = batch_shards(mesh)
   size = batch_size if most is None else min(batch_size, most)
@@ -230,10 +219,8 @@ def to_device(
 ) -> Iterator[dict[str, jax.Array]]:
   """Sends each host's batches to its devices ahead of their use.
 
-  Args:
-    batches: This host's rows of each batch.
-    sharding: Sharding of the rows over all hosts.
-    ahead: Number of batches that are sent while one is in use.
+  A batch is this host's rows, and the sharding is over all hosts. While one
+  batch is in use, `ahead` of them are sent.
   """
 
   def put(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""The state of a training run, its initialisation, and what a run adds to it."""
+"""The state of a training run, and how it starts; LoRA's base, a teacher."""
 
 import dataclasses
 import functools
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Int
 
 from vit_jax.training.losses import Objective
-from vit_jax.training.optimizer import map_paths
 from vit_jax.training.settings import LoraSettings
 
 # Imported only by the runs that need it.
@@ -46,9 +46,10 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Extras:
-  """A transformation of a run's initialisation, objective and parameters.
+  """What a run uses but does not train: LoRA's base, a teacher, or nothing.
 
-  A plain run has none of it, and each method returns what it was given.
+  It transforms the run's initialisation, objective and parameters. In a plain
+  run, each method returns what it was given.
 
   Attributes:
     lora: With a rank, the state holds LoRA's products and the heads alone.
@@ -84,11 +85,9 @@ class Extras:
     return Distilled(objective, self.teacher)
 
   def merged_params(self, params: Any, frozen_params: Any) -> Any:
-    """All parameters of the model, from those that are trained.
+    """All parameters of the model, from those of a state.
 
-    Args:
-      params: Those of a state.
-      frozen_params: The element of `frozen_params`, inside a compiled function.
+    A compiled function is given the element of `frozen_params`.
     """
     if not self.lora.rank:
       return params
@@ -126,15 +125,11 @@ def init_params(
 ) -> Any:
   """Draws a model's first parameters, as plain arrays.
 
-  Args:
-    model: The model, from images to logits.
-    key: The random key, as `jax.random.key(0)`.
-    image_size: Height and width of its images, or one number for both.
-    channels: Channels of its images.
+  Images are `image_size` high and wide, (height, width) or one number for both.
   """
-  square = isinstance(image_size, int)
-  height, width = (image_size, image_size) if square else image_size
-  init = make_params_init(model, (height, width, channels))
+  if isinstance(image_size, int):
+    image_size = image_size, image_size
+  init = make_params_init(model, (*image_size, channels))
   return nn.unbox(jax.jit(init)(key))
 
 
@@ -169,15 +164,10 @@ def with_params(
 ) -> TrainState:
   """Replaces parameters of a state, and starts their average from them.
 
-  Args:
-    state: The state, on its devices.
-    leaves: (path, whole array) of each parameter to replace. They are read one
-      at a time, and each device keeps its part.
+  `leaves` gives (path, whole array) of each parameter to replace. They are read
+  one at a time, and each device keeps its part.
   """
-  names = map_paths(lambda path, _: path, state.params)
-  params = dict(
-    zip(jax.tree.leaves(names), jax.tree.leaves(state.params), strict=True)
-  )
+  params = flatten_dict(state.params, sep="/")
   for path, array in leaves:
     old = params[path]
     params[path] = jax.make_array_from_callback(
@@ -185,7 +175,7 @@ def with_params(
       old.sharding,
       lambda part, array=array, dtype=old.dtype: array[part].astype(dtype),
     )
-  tree = jax.tree.map(lambda path: params[path], names)
+  tree = unflatten_dict(params, sep="/")
   averaged = state.averaged_params
   if averaged is not None:
     averaged = jax.tree.map(jnp.copy, tree)

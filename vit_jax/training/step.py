@@ -50,16 +50,12 @@ def make_train_step(
   seed and the step alone.
 
   Args:
-    model: The model, from images to logits.
     tx: The optimizer.
     learning_rate: The schedule in `tx`, which the metrics report.
     seed: Seed of Mixup, dropout and masks.
-    mean: Mean subtracted from each channel, in units of full scale.
-    std: Standard deviation that then divides each channel.
-    loss: The loss and its targets.
+    mean, std: As in `losses.Classification`, which `loss` describes.
     objective: Trains on something else than the class of an image; `mean`,
       `std` and `loss` do not matter then.
-    extras: What the run uses but does not train: a teacher, LoRA's base.
     accumulation_steps: Number of parts that a batch is computed in, to save
       memory. The gradient is the same; each part draws its own dropout.
     ema_decay: Decay of the parameters' Polyak average; 0 is off.
@@ -72,9 +68,8 @@ def make_train_step(
     objective or Classification(model.num_classes, loss, mean, std)
   )
   loss_of = _loss_function(model, objective, trained, extras)
-  gradient = _in_parts(
-    jax.value_and_grad(loss_of, has_aux=True), accumulation_steps
-  )
+  gradient = jax.value_and_grad(loss_of, has_aux=True)
+  gradient = _in_parts(gradient, accumulation_steps)
 
   def train_step(
     state: TrainState, batch: dict[str, Array], frozen_params: Any = None
@@ -167,10 +162,16 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
   It maps (params, frozen_params, key, images, targets) to ((mean loss, mean
-  score), gradient).
+  score), gradient). Part p takes the rows p, p + parts, ... A device that holds
+  a run of rows thus holds its share of every part, and no row moves between
+  devices.
   """
   if parts == 1:
     return gradient
+
+  def split(x: Array) -> Array:
+    """Splits (B, ...) into (parts, B / parts, ...)."""
+    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
   def mean(params: Any, frozen: Any, key: Array, images: Array, targets: Any):
     def add_part(total, xs):
@@ -179,23 +180,10 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
       found = gradient(params, frozen, part_key, part_images, part_targets)
       return jax.tree.map(jnp.add, total, found), None
 
-    split = jax.tree.map(_split(parts), (images, targets))
+    data = jax.tree.map(split, (images, targets))
     means = jnp.zeros(()), jnp.zeros(())
     zero = (means, jax.tree.map(jnp.zeros_like, params))
-    total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), split))
+    total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
     return jax.tree.map(lambda x: x / parts, total)
 
   return mean
-
-
-def _split(parts: int) -> Callable[[Array], Array]:
-  """Returns a function that splits (B, ...) into (parts, B / parts, ...).
-
-  Part p takes the rows p, p + parts, ... A device that holds a run of rows
-  thus holds its share of every part, and no row moves between devices.
-  """
-
-  def split(x: Array) -> Array:
-    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
-
-  return split
