@@ -33,8 +33,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from vit_jax.models.flops import forward_gflops
-from vit_jax.runtime.memory import keep_freed_memory
 
 from scripts.bench_models import CLASSES, FlashBlock, Models, Step, repeat
 from vit_jax import make_vit

@@ -15,7 +15,6 @@ from vit_jax.tasks.masking import (
   draw_patches,
   mean_colours,
 )
-from vit_jax.tasks.masked_settings import TARGETS
 from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import OptimizerSettings
