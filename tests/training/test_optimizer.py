@@ -11,7 +11,7 @@ from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
   make_schedule,
-  make_trained,
+  trainable_filter,
 )
 from vit_jax.training.settings import OptimizerSettings
 
@@ -265,9 +265,9 @@ def test_the_learning_rate_falls_from_layer_to_layer():
 
 
 def test_what_is_trained_follows_from_the_number_of_frozen_layers():
-  assert make_trained(0, 12) is None
-  first_two = make_trained(2, 12)
-  head = make_trained(-1, 12)
+  assert trainable_filter(0, 12) is None
+  first_two = trainable_filter(2, 12)
+  head = trainable_filter(-1, 12)
   paths = ("x_class", "block_0/a", "block_1/a", "block_2/a", "norm/a", "head/a")
   assert [first_two(path) for path in paths] == [False] * 3 + [True] * 3
   assert [head(path) for path in paths] == [False] * 5 + [True]
@@ -276,4 +276,4 @@ def test_what_is_trained_follows_from_the_number_of_frozen_layers():
 @pytest.mark.parametrize("layers", [-2, 13])
 def test_layers_that_are_not_there_cannot_be_frozen(layers):
   with pytest.raises(ValueError, match="between 0 and the model's 12 layers"):
-    make_trained(layers, 12)
+    trainable_filter(layers, 12)

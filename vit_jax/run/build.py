@@ -33,7 +33,7 @@ from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
   make_schedule,
-  make_trained,
+  trainable_filter,
 )
 from vit_jax.training.state import Extras, TrainState, make_init
 from vit_jax.training.step import make_train_step
@@ -268,12 +268,12 @@ def train_functions(
   schedule = schedule or make_schedule(
     options, total_steps, warmup_steps(settings, total_steps, num_examples)
   )
-  trained = trained_paths(settings, model)
+  is_trainable = trained_paths(settings, model)
   tx = make_optimizer(
     options,
     schedule,
     layer_of=functools.partial(layers_below_head, num_layers=model.num_layers),
-    trained=trained,
+    is_trainable=is_trainable,
   )
   preprocessing = make_preprocessing(settings)
   init = make_init(
@@ -289,7 +289,7 @@ def train_functions(
     accumulation_steps=settings.accumulation_steps,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,
-    trained=trained,
+    is_trainable=is_trainable,
   )
   return init, train_step
 
@@ -298,11 +298,8 @@ def trained_paths(
   settings: Settings, model: Model
 ) -> Callable[[str], bool] | None:
   """Whether the parameter at a path is trained; None if all are."""
-  return make_trained(
-    settings.optimizer.freeze_layers,
-    model.num_layers,
-    model.scan,
-  )
+  frozen = settings.optimizer.freeze_layers
+  return trainable_filter(frozen, model.num_layers, model.scan)
 
 
 def warmup_steps(

@@ -60,7 +60,7 @@ def make_optimizer(
   learning_rate: optax.Schedule,
   *,
   layer_of: Callable[[str], np.ndarray | int] | None = None,
-  trained: Callable[[str], bool] | None = None,
+  is_trainable: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
   """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
 
@@ -73,8 +73,8 @@ def make_optimizer(
     learning_rate: The schedule, from `make_schedule`.
     layer_of: Maps a parameter's path to its layer, counted from the head, 0.
       Without it, `settings.layer_decay` has no effect.
-    trained: Maps a parameter's path to whether it is trained; by default all
-      parameters are.
+    is_trainable: Tells by a parameter's path whether it is trained; by default
+      all parameters are.
   """
   pattern = re.compile(settings.weight_decay_on)
   clip_norm = settings.clip_norm
@@ -95,10 +95,10 @@ def make_optimizer(
     _scale_by_layer(settings.layer_decay, layer_of),
     optax.scale_by_learning_rate(learning_rate),
   )
-  if trained is None:
+  if is_trainable is None:
     return tx
   labels = functools.partial(
-    map_paths, lambda path, _: "trained" if trained(path) else "frozen"
+    map_paths, lambda path, _: "trained" if is_trainable(path) else "frozen"
   )
   return optax.partition({"trained": tx, "frozen": optax.set_to_zero()}, labels)
 
@@ -208,7 +208,7 @@ def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:
   return num_layers + 1
 
 
-def make_trained(
+def trainable_filter(
   freeze_layers: int, num_layers: int, scanned: bool = False
 ) -> Callable[[str], bool] | None:
   """Returns a function that tells whether the parameter at a path is trained.

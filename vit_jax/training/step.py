@@ -33,7 +33,7 @@ def make_train_step(
   accumulation_steps: int = 1,
   ema_decay: float = 0.0,
   ema_warmup: bool = True,
-  trained: Callable[[str], bool] | None = None,
+  is_trainable: Callable[[str], bool] | None = None,
 ) -> TrainStep:
   """Returns a function from (state, batch) to (next state, metrics).
 
@@ -61,13 +61,13 @@ def make_train_step(
     ema_decay: Decay of the parameters' Polyak average; 0 is off.
     ema_warmup: Whether the decay after step t is at most (1 + t) / (10 + t), so
       that the first parameters are soon forgotten.
-    trained: Maps a parameter's path to whether it is trained; the gradients of
-      the others are zero and are not computed. By default all are trained.
+    is_trainable: Tells by a parameter's path whether it is trained; gradients
+      of the others are zero and are not computed. By default all are trained.
   """
   objective = extras.objective(
     objective or Classification(model.num_classes, loss, mean, std)
   )
-  loss_of = _loss_function(model, objective, trained, extras)
+  loss_of = _loss_function(model, objective, is_trainable, extras)
   gradient = jax.value_and_grad(loss_of, has_aux=True)
   gradient = _in_parts(gradient, accumulation_steps)
 
@@ -101,7 +101,7 @@ def make_train_step(
 def _loss_function(
   model: nn.Module,
   objective: Objective,
-  trained: Callable[[str], bool] | None,
+  is_trainable: Callable[[str], bool] | None,
   extras: Extras,
 ) -> Callable[[Any, Any, Array, Array, Any], tuple[Array, Array]]:
   """A function from (params, frozen_params, key, images, targets).
@@ -110,7 +110,7 @@ def _loss_function(
   """
 
   def stopped(path: str, leaf: Array) -> Array:
-    keep = trained is None or trained(path)
+    keep = is_trainable is None or is_trainable(path)
     return leaf if keep else jax.lax.stop_gradient(leaf)
 
   def loss_of(
