@@ -132,57 +132,37 @@ def _suggestion(
   return "None of these changes makes it fit: use more chips."
 
 
+_TABLE = """\
+chips          {chips} of {topology}, mesh {mesh}
+images/chip    {images_per_chip:g}
+memory/chip    {hbm_gib[peak]:.2f} of {hbm_gib[of]:g} GiB: \
+arguments {hbm_gib[arguments]:.2f}, temporaries {hbm_gib[temporaries]:.2f}
+TFLOP/chip     {model_tflop:.2f} in the model, {compiled_tflop:.2f} compiled \
+(counting a loop's body once)
+estimated      {mcycles:.1f} Mcycles, MFU {mfu:.3f}, \
+{images_per_second:,.0f} images/s per chip
+between chips  {collectives}
+no estimate    {without_estimate}
+compiled in    {compile_seconds:.0f} s"""
+
+
 def _table(row: dict[str, Any]) -> str:
-  hbm = row["hbm_gib"]
-  mesh = " x ".join(f"{size} {axis}" for axis, size in row["mesh"].items())
-  lines = [
-    ("chips", f"{row['chips']} of {row['topology']}, mesh {mesh}"),
-    ("images/chip", f"{row['images_per_chip']:g}"),
-    (
-      "memory/chip",
-      (
-        f"{hbm['peak']:.2f} of {hbm['of']:g} GiB: arguments "
-        f"{hbm['arguments']:.2f}, temporaries {hbm['temporaries']:.2f}"
-      ),
+  sent, unknown = row["collectives"].items(), row["without_estimate"].items()
+  texts = {
+    "mesh": " x ".join(f"{size} {axis}" for axis, size in row["mesh"].items()),
+    "collectives": ", ".join(
+      f"{one['count']} {kind} {one['mib']:.1f} MiB" for kind, one in sent
     ),
-    (
-      "TFLOP/chip",
-      (
-        f"{row['model_tflop']:.2f} in the model, {row['compiled_tflop']:.2f} "
-        "compiled (counting a loop's body once)"
-      ),
-    ),
-    (
-      "estimated",
-      (
-        f"{row['mcycles']:.1f} Mcycles, MFU {row['mfu']:.3f}, "
-        f"{row['images_per_second']:,.0f} images/s per chip"
-      ),
-    ),
-    ("between chips", _collectives(row["collectives"])),
-    (
-      "no estimate",
-      ", ".join(f"{n} {k}" for k, n in row["without_estimate"].items()),
-    ),
-    ("compiled in", f"{row['compile_seconds']:.0f} s"),
-  ]
-  text = [f"{name:<15}{value}" for name, value in lines]
+    "without_estimate": ", ".join(f"{n} {k}" for k, n in unknown),
+  }
+  texts["collectives"] = texts["collectives"] or "nothing"
+  text = [_TABLE.format(**row | texts)]
   for source, shape, times, cycles in row["by_op"]:
     text.append(
       f"{cycles / 1e6:8.2f}  {times:4} x {cycles / times / 1e6:6.3f}  "
       f"{source[-70:]:70}  {shape[:60]}"
     )
   return "\n".join(text)
-
-
-def _collectives(found: dict[str, dict[str, Any]]) -> str:
-  return (
-    ", ".join(
-      f"{row['count']} {kind} {row['mib']:.1f} MiB"
-      for kind, row in found.items()
-    )
-    or "nothing"
-  )
 
 
 def _say(text: str) -> None:

@@ -74,11 +74,9 @@ def estimate(
     settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor, devices
   )
   if forward:
-    lowered, model_gflops = lower_forward(settings, mesh, num_classes)
+    lowered, gflops = lower_forward(settings, mesh, num_classes)
   else:
     lowered, gflops = lower(settings, mesh, num_classes, num_examples)
-    # The backward pass takes twice as much as the forward pass.
-    model_gflops = 3 * gflops
   start = time.perf_counter()
   try:
     compiled = lowered.compile()
@@ -89,7 +87,7 @@ def estimate(
   ops = hlo.read(text)
   cycles = hlo.total_cycles(ops)
   images = settings.batch_size / len(devices)
-  model_flop = model_gflops * 1e9 * images
+  model_flop = gflops * 1e9 * images
   memory = compiled.memory_analysis()
   per_device = chip.hbm_gib / chip.devices
   held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
@@ -127,7 +125,7 @@ def estimate(
 def lower(
   settings: Settings, mesh: Mesh, num_classes: int, num_examples: int
 ) -> tuple[Any, float]:
-  """Lowers the settings' train step; also counts GFLOP to classify an image."""
+  """Lowers the settings' train step; also counts the GFLOP for an image."""
   parts, batch_size = settings.accumulation_steps, settings.batch_size
   sharding.check_batch("batch_size", batch_size, mesh, parts)
   settings, model = _build(settings, num_classes)
@@ -148,7 +146,8 @@ def lower(
   fixed = extras.frozen_params if any(extras.frozen_params) else ()
   jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
   gflops = forward_gflops(model, extras.param_shapes, shape, train=True)
-  return jitted.lower(shapes, batch, *fixed), gflops
+  # The backward pass takes twice as much as the forward pass.
+  return jitted.lower(shapes, batch, *fixed), 3 * gflops
 
 
 def lower_forward(
@@ -162,14 +161,9 @@ def lower_forward(
   settings, model = _build(settings, num_classes)
   preprocessing = build.make_preprocessing(settings)
   shape = preprocessing.image_shape
-  step = make_predict_step(
-    model,
-    **preprocessing.normalization,
-    task=build.task_of(settings),
-    top=1,
-  )
+  normalization, task = preprocessing.normalization, build.task_of(settings)
+  step = make_predict_step(model, **normalization, task=task, top=1)
   whole = sharding.replicated(mesh)
-
   image = jnp.zeros((1, *shape))
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   params = jax.tree.map(
@@ -209,9 +203,8 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
     )
   options: dict[str, Any] = {}
   if kind == "v5e":
-    one = shape == "1x1"
-    options["chip_config_name"] = "default"
-    options["chips_per_host_bounds"] = (1, 1, 1) if one else (2, 2, 1)
+    bounds = (1, 1, 1) if shape == "1x1" else (2, 2, 1)
+    options = dict(chip_config_name="default", chips_per_host_bounds=bounds)
   try:
     described = topologies.get_topology_desc(
       platform="tpu", topology_name=name, **options
@@ -238,8 +231,7 @@ def explained(error: Exception) -> Exception:
     str(error),
   )
   if used:
-    needed, there = (number for number in used.groups() if number)
-    return DoesNotFit(_memory(needed, there))
+    return DoesNotFit(_memory(*filter(None, used.groups())))
   if "RESOURCE_EXHAUSTED" in str(error):
     return DoesNotFit(str(error).splitlines()[0])
   return error
@@ -250,11 +242,11 @@ def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
   if settings.mesh.fsdp < num_devices:
     yield {"mesh.fsdp": num_devices}
   yield {"mesh.fsdp": num_devices, "model.remat": "dots"}
-  yield {"mesh.fsdp": num_devices, "model.remat": "full", "model.scan": True}
+  most = {"mesh.fsdp": num_devices, "model.remat": "full", "model.scan": True}
+  yield most
   size = settings.batch_size // 2
   while size >= num_devices and size % num_devices == 0:
-    change = {"mesh.fsdp": num_devices, "model.remat": "full"}
-    yield {**change, "model.scan": True, "batch_size": size}
+    yield {**most, "batch_size": size}
     size //= 2
 
 

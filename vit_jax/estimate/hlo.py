@@ -29,7 +29,6 @@ _FREE = {
   "tuple",
   "while",
 }
-_ITEM_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
@@ -121,10 +120,8 @@ def by_source(ops: Iterable[Op]) -> list[tuple[str, str, int, int]]:
 
 
 def _item_bytes(kind: str) -> int:
-  if kind in _ITEM_BYTES:
-    return _ITEM_BYTES[kind]
   bits = re.search(r"\d+", kind)
-  return max(1, int(bits[0]) // 8) if bits else 0
+  return max(1, int(bits[0]) // 8) if bits else int(kind == "pred")
 
 
 def _computations(text: str) -> tuple[dict[str, _Computation], str]:
@@ -181,16 +178,14 @@ def _called(line: str, role: str) -> str:
 
 def _fused(computation: _Computation, times: int) -> Iterator[Op]:
   """The collectives inside a fusion."""
-  found = [i for i in computation.instructions if i[0] in COLLECTIVES]
   # An all-reduce of which a device keeps only a slice is a reduce-scatter.
-  cut = any(
-    opcode == "dynamic-slice" for opcode, _, _ in computation.instructions
-  )
-  for opcode, shape, line in found:
-    op = _collective(computation, opcode, shape, line, times)
-    if opcode == "all-reduce" and cut:
-      op = dataclasses.replace(op, kind="reduce-scatter")
-    yield op
+  cut = "dynamic-slice" in {opcode for opcode, _, _ in computation.instructions}
+  for opcode, shape, line in computation.instructions:
+    if opcode in COLLECTIVES:
+      op = _collective(computation, opcode, shape, line, times)
+      if opcode == "all-reduce" and cut:
+        op = dataclasses.replace(op, kind="reduce-scatter")
+      yield op
 
 
 def _collective(
@@ -199,7 +194,7 @@ def _collective(
   """The `Op` of one transfer, with the shape of its larger side."""
   kind = opcode.removesuffix("-start")
   if opcode != kind and shape.startswith("("):  # (operand, result, ...)
-    shape = _parts(shape)[1]
+    shape = [*_ARRAY.finditer(shape)][1][0]
   if kind == "reduce-scatter":
     operand = re.search(r"\(%?([\w.\-]+)", line.partition(f" {opcode}")[2])
     for _, other, text in computation.instructions:
@@ -210,15 +205,9 @@ def _collective(
   return Op(kind, shape, source, cycles, times, channel[1] if channel else line)
 
 
-def _parts(shape: str) -> list[str]:
-  """The types in a tuple's type."""
-  return [match[0] for match in _ARRAY.finditer(shape)]
-
-
 def _trips(computations: dict[str, _Computation], line: str) -> int:
   """A loop's trip count: XLA's own, or the limit in the loop's condition."""
-  known = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
-  if known:
+  if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
     return int(known[1])
   return max(computations[_called(line, "condition")].constants, default=1)
 
