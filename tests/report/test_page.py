@@ -15,8 +15,7 @@ from PIL import Image
 from tests.commands import run
 from tests.report import example
 from vit_jax.report import page as report_page
-from vit_jax.report.headline import headline_of
-from vit_jax.report.page import page
+from vit_jax.report.page import headline_of, page
 from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import Predictions
 

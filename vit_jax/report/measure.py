@@ -105,6 +105,19 @@ class RunFacts:
     steps, values = zip(*found, strict=True) if found else ((), ())
     return list(steps), list(values)
 
+  @property
+  def scores(self) -> dict[str, Any]:
+    """Metrics of the checkpoint, or else of the last evaluation in training."""
+    if self.measured is not None:
+      return self.measured.metrics | {"step": self.measured.step}
+    rows = [row for row in self.rows if "eval/examples" in row]
+    return rows[-1] if rows else {}
+
+  @property
+  def score(self) -> float | None:
+    """The score of the task in `scores`, if known."""
+    return self.task and self.scores.get(f"eval/{self.task.score}")
+
 
 def read_run(
   workdir: str, track: Track = untracked, **options: Any

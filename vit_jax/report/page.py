@@ -12,7 +12,7 @@ import jinja2
 
 from vit_jax.inspection import charts
 from vit_jax.inspection.photograph import LONGEST
-from vit_jax.report import headline, pictures, tables
+from vit_jax.report import pictures, tables
 from vit_jax.report.measure import Measured, RunFacts, changed_keys
 from vit_jax.report.pictures import Picture
 from vit_jax.tasks.outcome import Curves
@@ -50,7 +50,7 @@ def page(runs: Sequence[RunFacts]) -> str:
   context = {
     "title": f"{len(runs)} runs compared" if several else f"Run {names[0]}",
     "date": f"{now:%Y-%m-%d %H:%M}",
-    "headline": headline.headline_of(names, runs),
+    "headline": headline_of(names, runs),
     "results": tables.results(names, runs),
     "curves": _curves(names, runs, _wanted(runs)),
     "more_curves": _curves(names, runs, _MORE_CURVES),
@@ -63,8 +63,7 @@ def page(runs: Sequence[RunFacts]) -> str:
     for section, run in zip(sections, runs, strict=True):
       section["examples"] = _examples(run.measured, longest)
     if longest < LONGEST:
-      most = f"{MOST_BYTES / 1e6:.0f} MB"
-      context["shrunk"] = f"{longest:,} pixels a side, to stay below {most}"
+      context["shrunk"] = f"{longest:,} pixels a side, to stay below {_most()}"
     html = template.render(**context, runs=sections)
     if len(html.encode()) <= MOST_BYTES:
       return html
@@ -74,6 +73,59 @@ def page(runs: Sequence[RunFacts]) -> str:
     if len(html.encode()) <= MOST_BYTES:
       break
   return html
+
+
+def _most() -> str:
+  return f"{MOST_BYTES / 1e6:.0f} MB"
+
+
+def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
+  """The result in a sentence or two; empty without any evaluation."""
+  if len(runs) == 1:
+    return _headline(runs[0])
+  pairs = zip(names, runs, strict=True)
+  known = {name: run for name, run in pairs if run.score is not None}
+  if len(known) < 2:
+    return ""
+  if len({_evaluated_on(run) for run in known.values()}) > 1:
+    return "The runs were evaluated on different images: compare no figures."
+  scores = {name: run.score or 0.0 for name, run in known.items()}
+  first, second = sorted(known, key=lambda name: -scores[name])[:2]
+  task = known[first].task
+  assert task is not None
+  said = task.score_text(known[first].scores)
+  ahead = task.ahead(scores[first], scores[second])
+  if not ahead:
+    return f"{first} and {second} are equally good: {said}."
+  return f"{first} is the best of {len(known)} runs: {said}, {ahead} {second}."
+
+
+def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
+  """Identifies the images of `scores_of`, as far as the run's folder says."""
+  keys = ("name", "root", "train_split", "eval_split", "eval_fraction")
+  config = [run.config.get(f"data.{key}") for key in keys]
+  score = run.task and run.task.score
+  return (*config, score, run.scores.get("eval/examples"))
+
+
+def _headline(run: RunFacts) -> str:
+  scores, measured = run.scores, run.measured
+  if run.task is None or run.score is None:
+    return ""
+  more = measured.outcome.headline() if measured else ""
+  return f"{run.task.headline(scores)}{more}."
+
+
+def evaluated(measured: Measured) -> str:
+  """Names the data evaluated, and how much was left out, in a sentence."""
+  scores = measured.metrics
+  said = (
+    f"Checkpoint of step {measured.step:,}, evaluated on the "
+    f"{scores['eval/examples']:,} images of {measured.data_name}."
+  )
+  if scores["eval/skipped_images"]:
+    said += f" Unreadable and left out: {scores['eval/skipped_images']:,}."
+  return " ".join([said, *measured.outcome.notes])
 
 
 def _names(workdirs: Sequence[str]) -> list[str]:
@@ -102,10 +154,8 @@ def _curves(
     for name, run in zip(names, runs, strict=True):
       for key, kind in chart.curves.items():
         curve = run.curve(key)
-        if len(runs) == 1:
-          called = kind or chart.title
-        else:
-          called = f"{name}, {kind}" if kind else name
+        parts = [name, kind] if len(runs) > 1 else [kind]
+        called = ", ".join(filter(None, parts)) or chart.title
         if curve[0]:
           curves[called] = curve
         if kind == "training":
@@ -118,13 +168,8 @@ def _curves(
       f"{form.format(values[-1])} at step {steps[-1]:,}"
       for name, (steps, values) in curves.items()
     )
-    figure = charts.curves_figure(
-      curves,
-      chart.title,
-      percent=chart.percent,
-      logarithmic=chart.logarithmic,
-      thin=thin,
-    )
+    form_of = {"percent": chart.percent, "logarithmic": chart.logarithmic}
+    figure = charts.curves_figure(curves, chart.title, thin=thin, **form_of)
     drawn.append(pictures.svg(figure, f"{chart.title} by step. {ends}."))
   return drawn
 
@@ -134,7 +179,7 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
   commands = dict.fromkeys(s["command"] for s in run.starts if s["command"])
   section: dict[str, Any] = {
     "name": name,
-    "headline": headline.headline_of([name], [run]),
+    "headline": headline_of([name], [run]),
     "commands": [*commands],
     "starts": tables.starts(run),
     "time": tables.time(run),
@@ -146,8 +191,17 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     "evaluated": None,
     "left_out": None,
   }
-  if run.measured is not None:
-    section |= _evaluation(run.measured)
+  if (measured := run.measured) is not None:
+    section |= {
+      "evaluated": evaluated(measured),
+      "panels": pictures.panels(measured),
+      "charts": pictures.evaluation(measured),
+      "tables": tables.evaluation(measured),
+      "sizes": tables.sizes(measured),
+      "data_problem": measured.data_problem,
+      "augmented": pictures.augmented(measured),
+      "embeddings": pictures.embeddings(measured),
+    }
   return section
 
 
@@ -166,26 +220,9 @@ def _examples(measured: Measured | None, longest: int) -> list[dict[str, Any]]:
   ]
 
 
-def _evaluation(measured: Measured) -> dict[str, Any]:
-  return {
-    "evaluated": headline.evaluated(measured),
-    "panels": pictures.panels(measured),
-    "charts": pictures.evaluation(measured),
-    "tables": tables.evaluation(measured),
-    "sizes": tables.sizes(measured),
-    "data_problem": measured.data_problem,
-    "augmented": pictures.augmented(measured),
-    "embeddings": pictures.embeddings(measured),
-  }
-
-
 def _without_pictures(section: dict[str, Any], alone: bool) -> dict[str, Any]:
-  most = f"{MOST_BYTES / 1e6:.0f} MB"
   advice = "" if alone else ": make a report of this run alone"
   return section | {
-    "examples": [],
-    "augmented": [],
-    "panels": [],
-    "embeddings": [],
-    "left_out": f"this file would otherwise be larger than {most}{advice}",
+    **dict.fromkeys(("examples", "augmented", "panels", "embeddings"), ()),
+    "left_out": f"this file would otherwise be larger than {_most()}{advice}",
   }

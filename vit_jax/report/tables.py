@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from vit_jax.report.dataset import Sizes
-from vit_jax.report.headline import score_of, scores_of
 from vit_jax.report.measure import Measured, RunFacts, defaults
 from vit_jax.runtime.display import clock
 from vit_jax.workdir.meter import shares, time_spent
@@ -63,7 +62,7 @@ def results(names: list[str], runs: Sequence[RunFacts]) -> Table:
 
 def _results(run: RunFacts) -> dict[Column, Any]:
   """The value of each column; None where it is unknown."""
-  measured, found = run.measured, scores_of(run)
+  measured, found = run.measured, run.scores
   details = measured.outcome.details if measured else {}
   values = {**found, **details}
   rates = run.curve("train/images_per_second")[1]
@@ -72,12 +71,11 @@ def _results(run: RunFacts) -> dict[Column, Any]:
     choose = {True: max, False: min, None: None}[metric.higher_is_better]
     column = metric.label, metric.format, choose
     columns[column] = values.get(f"eval/{metric.key}")
+  rate = float(np.median(rates)) if rates else None
   return columns | {
     ("loss", "{:.4f}", min): found.get("eval/loss"),
     ("parameters", "{:,}", None): measured and measured.num_parameters,
-    ("images/s (median)", "{:,.0f}", None): float(np.median(rates))
-    if rates
-    else None,
+    ("images/s (median)", "{:,.0f}", None): rate,
   }
 
 
@@ -88,22 +86,17 @@ def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
   configs = [defaults() | run.config for _, run in known]
   keys = sorted({key for config in configs for key in config})
   rows = [
-    [
-      key,
-      *(
-        _value(config[key]) if key in config else _ABSENT for config in configs
-      ),
-    ]
+    [key, *(_value(config.get(key, _ABSENT)) for config in configs)]
     for key in keys
   ]
   different = [row for row in rows if len({*row[1:]}) > 1]
   if not different:
     return None
-  best: set[tuple[int, int]] = set()
+  best = set()
   metrics = {run.task.score_metric for _, run in known if run.task}
   if len(metrics) == 1:
     (metric,) = metrics
-    scores = [score_of(run) for _, run in known]
+    scores = [run.score for _, run in known]
     rates = [rate for rate in scores if rate is not None]
     best = {
       (0, column)
@@ -140,10 +133,8 @@ def time(run: RunFacts) -> Table | None:
   spent = time_spent(run.rows, run.starts)
   if spent is None:
     return None
-  rows = [
-    [what, clock(share * sum(spent.values())), f"{share:.1%}"]
-    for what, share in shares(spent)
-  ]
+  total, parts = sum(spent.values()), shares(spent)
+  rows = [[what, clock(part * total), f"{part:.1%}"] for what, part in parts]
   return Table("Where the time went", ["work", "time", "share"], rows, [1, 2])
 
 
@@ -164,12 +155,9 @@ def evaluation(measured: Measured) -> list[Table]:
 
 def _numbers(rows: Sequence[Sequence[str]]) -> list[int]:
   """The columns whose cells are all numbers, or lack one."""
+  number = re.compile(r"-?[\d,.]+%?|[-–]|nan|inf")
   columns = enumerate(zip(*rows, strict=True))
-  return [
-    place
-    for place, cells in columns
-    if all(re.fullmatch(r"-?[\d,.]+%?|[-–]|nan|inf", c) for c in cells)
-  ]
+  return [n for n, cells in columns if all(map(number.fullmatch, cells))]
 
 
 def sizes(measured: Measured) -> Table | None:
@@ -181,19 +169,14 @@ def sizes(measured: Measured) -> Table | None:
     by_area = sorted(split.sides, key=math.prod)
     told = [f"{w:,} x {h:,}" for w, h in by_area] or [_ABSENT]
     weight = float(np.median(split.weights)) / 1000 if split.weights else None
-    looked_at = f"{len(split.sides):,}"
-    middle = told[len(told) // 2]
-    return [
-      *(name, f"{split.examples:,}", looked_at),
-      *(told[0], middle, told[-1], _text(weight, "{:,.0f} kB")),
-    ]
+    counts = f"{split.examples:,}", f"{len(split.sides):,}"
+    some = told[0], told[len(told) // 2], told[-1]
+    return [name, *counts, *some, _text(weight, "{:,.0f} kB")]
 
   columns = ["split", "images", "looked at"]
   columns += ["smallest", "median", "largest", "median file"]
-  rows = [
-    row("training", measured.dataset.train),
-    row("evaluation", measured.dataset.evaluation),
-  ]
+  data = measured.dataset
+  rows = [row("training", data.train), row("evaluation", data.evaluation)]
   return Table("Photographs, in pixels", columns, rows, range(1, 7))
 
 
