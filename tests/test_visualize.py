@@ -17,7 +17,7 @@ from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.attention_views import Options
 from vit_jax.inspection.draw import visualize_files
-from vit_jax.inspection.patch_pca import patch_colours
+from vit_jax.inspection.embedding_maps import patch_colours
 from vit_jax.models import Origin
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained

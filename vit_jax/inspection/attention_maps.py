@@ -64,12 +64,9 @@ class Attention:
 def attention_weights(
   model: Model, params: Any, images: Float[Array, "B H W C"]
 ) -> Attention:
-  """The attention weights of every layer and head.
+  """The attention weights of every layer and head on normalised images.
 
-  Args:
-    model: The model; its layers may be scanned.
-    params: The model's parameters.
-    images: Normalised images.
+  The model's layers may be scanned.
 
   Raises:
     ValueError: if the model has no attention.
@@ -86,8 +83,7 @@ def attention_gradients(
 ) -> tuple[Attention, Attention]:
   """The attention weights, and the gradients of a class's logit by them.
 
-  Args:
-    classes: The class of each image whose logit is differentiated.
+  `classes` has the class of each image whose logit is differentiated.
 
   Raises:
     ValueError: if the model has no attention, or does not have these classes.
@@ -154,12 +150,7 @@ def image_rollout(
 ) -> Float[np.ndarray, "h w"] | None:
   """`rollout` of one image that is not yet normalised; None for a ResNet.
 
-  Args:
-    model: The model; its layers may be scanned.
-    params: The model's parameters.
-    image: An image of the model's size.
-    mean: Mean of each channel, in units of full scale.
-    std: Standard deviation of each channel, in units of full scale.
+  The mean and the deviation of each channel are in units of full scale.
   """
   if not model.num_layers:
     return None
@@ -176,23 +167,18 @@ def relevance(
   matrix is the mean over heads of the positive part of gradient times
   attention, so that a weight counts by how much it raises the logit, and rows
   are not rescaled. Under mean pooling every patch has an equal share of the
-  output without any attention; that share is subtracted at the end.
-
-  Args:
-    attention: The attention weights, from `attention_gradients`.
-    gradients: The gradients of a class's logit, from `attention_gradients`.
+  output without any attention; that share is subtracted at the end. Both
+  arguments are those that `attention_gradients` returns.
   """
 
   def raised(A: np.ndarray, dA: np.ndarray) -> np.ndarray:
     return np.maximum(A * dA, 0).mean(axis=1)  # Eq. 5
 
   if attention.pool is not None and gradients.pool is not None:
-    rows = raised(attention.pool, gradients.pool)
+    rows, without = raised(attention.pool, gradients.pool), 0
   else:
-    rows = _readout(attention, partial(np.mean, axis=1))
-  without = 0 if attention.pool is not None else rows
-  pairs = zip(attention.layers[::-1], gradients.layers[::-1], strict=True)
-  for A, dA in pairs:
+    rows = without = _readout(attention, partial(np.mean, axis=1))
+  for A, dA in zip(attention.layers[::-1], gradients.layers[::-1], strict=True):
     rows = rows + np.einsum("bq,bqs->bs", rows, raised(A, dA))  # Eq. 6
   return attention.maps(rows - without)
 
@@ -273,15 +259,11 @@ def _unwrapped(seen: Any) -> Any:
 
 def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
-
-  def fetch(name: str) -> np.ndarray:
-    return np.asarray(tree[name]["msa"]["attention"], np.float32)
-
   grid = grid_of(model, images.shape[1:3])
   blocks = [tree.get(f"block_{i}", {}) for i in range(model.num_layers)]
   return Attention(
     np.stack([A for block in blocks for A in _layers(block, grid)]),
-    fetch("map_head")[:, :, 0] if model.pooling == "map" else None,
+    _fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,
     grid,
     model.prefix > 0,
     model.stride,
@@ -290,30 +272,28 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   )
 
 
+def _fetch(module: Any) -> np.ndarray:
+  return np.asarray(module["msa"]["attention"], np.float32)
+
+
 def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
   """A of a block, (B, k, S, S); an axial block has two, zero off their axis."""
-
-  def fetch(part: Any) -> np.ndarray:
-    return np.asarray(part["msa"]["attention"], np.float32)
-
   if "msa" in block:
-    return [fetch(block)]
+    return [_fetch(block)]
   if not {"row", "column"} <= set(block):
     raise ValueError(
       "the model's layers are of a class that shows no attention as `msa`; "
       "there are maps of EncoderBlock and of AxialBlock."
     )
-  (h, w), k = grid, fetch(block["row"]).shape[1]
-  along_rows = fetch(block["row"]).reshape(-1, h, k, w, w)
-  along_columns = fetch(block["column"]).reshape(-1, w, k, h, h)
-  own_row, own_column = np.eye(h, dtype="f"), np.eye(w, dtype="f")
-  return [
-    np.einsum(axes, A, own).reshape(-1, k, h * w, h * w)
-    for axes, A, own in (
-      ("bykqs,yz->bkyqzs", along_rows, own_row),
-      ("bxkqs,xz->bkqxsz", along_columns, own_column),
-    )
-  ]
+  (h, w), (_, k, _, _) = grid, _fetch(block["row"]).shape
+  whole = -1, k, h * w, h * w
+  along_rows = _fetch(block["row"]).reshape(-1, h, k, w, w)
+  along_columns = _fetch(block["column"]).reshape(-1, w, k, h, h)
+  along_rows = np.einsum("bykqs,yz->bkyqzs", along_rows, np.eye(h, dtype="f"))
+  along_columns = np.einsum(
+    "bxkqs,xz->bkqxsz", along_columns, np.eye(w, dtype="f")
+  )
+  return [along_rows.reshape(whole), along_columns.reshape(whole)]
 
 
 def _shares(model: BaseVit, grid: tuple[int, int]) -> np.ndarray | None:

@@ -16,7 +16,6 @@ from vit_jax.inference.reading import decode_ahead
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.attention_views import Arrays, Options, make_look
-from vit_jax.inspection.patch_pca import patch_colours
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
 from vit_jax.pretrained.load import open_checkpoint
@@ -88,7 +87,9 @@ def visualize_files(
     arrays |= seen | {"distance": seen["distance"].mean(axis=0)}
     _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
   if found and options.pca:
-    arrays["pca"] = patch_colours(arrays["patches"], options.foreground)
+    arrays["pca"] = embedding_maps.patch_colours(
+      arrays["patches"], options.foreground
+    )
     for (stem, photograph), colours in zip(drawn, arrays["pca"], strict=True):
       figure = figures.colours_figure(photograph, colours)
       _save(stem.with_name(f"{stem.name}_pca.png"), figure)
