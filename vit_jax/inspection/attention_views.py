@@ -29,11 +29,10 @@ class Options:
   foreground: float | None = None
 
   def __post_init__(self):
-    if self.foreground is None:
-      return
-    if not self.pca or not 0 < self.foreground < 1:
+    share = self.foreground
+    if share is not None and not (self.pca and 0 < share < 1):
       raise ValueError(
-        f"--foreground={self.foreground} needs --pca, and lies between 0 and 1."
+        f"--foreground={share} needs --pca, and lies between 0 and 1."
       )
 
 
@@ -66,12 +65,8 @@ def make_look(
     found["rollout"] = maps.rollout(A, options.head_fusion, options.discard)[0]
     found["attention"] = maps.output_attention(A, layer - 1)[0]
     found["attention_layer"] = layer
-    found["layers"] = np.stack(
-      [
-        maps.output_attention(A, n)[0].mean(axis=0)
-        for n in range(len(A.layers))
-      ]
-    )
+    by_layer = (maps.output_attention(A, n)[0] for n in range(len(A.layers)))
+    found["layers"] = np.stack([heads.mean(axis=0) for heads in by_layer])
     found["distance"] = maps.mean_attention_distance(A)[:, 0]
     if options.pca:
       (maps_of,) = features(model, params, x, layers=[layer], as_maps=True)

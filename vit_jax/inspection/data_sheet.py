@@ -46,8 +46,8 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   display.header([("data", splits.found)])
   for line in splits.doubts:
     display.note(line)
-  folders: Any = [splits.train, splits.eval, splits.test]
-  folders = [folder for folder in folders if folder is not None]
+  every: Any = [splits.train, splits.eval, splits.test]
+  folders = [folder for folder in every if folder is not None]
   found = display.track(looks(folders, spec), "reading", sum(map(len, folders)))
   survey = Survey(splits.train.class_names, list(found))
   for line in survey_lines(survey, settings.image_size):
@@ -55,11 +55,9 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   transform = make_train_transform(
     settings.image_size, settings.train_transform, spec
   )
+  order = {"batch_size": min(_BATCH, len(splits.train)), "seed": 0}
   loader = Loader(on_unreadable="skip")
-  size = min(_BATCH, len(splits.train))
-  with loader.train(
-    splits.train, transform, batch_size=size, seed=0
-  ) as batches:
+  with loader.train(splits.train, transform, **order) as batches:
     batch = next(batches)
   names = [splits.train.class_names[label] for label in batch["label"]]
   with replacing(path) as file:
@@ -70,11 +68,17 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
 
 def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
   """The classes, the sizes, the odd files and the duplicates, in lines."""
+  odd = [f"{len(f):,} {what}: {_first(f)}" for what, f in survey.odd.items()]
+  same = [
+    f"{len(groups):,} {'picture is' if len(groups) == 1 else 'pictures are'} "
+    f"{where}: {_first([' = '.join(group) for group in groups])}"
+    for where, groups in survey.same.items()
+  ]
   return [
     *_classes(survey),
     *_sizes(survey.sizes, image_size),
-    *_oddities(survey),
-    *_duplicates(survey),
+    *(odd or ["no odd files"]),
+    *(same or ["no picture is there twice"]),
   ]
 
 
@@ -127,22 +131,6 @@ def _sizes(sizes: np.ndarray, image_size: tuple[int, int]) -> list[str]:
   if enlarged:
     line += f"; {enlarged:,} are smaller than {width} x {height}"
   return [line]
-
-
-def _oddities(survey: Survey) -> list[str]:
-  return [
-    f"{len(found):,} {what}: {_first(found)}"
-    for what, found in survey.odd.items()
-  ] or ["no odd files"]
-
-
-def _duplicates(survey: Survey) -> list[str]:
-  lines = [
-    f"{len(groups):,} {'picture is' if len(groups) == 1 else 'pictures are'} "
-    f"{where}: {_first([' = '.join(g) for g in groups])}"
-    for where, groups in survey.same.items()
-  ]
-  return lines or ["no picture is there twice"]
 
 
 def _first(names: Sequence[str]) -> str:

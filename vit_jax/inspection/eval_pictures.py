@@ -39,16 +39,23 @@ def make_pictures(
     ValueError: if matplotlib is needed and not installed.
   """
   examples = chosen_examples(source, preprocessing, count)
-  panels = task.make_panels(model, preprocessing)
-  if panels is None:
+  if panels := task.make_panels(model, preprocessing):
+
+    def draw(params: Any, _: Outcome) -> dict[str, Photograph]:
+      drawn = enumerate(panels(params, examples), 1)
+      return {f"eval/{task.name}_{number}": sheet for number, sheet in drawn}
+  else:
     draw = _make_draw(task, model, preprocessing, source, examples)
-    return on_first_host(draw, mesh)
+  gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
-  def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
-    drawn = enumerate(panels(params, examples), 1)
-    return {f"eval/{task.name}_{number}": sheet for number, sheet in drawn}
+  def on_first_host(params: Any, outcome: Outcome) -> dict[str, Photograph]:
+    whole = gather(params)
+    if jax.process_index():
+      return {}
+    local = jax.tree.map(lambda array: array.addressable_data(0), whole)
+    return draw(local, outcome)
 
-  return on_first_host(draw_panels, mesh)
+  return on_first_host
 
 
 def _make_draw(
@@ -96,20 +103,6 @@ def _make_draw(
     return {key: canvas.pixels(one) for key, one in drawn.items()}
 
   return draw
-
-
-def on_first_host(draw: Pictures, mesh: Mesh) -> Pictures:
-  """Calls `draw` on the first host alone, with the whole parameters."""
-  gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
-
-  def pictures(params: Any, outcome: Outcome) -> dict[str, Photograph]:
-    whole = gather(params)
-    if jax.process_index():
-      return {}
-    local = jax.tree.map(lambda array: array.addressable_data(0), whole)
-    return draw(local, outcome)
-
-  return pictures
 
 
 def chosen_examples(

@@ -69,9 +69,7 @@ def grid_figure(
   figure.suptitle(title, fontsize=TEXT, parse_math=False)
   shares = overlay.relative(np.stack([*maps.values()]))
   between = overlay.limits(shares)
-  every = [*figure.subplots(rows, columns, squeeze=False).flat]
-  for axes in every:
-    axes.axis("off")
+  every = _empty(figure, rows, columns)
   for axes, name, share in zip(every, maps, shares, strict=False):
     _photograph(axes, overlay.overlaid(image, share, between), name)
   _scale(figure, between, ax=every, fraction=0.05, pad=0.02, aspect=40)
@@ -87,9 +85,7 @@ def filters_figure(components: Float[np.ndarray, "n P P C"]) -> Figure:
   if (channels := components.shape[-1]) != 3:
     title = f"Embedding filters of {channels} channel(s)"
   figure.suptitle(title, fontsize=TEXT)
-  every = [*figure.subplots(rows, columns, squeeze=False).flat]
-  for axes in every:
-    axes.axis("off")
+  every = _empty(figure, rows, columns)
   for axes, component in zip(every, components, strict=False):
     axes.imshow(in_colours(component), vmin=0, vmax=1)
   return figure
@@ -216,6 +212,13 @@ def _panel(image: Photograph) -> tuple[float, float]:
   return max(PANEL * H / max(H, W), 1), max(PANEL * W / max(H, W), 1)
 
 
+def _empty(figure: Figure, rows: int, columns: int) -> list[Axes]:
+  every = [*figure.subplots(rows, columns, squeeze=False).flat]
+  for axes in every:
+    axes.axis("off")
+  return every
+
+
 def _columns(count: int, most: int = 8) -> int:
   """Columns for a grid of `count` panels, with full rows where possible."""
   if count <= most:
@@ -254,10 +257,8 @@ def _bars(
   """Draws a horizontal bar for each class, with the likeliest on top."""
   places = range(len(labels))
   axes.barh(places, probabilities, color=_GRAY, height=0.6)
-  axes.set_yticks(places)
-  axes.set_yticklabels(
-    [short(label) for label in labels], fontsize=TEXT, parse_math=False
-  )
+  names = [short(label) for label in labels]
+  axes.set_yticks(places, names, fontsize=TEXT, parse_math=False)
   axes.set_ylim(len(labels) - 0.4, -0.6)
   axes.set_xlim(0, 1.2)  # Room for the number behind a full bar.
   axes.set_xticks([])

@@ -17,9 +17,8 @@ from vit_jax.inspection.photograph import Photograph
 COLORS = "inferno"  # Perceptually uniform.
 _SHARE = 0.55  # Weight of the colour; the rest is the grey photograph.
 _PERCENTILES = 2, 98  # The values at the ends of the colour scale.
-_LUMINANCE = np.array(
-  [0.2126, 0.7152, 0.0722], np.float32
-)  # Weights for R, G and B (ITU-R BT.709).
+# Weights of R, G and B (ITU-R BT.709).
+_LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)
 _LEAST_SIDE = 256  # Smaller photographs are enlarged before they are coloured.
 
 Limits = tuple[float, float]

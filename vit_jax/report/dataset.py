@@ -59,27 +59,20 @@ def look_at(run: SavedRun) -> Dataset:
     ValueError: if the training split cannot be opened or read, or has other
       classes than the checkpoint.
   """
-  settings = run.settings
+  settings, names = run.settings, run.source.class_names
   train = open_source("train", build.data_of(settings, run.task))
-  check_same_classes(
-    run.source.class_names,
-    "the checkpoint",
-    train.class_names,
-    "the training split",
-  )
+  other = train.class_names, "the training split"
+  check_same_classes(names, "the checkpoint", *other)
   labels = getattr(train, "labels", None)
   counts = None
   if labels is not None and run.task.labels == "class":
-    counts = np.bincount(
-      labels(range(len(train))), minlength=len(train.class_names)
-    )
+    counts = np.bincount(labels(range(len(train))), minlength=len(names))
+  preprocessing, size = run.loaded.preprocessing, settings.batch_size
   batches = TrainBatches(
     source=train,
-    transform=run.loaded.preprocessing.train_transform(
-      settings.train_transform
-    ),
-    batch_size=settings.batch_size,
-    rows=range(min(_AUGMENTED, settings.batch_size)),
+    transform=preprocessing.train_transform(settings.train_transform),
+    batch_size=size,
+    rows=range(min(_AUGMENTED, size)),
     seed=settings.seed,
     skip=True,
   )

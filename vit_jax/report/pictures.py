@@ -63,25 +63,17 @@ def augmented(measured: Measured) -> list[Picture]:
   found = []
   for image, label in measured.dataset.augmented if measured.dataset else ():
     told = measured.task.label_text(label, measured.class_names)
-    found.append(
-      _photograph(image, f"Augmented example of {told}", caption=told)
-    )
+    alt = f"Augmented example of {told}"
+    found.append(_photograph(image, alt, caption=told))
   return found
 
 
 def _where(map_: np.ndarray) -> str:
   """Describes in words where on an image a map is highest."""
-  place = np.unravel_index(map_.argmax(), map_.shape)
-  row, column = (
-    int(3 * (p + 0.5) / size) for p, size in zip(place, map_.shape, strict=True)
-  )
-  if (row, column) == (1, 1):
-    return "at the centre"
-  vertical, horizontal = (
-    ("top", "", "bottom")[row],
-    ("left", "", "right")[column],
-  )
-  return f"at the {f'{vertical} {horizontal}'.strip()}"
+  place = np.array(np.unravel_index(map_.argmax(), map_.shape))
+  row, column = (3 * (place + 0.5) / map_.shape).astype(int)
+  said = ("top ", "", "bottom ")[row] + ("left", "", "right")[column]
+  return f"at the {said.strip() or 'centre'}"
 
 
 def embeddings(measured: Measured) -> list[Picture]:
@@ -111,9 +103,8 @@ def embeddings(measured: Measured) -> list[Picture]:
 
 def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
   """Embeds a chart as SVG, which stays sharp at any size."""
-  uri = _uri(
-    "svg+xml", lambda f: figure.savefig(f, format="svg", transparent=True)
-  )
+  options = {"format": "svg", "transparent": True}
+  uri = _uri("svg+xml", lambda f: figure.savefig(f, **options))
   return Picture(uri, alt, caption, chart=True)
 
 

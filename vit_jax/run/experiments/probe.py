@@ -2,8 +2,8 @@
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from vit_jax.data.example import Source
@@ -51,13 +51,42 @@ def probe_checkpoint(
     ValueError: if the checkpoint, the data and the settings do not fit
       together.
   """
-  opened = _Opened(checkpoint, settings, probe, neighbours, overrides)
+  if probe not in PROBES:
+    raise ValueError(f"probe={probe!r}; give one of {', '.join(PROBES)}.")
+  if neighbours < 1:
+    raise ValueError(f"neighbours={neighbours} must be 1 or more.")
   if probe == "few_shot":
-    return opened.few_shot((shots,), seeds, pre_logits, display)[0]
-  score = functools.partial(nearest_neighbours, k=neighbours)
-  if probe == "linear":
-    score = functools.partial(linear, train_examples=len(opened.train))
-  return opened.whole_split(score, pre_logits, display)
+    options: Any = {"pre_logits": pre_logits, "display": display, **overrides}
+    found = probe_shots(checkpoint, settings, (shots,), seeds=seeds, **options)
+    return found[0]
+  splits = _open_splits(settings)
+  check_classes(splits[0], "a probe")
+  names = [split.class_names for split in splits]
+  check_same_classes(
+    names[0], "the training split", names[1], "the evaluation split"
+  )
+  score, most = partial(linear, train_examples=len(splits[0])), len(splits[0])
+  if probe == "knn":
+    score = partial(nearest_neighbours, k=neighbours)
+    if neighbours > most:
+      raise ValueError(
+        f"neighbours={neighbours} is more than the {most:,} training images: "
+        "give fewer."
+      )
+  opened = _Opened(checkpoint, settings, splits, overrides)
+  rows = min(opened.batch_size, max(map(len, splits)))
+  parts = opened.mesh, opened.preprocessing
+  train, test = (Stream(s, *parts, opened.loader, rows) for s in splits)
+  read = make_represent(
+    partial(represent, opened.model, pre_logits=pre_logits), *parts
+  )
+  params, track = opened.params(most, display)
+  with contextlib.closing(train), contextlib.closing(test):
+    return score(
+      read(params, train, "reading the training split", track),
+      read(params, test, "reading the evaluation split", track),
+      len(names[0]),
+    )
 
 
 def probe_shots(
@@ -66,142 +95,74 @@ def probe_shots(
   shots: Sequence[int],
   *,
   seeds: int = 3,
+  pre_logits: bool = True,
+  display: Display | None = None,
   **overrides: Any,
 ) -> list[Outcome]:
   """Few-shot evaluation for several numbers of shots, which share all passes.
 
   The arguments are those of `probe_checkpoint`, and so are the errors.
   """
-  opened = _Opened(checkpoint, settings, "few_shot", 1, overrides)
-  return opened.few_shot(shots, seeds, pre_logits=True, display=None)
+  splits = _open_splits(settings)
+  opened = _Opened(checkpoint, settings, splits, overrides)
+  few_shot = FewShot(
+    opened.model,
+    opened.mesh,
+    *splits,
+    opened.preprocessing,
+    loader=opened.loader,
+    batch_size=opened.batch_size,
+    shots=max(shots),
+    seeds=seeds,
+    pre_logits=pre_logits,
+  )
+  params, track = opened.params(few_shot.num_shots, display)
+  return few_shot.measure_each(params, shots, track)
+
+
+def _open_splits(settings: ProbeSettings) -> list[Source]:
+  return [open_source(split, settings.data) for split in ("train", "eval")]
 
 
 class _Opened:
-  """A checkpoint, its preprocessing, and the two splits of the data."""
+  """A checkpoint, and how its model reads the two splits of the data."""
 
   def __init__(
     self,
     checkpoint: str,
     settings: ProbeSettings,
-    probe: str,
-    neighbours: int,
+    splits: list[Source],
     overrides: dict[str, Any],
   ):
-    self._checkpoint = checkpoint
-    self.train, self.test = _sources(settings, probe, neighbours)
-    self._mesh = build.make_mesh(settings)
+    self._checkpoint, self._splits = checkpoint, splits
+    self.mesh = build.make_mesh(settings)
     overrides["interpolation"] = settings.transfer.interpolation
     self._loaded = open_checkpoint(checkpoint, **overrides)
+    self.model = self._loaded.task.probed(self._loaded.model)[""]
     given = {k: v for k, v in vars(settings.eval_transform).items() if v}
     own = self._loaded.preprocessing
     crop = dataclasses.replace(own.crop, **given)
-    self._preprocessing = dataclasses.replace(own, crop=crop)
-    self._loader = build.open_loader(settings, self._preprocessing)
-    self._batch_size = build.eval_batch_size(settings)
-    self._model = self._loaded.task.probed(self._loaded.model)[""]
-    self._reads_patches = self._model is not self._loaded.model
+    self.preprocessing = dataclasses.replace(own, crop=crop)
+    self.loader = build.open_loader(settings, self.preprocessing)
+    self.batch_size = build.eval_batch_size(settings)
 
-  def few_shot(
-    self,
-    shots: Sequence[int],
-    seeds: int,
-    pre_logits: bool,
-    display: Display | None,
-  ) -> list[Outcome]:
-    """Few-shot evaluation for each number of shots."""
-    few_shot = FewShot(
-      self._model,
-      self._mesh,
-      self.train,
-      self.test,
-      self._preprocessing,
-      loader=self._loader,
-      batch_size=self._batch_size,
-      shots=max(shots),
-      seeds=seeds,
-      pre_logits=pre_logits,
-    )
-    params, track = self._params(few_shot.num_shots, display)
-    return few_shot.measure_each(params, shots, track)
-
-  def whole_split(
-    self,
-    score: Callable[..., Score],
-    pre_logits: bool,
-    display: Display | None,
-  ) -> Score:
-    """Scores a probe on all images of both splits."""
-    most = max(len(self.train), len(self.test))
-    rows = min(self._batch_size, most)
-    parts = self._mesh, self._preprocessing
-    train, test = (
-      Stream(source, *parts, self._loader, rows)
-      for source in (self.train, self.test)
-    )
-    read = make_represent(
-      functools.partial(represent, self._model, pre_logits=pre_logits), *parts
-    )
-    params, track = self._params(len(self.train), display)
-    with contextlib.closing(train), contextlib.closing(test):
-      return score(
-        read(params, train, "reading the training split", track),
-        read(params, test, "reading the evaluation split", track),
-        len(self.train.class_names),
-      )
-
-  def _params(self, used: int, display: Display | None) -> tuple[Any, Track]:
+  def params(self, used: int, display: Display | None) -> tuple[Any, Track]:
     """The parameters, after the header that says what is measured."""
     if display is not None:
-      if self._reads_patches:
+      if self.model is not self._loaded.model:
         display.note(
           "The probe reads the mean of the patches: masked patches did not "
           "train the class token's output."
         )
-      size = self._preprocessing.image_size
+      train, test = self._splits
+      height, width = self.preprocessing.image_size
+      classes = f"{len(train.class_names):,} classes"
       display.header(
-        _header(self._checkpoint, size, used, self.train, self.test)
+        [
+          ("model", f"{self._checkpoint} at {height} x {width}"),
+          ("data", f"{train.name}, {classes}, {len(test):,} test images"),
+          ("probe", f"fitted to {used:,} training images"),
+        ]
       )
-    params = self._loaded.params_on(self._mesh)
+    params = self._loaded.params_on(self.mesh)
     return params, display.track if display else untracked
-
-
-def _sources(
-  settings: ProbeSettings, probe: str, neighbours: int
-) -> tuple[Source, Source]:
-  """The training and the evaluation split; ValueError if they do not fit."""
-  if probe not in PROBES:
-    raise ValueError(f"probe={probe!r}; give one of {', '.join(PROBES)}.")
-  if neighbours < 1:
-    raise ValueError(f"neighbours={neighbours} must be 1 or more.")
-  train = open_source("train", settings.data)
-  test = open_source("eval", settings.data)
-  if probe != "few_shot":  # `FewShot` checks them itself.
-    check_classes(train, "a probe")
-    check_same_classes(
-      train.class_names,
-      "the training split",
-      test.class_names,
-      "the evaluation split",
-    )
-  if probe == "knn" and neighbours > len(train):
-    raise ValueError(
-      f"neighbours={neighbours} is more than the {len(train):,} training "
-      "images: give fewer."
-    )
-  return train, test
-
-
-def _header(
-  checkpoint: str,
-  image_size: tuple[int, int],
-  used: int,
-  train: Source,
-  test: Source,
-) -> list[tuple[str, str]]:
-  height, width = image_size
-  classes = f"{len(train.class_names):,} classes"
-  return [
-    ("model", f"{checkpoint} at {height} x {width}"),
-    ("data", f"{train.name}, {classes}, {len(test):,} test images"),
-    ("probe", f"fitted to {used:,} training images"),
-  ]
