@@ -39,12 +39,14 @@ def make_pictures(
     ValueError: if matplotlib is needed and not installed.
   """
   examples = chosen_examples(source, preprocessing, count)
-  if panels := task.make_panels(model, preprocessing):
+  panels: Any = task.make_panels(model, preprocessing)
 
-    def draw(params: Any, _: Outcome) -> dict[str, Photograph]:
-      drawn = enumerate(panels(params, examples), 1)
-      return {f"eval/{task.name}_{number}": sheet for number, sheet in drawn}
-  else:
+  def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
+    drawn = enumerate(panels(params, examples), 1)
+    return {f"eval/{task.name}_{number}": sheet for number, sheet in drawn}
+
+  draw = draw_panels
+  if panels is None:
     draw = _make_draw(task, model, preprocessing, source, examples)
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 

@@ -120,8 +120,8 @@ def probe_shots(
   return few_shot.measure_each(params, shots, track)
 
 
-def _open_splits(settings: ProbeSettings) -> list[Source]:
-  return [open_source(split, settings.data) for split in ("train", "eval")]
+def _open_splits(settings: ProbeSettings) -> tuple[Source, Source]:
+  return open_source("train", settings.data), open_source("eval", settings.data)
 
 
 class _Opened:
@@ -131,7 +131,7 @@ class _Opened:
     self,
     checkpoint: str,
     settings: ProbeSettings,
-    splits: list[Source],
+    splits: tuple[Source, Source],
     overrides: dict[str, Any],
   ):
     self._checkpoint, self._splits = checkpoint, splits
