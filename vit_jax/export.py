@@ -17,12 +17,9 @@ from typing import Any
 
 from absl import flags
 
+from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.runtime import command
 
-# Written out, so that --help does not load JAX; a test compares the names.
-PLATFORMS = ("cpu", "cuda", "tpu")
-KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-DTYPES = ("float32", "bfloat16")
 TARGETS = ("stablehlo", "onnx")
 _RUN = """\
 import jax
@@ -70,10 +67,8 @@ def export_checkpoint(
     if to == "onnx":
       content, where = exporter.export_onnx(model, params), "ONNX Runtime"
       shape = ", ".join(map(str, loaded.preprocessing.image_shape))
-      images, logits = (
-        f"uint8 (B, {shape})",
-        f"float32 (B, {model.num_classes or 'D'})",
-      )
+      images, logits = f"uint8 (B, {shape})", model.num_classes or "D"
+      logits = f"float32 (B, {logits})"
       run, needs = _RUN_ONNX, "onnxruntime is"
     else:
       exported = exporter.export_model(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from vit_jax import evaluation
 from vit_jax.runtime import command
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
   from vit_jax.evaluation.whole_set import Score
   from vit_jax.runtime.display import Display
 
-# Written out, so that --help does not load JAX; a test compares the names.
-PROBES = ("few_shot", "knn", "linear", "segment")
+PROBES = (*evaluation.PROBES, "segment")
 
 
 def define_flags() -> None:

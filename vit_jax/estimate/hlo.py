@@ -13,22 +13,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 COLLECTIVES = (
-  "all-gather",
-  "all-reduce",
-  "reduce-scatter",
-  "all-to-all",
-  "collective-permute",
+  *("all-gather", "all-reduce", "reduce-scatter"),
+  *("all-to-all", "collective-permute"),
 )
 # Operations that only name values and cost nothing.
-_FREE = {
-  "bitcast",
-  "constant",
-  "get-tuple-element",
-  "parameter",
-  "partition-id",
-  "tuple",
-  "while",
-}
+_FREE = {"bitcast", "constant", "get-tuple-element", "parameter"}
+_FREE |= {"partition-id", "tuple", "while"}
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
@@ -143,7 +133,7 @@ def _computations(text: str) -> tuple[dict[str, _Computation], str]:
 
 def _type_and_opcode(definition: str) -> tuple[str, str]:
   """A definition's result type, without layouts, and its opcode."""
-  depth, end = 0, 0
+  depth = end = 0
   for end, letter in enumerate(definition):  # noqa: B007
     depth += (letter in "([{") - (letter in ")]}")
     if letter == " " and depth == 0:

@@ -84,13 +84,11 @@ def fit(
   return _Path.of_examples(features, labels, num_classes).probe(l2)
 
 
-def fit_shots(
-  features: Float[np.ndarray, "K n D"], l2s: Sequence[float] = L2S
-) -> Probe:
+def fit_shots(features: Float[np.ndarray, "K n D"]) -> Probe:
   """Fits a probe to n shots per class, with the L2 that `choose_l2` picks."""
   K, n, D = features.shape
   labels = np.repeat(np.arange(K), n)
-  return fit(features.reshape(-1, D), labels, K, choose_l2(features, l2s))
+  return fit(features.reshape(-1, D), labels, K, choose_l2(features))
 
 
 def choose_l2(

@@ -13,12 +13,10 @@ from jax import export
 from jaxtyping import Array, Float, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.models import Model, Origin
 from vit_jax.models.normalize import normalize
 
-PLATFORMS = ("cpu", "cuda", "tpu")
-KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-DTYPES = ("float32", "bfloat16")
 # jax.export writes flatbuffers, whose size is limited to 31 bits. The program
 # itself takes far less than the margin that is left for it.
 _MOST_BYTES = 2**31 - 2**24
@@ -126,7 +124,7 @@ def logits_function(
   model: Model, params: Any
 ) -> Callable[[UInt8[Array, "b H W C"]], Float[Array, "b K"]]:
   """The function from images to logits, which normalises them first."""
-  origin = model.origin or Origin("", "", None)
+  origin = _origin(model)
 
   def to_logits(images: UInt8[Array, "b H W C"]) -> Float[Array, "b K"]:
     whole = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
@@ -141,12 +139,15 @@ def _shape(
   model: Model, image_size: int | tuple[int, int] | None
 ) -> tuple[int, int, int]:
   """Height, width and channels; ValueError if they are not known."""
-  size = image_size
+  size, origin = image_size, _origin(model)
   if size is None:
-    known = model.origin.image_size if model.origin else None
-    size = Preprocessing(known).image_size
+    size = Preprocessing(origin.image_size).image_size
   height, width = (size, size) if isinstance(size, int) else size
-  return height, width, len(model.origin.mean) if model.origin else 3
+  return height, width, len(origin.mean)
+
+
+def _origin(model: Model) -> Origin:
+  return model.origin or Origin("", "", None)
 
 
 def check_platforms(platforms: Sequence[str]) -> None:
@@ -161,9 +162,9 @@ def check_platforms(platforms: Sequence[str]) -> None:
 def _check_bytes(params: Any, param_dtype: str) -> None:
   """Raises ValueError unless the parameters fit into an exported file."""
   if param_dtype not in DTYPES:
+    known = ", ".join(DTYPES)
     raise ValueError(
-      f"param_dtype={param_dtype!r} is unknown; choose one of "
-      f"{', '.join(DTYPES)}."
+      f"param_dtype={param_dtype!r} is unknown; choose one of {known}."
     )
   count = sum(x.size for x in jax.tree.leaves(params))
   wide, narrow = (count * jnp.dtype(dtype).itemsize for dtype in DTYPES)

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.inference.features import features
+from vit_jax.inference.predictor import make_predict_step
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.models import BaseVit, Origin
 from vit_jax.models.normalize import normalize
+from vit_jax.tasks.task import Task
 
 Arrays = dict[str, Any]
 
@@ -37,7 +39,7 @@ class Options:
 
 
 def make_look(
-  model: BaseVit, params: Any, options: Options, predict_step: Callable
+  model: BaseVit, params: Any, options: Options, task: Task
 ) -> Callable[[np.ndarray], Arrays]:
   """Makes a function from an image, (H, W, 3), to the arrays of its figures.
 
@@ -48,9 +50,13 @@ def make_look(
   assert origin is not None
   layer = _layer(model, options.layer)
   chosen = _class_index(model, origin, options.class_name)
+  normalization: Any = {"mean": origin.mean, "std": origin.std}
+  predict_step = jax.jit(
+    make_predict_step(model, **normalization, task=task, top=options.top)
+  )
 
   def look(image: np.ndarray) -> Arrays:
-    x = normalize(jnp.asarray(image[None]), origin.mean, origin.std)
+    x = normalize(jnp.asarray(image[None]), **normalization)
     found: Arrays = {}
     if model.num_classes:
       best = jax.device_get(predict_step(params, image[None]))

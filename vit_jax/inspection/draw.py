@@ -4,14 +4,12 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-import jax
 import numpy as np
 
 from vit_jax.data.reading.image_files import check_found, find_images
-from vit_jax.inference.predictor import make_predict_step
 from vit_jax.inference.reading import decode_ahead
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
@@ -53,13 +51,9 @@ def visualize_files(
   check_found(names)
   loaded = open_checkpoint(checkpoint, **overrides).in_unit()
   model, params = embedding_maps.check_vit(loaded.model), loaded.params()
-  preprocessing = loaded.preprocessing
+  preprocessing, task = loaded.preprocessing, loaded.task
+  look = make_look(model, params, options, task)
   size = preprocessing.image_size
-  normalization, task = preprocessing.normalization, loaded.task
-  predict_step = make_predict_step(
-    model, **normalization, task=task, top=options.top
-  )
-  look = make_look(model, params, options, jax.jit(predict_step))
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
@@ -76,7 +70,7 @@ def visualize_files(
     seen = look(image)
     with open(path, "rb") as file:
       photograph = seen_part(file.read(), preprocessing)
-    title = _title(path, model, task, seen)
+    title = _title(path, loaded.class_names, task, seen)
     stem = folder / _stem(number, path)
     _draw_image(figures, stem, model, photograph, seen, title)
     found.append({"images": name, **seen})
@@ -113,15 +107,14 @@ def _draw_parameters(
   return {"filters": components, "position_similarity": similarity}
 
 
-def _title(path: str, model: Vit, task: Task, seen: Arrays) -> str:
+def _title(path: str, known: Sequence[str], task: Task, seen: Arrays) -> str:
   """The file's name, its label if its folder is a class, and the answer."""
-  assert model.origin is not None
   folder, name = os.path.split(printable_path(path))
   told = [name]
-  if (label := os.path.basename(folder)) in model.origin.class_names:
+  if (label := os.path.basename(folder)) in known:
     told.append(f"in folder {label}")
-  if model.num_classes:
-    told.append(f"answer {task.answer_text(seen, model.origin.class_names)}")
+  if "relevance" in seen:
+    told.append(f"answer {task.answer_text(seen, known)}")
   return "  |  ".join(told)
 
 

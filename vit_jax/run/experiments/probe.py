@@ -12,6 +12,7 @@ from vit_jax.data.reading.sources import (
   check_same_classes,
   open_source,
 )
+from vit_jax.evaluation import PROBES
 from vit_jax.evaluation.few_shot import FewShot, Outcome
 from vit_jax.evaluation.representations import make_represent
 from vit_jax.evaluation.whole_set import Score, linear, nearest_neighbours
@@ -21,8 +22,6 @@ from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.tasks.stream import Stream
-
-PROBES = ("few_shot", "knn", "linear")
 
 
 def probe_checkpoint(
