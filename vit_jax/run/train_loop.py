@@ -43,7 +43,7 @@ class Guards:
   """What may end a run before its time.
 
   Attributes:
-    signal: Notices SIGTERM and Ctrl-C.
+    signal: Records SIGTERM and Ctrl-C.
     check_lock: Raises OSError if another run has taken the folder.
     watchdog: Ends the process if a step hangs.
   """
