@@ -16,10 +16,9 @@ from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.inference.predictor import predict
-from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.convert import convert, usage
 from vit_jax.pretrained.formats import processor, timm, timm_encoders
 from vit_jax.pretrained.load import open_checkpoint
-from vit_jax.pretrained.model_card import usage
 from vit_jax.pretrained.save import check_expressible, save_as, sidecar_files
 
 NAMES = tuple("abcdefg")

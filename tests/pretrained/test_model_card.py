@@ -10,9 +10,8 @@ from tests import published, tiny
 from vit_jax.config import base_config
 from vit_jax.models import Origin
 from vit_jax.pretrained import known
-from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.convert import convert, metadata, model_card
 from vit_jax.pretrained.load import open_checkpoint
-from vit_jax.pretrained.model_card import metadata, model_card
 from vit_jax.pretrained.save import save_as
 
 

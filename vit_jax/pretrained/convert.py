@@ -1,13 +1,61 @@
 """Converts a checkpoint to another library's format, with a model card."""
 
+import json
+import pathlib
 from typing import Any
 
+from etils import epath
+
+from vit_jax.models import to_fields, variant_of
+from vit_jax.models.grid import grid_of
 from vit_jax.pretrained import hub, known
+from vit_jax.pretrained.formats import hf_encoders, processor
+from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.load import open_checkpoint
-from vit_jax.pretrained.model_card import model_card, usage
-from vit_jax.pretrained.save import check_expressible, check_known, save_as
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.save import (
+  TARGETS,
+  check_expressible,
+  check_known,
+  save_as,
+)
 from vit_jax.runtime.atomic_file import local_path
 from vit_jax.runtime.display import Display
+from vit_jax.workdir.rows import read_rows
+
+# Python that loads the result in the library it was written for.
+_USES = {
+  "google": """\
+import vit_jax  # google-research/vision_transformer reads the same file.
+{load}""",
+  "big_vision": """\
+import vit_jax  # google-research/big_vision reads the same file.
+{load}""",
+  "hf": """\
+from transformers import AutoImageProcessor, {hf_class}
+model = {hf_class}.from_pretrained("{folder}"{options})
+processor = AutoImageProcessor.from_pretrained("{folder}")""",
+  "timm": """\
+import timm
+model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
+transform = timm.data.create_transform(
+  **timm.data.resolve_model_data_config(model))""",
+  "torchvision": """\
+from safetensors.torch import load_file
+from torch import float32, nn
+from torchvision.models import VisionTransformer
+from torchvision.transforms import v2
+model = VisionTransformer(
+  image_size={size}, patch_size={patch_size}, num_layers={num_layers},
+  num_heads={num_heads}, hidden_dim={hidden_size}, mlp_dim={mlp_size},
+  num_classes={num_classes}, representation_size={representation_size})
+{headless}model.load_state_dict(load_file("{folder}/model.safetensors"))
+transform = v2.Compose([
+  v2.Resize({resized}, v2.InterpolationMode.{filter}),
+  v2.CenterCrop({size}), v2.ToImage(), v2.ToDtype(float32, scale=True),
+  v2.Normalize({mean}, {std})])
+# Or: {load}""",
+}
 
 
 def convert(
@@ -49,3 +97,143 @@ def convert(
     display.note(f"Note: {line}.")
   if push is not None:
     display.note(f"Uploaded it as {hub.push(target, push)}")
+
+
+def model_card(
+  loaded: Loaded, to: str, name: str, license: str | None = None
+) -> str:
+  """The README.md of a converted model, in Markdown.
+
+  Args:
+    to: Name of the format, one of `save.TARGETS`.
+    name: Name of the folder it is written to.
+  """
+  origin, model = loaded.origin, loaded.model
+  fields = {k: v for k, v in to_fields(model).items() if v not in (None, ())}
+  source = origin.source
+  if "://" not in source:  # A path is of no use elsewhere, but its end is.
+    source = pathlib.Path(source).name
+  variant = variant_of(model)
+  title = "Vision Transformer" + (f" ViT-{variant}" if variant else "")
+  library = {"hf": "transformers", "timm": "timm"}.get(to, "vit_jax")
+  rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
+  used = str(loaded.preprocessing)
+  if loaded.preprocessing.size is None:
+    used = f"taken at any height and width that are multiples of {model.stride}"
+  classes = ", ".join(origin.class_names[:20])
+  if len(origin.class_names) > 20:
+    classes += f" and {len(origin.class_names) - 20} more"
+  return f"""---
+library_name: {library}
+pipeline_tag: image-classification
+tags: [vision, image-classification, vit]
+{metadata(loaded, license)}---
+
+# {name}
+
+{title} ([arXiv:2010.11929](https://arxiv.org/abs/2010.11929)),
+read from `{source}` ({origin.format}) and written as {to} by vit_jax.
+
+```python
+{usage(loaded, to, name)}
+```
+
+Images are {used} and normalised, as (x / 255 - mean) / std,
+with mean {list(origin.mean)} and standard deviation {list(origin.std)}.
+{loaded.task.meaning}
+
+Classes: {classes or "not named by the source"}.
+
+{_training(loaded)}
+| field | value |
+| --- | --- |
+{rows}
+"""
+
+
+def metadata(loaded: Loaded, license: str | None) -> str:
+  """Lines of the card's header on licence, data and base model."""
+  found = {"license": license}
+  config = (loaded.description or {}).get("config")
+  start = loaded.origin.source
+  if config:
+    data, start = config["data"], config["pretrained"] or ""
+    found["datasets"] = data["name"] or pathlib.Path(data["root"] or "").name
+  if start in known.KNOWN:
+    start = known.KNOWN[start].url
+  if start.startswith("hf://"):  # Only the hub's own names are links.
+    found["base_model"] = start.removeprefix("hf://").partition("@")[0]
+  return "".join(f"{k}: {json.dumps(v)}\n" for k, v in found.items() if v)
+
+
+def usage(loaded: Loaded, to: str, folder: str) -> str:
+  """Lines of Python that load the converted model from a folder."""
+  model = loaded.model
+  assert model.num_layers  # A ResNet cannot be converted.
+  preprocessing, crop = loaded.preprocessing, loaded.preprocessing.crop
+  size = preprocessing.size and preprocessing.size[0]
+  arguments = [f'"{folder}/{TARGETS[to].file}"']
+  arguments += [f"{k}={value}" for k, value in _untold(loaded, to).items()]
+  load = f"model, params = vit_jax.load_pretrained({', '.join(arguments)})"
+  resized = size and round(size * crop.resize_ratio)
+  if crop.crop != "center":
+    resized = (resized, resized) if crop.crop == "squash" else (size, size)
+  near = processor.nearest(preprocessing).crop.interpolation
+  name = hf_encoders.class_name(model) if to == "hf" else ""
+  return _USES[to].format(
+    **to_fields(model),
+    load=load,
+    folder=folder,
+    size=size,
+    resized=resized,
+    filter=near.upper(),
+    mean=preprocessing.mean,
+    std=preprocessing.std,
+    hf_class=name,
+    options=", add_pooling_layer=False" if name == "ViTModel" else "",
+    headless="" if model.num_classes else "model.heads.head = nn.Identity()\n",
+  )
+
+
+def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
+  """Keywords that `load_pretrained` needs because the files lack them."""
+  model: Any = loaded.model
+  origin, preprocessing = loaded.origin, loaded.preprocessing
+  if TARGETS[to].files:  # The configuration holds all of them.
+    return {}
+  found: dict[str, Any] = {}
+  guess = guess_num_heads(model.hidden_size)
+  if to == "torchvision" and guess != model.num_heads:
+    found["num_heads"] = model.num_heads
+  if preprocessing.size is None or processor.reason(preprocessing):
+    found |= preprocessing.normalization
+  if origin.image_size and origin.image_size[0] != origin.image_size[1]:
+    found["grid"] = grid_of(model, origin.image_size)
+  return found
+
+
+def _training(loaded: Loaded) -> str:
+  """A run's training data and accuracy in words; "" for other sources."""
+  description = loaded.description
+  if description is None or loaded.step is None:
+    return ""
+  config = description["config"]
+  data = config["data"]
+  name = data["name"] or pathlib.Path(data["root"]).name
+  text = (
+    f"Trained on {name}: {description['train_examples']:,} examples of "
+    f"{len(description['class_names'])} classes"
+  )
+  if config["pretrained"]:
+    text += f", starting from `{config['pretrained']}`"
+  metrics = epath.Path(loaded.origin.source).expanduser() / "metrics.jsonl"
+  rows = read_rows(metrics) if metrics.exists() else []
+  score = loaded.task.score_metric
+  key = f"eval/{score.key}"
+  if evaluated := [r for r in rows if key in r and r["step"] <= loaded.step]:
+    last = evaluated[-1]
+    text += (
+      f". {score.label[0].upper()}{score.label[1:]} on its evaluation split "
+      f"after {last['step']:,} steps: {score.format.format(last[key])}"
+    )
+  return f"{text}.\n"

@@ -8,17 +8,13 @@ written as the equivalent table.
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from flax import traverse_util
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import BaseVit
-from vit_jax.models.grid import grid_of
-from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.formats import (
   google,
@@ -28,7 +24,11 @@ from vit_jax.pretrained.formats import (
   torchvision,
 )
 from vit_jax.pretrained.formats.architecture import channels_of
-from vit_jax.pretrained.formats.equivalent import Params, refitted
+from vit_jax.pretrained.formats.equivalent import (
+  Params,
+  position_table,
+  refitted,
+)
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.atomic_file import filling
@@ -130,15 +130,19 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
       f"{name} cannot express this model: its layers are of the class "
       f"{model.block.__qualname__}, which no format has."
     )
-  reasons = _encoder_reasons(model, name)
-  if reasons is None and model.modern:
+  if encoders := _encoders(model, name):
+    reasons = encoders.reasons(model)
+  elif model.modern:
     reasons = ["its layers have what the paper's do not"]
-  elif reasons is None:
+  else:
     reasons = [*_reasons(model, TARGETS[name])]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
     reasons += filter(None, [processor.reason(preprocessing)])
   if reasons:
-    can = [to for to in _ENCODERS if _encoder_reasons(model, to) == []]
+    able = {to: _encoders(model, to) for to in _ENCODERS}
+    can = [
+      to for to, module in able.items() if module and not module.reasons(model)
+    ]
     hint = f" (--to {' or '.join(can)} can)" if can else ""
     raise ValueError(
       f"{name} cannot express this model: {'; '.join(reasons)}{hint}."
@@ -146,12 +150,10 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   return [*_losses(loaded, name)]
 
 
-def _encoder_reasons(model: Any, name: str) -> list[str] | None:
-  """Why the format cannot express an encoder; None for another model."""
-  if not _is_encoder(model, name):
-    return None
-  module = _ENCODERS[name]
-  return module.reasons(module.equivalent(model))
+def _encoders(model: Any, name: str) -> Any:
+  """The module that writes what the paper's models lack; None for those."""
+  module = _ENCODERS.get(name)
+  return module if module and module.is_encoder(model) else None
 
 
 def _losses(loaded: Loaded, name: str) -> Iterator[str]:
@@ -181,15 +183,10 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
       "an odd number of pixels is cut away, its crop lies one pixel off"
     )
   model: Any = loaded.model
-  if _is_encoder(model, name):
-    yield from _ENCODERS[name].losses(model)
+  if encoders := _encoders(model, name):
+    yield from encoders.losses(model)
   if loaded.loss in _UNRECORDED and name != "hf":
     yield f"the format does not record that {_UNRECORDED[loaded.loss]}"
-
-
-def _is_encoder(model: Any, name: str) -> bool:
-  """Whether a module of `_ENCODERS` decides what can be written."""
-  return name in _ENCODERS and _ENCODERS[name].is_encoder(model)
 
 
 def _reasons(model: BaseVit, target: Target):
@@ -266,57 +263,22 @@ def save_as(
 
 def _expressed(loaded: Loaded, name: str) -> tuple[BaseVit, Params]:
   """An equivalent model that the format can express, and its parameters."""
-  model: Any = loaded.model
-  params = dict(loaded.read())
-  if _is_encoder(model, name):
-    written = _ENCODERS[name].equivalent(model)
+  model, params = loaded.model, dict(loaded.read())
+  if encoders := _encoders(model, name):
+    written = encoders.equivalent(model)
     return written, refitted(model, written, params)
-  if model.position in _native_positions(model, name):
+  own = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
+  token = model.pooling == "token"
+  grid_only = name == "big_vision" and token
+  native = ("learned_grid",) if grid_only else ("learned", own)
+  if model.position in native:
     return model, params
-  E_pos = _position_table(model, params)
+  E_pos = position_table(model, params)
   params = {k: v for k, v in params.items() if not k.startswith("position/")}
-  if name == "big_vision" and model.pooling == "token":
+  if grid_only:
     params["x_class"] = params["x_class"] + E_pos[0]
-    params["position/E_pos"] = E_pos[1:]
-    return model.clone(position="learned_grid"), params
-  params["position/E_pos"] = E_pos
-  return model.clone(position="learned"), params
-
-
-def _native_positions(model: BaseVit, name: str) -> tuple[str, ...]:
-  """Kinds of positions that the format can record as they are."""
-  if name == "big_vision" and model.pooling == "token":
-    return ("learned_grid",)
-  extra = {"big_vision": "sincos2d", "timm": "learned_grid"}
-  return ("learned", *filter(None, [extra.get(name)]))
-
-
-def _position_table(
-  model: BaseVit, params: Mapping[str, np.ndarray]
-) -> np.ndarray:
-  """Computes E_pos, (S, D), for a model with positions of any kind."""
-  size = model.origin.image_size if model.origin else None
-  if size is None:
-    raise ValueError(
-      f"position={model.position!r} is computed for any image size, and a "
-      "table needs one: give --image_size=224, for example."
-    )
-  h, w = grid_of(model, size)
-  class_token = model.pooling == "token"
-  if model.position == "none":
-    return np.zeros((h * w + class_token, model.hidden_size), np.float32)
-  module = PositionEmbedding(
-    model.position, (h, w), model.hidden_size, class_token
-  )
-  own = traverse_util.unflatten_dict(
-    {
-      key.removeprefix("position/"): jnp.asarray(value)
-      for key, value in params.items()
-      if key.startswith("position/")
-    },
-    sep="/",
-  )
-  return np.asarray(module.apply({"params": own}))
+  params["position/E_pos"] = E_pos[1:] if grid_only else E_pos
+  return model.clone(position=native[0]), params
 
 
 def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:

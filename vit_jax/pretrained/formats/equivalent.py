@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.models import from_fields, to_fields
+from vit_jax.models import BaseVit, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.formats.architecture import table_size
 from vit_jax.pretrained.formats.mapping import Rule, Shapes, axis_sizes
 
@@ -70,3 +72,27 @@ def refitted(vit: Any, new: Any, params: Mapping[str, np.ndarray]) -> Params:
     found[_HEAD] = found.pop("pre_logits/kernel")
     found["head/bias"] = np.zeros(new.num_classes, np.float32)
   return found
+
+
+def position_table(
+  model: BaseVit, params: Mapping[str, np.ndarray]
+) -> np.ndarray:
+  """Computes E_pos, (S, D), for a model with positions of any kind."""
+  size = model.origin.image_size if model.origin else None
+  if size is None:
+    raise ValueError(
+      f"position={model.position!r} is computed for any image size, and a "
+      "table needs one: give --image_size=224, for example."
+    )
+  h, w = grid_of(model, size)
+  class_token = model.pooling == "token"
+  if model.position == "none":
+    return np.zeros((h * w + class_token, model.hidden_size), np.float32)
+  kind, D = model.position, model.hidden_size
+  module = PositionEmbedding(kind, (h, w), D, class_token)
+  own: dict[str, Any] = {
+    key.removeprefix("position/"): jnp.asarray(value)
+    for key, value in params.items()
+    if key.startswith("position/")
+  }
+  return np.asarray(module.apply({"params": own}))

@@ -165,7 +165,7 @@ def is_encoder(vit: Any) -> bool:
 
 def reasons(vit: Any) -> list[str]:
   """Why no family can express a model: the reasons of the closest one."""
-  family, found = _closest(vit)
+  family, found = _closest(equivalent(vit))
   return [f"as {family.types[0]}, {reason}" for reason in found]
 
 

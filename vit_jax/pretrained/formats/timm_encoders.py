@@ -207,7 +207,7 @@ def equivalent(vit: Any) -> Any:
 
 def reasons(vit: Any) -> list[str]:
   """Why timm cannot express a model."""
-  one_layer = vit.clone(num_layers=1)
+  one_layer = equivalent(vit).clone(num_layers=1)
   written = rules(one_layer)
   if vit.pooling not in _POOLINGS.values():
     return ["timm cannot pool both the class token and the patches' average"]
