@@ -60,7 +60,7 @@ class PatchEmbedding(nn.Module):
     return E(patchify(x, self.patch_size))
 
 
-def patchify(x: Images, P: int) -> Float[Array, "B h w P2C"]:
+def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
   """Cuts images into patches of P x P pixels, each flattened to P^2 C values.
 
   Raises ValueError if P does not divide height and width.
