@@ -120,13 +120,10 @@ def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
 
   Raises ValueError if the mesh does not divide one of the arrays.
   """
-  boxed = jax.eval_shape(init, jax.random.key(0))  # By the names of axes.
-  shardings = logical_to_mesh_sharding(
-    nn.get_partition_spec(boxed), mesh, STORED
-  )
-  return jax.tree_util.tree_map_with_path(
-    _sharded_shape, nn.unbox(boxed), shardings
-  )
+  boxed = jax.eval_shape(init, jax.random.key(0))  # With the names of axes.
+  shapes, axes = nn.unbox(boxed), nn.get_partition_spec(boxed)
+  shardings = logical_to_mesh_sharding(axes, mesh, STORED)
+  return jax.tree_util.tree_map_with_path(_sharded_shape, shapes, shardings)
 
 
 def _sharded_shape(

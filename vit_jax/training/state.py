@@ -167,7 +167,7 @@ def with_params(
   `leaves` gives (path, whole array) of each parameter to replace. They are read
   one at a time, and each device keeps its part.
   """
-  params = flatten_dict(state.params, sep="/")
+  params: dict[str, Any] = flatten_dict(state.params, sep="/")
   for path, array in leaves:
     old = params[path]
     params[path] = jax.make_array_from_callback(
