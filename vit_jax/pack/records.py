@@ -1,12 +1,10 @@
 """Splits by the names of TFDS, and images at known places in larger files."""
 
-import dataclasses
 import os
 import pathlib
 from array import array
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from etils import epath
 
 from vit_jax.data.example import Example, Source
@@ -30,20 +28,16 @@ def split_of(name: str) -> str:
   return "train"
 
 
-@dataclasses.dataclass
 class Listing:
   """Places of images, gathered while a source is listed.
 
   A million of them take some 60 MB.
   """
 
-  files: list[str] = dataclasses.field(default_factory=list)
-  file: array = dataclasses.field(default_factory=lambda: array("i"))
-  start: array = dataclasses.field(default_factory=lambda: array("q"))
-  size: array = dataclasses.field(default_factory=lambda: array("q"))
-  label: array = dataclasses.field(default_factory=lambda: array("i"))
-  names: bytearray = dataclasses.field(default_factory=bytearray)
-  ends: array = dataclasses.field(default_factory=lambda: array("q"))
+  def __init__(self, files: Sequence[str] = ()):
+    self.files, self.names = [*files], bytearray()
+    self.file, self.label = array("i"), array("i")
+    self.start, self.size, self.ends = array("q"), array("q"), array("q")
 
   def add(self, start: int, size: int, label: int, name: str) -> None:
     """Adds an image of the file that was last added to `files`."""
@@ -60,18 +54,16 @@ class Records(Source):
 
   def __init__(self, name: str, class_names: Sequence[str], listing: Listing):
     self.name, self.class_names = name, tuple(class_names)
-    self._files, self._file = listing.files, np.array(listing.file)
-    self._start, self._size = np.array(listing.start), np.array(listing.size)
-    self._label, self._ends = np.array(listing.label), np.array(listing.ends)
-    self._names = bytes(listing.names)
+    self._at = listing
 
   def __len__(self) -> int:
-    return len(self._label)
+    return len(self._at.label)
 
   def __getitem__(self, index: int) -> Example:
-    start = int(self._ends[index - 1]) if index else 0
-    name = os.fsdecode(self._names[start : int(self._ends[index])])
-    with epath.Path(self._files[self._file[index]]).open("rb") as file:
-      file.seek(int(self._start[index]))
-      image = file.read(int(self._size[index]))
-    return {"image": image, "label": int(self._label[index]), "id": name}
+    at = self._at
+    start = at.ends[index - 1] if index else 0
+    name = os.fsdecode(bytes(at.names[start : at.ends[index]]))
+    with epath.Path(at.files[at.file[index]]).open("rb") as file:
+      file.seek(at.start[index])
+      image = file.read(at.size[index])
+    return {"image": image, "label": at.label[index], "id": name}

@@ -174,12 +174,11 @@ def batch_ids(
   """
   positions = range(number * batch_size, (number + 1) * batch_size)
   indices = example_indices(positions, len(source), seed)
-  return [
-    f"example {index}"
-    if isinstance(example, UnreadableImageError)
-    else example["id"]
-    for index, example in zip(indices, _read(source, indices), strict=True)
-  ]
+  ids = [f"example {index}" for index in indices]
+  for row, example in enumerate(_read(source, indices)):
+    if not isinstance(example, UnreadableImageError):
+      ids[row] = example["id"]
+  return ids
 
 
 class _KeyedRandom:

@@ -4,6 +4,7 @@ The markers are those of ITU-T T.81 | ISO/IEC 10918-1, Annex B; the orientation
 is that of CIPA DC-008 (Exif).
 """
 
+import contextlib
 import struct
 from typing import NamedTuple
 
@@ -101,12 +102,10 @@ def _orientation(encoded: bytes, at: int) -> int | None:
   if not encoded.startswith(b"Exif\0\0", at):
     return None
   segment = encoded[at : at + _two_bytes(encoded, at - 2) - 2]
-  try:
+  with contextlib.suppress(KeyError, struct.error):
     return _short_orientation(segment[6:])
-  except (KeyError, struct.error):
-    pass  # Pillow may still make sense of it.
   exif = Image.Exif()
-  try:
+  try:  # Pillow may still make sense of it.
     exif.load(segment)
     return int(exif.get(_ORIENTATION, 1))
   except Exception:  # Pillow raises almost anything on damaged data.

@@ -61,12 +61,11 @@ class Layout:
     orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
     order = ("val", "test")
     if eval_split is not None:
-      wanted = split_named(os.fsencode(eval_split))
-      if wanted is None:
-        raise ValueError(
-          f"eval_split={eval_split!r} is no split of a folder; use val or test."
-        )
-      order = orders[wanted]
+      order = orders.get(split_named(os.fsencode(eval_split)) or "")
+    if order is None:
+      raise ValueError(
+        f"eval_split={eval_split!r} is no split of a folder; use val or test."
+      )
     for name in order:
       if getattr(self, name) is not None:
         return name
@@ -90,9 +89,8 @@ def find_layout(root: bytes) -> Layout:
   found = _splits(root)
   if not found:
     return Layout(root, root, ignored=ignored)
-  for name in subfolders(root):
-    if name not in found.values():
-      ignored[f"folder {text(name)}"] += 1
+  for name in {*subfolders(root)} - {*found.values()}:
+    ignored[f"folder {text(name)}"] += 1
   places = {split: os.path.join(root, name) for split, name in found.items()}
   for place in places.values():
     _count_loose(place, ignored)
@@ -158,8 +156,7 @@ def _splits(root: bytes) -> dict[str, bytes]:
 
 def split_named(name: bytes) -> str | None:
   """The split that a folder's name stands for, or None."""
-  lower = name.lower()
-  return next((split for split, names in NAMES.items() if lower in names), None)
+  return next((s for s, names in NAMES.items() if name.lower() in names), None)
 
 
 def subfolders(folder: bytes) -> list[bytes]:
@@ -176,9 +173,9 @@ def is_folder(entry: os.DirEntry) -> bool:
   try:
     return entry.is_dir()
   except OSError as error:
-    if error.errno != errno.ELOOP:
-      raise
-    return False
+    if error.errno == errno.ELOOP:
+      return False
+    raise
 
 
 def images_below(

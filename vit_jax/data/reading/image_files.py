@@ -1,5 +1,6 @@
 """Image files: those that names stand for, and those that have labels."""
 
+import contextlib
 import glob
 import os
 import zlib
@@ -53,11 +54,11 @@ def _named(path: str) -> Iterator[str]:
     for match in map(os.sep.join, sorted(matches)):
       if searched is not None and match.startswith(searched):
         continue
-      ending = os.fsencode(os.path.splitext(match)[1])
+      name = os.fsencode(match).lower()
       if os.path.isdir(match):
         searched = os.path.join(match, "")
         yield from _below(match)
-      elif ending.lower() in _ENDINGS and os.path.isfile(match):
+      elif name.endswith(_ENDINGS) and os.path.isfile(match):
         yield match
 
 
@@ -114,12 +115,10 @@ class ImageFiles(Source):
     counts = np.bincount(self._labels, minlength=len(self.class_names))
     few = np.flatnonzero(counts < _FEW)
     if len(few) and len(counts) > 1:  # With labels.
-      named = ", ".join(
-        f"{self.class_names[i]} {counts[i]}" for i in few[:5].tolist()
-      )
+      named = [f"{self.class_names[i]} {counts[i]}" for i in few[:5].tolist()]
       lines.append(
         f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
-        f"training images: {named}{', ...' if len(few) > 5 else ''}."
+        f"training images: {', '.join(named)}{', ...' * (len(few) > 5)}."
       )
     names = list(self.class_names)
     if all(n.isdecimal() for n in names) and names != sorted(names, key=int):
@@ -134,20 +133,18 @@ class ImageFiles(Source):
     from vit_jax.data.decoding.pillow import brightest
 
     indices = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int))
-    values = []
+    wide = []
     for index in indices.tolist():
-      try:
-        values.append(brightest(self[index]["image"]))
-      except UnreadableImageError:
-        continue
-    wide = [value for value in values if value is not None]
+      with contextlib.suppress(UnreadableImageError):
+        value = brightest(self[index]["image"])
+        wide += [] if value is None else [value]
     if not wide or max(wide) >= 2**16 / 8:
       return []
-    bits = max(1, int(max(wide)).bit_length())
+    white = 2 ** max(1, int(max(wide)).bit_length()) - 1
     line = (
       f"{len(wide)} of {len(indices)} images looked at have 16 bits and reach "
       f"{max(wide):,.0f} of 65,535, which is nearly black; set "
-      f"--config.normalization.window='(0,{2**bits - 1})'."
+      f"--config.normalization.window='(0,{white})'."
     )
     return [line]
 

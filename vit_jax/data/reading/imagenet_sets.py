@@ -169,9 +169,8 @@ def _real(root: str | None, data_dir: str | None) -> TestSet:
     sets = [frozenset(real[_number(name) - 1]) for name in names]
     source: Source = found
   else:
-    source = _prepared(
-      "imagenet2012_real", "validation", data_dir, "original_label"
-    )
+    name, label = "imagenet2012_real", "original_label"
+    source = _prepared(name, "validation", data_dir, label)
     sets = [frozenset(map(int, x)) for x in source.column("real_label")]  # pyright: ignore[reportAttributeAccessIssue]
   kept = [index for index, labels in enumerate(sets) if labels]
   return TestSet(_Numbered(source, kept), [sets[index] for index in kept])
@@ -259,10 +258,8 @@ class _Numbered(Source):
 
   def read(self, indices: Sequence[int]) -> list[Example]:
     found = self.source.read([self.kept[index] for index in indices])
-    return [
-      {**example, "label": index}
-      for index, example in zip(indices, found, strict=True)
-    ]
+    pairs = zip(found, indices, strict=True)
+    return [{**example, "label": index} for example, index in pairs]
 
 
 def _folder(root: str | None, folder: str, **how: Any) -> _Files | None:
@@ -274,12 +271,10 @@ def _folder(root: str | None, folder: str, **how: Any) -> _Files | None:
 def _prepared(
   name: str, split: str, data_dir: str | None, label: str | None = None
 ) -> Source:
+  where = {"name": name, "data_dir": data_dir, "eval_split": split}
   try:
     extras.check("tensorflow_datasets", "tfds", name)
-    settings = DataSettings(
-      name=name, data_dir=data_dir, eval_split=split, tfds_label=label
-    )
-    return open_source("eval", settings)
+    return open_source("eval", DataSettings(**where, tfds_label=label))
   except ValueError as error:
     raise AbsentError(str(error)) from error
 

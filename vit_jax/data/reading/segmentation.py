@@ -67,19 +67,16 @@ class SegmentationFolder(Source):
 
   def __getitem__(self, index: int) -> Example:
     image, mask = self._pairs[index]
-    encoded = content(image)
-    indices = _read_mask(mask)
+    encoded, indices = content(image), _read_mask(mask)
     _check_proportions(image, encoded, indices.shape)
     label = resize_mask(indices, self.label_shape)
     return {"image": encoded, "label": label, "id": text(image)}
 
   def num_classes(self) -> int:
     """One more than the highest index in all masks; each of them is read."""
-    highest = -1
-    for _, path in self._pairs:
-      mask = _read_mask(path)
-      highest = max(highest, int(mask[mask != IGNORED].max(initial=-1)))
-    return highest + 1
+    masks = (_read_mask(path) for _, path in self._pairs)
+    highest = (int(mask[mask != IGNORED].max(initial=-1)) for mask in masks)
+    return 1 + max(highest, default=-1)
 
 
 def resize_mask(

@@ -8,6 +8,7 @@ Pillow's, which gives the pixels that PyTorch's libraries give.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -128,11 +129,9 @@ class _TrainTransform:
     """Returns a random box, resized, and decodes no more than it shows."""
     from vit_jax.data.transforming.augment import inception_box, published_box
 
-    draw = published_box if self.settings.as_published else inception_box
-    least = self.settings.min_area
-    box = decode_box(
-      encoded, self.size, lambda h, w: draw(h, w, least, rng), self.spec
-    )
+    kind = published_box if self.settings.as_published else inception_box
+    draw = functools.partial(kind, min_area=self.settings.min_area, rng=rng)
+    box = decode_box(encoded, self.size, draw, self.spec)
     return resize_fast(box, self.size)
 
 
@@ -142,12 +141,8 @@ def _pad_crop(
   """Shifts by up to `pad` pixels each way, filling up with black."""
   H, W, _ = image.shape
   top, left = rng.integers(2 * pad, endpoint=True, size=2)
-  padded = by_fours(
-    lambda part: cv2.copyMakeBorder(
-      part, pad, pad, pad, pad, cv2.BORDER_CONSTANT
-    ),
-    image,
-  )
+  sides = (pad, pad, pad, pad, cv2.BORDER_CONSTANT)
+  padded = by_fours(lambda part: cv2.copyMakeBorder(part, *sides), image)
   return padded[top : top + H, left : left + W]
 
 
@@ -236,11 +231,10 @@ def filtered(
   if not settings.antialias and name in ("bilinear", "bicubic"):
     few = cv2.INTER_LINEAR if name == "bilinear" else cv2.INTER_CUBIC
     return _resized(image, size, few)
-  pillow = Image.Resampling[name.upper()]
 
   def one(pixels: np.ndarray) -> np.ndarray:
-    height, width = size
-    return np.asarray(Image.fromarray(pixels).resize((width, height), pillow))
+    sides, how = (size[1], size[0]), Image.Resampling[name.upper()]
+    return np.asarray(Image.fromarray(pixels).resize(sides, how))
 
   if image.shape[2] == 3:
     return one(image)
