@@ -45,9 +45,11 @@ class Source(Protocol):
 
   def __len__(self) -> int:
     """Returns the number of examples."""
+    ...
 
   def __getitem__(self, index: int) -> Example:
     """Returns the example at `index`, 0 <= index < len."""
+    ...
 
   def read(self, indices: Sequence[int]) -> list[Example]:
     """Returns several examples; some sources are faster than one by one."""

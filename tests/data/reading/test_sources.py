@@ -1,11 +1,20 @@
-"""Arguments of `open_source`, and imports that no module of data may have."""
+"""Arguments of `open_source`, imports that data may not have, and the digits.
 
+The digits are compared with scikit-learn's, and parts of them with TFDS's.
+"""
+
+import collections
 import pathlib
+import pickle
 import sys
 
+import numpy as np
 import pytest
+import tensorflow_datasets as tfds
+from sklearn.datasets import load_digits
 
 from vit_jax import data
+from vit_jax.data.reading.sources import Digits
 
 DIGITS = data.DataSettings(name="digits")
 
@@ -36,3 +45,74 @@ def test_without_the_extra_tfds_one_line_says_so(monkeypatch):
     data.open_source("train", settings)
   assert str(caught.value).endswith('pip install "vit_jax[tfds]"')
   assert len(data.open_source("train", DIGITS)) == 1438
+
+
+def test_digits_are_the_ones_of_scikit_learn():
+  expected = load_digits()
+  splits = [
+    data.open_source(s, data.DataSettings(name="digits"))
+    for s in ("train", "eval")
+  ]
+  assert [len(s) for s in splits] == [1438, 359]
+  found = collections.Counter()
+  for source in splits:
+    assert source.class_names == tuple("0123456789")
+    for example in source.read(range(len(source))):
+      image = data.decode_rgb(example["image"])
+      assert image.shape == (8, 8, 3) and (image == image[..., :1]).all()
+      found[(image[..., 0].tobytes(), example["label"])] += 1
+  scaled = np.round(expected.images / 16 * 255).astype(np.uint8)
+  assert found == collections.Counter(
+    (image.tobytes(), int(label))
+    for image, label in zip(scaled, expected.target, strict=True)
+  )
+
+
+def test_digits_are_split_by_class():
+  held_out = Digits("test")
+  labels = [held_out[i]["label"] for i in range(len(held_out))]
+  np.testing.assert_array_equal(held_out.labels(range(359)), labels)
+  totals = np.bincount(load_digits().target)
+  assert np.bincount(labels).tolist() == [round(0.2 * n) for n in totals]
+
+
+# As TFDS reads them; 1438 x 25 % is 359.5.
+@pytest.mark.parametrize(
+  "split",
+  [
+    "train",
+    "test[:25%]",
+    "train[25%:]",
+    "train[-10%:]",
+    "train[100:-1]",
+    "test[3:7]",
+    "train + test",
+    "test[:5]+test[:7]",
+  ],
+)
+def test_parts_are_those_of_tfds(split):
+  infos = {
+    name: tfds.core.SplitInfo(
+      name=name, shard_lengths=[size], num_bytes=0, filename_template=None
+    )
+    for name, size in (("train", 1438), ("test", 359))
+  }
+  parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
+  expected = []
+  for part in parts:
+    expected += Digits(part.splitname).read(
+      range(1438)[: infos[part.splitname].num_examples]
+    )[part.from_ : part.to]
+  source = Digits(split)
+  assert [e["image"] for e in source] == [e["image"] for e in expected]
+  assert [e["label"] for e in source] == [e["label"] for e in expected]
+  assert source[1]["id"] == f"digits/1.0.0/{split}#1"
+  assert pickle.loads(pickle.dumps(source))[2] == source[2]
+
+
+@pytest.mark.parametrize(
+  "split", ["dev", "train[:x%]", "test[:0]", "train[:1439]", "train[5]", ""]
+)
+def test_other_splits_are_refused(split):
+  with pytest.raises(ValueError, match="no split .*, or .* it has train, test"):
+    Digits(split)
