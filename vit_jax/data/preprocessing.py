@@ -38,10 +38,8 @@ class Preprocessing:
       Its length is the number of channels.
     std: Then divides each channel. The two give the range of values: 0.5 for
       both is [-1, 1], 0 and 1 is [0, 1].
-    corner: How half a pixel in the crop's position is rounded: "floor", or
-      "even" as in torchvision and timm.
-    window: The values of images of more than 8 bits that become black and
-      white; None for 0 and 65535.
+    corner: See `ImageSpec`; torchvision and timm have "even".
+    window: See `ImageSpec`.
     cut_from: The size to which an image is resized before its upper-left part
       of `size` is kept; None resizes it to `size`.
   """

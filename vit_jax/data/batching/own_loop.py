@@ -46,8 +46,7 @@ def open_data(
     image_size: Height and width of the images.
     batch_size: Examples of a batch, over all hosts.
     transform: Crop and augmentation; by default those of the settings' class.
-    window: The values of images of more than 8 bits that become black and
-      white; by default their whole range.
+    window: See `ImageSpec`; by default the whole range of values.
     channels: See `ImageSpec`.
     loader: How the images are read; by default by a thread. Processes are
       faster on photographs, and a script that asks for them must keep its work

@@ -54,8 +54,7 @@ class LabelledImages(ImageFiles):
     if self.task != "classification":
       return []
     lines = super().doubts()
-    odd = [n for n in self.class_names if any(mark in n for mark in BETWEEN)]
-    if odd:
+    if odd := [n for n in self.class_names if {*BETWEEN} & {*n}]:
       lines.append(
         f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels, "
         "which --config.data.task=multilabel reads."
@@ -97,8 +96,7 @@ def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
     fail(path, "has no row with split=train")
   place = os.fsencode(path)
   val, test = (place if parts[split] else None for split in ("val", "test"))
-  layout = Layout(place, place, val, test)
-  chosen = layout.evaluation(settings.eval_split)
+  chosen = Layout(place, place, val, test).evaluation(settings.eval_split)
   names, encode = make_encode(settings.task, columns, parts["train"])
   if chosen is None:
     chosen = "held out"
@@ -138,15 +136,11 @@ def _eval_rows(
   other = located(settings, settings.eval_labels_file)
   others, found = read_rows(other, settings)
   if columns != others:
-    fail(
-      other,
-      f"has labels in {', '.join(others)}, and {path} in {', '.join(columns)}",
-    )
+    theirs, ours = ", ".join(others), ", ".join(columns)
+    fail(other, f"has labels in {theirs}, and {path} in {ours}")
   if given := next((r for r in (*rows, *found) if r.split), None):
-    fail(
-      given.place,
-      "has a split, which data.eval_labels_file gives as well: drop one",
-    )
+    said = "has a split, which data.eval_labels_file gives as well: drop one"
+    fail(given.place, said)
   return [dataclasses.replace(row, split="val") for row in found]
 
 
@@ -156,18 +150,13 @@ def _check_files(rows: Sequence[Row], root: str) -> None:
   for row in rows:
     before = seen.setdefault(os.path.normpath(row.file), row)
     if before is not row:
-      fail(
-        row.place,
-        f"names {row.file!r} as {before.place} does: keep one row for a file",
-      )
+      said = f"names {row.file!r} as {before.place} does"
+      fail(row.place, f"{said}: keep one row for a file")
   found = [os.path.isfile(os.path.join(root, row.file)) for row in rows]
   if not all(found):
     row, missing = rows[found.index(False)], found.count(False)
-    fail(
-      row.place,
-      f"names {row.file!r}, which is not in {root!r} ({missing:,} of "
-      f"{len(rows):,} files are missing)",
-    )
+    said = f"names {row.file!r}, which is not in {root!r}"
+    fail(row.place, f"{said} ({missing:,} of {len(rows):,} files are missing)")
 
 
 def _hold_out(
@@ -194,8 +183,6 @@ def _check_spread(path: str, train: LabelledImages) -> None:
   mean, spread = np.abs(labels.mean(axis=0)), labels.std(axis=0)
   for name, middle, width in zip(train.class_names, mean, spread, strict=True):
     if width <= _LEAST_SPREAD * middle or not width:
-      fail(
-        path,
-        f"has the target {name}, which hardly varies ({width:.3g} around "
-        f"{middle:.6g}): subtract a constant, or leave it out",
-      )
+      little = f"hardly varies ({width:.3g} around {middle:.6g})"
+      said = f"has the target {name}, which {little}"
+      fail(path, f"{said}: subtract a constant, or leave it out")

@@ -71,9 +71,8 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
         fail(place, f"split={cells[_SPLIT]!r} is not train, val or test")
     rows.append(Row(place, file, split, [cells[name] for name in columns]))
   if not rows:
-    fail(
-      path, "has no rows; give it the line file,label and one for each image"
-    )
+    said = "has no rows; give it the line file,label and one for each image"
+    fail(path, said)
   return columns, rows
 
 
@@ -91,13 +90,9 @@ def _columns(
     columns = rest
   else:
     columns = [name for name in _LABEL if name in rest][:1]
-  lacks = [name for name in columns or _LABEL[:1] if name not in rest]
-  if lacks:
-    fail(
-      place,
-      f"has no column {lacks[0]!r}; its columns are {', '.join(found)}, and "
-      "data.label_columns chooses those of the labels",
-    )
+  if lacks := [name for name in columns or _LABEL[:1] if name not in rest]:
+    said = f"has no column {lacks[0]!r}; its columns are {', '.join(found)}"
+    fail(place, f"{said}, and data.label_columns chooses those of the labels")
   return key, columns
 
 
@@ -106,9 +101,8 @@ def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
   text = _text(path)
   first = text.split("\n", 1)[0]
   delimiter = next((mark for mark in ",;\t" if mark in first), ",")
-  file = io.StringIO(text, newline="")
+  names, file = [], io.StringIO(text, newline="")
   reader = csv.reader(file, delimiter=delimiter, strict=True)
-  names: list[str] = []
   try:
     for cells in reader:
       cells = [cell.strip() for cell in cells]
@@ -119,14 +113,11 @@ def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         names = cells
         if twice := [name for name in names if names.count(name) > 1]:
           fail(place, f"has two columns {twice[0]!r}")
-        continue
-      if len(cells) != len(names):
-        fail(
-          place,
-          f"has {len(cells)} cells and not {len(names)}: put double quotes "
-          f"around a cell with {delimiter!r}",
-        )
-      yield reader.line_num, dict(zip(names, cells, strict=True))
+      elif len(cells) == len(names):
+        yield reader.line_num, dict(zip(names, cells, strict=True))
+      else:
+        said = f"has {len(cells)} cells and not {len(names)}: put double quotes"
+        fail(place, f"{said} around a cell with {delimiter!r}")
   except csv.Error as error:
     fail(f"{path}, line {reader.line_num}", f"is not CSV: {error}")
 
@@ -176,11 +167,8 @@ def make_encode(
   if all(name.isdecimal() for name in names):
     names.sort(key=int)
   if len(names) < (least := 1 if task == "multilabel" else 2):
-    fail(
-      train[0].place,
-      f"and all others have {len(names)} different labels: give {least} or "
-      "more",
-    )
+    said = f"and all others have {len(names)} different labels"
+    fail(train[0].place, f"{said}: give {least} or more")
   index = {name: k for k, name in enumerate(names)}
 
   def place(name: str, row: Row) -> int:
@@ -235,11 +223,8 @@ def _number(row: Row, column: str, value: Any) -> np.float32:
   except (TypeError, ValueError, OverflowError):
     found = math.nan
   if not abs(found) < _LARGEST:  # False for NaN.
-    fail(
-      row.place,
-      f"has {column}={value!r}, which is no number such as 3.5; "
-      "data.label_columns chooses the columns",
-    )
+    said = f"has {column}={value!r}, which is no number such as 3.5"
+    fail(row.place, f"{said}; data.label_columns chooses the columns")
   return np.float32(found)
 
 

@@ -90,9 +90,7 @@ class Survey:
       if look.digest is not None:
         groups[look.digest].append(look)
     found: dict[str, list[list[str]]] = collections.defaultdict(list)
-    for group in groups.values():
-      if len(group) == 1:
-        continue
+    for group in (looks for looks in groups.values() if len(looks) > 1):
       what = "twice in a class"
       if len({look.label for look in group}) > 1:
         what = "in several classes"
