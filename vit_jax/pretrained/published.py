@@ -113,8 +113,8 @@ def _say(
       f"{len(unused)} array(s) are left out, as only pre-training or a text "
       f"tower needs them ({names})"
     )
-  both = pictures and positions and not model.resizes_positions
-  if both and pictures != positions:
+  fixed = not model.resizes_positions
+  if fixed and pictures and positions and pictures != positions:
     lines.append(
       "its preprocessor makes pictures of {} x {}, and its positions are for "
       "{} x {}, which is used".format(*pictures, *positions)

@@ -114,7 +114,7 @@ class _Saved:
     """Whether its layers are stacked."""
     return self.description["model"].get("scan", False)
 
-  def open_task(self, given: str | None) -> Task:
+  def open_task(self, given: str | type[Task] | None) -> Task:
     """The run's task; `given` is the user's own, if it is one."""
     loss = descriptions.loss(self.description)
     with _describing(self.workdir, self.step):

@@ -263,7 +263,8 @@ def save_as(
 
 def _expressed(loaded: Loaded, name: str) -> tuple[BaseVit, Params]:
   """An equivalent model that the format can express, and its parameters."""
-  model, params = loaded.model, dict(loaded.read())
+  model: Any = loaded.model
+  params = dict(loaded.read())
   if encoders := _encoders(model, name):
     written = encoders.equivalent(model)
     return written, refitted(model, written, params)

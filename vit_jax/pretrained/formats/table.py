@@ -41,7 +41,7 @@ class Table:
   mlp: tuple[Rule, ...] = ()
   gated_mlp: tuple[Rule, ...] = ()
 
-  def rules(self, vit: BaseVit, base: str = "") -> list[Rule]:
+  def rules(self, vit: Any, base: str = "") -> list[Rule]:
     """The rules for a model's arrays, whose names start with `base`."""
     names = _names(vit)
 
