@@ -11,7 +11,7 @@ import pytest
 
 from tests import tiny
 from tests.data.pictures import photographs
-from tests.pretrained.test_model_card import load_as_said
+from tests.pretrained.test_convert_card import load_as_said
 from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings

@@ -199,7 +199,7 @@ def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
   """Keywords that `load_pretrained` needs because the files lack them."""
   model: Any = loaded.model
   origin, preprocessing = loaded.origin, loaded.preprocessing
-  if TARGETS[to].files:  # The configuration holds all of them.
+  if TARGETS[to].module:  # The configuration holds all of them.
     return {}
   found: dict[str, Any] = {}
   guess = guess_num_heads(model.hidden_size)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.formats import (
@@ -48,9 +47,8 @@ class Target:
     pre_logits: Whether there may be a representation layer below the head.
     any_shape: Whether images may have another shape than a square.
     file: Name of the file of weights.
-    files: Makes the JSON files beside the weights, by name, from the model, its
-      preprocessing and its loss, and for the grid of patches; None for none.
-    constants: Makes further arrays, which hold nothing of the model.
+    module: Writes JSON files beside the weights, which record the grid of
+      patches as well, and models with more than the paper's have.
   """
 
   rules: Callable[[BaseVit], list[Rule]]
@@ -61,8 +59,13 @@ class Target:
   pre_logits: bool = False
   any_shape: bool = True
   file: str = "model.safetensors"
-  files: Callable[[BaseVit, Preprocessing, str], dict[str, Any]] | None = None
-  constants: Callable[[BaseVit], dict[str, np.ndarray]] = lambda vit: {}
+  module: Any = None
+
+  def encoders(self, model: Any) -> Any:
+    """`module`, if the model has more than the paper's; otherwise None."""
+    return (
+      self.module if self.module and self.module.is_encoder(model) else None
+    )
 
 
 _NPZ = "model.npz"
@@ -78,22 +81,19 @@ TARGETS = {
     ("token",),
     ("exact", "tanh"),
     epsilon=None,
-    files=hf_encoders.files,
-    constants=hf_encoders.constants,
+    module=hf_encoders,
   ),
   "timm": Target(
     timm_encoders.rules,
     ("token", "gap"),
     ("exact", "tanh"),
-    files=timm_encoders.files,
+    module=timm_encoders,
   ),
   "torchvision": Target(
     torchvision.rules, ("token",), ("exact",), pre_logits=True, any_shape=False
   ),
 }
 
-# The modules that write what the paper's model does not have.
-_ENCODERS: dict[str, Any] = {"hf": hf_encoders, "timm": timm_encoders}
 # What only transformers records of a loss, and what follows.
 _UNRECORDED = {
   "mse": "the logits are predicted numbers: take them as they are",
@@ -121,7 +121,7 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   Returns:
     A line on each thing that the format keeps only approximately, or loses.
   """
-  model: Any = loaded.model
+  model, target = loaded.model, TARGETS[name]
   preprocessing = loaded.preprocessing
   if not model.num_layers:
     raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
@@ -130,30 +130,22 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
       f"{name} cannot express this model: its layers are of the class "
       f"{model.block.__qualname__}, which no format has."
     )
-  if encoders := _encoders(model, name):
+  if encoders := target.encoders(model):
     reasons = encoders.reasons(model)
   elif model.modern:
     reasons = ["its layers have what the paper's do not"]
   else:
-    reasons = [*_reasons(model, TARGETS[name])]
+    reasons = [*_reasons(model, target)]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
     reasons += filter(None, [processor.reason(preprocessing)])
   if reasons:
-    able = {to: _encoders(model, to) for to in _ENCODERS}
-    can = [
-      to for to, module in able.items() if module and not module.reasons(model)
-    ]
+    able = {to: kind.encoders(model) for to, kind in TARGETS.items()}
+    can = [to for to, kind in able.items() if kind and not kind.reasons(model)]
     hint = f" (--to {' or '.join(can)} can)" if can else ""
     raise ValueError(
       f"{name} cannot express this model: {'; '.join(reasons)}{hint}."
     )
   return [*_losses(loaded, name)]
-
-
-def _encoders(model: Any, name: str) -> Any:
-  """The module that writes what the paper's models lack; None for those."""
-  module = _ENCODERS.get(name)
-  return module if module and module.is_encoder(model) else None
 
 
 def _losses(loaded: Loaded, name: str) -> Iterator[str]:
@@ -182,9 +174,8 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
       f"{name} rounds half a pixel in the place of the crop differently: where "
       "an odd number of pixels is cut away, its crop lies one pixel off"
     )
-  model: Any = loaded.model
-  if encoders := _encoders(model, name):
-    yield from encoders.losses(model)
+  if encoders := TARGETS[name].encoders(loaded.model):
+    yield from encoders.losses(loaded.model)
   if loaded.loss in _UNRECORDED and name != "hf":
     yield f"the format does not record that {_UNRECORDED[loaded.loss]}"
 
@@ -251,7 +242,7 @@ def save_as(
     )
     for rule in track(rules, "converting", len(rules))
   }
-  arrays |= target.constants(model)
+  arrays |= getattr(target.module, "constants", lambda model: {})(model)
   assert not params, f"no rule writes {list(params)}"
   with filling(folder) as draft:
     save_arrays(draft / target.file, arrays)
@@ -265,7 +256,7 @@ def _expressed(loaded: Loaded, name: str) -> tuple[BaseVit, Params]:
   """An equivalent model that the format can express, and its parameters."""
   model: Any = loaded.model
   params = dict(loaded.read())
-  if encoders := _encoders(model, name):
+  if encoders := TARGETS[name].encoders(model):
     written = encoders.equivalent(model)
     return written, refitted(model, written, params)
   own = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
@@ -284,14 +275,12 @@ def _expressed(loaded: Loaded, name: str) -> tuple[BaseVit, Params]:
 
 def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
   """The name and text of each file that a format keeps beside its weights."""
-  model: Any = loaded.model
   preprocessing, found = loaded.preprocessing, {}
-  if files := TARGETS[name].files:
-    found = files(model, processor.nearest(preprocessing), loaded.loss)
+  names = "".join(f"{label}\n" for label in loaded.class_names)
+  if module := TARGETS[name].module:
+    near = processor.nearest(preprocessing)
+    found = module.files(loaded.model, near, loaded.loss)
   elif preprocessing.size and not processor.reason(preprocessing):
     found = {processor.FILE: processor.write(preprocessing)}
   texts = {file: json.dumps(found[file], indent=2) for file in found}
-  names = "".join(f"{label}\n" for label in loaded.class_names)
-  if names and not TARGETS[name].files:
-    texts["labels.txt"] = names
-  return texts
+  return texts if module or not names else {**texts, "labels.txt": names}

@@ -80,10 +80,6 @@ def _deit(shapes: Shapes, _: Config) -> dict[str, Any]:
   return dict(kind="ModernVit", distilled=True)
 
 
-def _deit_config(vit: ModernVit) -> dict[str, Any]:
-  return _config("deit", vit) | dict(intermediate_size=vit.mlp_size)
-
-
 def _layer_scale(config: Config) -> float:
   return checked("layerscale_value", float, config.get("layerscale_value", 1.0))
 
@@ -194,7 +190,7 @@ DEIT = Family(
   ),
   bases=("deit.", ""),
   fields=_deit,
-  config=_deit_config,
+  config=lambda vit: _config("deit", vit) | {"intermediate_size": vit.mlp_size},
   classes=(None, "DeiTForImageClassificationWithTeacher"),
   defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
   unused=("pooler.", "deit.pooler."),

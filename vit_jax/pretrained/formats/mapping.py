@@ -135,25 +135,18 @@ def differences(found: Shapes, needed: Shapes) -> dict[str, list[str]]:
 
 def listed(groups: Mapping[str, list[str]]) -> str:
   """The differences as text, with the first few names of each kind."""
-  return "; ".join(
-    f"{len(group)} {name}: {_some(group)}"
-    for name, group in groups.items()
-    if group
-  )
-
-
-def _some(names: list[str]) -> str:
-  rest = len(names) - _MOST_LISTED
-  shown = ", ".join(names[:_MOST_LISTED])
-  return f"{shown} and {rest} more" if rest > 0 else shown
+  found = []
+  for name, group in groups.items():
+    rest = len(group) - _MOST_LISTED
+    more = f" and {rest} more" if rest > 0 else ""
+    shown = ", ".join(group[:_MOST_LISTED]) + more
+    found += [f"{len(group)} {name}: {shown}"] if group else []
+  return "; ".join(found)
 
 
 def _cause(missing: list[str], extra: list[str], wrong: list[str]) -> str:
-  strange = [
-    what
-    for pattern, what in _STRANGERS.items()
-    if any(re.search(pattern, name) for name in extra)
-  ]
+  names = " ".join(extra)
+  strange = [what for k, what in _STRANGERS.items() if re.search(k, names)]
   if strange:
     return f"it has {' and '.join(strange)}, which is not supported here"
   if wrong and all("pos" in name.split(" ")[0] for name in wrong):

@@ -5,6 +5,7 @@ pooling.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,9 +166,8 @@ def _positions(shapes: Shapes, grid: int | None) -> tuple[int | None, str]:
   registers = shapes.get("reg_token", (1, 0, 0))[1]
   if registers and positions == own + registers + (grid or -1):
     raise ValueError("its registers have positions, which is not supported.")
-  alone = positions == grid or (
-    grid is None and architecture.square(positions) is not None
-  )
+  square = grid is None and architecture.square(positions) is not None
+  alone = square or positions == grid
   return (positions, "learned_grid") if alone else (positions - own, "learned")
 
 
@@ -176,12 +176,9 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   rope = getattr(vit, "rope_theta", None)
   dinov3 = rope if shapes is None else "blocks.0.gamma_1" in shapes
   found = (timm.DINOV3 if dinov3 else timm.VIT).rules(vit)
-  if not getattr(vit, "norm_pooled", False):
-    return found
+  fc = "fc_" * getattr(vit, "norm_pooled", False)
   return [
-    dataclasses.replace(rule, theirs=f"fc_{rule.theirs}")
-    if rule.theirs.startswith("norm.")
-    else rule
+    Rule(re.sub(r"^norm\.", f"{fc}norm.", rule.theirs), rule.ours, rule.pattern)
     for rule in found
   ]
 
@@ -196,13 +193,12 @@ def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
   if not vit.modern:
     return vit
-  fields: dict[str, Any] = {}
   if vit.registers and vit.position == "learned" and not vit.distilled:
-    fields["position"] = "learned_grid"  # In timm, registers have no position.
-  if vit.projection and vit.representation_size and not vit.num_classes:
-    fields |= dict(num_classes=vit.representation_size, projection=False)
-    fields["representation_size"] = None
-  return vit.clone(**fields)
+    vit = vit.clone(position="learned_grid")  # Registers have no position.
+  if (width := vit.representation_size) and not vit.num_classes:
+    plain = dict(projection=False, representation_size=None)
+    vit = vit.clone(num_classes=width, **plain) if vit.projection else vit
+  return vit
 
 
 def reasons(vit: Any) -> list[str]:
