@@ -58,7 +58,7 @@ class Model(nn.Module):
   """
 
   num_classes: int
-  # What is a field of some families has this value in the others.
+  # The values of fields that only some families have, in the others.
   head_bias, param_dtype = 0.0, jnp.float32
   resnet_layers, position_at, patch_bias = (), "input", True
   position_grid = representation_size = block = None
