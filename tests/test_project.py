@@ -41,7 +41,9 @@ def test_tests_mirror_the_package():
   strays = []
   for path in files - exceptions:
     # `test_decode_fuzz` tests `decode`, and so do all that begin like it.
-    name = re.sub(r"_(fuzz|refused|written|card)$", "", path.stem.removeprefix("test_"))
+    name = re.sub(
+      r"_(fuzz|refused|written|card)$", "", path.stem.removeprefix("test_")
+    )
     tested = package / path.parent / name  # A module, or a folder.
     whole_folder = path.parent.name == name
     if not (

@@ -180,7 +180,7 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
     yield f"the format does not record that {_UNRECORDED[loaded.loss]}"
 
 
-def _reasons(model: BaseVit, target: Target):
+def _reasons(model: Any, target: Target) -> Iterator[str]:
   if model.pooling not in target.poolings:
     known = " or ".join(target.poolings)
     yield f"pooling={model.pooling!r}, and the format has only {known}"

@@ -68,7 +68,7 @@ def _names(vit: Any) -> frozenset[str]:
   return frozenset(param_shapes(first, (1, 1)))
 
 
-def unmapped(vit: BaseVit, rules: list[Rule]) -> list[str]:
+def unmapped(vit: Any, rules: list[Rule]) -> list[str]:
   """The parameters of a model, outside later layers, that no rule writes."""
   return sorted(_names(vit) - {path for rule in rules for path in rule.ours})
 
