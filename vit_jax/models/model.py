@@ -1,4 +1,4 @@
-"""What all models are: an encoder of images and a head; symbols as in `vit`."""
+"""The base of all models: an encoder and a head; symbols as in `vit`."""
 
 import dataclasses
 import math

@@ -22,7 +22,7 @@ from vit_jax.models.position import Positions
 Layers = list[Callable[[Array], Array]]
 STACKED = "blocks"
 _FIRST = "block_0"
-# What each block saves for the backward pass, which computes the rest again:
+# Values that each block saves for the backward pass; the rest is recomputed:
 # all activations, the products of the dense layers, or the block's input alone.
 REMATS = {
   "none": None,

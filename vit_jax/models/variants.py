@@ -35,7 +35,7 @@ _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 # Our blocks for a plain `Vit`, by the names that descriptions hold.
 BLOCKS = {"axial": AxialBlock}
 _DTYPES = ("dtype", "param_dtype")
-# What old descriptions of a `ModernVit` say of fields that only a `Vit` has.
+# Fields of a `Vit` alone, with the values in old descriptions of a `ModernVit`.
 _ONLY_VIT = {"position_at": "input", "resnet_layers": (), "resnet_width": 64}
 
 

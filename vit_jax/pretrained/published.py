@@ -49,7 +49,7 @@ def open_published(
   """Opens a file of weights, with the configuration beside it.
 
   Args:
-    source: What the caller calls it.
+    source: The name that the caller gave.
     path: The file, or the folder that holds it.
     fields: Fields of the model that replace the format's.
     given: `mean`, `std` and `grid`, where they replace the format's.

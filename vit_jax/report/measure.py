@@ -36,7 +36,7 @@ class Shown:
 
   Attributes:
     name: The file's name below the root of the data, or what names it there.
-    example: What was answered, in words.
+    example: The answer in words.
     photograph: The part that the model sees, at the photograph's resolution.
     rollout: The attention rollout; None for a model without attention.
   """

@@ -30,7 +30,7 @@ _REPORTED = ("loss", "gradient_norm", "learning_rate")
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-  """What a run shows and writes, and what it measures of itself.
+  """The display, the files and the self-measurements of a run.
 
   Attributes:
     display: Shows the progress.

@@ -61,7 +61,7 @@ class Plan:
     task: The task, with the facts of its labels.
     start: The checkpoint whose weights the run starts from, if any.
     preprocessing: The preprocessing of an image in evaluation.
-    extras: What the run uses but does not train.
+    extras: LoRA's base and a teacher: used, but not trained.
     init: Makes the initial state from a random key.
     train_step: Maps (state, batch, *extras.frozen_params) to (state, metrics).
     shapes: Shapes, types and shardings of the state.
@@ -181,7 +181,7 @@ def make_plan(
 
 
 def _extras(settings: Settings, *parts: Any) -> Extras:
-  """What the run uses but does not train."""
+  """LoRA's base and a teacher, as far as the run has them."""
   if not settings.lora.rank and not settings.distill.teacher:
     return Extras()
   from vit_jax.run.extras import open_extras

@@ -40,7 +40,7 @@ def due(step: int, every: int, last: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Guards:
-  """What may end a run before its time.
+  """Reasons to end a run before its time.
 
   Attributes:
     signal: Records SIGTERM and Ctrl-C.
@@ -57,10 +57,10 @@ class TrainLoop:
   """The loop over the steps, with the periodic work between them.
 
   Args:
-    plan: What to train.
+    plan: Everything that is built from the settings.
     batches: The batches of this host, from the first that is to be used.
-    outputs: What the run writes and shows.
-    guards: What may end the run before its time.
+    outputs: The display and the files of the run.
+    guards: Reasons to end the run before its time.
     on_step: Functions to call after each step, at last.
   """
 

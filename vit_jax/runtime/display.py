@@ -33,7 +33,7 @@ class Metric:
     label: Its name in tables and charts.
     format: How its value is written.
     higher_is_better: None if it is neither good nor bad.
-    words: What stands before the value in a line; the label by default.
+    words: The text before the value in a line; the label by default.
   """
 
   key: str

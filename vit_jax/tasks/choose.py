@@ -140,7 +140,7 @@ def answering(loss: str) -> Task:
 
 
 def record(task: Task) -> dict[str, Any]:
-  """What a checkpoint's description says of a task, as JSON.
+  """The entries of a checkpoint's description about a task, as JSON.
 
   A class of the user's own is named, with the score to find the best by.
   """

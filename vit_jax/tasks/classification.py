@@ -147,7 +147,7 @@ class ClassificationTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationOutcome(Outcome):
-  """What an evaluation of classes found.
+  """The outcome of an evaluation of classes.
 
   Attributes:
     totals: Sums over all examples.

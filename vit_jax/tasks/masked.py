@@ -201,7 +201,7 @@ def make_eval_step(
 
 @dataclasses.dataclass(frozen=True)
 class MaskedOutcome(Outcome):
-  """What an evaluation of masked patches found.
+  """The outcome of an evaluation of masked patches.
 
   `eval/colours_right` is the share of colours predicted right, and
   `eval/commonest_colour` that of the commonest one, which is what always

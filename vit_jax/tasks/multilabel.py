@@ -179,7 +179,7 @@ class MultiLabelTask(ClassificationTask):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelOutcome(OutputsOutcome):
-  """What an evaluation of several labels found.
+  """The outcome of an evaluation of several labels.
 
   Attributes:
     given: The threshold, or None to choose the best.

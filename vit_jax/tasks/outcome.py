@@ -1,4 +1,4 @@
-"""What an evaluation of a split found, whatever the task."""
+"""The outcome of an evaluation, and the charts and examples in it."""
 
 import dataclasses
 import pathlib
@@ -70,7 +70,7 @@ class Examples:
 
 
 class Outcome:
-  """What an evaluation of a split found."""
+  """The outcome of an evaluation of a split."""
 
   @property
   def metrics(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Outcome:
     raise NotImplementedError
 
   def headline(self) -> str:
-    """What to add to the result in words; may be empty."""
+    """A phrase to add to the result in words; may be empty."""
     return ""
 
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:

@@ -116,7 +116,7 @@ class OutputsEvaluator:
 
 @dataclasses.dataclass(frozen=True)
 class OutputsOutcome(Outcome):
-  """What an evaluation found that kept all outputs.
+  """The outcome of an evaluation that kept all outputs.
 
   Attributes:
     names: Names of the labels or targets.

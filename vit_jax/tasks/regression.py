@@ -190,7 +190,7 @@ class RegressionTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class RegressionOutcome(OutputsOutcome):
-  """What an evaluation of numbers found."""
+  """The outcome of an evaluation of numbers."""
 
   @functools.cached_property
   def scores(self) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:

@@ -1,4 +1,4 @@
-"""What every task answers: its keys, facts, objective, metrics and answers.
+"""The base of all tasks: keys, facts, objective, metrics and answers.
 
 `tasks.choose` finds the task of a run. Everything that differs between tasks is
 a method or an attribute here; nobody else asks which task it is.
@@ -40,7 +40,7 @@ class Task:
   Attributes:
     loss: The loss, of a kind that the task takes.
     name: The task's name, as `data.task` has it.
-    labels: What a label is: "class", "several", "numbers", or "none".
+    labels: The kind of its labels: "class", "several", "numbers", or "none".
     metrics: The metrics, in the order in which they are shown. The first that
       training measures stands in the lines of training.
     score: The key of the metric by which the best checkpoint is found. It is at
@@ -107,7 +107,7 @@ class Task:
     return self
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What an evaluation chose, as JSON, for its checkpoint's description."""
+    """Choices of an evaluation, as JSON, for the checkpoint's description."""
     del metrics
     return {}
 
@@ -166,7 +166,7 @@ class Task:
   # Answers.
 
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
-    """What an answer is made of, on the device.
+    """The parts of an answer, on the device.
 
     It is `index` and `probability`, both (B, top), or `values`, (B, T).
     """

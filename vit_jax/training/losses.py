@@ -1,4 +1,4 @@
-"""What a train step minimises: losses, their targets, Mixup and CutMix."""
+"""The objective of a train step: losses, their targets, Mixup and CutMix."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

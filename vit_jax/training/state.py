@@ -46,7 +46,7 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Extras:
-  """What a run uses but does not train: LoRA's base, a teacher, or nothing.
+  """LoRA's base and a teacher, which a run uses but does not train.
 
   It transforms the run's initialisation, objective and parameters. In a plain
   run, each method returns what it was given.
