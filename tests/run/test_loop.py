@@ -142,6 +142,20 @@ def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):
   assert np.mean(loss) == pytest.approx(evaluated["eval/loss"], rel=1e-4)
 
 
+def test_a_users_function_is_called_after_each_step(
+  whole_run, run_copy, data_dir
+):
+  """It sees the state after the step, and changes nothing."""
+  config = runs.config(data_dir, total_steps=14, total_epochs=0.0)
+  seen = []
+
+  def watch(step, state, metrics):
+    seen.append((step, int(state.step), float(metrics["loss"]) > 0))
+
+  loop.train(read(config), str(run_copy), allow_changes=True, on_step=[watch])
+  assert seen == [(13, 13, True), (14, 14, True)]
+
+
 def test_the_checkpoint_describes_itself(whole_run, data_dir):
   config = runs.config(data_dir, eval_per_class=True)
   checkpoints = Checkpoints(str(whole_run.folder), read_only=True)
