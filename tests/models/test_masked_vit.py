@@ -6,7 +6,7 @@ import pytest
 
 from tests.tiny import random_params
 from vit_jax.models import from_fields, make_vit, to_fields
-from vit_jax.models.masked_vit import MASK, MaskedVit, masked, trunk
+from vit_jax.models.masked_vit import MASK, MaskedVit, masked
 
 P, GRID, K = 4, (2, 3), 5
 SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
@@ -66,11 +66,11 @@ def test_without_a_head_it_gives_the_mean_of_the_patches():
 
 def test_the_trunk_is_the_model_that_was_masked():
   vit = _vit(dropout_rate=0.1)
-  assert trunk(masked(vit, K)) == vit.clone(num_classes=0)
-  assert trunk(vit) is vit
+  assert masked(vit, K).trunk == vit.clone(num_classes=0)
+  assert vit.trunk is vit
   model, params, images = _model()
   del params["mask"], params["head"]
-  y = trunk(model).apply({"params": params}, images)
+  y = model.trunk.apply({"params": params}, images)
   assert y.shape == (2, 16)
   again = from_fields(to_fields(model))
   assert isinstance(again, MaskedVit) and again == model

@@ -53,6 +53,11 @@ class MaskedVit(Vit):
       )
     super().__post_init__()
 
+  @property
+  def trunk(self) -> Model:
+    """The plain model, without what only predicts masked patches."""
+    return Vit(**{**_fields(self), "num_classes": 0})
+
   def _patches(self, x: Images) -> Float[Array, "B h w D"]:
     """The embedded patches, corrupted as the draw says."""
     x_p = super()._patches(x)
@@ -107,13 +112,6 @@ def masked(vit: nn.Module, outputs: int) -> MaskedVit:
       "model.block=dinov2 and the like."
     )
   return MaskedVit(**{**_fields(vit), "num_classes": outputs, "head_bias": 0.0})
-
-
-def trunk(model: Model) -> Model:
-  """The model without what only predicts masked patches; others stay."""
-  if not isinstance(model, MaskedVit):
-    return model
-  return Vit(**{**_fields(model), "num_classes": 0})
 
 
 def _fields(vit: Vit) -> dict[str, Any]:

@@ -87,6 +87,11 @@ class Model(nn.Module):
     return y
 
   @property
+  def trunk(self) -> "Model":
+    """The model that leaves a run, without what only its task needs."""
+    return self
+
+  @property
   def prefix(self) -> int:
     """Number of tokens before the patches."""
     raise NotImplementedError

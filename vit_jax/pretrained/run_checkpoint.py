@@ -14,7 +14,6 @@ from flax import traverse_util
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes
-from vit_jax.models.masked_vit import trunk
 from vit_jax.models.variants import BLOCKS, OwnBlockError
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
@@ -41,7 +40,7 @@ def open_run_checkpoint(
 ) -> Loaded:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
-  A run on masked patches gives its model without a head, and one with LoRA a
+  A run without labels gives its model without a head, and one with LoRA a
   model whose products are merged into the kernels of its base.
 
   Args:
@@ -49,7 +48,7 @@ def open_run_checkpoint(
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best score instead.
     as_trained: Whether to give the model as the run trains it: with stacked
-      layers, and with what predicts masked patches.
+      layers, and with what only its task needs.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
     **fields: Fields of the model to replace.
 
@@ -72,14 +71,14 @@ def open_run_checkpoint(
     if "block" in fields:
       own["block"] = fields.pop("block")
     trained = from_fields(own).clone(origin=origin)
-    model = trained if as_trained else trunk(trained)
+    model = trained if as_trained else trained.trunk
     shapes = held = _shapes(model, preprocessing)
     if "base" in description:
       held = _lora_shapes(trained, description)
-    elif model is not trained:  # It predicts masked patches besides.
+    elif model is not trained:  # Its task has parameters of its own.
       held = _shapes(trained, preprocessing)
   if fields:
-    model = trunk(from_fields({**own, **fields}).clone(origin=origin))
+    model = from_fields({**own, **fields}).clone(origin=origin).trunk
     stored, shapes = shapes, _shapes(model, preprocessing)
     _check_fields(workdir, stored, shapes, fields)
   read, restore = functools.partial(saved.read, held), None

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models.grid import grid_of
-from vit_jax.models.masked_vit import masked, trunk
+from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Track, untracked
 from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
@@ -79,6 +79,10 @@ class MaskedPatchesTask(Task):
       percent=True,
     ),
   )
+  probe_note = (
+    "The probe reads the mean of the patches: masked patches did not train the "
+    "class token's output."
+  )
   has_answers = False
 
   @classmethod
@@ -105,7 +109,7 @@ class MaskedPatchesTask(Task):
     """
     if model.pooling != "token":
       return {"": model}
-    plain = trunk(model)
+    plain = model.trunk
     return {"": masked(plain, 0), "_class_token": plain}
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> Masking:

@@ -48,6 +48,7 @@ class Task:
     losses: The kinds of loss that it takes; the first is its default.
     refuses: Keys of the configuration that say nothing for this task.
     curves: The charts of a report on its runs.
+    probe_note: A line on the representations, where `probed` changes the model.
     has_answers: Whether it answers for whole images, in words or numbers.
   """
 
@@ -59,6 +60,7 @@ class Task:
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
   refuses: ClassVar[tuple[str, ...]] = ()
   curves: ClassVar[tuple[Curves, ...]] = ()
+  probe_note: ClassVar[str] = ""
   has_answers: ClassVar[bool] = True
 
   @classmethod

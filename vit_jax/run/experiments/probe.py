@@ -149,10 +149,7 @@ class _Opened:
     """The parameters, after the header that says what is measured."""
     if display is not None:
       if self.model is not self._loaded.model:
-        display.note(
-          "The probe reads the mean of the patches: masked patches did not "
-          "train the class token's output."
-        )
+        display.note(self._loaded.task.probe_note)
       train, test = self._splits
       height, width = self.preprocessing.image_size
       classes = f"{len(train.class_names):,} classes"
