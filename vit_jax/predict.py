@@ -22,8 +22,7 @@ from vit_jax.runtime import command
 
 if TYPE_CHECKING:
   from vit_jax.inference.feature_file import FeatureFile
-  from vit_jax.inference.predictor import Prediction
-  from vit_jax.inference.printing import Lines
+  from vit_jax.inference.predictor import Lines, Prediction
 
 
 def define_flags() -> None:
@@ -92,8 +91,7 @@ def predict_files(
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.image_files import check_found, find_images
   from vit_jax.inference.feature_file import feature_file
-  from vit_jax.inference.predictor import predict
-  from vit_jax.inference.printing import json_lines, table
+  from vit_jax.inference.predictor import json_lines, predict, table
   from vit_jax.inference.text_head import read_text_head
   from vit_jax.pretrained.load import open_checkpoint
   from vit_jax.tasks.choose import answering

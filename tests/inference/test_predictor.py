@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import os
 
 import jax
@@ -26,13 +27,24 @@ from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.inference import predictor
-from vit_jax.inference.predictor import predict, predict_images
-from vit_jax.inference.printing import table
+from vit_jax.inference.predictor import (
+  Prediction,
+  json_lines,
+  predict,
+  predict_images,
+  table,
+)
 from vit_jax.models import ResNet, to_fields
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.multilabel import MultiLabelTask
+from vit_jax.tasks.regression import RegressionTask
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
+
+NAMES = ("a", "b", "c", "d")
+SEVERAL = Prediction("1.jpg", index=(2, 0, 3), probability=(0.9, 0.6, 0.2))
+NUMBERS = Prediction("2.jpg", values=(31.25, -1500.0))
 
 
 @pytest.fixture
@@ -230,3 +242,22 @@ def test_a_name_that_is_no_utf_8_can_be_printed(photos, tmp_path):
   (found,) = _all(VIT, PARAMS, [os.fsdecode(strange)])
   assert found.error is None
   assert found.image == f"{tmp_path}/\\xff.png"
+
+
+def test_labels_that_reach_the_threshold_are_shown_beyond_the_top_ones():
+  (first, second) = table(MultiLabelTask(), NAMES, top=1)([SEVERAL])
+  assert first.split() == ["1.jpg", "90.00%*", "c"]
+  assert second.split() == ["60.00%*", "a"]
+  third = table(MultiLabelTask(), NAMES, top=3)([SEVERAL])[2]
+  assert third.split() == ["20.00%", "d"]
+  (line,) = json_lines(MultiLabelTask(threshold=0.7), NAMES, top=2)([SEVERAL])
+  told = json.loads(line)["predictions"]
+  assert [(p["class"], p["given"]) for p in told] == [("c", True), ("a", False)]
+
+
+def test_numbers_have_the_names_of_their_targets():
+  assert [
+    line.split() for line in table(RegressionTask(), ("age", "x"))([NUMBERS])
+  ] == [["2.jpg", "31.25", "age"], ["-1500", "x"]]
+  (line,) = json_lines(RegressionTask(), ("age", "x"))([NUMBERS])
+  assert json.loads(line)["values"] == {"age": 31.25, "x": -1500.0}

@@ -7,6 +7,7 @@ decoded ahead of the device.
 import collections
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from vit_jax.training import sharding
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
 _BATCHES_RUNNING = 2  # Batches on the device while the host reads an older one.
 
+Lines = Callable[[list["Prediction"]], list[str]]
 # Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
 
@@ -239,3 +241,33 @@ def _batches(
         pixels[row] = image
       names.append((reading.name_of(picture, number), error))
     yield names, pixels
+
+
+def json_lines(
+  task: Task, names: Sequence[str], top: int | None = None
+) -> Lines:
+  """Formats predictions as lines, a JSON object per image by `task.as_json`."""
+
+  def line(prediction: Prediction) -> str:
+    found: dict[str, object] = {"image": prediction.image}
+    if prediction.error is not None:
+      return json.dumps(found | {"error": prediction.error})
+    return json.dumps(found | task.as_json(prediction, names, top))
+
+  return lambda batch: [line(prediction) for prediction in batch]
+
+
+def table(task: Task, names: Sequence[str], top: int | None = None) -> Lines:
+  """Formats predictions as a table, with a row for each of `task.lines`."""
+  width = 0
+
+  def rows(batch: list[Prediction]) -> list[str]:
+    nonlocal width
+    width = max(width, *(len(prediction.image) for prediction in batch))
+    return [
+      f"{'' if number else prediction.image:<{width}}  {cell}"
+      for prediction in batch
+      for number, cell in enumerate(task.lines(prediction, names, top))
+    ]
+
+  return rows
