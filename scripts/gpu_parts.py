@@ -43,7 +43,7 @@ DETERMINISTIC = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true"}
 TESTS = {
   "tests of models": (
     *("models/test_vit.py", "models/test_attention.py"),
-    *("models/test_map_head.py", "models/test_position.py"),
+    "models/test_position.py",
   ),
   "tests of the step": (
     *("training/test_step.py", "training/test_losses.py"),
