@@ -24,7 +24,7 @@ def table(rows):
 @pytest.mark.parametrize("class_token", [0, 1])
 def test_linear_is_the_published_codes_zoom(old, new, class_token):
   E_pos = table(old[0] * old[1] + class_token)
-  found = interpolation.resize("E_pos", E_pos, old, new)
+  found = interpolation.resized("E_pos", E_pos, old, new)
   zoom = (new[0] / old[0], new[1] / old[1], 1)
   grid = E_pos[class_token:].reshape(*old, D)
   expected = scipy.ndimage.zoom(grid, zoom, order=1)
@@ -38,7 +38,7 @@ def test_linear_is_the_published_codes_zoom(old, new, class_token):
 
 def test_linear_keeps_the_corners():
   E_pos = table(16)
-  found = interpolation.resize("E_pos", E_pos, (4, 4), (7, 9)).reshape(7, 9, D)
+  found = interpolation.resized("E_pos", E_pos, (4, 4), (7, 9)).reshape(7, 9, D)
   grid = E_pos.reshape(4, 4, D)
   for y in (0, -1):
     for x in (0, -1):
@@ -68,7 +68,7 @@ def test_bicubic_is_cubic_convolution_along_each_axis():
   for axis in (0, 1):
     centres = (np.arange(new[axis]) + 0.5) * old[axis] / new[axis] - 0.5
     grid = np.moveaxis(cubic_row(np.moveaxis(grid, axis, 0), centres), 0, axis)
-  found = interpolation.resize("E_pos", E_pos, old, new, "bicubic")
+  found = interpolation.resized("E_pos", E_pos, old, new, "bicubic")
   np.testing.assert_allclose(found, grid.reshape(-1, D), atol=1e-5)
 
 
@@ -81,7 +81,7 @@ def test_bicubic_is_pytorchs(old, new):
     images, new, mode="bicubic", align_corners=False
   )
   expected = expected.numpy().transpose(0, 2, 3, 1).reshape(-1, D)
-  found = interpolation.resize("E_pos", E_pos, old, new, "bicubic")
+  found = interpolation.resized("E_pos", E_pos, old, new, "bicubic")
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -89,12 +89,12 @@ def test_bicubic_is_pytorchs(old, new):
 def test_2d_tables_are_resized_along_their_own_axis(method):
   X, Y = table(4), table(3)
   old, new = (3, 4), (5, 9)
-  wide = interpolation.resize("X_pos", X, old, new, method)
-  high = interpolation.resize("Y_pos", Y, old, new, method)
+  wide = interpolation.resized("X_pos", X, old, new, method)
+  high = interpolation.resized("Y_pos", Y, old, new, method)
   assert (wide.shape, high.shape) == ((9, D), (5, D))
   # Evaluated on the grid, they equal the grid's own interpolation.
   grid = X[None, :, :] + Y[:, None, :]
-  expected = interpolation.resize(
+  expected = interpolation.resized(
     "E_pos", grid.reshape(-1, D), old, new, method
   )
   found = wide[None, :, :] + high[:, None, :]
@@ -104,10 +104,10 @@ def test_2d_tables_are_resized_along_their_own_axis(method):
 @pytest.mark.parametrize("method", INTERPOLATIONS)
 def test_the_same_grid_changes_nothing(method):
   E_pos = table(12)
-  found = interpolation.resize("E_pos", E_pos, (3, 4), (3, 4), method)
+  found = interpolation.resized("E_pos", E_pos, (3, 4), (3, 4), method)
   np.testing.assert_array_equal(found, E_pos)
 
 
 def test_a_table_of_another_grid_is_refused():
   with pytest.raises(ValueError, match="19 positions do not fit 4 x 4"):
-    interpolation.resize("E_pos", table(19), (4, 4), (5, 5))
+    interpolation.resized("E_pos", table(19), (4, 4), (5, 5))

@@ -9,6 +9,7 @@ An .npz file has a checksum of each array, so reading a damaged one fails. A
 .safetensors file has none: damage to its numbers goes unnoticed.
 """
 
+import collections
 import contextlib
 import errno
 import functools
@@ -48,7 +49,7 @@ _OTHER_FILES = {
 }
 
 
-class Arrays(Mapping[str, np.ndarray]):
+class Arrays(collections.UserDict[str, np.ndarray]):
   """The arrays of a file, or of its shards, each read when it is asked for.
 
   Reading a damaged array raises an UnreadableFileError. `shapes` has every
@@ -56,26 +57,17 @@ class Arrays(Mapping[str, np.ndarray]):
   """
 
   def __init__(self, stored: Mapping[str, Stored]):
+    self.data: dict[str, Any] = dict(stored)
     self.shapes = {name: array.shape for name, array in stored.items()}
-    self._stored = stored
 
   def renamed(self, names: Mapping[str, str]) -> "Arrays":
     """Some of the arrays under other names; `names` maps each to the stored."""
-    return Arrays({new: self._stored[old] for new, old in names.items()})
+    return Arrays({new: self.data[old] for new, old in names.items()})
 
   def __getitem__(self, key: str) -> np.ndarray:
-    path, _, read = self._stored[key]
+    path, _, read = self.data[key]
     with _naming(path):
       return read()
-
-  def __len__(self) -> int:
-    return len(self._stored)
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(self._stored)
-
-  def __contains__(self, key: object) -> bool:
-    return key in self._stored  # Mapping's own would read the array.
 
 
 @contextlib.contextmanager

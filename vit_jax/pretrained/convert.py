@@ -1,7 +1,9 @@
 """Converts a checkpoint to another library's format, with a model card."""
 
+import importlib.resources
 import json
 import pathlib
+import tomllib
 from typing import Any
 
 from etils import epath
@@ -13,49 +15,16 @@ from vit_jax.pretrained.formats import hf_encoders, processor
 from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.save import (
-  TARGETS,
-  check_expressible,
-  check_known,
-  save_as,
-)
+from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 from vit_jax.runtime.atomic_file import local_path
 from vit_jax.runtime.display import Display
 from vit_jax.workdir.rows import read_rows
 
-# Python that loads the result in the library it was written for.
-_USES = {
-  "google": """\
-import vit_jax  # google-research/vision_transformer reads the same file.
-{load}""",
-  "big_vision": """\
-import vit_jax  # google-research/big_vision reads the same file.
-{load}""",
-  "hf": """\
-from transformers import AutoImageProcessor, {hf_class}
-model = {hf_class}.from_pretrained("{folder}"{options})
-processor = AutoImageProcessor.from_pretrained("{folder}")""",
-  "timm": """\
-import timm
-model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
-transform = timm.data.create_transform(
-  **timm.data.resolve_model_data_config(model))""",
-  "torchvision": """\
-from safetensors.torch import load_file
-from torch import float32, nn
-from torchvision.models import VisionTransformer
-from torchvision.transforms import v2
-model = VisionTransformer(
-  image_size={size}, patch_size={patch_size}, num_layers={num_layers},
-  num_heads={num_heads}, hidden_dim={hidden_size}, mlp_dim={mlp_size},
-  num_classes={num_classes}, representation_size={representation_size})
-{headless}model.load_state_dict(load_file("{folder}/model.safetensors"))
-transform = v2.Compose([
-  v2.Resize({resized}, v2.InterpolationMode.{filter}),
-  v2.CenterCrop({size}), v2.ToImage(), v2.ToDtype(float32, scale=True),
-  v2.Normalize({mean}, {std})])
-# Or: {load}""",
-}
+_TEMPLATES = tomllib.loads(
+  importlib.resources.files("vit_jax.pretrained")
+  .joinpath("model_card.toml")
+  .read_text("utf-8")
+)
 
 
 def convert(
@@ -76,7 +45,11 @@ def convert(
       it is to be published without a licence; nothing is written then.
     OSError: if the upload fails.
   """
-  check_known(to)
+  if to not in TARGETS:
+    known_ones = ", ".join(TARGETS)
+    raise ValueError(
+      f"the format {to!r} is unknown; choose one of {known_ones}."
+    )
   license = license or known.license_of(source)
   if push is not None:
     hub.check_repository(push)
@@ -102,53 +75,36 @@ def convert(
 def model_card(
   loaded: Loaded, to: str, name: str, license: str | None = None
 ) -> str:
-  """The README.md of a converted model, in Markdown.
-
-  Args:
-    to: Name of the format, one of `save.TARGETS`.
-    name: Name of the folder it is written to.
-  """
+  """The README.md of a model that is converted `to` a folder of that name."""
   origin, model = loaded.origin, loaded.model
   fields = {k: v for k, v in to_fields(model).items() if v not in (None, ())}
   source = origin.source
   if "://" not in source:  # A path is of no use elsewhere, but its end is.
     source = pathlib.Path(source).name
   variant = variant_of(model)
-  title = "Vision Transformer" + (f" ViT-{variant}" if variant else "")
-  library = {"hf": "transformers", "timm": "timm"}.get(to, "vit_jax")
-  rows = "\n".join(f"| {key} | {value} |" for key, value in fields.items())
   used = str(loaded.preprocessing)
   if loaded.preprocessing.size is None:
     used = f"taken at any height and width that are multiples of {model.stride}"
   classes = ", ".join(origin.class_names[:20])
   if len(origin.class_names) > 20:
     classes += f" and {len(origin.class_names) - 20} more"
-  return f"""---
-library_name: {library}
-pipeline_tag: image-classification
-tags: [vision, image-classification, vit]
-{metadata(loaded, license)}---
-
-# {name}
-
-{title} ([arXiv:2010.11929](https://arxiv.org/abs/2010.11929)),
-read from `{source}` ({origin.format}) and written as {to} by vit_jax.
-
-```python
-{usage(loaded, to, name)}
-```
-
-Images are {used} and normalised, as (x / 255 - mean) / std,
-with mean {list(origin.mean)} and standard deviation {list(origin.std)}.
-{loaded.task.meaning}
-
-Classes: {classes or "not named by the source"}.
-
-{_training(loaded)}
-| field | value |
-| --- | --- |
-{rows}
-"""
+  return _TEMPLATES["card"].format(
+    library={"hf": "transformers", "timm": "timm"}.get(to, "vit_jax"),
+    metadata=metadata(loaded, license),
+    name=name,
+    title="Vision Transformer" + (f" ViT-{variant}" if variant else ""),
+    source=source,
+    format=origin.format,
+    to=to,
+    usage=usage(loaded, to, name),
+    used=used,
+    mean=list(origin.mean),
+    std=list(origin.std),
+    meaning=loaded.task.meaning,
+    classes=classes or "not named by the source",
+    training=_training(loaded),
+    rows="\n".join(f"| {key} | {value} |" for key, value in fields.items()),
+  )
 
 
 def metadata(loaded: Loaded, license: str | None) -> str:
@@ -180,7 +136,7 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
     resized = (resized, resized) if crop.crop == "squash" else (size, size)
   near = processor.nearest(preprocessing).crop.interpolation
   name = hf_encoders.class_name(model) if to == "hf" else ""
-  return _USES[to].format(
+  return _TEMPLATES["usage"][to].format(
     **to_fields(model),
     load=load,
     folder=folder,

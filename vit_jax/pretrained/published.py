@@ -6,7 +6,7 @@ import functools
 import json
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,9 @@ def open_published(
   fields: Mapping[str, Any],
   given: Mapping[str, Any],
 ) -> tuple[Loaded, Grid]:
-  """Opens a file of weights, with the configuration beside it.
+  """Opens a file of weights, or a folder that holds one, which is `source`.
 
   Args:
-    source: The name that the caller gave.
-    path: The file, or the folder that holds it.
     fields: Fields of the model that replace the format's.
     given: `mean`, `std` and `grid`, where they replace the format's.
 
@@ -75,7 +73,8 @@ def open_published(
   found = {k: v for k, v in found.items() if k not in unused}
   architecture = _named(layout.infer(found, config), path)
   if preprocessor:
-    architecture = architecture.prepared(processor.read(preprocessor))
+    pictures = processor.read(preprocessor)
+    architecture = dataclasses.replace(architecture, preprocessing=pictures)
   model, grid, preprocessing = _build(source, architecture, fields, given)
   shapes, rules = param_shapes(model, grid), layout.rules(model, found)
   what = f"{source} is not a {architecture.format} checkpoint of {_text(model)}"
@@ -86,7 +85,8 @@ def open_published(
       for leaf, array in read_all(rules, arrays.renamed(names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
-  _say(source, model, architecture, unused, fields)
+  told = {*fields, "preprocessing"} if preprocessor else fields
+  _say(source, model, architecture, unused, told)
   return Loaded(
     model,
     preprocessing,
@@ -102,10 +102,10 @@ def _say(
   model: BaseVit,
   architecture: Architecture,
   unused: list[str],
-  fields: Mapping[str, Any],
+  told: Container[str],
 ) -> None:
   """Prints what is guessed or left out of the model or its preprocessing."""
-  lines = [v for k, v in architecture.guesses.items() if k not in fields]
+  lines = [v for k, v in architecture.guesses.items() if k not in told]
   pictures, positions = architecture.preprocessing.size, architecture.image_size
   if unused:
     names = ", ".join(unused[:2] + ["..."] * bool(unused[2:]))
@@ -201,10 +201,7 @@ def _text(model: BaseVit) -> str:
 def _weights_and_configs(
   path: pathlib.Path,
 ) -> tuple[pathlib.Path, dict[str, Any], dict[str, Any]]:
-  """A checkpoint's file of weights, `config.json`, `preprocessor_config.json`.
-
-  The last two are parsed, and {} if there is no such file.
-  """
+  """A checkpoint's file of weights, and its two configurations, {} for none."""
   folder = path if path.is_dir() else path.parent
   if path.is_dir():
     present = [path / name for name in _WEIGHTS if (path / name).exists()]

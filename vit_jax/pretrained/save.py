@@ -16,6 +16,7 @@ import numpy as np
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.formats import (
+  equivalent,
   google,
   hf_encoders,
   processor,
@@ -23,11 +24,6 @@ from vit_jax.pretrained.formats import (
   torchvision,
 )
 from vit_jax.pretrained.formats.architecture import channels_of
-from vit_jax.pretrained.formats.equivalent import (
-  Params,
-  position_table,
-  refitted,
-)
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.atomic_file import filling
@@ -104,19 +100,8 @@ _UNRECORDED = {
 }
 
 
-def check_known(name: str) -> None:
-  """Raises ValueError unless `name` is one of `TARGETS`."""
-  if name not in TARGETS:
-    raise ValueError(
-      f"the format {name!r} is unknown; choose one of {', '.join(TARGETS)}."
-    )
-
-
 def check_expressible(loaded: Loaded, name: str) -> list[str]:
   """Raises ValueError with all reasons why a format cannot express the model.
-
-  Args:
-    name: Name of the format, one of `TARGETS`.
 
   Returns:
     A line on each thing that the format keeps only approximately, or loses.
@@ -224,7 +209,6 @@ def save_as(
 
   Args:
     loaded: The model to write, which `check_expressible` accepts.
-    name: Name of the format, one of `TARGETS`.
     folder: The folder to make, which appears complete or not at all.
     card: Text of its README.md.
 
@@ -252,20 +236,20 @@ def save_as(
     (draft / "README.md").write_text(card, "utf-8")
 
 
-def _expressed(loaded: Loaded, name: str) -> tuple[BaseVit, Params]:
+def _expressed(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
   """An equivalent model that the format can express, and its parameters."""
   model: Any = loaded.model
   params = dict(loaded.read())
   if encoders := TARGETS[name].encoders(model):
     written = encoders.equivalent(model)
-    return written, refitted(model, written, params)
+    return written, equivalent.refitted(model, written, params)
   own = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
   token = model.pooling == "token"
   grid_only = name == "big_vision" and token
   native = ("learned_grid",) if grid_only else ("learned", own)
   if model.position in native:
     return model, params
-  E_pos = position_table(model, params)
+  E_pos = equivalent.position_table(model, params)
   params = {k: v for k, v in params.items() if not k.startswith("position/")}
   if grid_only:
     params["x_class"] = params["x_class"] + E_pos[0]

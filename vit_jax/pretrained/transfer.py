@@ -149,6 +149,7 @@ def leaves(
   old = grid_of(loaded.model, old_size) if old_size else grid
   old, new = loaded.model.position_grid or old, model.position_grid or grid
   wanted = param_shapes(model, grid, channels)
+  first = "conv_root/kernel" if model.resnet_layers else "patches/E/kernel"
   before = loaded.preprocessing.channels
   if not keep_head:
     wanted = {k: v for k, v in wanted.items() if not k.startswith(_OWN_TASK)}
@@ -157,7 +158,7 @@ def leaves(
       continue
     method = interpolation or loaded.interpolation
     array = resized(path, array, old, new, method)
-    if channels != before and _is_first_kernel(path, model):
+    if channels != before and path.endswith(first):
       array, how = _for_channels(array, before, channels)
       print(f"{loaded.origin.source}: {how}.", file=sys.stderr)
     shape = wanted.pop(path)
@@ -172,13 +173,6 @@ def leaves(
       f"{loaded.origin.source} has no {', '.join([*wanted][:3])}, which the "
       "model needs: do not set the fields of config.model that differ."
     )
-
-
-def _is_first_kernel(path: str, model: Model) -> bool:
-  """Whether a path is that of the kernel that is applied to the image."""
-  if model.resnet_layers:
-    return path.endswith("conv_root/kernel")
-  return path == "patches/E/kernel"
 
 
 def _for_channels(

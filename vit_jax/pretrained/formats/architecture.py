@@ -21,6 +21,7 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 T = TypeVar("T")
 # Hidden size -> head size, for published models whose heads are not of size 64.
 _HEAD_SIZES = {1152: 72, 1280: 80, 1408: 88, 1664: 104}
+NAFLEX = "SigLIP 2 for any aspect ratio (NaFlex)"
 # `model_type` of transformers, or beginning of timm's `architecture`.
 UNSUPPORTED = {
   "beit": "BEiT",
@@ -28,7 +29,7 @@ UNSUPPORTED = {
   "aimv2": "AIMv2",
   "intern": "InternViT",
   "vit_intern": "InternViT",
-  "siglip2": "SigLIP 2 for any aspect ratio (NaFlex)",
+  "siglip2": NAFLEX,
   "naflexvit": "NaFlex ViT, for any aspect ratio",
   "eva": "EVA",
 }
@@ -76,13 +77,6 @@ class Architecture:
   loss: str = "softmax"
   interpolation: str = "linear"
   guesses: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-  def prepared(self, preprocessing: Preprocessing) -> "Architecture":
-    """A copy with another preprocessing, which is no guess."""
-    guesses = {k: v for k, v in self.guesses.items() if k != "preprocessing"}
-    return dataclasses.replace(
-      self, preprocessing=preprocessing, guesses=guesses
-    )
 
 
 def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.models import BaseVit, from_fields, to_fields
+from vit_jax.models import from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.formats.architecture import table_size
@@ -45,15 +45,13 @@ def shapes_of(vit: Any, written: list[Rule]) -> Shapes:
   return {rule.theirs: rule.needs(ours, sizes) for rule in written}
 
 
-def refitted(vit: Any, new: Any, params: Mapping[str, np.ndarray]) -> Params:
+def refitted(vit: Any, new: Any, params: Params) -> Params:
   """The parameters of an equivalent model, which gives the same answers.
 
-  Args:
-    vit: The model that the parameters are for.
-    new: The model to write. It may differ in these: the class token's vector in
-      the table of positions, which is added to the token or is zero; the
-      pooling, where the head's new rows are zeros; and the projection, which
-      becomes a head with a bias of zeros.
+  The new model may differ in these: the class token's vector in the table of
+  positions, which is added to the token or is zero; the pooling, where the
+  head's new rows are zeros; and the projection, which becomes a head with a
+  bias of zeros.
   """
   found = dict(params)
   kinds = vit.position, new.position
@@ -65,18 +63,15 @@ def refitted(vit: Any, new: Any, params: Mapping[str, np.ndarray]) -> Params:
     found[_TABLE] = np.concatenate([own, found[_TABLE]])
   if vit.pooling != new.pooling:
     halves = [found[_HEAD], np.zeros_like(found[_HEAD])]
-    found[_HEAD] = np.concatenate(
-      halves[:: 1 if vit.pooling == "token" else -1]
-    )
+    order = 1 if vit.pooling == "token" else -1
+    found[_HEAD] = np.concatenate(halves[::order])
   if vit.num_classes != new.num_classes:
     found[_HEAD] = found.pop("pre_logits/kernel")
     found["head/bias"] = np.zeros(new.num_classes, np.float32)
   return found
 
 
-def position_table(
-  model: BaseVit, params: Mapping[str, np.ndarray]
-) -> np.ndarray:
+def position_table(model: Any, params: Params) -> np.ndarray:
   """Computes E_pos, (S, D), for a model with positions of any kind."""
   size = model.origin.image_size if model.origin else None
   if size is None:

@@ -15,12 +15,8 @@ from typing import Any
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.models import BaseVit
-from vit_jax.pretrained.formats.architecture import (
-  UNSUPPORTED,
-  Architecture,
-  length,
-  need,
-)
+from vit_jax.pretrained.formats import architecture
+from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Table, dense, layer_norm, rows
 
@@ -43,9 +39,9 @@ _BIG_VISION_POSITION = "pos_embedding"
 def prefix(shapes: Shapes) -> str | None:
   """The prefix of all names of the image tower; None for other formats."""
   for candidate in PREFIXES:
-    if f"{candidate}embedding/kernel" in shapes and any(
-      name.startswith(f"{candidate}Transformer/encoder") for name in shapes
-    ):
+    encoder = f"{candidate}Transformer/encoder"
+    layers = any(name.startswith(encoder) for name in shapes)
+    if layers and f"{candidate}embedding/kernel" in shapes:
       return candidate
   return None
 
@@ -54,9 +50,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
   del config  # This format has none.
   if len(shapes["embedding/kernel"]) == 2:
-    raise ValueError(
-      f"it is a {UNSUPPORTED['siglip2']}, which is not supported."
-    )
+    raise ValueError(f"it is a {architecture.NAFLEX}, which is not supported.")
   P, _, _, D = need(shapes, "embedding/kernel", 4)
   stacked = int("encoderblock" in _blocks(shapes))
   first = "Transformer/encoderblock" + "_0" * (not stacked)
@@ -65,8 +59,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   expand = need(shapes, f"{first}/{mlp}/Dense_0/kernel", 2 + stacked)
   class_token = "cls" in shapes
   is_google = _GOOGLE_POSITION in shapes
-  position = "sincos2d"
-  tokens = None
+  position, tokens = "sincos2d", None
   if is_google:
     position = "learned"
     tokens = need(shapes, _GOOGLE_POSITION, 3)[1] - class_token
@@ -106,10 +99,8 @@ def _crop(fields: Mapping[str, Any], is_google: bool) -> EvalTransformSettings:
   In pre-training, it keeps 7/8 of the short side; in fine-tuning and for the
   image towers of SigLIP, it takes the whole picture, without antialiasing.
   """
-  pre_trained = (
-    fields["representation_size"] is not None
-    or fields["num_classes"] in _IMAGENET_21K
-  )
+  pre_logits = fields["representation_size"] is not None
+  pre_trained = pre_logits or fields["num_classes"] in _IMAGENET_21K
   if pre_trained or not (is_google or fields["pooling"] == "map"):
     return EvalTransformSettings("center", 256 / 224, "area")
   return EvalTransformSettings(interpolation="bilinear", antialias=False)
@@ -118,9 +109,8 @@ def _crop(fields: Mapping[str, Any], is_google: bool) -> EvalTransformSettings:
 def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of vision_transformer's or big_vision's format.
 
-  Args:
-    shapes: Array shapes of the checkpoint to read, whose naming is followed; by
-      default the names are those that vision_transformer publishes.
+  The naming is that of the checkpoint to read, whose arrays have these shapes;
+  by default it is the one that vision_transformer publishes.
   """
   numbering = PUBLISHED if shapes is None else _numbering(shapes)
   scanned = shapes is not None and "encoderblock" in _blocks(shapes)
@@ -175,9 +165,7 @@ def _stacked(found: list[Rule]) -> list[Rule]:
   for rule in found:
     name = re.sub(r"encoderblock_\d+/", "encoderblock/", rule.theirs)
     paths.setdefault((name, rule.pattern), []).extend(rule.ours)
-  return [
-    Rule(name, tuple(ours), pattern) for (name, pattern), ours in paths.items()
-  ]
+  return [Rule(name, tuple(x), pattern) for (name, pattern), x in paths.items()]
 
 
 def _attention(theirs: str, ours: str) -> list[Rule]:

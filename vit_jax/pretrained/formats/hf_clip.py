@@ -9,12 +9,7 @@ from typing import Any
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import BaseVit
 from vit_jax.models.modern_vit import ModernVit
-from vit_jax.pretrained.formats import table
-from vit_jax.pretrained.formats.architecture import (
-  CLIP_MEAN,
-  CLIP_STD,
-  UNSUPPORTED,
-)
+from vit_jax.pretrained.formats import architecture, table
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table
 
@@ -51,9 +46,7 @@ def _clip_config(vit: ModernVit) -> dict[str, Any]:
 
 def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
   if len(shapes.get("embeddings.patch_embedding.weight", ())) == 2:
-    raise ValueError(
-      f"it is a {UNSUPPORTED['siglip2']}, which is not supported."
-    )
+    raise ValueError(f"it is a {architecture.NAFLEX}, which is not supported.")
   # With a head, the library averages the patches; without, it attends to them.
   attends = "head.probe" in shapes and "classifier.bias" not in shapes
   return dict(pooling="map" if attends else "gap")
@@ -110,8 +103,8 @@ CLIP = Family(
     "num_attention_heads": 12,
   },
   unused=_TEXT,
-  mean=CLIP_MEAN,
-  std=CLIP_STD,
+  mean=architecture.CLIP_MEAN,
+  std=architecture.CLIP_STD,
 )
 
 _PROBE = "map_head/msa"

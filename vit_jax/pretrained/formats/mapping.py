@@ -106,10 +106,8 @@ def check(
 ) -> None:
   """Raises ValueError unless a checkpoint holds exactly what the rules need.
 
-  Args:
-    found: Shapes of the checkpoint's arrays, by name.
-    ours: Shapes of the model's parameters, by path.
-    what: Start of the message, which names the checkpoint and the model.
+  The shapes found are those of the checkpoint's arrays, ours those of the
+  model's parameters. The message starts with `what`.
   """
   sizes = axis_sizes(vit)
   needed = {rule.theirs: rule.needs(ours, sizes) for rule in rules}

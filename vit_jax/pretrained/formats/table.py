@@ -130,7 +130,6 @@ def dense(
 
   Args:
     theirs: The publisher's name of the layer, with the separator after it.
-    ours: Path of our layer.
     pattern: The kernel's pattern, as in `Rule`.
     kernel: The publisher's name for the kernel.
   """

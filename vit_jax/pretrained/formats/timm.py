@@ -16,23 +16,13 @@ from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture, table
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import (
-  Config,
-  Table,
-  dense,
-  layer_norm,
-  rows,
-)
+from vit_jax.pretrained.formats.table import Config, Table, dense, rows
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import quoted
 
-GELUS = {
-  "gelu": "exact",
-  "gelu_erf": "exact",
-  "gelu_tanh": "tanh",
-  "quick_gelu": "quick",
-}
+GELUS = {"gelu": "exact", "gelu_erf": "exact"}
+GELUS |= {"gelu_tanh": "tanh", "quick_gelu": "quick"}
 # Facts that only the architecture's name tells, as of timm 1.0.31.
 _HEADS = {
   r"vit_base_patch16_gap_224": 16,
@@ -58,8 +48,8 @@ _BASE = rows(
   Rule("dist_token", ("x_dist",), "1 1 D -> D"),
   Rule("reg_token", ("registers",), "1 R D -> R D"),
   Rule("pos_embed", ("position/E_pos",), "1 S D -> S D"),
-  layer_norm("norm_pre.", "norm_pre"),
-  layer_norm("norm.", "norm"),
+  table.layer_norm("norm_pre.", "norm_pre"),
+  table.layer_norm("norm.", "norm"),
   dense("pre_logits.fc.", "pre_logits"),
   Rule("attn_pool.latent", ("map_head/probe",), "1 T D -> T D"),
   Rule("attn_pool.q.weight", (f"{_PROBE}/query/kernel",), "(k d) D -> D k d"),
@@ -68,14 +58,14 @@ _BASE = rows(
     "attn_pool.kv.weight", "attn_pool.kv.bias", _PROBE, ("key", "value")
   ),
   table.heads_out("attn_pool.proj.", f"{_PROBE}/out"),
-  layer_norm("attn_pool.norm.", "map_head/norm"),
+  table.layer_norm("attn_pool.norm.", "map_head/norm"),
   *table.mlp("attn_pool.mlp.fc1.", "attn_pool.mlp.fc2.", ours="map_head/mlp"),
 )
 _MLP = table.mlp("mlp.fc1.", "mlp.fc2.")
 _WEIGHT, _BIAS = table.fused("attn.qkv.weight", "attn.qkv.bias")
 _LAYER = rows(
-  layer_norm("norm1.", "norm_msa"),
-  layer_norm("norm2.", "norm_mlp"),
+  table.layer_norm("norm1.", "norm_msa"),
+  table.layer_norm("norm2.", "norm_mlp"),
   _WEIGHT,
   table.heads_out("attn.proj."),
 )
@@ -86,8 +76,8 @@ VIT = Table(
   layer=rows(
     *_LAYER,
     _BIAS,
-    layer_norm("attn.q_norm.", "msa/norm_query"),
-    layer_norm("attn.k_norm.", "msa/norm_key"),
+    table.layer_norm("attn.q_norm.", "msa/norm_query"),
+    table.layer_norm("attn.k_norm.", "msa/norm_key"),
     Rule("ls1.gamma", ("scale_msa",)),
     Rule("ls2.gamma", ("scale_mlp",)),
   ),
@@ -177,9 +167,8 @@ def preprocessing(published: Config) -> Preprocessing:
   mode = checked("crop_mode", str, found["crop_mode"], None, _MODES)
   if mode == "squash" and ratio == 1:
     mode = "resize"
-  name = checked(
-    "interpolation", str, found["interpolation"], None, PILLOW_FILTERS
-  )
+  name = found["interpolation"]
+  name = checked("interpolation", str, name, None, PILLOW_FILTERS)
   return Preprocessing(
     None,
     EvalTransformSettings(mode, ratio, name),
@@ -212,9 +201,8 @@ def class_names(config: Config, published: Config) -> tuple[str, ...]:
 def configuration(vit: Any, name: str, arguments: Config) -> dict[str, Any]:
   """The part of the JSON file that makes the model.
 
-  Args:
-    name: An architecture of timm's, whose own values the arguments replace.
-    arguments: Arguments beside those that every model has.
+  The arguments, and those that every model has, replace the values that timm's
+  architecture of this name has.
   """
   pooling = {"gap": "avg"}.get(vit.pooling, vit.pooling)
   sizes = {
