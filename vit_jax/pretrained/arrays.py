@@ -32,8 +32,6 @@ from vit_jax.pretrained.npz import (
 from vit_jax.pretrained.pickles import TORCH_ADVICE
 from vit_jax.runtime.printable import one_line, quoted
 
-__all__ = ["Arrays", "UnreadableFileError", "open_arrays", "save_arrays"]
-
 _SAFETENSORS_DTYPES = (
   "BOOL I8 U8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64".split()
 )

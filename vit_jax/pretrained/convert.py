@@ -20,11 +20,8 @@ from vit_jax.runtime.atomic_file import local_path
 from vit_jax.runtime.display import Display
 from vit_jax.workdir.rows import read_rows
 
-_TEMPLATES = tomllib.loads(
-  importlib.resources.files("vit_jax.pretrained")
-  .joinpath("model_card.toml")
-  .read_text("utf-8")
-)
+_FILE = importlib.resources.files("vit_jax.pretrained") / "model_card.toml"
+_TEMPLATES = tomllib.loads(_FILE.read_text("utf-8"))
 
 
 def convert(

@@ -9,9 +9,6 @@ import numpy as np
 
 from vit_jax.models.grid import Grid
 
-# Leaves that hold one vector per position.
-TABLES = ("E_pos", "X_pos", "Y_pos")
-
 
 def resized(
   path: str, array: np.ndarray, old: Grid, new: Grid, method: str = "linear"
@@ -34,7 +31,7 @@ def resized(
       positions.
   """
   leaf = path.rsplit("/", 1)[-1]
-  if old == new or leaf not in (*TABLES, "R"):
+  if old == new or leaf not in ("E_pos", "X_pos", "Y_pos", "R"):
     return array
   if leaf == "R":
     raise ValueError(

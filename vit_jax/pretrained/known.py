@@ -89,11 +89,7 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def list_models() -> dict[str, Known]:
-  """The published checkpoints that `load_pretrained` knows by name.
-
-  Returns:
-    Each with its model, size, data, parameters and accuracy, by name.
-  """
+  """The published checkpoints that `load_pretrained` knows, by their names."""
   return dict(KNOWN)
 
 

@@ -77,7 +77,11 @@ def open_checkpoint(source: str, **overrides: Any) -> Loaded:
     )
   try:
     if is_run(source):
-      return _open_run(source, overrides, given)
+      loaded = open_run_checkpoint(source, open_checkpoint, **overrides)
+      colours = {k: given[k] for k in ("mean", "std") if k in given}
+      loaded = with_preprocessing(loaded, **colours)
+      grid = grid_of(loaded.model, loaded.preprocessing.image_size)
+      return _at_size(loaded, grid, given)
     path = locate(source)
     source = without_secrets(source)
     for name in _OF_RUNS & overrides.keys():
@@ -105,16 +109,6 @@ def _naming(source: str) -> Iterator[None]:
     raise ValueError(
       text if text.startswith((source, repr(source))) else f"{source}: {text}"
     ) from error
-
-
-def _open_run(
-  source: str, fields: Mapping[str, Any], given: Mapping[str, Any]
-) -> Loaded:
-  loaded = open_run_checkpoint(source, open_checkpoint, **fields)
-  colours = {k: given[k] for k in ("mean", "std") if k in given}
-  loaded = with_preprocessing(loaded, **colours)
-  grid = grid_of(loaded.model, loaded.preprocessing.image_size)
-  return _at_size(loaded, grid, given)
 
 
 def _at_size(loaded: Loaded, grid: Grid, given: Mapping[str, Any]) -> Loaded:

@@ -29,7 +29,6 @@ class Loaded:
   Attributes:
     model: The model that the checkpoint holds; `model.origin` repeats its
       source, normalisation and class names.
-    preprocessing: How an image is prepared for the model.
     open_task: Gives the task that it was trained on, which says what its
       outputs mean; a task of the user's own may be missing.
     shapes: Shapes of the parameters by path, such as
@@ -92,9 +91,8 @@ class Loaded:
   def params(self, shapes: Any = None) -> dict[str, Any]:
     """Reads the parameters, for `model.apply({"params": params}, images)`.
 
-    Args:
-      shapes: A tree of the parameters' shapes with the shardings to place them
-        by; by default they are placed on the default device.
+    They are placed as `shapes`, a tree of shapes with shardings, says; by
+    default on the default device.
     """
     if shapes is None and self.held is not None:
       return self.held
@@ -135,14 +133,12 @@ class Loaded:
 
 
 def origin_of(
-  source: str,
-  format: str,
-  preprocessing: Preprocessing,
-  class_names: tuple[str, ...],
+  source: str, format: str, images: Preprocessing, class_names: tuple[str, ...]
 ) -> Origin:
   """The record that a model carries of its source and its images."""
-  mean, std = preprocessing.mean, preprocessing.std
-  return Origin(source, format, preprocessing.size, mean, std, class_names)
+  return Origin(
+    source, format, images.size, images.mean, images.std, class_names
+  )
 
 
 def with_preprocessing(loaded: Loaded, **changes: Any) -> Loaded:

@@ -31,12 +31,7 @@ def digesting(loaded: Loaded, found: dict[str, str]) -> Loaded:
 def record(
   loaded: Loaded, found: Mapping[str, str], **others: Any
 ) -> dict[str, Any]:
-  """The record of a checkpoint all of whose arrays have been read.
-
-  Args:
-    found: The arrays' digests, from `digesting`.
-    **others: More to record, as JSON.
-  """
+  """The record of a checkpoint that was read with `digesting`, as JSON."""
   source = loaded.origin.source
   place = os.path.abspath(os.path.expanduser(source))
   return {
@@ -48,10 +43,9 @@ def record(
 
 
 def open_base(open_: Open, saved: Mapping[str, Any], **fields: Any) -> Loaded:
-  """Opens the base of a LoRA run again.
+  """Opens the base of a LoRA run again, by `load.open_checkpoint`.
 
   Args:
-    open_: `load.open_checkpoint`.
     saved: The base's record.
     **fields: Fields of the model that JSON cannot hold.
 

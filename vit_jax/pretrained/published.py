@@ -36,7 +36,6 @@ from vit_jax.tasks.choose import answering
 FORMATS = (google, hf_encoders, timm_encoders, torchvision)
 # Names of files of weights, as other libraries and `convert` write them.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
-_LABELS = "labels.txt"  # Class names, for formats without a config.json.
 _MOST_TEXT_BYTES = 16 << 20
 
 
@@ -77,7 +76,9 @@ def open_published(
     architecture = dataclasses.replace(architecture, preprocessing=pictures)
   model, grid, preprocessing = _build(source, architecture, fields, given)
   shapes, rules = param_shapes(model, grid), layout.rules(model, found)
-  what = f"{source} is not a {architecture.format} checkpoint of {_text(model)}"
+  sizes = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
+  made = ", ".join(f"{name}={getattr(model, name)}" for name in sizes)
+  what = f"{source} is not a {architecture.format} checkpoint of a Vit ({made})"
   check(rules, found, shapes, model, what)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
@@ -192,12 +193,6 @@ def _build(
   return model.clone(origin=origin), grid or (1, 1), pictures
 
 
-def _text(model: BaseVit) -> str:
-  sizes = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
-  told = ", ".join(f"{name}={getattr(model, name)}" for name in sizes)
-  return f"a Vit ({told})"
-
-
 def _weights_and_configs(
   path: pathlib.Path,
 ) -> tuple[pathlib.Path, dict[str, Any], dict[str, Any]]:
@@ -220,11 +215,10 @@ def _weights_and_configs(
 
 def _named(architecture: Architecture, path: pathlib.Path) -> Architecture:
   """Adds the class names that `labels.txt` beside the weights may hold."""
-  labels = path.parent / _LABELS
+  labels = path.parent / "labels.txt"
   num_classes = architecture.fields["num_classes"]
-  if architecture.class_names or not num_classes or path.name not in _WEIGHTS:
-    return architecture
-  if not labels.exists():
+  named = architecture.class_names or path.name not in _WEIGHTS
+  if named or not num_classes or not labels.exists():
     return architecture
   names = _read_text(labels).removesuffix("\n").split("\n")
   while len(names) > num_classes and not names[-1]:  # Empty lines at the end.

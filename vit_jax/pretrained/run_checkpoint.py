@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -83,7 +83,7 @@ def open_run_checkpoint(
     _check_fields(workdir, stored, shapes, fields)
   read, restore = functools.partial(saved.read, held), None
   if "base" in description:
-    read = functools.partial(_merged, read, open_, model, description)
+    read = functools.partial(saved.merged, held, open_, model)
   elif as_trained:
     model = model.clone(scan=True) if saved.scanned else model
     restore = saved.restore
@@ -137,6 +137,34 @@ class _Saved:
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     return flat.items()
 
+  def merged(
+    self, held: Shapes, open_: pinned.Open, model: Model
+  ) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields (path, array) of every parameter, with LoRA's products merged."""
+    settings, base = (
+      descriptions.lora(self.description),
+      self.description["base"],
+    )
+    preprocessing = descriptions.preprocessing(self.description)
+    known = model.block in (None, *BLOCKS.values())  # JSON cannot hold others.
+    opened = pinned.open_base(
+      open_, base, **({} if known else {"block": model.block})
+    )
+    digests: dict[str, str] = {}
+    trained = dict(self.read(held))
+    leaves = transfer.leaves(
+      pinned.digesting(opened, digests),
+      model,
+      preprocessing.image_size,
+      base["interpolation"],
+      channels=preprocessing.channels,
+    )
+    for path, array in leaves:
+      if not path.startswith(HEADS):
+        yield path, lora.with_product(settings, path, array, trained)
+    pinned.check_base(base, digests)
+    yield from (leaf for leaf in trained.items() if leaf[0].startswith(HEADS))
+
 
 def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
   return param_shapes(model, grid_of(model, preprocessing.image_size))
@@ -153,43 +181,13 @@ def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
   return {path: leaf.shape for path, leaf in flat.items()}
 
 
-def _merged(
-  read: Callable[[], Leaves],
-  open_: pinned.Open,
-  model: Model,
-  description: Mapping[str, Any],
-) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (path, array) of every parameter, with LoRA's products merged."""
-  settings, base = descriptions.lora(description), description["base"]
-  preprocessing = descriptions.preprocessing(description)
-  known = model.block in (None, *BLOCKS.values())  # JSON cannot hold others.
-  opened = pinned.open_base(
-    open_, base, **({} if known else {"block": model.block})
-  )
-  digests: dict[str, str] = {}
-  trained = dict(read())
-  leaves = transfer.leaves(
-    pinned.digesting(opened, digests),
-    model,
-    preprocessing.image_size,
-    base["interpolation"],
-    channels=preprocessing.channels,
-  )
-  for path, array in leaves:
-    if not path.startswith(HEADS):
-      yield path, lora.with_product(settings, path, array, trained)
-  pinned.check_base(base, digests)
-  yield from (leaf for leaf in trained.items() if leaf[0].startswith(HEADS))
-
-
 @contextlib.contextmanager
 def _opened(workdir: str) -> Iterator[Checkpoints]:
   """Opens a run's checkpoints, and turns any error of Orbax into one line."""
   ours = not is_run(workdir)  # Whether a ValueError is from our own checks.
   try:
-    with contextlib.closing(
-      open_run(workdir, choose.score_keys())
-    ) as checkpoints:
+    opened = open_run(workdir, choose.score_keys())
+    with contextlib.closing(opened) as checkpoints:
       ours = True
       yield checkpoints
   except OSError:

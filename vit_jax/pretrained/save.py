@@ -35,14 +35,11 @@ class Target:
   """A format to write.
 
   Attributes:
-    rules: Makes the rules for the arrays of a model.
-    poolings: Poolings that the format can express.
     gelus: GELUs that the format can record; the first is its default.
     epsilon: Epsilon of all layer norms; None if the format records it.
     hybrids: Whether a ResNet may precede the patches.
     pre_logits: Whether there may be a representation layer below the head.
     any_shape: Whether images may have another shape than a square.
-    file: Name of the file of weights.
     module: Writes JSON files beside the weights, which record the grid of
       patches as well, and models with more than the paper's have.
   """
@@ -220,12 +217,10 @@ def save_as(
   model, params = _expressed(loaded, name)
   target, sizes = TARGETS[name], axis_sizes(model)
   rules = target.rules(model)
-  arrays = {
-    rule.theirs: np.ascontiguousarray(
-      rule.write([params.pop(path) for path in rule.ours], sizes)
-    )
-    for rule in track(rules, "converting", len(rules))
-  }
+  arrays = {}
+  for rule in track(rules, "converting", len(rules)):
+    array = rule.write([params.pop(path) for path in rule.ours], sizes)
+    arrays[rule.theirs] = np.ascontiguousarray(array)
   arrays |= getattr(target.module, "constants", lambda model: {})(model)
   assert not params, f"no rule writes {list(params)}"
   with filling(folder) as draft:

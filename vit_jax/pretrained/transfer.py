@@ -33,7 +33,6 @@ def fit(
   """Makes the model to fine-tune.
 
   Args:
-    class_names: Class names of the new data.
     fields: Fields of the model that replace the checkpoint's.
     keep_head: Whether to keep the head, and the representation layer with it;
       the classes must then be the same.
@@ -103,8 +102,7 @@ def new_head(
   The other parameters are those given, and the representation layer stays.
 
   Args:
-    model: The model, from images to logits.
-    params: Its parameters, as plain arrays.
+    params: The model's parameters, as plain arrays.
     num_classes: Classes of the new head; 0 leaves it out.
 
   Raises:

@@ -54,13 +54,11 @@ class Architecture:
   """Everything that a format can tell about a published model.
 
   Attributes:
-    fields: Values for the fields of `Vit`.
     tokens: Number of patches that the stored positions are for; None if no
       positions are stored.
     image_size: Height and width that the positions are for, if recorded.
     preprocessing: How the publisher prepares a picture; without a size, it is
       brought to `image_size`.
-    class_names: Names of the classes, if the publisher records them.
     loss: The loss that it was trained with: softmax, sigmoid or numbers.
     interpolation: How the family fits its positions to other sizes.
     guesses: A line for each field or for "preprocessing" that is a guess.

@@ -47,8 +47,7 @@ def prefix(shapes: Shapes) -> str | None:
 
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
-  """Infers the model that these arrays are the parameters of."""
-  del config  # This format has none.
+  """Infers the model of these arrays; the format has no configuration."""
   if len(shapes["embedding/kernel"]) == 2:
     raise ValueError(f"it is a {architecture.NAFLEX}, which is not supported.")
   P, _, _, D = need(shapes, "embedding/kernel", 4)

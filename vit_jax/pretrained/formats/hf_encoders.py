@@ -33,12 +33,12 @@ _GELUS = {
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats. The base belongs to the names."""
-  return "" if _find(shapes) else None
+  return "" if _found(shapes) else None
 
 
 def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only pre-training or a text tower needs."""
-  family, base = _sure(shapes)
+  family, base = _found(shapes)[0]
   return [
     name
     for name in shapes
@@ -51,7 +51,7 @@ def unused(shapes: Shapes) -> list[str]:
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
-  family, base = _sure(shapes)
+  family, base = _found(shapes)[0]
   given = config or {}
   vision = architecture.section("vision_config", given.get("vision_config"))
   config = {**given, **vision}
@@ -83,14 +83,12 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     layer_norm_epsilon=checked("layer_norm_eps", float, epsilon, POSITIVE),
   )
   aligned = family is VIT and config.get("model_type") != "vit_mae"
-  known = "num_attention_heads" in config
+  known, size = "num_attention_heads" in config, config.get("image_size")
   return Architecture(
     "hf",
     fields | particular,
     _tokens(family.table, local),
-    image_size=checked(
-      "image_size", Sides | None, config.get("image_size"), SIDES
-    ),
+    image_size=checked("image_size", Sides | None, size, SIDES),
     preprocessing=Preprocessing(None, mean=family.mean, std=family.std),
     class_names=huggingface.class_names(config),
     loss=huggingface.loss(config, fields["num_classes"]),
@@ -133,7 +131,7 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   if shapes is None:
     return family_of(vit).rules(vit)
-  family, base = _sure(shapes)
+  family, base = _found(shapes)[0]
   return family.table.rules(vit, base)
 
 
@@ -189,22 +187,20 @@ def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
     if lost := unmapped(vit, written):
       return len(lost), [f"it has no place for {', '.join(lost[:3])}"]
     config, shapes = _config(family, vit), shapes_of(vit, written)
-    weight = 99
-    if (_find(shapes) or [None])[0] is not family:
+    weight, found = 99, _found(shapes)
+    if not found or found[0][0] is not family:
       return weight, [f"it has no {family.signature}"]
     again = infer(shapes, config)
   except ValueError as error:
     return weight, [str(error).removesuffix(".")]
-  found = [*changes(vit, again.fields)]
-  size = architecture.table_size(vit)
-  if size and size[0] != size[1] and vit.position != "none":
-    found.insert(
-      0, f"its positions are for {size[0]} x {size[1]}, not for a square"
-    )
+  found, size = [], architecture.table_size(vit)
   if family.classes[bool(vit.num_classes)] is None:
     head = "with" if vit.num_classes else "without"
-    found.insert(0, f"it has no class {head} a head")
-  return 0, found
+    found.append(f"it has no class {head} a head")
+  if size and size[0] != size[1] and vit.position != "none":
+    sides = "{} x {}".format(*size)
+    found.append(f"its positions are for {sides}, not for a square")
+  return 0, [*found, *changes(vit, again.fields)]
 
 
 def losses(vit: Any) -> Iterator[str]:
@@ -268,16 +264,7 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
   return {**tower, **head, **particular}
 
 
-def _find(shapes: Shapes) -> tuple[Family, str] | None:
-  """The family that these names belong to, and the base before them."""
-  for family in FAMILIES:
-    for base in family.bases:
-      if base + family.signature in shapes:
-        return family, base
-  return None
-
-
-def _sure(shapes: Shapes) -> tuple[Family, str]:
-  found = _find(shapes)
-  assert found is not None  # `prefix` has found it.
-  return found
+def _found(shapes: Shapes) -> list[tuple[Family, str]]:
+  """The families that these names fit, and the base before them; best first."""
+  pairs = ((family, base) for family in FAMILIES for base in family.bases)
+  return [(f, base) for f, base in pairs if base + f.signature in shapes]

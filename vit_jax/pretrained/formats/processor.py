@@ -122,11 +122,9 @@ def _normalization(found: Mapping[str, Any]) -> tuple[PerChannel, PerChannel]:
   mean: PerChannel = (0.0, 0.0, 0.0)
   std: PerChannel = (1.0, 1.0, 1.0)
   if checked("do_normalize", bool, found.get("do_normalize", True)):
-    mean = checked(
-      "image_mean", PerChannel, found["image_mean"], checks.CHANNELS
-    )
-    above_0 = checks.POSITIVE_CHANNELS
-    std = checked("image_std", PerChannel, found["image_std"], above_0)
+    mean, std = found["image_mean"], found["image_std"]
+    mean = checked("image_mean", PerChannel, mean, checks.CHANNELS)
+    std = checked("image_std", PerChannel, std, checks.POSITIVE_CHANNELS)
   factor = 1.0
   if checked("do_rescale", bool, found.get("do_rescale", True)):
     given = found.get("rescale_factor", 1 / 255)

@@ -19,6 +19,7 @@ Config = Mapping[str, Any]
 
 _LAYER = "block_0/"
 _QKV = ("query", "key", "value")
+_KERNEL = "(k d) D -> D k d"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,6 @@ class Family:
   Attributes:
     types: The `model_type`s of its configurations.
     signature: Name of an array that only this family has, after its base.
-    table: The names of its arrays.
     bases: Prefixes that the names of the table's base may have.
     fields: Returns fields of the model that are particular to the family.
     config: Returns the part of a configuration that is particular to it, or
@@ -126,12 +126,9 @@ class Family:
 def dense(
   theirs: str, ours: str, pattern: str = "O I -> I O", kernel: str = "weight"
 ) -> list[Rule]:
-  """The rows of a dense layer.
+  """The rows of a dense layer; its published name ends with a separator.
 
-  Args:
-    theirs: The publisher's name of the layer, with the separator after it.
-    pattern: The kernel's pattern, as in `Rule`.
-    kernel: The publisher's name for the kernel.
+  The pattern is the kernel's, and `kernel` the publisher's name for it.
   """
   return [
     Rule(f"{theirs}{kernel}", (f"{ours}/kernel",), pattern),
@@ -163,9 +160,7 @@ def attention(theirs: str, *names: str) -> list[Rule]:
     rule
     for ours, name in zip(_QKV, names, strict=True)
     for rule in (
-      Rule(
-        f"{theirs}{name}.weight", (f"msa/{ours}/kernel",), "(k d) D -> D k d"
-      ),
+      Rule(f"{theirs}{name}.weight", (f"msa/{ours}/kernel",), _KERNEL),
       Rule(f"{theirs}{name}.bias", (f"msa/{ours}/bias",), "(k d) -> k d"),
     )
   ]

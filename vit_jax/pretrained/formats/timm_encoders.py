@@ -69,7 +69,6 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   if plain := _is_plain(shapes):
     own, tokens = timm.pooling_and_positions(shapes, arguments, config, grid)
   else:
-    _check_arguments(arguments)
     own, tokens = _particular(shapes, config, arguments, grid)
     if arguments.get("dynamic_img_size") or tokens is None:
       given = timm.image_size({}, published)
@@ -97,20 +96,16 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   )
 
 
-def _check_arguments(arguments: Config) -> None:
-  """Raises ValueError for an argument that would change the model unnoticed."""
+def _particular(
+  shapes: Shapes, config: Config, arguments: Config, grid: int | None
+) -> tuple[dict[str, Any], int | None]:
+  """The fields of an encoder, and the patches that its positions are for."""
   for key, value in arguments.items():
     if key not in _ARGUMENTS and value not in (None, False):
       raise ValueError(
         f"its config.json says {quoted(key)}={quoted(value)} in model_args, "
         "which is not supported."
       )
-
-
-def _particular(
-  shapes: Shapes, config: Config, arguments: Config, grid: int | None
-) -> tuple[dict[str, Any], int | None]:
-  """The fields of an encoder, and the patches that its positions are for."""
   dinov3 = "blocks.0.gamma_1" in shapes
   norm_pooled = "fc_norm.weight" in shapes
   usual = "map" if "attn_pool.latent" in shapes else "token"
@@ -151,6 +146,7 @@ def _particular(
 
 
 def _is_gated(shapes: Shapes) -> bool:
+  """Whether gate and expansion are two layers, or one of twice the width."""
   if "blocks.0.mlp.fc1_g.weight" in shapes:
     return True
   expanded = need(shapes, "blocks.0.mlp.fc1.weight", 2)[0]
@@ -230,9 +226,8 @@ def losses(vit: Any) -> Iterator[str]:
     )
 
 
-def files(vit: Any, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
-  """The JSON file that timm reads beside the weights, by name."""
-  del loss  # timm does not record it.
+def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
+  """The JSON file that timm reads beside the weights; it records no loss."""
   config = _config(vit) | timm.published(vit, preprocessing)
   return {"config.json": config}
 

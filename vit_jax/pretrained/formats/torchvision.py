@@ -12,7 +12,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture, table
-from vit_jax.pretrained.formats.architecture import Architecture
+from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Table
 
@@ -61,21 +61,18 @@ def prefix(shapes: Shapes) -> str | None:
 
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
-  patch = architecture.need(shapes, "conv_proj.weight", 4)
-  D = patch[0]
+  D, _, P, _ = need(shapes, "conv_proj.weight", 4)
   fields: dict[str, Any] = dict(
-    num_classes=architecture.length(shapes, "heads.head.bias", 0),
-    patch_size=patch[2],
+    num_classes=length(shapes, "heads.head.bias", 0),
+    patch_size=P,
     hidden_size=D,
     num_layers=architecture.count_layers(shapes, _LAYERS),
-    mlp_size=architecture.need(shapes, f"{_LAYERS}0.mlp.0.weight", 2)[0],
+    mlp_size=need(shapes, f"{_LAYERS}0.mlp.0.weight", 2)[0],
     num_heads=architecture.guess_num_heads(D),
-    representation_size=architecture.length(
-      shapes, "heads.pre_logits.bias", None
-    ),
+    representation_size=length(shapes, "heads.pre_logits.bias", None),
     gelu="exact",
   )
-  tokens = architecture.need(shapes, _POSITION, 3)[1] - 1
+  tokens = need(shapes, _POSITION, 3)[1] - 1
   pictures, guesses = preprocessing(str((config or {}).get(FILE)))
   if (D, fields["num_layers"]) not in _PUBLISHED:
     guesses |= architecture.guessed_heads(fields["num_heads"])
@@ -94,12 +91,10 @@ def preprocessing(file: str) -> tuple[Preprocessing, dict[str, str]]:
       "for its first weights, to 256 for a crop of 224"
     )
   crop = EvalTransformSettings("center", short / side, interpolation)
-  return Preprocessing(
-    None, crop, architecture.IMAGENET_MEAN, architecture.IMAGENET_STD, "even"
-  ), guesses
+  colours = architecture.IMAGENET_MEAN, architecture.IMAGENET_STD
+  return Preprocessing(None, crop, *colours, "even"), guesses
 
 
-def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
+def rules(vit: BaseVit, _: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint; there is only one naming."""
-  del shapes
   return _TABLE.rules(vit)
