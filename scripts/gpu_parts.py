@@ -47,7 +47,7 @@ TESTS = {
   ),
   "tests of the step": (
     *("training/test_step.py", "training/test_losses.py"),
-    *("training/test_optimizer.py", "training/test_objective.py"),
+    "training/test_optimizer.py",
   ),
   "tests of published weights": ("pretrained/test_load.py",),
 }
