@@ -130,9 +130,7 @@ def test_bands_are_turned_upright():
 
 def test_bands_that_a_file_does_not_have(monkeypatch):
   six = tiff(bands(6), planarconfig="contig")
-  with pytest.raises(
-    UnreadableImageError, match="5 bands are needed, and it h"
-  ):
+  with pytest.raises(UnreadableImageError, match="5 bands are needed"):
     decode_image(six, ImageSpec(5))
   with pytest.raises(UnreadableImageError, match="4 bands are needed.* has 6"):
     decode_image(six, ImageSpec(4))

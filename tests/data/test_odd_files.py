@@ -31,9 +31,7 @@ def many_scans(count: int) -> bytes:
   return raw[:last] + raw[last:-2] * (count - first) + b"\xff\xd9"
 
 
-EPS = (
-  b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage"
-)
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
 UNREADABLE = {
   "cut.jpg": (encode(plain(), "JPEG")[:300], "Truncated"),
   "cut.png": (encode(plain(), "PNG")[:60], "truncated"),
@@ -65,12 +63,8 @@ def one_pass(root: str, on_unreadable: str) -> list[dict]:
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_an_unreadable_image_is_named_in_one_line_or_left_out(tmp_path, name):
   content, reason = UNREADABLE[name]
-  files = {
-    "train/c/0.png": GOOD,
-    "test/c/0.png": GOOD,
-    f"test/c/{name}": content,
-  }
-  root = make_folder(tmp_path, files)
+  files = {"train/c/0.png": GOOD, "test/c/0.png": GOOD}
+  root = make_folder(tmp_path, {**files, f"test/c/{name}": content})
   printed = name.replace("\n", r"\n").replace("\x1b", r"\x1b")
   with pytest.raises(data.UnreadableImageError) as info:
     one_pass(root, "stop")
@@ -84,9 +78,8 @@ def test_an_unreadable_image_is_named_in_one_line_or_left_out(tmp_path, name):
 
 @pytest.mark.parametrize("name", READABLE)
 def test_odd_images_are_read(tmp_path, name):
-  root = make_folder(
-    tmp_path, {f"train/c/{name}": READABLE[name], f"test/c/{name}": GOOD}
-  )
+  files = {f"train/c/{name}": READABLE[name], f"test/c/{name}": GOOD}
+  root = make_folder(tmp_path, files)
   source = data.open_source("train", data.DataSettings(root=root))
   assert source[0]["id"].isprintable()
   transform = data.make_train_transform(

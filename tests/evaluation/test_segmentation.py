@@ -31,9 +31,7 @@ def test_pixels_are_counted_by_class_and_answer():
     if label[place] != IGNORED:
       expected[label[place], answer[place]] += 1
   assert (count(label.astype(np.float32), answer, 3) == expected).all()
-  with pytest.raises(
-    ValueError, match="has the class 2, and the training mask"
-  ):
+  with pytest.raises(ValueError, match="the class 2, and the training mask"):
     count(label, answer, 2)
 
 
@@ -128,18 +126,14 @@ def test_mistakes_are_one_line(folder, tmp_path):
   write(tmp_path, "train", 0, np.random.default_rng(0))
   colours = Image.new("RGB", (64, 48))
   colours.save(tmp_path / "masks/train/00.png")
-  with pytest.raises(
-    ValueError, match="has the mode RGB: a mask has one numbe"
-  ):
+  with pytest.raises(ValueError, match="mode RGB: a mask has one numbe"):
     opened().num_classes()
   # Read as 64 x 48: the Exif turns it by a quarter.
   exif = Image.Exif()
   exif[ExifTags.Base.Orientation] = 6
   colours.save(tmp_path / "images/train/00.png", "JPEG", exif=exif)
   Image.new("L", (64, 48)).save(tmp_path / "masks/train/00.png")
-  with pytest.raises(
-    UnreadableImageError, match="image is 64 x 48, .* its mask 48 x 64: they"
-  ):
+  with pytest.raises(UnreadableImageError, match="is 64 x 48, .* mask 48 x 64"):
     opened()[0]
   Image.new("L", (24, 32)).save(tmp_path / "masks/train/00.png")
   assert opened()[0]["label"].shape == (8, 8)
@@ -149,11 +143,7 @@ def test_mistakes_are_one_line(folder, tmp_path):
   with pytest.raises(ValueError, match="has the class -1: classes are counted"):
     opened().num_classes()
   (tmp_path / "masks/train/00.png").unlink()
-  with pytest.raises(
-    ValueError, match="there is no mask .*00.png for '00.png'"
-  ):
+  with pytest.raises(ValueError, match="no mask .*00.png for '00.png'"):
     opened()
-  with pytest.raises(
-    ValueError, match="--probe=segment takes --config.data.ro"
-  ):
+  with pytest.raises(ValueError, match="segment takes --config.data.ro"):
     probe_segmentation("no checkpoint", ProbeSettings())

@@ -69,16 +69,14 @@ def test_a_map_has_each_patch_in_its_place():
 
 
 def test_class_and_register_tokens_are_in_no_map():
-  model = vit_jax.make_vit(
-    "Ti/8", num_classes=4, num_layers=2, block="dinov2", registers=4
-  )
+  model = _model(block="dinov2", registers=4)
   params = _params(model)
   tokens, maps = (
     vit_jax.features(model, params, IMAGES, layers=(2,), as_maps=m)[0]
     for m in (False, True)
   )
-  assert tokens.shape == (2, 1 + 4 + 6, 192)
-  np.testing.assert_array_equal(maps.reshape(2, 6, 192), tokens[:, 5:])
+  assert tokens.shape == (2, 1 + 4 + 6, 12)
+  np.testing.assert_array_equal(maps.reshape(2, 6, 12), tokens[:, 5:])
 
 
 def test_scanned_layers_give_the_same():

@@ -27,10 +27,8 @@ def test_images_are_read_as_for_a_prediction(photos, tmp_path):
 
 
 def _tall(mode):
-  rng = np.random.default_rng(0)
-  return Image.fromarray(rng.integers(0, 256, (40, 16, 3), np.uint8)).convert(
-    mode
-  )
+  pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 3), np.uint8)
+  return Image.fromarray(pixels).convert(mode)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])

@@ -34,10 +34,7 @@ def test_logits_are_scaled_cosines(tmp_path, more):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (
-      {"names": np.array(["a", "b"])},
-      r"names is <U1 \(2,\), embeddings \(3, 4",
-    ),
+    ({"names": np.array(["a", "b"])}, r"<U1 \(2,\), embeddings \(3, 4"),
     ({"names": np.arange(3)}, r"names is int64 \(3,\)"),
     ({"embeddings": np.zeros((3, 4))}, "no row may be zero"),
     ({"embeddings": np.full((3, 4), np.nan)}, "zero or not finite"),

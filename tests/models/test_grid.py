@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import traverse_util
 
-from tests.models.tiny_vit import D, images, tiny
+from tests.models.tiny_vit import images, tiny
 from vit_jax import make_model, make_resnet, make_vit
 from vit_jax.models.grid import count_operations, grid_of, param_shapes
 
@@ -46,12 +46,6 @@ def test_shapes_are_those_of_the_parameters(position):
   assert found == {path: leaf.shape for path, leaf in flat.items()}
   count = sum(math.prod(shape) for shape in found.values())
   assert count == sum(leaf.size for leaf in flat.values())
-
-
-def test_the_table_of_positions_follows_the_grid():
-  for grid in ((2, 3), (5, 5)):
-    shape = param_shapes(tiny(), grid)["position/E_pos"]
-    assert shape == (grid[0] * grid[1] + 1, D)
 
 
 @pytest.mark.parametrize(

@@ -281,8 +281,5 @@ def test_the_operations_of_a_training_step_are_fewer():
 def test_models_that_need_all_patches_are_refused(fields, named):
   with pytest.raises(ValueError, match=named):
     dropping(**({"rate": 0.5} | fields))
-
-
-def test_masked_patches_are_not_left_out():
   with pytest.raises(ValueError, match="set it to 0 for masked patches"):
     masked_vit.masked(dropping(0.5), 3)

@@ -117,17 +117,6 @@ def test_relative_logits_are_a_triple_loop():
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_relative_logits_move_with_the_sequence():
-  S = 6
-  q = jax.random.normal(jax.random.key(0), (1, HEADS, S, 4))
-  R = jax.random.normal(jax.random.key(1), (2 * S - 1, HEADS, 4))
-  found = position.relative_logits(q, R)
-  moved = position.relative_logits(jnp.roll(q, 1, axis=2), R)
-  np.testing.assert_allclose(
-    moved[:, :, 1:, 1:], found[:, :, :-1, :-1], rtol=1e-5
-  )
-
-
 def test_relative_offsets_enter_the_attention():
   z = jax.random.normal(jax.random.key(0), (1, 5, HIDDEN_SIZE))
   D_h = HIDDEN_SIZE // HEADS
@@ -238,10 +227,7 @@ def test_only_without_positions_is_the_order_of_patches_lost(kind):
 @pytest.mark.parametrize(
   "kind, message",
   [
-    (
-      "learned",
-      r"E_pos was learned .* \(7, 24\), and these images need \(10, 24\): use",
-    ),
+    ("learned", r"E_pos was learned .* \(7, 24\), and .* need \(10, 24\): use"),
     ("learned2d", r"Y_pos was learned with shape \(2, 12\)"),
     ("relative", r"R was learned with shape \(13, 3, 8\)"),
   ],
@@ -263,26 +249,11 @@ def test_fixed_positions_take_any_grid():
   "fields, message",
   [
     ({"position": "2d"}, "position='2d' is unknown; choose one of learned"),
-    (
-      {"position_at": "output"},
-      "position_at='output' is unknown; choose one of input, every_layer",
-    ),
-    (
-      {"position": "learned2d", "hidden_size": 27},
-      "position='learned2d' needs a hidden_size divisible by 2, not 27",
-    ),
-    (
-      {"position": "sincos1d", "hidden_size": 27},
-      "position='sincos1d' needs a hidden_size divisible by 2, not 27",
-    ),
-    (
-      {"position": "sincos2d", "hidden_size": 30},
-      "position='sincos2d' needs a hidden_size divisible by 4, not 30",
-    ),
-    (
-      {"position": "sincos2d", "hidden_size": 4, "num_heads": 1},
-      "position='sincos2d' needs a hidden_size of 8 or more, not 4",
-    ),
+    ({"position_at": "output"}, "position_at='output' is unknown; choose on"),
+    ({"position": "learned2d", "hidden_size": 27}, "divisible by 2, not 27"),
+    ({"position": "sincos1d", "hidden_size": 27}, "divisible by 2, not 27"),
+    ({"position": "sincos2d", "hidden_size": 30}, "divisible by 4, not 30"),
+    ({"position": "sincos2d", "hidden_size": 4, "num_heads": 1}, "8 or more"),
   ],
 )
 def test_positions_that_cannot_be_are_refused(fields, message):

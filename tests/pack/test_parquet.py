@@ -27,9 +27,8 @@ def _write(path, images, labels, names=None, group=2, **columns):
 def test_the_hubs_files(tmp_path):
   images = [b"one", b"two", b"three", b"four", b"five"]
   names = ["cat", "dog"]
-  _write(
-    tmp_path / "train-00000-of-00002.parquet", images[:3], [0, 1, 1], names
-  )
+  train = tmp_path / "train-00000-of-00002.parquet"
+  _write(train, images[:3], [0, 1, 1], names)
   _write(tmp_path / "train-00001-of-00002.parquet", images[3:4], [0], names)
   _write(tmp_path / "validation-00000-of-00001.parquet", images[4:], [1], names)
   splits = open_sources(str(tmp_path))

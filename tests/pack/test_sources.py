@@ -32,9 +32,8 @@ def photographs(store):
 def test_photographs_are_packed_and_trained_on(photographs, store, tmp_path):
   address, stored = photographs
   packed = f"{address}/packed"
-  done = commands.run(
-    "vit_jax.pack", f"{address}/photos", packed, "--shard_mib=1"
-  )
+  photos = f"{address}/photos"
+  done = commands.run("vit_jax.pack", photos, packed, "--shard_mib=1")
   assert done.returncode == 0, done.stderr
   assert "train      20 images of 2 classes, 10 to 10 of a class" in done.stdout
   splits = open_splits(DataSettings(dir=packed, eval_split="train[:4]"))

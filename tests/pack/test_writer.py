@@ -36,11 +36,7 @@ def _pack(source, out, encoding=None, **options):
 
 
 def _content(folder):
-  return {
-    path.name: path.read_bytes()
-    for path in folder.iterdir()
-    if "array_record" in path.name
-  }
+  return {p.name: p.read_bytes() for p in folder.glob("*array_record*")}
 
 
 def test_tfds_reads_every_image_once(photographs, tmp_path, capsys):
@@ -111,9 +107,8 @@ def test_unreadable_images_are_listed(photographs, tmp_path, capsys):
   out = tmp_path / "packed"
   _pack(photographs, out)
   assert "train/dog/3.png" in (out / "unreadable.txt").read_text()
-  assert (
-    len(tfds.builder_from_directory(str(out)).as_data_source("train")) == 11
-  )
+  builder = tfds.builder_from_directory(str(out))
+  assert len(builder.as_data_source("train")) == 11
   assert "; 1 unreadable" in capsys.readouterr().out
 
 

@@ -53,23 +53,27 @@ def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
         np.testing.assert_array_equal(found[key], expected[key])
 
 
+SLOW = {
+  "google_vit.npz": ("timm", "big_vision"),
+  "google_vit_linen.npz": ("hf",),
+  "google_vit_prelogits.npz": ("big_vision",),
+  "big_vision_tok.npz": ("google", "hf"),
+  "timm_vit.safetensors": ("hf",),
+  "torchvision_vit.safetensors": ("timm", "hf"),
+}
+
+
 @pytest.mark.parametrize(
   "name, to",
   [
     ("google_vit.npz", "hf"),
-    pytest.param("google_vit.npz", "timm", marks=pytest.mark.slow),
-    pytest.param("google_vit.npz", "big_vision", marks=pytest.mark.slow),
-    pytest.param("google_vit_linen.npz", "hf", marks=pytest.mark.slow),
-    pytest.param(
-      "google_vit_prelogits.npz", "big_vision", marks=pytest.mark.slow
-    ),
-    pytest.param("big_vision_tok.npz", "google", marks=pytest.mark.slow),
-    pytest.param("big_vision_tok.npz", "hf", marks=pytest.mark.slow),
     ("big_vision_tok.npz", "timm"),
-    pytest.param("timm_vit.safetensors", "hf", marks=pytest.mark.slow),
     ("timm_vit.safetensors", "torchvision"),
-    pytest.param("torchvision_vit.safetensors", "timm", marks=pytest.mark.slow),
-    pytest.param("torchvision_vit.safetensors", "hf", marks=pytest.mark.slow),
+    *(
+      pytest.param(name, to, marks=pytest.mark.slow)
+      for name, formats in SLOW.items()
+      for to in formats
+    ),
   ],
 )
 def test_another_format_gives_the_same_logits(tmp_path, name, to):

@@ -74,13 +74,10 @@ def test_the_card_tells_a_grid_that_is_no_square(tmp_path, to):
 
 
 def test_the_card_of_a_model_for_any_image_size(tmp_path):
-  folder = published.converted(
-    "big_vision_gap.npz", "big_vision", tmp_path / "out"
-  )
+  out = tmp_path / "out"
+  folder = published.converted("big_vision_gap.npz", "big_vision", out)
   card = (folder / "README.md").read_text()
-  assert (
-    "Images are taken at any height and width that are multiples of 8" in card
-  )
+  assert "taken at any height and width that are multiples of 8" in card
 
 
 def test_the_card_says_what_it_is(tmp_path):

@@ -8,7 +8,6 @@ import pathlib
 import re
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -46,9 +45,7 @@ def test_others_may_read_a_download(site):
   path = fetch(site.add("/x.npz", BODY))
   plain = path.with_name("plain")
   plain.touch()
-  assert stat.filemode(path.stat().st_mode) == stat.filemode(
-    plain.stat().st_mode
-  )
+  assert path.stat().st_mode == plain.stat().st_mode
 
 
 def test_progress_on_a_terminal_is_a_bar(site, monkeypatch):
@@ -75,13 +72,6 @@ def test_a_cut_download_leaves_nothing(site, cache):
   assert not files(cache)
   site.add("/x.npz", BODY)
   assert fetch(url).read_bytes() == BODY
-
-
-def test_a_file_shorter_than_its_header_says(site, cache):
-  length = {"Content-Length": str(len(BODY))}
-  message = refusal(fetch, site.add("/x.npz", BODY[:-1000], headers=length))
-  assert "ended after 785,449 of 786,449 bytes" in message
-  assert not files(cache)
 
 
 def test_nothing_has_the_files_name_before_it_is_whole(site, cache):
@@ -158,9 +148,7 @@ def test_redirects_are_followed(site, cache):
   circle = site.add("/circle.npz", location="/circle.npz")
   assert "it redirects in a circle" in refusal(fetch, circle)
   odd = site.add("/odd.npz", location="file:///etc/passwd")
-  assert "redirects to file:///etc/passwd, which is not https" in refusal(
-    fetch, odd
-  )
+  assert "to file:///etc/passwd, which is not https" in refusal(fetch, odd)
   assert files(cache) == ["a.npz", "b.npz"]
 
 

@@ -8,7 +8,6 @@ import io
 import json
 import math
 import pathlib
-import pickle
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -337,10 +336,3 @@ def test_hostile_names_of_classes(published, room, classes, data):
   again = open_checkpoint(str(room / "out"), **fields)
   assert again.origin.class_names == known
   TALLY["names of classes", "read"] += 1
-
-
-def test_pickles_do_what_they_are_refused_for(tmp_path):
-  """Shows that the pickle in `test_hostile_npz` would leave its trace."""
-  Evil.touched = tmp_path / "touched"
-  pickle.loads(pickle.dumps(Evil())).close()
-  assert Evil.touched.exists()

@@ -86,6 +86,9 @@ def changed(name, tmp_path, change):
   return str(tmp_path / "changed.npz")
 
 
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+
 def drop_biases(arrays):
   for name in [*arrays]:
     if name.endswith(("query/bias", "key/bias", "value/bias")):
@@ -105,9 +108,7 @@ def drop_biases(arrays):
       r"1 wrong shape: head/kernel is \(48, 9\) and should be \(48, 10\)",
     ),
     (
-      lambda a: a.update(
-        {"Transformer/posembed_input/pos_embedding": np.zeros((1, 7, 48), "f4")}
-      ),
+      lambda a: a.update({POSITIONS: np.zeros((1, 7, 48), "f4")}),
       r"6 positions do not form a square grid: give grid=\(h, w\)",
     ),
     (lambda a: a.pop("head/kernel"), "only part of the model was saved"),
@@ -127,8 +128,7 @@ def test_what_does_not_fit_is_listed_with_its_cause(tmp_path, change, message):
 
 def test_a_strange_grid_can_be_told(tmp_path):
   def widen(arrays):
-    name = "Transformer/posembed_input/pos_embedding"
-    arrays[name] = np.zeros((1, 1 + 2 * 3, 48), np.float32)
+    arrays[POSITIONS] = np.zeros((1, 1 + 2 * 3, 48), np.float32)
 
   path = changed("google_vit.npz", tmp_path, widen)
   model, params = load_pretrained(path, grid=(2, 3))
@@ -142,27 +142,10 @@ def test_a_strange_grid_can_be_told(tmp_path):
   [
     ("timm_vit.safetensors", {}, "heads cannot be inferred .* of 48: give num"),
     ("google_vit.npz", {"heads": 3}, "Vit has no field heads; it has .*num_he"),
-    (
-      "google_vit.npz",
-      {"step": 3},
-      "step is for a workdir's checkpoints, and .* is not a workd",
-    ),
+    ("google_vit.npz", {"step": 3}, "step is for a workdir's checkpoints, and"),
     ("google_vit.npz", {"image_size": 30}, r"stride of 8 pixels; \(32, 32\)"),
-    (
-      "google_vit.npz",
-      {"image_size": 64, "interpolation": "nearest"},
-      "interpolation='nearest' is unknown; choose one of linear, bicubic",
-    ),
-    (
-      "google_vit.npz",
-      {"interpolation": "foo"},
-      "interpolation='foo' is unknown; choose one of linear, bicubic",
-    ),
-    (
-      "google_vit.npz",
-      {"image_size": (48,)},
-      r"image_size=\(48,\) must be a h",
-    ),
+    ("google_vit.npz", {"interpolation": "foo"}, "'foo' is unknown; choose"),
+    ("google_vit.npz", {"image_size": (48,)}, r"image_size=\(48,\) must be a"),
     ("google_vit.npz", {"scan": True}, "scan=True is a setting for training"),
     ("google_vit.npz", {"image_size": "48"}, "image_size='48' must be a heig"),
     ("google_vit.npz", {"grid": (4, 0)}, r"grid=\(4, 0\) must be a height an"),
@@ -170,11 +153,7 @@ def test_a_strange_grid_can_be_told(tmp_path):
     ("google_vit.npz", {"std": (0, 1, 1)}, r"std=.* must be .* above 0"),
     ("google_vit.npz", {"dtype": "foo"}, "dtype='foo' is no type; choose su"),
     ("google_vit.npz", {"num_heads": "3"}, "num_heads='3' must be a whole n"),
-    (
-      "google_vit.npz",
-      {"layer_norm_epsilon": -1},
-      "silon=-1 must be more than",
-    ),
+    ("google_vit.npz", {"layer_norm_epsilon": -1}, "silon=-1 must be more tha"),
   ],
 )
 def test_bad_keywords_are_one_line(name, overrides, message):
@@ -190,11 +169,9 @@ def test_another_architecture_is_named(tmp_path):
     load_pretrained(str(tmp_path / "x.npz"))
 
 
-@pytest.mark.parametrize(
-  "path", ["http://x/a.npz", "hf://owner/name", "s3://bucket/run", "foo://x"]
-)
-def test_no_address_but_gs_is_a_workdir(path):
-  assert not is_run(path)
+def test_no_address_but_gs_is_a_workdir():
+  for path in ("http://x/a.npz", "hf://owner/name", "s3://bucket/run", "x://y"):
+    assert not is_run(path)
 
 
 def test_without_gcsfs_a_public_object_is_fetched(monkeypatch):

@@ -63,9 +63,7 @@ def test_predictions_of_files_with_odd_names(
   else:
     for name in names:
       assert sum(name in line for line in lines) == 1
-  assert err.splitlines()[0].endswith(
-    r"/not\n\xfe.png: not an image of a known format."
-  )
+  assert r"/not\n\xfe.png: not an image of a known" in err.splitlines()[0]
   assert err.splitlines()[1:] == ["1 of 4 images could not be read."]
 
 
@@ -127,16 +125,8 @@ def test_absurdly_deep_models_are_refused_at_once(tmp_path, kind, message):
   "name, array, message",
   [
     ("head/bias", np.zeros(()), r"'head/bias' has the shape \(\); 1 axes are"),
-    (
-      "head/bias",
-      np.zeros(0),
-      r"'head/bias' has the shape \(0,\), so it is empty",
-    ),
-    (
-      "embedding/kernel",
-      np.zeros((8, 8, 0, 2**40)),
-      r"'embedding/kernel' has the shape \(8, 8, 0, 1099511627776\), so it is",
-    ),
+    ("head/bias", np.zeros(0), r"'head/bias' has the shape \(0,\), so it is e"),
+    ("embedding/kernel", np.zeros((8, 8, 0, 2**40)), r"\(8, 8, 0, 1099511627"),
   ],
 )
 def test_arrays_that_tell_no_size_are_refused(

@@ -17,13 +17,11 @@ from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 
 def test_computed_positions_become_a_table(tmp_path):
   """big_vision's sincos2d is written as timm's learned positions."""
-  folder = published.converted(
-    "big_vision_gap.npz", "timm", tmp_path / "out", image_size=32
-  )
+  name, out = "big_vision_gap.npz", tmp_path / "out"
+  folder = published.converted(name, "timm", out, image_size=32)
   model, params = load_pretrained(str(folder))
   assert (model.pooling, model.position) == ("gap", "learned")
-  examples = published.examples("big_vision_gap.npz")
-  published.assert_same_logits(model, params, *examples)
+  published.assert_same_logits(model, params, *published.examples(name))
   arguments = json.loads((folder / "config.json").read_text())["model_args"]
   assert arguments["global_pool"] == "avg"
   assert arguments["class_token"] is False and arguments["fc_norm"] is False
@@ -33,21 +31,16 @@ def test_computed_positions_become_a_table(tmp_path):
   "to, fields",
   [
     ("timm", {"position": "learned2d"}),
-    pytest.param("hf", {"position": "sincos1d"}, marks=pytest.mark.slow),
     ("google", {"position": "none", "pooling": "gap"}),
-    pytest.param(
-      "big_vision", {"position": "sincos2d"}, marks=pytest.mark.slow
-    ),
-    pytest.param(
-      "big_vision",
-      {"pooling": "map", "representation_size": 7},
-      marks=pytest.mark.slow,
-    ),
-    pytest.param("timm", {"position": "learned_grid"}, marks=pytest.mark.slow),
-    pytest.param(
-      "hf",
-      {"gelu": "exact", "layer_norm_epsilon": 1e-3},
-      marks=pytest.mark.slow,
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        ("hf", {"position": "sincos1d"}),
+        ("big_vision", {"position": "sincos2d"}),
+        ("big_vision", {"pooling": "map", "representation_size": 7}),
+        ("timm", {"position": "learned_grid"}),
+        ("hf", {"gelu": "exact", "layer_norm_epsilon": 1e-3}),
+      )
     ),
   ],
 )
@@ -80,37 +73,17 @@ def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
 @pytest.mark.parametrize(
   "to, fields, reason",
   [
-    (
-      "hf",
-      {"pooling": "gap", "position": "none"},
-      "pooling='gap', and the format has only token",
-    ),
+    ("hf", {"pooling": "gap", "position": "none"}, "the format has only token"),
     ("torchvision", {"pooling": "gap"}, "pooling='gap'.*gelu='tanh', and the"),
-    (
-      "timm",
-      {"pooling": "map", "position": "sincos2d"},
-      "pooling='map', and the format has only token or",
-    ),
+    ("timm", {"pooling": "map", "position": "sincos2d"}, "has only token or"),
     ("google", {"position": "relative"}, "position='relative' at 'input'"),
     ("hf", {"position_at": "every_layer"}, "position='learned' at 'every_la"),
     ("google", {"gelu": "exact"}, "always uses 'tanh' .with --gelu=tanh"),
     ("timm", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05, and the"),
     ("hf", {"representation_size": 5}, "a representation layer"),
-    (
-      "google",
-      {"block": "axial", "pooling": "gap"},
-      "its layers are of the class AxialBlock, which no format has",
-    ),
-    (
-      "timm",
-      {"resnet_layers": (1,)},
-      "it is a hybrid, and the format has no ResNet",
-    ),
-    (
-      "torchvision",
-      {"gelu": "exact"},
-      "its images are 16 x 24, and the format",
-    ),
+    ("google", {"block": "axial", "pooling": "gap"}, "AxialBlock, which no fo"),
+    ("timm", {"resnet_layers": (1,)}, "it is a hybrid, and the format has no"),
+    ("torchvision", {"gelu": "exact"}, "its images are 16 x 24, and the"),
   ],
 )
 def test_what_a_format_cannot_say_is_refused(to, fields, reason):
@@ -125,12 +98,8 @@ def test_what_a_format_cannot_say_is_refused(to, fields, reason):
 
 def test_a_resnet_is_refused():
   with pytest.raises(ValueError, match="a ResNet cannot be written as hf"):
-    check_expressible(
-      dataclasses.replace(
-        tiny.random_model()[0], model=make_resnet("R50x1", 3)
-      ),
-      "hf",
-    )
+    loaded, model = tiny.random_model()[0], make_resnet("R50x1", 3)
+    check_expressible(dataclasses.replace(loaded, model=model), "hf")
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
@@ -152,14 +121,9 @@ def test_the_hugging_face_configuration_is_the_publishers(tmp_path):
   theirs = json.loads(
     pathlib.Path(published.path("hf_vit"), "config.json").read_text()
   )
-  unsaid = {  # Keys for other uses of the model, or for the library itself.
-    "dtype",
-    "encoder_stride",
-    "initializer_range",
-    "pooler_act",
-    "pooler_output_size",
-    "transformers_version",
-  }
+  # Keys for other uses of the model, or for the library itself.
+  unsaid = {"dtype", "encoder_stride", "initializer_range", "pooler_act"}
+  unsaid |= {"pooler_output_size", "transformers_version"}
   assert found == {k: v for k, v in theirs.items() if k not in unsaid}
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from unittest.mock import ANY
 
 import jax
 import numpy as np
@@ -13,10 +14,8 @@ from tests.models.test_modern_vit import Halved
 from vit_jax import load_pretrained
 from vit_jax.models import scan
 from vit_jax.run import loop
-from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
-from vit_jax.run.settings import ProbeSettings, read
-from vit_jax.runtime.settings import replaced
+from vit_jax.run.settings import read
 from vit_jax.runtime.stops import Interrupted, StopSignal
 from vit_jax.workdir.checkpoint import Checkpoints
 
@@ -122,12 +121,9 @@ def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):
   assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", logged[0])
   assert "compiling ..." in out and "step       1/12  loss " in out
 
-  again = evaluate_checkpoint(
-    str(folder), per_class=True, out=str(tmp_path / "out.csv")
-  )
-  assert again == {
-    k: v for k, v in evaluated.items() if k != "eval/top1_not_averaged"
-  }
+  answers = str(tmp_path / "out.csv")
+  again = evaluate_checkpoint(str(folder), per_class=True, out=answers)
+  assert evaluated == again | {"eval/top1_not_averaged": ANY}
   out = capsys.readouterr().out
   assert "step 12 on digits" in out
   assert "\nclass  examples  precision  recall" in out
@@ -169,23 +165,6 @@ def test_the_checkpoint_describes_itself(whole_run, data_dir):
   assert description["train_examples"] == 1438
 
 
-@pytest.mark.slow
-def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
-  """The run logs the same accuracy as the command measures."""
-  config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
-  config.fewshot.update(shots=2, seeds=2)
-  loop.train(read(config), str(tmp_path))
-  row = [row for row in runs.rows(tmp_path) if "fewshot/top1" in row][-1]
-  where = {"data.name": "digits", "data.data_dir": str(data_dir)}
-  probed = replaced(ProbeSettings(), where)
-  outcome = probe_checkpoint(str(tmp_path), probed, shots=2, seeds=2)
-  assert row["step"] == 4
-  assert row["fewshot/top1"] == pytest.approx(outcome.top1, abs=1e-6)
-  assert row["fewshot/top1_by_seed"] == {
-    str(draw.seed): pytest.approx(draw.top1) for draw in outcome.draws
-  }
-
-
 def test_another_configuration_is_refused(run_copy, data_dir):
   config = runs.config(data_dir)
   config.model.dropout_rate = 0.2
@@ -204,7 +183,6 @@ def test_another_configuration_is_refused(run_copy, data_dir):
     (dict(total_steps=0), "the run has no length: set total_steps"),
     (dict(batch_size=60), "batch_size=60 does not split over 8 devices x 2"),
     (dict(image_size=(9, 8)), "images of 9 x 8 do not split into patches of 4"),
-    (dict(ema_decay=1.0), "ema_decay=1.0 must be in"),
     (dict(model=dict(dtype="half")), "model.dtype='half' is unknown"),
     (dict(seed=-1), "seed=-1; it has to lie between 0"),
     (dict(data=dict(name="")), "names no data: give --config.data.root=FOLDER"),
@@ -235,9 +213,7 @@ def test_a_block_of_ones_own_trains_resumes_and_has_to_be_given(
   state, _ = loop.train(read(config), str(tmp_path))
   assert int(state.step) == 1
   for open_it in (load_pretrained, evaluate_checkpoint):
-    with pytest.raises(
-      ValueError, match="Halved, a class of your own: open it"
-    ):
+    with pytest.raises(ValueError, match="Halved, a class of your own"):
       open_it(str(tmp_path))
   model, _ = load_pretrained(str(tmp_path), block=Halved)
   assert model.block is Halved

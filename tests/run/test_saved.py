@@ -39,13 +39,12 @@ def test_the_best_on_val_is_reported_on_test_once(
   _, evaluated = loop.train(read(three_splits), run)
   assert evaluated["eval/examples"] == 9
   rows = [row for row in runs.rows(tmp_path / "run") if "test/top1" in row]
-  evaluations = [
-    (row["eval/top1"], row["step"])
-    for row in runs.rows(tmp_path / "run")
-    if "eval/top1" in row
-  ]
+  every = [row for row in runs.rows(tmp_path / "run") if "eval/top1" in row]
   assert [row["step"] for row in rows] == [3]
-  assert rows[0]["test/step"] == max(evaluations)[1]
+  assert (
+    rows[0]["test/step"]
+    == max((row["eval/top1"], row["step"]) for row in every)[1]
+  )
   settings = data.DataSettings(root=three_splits.data.root)
   test = data.open_source("test", settings)
   images = np.stack([data.decode_rgb(e["image"]) for e in test])
@@ -76,9 +75,8 @@ def test_without_checkpoints_the_last_state_is_tested(
 def test_a_resumed_run_is_evaluated_on_the_split_it_was(three_splits):
   saved = make_plan(read(three_splits)).description(1)
   assert saved["config"]["data"]["eval_split"] is None
-  saved["config"]["data"]["eval_split"] = (
-    "test"  # The default of version 0.1.0.
-  )
+  # The default of version 0.1.0.
+  saved["config"]["data"]["eval_split"] = "test"
   plan = make_plan(read(three_splits), saved)
   assert (len(plan.splits.eval), plan.splits.test) == (15, None)
   three_splits.data.eval_split = "val"

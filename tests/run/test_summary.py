@@ -81,9 +81,7 @@ def test_the_header_says_what_is_there(odd):
   assert plan.preprocessing.window == (0, 4095)
   # The checkpoint records it, for `evaluate` and `predict`.
   assert preprocessing(plan.description(1)).window == (0, 4095)
-  assert str(plan.preprocessing).startswith(
-    "scaled from 0 to 4095 where it has"
-  )
+  assert str(plan.preprocessing).startswith("scaled from 0 to 4095 where")
   dark = np.full((16, 16), 2048, np.uint16)
   seen = plan.preprocessing.transform()(encode(Image.fromarray(dark), "PNG"))
   assert (seen == 128).all()

@@ -234,13 +234,8 @@ ORIENTATIONS = {
 @pytest.mark.parametrize(
   "file_format, mode",
   [
-    ("JPEG", "RGB"),
     ("JPEG", "CMYK"),
-    ("PNG", "RGB"),
-    ("WEBP", "RGB"),
-    ("TIFF", "RGB"),
-    ("AVIF", "RGB"),
-    ("HEIF", "RGB"),
+    *((f, "RGB") for f in ("JPEG", "PNG", "WEBP", "TIFF", "AVIF", "HEIF")),
   ],
 )
 def test_exif_orientation(orientation, file_format, mode):

@@ -4,23 +4,15 @@ import pytest
 
 from vit_jax.data.reading.image_files import check_found, find_images
 
+IN_P = ["p/a-b/3.gif", "p/a/1.jpeg", "p/a/2.JPG", "p/b.png", "p/z.heic"]
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  for name in (
-    "p/b.png",
-    "p/a/2.JPG",
-    "p/a/1.jpeg",
-    "p/a-b/3.gif",
-    "p/.hidden.png",
-    "p/.git/4.png",
-    "p/notes.txt",
-    "p/z.heic",
-    "q [1].png",
-    "q 1.png",
-    "~x.bmp",
-  ):
+  hidden = "p/.hidden.png", "p/.git/4.png"
+  others = "p/notes.txt", "q [1].png", "q 1.png", "~x.bmp"
+  for name in (*IN_P, *hidden, *others):
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"")
@@ -28,18 +20,12 @@ def folder(tmp_path, monkeypatch):
   (tmp_path / "empty").mkdir()
 
 
-IN_P = ["p/a-b/3.gif", "p/a/1.jpeg", "p/a/2.JPG", "p/b.png", "p/z.heic"]
-
-
 @pytest.mark.parametrize(
   "names, found",
   [
     (["p"], IN_P),
     (["p/"], IN_P),
-    (
-      ["p/*"],
-      ["p/a/1.jpeg", "p/a/2.JPG", "p/a-b/3.gif", "p/b.png", "p/z.heic"],
-    ),
+    (["p/*"], [*IN_P[1:3], IN_P[0], *IN_P[3:]]),
     (["q [1].png"], ["q [1].png"]),
     (["q [[]1].png"], ["q [1].png"]),
     (["q*"], ["q 1.png", "q [1].png"]),

@@ -138,10 +138,8 @@ def test_sets_that_tfds_has_prepared(tmp_path):
   ids, file = list(wordnet_ids()), io.BytesIO()
   Image.new("RGB", (9, 7)).save(file, "JPEG")
   label = tfds.features.ClassLabel(names=ids)
-  common = {
-    "image": tfds.features.Image(encoding_format="jpeg"),
-    "file_name": tfds.features.Text(),
-  }
+  common = {"image": tfds.features.Image(encoding_format="jpeg")}
+  common["file_name"] = tfds.features.Text()
 
   class StandIn(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     VERSION = tfds.core.Version("1.0.0")
@@ -161,10 +159,8 @@ def test_sets_that_tfds_has_prepared(tmp_path):
         yield number, {"image": image, "file_name": f"{number}", **labels}
 
   class Imagenet2012Real(StandIn, skip_registration=True):
-    features = {
-      "original_label": label,
-      "real_label": tfds.features.Sequence(label),
-    }
+    real = tfds.features.Sequence(label)
+    features = {"original_label": label, "real_label": real}
     examples = [
       {"original_label": 3, "real_label": real} for real in ([3, 5], [], [7])
     ]

@@ -49,10 +49,7 @@ def test_without_the_extra_tfds_one_line_says_so(monkeypatch):
 
 def test_digits_are_the_ones_of_scikit_learn():
   expected = load_digits()
-  splits = [
-    data.open_source(s, data.DataSettings(name="digits"))
-    for s in ("train", "eval")
-  ]
+  splits = [data.open_source(s, DIGITS) for s in ("train", "eval")]
   assert [len(s) for s in splits] == [1438, 359]
   found = collections.Counter()
   for source in splits:
@@ -80,14 +77,8 @@ def test_digits_are_split_by_class():
 @pytest.mark.parametrize(
   "split",
   [
-    "train",
-    "test[:25%]",
-    "train[25%:]",
-    "train[-10%:]",
-    "train[100:-1]",
-    "test[3:7]",
-    "train + test",
-    "test[:5]+test[:7]",
+    *("train", "test[:25%]", "train[25%:]", "train[-10%:]", "train[100:-1]"),
+    *("test[3:7]", "train + test", "test[:5]+test[:7]"),
   ],
 )
 def test_parts_are_those_of_tfds(split):

@@ -41,9 +41,7 @@ def test_unknown_splits_are_named(tfds_dir):
       ),
     )
 
-  with pytest.raises(
-    ValueError, match="no split 'dev', or .* it has train, test"
-  ):
+  with pytest.raises(ValueError, match="no split 'dev', .* it has train, test"):
     opened("dev")
   with pytest.raises(ValueError, match="has no split"):
     opened("test[:x%]")

@@ -92,16 +92,14 @@ def test_the_names_of_release_5_are_read(tmp_path):
 
 
 def test_another_pooler_is_refused():
-  with open_arrays(
-    pathlib.Path(published.path("hf_vit"), "model.safetensors")
-  ) as arrays:
+  path = pathlib.Path(published.path("hf_vit"), "model.safetensors")
+  with open_arrays(path) as arrays:
     shapes = {**arrays.shapes, "vit.pooler.dense.bias": (48,)}
   config = {"num_attention_heads": 3, "pooler_act": "relu"}
   with pytest.raises(ValueError, match="pooler_act='relu'; only 'tanh' is"):
     hf_encoders.infer(shapes, config)
-  assert hf_encoders.infer(shapes, {**config, "pooler_act": "tanh"}).fields[
-    "representation_size"
-  ]
+  found = hf_encoders.infer(shapes, {**config, "pooler_act": "tanh"})
+  assert found.fields["representation_size"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,13 @@ from vit_jax.pretrained.formats import processor
 from vit_jax.pretrained.load import open_checkpoint
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+TYPE = "image_processor_type"
+CLIP, DEIT = {TYPE: "CLIPImageProcessor"}, {TYPE: "DeiTImageProcessor"}
+OLD_CLIP = {
+  "feature_extractor_type": "CLIPFeatureExtractor",
+  "size": {"shortest_edge": 256},
+  "crop_size": {"height": 224, "width": 224},
+}
 CENTER = EvalTransformSettings("center", 256 / 224, "bicubic")
 
 
@@ -24,35 +31,11 @@ CENTER = EvalTransformSettings("center", 256 / 224, "bicubic")
     ({"size": 384, "resample": 3}, (384, 384), ("resize", "bicubic")),
     ({"size": [32, 48]}, (32, 48), ("resize", "bilinear")),
     ({"size": {"height": 32, "width": 48}}, (32, 48), ("resize", "bilinear")),
-    (
-      {"image_processor_type": "CLIPImageProcessor", "size": 256},
-      (224, 224),
-      CENTER,
-    ),
-    (
-      {
-        "feature_extractor_type": "CLIPFeatureExtractor",
-        "size": {"shortest_edge": 256},
-        "crop_size": {"height": 224, "width": 224},
-      },
-      (224, 224),
-      CENTER,
-    ),
-    (
-      {"image_processor_type": "BitImageProcessorFast", "size": 256},
-      (224, 224),
-      CENTER,
-    ),
-    (
-      {"image_processor_type": "DeiTImageProcessor"},
-      (224, 224),
-      EvalTransformSettings("squash", 256 / 224, "bicubic"),
-    ),
-    (
-      {"image_processor_type": "DeiTImageProcessor", "do_center_crop": False},
-      (256, 256),
-      ("resize", "bicubic"),
-    ),
+    ({**CLIP, "size": 256}, (224, 224), CENTER),
+    (OLD_CLIP, (224, 224), CENTER),
+    ({TYPE: "BitImageProcessorFast", "size": 256}, (224, 224), CENTER),
+    (DEIT, (224, 224), EvalTransformSettings("squash", 256 / 224, "bicubic")),
+    ({**DEIT, "do_center_crop": False}, (256, 256), ("resize", "bicubic")),
     ({"resample": 1}, (224, 224), ("resize", "lanczos")),
     ({"resample": 0}, (224, 224), ("resize", "nearest")),
   ],
@@ -69,7 +52,7 @@ def test_sizes_crops_and_filters(config, size, crop):
   "config, mean, std",
   [
     ({}, HALF, HALF),
-    ({"image_processor_type": "CLIPImageProcessor"}, CLIP_MEAN, None),
+    (CLIP, CLIP_MEAN, None),
     ({"do_normalize": False}, (0.0,) * 3, (1.0,) * 3),
     ({"rescale_factor": 1 / 127.5}, (0.25,) * 3, (0.25,) * 3),
     ({"do_rescale": False, "do_normalize": False}, (0.0,) * 3, (1 / 255,) * 3),
@@ -105,15 +88,9 @@ def test_the_range_of_values_is_in_mean_and_std(config, mean, std):
     ({"size": "big"}, "size='big' must be a height and a width"),
     ({"rescale_factor": 0}, "rescale_factor=0 must be more than 0"),
     ({"do_center_crop": "yes"}, "do_center_crop='yes' must be True or False"),
-    (
-      {"do_center_crop": True, "size": [256, 300]},
-      r"crop_size=\[224, 224\]: size must be a multiple of it, not .256, 300",
-    ),
-    (
-      {"image_processor_type": "Siglip2ImageProcessor"},
-      "Siglip2ImageProcessor': for ViT, Beit, .* it is known",
-    ),
-    ({"image_processor_type": ["\n"]}, "image_processor_type=.* must be a te"),
+    ({"do_center_crop": True, "size": [256, 300]}, "multiple of it, not .256"),
+    ({TYPE: "Siglip2ImageProcessor"}, "for ViT, Beit, .* it is known"),
+    ({TYPE: ["\n"]}, "image_processor_type=.* must be a te"),
   ],
 )
 def test_what_cannot_be_done_is_one_line(config, message):
@@ -145,12 +122,8 @@ def test_filters_of_ours_come_back_from_our_own_files():
 
 def test_the_file_beside_any_checkpoint_is_read(tmp_path):
   shutil.copy(published.path("google_vit.npz"), tmp_path / "model.npz")
-  (tmp_path / processor.FILE).write_text(
-    json.dumps(
-      {"image_processor_type": "CLIPImageProcessor", "size": 36}
-      | {"crop_size": 32}
-    )
-  )
+  given = json.dumps({**CLIP, "size": 36, "crop_size": 32})
+  (tmp_path / processor.FILE).write_text(given)
   found = open_checkpoint(str(tmp_path)).preprocessing
   assert found.crop == EvalTransformSettings("center", 36 / 32, "bicubic")
   assert (found.size, found.mean) == ((32, 32), CLIP_MEAN)
@@ -165,6 +138,5 @@ def test_a_size_that_the_positions_do_not_have_is_said(tmp_path, capsys):
   (tmp_path / processor.FILE).write_text('{"size": 64}')
   found = open_checkpoint(str(tmp_path))
   assert found.preprocessing.size == (32, 32)
-  assert "pictures of 64 x 64, and its positions are for 32 x 32" in (
-    capsys.readouterr().err
-  )
+  said = capsys.readouterr().err
+  assert "pictures of 64 x 64, and its positions are for 32 x 32" in said

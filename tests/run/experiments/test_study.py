@@ -149,11 +149,7 @@ def test_any_configuration_is_a_study_of_one_run(trained, tmp_path):
   "split, share, parts",
   [
     ("train", 0.02, ("train[:98%]", "train[98%:]")),
-    (
-      "train+validation",
-      0.1,
-      ("train[:90%]+validation[:90%]", "train[90%:]+validation[90%:]"),
-    ),
+    ("train+val", 0.1, ("train[:90%]+val[:90%]", "train[90%:]+val[90%:]")),
   ],
 )
 def test_a_share_of_each_split_is_held_out(split, share, parts):
@@ -192,9 +188,8 @@ def test_what_does_not_fit_the_study_is_refused(file, trained, tmp_path):
   with pytest.raises(ValueError, match="digits has no get_choices"):
     run_study("digits", str(tmp_path), select=True)
   with pytest.raises(ValueError, match="not from the folder photos"):
-    run_study(
-      str(file), str(tmp_path), changes=["data.root=photos"], select=True
-    )
+    changes = ["data.root=photos"]
+    run_study(str(file), str(tmp_path), changes=changes, select=True)
 
 
 @pytest.mark.slow
@@ -229,15 +224,8 @@ def test_a_study_that_is_told_to_stop_goes_on(file, tmp_path):
 
 def test_means_are_of_complete_groups_alone(file, trained, tmp_path):
   _, codes = trained
-  text = (
-    file.read_text()
-    + 'MEANS = dict(of="eval/top1", over="seed", groups="name")\n'
-  )
-  file.write_text(
-    text.replace(
-      "dict(name=name, seed=seed)", "dict(name=name, seed=seed, kind=1)"
-    )
-  )
+  text = STUDY + 'MEANS = dict(of="eval/top1", over="seed", groups="name")\n'
+  file.write_text(text.replace("seed=seed)", "seed=seed, kind=1)"))
   codes["b_1"] = 1
   folder = tmp_path / "runs"
   run_study(str(file), str(folder))

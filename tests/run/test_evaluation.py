@@ -1,0 +1,194 @@
+"""Runs on labels, numbers and masked patches: evaluated, used and resumed."""
+
+import csv
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs import image_folder
+from tests import runs
+from tests.report.example import Page
+from vit_jax import load_pretrained, predict_images
+from vit_jax.inspection.draw import visualize_files
+from vit_jax.models import Vit
+from vit_jax.predict import predict_files
+from vit_jax.report.measure import read_run
+from vit_jax.report.page import page
+from vit_jax.run.experiments.probe import probe_checkpoint
+from vit_jax.run.loop import train
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.runtime.settings import replaced
+
+MESH = dict(data=2, fsdp=2, tensor=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Images that are red, green, both or neither, more or less bright."""
+  root = tmp_path_factory.mktemp("several")
+  rng = np.random.default_rng(0)
+  rows = [("file", "label", "bright", "split")]
+  for k in range(96):
+    red, green = k % 2, k // 2 % 2
+    bright = rng.uniform(40, 200)
+    pixels = rng.normal(bright, 10, (24, 20, 3))
+    pixels += np.array([50 * red, 50 * green, 0])
+    image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+    image.save(root / f"{k:02}.png")
+    names = "red" * red + ";" * (red & green) + "green" * green
+    split = "train" if k < 64 else "val" if k < 80 else "test"
+    rows.append((f"{k:02}.png", names, 1000 + bright, split))
+  with (root / "labels.csv").open("w", newline="") as file:
+    csv.writer(file).writerows(rows)
+  return root
+
+
+def labelled(folder, task):
+  config = image_folder.get_config()
+  config.update(batch_size=16, image_size=(16, 16), total_epochs=0.0)
+  config.update(total_steps=60, eval_every_epochs=0.0, eval_every_steps=30)
+  config.update(save_every_epochs=0.0, save_every_steps=30, eval_pictures=1)
+  config.update(log_every_epochs=0.0, log_every_steps=6, accumulation_steps=2)
+  config.data.update(labels_file=str(folder / "labels.csv"), task=task)
+  config.data.label_columns = {"regression": "bright"}.get(task, "label")
+  config.train_transform.update(crop="resize", randaugment_layers=0)
+  config.loss.update(label_smoothing=0.0)
+  if task == "multilabel":
+    config.loss.class_weights = "balanced"
+  config.optimizer.update(warmup_epochs=0.0, peak_lr=3e-3)
+  sizes = dict(hidden_size=24, num_layers=1, mlp_size=32, num_heads=4)
+  config.model.update(variant="Ti/8", **sizes)
+  config.loader.num_workers = 0
+  config.mesh.update(MESH)
+  return config
+
+
+def assert_resumes(config, tmp_path, monkeypatch, step, state, evaluated):
+  """Stopped in the middle and resumed, it is the same run."""
+  runs.stop(config, tmp_path / "stopped", monkeypatch, step)
+  resumed, again = train(read(config), str(tmp_path / "stopped"))
+  assert runs.identical(jax.device_get(state), jax.device_get(resumed))
+  assert again == evaluated
+
+
+def reported(workdir, name, picture):
+  """The report of a run, which has the score's name and one of its pictures."""
+  told = Page(page([read_run(workdir)]))
+  alts = [image["alt"] for image in told.images]
+  assert name in told.texts("dt") and not any("Confusion" in a for a in alts)
+  assert any(alt.startswith(picture) for alt in alts)
+  return told, alts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "task, names, score, name, drawn",
+  [
+    ("multilabel", ("red", "green"), "map", "mAP", "Precision by"),
+    ("regression", ("bright",), "r2", "MAE", "Predictions of bright"),
+  ],
+)
+def test_a_run_is_evaluated_predicts_and_resumes(
+  folder, tmp_path, task, names, score, name, drawn, capsys, monkeypatch
+):
+  config, workdir = labelled(folder, task), str(tmp_path / "whole")
+  state, evaluated = train(read(config), workdir)
+  assert evaluated[f"eval/{score}"] > 0.5  # At best 1; chance is 0.5 or 0.
+  rows = runs.rows(tmp_path / "whole")
+  assert any("test/step" in row and f"test/{score}" in row for row in rows)
+  tags = {tag for _, tag, _ in runs.events(tmp_path / "whole")}
+  assert {"eval/example_1", f"eval/{score}"} <= tags
+  assert f"{name} " in capsys.readouterr().out
+
+  # The same metrics, and the rows behind them.
+  out = tmp_path / "answers.csv"
+  found = evaluate_checkpoint(workdir, per_class=True, out=str(out))
+  each = [key for key, value in found.items() if isinstance(value, dict)]
+  assert each and all(len(found.pop(key)) == len(names) for key in each)
+  assert found == pytest.approx({k: evaluated[k] for k in found})
+  with out.open() as file:
+    answers = list(csv.DictReader(file))
+  losses = [float(row["loss"]) for row in answers]
+  assert len(answers) == 16 and losses == sorted(losses, reverse=True)
+  assert np.mean(losses) == pytest.approx(evaluated["eval/loss"], rel=1e-4)
+  capsys.readouterr()
+
+  # `predict` has the unit of the targets, or the probabilities and threshold.
+  paths = [row["file"] for row in answers]
+  assert predict_files(workdir, paths, as_json=True) == 0
+  told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+  for row, line in zip(answers, told, strict=True):
+    if task == "regression":
+      value = float(row["bright_predicted"])
+      assert line["values"]["bright"] == pytest.approx(value, rel=1e-4)
+      continue
+    given = {p["class"] for p in line["predictions"] if p["given"]}
+    assert given == {*filter(None, row["answers"].split(";"))}
+  if task == "regression":
+    error = [float(r["bright_predicted"]) - float(r["bright"]) for r in answers]
+    mae = pytest.approx(evaluated["eval/mae"], rel=1e-4)
+    assert np.abs(error).mean() == mae
+    numbers = [float(row["bright"]) for row in answers]
+    r2 = 1 - np.square(error).sum() / (np.var(numbers) * len(numbers))
+    assert r2 == pytest.approx(evaluated["eval/r2"], rel=1e-4)
+  loaded = load_pretrained(workdir)
+  assert loaded.class_names == tuple(sorted(names))
+  used = dict(preprocessing=loaded.preprocessing, loss=loaded.loss)
+  (one,) = predict_images(*loaded, paths[:1], **used)
+  assert len(one.values or one.index) == len(names)
+  assert names[-1] in reported(workdir, name, drawn)[0].texts("th")
+  pictures = tmp_path / "drawn"
+  assert visualize_files(workdir, paths[:1], out=str(pictures)) == 0
+  assert any(path.name.endswith("_sheet.png") for path in pictures.iterdir())
+  assert_resumes(config, tmp_path, monkeypatch, 30, state, evaluated)
+
+
+@pytest.mark.slow
+def test_a_masked_run_resumes_is_probed_and_fine_tuned(
+  data_dir, tmp_path, monkeypatch, capsys
+):
+  """Accumulation, averaging, dropout and sharded parameters are on."""
+  config = runs.config(data_dir, image_size=(16, 16), masked={"rate": 0.5})
+  config.loss.update(label_smoothing=0.0, mixup_alpha=0.0)
+  config.model.pooling = "token"
+  config.fewshot.update(shots=2, seeds=1)
+  config.mesh.update(MESH)
+  config.eval_pictures = 1
+  workdir = str(tmp_path / "whole")
+  whole, evaluated = train(read(config), workdir)
+  assert "the commonest alone" in capsys.readouterr().out
+  tags = {tag for _, tag, _ in runs.events(tmp_path / "whole")}
+  assert {"eval/masked_1", "eval/colours_right"} <= tags
+  assert "eval/colours_right_not_averaged" in evaluated
+  assert_resumes(config, tmp_path, monkeypatch, 8, whole, evaluated)
+  assert evaluate_checkpoint(workdir).items() <= evaluated.items()
+  with pytest.raises(ValueError, match="predicts patches, not classes: leave"):
+    evaluate_checkpoint(workdir, per_class=True)
+  _, alts = reported(workdir, "colours right", "Colours of masked patches")
+  assert sum(alt.startswith("Three panels") for alt in alts) == 6
+
+  where = {"data.name": "digits", "data.data_dir": str(data_dir)}
+  probe = replaced(ProbeSettings(), where)
+  outcome = probe_checkpoint(workdir, probe, shots=2, seeds=1)
+  assert outcome.top1 == pytest.approx(evaluated["fewshot/top1"], abs=1e-6)
+  assert evaluated["fewshot/top1_by_seed"] == {"0": pytest.approx(outcome.top1)}
+  assert evaluated["fewshot/top1_class_token"] != evaluated["fewshot/top1"]
+
+  model, params = load_pretrained(workdir)
+  assert type(model) is Vit and not model.num_classes
+  assert not {"mask", "head"} & set(params)
+  tuned = config.copy_and_resolve_references()
+  tuned.update(masked={"rate": 0.0}, total_steps=1, ema_decay=0.0)
+  tuned.update(pretrained=workdir, eval_every_steps=0)
+  tuned.optimizer.peak_lr = 0.0
+  with tuned.unlocked():
+    tuned.model = type(tuned.model)(dict.fromkeys(tuned.model))
+  state, _ = train(read(tuned), str(tmp_path / "tuned"))
+  kept = jax.device_get({k: state.params[k] for k in params})
+  assert runs.identical(kept, jax.device_get(params))
+  assert set(state.params) - set(params) == {"head"}
+  assert np.shape(state.params["head"]["kernel"])[1] == 10
