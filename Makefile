@@ -31,8 +31,9 @@ PYTEST = $(call pytest,$(VENV))
 # little besides JAX, Flax, Optax and Orbax, whose lowest versions are the pinned
 # ones. test_commands.py still trains and evaluates.
 MINIMUM_WITHOUT = $(addprefix --ignore=tests/,estimate evaluation inference \
-  models run training workdir test_compat.py test_faults.py test_stops.py \
-  test_install.py pretrained/formats pretrained/test_transfer.py)
+  models run tasks training workdir test_answers.py test_compat.py \
+  test_faults.py test_install.py test_saved_runs.py test_stops.py \
+  pretrained/formats pretrained/test_transfer.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all test-minimum test-newest docs \
