@@ -87,7 +87,7 @@ TARGETS = {
   ),
 }
 
-# What only transformers records of a loss, and what follows.
+# Losses that only transformers records, and how to read their outputs.
 _UNRECORDED = {
   "mse": "the logits are predicted numbers: take them as they are",
   "sigmoid": (
