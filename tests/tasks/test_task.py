@@ -16,7 +16,7 @@ from vit_jax.inspection.charts import figure_of_chart
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
 from vit_jax.training.settings import LossSettings
 
@@ -251,7 +251,7 @@ def test_an_unknown_task_is_refused():
   with pytest.raises(ValueError, match="is unknown .* choose one of classifi"):
     choose.task_class("segmentation")
   with pytest.raises(ValueError, match="is no class of vit_jax.tasks.task"):
-    choose.task_class("vit_jax.tasks.stream:Stream")
+    choose.task_class("vit_jax.tasks.outcome:Stream")
   saved, plain = {"task": "mine.py:Own", "config": {}}, LossSettings()
   with pytest.raises(choose.OwnTaskError, match="a class of your own: give it"):
     choose.saved(saved, plain)

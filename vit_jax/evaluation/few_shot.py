@@ -30,8 +30,7 @@ from vit_jax.models import Model
 from vit_jax.models.model import represent
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.eval_step import label_rank
-from vit_jax.tasks.outcome import check_readable
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.training import sharding
 
 

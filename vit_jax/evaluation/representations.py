@@ -12,7 +12,7 @@ from jaxtyping import Array
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.normalize import normalize
 from vit_jax.runtime.display import Track, untracked
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
 
 Represented = Iterable[tuple[Array, dict[str, Array]]]

@@ -13,7 +13,7 @@ from vit_jax.models import Model
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Track
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
 
 FewShotMetrics = Callable[[Any, Track], dict[str, Any]]

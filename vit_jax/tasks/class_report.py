@@ -1,13 +1,30 @@
-"""The result of a classifier in words, tables, charts and examples."""
+"""The outcome of a classifier's evaluation: scores, tables and charts."""
 
-from collections.abc import Sequence
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.cells import cell_len
 
+from vit_jax.data.example import Source
 from vit_jax.runtime.display import Display, table_lines
-from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.outcome import Chart, Example, Examples, Table
+from vit_jax.tasks.confusion import ClassScore, ConfusionMatrix
+from vit_jax.tasks.eval_step import (
+  Predictions,
+  Totals,
+  class_accuracy,
+  summary,
+)
+from vit_jax.tasks.outcome import (
+  Chart,
+  Example,
+  Examples,
+  Outcome,
+  Table,
+  write_rows,
+)
 
 MOST_CLASSES = 40  # A confusion matrix of more classes is not drawn.
 _MOST_ROWS = 100  # Most classes in a report's table of scores.
@@ -28,144 +45,183 @@ _KINDS = {
 }
 
 
-def show(
-  display: Display, confusion: ConfusionMatrix, names: Sequence[str]
-) -> None:
-  """Shows the scores of each class, and which classes are confused."""
-  scores = confusion.class_scores()
-  columns = ("class", "examples", "precision", "recall", "F1")
-  rows = [
-    [
-      names[k],
-      f"{score.examples:,}",
-      *(f"{x:.2%}" for x in (score.precision, score.recall, score.f1)),
-    ]
-    for k, score in scores.items()
-  ]
-  display.note("")
-  display.table(columns, rows)
-  display.note("")
-  for line in _confused(confusion, [*scores], names, display.width):
-    display.note(line)
+@dataclasses.dataclass(frozen=True)
+class ClassificationOutcome(Outcome):
+  """The outcome of an evaluation of classes.
 
-
-def _confused(
-  confusion: ConfusionMatrix,
-  classes: list[int],
-  names: Sequence[str],
-  width: int,
-) -> list[str]:
-  """The confusion matrix, or the commonest mistakes if it is too wide."""
-  if len(classes) <= width // 3:  # Two spaces and a digit for each.
-    rows = [["label \\ answer", *(names[k] for k in classes)]]
-    for k, counts in zip(classes, confusion.matrix(classes), strict=True):
-      rows.append([names[k], *map(str, counts)])
-    lines = table_lines(rows)
-    if max(map(cell_len, lines)) <= width:
-      return lines
-  scores = confusion.class_scores()
-  return [
-    f"{names[label]} is taken for {names[answer]}: "
-    f"{count:,} of {scores[label].examples:,}"
-    for label, answer, count in confusion.most_confused(_MISTAKES)
-  ]
-
-
-def headline(confusion: ConfusionMatrix | None, names: Sequence[str]) -> str:
-  """The commonest mistake, to follow the result; empty without mistakes."""
-  worst = confusion.most_confused(1) if confusion else []
-  if not confusion or not worst:
-    return ""
-  label, answer, count = worst[0]
-  of_class = confusion.class_scores()[label].examples
-  return (
-    f"; {names[label]} is taken for {names[answer]} in {count:,} of "
-    f"{of_class:,}"
-  )
-
-
-def tables(
-  confusion: ConfusionMatrix,
-  names: Sequence[str],
-  counts: Any,
-) -> list[tuple[str, Table]]:
-  """The scores of each class, or of the worst, and the commonest mistakes.
-
-  Args:
-    confusion: The counts of the answers.
+  Attributes:
+    totals: Sums over all examples.
     names: Names of all classes.
-    counts: Number of training examples of each class, if known.
+    confusion: Counts of the answers, if details were asked for.
+    predictions: The answers to each batch, if they are to be written.
   """
-  scores = confusion.class_scores()
-  caption, shown = "Scores of each class", [*scores]
-  if len(shown) > _MOST_ROWS:
-    caption = f"The {_MOST_ROWS} classes with the lowest F1"
-    shown = sorted(shown, key=lambda k: scores[k].f1)[:_MOST_ROWS]
-  rows = [
-    [
-      names[k],
-      f"{counts[k]:,}" if counts is not None and k < len(counts) else "–",
-      f"{score.examples:,}",
-      *(f"{x:.2%}" for x in (score.precision, score.recall, score.f1)),
-    ]
-    for k, score in ((k, scores[k]) for k in shown)
-  ]
-  columns = ["class", "to train on", "evaluated", "precision", "recall", "F1"]
-  found: list[tuple[str, Table]] = [(caption, (columns, rows))]
-  mistakes = [
-    [names[label], names[answer], f"{count:,}"]
-    for label, answer, count in confusion.most_confused(_MISTAKES)
-  ]
-  if mistakes:
-    columns = ["class", "answer", "times"]
-    found.append(("Most frequent mistakes", (columns, mistakes)))
-  return found
 
+  totals: Totals
+  names: Sequence[str]
+  confusion: ConfusionMatrix | None = None
+  predictions: Sequence[Predictions] = ()
 
-def charts(confusion: ConfusionMatrix, names: Sequence[str]) -> list[Chart]:
-  """The confusion matrix, if it is small enough, and the calibration."""
-  found = []
-  classes = confusion.shown(len(names), MOST_CLASSES)
-  if classes and confusion.pairs:
-    told = "; ".join(
-      f"{names[label]} answered as {names[answer]}, {count:,} times"
-      for label, answer, count in confusion.most_confused(3)
-    )
-    mistakes = f"Most frequent mistakes: {told}." if told else "No mistakes."
-    arrays = {
-      "matrix": confusion.matrix(classes),
-      "class_names": [names[k] for k in classes],
+  @property
+  def counts(self) -> ConfusionMatrix:
+    """The counts of the answers, which details alone have."""
+    assert self.confusion is not None
+    return self.confusion
+
+  @property
+  def metrics(self) -> dict[str, Any]:
+    return {f"eval/{k}": v for k, v in summary(self.totals).items()}
+
+  @property
+  def details(self) -> dict[str, float]:
+    if self.confusion is None:
+      return {}
+    return {
+      "eval/macro_f1": self.confusion.macro_f1(),
+      "eval/calibration_error": self.confusion.calibration_error(),
     }
-    alt = f"Confusion matrix of {len(classes)} classes. {mistakes}"
-    found.append(Chart("confusion", arrays, alt, "Confusion matrix", True))
-  bins = confusion.calibration()
-  if len(bins):
-    told = "; ".join(
-      f"{right:.0%} of {count:,.0f} answers with a probability of about "
-      f"{probability:.0%} are right"
-      for count, right, probability in bins
-    )
-    caption = (
-      "Calibration: on the dashed line, answers are right as often as their "
-      "probability says. The expected calibration error is "
-      f"{confusion.calibration_error():.2%}."
-    )
-    alt = f"Calibration curve: {told}."
-    found.append(Chart("calibration", {"bins": bins}, alt, caption))
-  return found
 
+  @property
+  def remark(self) -> str:
+    if self.confusion is None:
+      return ""
+    return f"  macro-F1 {self.confusion.macro_f1():.2%}"
 
-def telling(confusion: ConfusionMatrix, names: Sequence[str]) -> list[Examples]:
-  """The worst mistakes, the nearest misses and the surest right answers."""
-  found = []
-  for kind, (title, text) in _KINDS.items():
-    examples = []
-    for one in confusion.kinds[kind]:
-      label, answer = names[one.label], names[one.answer]
-      right = answer if one.label == one.answer else ""
-      caption = right or f"{label}, answered as {answer}"
-      caption = f"{caption}, {one.probability:.1%}"
-      alt = f"Photograph of class {label}"
-      examples.append(Example(one.index, caption, alt))
-    found.append(Examples(title, text, examples))
-  return found
+  @property
+  def notes(self) -> list[str]:
+    if self.confusion is None or not self.confusion.unanswered:
+      return []
+    count = self.confusion.unanswered
+    return [f"The model answers NaN to {count:,} examples."]
+
+  def by_class(self) -> dict[str, Any]:
+    return {"eval/top1_by_class": class_accuracy(self.totals, self.names)}
+
+  def show(self, display: Display) -> None:
+    columns = ("class", "examples", "precision", "recall", "F1")
+    scores = self.counts.class_scores()
+    display.note("")
+    display.table(
+      columns, [[self.names[k], *score.cells] for k, score in scores.items()]
+    )
+    display.note("")
+    for line in self._confused(scores, display.width):
+      display.note(line)
+
+  def _confused(
+    self, scores: Mapping[int, ClassScore], width: int
+  ) -> list[str]:
+    """The confusion matrix, or the commonest mistakes if it is too wide."""
+    names, classes = self.names, [*scores]
+    if len(classes) <= width // 3:  # Two spaces and a digit for each.
+      rows = [["label \\ answer", *(names[k] for k in classes)]]
+      matrix = self.counts.matrix(classes)
+      for k, counts in zip(classes, matrix, strict=True):
+        rows.append([names[k], *map(str, counts)])
+      lines = table_lines(rows)
+      if max(map(cell_len, lines)) <= width:
+        return lines
+    return [
+      f"{names[label]} is taken for {names[answer]}: "
+      f"{count:,} of {scores[label].examples:,}"
+      for label, answer, count in self.counts.most_confused(_MISTAKES)
+    ]
+
+  def write(self, path: pathlib.Path, source: Source) -> None:
+    """As in `Outcome`; an example whose loss is NaN has no answer."""
+    label, answer, probability, loss, counted = (
+      np.concatenate([getattr(batch, field.name) for batch in self.predictions])
+      for field in dataclasses.fields(Predictions)
+    )
+    order = np.flatnonzero(counted)
+    order = order[np.argsort(-loss[order], kind="stable")]
+    nan = np.isnan(loss[order])
+    order = np.concatenate([order[nan], order[~nan]])
+
+    def cells(row: int) -> list[str]:
+      known = np.isfinite(probability[row])
+      answered = self.names[answer[row]] if known else ""
+      numbers = f"{probability[row]:.6g}", f"{loss[row]:.6g}"
+      return [self.names[label[row]], answered, *numbers]
+
+    columns = ("label", "answer", "probability", "loss")
+    write_rows(path, source, columns, order, map(cells, order))
+
+  def headline(self) -> str:
+    """The commonest mistake, to follow the result; empty without mistakes."""
+    worst = self.confusion.most_confused(1) if self.confusion else []
+    if not worst:
+      return ""
+    label, answer, count = worst[0]
+    of_class = self.counts.class_scores()[label].examples
+    return (
+      f"; {self.names[label]} is taken for {self.names[answer]} in {count:,} "
+      f"of {of_class:,}"
+    )
+
+  def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
+    """The scores of each class, or of the worst, and the commonest mistakes."""
+    scores, names = self.counts.class_scores(), self.names
+    caption, shown = "Scores of each class", [*scores]
+    if len(shown) > _MOST_ROWS:
+      caption = f"The {_MOST_ROWS} classes with the lowest F1"
+      shown = sorted(shown, key=lambda k: scores[k].f1)[:_MOST_ROWS]
+    known = 0 if counts is None else len(counts)
+    rows = [
+      [names[k], f"{counts[k]:,}" if k < known else "–", *scores[k].cells]
+      for k in shown
+    ]
+    columns = ("class", "to train on", "evaluated", "precision", "recall", "F1")
+    found: list[tuple[str, Table]] = [(caption, (columns, rows))]
+    mistakes = [
+      [names[label], names[answer], f"{count:,}"]
+      for label, answer, count in self.counts.most_confused(_MISTAKES)
+    ]
+    if mistakes:
+      columns = ("class", "answer", "times")
+      found.append(("Most frequent mistakes", (columns, mistakes)))
+    return found
+
+  def charts(self) -> list[Chart]:
+    """The confusion matrix, if it is small enough, and the calibration."""
+    confusion, names, found = self.counts, self.names, []
+    classes = confusion.shown(len(names), MOST_CLASSES)
+    if classes and confusion.pairs:
+      told = "; ".join(
+        f"{names[label]} answered as {names[answer]}, {count:,} times"
+        for label, answer, count in confusion.most_confused(3)
+      )
+      mistakes = f"Most frequent mistakes: {told}." if told else "No mistakes."
+      shown = [names[k] for k in classes]
+      arrays = {"matrix": confusion.matrix(classes), "class_names": shown}
+      alt = f"Confusion matrix of {len(classes)} classes. {mistakes}"
+      found.append(Chart("confusion", arrays, alt, "Confusion matrix", True))
+    bins = confusion.calibration()
+    if len(bins):
+      told = "; ".join(
+        f"{right:.0%} of {count:,.0f} answers with a probability of about "
+        f"{probability:.0%} are right"
+        for count, right, probability in bins
+      )
+      caption = (
+        "Calibration: on the dashed line, answers are right as often as their "
+        "probability says. The expected calibration error is "
+        f"{confusion.calibration_error():.2%}."
+      )
+      alt = f"Calibration curve: {told}."
+      found.append(Chart("calibration", {"bins": bins}, alt, caption))
+    return found
+
+  def telling(self) -> list[Examples]:
+    """The worst mistakes, the nearest misses and the surest right answers."""
+    found = []
+    for kind, (title, text) in _KINDS.items():
+      examples = []
+      for one in self.counts.kinds[kind]:
+        label, answer = self.names[one.label], self.names[one.answer]
+        right = one.label == one.answer
+        said = label if right else f"{label}, answered as {answer}"
+        caption = f"{said}, {one.probability:.1%}"
+        alt = f"Photograph of class {label}"
+        examples.append(Example(one.index, caption, alt))
+      found.append(Examples(title, text, examples))
+    return found

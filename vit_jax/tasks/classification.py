@@ -1,39 +1,26 @@
 """Classification: an image has one class."""
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
+import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime import hosts
-from vit_jax.runtime.display import Display, Metric, Track, untracked
+from vit_jax.runtime.display import Metric, Track, untracked
+from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import (
-  Predictions,
-  Totals,
-  class_accuracy,
-  make_eval_step,
-  summary,
-  total_over,
-)
-from vit_jax.tasks.outcome import (
-  Chart,
-  Curves,
-  Evaluator,
-  Examples,
-  Outcome,
-  Table,
-)
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.eval_step import Predictions, make_eval_step, total_over
+from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.tasks.task import Answer, Task, class_name, class_names
 from vit_jax.training import losses, sharding
 from vit_jax.training.losses import Classification
+from vit_jax.training.settings import LossSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +31,13 @@ class ClassificationTask(Task):
     class_weights: A factor for each class's part of the loss.
     outcome: The class of what an evaluation finds.
     counts_answers: Whether its metrics need the counts of the answers.
+    objective_class: The class of its objective.
   """
 
   class_weights: tuple[float, ...] | None = None
-  outcome: ClassVar[type["ClassificationOutcome"]]
+  outcome: ClassVar[type[ClassificationOutcome]] = ClassificationOutcome
   counts_answers: ClassVar[bool] = False
+  objective_class: ClassVar[type[Classification]] = Classification
   name = "classification"
   metrics = (
     Metric("top1", "top-1"),
@@ -72,11 +61,8 @@ class ClassificationTask(Task):
   def fitted(self, train: Source) -> "ClassificationTask":
     if not self.loss.class_weights:
       return self
-    from vit_jax.tasks.class_weights import class_weights
-
-    return dataclasses.replace(
-      self, class_weights=class_weights(self.loss, train)
-    )
+    weights = _class_weights(self.loss, train)
+    return dataclasses.replace(self, class_weights=weights)
 
   def facts(self) -> dict[str, Any]:
     if self.class_weights is None:
@@ -94,10 +80,41 @@ class ClassificationTask(Task):
     if weights is not None:  # A head may be wider than the data's classes.
       weights = (*weights, *[1.0] * (count - len(weights)))
     mean, std = preprocessing.mean, preprocessing.std
-    return Classification(count, self.loss, mean, std, weights)
+    return self.objective_class(count, self.loss, mean, std, weights)
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
-    return _Evaluator(self, model, stream)
+    objective = self.objective(model, stream.preprocessing).for_evaluation()
+    step = make_eval_step(
+      model, objective=objective, class_logits=self.class_logits
+    )
+    whole = sharding.replicated(stream.mesh)
+    step = hosts.together(
+      jax.jit(
+        sharding.on_mesh(step, stream.mesh),
+        in_shardings=(whole, None, None),
+        out_shardings=whole,
+      )
+    )
+    names = class_names(stream.source.class_names, model.num_classes)
+
+    def evaluate(
+      params: Any, track: Track = untracked, *, detail=False, examples=False
+    ) -> ClassificationOutcome:
+      confusion = ConfusionMatrix() if detail or self.counts_answers else None
+      predictions: list[Predictions] = []
+
+      def observe(batch: Predictions) -> None:
+        if confusion is not None:
+          confusion.add(batch)
+        if examples:
+          predictions.append(batch)
+
+      wanted = observe if confusion is not None or examples else None
+      batches = stream(track)
+      totals = total_over(step, params, batches, len(names), wanted)
+      return self.outcome(totals, names, confusion, predictions)
+
+    return evaluate
 
   def class_logits(self, logits: Float[Array, "B K"]) -> Array:
     """One logit for each class, from the outputs of the model."""
@@ -145,137 +162,41 @@ class ClassificationTask(Task):
     return f"{metrics['eval/top1']:.1%} of {total} are right"
 
 
-@dataclasses.dataclass(frozen=True)
-class ClassificationOutcome(Outcome):
-  """The outcome of an evaluation of classes.
+def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
+  """The weights that `loss.class_weights` asks for, one for each class.
 
-  Attributes:
-    totals: Sums over all examples.
-    names: Names of all classes.
-    confusion: Counts of the answers, if details were asked for.
-    predictions: The answers to each batch, if they are to be written.
+  Balanced weights of single classes are N / (K n_k); of several labels, those
+  of the positive terms are (N - n_k) / n_k, with n_k of N images having k.
+
+  Raises:
+    ValueError: if the weights do not fit the data.
   """
-
-  totals: Totals
-  names: Sequence[str]
-  confusion: ConfusionMatrix | None = None
-  predictions: Sequence[Predictions] = ()
-
-  @property
-  def counts(self) -> ConfusionMatrix:
-    """The counts of the answers, which details alone have."""
-    assert self.confusion is not None
-    return self.confusion
-
-  @property
-  def metrics(self) -> dict[str, Any]:
-    return {f"eval/{k}": v for k, v in summary(self.totals).items()}
-
-  @property
-  def details(self) -> dict[str, float]:
-    if self.confusion is None:
-      return {}
-    return {
-      "eval/macro_f1": self.confusion.macro_f1(),
-      "eval/calibration_error": self.confusion.calibration_error(),
-    }
-
-  @property
-  def remark(self) -> str:
-    if self.confusion is None:
-      return ""
-    return f"  macro-F1 {self.confusion.macro_f1():.2%}"
-
-  @property
-  def notes(self) -> list[str]:
-    if self.confusion is None or not self.confusion.unanswered:
-      return []
-    count = self.confusion.unanswered
-    return [f"The model answers NaN to {count:,} examples."]
-
-  def by_class(self) -> dict[str, Any]:
-    return {"eval/top1_by_class": class_accuracy(self.totals, self.names)}
-
-  def show(self, display: Display) -> None:
-    from vit_jax.tasks import class_report
-
-    class_report.show(display, self.counts, self.names)
-
-  def write(self, path: pathlib.Path, source: Source) -> None:
-    from vit_jax.tasks import prediction_table
-
-    prediction_table.write_classes(path, source, self.predictions, self.names)
-
-  def headline(self) -> str:
-    from vit_jax.tasks import class_report
-
-    return class_report.headline(self.confusion, self.names)
-
-  def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
-    from vit_jax.tasks import class_report
-
-    return class_report.tables(self.counts, self.names, counts)
-
-  def charts(self) -> list[Chart]:
-    from vit_jax.tasks import class_report
-
-    return class_report.charts(self.counts, self.names)
-
-  def telling(self) -> list[Examples]:
-    from vit_jax.tasks import class_report
-
-    return class_report.telling(self.counts, self.names)
-
-
-ClassificationTask.outcome = ClassificationOutcome
-
-
-class _Evaluator:
-  """Evaluates a classifier on a split; see `outcome.Evaluator`."""
-
-  def __init__(
-    self, task: ClassificationTask, model: nn.Module, stream: Stream
-  ):
-    self._stream, self._task = stream, task
-    preprocessing = stream.preprocessing
-    objective = task.objective(model, preprocessing).for_evaluation()
-    step = make_eval_step(
-      model, objective=objective, class_logits=task.class_logits
-    )
-    whole = sharding.replicated(stream.mesh)
-    self._step = hosts.together(
-      jax.jit(
-        sharding.on_mesh(step, stream.mesh),
-        in_shardings=(whole, None, None),
-        out_shardings=whole,
+  names, listed = train.class_names, settings.listed_weights()
+  if listed is not None:
+    if len(listed) != len(names):
+      raise ValueError(
+        f"loss.class_weights has {len(listed)} weights, and the data have "
+        f"{len(names)} classes: give one for each, in the order of their names."
       )
+    return tuple(listed)
+  read: Any = getattr(train, "labels", None)
+  if read is None:
+    raise ValueError(
+      f"loss.class_weights='balanced' has to count the labels, and "
+      f"{train.name} gives them with the images alone: list the weights."
     )
-    names = stream.source.class_names
-    self._names = class_names(names, model.num_classes)
-
-  def __call__(
-    self,
-    params: Any,
-    track: Track = untracked,
-    *,
-    detail: bool = False,
-    examples: bool = False,
-  ) -> ClassificationOutcome:
-    detail = detail or self._task.counts_answers
-    confusion = ConfusionMatrix() if detail else None
-    predictions: list[Predictions] = []
-
-    def observe(batch: Predictions) -> None:
-      if confusion is not None:
-        confusion.add(batch)
-      if examples:
-        predictions.append(batch)
-
-    totals = total_over(
-      self._step,
-      params,
-      self._stream(track),
-      len(self._names),
-      observe if detail or examples else None,
+  labels = np.asarray(read(range(len(train))))
+  count, several = len(labels), labels.ndim > 1
+  counts = (
+    labels.sum(0) if several else np.bincount(labels, minlength=len(names))
+  )
+  if not counts.all():
+    raise ValueError(
+      f"loss.class_weights='balanced': no training image has the class "
+      f"{names[int(np.argmin(counts))]!r}."
     )
-    return self._task.outcome(totals, self._names, confusion, predictions)
+  if several:
+    found = np.maximum(count - counts.astype(float), 1) / counts
+  else:
+    found = count / (len(names) * counts)
+  return tuple(found.tolist())

@@ -48,6 +48,12 @@ class ClassScore:
   recall: float
   f1: float
 
+  @property
+  def cells(self) -> list[str]:
+    """The cells of a table."""
+    shares = (self.precision, self.recall, self.f1)
+    return [f"{self.examples:,}", *(f"{x:.2%}" for x in shares)]
+
 
 class ConfusionMatrix:
   """Counts a model's answers; `add` takes them batch by batch, in order.

@@ -20,8 +20,13 @@ from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Track, untracked
 from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
-from vit_jax.tasks.outcome import Curves, Evaluator, Outcome, check_readable
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.outcome import (
+  Curves,
+  Evaluator,
+  Outcome,
+  Stream,
+  check_readable,
+)
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 
@@ -129,9 +134,22 @@ class MaskedPatchesTask(Task):
     return Masking(rate, self.masked.target, model.stride, mean, std)
 
   def evaluator(self, model: Any, stream: Stream) -> Evaluator:
-    return _Evaluator(
-      model, stream, self.objective(model, stream.preprocessing)
+    masking = self.objective(model, stream.preprocessing)
+    whole = sharding.replicated(stream.mesh)
+    step = jax.jit(
+      sharding.on_mesh(make_eval_step(model, masking), stream.mesh),
+      in_shardings=(whole, None, None, None),
+      out_shardings=whole,
     )
+
+    def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
+      totals, first = Totals.zeros(), 0
+      for batch in stream(track):
+        totals = step(totals, params, batch, np.int32(first))
+        first += len(batch["mask"])
+      return MaskedOutcome(jax.device_get(totals))
+
+    return evaluate
 
   def make_panels(
     self, model: Any, preprocessing: Preprocessing
@@ -226,31 +244,3 @@ class MaskedOutcome(Outcome):
       "eval/examples": examples,
       "eval/skipped_images": int(totals.skipped),
     }
-
-
-class _Evaluator:
-  """Evaluates the prediction of masked patches; see `outcome.Evaluator`."""
-
-  def __init__(self, model: Any, stream: Stream, masking: Masking):
-    self._stream = stream
-    whole = sharding.replicated(stream.mesh)
-    self._step = jax.jit(
-      sharding.on_mesh(make_eval_step(model, masking), stream.mesh),
-      in_shardings=(whole, None, None, None),
-      out_shardings=whole,
-    )
-
-  def __call__(
-    self,
-    params: Any,
-    track: Track = untracked,
-    *,
-    detail: bool = False,
-    examples: bool = False,
-  ) -> MaskedOutcome:
-    del detail, examples
-    totals, first = Totals.zeros(), 0
-    for batch in self._stream(track):
-      totals = self._step(totals, params, batch, np.int32(first))
-      first += len(batch["mask"])
-    return MaskedOutcome(jax.device_get(totals))

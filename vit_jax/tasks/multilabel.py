@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
-from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.average_precision import (
   average_precision,
@@ -19,13 +18,16 @@ from vit_jax.tasks.average_precision import (
   precision_recall,
 )
 from vit_jax.tasks.classification import ClassificationTask
-from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Table, only, share
-from vit_jax.tasks.outputs import (
-  OutputsEvaluator,
-  OutputsOutcome,
-  mean_of_known,
+from vit_jax.tasks.outcome import (
+  Chart,
+  Curves,
+  Evaluator,
+  Stream,
+  Table,
+  only,
+  share,
 )
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.outputs import OutputsOutcome, evaluator, mean_of_known
 from vit_jax.tasks.task import Answer, all_labels, class_name
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
@@ -70,6 +72,7 @@ class MultiLabelTask(ClassificationTask):
   )
   score = "map"
   losses = ("sigmoid",)
+  objective_class = MultiLabel
   refuses = (
     "loss.label_smoothing",
     "model.num_classes",
@@ -116,16 +119,9 @@ class MultiLabelTask(ClassificationTask):
         "measure: evaluate on others."
       )
 
-  def objective(
-    self, model: nn.Module, preprocessing: Preprocessing
-  ) -> MultiLabel:
-    mean, std = preprocessing.mean, preprocessing.std
-    count = model.num_classes
-    return MultiLabel(count, self.loss, mean, std, self.class_weights)
-
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     names, threshold = stream.source.class_names, self.threshold
-    return OutputsEvaluator(
+    return evaluator(
       model,
       stream,
       self.objective(model, stream.preprocessing),

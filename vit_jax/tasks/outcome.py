@@ -1,14 +1,25 @@
-"""The outcome of an evaluation, and the charts and examples in it."""
+"""Evaluation: the batches of a split, what evaluates them, and the outcome."""
 
+import codecs
+import csv
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 
+from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.runtime.atomic_file import replacing
 from vit_jax.runtime.display import Display, Track, untracked
+from vit_jax.training import sharding
+
+_BATCHES_AHEAD = 2  # Batches sent to the device while one is evaluated.
+_CHUNK = 64  # Examples read at a time, where only reading them gives their ids.
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The names of the columns, and the rows."""
@@ -127,6 +138,52 @@ class Outcome:
     return []
 
 
+class Stream:
+  """Every example of a split once per pass; `close` ends its processes.
+
+  Args:
+    source: The split.
+    mesh: The mesh of devices.
+    preprocessing: The preprocessing that the model expects.
+    loader: Makes the batches.
+    batch_size: Examples per batch, rounded up to split over the mesh.
+  """
+
+  def __init__(
+    self,
+    source: Source,
+    mesh: Mesh,
+    preprocessing: Preprocessing,
+    loader: Loader,
+    batch_size: int,
+  ):
+    self.source, self.mesh, self.preprocessing = source, mesh, preprocessing
+    rows = sharding.padded_batch_size(batch_size, mesh)
+    self._batches = loader.evaluate(source, preprocessing.transform(), rows)
+
+  @property
+  def unreadable(self) -> dict[str, None]:
+    """Unreadable images that were skipped, as in `BatchIterator`."""
+    return self._batches.unreadable
+
+  def start(self) -> None:
+    """Starts the worker processes, so that the first pass need not wait."""
+    self._batches.start()
+
+  def __call__(
+    self, track: Track = untracked, what: str = "evaluating"
+  ) -> Iterator[dict[str, jax.Array]]:
+    """The batches of one pass, on the devices; `what` names it as it runs."""
+    on_device = sharding.to_device(
+      self._batches, sharding.batch_sharding(self.mesh), _BATCHES_AHEAD
+    )
+    return iter(track(on_device, what, len(self._batches)))
+
+  def close(self) -> None:
+    """Ends the worker processes."""
+    self._batches.close()
+
+
 @runtime_checkable
 class Evaluator(Protocol):
   """Evaluates parameters on a split; one may be called many times."""
@@ -172,3 +229,37 @@ def share(value: float) -> str:
 def only(names: Iterable[str], label: np.ndarray) -> list[str]:
   """The names whose entry in a row of flags is true."""
   return [name for name, given in zip(names, label, strict=True) if given]
+
+
+def write_rows(
+  path: pathlib.Path,
+  source: Source,
+  columns: Sequence[str],
+  order: np.ndarray,
+  rows: Iterable[Sequence[str]],
+) -> None:
+  """Writes a row for each example, which begins with the example's file.
+
+  Args:
+    path: The CSV file.
+    source: The split, for the names of its examples.
+    columns: Names of the columns after the first.
+    order: The places in the split of the examples, in the order of the rows.
+    rows: The cells of each example after the first.
+  """
+  with replacing(path) as file:
+    out: Any = csv.writer(codecs.getwriter("utf-8")(file))
+    out.writerow(["file", *columns])
+    for name, cells in zip(_ids(source, order), rows, strict=True):
+      out.writerow([name, *cells])
+
+
+def _ids(source: Source, indices: np.ndarray) -> Iterable[str]:
+  """The examples' ids, without reading them if the source can do that."""
+  ids = getattr(source, "ids", None)
+  if ids is not None:
+    yield from ids(indices)
+    return
+  for first in range(0, len(indices), _CHUNK):
+    for example in source.read(indices[first : first + _CHUNK].tolist()):
+      yield example["id"]

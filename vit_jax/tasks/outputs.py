@@ -20,13 +20,15 @@ from vit_jax.models.normalize import normalize
 from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.tasks.outcome import (
+  Evaluator,
   Example,
   Examples,
   Outcome,
+  Stream,
   Table,
   check_readable,
+  write_rows,
 )
-from vit_jax.tasks.stream import Stream
 from vit_jax.training import sharding
 from vit_jax.training.losses import Classification
 
@@ -52,66 +54,54 @@ class Outputs:
   skipped: int
 
 
-class OutputsEvaluator:
-  """Keeps the outputs for a split; see `outcome.Evaluator`.
+def evaluator(
+  model: nn.Module,
+  stream: Stream,
+  objective: Classification,
+  answers: Callable[[np.ndarray], np.ndarray],
+  outcome: Callable[[Outputs], "OutputsOutcome"],
+) -> Evaluator:
+  """Returns what evaluates on a split, and keeps the outputs.
 
   Args:
     model: The model, from images to outputs.
-    stream: The split to evaluate on.
+    stream: The split.
     objective: The objective of training; its weights of classes are left out.
     answers: Maps outputs (N, K) of the model, float64, to answers (N, K).
     outcome: Makes the outcome of the outputs.
   """
+  plain = objective.for_evaluation()
 
-  def __init__(
-    self,
-    model: nn.Module,
-    stream: Stream,
-    objective: Classification,
-    answers: Callable[[np.ndarray], np.ndarray],
-    outcome: Callable[[Outputs], "OutputsOutcome"],
-  ):
-    self._stream, self._answers, self._outcome = stream, answers, outcome
-    plain = objective.for_evaluation()
+  def eval_step(params: Any, batch: dict[str, Array]) -> tuple[Array, ...]:
+    images = normalize(batch["image"], plain.mean, plain.std)
+    logits: Any = model.apply({"params": params}, images)
+    label = batch["label"]
+    loss, _ = plain.loss_and_score(logits, plain.targets(label))
+    logits = logits.astype(jnp.float32)
+    return logits, loss, label, batch["mask"], batch["skipped"]
 
-    def step(params: Any, batch: dict[str, Array]) -> tuple[Array, ...]:
-      images = normalize(batch["image"], plain.mean, plain.std)
-      logits: Any = model.apply({"params": params}, images)
-      label = batch["label"]
-      loss, _ = plain.loss_and_score(logits, plain.targets(label))
-      logits = logits.astype(jnp.float32)
-      return logits, loss, label, batch["mask"], batch["skipped"]
+  whole = sharding.replicated(stream.mesh)
+  step = hosts.together(
+    jax.jit(sharding.on_mesh(eval_step, stream.mesh), out_shardings=whole)
+  )
 
-    whole = sharding.replicated(stream.mesh)
-    self._step = hosts.together(
-      jax.jit(sharding.on_mesh(step, stream.mesh), out_shardings=whole)
-    )
-
-  def __call__(
-    self,
-    params: Any,
-    track: Track = untracked,
-    *,
-    detail: bool = False,
-    examples: bool = False,
-  ) -> "OutputsOutcome":
-    del detail, examples
+  def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
     found, skipped, first = [], 0, 0
-    for batch in self._stream(track):
+    for batch in stream(track):
       logits, loss, label, mask, unreadable = jax.device_get(
-        self._step(params, batch)
+        step(params, batch)
       )
       rows = np.flatnonzero(mask > 0)
       found.append((first + rows, label[rows], logits[rows], loss[rows]))
       skipped += int(unreadable.sum())
       first += len(loss)
-    index, label, logits, loss = (
-      np.concatenate(part) for part in zip(*found, strict=True)
-    )
+    index, label, logits, loss = map(np.concatenate, zip(*found, strict=True))
     check_readable(len(index))
-    output = self._answers(logits.astype(np.float64))
+    output = answers(logits.astype(np.float64))
     label = label.astype(np.float64)
-    return self._outcome(Outputs(index, label, output, loss, skipped))
+    return outcome(Outputs(index, label, output, loss, skipped))
+
+  return evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,8 +154,6 @@ class OutputsOutcome(Outcome):
     display.table(*self.table())
 
   def write(self, path: pathlib.Path, source: Source) -> None:
-    from vit_jax.tasks.prediction_table import write_rows
-
     found, (names, cells) = self.found, self.columns()
     order = np.argsort(-found.loss, kind="stable")
     rows = ([*cells(row), f"{found.loss[row]:.6g}"] for row in order)

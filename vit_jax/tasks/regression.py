@@ -14,13 +14,8 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.display import Metric
-from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Table
-from vit_jax.tasks.outputs import (
-  OutputsEvaluator,
-  OutputsOutcome,
-  mean_of_known,
-)
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
+from vit_jax.tasks.outputs import OutputsOutcome, evaluator, mean_of_known
 from vit_jax.tasks.task import Answer, Task, all_labels, class_name
 from vit_jax.training.losses import Classification
 
@@ -132,7 +127,7 @@ class RegressionTask(Task):
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     names = stream.source.class_names
-    return OutputsEvaluator(
+    return evaluator(
       model,
       stream,
       self.objective(model, stream.preprocessing),

@@ -12,7 +12,7 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, untracked
-from vit_jax.tasks.stream import Stream
+from vit_jax.tasks.outcome import Stream
 
 
 def probe_segmentation(

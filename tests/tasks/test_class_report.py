@@ -4,8 +4,8 @@ import csv
 
 import numpy as np
 
-from vit_jax.tasks.eval_step import Predictions
-from vit_jax.tasks.prediction_table import COLUMNS, write_classes
+from vit_jax.tasks.class_report import ClassificationOutcome
+from vit_jax.tasks.eval_step import Predictions, Totals
 
 NAMES = ["cat", "dog", "owl, barn"]
 
@@ -24,10 +24,11 @@ class Files:
 
 
 def written(tmp_path, source, *batches):
-  write_classes(tmp_path / "out.csv", source, batches, NAMES)
+  outcome = ClassificationOutcome(Totals.zeros(3), NAMES, None, batches)
+  outcome.write(tmp_path / "out.csv", source)
   with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
     header, *rows = csv.reader(file)
-  assert header == ["file", *COLUMNS]
+  assert header == ["file", "label", "answer", "probability", "loss"]
   return rows
 
 
