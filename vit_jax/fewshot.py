@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
   # Imported here because data workers import this module and need no models.
   import jax
 
-  from vit_jax.run.experiments import probe, segmentation_probe
+  from vit_jax.run.experiments import probe
   from vit_jax.run.flags import config_settings
   from vit_jax.run.settings import ProbeSettings
   from vit_jax.runtime.display import Display
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
   measure, show = probe.probe_checkpoint, _show_score
   names = ["probe", "neighbours", "shots", "seeds", "pre_logits"]
   if options.probe == "segment":
-    measure, show = segmentation_probe.probe_segmentation, _show_segmentation
+    measure, show = probe.probe_segmentation, _show_segmentation
     names = []
   found: Any = measure(
     arguments[0],

@@ -14,7 +14,7 @@ from vit_jax.data.reading.segmentation import (
 )
 from vit_jax.data.settings import DataSettings
 from vit_jax.evaluation.segmentation import count
-from vit_jax.run.experiments.segmentation_probe import probe_segmentation
+from vit_jax.run.experiments.probe import probe_segmentation
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.settings import replaced
 

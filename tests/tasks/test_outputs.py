@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 
 from tests.tasks.made_up import Split, rows_of
-from vit_jax.tasks.multilabel import MultiLabelOutcome
-from vit_jax.tasks.outputs import Outputs
-from vit_jax.tasks.regression import RegressionOutcome
+from vit_jax.tasks.multilabel import MultiLabelOutcome, MultiLabelTask
+from vit_jax.tasks.regression import RegressionOutcome, RegressionTask
 
 
 @pytest.mark.parametrize(
-  "outcome, options, rows",
+  "outcome, task, rows",
   [
     (
       MultiLabelOutcome,
-      {"given": 0.5},
+      MultiLabelTask(threshold=0.5),
       [
         ["file", "labels", "answers", "a", "b", "loss"],
         ["2.png", "a;b", "b", "0.25", "0.5", "2"],
@@ -23,7 +22,7 @@ from vit_jax.tasks.regression import RegressionOutcome
     ),
     (
       RegressionOutcome,
-      {},
+      RegressionTask(),
       [
         ["file", "a", "b", "a_predicted", "b_predicted", "loss"],
         ["2.png", "1", "1", "0.25", "0.5", "2"],
@@ -33,15 +32,16 @@ from vit_jax.tasks.regression import RegressionOutcome
   ],
 )
 def test_answers_are_written_with_the_highest_loss_first(
-  tmp_path, outcome, options, rows
+  tmp_path, outcome, task, rows
 ):
-  found = Outputs(
+  source = Split([])
+  outcome = outcome(
+    task,
+    source.class_names,
     index=np.array([0, 2]),
     label=np.array([[1.0, 0], [1, 1]]),
     output=np.array([[0.75, 0.25], [0.25, 0.5]]),
     loss=np.array([0.5, 2.0]),
     skipped=1,
   )
-  source = Split([])
-  outcome = outcome(source.class_names, found, **options)
   assert rows_of(outcome, tmp_path, source) == rows

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.tasks.made_up import HALF
-from vit_jax.tasks.outputs import Outputs
 from vit_jax.tasks.regression import (
   Regression,
   RegressionOutcome,
@@ -36,8 +35,8 @@ def test_numbers_are_standardised():
 def test_numbers_of_which_one_is_nan_are_infinitely_wrong():
   label = np.array([[1.0, 5], [2, 7], [4, 6]])
   output = np.array([[1.0, 5], [3, np.nan], [4, 6]])
-  found = Outputs(np.arange(3), label, output, np.zeros(3), 0)
-  mae, r2 = RegressionOutcome(("a", "b"), found).scores
+  found = np.arange(3), label, output, np.zeros(3), 0
+  mae, r2 = RegressionOutcome(RegressionTask(), ("a", "b"), *found).scores
   np.testing.assert_allclose(mae, [1 / 3, np.inf])
   deviation = ((label[:, 0] - label[:, 0].mean()) ** 2).sum()
   np.testing.assert_allclose(r2, [1 - 1 / deviation, -np.inf])

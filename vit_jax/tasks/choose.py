@@ -110,7 +110,9 @@ def saved(
   name = description.get("targets", {}).get("task", "classification")
   if own is None and name not in _MODULES:  # It must not be imported.
     raise ValueError(f"targets.task={name!r} is unknown")
-  sections = {"loss": loss, **_sections(description["config"])}
+  config, sections = description["config"], {"loss": loss}
+  for key, kind in _SECTIONS.items():
+    sections[key] = from_dict(kind, config.get(key, {}), saved=True)
   task = configured(given or name if own else name, sections)
   if given is not None:
     kind, wanted = task_class(given), own or task.name
@@ -119,14 +121,6 @@ def saved(
         f"task={given!r} is given, and the run's task is {wanted}."
       )
   return task.with_facts(description)
-
-
-def _sections(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The sections that tasks have of a recorded configuration."""
-  return {
-    name: from_dict(kind, config.get(name, {}), saved=True)
-    for name, kind in _SECTIONS.items()
-  }
 
 
 def answering(loss: str) -> Task:

@@ -138,10 +138,9 @@ class ClassificationOutcome(Outcome):
     order = np.concatenate([order[nan], order[~nan]])
 
     def cells(row: int) -> list[str]:
-      known = np.isfinite(probability[row])
-      answered = self.names[answer[row]] if known else ""
-      numbers = f"{probability[row]:.6g}", f"{loss[row]:.6g}"
-      return [self.names[label[row]], answered, *numbers]
+      p, names = probability[row], self.names
+      answered = names[answer[row]] if np.isfinite(p) else ""
+      return [names[label[row]], answered, f"{p:.6g}", f"{loss[row]:.6g}"]
 
     columns = ("label", "answer", "probability", "loss")
     write_rows(path, source, columns, order, map(cells, order))
@@ -165,9 +164,9 @@ class ClassificationOutcome(Outcome):
     if len(shown) > _MOST_ROWS:
       caption = f"The {_MOST_ROWS} classes with the lowest F1"
       shown = sorted(shown, key=lambda k: scores[k].f1)[:_MOST_ROWS]
-    known = 0 if counts is None else len(counts)
+    trained = dict(enumerate([] if counts is None else counts))
     rows = [
-      [names[k], f"{counts[k]:,}" if k < known else "–", *scores[k].cells]
+      [names[k], f"{trained[k]:,}" if k in trained else "–", *scores[k].cells]
       for k in shown
     ]
     columns = ("class", "to train on", "evaluated", "precision", "recall", "F1")

@@ -20,15 +20,11 @@ _KEPT = 6  # Examples kept of each kind.
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-  """A model's answer to one example.
+  """A model's answer to one example, as in `Predictions`.
 
   Attributes:
     rank: The value that orders the kept examples, highest first.
     index: The example's index in its source.
-    label: The true class.
-    answer: The likeliest class.
-    probability: The probability the model gives to its answer.
-    loss: The example's loss.
   """
 
   rank: float

@@ -11,12 +11,6 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Metric
-from vit_jax.tasks.average_precision import (
-  average_precision,
-  best_threshold,
-  f1,
-  precision_recall,
-)
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.outcome import (
   Chart,
@@ -27,7 +21,11 @@ from vit_jax.tasks.outcome import (
   only,
   share,
 )
-from vit_jax.tasks.outputs import OutputsOutcome, evaluator, mean_of_known
+from vit_jax.tasks.outputs import (
+  OutputsOutcome,
+  mean_of_known,
+  outputs_evaluator,
+)
 from vit_jax.tasks.task import Answer, all_labels, class_name
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
@@ -74,10 +72,8 @@ class MultiLabelTask(ClassificationTask):
   losses = ("sigmoid",)
   objective_class = MultiLabel
   refuses = (
-    "loss.label_smoothing",
-    "model.num_classes",
-    "fewshot.shots",
-    "distill.teacher",
+    *("loss.label_smoothing", "model.num_classes"),
+    *("fewshot.shots", "distill.teacher"),
   )
   curves = (
     Curves(
@@ -120,14 +116,10 @@ class MultiLabelTask(ClassificationTask):
       )
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
-    names, threshold = stream.source.class_names, self.threshold
-    return evaluator(
-      model,
-      stream,
-      self.objective(model, stream.preprocessing),
-      lambda logits: 1 / (1 + np.exp(-logits)),
-      lambda found: MultiLabelOutcome(names, found, threshold),
-    )
+    def answers(logits: np.ndarray) -> np.ndarray:
+      return 1 / (1 + np.exp(-logits))
+
+    return outputs_evaluator(self, model, stream, answers, MultiLabelOutcome)
 
   @property
   def legend(self) -> str:
@@ -175,41 +167,33 @@ class MultiLabelTask(ClassificationTask):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelOutcome(OutputsOutcome):
-  """The outcome of an evaluation of several labels.
+  """The outcome of an evaluation of several labels."""
 
-  Attributes:
-    given: The threshold, or None to choose the best.
-  """
-
-  given: float | None = None
+  task: MultiLabelTask
 
   @functools.cached_property
   def threshold(self) -> float:
-    """The threshold that was given, or the best."""
-    if self.given is not None:
-      return self.given
-    return best_threshold(self.found.label.ravel(), self.found.output.ravel())
+    """The task's threshold, or the best."""
+    if self.task.threshold is not None:
+      return self.task.threshold
+    return best_threshold(self.label.ravel(), self.output.ravel())
 
   @property
   def answers(self) -> np.ndarray:
     """Whether each label is given to each example."""
-    return self.found.output >= self.threshold
+    return self.output >= self.threshold
 
   @functools.cached_property
   def precisions(self) -> Float[np.ndarray, " K"]:
     """The average precision of each label; NaN without a positive."""
-    columns = zip(self.found.label.T, self.found.output.T, strict=True)
+    columns = zip(self.label.T, self.output.T, strict=True)
     return np.array([average_precision(*c) for c in columns])
 
   @property
   def metrics(self) -> dict[str, Any]:
-    return self.common(
-      {
-        "map": mean_of_known(self.precisions),
-        "f1": f1(self.found.label > 0, self.answers),
-        "threshold": self.threshold,
-      }
-    )
+    f1_of_all = f1(self.label > 0, self.answers)
+    scores = {"map": mean_of_known(self.precisions), "f1": f1_of_all}
+    return self.common({**scores, "threshold": self.threshold})
 
   def by_class(self) -> dict[str, Any]:
     return self.each("ap_by_class", self.precisions)
@@ -217,7 +201,7 @@ class MultiLabelOutcome(OutputsOutcome):
   def table(self) -> Table:
     rows = []
     for k, name in enumerate(self.names):
-      true, answered = self.found.label[:, k] > 0, self.answers[:, k]
+      true, answered = self.label[:, k] > 0, self.answers[:, k]
       hits = (true & answered).sum()
       shares = (
         self.precisions[k],
@@ -230,20 +214,70 @@ class MultiLabelOutcome(OutputsOutcome):
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     def cells(row: int) -> list[str]:
-      both = self.found.label[row], self.answers[row]
+      both = self.label[row], self.answers[row]
       told = [";".join(only(self.names, flags)) for flags in both]
-      return [*told, *(f"{value:.8g}" for value in self.found.output[row])]
+      return [*told, *(f"{value:.8g}" for value in self.output[row])]
 
     return ["labels", "answers", *self.names], cells
 
-  def words(self, label: np.ndarray) -> str:
-    return ", ".join(only(self.names, label)) or "no label"
-
   def charts(self) -> list[Chart]:
-    curve = precision_recall(
-      self.found.label.ravel(), self.found.output.ravel()
-    )
+    curve = precision_recall(self.label.ravel(), self.output.ravel())
     arrays = {"precision": curve[0], "recall": curve[1]}
     alt = "Precision by recall, over all labels and thresholds."
     caption = "Precision by recall of all labels together"
     return [Chart("precision", arrays, alt, caption)]
+
+
+def average_precision(
+  label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
+) -> float:
+  """Sum of precision times the rise of recall, over the distinct scores.
+
+  Equal scores count as one; a NaN ranks last. Without a positive it is NaN.
+  """
+  if not label.sum():
+    return float("nan")
+  precision, recall = precision_recall(label, score)
+  return float((np.diff(recall, prepend=0) * precision).sum())
+
+
+def precision_recall(
+  label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+  """Precision and recall at each distinct score, from the highest on."""
+  hits, given = _ranked(label, score)
+  return hits / given, hits / max(1, label.sum())
+
+
+def best_threshold(
+  label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
+) -> float:
+  """The threshold of the highest F1, between two scores; 0.5 without hits."""
+  hits, given = _ranked(label, score)
+  rates = 2 * hits / (given + label.sum())
+  if not rates.max(initial=0):
+    return 0.5
+  levels = np.unique(_finite(score))[::-1]
+  best = int(rates.argmax())
+  lower = levels[best + 1] if best + 1 < len(levels) else levels[best]
+  return float((levels[best] + max(lower, 0)) / 2)
+
+
+def f1(label: np.ndarray, answer: np.ndarray) -> float:
+  """F1 of boolean answers; 0 if there is neither a label nor an answer."""
+  total = label.sum() + answer.sum()
+  return float(2 * (label & answer).sum() / total) if total else 0.0
+
+
+def _ranked(
+  label: np.ndarray, score: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Positives and examples at each distinct score or above, highest first."""
+  score = _finite(score)
+  order = np.argsort(-score, kind="stable")
+  last = np.flatnonzero(np.diff(score[order], append=-np.inf))
+  return label[order].cumsum()[last], last + 1
+
+
+def _finite(score: np.ndarray) -> np.ndarray:
+  return np.where(np.isnan(score), -1, score)

@@ -29,48 +29,30 @@ from vit_jax.tasks.outcome import (
   check_readable,
   write_rows,
 )
+from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
-from vit_jax.training.losses import Classification
 
 _WORST = 6  # Examples of the highest loss in a report.
 
 
-@dataclasses.dataclass(frozen=True)
-class Outputs:
-  """The outputs for the readable examples of a split, in its order.
-
-  Attributes:
-    index: Place of each example in the split.
-    label: 0 or 1 for each label, or the numbers.
-    output: Probabilities, or numbers in the unit of the labels.
-    loss: Loss of each example.
-    skipped: Number of unreadable images.
-  """
-
-  index: np.ndarray
-  label: Float[np.ndarray, "N K"]
-  output: Float[np.ndarray, "N K"]
-  loss: Float[np.ndarray, " N"]
-  skipped: int
-
-
-def evaluator(
+def outputs_evaluator(
+  task: Task,
   model: nn.Module,
   stream: Stream,
-  objective: Classification,
   answers: Callable[[np.ndarray], np.ndarray],
-  outcome: Callable[[Outputs], "OutputsOutcome"],
+  outcome: type["OutputsOutcome"],
 ) -> Evaluator:
-  """Returns what evaluates on a split, and keeps the outputs.
+  """Returns what evaluates on a split, without the weights of classes.
 
   Args:
+    task: The task, whose objective is a `Classification`.
     model: The model, from images to outputs.
     stream: The split.
-    objective: The objective of training; its weights of classes are left out.
     answers: Maps outputs (N, K) of the model, float64, to answers (N, K).
-    outcome: Makes the outcome of the outputs.
+    outcome: The class of the outcome.
   """
-  plain = objective.for_evaluation()
+  objective: Any = task.objective(model, stream.preprocessing)
+  plain, names = objective.for_evaluation(), stream.source.class_names
 
   def eval_step(params: Any, batch: dict[str, Array]) -> tuple[Array, ...]:
     images = normalize(batch["image"], plain.mean, plain.std)
@@ -99,31 +81,40 @@ def evaluator(
     check_readable(len(index))
     output = answers(logits.astype(np.float64))
     label = label.astype(np.float64)
-    return outcome(Outputs(index, label, output, loss, skipped))
+    return outcome(task, names, index, label, output, loss, skipped)
 
   return evaluate
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputsOutcome(Outcome):
-  """The outcome of an evaluation that kept all outputs.
+  """The outputs for the readable examples of a split, in its order.
 
   Attributes:
+    task: The task.
     names: Names of the labels or targets.
-    found: The outputs.
+    index: Place of each example in the split.
+    label: 0 or 1 for each label, or the numbers.
+    output: Probabilities, or numbers in the unit of the labels.
+    loss: Loss of each example.
+    skipped: Number of unreadable images.
   """
 
+  task: Task
   names: Sequence[str]
-  found: Outputs
+  index: np.ndarray
+  label: Float[np.ndarray, "N K"]
+  output: Float[np.ndarray, "N K"]
+  loss: Float[np.ndarray, " N"]
+  skipped: int
 
   def common(self, scores: dict[str, float]) -> dict[str, Any]:
     """The metrics, with the loss and the counts around these scores."""
-    found = self.found
     every = {
-      "loss": float(found.loss.mean(dtype=np.float64)),
+      "loss": float(self.loss.mean(dtype=np.float64)),
       **scores,
-      "examples": len(found.index),
-      "skipped_images": found.skipped,
+      "examples": len(self.index),
+      "skipped_images": self.skipped,
     }
     return {f"eval/{key}": value for key, value in every.items()}
 
@@ -140,11 +131,7 @@ class OutputsOutcome(Outcome):
   @property
   def answers(self) -> np.ndarray:
     """The answer to each example, (N, K), as labels are."""
-    return self.found.output
-
-  def words(self, label: np.ndarray) -> str:
-    """The label of an example, or the answer to it, in words."""
-    raise NotImplementedError
+    return self.output
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     """Names of the columns of a CSV file, and the cells of an example."""
@@ -154,22 +141,24 @@ class OutputsOutcome(Outcome):
     display.table(*self.table())
 
   def write(self, path: pathlib.Path, source: Source) -> None:
-    found, (names, cells) = self.found, self.columns()
-    order = np.argsort(-found.loss, kind="stable")
-    rows = ([*cells(row), f"{found.loss[row]:.6g}"] for row in order)
-    write_rows(path, source, [*names, "loss"], found.index[order], rows)
+    names, cells = self.columns()
+    order = np.argsort(-self.loss, kind="stable")
+    rows = ([*cells(row), f"{self.loss[row]:.6g}"] for row in order)
+    write_rows(path, source, [*names, "loss"], self.index[order], rows)
 
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
     columns, rows = self.table()
     return [(f"Scores of each {columns[0]}", (columns, rows))]
 
   def telling(self) -> list[Examples]:
-    worst = np.argsort(-self.found.loss, kind="stable")[:_WORST]
     examples = []
-    for row in worst:
-      label, answer = (x[row] for x in (self.found.label, self.answers))
-      said = f"{self.words(label)}; answer: {self.words(answer)}"
-      index = int(self.found.index[row])
+    for row in np.argsort(-self.loss, kind="stable")[:_WORST]:
+      label, answer = (
+        self.task.label_text(x[row], self.names)
+        for x in (self.label, self.answers)
+      )
+      said = f"{label}; answer: {answer}"
+      index = int(self.index[row])
       examples.append(Example(index, said, f"Photograph of {said}"))
     text = (
       "The mistakes with the highest loss. Look for wrong labels here first."

@@ -15,7 +15,11 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
-from vit_jax.tasks.outputs import OutputsOutcome, evaluator, mean_of_known
+from vit_jax.tasks.outputs import (
+  OutputsOutcome,
+  mean_of_known,
+  outputs_evaluator,
+)
 from vit_jax.tasks.task import Answer, Task, all_labels, class_name
 from vit_jax.training.losses import Classification
 
@@ -126,14 +130,10 @@ class RegressionTask(Task):
     )
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
-    names = stream.source.class_names
-    return evaluator(
-      model,
-      stream,
-      self.objective(model, stream.preprocessing),
-      lambda z: z * np.array(self.target_std) + np.array(self.target_mean),
-      lambda found: RegressionOutcome(names, found),
-    )
+    def answers(logits: np.ndarray) -> np.ndarray:
+      return logits * np.array(self.target_std) + np.array(self.target_mean)
+
+    return outputs_evaluator(self, model, stream, answers, RegressionOutcome)
 
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     if self.target_std:
@@ -174,7 +174,8 @@ class RegressionTask(Task):
     return self.label_text(row["values"], names)
 
   def label_text(self, label: Any, names: Sequence[str]) -> str:
-    return _numbers(names, np.asarray(label))
+    pairs = zip(names, np.asarray(label).tolist(), strict=True)
+    return ", ".join(f"{name} {value:.4g}" for name, value in pairs)
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
     return (
@@ -193,7 +194,7 @@ class RegressionOutcome(OutputsOutcome):
 
     They are infinite where an output is NaN; R2 is NaN without any spread.
     """
-    label, error = self.found.label, self.found.output - self.found.label
+    label, error = self.label, self.output - self.label
     spread = ((label - label.mean(0)) ** 2).sum(0)
     r2 = 1 - (error**2).sum(0) / np.where(spread > 0, spread, np.nan)
     mae, diverged = np.abs(error).mean(0), np.isnan(error).any(0)
@@ -219,26 +220,21 @@ class RegressionOutcome(OutputsOutcome):
         "-" if np.isnan(r2) else f"{r2:.4f}",
       ]
       for name, label, mae, r2 in zip(
-        self.names, self.found.label.T, *self.scores, strict=True
+        self.names, self.label.T, *self.scores, strict=True
       )
     ]
     return ("target", "mean", "deviation", "MAE", "R2"), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     def cells(row: int) -> list[str]:
-      every = (*self.found.label[row], *self.found.output[row])
+      every = (*self.label[row], *self.output[row])
       return [f"{value:.8g}" for value in every]
 
     ends = ("", "_predicted")
     return [f"{name}{end}" for end in ends for name in self.names], cells
 
-  def words(self, label: np.ndarray) -> str:
-    return _numbers(self.names, label)
-
   def charts(self) -> list[Chart]:
-    columns = zip(
-      self.names, self.found.label.T, self.found.output.T, strict=True
-    )
+    columns = zip(self.names, self.label.T, self.output.T, strict=True)
     return [
       Chart(
         "numbers",
@@ -248,8 +244,3 @@ class RegressionOutcome(OutputsOutcome):
       )
       for name, label, output in itertools.islice(columns, _MOST_CHARTS)
     ]
-
-
-def _numbers(names: Sequence[str], values: np.ndarray) -> str:
-  pairs = zip(names, values.tolist(), strict=True)
-  return ", ".join(f"{name} {value:.4g}" for name, value in pairs)

@@ -4,9 +4,9 @@ A fresh model is trained for a few steps while the learning rate rises
 exponentially. Where the loss falls fastest is a good peak for a run.
 """
 
+import codecs
 import csv
 import dataclasses
-import io
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -66,12 +66,10 @@ def find_lr(
   display = Display()
   rates, losses = _losses(settings, steps, lowest, highest, display)
   found = suggest(rates, losses)
-  rows = io.StringIO()
-  writer = csv.writer(rows)
-  writer.writerow(("learning_rate", "loss", "smoothed_loss"))
-  writer.writerows(zip(rates, losses, found.smoothed, strict=True))
   with replacing(folder / "lr_range.csv") as file:
-    file.write(rows.getvalue().encode())
+    writer: Any = csv.writer(codecs.getwriter("utf-8")(file))
+    writer.writerow(("learning_rate", "loss", "smoothed_loss"))
+    writer.writerows(zip(rates, losses, found.smoothed, strict=True))
   display.note(f"Wrote {folder / 'lr_range.csv'}.")
   try:
     charts = extras.load("vit_jax.inspection.charts", "figures")

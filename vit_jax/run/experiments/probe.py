@@ -1,12 +1,13 @@
-"""Probes a published checkpoint, or a run's: few-shot, k-NN and linear."""
+"""Probes a published checkpoint, or a run's: few-shot, k-NN, linear, pixels."""
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from vit_jax.data.example import Source
+from vit_jax.data.reading.segmentation import SegmentationFolder
 from vit_jax.data.reading.sources import (
   check_classes,
   check_same_classes,
@@ -14,8 +15,10 @@ from vit_jax.data.reading.sources import (
 )
 from vit_jax.evaluation import PROBES
 from vit_jax.evaluation.few_shot import FewShot, Outcome
-from vit_jax.evaluation.representations import make_represent
+from vit_jax.evaluation.representations import Represented, make_represent
+from vit_jax.evaluation.segmentation import Segmentation, segment
 from vit_jax.evaluation.whole_set import Score, linear, nearest_neighbours
+from vit_jax.inference.features import features
 from vit_jax.models.model import represent
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build
@@ -72,20 +75,11 @@ def probe_checkpoint(
         f"neighbours={neighbours} is more than the {most:,} training images: "
         "give fewer."
       )
-  opened = _Opened(checkpoint, settings, splits, overrides)
-  rows = min(opened.batch_size, max(map(len, splits)))
-  parts = opened.mesh, opened.preprocessing
-  train, test = (Stream(s, *parts, opened.loader, rows) for s in splits)
-  read = make_represent(
-    partial(represent, opened.model, pre_logits=pre_logits), *parts
-  )
-  params, track = opened.params(most, display)
-  with contextlib.closing(train), contextlib.closing(test):
-    return score(
-      read(params, train, "reading the training split", track),
-      read(params, test, "reading the evaluation split", track),
-      len(names[0]),
-    )
+  opened = _Opened(checkpoint, settings, overrides)
+  params, track = opened.params(splits, most, display)
+  read = partial(represent, opened.model, pre_logits=pre_logits)
+  with opened.reading(read, splits, params, track) as (train, test):
+    return score(train, test, len(names[0]))
 
 
 def probe_shots(
@@ -103,7 +97,7 @@ def probe_shots(
   The arguments are those of `probe_checkpoint`, and so are the errors.
   """
   splits = _open_splits(settings)
-  opened = _Opened(checkpoint, settings, splits, overrides)
+  opened = _Opened(checkpoint, settings, overrides)
   few_shot = FewShot(
     opened.model,
     opened.mesh,
@@ -115,8 +109,55 @@ def probe_shots(
     seeds=seeds,
     pre_logits=pre_logits,
   )
-  params, track = opened.params(few_shot.num_shots, display)
+  params, track = opened.params(splits, few_shot.num_shots, display)
   return few_shot.measure_each(params, shots, track)
+
+
+def probe_segmentation(
+  checkpoint: str,
+  settings: ProbeSettings,
+  display: Display | None = None,
+  **overrides: Any,
+) -> Segmentation:
+  """Fits a linear probe of each pixel's class to the last layer's patches.
+
+  Whole images are resized to the model's size, whatever its crop is, so that
+  masks and images fit. The arguments are those of `probe_checkpoint`;
+  `data.root` holds images and masks.
+
+  Raises:
+    ValueError: if the checkpoint is no ViT, or the folder no such data.
+  """
+  if not settings.data.root or settings.data.labels_file:
+    raise ValueError(
+      "--probe=segment takes --config.data.root, a folder that holds images "
+      "and masks."
+    )
+  opened = _Opened(checkpoint, settings, overrides, crop="resize")
+  model: Any = opened.loaded.model
+  if not model.num_layers:
+    raise ValueError("a ResNet has no patches to probe: give a ViT.")
+  size = opened.preprocessing.image_size
+  splits = [
+    SegmentationFolder(settings.data, s, size) for s in ("train", "val")
+  ]
+  num_classes = splits[0].num_classes()
+  if num_classes < 2:
+    raise ValueError("the training masks have one class: give two or more.")
+  if display is not None:
+    counts = " + ".join(f"{len(split):,}" for split in splits)
+    names = f"{splits[0].name} + {splits[1].split}"
+    data = f"{names}: {counts} images, {num_classes:,} classes"
+    display.header([("model", opened.name), ("data", data)])
+
+  def last_layer(params: Any, x: Any) -> Any:
+    layers = (model.num_layers,)
+    return features(model, params, x, layers=layers, as_maps=True)[0]
+
+  params = opened.loaded.params_on(opened.mesh)
+  track = display.track if display else untracked
+  with opened.reading(last_layer, splits, params, track) as (train, test):
+    return segment(train, test, num_classes)
 
 
 def _open_splits(settings: ProbeSettings) -> tuple[Source, Source]:
@@ -124,41 +165,62 @@ def _open_splits(settings: ProbeSettings) -> tuple[Source, Source]:
 
 
 class _Opened:
-  """A checkpoint, and how its model reads the two splits of the data."""
+  """A checkpoint, and how its model reads images; `crop` has changes of it."""
 
   def __init__(
     self,
     checkpoint: str,
     settings: ProbeSettings,
-    splits: tuple[Source, Source],
     overrides: dict[str, Any],
+    **crop: Any,
   ):
-    self._checkpoint, self._splits = checkpoint, splits
     self.mesh = build.make_mesh(settings)
     overrides["interpolation"] = settings.transfer.interpolation
-    self._loaded = open_checkpoint(checkpoint, **overrides)
-    self.model = self._loaded.task.probed(self._loaded.model)[""]
+    self.loaded = open_checkpoint(checkpoint, **overrides)
+    self.model = self.loaded.task.probed(self.loaded.model)[""]
     given = {k: v for k, v in vars(settings.eval_transform).items() if v}
-    own = self._loaded.preprocessing
-    crop = dataclasses.replace(own.crop, **given)
-    self.preprocessing = dataclasses.replace(own, crop=crop)
+    own = self.loaded.preprocessing
+    crops = dataclasses.replace(own.crop, **(crop or given))
+    self.preprocessing = dataclasses.replace(own, crop=crops)
     self.loader = build.open_loader(settings, self.preprocessing)
     self.batch_size = build.eval_batch_size(settings)
+    height, width = self.preprocessing.image_size
+    self.name = f"{checkpoint} at {height} x {width}"
 
-  def params(self, used: int, display: Display | None) -> tuple[Any, Track]:
+  def params(
+    self, splits: tuple[Source, Source], used: int, display: Display | None
+  ) -> tuple[Any, Track]:
     """The parameters, after the header that says what is measured."""
     if display is not None:
-      if self.model is not self._loaded.model:
-        display.note(self._loaded.task.probe_note)
-      train, test = self._splits
-      height, width = self.preprocessing.image_size
+      if self.model is not self.loaded.model:
+        display.note(self.loaded.task.probe_note)
+      train, test = splits
       classes = f"{len(train.class_names):,} classes"
       display.header(
         [
-          ("model", f"{self._checkpoint} at {height} x {width}"),
+          ("model", self.name),
           ("data", f"{train.name}, {classes}, {len(test):,} test images"),
           ("probe", f"fitted to {used:,} training images"),
         ]
       )
-    params = self._loaded.params_on(self.mesh)
+    params = self.loaded.params_on(self.mesh)
     return params, display.track if display else untracked
+
+  @contextlib.contextmanager
+  def reading(
+    self,
+    represent: Callable[[Any, Any], Any],
+    splits: Sequence[Source],
+    params: Any,
+    track: Track,
+  ) -> Iterator[list[Represented]]:
+    """Opens the two splits, to read the representations of each once."""
+    read = make_represent(represent, self.mesh, self.preprocessing)
+    rows = min(self.batch_size, max(map(len, splits)))
+    with contextlib.ExitStack() as stack:
+      found = []
+      for split, name in zip(splits, ("training", "evaluation"), strict=True):
+        stream = Stream(split, self.mesh, self.preprocessing, self.loader, rows)
+        stack.enter_context(contextlib.closing(stream))
+        found.append(read(params, stream, f"reading the {name} split", track))
+      yield found

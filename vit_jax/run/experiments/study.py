@@ -1,6 +1,5 @@
 """Runs the rows of a study, and collects what they found."""
 
-import csv
 import functools
 import io
 import json
@@ -12,7 +11,12 @@ from typing import Any
 from etils import epath
 
 from vit_jax.run import build
-from vit_jax.run.experiments.study_file import Study, changed, open_study
+from vit_jax.run.experiments.study_file import (
+  Study,
+  changed,
+  csv_text,
+  open_study,
+)
 from vit_jax.runtime import extras, restarts
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import flat, to_dict
@@ -85,14 +89,8 @@ def collect(study: Study, display: Display) -> None:
       found.append({"row": row, **values, **result["metrics"]})
   if not found:
     return
-  table_rows = [*found, *means(study, found)]
-  columns = dict.fromkeys(column for row in table_rows for column in row)
-  table = io.StringIO()
-  writer = csv.DictWriter(table, columns, lineterminator="\n")
-  writer.writeheader()
-  writer.writerows(table_rows)
   path = study.workdir / "study.csv"
-  replace(path, table.getvalue().encode())
+  replace(path, csv_text([*found, *means(study, found)]).encode())
   display.note(f"{len(found)} of {len(study.rows)} rows are in {path}.")
   paper = getattr(study.module, "PAPER", {})
   figures = getattr(study.module, "FIGURES", {})

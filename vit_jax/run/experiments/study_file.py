@@ -14,9 +14,10 @@ values that set it apart, and `get_config(row)`. It may also have
 import ast
 import csv
 import dataclasses
+import io
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -87,6 +88,18 @@ def paper_table(file: str, name: str) -> list[dict[str, str]]:
   path = pathlib.Path(file).with_name("paper") / f"{name}.csv"
   with path.open(newline="") as lines:
     return [*csv.DictReader(lines)]
+
+
+def csv_text(
+  rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None
+) -> str:
+  """Rows as CSV; by default with all columns that one of them has."""
+  every = dict.fromkeys(column for row in rows for column in row)
+  text = io.StringIO()
+  writer = csv.DictWriter(text, [*(columns or every)], lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue()
 
 
 def _change(text: str) -> tuple[str, Any]:

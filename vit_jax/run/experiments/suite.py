@@ -1,10 +1,8 @@
 """Scores an ImageNet model on many test sets, as one table."""
 
-import csv
-import io
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -26,6 +24,7 @@ from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.experiments.probe import probe_shots
+from vit_jax.run.experiments.study_file import csv_text
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display, Track
@@ -65,7 +64,9 @@ def run_suite(
   Raises:
     ValueError: if a name is unknown, or the model is none of ImageNet's.
   """
-  path = _out(out)
+  path = None if out is None else local_file(out)
+  if path is not None and path.suffix not in (".csv", ".json"):
+    raise ValueError(f"--out={out}: the suite writes a .csv or a .json file.")
   for name in names:
     if name not in NAMES and not name.startswith("few_shot/"):
       raise ValueError(
@@ -85,15 +86,15 @@ def run_suite(
         "order."
       )
     scorer = _Scorer(loaded, display.track)
+  where = {"root": root, "data_dir": data_dir}
   rows: list[Row] = []
   for name in names:
     try:
       if name.startswith("few_shot/"):
-        where = root, data_dir
-        rows += _few_shot(checkpoint, name, *where, display, overrides)
+        rows += _few_shot(checkpoint, name, display, overrides, **where)
       else:
         assert scorer is not None
-        rows += _scores(scorer, name, root, data_dir, display)
+        rows += _scores(scorer, name, display, **where)
     except AbsentError as error:
       display.note(f"{name} is skipped: {error}")
   if not rows:
@@ -101,7 +102,10 @@ def run_suite(
   display.table(COLUMNS, [[_cell(row, c) for c in COLUMNS] for row in rows])
   if path is not None:
     with replacing(path) as file:
-      file.write(_text(rows, path.suffix).encode())
+      text = json.dumps([*rows], indent=1) + "\n"
+      if path.suffix == ".csv":
+        text = csv_text(rows, COLUMNS)
+      file.write(text.encode())
     display.note(f"Wrote {path}.")
   return rows
 
@@ -168,11 +172,9 @@ class _Scorer:
     best, label, counted = map(np.concatenate, parts)
     if not counted.any():
       raise ValueError(f"{name}: none of its images is readable.")
+    pairs = zip(best[counted], label[counted], strict=True)
     right = np.array(
-      [
-        [answer in test_set.right[k] for answer in answers]
-        for answers, k in zip(best[counted], label[counted], strict=True)
-      ]
+      [[one in test_set.right[k] for one in answers] for answers, k in pairs]
     )
     return {
       "set": name,
@@ -184,14 +186,10 @@ class _Scorer:
 
 
 def _scores(
-  scorer: _Scorer,
-  name: str,
-  root: str | None,
-  data_dir: str | None,
-  display: Display,
+  scorer: _Scorer, name: str, display: Display, **where: str | None
 ) -> list[Row]:
   if name != "c":
-    test_set = imagenet_sets.open_set(name, root, data_dir)
+    test_set = imagenet_sets.open_set(name, **where)
     if test_set.lacks:
       display.note(f"{name}: {test_set.lacks}.")
     return [scorer(name, test_set)]
@@ -201,7 +199,7 @@ def _scores(
     for severity in SEVERITIES:
       part = f"c/{corruption}/{severity}"
       try:
-        test_set = imagenet_sets.open_set(part, root, data_dir)
+        test_set = imagenet_sets.open_set(part, **where)
       except AbsentError:
         missing.append(part)
         continue
@@ -231,28 +229,26 @@ def _scores(
 def _few_shot(
   checkpoint: str,
   name: str,
-  root: str | None,
-  data_dir: str | None,
   display: Display,
   overrides: dict[str, Any],
+  root: str | None,
+  data_dir: str | None,
 ) -> list[Row]:
   """A row for each number of shots that the data set has images for."""
   dataset = name.removeprefix("few_shot/")
   data = DataSettings(name=dataset, data_dir=data_dir)
   if root and (folder := pathlib.Path(root).expanduser() / dataset).is_dir():
     data = DataSettings(root=str(folder))
-  settings, shots = ProbeSettings(data=data), SHOTS
+  settings, shots, each = ProbeSettings(data=data), [*SHOTS], None
   skipped: list[str] = []
-  while True:
+  while each is None:
     try:
       each = probe_shots(checkpoint, settings, shots, **overrides)
-      break
     except ValueError as error:
-      *fewer, most = shots
-      if not fewer:
+      most = shots.pop()
+      if not shots:
         raise AbsentError(str(error)) from error
       skipped.append(f"{name} with {most} shots is skipped: {error}")
-      shots = tuple(fewer)
   for line in skipped:
     display.note(line)
   return [
@@ -282,29 +278,8 @@ def _check_classes(checkpoint: str, loaded: Loaded) -> None:
     )
 
 
-def _out(out: str | None) -> pathlib.Path | None:
-  if out is None:
-    return None
-  path = pathlib.Path(local_file(out))
-  if path.suffix not in (".csv", ".json"):
-    raise ValueError(f"--out={out}: the suite writes a .csv or a .json file.")
-  return path
-
-
-def _text(rows: Iterable[Row], suffix: str) -> str:
-  if suffix == ".json":
-    return json.dumps([*rows], indent=1) + "\n"
-  text = io.StringIO()
-  writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-  writer.writeheader()
-  writer.writerows(rows)
-  return text.getvalue()
-
-
 def _cell(row: Row, column: str) -> str:
-  value = row.get(column, "")
-  if column in ("top1", "top5") and value != "":
-    return f"{value:.2%}"
-  if column == "mce" and value != "":
-    return f"{value:.1f}"
-  return f"{value:,}" if isinstance(value, int) else value
+  if column not in row or column == "set":
+    return row.get(column, "")
+  formats = {"top1": ".2%", "top5": ".2%", "mce": ".1f"}
+  return format(row[column], formats.get(column, ","))
