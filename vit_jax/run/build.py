@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Optional
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
 
 from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
@@ -28,7 +27,6 @@ from vit_jax.run.settings import ModelSettings, ProbeSettings, Settings
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
-from vit_jax.training import sharding
 from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
@@ -63,8 +61,11 @@ def open_start(settings: Settings) -> Optional["Loaded"]:
     ValueError: if there is no such checkpoint, or the settings name a variant
       as well.
   """
-  if not settings.pretrained:
-    return None
+  return _opened_start(settings) if settings.pretrained else None
+
+
+def _opened_start(settings: Settings) -> "Loaded":
+  assert settings.pretrained
   if settings.model.variant:
     raise ValueError(
       f"model.variant={settings.model.variant!r} and pretrained="
@@ -83,10 +84,7 @@ def start_fields(settings: Settings) -> dict[str, Any]:
 
 
 def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
-  """Fills in the settings that are left to the checkpoint.
-
-  Args:
-    start: The preprocessing of the checkpoint that the run starts from.
+  """Fills in the settings that are left to the preprocessing of a checkpoint.
 
   Raises:
     ValueError: if neither the settings nor a checkpoint give the image size, or
@@ -98,10 +96,10 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
       "image_size is not set, and no checkpoint records it: set it, as in "
       "--config.image_size=(224,224)."
     )
-  normalization = _normalization(settings, start)
   cut_from = settings.cut_from
   if settings.image_size is None and start:
     cut_from = cut_from or start.cut_from
+  normalization = _normalization(settings, start or Preprocessing(None))
   if cut_from and (cut_from[0] < size[0] or cut_from[1] < size[1]):
     raise ValueError(
       f"cut_from={cut_from} is smaller than image_size={size}, which is cut "
@@ -113,51 +111,31 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
 
 
 def _normalization(
-  settings: Settings, start: Preprocessing | None
+  settings: Settings, start: Preprocessing
 ) -> NormalizationSettings:
-  given = settings.normalization
-  start = start or Preprocessing(None)
-  channels = settings.channels or start.channels
-  found = dataclasses.replace(
-    given,
-    mean=given.mean or start.mean,
-    std=given.std or start.std,
-    window=given.window or start.window,
-  )
-  assert found.mean and found.std
-  if not len(found.mean) == len(found.std) == channels:
+  given, channels = settings.normalization, settings.channels or start.channels
+  mean, std = given.mean or start.mean, given.std or start.std
+  if not len(mean) == len(std) == channels:
     half = str((0.5,) * channels).replace(" ", "")
     raise ValueError(
       f"images of {channels} channel(s) need as many means and standard "
-      f"deviations, and there are {len(found.mean)} and {len(found.std)}: set "
+      f"deviations, and there are {len(mean)} and {len(std)}: set "
       f"channels, normalization.mean and normalization.std, such as {half}."
     )
   check_colours(settings.train_transform, channels)
-  return found
+  return dataclasses.replace(
+    given, mean=mean, std=std, window=given.window or start.window
+  )
 
 
 def make_preprocessing(settings: Settings) -> Preprocessing:
   """The preprocessing of a run whose settings are resolved."""
-  mean, std = settings.normalization.mean, settings.normalization.std
-  assert settings.image_size and mean and std
   return Preprocessing(
     settings.image_size,
     settings.eval_transform,
-    mean,
-    std,
-    window=settings.normalization.window,
+    **vars(settings.normalization),
     cut_from=settings.cut_from,
   )
-
-
-def make_mesh(settings: Settings | ProbeSettings) -> Mesh:
-  """Makes the mesh that the settings ask for.
-
-  Raises:
-    ValueError: if the devices do not fit it.
-  """
-  mesh = settings.mesh
-  return sharding.make_mesh(mesh.data, mesh.fsdp, mesh.tensor)
 
 
 def open_loader(
@@ -180,13 +158,19 @@ def task_of(settings: Settings) -> Task:
     ValueError: if keys mean nothing for the task.
   """
   task = choose.configured(settings.data.task, vars(settings))
-  data, few_shot = settings.data, settings.fewshot
-  unlabelled = bool(data.root) and not data.labels
+  unlabelled = bool(settings.data.root) and not settings.data.labels
+  if task.refuses or unlabelled:
+    _check_keys(settings, task, unlabelled)
+  return task
+
+
+def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
   if unlabelled and task.labels != "none":
     raise ValueError(
       "data.labels=False leaves no classes to train on: leave it out, or set "
       "masked.rate to train without labels."
     )
+  few_shot = settings.fewshot
   given, default = (flat(to_dict(s)) for s in (settings, Settings()))
   own = few_shot.data.name or few_shot.data.photographs
   for key in task.refuses:
@@ -199,7 +183,6 @@ def task_of(settings: Settings) -> Task:
       f"fewshot.shots={few_shot.shots} needs labels: set data.labels=True "
       "for a folder of class folders, or give fewshot.data.root."
     )
-  return task
 
 
 def data_of(settings: Settings, task: Task) -> DataSettings:
@@ -224,22 +207,30 @@ def build_model(
       fields[name] = jnp.dtype(fields[name])
   fields.setdefault("num_classes", task.num_outputs(class_names))
   if start is not None:
-    from vit_jax.pretrained import transfer
-
-    model = transfer.fit(
-      start,
-      class_names,
-      fields,
-      keep_head=settings.transfer.keep_head,
-      keep_pre_logits=settings.transfer.keep_pre_logits,
-    )
-    return task.adapted(model)
+    return task.adapted(_fitted(start, class_names, fields, settings))
   if "variant" not in fields:
     raise ValueError(
       "model.variant is not set: set it, as in --config.model.variant=B/16, or "
       "--config.pretrained=CHECKPOINT."
     )
   return task.adapted(make_model(**fields))
+
+
+def _fitted(
+  start: "Loaded",
+  class_names: tuple[str, ...],
+  fields: dict[str, Any],
+  settings: Settings,
+) -> Model:
+  from vit_jax.pretrained import transfer
+
+  return transfer.fit(
+    start,
+    class_names,
+    fields,
+    keep_head=settings.transfer.keep_head,
+    keep_pre_logits=settings.transfer.keep_pre_logits,
+  )
 
 
 def with_execution(model: Model, settings: ModelSettings) -> Model:
@@ -264,21 +255,18 @@ def train_functions(
     num_examples: Examples per epoch, for a warm-up given in epochs.
     schedule: The learning rate by step, in place of that of the settings.
   """
-  options = settings.optimizer
+  options, preprocessing = settings.optimizer, make_preprocessing(settings)
   schedule = schedule or make_schedule(
     options, total_steps, warmup_steps(settings, total_steps, num_examples)
   )
-  is_trainable = trained_paths(settings, model)
+  L = model.num_layers
+  is_trainable = trainable_filter(options.freeze_layers, L, model.scan)
+  layer_of = functools.partial(layers_below_head, num_layers=L)
   tx = make_optimizer(
-    options,
-    schedule,
-    layer_of=functools.partial(layers_below_head, num_layers=model.num_layers),
-    is_trainable=is_trainable,
+    options, schedule, layer_of=layer_of, is_trainable=is_trainable
   )
-  preprocessing = make_preprocessing(settings)
-  init = make_init(
-    model, tx, preprocessing.image_shape, settings.ema_decay, extras
-  )
+  shape = preprocessing.image_shape
+  init = make_init(model, tx, shape, settings.ema_decay, extras)
   train_step = make_train_step(
     model,
     tx,
@@ -294,14 +282,6 @@ def train_functions(
   return init, train_step
 
 
-def trained_paths(
-  settings: Settings, model: Model
-) -> Callable[[str], bool] | None:
-  """Whether the parameter at a path is trained; None if all are."""
-  frozen = settings.optimizer.freeze_layers
-  return trainable_filter(frozen, model.num_layers, model.scan)
-
-
 def warmup_steps(
   settings: Settings, total_steps: int, num_examples: int
 ) -> int:
@@ -310,11 +290,6 @@ def warmup_steps(
   Args:
     num_examples: Examples per epoch.
   """
-  options = settings.optimizer
-  steps = options.warmup.in_steps(settings.batch_size, num_examples)
+  wanted = settings.optimizer.warmup
+  steps = wanted.in_steps(settings.batch_size, num_examples)
   return steps if steps < total_steps else total_steps // 10
-
-
-def eval_batch_size(settings: Settings | ProbeSettings) -> int:
-  """The number of examples per evaluation step."""
-  return settings.eval_batch_size or settings.batch_size

@@ -24,20 +24,14 @@ def open_stream(
 ) -> Stream:
   """Opens the batches of a split to evaluate on."""
   loader = build.open_loader(settings, preprocessing)
-  rows = build.eval_batch_size(settings)
+  rows = settings.eval_batch_size or settings.batch_size
   return Stream(source, mesh, preprocessing, loader, rows)
 
 
 class RunEvaluation:
   """Everything that is measured at an evaluation of a run.
 
-  Args:
-    settings: The run's settings, which are resolved.
-    task: The task, with its facts.
-    model: The model to evaluate.
-    mesh: The mesh of devices.
-    preprocessing: The preprocessing of the images.
-    splits: The data.
+  The settings are resolved, and the task has its facts.
   """
 
   def __init__(
@@ -52,16 +46,14 @@ class RunEvaluation:
     self._task, self._each = task, settings.eval_per_class
     self.stream = open_stream(settings, mesh, preprocessing, splits.eval)
     self._evaluator = task.evaluator(model, self.stream)
-    parts = settings, task, model, mesh, preprocessing
+    parts = task, model, mesh, preprocessing
     self._few_shot = self._pictures = None
     if settings.fewshot.shots:
-      self._few_shot = make_few_shot(*parts, splits)
-    if settings.eval_pictures:
+      self._few_shot = make_few_shot(settings, *parts, splits)
+    if pictures := settings.eval_pictures:
       from vit_jax.inspection.eval_pictures import make_pictures
 
-      self._pictures = make_pictures(
-        *parts[1:], splits.eval, settings.eval_pictures
-      )
+      self._pictures = make_pictures(*parts, splits.eval, pictures)
 
   def __call__(
     self, params: Any, track: Track, plain_params: Any = None
@@ -120,7 +112,7 @@ def make_few_shot(
       splits.eval,
       preprocessing,
       loader=build.open_loader(settings, preprocessing),
-      batch_size=build.eval_batch_size(settings),
+      batch_size=settings.eval_batch_size or settings.batch_size,
       shots=few_shot.shots,
       seeds=few_shot.seeds,
       pre_logits=few_shot.pre_logits,

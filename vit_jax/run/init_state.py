@@ -35,6 +35,14 @@ def first_state(
   allow_changes: bool = False,
 ) -> tuple[TrainState, int]:
   """Returns (state, step) of the newest intact checkpoint, or a fresh one."""
+  if not checkpoints.all_steps:
+    return fresh_state(plan), 0
+  return _newest(plan, checkpoints, display, allow_changes)
+
+
+def _newest(
+  plan: Plan, checkpoints: Checkpoints, display: Display, allow_changes: bool
+) -> tuple[TrainState, int]:
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
     try:
@@ -50,12 +58,10 @@ def first_state(
       else f"The run is complete: {step:,} steps are done."
     )
     return found
-  if damaged:
-    raise ValueError(
-      f"{next(iter(damaged.values()))} No older one is intact either: choose "
-      "another --workdir to start over."
-    )
-  return fresh_state(plan), 0
+  raise ValueError(
+    f"{next(iter(damaged.values()))} No older one is intact either: choose "
+    "another --workdir to start over."
+  )
 
 
 def _restored(
@@ -74,16 +80,18 @@ def _restored(
 
 def fresh_state(plan: Plan) -> TrainState:
   """Makes the state of step 0, with pre-trained weights if there are any."""
-  loaded = plan.start
-  scanned = plan.scanned and loaded is None
-  init, shapes = _start(plan, scanned)
+  if plan.start is None:
+    return _drawn(plan, plan.init, plan.shapes)
+  state = _drawn(plan, *_start(plan, scanned=False))
+  state = with_params(state, _transferred(plan, plan.start))
+  return _in_layout(plan, state, scanned=False)
+
+
+def _drawn(plan: Plan, init: Callable, shapes: TrainState) -> TrainState:
   make = jax.jit(
     lambda key: nn.unbox(init(key)), out_shardings=sharding.shardings_of(shapes)
   )
-  state = make(jax.random.key(plan.settings.seed))
-  if loaded is not None:
-    state = with_params(state, _transferred(plan, loaded))
-  return _in_layout(plan, state, scanned)
+  return make(jax.random.key(plan.settings.seed))
 
 
 def _transferred(
@@ -94,7 +102,7 @@ def _transferred(
 
   leaves = transfer.leaves(
     loaded,
-    plan.model.clone(scan=False) if plan.scanned else plan.model,
+    plan.model.clone(scan=False) if plan.model.scan else plan.model,
     plan.preprocessing.image_size,
     plan.settings.transfer.interpolation,
     channels=plan.preprocessing.channels,
@@ -106,7 +114,7 @@ def _transferred(
 
 def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
   """Returns `init` and the state's shapes, for scanned or unrolled blocks."""
-  if scanned == plan.scanned:
+  if scanned == plan.model.scan:
     return plan.init, plan.shapes
   from vit_jax.run.build import train_functions
 
@@ -118,7 +126,7 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
 
 def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
   """Stacks or unstacks the blocks' parameters, as the plan needs them."""
-  if scanned == plan.scanned:
+  if scanned == plan.model.scan:
     return state
   change = scan.unstack if scanned else scan.stack
   shardings = sharding.shardings_of(plan.shapes)

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from vit_jax.run.build import trained_paths
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display
 from vit_jax.training.lora import chosen
-from vit_jax.training.optimizer import HEADS
+from vit_jax.training.optimizer import HEADS, trainable_filter
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
@@ -54,7 +53,10 @@ def _trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
   if plan.settings.lora.rank:
     adapted = chosen(plan.settings.lora, shapes)
     return lambda path: path in adapted or path.startswith(HEADS)
-  return trained_paths(plan.settings, plan.model) or (lambda path: True)
+  frozen, model = plan.settings.optimizer.freeze_layers, plan.model
+  return trainable_filter(frozen, model.num_layers, model.scan) or (
+    lambda path: True
+  )
 
 
 def _calls(model: nn.Module, image: jax.Array) -> dict[str, tuple[str, str]]:

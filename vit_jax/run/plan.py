@@ -89,11 +89,6 @@ class Plan:
     return self.splits.train
 
   @property
-  def scanned(self) -> bool:
-    """Whether the parameters of all blocks are stacked."""
-    return self.model.scan
-
-  @property
   def param_shapes(self) -> Any:
     """Shapes and shardings of all parameters of the model."""
     return self.extras.param_shapes or self.shapes.params
@@ -143,12 +138,13 @@ def make_plan(
   settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
     settings = _as_begun(settings, saved)
-  mesh = build.make_mesh(settings)
+  mesh = sharding.make_mesh(**vars(settings.mesh))
   sharding.check_batch(
     "batch_size", settings.batch_size, mesh, settings.accumulation_steps
   )
-  windowed = settings.normalization.window is not None
-  splits = open_splits(build.data_of(settings, task), windowed)
+  splits = open_splits(
+    build.data_of(settings, task), settings.normalization.window is not None
+  )
   _check_splits(settings, splits)
   task.check_evaluation(splits.eval)
   task = task.fitted(splits.train)
@@ -157,36 +153,19 @@ def make_plan(
   start, model, decided = _model(settings, task, names, saved)
   settings = build.resolved(settings, decided)
   preprocessing = build.make_preprocessing(settings)
-  extras = _extras(settings, model, mesh, names, start, saved)
+  extras = Extras()
+  if settings.lora.rank or settings.distill.teacher:
+    from vit_jax.run.extras import open_extras
+
+    extras = open_extras(settings, model, mesh, names, start, saved)
   init, train_step = build.train_functions(
     settings, model, task, extras, lengths.total, len(splits.train)
   )
-  return Plan(
-    settings=settings,
-    task=task,
-    mesh=mesh,
-    splits=splits,
-    start=start,
-    model=model,
-    preprocessing=preprocessing,
-    extras=extras,
-    init=init,
-    train_step=train_step,
-    shapes=sharding.array_shapes(init, mesh),
-    evaluation=RunEvaluation(
-      settings, task, model, mesh, preprocessing, splits
-    ),
-    lengths=lengths,
-  )
-
-
-def _extras(settings: Settings, *parts: Any) -> Extras:
-  """LoRA's base and a teacher, as far as the run has them."""
-  if not settings.lora.rank and not settings.distill.teacher:
-    return Extras()
-  from vit_jax.run.extras import open_extras
-
-  return open_extras(settings, *parts)
+  shapes = sharding.array_shapes(init, mesh)
+  evaluation = RunEvaluation(settings, task, model, mesh, preprocessing, splits)
+  built = init, train_step, shapes, evaluation, lengths
+  parts = mesh, splits, start, model, preprocessing, extras
+  return Plan(settings, task, *parts, *built)
 
 
 def _absolute(settings: Settings) -> dict[str, str]:
@@ -221,15 +200,19 @@ def _model(
   saved: Mapping[str, Any] | None,
 ) -> tuple[Optional["Loaded"], Model, Preprocessing | None]:
   """The checkpoint to start from, the model, and the preprocessing it had."""
-  if saved is None:
-    start = build.open_start(settings)
-    model = build.build_model(settings, task, class_names, start)
-    return start, model, start.preprocessing if start else None
+  if saved is not None:
+    return None, _as_saved(settings, saved), descriptions.preprocessing(saved)
+  start = build.open_start(settings)
+  model = build.build_model(settings, task, class_names, start)
+  return start, model, start.preprocessing if start else None
+
+
+def _as_saved(settings: Settings, saved: Mapping[str, Any]) -> Model:
+  """The model of the checkpoint that a run is resumed from."""
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
-  model = build.with_execution(from_fields(fields), settings.model)
-  return None, model, descriptions.preprocessing(saved)
+  return build.with_execution(from_fields(fields), settings.model)
 
 
 def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
@@ -275,13 +258,18 @@ def _check(settings: Settings, task: Task) -> None:
     libraries.check("matplotlib", "figures", "eval_pictures")
   if settings.wandb_project:
     libraries.check("wandb", "wandb", "wandb_project")
+  if settings.lora.rank:
+    _check_lora(settings)
+
+
+def _check_lora(settings: Settings) -> None:
   rank, frozen = settings.lora.rank, settings.optimizer.freeze_layers
-  if rank and not settings.pretrained:
+  if not settings.pretrained:
     raise ValueError(
       f"lora.rank={rank} adapts a checkpoint: set pretrained, as in "
       "--config.pretrained=b16_augreg, or leave it out."
     )
-  if rank and frozen:
+  if frozen:
     raise ValueError(
       f"lora.rank={rank} trains nothing that optimizer.freeze_layers={frozen} "
       "could freeze: leave one out, and choose layers with lora.kernels."

@@ -180,6 +180,6 @@ def test_run(
 def _mesh(settings: Settings) -> Mesh:
   """The run's mesh; a data-parallel one if it does not fit these devices."""
   try:
-    return build.make_mesh(settings)
+    return sharding.make_mesh(**vars(settings.mesh))
   except ValueError:
     return sharding.make_mesh()

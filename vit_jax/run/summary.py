@@ -9,38 +9,31 @@ from flax.traverse_util import flatten_dict
 
 from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
-from vit_jax.run.build import trained_paths, warmup_steps
+from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import Metric, clock, evaluation_text
+from vit_jax.training.optimizer import trainable_filter
 from vit_jax.workdir.meter import shares
 
 
 def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   """The name and value of each line of the header."""
-  settings, source = plan.settings, plan.source
-  device = jax.devices()[0]
-  size = plan.preprocessing.image_size
-  params = sum(x.size for x in jax.tree.leaves(plan.param_shapes))
+  settings, total = plan.settings, plan.lengths.total
+  examples, height_width = len(plan.source), plan.preprocessing.image_size
   shape = plan.preprocessing.image_shape
   gflops = forward_gflops(plan.model, plan.param_shapes, shape)
-  epochs = plan.lengths.total * settings.batch_size / len(source)
+  epochs = total * settings.batch_size / examples
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
-  devices = f"{jax.device_count()} x {device.device_kind}"
-  name = settings.model.variant or f"from {settings.pretrained}"
-  model = f"{name}, {params:,} parameters"
-  if (trained := _trained(plan)) < params:
-    model = f"{name}, {trained:,} trained / {params:,} parameters"
-  steps = f"{plan.lengths.total:,} steps of {settings.batch_size} images"
+  devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+  size = "{} x {}".format(*height_width)
+  steps = f"{total:,} steps of {settings.batch_size} images"
   rows = [
     ("devices", f"{devices}, mesh {axes}"),
-    (
-      "model",
-      f"{model}, {gflops:.3g} GFLOP per image of {size[0]} x {size[1]}",
-    ),
+    ("model", f"{_model(plan)}, {gflops:.3g} GFLOP per image of {size}"),
     ("data", plan.splits.found),
     ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
   ]
-  if plan.settings.lora.rank:
+  if settings.lora.rank:
     rows.append(("LoRA", _lora(plan)))
   if plan.extras.teacher is not None:
     rows.append(("teacher", _teacher(plan)))
@@ -49,18 +42,28 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   if for_tpu() and not getattr(plan.model, "has_tpu_attention", True):
     plain = "without our form for TPUs, which only the paper's attention has"
     rows.append(("attention", plain))
-  wanted = settings.optimizer.warmup.in_steps(settings.batch_size, len(source))
-  warmup = warmup_steps(settings, plan.lengths.total, len(source))
-  if warmup < wanted:
+  wanted = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
+  if (warmup := warmup_steps(settings, total, examples)) < wanted:
     said = f"shortened from {wanted:,} to {warmup:,} steps, as the run is short"
     rows.append(("warm-up", said))
   return rows
 
 
+def _model(plan: Plan) -> str:
+  settings = plan.settings
+  params = sum(x.size for x in jax.tree.leaves(plan.param_shapes))
+  trained = f"{params:,}"
+  if settings.lora.rank or settings.optimizer.freeze_layers:
+    trained = f"{_trained(plan):,} trained / {params:,}"
+  name = settings.model.variant or f"from {settings.pretrained}"
+  return f"{name}, {trained} parameters"
+
+
 def _trained(plan: Plan) -> int:
   """The number of values that are trained."""
   params: dict[str, Any] = flatten_dict(plan.shapes.params, sep="/")
-  trained = trained_paths(plan.settings, plan.model)
+  frozen, model = plan.settings.optimizer.freeze_layers, plan.model
+  trained = trainable_filter(frozen, model.num_layers, model.scan)
   return sum(
     x.size for path, x in params.items() if trained is None or trained(path)
   )
@@ -119,8 +122,6 @@ def closing(
       f"{evaluation_text(found, metrics)}."
     )
   if workdir is not None:
-    lines.append(
-      "Evaluate its checkpoint with: "
-      f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
-    )
+    command = f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
+    lines.append(f"Evaluate its checkpoint with: {command}")
   return "\n".join(lines)

@@ -25,6 +25,7 @@ from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.tasks.outcome import Stream
+from vit_jax.training import sharding
 
 
 def probe_checkpoint(
@@ -174,7 +175,7 @@ class _Opened:
     overrides: dict[str, Any],
     **crop: Any,
   ):
-    self.mesh = build.make_mesh(settings)
+    self.mesh = sharding.make_mesh(**vars(settings.mesh))
     overrides["interpolation"] = settings.transfer.interpolation
     self.loaded = open_checkpoint(checkpoint, **overrides)
     self.model = self.loaded.task.probed(self.loaded.model)[""]
@@ -183,7 +184,7 @@ class _Opened:
     crops = dataclasses.replace(own.crop, **(crop or given))
     self.preprocessing = dataclasses.replace(own, crop=crops)
     self.loader = build.open_loader(settings, self.preprocessing)
-    self.batch_size = build.eval_batch_size(settings)
+    self.batch_size = settings.eval_batch_size or settings.batch_size
     height, width = self.preprocessing.image_size
     self.name = f"{checkpoint} at {height} x {width}"
 
