@@ -38,8 +38,8 @@ def define_flags() -> None:
 def main(_: list[str]) -> int | None:
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.flags import config_settings
-  from vit_jax.run.layer_table import show_layers
   from vit_jax.run.loop import train
+  from vit_jax.run.summary import show_layers
   from vit_jax.runtime.stops import Interrupted, leave
 
   options = flags.FLAGS

@@ -68,10 +68,8 @@ def load_config(argument: str) -> Any:
   Raises:
     ValueError: in one line, if there is no such file or it has a mistake.
   """
-  name, colon, parameter = argument.partition(":")
-  path, module = load_file(name)
-  with_argument = [parameter] if colon else []
-  return make_config(path, module, *with_argument)
+  name, *parameter = argument.split(":", 1)
+  return make_config(*load_file(name), *parameter)
 
 
 def load_file(name: str) -> tuple[pathlib.Path, Any]:
@@ -105,13 +103,8 @@ def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
   Raises:
     ValueError: in one line, if it has a mistake or takes no argument.
   """
-  rows = getattr(module, "ROWS", {})
-  if rows and (not argument or argument[0] not in rows):
-    came = f"no row {argument[0]!r}" if argument else "a study, no single run"
-    raise ValueError(f"{path} has {came}; its rows are {', '.join(rows)}.")
   try:
-    if argument and not inspect.signature(module.get_config).parameters:
-      raise ValueError(f"{path} takes no argument after a colon.")
+    _check_argument(path, module, *argument)
     config = module.get_config(*argument)
     if not isinstance(config, ConfigDict):
       raise ValueError(
@@ -121,6 +114,15 @@ def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
   except Exception as error:
     raise ValueError(_mistake(path, error)) from error
   return config.lock()
+
+
+def _check_argument(path: pathlib.Path, module: Any, *argument: str) -> None:
+  rows = getattr(module, "ROWS", {})
+  if rows and (not argument or argument[0] not in rows):
+    came = f"no row {argument[0]!r}" if argument else "a study, no single run"
+    raise ValueError(f"{path} has {came}; its rows are {', '.join(rows)}.")
+  if argument and not inspect.signature(module.get_config).parameters:
+    raise ValueError(f"{path} takes no argument after a colon.")
 
 
 def nearest(key: str, cls: type[Section]) -> str:

@@ -1,5 +1,6 @@
 """Opens what a run uses but does not train: LoRA's base, a teacher."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,8 +38,7 @@ def open_extras(
   Args:
     settings: The run's settings, which are resolved.
     model: The model to train.
-    mesh: The mesh of devices.
-    class_names: The names of the data's classes.
+    class_names: Those of the data.
     start: The checkpoint that a fresh run starts from.
     saved: The description of the checkpoint that is resumed, if any.
 
@@ -58,9 +58,7 @@ def open_extras(
     leaves = pinned.digesting(loaded, digests).read()
     params["teacher"] = _placed(leaves, wanted["teacher"])
     sources["teacher"] = pinned.record(loaded, digests)
-  return Extras(
-    settings.lora, shapes.teacher, (params,), sources, shapes.param_shapes
-  )
+  return dataclasses.replace(shapes, frozen_params=(params,), sources=sources)
 
 
 def shapes_of_extras(
@@ -83,12 +81,8 @@ def shapes_of_extras(
     )
     own = make_params_init(taught.model, images.image_shape)
     found["teacher"] = sharding.array_shapes(own, mesh)
-  return Extras(
-    settings.lora,
-    taught,
-    (found,),
-    param_shapes=sharding.array_shapes(init, mesh),
-  )
+  param_shapes = sharding.array_shapes(init, mesh)
+  return Extras(settings.lora, taught, (found,), param_shapes=param_shapes)
 
 
 def open_teacher(
@@ -152,12 +146,13 @@ def _read_base(
     start = pinned.open_base(open_checkpoint, record)
   digests: dict[str, str] = {}
   method = settings.transfer.interpolation
+  preprocessing = build.make_preprocessing(settings)
   leaves = transfer.leaves(
     pinned.digesting(start, digests),
     model.clone(scan=False) if model.scan else model,
-    build.make_preprocessing(settings).image_size,
+    preprocessing.image_size,
     method,
-    channels=build.make_preprocessing(settings).channels,
+    channels=preprocessing.channels,
   )
   own = ((path, x) for path, x in leaves if not path.startswith(HEADS))
   base = _placed(own, shapes)

@@ -77,24 +77,27 @@ class _ConfigFile(flags.ArgumentParser):
 
 def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
   """Raises ValueError for a key that does not exist, and names the nearest."""
-  known = all_keys(cls)
   for argument in argv[1:]:
     name = argument.lstrip("-").split("=", 1)[0]
     name = name.removeprefix("no") if name.startswith("noconfig.") else name
     if argument.startswith("-") and name.startswith("config."):
       key = name.removeprefix("config.").split("[")[0]
-      if key in known:
-        continue
-      if key in all_keys(Settings):
-        sections = ", ".join(f.name for f in dataclasses.fields(cls))
-        raise ValueError(
-          f"--{name} is a key of a training run; this command takes only "
-          f"{sections}."
-        )
-      raise ValueError(
-        f"--{name} is not a key of the configuration; "
-        f"did you mean --config.{nearest(key, cls)}?"
-      )
+      if key not in all_keys(cls):
+        raise ValueError(_unknown(name, key, cls))
+
+
+def _unknown(name: str, key: str, cls: type[Section]) -> str:
+  if key in all_keys(Settings):
+    sections = ", ".join(f.name for f in dataclasses.fields(cls))
+    return (
+      f"--{name} is a key of a training run; this command takes only "
+      f"{sections}."
+    )
+  meant = nearest(key, cls)
+  return (
+    f"--{name} is not a key of the configuration; did you mean "
+    f"--config.{meant}?"
+  )
 
 
 def _help(cls: type[Section]) -> str:

@@ -25,6 +25,7 @@ from vit_jax.workdir.metrics import MetricWriter, WandbLog, read_rows
 from vit_jax.workdir.provenance import keep_unreadable, read_starts
 from vit_jax.workdir.rows import AppendFile
 
+_GOES_ON = "; the run goes on"
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
 
 
@@ -32,12 +33,8 @@ _REPORTED = ("loss", "gradient_norm", "learning_rate")
 class Outputs:
   """The display, the files and the self-measurements of a run.
 
-  Attributes:
-    display: Shows the progress.
-    checkpoints: The run's checkpoints.
-    writer: Writes the metrics.
-    spent: Measures where the time goes.
-    meter: Collects the metrics of the steps between two log lines.
+  `spent` measures where the time goes; `meter` collects the metrics of the
+  steps between two log lines.
   """
 
   display: Display
@@ -48,18 +45,13 @@ class Outputs:
 
   def write(self, step: int, row: dict[str, Any]) -> None:
     """Writes a row of metrics; the run does not stop for a failure."""
-    with self._metrics_write(step):
+    with optional_write(self.display, f"step {step:,}: the metrics", _GOES_ON):
       self.writer.write(step, row | self.spent.row())
 
   def write_images(self, step: int, images: Mapping[str, Any]) -> None:
-    """Writes pictures by their names, if there are any."""
-    with self._metrics_write(step):
-      if images:
-        self.writer.write_images(step, images)
-
-  def _metrics_write(self, step: int) -> contextlib.AbstractContextManager:
-    what = f"step {step:,}: the metrics"
-    return optional_write(self.display, what, "; the run goes on")
+    """Writes pictures by their names."""
+    with optional_write(self.display, f"step {step:,}: the metrics", _GOES_ON):
+      self.writer.write_images(step, images)
 
 
 def list_unreadable(
@@ -92,9 +84,8 @@ def goodput(
 def open_writer(
   plan: Plan, checkpoints: Checkpoints, first: int, display: Display
 ) -> MetricWriter:
-  folder, project = checkpoints.folder, plan.settings.wandb_project
-  wandb_log = None
-  if project and jax.process_index() == 0:
+  folder, wandb_log = checkpoints.folder, None
+  if (project := plan.settings.wandb_project) and jax.process_index() == 0:
     wandb_log = WandbLog(folder, project, to_dict(plan.settings))
     display.header([("wandb", wandb_log.place)])
   writer = MetricWriter(folder, first, wandb_log)

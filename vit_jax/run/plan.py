@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 class Lengths:
   """The length of a run, and the time between its periodic work, in steps.
 
-  Attributes:
-    total: Length of the run.
-    log_every: Steps between two log lines; 0 never writes one.
-    eval_every: Steps between two evaluations.
-    save_every: Steps between two checkpoints.
+  A time of 0 means never.
   """
 
   total: int
@@ -54,10 +50,9 @@ class Lengths:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The settings of a run and everything that is built from them.
+  """The settings of a run, all resolved, and what is built from them.
 
   Attributes:
-    settings: The settings, with all values resolved.
     task: The task, with the facts of its labels.
     start: The checkpoint whose weights the run starts from, if any.
     preprocessing: The preprocessing of an image in evaluation.
@@ -66,7 +61,6 @@ class Plan:
     train_step: Maps (state, batch, *extras.frozen_params) to (state, metrics).
     shapes: Shapes, types and shardings of the state.
     evaluation: Measures parameters on the evaluation split.
-    lengths: The length of the run and of its parts.
   """
 
   settings: Settings

@@ -19,6 +19,7 @@ from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.atomic_file import local_file
 from vit_jax.runtime.display import Display, evaluation_text
+from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.outcome import Evaluator
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
@@ -31,11 +32,9 @@ class SavedRun:
 
   Attributes:
     loaded: The checkpoint, with the model as it was trained.
-    task: The run's task.
     settings: The run's settings, with the data's current location.
-    source: The split to evaluate on.
     params: The checkpoint's parameters, averaged if the run averages them.
-    evaluator: Evaluates parameters on that split.
+    evaluator: Evaluates parameters on `source`, the split to evaluate on.
   """
 
   loaded: Loaded
@@ -78,20 +77,14 @@ def opened(
   description: Any = loaded.description
   settings = read_saved(description["config"])
   folder = "dir" if settings.data.dir else "root"
-  moved = {"data_dir": data_dir, folder: root}
+  moved = {"data.data_dir": data_dir, f"data.{folder}": root}
   where = {k: v for k, v in moved.items() if v is not None}
-  settings = dataclasses.replace(
-    settings, data=dataclasses.replace(settings.data, **where)
-  )
+  settings = replaced(settings, where)
   fitted = loaded.task.for_test() if test else loaded.task
   data = build.data_of(settings, fitted)
   source = open_source("test" if test else "eval", data)
-  check_same_classes(
-    tuple(description["class_names"]),
-    "the checkpoint",
-    source.class_names,
-    "the evaluation split",
-  )
+  trained = tuple(description["class_names"]), "the checkpoint"
+  check_same_classes(*trained, source.class_names, "the evaluation split")
   mesh = _mesh(settings)
   params = loaded.params_on(mesh)
   stream = open_stream(settings, mesh, loaded.preprocessing, source)
@@ -101,11 +94,7 @@ def opened(
 
 
 def evaluate_checkpoint(
-  workdir: str,
-  *,
-  per_class: bool = False,
-  out: str | None = None,
-  **options: Any,
+  workdir: str, *, per_class: bool = False, out: str | None = None, **options
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on its run's evaluation split; prints the result.
 
@@ -135,11 +124,9 @@ def evaluate_checkpoint(
       metrics |= outcome.by_class()
     if path is not None and first:
       outcome.write(path, run.source)
-  for note in run.loaded.notes:
-    display.note(note)
   shown = evaluation_text(metrics, run.task.metrics) + outcome.remark
-  display.note(f"step {run.loaded.step:,} on {run.source.name}: {shown}")
-  for note in outcome.notes:
+  shown = f"step {run.loaded.step:,} on {run.source.name}: {shown}"
+  for note in (*run.loaded.notes, shown, *outcome.notes):
     display.note(note)
   if per_class:
     outcome.show(display)

@@ -1,19 +1,25 @@
-"""Writes the first and the last lines that a run prints."""
+"""Writes the first and the last lines of a run, and the table of layers."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.run.build import warmup_steps
-from vit_jax.run.plan import Plan
-from vit_jax.runtime.display import Metric, clock, evaluation_text
-from vit_jax.training.optimizer import trainable_filter
+from vit_jax.run.plan import Plan, make_plan
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.display import Display, Metric, clock, evaluation_text
+from vit_jax.training.optimizer import HEADS, trainable_filter
 from vit_jax.workdir.meter import shares
+
+COLUMNS = ("layer", "input", "output", "parameters", "trained")
+_DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
 def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
@@ -52,21 +58,20 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
 def _model(plan: Plan) -> str:
   settings = plan.settings
   params = sum(x.size for x in jax.tree.leaves(plan.param_shapes))
-  trained = f"{params:,}"
-  if settings.lora.rank or settings.optimizer.freeze_layers:
-    trained = f"{_trained(plan):,} trained / {params:,}"
+  chosen = settings.lora.rank or settings.optimizer.freeze_layers
+  trained = _trained(plan) if chosen else params
+  of = f"{trained:,} trained / " if trained < params else ""
   name = settings.model.variant or f"from {settings.pretrained}"
-  return f"{name}, {trained} parameters"
+  return f"{name}, {of}{params:,} parameters"
 
 
 def _trained(plan: Plan) -> int:
-  """The number of values that are trained."""
+  """The number of values that are trained; LoRA's state holds no others."""
   params: dict[str, Any] = flatten_dict(plan.shapes.params, sep="/")
-  frozen, model = plan.settings.optimizer.freeze_layers, plan.model
-  trained = trainable_filter(frozen, model.num_layers, model.scan)
-  return sum(
-    x.size for path, x in params.items() if trained is None or trained(path)
-  )
+  if not plan.settings.lora.rank:
+    trained = _is_trained(plan, params)
+    params = {path: x for path, x in params.items() if trained(path)}
+  return sum(x.size for x in params.values())
 
 
 def _lora(plan: Plan) -> str:
@@ -84,9 +89,8 @@ def _teacher(plan: Plan) -> str:
   """The teacher and its images; says if its classes are taken on trust."""
   teacher, record = plan.extras.teacher, plan.extras.sources["teacher"]
   assert teacher is not None
-  text = (
-    f"{record['source']}, on images of {'{} x {}'.format(*teacher.image_size)}"
-  )
+  size = "{} x {}".format(*teacher.image_size)
+  text = f"{record['source']}, on images of {size}"
   if not teacher.model.origin.class_names:
     text += "; it names no classes, and theirs are taken to be the data's"
   return text
@@ -103,7 +107,6 @@ def closing(
   """The last lines.
 
   Args:
-    metrics: The metrics of the task.
     evaluated: The last evaluation; empty if there was none.
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
@@ -125,3 +128,66 @@ def closing(
     command = f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
     lines.append(f"Evaluate its checkpoint with: {command}")
   return "\n".join(lines)
+
+
+def show_layers(settings: Settings) -> None:
+  """Prints the table of the model that these settings make."""
+  display = Display(active=jax.process_index() == 0)
+  display.table(COLUMNS, layer_rows(make_plan(settings)))
+
+
+def layer_rows(plan: Plan) -> list[list[str]]:
+  """A row for each layer, in the order of the forward pass, and their sum.
+
+  Shapes are those of a batch of one image. Parameters outside of any layer,
+  such as the class token, have rows of their own.
+  """
+  image = jnp.zeros((1, *plan.preprocessing.image_shape))
+  calls = _calls(plan.model, image)
+  stored: dict[str, Any] = flatten_dict(plan.param_shapes, sep="/")
+  sizes = {path: shape.size for path, shape in stored.items()}
+  alone = [path for path in sizes if "/" not in path]
+  trained = _is_trained(plan, stored)
+  rows = []
+  for path in (*alone, *calls):
+    own = [p for p in sizes if p == path or p.startswith(f"{path}/")]
+    count = sum(sizes[p] for p in own)
+    kept = [trained(p) for p in own]
+    share = "yes" if all(kept) else "in part" if any(kept) else "no"
+    shapes = calls.get(path, ("", ""))
+    rows.append([path, *shapes, f"{count:,}", share if own else ""])
+  rows.append(["all", "", "", f"{sum(sizes.values()):,}", ""])
+  return rows
+
+
+def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
+  """Whether a parameter is trained, or with LoRA adapted."""
+  settings, model = plan.settings, plan.model
+  if settings.lora.rank:
+    from vit_jax.training.lora import chosen
+
+    adapted = chosen(settings.lora, shapes)
+    return lambda path: path in adapted or path.startswith(HEADS)
+  frozen = settings.optimizer.freeze_layers
+  only = trainable_filter(frozen, model.num_layers, model.scan)
+  return only or (lambda path: True)
+
+
+def _calls(model: nn.Module, image: jax.Array) -> dict[str, tuple[str, str]]:
+  """The shapes of input and output of each layer, by its path."""
+  calls: dict[str, tuple[str, str]] = {}
+
+  def watch(call: Any, args: tuple, kwargs: dict, context: Any) -> Any:
+    path = context.module.path
+    if context.method_name != "__call__" or not 0 < len(path) <= _DEPTH:
+      return call(*args, **kwargs)
+    name = "/".join(path)
+    calls.setdefault(name, ("", ""))  # Before the layers inside it.
+    result = call(*args, **kwargs)
+    first = str(jnp.shape(args[0])) if args else ""
+    calls[name] = first, str(jnp.shape(result))
+    return result
+
+  with nn.intercept_methods(watch):
+    jax.eval_shape(model.init, jax.random.key(0), image)
+  return calls

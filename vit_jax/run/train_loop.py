@@ -24,6 +24,10 @@ OnStep = Callable[[int, TrainState, dict[str, Any]], None]
 the devices. The state's arrays are given away by the next step."""
 
 
+Scores = dict[str, Any] | None
+"""The metrics of an evaluation, if there was one."""
+
+
 def stalled(scores: Sequence[float], patience: int) -> bool:
   """Whether the last `patience` scores are no better than those before.
 
@@ -40,28 +44,17 @@ def due(step: int, every: int, last: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Guards:
-  """Reasons to end a run before its time.
+  """Reasons to end a run before its time."""
 
-  Attributes:
-    signal: Records SIGTERM and Ctrl-C.
-    check_lock: Raises OSError if another run has taken the folder.
-    watchdog: Ends the process if a step hangs.
-  """
-
-  signal: StopSignal
-  check_lock: Callable[[], None]
-  watchdog: Watchdog
+  signal: StopSignal  # Records SIGTERM and Ctrl-C.
+  check_lock: Callable[[], None]  # Raises OSError if another has the folder.
+  watchdog: Watchdog  # Ends the process if a step hangs.
 
 
 class TrainLoop:
   """The loop over the steps, with the periodic work between them.
 
-  Args:
-    plan: Everything that is built from the settings.
-    batches: The batches of this host, from the first that is to be used.
-    outputs: The display and the files of the run.
-    guards: Reasons to end the run before its time.
-    on_step: Functions to call after each step, at last.
+  `batches` are those of this host, from the first that is to be used.
   """
 
   def __init__(
@@ -76,6 +69,7 @@ class TrainLoop:
     self._guards, self._on_step = guards, on_step
     self._evaluated: dict[str, Any] = {}  # The last evaluation.
     self._scores: list[float] = []
+    self._tracer: Tracer | None = None
     self._train_step = sharding.jit_train_step(
       plan.train_step, plan.shapes, plan.mesh, *plan.extras.frozen_params
     )
@@ -86,7 +80,7 @@ class TrainLoop:
     self, state: TrainState, first: int
   ) -> tuple[TrainState, dict[str, Any]]:
     """Runs the steps after `first`; returns the state and last evaluation."""
-    if self._is_over(state, first):
+    if first and self._is_over(state, first):
       return state, self._evaluated
     self._begin(first)
     for step in range(first + 1, self._plan.lengths.total + 1):
@@ -115,8 +109,7 @@ class TrainLoop:
       past = read_rows(self._out.checkpoints.folder / "metrics.jsonl")
     past = [row for row in past if row["step"] <= first and key in row]
     self._scores = [row[key] for row in past if row[key] is not None]
-    missed = first not in {row["step"] for row in past}
-    if first and missed:
+    if first not in {row["step"] for row in past}:
       # The run was stopped between this step and its evaluation.
       self._evaluate_if_due(state, first)
     over = first == plan.lengths.total or self._has_stalled()
@@ -126,16 +119,13 @@ class TrainLoop:
 
   def _begin(self, first: int) -> None:
     """Shows the progress, and prepares the trace."""
-    plan, lengths = self._plan, self._plan.lengths
-    profile = str(self._out.checkpoints.folder / "profile")
-    steps = plan.settings.profile_steps
-    begin = first + _FIRST_TRACED
-    self._tracer = Tracer(profile, begin, steps, lengths.total)
+    plan, total = self._plan, self._plan.lengths.total
     self._first_step = first + 1
+    if traced := plan.settings.profile_steps:
+      profile = str(self._out.checkpoints.folder / "profile")
+      self._tracer = Tracer(profile, first + _FIRST_TRACED, traced, total)
     epoch_steps = len(plan.source) / plan.settings.batch_size
-    self._out.display.start(
-      first, lengths.total, epoch_steps, plan.task.metrics
-    )
+    self._out.display.start(first, total, epoch_steps, plan.task.metrics)
 
   def _read(self) -> Iterator[dict]:
     """The host's batches; waiting for one is given up if told to stop."""
@@ -151,13 +141,12 @@ class TrainLoop:
   def _take_step(
     self, state: TrainState, batch: dict[str, jax.Array], step: int
   ) -> tuple[TrainState, dict[str, jax.Array]]:
-    with self._profile_write():
-      self._tracer.before(step)
-    state, metrics = self._train_step(
-      state, batch, *self._plan.extras.frozen_params
-    )
-    with self._profile_write():
-      self._tracer.after(step, metrics)
+    frozen = self._plan.extras.frozen_params
+    if self._tracer is not None:
+      self._trace(self._tracer.before, step)
+    state, metrics = self._train_step(state, batch, *frozen)
+    if self._tracer is not None:
+      self._trace(self._tracer.after, step, metrics)
     self._out.meter.add(step, metrics)
     self._guards.watchdog.step()
     if step == self._first_step:
@@ -185,11 +174,9 @@ class TrainLoop:
     most = self._plan.settings.max_skipped_steps
     return 0 < most <= len(self._out.meter.skipped)
 
-  def _evaluate_if_due(
-    self, state: TrainState, step: int
-  ) -> dict[str, Any] | None:
+  def _evaluate_if_due(self, state: TrainState, step: int) -> Scores:
     """Evaluates, writes and shows the metrics; a stop gives it up."""
-    plan, lengths = self._plan, self._plan.lengths
+    plan, lengths, out = self._plan, self._plan.lengths, self._out
     if not due(step, lengths.eval_every, lengths.total):
       return None
     with (
@@ -197,16 +184,14 @@ class TrainLoop:
       self._guards.signal.waiting(),
       self._aside("evaluating"),
     ):
-      plain = None
+      params, plain = plan.extras.merge(state.eval_params), None
       if state.averaged_params is not None:
         plain = plan.extras.merge(state.params)
-      params = plan.extras.merge(state.eval_params)
-      metrics, pictures = plan.evaluation(
-        params, self._out.display.track, plain
-      )
-    self._out.write_images(step, pictures)
-    self._out.write(step, metrics)
-    self._out.display.evaluation(step, metrics)
+      metrics, pictures = plan.evaluation(params, out.display.track, plain)
+    if pictures:
+      out.write_images(step, pictures)
+    out.write(step, metrics)
+    out.display.evaluation(step, metrics)
     self._evaluated = metrics
     self._scores.append(metrics[f"eval/{plan.task.score}"])
     return metrics
@@ -215,19 +200,13 @@ class TrainLoop:
     return stalled(self._scores, self._plan.settings.early_stop_evaluations)
 
   def _save_if_due(
-    self,
-    state: TrainState,
-    step: int,
-    scores: dict[str, Any] | None,
-    now: bool = False,
+    self, state: TrainState, step: int, scores: Scores, now: bool
   ) -> None:
     lengths = self._plan.lengths
     if now or due(step, lengths.save_every, lengths.total):
       self._save(state, step, scores)
 
-  def _save(
-    self, state: TrainState, step: int, scores: dict[str, Any] | None
-  ) -> None:
+  def _save(self, state: TrainState, step: int, scores: Scores) -> None:
     """Saves a checkpoint; if this fails, the run continues to the next one."""
     self._guards.check_lock()
     description = self._plan.description(step)
@@ -256,12 +235,13 @@ class TrainLoop:
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):
       yield
 
-  def _profile_write(self) -> contextlib.AbstractContextManager:
-    return optional_write(self._out.display, "the profile", "; the run goes on")
+  def _trace(self, write: Callable, *of_step: Any) -> None:
+    with optional_write(self._out.display, "the profile", "; the run goes on"):
+      write(*of_step)
 
   def _say_early(self, step: int) -> None:
+    patience = self._plan.settings.early_stop_evaluations
     if step < self._plan.lengths.total:
-      patience = self._plan.settings.early_stop_evaluations
       self._out.display.note(
         f"Stopped early at step {step:,}: {patience} evaluations without a "
         "better score."
