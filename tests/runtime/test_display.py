@@ -43,7 +43,8 @@ def terminal(monkeypatch):
 
 
 def follow(display):
-  display.start(0, 300, metrics=SHOWN)
+  display.expect(300, metrics=SHOWN)
+  display.start(0)
   display.step(1)
   display.report(1, METRICS)
   list(display.track(range(3), "evaluating", 3))
@@ -77,7 +78,8 @@ def test_a_pipe_gets_plain_lines_and_no_bars(capsys):
 
 def test_an_evaluation_stands_beside_the_training_before_it(capsys):
   display = Display()
-  display.start(0, 80, epoch_steps=20, metrics=SHOWN)
+  display.expect(80, epoch_steps=20, metrics=SHOWN)
+  display.start(0)
   evaluated = {"eval/loss": 1.5, "eval/top1": 0.5, "eval/examples": 9}
   evaluated["eval/skipped_images"] = 0
   # A mean over 10 steps at a loss of 2.5, and 30 at 1.5.

@@ -73,6 +73,8 @@ class TrainLoop:
     self._train_step = sharding.jit_train_step(
       plan.train_step, plan.shapes, plan.mesh, *plan.extras.frozen_params
     )
+    epoch_steps = len(plan.source) / plan.settings.batch_size
+    outputs.display.expect(plan.lengths.total, epoch_steps, plan.task.metrics)
     rows = sharding.batch_sharding(plan.mesh)
     self._on_device = sharding.to_device(self._read(), rows, _BATCHES_AHEAD)
 
@@ -124,8 +126,7 @@ class TrainLoop:
     if traced := plan.settings.profile_steps:
       profile = str(self._out.checkpoints.folder / "profile")
       self._tracer = Tracer(profile, first + _FIRST_TRACED, traced, total)
-    epoch_steps = len(plan.source) / plan.settings.batch_size
-    self._out.display.start(first, total, epoch_steps, plan.task.metrics)
+    self._out.display.start(first)
 
   def _read(self) -> Iterator[dict]:
     """The host's batches; waiting for one is given up if told to stop."""

@@ -94,27 +94,34 @@ class Display:
     for line in table_lines([names, *rows]):
       self.note(line)
 
-  def start(
+  def expect(
     self,
-    first_step: int,
     last_step: int,
     epoch_steps: float = 0.0,
     metrics: Sequence[Metric] = (),
   ) -> None:
-    """Starts to show the progress of the steps after `first_step`.
+    """Tells what will be shown, before anything of it is.
 
     Args:
+      last_step: Number of the run's last step.
       epoch_steps: Steps of an epoch, for a line at each evaluation; 0 for none.
       metrics: The metrics to show, in their order.
     """
     self._metrics, self._epoch_steps = metrics, epoch_steps
-    self._reported, self._last_step = first_step, last_step
+    self._last_step = last_step
+
+  def start(self, first_step: int) -> None:
+    """Starts to show the progress of the steps after `first_step`."""
+    self._reported = first_step
     # Step and time of the first report, by which all has been compiled.
     self._first: tuple[int, float] | None = None
     if self._live:
       self._progress = self._bars(transient=False)
       self._progress.add_task(
-        "step", total=last_step, completed=first_step, report="compiling ..."
+        "step",
+        total=self._last_step,
+        completed=first_step,
+        report="compiling ...",
       )
       self._progress.start()
     else:

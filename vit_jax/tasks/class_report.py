@@ -137,7 +137,7 @@ class ClassificationOutcome(Outcome):
     nan = np.isnan(loss[order])
     order = np.concatenate([order[nan], order[~nan]])
 
-    def cells(row: int) -> list[str]:
+    def cells(row: int) -> list[Any]:
       p, names = probability[row], self.names
       answered = names[answer[row]] if np.isfinite(p) else ""
       return [names[label[row]], answered, f"{p:.6g}", f"{loss[row]:.6g}"]
