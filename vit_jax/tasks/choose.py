@@ -14,12 +14,12 @@ from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.task import Task
 from vit_jax.training.settings import LossSettings
 
-# Each is imported when it is first asked for.
-_MODULES = {
-  "classification": ("classification", "ClassificationTask"),
-  "multilabel": ("multilabel", "MultiLabelTask"),
-  "regression": ("regression", "RegressionTask"),
-  "masked": ("masked", "MaskedPatchesTask"),
+# The class in the module of each name, imported when it is first asked for.
+_TASKS = {
+  "classification": "ClassificationTask",
+  "multilabel": "MultiLabelTask",
+  "regression": "RegressionTask",
+  "masked": "MaskedPatchesTask",
 }
 
 # The sections that tasks have, by the tasks' names.
@@ -38,16 +38,16 @@ def task_class(name: str | type[Task]) -> type[Task]:
   """
   if isinstance(name, type):
     return name
-  if name in _MODULES:
-    module, kind = _MODULES[name]
-    return getattr(importlib.import_module(f"vit_jax.tasks.{module}"), kind)
+  if name in _TASKS:
+    module = importlib.import_module(f"vit_jax.tasks.{name}")
+    return getattr(module, _TASKS[name])
   place, _, kind = name.rpartition(":")
   try:
     found = getattr(_imported(place), kind)
   except (ImportError, AttributeError, OSError, ValueError) as error:
     raise OwnTaskError(
       f"task={name!r} is unknown ({error}); choose one of "
-      f"{', '.join([*_MODULES][:3])}, or your own as file.py:Class."
+      f"{', '.join([*_TASKS][:3])}, or your own as file.py:Class."
     ) from error
   if not (inspect.isclass(found) and issubclass(found, Task)):
     raise OwnTaskError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
@@ -79,7 +79,7 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   Raises:
     ValueError: if there is no such task, or it does not take this loss.
   """
-  own = (k for k in _MODULES if k in sections and sections[k].on)
+  own = (k for k in _TASKS if k in sections and sections[k].on)
   return task_class(next(own, name)).configured(sections)
 
 
@@ -108,7 +108,7 @@ def saved(
       f"--task=file.py:{own.split(':')[-1]}."
     )
   name = description.get("targets", {}).get("task", "classification")
-  if own is None and name not in _MODULES:  # It must not be imported.
+  if own is None and name not in _TASKS:  # It must not be imported.
     raise ValueError(f"targets.task={name!r} is unknown")
   config, sections = description["config"], {"loss": loss}
   for key, kind in _SECTIONS.items():
@@ -128,7 +128,7 @@ def answering(loss: str) -> Task:
 
   The outputs of a regression are then in the unit of its targets.
   """
-  kinds = map(task_class, _MODULES)
+  kinds = map(task_class, _TASKS)
   kind = next(kind for kind in kinds if loss in kind.losses)
   return kind(LossSettings(kind=loss))
 
@@ -149,11 +149,11 @@ def record(task: Task) -> dict[str, Any]:
 
 def score_keys() -> tuple[str, ...]:
   """The metrics by which the best checkpoint of a run may be found."""
-  return tuple(f"eval/{task_class(name).score}" for name in _MODULES)
+  return tuple(f"eval/{task_class(name).score}" for name in _TASKS)
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
   """The task whose score is among the metrics of an evaluation, if any."""
   found = {*keys}
-  kinds = map(task_class, _MODULES)
+  kinds = map(task_class, _TASKS)
   return next((k() for k in kinds if f"eval/{k.score}" in found), None)

@@ -70,11 +70,8 @@ class ConfusionMatrix:
     self._seen = 0
     # The number of answers, of right answers, and the sum of probabilities.
     self._bins = np.zeros((3, BINS))
-    self.kinds: dict[str, list[Answered]] = {
-      "surest": [],
-      "nearest": [],
-      "worst": [],
-    }
+    kinds = "surest", "nearest", "worst"
+    self.kinds: dict[str, list[Answered]] = {kind: [] for kind in kinds}
 
   def add(self, answers: Predictions) -> None:
     """Counts a batch of answers on the host."""
@@ -179,12 +176,9 @@ class ConfusionMatrix:
   ) -> None:
     """Keeps the batch's `wanted` examples whose rank is among the highest."""
     first = np.argsort(-rank[wanted], kind="stable")[:_KEPT]
-    found = [
-      Answered(
-        rank=float(rank[place]),
-        **{key: row[place].item() for key, row in rows.items()},
-      )
-      for place in np.flatnonzero(wanted)[first]
-    ]
+    found = []
+    for place in np.flatnonzero(wanted)[first]:
+      answer = {key: row[place].item() for key, row in rows.items()}
+      found.append(Answered(float(rank[place]), **answer))
     kept = [*self.kinds[kind], *found]
     self.kinds[kind] = sorted(kept, key=lambda one: -one.rank)[:_KEPT]

@@ -12,6 +12,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.models.normalize import normalize
+from vit_jax.tasks.outcome import check_readable
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
@@ -166,8 +167,7 @@ def summary(totals: Totals) -> dict[str, float]:
     ValueError: if no example was counted.
   """
   count = float(totals.count.sum())
-  if not count:
-    raise ValueError("the evaluation split has no readable image.")
+  check_readable(int(count))
   top5 = {"top5": float(totals.top5) / count}
   return {
     "loss": float(totals.loss) / count,
@@ -182,10 +182,5 @@ def class_accuracy(
   totals: Totals, class_names: Sequence[str]
 ) -> dict[str, float]:
   """Top-1 accuracy of each class that has examples."""
-  return {
-    name: float(right) / float(seen)
-    for name, right, seen in zip(
-      class_names, totals.correct, totals.count, strict=False
-    )
-    if seen
-  }
+  every = zip(class_names, totals.correct, totals.count, strict=False)
+  return {name: float(n) / float(seen) for name, n, seen in every if seen}

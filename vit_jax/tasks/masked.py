@@ -53,17 +53,10 @@ class MaskedPatchesTask(Task):
   )
   score = "colours_right"
   refuses = (
-    "loss.kind",
-    "loss.label_smoothing",
-    "loss.mixup_alpha",
-    "loss.cutmix_alpha",
-    "loss.class_weights",
-    "model.num_classes",
-    "model.head_bias",
-    "eval_per_class",
-    "data.task",
-    "lora.rank",
-    "distill.teacher",
+    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
+    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
+    *("model.head_bias", "eval_per_class", "data.task"),
+    *("lora.rank", "distill.teacher"),
   )
   curves = (
     Curves(
@@ -202,9 +195,7 @@ def make_eval_step(
   ) -> Totals:
     counts = batch["mask"] > 0  # (B,)
     examples = first + jnp.arange(len(counts))
-    images, targets = masking.prepare(batch, jax.random.key(0), examples)
-    variables = {"params": params, "corruption": targets["draw"]}
-    predicted: Any = model.apply(variables, images)
+    targets, predicted = masking.predict(model, params, batch, examples)
     loss = masking.loss_of(predicted, targets)
     true = targets["colours"]  # (B, M, parts)
     weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)

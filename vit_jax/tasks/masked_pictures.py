@@ -1,6 +1,7 @@
 """Pictures of masked patches: corrupted, as predicted, and as they are."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -32,9 +33,7 @@ def make_panels(
 
   def predict(params: Any, images: Any, numbers: Any) -> tuple[Any, Any, Any]:
     batch = {"image": images}
-    x, targets = masking.prepare(batch, jax.random.key(0), numbers)
-    variables = {"params": params, "corruption": targets["draw"]}
-    predicted: Any = model.apply(variables, x)
+    targets, predicted = masking.predict(model, params, batch, numbers)
     return targets, predicted, masking.colours(predicted)
 
   step = jax.jit(predict)
@@ -48,17 +47,14 @@ def make_panels(
     guess, truth = colours, targets["colours"]
     if masking.target == "pixels":
       guess, truth = predicted, targets["pixels"]
-    draws = targets["draw"]
-    return [
-      _sheet(
-        image,
-        draws["source"][n],
-        draws["where"][n],
-        _patches(masking, guess[n]),
-        _patches(masking, truth[n]),
-      )
-      for n, image in enumerate(images)
-    ]
+    draws, patches = targets["draw"], partial(_patches, masking)
+    every = zip(
+      images,
+      *(draws["source"], draws["where"]),
+      *(map(patches, guess), map(patches, truth)),
+      strict=True,
+    )
+    return [_sheet(*one) for one in every]
 
   return draw
 

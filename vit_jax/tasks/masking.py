@@ -68,7 +68,7 @@ class Masking:
     """Returns a batch's normalised images, and what to corrupt and predict.
 
     Args:
-      batch: `image`, uint8 (B, H, W, C); anything else is ignored.
+      batch: `image`, uint8 (B, H, W, C).
       key: Key of the draw, together with each example's number.
       examples: The numbers; by default the places in the batch.
     """
@@ -99,16 +99,23 @@ class Masking:
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """The mean loss, and share of right colours, of each image's patches.
 
-    Args:
-      apply: A function from images and `corruption` to predictions.
-      images: Normalised images.
-      targets: The second result of `prepare`.
-      frozen_params: Not used.
+    They are those of `prepare`, and `apply` takes `corruption`.
     """
     del frozen_params
     predicted = apply(images, corruption=targets["draw"])
     right = self.colours(predicted) == targets["colours"]
     return self.loss_of(predicted, targets), right.mean(axis=(1, 2))
+
+  def predict(
+    self, model: Any, params: Any, batch: dict[str, Array], examples: Array
+  ) -> tuple[dict[str, Any], Float[Array, "B M K"]]:
+    """The targets and predictions of an evaluation: an example draws the same.
+
+    The arguments are those of `prepare`.
+    """
+    images, targets = self.prepare(batch, jax.random.key(0), examples)
+    variables = {"params": params, "corruption": targets["draw"]}
+    return targets, model.apply(variables, images)
 
   def loss_of(
     self, predicted: Float[Array, "B M K"], targets: dict[str, Any]
@@ -131,9 +138,7 @@ class Masking:
     B, M, _ = predicted.shape
     C = len(self.mean)
     mean = predicted.reshape(B, M, -1, C).mean(axis=2)
-    scale, shift = (
-      jnp.array(x).reshape(1, 1, C) for x in (self.std, self.mean)
-    )
+    scale, shift = (jnp.array(x)[None, None] for x in (self.std, self.mean))
     levels = (mean * scale + shift) * (255 / _LEVEL)
     return _index(levels.astype(jnp.int32))[..., None]
 
@@ -176,10 +181,8 @@ def mean_colours(
   The means are of values in [0, 255], and 32 of them share a level. Red counts
   64 and green 8 times as much as blue.
 
-  Args:
-    images: Pixels.
-    P: Side of a patch in pixels.
-    parts: Cuts a patch into parts x parts, in rows, with a colour each.
+  P is the side of a patch in pixels, which is cut into parts x parts, in rows,
+  with a colour each.
   """
   B, H, W, C = images.shape
   side = P // parts
@@ -197,11 +200,7 @@ def _index(levels: Int[Array, "*axes 3"]) -> Int[Array, "*axes"]:
 
 def rgb(colours: Int[np.ndarray, "*axes"]) -> UInt8[np.ndarray, "*axes 3"]:
   """The middle of the levels that a colour stands for, in [0, 255]."""
-  levels = [
-    colours // _LEVELS**2,
-    colours // _LEVELS % _LEVELS,
-    colours % _LEVELS,
-  ]
+  levels = [colours // _LEVELS**k % _LEVELS for k in (2, 1, 0)]
   return (np.stack(levels, axis=-1) * _LEVEL + _LEVEL // 2).astype(np.uint8)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -12,15 +12,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.classification import ClassificationTask
-from vit_jax.tasks.outcome import (
-  Chart,
-  Curves,
-  Evaluator,
-  Stream,
-  Table,
-  only,
-  share,
-)
+from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
 from vit_jax.tasks.outputs import (
   OutputsOutcome,
   mean_of_known,
@@ -153,7 +145,7 @@ class MultiLabelTask(ClassificationTask):
     return [*every[:first], *rest]
 
   def label_text(self, label: Any, names: Sequence[str]) -> str:
-    return ", ".join(only(names, np.asarray(label))) or "no label"
+    return ", ".join(_only(names, np.asarray(label))) or "no label"
 
   def score_text(self, metrics: Mapping[str, Any]) -> str:
     return f"the mean average precision is {metrics['eval/map']:.1%}"
@@ -203,19 +195,16 @@ class MultiLabelOutcome(OutputsOutcome):
     for k, name in enumerate(self.names):
       true, answered = self.label[:, k] > 0, self.answers[:, k]
       hits = (true & answered).sum()
-      shares = (
-        self.precisions[k],
-        hits / max(1, answered.sum()),
-        hits / max(1, true.sum()),
-        f1(true, answered),
-      )
-      rows.append([name, f"{true.sum():,}", *map(share, shares)])
+      precision, recall = (hits / max(1, x.sum()) for x in (answered, true))
+      shares = self.precisions[k], precision, recall, f1(true, answered)
+      cells = ("-" if np.isnan(x) else f"{x:.2%}" for x in shares)
+      rows.append([name, f"{true.sum():,}", *cells])
     return ("label", "examples", "AP", "precision", "recall", "F1"), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     def cells(row: int) -> list[str]:
       both = self.label[row], self.answers[row]
-      told = [";".join(only(self.names, flags)) for flags in both]
+      told = [";".join(_only(self.names, flags)) for flags in both]
       return [*told, *(f"{value:.8g}" for value in self.output[row])]
 
     return ["labels", "answers", *self.names], cells
@@ -257,7 +246,7 @@ def best_threshold(
   rates = 2 * hits / (given + label.sum())
   if not rates.max(initial=0):
     return 0.5
-  levels = np.unique(_finite(score))[::-1]
+  levels = np.unique(np.nan_to_num(score, nan=-1))[::-1]
   best = int(rates.argmax())
   lower = levels[best + 1] if best + 1 < len(levels) else levels[best]
   return float((levels[best] + max(lower, 0)) / 2)
@@ -273,11 +262,12 @@ def _ranked(
   label: np.ndarray, score: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Positives and examples at each distinct score or above, highest first."""
-  score = _finite(score)
+  score = np.nan_to_num(score, nan=-1)
   order = np.argsort(-score, kind="stable")
   last = np.flatnonzero(np.diff(score[order], append=-np.inf))
   return label[order].cumsum()[last], last + 1
 
 
-def _finite(score: np.ndarray) -> np.ndarray:
-  return np.where(np.isnan(score), -1, score)
+def _only(names: Iterable[str], label: np.ndarray) -> list[str]:
+  """The names whose entry in a row of flags is true."""
+  return [name for name, given in zip(names, label, strict=True) if given]

@@ -210,25 +210,10 @@ class Evaluator(Protocol):
     ...
 
 
-def examples_of(metrics: Mapping[str, Any]) -> str:
-  """The number of examples that were evaluated, in words."""
-  return f"{metrics['eval/examples']:,} images"
-
-
 def check_readable(examples: int) -> None:
   """Raises ValueError if a split had no readable image."""
   if not examples:
     raise ValueError("the evaluation split has no readable image.")
-
-
-def share(value: float) -> str:
-  """A share as a percentage, or a dash if it is not defined."""
-  return "-" if np.isnan(value) else f"{value:.2%}"
-
-
-def only(names: Iterable[str], label: np.ndarray) -> list[str]:
-  """The names whose entry in a row of flags is true."""
-  return [name for name, given in zip(names, label, strict=True) if given]
 
 
 def write_rows(

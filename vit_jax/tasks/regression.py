@@ -77,15 +77,9 @@ class RegressionTask(Task):
   score = "r2"
   losses = ("mse",)
   refuses = (
-    "loss.label_smoothing",
-    "loss.mixup_alpha",
-    "loss.cutmix_alpha",
-    "loss.class_weights",
-    "model.num_classes",
-    "model.head_bias",
-    "transfer.keep_head",
-    "fewshot.shots",
-    "distill.teacher",
+    *("loss.label_smoothing", "loss.mixup_alpha", "loss.cutmix_alpha"),
+    *("loss.class_weights", "model.num_classes", "model.head_bias"),
+    *("transfer.keep_head", "fewshot.shots", "distill.teacher"),
   )
   curves = (
     Curves(
@@ -120,14 +114,9 @@ class RegressionTask(Task):
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing
   ) -> Regression:
-    return Regression(
-      model.num_classes,
-      self.loss,
-      preprocessing.mean,
-      preprocessing.std,
-      target_mean=self.target_mean,
-      target_std=self.target_std,
-    )
+    mean, std = preprocessing.mean, preprocessing.std
+    numbers = {"target_mean": self.target_mean, "target_std": self.target_std}
+    return Regression(model.num_classes, self.loss, mean, std, **numbers)
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     def answers(logits: np.ndarray) -> np.ndarray:
@@ -165,10 +154,8 @@ class RegressionTask(Task):
   def lines(
     self, answer: Answer, names: Sequence[str], top: int | None = None
   ) -> list[str]:
-    return [
-      f"{value:12.6g}  {class_name(names, k)}"
-      for k, value in enumerate(answer.values)
-    ]
+    pairs = enumerate(answer.values)
+    return [f"{value:12.6g}  {class_name(names, k)}" for k, value in pairs]
 
   def answer_text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
     return self.label_text(row["values"], names)
@@ -211,18 +198,11 @@ class RegressionOutcome(OutputsOutcome):
     return self.each("mae_by_target", mae) | self.each("r2_by_target", r2)
 
   def table(self) -> Table:
-    rows = [
-      [
-        name,
-        f"{label.mean():.6g}",
-        f"{label.std():.4g}",
-        f"{mae:.4g}",
-        "-" if np.isnan(r2) else f"{r2:.4f}",
-      ]
-      for name, label, mae, r2 in zip(
-        self.names, self.label.T, *self.scores, strict=True
-      )
-    ]
+    columns = zip(self.names, self.label.T, *self.scores, strict=True)
+    rows = []
+    for name, label, mae, r2 in columns:
+      numbers = f"{label.mean():.6g}", f"{label.std():.4g}", f"{mae:.4g}"
+      rows.append([name, *numbers, "-" if np.isnan(r2) else f"{r2:.4f}"])
     return ("target", "mean", "deviation", "MAE", "R2"), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:

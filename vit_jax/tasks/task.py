@@ -95,7 +95,6 @@ class Task:
     Raises:
       ValueError: if the labels do not give them.
     """
-    del train
     return self
 
   def facts(self) -> dict[str, Any]:
@@ -104,12 +103,10 @@ class Task:
 
   def with_facts(self, description: Mapping[str, Any]) -> "Task":
     """The task with the facts of a checkpoint's description."""
-    del description
     return self
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Choices of an evaluation, as JSON, for the checkpoint's description."""
-    del metrics
     return {}
 
   def for_test(self) -> "Task":
@@ -161,7 +158,6 @@ class Task:
       A function from parameters, and the place in the split, the pixels and the
       label of each example, to a picture (H, W, 3) of each.
     """
-    del model, preprocessing
     return None
 
   # Answers.
@@ -179,7 +175,6 @@ class Task:
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
     """A parameter such that the model's outputs mean the answer by itself."""
-    del path
     return array
 
   @property

@@ -80,7 +80,14 @@ def find_lr(
     with replacing(folder / "lr_range.png") as file:
       figure.savefig(file, format="png")
     display.note(f"Wrote {folder / 'lr_range.png'}.")
-  display.note(_advice(found))
+  advice = "The loss never fell: try a wider range or more steps."
+  if found.suggested is not None:
+    best, rate = rates[int(np.argmin(found.smoothed))], f"{found.suggested:.2g}"
+    advice = (
+      f"The loss falls fastest at {rate} and is lowest at {best:.2g}. Try "
+      f"--config.optimizer.peak_lr={rate}."
+    )
+  display.note(advice)
   return found
 
 
@@ -111,27 +118,20 @@ def _losses(
   def schedule(step: Any) -> Any:
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))
 
+  parts = plan.settings, plan.model, plan.task, plan.extras
   _, train_step = build.train_functions(
-    plan.settings,
-    plan.model,
-    plan.task,
-    plan.extras,
-    steps,
-    len(plan.source),
-    schedule,
+    *parts, steps, len(plan.source), schedule
   )
   plan = dataclasses.replace(plan, train_step=train_step)
-  state = fresh_state(plan)
-  step = sharding.jit_train_step(
-    train_step, plan.shapes, plan.mesh, *plan.extras.frozen_params
-  )
+  state, frozen = fresh_state(plan), plan.extras.frozen_params
+  step = sharding.jit_train_step(train_step, plan.shapes, plan.mesh, *frozen)
   rates, losses = [], []
   try:
     with plan.open_batches(0) as batches:
       rows = sharding.batch_sharding(plan.mesh)
       on_device = itertools.islice(sharding.to_device(batches, rows, 1), steps)
       for batch in display.track(on_device, "steps", steps):
-        state, metrics = step(state, batch, *plan.extras.frozen_params)
+        state, metrics = step(state, batch, *frozen)
         values = jax.device_get(metrics)
         if values["skipped_steps"]:
           break
@@ -147,13 +147,3 @@ def _losses(
       "--lowest."
     )
   return rates, losses
-
-
-def _advice(found: Found) -> str:
-  if found.suggested is None:
-    return "The loss never fell: try a wider range or more steps."
-  best = found.rates[int(np.argmin(found.smoothed))]
-  return (
-    f"The loss falls fastest at {found.suggested:.2g} and is lowest at "
-    f"{best:.2g}. Try --config.optimizer.peak_lr={found.suggested:.2g}."
-  )

@@ -25,7 +25,7 @@ from vit_jax.workdir.rows import read_rows, replace
 
 _RESTARTS = 1  # After a crash, without a new checkpoint.
 _STOPPED = (130, 143)  # Exit codes after Ctrl-C and SIGTERM.
-# Settings that do not change a run's result.
+# The settings that do not change a run's result begin with these.
 _PLACES = (
   "data.root",
   "data.dir",
@@ -208,7 +208,10 @@ def _run(
   workdir = study.workdir / (folder or row)
   changes = {**study.changes, **(changes or {})}
   settings = to_dict(changed(study.settings[row], changes))
-  wanted = json.loads(json.dumps(_lasting(settings)))  # As `_read` returns it.
+  lasting = {
+    k: v for k, v in flat(settings).items() if not k.startswith(_PLACES)
+  }
+  wanted = json.loads(json.dumps(lasting))  # As `_read` returns it.
   result = _read(workdir)
   if result is None:
     command = (
@@ -235,12 +238,6 @@ def _run(
     )
   display.note(f"{workdir.name} is finished.")
   return result
-
-
-def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """The settings that a run's result depends on."""
-  every = flat(settings).items()
-  return {k: v for k, v in every if not k.startswith(_PLACES)}
 
 
 def _read(workdir: epath.Path) -> dict | None:

@@ -146,9 +146,7 @@ class _Scorer:
     self._num_classes = model.num_classes
 
   def __call__(self, name: str, test_set: TestSet) -> Row:
-    among = np.arange(self._num_classes)
-    if test_set.among is not None:
-      among = np.array(test_set.among)
+    among = np.array(test_set.among or range(self._num_classes))
     loader = make_loader(
       LoaderSettings(on_unreadable="skip"),
       photographs=True,
