@@ -20,8 +20,7 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, is_run
 from vit_jax.workdir.lock import sole_writer
-from vit_jax.workdir.meter import Meter, Stopwatch
-from vit_jax.workdir.provenance import record_start
+from vit_jax.workdir.meter import Stopwatch
 
 
 def train(
@@ -78,13 +77,13 @@ def train(
     fresh = checkpoints.latest_step is None
     with spent.on("starting" if fresh else "restoring"):
       state, first = first_state(plan, checkpoints, display, allow_changes)
-    out = _open_outputs(plan, checkpoints, display, spent, first)
-    writers.push(functools.partial(outputs.close_writer, out.writer, display))
+    out = outputs.open_outputs(plan, checkpoints, display, spent, first)
+    writers.push(out.close)
     batches = plan.open_batches(first)
     stack.callback(batches.close)
     if plan.lengths.eval_every and first < plan.lengths.total:
       plan.evaluation.stream.start()
-    stack.callback(outputs.list_unreadable, plan, batches, checkpoints, display)
+    stack.callback(out.list_unreadable, plan, batches)
     stack.callback(display.stop)
     stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
     watchdog = Watchdog(plan.settings.hang_factor, stacks)
@@ -98,32 +97,10 @@ def train(
     tested = None
     if evaluated and plan.splits.test is not None:
       tested = _test(plan, out, state, saved)
-  display.note(
-    closing(
-      plan.task.metrics,
-      evaluated,
-      time.perf_counter() - start,
-      saved,
-      tested,
-      outputs.goodput(checkpoints.folder, spent.row()),
-    )
-  )
+  seconds, kinds = time.perf_counter() - start, out.time_spent()
+  metrics = plan.task.metrics
+  display.note(closing(metrics, evaluated, seconds, saved, tested, kinds))
   return state, evaluated
-
-
-def _open_outputs(
-  plan: Plan,
-  checkpoints: Checkpoints,
-  display: Display,
-  spent: Stopwatch,
-  first: int,
-) -> outputs.Outputs:
-  """Records this start of the run, and opens its metrics."""
-  with outputs.optional_write(display, "starts.jsonl"):
-    record_start(checkpoints.folder, first)
-  writer = outputs.open_writer(plan, checkpoints, first, display)
-  meter = Meter(plan.settings.batch_size, plan.lengths.log_every)
-  return outputs.Outputs(display, checkpoints, writer, spent, meter)
 
 
 def _test(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-from etils import epath
 
 from vit_jax.data.batching.batches import batch_ids
 from vit_jax.data.batching.workers import BatchIterator
@@ -22,7 +21,11 @@ from vit_jax.runtime.stops import Interrupted
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.meter import Meter, Stopwatch, time_spent
 from vit_jax.workdir.metrics import MetricWriter, WandbLog, read_rows
-from vit_jax.workdir.provenance import keep_unreadable, read_starts
+from vit_jax.workdir.provenance import (
+  keep_unreadable,
+  read_starts,
+  record_start,
+)
 from vit_jax.workdir.rows import AppendFile
 
 _GOES_ON = "; the run goes on"
@@ -53,15 +56,26 @@ class Outputs:
     with optional_write(self.display, f"step {step:,}: the metrics", _GOES_ON):
       self.writer.write_images(step, images)
 
+  def list_unreadable(self, plan: Plan, batches: BatchIterator) -> None:
+    """Says at the end which images were skipped, and keeps their names."""
+    with optional_write(self.display, "the list of unreadable images"):
+      found = batches.unreadable | plan.evaluation.stream.unreadable
+      if line := keep_unreadable(self.checkpoints.folder, found):
+        self.display.note(line)
 
-def list_unreadable(
-  plan: Plan, batches: BatchIterator, checkpoints: Checkpoints, display: Display
-) -> None:
-  """Says at the end which images were skipped, and keeps their names."""
-  with optional_write(display, "the list of unreadable images"):
-    found = batches.unreadable | plan.evaluation.stream.unreadable
-    if line := keep_unreadable(checkpoints.folder, found):
-      display.note(line)
+  def time_spent(self) -> dict[str, float] | None:
+    """`time_spent` of the run up to now; None where it cannot be read."""
+    folder = self.checkpoints.folder
+    try:
+      rows = read_rows(folder / "metrics.jsonl")
+      return time_spent(rows, read_starts(folder), self.spent.row())
+    except OSError:
+      return None
+
+  def close(self, kind: Any, *_: Any) -> None:
+    """Closes the metrics; a failure to does not change the run's result."""
+    with optional_write(self.display, "the last metrics"):
+      self.writer.close(failed=kind is not None)
 
 
 def say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
@@ -70,36 +84,25 @@ def say_interrupted(display: Display, kind: Any, error: Any, _: Any) -> None:
     display.note(f"{error}; the same command resumes the run.")
 
 
-def goodput(
-  folder: epath.Path, now: Mapping[str, Any]
-) -> dict[str, float] | None:
-  """`time_spent` of the run up to now; None where it cannot be read."""
-  try:
-    rows = read_rows(folder / "metrics.jsonl")
-    return time_spent(rows, read_starts(folder), now)
-  except OSError:
-    return None
-
-
-def open_writer(
-  plan: Plan, checkpoints: Checkpoints, first: int, display: Display
-) -> MetricWriter:
+def open_outputs(
+  plan: Plan,
+  checkpoints: Checkpoints,
+  display: Display,
+  spent: Stopwatch,
+  first: int,
+) -> Outputs:
+  """Records that the run starts after step `first`, and opens its metrics."""
   folder, wandb_log = checkpoints.folder, None
+  with optional_write(display, "starts.jsonl"):
+    record_start(folder, first)
   if (project := plan.settings.wandb_project) and jax.process_index() == 0:
     wandb_log = WandbLog(folder, project, to_dict(plan.settings))
     display.header([("wandb", wandb_log.place)])
   writer = MetricWriter(folder, first, wandb_log)
   for note in writer.notes:
     display.note(note)
-  return writer
-
-
-def close_writer(
-  writer: MetricWriter, display: Display, kind: Any, *_: Any
-) -> None:
-  """Closes the metrics; a failure to do so does not change the run's result."""
-  with optional_write(display, "the last metrics"):
-    writer.close(failed=kind is not None)
+  meter = Meter(plan.settings.batch_size, plan.lengths.log_every)
+  return Outputs(display, checkpoints, writer, spent, meter)
 
 
 @contextlib.contextmanager

@@ -12,11 +12,7 @@ from vit_jax.data.batching.loader import Loader
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.sources import (
-  Splits,
-  check_same_classes,
-  open_splits,
-)
+from vit_jax.data.reading.sources import Splits, check_same_classes, open_splits
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build

@@ -7,6 +7,7 @@ Everything else takes these typed values and knows nothing of configurations.
 """
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -65,107 +66,89 @@ PLACES = ("input", "every_layer", "shared")
 GELUS = ("tanh", "exact", "quick")
 REMATS = ("none", "dots", "full")
 DTYPES = ("float32", "bfloat16")
+_unset = functools.partial(setting, None)
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings(Section):
   """The model; a field that is None is set by `variant` or `pretrained`."""
 
-  variant: str | None = setting(
-    None, 'Name in the paper, such as "B/16"; None with `pretrained`.'
+  variant: str | None = _unset(
+    'Name in the paper, such as "B/16"; None with `pretrained`.'
   )
-  num_classes: int | None = setting(
-    None, "Classes of the head; None takes those of the data.", must=COUNT
+  num_classes: int | None = _unset(
+    "Classes of the head; None takes those of the data.", must=COUNT
   )
-  patch_size: int | None = setting(
-    None, "Side of a patch in pixels, P.", must=COUNT
+  patch_size: int | None = _unset("Side of a patch in pixels, P.", must=COUNT)
+  hidden_size: int | None = _unset("Width of a token, D.", must=COUNT)
+  num_layers: int | None = _unset("Layers of the encoder, L.", must=COUNT)
+  mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=COUNT)
+  num_heads: int | None = _unset(
+    "Heads of each layer's self-attention, k.", must=COUNT
   )
-  hidden_size: int | None = setting(None, "Width of a token, D.", must=COUNT)
-  num_layers: int | None = setting(
-    None, "Layers of the encoder, L.", must=COUNT
-  )
-  mlp_size: int | None = setting(
-    None, "Width of the MLP's hidden layer.", must=COUNT
-  )
-  num_heads: int | None = setting(
-    None, "Heads of each layer's self-attention, k.", must=COUNT
-  )
-  pooling: str | None = setting(
-    None,
+  pooling: str | None = _unset(
     'The class token ("token"), the mean over patches ("gap"), attention '
     'pooling ("map"), or the first two together ("token_gap", for a model with '
     "one of our `block`s).",
     choices=POOLINGS,
   )
-  position: str | None = setting(
-    None, "Kind of position embedding.", choices=POSITIONS
+  position: str | None = _unset(
+    "Kind of position embedding.", choices=POSITIONS
   )
-  position_at: str | None = setting(
-    None, "Where position embeddings are added (App. D.4).", choices=PLACES
+  position_at: str | None = _unset(
+    "Where position embeddings are added (App. D.4).", choices=PLACES
   )
-  representation_size: int | None = setting(
-    None,
+  representation_size: int | None = _unset(
     "Width of the pre-training head's hidden tanh layer (Section 3.1).",
     must=COUNT,
   )
-  head_bias: float | None = setting(None, "Initial value of the head's bias.")
-  dropout_rate: float | None = setting(
-    None,
+  head_bias: float | None = _unset("Initial value of the head's bias.")
+  dropout_rate: float | None = _unset(
     "Dropout after dense layers and after adding positions (App. B.1).",
     must=BELOW_1,
   )
-  attention_dropout_rate: float | None = setting(
-    None, "Dropout of the attention weights A of Eq. 6.", must=BELOW_1
+  attention_dropout_rate: float | None = _unset(
+    "Dropout of the attention weights A of Eq. 6.", must=BELOW_1
   )
-  embedding_dropout_rate: float | None = setting(
-    None,
-    "Dropout after adding positions; None takes `dropout_rate`.",
-    must=BELOW_1,
+  embedding_dropout_rate: float | None = _unset(
+    "Dropout after adding positions; None takes `dropout_rate`.", must=BELOW_1
   )
-  patch_dropout_rate: float | None = setting(
-    None,
+  patch_dropout_rate: float | None = _unset(
     "Share of the patches that training leaves out of an image, at random; a "
     "step gets faster by about that share (arXiv:2208.07220).",
     must=BELOW_1,
   )
-  gelu: str | None = setting(
-    None,
+  gelu: str | None = _unset(
     'GELU approximated by "tanh", as in the published models, "exact", or '
     '"quick" as in CLIP.',
     choices=GELUS,
   )
-  scan: bool | None = setting(
-    None,
+  scan: bool | None = _unset(
     "Compile one block and scan the layers, whose first values a seed then "
-    "draws otherwise.",
+    "draws otherwise."
   )
-  remat: str | None = setting(
-    None,
+  remat: str | None = _unset(
     "Recompute activations in the backward pass to save memory: none, all but "
     "dense products (dots), or all (full).",
     choices=REMATS,
   )
-  block: str | None = setting(
-    None,
+  block: str | None = _unset(
     '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '
-    '"deit3"), or a class of your own as "package.module:Class".',
+    '"deit3"), or a class of your own as "package.module:Class".'
   )
-  drop_path_rate: float | None = setting(
-    None,
+  drop_path_rate: float | None = _unset(
     "Chance that an example skips a residual branch, for a model with one of "
     "our `block`s.",
     must=BELOW_1,
   )
-  drop_path_grows: bool | None = setting(
-    None, "Let that chance rise linearly, from 0 in the first layer."
+  drop_path_grows: bool | None = _unset(
+    "Let that chance rise linearly, from 0 in the first layer."
   )
-  layer_norm_epsilon: float | None = setting(
-    None, "Epsilon added to the variance in layer norms.", must=POSITIVE
+  layer_norm_epsilon: float | None = _unset(
+    "Epsilon added to the variance in layer norms.", must=POSITIVE
   )
-  dtype: str | None = setting(None, "Type of the computation.", choices=DTYPES)
-  param_dtype: str | None = setting(
-    None, "Type of the parameters.", choices=DTYPES
-  )
+  dtype: str | None = _unset("Type of the computation.", choices=DTYPES)
+  param_dtype: str | None = _unset("Type of the parameters.", choices=DTYPES)
 
   def given(self) -> dict[str, Any]:
     """The fields that are set, as keywords for the model."""
