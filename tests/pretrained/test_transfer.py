@@ -15,7 +15,7 @@ from vit_jax import load_pretrained
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build, loop
-from vit_jax.run.init_state import fresh_state
+from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.tasks.classification import ClassificationTask

@@ -13,7 +13,7 @@ from tests import published, runs, tiny
 from vit_jax import load_pretrained
 from vit_jax.models import ResNet
 from vit_jax.run import extras, loop
-from vit_jax.run.init_state import fresh_state
+from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import base_config, read

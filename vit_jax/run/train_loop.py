@@ -223,11 +223,13 @@ class TrainLoop:
     try:
       yield
     except Interrupted:
-      if step and step != self._out.checkpoints.latest_step:
-        self._save(state, step, None)
-      saved = f"step {step:,} is saved" if step else "no step was taken"
-      stop = self._guards.signal.interrupted(f"told to stop; {saved}")
-      raise stop from None
+      raise self._stopped(state, step) from None
+
+  def _stopped(self, state: TrainState, step: int) -> Interrupted:
+    if step and step != self._out.checkpoints.latest_step:
+      self._save(state, step, None)
+    saved = f"step {step:,} is saved" if step else "no step was taken"
+    return self._guards.signal.interrupted(f"told to stop; {saved}")
 
   @contextlib.contextmanager
   def _aside(self, kind: str) -> Iterator[None]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.run import build
-from vit_jax.run.init_state import fresh_state
+from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime import extras
