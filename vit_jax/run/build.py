@@ -23,7 +23,7 @@ from vit_jax.data.settings import (
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
 from vit_jax.models.variants import with_block
-from vit_jax.run.settings import ModelSettings, ProbeSettings, Settings
+from vit_jax.run.settings import ProbeSettings, Settings
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
@@ -41,15 +41,10 @@ if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
 
 # Fields that change how a model is executed, but not its result.
-_EXECUTION = ("scan", "remat")
+EXECUTION = ("scan", "remat")
+_TYPES = ("dtype", "param_dtype")
 # Fields that may differ between a run and the checkpoint it starts from.
-_FREE_FIELDS = (
-  "num_classes",
-  "representation_size",
-  "dtype",
-  "param_dtype",
-  *_EXECUTION,
-)
+_FREE_FIELDS = ("num_classes", "representation_size", *_TYPES, *EXECUTION)
 
 
 def open_start(settings: Settings) -> Optional["Loaded"]:
@@ -202,9 +197,7 @@ def build_model(
     ValueError: if the fields or the checkpoint do not fit the data.
   """
   fields = with_block(settings.model.given())
-  for name in ("dtype", "param_dtype"):
-    if name in fields:
-      fields[name] = jnp.dtype(fields[name])
+  fields |= {k: jnp.dtype(fields[k]) for k in _TYPES if k in fields}
   fields.setdefault("num_classes", task.num_outputs(class_names))
   if start is not None:
     return task.adapted(_fitted(start, class_names, fields, settings))
@@ -233,13 +226,6 @@ def _fitted(
   )
 
 
-def with_execution(model: Model, settings: ModelSettings) -> Model:
-  """Applies the settings that change only how the model is executed."""
-  fields = settings.given()
-  changed = {name: fields[name] for name in _EXECUTION if name in fields}
-  return model.clone(**changed) if changed else model
-
-
 def train_functions(
   settings: Settings,
   model: Model,
@@ -259,13 +245,12 @@ def train_functions(
   schedule = schedule or make_schedule(
     options, total_steps, warmup_steps(settings, total_steps, num_examples)
   )
-  L = model.num_layers
-  is_trainable = trainable_filter(options.freeze_layers, L, model.scan)
+  L, shape = model.num_layers, preprocessing.image_shape
+  trained = trainable_filter(options.freeze_layers, L, model.scan)
   layer_of = functools.partial(layers_below_head, num_layers=L)
   tx = make_optimizer(
-    options, schedule, layer_of=layer_of, is_trainable=is_trainable
+    options, schedule, layer_of=layer_of, is_trainable=trained
   )
-  shape = preprocessing.image_shape
   init = make_init(model, tx, shape, settings.ema_decay, extras)
   train_step = make_train_step(
     model,
@@ -277,19 +262,17 @@ def train_functions(
     accumulation_steps=settings.accumulation_steps,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,
-    is_trainable=is_trainable,
+    is_trainable=trained,
   )
   return init, train_step
 
 
-def warmup_steps(
-  settings: Settings, total_steps: int, num_examples: int
-) -> int:
+def warmup_steps(settings: Settings, total: int, num_examples: int) -> int:
   """The warm-up in steps: a tenth of a run that is no longer than what is set.
 
-  Args:
-    num_examples: Examples per epoch.
+  `total` is the length of the run in steps, and `num_examples` that of an epoch
+  in examples.
   """
-  wanted = settings.optimizer.warmup
-  steps = wanted.in_steps(settings.batch_size, num_examples)
-  return steps if steps < total_steps else total_steps // 10
+  warmup = settings.optimizer.warmup
+  steps = warmup.in_steps(settings.batch_size, num_examples)
+  return steps if steps < total else total // 10

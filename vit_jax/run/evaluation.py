@@ -58,12 +58,9 @@ class RunEvaluation:
   def __call__(
     self, params: Any, track: Track, plain_params: Any = None
   ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the metrics, and the pictures by name.
+    """Returns the metrics of the parameters, and the pictures by name.
 
-    Args:
-      params: The parameters to evaluate.
-      track: Shows the progress.
-      plain_params: Those that `params` average, whose score is added.
+    The score of `plain_params`, which `params` average, is added.
     """
     detail = self._pictures is not None
     outcome = self._evaluator(params, track, detail=detail)

@@ -132,9 +132,8 @@ def make_plan(
   sharding.check_batch(
     "batch_size", settings.batch_size, mesh, settings.accumulation_steps
   )
-  splits = open_splits(
-    build.data_of(settings, task), settings.normalization.window is not None
-  )
+  windowed = settings.normalization.window is not None
+  splits = open_splits(build.data_of(settings, task), windowed)
   _check_splits(settings, splits)
   task.check_evaluation(splits.eval)
   task = task.fitted(splits.train)
@@ -202,7 +201,9 @@ def _as_saved(settings: Settings, saved: Mapping[str, Any]) -> Model:
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
-  return build.with_execution(from_fields(fields), settings.model)
+  given = settings.model.given()
+  changed = {key: given[key] for key in build.EXECUTION if key in given}
+  return from_fields(fields).clone(**changed)
 
 
 def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
