@@ -150,11 +150,22 @@ def make_plan(
   init, train_step = build.train_functions(
     settings, model, task, extras, lengths.total, len(splits.train)
   )
-  shapes = sharding.array_shapes(init, mesh)
-  evaluation = RunEvaluation(settings, task, model, mesh, preprocessing, splits)
-  built = init, train_step, shapes, evaluation, lengths
-  parts = mesh, splits, start, model, preprocessing, extras
-  return Plan(settings, task, *parts, *built)
+  parts = settings, task, model, mesh, preprocessing, splits
+  return Plan(
+    settings=settings,
+    task=task,
+    mesh=mesh,
+    splits=splits,
+    start=start,
+    model=model,
+    preprocessing=preprocessing,
+    extras=extras,
+    init=init,
+    train_step=train_step,
+    shapes=sharding.array_shapes(init, mesh),
+    evaluation=RunEvaluation(*parts),
+    lengths=lengths,
+  )
 
 
 def _absolute(settings: Settings) -> dict[str, str]:
