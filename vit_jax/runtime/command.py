@@ -22,6 +22,9 @@ from vit_jax.runtime.restarts import MENDABLE
 flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
+# The exit codes of errors that are told in one line; the first that fits.
+_EXITS = dict.fromkeys((ChildProcessError, ConnectionError), MENDABLE)
+_EXITS |= {ValueError: USAGE_EXIT, OSError: USAGE_EXIT, FloatingPointError: 1}
 _COMPILED_BYTES = 4 * 2**30  # Size limit of the cache of compiled programs.
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
@@ -76,22 +79,24 @@ def run(
       sys.exit(main(arguments))
     try:
       sys.exit(main(arguments))
-    except (ChildProcessError, ConnectionError) as error:
-      _fail(_one_line(error), code=MENDABLE)
-    except (ValueError, OSError) as error:
-      _fail(_one_line(error))
-    except FloatingPointError as error:
-      _fail(_one_line(error), code=1)
-    except KeyboardInterrupt:
-      further = "; the same command resumes the run" if resumes else ""
-      _fail(f"stopped by Ctrl-C{further}.", code=130)
-    except Exception:
-      hosts.leave_soon(1)
+    except (Exception, KeyboardInterrupt) as error:
+      _explain(error, resumes)
       raise
 
   keep_freed_memory()
   _keep_compiled()
   app.run(guarded, flags_parser=functools.partial(_parse, define))
+
+
+def _explain(error: BaseException, resumes: bool) -> None:
+  """Ends the process with one line, unless the error is a bug of ours."""
+  if isinstance(error, KeyboardInterrupt):
+    further = "; the same command resumes the run" if resumes else ""
+    _fail(f"stopped by Ctrl-C{further}.", code=130)
+  for kind, code in _EXITS.items():
+    if isinstance(error, kind):
+      _fail(_one_line(error), code)
+  hosts.leave_soon(1)
 
 
 def cache_folder() -> pathlib.Path:

@@ -116,29 +116,27 @@ class Display:
     # Step and time of the first report, by which all has been compiled.
     self._first: tuple[int, float] | None = None
     if self._live:
-      self._progress = self._bars(transient=False)
-      self._progress.add_task(
-        "step",
-        total=self._last_step,
-        completed=first_step,
-        report="compiling ...",
-      )
-      self._progress.start()
+      self._start_bar(first_step, "compiling ...")
     else:
       self.note("compiling ...")
+
+  def _start_bar(self, first_step: int, report: str) -> None:
+    self._progress = self._bars(transient=False)
+    places = {"total": self._last_step, "completed": first_step}
+    self._progress.add_task("step", report=report, **places)
+    self._progress.start()
 
   def step(self, step: int) -> None:
     """Advances the bar without a report."""
     if self._progress is not None:
-      self._progress.update(self._progress.task_ids[0], completed=step)
+      _advance(self._progress, step)
 
   def report(self, step: int, metrics: dict[str, float]) -> None:
     """Shows the latest training metrics."""
     self._trained.append((step - self._reported, metrics))
     self._reported = step
-    text = (
-      f"loss {metrics['train/loss']:.4f}  {self._first_of(metrics, 'train')}"
-    )
+    text = f"loss {metrics['train/loss']:.4f}  "
+    text += self._first_of(metrics, "train")
     text += f"  lr {metrics['train/learning_rate']:.2e}"
     if "train/images_per_second" in metrics:
       text += f"  {metrics['train/images_per_second']:,.0f} images/s"
@@ -149,10 +147,9 @@ class Display:
     line = f"step {step:>7,}/{self._last_step:,}  {text}{self._left(step)}"
     if self._progress is None:
       self.note(line)
-      return
-    task = self._progress.task_ids[0]
-    self._progress.update(task, completed=step, report=text)
-    self._copied(line)
+    else:
+      _advance(self._progress, step, report=text)
+      self._copied(line)
 
   def evaluation(self, step: int, metrics: dict[str, float]) -> None:
     """Shows an evaluation in a line of its own."""
@@ -171,12 +168,11 @@ class Display:
       if key in self._trained[0][1]
     }
     now, last = step / self._epoch_steps, self._last_step / self._epoch_steps
+    trained, found = means["train/loss"], metrics["eval/loss"]
     return (
       f"epoch {now:>6,.1f}/{last:,.1f}  "
-      f"training loss {means['train/loss']:.4f}  "
-      f"{self._first_of(means, 'train')}  "
-      f"evaluation loss {metrics['eval/loss']:.4f}  "
-      f"{self._first_of(metrics, 'eval')}"
+      f"training loss {trained:.4f}  {self._first_of(means, 'train')}  "
+      f"evaluation loss {found:.4f}  {self._first_of(metrics, 'eval')}"
     )
 
   def _first_of(self, values: Mapping[str, float], kind: str) -> str:
@@ -189,14 +185,14 @@ class Display:
     self._console.print(text, soft_wrap=True)
     self._copied(text)
 
-  def track(self, items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
+  def track(self, items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
     """Passes items on and shows how many of them are done, on a terminal.
 
     `what` is done with them, such as "evaluating".
     """
-    if not self._live:
-      yield from items
-      return
+    return self._tracked(items, what, total) if self._live else items
+
+  def _tracked(self, items: Iterable[Any], what: str, total: int) -> Iterator:
     bars = self._progress or self._bars(transient=True)
     if self._progress is None:
       bars.start()
@@ -246,6 +242,10 @@ class Display:
     return f"  {clock(seconds)} left"
 
 
+def _advance(bars: progress.Progress, step: int, **fields: str) -> None:
+  bars.update(bars.task_ids[0], completed=step, **fields)
+
+
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
   """Rows as lines whose columns are aligned."""
   widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -281,6 +281,5 @@ def clock(seconds: float) -> str:
   """Formats a duration as hours, minutes and seconds: 1:02:03 or 2:03."""
   minutes, seconds = divmod(round(seconds), 60)
   hours, minutes = divmod(minutes, 60)
-  return (
-    f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-  )
+  start = f"{hours}:{minutes:02}" if hours else f"{minutes}"
+  return f"{start}:{seconds:02}"

@@ -28,6 +28,15 @@ _COMPILE_SECONDS = 3600  # Longest wait for the others to compile a program.
 _LEAVE_SECONDS = 10  # Longest wait for the others after an error.
 # Errors of XLA that come again after a restart.
 _LASTING = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
+_OPEN_MPI = """\
+mpirun started {0} processes, and JAX does not see the others, as with Open \
+MPI 5: let each give --coordinator=HOST:PORT, --num_processes={0} and \
+--process_id=$OMPI_COMM_WORLD_RANK."""
+_POD = """\
+this is pod {} of a Kubernetes job, and no other process of the run is seen: \
+off TPUs, JAX finds them with `pip install jax[k8s]` and a service account \
+that may list pods and services and get jobs. Or give --coordinator, \
+--num_processes and --process_id; --num_processes=1 if the job has one pod."""
 
 _joined = False  # Whether this process has joined others.
 
@@ -199,20 +208,10 @@ def _check_alone() -> None:
   """
   count = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
   if count != "1":
-    raise ValueError(
-      f"mpirun started {count} processes, and JAX does not see the others, as "
-      "with Open MPI 5: let each give --coordinator=HOST:PORT, "
-      f"--num_processes={count} and --process_id=$OMPI_COMM_WORLD_RANK."
-    )
+    raise ValueError(_OPEN_MPI.format(count))
   index = os.environ.get("JOB_COMPLETION_INDEX")
   if "KUBERNETES_SERVICE_HOST" in os.environ and index is not None:
-    raise ValueError(
-      f"this is pod {index} of a Kubernetes job, and no other process of the "
-      "run is seen: off TPUs, JAX finds them with `pip install jax[k8s]` and a "
-      "service account that may list pods and services and get jobs. Or give "
-      "--coordinator, --num_processes and --process_id; --num_processes=1 if "
-      "the job has one pod."
-    )
+    raise ValueError(_POD.format(index))
 
 
 def _check(

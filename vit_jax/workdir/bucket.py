@@ -133,8 +133,11 @@ def check(workdir: str, *, writes: bool) -> None:
       bucket, or the extra `gcs` is not installed.
     OSError: if a permission is missing or the store cannot be reached.
   """
-  if not is_address(workdir):
-    return
+  if is_address(workdir):
+    _check_address(workdir, writes)
+
+
+def _check_address(workdir: str, writes: bool) -> None:
   name, _, key = workdir.removeprefix("gs://").partition("/")
   if not workdir.startswith("gs://") or not name or not key.strip("/"):
     needed = "must be a local folder or gs://bucket/folder."

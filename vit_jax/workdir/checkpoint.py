@@ -140,10 +140,8 @@ class Checkpoints(CheckpointReader):
       self._quiet.end()
     if self._problem:
       newest = self.latest_step
-      known = (
-        "there is no other" if newest is None else f"step {newest} is good"
-      )
-      raise OSError(f"{self._problem}; {known}.")
+      good = "there is no other" if newest is None else f"step {newest} is good"
+      raise OSError(f"{self._problem}; {good}.")
 
 
 def is_run(path: str) -> bool:

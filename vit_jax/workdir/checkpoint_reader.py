@@ -26,12 +26,7 @@ class CheckpointReader:
   """
 
   def __init__(
-    self,
-    workdir: str,
-    keep_last: int,
-    *,
-    read_only: bool,
-    keys: Sequence[str],
+    self, workdir: str, keep_last: int, *, read_only: bool, keys: Sequence[str]
   ):
     path = epath.Path(workdir).expanduser()
     self.folder = path if bucket.is_address(workdir) else path.resolve()

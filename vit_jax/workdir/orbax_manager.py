@@ -161,16 +161,20 @@ def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
   """
   notes = []
   if jax.process_index() == 0 and folder.exists():
-    for checkpoint in folder.iterdir():
-      try:
-        read_score(checkpoint, keys)
-      except ValueError as error:
-        path = checkpoint / _METRICS
-        path.rename(path.with_name("damaged"))
-        notes.append(str(error))
+    notes = [note for path in folder.iterdir() if (note := _mend(path, keys))]
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices("damaged metrics are set aside")
   return notes
+
+
+def _mend(checkpoint: epath.Path, keys: Sequence[str]) -> str | None:
+  try:
+    read_score(checkpoint, keys)
+  except ValueError as error:
+    path = checkpoint / _METRICS
+    path.rename(path.with_name("damaged"))
+    return str(error)
+  return None
 
 
 class QuietSaves:

@@ -52,8 +52,10 @@ def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
     How many there are and the first names, in a line; None if there is none.
   """
   lines = dict.fromkeys(found)
-  if not lines:
-    return None
+  return _keep(folder, lines) if lines else None
+
+
+def _keep(folder: epath.Path, lines: dict[str, None]) -> str:
   host = f"_{jax.process_index()}" if jax.process_index() else ""
   path = folder / f"unreadable{host}.txt"
   before = read(path).decode(errors="replace")
