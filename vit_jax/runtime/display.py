@@ -100,12 +100,10 @@ class Display:
     epoch_steps: float = 0.0,
     metrics: Sequence[Metric] = (),
   ) -> None:
-    """Tells what will be shown, before anything of it is.
+    """Tells the run's last step and the metrics to show, before anything is.
 
-    Args:
-      last_step: Number of the run's last step.
-      epoch_steps: Steps of an epoch, for a line at each evaluation; 0 for none.
-      metrics: The metrics to show, in their order.
+    `epoch_steps` are those of an epoch, for a line at each evaluation; 0 for
+    none.
     """
     self._metrics, self._epoch_steps = metrics, epoch_steps
     self._last_step = last_step

@@ -16,6 +16,8 @@ from typing import Any, TypeGuard
 from vit_jax.runtime.checks import NOT_NEGATIVE, Rule, checked, without_none
 
 UNITS = ("steps", "epochs", "examples")
+_MISSING = "the configuration has no {}: start it from base_config()."
+_UNKNOWN = "{} is not a key of the configuration; did you mean {}?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,9 +143,7 @@ def from_dict(
     prefix: Stands before the keys in messages.
     whole: The section that `cls` is a part of, if any.
 
-  Raises:
-    ValueError: if a key is unknown or missing, or its value is invalid. The
-      message names the key.
+  Raises ValueError, naming the key, if one is unknown, missing or invalid.
   """
   rest, found = dict(values), {}
   for field in dataclasses.fields(cls):
@@ -152,10 +152,7 @@ def from_dict(
       names = [f"{field.name}_{unit}" for unit in UNITS]
     missing = [name for name in names if name not in rest]
     if missing and not saved:
-      key = prefix + missing[0]
-      raise ValueError(
-        f"the configuration has no {key}: start it from base_config()."
-      )
+      raise ValueError(_MISSING.format(prefix + missing[0]))
     given = [rest.pop(name, {}) for name in names]
     if is_section(kind):
       name = prefix + field.name
@@ -169,10 +166,8 @@ def from_dict(
       found[field.name] = Duration(*given) if kind is Duration else given[0]
   if rest:
     unknown = prefix + next(iter(flat(rest)))
-    raise ValueError(
-      f"{unknown} is not a key of the configuration; did you mean "
-      f"{nearest_key(unknown, whole or cls)}?"
-    )
+    close = nearest_key(unknown, whole or cls)
+    raise ValueError(_UNKNOWN.format(unknown, close))
   try:
     return cls(**found)
   except ValueError as error:
@@ -195,10 +190,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   """Nested dictionaries as one, with dotted keys."""
   found = {}
   for key, value in values.items():
-    if isinstance(value, Mapping):
-      found |= flat(value, f"{prefix}{key}.")
-    else:
-      found[prefix + key] = value
+    name = prefix + key
+    is_inner = isinstance(value, Mapping)
+    found |= flat(value, f"{name}.") if is_inner else {name: value}
   return found
 
 

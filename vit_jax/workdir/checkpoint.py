@@ -7,6 +7,7 @@ the checksums in the description.
 """
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,7 +90,7 @@ class Checkpoints(CheckpointReader):
         raise ValueError(f"there is one of step {self.latest_step} already")
       self._saving = step
     except Exception as error:  # Orbax raises errors of all kinds.
-      problem = self._not_saved(step, error)
+      return self._not_saved(step, error)
     return problem
 
   def wait(self) -> str | None:
@@ -118,10 +119,9 @@ class Checkpoints(CheckpointReader):
     self._descriptions.pop(step, None)
     place = self.folder / "damaged" / str(step)
     if jax.process_index() == 0:
-      taken = 1
+      numbers = itertools.count(2)
       while place.exists():
-        taken += 1
-        place = self.folder / "damaged" / f"{step}_{taken}"
+        place = place.with_name(f"{step}_{next(numbers)}")
       place.parent.mkdir(exist_ok=True)
       # On a store, a folder exists once it holds an object.
       (place.parent / "README.txt").write_text(_SET_ASIDE)
@@ -157,9 +157,7 @@ def is_run(path: str) -> bool:
 def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
   """The checkpoints of a run, to be read only; `keys` as for `Checkpoints`.
 
-  Raises:
-    ValueError: if the folder holds none.
-    OSError: if it cannot be read.
+  Raises ValueError if the folder holds none, and OSError if it cannot be read.
   """
   bucket.check(workdir, writes=False)
   if not is_run(workdir):

@@ -65,11 +65,10 @@ class CheckpointReader:
       try:
         folder = self._steps_folder / str(step)
         score = orbax_manager.read_score(folder, self._keys)
+        if score is not None:
+          rated.append((score, step))
       except ValueError as error:
         self.notes.append(str(error))
-        continue
-      if score is not None:
-        rated.append((score, step))
     return max(rated)[1] if rated else self.latest_step
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
@@ -90,12 +89,7 @@ class CheckpointReader:
     return step
 
   def describe(self, step: int) -> dict[str, Any]:
-    """The description that was saved at `step`.
-
-    Raises:
-      DamagedError: if the checkpoint is damaged.
-      OSError: if it cannot be read now.
-    """
+    """The description that was saved at `step`; raises as `attempt`."""
 
     def read() -> dict[str, Any]:
       args = ocp.args.Composite(description=ocp.args.JsonRestore())
@@ -110,11 +104,8 @@ class CheckpointReader:
   def newest_description(self) -> tuple[int, dict[str, Any]] | None:
     """Step and description of the newest checkpoint whose description is good.
 
-    It is None if there is no checkpoint.
-
-    Raises:
-      DamagedError: if there are checkpoints, but none with a good description.
-      OSError: if one cannot be read now.
+    It is None if there is no checkpoint. Raises DamagedError if no checkpoint
+    has a good description, and OSError if one cannot be read now.
     """
     damaged: list[DamagedError] = []
     for step in reversed(self.all_steps):
@@ -129,10 +120,7 @@ class CheckpointReader:
   def restore(self, step: int, shapes: TrainState) -> TrainState:
     """The state at `step`, its arrays laid out as those of `shapes`.
 
-    Raises:
-      DamagedError: if the checkpoint is damaged.
-      ValueError: if it holds other arrays than `shapes`.
-      OSError: if it cannot be read now.
+    Raises ValueError if it holds other arrays, and otherwise as `attempt`.
     """
     found = self._restore(step, items(shapes))
     count = jax.device_put(jnp.int32(step), shapes.step.sharding)
@@ -185,9 +173,8 @@ class CheckpointReader:
     if not self._read_only:
       return False
     now = bucket.names(self._steps_folder)
-    steps = {int(name) for name in now if name.isdecimal()}
-    if steps == {*self.all_steps}:  # No run has saved or deleted anything.
-      return False
+    if {int(name) for name in now if name.isdecimal()} == {*self.all_steps}:
+      return False  # No run has saved or deleted anything.
     end = time.monotonic() + _DELETING
     while str(step) in now and time.monotonic() < end:
       time.sleep(0.1)

@@ -94,12 +94,11 @@ class MetricWriter:
     for name, file in files.items():
       try:
         write(file)
+        self._failing.discard(name)
       except OSError as error:
         if name not in self._failing:
           said.append(f"{name}: {error}")
         self._failing.add(name)
-      else:
-        self._failing.discard(name)
     if said:
       raise OSError("; ".join(said))
 

@@ -5,6 +5,7 @@ With each checkpoint it keeps an evaluation, by which the best is found.
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import sys
@@ -42,10 +43,7 @@ def _options(
   keep_last: int, read_only: bool, keys: Sequence[str]
 ) -> ocp.CheckpointManagerOptions:
   """Has Orbax keep the newest checkpoints and the best one."""
-
-  def score(metrics: dict[str, Any]) -> float:
-    return _score_of(metrics, keys)
-
+  score = functools.partial(_score_of, keys=keys)
   best = policies.BestN(
     get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
   )
@@ -124,12 +122,9 @@ def restore_args(shapes: Any) -> ocp.args.PyTreeRestore:
 def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
   """The score of a checkpoint; None if the run did not evaluate there.
 
-  Args:
-    keys: The metrics that may be the score; none is above 1.
-
-  Raises:
-    ValueError: if its file is damaged, so that it cannot be chosen as the best.
-    OSError: if it cannot be read.
+  `keys` are the metrics that may be the score; none is above 1. Raises
+  ValueError if its file is damaged, so that it cannot be chosen as the best,
+  and OSError if it cannot be read.
   """
   metrics, why = {}, f"their file holds no {keys[0]}"
   try:
@@ -155,10 +150,7 @@ def _score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
-  """Renames damaged files of metrics, on which Orbax would fail.
-
-  Returns a line to show for each.
-  """
+  """Renames damaged metrics, which Orbax fails on; returns a line for each."""
   notes = []
   if jax.process_index() == 0 and folder.exists():
     notes = [note for path in folder.iterdir() if (note := _mend(path, keys))]
