@@ -65,11 +65,10 @@ def checked(
     kind: `int`, `float`, `bool`, `str` or a tuple type such as
       `tuple[int, int]`, for which one number stands for both, or
       `tuple[float, ...]`; with `| None`, None is accepted as well.
-    value: The value. Nothing is assumed about it.
+    value: Anything.
     must: A condition on the converted value.
 
-  Raises:
-    ValueError: if the value has another type, or is out of range.
+  Raises ValueError if the value has another type, or is out of range.
   """
   kind, optional = without_none(kind)
   if value is None and optional:

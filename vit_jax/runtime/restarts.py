@@ -24,12 +24,9 @@ def supervise(
 ) -> int:
   """Runs this command in a child process, and restarts it where that helps.
 
-  Returns the exit code of the last start.
-
-  Args:
-    restarts: The most restarts in a row without a new checkpoint.
-    newest_step: Returns the step of the newest checkpoint.
-    command: The command to run instead.
+  Returns the exit code of the last start. There are at most `restarts` in a row
+  without a new checkpoint, the newest of which is of step `newest_step()`.
+  `command` is run instead of this one.
   """
   command = command or [sys.executable, *sys.orig_argv[1:], "--restarts=0"]
   before, used = newest_step(), 0

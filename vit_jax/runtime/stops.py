@@ -134,10 +134,9 @@ class Watchdog:
   stopped itself, as by Ctrl-Z, does not count. A hang in compiled code that
   keeps Python's lock is not noticed.
 
-  Args:
-    times: How many times the median of the last 100 steps a step may take, and
-      at least 10 minutes; 0 never ends the process.
-    path: The file for the stacks, local or such as gs://bucket/run/stacks.txt.
+  A step may take `times` times the median of the last 100 steps, and at least
+  10 minutes; 0 never ends the process. The file for the stacks is local or such
+  as gs://bucket/run/stacks.txt.
   """
 
   def __init__(self, times: float, path: epath.Path):

@@ -125,13 +125,10 @@ def append(address: Any, data: bytes) -> None:
 def check(workdir: str, *, writes: bool) -> None:
   """Checks that a command may use a bucket; does nothing for a local folder.
 
-  Args:
-    writes: Whether to write, read and delete an object there as well.
-
-  Raises:
-    ValueError: if the address is not gs://bucket/folder, there is no such
-      bucket, or the extra `gcs` is not installed.
-    OSError: if a permission is missing or the store cannot be reached.
+  If it `writes`, it writes, reads and deletes an object there as well. Raises
+  ValueError if the address is not gs://bucket/folder, there is no such bucket,
+  or the extra `gcs` is not installed, and OSError if a permission is missing or
+  the store cannot be reached.
   """
   if is_address(workdir):
     _check_address(workdir, writes)

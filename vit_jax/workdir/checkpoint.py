@@ -36,8 +36,7 @@ class Checkpoints(CheckpointReader):
 
   Args:
     workdir: The run's folder, local or an address such as gs://bucket/run.
-    keep_last: How many of the newest checkpoints to keep; the one with the best
-      score is kept as well.
+    keep_last: How many of the newest checkpoints to keep, beside the best.
     read_only: Never write to the folder, to which another process may write.
     keys: The metrics that may be the score by which the best is found; the
       first that an evaluation has is.
@@ -68,14 +67,12 @@ class Checkpoints(CheckpointReader):
   ) -> str | None:
     """Begins to save the state after `step` steps.
 
-    Args:
-      description: The checkpoint's description; the checksums are added to it.
-      metrics: The evaluation after this step, if there was one.
+    The checksums are added to the description. `metrics` are the evaluation
+    after this step, if there was one.
 
-    Returns:
-      One line on what went wrong with this save, or with the previous one,
-      which ran in the background; None if nothing did. Checkpoints saved
-      earlier are unharmed.
+    Returns one line on what went wrong with this save, or with the previous
+    one, which ran in the background; None if nothing did. Checkpoints saved
+    earlier are unharmed.
     """
     trees = items(state)
     description = with_digest({**description, "checksums": checksums(trees)})
@@ -167,10 +164,7 @@ def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
 
 
 def latest_description(workdir: str) -> dict[str, Any] | None:
-  """`Checkpoints.newest_description`, without its step, of a folder.
-
-  It is None if the folder holds no checkpoint, or is not there.
-  """
+  """A folder's newest good description; None if it has no checkpoint."""
   if not is_run(workdir):
     return None
   with contextlib.closing(open_run(workdir)) as checkpoints:

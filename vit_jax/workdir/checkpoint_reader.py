@@ -20,9 +20,7 @@ _DELETING = 5  # Seconds that deleting a checkpoint may take.
 class CheckpointReader:
   """The checkpoints of one run, to be chosen from and read.
 
-  Attributes:
-    folder: The workdir.
-    notes: A line for each thing that was damaged and skipped.
+  `notes` has a line for each thing that was damaged and skipped.
   """
 
   def __init__(

@@ -44,7 +44,6 @@ class Meter:
       applied because they were not finite; empty if the last was applied.
 
   Args:
-    batch_size: The number of examples in a step.
     most: The most steps between two reads; 0 if it is never read.
   """
 
@@ -64,9 +63,9 @@ class Meter:
     if self._start is None:
       self._wait(0)
       self._start = time.perf_counter()
-      return
-    self._timed_steps += 1
-    self._wait(2)
+    else:
+      self._timed_steps += 1
+      self._wait(2)
 
   def _wait(self, most: int) -> None:
     """Waits until at most this many steps are under way."""
@@ -149,12 +148,9 @@ def time_spent(
   """Seconds that a run has spent on each of `KINDS`, from its first start on.
 
   Time between the last row of one start and the next start counts as lost. It
-  is None if the run was begun by a version that did not measure.
-
-  Args:
-    rows: Rows of `metrics.jsonl`.
-    starts: Rows of `starts.jsonl`.
-    now: `Stopwatch.row` of the start that is running, if any.
+  is None if the run was begun by a version that did not measure. The rows are
+  of `metrics.jsonl` and the starts of `starts.jsonl`; `now` is `Stopwatch.row`
+  of the start that is running, if any.
   """
   begun = [at for at in map(_began, starts) if at is not None]
   trained = [row for row in rows if "train/loss" in row]
@@ -162,9 +158,9 @@ def time_spent(
   if not measured or not all(map(_spent, trained)):
     return None
   last: dict[int, dict[str, float]] = {}  # By number of the start.
-  for row in rows:
+  for row in filter(_spent, rows):
     before = [i for i, s in enumerate(starts) if s["step"] < row["step"]]
-    if before and _spent(row):
+    if before:
       last[before[-1]] = _spent(row)
   newest = len(starts) - 1
   if now is not None:
@@ -202,19 +198,15 @@ class Tracer:
 
   If that fails, its methods raise OSError, and the run has no trace.
 
-  Args:
-    folder: The folder for the trace, local or such as gs://bucket/run/profile.
-    begin: The first step to trace.
-    steps: How many steps to trace; 0 traces none.
-    last: The run's last step, which ends the trace.
+  Its first step is `begin`; if `steps` is 0, none is traced. The run's last
+  step ends it. The folder is local or such as gs://bucket/run/profile.
   """
 
   def __init__(self, folder: str, begin: int, steps: int, last: int):
-    self._folder, self._begin = folder, begin
-    # JAX cannot write to gs://, so a trace is written here and then sent.
-    self._local = folder
+    # JAX cannot write to gs://, so a trace is written to `_local` and sent.
+    self._folder = self._local = folder
+    self._begin, self._tracing = begin, False
     self._end = min(begin + steps - 1, last) if steps else 0
-    self._tracing = False
 
   def before(self, step: int) -> None:
     """Starts the trace if it is due; if it cannot, raises OSError once."""

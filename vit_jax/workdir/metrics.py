@@ -37,12 +37,9 @@ class MetricWriter:
   If one of the three cannot be written, the others still are. All methods raise
   an OSError that tells of it once, and again only if it fails after a success.
 
-  Attributes:
-    notes: A line for each thing that was broken in files of earlier starts.
-
-  Args:
-    first_step: The step from which the run starts, as for `RowFile`.
-    wandb_log: Receives the same metrics, and is closed with this writer.
+  The run starts from `first_step`, as for `RowFile`. `wandb_log` receives the
+  same metrics, and is closed with this writer. `notes` has a line for each
+  thing that was broken in files of earlier starts.
   """
 
   def __init__(
@@ -60,8 +57,8 @@ class MetricWriter:
     rows = RowFile(workdir / _ROWS, first_step)
     if lines := rows.skipped:
       self.notes.append(f"{_ROWS} held {lines} broken lines, dropped now.")
-    board = EventFile(workdir / "tensorboard", first_step)
-    self._files = {_ROWS: rows, "TensorBoard": board}
+    self._files[_ROWS] = rows
+    self._files["TensorBoard"] = EventFile(workdir / "tensorboard", first_step)
     if wandb_log is not None:
       self._files["Weights & Biases"] = wandb_log
 
@@ -108,12 +105,9 @@ class EventFile(AppendFile):
 
   tensorboardX's own writer has a thread that ends with the first failed write;
   whoever adds events then waits for it for ever. Here a failed write is an
-  OSError.
-
-  Args:
-    folder: For the file, local or such as gs://bucket/run/tensorboard.
-    first_step: The step from which the run starts; TensorBoard drops events
-      beyond it that earlier starts wrote.
+  OSError. TensorBoard drops events beyond `first_step`, from which the run
+  starts, that earlier starts wrote. The folder is local or such as
+  gs://bucket/run/tensorboard.
   """
 
   def __init__(self, folder: epath.Path, first_step: int):
@@ -153,13 +147,8 @@ class WandbLog:
   A step that is written again, as the run went on from an older checkpoint,
   keeps the values that were written first. With WANDB_MODE=offline everything
   stays in WORKDIR/wandb until `wandb sync`, or in ./wandb if the workdir is an
-  address.
-
-  Attributes:
-    place: Where to see the run: an address, or a folder when offline.
-
-  Raises:
-    ValueError: if wandb is not installed, or refuses the login.
+  address. `place` says where to see the run: an address, or a folder when
+  offline. Raises ValueError if wandb is not installed, or refuses the login.
   """
 
   def __init__(self, folder: epath.Path, project: str, config: dict[str, Any]):

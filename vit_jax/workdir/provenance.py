@@ -30,11 +30,10 @@ def record_start(folder: epath.Path, step: int) -> None:
   if jax.process_index():
     return
   path = folder / "starts.jsonl"
-  row = {"step": step, **_here()}
   before = read(path)
   if before and not before.endswith(b"\n"):  # The disk was full.
     before += b"\n"
-  replace(path, before + to_line(row))
+  replace(path, before + to_line({"step": step, **_here()}))
 
 
 def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
@@ -48,8 +47,7 @@ def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
   A line is such as "photos/cat/1.jpg: the file is empty." Another host's file
   has the host's number in its name. Raises OSError if it cannot be written.
 
-  Returns:
-    How many there are and the first names, in a line; None if there is none.
+  Returns how many there are and the first names, in a line; None if none are.
   """
   lines = dict.fromkeys(found)
   return _keep(folder, lines) if lines else None

@@ -31,11 +31,9 @@ def attempt(
   """Calls `read`, and puts into one line why a checkpoint cannot be read.
 
   Trouble that may pass, such as a lost network, is retried; not on several
-  hosts, though, as they would fall out of step.
-
-  Raises:
-    DamagedError: if the checkpoint `name` is damaged.
-    OSError: if it `was_deleted`, or cannot be read for another reason.
+  hosts, though, as they would fall out of step. Raises DamagedError if the
+  checkpoint `name` is damaged, and OSError if it `was_deleted` or cannot be
+  read for another reason.
   """
   waits = iter(_RETRY_AFTER if jax.process_count() == 1 else ())
   while True:

@@ -71,11 +71,8 @@ class AppendFile:
 
   A partial write, as on a full disk, is truncated before the next. If more than
   `MOST_WAITING` bytes wait, the oldest are dropped. Objects on gs:// are
-  appended to once a minute.
-
-  Args:
-    path: The file, which is made on the first write.
-    header: The first bytes of a new file.
+  appended to once a minute. The file is made on the first write; `header` are
+  its first bytes.
   """
 
   def __init__(self, path: epath.Path, header: bytes = b""):
@@ -146,20 +143,17 @@ class RowFile(AppendFile):
   """A file to which a run that starts from `first_step` adds rows.
 
   Rows beyond it, which a run that was stopped wrote and this one will write
-  again, are dropped, and so are invalid lines; OSError says that this failed.
-
-  Attributes:
-    skipped: How many lines were invalid.
+  again, are dropped, and so are the invalid lines, of which there were
+  `skipped`; OSError says that this failed.
   """
 
   def __init__(self, path: epath.Path, first_step: int):
     super().__init__(path)
-    self.skipped = 0
-    if content := read(path):
-      rows, self.skipped = parse_rows(content)
-      kept = b"".join(to_line(r) for r in rows if r["step"] <= first_step)
-      if kept != content:
-        replace(path, kept)
+    content = read(path)
+    rows, self.skipped = parse_rows(content)
+    kept = b"".join(to_line(r) for r in rows if r["step"] <= first_step)
+    if kept != content:
+      replace(path, kept)
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Adds a row; raises OSError if it cannot be written."""
