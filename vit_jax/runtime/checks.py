@@ -61,12 +61,10 @@ def checked(
 ) -> Any:
   """Converts a value to a type: a list to a tuple, an int to a float.
 
-  Args:
-    kind: `int`, `float`, `bool`, `str` or a tuple type such as
-      `tuple[int, int]`, for which one number stands for both, or
-      `tuple[float, ...]`; with `| None`, None is accepted as well.
-    value: Anything.
-    must: A condition on the converted value.
+  The type is `int`, `float`, `bool`, `str` or a tuple type such as
+  `tuple[int, int]`, for which one number stands for both, or
+  `tuple[float, ...]`; with `| None`, None is accepted as well. `must` is a
+  condition on the converted value.
 
   Raises ValueError if the value has another type, or is out of range.
   """

@@ -95,15 +95,11 @@ class Display:
       self.note(line)
 
   def expect(
-    self,
-    last_step: int,
-    epoch_steps: float = 0.0,
-    metrics: Sequence[Metric] = (),
+    self, last_step: int, epoch_steps: float = 0, metrics: Sequence[Metric] = ()
   ) -> None:
     """Tells the run's last step and the metrics to show, before anything is.
 
-    `epoch_steps` are those of an epoch, for a line at each evaluation; 0 for
-    none.
+    With `epoch_steps`, those of an epoch, each evaluation gets a line more.
     """
     self._metrics, self._epoch_steps = metrics, epoch_steps
     self._last_step = last_step
@@ -240,7 +236,7 @@ class Display:
     return f"  {clock(seconds)} left"
 
 
-def _advance(bars: progress.Progress, step: int, **fields: str) -> None:
+def _advance(bars: progress.Progress, step: int, **fields: Any) -> None:
   bars.update(bars.task_ids[0], completed=step, **fields)
 
 

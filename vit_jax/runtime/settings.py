@@ -136,12 +136,9 @@ def from_dict(
 ) -> Any:
   """Makes settings from nested dictionaries, the inverse of `to_dict`.
 
-  Args:
-    values: A value for each key, nested like the sections.
-    saved: Whether an older version may have written the values. A missing key
-      then gets the value under which that version behaved as it did.
-    prefix: Stands before the keys in messages.
-    whole: The section that `cls` is a part of, if any.
+  If they are `saved`, an older version may have written them, and a missing key
+  gets the value under which that version behaved as it did. If `cls` is a part
+  of the section `whole`, messages have `prefix` before the keys.
 
   Raises ValueError, naming the key, if one is unknown, missing or invalid.
   """

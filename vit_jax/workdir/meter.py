@@ -39,12 +39,9 @@ class Meter:
   Metrics stay on the device until they are read. `add` waits until the step
   before last is done, so that the host is never more than two steps ahead.
 
-  Attributes:
-    skipped: (step, metrics) of the most recent consecutive steps that were not
-      applied because they were not finite; empty if the last was applied.
-
-  Args:
-    most: The most steps between two reads; 0 if it is never read.
+  `skipped` has (step, metrics) of the most recent consecutive steps that were
+  not applied because they were not finite; it is empty if the last was applied.
+  `most` is the most steps between two reads; 0 if it is never read.
   """
 
   def __init__(self, batch_size: int, most: int):
