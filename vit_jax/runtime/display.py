@@ -116,8 +116,9 @@ class Display:
 
   def _start_bar(self, first_step: int, report: str) -> None:
     self._progress = self._bars(transient=False)
-    places = {"total": self._last_step, "completed": first_step}
-    self._progress.add_task("step", report=report, **places)
+    self._progress.add_task(
+      "step", total=self._last_step, completed=first_step, report=report
+    )
     self._progress.start()
 
   def step(self, step: int) -> None:
