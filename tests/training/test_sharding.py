@@ -43,8 +43,7 @@ def _in_slices(count, slices):
 
 
 def test_only_the_data_axis_crosses_slices():
-  sizes = dict(data=4, fsdp=2, tensor=2)
-  found = sharding._arranged(sizes, _in_slices(16, 2))
+  found = sharding._across_slices([4, 2, 2], 2, _in_slices(16, 2))
   assert found.shape == (4, 2, 2)
   for part in found:
     assert len({device.slice_index for device in part.flat}) == 1
@@ -52,9 +51,8 @@ def test_only_the_data_axis_crosses_slices():
 
 
 def test_a_data_axis_too_short_for_the_slices_is_refused():
-  sizes = dict(data=1, fsdp=8, tensor=1)
   with pytest.raises(ValueError, match="data=1 must be a multiple of the 2"):
-    sharding._arranged(sizes, _in_slices(8, 2))
+    sharding._across_slices([1, 8, 1], 2, _in_slices(8, 2))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -57,7 +58,8 @@ class Msa(nn.Module):
 
     q, k, v = to_heads(U_q, z_q), to_heads(U_k, z), to_heads(U_v, z)  # Eq. 5
     q, k = self._compared(q, k)
-    A = softmax((q @ k.mT + relative_logits(q, R)) / math.sqrt(D_h))  # Eq. 6
+    b = 0 if R is None else relative_logits(q, R)
+    A = softmax((q @ k.mT + b) / math.sqrt(D_h))  # Eq. 6
     A = self._show(A)
     A = dropout(A)
     SA = A @ v  # Eq. 7
@@ -65,29 +67,17 @@ class Msa(nn.Module):
 
   def projections(self, D: int) -> tuple[Projection, ...]:
     """U_q, U_k, U_v, each (D, k, D_h), and U_msa, (k, D_h, D)."""
-    k, D_h = self.num_heads, D // self.num_heads
-    options = {"kernel_init": init_kernel, **self.config.dtypes}
-    U_qkv = [
-      Projection(
-        (D, k, D_h),
-        num_inputs=1,
-        axes=("embed", "heads", "head_size"),
-        bias_axes=("heads", "head_size"),
-        bias_init=init_zeros if name[0] in self.qkv_bias else None,
-        **options,
-        name=name,
-      )
-      for name in ("query", "key", "value")
-    ]
-    U_msa = Projection(
-      (k, D_h, D),
-      num_inputs=2,
-      axes=("heads", "head_size", "embed"),
-      bias_axes=(None,),
-      bias_init=init_zeros,
-      **options,
-      name="out",
-    )
+    k, D_h, heads = self.num_heads, D // self.num_heads, ("heads", "head_size")
+    make = partial(Projection, kernel_init=init_kernel, **self.config.dtypes)
+
+    def into_heads(name: str) -> Projection:
+      init = init_zeros if name[0] in self.qkv_bias else None
+      axes = ("embed", *heads), heads
+      return make((D, k, D_h), 1, *axes, bias_init=init, name=name)
+
+    U_qkv = map(into_heads, ("query", "key", "value"))
+    axes = (*heads, "embed"), (None,)
+    U_msa = make((k, D_h, D), 2, *axes, bias_init=init_zeros, name="out")
     return (*U_qkv, U_msa)
 
   def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:

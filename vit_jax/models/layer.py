@@ -168,13 +168,14 @@ class PatchDropout(nn.Module):
   def __call__(self, z: Tokens, *, train: bool) -> Float[Array, "B s D"]:
     if not train or not self.rate:
       return z
-    B, S, _ = z.shape
-    N = S - self.prefix
+    first, patches = z[:, : self.prefix], z[:, self.prefix :]
+    return jnp.concatenate([first, self._kept(patches)], axis=1)
+
+  def _kept(self, patches: Tokens) -> Float[Array, "B n D"]:
+    B, N, _ = patches.shape
     n = max(round((1 - self.rate) * N), 1)
     draw = jax.random.uniform(self.make_rng("dropout"), (B, N))
     # A sort stays on the device that has the image; `top_k` would gather all.
     highest = jnp.argsort(draw, axis=1, descending=True)[:, :n]
     chosen = jnp.sort(highest, axis=1)  # (B, n)
-    first, patches = z[:, : self.prefix], z[:, self.prefix :]
-    patches = jnp.take_along_axis(patches, chosen[..., None], axis=1)
-    return jnp.concatenate([first, patches], axis=1)
+    return jnp.take_along_axis(patches, chosen[..., None], axis=1)

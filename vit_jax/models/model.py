@@ -179,7 +179,8 @@ class VitFields(Model):
     for name in _SIZES:
       check_size(name, getattr(self, name))
     check_size("num_classes", self.num_classes, least=0)
-    _check_heads(self.hidden_size, self.num_heads)
+    if self.hidden_size % self.num_heads:
+      raise _uneven_heads(self.hidden_size, self.num_heads)
     check_choice("pooling", self.pooling, self.poolings)
     check_choice("remat", self.remat, REMATS)
     check_rate("embedding_dropout_rate", self._embedding_dropout_rate)
@@ -221,15 +222,12 @@ def check_size(name: str, value: Any, least: int = 1) -> None:
     raise ValueError(f"{name}={value} must be {least} or more.")
 
 
-def _check_heads(hidden_size: int, num_heads: int) -> None:
-  D = hidden_size
-  if not D % num_heads:
-    return
+def _uneven_heads(D: int, num_heads: int) -> ValueError:
   small = [k for k in range(1, math.isqrt(D) + 1) if not D % k]
   fits = small + [D // k for k in small]
   nearest = min(fits, key=lambda k: abs(k - num_heads))
-  raise ValueError(
-    f"hidden_size={hidden_size} does not split over num_heads={num_heads}; "
+  return ValueError(
+    f"hidden_size={D} does not split over num_heads={num_heads}; "
     f"{nearest} heads would fit."
   )
 

@@ -51,11 +51,15 @@ def check_images(x: Any) -> None:
     )
   here = not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
   if here and x.size:
-    # By NumPy, as JAX would trace it in a function that closes over images.
-    largest = float(np.abs(np.asarray(x)).max())
-    if largest > _LARGEST:
-      warnings.warn(
-        f"images have values of up to {largest:.0f}, and the model expects "
-        "normalised ones, mostly in [-3, 3]: apply vit_jax.normalize to uint8.",
-        stacklevel=3,
-      )
+    _warn_of_large(x)
+
+
+def _warn_of_large(x: Any) -> None:
+  # By NumPy, as JAX would trace it in a function that closes over images.
+  largest = float(np.abs(np.asarray(x)).max())
+  if largest > _LARGEST:
+    warnings.warn(
+      f"images have values of up to {largest:.0f}, and the model expects "
+      "normalised ones, mostly in [-3, 3]: apply vit_jax.normalize to uint8.",
+      stacklevel=4,
+    )

@@ -5,6 +5,8 @@ All kinds are added to the tokens except the relative offsets, from which
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -20,6 +22,7 @@ FIXED = ("sincos1d", "sincos2d")
 POSITIONS = (*LEARNED, *FIXED, "relative", "none")
 PLACES = ("input", "every_layer", "shared")
 
+Grid = tuple[int, int]
 _init_E_pos = nn.initializers.normal(0.02)
 
 
@@ -102,15 +105,13 @@ def learned_table(
 
 
 def relative_logits(
-  q: Float[Array, "B k S D_h"], R: Float[Array, "offsets k D_h"] | None
-) -> Float[Array, "B k S S"] | int:
+  q: Float[Array, "B k S D_h"], R: Float[Array, "offsets k D_h"]
+) -> Float[Array, "B k S S"]:
   """Inner product of each query with the embedding of its offset to each key.
 
   One matrix product gives those of every query with all 2S - 1 offsets; each
-  row then keeps the S it needs. Without R the result is 0.
+  row then keeps the S it needs.
   """
-  if R is None:
-    return 0
   S = q.shape[2]
   R = R.astype(q.dtype)
   every_offset = jnp.einsum("bkqd,okd->bkqo", q, R)  # (B, k, S, 2S - 1)
@@ -171,7 +172,7 @@ class Positions:
 
   added: list[Array | None]
   relative: list[Array | None]
-  grid: tuple[int, int] | None = None
+  grid: Grid | None = None
 
   @property
   def E_pos(self) -> Array | int:
@@ -179,38 +180,39 @@ class Positions:
     return 0 if self.added[0] is None else self.added[0]
 
 
-def make_positions(
-  vit: Any, grid: tuple[int, int], config: LayerConfig
-) -> Positions:
+def make_positions(vit: Any, grid: Grid, config: LayerConfig) -> Positions:
   """The position embeddings of a model's layers; called inside the model.
 
   `grid` holds the patches along height and width. Relative offsets act inside
   the attention of every layer, so position_at "input" gives each layer its own,
   as "every_layer" does.
   """
-  kind, place, num_layers = vit.position, vit.position_at, vit.num_layers
-  hidden_size, class_token = vit.hidden_size, vit.pooling == "token"
-  relative, param_dtype = kind == "relative", config.param_dtype
-
-  def make(name: str) -> Array:
-    if relative:
-      S, D_h = grid[0] * grid[1] + class_token, hidden_size // vit.num_heads
-      return RelativeOffsets(S, vit.num_heads, D_h, param_dtype, name=name)()
-    embedding = PositionEmbedding(
-      kind, grid, hidden_size, class_token, param_dtype, name=name
-    )
-    return embedding()[None].astype(config.dtype)  # (1, S, D)
-
-  none: list[Array | None] = [None] * num_layers
-  if kind == "none":
+  none: list[Array | None] = [None] * vit.num_layers
+  if vit.position == "none":
     return Positions(none, none, grid)
-  name = "relative" if relative else "position"
-  made: list[Array | None]
-  if place == "shared":
-    made = [make(name)] * num_layers
-  elif place == "every_layer" or relative:
-    made = [make(f"{name}_{layer}") for layer in range(num_layers)]
-  else:
-    made = [make(name), *none[1:]]
-  both = (none, made) if relative else (made, none)
-  return Positions(*both, grid)
+  if vit.position == "relative":
+    make = functools.partial(_offsets, vit, grid, config)
+    return Positions(none, _of_layers(vit, "relative", make), grid)
+  make = functools.partial(_embedding, vit, grid, config)
+  if vit.position_at == "input":
+    return Positions([make("position"), *none[1:]], none, grid)
+  return Positions(_of_layers(vit, "position", make), none, grid)
+
+
+def _of_layers(vit: Any, name: str, make: Callable[[str], Array]) -> list[Any]:
+  """What `make` makes: the same for all layers, or for each layer its own."""
+  if vit.position_at == "shared":
+    return [make(name)] * vit.num_layers
+  return [make(f"{name}_{layer}") for layer in range(vit.num_layers)]
+
+
+def _offsets(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
+  S, k = grid[0] * grid[1] + (vit.pooling == "token"), vit.num_heads
+  D_h, param_dtype = vit.hidden_size // k, config.param_dtype
+  return RelativeOffsets(S, k, D_h, param_dtype, name=name)()
+
+
+def _embedding(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
+  sizes = grid, vit.hidden_size, vit.pooling == "token"
+  make = PositionEmbedding(vit.position, *sizes, config.param_dtype, name=name)
+  return make()[None].astype(config.dtype)  # (1, S, D)

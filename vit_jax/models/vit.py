@@ -230,13 +230,9 @@ class Vit(BaseVit):
     check_position(self.position, self.position_at, self.hidden_size)
 
   def _patches(self, x: Images) -> Float[Array, "B h w D"]:
-    if self.resnet_layers:
-      resnet = ResNet(
-        num_classes=0,
-        layers=self.resnet_layers,
-        width=self.resnet_width,
-        **self._config.dtypes,
-        name="resnet",
-      )
-      x = resnet(x, features=True)
-    return super()._patches(x)
+    return super()._patches(self._features(x) if self.resnet_layers else x)
+
+  def _features(self, x: Images) -> Images:
+    dtypes, layers = self._config.dtypes, self.resnet_layers
+    resnet = ResNet(0, layers, self.resnet_width, **dtypes, name="resnet")
+    return resnet(x, features=True)

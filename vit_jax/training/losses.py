@@ -32,14 +32,18 @@ def cross_entropy(
   if kind not in ("softmax", "sigmoid"):
     raise ValueError(f"loss.kind={kind!r} has no classes: it needs numbers.")
   if weights is not None:
-    targets_of_p = targets * jnp.asarray(weights)[None]
-    if kind == "softmax":
-      return -(targets_of_p * jax.nn.log_softmax(logits)).sum(-1)
-    negative = (1 - targets) * jax.nn.log_sigmoid(-logits)
-    return -(targets_of_p * jax.nn.log_sigmoid(logits) + negative).sum(-1)
+    return _weighted(kind, logits, targets, jnp.asarray(weights)[None])
   if kind == "softmax":
     return optax.losses.softmax_cross_entropy(logits, targets)
   return optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(-1)
+
+
+def _weighted(kind: str, logits: Any, targets: Any, weights: Array) -> Array:
+  if kind == "softmax":
+    return -(targets * weights * jax.nn.log_softmax(logits)).sum(-1)
+  positive = targets * weights * jax.nn.log_sigmoid(logits)
+  negative = (1 - targets) * jax.nn.log_sigmoid(-logits)
+  return -(positive + negative).sum(-1)
 
 
 def probabilities(kind: str, logits: Targets) -> Targets:
@@ -107,8 +111,6 @@ def mixup_or_cutmix(
 ) -> Mixed:
   """Applies Mixup or CutMix; if neither alpha is 0, each on half the steps."""
   if not cutmix_alpha:
-    if not mixup_alpha:
-      return images, targets
     return mixup(key, images, targets, mixup_alpha)
   if not mixup_alpha:
     return cutmix(key, images, targets, cutmix_alpha)
@@ -174,13 +176,10 @@ class Classification:
     """Returns a batch's images and targets; the key is Mixup's and CutMix's."""
     settings = self.settings
     images = normalize(batch["image"], self.mean, self.std)
-    images, targets = mixup_or_cutmix(
-      key,
-      images,
-      self.targets(batch["label"]),
-      settings.mixup_alpha,
-      settings.cutmix_alpha,
-    )
+    targets = self.targets(batch["label"])
+    alphas = settings.mixup_alpha, settings.cutmix_alpha
+    if any(alphas):
+      images, targets = mixup_or_cutmix(key, images, targets, *alphas)
     if settings.binary_targets:
       targets = (targets > 0).astype(targets.dtype)
     return images, targets

@@ -82,9 +82,7 @@ def make_optimizer(
   if settings.kind == "sgd":
     core = optax.trace(settings.momentum)
   elif settings.kind == "muon":
-    core = optax.partition(
-      {"muon": _scale_by_muon(settings.momentum), "adam": core}, _muon_or_adam
-    )
+    core = _muon_and(core, settings.momentum)
   decays = functools.partial(matches, pattern)
   decay = optax.add_decayed_weights(settings.weight_decay, mask=decays)
   lamb = settings.kind == "lamb"
@@ -95,12 +93,17 @@ def make_optimizer(
     _scale_by_layer(settings.layer_decay, layer_of),
     optax.scale_by_learning_rate(learning_rate),
   )
-  if is_trainable is None:
-    return tx
-  labels = functools.partial(
-    map_paths, lambda path, _: "trained" if is_trainable(path) else "frozen"
-  )
-  return optax.partition({"trained": tx, "frozen": optax.set_to_zero()}, labels)
+  return tx if is_trainable is None else _only(is_trainable, tx)
+
+
+def _only(
+  is_trainable: Callable[[str], bool], tx: optax.GradientTransformation
+) -> optax.GradientTransformation:
+  def label(path: str, _: Any) -> str:
+    return "trained" if is_trainable(path) else "frozen"
+
+  kinds = {"trained": tx, "frozen": optax.set_to_zero()}
+  return optax.partition(kinds, functools.partial(map_paths, label))
 
 
 def _scale_by_trust_ratio() -> optax.GradientTransformation:
@@ -148,6 +151,13 @@ def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
     contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes),
     optax.stateless(lambda updates, _: map_paths(scale, updates)),
   )
+
+
+def _muon_and(
+  adam: optax.GradientTransformation, momentum: float
+) -> optax.GradientTransformation:
+  kinds = {"muon": _scale_by_muon(momentum), "adam": adam}
+  return optax.partition(kinds, _muon_or_adam)
 
 
 def _muon_or_adam(params: Any) -> Any:

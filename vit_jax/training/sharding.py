@@ -22,6 +22,9 @@ from vit_jax.models.partitioning import laid_out
 from vit_jax.runtime import hosts
 
 AXES = ("data", "fsdp", "tensor")
+Devices = Sequence[Any]
+# A mesh axis may cover part of a row of chips: 32 x 8 fits 16 x 16 chips.
+_SPLIT: dict[str, Any] = {"allow_split_physical_axes": True}
 
 # Pairs of a logical axis and the mesh axis that it is split over. `STORED` is
 # for stored parameters and their optimizer state, `USED` for any array during
@@ -36,10 +39,7 @@ USED = (("batch", ("data", "fsdp")), ("heads", "tensor"), ("mlp", "tensor"))
 
 
 def make_mesh(
-  data: int = -1,
-  fsdp: int = 1,
-  tensor: int = 1,
-  devices: Sequence[Any] | None = None,
+  data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Devices | None = None
 ) -> Mesh:
   """Makes a mesh over all devices; one axis may be -1, "the rest".
 
@@ -55,49 +55,40 @@ def make_mesh(
       tensor axis spans hosts: its devices share examples, but each host reads
       its own.
   """
-  sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
   devices = jax.devices() if devices is None else devices
-  count = len(devices)
-  asked = ", ".join(f"{k}={v}" for k, v in sizes.items())
-  free = [axis for axis, size in sizes.items() if size == -1]
-  fixed = math.prod(size for size in sizes.values() if size != -1)
-  wrong = len(free) > 1 or any(
-    size < 1 for size in sizes.values() if size != -1
-  )
-  if wrong or count % fixed or (not free and fixed != count):
+  asked, count = f"data={data}, fsdp={fsdp}, tensor={tensor}", len(devices)
+  fixed = [size for size in (data, fsdp, tensor) if size != -1]
+  product, free = math.prod(fixed), len(AXES) - len(fixed)
+  wrong = free > 1 or min(fixed) < 1 or count % product
+  if wrong or (not free and product != count):
     raise ValueError(
       f"mesh {asked} does not lay out {count} devices: the product must be "
       f"{count}, and one axis may be -1 (the rest)."
     )
-  for axis in free:
-    sizes[axis] = count // fixed
+  shape = [count // product if n == -1 else n for n in (data, fsdp, tensor)]
   local = sum(d.process_index == devices[0].process_index for d in devices)
-  if local % sizes["tensor"]:
+  if local % shape[-1]:
     raise ValueError(
       f"mesh {asked}: the tensor axis must stay within a host, so its size "
       f"must divide the {local} devices of a host."
     )
-  auto = (AxisType.Auto,) * len(AXES)  # XLA decides where we do not.
-  return Mesh(_arranged(sizes, devices), AXES, axis_types=auto)
-
-
-def _arranged(sizes: dict[str, int], devices: Sequence[Any]) -> Any:
-  """Arranges devices into these sizes, close ones along the last axes."""
-  shape = [sizes[axis] for axis in AXES]
   slices = len({getattr(d, "slice_index", 0) for d in devices})
-  # A mesh axis may cover part of a row of chips: 32 x 8 fits 16 x 16 chips.
-  split = {"allow_split_physical_axes": True}
-  if slices == 1:
-    return mesh_utils.create_device_mesh(shape, devices, **split)
+  if slices > 1:
+    arranged = _across_slices(shape, slices, devices)
+  else:
+    arranged = mesh_utils.create_device_mesh(shape, devices, **_SPLIT)
+  auto = (AxisType.Auto,) * len(AXES)  # XLA decides where we do not.
+  return Mesh(arranged, AXES, axis_types=auto)
+
+
+def _across_slices(shape: list[int], slices: int, devices: Devices) -> Any:
   if shape[0] % slices:
     raise ValueError(
       f"mesh.data={shape[0]} must be a multiple of the {slices} slices: "
       "between them the network is too slow for the other axes."
     )
-  within = [shape[0] // slices, *shape[1:]]
-  return mesh_utils.create_hybrid_device_mesh(
-    within, [slices, 1, 1], devices, **split
-  )
+  within, across = [shape[0] // slices, *shape[1:]], [slices, 1, 1]
+  return mesh_utils.create_hybrid_device_mesh(within, across, devices, **_SPLIT)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -70,6 +70,7 @@ def make_train_step(
   loss_of = _loss_function(model, objective, is_trainable, extras)
   gradient = jax.value_and_grad(loss_of, has_aux=True)
   gradient = _in_parts(gradient, accumulation_steps)
+  average = functools.partial(_average, ema_decay, ema_warmup)
 
   def train_step(
     state: TrainState, batch: dict[str, Array], frozen_params: Any = None
@@ -82,7 +83,10 @@ def make_train_step(
     )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
-    updated = _updated(state, grads, tx, ema_decay, ema_warmup)
+    updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    averaged = average(state, params) if ema_decay else state.averaged_params
+    updated = TrainState(state.step, params, opt_state, averaged)
     kept = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
     metrics = {
       "loss": mean_loss,
@@ -129,24 +133,12 @@ def _loss_function(
   return loss_of
 
 
-def _updated(
-  state: TrainState,
-  grads: Any,
-  tx: optax.GradientTransformation,
-  ema_decay: float,
-  ema_warmup: bool,
-) -> TrainState:
-  """The state after an update, but for its step."""
-  updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
-  averaged = state.averaged_params
-  if ema_decay:
+def _average(decay: Any, warmup: bool, state: TrainState, params: Any) -> Any:
+  """The Polyak average after an update to these parameters."""
+  if warmup:
     t = state.step + 1  # At first, the average is of the last tenth alone.
-    decay = jnp.minimum(ema_decay, (1 + t) / (10 + t))
-    averaged = optax.incremental_update(
-      params, averaged, 1 - (decay if ema_warmup else ema_decay)
-    )
-  return TrainState(state.step, params, opt_state, averaged)
+    decay = jnp.minimum(decay, (1 + t) / (10 + t))
+  return optax.incremental_update(params, state.averaged_params, 1 - decay)
 
 
 def _updates(state: TrainState) -> Array:
