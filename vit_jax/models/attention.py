@@ -156,12 +156,8 @@ class MapHead(nn.Module):
   """Attention pooling (arXiv:2106.04560); (B, S, D) -> (B, D).
 
   A learned probe takes the place of the class token: it attends to all tokens
-  once, and an MLP with a residual follows. There is no dropout.
-
-  Attributes:
-    num_heads: k, the heads of its attention.
-    make_mlp: Builds its MLP from a name.
-    config: The settings of the other layers.
+  once, and an MLP with a residual follows, which `make_mlp` builds from a name.
+  There is no dropout.
   """
 
   num_heads: int
@@ -171,9 +167,11 @@ class MapHead(nn.Module):
   @nn.compact
   def __call__(self, z: Tokens) -> Float[Array, "B D"]:
     B, _, D = z.shape
-    probe: Any = self.param(
-      "probe", named(init_kernel, (None, None)), (1, D), self.config.param_dtype
+    init, param_dtype = (
+      named(init_kernel, (None, None)),
+      self.config.param_dtype,
     )
+    probe: Any = self.param("probe", init, (1, D), param_dtype)
     msa = Msa(self.num_heads, self.config, name="msa")
     norm = layer_norm(self.config, name="norm")
     mlp = self.make_mlp(name="mlp")

@@ -35,10 +35,7 @@ QKV_BIASES = ("qkv", "qv", "")
 class ModernMsa(Msa):
   """`Msa` with norms, rotations and fewer biases; (B, S, D) -> (B, S, D).
 
-  Attributes:
-    qkv_bias: Initials of those among query, key and value that have a bias.
-    qk_norm: Whether the queries and keys of each head are normalised.
-    rope: Grid of patches and theta of rotary positions; None for none.
+  `rope` is the grid of patches and theta of rotary positions; None for none.
   """
 
   qkv_bias: str = "qkv"
@@ -65,9 +62,8 @@ def rotate(x: Keys, grid: Grid, theta: float) -> Keys:
   h, w = grid
   N, D_h = h * w, x.shape[-1]
   periods = theta ** (jnp.arange(D_h // 4) * 4 / D_h)  # (D_h / 4,)
-  places = jnp.meshgrid(
-    *((2 * jnp.arange(n) + 1) / n - 1 for n in grid), indexing="ij"
-  )
+  middles = ((2 * jnp.arange(n) + 1) / n - 1 for n in grid)
+  places = jnp.meshgrid(*middles, indexing="ij")
   angles = jnp.concatenate(
     [2 * math.pi * p.reshape(N, 1) / periods[None] for p in places] * 2, axis=1
   )  # (N, D_h)
@@ -104,14 +100,7 @@ class GatedMlp(nn.Module):
 class ModernBlock(nn.Module):
   """One layer of the Transformer; (B, S, D) -> (B, S, D).
 
-  Attributes:
-    num_heads: k.
-    mlp_size: Width of the MLP's hidden layer.
-    config: The settings of all layers.
-    layer_scale: Initial value of LayerScale's factors; None for no LayerScale.
-    gated_mlp: Whether the MLP is a `GatedMlp`.
-    drop_path_rate: Chance that a training example skips a residual branch.
-    qkv_bias, qk_norm, rope: As in `ModernMsa`.
+  `ModernVit` says what its fields are, and `ModernMsa` what `rope` is.
   """
 
   num_heads: int
@@ -166,10 +155,8 @@ class ResizedPositions(nn.Module):
 
   Attributes:
     table: The grid that the table is for, (h, w).
-    hidden_size: D.
     prefix: Tokens before the patches that have a vector in the table.
     antialias: Whether a table that shrinks is smoothed first.
-    param_dtype: Type of the table and of the result.
   """
 
   table: Grid
@@ -181,9 +168,8 @@ class ResizedPositions(nn.Module):
   @nn.compact
   def __call__(self, grid: Grid) -> Float[Array, "S D"]:
     (h, w), D = self.table, self.hidden_size
-    E_pos = learned_table(
-      self, "E_pos", (self.prefix + h * w, D), ("position", None)
-    )
+    shape, axes = (self.prefix + h * w, D), ("position", None)
+    E_pos = learned_table(self, "E_pos", shape, axes)
     if grid == self.table:
       return E_pos
     rows, columns = (
@@ -213,9 +199,8 @@ def bicubic(
   taps = np.floor(centres).astype(int) + np.arange(-1, 3)  # (new, 4)
   weights = np.zeros((new, old))
   rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
-  np.add.at(
-    weights, (rows, taps.clip(0, old - 1)), _cubic(taps - centres, -0.75)
-  )
+  points = rows, taps.clip(0, old - 1)
+  np.add.at(weights, points, _cubic(taps - centres, -0.75))
   return weights
 
 

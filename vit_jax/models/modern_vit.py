@@ -197,15 +197,13 @@ class ModernVit(BaseVit):
     if self.norm_pooled:
       return norm(z[:, self.prefix :].mean(axis=1))
     z = norm(z)
-    x_class, patches = z[:, 0], z[:, self.prefix :]
     if self.distilled:
       return z[:, :2]
     if self.pooling == "token":
-      return x_class
-    mean = patches.mean(axis=1)
-    if self.pooling == "gap":
-      return mean
-    return jnp.concatenate([x_class, mean], axis=1)
+      return z[:, 0]
+    mean = z[:, self.prefix :].mean(axis=1)
+    both = self.pooling == "token_gap"
+    return jnp.concatenate([z[:, 0], mean], axis=1) if both else mean
 
   @nn.compact
   def head(self, y: Pooled) -> Float[Array, "B K"]:

@@ -115,24 +115,22 @@ class Projection(nn.Module):
     outputs = self.shape[self.num_inputs :]
 
     def init_kernel(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-      matrix = (inputs, math.prod(outputs))
+      matrix = inputs, math.prod(outputs)
       return self.kernel_init(key, matrix, dtype).reshape(shape)
 
-    self.kernel: Any = self.param(
-      "kernel", named(init_kernel, self.axes), self.shape, self.param_dtype
-    )
+    init, dtype = named(init_kernel, self.axes), self.param_dtype
+    self.kernel: Any = self.param("kernel", init, self.shape, dtype)
     self.bias: Any = None
     if self.bias_init is not None:
-      init_bias = named(self.bias_init, self.bias_axes)
-      self.bias = self.param("bias", init_bias, outputs, self.param_dtype)
+      init = named(self.bias_init, self.bias_axes)
+      self.bias = self.param("bias", init, outputs, dtype)
 
   def __call__(self, x: Array) -> Array:
     kernel, bias = self.weights()
     last = tuple(range(x.ndim - self.num_inputs, x.ndim))
     first = tuple(range(self.num_inputs))
-    y = jax.lax.dot_general(
-      x.astype(self.dtype), kernel, ((last, first), ((), ()))
-    )
+    axes = (last, first), ((), ())
+    y = jax.lax.dot_general(x.astype(self.dtype), kernel, axes)
     return y if bias is None else y + bias[(None,) * (y.ndim - bias.ndim)]
 
   def weights(self, scale: float = 1.0) -> tuple[Array, Any]:

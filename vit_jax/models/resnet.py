@@ -34,21 +34,16 @@ class StdConv(nn.Module):
 
   @nn.compact
   def __call__(self, x: Images) -> Float[Array, "B h w K"]:
-    kernel = self.param(
-      "kernel",
-      named(nn.initializers.lecun_normal(), _CONV_AXES),
-      (*self.kernel_size, x.shape[-1], self.features),
-      self.param_dtype,
-    )
+    init = named(nn.initializers.lecun_normal(), _CONV_AXES)
+    shape = *self.kernel_size, x.shape[-1], self.features
+    kernel = self.param("kernel", init, shape, self.param_dtype)
     mean = kernel.mean(axis=(0, 1, 2), keepdims=True)
     std = kernel.std(axis=(0, 1, 2), keepdims=True)
     kernel = ((kernel - mean) / (std + self.epsilon)).astype(self.dtype)
+    x, kernel = x.astype(self.dtype), in_use(kernel, _CONV_AXES)
+    order = "NHWC", "HWIO", "NHWC"
     return jax.lax.conv_general_dilated(
-      x.astype(self.dtype),
-      in_use(kernel, _CONV_AXES),
-      self.strides,
-      "SAME",
-      dimension_numbers=("NHWC", "HWIO", "NHWC"),
+      x, kernel, self.strides, "SAME", dimension_numbers=order
     )
 
 
@@ -123,9 +118,8 @@ class ResNet(Model):
     for stage, units in enumerate(self.layers):
       for unit in range(units):
         stride = 2 if stage and not unit else 1
-        x = ResidualUnit(
-          width * 2**stage, stride, **dtypes, name=f"stage{stage}_unit{unit}"
-        )(x)
+        name, wide = f"stage{stage}_unit{unit}", width * 2**stage
+        x = ResidualUnit(wide, stride, **dtypes, name=name)(x)
     return x, x.mean(axis=(1, 2))
 
 

@@ -222,6 +222,6 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
     if name in _DTYPES:
       fields[name] = _dtype(name, value)
   if kind == "ModernVit":
-    none = object()
-    fields = {k: v for k, v in fields.items() if _ONLY_VIT.get(k, none) != v}
+    old = _ONLY_VIT.items()
+    fields = {k: v for k, v in fields.items() if (k, v) not in old}
   return _build(kinds[kind], fields.pop("num_classes"), fields)

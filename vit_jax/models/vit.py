@@ -232,7 +232,7 @@ class Vit(BaseVit):
   def _patches(self, x: Images) -> Float[Array, "B h w D"]:
     return super()._patches(self._features(x) if self.resnet_layers else x)
 
-  def _features(self, x: Images) -> Images:
+  def _features(self, x: Images) -> Float[Array, "B h w features"]:
     dtypes, layers = self._config.dtypes, self.resnet_layers
     resnet = ResNet(0, layers, self.resnet_width, **dtypes, name="resnet")
     return resnet(x, features=True)

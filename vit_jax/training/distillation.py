@@ -83,9 +83,7 @@ class Teacher:
 class Distilled:
   """The objective of a student: that of the labels, and a teacher's answers.
 
-  Attributes:
-    labelled: The objective of the labels.
-    teacher: The teacher; its parameters are `frozen_params["teacher"]`.
+  The teacher's parameters are `frozen_params["teacher"]`.
   """
 
   labelled: Classification
@@ -103,11 +101,9 @@ class Distilled:
     self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
   ) -> tuple[Array, Array]:
     """The mixed loss of each example, and the score under its labels."""
-    labelled = self.labelled
+    labelled, params = self.labelled, frozen_params["teacher"]
     logits = apply(images)
     loss, score = labelled.loss_and_score(logits, targets)
-    taught = self.teacher.logits(
-      frozen_params["teacher"], images, labelled.mean, labelled.std
-    )
+    taught = self.teacher.logits(params, images, labelled.mean, labelled.std)
     kind = labelled.settings.kind
     return self.teacher.loss(kind, logits, taught, loss), score

@@ -70,11 +70,8 @@ def chosen(settings: LoraSettings, params: Mapping[str, Any]) -> list[str]:
   ValueError if there are none, or only some of the stacked layers' are.
   """
   pattern = re.compile(settings.kernels)
-  kernels = sorted(
-    path
-    for path in params
-    if path.endswith("/kernel") and not path.startswith(HEADS)
-  )
+  paths = sorted(path for path in params if path.endswith("/kernel"))
+  kernels = [path for path in paths if not path.startswith(HEADS)]
   found = []
   for path in kernels:
     names = [path]

@@ -204,10 +204,8 @@ class Classification:
     Of a mixture of two images, the larger part counts as correct.
     """
     correct = logits.argmax(axis=-1) == targets.argmax(axis=-1)
-    loss = cross_entropy(
-      self.settings.kind, logits, targets, self.class_weights
-    )
-    return loss, correct
+    kind, weights = self.settings.kind, self.class_weights
+    return cross_entropy(kind, logits, targets, weights), correct
 
   def for_evaluation(self) -> "Classification":
     """The same loss, without the class weights and without smoothing."""

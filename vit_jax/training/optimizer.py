@@ -18,6 +18,8 @@ from vit_jax.models.scan import STACKED
 from vit_jax.training.settings import OptimizerSettings
 
 Axes = tuple[int, ...]
+LayerOf = Callable[[str], np.ndarray | int]
+Tx = optax.GradientTransformation
 
 HEADS = ("head/", "head_dist/", "pre_logits/")
 _TOP = (*HEADS, "norm/", "map_head/")
@@ -59,7 +61,7 @@ def make_optimizer(
   settings: OptimizerSettings,
   learning_rate: optax.Schedule,
   *,
-  layer_of: Callable[[str], np.ndarray | int] | None = None,
+  layer_of: LayerOf | None = None,
   is_trainable: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
   """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
@@ -96,13 +98,11 @@ def make_optimizer(
   return tx if is_trainable is None else _only(is_trainable, tx)
 
 
-def _only(
-  is_trainable: Callable[[str], bool], tx: optax.GradientTransformation
-) -> optax.GradientTransformation:
+def _only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
   def label(path: str, _: Any) -> str:
     return "trained" if is_trainable(path) else "frozen"
 
-  kinds = {"trained": tx, "frozen": optax.set_to_zero()}
+  kinds: dict[Any, Tx] = {"trained": tx, "frozen": optax.set_to_zero()}
   return optax.partition(kinds, functools.partial(map_paths, label))
 
 
@@ -122,9 +122,7 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
     zero = (above == 0) | (below == 0)
     return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
 
-  return optax.stateless(
-    lambda updates, params: map_paths(scale, updates, params)
-  )
+  return optax.stateless(functools.partial(map_paths, scale))
 
 
 def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
@@ -135,28 +133,22 @@ def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
   """
 
   def scale(path: str, update: Array) -> Array:
-    rows, columns = _matrix_axes(path, update)
-    sides = (
-      math.prod(update.shape[i] for i in axes) for axes in (rows, columns)
-    )
+    both = _matrix_axes(path, update)
+    sides = (math.prod(update.shape[i] for i in axes) for axes in both)
     return update * (0.2 * math.sqrt(max(sides)))
 
-  def axes(params: Any) -> Any:
-    return map_paths(
-      lambda path, x: contrib.MuonDimensionNumbers(*_matrix_axes(path, x)),
-      params,
-    )
+  def dimensions(path: str, array: Array) -> contrib.MuonDimensionNumbers:
+    return contrib.MuonDimensionNumbers(*_matrix_axes(path, array))
 
+  axes = functools.partial(map_paths, dimensions)
   return optax.chain(
     contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes),
     optax.stateless(lambda updates, _: map_paths(scale, updates)),
   )
 
 
-def _muon_and(
-  adam: optax.GradientTransformation, momentum: float
-) -> optax.GradientTransformation:
-  kinds = {"muon": _scale_by_muon(momentum), "adam": adam}
+def _muon_and(adam: Tx, momentum: float) -> Tx:
+  kinds: dict[Any, Tx] = {"muon": _scale_by_muon(momentum), "adam": adam}
   return optax.partition(kinds, _muon_or_adam)
 
 
@@ -187,9 +179,7 @@ def _matrix_axes(path: str, kernel: Array) -> tuple[Axes, Axes]:
   return axes[:inputs], axes[inputs:]
 
 
-def _scale_by_layer(
-  decay: float, layer_of: Callable[[str], np.ndarray | int] | None
-) -> optax.GradientTransformation:
+def _scale_by_layer(decay: float, layer_of: LayerOf | None) -> Tx:
   """Multiplies each update by decay ** (number of layers below the head)."""
   if decay == 1 or layer_of is None:
     return optax.identity()

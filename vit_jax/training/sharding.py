@@ -211,12 +211,8 @@ def to_device(
   batch is in use, `ahead` of them are sent.
   """
 
-  def put(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    return {
-      key: jax.make_array_from_process_local_data(sharding, value)
-      for key, value in batch.items()
-    }
-
+  send = functools.partial(jax.make_array_from_process_local_data, sharding)
+  put = functools.partial(jax.tree.map, send)
   source = iter(batches)
   queue = collections.deque(put(b) for b in itertools.islice(source, ahead))
   for batch in source:

@@ -39,9 +39,8 @@ class TrainState:
   @property
   def eval_params(self) -> Any:
     """The parameters to evaluate: the averaged ones, if there are any."""
-    if self.averaged_params is None:
-      return self.params
-    return self.averaged_params
+    averaged = self.averaged_params
+    return self.params if averaged is None else averaged
 
 
 @dataclasses.dataclass(frozen=True)

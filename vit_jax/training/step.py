@@ -64,9 +64,8 @@ def make_train_step(
     is_trainable: Tells by a parameter's path whether it is trained; gradients
       of the others are zero and are not computed. By default all are trained.
   """
-  objective = extras.objective(
-    objective or Classification(model.num_classes, loss, mean, std)
-  )
+  objective = objective or Classification(model.num_classes, loss, mean, std)
+  objective = extras.objective(objective)
   loss_of = _loss_function(model, objective, is_trainable, extras)
   gradient = jax.value_and_grad(loss_of, has_aux=True)
   gradient = _in_parts(gradient, accumulation_steps)
@@ -78,9 +77,8 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     images, targets = objective.prepare(batch, objective_key)
-    (mean_loss, score), grads = gradient(
-      state.params, frozen_params or {}, dropout_key, images, targets
-    )
+    trees = state.params, frozen_params or {}
+    (mean_loss, score), grads = gradient(*trees, dropout_key, images, targets)
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
