@@ -167,7 +167,7 @@ def test_a_run_measures_on_its_own_data_or_on_others(
       model,
       mesh,
       tinted.PREPROCESSING,
-      Splits(*sources, test=None, found="", doubts=[]),
+      Splits(*sources, test=None, found="", warnings=[]),
     )
     return measure(params, untracked)
 

@@ -44,7 +44,7 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   check_classes(splits.train, "inspect_data")
   display = Display()
   display.header([("data", splits.found)])
-  for line in splits.doubts:
+  for line in splits.warnings:
     display.note(line)
   every: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in every if folder is not None]

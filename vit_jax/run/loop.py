@@ -83,7 +83,7 @@ def train(
     stack.callback(plan.evaluation.stream.close)
     display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
     display.header(header(plan, workdir))
-    for note in (*plan.splits.doubts, *checkpoints.notes):
+    for note in (*plan.splits.warnings, *checkpoints.notes):
       display.note(note)
     fresh = checkpoints.latest_step is None
     with spent.on("starting" if fresh else "restoring"):

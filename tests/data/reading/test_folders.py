@@ -46,7 +46,7 @@ def test_splits_by_the_names_people_use(tmp_path, train, val, test):
   assert splits.found == (
     f"{tmp_path.name}: train 14, val 4, test 6 images of 2 classes"
   )
-  assert splits.doubts == []
+  assert splits.warnings == []
 
 
 def test_the_evaluation_split_may_be_chosen(tmp_path):
@@ -167,7 +167,7 @@ def test_unlabelled_test_images_are_no_split(tmp_path):
 def test_doubts(tmp_path):
   fill(tmp_path / "few", train=5, test=5)
   os.remove(tmp_path / "few" / "train" / "b" / "3.png")
-  assert opened(tmp_path / "few").doubts == [
+  assert opened(tmp_path / "few").warnings == [
     "1 of 2 classes have fewer than 5 training images: b 4."
   ]
   for i in range(1, 12):
@@ -175,7 +175,7 @@ def test_doubts(tmp_path):
     folder.mkdir(parents=True)
     for k in range(10):
       (folder / f"{k}.png").write_bytes(GOOD)
-  (line,) = opened(tmp_path / "numbers").doubts
+  (line,) = opened(tmp_path / "numbers").warnings
   assert "named by numbers and sorted as text: 1, 10, 11, 2, ...; a cl" in line
 
 

@@ -155,7 +155,7 @@ def test_without_labels_all_images_count(tmp_path):
   assert len(splits.train.class_names) == 1 and len(splits.eval) == 2
   assert sorted(levels(splits.train) + levels(splits.eval)) == [1, 2, 3, 4, 5]
   assert splits.found.endswith("train 3, held out 2 images without labels")
-  assert not splits.doubts
+  assert not splits.warnings
 
   make_folder(tmp_path, {"train/6.png": 6, "train/x/7.png": 7, "val/8.png": 8})
   splits = open_splits(settings)

@@ -234,8 +234,8 @@ def test_a_split_is_given_once(folder):
 
 def test_labels_of_several_parts_are_doubted(folder):
   given = settings(folder, rows("cat;dog", "cat", "cat;dog", "cat"))
-  doubts = open_splits(given, windowed=True).doubts
-  assert any("'cat;dog', look like several labels" in line for line in doubts)
+  warnings = open_splits(given, windowed=True).warnings
+  assert any("'cat;dog', look like several labels" in line for line in warnings)
 
 
 @pytest.mark.parametrize("key", ["eval_labels_file", "label_columns", "task"])

@@ -109,7 +109,7 @@ class ImageFiles(Source):
     """Returns the labels of some examples without reading any file."""
     return self._labels[np.asarray(indices, np.int64)]
 
-  def doubts(self) -> list[str]:
+  def warnings(self) -> list[str]:
     """Warnings about what may be a mistake in the layout, a line each."""
     lines = []
     counts = np.bincount(self._labels, minlength=len(self.class_names))
@@ -128,7 +128,7 @@ class ImageFiles(Source):
       )
     return lines
 
-  def darkness(self) -> list[str]:
+  def exposure(self) -> list[str]:
     """A warning if 16-bit images use less than an eighth of their range."""
     from vit_jax.data.decoding.pillow import brightest
 

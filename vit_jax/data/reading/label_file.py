@@ -49,11 +49,11 @@ class LabelledImages(ImageFiles):
     files = [os.fsencode(row.file) for row in rows]
     self._hold(os.fsencode(settings.root), files, labels)
 
-  def doubts(self) -> list[str]:
+  def warnings(self) -> list[str]:
     """As of `ImageFiles`, and a warning about classes like "cat;dog"."""
     if self.task != "classification":
       return []
-    lines = super().doubts()
+    lines = super().warnings()
     if odd := [n for n in self.class_names if {*BETWEEN} & {*n}]:
       lines.append(
         f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels, "

@@ -26,14 +26,14 @@ class Splits:
     eval: The split to evaluate on while training.
     test: The split to report on once, at the end; only folders may have it.
     found: A line with the numbers of images found and of files ignored.
-    doubts: Warnings about what may be a mistake, a line each.
+    warnings: Warnings about what may be a mistake, a line each.
   """
 
   train: Source
   eval: Source
   test: Source | None
   found: str
-  doubts: list[str]
+  warnings: list[str]
 
 
 def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
@@ -52,8 +52,8 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
       del opened["test"]
     found = reader.found([*opened.values()])
     train, evaluation = opened["train"], opened["eval"]
-    doubts = train.doubts() + ([] if windowed else train.darkness())
-    return Splits(train, evaluation, opened.get("test"), found, doubts)
+    warnings = train.warnings() + ([] if windowed else train.exposure())
+    return Splits(train, evaluation, opened.get("test"), found, warnings)
   train, evaluation = (open_source(s, settings) for s in ("train", "eval"))
   counts = (
     f"{len(train):,} training examples, {len(train.class_names):,} classes"
