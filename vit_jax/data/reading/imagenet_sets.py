@@ -29,24 +29,16 @@ from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
 
+
+def _rows(table: str) -> list[dict[str, str]]:
+  path = pathlib.Path(__file__).with_name(table)
+  return list(csv.DictReader(path.read_text().splitlines()))
+
+
 # Corruption -> AlexNet's error on it, as github.com/hendrycks/robustness gives
 # it, which the corruption error is divided by (arXiv:1903.12261).
 ALEXNET_ERRORS = {
-  "gaussian_noise": 0.886428,
-  "shot_noise": 0.894468,
-  "impulse_noise": 0.922640,
-  "defocus_blur": 0.819880,
-  "glass_blur": 0.826268,
-  "motion_blur": 0.785948,
-  "zoom_blur": 0.798360,
-  "snow": 0.866816,
-  "frost": 0.826572,
-  "fog": 0.819324,
-  "brightness": 0.564592,
-  "contrast": 0.853204,
-  "elastic_transform": 0.646056,
-  "pixelate": 0.717840,
-  "jpeg_compression": 0.606500,
+  row["corruption"]: float(row["error"]) for row in _rows("alexnet_errors.csv")
 }
 SEVERITIES = (1, 2, 3, 4, 5)
 _BORDER = 2  # Pixels of ObjectNet's red border.
@@ -76,8 +68,7 @@ class AbsentError(ValueError):
 @functools.cache
 def classes() -> list[dict[str, str]]:
   """The rows of `imagenet_classes.csv`."""
-  path = pathlib.Path(__file__).with_name("imagenet_classes.csv")
-  return list(csv.DictReader(path.read_text().splitlines()))
+  return _rows("imagenet_classes.csv")
 
 
 @functools.cache
