@@ -99,30 +99,16 @@ class DataSettings(Section):
 
   def __post_init__(self):
     super().__post_init__()
-    for name in ("root", "labels_file", "eval_labels_file"):
-      if "://" in (value := getattr(self, name) or ""):
-        raise ValueError(
-          f"{name}={value!r} lies in a bucket, and images are read one by one "
-          "from folders of this machine alone: pack them (python -m "
-          "vit_jax.pack) and give the packed folder as dir, which may be in a "
-          "bucket, or mount the bucket."
-        )
     folder = self.root or self.labels_file or self.dir
+    if folder or self.eval_labels_file:
+      self._check_folders()
     if self.tfds_label and (folder or self.name in (None, "digits")):
       raise ValueError(
         f"tfds_label={self.tfds_label!r} is for a TFDS data set: leave it out."
       )
-    if self.dir and (self.root or self.labels_file):
-      raise ValueError(
-        f"dir={self.dir!r} and root={self.root!r} both name images: give one."
-      )
     if self.labels_file:
       folder = os.path.dirname(self.labels_file) or "."
       object.__setattr__(self, "root", self.root or folder)
-      if not self.labels:
-        raise ValueError(
-          f"labels=False and labels_file={self.labels_file!r}: drop one."
-        )
       return
     for name in ("eval_labels_file", "label_columns", "task"):
       value = getattr(self, name)
@@ -131,6 +117,24 @@ class DataSettings(Section):
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
           "labels."
         )
+
+  def _check_folders(self) -> None:
+    for name in ("root", "labels_file", "eval_labels_file"):
+      if "://" in (value := getattr(self, name) or ""):
+        raise ValueError(
+          f"{name}={value!r} lies in a bucket, and images are read one by one "
+          "from folders of this machine alone: pack them (python -m "
+          "vit_jax.pack) and give the packed folder as dir, which may be in a "
+          "bucket, or mount the bucket."
+        )
+    if self.dir and (self.root or self.labels_file):
+      raise ValueError(
+        f"dir={self.dir!r} and root={self.root!r} both name images: give one."
+      )
+    if self.labels_file and not self.labels:
+      raise ValueError(
+        f"labels=False and labels_file={self.labels_file!r}: drop one."
+      )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from vit_jax.data.batching.shuffle import example_indices
 from vit_jax.data.example import Example, Source, UnreadableImageError
 
 Batch = dict[str, np.ndarray]
+_Read = Example | UnreadableImageError
 
 MAX_REPLACEMENTS = 16
 """With "skip", how many of the next examples may stand in for a bad one."""
@@ -60,25 +61,23 @@ class _Batches:
     batch["image"][row], batch["label"][row] = image, label
 
   def _try(
-    self,
-    example: Example | UnreadableImageError,
-    unreadable: list[str],
-    *rng: np.random.Generator,
+    self, example: _Read, unreadable: list[str], *rng: np.random.Generator
   ) -> tuple[np.ndarray, Any] | None:
     """The image and its label; if unreadable, None, and adds why to a list."""
-    if isinstance(example, UnreadableImageError):
-      said = str(example)
-    else:
+    if not isinstance(example, UnreadableImageError):
       try:
         return self.transform(example["image"], *rng), example["label"]
       except UnreadableImageError as error:
-        said = f"{example['id']}: {error}"
+        example = UnreadableImageError(f"{example['id']}: {error}")
+    unreadable.append(self._passed_over(example))
+    return None
+
+  def _passed_over(self, why: UnreadableImageError) -> str:
     if not self.skip:
       raise UnreadableImageError(
-        f"{said} --config.loader.on_unreadable=skip passes over such images."
+        f"{why} --config.loader.on_unreadable=skip passes over such images."
       )
-    unreadable.append(said)
-    return None
+    return str(why)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +104,11 @@ class TrainBatches(_Batches):
     batch, random = self._empty(), _KeyedRandom(self.seed)
     unreadable: list[str] = []
     for row, example in enumerate(_read(self.source, indices)):
-      rng = functools.partial(random.at, positions[row])
       missed: list[str] = []
-      found = self._first_readable(example, indices[row], rng, missed)
+      found = self._try(example, missed, random.at(positions[row]))
+      if found is None:
+        rng = functools.partial(random.at, positions[row])
+        found = self._replacement(indices[row], rng, missed)
       self._put(batch, row, *found)
       batch["skipped"][row] = bool(missed)
       unreadable += missed
@@ -120,21 +121,18 @@ class TrainBatches(_Batches):
     shown = example_indices(range(k * m, (k + 1) * m), n, self.seed)
     return [shown[row % m] for row in self.rows]
 
-  def _first_readable(
-    self,
-    example: Example | UnreadableImageError,
-    index: int,
-    rng: Callable[[], np.random.Generator],
-    missed: list[str],
+  def _replacement(
+    self, index: int, rng: Callable[[], np.random.Generator], missed: list[str]
   ) -> tuple[np.ndarray, Any]:
-    """The image and label of an example, or of the first readable one after."""
-    while (found := self._try(example, missed, rng())) is None:
+    """The image and label of the first readable example after `index`."""
+    found = None
+    while found is None:
       if len(missed) > MAX_REPLACEMENTS:
         raise UnreadableImageError(
           f"{len(missed)} unreadable images in a row, the last: {missed[-1]}"
         )
       index = (index + 1) % len(self.source)
-      example = _read_one(self.source, index)
+      found = self._try(_read_one(self.source, index), missed, rng())
     return found
 
 
@@ -200,9 +198,7 @@ class _KeyedRandom:
     return self._generator
 
 
-def _read(
-  source: Source, indices: Sequence[int]
-) -> Iterator[Example | UnreadableImageError]:
+def _read(source: Source, indices: Sequence[int]) -> Iterator[_Read]:
   """Yields examples; in place of an unreadable one, the error it raised."""
   for start in range(0, len(indices), _CHUNK):
     chunk = indices[start : start + _CHUNK]
@@ -212,7 +208,7 @@ def _read(
       yield from (_read_one(source, index) for index in chunk)
 
 
-def _read_one(source: Source, index: int) -> Example | UnreadableImageError:
+def _read_one(source: Source, index: int) -> _Read:
   try:
     return source[index]
   except UnreadableImageError as error:

@@ -46,21 +46,20 @@ class EvalPasses:
     self._num_workers = num_workers
     self.unreadable: dict[str, None] = {}
     self._iterator: BatchIterator | None = None
-    self._place = 0
+    self._midway = False
 
   def __len__(self) -> int:
     return self._batches.num_batches
 
   def __iter__(self) -> Iterator[Batch]:
-    if self._place != 0:  # the last pass was left early
+    if self._midway:  # The last pass was left early.
       self.close()
-    iterator = self.start()
-    for place in range(len(self)):
-      self._place = place + 1
-      batch = next(iterator)
-      if self._place == len(self):
-        self._place = 0
-      yield batch
+    iterator, self._midway = self.start(), True
+    for _ in range(len(self) - 1):
+      yield next(iterator)
+    last = next(iterator)
+    self._midway = False
+    yield last
 
   def start(self) -> BatchIterator:
     """Starts the workers, without waiting for the first batch."""
@@ -73,7 +72,7 @@ class EvalPasses:
     """Stops the workers; another pass would start new ones."""
     if self._iterator is not None:
       self._iterator.close()
-    self._iterator, self._place = None, 0
+    self._iterator, self._midway = None, False
 
   def __enter__(self) -> "EvalPasses":
     return self
@@ -105,7 +104,7 @@ class Loader:
 
   def __post_init__(self):
     index, count = self.process_index, self.process_count
-    if count < 1 or not 0 <= index < count:
+    if not 0 <= index < count:
       raise ValueError(
         f"process_index={index} of process_count={count}; the index has to lie "
         "between 0 and process_count - 1."

@@ -46,19 +46,23 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
     ValueError: if the settings name no data, or the data are not there.
   """
   if settings.root:
-    reader = _folder_reader(settings)
-    opened = reader.open_folder(settings)
-    if opened["eval"].split == "test":
-      del opened["test"]
-    found = reader.found([*opened.values()])
-    train, evaluation = opened["train"], opened["eval"]
-    warnings = train.warnings() + ([] if windowed else train.exposure())
-    return Splits(train, evaluation, opened.get("test"), found, warnings)
+    return _folder_splits(settings, windowed)
   train, evaluation = (open_source(s, settings) for s in ("train", "eval"))
   counts = (
     f"{len(train):,} training examples, {len(train.class_names):,} classes"
   )
   return Splits(train, evaluation, None, f"{train.name}, {counts}", [])
+
+
+def _folder_splits(settings: DataSettings, windowed: bool) -> Splits:
+  reader = _folder_reader(settings)
+  opened = reader.open_folder(settings)
+  if opened["eval"].split == "test":
+    del opened["test"]
+  found = reader.found([*opened.values()])
+  train, evaluation = opened["train"], opened["eval"]
+  warnings = train.warnings() + ([] if windowed else train.exposure())
+  return Splits(train, evaluation, opened.get("test"), found, warnings)
 
 
 def open_source(
@@ -79,21 +83,24 @@ def open_source(
   if settings.root:
     return _folder_reader(settings).open_split(settings, split)
   part = settings.train_split if split == "train" else settings.eval_split
-  if settings.dir:
-    reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
-    return reader.open_prepared(settings.dir, part)
-  if not settings.name:
+  if settings.name == "digits" and not settings.dir:
+    return Digits(part or "test")
+  return _open_tfds(settings, part)
+
+
+def _open_tfds(settings: DataSettings, part: str | None) -> Source:
+  """Opens a part of a packed folder or of a TFDS data set."""
+  if not settings.dir and not settings.name:
     raise ValueError(
       "the configuration names no data: give --config.data.root=FOLDER, a "
       "folder of class folders, --config.data.dir=FOLDER, one of packed "
       "images, or --config.data.name=NAME, a TFDS data set."
     )
-  part = part or "test"
-  if settings.name == "digits":
-    return Digits(part)
   reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
+  if settings.dir:
+    return reader.open_prepared(settings.dir, part)
   name, label = settings.name, settings.tfds_label
-  return reader.open_tfds(name, part, settings.data_dir, label)
+  return reader.open_tfds(name, part or "test", settings.data_dir, label)
 
 
 def _folder_reader(settings: DataSettings) -> Any:

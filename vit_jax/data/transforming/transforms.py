@@ -156,9 +156,10 @@ class _EvalTransform:
 
   def __call__(self, encoded: bytes) -> np.ndarray:
     image = decode_image(encoded, self.spec)
-    (H, W), (h, w) = self.size, image.shape[:2]
-    h, w = resized_shape((h, w), self.size, self.settings)
-    image = filtered(image, (h, w), self.settings)
+    h, w = resized_shape(image.shape[:2], self.size, self.settings)
+    if image.shape[:2] != (h, w):
+      image = filtered(image, (h, w), self.settings)
+    H, W = self.size
     half = round if self.spec.corner == "even" else math.floor
     top, left = half((h - H) / 2), half((w - W) / 2)
     return image[top : top + H, left : left + W]
@@ -206,6 +207,12 @@ def resized_shape(
   """
   if settings.crop == "resize":
     return size
+  return _before_crop(shape, size, settings)
+
+
+def _before_crop(
+  shape: tuple[int, int], size: tuple[int, int], settings: EvalTransformSettings
+) -> tuple[int, int]:
   H, W = (round(settings.resize_ratio * side) for side in size)
   if settings.crop == "squash":
     return H, W
@@ -224,8 +231,6 @@ def filtered(
 ) -> np.ndarray:
   """Resizes (h, w, C) to (H, W, C) by the filter of the settings."""
   name = settings.interpolation
-  if image.shape[:2] == size:
-    return image
   if name == "area":
     return resize(image, size)
   if not settings.antialias and name in ("bilinear", "bicubic"):
