@@ -11,8 +11,8 @@ import pytest
 from tests.server import files, refusal
 from vit_jax.pretrained import known, load, published
 from vit_jax.pretrained.fetch import fetch
+from vit_jax.pretrained.known import TORCH_ADVICE, conversion
 from vit_jax.pretrained.locate import locate
-from vit_jax.pretrained.pickles import TORCH_ADVICE, conversion
 
 BODY = np.random.default_rng(0).bytes(1000)
 

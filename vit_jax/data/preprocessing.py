@@ -61,11 +61,7 @@ class Preprocessing:
 
   @property
   def image_size(self) -> tuple[int, int]:
-    """Height and width.
-
-    Raises:
-      ValueError: if the source of the model does not tell them.
-    """
+    """Height and width; ValueError if the model's source tells none."""
     if self.size is None:
       raise ValueError(
         "the checkpoint does not tell the size of its images: give "
@@ -101,8 +97,7 @@ class Preprocessing:
   def transform(self) -> EvalTransform:
     """The part done on the host: encoded bytes to uint8 pixels (H, W, C).
 
-    Raises:
-      ValueError: as `image_size` does.
+    It raises ValueError as `image_size` does.
     """
     return self._cut(make_eval_transform(self.whole, self.crop, self.spec))
 

@@ -5,6 +5,7 @@ by image.
 """
 
 import json
+import operator
 import pathlib
 import tarfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.pack.records import Listing, Records, Splits, split_of
 
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+_name = operator.attrgetter("name")
 _IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
 
 
@@ -172,10 +174,6 @@ def _opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
   except tarfile.TarError as error:
     said = f"{path} is no uncompressed .tar file ({error})."
     raise ValueError(said) from error
-
-
-def _name(member: tarfile.TarInfo) -> str:
-  return member.name
 
 
 def _lines(path: str) -> list[str]:

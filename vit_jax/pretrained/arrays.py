@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from vit_jax.pretrained.known import TORCH_ADVICE
 from vit_jax.pretrained.npz import (
   MAX_DIRECTORY_BYTES,
   Stored,
   UnreadableFileError,
   open_npz,
 )
-from vit_jax.pretrained.pickles import TORCH_ADVICE
 from vit_jax.runtime.printable import one_line, quoted
 
 _SAFETENSORS_DTYPES = (

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from vit_jax.pretrained.fetch import causes, explain
-from vit_jax.pretrained.pickles import conversion
+from vit_jax.pretrained.known import conversion
 from vit_jax.runtime import extras
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"

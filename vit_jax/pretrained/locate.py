@@ -11,8 +11,7 @@ import re
 from urllib.parse import quote
 
 from vit_jax.pretrained import fetch, hub
-from vit_jax.pretrained.known import KNOWN
-from vit_jax.pretrained.pickles import refuse_pickle
+from vit_jax.pretrained.known import KNOWN, refuse_pickle
 
 
 def locate(source: str) -> pathlib.Path:

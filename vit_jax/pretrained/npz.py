@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0
 
-from vit_jax.pretrained.pickles import TORCH_ADVICE
+from vit_jax.pretrained.known import TORCH_ADVICE
 from vit_jax.runtime.printable import one_line, quoted
 
 MAX_DIRECTORY_BYTES = 4 << 20  # Names and shapes of 30,000 arrays.

@@ -6,6 +6,7 @@ changes nothing, each host takes its own rows of the same batch, and a run
 resumes at batch k by asking for batch k.
 """
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -24,7 +25,7 @@ _SMALL_IMAGE = 64 * 64  # Pixels; processes for smaller ones do not pay off.
 _MOST_WORKERS = 16
 
 
-class EvalPasses:
+class EvalPasses(contextlib.AbstractContextManager):
   """Iterate over it for one pass over the split; as often as needed.
 
   The workers start with `start` or the first pass, stay for the next ones, and
@@ -73,9 +74,6 @@ class EvalPasses:
     if self._iterator is not None:
       self._iterator.close()
     self._iterator, self._midway = None, False
-
-  def __enter__(self) -> "EvalPasses":
-    return self
 
   def __exit__(self, *exception) -> None:
     self.close()

@@ -28,7 +28,6 @@ def example_indices(
 
   Args:
     positions: consecutive positions; they may run on into later epochs.
-    num_examples: size of the data set.
     seed: selects the order, together with the epoch.
   """
   indices = []

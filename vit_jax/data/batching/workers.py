@@ -6,6 +6,7 @@ The memory has no name, so nothing is left behind however the processes end.
 """
 
 import collections
+import contextlib
 import ctypes
 import itertools
 import math
@@ -30,7 +31,7 @@ from vit_jax.data.batching.batches import UNREADABLE, Batch
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
 
 
-class BatchIterator(Iterator[Batch]):
+class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
   """Iterates over batches that workers prepare ahead, in order.
 
   The workers start at once. They stop at `close` or the end of a `with` block,
@@ -84,9 +85,6 @@ class BatchIterator(Iterator[Batch]):
   def close(self) -> None:
     """Stops the workers; may be called twice."""
     self._stop()
-
-  def __enter__(self) -> "BatchIterator":
-    return self
 
   def __exit__(self, *exception) -> None:
     self.close()

@@ -38,8 +38,6 @@ def rand_augment(
 
   Args:
     image: uint8 of shape (H, W, 3), as the result is.
-    rng: draws the operations, and their signs and positions.
-    num_layers: number of operations, applied one after the other.
     magnitude: strength of every operation, 0 to `settings.MAX_MAGNITUDE`.
     as_published: whether to draw from `PUBLISHED` instead.
   """
