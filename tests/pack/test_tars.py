@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from tests import image_files
-from vit_jax.pack.records import split_of
-from vit_jax.pack.sources import open_sources
+from vit_jax.pack.sources import open_sources, split_of
 
 
 def _jpeg(level):

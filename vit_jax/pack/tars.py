@@ -15,7 +15,7 @@ from etils import epath
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.pack.records import Listing, Records, Splits, split_of
+from vit_jax.pack.sources import Listing, Records, Splits, split_of
 
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _name = operator.attrgetter("name")

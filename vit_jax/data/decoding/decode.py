@@ -85,10 +85,7 @@ def decode_box(
 
   Returns:
     The box, uint8 of shape (h, w, channels). From a JPEG its sides may be a
-    half, a quarter or an eighth as long.
-
-  Raises:
-    UnreadableImageError: as `decode_image` does.
+    half, a quarter or an eighth as long. Errors are those of `decode_image`.
   """
   if header := jpeg.read_header(encoded):
     top, left, h, w = draw(*header.upright_size)

@@ -125,10 +125,8 @@ def _innermost(root: bytes, ignored: Ignored) -> bytes:
 def _splits(root: bytes) -> dict[str, bytes]:
   """The name of each split's folder; empty if there are no splits.
 
-  A class may be called "test" too: its folder holds images, not folders.
-
-  Raises:
-    ValueError: as `find_layout` does.
+  A class may be called "test" too: its folder holds images, not folders. Errors
+  are those of `find_layout`.
   """
   found: dict[str, bytes] = {}
   flat = []

@@ -157,17 +157,20 @@ class Digits(Source):
     with np.load(pathlib.Path(__file__).with_name("digits.npz")) as table:
       images, labels, order = (table[k] for k in ("images", "labels", "order"))
     order = dict(zip(_SIZES, np.split(order, [_SIZES["train"]]), strict=True))
+    indices = order[split] if split in order else self._parts(split, order)
+    self._split = split
+    self._labels = labels[indices].astype(np.int32)
+    grey = np.round(images[indices] * (255 / 16)).astype(np.uint8)
+    self._files = [cv2.imencode(".png", image)[1].tobytes() for image in grey]
+
+  def _parts(self, split: str, order: dict[str, np.ndarray]) -> np.ndarray:
     parts = [_part(p, order) for p in re.split(r"\s*\+\s*", split)]
     if not all(map(len, parts)):
       raise ValueError(
         f"{self.name} has no split {split!r}, or it is empty; it has "
         f'{", ".join(_SIZES)}, and parts of them such as "train[:90%]".'
       )
-    indices = np.concatenate(parts)
-    self._split = split
-    self._labels = labels[indices].astype(np.int32)
-    grey = np.round(images[indices] * (255 / 16)).astype(np.uint8)
-    self._files = [cv2.imencode(".png", image)[1].tobytes() for image in grey]
+    return np.concatenate(parts)
 
   def __len__(self) -> int:
     return len(self._files)
