@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from tests import image_files
-from vit_jax.pack.sources import open_sources, split_of
+from vit_jax.pack.records import split_of
+from vit_jax.pack.sources import open_sources
 
 
 def _jpeg(level):

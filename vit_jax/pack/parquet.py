@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.pack.sources import Splits, split_of
+from vit_jax.pack.records import Splits, split_of
 
 
 class ParquetImages(Source):

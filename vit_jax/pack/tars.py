@@ -15,7 +15,7 @@ from etils import epath
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.pack.sources import Listing, Records, Splits, split_of
+from vit_jax.pack.records import Listing, Records, Splits, split_of
 
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _name = operator.attrgetter("name")
@@ -118,24 +118,21 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
   """ImageNet's training images in a tar of tars, and its validation images."""
   train = Listing(files=[str(folder / _TRAIN)])
   names: list[str] = []
-  with (
-    (folder / _TRAIN).open("rb") as file,
-    _opened(file, folder / _TRAIN) as tar,
-  ):
+  path = folder / _TRAIN
+  with path.open("rb") as file, _opened(file, path) as tar:
     # The outer file lists the classes in any order.
     classes = [member for member in tar if member.name.endswith(".tar")]
     for label, of_class in enumerate(sorted(classes, key=_name)):
       names.append(pathlib.PurePosixPath(of_class.name).stem)
       inner_file: Any = tar.extractfile(of_class)
-      with _opened(inner_file, folder / _TRAIN / of_class.name) as inner:
+      with _opened(inner_file, path / of_class.name) as inner:
         for member in filter(tarfile.TarInfo.isfile, inner):
           start = of_class.offset_data + member.offset_data
           train.add(start, member.size, label, member.name)
   if len(names) < 2:
-    raise ValueError(f"{folder / _TRAIN} holds no archives of classes.")
-  splits: dict[str, Source] = {
-    "train": Records(f"{folder.name}, train", names, train)
-  }
+    raise ValueError(f"{path} holds no archives of classes.")
+  splits: dict[str, Source] = {}
+  splits["train"] = Records(f"{folder.name}, train", names, train)
   if not (folder / _VAL).exists():
     return splits
   if not labels:

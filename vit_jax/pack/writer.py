@@ -122,9 +122,8 @@ def _write_split(
 ) -> None:
   """Writes the shards of a split that are missing, by several processes."""
   _, _, folder, _, split, count = job
-  missing = [
-    k for k in range(count) if not shards.note_path(folder, split, k).exists()
-  ]
+  notes = [shards.note_path(folder, split, k) for k in range(count)]
+  missing = [k for k, note in enumerate(notes) if not note.exists()]
   if len(missing) < count:
     _say(f"{'':<11}{count - len(missing)} of them are there already")
   if not missing:

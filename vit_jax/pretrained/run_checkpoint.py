@@ -141,15 +141,12 @@ class _Saved:
     self, held: Shapes, open_: pinned.Open, model: Model
   ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, array) of every parameter, with LoRA's products merged."""
-    settings, base = (
-      descriptions.lora(self.description),
-      self.description["base"],
-    )
+    settings = descriptions.lora(self.description)
+    base = self.description["base"]
     preprocessing = descriptions.preprocessing(self.description)
     known = model.block in (None, *BLOCKS.values())  # JSON cannot hold others.
-    opened = pinned.open_base(
-      open_, base, **({} if known else {"block": model.block})
-    )
+    own = {} if known else {"block": model.block}
+    opened = pinned.open_base(open_, base, **own)
     digests: dict[str, str] = {}
     trained = dict(self.read(held))
     leaves = transfer.leaves(

@@ -56,9 +56,8 @@ class Target:
 
   def encoders(self, model: Any) -> Any:
     """`module`, if the model has more than the paper's; otherwise None."""
-    return (
-      self.module if self.module and self.module.is_encoder(model) else None
-    )
+    able = self.module and self.module.is_encoder(model)
+    return self.module if able else None
 
 
 _NPZ = "model.npz"

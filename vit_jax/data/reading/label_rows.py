@@ -231,8 +231,7 @@ def _number(row: Row, column: str, value: Any) -> np.float32:
 def _table(
   columns: list[str], read: Callable[..., np.generic], rows: Sequence[Row]
 ) -> np.ndarray:
-  cells = [
-    [read(row, *cell) for cell in zip(columns, row.values, strict=True)]
-    for row in rows
-  ]
-  return np.array(cells)
+  pairs = ((row, zip(columns, row.values, strict=True)) for row in rows)
+  return np.array(
+    [[read(row, *cell) for cell in cells] for row, cells in pairs]
+  )

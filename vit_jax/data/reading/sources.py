@@ -176,11 +176,8 @@ class Digits(Source):
     return len(self._files)
 
   def __getitem__(self, index: int) -> Example:
-    return {
-      "image": self._files[index],
-      "label": int(self._labels[index]),
-      "id": f"{self.name}/{self._split}#{index}",
-    }
+    label, name = int(self._labels[index]), f"{self.name}/{self._split}#{index}"
+    return {"image": self._files[index], "label": label, "id": name}
 
   def labels(self, indices: Sequence[int]) -> np.ndarray:
     """Returns int32 labels."""

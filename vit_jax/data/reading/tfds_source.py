@@ -82,11 +82,8 @@ class TfdsSource:
         stored = stored.decode("utf-8", "backslashreplace")
       name = f"{name} ({printable(str(stored))})"
     image = record[self._image]
-    return {
-      "image": tfds_labels.black_and_white(image) if self._binary else image,
-      "label": self._labels.label(record),
-      "id": name,
-    }
+    image = tfds_labels.black_and_white(image) if self._binary else image
+    return {"image": image, "label": self._labels.label(record), "id": name}
 
 
 def open_tfds(

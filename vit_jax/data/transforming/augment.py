@@ -81,13 +81,12 @@ def augment(
     if settings.three_augment:
       image = three_augment(image, rng)
     image = colour_jitter(image, rng, settings.colour_jitter)
-    image = rand_augment(
-      image,
-      rng,
+    layers, magnitude = (
       settings.randaugment_layers,
       settings.randaugment_magnitude,
-      settings.as_published,
-    )[..., :C]
+    )
+    image = rand_augment(image, rng, layers, magnitude, settings.as_published)
+    image = image[..., :C]
   return erase(image, rng, settings.erase)
 
 

@@ -87,11 +87,8 @@ def _moves(resampling: Image.Resampling) -> dict[str, _Op]:
     """Maps out(x, y) = in(a x + b y + c, d x + e y + f), given (a, ..., f)."""
 
     def op(image, strength, rng):
-      change_by = change(image, strength * _sign(rng))
-      kind = Image.Transform.AFFINE
-      return image.transform(
-        image.size, kind, change_by, resampling, fillcolor=_FILL
-      )
+      kind, by = Image.Transform.AFFINE, change(image, strength * _sign(rng))
+      return image.transform(image.size, kind, by, resampling, fillcolor=_FILL)
 
     return op
 

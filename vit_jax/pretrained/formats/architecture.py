@@ -91,9 +91,8 @@ def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
     )
   if len(shape := shapes[name]) == ndim and all(shape):
     return shape
-  why = (
-    ", so it is empty" if len(shape) == ndim else f"; {ndim} axes are needed"
-  )
+  why = f"; {ndim} axes are needed"
+  why = ", so it is empty" if len(shape) == ndim else why
   raise ValueError(f"its array {name!r} has the shape {shape}{why}.")
 
 

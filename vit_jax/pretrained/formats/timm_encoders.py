@@ -21,8 +21,8 @@ from vit_jax.runtime.printable import quoted
 # Names of arrays that the paper's model does not have.
 _SIGNATURES = (
   *("reg_token", "dist_token", "norm_pre.weight", "attn_pool.latent"),
-  "fc_norm.weight",
-  *("blocks.0.ls1.gamma", "blocks.0.gamma_1", "blocks.0.attn.q_norm.weight"),
+  *("fc_norm.weight", "blocks.0.ls1.gamma", "blocks.0.gamma_1"),
+  "blocks.0.attn.q_norm.weight",
 )
 # Arguments that the arrays tell as well, or that change no answer.
 _ARGUMENTS = (
@@ -251,10 +251,8 @@ def _config(vit: Any) -> dict[str, Any]:
 
 def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   """The name of a similar architecture of timm's, and what differs from it."""
-  found: dict[str, Any] = {
-    "qkv_bias": bool(vit.qkv_bias),
-    "init_values": vit.layer_scale,
-  }
+  found: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
+  found["init_values"] = vit.layer_scale
   if vit.rope_theta:
     found |= {"num_reg_tokens": vit.registers, "swiglu_mlp": vit.gated_mlp}
     return "vit_small_plus_patch16_dinov3", found | {"swiglu_align_to": 1}

@@ -1,0 +1,69 @@
+"""Splits by the names of TFDS, and images at known places in larger files."""
+
+import os
+import pathlib
+from array import array
+from collections.abc import Mapping, Sequence
+
+from etils import epath
+
+from vit_jax.data.example import Example, Source
+from vit_jax.data.reading.folders import NAMES
+
+Splits = Mapping[str, Source]
+
+# TFDS's names of our splits.
+TFDS_NAMES = {"train": "train", "eval": "validation", "val": "validation"}
+
+
+def split_of(name: str) -> str:
+  """TFDS's name of the split that a file's name begins with; else train."""
+  start = pathlib.PurePosixPath(name).name.lower()
+  for split, names in NAMES.items():
+    # The longer names first: "validation" begins with "val".
+    for known in sorted(names, key=len, reverse=True):
+      rest = start.removeprefix(known.decode())
+      if rest != start and not rest[:1].isalpha():
+        return TFDS_NAMES.get(split, split)
+  return "train"
+
+
+class Listing:
+  """Places of images, gathered while a source is listed.
+
+  A million of them take some 60 MB.
+  """
+
+  def __init__(self, files: Sequence[str] = ()):
+    self.files, self.names = [*files], bytearray()
+    self.file, self.label = array("i"), array("i")
+    self.start, self.size, self.ends = array("q"), array("q"), array("q")
+
+  def add(self, start: int, size: int, label: int, name: str) -> None:
+    """Adds an image of the file that was last added to `files`."""
+    self.file.append(len(self.files) - 1)
+    self.start.append(start)
+    self.size.append(size)
+    self.label.append(label)
+    self.names += os.fsencode(name)
+    self.ends.append(len(self.names))
+
+
+class Records(Source):
+  """One split of images that are parts of files, as members of archives are."""
+
+  def __init__(self, name: str, class_names: Sequence[str], listing: Listing):
+    self.name, self.class_names = name, tuple(class_names)
+    self._at = listing
+
+  def __len__(self) -> int:
+    return len(self._at.label)
+
+  def __getitem__(self, index: int) -> Example:
+    at = self._at
+    start = at.ends[index - 1] if index else 0
+    name = os.fsdecode(bytes(at.names[start : at.ends[index]]))
+    with epath.Path(at.files[at.file[index]]).open("rb") as file:
+      file.seek(at.start[index])
+      image = file.read(at.size[index])
+    return {"image": image, "label": at.label[index], "id": name}
