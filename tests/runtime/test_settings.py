@@ -28,7 +28,7 @@ class Inner(Section):
 @dataclasses.dataclass(frozen=True)
 class Outer(Section):
   size: tuple[int, int] | None = setting(None, "A size.")
-  count: int = setting(3, "A count.", before=1)
+  count: int = setting(3, "A count.", legacy_default=1)
   on: bool = setting(True, "A switch.")
   every: Duration = setting(Duration(epochs=1.0), "A duration.")
   inner: Inner = section(Inner)

@@ -83,7 +83,7 @@ class DataSettings(Section):
     None,
     "Split to evaluate on; None takes test of a TFDS set, validation of a "
     "packed folder, and of a folder val, else test, else a part of train.",
-    before="test",
+    legacy_default="test",
   )
   eval_fraction: float = setting(
     0.2,
@@ -235,7 +235,7 @@ class EvalTransformSettings(Section):
     'A filter of Pillow, or "area", which averages areas to shrink and is '
     "bilinear to enlarge.",
     choices=FILTERS,
-    before="area",
+    legacy_default="area",
   )
   antialias: bool = setting(
     True, 'False turns off antialiasing where "bilinear" or "bicubic" shrinks.'

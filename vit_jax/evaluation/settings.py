@@ -19,6 +19,6 @@ class FewShotSettings(Section):
     True,
     "Probe the output of the representation layer where the model has one, as "
     "big_vision does; else y of Eq. 4.",
-    before=False,
+    legacy_default=False,
   )
   data: DataSettings = section(DataSettings)

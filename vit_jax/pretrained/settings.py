@@ -16,7 +16,7 @@ class InterpolationSettings(Section):
     "How positions are interpolated to another image size; None takes the way "
     "of the checkpoint's family.",
     choices=INTERPOLATIONS,
-    before="linear",
+    legacy_default="linear",
   )
 
 

@@ -219,7 +219,7 @@ class Settings(Section):
     True,
     "Average over the last tenth of the steps while a run is still short for "
     "`ema_decay`.",
-    before=False,
+    legacy_default=False,
   )
   eval_per_class: bool = setting(
     False, "Measure the top-1 of each class as well."
@@ -249,7 +249,7 @@ class Settings(Section):
     "End with exit code 75 if a step takes this many times as long as usual, "
     "and at least 10 minutes; 0 never does.",
     must=NOT_NEGATIVE,
-    before=0.0,
+    legacy_default=0.0,
   )
   profile_steps: int = setting(
     0,

@@ -45,7 +45,7 @@ def setting(
   *,
   must: Rule | None = None,
   choices: tuple[str, ...] = (),
-  before: Any = dataclasses.MISSING,
+  legacy_default: Any = dataclasses.MISSING,
 ) -> Any:
   """Defines a field of a `Section`.
 
@@ -55,12 +55,13 @@ def setting(
     says: One sentence for `--help` and for the documentation.
     must: A condition on the value.
     choices: The values that a text may have.
-    before: The value for descriptions of older checkpoints, which lack this
-      field: the program behaved as with this value before the field existed.
-      Only needed if it differs from the default.
+    legacy_default: The value for descriptions of older checkpoints, which lack
+      this field: the program behaved as with this value before it existed. Only
+      needed if it differs from the default.
   """
-  before = default if before is dataclasses.MISSING else before
-  metadata = dict(says=says, must=must, choices=choices, before=before)
+  metadata = dict(says=says, must=must, choices=choices)
+  missing = legacy_default is dataclasses.MISSING
+  metadata["legacy_default"] = default if missing else legacy_default
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -158,7 +159,7 @@ def from_dict(
       part = {"saved": saved, "prefix": f"{name}.", "whole": whole or cls}
       found[field.name] = from_dict(kind, given[0], **part)
     elif missing:
-      found[field.name] = field.metadata["before"]
+      found[field.name] = field.metadata["legacy_default"]
     else:
       found[field.name] = Duration(*given) if kind is Duration else given[0]
   if rest:
