@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -51,30 +52,30 @@ class Guards:
   watchdog: Watchdog  # Ends the process if a step hangs.
 
 
+@dataclasses.dataclass(eq=False)
 class TrainLoop:
   """The loop over the steps, with the periodic work between them.
 
   `batches` are those of this host, from the first that is to be used.
   """
 
-  def __init__(
-    self,
-    plan: Plan,
-    batches: Iterator[dict],
-    outputs: Outputs,
-    guards: Guards,
-    on_step: Sequence[OnStep] = (),
-  ):
-    self._plan, self._batches, self._out = plan, batches, outputs
-    self._guards, self._on_step = guards, on_step
+  plan: Plan
+  batches: Iterator[dict]
+  outputs: Outputs
+  guards: Guards
+  on_step: Sequence[OnStep] = ()
+
+  def __post_init__(self):
+    plan = self.plan
     self._evaluated: dict[str, Any] = {}  # The last evaluation.
     self._scores: list[float] = []
-    self._tracer: Tracer | None = None
-    self._train_step = sharding.jit_train_step(
+    self._train_step: Callable = sharding.jit_train_step(
       plan.train_step, plan.shapes, plan.mesh, *plan.extras.frozen_params
     )
     epoch_steps = len(plan.source) / plan.settings.batch_size
-    outputs.display.expect(plan.lengths.total, epoch_steps, plan.task.metrics)
+    self.outputs.display.expect(
+      plan.lengths.total, epoch_steps, plan.task.metrics
+    )
     rows = sharding.batch_sharding(plan.mesh)
     self._on_device = sharding.to_device(self._read(), rows, _BATCHES_AHEAD)
 
@@ -84,20 +85,26 @@ class TrainLoop:
     """Runs the steps after `first`; returns the state and last evaluation."""
     if first and self._is_over(state, first):
       return state, self._evaluated
-    self._begin(first)
-    for step in range(first + 1, self._plan.lengths.total + 1):
+    self._first_step = first + 1
+    if self.plan.settings.profile_steps:
+      self._train_step = self._traced(first)
+    self.outputs.display.start(first)
+    for step in range(first + 1, self.plan.lengths.total + 1):
       batch = self._next_batch(state, step)
       state, metrics = self._take_step(state, batch, step)
       self._log_if_due(step, metrics)
-      self._stop_if_told(state, step)
+      if self.guards.signal.reached(step):
+        raise self._stopped(state, step)
       broken = self._is_broken()
       scores = None if broken else self._evaluate_if_due(state, step)
       over = scores is not None and self._has_stalled()
-      self._save_if_due(state, step, scores, now=broken or over)
-      for call in self._on_step:
+      every, last = self.plan.lengths.save_every, self.plan.lengths.total
+      if broken or over or due(step, every, last):
+        self._save(state, step, scores)
+      for call in self.on_step:
         call(step, state, metrics)
       if broken:
-        raise FloatingPointError(report_skipped(self._plan, self._out))
+        raise FloatingPointError(report_skipped(self.plan, self.outputs))
       if over:
         self._say_early(step)
         break
@@ -105,10 +112,10 @@ class TrainLoop:
 
   def _is_over(self, state: TrainState, first: int) -> bool:
     """Reads the evaluations of earlier starts; whether no step is left."""
-    plan, key = self._plan, f"eval/{self._plan.task.score}"
+    plan, key = self.plan, f"eval/{self.plan.task.score}"
     past = []
     with contextlib.suppress(OSError):
-      past = read_rows(self._out.checkpoints.folder / "metrics.jsonl")
+      past = read_rows(self.outputs.checkpoints.folder / "metrics.jsonl")
     past = [row for row in past if row["step"] <= first and key in row]
     self._scores = [row[key] for row in past if row[key] is not None]
     if first not in {row["step"] for row in past}:
@@ -119,44 +126,48 @@ class TrainLoop:
       self._say_early(first)
     return over
 
-  def _begin(self, first: int) -> None:
-    """Shows the progress, and prepares the trace."""
-    plan, total = self._plan, self._plan.lengths.total
-    self._first_step = first + 1
-    if traced := plan.settings.profile_steps:
-      profile = str(self._out.checkpoints.folder / "profile")
-      self._tracer = Tracer(profile, first + _FIRST_TRACED, traced, total)
-    self._out.display.start(first)
+  def _traced(self, first: int) -> Callable:
+    """The train step, with a trace of some of the steps after `first`."""
+    plan, take_step = self.plan, self._train_step
+    steps = itertools.count(first + 1)
+    profile = str(self.outputs.checkpoints.folder / "profile")
+    lengths = plan.settings.profile_steps, plan.lengths.total
+    tracer = Tracer(profile, first + _FIRST_TRACED, *lengths)
+
+    def traced(*args: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+      step = next(steps)
+      self._trace(tracer.before, step)
+      state, metrics = take_step(*args)
+      self._trace(tracer.after, step, metrics)
+      return state, metrics
+
+    return traced
 
   def _read(self) -> Iterator[dict]:
     """The host's batches; waiting for one is given up if told to stop."""
     while True:
-      with self._guards.signal.waiting():
-        batch = next(self._batches)
+      with self.guards.signal.waiting():
+        batch = next(self.batches)
       yield batch
 
   def _next_batch(self, state: TrainState, step: int) -> dict[str, jax.Array]:
-    with self._saved_if_told(state, step - 1), self._out.spent.on("data"):
+    with self._saved_if_told(state, step - 1), self.outputs.spent.on("data"):
       return next(self._on_device)
 
   def _take_step(
     self, state: TrainState, batch: dict[str, jax.Array], step: int
   ) -> tuple[TrainState, dict[str, jax.Array]]:
-    frozen = self._plan.extras.frozen_params
-    if self._tracer is not None:
-      self._trace(self._tracer.before, step)
+    frozen = self.plan.extras.frozen_params
     state, metrics = self._train_step(state, batch, *frozen)
-    if self._tracer is not None:
-      self._trace(self._tracer.after, step, metrics)
-    self._out.meter.add(step, metrics)
-    self._guards.watchdog.step()
+    self.outputs.meter.add(step, metrics)
+    self.guards.watchdog.step()
     if step == self._first_step:
-      self._out.spent.set_up()
-    self._out.display.step(step)
+      self.outputs.spent.set_up()
+    self.outputs.display.step(step)
     return state, metrics
 
   def _log_if_due(self, step: int, metrics: dict[str, jax.Array]) -> None:
-    lengths, out = self._plan.lengths, self._out
+    lengths, out = self.plan.lengths, self.outputs
     if due(step, lengths.log_every, lengths.total):
       row = out.meter.read()
       out.write(step, row)
@@ -165,24 +176,19 @@ class TrainLoop:
       values = jax.device_get(metrics)
       out.display.report(step, {f"train/{k}": values[k] for k in values})
 
-  def _stop_if_told(self, state: TrainState, step: int) -> None:
-    with self._saved_if_told(state, step):
-      if self._guards.signal.reached(step):
-        raise Interrupted
-
   def _is_broken(self) -> bool:
     """Whether too many steps in a row were not finite."""
-    most = self._plan.settings.max_skipped_steps
-    return 0 < most <= len(self._out.meter.skipped)
+    most = self.plan.settings.max_skipped_steps
+    return 0 < most <= len(self.outputs.meter.skipped)
 
   def _evaluate_if_due(self, state: TrainState, step: int) -> Scores:
     """Evaluates, writes and shows the metrics; a stop gives it up."""
-    plan, lengths, out = self._plan, self._plan.lengths, self._out
+    plan, lengths, out = self.plan, self.plan.lengths, self.outputs
     if not due(step, lengths.eval_every, lengths.total):
       return None
     with (
       self._saved_if_told(state, step),
-      self._guards.signal.waiting(),
+      self.guards.signal.waiting(),
       self._aside("evaluating"),
     ):
       params, plain = plan.extras.merge(state.eval_params), None
@@ -198,24 +204,17 @@ class TrainLoop:
     return metrics
 
   def _has_stalled(self) -> bool:
-    return stalled(self._scores, self._plan.settings.early_stop_evaluations)
-
-  def _save_if_due(
-    self, state: TrainState, step: int, scores: Scores, now: bool
-  ) -> None:
-    lengths = self._plan.lengths
-    if now or due(step, lengths.save_every, lengths.total):
-      self._save(state, step, scores)
+    return stalled(self._scores, self.plan.settings.early_stop_evaluations)
 
   def _save(self, state: TrainState, step: int, scores: Scores) -> None:
     """Saves a checkpoint; if this fails, the run continues to the next one."""
-    self._guards.check_lock()
-    description = self._plan.description(step)
-    description |= self._plan.task.chosen_facts(scores or {})
+    self.guards.check_lock()
+    description = self.plan.description(step)
+    description |= self.plan.task.chosen_facts(scores or {})
     with self._aside("saving"):
-      problem = self._out.checkpoints.save(state, step, description, scores)
+      problem = self.outputs.checkpoints.save(state, step, description, scores)
     if problem:
-      self._out.display.note(f"step {step:,}: {problem}; the run goes on.")
+      self.outputs.display.note(f"step {step:,}: {problem}; the run goes on.")
 
   @contextlib.contextmanager
   def _saved_if_told(self, state: TrainState, step: int) -> Iterator[None]:
@@ -226,26 +225,28 @@ class TrainLoop:
       raise self._stopped(state, step) from None
 
   def _stopped(self, state: TrainState, step: int) -> Interrupted:
-    if step and step != self._out.checkpoints.latest_step:
+    if step and step != self.outputs.checkpoints.latest_step:
       self._save(state, step, None)
     saved = f"step {step:,} is saved" if step else "no step was taken"
-    return self._guards.signal.interrupted(f"told to stop; {saved}")
+    return self.guards.signal.interrupted(f"told to stop; {saved}")
 
   @contextlib.contextmanager
   def _aside(self, kind: str) -> Iterator[None]:
     """Does work of this kind that is not part of a step."""
-    out, watchdog = self._out, self._guards.watchdog
+    out, watchdog = self.outputs, self.guards.watchdog
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):
       yield
 
   def _trace(self, write: Callable, *of_step: Any) -> None:
-    with optional_write(self._out.display, "the profile", "; the run goes on"):
+    with optional_write(
+      self.outputs.display, "the profile", "; the run goes on"
+    ):
       write(*of_step)
 
   def _say_early(self, step: int) -> None:
-    patience = self._plan.settings.early_stop_evaluations
-    if step < self._plan.lengths.total:
-      self._out.display.note(
+    patience = self.plan.settings.early_stop_evaluations
+    if step < self.plan.lengths.total:
+      self.outputs.display.note(
         f"Stopped early at step {step:,}: {patience} evaluations without a "
         "better score."
       )

@@ -15,7 +15,7 @@ from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Metric, Track, untracked
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions, make_eval_step, total_over
+from vit_jax.tasks.eval_step import Predictions, eval_step_of, total_over
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.tasks.task import Answer, Task, class_name, class_names
 from vit_jax.training import losses, sharding
@@ -84,17 +84,11 @@ class ClassificationTask(Task):
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     objective = self.objective(model, stream.preprocessing).for_evaluation()
-    step = make_eval_step(
-      model, objective=objective, class_logits=self.class_logits
-    )
+    step = eval_step_of(model, objective, self.class_logits)
+    step = sharding.on_mesh(step, stream.mesh)
     whole = sharding.replicated(stream.mesh)
-    step = hosts.together(
-      jax.jit(
-        sharding.on_mesh(step, stream.mesh),
-        in_shardings=(whole, None, None),
-        out_shardings=whole,
-      )
-    )
+    shardings = dict(in_shardings=(whole, None, None), out_shardings=whole)
+    step = hosts.together(jax.jit(step, **shardings))
     names = class_names(stream.source.class_names, model.num_classes)
 
     def evaluate(
@@ -110,8 +104,7 @@ class ClassificationTask(Task):
           predictions.append(batch)
 
       wanted = observe if confusion is not None or examples else None
-      batches = stream(track)
-      totals = total_over(step, params, batches, len(names), wanted)
+      totals = total_over(step, params, stream(track), len(names), wanted)
       return self.outcome(totals, names, confusion, predictions)
 
     return evaluate

@@ -31,8 +31,7 @@ class Totals:
   @classmethod
   def zeros(cls, num_classes: int) -> "Totals":
     """Totals of no examples, as NumPy arrays that are equal on every host."""
-    by_class = np.zeros(num_classes, np.float32)
-    zero = np.zeros((), np.float32)
+    zero, by_class = (np.zeros(n, np.float32) for n in ((), num_classes))
     return cls(zero, zero, zero, by_class, by_class)
 
 
@@ -66,8 +65,6 @@ def make_eval_step(
   mean: Sequence[float] = (0.5, 0.5, 0.5),
   std: Sequence[float] = (0.5, 0.5, 0.5),
   loss: str = "softmax",
-  objective: Classification | None = None,
-  class_logits: Callable[[Array], Array] = lambda logits: logits,
 ) -> EvalStep:
   """Returns a function from (totals, params, batch) to (totals, predictions).
 
@@ -80,13 +77,21 @@ def make_eval_step(
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.
     loss: The loss to report, "softmax" or "sigmoid".
-    objective: The objective whose loss is reported instead; `mean`, `std` and
-      `loss` do not matter then.
-    class_logits: Maps the model's outputs to one logit for each class.
   """
-  objective = objective or Classification(
-    model.num_classes, LossSettings(kind=loss), mean, std
-  )
+  kind = LossSettings(kind=loss)
+  objective = Classification(model.num_classes, kind, mean, std)
+  return eval_step_of(model, objective, lambda logits: logits)
+
+
+def eval_step_of(
+  model: nn.Module,
+  objective: Classification,
+  class_logits: Callable[[Array], Array],
+) -> EvalStep:
+  """The step of `make_eval_step` that reports the loss of an objective.
+
+  `class_logits` maps the model's outputs to one logit for each class.
+  """
 
   def eval_step(
     totals: Totals, params: Any, batch: dict[str, Array]
@@ -100,18 +105,19 @@ def make_eval_step(
     logits = class_logits(outputs)  # (B, K)
     rank = label_rank(logits, label)
     by_class = jax.nn.one_hot(label, logits.shape[1]) * mask[:, None]
-    answer = logits.argmax(axis=1)
     kind = objective.settings.kind
     probability = losses.probabilities(kind, logits).max(axis=1)
-    predictions = Predictions(label, answer, probability, loss_of, mask > 0)
-    totals = Totals(
-      loss=totals.loss + jnp.where(mask > 0, loss_of, 0).sum(),
-      top5=totals.top5 + (mask * (rank < 5)).sum(),
-      skipped=totals.skipped + skipped.sum(),
-      count=totals.count + by_class.sum(0),
-      correct=totals.correct + (by_class * (rank < 1)[:, None]).sum(0),
+    predictions = Predictions(
+      label, logits.argmax(axis=1), probability, loss_of, mask > 0
     )
-    return totals, predictions
+    of_batch = Totals(
+      loss=jnp.where(mask > 0, loss_of, 0).sum(),
+      top5=(mask * (rank < 5)).sum(),
+      skipped=skipped.sum(),
+      count=by_class.sum(0),
+      correct=(by_class * (rank < 1)[:, None]).sum(0),
+    )
+    return jax.tree.map(jnp.add, totals, of_batch), predictions
 
   return eval_step
 
@@ -148,14 +154,17 @@ def total_over(
   running: collections.deque[Predictions] = collections.deque()
   for batch in batches:
     totals, answers = eval_step(totals, params, batch)
-    if observe is not None:
-      running.append(answers)
-      if len(running) > _BATCHES_RUNNING:
-        observe(jax.device_get(running.popleft()))
-  if observe is not None:
-    for answers in running:
-      observe(jax.device_get(answers))
+    running.append(answers)
+    if len(running) > _BATCHES_RUNNING:
+      _show(running.popleft(), observe)
+  for answers in running:
+    _show(answers, observe)
   return jax.device_get(totals)
+
+
+def _show(answers: Predictions, observe: Callable | None) -> None:
+  if observe is not None:
+    observe(jax.device_get(answers))
 
 
 def summary(totals: Totals) -> dict[str, float]:

@@ -138,28 +138,20 @@ class Outcome:
     return []
 
 
+@dataclasses.dataclass(eq=False)
 class Stream:
-  """Every example of a split once per pass; `close` ends its processes.
+  """Every example of a split once per pass; `close` ends its processes."""
 
-  Args:
-    source: The split.
-    mesh: The mesh of devices.
-    preprocessing: The preprocessing that the model expects.
-    loader: Makes the batches.
-    batch_size: Examples per batch, rounded up to split over the mesh.
-  """
+  source: Source
+  mesh: Mesh
+  preprocessing: Preprocessing  # The one that the model expects.
+  loader: Loader
+  batch_size: int  # Rounded up to split over the mesh.
 
-  def __init__(
-    self,
-    source: Source,
-    mesh: Mesh,
-    preprocessing: Preprocessing,
-    loader: Loader,
-    batch_size: int,
-  ):
-    self.source, self.mesh, self.preprocessing = source, mesh, preprocessing
-    rows = sharding.padded_batch_size(batch_size, mesh)
-    self._batches = loader.evaluate(source, preprocessing.transform(), rows)
+  def __post_init__(self):
+    rows = sharding.padded_batch_size(self.batch_size, self.mesh)
+    transform = self.preprocessing.transform()
+    self._batches = self.loader.evaluate(self.source, transform, rows)
 
   @property
   def unreadable(self) -> dict[str, None]:
