@@ -85,16 +85,16 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
     ValueError: if neither the settings nor a checkpoint give the image size, or
       a mean and a standard deviation for each channel.
   """
-  size = settings.image_size or (start and start.size)
+  start = start or Preprocessing(None)
+  size, cut_from = settings.image_size or start.size, settings.cut_from
   if size is None:
     raise ValueError(
       "image_size is not set, and no checkpoint records it: set it, as in "
       "--config.image_size=(224,224)."
     )
-  cut_from = settings.cut_from
-  if settings.image_size is None and start:
+  if settings.image_size is None:
     cut_from = cut_from or start.cut_from
-  normalization = _normalization(settings, start or Preprocessing(None))
+  normalization = _normalization(settings, start)
   if cut_from and (cut_from[0] < size[0] or cut_from[1] < size[1]):
     raise ValueError(
       f"cut_from={cut_from} is smaller than image_size={size}, which is cut "
@@ -125,12 +125,8 @@ def _normalization(
 
 def make_preprocessing(settings: Settings) -> Preprocessing:
   """The preprocessing of a run whose settings are resolved."""
-  return Preprocessing(
-    settings.image_size,
-    settings.eval_transform,
-    **vars(settings.normalization),
-    cut_from=settings.cut_from,
-  )
+  given = {**vars(settings.normalization), "cut_from": settings.cut_from}
+  return Preprocessing(settings.image_size, settings.eval_transform, **given)
 
 
 def open_loader(
@@ -242,15 +238,13 @@ def train_functions(
     schedule: The learning rate by step, in place of that of the settings.
   """
   options, preprocessing = settings.optimizer, make_preprocessing(settings)
-  schedule = schedule or make_schedule(
-    options, total_steps, warmup_steps(settings, total_steps, num_examples)
-  )
+  warmup = warmup_steps(settings, total_steps, num_examples)
+  schedule = schedule or make_schedule(options, total_steps, warmup)
   L, shape = model.num_layers, preprocessing.image_shape
   trained = trainable_filter(options.freeze_layers, L, model.scan)
   layer_of = functools.partial(layers_below_head, num_layers=L)
-  tx = make_optimizer(
-    options, schedule, layer_of=layer_of, is_trainable=trained
-  )
+  kinds = {"layer_of": layer_of, "is_trainable": trained}
+  tx = make_optimizer(options, schedule, **kinds)
   init = make_init(model, tx, shape, settings.ema_decay, extras)
   train_step = make_train_step(
     model,

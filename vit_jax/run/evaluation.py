@@ -28,25 +28,26 @@ def open_stream(
   return Stream(source, mesh, preprocessing, loader, rows)
 
 
+@dataclasses.dataclass(eq=False)
 class RunEvaluation:
   """Everything that is measured at an evaluation of a run.
 
   The settings are resolved, and the task has its facts.
   """
 
-  def __init__(
-    self,
-    settings: Settings,
-    task: Task,
-    model: Model,
-    mesh: Mesh,
-    preprocessing: Preprocessing,
-    splits: Splits,
-  ):
-    self._task, self._each = task, settings.eval_per_class
-    self.stream = open_stream(settings, mesh, preprocessing, splits.eval)
-    self._evaluator = task.evaluator(model, self.stream)
-    parts = task, model, mesh, preprocessing
+  settings: Settings
+  task: Task
+  model: Model
+  mesh: Mesh
+  preprocessing: Preprocessing
+  splits: Splits
+
+  def __post_init__(self):
+    settings, splits = self.settings, self.splits
+    where = self.mesh, self.preprocessing
+    parts = self.task, self.model, *where
+    self.stream = open_stream(settings, *where, splits.eval)
+    self._evaluator = self.task.evaluator(self.model, self.stream)
     self._few_shot = self._pictures = None
     if settings.fewshot.shots:
       self._few_shot = make_few_shot(settings, *parts, splits)
@@ -65,10 +66,10 @@ class RunEvaluation:
     detail = self._pictures is not None
     outcome = self._evaluator(params, track, detail=detail)
     metrics, pictures = outcome.metrics, {}
-    if self._each:
+    if self.settings.eval_per_class:
       metrics |= outcome.by_class()
     if plain_params is not None:
-      key = f"eval/{self._task.score}"
+      key = f"eval/{self.task.score}"
       plain = self._evaluator(plain_params, track).metrics
       metrics[f"{key}_not_averaged"] = plain[key]
     if self._pictures is not None:

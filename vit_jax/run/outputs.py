@@ -66,11 +66,9 @@ class Outputs:
   def time_spent(self) -> dict[str, float] | None:
     """`time_spent` of the run up to now; None where it cannot be read."""
     folder = self.checkpoints.folder
-    try:
+    with contextlib.suppress(OSError):
       rows = read_rows(folder / "metrics.jsonl")
       return time_spent(rows, read_starts(folder), self.spent.row())
-    except OSError:
-      return None
 
   def close(self, kind: Any, *_: Any) -> None:
     """Closes the metrics; a failure to does not change the run's result."""

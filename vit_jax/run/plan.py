@@ -85,15 +85,12 @@ class Plan:
 
   def open_batches(self, first_batch: int) -> BatchIterator:
     """Opens the training batches, starting at a batch number."""
-    settings = self.settings
-    return build.open_loader(settings, self.preprocessing).train(
-      self.source,
-      self.preprocessing.train_transform(settings.train_transform),
-      batch_size=settings.batch_size,
-      seed=settings.seed,
-      first_batch=first_batch,
-      repeats=settings.train_transform.repeats,
-    )
+    settings, changes = self.settings, self.settings.train_transform
+    transform = self.preprocessing.train_transform(changes)
+    order = {"seed": settings.seed, "first_batch": first_batch}
+    order |= {"batch_size": settings.batch_size, "repeats": changes.repeats}
+    loader = build.open_loader(settings, self.preprocessing)
+    return loader.train(self.source, transform, **order)
 
   def description(self, step: int) -> dict[str, Any]:
     """The description that the checkpoint of a step carries, as JSON."""
@@ -170,16 +167,18 @@ def make_plan(
 
 def _absolute(settings: Settings) -> dict[str, str]:
   """The places of the data as absolute paths, by their keys."""
-  found = {}
-  for place in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
-    if path := getattr(settings.data, place):
-      if "file" in place:
-        from vit_jax.data.reading.label_file import located
+  places = ("root", "dir", "data_dir", "labels_file", "eval_labels_file")
+  given = {place: getattr(settings.data, place) for place in places}
+  return {k: _full_path(settings, k, path) for k, path in given.items() if path}
 
-        path = located(settings.data, path)
-      path = os.path.expanduser(path)
-      found[place] = path if "://" in path else os.path.abspath(path)
-  return found
+
+def _full_path(settings: Settings, place: str, path: str) -> str:
+  if "file" in place:
+    from vit_jax.data.reading.label_file import located
+
+    path = located(settings.data, path)
+  path = os.path.expanduser(path)
+  return path if "://" in path else os.path.abspath(path)
 
 
 def _lengths(settings: Settings, train: Source) -> Lengths:
@@ -248,9 +247,8 @@ def _check_splits(settings: Settings, splits: Splits) -> None:
       f"the data set has {len(names)} classes and model.num_classes is "
       f"{num_classes}: set it to {len(names)} or more."
     )
-  loader = Loader(
-    0, settings.loader.on_unreadable, jax.process_index(), jax.process_count()
-  )
+  hosts = jax.process_index(), jax.process_count()
+  loader = Loader(0, settings.loader.on_unreadable, *hosts)
   loader.check(splits.train, settings.batch_size, settings.seed)
 
 

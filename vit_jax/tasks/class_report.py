@@ -11,12 +11,7 @@ from rich.cells import cell_len
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Display, table_lines
 from vit_jax.tasks.confusion import ClassScore, ConfusionMatrix
-from vit_jax.tasks.eval_step import (
-  Predictions,
-  Totals,
-  class_accuracy,
-  summary,
-)
+from vit_jax.tasks.eval_step import Predictions, Totals, class_accuracy, summary
 from vit_jax.tasks.outcome import (
   Chart,
   Example,
