@@ -24,8 +24,8 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import check_classes, check_same_classes
 from vit_jax.evaluation import linear_probe
-from vit_jax.evaluation.representations import make_represent
 from vit_jax.evaluation.shots import Subset, draw_shots
+from vit_jax.evaluation.whole_set import make_represent
 from vit_jax.models import Model
 from vit_jax.models.model import represent
 from vit_jax.runtime.display import Track, untracked

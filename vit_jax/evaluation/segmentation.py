@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from vit_jax.data.reading.segmentation import IGNORED, resize_mask
 from vit_jax.evaluation.linear_probe import Probe, fit_in_parts
-from vit_jax.evaluation.representations import Readable, Represented
+from vit_jax.evaluation.whole_set import Readable, Represented
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,8 +46,6 @@ def export_model(
   features. Serialising takes memory for about seven copies of the parameters.
 
   Args:
-    model: The model, from images to logits.
-    params: The model's parameters.
     image_size: Height and width, or one number for both; by default that of
       `model.origin`.
     platforms: Platforms that it can run on: "cpu", "cuda", "rocm", "tpu".

@@ -27,8 +27,6 @@ def features(
   """The features of normalised images.
 
   Args:
-    model: The model, from images to logits.
-    params: The model's parameters.
     images: Floats, normalised as the model expects (`vit_jax.normalize`).
     layers: Layers to take the tokens of, counted from 1. By default the result
       is the head's input.

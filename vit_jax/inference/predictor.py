@@ -121,11 +121,8 @@ def predict_images(
     )
 
   Args:
-    model: The model, from images to logits.
-    params: The model's parameters.
     images: Paths, Pillow images of any mode, or arrays, uint8 (H, W, C) or
       (H, W), before any preprocessing.
-    preprocessing: The model's preprocessing.
     loss: The loss the model was trained with; it decides between softmax,
       sigmoid, and numbers ("mse").
     top: Number of the likeliest classes to return for each image.

@@ -25,7 +25,6 @@ class Sizes:
   """Sizes of some files of a split, spread evenly over it.
 
   Attributes:
-    examples: The number of examples in the split.
     sides: Width and height in pixels of each file.
     weights: Size in bytes of each file.
   """

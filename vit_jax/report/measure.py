@@ -52,8 +52,6 @@ class Measured:
   """Measurements of a checkpoint on the eval split of its run.
 
   Attributes:
-    task: The run's task.
-    outcome: The outcome of the evaluation.
     groups: The telling examples of each kind, as (title, text, examples).
     filters: From `embedding_maps.learned`; None if the model has none or its
       parameters are not finite.

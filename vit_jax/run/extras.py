@@ -37,7 +37,6 @@ def open_extras(
 
   Args:
     settings: The run's settings, which are resolved.
-    model: The model to train.
     class_names: Those of the data.
     start: The checkpoint that a fresh run starts from.
     saved: The description of the checkpoint that is resumed, if any.

@@ -91,8 +91,6 @@ def saved(
   """The task of a checkpoint, with its facts.
 
   Args:
-    description: The checkpoint's description.
-    loss: The loss that it records.
     given: The user's own task, as "file.py:Class", if the description names
       one. No class is imported because a checkpoint names it.
 

@@ -46,7 +46,6 @@ class ClassificationOutcome(Outcome):
 
   Attributes:
     totals: Sums over all examples.
-    names: Names of all classes.
     confusion: Counts of the answers, if details were asked for.
     predictions: The answers to each batch, if they are to be written.
   """

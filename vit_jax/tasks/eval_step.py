@@ -40,10 +40,8 @@ class Predictions:
   """A classifier's answers to the examples of a batch.
 
   Attributes:
-    label: The true class.
     answer: The likeliest class, or the lowest of several equally likely ones.
     probability: The probability the model gives to its answer.
-    loss: The example's loss.
     counted: False for padding and for unreadable images.
   """
 
@@ -73,7 +71,6 @@ def make_eval_step(
   the latter; without them, every row counts.
 
   Args:
-    model: The model, from images to logits.
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.
     loss: The loss to report, "softmax" or "sigmoid".

@@ -30,7 +30,6 @@ class Curves:
   """A chart of metrics by step.
 
   Attributes:
-    title: The chart's title.
     curves: The name of each curve, by the metric, such as "eval/top1".
     percent: Whether the values are shares.
     logarithmic: Whether the vertical axis is logarithmic.
@@ -191,8 +190,6 @@ class Evaluator(Protocol):
     """Evaluates every example of the split once.
 
     Args:
-      params: The model's parameters.
-      track: Shows the progress.
       detail: Whether the outcome needs more than `metrics` and `by_class`.
       examples: Whether it will be asked to `write` all answers.
 
@@ -218,7 +215,6 @@ def write_rows(
   """Writes a row for each example, which begins with the example's file.
 
   Args:
-    path: The CSV file.
     source: The split, for the names of its examples.
     columns: Names of the columns after the first.
     order: The places in the split of the examples, in the order of the rows.

@@ -46,7 +46,6 @@ def outputs_evaluator(
 
   Args:
     task: The task, whose objective is a `Classification`.
-    model: The model, from images to outputs.
     stream: The split.
     answers: Maps outputs (N, K) of the model, float64, to answers (N, K).
     outcome: The class of the outcome.
@@ -91,12 +90,9 @@ class OutputsOutcome(Outcome):
   """The outputs for the readable examples of a split, in its order.
 
   Attributes:
-    task: The task.
-    names: Names of the labels or targets.
     index: Place of each example in the split.
     label: 0 or 1 for each label, or the numbers.
     output: Probabilities, or numbers in the unit of the labels.
-    loss: Loss of each example.
     skipped: Number of unreadable images.
   """
 

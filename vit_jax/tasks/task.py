@@ -193,7 +193,6 @@ class Task:
     """An answer as JSON.
 
     Args:
-      answer: The answer.
       names: Names of the classes or targets, as far as they are known.
       top: The most classes to give; by default all that the answer has.
     """

@@ -15,9 +15,14 @@ from vit_jax.data.reading.sources import (
 )
 from vit_jax.evaluation import PROBES
 from vit_jax.evaluation.few_shot import FewShot, Outcome
-from vit_jax.evaluation.representations import Represented, make_represent
 from vit_jax.evaluation.segmentation import Segmentation, segment
-from vit_jax.evaluation.whole_set import Score, linear, nearest_neighbours
+from vit_jax.evaluation.whole_set import (
+  Represented,
+  Score,
+  linear,
+  make_represent,
+  nearest_neighbours,
+)
 from vit_jax.inference.features import features
 from vit_jax.models.model import represent
 from vit_jax.pretrained.load import open_checkpoint
