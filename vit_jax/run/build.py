@@ -125,7 +125,7 @@ def _normalization(
 
 def make_preprocessing(settings: Settings) -> Preprocessing:
   """The preprocessing of a run whose settings are resolved."""
-  given = {**vars(settings.normalization), "cut_from": settings.cut_from}
+  given: Any = {**vars(settings.normalization), "cut_from": settings.cut_from}
   return Preprocessing(settings.image_size, settings.eval_transform, **given)
 
 
@@ -243,8 +243,8 @@ def train_functions(
   L, shape = model.num_layers, preprocessing.image_shape
   trained = trainable_filter(options.freeze_layers, L, model.scan)
   layer_of = functools.partial(layers_below_head, num_layers=L)
-  kinds = {"layer_of": layer_of, "is_trainable": trained}
-  tx = make_optimizer(options, schedule, **kinds)
+  by_layer: Any = {"layer_of": layer_of, "is_trainable": trained}
+  tx = make_optimizer(options, schedule, **by_layer)
   init = make_init(model, tx, shape, settings.ema_decay, extras)
   train_step = make_train_step(
     model,

@@ -87,7 +87,7 @@ class Plan:
     """Opens the training batches, starting at a batch number."""
     settings, changes = self.settings, self.settings.train_transform
     transform = self.preprocessing.train_transform(changes)
-    order = {"seed": settings.seed, "first_batch": first_batch}
+    order: Any = {"seed": settings.seed, "first_batch": first_batch}
     order |= {"batch_size": settings.batch_size, "repeats": changes.repeats}
     loader = build.open_loader(settings, self.preprocessing)
     return loader.train(self.source, transform, **order)

@@ -87,7 +87,7 @@ class ClassificationTask(Task):
     step = eval_step_of(model, objective, self.class_logits)
     step = sharding.on_mesh(step, stream.mesh)
     whole = sharding.replicated(stream.mesh)
-    shardings = dict(in_shardings=(whole, None, None), out_shardings=whole)
+    shardings: Any = dict(in_shardings=(whole, None, None), out_shardings=whole)
     step = hosts.together(jax.jit(step, **shardings))
     names = class_names(stream.source.class_names, model.num_classes)
 
