@@ -208,10 +208,7 @@ class Models:
     return repeat(once)
 
   def hugging_face(self, *, compiled: bool) -> Step:
-    from transformers import (  # pyright: ignore[reportMissingImports]
-      ViTConfig,
-      ViTForImageClassification,
-    )
+    from transformers import ViTConfig, ViTForImageClassification  # pyright: ignore[reportMissingImports]
 
     layers, hidden, mlp, heads = self.sizes
     config = ViTConfig(
@@ -226,9 +223,7 @@ class Models:
     return self._torch(ViTForImageClassification(config), compiled)
 
   def timm(self, *, compiled: bool) -> Step:
-    from timm.models.vision_transformer import (  # pyright: ignore[reportMissingImports]
-      VisionTransformer,
-    )
+    from timm.models.vision_transformer import VisionTransformer  # pyright: ignore[reportMissingImports]
 
     layers, hidden, mlp, heads = self.sizes
     model = VisionTransformer(

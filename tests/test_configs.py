@@ -164,7 +164,7 @@ def test_deit_3_takes_a_shrunken_step(name):
   config = deit3.get_config(name)
   config.model.update(num_layers=1, hidden_size=32, mlp_size=32, num_heads=2)
   init, step, batch = _one_step(config, config.image_size[0], 4, num_classes=10)
-  state = jax.jit(init)(jax.random.key(0))
+  state = nn.unbox(jax.jit(init)(jax.random.key(0)))
   after, metrics = jax.jit(step)(state, batch)
   assert float(metrics["loss"]) == pytest.approx(10 * np.log(2), rel=1e-4)
   assert int(after.step) == 1

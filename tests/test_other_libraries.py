@@ -65,7 +65,7 @@ def answers(source, photos):
     loaded.params(),
     photos,
     preprocessing=loaded.preprocessing,
-    loss=loaded.loss,
+    task=loaded.task,
     top=len(NAMES),
   )
   return [
