@@ -57,8 +57,10 @@ def test_the_probabilities_are_those_of_the_questions(file):
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_the_description_names_the_class(run):
+def test_the_description_names_the_class(run, file):
   workdir, metrics = run
+  last = pathlib.Path(workdir, "log.txt").read_text().splitlines()[-1]
+  assert last.endswith(f"evaluate {workdir} --task={file}:Ordinal")
   path = pathlib.Path(workdir, "checkpoints", "8", "description", "metadata")
   saved = json.loads(path.read_text())
   assert saved["task"] == "ordinal:Ordinal" and "targets" not in saved

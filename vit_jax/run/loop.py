@@ -110,7 +110,8 @@ def train(
       tested = _test(plan, out, state, saved)
   seconds, kinds = time.perf_counter() - start, out.time_spent()
   metrics = plan.task.metrics
-  display.note(closing(metrics, evaluated, seconds, saved, tested, kinds))
+  told = seconds, saved, tested, kinds, settings.data.task
+  display.note(closing(metrics, evaluated, *told))
   return state, evaluated
 
 

@@ -103,6 +103,7 @@ def closing(
   workdir: str | None,
   tested: dict[str, Any] | None = None,
   spent: dict[str, float] | None = None,
+  task: str = "",
 ) -> str:
   """The last lines.
 
@@ -111,6 +112,7 @@ def closing(
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
+    task: `data.task` of the run.
   """
   lines = [f"Done in {clock(seconds)}."]
   if spent is not None:
@@ -126,6 +128,8 @@ def closing(
     )
   if workdir is not None:
     command = f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
+    if ":" in task:  # A class of the user's own, which no checkpoint imports.
+      command += f" --task={shlex.quote(task)}"
     lines.append(f"Evaluate its checkpoint with: {command}")
   return "\n".join(lines)
 
