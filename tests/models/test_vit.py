@@ -108,6 +108,29 @@ def test_patches_and_a_dense_layer_are_a_convolution():
   )
 
 
+def test_an_encoder_block_commutes_with_permuting_tokens():
+  z = jax.random.normal(jax.random.key(0), (B, 7, D))
+  block = vit.EncoderBlock(HEADS, MLP)
+  params = random_params(block, z)
+  order = np.random.default_rng(0).permutation(7)
+  np.testing.assert_allclose(
+    apply(block, params, z[:, order]),
+    apply(block, params, z)[:, order],
+    rtol=1e-5,
+    atol=1e-5,
+  )
+
+
+def test_tokens_see_each_other_but_images_do_not():
+  x = images()
+  model = tiny()
+  params = random_params(model, x)
+  changed = x.at[0, -1, -1].add(1)  # The last patch of the first image.
+  before, after = apply(model, params, x), apply(model, params, changed)
+  assert np.abs(before[0] - after[0]).max() > 1e-3
+  np.testing.assert_array_equal(before[1], after[1])
+
+
 def test_every_output_can_be_captured():
   x = images()
   model = tiny()

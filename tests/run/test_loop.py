@@ -14,8 +14,10 @@ from tests.models.test_modern_vit import Halved
 from vit_jax import load_pretrained
 from vit_jax.models import scan
 from vit_jax.run import loop
+from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.saved import evaluate_checkpoint
-from vit_jax.run.settings import read
+from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.runtime.settings import replaced
 from vit_jax.runtime.stops import Interrupted, StopSignal
 from vit_jax.workdir.checkpoint import Checkpoints
 
@@ -163,6 +165,23 @@ def test_the_checkpoint_describes_itself(whole_run, data_dir):
   assert description["class_names"] == [str(d) for d in range(10)]
   assert description["data_iterator"] == {"seed": 0, "next_batch": 4}
   assert description["train_examples"] == 1438
+
+
+@pytest.mark.slow
+def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
+  """The run logs the same accuracy as the command measures."""
+  config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
+  config.fewshot.update(shots=2, seeds=2)
+  loop.train(read(config), str(tmp_path))
+  row = [row for row in runs.rows(tmp_path) if "fewshot/top1" in row][-1]
+  where = {"data.name": "digits", "data.data_dir": str(data_dir)}
+  probed = replaced(ProbeSettings(), where)
+  outcome = probe_checkpoint(str(tmp_path), probed, shots=2, seeds=2)
+  assert row["step"] == 4
+  assert row["fewshot/top1"] == pytest.approx(outcome.top1, abs=1e-6)
+  assert row["fewshot/top1_by_seed"] == {
+    str(draw.seed): pytest.approx(draw.top1) for draw in outcome.draws
+  }
 
 
 def test_another_configuration_is_refused(run_copy, data_dir):
