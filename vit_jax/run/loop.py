@@ -109,9 +109,9 @@ def train(
     if evaluated and plan.splits.test is not None:
       tested = _test(plan, out, state, saved)
   seconds, kinds = time.perf_counter() - start, out.time_spent()
-  metrics = plan.task.metrics
-  told = seconds, saved, tested, kinds, settings.data.task
-  display.note(closing(metrics, evaluated, *told))
+  metrics, task = plan.task.metrics, settings.data.task
+  said = closing(metrics, evaluated, seconds, saved, tested, kinds, task)
+  display.note(said)
   return state, evaluated
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vit_jax.data.settings import TASKS
 from vit_jax.runtime.settings import from_dict
 from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.task import Task
@@ -47,7 +48,7 @@ def task_class(name: str | type[Task]) -> type[Task]:
   except (ImportError, AttributeError, OSError, ValueError) as error:
     raise OwnTaskError(
       f"task={name!r} is unknown ({error}); choose one of "
-      f"{', '.join([*_TASKS][:3])}, or your own as file.py:Class."
+      f"{', '.join(TASKS)}, or your own as file.py:Class."
     ) from error
   if not (inspect.isclass(found) and issubclass(found, Task)):
     raise OwnTaskError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
