@@ -11,7 +11,8 @@ from tests import tinted
 from vit_jax import data
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.reading.sources import Splits
-from vit_jax.evaluation.few_shot import Totals, count_right
+from vit_jax.evaluation.few_shot import count_right, no_totals
+from vit_jax.evaluation.linear_probe import fit_shots
 from vit_jax.evaluation.shots import draw_shots
 from vit_jax.run.build import task_of
 from vit_jax.run.evaluation import make_few_shot
@@ -40,7 +41,7 @@ def test_every_test_image_counts_once(root, model_and_params, batch_size):
   """The 11 images are padded to two batches of 8, or to one batch of 24."""
   model, params = model_and_params
   few_shot = tinted.few_shot(root, model, batch_size=batch_size)
-  probes = few_shot.fit(params)
+  probes = [fit_shots(y) for y in few_shot.read_shots(params)]
   outcome = few_shot.measure(params)
   _, test = tinted.sources(root)
   y, labels = tinted.features_by_hand(model, params, test)
@@ -63,7 +64,7 @@ def test_probes_are_fitted_to_the_shots_alone(root, model_and_params):
   train, test = tinted.sources(root)
   few_shot = tinted.few_shot_on(model, train, test, shots=3, seeds=2)
   test.read = lambda indices: pytest.fail("a test image was read")
-  probes = few_shot.fit(params)
+  probes = [fit_shots(y) for y in few_shot.read_shots(params)]
   y, _ = tinted.features_by_hand(model, params, train)
   for seed, probe in enumerate(probes):
     shots = y[draw_shots(train, 3, seed)].reshape(-1, y.shape[1])
@@ -188,10 +189,10 @@ def test_masked_rows_are_not_counted():
   mask = np.float32([1, 1, 0, 1, 0, 1, 1, 0])
   batch = {"label": label, "mask": mask, "skipped": mask == 0}
   probes = {"mean": mean, "scale": scale, "W": W}
-  totals = Totals.zeros(2)
+  totals = no_totals(2)
   for _ in range(2):
     totals = jax.jit(count_right)(totals, probes, y, batch)
   z = (y - mean[:, None]) / scale[:, None]
   right = (z @ W[:, :-1] + W[:, -1:]).argmax(-1) == label
-  np.testing.assert_array_equal(totals.right, 2 * (right * mask).sum(1))
-  assert (int(totals.examples), int(totals.skipped)) == (10, 6)
+  np.testing.assert_array_equal(totals["correct"], 2 * (right * mask).sum(1))
+  assert (int(totals["examples"]), int(totals["skipped"])) == (10, 6)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests import tinted
-from vit_jax.evaluation.shots import Subset, draw_shots
+from vit_jax.data.example import Subset
+from vit_jax.evaluation.shots import draw_shots
 
 
 @pytest.fixture(scope="module")

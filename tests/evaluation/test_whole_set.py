@@ -74,7 +74,7 @@ def test_moments_give_the_probe_of_the_examples(count):
   for first in range(0, count, 3):
     part = slice(first, first + 3)
     moments.add(y[part], labels[part])
-  found = moments.fit(2.0)
+  found = moments.path().probe(2.0)
   expected = linear_probe.fit(y, labels, K, 2.0)
   for name in ("mean", "scale", "W"):
     a, b = getattr(found, name), getattr(expected, name)

@@ -41,12 +41,14 @@ def random_attention(pooling="token", grid=GRID, seed=0):
   S = grid[0] * grid[1] + (pooling == "token")
   A = rng.exponential(size=(L, B, HEADS, S, S)).astype(np.float32)
   pool = rng.exponential(size=(B, HEADS, S)).astype(np.float32)
+  shares = {"token": np.eye(S)[0], "gap": np.full(S, 1 / S)}
   return Attention(
     A / A.sum(axis=-1, keepdims=True),
     pool / pool.sum(axis=-1, keepdims=True) if pooling == "map" else None,
     grid,
-    pooling == "token",
+    int(pooling == "token"),
     P,
+    shares.get(pooling),
   )
 
 
@@ -65,7 +67,7 @@ def test_weights_are_the_softmax_of_q_and_k(pooling):
   else:
     assert found.pool is None
   assert (found.grid, found.stride) == (GRID, P)
-  assert found.class_token == (pooling == "token")
+  assert found.prefix == (pooling == "token")
   # The NumPy model agrees with ours in its logits too.
   ours = jax.jit(model.apply)({"params": params}, some_images())
   np.testing.assert_allclose(ours, logits, atol=1e-4)
@@ -146,7 +148,7 @@ def start_of(attention, b, fuse):
   if attention.pool is not None:
     row = [fuse(attention.pool[b, :, s]) for s in range(S)]
     return [value / sum(row) for value in row]
-  if attention.class_token:
+  if attention.prefix:
     return [1.0] + [0.0] * (S - 1)
   return [1 / S] * S
 
@@ -184,11 +186,11 @@ def test_the_class_token_keeps_its_own_attention():
   """Its attention to itself stays though it is lowest; a patch's does not."""
   A = np.full((1, 1, 1, 4, 4), 0.2, np.float32)
   A[..., 0, 0] = 0.1
-  first = Attention(A, None, (1, 3), True, 1)
+  first = Attention(A, None, (1, 3), 1, 1, np.eye(4)[0])
   kept, whole = rollout(first, discard=1 / 16), rollout(first)
   np.testing.assert_array_equal(kept, whole)
   np.testing.assert_allclose(whole, 0.2 / 1.7, rtol=1e-6)
-  none = Attention(A, None, (1, 4), False, 1)
+  none = Attention(A, None, (1, 4), 0, 1, np.full(4, 0.25))
   assert rollout(none, discard=1 / 16)[0, 0, 0] == pytest.approx(
     (1 / 1.6 + 3 * 0.2 / 1.8) / 4
   )
@@ -261,19 +263,19 @@ def test_uniform_attention_has_the_mean_distance_of_a_grid():
   n = 5
   A = np.full((1, 1, 1, n + 1, n + 1), 1 / (n + 1), np.float32)
   for grid in ((1, n), (n, 1)):
-    found = mean_attention_distance(Attention(A, None, grid, True, 16))
+    found = mean_attention_distance(Attention(A, None, grid, 1, 16))
     assert found.item() == pytest.approx(16 * (n * n - 1) / (3 * n), rel=1e-6)
   # In a square of four, one patch is the query itself, two are 1 patch away
   # and one is sqrt(2) away.
   A = np.full((1, 1, 1, 4, 4), 1 / 4, np.float32)
-  found = mean_attention_distance(Attention(A, None, (2, 2), False, 16))
+  found = mean_attention_distance(Attention(A, None, (2, 2), 0, 16))
   assert found.item() == pytest.approx(16 * (2 + 2**0.5) / 4, rel=1e-6)
 
 
 def test_attention_to_the_class_token_alone_has_no_distance():
   A = np.zeros((1, 1, 1, 5, 5), np.float32)
   A[..., 0] = 1
-  found = mean_attention_distance(Attention(A, None, (2, 2), True, 16))
+  found = mean_attention_distance(Attention(A, None, (2, 2), 1, 16))
   assert found.item() == 0
 
 
@@ -310,7 +312,7 @@ def test_the_maps_of_an_encoder_leave_its_registers_out():
   params = random_params(model, SIZE, 1)
   found = attention_weights(model, params, some_images())
   S = 4 + GRID[0] * GRID[1]
-  assert found.layers.shape == (L, B, HEADS, S, S) and found.first_patch == 4
+  assert found.layers.shape == (L, B, HEADS, S, S) and found.prefix == 4
   rows = np.arange(S, dtype=np.float32)
   np.testing.assert_array_equal(found.maps(rows).ravel(), rows[4:])
   assert found.readout is not None

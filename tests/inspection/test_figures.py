@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests import commands
-from vit_jax.inspection import canvas, figures, overlay
+from vit_jax.inspection import figures, overlay
 
 RNG = np.random.default_rng(0)
 PHOTO = RNG.integers(0, 256, (32, 48, 3), dtype=np.uint8)
@@ -138,23 +138,6 @@ def test_sheet():
   assert names == labels
   assert bars.get_ylim()[0] > bars.get_ylim()[1]  # The likeliest above.
   saved(figure)
-
-
-def test_a_small_picture_shows_the_same():
-  slope = np.linspace(0, 255, 48).astype(np.uint8)
-  photo = np.broadcast_to(slope[None, :, None], (32, 48, 3))
-
-  def draw():  # A new figure, as saving one twice moves its layout.
-    return figures.overlay_figure(photo, {"Rollout": MAP})
-
-  small = Image.open(io.BytesIO(canvas.small_png(draw(), dpi=50)))
-  assert small.format == "PNG" and small.mode == "P"
-  file = io.BytesIO()
-  draw().savefig(file, format="png", dpi=50)
-  plain = Image.open(file).convert("RGB")
-  assert small.size == plain.size
-  difference = np.asarray(small.convert("RGB"), float) - np.asarray(plain)
-  assert abs(difference).mean() < 2
 
 
 def test_pyplot_stays_out():

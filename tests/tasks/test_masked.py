@@ -11,7 +11,7 @@ from tests.tasks.made_up import HALF
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import make_model
 from vit_jax.models.masked_vit import MaskedVit
-from vit_jax.tasks.masked import MaskedOutcome, Totals, make_eval_step
+from vit_jax.tasks.masked import MaskedOutcome, make_eval_step, no_totals
 from vit_jax.tasks.masking import COLOURS, Masking
 
 
@@ -26,7 +26,7 @@ def test_colours_are_counted_over_the_examples_that_count():
   masking = Masking(0.5, "colour", 4, HALF, HALF)
   step = jax.jit(make_eval_step(Always(), masking))
   rng = np.random.default_rng(0)
-  totals, colours, losses, examples = Totals.zeros(), [], [], 0
+  totals, colours, losses, examples = no_totals(), [], [], 0
   for first in (0, 4):
     # Patches are black, or white, which is the last colour.
     white = rng.integers(0, 2, (4, 2, 3, 1)).astype(np.uint8)
@@ -55,7 +55,7 @@ def test_colours_are_counted_over_the_examples_that_count():
 
 def test_a_split_without_a_readable_image_is_refused():
   with pytest.raises(ValueError, match="split has no readable image"):
-    _ = MaskedOutcome(Totals.zeros()).metrics
+    _ = MaskedOutcome(no_totals()).metrics
 
 
 @pytest.mark.parametrize(

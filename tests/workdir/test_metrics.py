@@ -19,8 +19,8 @@ from tests.workdir.test_rows import room_for
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.workdir import bucket
-from vit_jax.workdir.metrics import EventFile, MetricWriter, read_rows
-from vit_jax.workdir.rows import parse_rows
+from vit_jax.workdir.metrics import EventFile, MetricWriter
+from vit_jax.workdir.rows import parse_rows, read_rows
 
 
 @pytest.fixture

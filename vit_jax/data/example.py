@@ -1,7 +1,7 @@
 """The types that all readers share, the facts of an image, and its limits."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypedDict
 
 MAX_PIXELS = 89_478_485
@@ -54,6 +54,26 @@ class Source(Protocol):
   def read(self, indices: Sequence[int]) -> list[Example]:
     """Returns several examples; some sources are faster than one by one."""
     return [self[index] for index in indices]
+
+
+class Subset(Source):
+  """Selected examples of a source, in a given order, as a source again."""
+
+  def __init__(self, source: Source, indices: Iterable[int]):
+    self.name = source.name
+    self.class_names = source.class_names
+    self._source = source
+    self._indices = [int(index) for index in indices]
+
+  def __len__(self) -> int:
+    return len(self._indices)
+
+  def __getitem__(self, index: int) -> Example:
+    return self._source[self._indices[index]]
+
+  def read(self, indices: Sequence[int]) -> list[Example]:
+    """The examples at `indices`, which count within the subset."""
+    return self._source.read([self._indices[index] for index in indices])
 
 
 class UnreadableImageError(ValueError):

@@ -15,16 +15,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.batching.loader import Loader
-from vit_jax.data.example import Source
+from vit_jax.data.example import Source, Subset
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import check_classes, check_same_classes
 from vit_jax.evaluation import linear_probe
-from vit_jax.evaluation.shots import Subset, draw_shots
+from vit_jax.evaluation.shots import draw_shots
 from vit_jax.evaluation.whole_set import make_represent
 from vit_jax.models import Model
 from vit_jax.models.model import represent
@@ -62,20 +61,6 @@ class Outcome:
     if len(self.draws) == 1:
       return None
     return float(np.std([draw.top1 for draw in self.draws], ddof=1))
-
-
-@struct.dataclass
-class Totals:
-  """Counts over the test examples seen so far; `right` has one per draw."""
-
-  right: Int[Array | np.ndarray, " draws"]
-  examples: Int[Array | np.ndarray, ""]
-  skipped: Int[Array | np.ndarray, ""]
-
-  @classmethod
-  def zeros(cls, draws: int) -> "Totals":
-    zero = np.zeros((), np.int32)
-    return cls(np.zeros(draws, np.int32), zero, zero)
 
 
 class FewShot:
@@ -176,7 +161,7 @@ class FewShot:
     None may be more than the `shots` of the constructor. Fewer shots are the
     first ones of each class, as a draw of so many would find them.
     """
-    drawn = self._read_shots(params, track)
+    drawn = self.read_shots(params, track)
     fitted = [
       [linear_probe.fit_shots(shots_of[:, :n]) for shots_of in drawn]
       for n in shots
@@ -186,15 +171,17 @@ class FewShot:
       name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
       for name in ("mean", "scale", "W")
     }
-    totals = Totals.zeros(len(probes))
+    totals = no_totals(len(probes))
     with contextlib.closing(self._test):
       tested = self._represent(params, self._test, "testing probes", track)
       for y, batch in tested:
         totals = self._count(totals, stacked, y, batch)
       totals = jax.device_get(totals)
-    examples, skipped = int(totals.examples), int(totals.skipped)
+    examples, skipped = int(totals["examples"]), int(totals["skipped"])
     check_readable(examples)
-    top1 = (totals.right / examples).reshape(len(shots), self._seeds).tolist()
+    top1 = (
+      (totals["correct"] / examples).reshape(len(shots), self._seeds).tolist()
+    )
     return [
       Outcome(
         tuple(
@@ -207,24 +194,19 @@ class FewShot:
       for some, row in zip(fitted, top1, strict=True)
     ]
 
-  def fit(
-    self, params: Any, track: Track = untracked
-  ) -> list[linear_probe.Probe]:
-    """Fits a probe to each draw.
-
-    If unreadable images are skipped, others are drawn to replace them.
-    """
-    drawn = self._read_shots(params, track)
-    return [linear_probe.fit_shots(features) for features in drawn]
-
   def _draw(self) -> np.ndarray:
     """Draws the indices of all shots, (seeds, K, n)."""
     seeds = range(self._seeds)
     parts = self._train_source, self._shots
     return np.stack([draw_shots(*parts, s, self._unreadable) for s in seeds])
 
-  def _read_shots(self, params: Any, track: Track) -> list[np.ndarray]:
-    """The features of each draw, (K, n, D)."""
+  def read_shots(
+    self, params: Any, track: Track = untracked
+  ) -> list[np.ndarray]:
+    """The features of each draw, (K, n, D).
+
+    Unreadable images are skipped, and others are drawn in their place.
+    """
     while True:
       indices, places = np.unique(self._draws, return_inverse=True)
       stream = self._open(Subset(self._train_source, indices))
@@ -237,6 +219,16 @@ class FewShot:
         return [*features[places.reshape(self._draws.shape)]]
       self._unreadable.update(indices[~readable].tolist())
       self._draws = self._draw()
+
+
+Totals = dict[str, Any]
+"""Counts of the test examples so far; `correct` has one for each probe."""
+
+
+def no_totals(probes: int) -> Totals:
+  """Counts of no examples, as NumPy arrays that are equal on every host."""
+  counts = dict.fromkeys(("examples", "skipped"), np.int32(0))
+  return {"correct": np.zeros(probes, np.int32), **counts}
 
 
 def count_right(
@@ -252,14 +244,15 @@ def count_right(
   """
   counts = batch["mask"] > 0
 
-  def right(probe: dict[str, Array]) -> Int[Array, ""]:
+  def correct(probe: dict[str, Array]) -> Int[Array, ""]:
     z = (y - probe["mean"][None]) / probe["scale"][None]
     scores = jnp.dot(z, probe["W"][:-1], precision=jax.lax.Precision.HIGHEST)
     rank = label_rank(scores + probe["W"][-1:], batch["label"])
     return (counts & (rank < 1)).sum()
 
-  return Totals(
-    right=totals.right + jax.vmap(right)(probes),
-    examples=totals.examples + counts.sum(),
-    skipped=totals.skipped + batch["skipped"].sum(),
-  )
+  of_batch = {
+    "correct": jax.vmap(correct)(probes),
+    "examples": counts.sum(),
+    "skipped": batch["skipped"].sum(),
+  }
+  return jax.tree.map(jnp.add, totals, of_batch)

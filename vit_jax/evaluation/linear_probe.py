@@ -137,11 +137,8 @@ class Moments:
     np.add.at(self._by_class, labels, x)
     np.add.at(self._counts, labels, 1)
 
-  def fit(self, l2: float) -> Probe:
-    """Fits the same probe as `fit` does to the examples that were added."""
-    return self.path().probe(l2)
-
   def path(self) -> "_Path":
+    """The problem of `fit`, with the examples that were added."""
     count = self._counts.sum()
     mean = self._total / count
     covariance = self._squares / count - np.outer(mean, mean)
@@ -178,7 +175,7 @@ def fit_in_parts(
   path = moments.path()
   right = [(path.probe(l2).predict(features) == labels).sum() for l2 in L2S]
   moments.add(features, labels)
-  return moments.fit(L2S[int(np.argmax(right))])
+  return moments.path().probe(L2S[int(np.argmax(right))])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,30 +4,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from vit_jax.data.example import Example, Source
+from vit_jax.data.example import Source
 
 _CHUNK = 256  # Labels read at a time; some sources read the images as well.
 _MOST_NAMED = 5  # Classes that an error message names.
-
-
-class Subset:
-  """Selected examples of a source, in a given order, as a source again."""
-
-  def __init__(self, source: Source, indices: Sequence[int] | np.ndarray):
-    self.name = source.name
-    self.class_names = source.class_names
-    self._source = source
-    self._indices = np.asarray(indices, np.int64)
-
-  def __len__(self) -> int:
-    return len(self._indices)
-
-  def __getitem__(self, index: int) -> Example:
-    return self._source[int(self._indices[index])]
-
-  def read(self, indices: Sequence[int]) -> list[Example]:
-    """The examples at `indices`, which count within the subset."""
-    return self._source.read(self._indices[indices].tolist())
 
 
 def draw_shots(

@@ -33,31 +33,23 @@ class Attention:
       block has two, one along rows and one along columns.
     pool: Values of the MAP head's probe; None without a MAP head.
     grid: Number of patches along height and width, (h, w).
-    class_token: Whether the first of the S tokens is the class token.
+    prefix: Number of tokens before the patches; the class token is the first.
     stride: Distance between neighbouring patches in pixels.
-    prefix: Number of tokens before the patches; by default the class token's.
-    readout: Share of each token in the output; by default all of it is the
-      class token's or, without one, every token's alike.
+    readout: Share of each token in the output; None with a MAP head.
   """
 
   layers: Float[np.ndarray, "L B k S S"]
   pool: Float[np.ndarray, "B k S"] | None
   grid: tuple[int, int]
-  class_token: bool
+  prefix: int
   stride: int
-  prefix: int | None = None
   readout: Float[np.ndarray, " S"] | None = None
-
-  @property
-  def first_patch(self) -> int:
-    """Index of the first patch among the tokens."""
-    return int(self.class_token) if self.prefix is None else self.prefix
 
   def maps(
     self, rows: Float[np.ndarray, "*axes S"]
   ) -> Float[np.ndarray, "*axes h w"]:
     """Reshapes rows over tokens into maps over patches, the last of them."""
-    patches = rows[..., self.first_patch :]
+    patches = rows[..., self.prefix :]
     return patches.reshape(*rows.shape[:-1], *self.grid)
 
 
@@ -123,7 +115,7 @@ def rollout(
   rows = _readout(attention, fuse)
   rows = rows / rows.sum(axis=-1, keepdims=True)
   for A in attention.layers[::-1]:
-    A = _without_lowest(fuse(A), discard, attention.class_token)
+    A = _without_lowest(fuse(A), discard, attention.prefix)
     A = A + np.eye(A.shape[-1], dtype=A.dtype)
     A = A / A.sum(axis=-1, keepdims=True)
     rows = np.einsum("bq,bqs->bs", rows, A)
@@ -192,7 +184,7 @@ def output_attention(
   all tokens as queries.
   """
   A = attention.layers[layer]
-  return attention.maps(A[:, :, 0] if attention.class_token else A.mean(axis=2))
+  return attention.maps(A[:, :, 0] if attention.prefix else A.mean(axis=2))
 
 
 def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
@@ -207,7 +199,7 @@ def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
   places = np.indices((h, w)).reshape(2, -1).T  # (N, 2)
   offsets = places[:, None] - places[None, :]
   pixels = attention.stride * np.sqrt((offsets**2).sum(axis=-1))  # (N, N)
-  first = attention.first_patch
+  first = attention.prefix
 
   def distance(A: Float[np.ndarray, "B k S S"]) -> Any:
     A = A[..., first:, first:]  # (B, k, N, N)
@@ -265,9 +257,8 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
     np.stack([A for block in blocks for A in _layers(block, grid)]),
     _fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,
     grid,
-    model.prefix > 0,
-    model.stride,
     model.prefix,
+    model.stride,
     _shares(model, grid),
   )
 
@@ -310,18 +301,14 @@ def _shares(model: BaseVit, grid: tuple[int, int]) -> np.ndarray | None:
 
 def _readout(attention: Attention, fuse: Any) -> Float[np.ndarray, "B S"]:
   """The share that each token of the last layer has in the output."""
-  _, B, _, _, S = attention.layers.shape
-  if attention.pool is not None:
+  if attention.readout is None:
     return fuse(attention.pool)
-  if attention.readout is not None:
-    return np.broadcast_to(attention.readout, (B, S))
-  if attention.class_token:
-    return np.eye(1, S, dtype=np.float32).repeat(B, axis=0)
-  return np.full((B, S), 1 / S, np.float32)
+  _, B, _, _, S = attention.layers.shape
+  return np.broadcast_to(attention.readout, (B, S))
 
 
 def _without_lowest(
-  A: Float[np.ndarray, "B S S"], fraction: float, class_token: bool
+  A: Float[np.ndarray, "B S S"], fraction: float, prefix: int
 ) -> Float[np.ndarray, "B S S"]:
   """Sets a fraction of each matrix, its lowest weights, to zero."""
   flat = A.reshape(len(A), -1)
@@ -329,6 +316,6 @@ def _without_lowest(
   lowest = lowest[:, : int(fraction * flat.shape[1])]
   kept = flat.copy()
   np.put_along_axis(kept, lowest, 0, axis=1)
-  if class_token:
+  if prefix:
     kept[:, 0] = flat[:, 0]
   return kept.reshape(A.shape)

@@ -3,13 +3,10 @@
 Nothing needs a display or touches matplotlib's global state.
 """
 
-import io
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
 
 from vit_jax.inspection.photograph import Photograph
 
@@ -63,12 +60,3 @@ def pixels(figure: Figure) -> Photograph:
   canvas = FigureCanvasAgg(figure)
   canvas.draw()
   return np.array(canvas.buffer_rgba())[..., :3]
-
-
-def small_png(figure: Figure, dpi: float = 72) -> bytes:
-  """Renders a figure as a PNG with at most 256 colours, e.g. for a notebook."""
-  drawn, small = io.BytesIO(), io.BytesIO()
-  figure.savefig(drawn, format="png", dpi=dpi)
-  image = Image.open(drawn).convert("RGB").quantize(256)
-  image.save(small, "PNG", optimize=True)
-  return small.getvalue()

@@ -24,8 +24,8 @@ from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Example, Outcome
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.workdir.checkpoint import latest_description, open_run
-from vit_jax.workdir.metrics import read_rows
 from vit_jax.workdir.provenance import read_starts
+from vit_jax.workdir.rows import read_rows
 
 _PANELS = 6  # Examples that a task may draw in its own way.
 

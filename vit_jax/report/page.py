@@ -18,6 +18,7 @@ from vit_jax.report.pictures import Picture
 from vit_jax.tasks.outcome import Curves
 
 MOST_BYTES = 5_000_000
+_MOST = f"{MOST_BYTES / 1e6:.0f} MB"
 # Longest side of photographs in pixels; the next is tried if they do not fit.
 _SIDES = LONGEST, 512, 384, 256
 # Charts of every run: before those of its task, and among the rest.
@@ -63,7 +64,7 @@ def page(runs: Sequence[RunFacts]) -> str:
     for section, run in zip(sections, runs, strict=True):
       section["examples"] = _examples(run.measured, longest)
     if longest < LONGEST:
-      context["shrunk"] = f"{longest:,} pixels a side, to stay below {_most()}"
+      context["shrunk"] = f"{longest:,} pixels a side, to stay below {_MOST}"
     html = template.render(**context, runs=sections)
     if len(html.encode()) <= MOST_BYTES:
       return html
@@ -73,10 +74,6 @@ def page(runs: Sequence[RunFacts]) -> str:
     if len(html.encode()) <= MOST_BYTES:
       break
   return html
-
-
-def _most() -> str:
-  return f"{MOST_BYTES / 1e6:.0f} MB"
 
 
 def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
@@ -224,5 +221,5 @@ def _without_pictures(section: dict[str, Any], alone: bool) -> dict[str, Any]:
   advice = "" if alone else ": make a report of this run alone"
   return section | {
     **dict.fromkeys(("examples", "augmented", "panels", "embeddings"), ()),
-    "left_out": f"this file would otherwise be larger than {_most()}{advice}",
+    "left_out": f"this file would otherwise be larger than {_MOST}{advice}",
   }

@@ -56,11 +56,8 @@ def open_start(settings: Settings) -> Optional["Loaded"]:
     ValueError: if there is no such checkpoint, or the settings name a variant
       as well.
   """
-  return _opened_start(settings) if settings.pretrained else None
-
-
-def _opened_start(settings: Settings) -> "Loaded":
-  assert settings.pretrained
+  if not settings.pretrained:
+    return None
   if settings.model.variant:
     raise ValueError(
       f"model.variant={settings.model.variant!r} and pretrained="

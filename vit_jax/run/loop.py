@@ -15,7 +15,7 @@ from vit_jax.run import build, outputs
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.run.summary import closing, header
-from vit_jax.run.train_loop import Guards, OnStep, TrainLoop
+from vit_jax.run.train_loop import OnStep, TrainLoop
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.stops import StopSignal, Watchdog
@@ -98,11 +98,11 @@ def train(
     stack.callback(display.stop)
     stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
     watchdog = Watchdog(plan.settings.hang_factor, stacks)
-    guards = Guards(signal, check_lock, watchdog)
     start = time.perf_counter()
     spent.set_up()
     with watchdog.watching():
-      loop = TrainLoop(plan, batches, out, guards, on_step)
+      guards = signal, watchdog, check_lock
+      loop = TrainLoop(plan, batches, out, *guards, on_step)
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
     tested = None
@@ -138,12 +138,6 @@ def first_state(
   """Returns (state, step) of the newest intact checkpoint, or a fresh one."""
   if not checkpoints.all_steps:
     return fresh_state(plan), 0
-  return _newest(plan, checkpoints, display, allow_changes)
-
-
-def _newest(
-  plan: Plan, checkpoints: Checkpoints, display: Display, allow_changes: bool
-) -> tuple[TrainState, int]:
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
     try:

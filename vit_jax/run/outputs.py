@@ -20,13 +20,13 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.stops import Interrupted
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.meter import Meter, Stopwatch, time_spent
-from vit_jax.workdir.metrics import MetricWriter, WandbLog, read_rows
+from vit_jax.workdir.metrics import MetricWriter, WandbLog
 from vit_jax.workdir.provenance import (
   keep_unreadable,
   read_starts,
   record_start,
 )
-from vit_jax.workdir.rows import AppendFile
+from vit_jax.workdir.rows import AppendFile, read_rows
 
 _GOES_ON = "; the run goes on"
 _REPORTED = ("loss", "gradient_norm", "learning_rate")

@@ -149,14 +149,7 @@ def make_plan(
   )
   parts = settings, task, model, mesh, preprocessing, splits
   return Plan(
-    settings=settings,
-    task=task,
-    mesh=mesh,
-    splits=splits,
-    start=start,
-    model=model,
-    preprocessing=preprocessing,
-    extras=extras,
+    *(settings, task, mesh, splits, start, model, preprocessing, extras),
     init=init,
     train_step=train_step,
     shapes=sharding.array_shapes(init, mesh),

@@ -54,13 +54,8 @@ from vit_jax.training.settings import (
 
 POOLINGS = ("token", "gap", "map", "token_gap")
 POSITIONS = (
-  "learned",
-  "learned_grid",
-  "learned2d",
-  "sincos1d",
-  "sincos2d",
-  "relative",
-  "none",
+  *("learned", "learned_grid", "learned2d"),
+  *("sincos1d", "sincos2d", "relative", "none"),
 )
 PLACES = ("input", "every_layer", "shared")
 GELUS = ("tanh", "exact", "quick")
@@ -186,7 +181,9 @@ class Settings(Section):
     0, "Examples per evaluation step; 0 takes `batch_size`.", must=NOT_NEGATIVE
   )
   accumulation_steps: int = setting(
-    1, "Number of parts to split each batch into, to save memory."
+    1,
+    "Number of parts to split each batch into, to save memory.",
+    must=COUNT,
   )
   pretrained: str | None = setting(
     None,

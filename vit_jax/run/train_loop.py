@@ -14,7 +14,7 @@ from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.meter import Tracer
-from vit_jax.workdir.metrics import read_rows
+from vit_jax.workdir.rows import read_rows
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.
@@ -23,7 +23,6 @@ _FIRST_TRACED = 10
 OnStep = Callable[[int, TrainState, dict[str, Any]], None]
 """Called after a step with its number, the state and its metrics, which are on
 the devices. The state's arrays are given away by the next step."""
-
 
 Scores = dict[str, Any] | None
 """The metrics of an evaluation, if there was one."""
@@ -43,15 +42,6 @@ def due(step: int, every: int, last: int) -> bool:
   return every > 0 and (step % every == 0 or step == last)
 
 
-@dataclasses.dataclass(frozen=True)
-class Guards:
-  """Reasons to end a run before its time."""
-
-  signal: StopSignal  # Records SIGTERM and Ctrl-C.
-  check_lock: Callable[[], None]  # Raises OSError if another has the folder.
-  watchdog: Watchdog  # Ends the process if a step hangs.
-
-
 @dataclasses.dataclass(eq=False)
 class TrainLoop:
   """The loop over the steps, with the periodic work between them.
@@ -62,7 +52,9 @@ class TrainLoop:
   plan: Plan
   batches: Iterator[dict]
   outputs: Outputs
-  guards: Guards
+  signal: StopSignal  # Records SIGTERM and Ctrl-C.
+  watchdog: Watchdog  # Ends the process if a step hangs.
+  check_lock: Callable[[], None]  # Raises OSError if another has the folder.
   on_step: Sequence[OnStep] = ()
 
   def __post_init__(self):
@@ -93,7 +85,7 @@ class TrainLoop:
       batch = self._next_batch(state, step)
       state, metrics = self._take_step(state, batch, step)
       self._log_if_due(step, metrics)
-      if self.guards.signal.reached(step):
+      if self.signal.reached(step):
         raise self._stopped(state, step)
       broken = self._is_broken()
       scores = None if broken else self._evaluate_if_due(state, step)
@@ -146,7 +138,7 @@ class TrainLoop:
   def _read(self) -> Iterator[dict]:
     """The host's batches; waiting for one is given up if told to stop."""
     while True:
-      with self.guards.signal.waiting():
+      with self.signal.waiting():
         batch = next(self.batches)
       yield batch
 
@@ -160,7 +152,7 @@ class TrainLoop:
     frozen = self.plan.extras.frozen_params
     state, metrics = self._train_step(state, batch, *frozen)
     self.outputs.meter.add(step, metrics)
-    self.guards.watchdog.step()
+    self.watchdog.step()
     if step == self._first_step:
       self.outputs.spent.set_up()
     self.outputs.display.step(step)
@@ -188,7 +180,7 @@ class TrainLoop:
       return None
     with (
       self._saved_if_told(state, step),
-      self.guards.signal.waiting(),
+      self.signal.waiting(),
       self._aside("evaluating"),
     ):
       params, plain = plan.extras.merge(state.eval_params), None
@@ -208,7 +200,7 @@ class TrainLoop:
 
   def _save(self, state: TrainState, step: int, scores: Scores) -> None:
     """Saves a checkpoint; if this fails, the run continues to the next one."""
-    self.guards.check_lock()
+    self.check_lock()
     description = self.plan.description(step)
     description |= self.plan.task.chosen_facts(scores or {})
     with self._aside("saving"):
@@ -228,12 +220,12 @@ class TrainLoop:
     if step and step != self.outputs.checkpoints.latest_step:
       self._save(state, step, None)
     saved = f"step {step:,} is saved" if step else "no step was taken"
-    return self.guards.signal.interrupted(f"told to stop; {saved}")
+    return self.signal.interrupted(f"told to stop; {saved}")
 
   @contextlib.contextmanager
   def _aside(self, kind: str) -> Iterator[None]:
     """Does work of this kind that is not part of a step."""
-    out, watchdog = self.outputs, self.guards.watchdog
+    out, watchdog = self.outputs, self.watchdog
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):
       yield
 

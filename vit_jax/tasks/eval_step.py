@@ -17,22 +17,14 @@ from vit_jax.training import losses
 from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
 
+Totals = dict[str, Any]
+"""Sums over the examples seen so far; `count` and `correct` are per class."""
 
-@struct.dataclass
-class Totals:
-  """Sums over the examples seen so far; arrays of shape (K,) are per class."""
 
-  loss: Float[Array | np.ndarray, ""]
-  top5: Float[Array | np.ndarray, ""]
-  skipped: Float[Array | np.ndarray, ""]
-  count: Float[Array | np.ndarray, " K"]
-  correct: Float[Array | np.ndarray, " K"]
-
-  @classmethod
-  def zeros(cls, num_classes: int) -> "Totals":
-    """Totals of no examples, as NumPy arrays that are equal on every host."""
-    zero, by_class = (np.zeros(n, np.float32) for n in ((), num_classes))
-    return cls(zero, zero, zero, by_class, by_class)
+def no_totals(num_classes: int) -> Totals:
+  """Sums over no examples, as NumPy arrays that are equal on every host."""
+  by_class = {key: np.zeros(num_classes, "f") for key in ("count", "correct")}
+  return dict.fromkeys(("loss", "top5", "skipped"), np.float32(0)) | by_class
 
 
 @struct.dataclass
@@ -107,13 +99,13 @@ def eval_step_of(
     predictions = Predictions(
       label, logits.argmax(axis=1), probability, loss_of, mask > 0
     )
-    of_batch = Totals(
-      loss=jnp.where(mask > 0, loss_of, 0).sum(),
-      top5=(mask * (rank < 5)).sum(),
-      skipped=skipped.sum(),
-      count=by_class.sum(0),
-      correct=(by_class * (rank < 1)[:, None]).sum(0),
-    )
+    of_batch = {
+      "loss": jnp.where(mask > 0, loss_of, 0).sum(),
+      "top5": (mask * (rank < 5)).sum(),
+      "skipped": skipped.sum(),
+      "count": by_class.sum(0),
+      "correct": (by_class * (rank < 1)[:, None]).sum(0),
+    }
     return jax.tree.map(jnp.add, totals, of_batch), predictions
 
   return eval_step
@@ -147,7 +139,7 @@ def total_over(
   Args:
     observe: Called with the answers to each batch, on the host and in order.
   """
-  totals = Totals.zeros(num_classes)
+  totals = no_totals(num_classes)
   running: collections.deque[Predictions] = collections.deque()
   for batch in batches:
     totals, answers = eval_step(totals, params, batch)
@@ -172,15 +164,15 @@ def summary(totals: Totals) -> dict[str, float]:
   Raises:
     ValueError: if no example was counted.
   """
-  count = float(totals.count.sum())
+  count = float(totals["count"].sum())
   check_readable(int(count))
-  top5 = {"top5": float(totals.top5) / count}
+  top5 = {"top5": float(totals["top5"]) / count}
   return {
-    "loss": float(totals.loss) / count,
-    "top1": float(totals.correct.sum()) / count,
-    **(top5 if len(totals.count) > 5 else {}),
+    "loss": float(totals["loss"]) / count,
+    "top1": float(totals["correct"].sum()) / count,
+    **(top5 if len(totals["count"]) > 5 else {}),
     "examples": int(count),
-    "skipped_images": int(totals.skipped),
+    "skipped_images": int(totals["skipped"]),
   }
 
 
@@ -188,5 +180,5 @@ def class_accuracy(
   totals: Totals, class_names: Sequence[str]
 ) -> dict[str, float]:
   """Top-1 accuracy of each class that has examples."""
-  every = zip(class_names, totals.correct, totals.count, strict=False)
+  every = zip(class_names, totals["correct"], totals["count"], strict=False)
   return {name: float(n) / float(seen) for name, n, seen in every if seen}

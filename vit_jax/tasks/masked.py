@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models.grid import grid_of
@@ -136,7 +135,7 @@ class MaskedPatchesTask(Task):
     )
 
     def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      totals, first = Totals.zeros(), 0
+      totals, first = no_totals(), 0
       for batch in stream(track):
         totals = step(totals, params, batch, np.int32(first))
         first += len(batch["mask"])
@@ -152,33 +151,22 @@ class MaskedPatchesTask(Task):
     return make_panels(model, self.objective(model, preprocessing))
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
-    right, common = (metrics[f"eval/{metric.key}"] for metric in self.metrics)
+    correct, common = (metrics[f"eval/{metric.key}"] for metric in self.metrics)
     return (
-      f"{right:.1%} of the masked patches' colours are right, where the "
+      f"{correct:.1%} of the masked patches' colours are right, where the "
       f"commonest alone is {common:.1%}"
     )
 
 
-@struct.dataclass
-class Totals:
-  """Sums over the examples seen so far.
+Totals = dict[str, Any]
+"""Sums over the examples seen so far."""
 
-  Attributes:
-    colours: True colours, by their number.
-  """
 
-  loss: Float[Array | np.ndarray, ""]
-  right: Int[Array | np.ndarray, ""]
-  colours: Int[Array | np.ndarray, " c"]
-  examples: Int[Array | np.ndarray, ""]
-  skipped: Int[Array | np.ndarray, ""]
-
-  @classmethod
-  def zeros(cls) -> "Totals":
-    """Totals of no examples, as NumPy arrays that are equal on every host."""
-    zero = np.zeros((), np.int32)
-    colours = np.zeros(COLOURS, np.int32)
-    return cls(np.zeros((), np.float32), zero, colours, zero, zero)
+def no_totals() -> Totals:
+  """Sums over no examples, as NumPy arrays that are equal on every host."""
+  counts = dict.fromkeys(("correct", "examples", "skipped"), np.int32(0))
+  colours = np.zeros(COLOURS, np.int32)  # True colours, by their number.
+  return {"loss": np.float32(0), "colours": colours, **counts}
 
 
 def make_eval_step(
@@ -199,15 +187,15 @@ def make_eval_step(
     loss = masking.loss_of(predicted, targets)
     true = targets["colours"]  # (B, M, parts)
     weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)
-    right = (masking.colours(predicted) == true) * weight
-    colours = jnp.zeros(COLOURS, jnp.int32).at[true].add(weight)
-    return Totals(
-      loss=totals.loss + jnp.where(counts, loss, 0).sum(),
-      right=totals.right + right.sum(),
-      colours=totals.colours + colours,
-      examples=totals.examples + counts.sum(),
-      skipped=totals.skipped + batch["skipped"].sum(),
-    )
+    correct = (masking.colours(predicted) == true) * weight
+    of_batch = {
+      "loss": jnp.where(counts, loss, 0).sum(),
+      "correct": correct.sum(),
+      "colours": jnp.zeros(COLOURS, jnp.int32).at[true].add(weight),
+      "examples": counts.sum(),
+      "skipped": batch["skipped"].sum(),
+    }
+    return jax.tree.map(jnp.add, totals, of_batch)
 
   return eval_step
 
@@ -226,12 +214,12 @@ class MaskedOutcome(Outcome):
   @property
   def metrics(self) -> dict[str, Any]:
     totals = self.totals
-    examples, colours = int(totals.examples), int(totals.colours.sum())
+    examples, colours = int(totals["examples"]), int(totals["colours"].sum())
     check_readable(examples)
     return {
-      "eval/loss": float(totals.loss) / examples,
-      "eval/colours_right": int(totals.right) / colours,
-      "eval/commonest_colour": int(totals.colours.max()) / colours,
+      "eval/loss": float(totals["loss"]) / examples,
+      "eval/colours_right": int(totals["correct"]) / colours,
+      "eval/commonest_colour": int(totals["colours"].max()) / colours,
       "eval/examples": examples,
-      "eval/skipped_images": int(totals.skipped),
+      "eval/skipped_images": int(totals["skipped"]),
     }

@@ -87,8 +87,6 @@ class Task:
     """Why the keys of `refuses` say nothing, after the key and its value."""
     return f"is about classes, and data.task={self.name!r} has none"
 
-  # The facts.
-
   def fitted(self, train: Source) -> "Task":
     """The task with the facts that it needs of the training labels.
 
@@ -117,8 +115,6 @@ class Task:
   def given_from(self) -> float | None:
     """The probability from which on a label is given; None for one class."""
     return None
-
-  # Training and evaluation.
 
   def num_outputs(self, names: Sequence[str]) -> int:
     """The size of the head, for data with these classes or targets."""
@@ -159,8 +155,6 @@ class Task:
       label of each example, to a picture (H, W, 3) of each.
     """
     return None
-
-  # Answers.
 
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     """The parts of an answer, on the device.
@@ -212,8 +206,6 @@ class Task:
     """A label in words."""
     return names[int(label)]
 
-  # The result in words.
-
   @property
   def score_metric(self) -> Metric:
     """The metric of `score`."""
@@ -225,7 +217,7 @@ class Task:
 
   def score_text(self, metrics: Mapping[str, Any]) -> str:
     """The score in words."""
-    return f"{self.score_metric.text(metrics)}"
+    return self.score_metric.text(metrics) or "it was not measured"
 
   def ahead(self, better: float, worse: float) -> str:
     """How far one score is above another; empty if that cannot be seen."""

@@ -85,7 +85,9 @@ def make_optimizer(
     core = optax.trace(settings.momentum)
   elif settings.kind == "muon":
     core = _muon_and(core, settings.momentum)
-  decays = functools.partial(matches, pattern)
+  decays = functools.partial(
+    map_paths, lambda path, _: bool(pattern.search(path))
+  )
   decay = optax.add_decayed_weights(settings.weight_decay, mask=decays)
   lamb = settings.kind == "lamb"
   tx = optax.chain(
@@ -244,8 +246,3 @@ def map_paths(function: Callable[..., Any], *trees: Any) -> Any:
     return function(name, *leaves)
 
   return jax.tree_util.tree_map_with_path(call, *map(nn.unbox, trees))
-
-
-def matches(pattern: re.Pattern[str], params: Any) -> Any:
-  """Maps each leaf to whether the pattern is found in its path."""
-  return map_paths(lambda path, _: pattern.search(path) is not None, params)

@@ -176,8 +176,6 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
   `name` is the configuration key, for the message. Each device computes so many
   equal parts one after another.
   """
-  if parts < 1:
-    raise ValueError(f"accumulation_steps={parts} must be 1 or more.")
   shards = batch_shards(mesh)
   needed = shards * parts
   if batch_size < 1 or batch_size % needed:
@@ -189,17 +187,13 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
     )
 
 
-def padded_batch_size(
-  batch_size: int, mesh: Mesh, most: int | None = None
-) -> int:
+def padded_batch_size(batch_size: int, mesh: Mesh) -> int:
   """The size of an evaluation batch, rounded up to split over the mesh.
 
-  The last batch is padded and masked anyway, so any size is made to fit. There
-  may be at most `most` examples, fewer than a batch.
+  The last batch is padded and masked anyway, so any size is made to fit.
   """
   shards = batch_shards(mesh)
-  size = batch_size if most is None else min(batch_size, most)
-  return -(-size // shards) * shards
+  return -(-batch_size // shards) * shards
 
 
 def to_device(

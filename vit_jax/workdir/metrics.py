@@ -18,9 +18,7 @@ from tensorboardX.record_writer import masked_crc32c
 
 from vit_jax.runtime import extras
 from vit_jax.workdir import bucket
-from vit_jax.workdir.rows import AppendFile, RowFile, read_rows
-
-__all__ = ["EventFile", "MetricWriter", "read_rows"]
+from vit_jax.workdir.rows import AppendFile, RowFile
 
 _ROWS = "metrics.jsonl"
 _LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.

@@ -49,11 +49,8 @@ def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
 
   Returns how many there are and the first names, in a line; None if none are.
   """
-  lines = dict.fromkeys(found)
-  return _keep(folder, lines) if lines else None
-
-
-def _keep(folder: epath.Path, lines: dict[str, None]) -> str:
+  if not (lines := dict.fromkeys(found)):
+    return None
   host = f"_{jax.process_index()}" if jax.process_index() else ""
   path = folder / f"unreadable{host}.txt"
   before = read(path).decode(errors="replace")

@@ -57,10 +57,6 @@ class ImageFolder(ImageFiles):
         classes, a class to evaluate is not among those to train on, or a
         training class has no images.
     """
-    if not 0 < eval_fraction < 1:
-      raise ValueError(
-        f"eval_fraction={eval_fraction}; it has to lie between 0 and 1."
-      )
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):

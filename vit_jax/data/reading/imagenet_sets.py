@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.example import Example, Source, Subset, UnreadableImageError
 from vit_jax.data.reading.folders import images_below, subfolders
 from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.sources import open_source
@@ -234,22 +234,14 @@ class _Files(ImageFiles):
     return example
 
 
-class _Numbered(Source):
+class _Numbered(Subset):
   """Some examples of a source, whose labels are their own numbers."""
 
-  def __init__(self, source: Source, kept: list[int]):
-    self.source, self.kept = source, kept
-    self.name, self.class_names = source.name, source.class_names
-
-  def __len__(self) -> int:
-    return len(self.kept)
-
   def __getitem__(self, index: int) -> Example:
-    return {**self.source[self.kept[index]], "label": index}
+    return {**super().__getitem__(index), "label": index}
 
   def read(self, indices: Sequence[int]) -> list[Example]:
-    found = self.source.read([self.kept[index] for index in indices])
-    pairs = zip(found, indices, strict=True)
+    pairs = zip(super().read(indices), indices, strict=True)
     return [{**example, "label": index} for example, index in pairs]
 
 

@@ -20,6 +20,7 @@ from PIL import Image
 from vit_jax.data.decoding.decode import by_fours, decode_box, decode_image
 from vit_jax.data.example import RGB, ImageSpec
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+from vit_jax.runtime.checks import IMAGE_VALUES, checked
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
 EvalTransform = Callable[[bytes], np.ndarray]
@@ -92,13 +93,8 @@ def upper_left(
 
 
 def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
-  size = (image_size,) * 2 if isinstance(image_size, int) else image_size
-  if len(size) != 2 or min(size) < 1:
-    raise ValueError(
-      f"image_size={image_size!r}; it has to be one positive number of pixels "
-      "or (height, width)."
-    )
-  return int(size[0]), int(size[1])
+  kind, must = IMAGE_VALUES["image_size"]
+  return checked("image_size", kind, image_size, must)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Scores an ImageNet model on many test sets, as one table."""
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from vit_jax.run.experiments.study_file import csv_text
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display, Track
+from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
 
 FEW_SHOT = (
@@ -139,9 +141,9 @@ class _Scorer:
       _, index = jax.lax.top_k(logits[:, among], min(5, len(among)))
       return jnp.where(broken, -1, among[index])
 
-    self._split = sharding.batch_sharding(self._mesh)
+    split = sharding.batch_sharding(self._mesh)
     self._best = jax.jit(
-      best, in_shardings=(whole, self._split, whole), out_shardings=whole
+      best, in_shardings=(whole, split, whole), out_shardings=whole
     )
     self._num_classes = model.num_classes
 
@@ -154,14 +156,11 @@ class _Scorer:
       process_index=0,
       process_count=1,
     )
-    size = sharding.padded_batch_size(_BATCH, self._mesh, len(test_set.source))
-    found, skipped = [], 0
-    with loader.evaluate(
-      test_set.source, self._preprocessing.transform(), size
-    ) as batches:
-      for batch in self._track(batches, name, len(batches)):
-        images = jax.device_put(batch["image"], self._split)
-        best = self._best(self._params, images, among)
+    rows, found, skipped = min(_BATCH, len(test_set.source)), [], 0
+    where = self._mesh, self._preprocessing, loader
+    with contextlib.closing(Stream(test_set.source, *where, rows)) as batches:
+      for batch in batches(self._track, name):
+        best = self._best(self._params, batch["image"], among)
         if found:  # No more than two batches are on the device.
           jax.block_until_ready(found[-1])
         found.append((best, batch["label"], batch["mask"] > 0))
