@@ -26,7 +26,7 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "restarts",
     0,
-    "Start again after a crash, so often without a new checkpoint.",
+    "Restart after a crash, at most so many times without a new checkpoint.",
     lower_bound=0,
   )
   flags.DEFINE_bool(

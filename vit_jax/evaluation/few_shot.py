@@ -156,7 +156,7 @@ class FewShot:
   def measure_each(
     self, params: Any, shots: Sequence[int], track: Track = untracked
   ) -> list[Outcome]:
-    """Does so for several numbers of shots, which share both passes.
+    """Tests probes of several numbers of shots in the same two passes.
 
     None may be more than the `shots` of the constructor. Fewer shots are the
     first ones of each class, as a draw of so many would find them.

@@ -45,7 +45,7 @@ def read_images(
 
 
 def name_of(picture: Picture, number: int) -> str:
-  """The name of a file, or "image 3" for the third image, which is none."""
+  """The name of a file, or "image 3" for the third image if it has no file."""
   if isinstance(picture, str | os.PathLike):
     return printable_path(os.fspath(picture))
   return f"image {number}"

@@ -22,13 +22,13 @@ def normalize(
 
 
 def unit(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
-  """Rows of length 1, in float32; a row of zeros stays one."""
+  """Rows scaled to length 1, in float32; a row of zeros stays zero."""
   x = x.astype(jnp.float32)
   return x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 
 
 def check_images(x: Any) -> None:
-  """Refuses what is no batch of normalised images, float (B, H, W, C).
+  """Raises ValueError unless images are normalised floats, (B, H, W, C).
 
   Values so large that the images can hardly have been normalised are warned of,
   where the values are known; under `jax.jit` they are not.

@@ -98,7 +98,7 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
 
 
 def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
-  """Identifies the images of `scores_of`, as far as the run's folder says."""
+  """Identifies the images of `run.scores`, as far as the folder says."""
   keys = ("name", "root", "train_split", "eval_split", "eval_fraction")
   config = [run.config.get(f"data.{key}") for key in keys]
   score = run.task and run.task.score

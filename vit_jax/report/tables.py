@@ -35,7 +35,7 @@ class Table:
   best: Collection[tuple[int, int]] = ()
 
   def tiles(self) -> list[tuple[str, str]]:
-    """Column and value of the first row, without its name and what it lacks."""
+    """Columns of the first row that have a value, without the run's name."""
     pairs = zip(self.columns[1:], self.rows[0][1:], strict=True)
     return [(name, value) for name, value in pairs if value != _ABSENT]
 

@@ -259,7 +259,7 @@ def train_functions(
 
 
 def warmup_steps(settings: Settings, total: int, num_examples: int) -> int:
-  """The warm-up in steps: a tenth of a run that is no longer than what is set.
+  """The warm-up in steps; a tenth of the run if the run is too short for it.
 
   `total` is the length of the run in steps, and `num_examples` that of an epoch
   in examples.

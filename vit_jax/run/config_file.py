@@ -126,7 +126,7 @@ def _check_argument(path: pathlib.Path, module: Any, *argument: str) -> None:
 
 
 def nearest(key: str, cls: type[Section]) -> str:
-  """The key that is meant by a name that is none."""
+  """The valid key closest to an unknown name."""
   name = key.rsplit(".", 1)[-1].replace("-", "_")
   known = set(all_keys(cls))
   for meant, others in _OTHER_NAMES.items():

@@ -71,7 +71,7 @@ class Outputs:
       return time_spent(rows, read_starts(folder), self.spent.row())
 
   def close(self, kind: Any, *_: Any) -> None:
-    """Closes the metrics; a failure to does not change the run's result."""
+    """Closes the metrics; a failure does not change the run's result."""
     with optional_write(self.display, "the last metrics"):
       self.writer.close(failed=kind is not None)
 

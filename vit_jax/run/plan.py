@@ -210,7 +210,7 @@ def _as_saved(settings: Settings, saved: Mapping[str, Any]) -> Model:
 
 
 def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
-  """Keeps a resumed run as it was, in what nobody sets now.
+  """Keeps the saved value of keys that the command does not set.
 
   These are keys whose default has changed since, and the evaluation split.
   """

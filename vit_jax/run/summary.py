@@ -105,7 +105,7 @@ def closing(
   spent: dict[str, float] | None = None,
   task: str = "",
 ) -> str:
-  """The last lines.
+  """The lines that end a run.
 
   Args:
     evaluated: The last evaluation; empty if there was none.

@@ -28,7 +28,7 @@ _PARTS = {"colour": 1, "colour4x4": 4}  # Predictions along a patch's side.
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-  """The objective of masked patches, an `objective.Objective`.
+  """The objective of masked patches, a `losses.Objective`.
 
   Attributes:
     rate: Share of the patches to corrupt, rounded to a number of patches.

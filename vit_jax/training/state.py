@@ -95,7 +95,7 @@ class Extras:
     return merged(self.lora, frozen_params["base"], params)
 
   def merge(self, params: Any) -> Any:
-    """Does so on the devices, between two steps."""
+    """`merged_params` on the devices, outside a compiled step."""
     if not self.lora.rank:
       return params
     return self._merge(params, *self.frozen_params)

@@ -50,7 +50,7 @@ class LabelledImages(ImageFiles):
     self._hold(os.fsencode(settings.root), files, labels)
 
   def warnings(self) -> list[str]:
-    """As of `ImageFiles`, and a warning about classes like "cat;dog"."""
+    """The warnings of `ImageFiles`, and one about classes like "cat;dog"."""
     if self.task != "classification":
       return []
     lines = super().warnings()
