@@ -28,7 +28,7 @@ from vit_jax.models.normalize import normalize
 from vit_jax.models.scan import unstack
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.choose import answering
-from vit_jax.tasks.eval_step import Totals, make_eval_step
+from vit_jax.tasks.eval_step import make_eval_step, no_totals
 from vit_jax.training.losses import probabilities
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "checkpoints"
@@ -196,7 +196,7 @@ def _assert_evaluated(name, pixels, expected):
   step = make_eval_step(model, **preprocessing.normalization, loss=loss)
   label = np.tile(np.arange(K, dtype=np.int32), B)
   batch = {"image": pixels.repeat(K, axis=0), "label": label}
-  _, answers = jax.jit(step)(Totals.zeros(K), params, batch)
+  _, answers = jax.jit(step)(no_totals(K), params, batch)
   likeliest = expected.max(axis=1).repeat(K)
   _assert_same(np.asarray(answers.probability), likeliest)
   assert (answers.answer == expected.argmax(axis=1).repeat(K)).all()

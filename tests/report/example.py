@@ -12,7 +12,7 @@ from vit_jax.tasks.classification import (
   ClassificationTask,
 )
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions, Totals
+from vit_jax.tasks.eval_step import Predictions, no_totals
 
 NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
 CONFUSION = np.array([[5, 1, 0], [2, 3, 0], [0, 0, 4]])
@@ -66,7 +66,7 @@ def measured():
   confusion.add(
     Predictions(label, answer, probability, np.float32(loss), counted)
   )
-  outcome = ClassificationOutcome(Totals.zeros(3), NAMES, confusion)
+  outcome = ClassificationOutcome(no_totals(3), NAMES, confusion)
   photo = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
   rollout = np.zeros((4, 4), np.float32)
   rollout[0, 3] = 1
