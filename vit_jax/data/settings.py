@@ -54,6 +54,11 @@ class DataSettings(Section):
   eval_labels_file: str | None = setting(
     None, "The same for the images to evaluate on."
   )
+  outside: bool = setting(
+    False,
+    "Let the file of labels name images outside of `root`.",
+    legacy_default=True,
+  )
   label_columns: str | None = setting(
     None,
     "Columns of the labels, separated by commas; None takes the column label, "

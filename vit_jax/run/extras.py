@@ -141,8 +141,8 @@ def _read_base(
         f"lora.rank={settings.lora.rank}: the run in this workdir was begun "
         "without LoRA: leave it out, or choose another --workdir."
       )
-    record = {**began_with, "source": settings.pretrained, "fields": fields}
-    start = pinned.open_base(open_checkpoint, record)
+    record = {**began_with, "fields": fields}
+    start = pinned.open_base(open_checkpoint, record, settings.pretrained)
   digests: dict[str, str] = {}
   method = settings.transfer.interpolation
   preprocessing = build.make_preprocessing(settings)
