@@ -26,11 +26,18 @@ from vit_jax.data.settings import (
 from vit_jax.evaluation.settings import FewShotSettings
 from vit_jax.pretrained.settings import InterpolationSettings, TransferSettings
 from vit_jax.runtime.checks import (
+  BANDS,
+  BATCH,
+  BATCH_OR_0,
   BELOW_1,
+  CLASSES,
   COUNT,
+  DEPTH,
   NOT_NEGATIVE,
   POSITIVE,
+  RATIO,
   SIDES,
+  WIDTH,
   without_none,
 )
 from vit_jax.runtime.settings import (
@@ -77,14 +84,14 @@ class ModelSettings(Section):
     'Name in the paper, such as "B/16"; None with `pretrained`.'
   )
   num_classes: int | None = _unset(
-    "Classes of the head; None takes those of the data.", must=COUNT
+    "Classes of the head; None takes those of the data.", must=CLASSES
   )
-  patch_size: int | None = _unset("Side of a patch in pixels, P.", must=COUNT)
-  hidden_size: int | None = _unset("Width of a token, D.", must=COUNT)
-  num_layers: int | None = _unset("Layers of the encoder, L.", must=COUNT)
-  mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=COUNT)
+  patch_size: int | None = _unset("Side of a patch in pixels, P.", must=WIDTH)
+  hidden_size: int | None = _unset("Width of a token, D.", must=WIDTH)
+  num_layers: int | None = _unset("Layers of the encoder, L.", must=DEPTH)
+  mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=WIDTH)
   num_heads: int | None = _unset(
-    "Heads of each layer's self-attention, k.", must=COUNT
+    "Heads of each layer's self-attention, k.", must=WIDTH
   )
   pooling: str | None = _unset(
     'The class token ("token"), the mean over patches ("gap"), attention '
@@ -100,7 +107,7 @@ class ModelSettings(Section):
   )
   representation_size: int | None = _unset(
     "Width of the pre-training head's hidden tanh layer (Section 3.1).",
-    must=COUNT,
+    must=WIDTH,
   )
   head_bias: float | None = _unset("Initial value of the head's bias.")
   dropout_rate: float | None = _unset(
@@ -134,7 +141,8 @@ class ModelSettings(Section):
   )
   block: str | None = _unset(
     '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '
-    '"deit3"), or a class of your own as "package.module:Class".'
+    '"deit" with its distillation token, "deit3"), or a class of your own as '
+    '"package.module:Class".'
   )
   drop_path_rate: float | None = _unset(
     "Chance that an example skips a residual branch, for a model with one of "
@@ -180,10 +188,12 @@ class Settings(Section):
     2, "Checkpoints to keep: the newest, besides the best one.", must=COUNT
   )
   batch_size: int = setting(
-    128, "Examples per step, over all devices and hosts."
+    128, "Examples per step, over all devices and hosts.", must=BATCH
   )
   eval_batch_size: int = setting(
-    0, "Examples per evaluation step; 0 takes `batch_size`.", must=NOT_NEGATIVE
+    0,
+    "Examples per evaluation step; 0 takes `batch_size`.",
+    must=BATCH_OR_0,
   )
   accumulation_steps: int = setting(
     1, "Number of parts to split each batch into, to save memory."
@@ -202,7 +212,7 @@ class Settings(Section):
     None,
     "Channels of an image: 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA, or the "
     "number of bands of TIFF files; None takes the checkpoint's, or 3.",
-    must=COUNT,
+    must=BANDS,
   )
   cut_from: tuple[int, int] | None = setting(
     None,
@@ -282,7 +292,7 @@ class ProbeTransformSettings(Section):
   resize_ratio: float | None = setting(
     None,
     'Ratio of the resized image\'s side to that of the "center" crop.',
-    must=COUNT,
+    must=RATIO,
   )
 
 
@@ -295,9 +305,9 @@ class ProbeSettings(Section):
   eval_transform: ProbeTransformSettings = section(ProbeTransformSettings)
   mesh: MeshSettings = section(MeshSettings)
   transfer: InterpolationSettings = section(InterpolationSettings)
-  batch_size: int = setting(128, "Examples per step.", must=COUNT)
+  batch_size: int = setting(128, "Examples per step.", must=BATCH)
   eval_batch_size: int = setting(
-    0, "Examples per step; 0 takes `batch_size`.", must=NOT_NEGATIVE
+    0, "Examples per step; 0 takes `batch_size`.", must=BATCH_OR_0
   )
 
 
