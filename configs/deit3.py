@@ -9,16 +9,15 @@ commands in the authors' repository, for 800 epochs (arXiv:2204.07118). Their
 top-1 is 81.4 % for S/16, 83.8 % for B/16 and 84.9 % for L/16, of which the last
 two were fine-tuned at 224 pixels at the end; we have run none of it.
 
-The sigmoid loss is a sum over the classes here and a mean there, so the largest
-norm of the gradient (1 in apex's LAMB, which they use) and Adam's epsilon are
-1,000 times theirs, and the updates are the same. Seven details differ. Crops are
-resized bilinearly or by areas instead of bicubically. Kernels start from the
-paper's values and the head from 0, instead of from a normal distribution of
-deviation 0.02. The whole batch is mixed alike, instead of each GPU's part, and
-an example keeps the larger share of itself. An epoch has 625.6 steps instead of
-625. The computation is in bfloat16 instead of float16. Validation images are
-whole batches of 2,048 or less, which changes no score. The last two models were
-fine-tuned at the end, which this does not do.
+The schedule, LAMB and its clipping are theirs. The sigmoid loss is a sum over
+the classes here and a mean there, so `clip_norm` and `epsilon` are 1,000 times
+theirs, which gives the same updates.
+
+Five details differ. Crops are resized bilinearly or by areas instead of
+bicubically. Kernels begin as the paper's and the head at 0, instead of with a
+standard deviation of 0.02. A batch is mixed with one draw instead of one for
+each GPU. An epoch has 625.6 steps instead of 625. It computes in bfloat16
+instead of float16.
 """
 
 from vit_jax.config import base_config

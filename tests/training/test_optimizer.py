@@ -123,8 +123,6 @@ def test_lamb_scales_the_arrays_that_decay_and_no_others():
 @pytest.mark.slow
 def test_lamb_and_the_schedule_are_timms():
   torch = pytest.importorskip("torch")
-  library = torch.library.Library("torchvision", "DEF")
-  library.define("nms(Tensor dets, Tensor scores, float threshold) -> Tensor")
   optim = pytest.importorskip("timm.optim.lamb")
   scheduler = pytest.importorskip("timm.scheduler.cosine_lr")
   options = dict(kind="lamb", weight_decay=0.1, decay="deit", peak_lr=0.02)
