@@ -117,9 +117,10 @@ class DataSettings(Section):
       folder = os.path.dirname(self.labels_file) or "."
       object.__setattr__(self, "root", self.root or folder)
       return
-    for name in ("eval_labels_file", "label_columns", "task"):
+    names = "eval_labels_file", "label_columns", "task"
+    for name in names if self.task in TASKS else names[:2]:
       value = getattr(self, name)
-      if value != getattr(DataSettings, name) and ":" not in value:
+      if value != getattr(DataSettings, name):
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
           "labels."
