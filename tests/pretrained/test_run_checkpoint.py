@@ -168,7 +168,7 @@ def test_an_address_that_only_a_checkpoint_names_is_not_asked(
   with pytest.raises(ValueError, match=f"is {address}, which only") as caught:
     load_pretrained(run)
   message = str(caught.value)
-  assert f"give --base={address} (in" in message and "mine" not in message
+  assert f"give --base={address} (base" in message and "mine" not in message
   assert message.isprintable() and "token" not in message
   with pytest.raises(ValueError, match="run is hf://o/n, which only its check"):
     load_pretrained(lora_of("hf://o/n"))
@@ -181,12 +181,8 @@ def test_an_address_that_only_a_checkpoint_names_is_not_asked(
 
   given = load_pretrained(run, base=address).params()
   assert site.gets("/base.npz") == 1
-  # An address from which was fetched once was given then.
-  fetched = load_pretrained(lora_of(address)).params()
   local = load_pretrained(lora_of(str(tmp_path / "base.npz"))).params()
-  assert site.gets("/base.npz") == 1
-  for other in (fetched, local):
-    jax.tree.map(np.testing.assert_array_equal, given, other)
+  jax.tree.map(np.testing.assert_array_equal, given, local)
 
 
 def test_a_pipe_that_a_checkpoint_names_is_not_opened(lora_of, tmp_path):

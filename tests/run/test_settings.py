@@ -154,7 +154,6 @@ def test_alphas_whose_draws_are_no_numbers_are_refused(config, key):
 OTHERS = {
   "data.outside": True,
   "data.labels": False,
-  "data.data_dir": "/data",
   "data.train_split": "test",
   "distill.form": "deit",
   "distill.kind": "hard",

@@ -215,10 +215,8 @@ class Vit(BaseVit):
 
   def __post_init__(self):
     super().__post_init__()
-    is_class = isinstance(self.block, type) and issubclass(
-      self.block, nn.Module
-    )
-    if self.block is not None and not is_class:
+    block = self.block or EncoderBlock
+    if not (isinstance(block, type) and issubclass(block, nn.Module)):
       raise ValueError(
         f"block={self.block!r} must be a class of layers, a flax Module; names "
         "of ours are for make_vit and for --config.model.block."

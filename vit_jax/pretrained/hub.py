@@ -64,19 +64,6 @@ def fetch_repository(name: str) -> pathlib.Path:
   )
 
 
-def is_cached(name: str) -> bool:
-  """Whether the library's cache has `owner/name[@revision]`."""
-  if not (match := REPOSITORY.fullmatch(name)):
-    return False
-  extras.check("huggingface_hub", "hf", f"hf://{name}")
-  import huggingface_hub as library
-
-  found = library.try_to_load_from_cache(
-    match[1], _CONFIGS[0], revision=match[2]
-  )
-  return isinstance(found, str)
-
-
 def check_repository(name: str) -> None:
   """Raises ValueError unless `name` is owner/name, without a revision."""
   if not REPOSITORY.fullmatch(name) or "@" in name:

@@ -46,21 +46,17 @@ def record(
 
 
 def open_base(
-  open_: Open,
-  saved: Mapping[str, Any],
-  given: str | None = None,
-  **fields: Any,
+  open_: Open, saved: Mapping[str, Any], given: str | None, **fields: Any
 ) -> Loaded:
   """Opens the base of a LoRA run again, by `load.open_checkpoint`.
 
   Args:
     saved: The base's record.
-    given: Where the user says that it is; None takes the record's place.
+    given: Its place, if the user gives it; None takes the record's.
     **fields: Fields of the model that JSON cannot hold.
 
   Raises:
-    ValueError: if it is gone or cannot be read, or only the record names its
-      address.
+    ValueError: if it cannot be read, or only the record names its address.
   """
   if saved["step"] is not None:
     fields["step"] = saved["step"]
@@ -68,9 +64,8 @@ def open_base(
   if given is None and not is_trusted(source):
     shown = without_secrets(source)
     raise ValueError(
-      f"the base of this LoRA run is {shown}, which only its checkpoint names, "
-      f"so it is not opened: if you trust it, give --base={shown} (in Python "
-      "base=...)."
+      f"the base of this LoRA run is {shown}, which only its checkpoint names: "
+      f"if you trust it, give --base={shown} (base= in Python)."
     )
   # A class to import and an address to open are the user's alone to name.
   model = {k: v for k, v in saved["fields"].items() if k not in _OF_THE_USER}

@@ -51,8 +51,7 @@ def open_run_checkpoint(
     as_trained: Whether to give the model as the run trains it: with stacked
       layers, and with what only its task needs.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
-    base: Where the base of a run with LoRA is. By default it is where the run
-      found it, unless that is an address that was never fetched here.
+    base: Where the base of a run with LoRA is; an address has to be given.
     **fields: Fields of the model to replace.
 
   Raises:

@@ -122,9 +122,8 @@ def open_teacher(
       f"distill.teacher={source!r} was trained with the {teacher.loss} loss: "
       f"set loss.kind={teacher.loss!r}, not {kind!r}."
     )
-  if settings.distill.form == "deit" and not (
-    model.distilled and kind == "softmax"
-  ):
+  fits = model.distilled and kind == "softmax"
+  if settings.distill.form == "deit" and not fits:
     raise ValueError(
       "distill.form='deit' needs loss.kind='softmax' and a student with a "
       "distillation token: set model.block=deit, or leave it out."

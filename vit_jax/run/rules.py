@@ -21,7 +21,6 @@ NEEDS = {
   "ema_decay": "ema_warmup",
   "data.labels_file": "data.outside",
   "data.root": "data.labels data.eval_fraction",
-  "data.name": "data.data_dir",
   "data.name or data.dir": "data.train_split",
   "train_transform.crop=inception": "train_transform.min_area",
   "train_transform.crop=pad": "train_transform.pad",

@@ -25,21 +25,8 @@ from vit_jax.data.settings import (
 )
 from vit_jax.evaluation.settings import FewShotSettings
 from vit_jax.pretrained.settings import InterpolationSettings, TransferSettings
-from vit_jax.runtime.checks import (
-  BANDS,
-  BATCH,
-  BATCH_OR_0,
-  BELOW_1,
-  CLASSES,
-  COUNT,
-  DEPTH,
-  NOT_NEGATIVE,
-  POSITIVE,
-  RATIO,
-  SIDES,
-  WIDTH,
-  without_none,
-)
+from vit_jax.runtime import checks
+from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, WIDTH
 from vit_jax.runtime.settings import (
   UNITS,
   Duration,
@@ -84,11 +71,13 @@ class ModelSettings(Section):
     'Name in the paper, such as "B/16"; None with `pretrained`.'
   )
   num_classes: int | None = _unset(
-    "Classes of the head; None takes those of the data.", must=CLASSES
+    "Classes of the head; None takes those of the data.", must=checks.CLASSES
   )
   patch_size: int | None = _unset("Side of a patch in pixels, P.", must=WIDTH)
   hidden_size: int | None = _unset("Width of a token, D.", must=WIDTH)
-  num_layers: int | None = _unset("Layers of the encoder, L.", must=DEPTH)
+  num_layers: int | None = _unset(
+    "Layers of the encoder, L.", must=checks.DEPTH
+  )
   mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=WIDTH)
   num_heads: int | None = _unset(
     "Heads of each layer's self-attention, k.", must=WIDTH
@@ -185,15 +174,17 @@ class Settings(Section):
     Duration(epochs=1.0), "Time between two checkpoints."
   )
   keep_last: int = setting(
-    2, "Checkpoints to keep: the newest, besides the best one.", must=COUNT
+    2,
+    "Checkpoints to keep: the newest, besides the best one.",
+    must=checks.COUNT,
   )
   batch_size: int = setting(
-    128, "Examples per step, over all devices and hosts.", must=BATCH
+    128, "Examples per step, over all devices and hosts.", must=checks.BATCH
   )
   eval_batch_size: int = setting(
     0,
     "Examples per evaluation step; 0 takes `batch_size`.",
-    must=BATCH_OR_0,
+    must=checks.BATCH_OR_0,
   )
   accumulation_steps: int = setting(
     1, "Number of parts to split each batch into, to save memory."
@@ -206,19 +197,19 @@ class Settings(Section):
   image_size: tuple[int, int] | None = setting(
     (224, 224),
     "Height and width in pixels; None takes the checkpoint's.",
-    must=SIDES,
+    must=checks.SIDES,
   )
   channels: int | None = setting(
     None,
     "Channels of an image: 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA, or the "
     "number of bands of TIFF files; None takes the checkpoint's, or 3.",
-    must=BANDS,
+    must=checks.BANDS,
   )
   cut_from: tuple[int, int] | None = setting(
     None,
     "Size to make of an image first, whose upper-left part of `image_size` the "
     "model gets; None makes it of `image_size` at once.",
-    must=SIDES,
+    must=checks.SIDES,
   )
   ema_decay: float = setting(
     0.0,
@@ -292,7 +283,7 @@ class ProbeTransformSettings(Section):
   resize_ratio: float | None = setting(
     None,
     'Ratio of the resized image\'s side to that of the "center" crop.',
-    must=RATIO,
+    must=checks.RATIO,
   )
 
 
@@ -305,9 +296,9 @@ class ProbeSettings(Section):
   eval_transform: ProbeTransformSettings = section(ProbeTransformSettings)
   mesh: MeshSettings = section(MeshSettings)
   transfer: InterpolationSettings = section(InterpolationSettings)
-  batch_size: int = setting(128, "Examples per step.", must=BATCH)
+  batch_size: int = setting(128, "Examples per step.", must=checks.BATCH)
   eval_batch_size: int = setting(
-    0, "Examples per step; 0 takes `batch_size`.", must=BATCH_OR_0
+    0, "Examples per step; 0 takes `batch_size`.", must=checks.BATCH_OR_0
   )
 
 
@@ -365,7 +356,7 @@ def _config(cls: type[Section]) -> ml_collections.ConfigDict:
 
 def _value(kind: Any, default: Any) -> Any:
   """A default that only a value of its field's type can replace."""
-  inner, optional = without_none(kind)
+  inner, optional = checks.without_none(kind)
   if optional:
     return FieldReference(default, field_type=typing.get_origin(inner) or inner)
   return kind(default) if kind in (int, float) else default

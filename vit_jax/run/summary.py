@@ -103,7 +103,7 @@ def closing(
   workdir: str | None,
   tested: dict[str, Any] | None = None,
   spent: dict[str, float] | None = None,
-  own_task: str | None = None,
+  own_task: str = "",
 ) -> str:
   """The last lines.
 

@@ -84,7 +84,7 @@ class Task:
 
   @property
   def is_own(self) -> bool:
-    """Whether it is a class of the user's own, which no file may import."""
+    """Whether it is a class of the user's own."""
     return not type(self).__module__.startswith("vit_jax.")
 
   @property

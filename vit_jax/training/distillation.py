@@ -85,6 +85,7 @@ class Teacher:
 class Distilled:
   """The objective of a student: that of the labels, and a teacher's answers.
 
+  In DeiT's form, the labels teach one of two heads, and the teacher the other.
   The teacher's parameters are `frozen_params["teacher"]`.
   """
 
@@ -102,14 +103,10 @@ class Distilled:
   def loss(
     self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
   ) -> tuple[Array, Array]:
-    """The mixed loss of each example, and the score under its labels.
-
-    In the form of DeiT, labels teach the class token's head, and the teacher
-    the distillation token's; the score is that of their average.
-    """
+    """The mixed loss of each example, and the score under its labels."""
     labelled, params = self.labelled, frozen_params["teacher"]
     both = self.teacher.settings.form == "deit"
-    heads = apply(images, method="by_head") if both else [apply(images)]
+    heads: Any = apply(images, method="by_head") if both else [apply(images)]
     loss, _ = labelled.loss_and_score(heads[0], targets)
     _, score = labelled.loss_and_score(sum(heads) / len(heads), targets)
     taught = self.teacher.logits(params, images, labelled.mean, labelled.std)

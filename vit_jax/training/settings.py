@@ -2,14 +2,8 @@
 
 import dataclasses
 
-from vit_jax.runtime.checks import (
-  BELOW_1,
-  NOT_NEGATIVE,
-  PATTERN,
-  POSITIVE,
-  Rule,
-  up_to,
-)
+from vit_jax.runtime import checks
+from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, Rule
 from vit_jax.runtime.settings import Duration, Section, setting
 
 OPTIMIZERS = ("adam", "lamb", "muon", "sgd")
@@ -70,7 +64,7 @@ class OptimizerSettings(Section):
     r"kernel$",
     "Regular expression for the parameters that decay, by paths such as "
     '"block_0/mlp/expand/kernel".',
-    must=PATTERN,
+    must=checks.PATTERN,
   )
   clip_norm: float = setting(
     1.0, "Largest global norm of the gradient; 0 is off.", must=NOT_NEGATIVE
@@ -97,7 +91,7 @@ class LoraSettings(Section):
   rank: int = setting(
     0,
     "Rank r of the product that is added to a kernel; 0 trains all parameters.",
-    must=up_to(65_536, "a product of higher rank is wider than any ViT", 0),
+    must=checks.WIDTH_OR_0,
   )
   alpha: float = setting(
     16.0, "The product is multiplied by alpha / rank.", must=POSITIVE
@@ -106,7 +100,7 @@ class LoraSettings(Section):
     r"(msa|mlp)/",
     "Regular expression for the kernels to adapt, by paths such as "
     '"block_0/msa/query/kernel".',
-    must=PATTERN,
+    must=checks.PATTERN,
   )
 
 

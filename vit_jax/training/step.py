@@ -123,8 +123,8 @@ def _loss_function(
 
     def apply(images: Array, *, method: Any = None, **collections: Any) -> Any:
       variables = {"params": params, **collections}
-      options: Any = {"method": method, "rngs": {"dropout": key}}
-      return model.apply(variables, images, train=True, **options)
+      how: Any = {"method": method, "rngs": {"dropout": key}, "train": True}
+      return model.apply(variables, images, **how)
 
     loss, score = objective.loss(apply, images, targets, frozen_params)
     return loss.mean(), score.mean()
