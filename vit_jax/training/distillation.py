@@ -108,7 +108,8 @@ class Distilled:
     both = self.teacher.settings.form == "deit"
     heads: Any = apply(images, method="by_head") if both else [apply(images)]
     loss, _ = labelled.loss_and_score(heads[0], targets)
-    _, score = labelled.loss_and_score(sum(heads) / len(heads), targets)
+    average = jnp.add(heads[0], heads[-1]) / 2  # Of one head, itself.
+    _, score = labelled.loss_and_score(average, targets)
     taught = self.teacher.logits(params, images, labelled.mean, labelled.std)
     kind = labelled.settings.kind
     return self.teacher.loss(kind, heads[-1], taught, loss), score
