@@ -120,6 +120,21 @@ def test_lamb_scales_the_arrays_that_decay_and_no_others():
     np.testing.assert_allclose(params[layer][k], w[k], rtol=1e-5)
 
 
+def test_a_sum_over_the_classes_is_a_mean_with_other_settings():
+  """As `configs/deit3.py` has it, of a loss that is 1,000 times as large."""
+  theirs = dict(kind="lamb", weight_decay=0.05, clip_norm=1.0, epsilon=1e-3)
+  ours = theirs | dict(clip_norm=1e3, epsilon=1.0)
+  updates = []
+  for settings, scale in ((theirs, 1.0), (ours, 1e3)):
+    tx = make_optimizer(OptimizerSettings(**settings), lambda _: 0.01)
+    params = _tree(0)
+    grads = jax.tree.map(lambda x, s=scale: x * s, _tree(1))
+    updates.append(tx.update(grads, tx.init(params), params)[0])
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *updates
+  )
+
+
 @pytest.mark.slow
 def test_lamb_and_the_schedule_are_timms():
   torch = pytest.importorskip("torch")
