@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from tests.data.pictures import photographs
+from tests.libraries import define_operators
 
 SIDE, SHORT = 24, 28
 HUGGING_FACE = {
@@ -125,4 +126,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  define_operators()
   main()

@@ -4,6 +4,7 @@ The run's description has a record of each: its source, its step if that is a
 workdir, and a digest of its arrays, by which a change is noticed.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -55,12 +56,16 @@ def open_base(open_: Open, saved: Mapping[str, Any], **fields: Any) -> Loaded:
   if saved["step"] is not None:
     fields["step"] = saved["step"]
   try:
-    return open_(saved["source"], **saved["fields"], **fields)
+    loaded = open_(saved["source"], **saved["fields"], **fields)
   except ValueError as error:
     raise ValueError(
       f"the base of this LoRA run cannot be opened: {error} The run holds only "
       "what was added to it, so it has to be put back."
     ) from error
+  # Older records have None, and positions were interpolated so then.
+  former = "bicubic" if loaded.model.pooling == "map" else "linear"
+  method = saved["interpolation"] or former
+  return dataclasses.replace(loaded, interpolation=method)
 
 
 def check_base(saved: Mapping[str, Any], found: Mapping[str, str]) -> None:

@@ -82,7 +82,6 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     gelu=_activation(family, config, gated),
     layer_norm_epsilon=checked("layer_norm_eps", float, epsilon, POSITIVE),
   )
-  aligned = family is VIT and config.get("model_type") != "vit_mae"
   known, size = "num_attention_heads" in config, config.get("image_size")
   return Architecture(
     "hf",
@@ -92,7 +91,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     preprocessing=Preprocessing(None, mean=family.mean, std=family.std),
     class_names=huggingface.class_names(config),
     loss=huggingface.loss(config, fields["num_classes"]),
-    interpolation="linear" if aligned else "bicubic",
+    interpolation="bicubic",
     guesses={} if known else architecture.guessed_heads(num_heads),
   )
 

@@ -66,7 +66,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   size = timm.image_size(arguments, published)
   grid = size[0] // P * (size[1] // P) if size else None
   pictures = timm.preprocessing(published)
-  if plain := _is_plain(shapes):
+  if _is_plain(shapes):
     own, tokens = timm.pooling_and_positions(shapes, arguments, config, grid)
   else:
     own, tokens = _particular(shapes, config, arguments, grid)
@@ -91,7 +91,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     image_size=size,
     preprocessing=pictures,
     class_names=timm.class_names(config, published),
-    interpolation="linear" if plain else "bicubic",
+    interpolation="bicubic_antialias",
     guesses=guesses,
   )
 

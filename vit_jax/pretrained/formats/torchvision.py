@@ -77,7 +77,12 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   if (D, fields["num_layers"]) not in _PUBLISHED:
     guesses |= architecture.guessed_heads(fields["num_heads"])
   return Architecture(
-    "torchvision", fields, tokens, preprocessing=pictures, guesses=guesses
+    "torchvision",
+    fields,
+    tokens,
+    preprocessing=pictures,
+    interpolation="bicubic_corners",
+    guesses=guesses,
   )
 
 
