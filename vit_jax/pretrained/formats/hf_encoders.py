@@ -49,7 +49,7 @@ def unused(shapes: Shapes) -> list[str]:
   ]
 
 
-def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
   family, base = _found(shapes)[0]
   given = config or {}
