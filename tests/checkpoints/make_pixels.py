@@ -47,6 +47,10 @@ HUGGING_FACE = {
     "size": [SIDE] * 2,
   },
   "dinov3": {"image_processor_type": "DINOv3ViTImageProcessor", "size": SIDE},
+  "beit": {
+    "image_processor_type": "BeitImageProcessor",
+    "size": {"height": SIDE, "width": SIDE},
+  },
   "range": {
     "image_processor_type": "ViTImageProcessor",
     "size": SIDE,
@@ -80,6 +84,11 @@ def hugging_face(config: dict[str, Any], suffix: str) -> Any:
   made = getattr(transformers, config["image_processor_type"] + suffix)(
     **{k: v for k, v in config.items() if k != "image_processor_type"}
   )
+  return pixels_of(made)
+
+
+def pixels_of(made: Any) -> Any:
+  """What a processor makes of a picture, (C, H, W)."""
   return lambda image: made(image, return_tensors="np")["pixel_values"][0]
 
 

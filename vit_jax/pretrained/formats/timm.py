@@ -103,11 +103,7 @@ DINOV3 = Table(
 
 
 def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:
-  """The pooling of a model like the paper's.
-
-  Raises:
-    ValueError: if timm would pool in a way that we cannot.
-  """
+  """The paper's pooling; raises ValueError if timm would pool otherwise."""
   class_token = "cls_token" in shapes
   ours = "token" if class_token else "avg"
   theirs = arguments.get("global_pool", config.get("global_pool", ours))
