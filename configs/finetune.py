@@ -27,7 +27,11 @@ smallnorb/label_azimuth and smallnorb/label_elevation. These seven, SVHN and
 DMLab are neither cropped nor mirrored, as that may change their labels. With
 ",table2" appended, a run on imagenet2012 has the higher resolution and the
 Polyak averaging of the paper's Table 2. For H/14, whose patches do not divide
-384, the upper left 378 x 378 is kept.
+384, the upper left 378 x 378 is kept. Dropout and sizes follow from the
+architecture that a short name or its address stands for; any other checkpoint
+is trained as B/16 is, unless you give --config.model.dropout_rate and the like.
+Weights of other libraries (hf_..., torchvision_...) interpolate positions as
+their library does; the paper's way is --config.transfer.interpolation=linear.
 
 The paper chose each row's learning rate among those of the table, on a part of
 the training images. `train` takes the third; the same choice is made by
@@ -40,6 +44,7 @@ have not run any of these rows.
 """
 
 from vit_jax.config import base_config
+from vit_jax.pretrained import known
 
 # Data set -> training steps, and the learning rates to choose from.
 TABLE_4 = {
@@ -73,6 +78,8 @@ VTAB_SPLITS = {
   "smallnorb/label_azimuth": ("test[:200]", "test[50%:]"),
   "smallnorb/label_elevation": ("test[:200]", "test[50%:]"),
 }
+# Fine-tuned with dropout in the originals.
+DROPOUT = ("L/16", "H/14", "R50+B/16", "R50+L/32")
 # Data sets with labels of their own in VTAB; dSprites' are in 16 groups.
 VTAB_LABELS = {"clevr": "", "dsprites": "/16", "kitti": "", "smallnorb": ""}
 # Tasks whose labels a mirrored image or a part of it may not have.
@@ -97,7 +104,8 @@ def get_choices(argument: str) -> tuple[tuple[float, ...], float]:
       "the paper trains all of VTAB's tasks at 0.01: no --select."
     )
   rates = TABLE_4[dataset][1]
-  if not model.startswith("r"):  # 0.06 is for ResNets and hybrids (B.1.1).
+  # 0.06 is for ResNets and hybrids (App. B.1.1).
+  if not _architecture(model).startswith("R"):
     rates = tuple(rate for rate in rates if rate != 0.06)
   return rates, HELD_OUT[dataset]
 
@@ -127,10 +135,11 @@ def _table_4(c, model: str, dataset: str, variant: str):
   c.total_steps = steps
   c.batch_size = 512
   c.image_size = (384, 384)
-  if model.startswith("h14"):
+  architecture = _architecture(model)
+  if architecture == "H/14":
     # 384 is no multiple of 14: as in the originals, the last 6 pixels go.
     c.update(image_size=(378, 378), cut_from=(384, 384))
-  if model.startswith(("l16", "h14", "r50_b16", "r50_l32")):
+  if architecture in DROPOUT:
     c.model.dropout_rate = 0.1
   c.optimizer.peak_lr = rates[min(2, len(rates) - 1)]
   c.optimizer.warmup_steps = min(500, steps // 10)
@@ -152,10 +161,16 @@ def _table_4(c, model: str, dataset: str, variant: str):
     if name in WHOLE_IMAGES:
       c.train_transform.update(crop="resize", flip=False)
   if variant == "table2":
-    side = 518 if model.startswith("h14") else 512
+    side = 518 if architecture == "H/14" else 512
     c.update(image_size=(side, side), cut_from=None)
     c.ema_decay = 0.9999
   return c
+
+
+def _architecture(checkpoint: str) -> str:
+  """What a published checkpoint is, such as H/14; "" if it is not known."""
+  published = known.find(checkpoint)
+  return published.model if published else ""
 
 
 def _row(argument: str) -> tuple[str, str, str]:

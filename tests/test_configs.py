@@ -1,7 +1,9 @@
 """Every file in `configs/` has the known keys and takes a step."""
 
+import functools
 import importlib.util
 import pathlib
+import re
 
 import flax.linen as nn
 import jax
@@ -11,6 +13,7 @@ import pytest
 
 from configs import deit3, finetune, masked_patches, pretrain
 from vit_jax.models import make_model, variants
+from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained import known
 from vit_jax.run import build
 from vit_jax.run.experiments import study
@@ -270,6 +273,7 @@ def test_vtab_has_800_and_200_images(dataset, train, test, flip):
   [
     ("b16_i21k,imagenet2012", (0.003, 0.01, 0.03), 0.01),
     ("r50_b16_i21k,imagenet2012", (0.003, 0.01, 0.03, 0.06), 0.01),
+    ("runs/mine,imagenet2012", (0.003, 0.01, 0.03), 0.01),
     ("l16_i21k,cifar100", (0.001, 0.003, 0.01, 0.03), 0.02),
     ("b16_i21k,oxford_flowers102", (0.001, 0.003, 0.01, 0.03), 0.1),
   ],
@@ -306,3 +310,48 @@ def test_the_models_of_tables_2_and_4_build_at_their_sizes(
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   positions = nn.unbox(shapes)["position"]["E_pos"].shape[-2]
   assert positions == grid**2 + 1
+
+
+# Model -> dropout of the originals' fine-tuning; all others have none.
+DROPOUT = {"L/16": 0.1, "H/14": 0.1, "R50+B/16": 0.1, "R50+L/32": 0.1}
+WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024, "H": 1280}
+DISTINCT = {(e.model, e.image_size): name for name, e in known.KNOWN.items()}
+
+
+@pytest.mark.parametrize("name", known.KNOWN)
+def test_every_published_model_fits_every_row(name):
+  """A name, whatever it begins with, stands for an architecture."""
+  entry = known.KNOWN[name]
+  rows = ["cifar10", "imagenet2012,table2"]
+  if DISTINCT[entry.model, entry.image_size] == name:
+    rows += finetune.TABLE_4
+    rows += [f"{task},vtab" for task in finetune.VTAB_SPLITS]
+  for row in rows:
+    config = finetune.get_config(f"{name},{row}")
+    side, cut_from = 384, None
+    if entry.model == "H/14":
+      side, cut_from = 378, (384, 384)
+    if row.endswith("table2"):
+      side, cut_from = (518 if entry.model == "H/14" else 512), None
+    assert (config.image_size, config.cut_from) == ((side, side), cut_from)
+    assert config.model.dropout_rate == DROPOUT.get(entry.model)
+    grid, shape = positions(entry.model, side)
+    assert shape == (1 + grid**2, WIDTHS[re.findall(r"(\w+)/", entry.model)[0]])
+
+
+@functools.cache
+def positions(architecture: str, side: int) -> tuple[int, tuple[int, ...]]:
+  """Patches along a side, and the shape of the table, by jax.eval_shape."""
+  fields = {"resnet_layers": (2, 2, 2, 2)} if "R26" in architecture else {}
+  variant = architecture.replace("R26", "R50")
+  model = make_model(variant, num_classes=10, num_layers=1, **fields)
+  shapes = param_shapes(model, grid_of(model, (side, side)))
+  return side // int(architecture.split("/")[1]), shapes["position/E_pos"]
+
+
+def test_an_address_is_a_model_as_its_name_is():
+  address = known.KNOWN["hf_h14_i21k"].url
+  config = finetune.get_config(f"{address},cifar10")
+  assert (config.image_size, config.model.dropout_rate) == ((378, 378), 0.1)
+  own = finetune.get_config("h14_of_mine,cifar10")  # Unknown: as for B/16.
+  assert (own.image_size, own.model.dropout_rate) == ((384, 384), None)

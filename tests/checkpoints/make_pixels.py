@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from tests.data.pictures import photographs
+from tests.libraries import define_operators
 
 SIDE, SHORT = 24, 28
 HUGGING_FACE = {
@@ -46,6 +47,10 @@ HUGGING_FACE = {
     "size": [SIDE] * 2,
   },
   "dinov3": {"image_processor_type": "DINOv3ViTImageProcessor", "size": SIDE},
+  "beit": {
+    "image_processor_type": "BeitImageProcessor",
+    "size": {"height": SIDE, "width": SIDE},
+  },
   "range": {
     "image_processor_type": "ViTImageProcessor",
     "size": SIDE,
@@ -79,6 +84,11 @@ def hugging_face(config: dict[str, Any], suffix: str) -> Any:
   made = getattr(transformers, config["image_processor_type"] + suffix)(
     **{k: v for k, v in config.items() if k != "image_processor_type"}
   )
+  return pixels_of(made)
+
+
+def pixels_of(made: Any) -> Any:
+  """What a processor makes of a picture, (C, H, W)."""
   return lambda image: made(image, return_tensors="np")["pixel_values"][0]
 
 
@@ -125,4 +135,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  define_operators()
   main()

@@ -65,6 +65,8 @@ def photographs() -> dict[str, bytes]:
     "tall": png(scene(131, 60)),
     "wide": png(scene(61, 150)),
     "tiny": png(scene(7, 5)),
+    "narrow": png(noise(113, 11)),
+    "low": png(scene(9, 20)),
     "huge": png(scene(1100, 1503)),
     "grey": encode(Image.fromarray(scene(70, 97)).convert("L"), "PNG"),
     "alpha": png(np.concatenate([scene(61, 90), alpha], axis=2)),

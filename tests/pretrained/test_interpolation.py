@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
+from tests import libraries, published
+from tests.checkpoints import make_sizes
+from vit_jax import load_pretrained
 from vit_jax.pretrained import interpolation
 from vit_jax.pretrained.settings import INTERPOLATIONS
 
@@ -72,17 +75,54 @@ def test_bicubic_is_cubic_convolution_along_each_axis():
   np.testing.assert_allclose(found, grid.reshape(-1, D), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+  "method, options",
+  [
+    ("bicubic", {"align_corners": False}),
+    ("bicubic_antialias", {"align_corners": False, "antialias": True}),
+    ("bicubic_corners", {"align_corners": True}),
+  ],
+)
 @pytest.mark.parametrize("old, new", SIZES)
-def test_bicubic_is_pytorchs(old, new):
+def test_bicubic_is_pytorchs(old, new, method, options):
   torch = pytest.importorskip("torch", reason="compares with PyTorch")
   E_pos = table(old[0] * old[1])
   images = torch.tensor(E_pos.reshape(1, *old, D).transpose(0, 3, 1, 2))
   expected = torch.nn.functional.interpolate(
-    images, new, mode="bicubic", align_corners=False
+    images, new, mode="bicubic", **options
   )
   expected = expected.numpy().transpose(0, 2, 3, 1).reshape(-1, D)
-  found = interpolation.resized("E_pos", E_pos, old, new, "bicubic")
-  np.testing.assert_allclose(found, expected, atol=1e-5)
+  found = interpolation.resized("E_pos", E_pos, old, new, method)
+  np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def recorded(name, size):
+  with np.load(published.path("sizes.npz")) as stored:
+    return stored["{} {}x{}".format(name, *size)]
+
+
+@pytest.mark.parametrize("name, size", make_sizes.CASES)
+def test_each_library_has_its_way(name, size):
+  """What it computes at another size, without a word on how."""
+  options = published.CHECKPOINTS[name]
+  path, expected = published.path(name), recorded(name, size)
+  images = make_sizes.images(size)
+  loaded = load_pretrained(path, image_size=size, **options)
+  published.assert_same_logits(*loaded, images, expected)
+  options = {**options, "interpolation": "linear"}  # The paper's.
+  loaded = load_pretrained(path, image_size=size, **options)
+  with pytest.raises(AssertionError):
+    published.assert_same_logits(*loaded, images, expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name, size", make_sizes.CASES)
+def test_the_libraries_still_compute_so(name, size):
+  """As transformers 5.23.0, timm 1.0.31 and torchvision 0.28.0 did."""
+  library = {"hf_vit": "transformers"}.get(name, name.split("_")[0])
+  libraries.needed(library)
+  found = make_sizes.logits(name, size)
+  np.testing.assert_allclose(found, recorded(name, size), atol=1e-4)
 
 
 @pytest.mark.parametrize("method", INTERPOLATIONS)

@@ -12,6 +12,8 @@ from configs import digits
 from tests import published, runs, tiny
 from vit_jax import load_pretrained
 from vit_jax.models import ResNet
+from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.pinned import open_base
 from vit_jax.run import extras, loop
 from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
@@ -170,6 +172,19 @@ def test_the_first_logits_are_those_of_the_base(data_dir):
   state = fresh_state(plan)
   whole = plan.extras.merge(state.params)
   published.assert_same_logits(plan.model, whole, *published.examples(name))
+
+
+def test_a_bases_positions_stay_as_they_were_interpolated(data_dir):
+  """Older records name no way: a ViT's positions were interpolated linearly."""
+  config = adapted(data_dir, published.path("hf_vit"), image_size=(48, 48))
+  plan = make_plan(read(config))
+  plan.evaluation.stream.close()
+  fresh_state(plan)
+  (record,) = plan.extras.sources.values()
+  assert record["interpolation"] == "bicubic"
+  for known, found in ((record["interpolation"], "bicubic"), (None, "linear")):
+    saved = {**record, "interpolation": known}
+    assert open_base(open_checkpoint, saved).interpolation == found
 
 
 @pytest.fixture(scope="module")

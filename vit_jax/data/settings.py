@@ -14,6 +14,7 @@ TRAIN_CROPS = ("inception", "pad", "resize")
 EVAL_CROPS = ("resize", "center", "squash")
 PILLOW_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 FILTERS = ("area", *PILLOW_FILTERS)
+RESIZERS = ("pillow", "torchvision", "torchvision_float")
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
 TASK_OF_LABELS = {
@@ -247,6 +248,12 @@ class EvalTransformSettings(Section):
   )
   antialias: bool = setting(
     True, 'False turns off antialiasing where "bilinear" or "bicubic" shrinks.'
+  )
+  resizer: str = setting(
+    "pillow",
+    'Whose rounding the filters have: "pillow", "torchvision" for its tensors '
+    'of 8 bits, or "torchvision_float", which is rounded once, at the end.',
+    choices=RESIZERS,
   )
 
 

@@ -183,16 +183,19 @@ class ResizedPositions(nn.Module):
 
 
 def bicubic(
-  old: int, new: int, *, antialias: bool
+  old: int, new: int, *, antialias: bool, corners: bool = False
 ) -> Float[np.ndarray, "new old"]:
   """Weights of bicubic interpolation from `old` points to `new`, as PyTorch's.
 
   Cubic convolution (Keys, 1981) with a = -0.75 that repeats the border, or with
   antialiasing a = -0.5, widened when it shrinks and cut off at the border. The
-  first point and the last lie half a step from the image's edges.
+  first point and the last lie half a step from the image's edges, or with
+  `corners` in the same places as those of the old grid.
   """
   scale = old / new
   centres = (np.arange(new)[:, None] + 0.5) * scale - 0.5
+  if corners:
+    centres = np.linspace(0, old - 1, new)[:, None]
   if antialias:
     weights = _cubic((np.arange(old) - centres) / max(scale, 1.0), -0.5)
     return weights / weights.sum(axis=1, keepdims=True)

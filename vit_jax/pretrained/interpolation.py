@@ -1,13 +1,14 @@
 """Interpolates position embeddings to another grid of patches.
 
 As in Section 3.2 of the paper (arXiv:2010.11929), the learned vectors are
-interpolated in 2-D according to their location in the image.
+interpolated in 2-D according to their location in the image; each library has
+a way of its own.
 """
 
-import cv2
 import numpy as np
 
 from vit_jax.models.grid import Grid
+from vit_jax.models.modern_block import bicubic
 
 
 def resized(
@@ -22,9 +23,11 @@ def resized(
     array: The stored vectors, if it is a table.
     old: The grid (h, w) of patches that the table was learned for.
     new: The grid of patches to interpolate to.
-    method: "linear" aligns the corner patches, as the published code does;
-      "bicubic" aligns the edges of the image, as PyTorch does. Callers have
-      checked it.
+    method: "linear" aligns the corner patches, as vision_transformer and
+      big_vision do. "bicubic" aligns the edges of the image, as transformers
+      does; "bicubic_antialias" also smooths where it shrinks, as timm does; and
+      "bicubic_corners" aligns the corner patches, as torchvision does. Callers
+      have checked it.
 
   Raises:
     ValueError: if the table does not fit the old grid, or is one of relative
@@ -59,9 +62,9 @@ def resized(
 
 def _matrix(old: int, new: int, method: str) -> np.ndarray:
   """The matrix (new, old) of the old points' weights at each new point."""
-  points = np.eye(old)
-  if method == "bicubic":
-    return cv2.resize(points, (old, new), interpolation=cv2.INTER_CUBIC)
+  if method != "linear":
+    smooth, corners = (method.endswith(x) for x in ("antialias", "corners"))
+    return bicubic(old, new, antialias=smooth, corners=corners)
   places = np.linspace(0, old - 1, new)
-  rows = [np.interp(places, np.arange(old), point) for point in points]
+  rows = [np.interp(places, np.arange(old), point) for point in np.eye(old)]
   return np.stack(rows, axis=1)

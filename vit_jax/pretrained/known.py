@@ -111,13 +111,18 @@ def _read() -> dict[str, Known]:
 KNOWN = _read()
 
 
+def find(source: str) -> Known | None:
+  """The published checkpoint of this name or address, if it is known."""
+  by_url = {known.url: known for known in KNOWN.values()}
+  return KNOWN.get(source.lower()) or by_url.get(source)
+
+
 def class_names(source: str, num_classes: int) -> tuple[str, ...]:
   """ImageNet's class names for a source that was last trained on ImageNet.
 
   Each is the first of a class's names in WordNet. Other sources get ().
   """
-  by_url = {known.url: known for known in KNOWN.values()}
-  known = KNOWN.get(source.lower()) or by_url.get(source)
+  known = find(source)
   if known is None or num_classes != 1000:
     return ()
   if "ImageNet" not in known.trained_on.split(" (")[0].split(", "):
@@ -128,7 +133,7 @@ def class_names(source: str, num_classes: int) -> tuple[str, ...]:
 
 def license_of(source: str) -> str | None:
   """The licence that a known source is published under, by SPDX's name."""
-  known = KNOWN.get(source.lower())
+  known = find(source)
   url = known.url if known else source
   if url.startswith(("gs://vit_models/", "hf://google/vit-")):
     return "apache-2.0"

@@ -45,8 +45,9 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       head of zeros, and 0 none; `mean` and `std`; `grid`, the number of
       patches along height and width that the stored positions are for;
       `image_size`, the height and width to use the model at, for which
-      positions are resized by `interpolation`, "linear" or "bicubic". For a
-      workdir, `step` chooses the checkpoint, and `base` is its LoRA's base.
+      positions are resized as the format's library does, or by
+      `interpolation`, see `interpolation.resized`. For a workdir, `step`
+      chooses the checkpoint, and `base` is its LoRA's base.
 
   Returns:
     A `Loaded`, with everything that is known about the model. It unpacks into

@@ -4,6 +4,7 @@ The run's description has a record of each: its source, its step if that is a
 workdir, and a digest of its arrays, by which a change is noticed.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -70,12 +71,16 @@ def open_base(
   # A class to import and an address to open are the user's alone to name.
   model = {k: v for k, v in saved["fields"].items() if k not in _OF_THE_USER}
   try:
-    return open_(source, **model, **fields)
+    loaded = open_(source, **model, **fields)
   except ValueError as error:
     raise ValueError(
       f"the base of this LoRA run cannot be opened: {error} The run holds only "
       "what was added to it, so it has to be put back."
     ) from error
+  # Older records have None, and positions were interpolated so then.
+  former = "bicubic" if loaded.model.pooling == "map" else "linear"
+  method = saved["interpolation"] or former
+  return dataclasses.replace(loaded, interpolation=method)
 
 
 def check_base(saved: Mapping[str, Any], found: Mapping[str, str]) -> None:

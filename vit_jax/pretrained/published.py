@@ -70,7 +70,7 @@ def open_published(
     config = {torchvision.FILE: path.name}
   unused = getattr(layout, "unused", lambda found: [])(found)
   found = {k: v for k, v in found.items() if k not in unused}
-  architecture = _named(layout.infer(found, config), path)
+  architecture = _named(layout.infer(found, config, given.get("grid")), path)
   if preprocessor:
     pictures = processor.read(preprocessor)
     architecture = dataclasses.replace(architecture, preprocessing=pictures)

@@ -155,7 +155,6 @@ class _Saved:
       pinned.digesting(opened, digests),
       model,
       preprocessing.image_size,
-      base["interpolation"],
       channels=preprocessing.channels,
     )
     for path, array in leaves:

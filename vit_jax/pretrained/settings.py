@@ -4,7 +4,9 @@ import dataclasses
 
 from vit_jax.runtime.settings import Section, setting
 
-INTERPOLATIONS = ("linear", "bicubic")
+INTERPOLATIONS = (
+  *("linear", "bicubic", "bicubic_antialias", "bicubic_corners"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,7 +150,7 @@ def _read_base(
     record = {**began_with, "fields": fields}
     start = pinned.open_base(open_checkpoint, record, settings.pretrained)
   digests: dict[str, str] = {}
-  method = settings.transfer.interpolation
+  method = settings.transfer.interpolation or start.interpolation
   preprocessing = build.make_preprocessing(settings)
   leaves = transfer.leaves(
     pinned.digesting(start, digests),

@@ -129,7 +129,8 @@ def make_optimizer(
 def _decaying(settings: OptimizerSettings, params: Any) -> Any:
   """Maps each parameter to whether it decays."""
   pattern = settings.weight_decay_on
-  found = matches(re.compile(pattern), params)
+  path_decays = re.compile(pattern).search
+  found = map_paths(lambda path, _: path_decays(path) is not None, params)
   needed = settings.weight_decay or settings.kind == "lamb"
   if needed and not any(jax.tree.leaves(found)):
     raise ValueError(

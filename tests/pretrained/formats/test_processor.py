@@ -44,8 +44,19 @@ def test_sizes_crops_and_filters(config, size, crop):
   found = processor.read(config)
   if isinstance(crop, tuple):
     crop = EvalTransformSettings(crop[0], interpolation=crop[1])
+  crop = dataclasses.replace(crop, resizer="torchvision")
   assert (found.size, found.crop) == (size, crop)
   assert processor.read(processor.write(found)) == found
+
+
+@pytest.mark.parametrize("cut", [{}, {"do_center_crop": True}])
+def test_dinov3s_processor_resizes_floats(cut):
+  cut = cut and {**cut, "size": {"shortest_edge": 256}, "crop_size": 224}
+  found = processor.read({TYPE: "DINOv3ViTImageProcessorFast", **cut})
+  assert found.crop.resizer == "torchvision_float"
+  written = processor.write(found)
+  assert written[TYPE] == "DINOv3ViTImageProcessor"
+  assert processor.read(written) == found
 
 
 @pytest.mark.parametrize(
@@ -125,7 +136,9 @@ def test_the_file_beside_any_checkpoint_is_read(tmp_path):
   given = json.dumps({**CLIP, "size": 36, "crop_size": 32})
   (tmp_path / processor.FILE).write_text(given)
   found = open_checkpoint(str(tmp_path)).preprocessing
-  assert found.crop == EvalTransformSettings("center", 36 / 32, "bicubic")
+  assert found.crop == dataclasses.replace(
+    CENTER, resize_ratio=36 / 32, resizer="torchvision"
+  )
   assert (found.size, found.mean) == ((32, 32), CLIP_MEAN)
   plain = open_checkpoint(published.path("google_vit.npz")).preprocessing
   assert plain.crop == EvalTransformSettings(antialias=False)

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
 from tests import tiny
@@ -54,8 +55,8 @@ def test_timm_averages_only_without_a_class_token():
 @pytest.mark.parametrize(
   "positions, config, position",
   [
-    (16, {}, "learned_grid"),
     (17, {}, "learned"),
+    (16, {"model_args": {"no_embed_class": False}}, "learned"),
     (16, {"model_args": {"no_embed_class": True}}, "learned_grid"),
     (16, {"architecture": "vit"}, "learned"),
     (16, {"model_args": {"img_size": [24, 40]}}, "learned"),
@@ -71,6 +72,51 @@ def test_timm_may_leave_the_class_token_without_a_position(
   architecture = timm_encoders.infer(timm_shapes(positions), config)
   assert architecture.fields["position"] == position
   assert architecture.tokens == positions - (position == "learned")
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+@pytest.mark.parametrize("kind", ["plain", "LayerScale"])
+def test_a_count_that_fits_two_grids_is_asked_for(kind, registers):
+  """12 x 14 patches and the class token have as many positions as 13 x 13."""
+  more = {"blocks.0.mlp.fc1.weight": (96, 48)}
+  if kind == "LayerScale":
+    more["blocks.0.ls1.gamma"] = (48,)
+  if registers:  # In timm, they have positions if the class token has one.
+    more["reg_token"] = (1, registers, 48)
+  shapes = timm_shapes(169, **more)
+
+  def read(config, grid=None):
+    found = timm_encoders.infer(shapes, config, grid)
+    return found.fields["position"], found.tokens
+
+  assert read({}, (13, 13)) == ("learned_grid", 169)
+  assert read({"model_args": {"img_size": 104}}) == ("learned_grid", 169)
+  if registers:
+    assert read({}) == ("learned_grid", 169)
+    return
+  with pytest.raises(ValueError, match="169 positions are for a square of pat"):
+    read({})
+  for config, grid in (
+    ({}, (12, 14)),
+    ({"model_args": {"img_size": [96, 112]}}, None),
+    ({"pretrained_cfg": {"input_size": [3, 96, 112]}}, None),
+    ({"pretrained_cfg": {"input_size": [3, 224, 224]}}, (12, 14)),
+  ):
+    assert read(config, grid) == ("learned", 168)
+
+
+def test_the_grid_that_is_asked_for_is_taken(tmp_path):
+  model, params = tiny.random_model((24, 40), patch_size=8)
+  save_as(model, "timm", tmp_path / "out")
+  bare = str(tmp_path / "bare.safetensors")
+  shutil.copy(tmp_path / "out" / "model.safetensors", bare)
+  options = {"num_heads": model.model.num_heads}
+  with pytest.raises(ValueError, match=r"or for 15 patches and .* give grid="):
+    open_checkpoint(bare, **options)
+  found = open_checkpoint(bare, grid=(3, 5), **options)
+  assert found.model.origin.image_size == (24, 40)
+  for path, array in found.read():
+    np.testing.assert_array_equal(array, params[path])
 
 
 def test_timms_image_size_is_the_models_or_else_its_preprocessings():

@@ -49,10 +49,14 @@ def test_a_norm_after_the_average_is_the_publishers(size):
   encoders.assert_close(encoders.computed(model, params, images)[1], answer)
 
 
-def test_siglip_is_a_plain_vit():
-  model, params = load_pretrained(encoders.path("timm_siglip"))
+@pytest.mark.parametrize("size", encoders.SIZES)
+def test_siglip_is_a_plain_vit(size):
+  """Its positions shrink along one axis of 24 x 40, and timm smooths them."""
+  sides = tuple(map(int, size.split("x")))
+  path = encoders.path("timm_siglip")
+  model, params = load_pretrained(path, image_size=sides)
   assert type(model) is Vit
-  images, tokens, answer = encoders.expected("timm_siglip", "32x32")
+  images, tokens, answer = encoders.expected("timm_siglip", size)
   found = encoders.computed(model, params, images)
   encoders.assert_close(found[0], tokens)
   encoders.assert_close(found[1], answer)

@@ -225,7 +225,11 @@ def _before_crop(
 def filtered(
   image: np.ndarray, size: tuple[int, int], settings: EvalTransformSettings
 ) -> np.ndarray:
-  """Resizes (h, w, C) to (H, W, C) by the filter of the settings."""
+  """Resizes (h, w, C) to (H, W, C) by the filter of the settings.
+
+  Pillow rounds between its two passes, of which the second may be along the
+  width. torchvision resizes along the width first, or rounds nothing.
+  """
   name = settings.interpolation
   if name == "area":
     return resize(image, size)
@@ -234,10 +238,15 @@ def filtered(
     return _resized(image, size, few)
 
   def one(pixels: np.ndarray) -> np.ndarray:
-    sides, how = (size[1], size[0]), Image.Resampling[name.upper()]
-    return np.asarray(Image.fromarray(pixels).resize(sides, how))
+    picture, how = Image.fromarray(pixels), Image.Resampling[name.upper()]
+    if settings.resizer == "torchvision":
+      picture = picture.resize((size[1], picture.height), how)
+    return np.asarray(picture.resize((size[1], size[0]), how))
 
-  if image.shape[2] == 3:
+  whole = settings.resizer != "torchvision_float"
+  if image.shape[2] == 3 and whole:
     return one(image)
+  image = image if whole else image.astype(np.float32)
   # Each alone, since Pillow would weight colours by what it takes for alpha.
-  return np.stack([one(band) for band in np.moveaxis(image, 2, 0)], axis=2)
+  bands = [one(band) for band in np.moveaxis(image, 2, 0)]
+  return np.rint(np.stack(bands, axis=2)).clip(0, 255).astype(np.uint8)

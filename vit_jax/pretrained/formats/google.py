@@ -46,7 +46,7 @@ def prefix(shapes: Shapes) -> str | None:
   return None
 
 
-def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   """Infers the model of these arrays; the format has no configuration."""
   if len(shapes["embedding/kernel"]) == 2:
     raise ValueError(f"it is a {architecture.NAFLEX}, which is not supported.")

@@ -49,7 +49,7 @@ def unused(shapes: Shapes) -> list[str]:
   ]
 
 
-def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
   family, base = _found(shapes)[0]
   given = config or {}
@@ -82,7 +82,6 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     gelu=_activation(family, config, gated),
     layer_norm_epsilon=checked("layer_norm_eps", float, epsilon, POSITIVE),
   )
-  aligned = family is VIT and config.get("model_type") != "vit_mae"
   known, size = "num_attention_heads" in config, config.get("image_size")
   return Architecture(
     "hf",
@@ -92,7 +91,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     preprocessing=Preprocessing(None, mean=family.mean, std=family.std),
     class_names=huggingface.class_names(config),
     loss=huggingface.loss(config, fields["num_classes"]),
-    interpolation="linear" if aligned else "bicubic",
+    interpolation="bicubic",
     guesses={} if known else architecture.guessed_heads(num_heads),
   )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
-from vit_jax.data.settings import FILTERS, EvalTransformSettings
+from vit_jax.data.settings import FILTERS, RESIZERS, EvalTransformSettings
 from vit_jax.pretrained.formats import architecture
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import COUNT, PerChannel, Sides, checked
@@ -20,10 +20,11 @@ CORNERS = ("floor", "even")
 # Pillow's numbers of its filters.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _VIT = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
+_VIT |= {"resizer": "torchvision"}  # Since release 5.
 _IMAGENET = {"image_mean": architecture.IMAGENET_MEAN}
 _IMAGENET |= {"image_std": architecture.IMAGENET_STD}
 _CROP = {"do_center_crop": True, "crop_size": 224, "resample": 3}
-_CLIP = {**_CROP, "size": {"shortest_edge": 224}}
+_CLIP = {**_VIT, **_CROP, "size": {"shortest_edge": 224}}
 _CLIP |= {"image_mean": architecture.CLIP_MEAN}
 _CLIP |= {"image_std": architecture.CLIP_STD}
 # The defaults of each class, by its name without "ImageProcessor".
@@ -32,7 +33,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
   "Beit": _VIT | {"resample": 3},
   "Siglip": _VIT | {"resample": 3},
   "DeiT": _VIT | _CROP | {"size": 256},
-  "DINOv3ViT": _VIT | _IMAGENET,
+  "DINOv3ViT": _VIT | _IMAGENET | {"resizer": "torchvision_float"},
   "CLIP": _CLIP,
   "Bit": _CLIP,
 }
@@ -74,6 +75,7 @@ def _crop(
   filters: dict[str, Any] = dict(
     interpolation=_filter(found),
     antialias=checked("antialias", bool, found.get("antialias", True)),
+    resizer=checked("resizer", str, found["resizer"], None, RESIZERS),
   )
   size = found["size"]
   if isinstance(size, int) and kind in ("CLIP", "Bit"):
@@ -175,6 +177,10 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
     ours = dict(interpolation=crop.interpolation, antialias=crop.antialias)
   if preprocessing.corner != "floor":
     ours["corner"] = preprocessing.corner
+  if crop.resizer == "pillow":
+    ours["resizer"] = crop.resizer
+  elif crop.resizer == "torchvision_float":
+    name = "DINOv3ViTImageProcessor"
   return {
     "image_processor_type": name,
     "do_resize": True,

@@ -102,20 +102,8 @@ DINOV3 = Table(
 )
 
 
-def pooling_and_positions(
-  shapes: Shapes, arguments: Config, config: Config, grid: int | None
-) -> tuple[dict[str, Any], int]:
-  """Fields of a model like the paper's, and the patches its positions are for.
-
-  Whether the class token has a position of its own is guessed from `grid`, the
-  patches of an image, if they are known. Otherwise a model with a configuration
-  follows timm's default, in which it has one; without a configuration, a square
-  number of positions is taken for the grid alone.
-
-  Raises:
-    ValueError: if timm would pool in a way that we cannot.
-  """
-  positions = architecture.need(shapes, "pos_embed", 3)[1]
+def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:
+  """The paper's pooling; raises ValueError if timm would pool otherwise."""
   class_token = "cls_token" in shapes
   ours = "token" if class_token else "avg"
   theirs = arguments.get("global_pool", config.get("global_pool", ours))
@@ -125,14 +113,34 @@ def pooling_and_positions(
       f"its config.json says global_pool={quoted(theirs)}, and there is "
       f"{token}: only global_pool={ours!r} is supported then."
     )
-  alone = not config and architecture.square(positions) is not None
-  if grid is not None and positions in (grid, grid + 1):
-    alone = positions == grid
-  alone = class_token and arguments.get("no_embed_class", alone)
-  pooling = "token" if class_token else "gap"
-  position = "learned_grid" if alone else "learned"
-  tokens = positions - (class_token and not alone)
-  return dict(pooling=pooling, position=position), tokens
+  return "token" if class_token else "gap"
+
+
+def positions(
+  shapes: Shapes, arguments: Config, config: Config, grid: int | None
+) -> tuple[int | None, str]:
+  """The patches that the positions are for, and the kind of positions.
+
+  `no_embed_class` tells whether tokens have none, or else `grid`, the patches
+  of an image; by timm's default, all have one. Raises ValueError if registers
+  do, or if there is no configuration and the count fits two grids.
+  """
+  if "pos_embed" not in shapes:
+    return None, "none"
+  count = architecture.need(shapes, "pos_embed", 3)[1]
+  own = ("cls_token" in shapes) + ("dist_token" in shapes)
+  registers = shapes.get("reg_token", (1, 0, 0))[1]
+  if registers and count == own + registers + (grid or -1):
+    raise ValueError("its registers have positions, which is not supported.")
+  known = config or count in (grid, (grid or 0) + own)
+  alone = arguments.get("no_embed_class", count == grid) or registers
+  if own and not (known or registers) and architecture.square(count):
+    raise ValueError(
+      f"its {count} positions are for a square of patches, or for "
+      f"{count - own} patches and {own} token(s): give grid=(h, w), the number "
+      "of patches along height and width."
+    )
+  return (count, "learned_grid") if own and alone else (count - own, "learned")
 
 
 def by_name(model: Any, width: int) -> tuple[int | None, str, dict[str, str]]:

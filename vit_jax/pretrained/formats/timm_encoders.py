@@ -5,11 +5,13 @@ pooling.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models.grid import Grid
 from vit_jax.pretrained.formats import architecture, timm
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
@@ -49,7 +51,9 @@ def _is_plain(shapes: Shapes) -> bool:
   return not unbiased and not any(name in shapes for name in _SIGNATURES)
 
 
-def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+def infer(
+  shapes: Shapes, config: Config | None = None, patches: Grid | None = None
+) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
   config = config or {}
   arguments, published = (
@@ -64,12 +68,15 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   gelu = arguments.get("act_layer", gelu)
   gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
   size = timm.image_size(arguments, published)
-  grid = size[0] // P * (size[1] // P) if size else None
+  patches = patches or (size and (size[0] // P, size[1] // P))
+  grid = math.prod(patches) if patches else None
   pictures = timm.preprocessing(published)
-  if plain := _is_plain(shapes):
-    own, tokens = timm.pooling_and_positions(shapes, arguments, config, grid)
+  tokens, position = timm.positions(shapes, arguments, config, grid)
+  if _is_plain(shapes):
+    need(shapes, "pos_embed", 3)
+    own = dict(pooling=timm.pooling(shapes, arguments, config))
   else:
-    own, tokens = _particular(shapes, config, arguments, grid)
+    own = _particular(shapes, config, arguments)
     if arguments.get("dynamic_img_size") or tokens is None:
       given = timm.image_size({}, published)
       pictures = dataclasses.replace(pictures, size=given)
@@ -82,6 +89,7 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     num_heads=checked("num_heads", int | None, num_heads, COUNT),
     representation_size=architecture.length(shapes, "pre_logits.fc.bias", None),
     gelu=timm.GELUS[gelu],
+    position=position,
     **own,
   )
   return Architecture(
@@ -91,15 +99,15 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
     image_size=size,
     preprocessing=pictures,
     class_names=timm.class_names(config, published),
-    interpolation="linear" if plain else "bicubic",
+    interpolation="bicubic_antialias",
     guesses=guesses,
   )
 
 
 def _particular(
-  shapes: Shapes, config: Config, arguments: Config, grid: int | None
-) -> tuple[dict[str, Any], int | None]:
-  """The fields of an encoder, and the patches that its positions are for."""
+  shapes: Shapes, config: Config, arguments: Config
+) -> dict[str, Any]:
+  """The fields that only an encoder has, and its pooling."""
   for key, value in arguments.items():
     if key not in _ARGUMENTS and value not in (None, False):
       raise ValueError(
@@ -112,9 +120,8 @@ def _particular(
   usual = "avg" if dinov3 or norm_pooled else usual
   theirs = arguments.get("global_pool", config.get("global_pool")) or usual
   pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
-  tokens, position = _positions(shapes, grid)
   if pooling == "map":
-    return dict(pooling="map", position="learned"), tokens
+    return dict(pooling="map")
   if dinov3 and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
   if "cls_token" not in shapes:
@@ -125,7 +132,6 @@ def _particular(
   fields: dict[str, Any] = dict(
     kind="ModernVit",
     pooling=_POOLINGS[pooling],
-    position=position,
     antialias=True,
     registers=shapes.get("reg_token", (1, 0, 0))[1],
     distilled="dist_token" in shapes,
@@ -142,7 +148,7 @@ def _particular(
   if dinov3:
     biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
     fields |= dict(rope_theta=100.0, qkv_bias=biased)
-  return fields, tokens
+  return fields
 
 
 def _is_gated(shapes: Shapes) -> bool:
@@ -151,20 +157,6 @@ def _is_gated(shapes: Shapes) -> bool:
     return True
   expanded = need(shapes, "blocks.0.mlp.fc1.weight", 2)[0]
   return expanded == 2 * need(shapes, "blocks.0.mlp.fc2.weight", 2)[1]
-
-
-def _positions(shapes: Shapes, grid: int | None) -> tuple[int | None, str]:
-  """The patches that the positions are for, and the kind of positions."""
-  if "pos_embed" not in shapes:
-    return None, "none"
-  positions = need(shapes, "pos_embed", 3)[1]
-  own = ("cls_token" in shapes) + ("dist_token" in shapes)
-  registers = shapes.get("reg_token", (1, 0, 0))[1]
-  if registers and positions == own + registers + (grid or -1):
-    raise ValueError("its registers have positions, which is not supported.")
-  square = grid is None and architecture.square(positions) is not None
-  alone = square or positions == grid
-  return (positions, "learned_grid") if alone else (positions - own, "learned")
 
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:

@@ -59,7 +59,7 @@ def prefix(shapes: Shapes) -> str | None:
   return "" if "conv_proj.weight" in shapes and _POSITION in shapes else None
 
 
-def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
+def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
   D, _, P, _ = need(shapes, "conv_proj.weight", 4)
   fields: dict[str, Any] = dict(
@@ -77,7 +77,12 @@ def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   if (D, fields["num_layers"]) not in _PUBLISHED:
     guesses |= architecture.guessed_heads(fields["num_heads"])
   return Architecture(
-    "torchvision", fields, tokens, preprocessing=pictures, guesses=guesses
+    "torchvision",
+    fields,
+    tokens,
+    preprocessing=pictures,
+    interpolation="bicubic_corners",
+    guesses=guesses,
   )
 
 
