@@ -1,5 +1,9 @@
-"""Writes a file, or a folder of files, that appears complete or not at all."""
+"""Writes a file, or a folder of files, that appears complete or not at all.
 
+A power cut changes nothing of that: what has its name is on the disk.
+"""
+
+import concurrent.futures
 import contextlib
 import errno
 import io
@@ -8,6 +12,9 @@ import pathlib
 import secrets
 import shutil
 from collections.abc import Iterator
+
+# Errors of folders that cannot be synced, or written to but not read.
+_UNKNOWN = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
 
 
 def local_path(name: str) -> pathlib.Path:
@@ -38,9 +45,7 @@ def replacing(path: pathlib.Path) -> Iterator[io.BufferedWriter]:
   with _part(path) as part:
     with open(part, "xb") as file:
       yield file
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(part, path)
+    commit(part, path)
 
 
 @contextlib.contextmanager
@@ -55,10 +60,42 @@ def filling(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     yield part
     if folder.exists():  # Not replaced: it may be a shell's.
       for file in part.iterdir():
-        os.replace(file, folder / file.name)
+        commit(file, folder / file.name)
       part.rmdir()
     else:
-      os.replace(part, folder)
+      commit(part, folder)
+
+
+def commit(draft: os.PathLike[str], path: os.PathLike[str]) -> None:
+  """Gives a finished file or folder its name, which replaces a file.
+
+  Before that, all of it is forced onto the disk, and after it the name is.
+  """
+  sync(draft, *pathlib.Path(draft).rglob("*"))
+  os.replace(draft, path)
+  sync(pathlib.Path(path).parent)
+
+
+def sync(*paths: os.PathLike[str]) -> None:
+  """Forces files onto the disk, and of folders the names they hold.
+
+  Many at once share the writes of a journal. On file systems that know no such
+  call for folders, their own order has to do.
+  """
+  with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    list(pool.map(_sync, paths))
+
+
+def _sync(path: os.PathLike[str]) -> None:
+  try:
+    number = os.open(path, os.O_RDONLY)
+    try:
+      os.fsync(number)
+    finally:
+      os.close(number)
+  except OSError as error:
+    if error.errno not in _UNKNOWN:
+      raise
 
 
 @contextlib.contextmanager

@@ -20,6 +20,10 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 from orbax.checkpoint import type_handlers
+from orbax.checkpoint.path import atomicity
+
+from vit_jax.runtime import atomic_file
+from vit_jax.workdir import bucket
 
 CLASSES = ("eval/top1",)
 """The default score, that of classes."""
@@ -33,6 +37,8 @@ def open_manager(
   # Orbax warns of every folder that it is not to write to.
   quiet = _only_errors() if read_only else contextlib.nullcontext()
   options = _options(keep_last, read_only, keys)
+  if not bucket.is_address(folder):  # An object is safe once it is there.
+    options.temporary_path_class = _Draft
   with quiet:
     return ocp.CheckpointManager(
       folder, options=options, handler_registry=_handlers()
@@ -64,6 +70,30 @@ def _options(
     lightweight_initialize=read_only,
     cleanup_tmp_directories=not read_only,
   )
+
+
+class _Draft(atomicity.AtomicRenameTemporaryPath):
+  """Gives a checkpoint its name once it is on the disk, with the run's rows.
+
+  Orbax calls this in the background, and deletes older checkpoints after it.
+  """
+
+  async def finalize(self) -> None:
+    final = self.get_final()
+    if not final.name.isdecimal():  # One of the folders in a checkpoint.
+      return await super().finalize()
+    whole = self._final_path = final.with_name(f"whole.{self.get().name}")
+    await super().finalize()
+    self._final_path = final
+    await asyncio.to_thread(_commit, whole, final)
+
+
+def _commit(draft: epath.Path, checkpoint: epath.Path) -> None:
+  workdir = checkpoint.parent.parent
+  # The run goes on without its rows, if they cannot be written.
+  with contextlib.suppress(OSError):
+    atomic_file.sync(*workdir.glob("*.jsonl"), workdir, workdir.parent)
+  atomic_file.commit(draft, checkpoint)
 
 
 class _ReadsTogether(type_handlers.TypeHandler):
