@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import flax.linen as nn
@@ -26,6 +26,7 @@ from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import make_params_init
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
+from vit_jax.workdir.read_errors import DeletedError
 
 
 def open_run_checkpoint(
@@ -57,11 +58,11 @@ def open_run_checkpoint(
       not those of a model with these fields. Reading raises it if the base is
       gone or has changed.
   """
+  given = step
   with _opened(workdir) as checkpoints:
-    step = checkpoints.choose(step, best)
-    description = checkpoints.describe(step)
-    notes = tuple(checkpoints.notes)
-  saved = _Saved(workdir, step, description)
+    step, description = checkpoints.open(given, best)
+    notes, seen = tuple(checkpoints.notes), checkpoints.seen
+  saved = _Saved(workdir, step, description, seen, chosen=given is None)
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     names = descriptions.class_names(description)
@@ -100,13 +101,38 @@ def open_run_checkpoint(
   )
 
 
+def held(
+  open_: Callable[[], Loaded], read: Callable[[Loaded], Any] = Loaded.params
+) -> Loaded:
+  """Opens a checkpoint and reads its parameters, which it then holds.
+
+  If its run has deleted it in between, the next is opened, with a note.
+  """
+  notes: tuple[str, ...] = ()
+  while True:
+    loaded = open_()
+    try:
+      params = read(loaded)
+    except DeletedError as error:
+      notes += (str(error),)
+      continue
+    notes += loaded.notes
+    return dataclasses.replace(loaded, held=params, notes=notes)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-  """A checkpoint in the folder of its run."""
+  """A checkpoint in the folder of its run.
+
+  `seen` are the steps that there were when it was opened; it was `chosen` as
+  the newest or the best of them, or given by its step.
+  """
 
   workdir: str
   step: int
   description: Mapping[str, Any]
+  seen: Set[int]
+  chosen: bool
 
   @property
   def scanned(self) -> bool:
@@ -123,7 +149,11 @@ class _Saved:
     """The parameters, or their average, laid out on the devices as `shapes`."""
     averaged = descriptions.averages(self.description)
     with _opened(self.workdir) as checkpoints:
-      return checkpoints.restore_params(self.step, shapes, averaged=averaged)
+      checkpoints.seen |= self.seen
+      try:
+        return checkpoints.restore_params(self.step, shapes, averaged=averaged)
+      except DeletedError as error:
+        raise error if self.chosen else OSError(str(error)) from error
 
   def read(self, held: Shapes) -> Leaves:
     """The path and array of every parameter held, layer by layer."""

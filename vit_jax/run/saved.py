@@ -12,7 +12,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
+from vit_jax.pretrained.run_checkpoint import held, open_run_checkpoint
 from vit_jax.run import build
 from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
@@ -71,11 +71,14 @@ def opened(
     ValueError: if the folder does not hold the checkpoint, or the data are
       missing or are not those of the run.
   """
-  loaded = open_run_checkpoint(
-    workdir, open_checkpoint, step, best, as_trained=True, task=task
+  loaded = held(
+    lambda: open_run_checkpoint(
+      workdir, open_checkpoint, step, best, as_trained=True, task=task
+    ),
+    lambda loaded: loaded.params_on(_mesh(_settings(loaded))),
   )
   description: Any = loaded.description
-  settings = read_saved(description["config"])
+  settings = _settings(loaded)
   folder = "dir" if settings.data.dir else "root"
   moved = {"data.data_dir": data_dir, f"data.{folder}": root}
   where = {k: v for k, v in moved.items() if v is not None}
@@ -85,12 +88,10 @@ def opened(
   source = open_source("test" if test else "eval", data)
   trained = tuple(description["class_names"]), "the checkpoint"
   check_same_classes(*trained, source.class_names, "the evaluation split")
-  mesh = _mesh(settings)
-  params = loaded.params_on(mesh)
-  stream = open_stream(settings, mesh, loaded.preprocessing, source)
+  stream = open_stream(settings, _mesh(settings), loaded.preprocessing, source)
   with contextlib.closing(stream):
     evaluator = fitted.evaluator(loaded.model, stream)
-    yield SavedRun(loaded, fitted, settings, source, params, evaluator)
+    yield SavedRun(loaded, fitted, settings, source, loaded.held, evaluator)
 
 
 def evaluate_checkpoint(
@@ -162,6 +163,11 @@ def test_run(
     metrics = task.for_test().evaluator(model, stream)(params).metrics
   found = {k.replace("eval/", "test/"): v for k, v in metrics.items()}
   return {"test/step": step, **found}
+
+
+def _settings(loaded: Loaded) -> Settings:
+  assert loaded.description is not None
+  return read_saved(loaded.description["config"])
 
 
 def _mesh(settings: Settings) -> Mesh:
