@@ -7,7 +7,6 @@ cut does it: what was not forced onto the disk is lost.
 import contextlib
 import fcntl
 import os
-import pathlib
 import random
 import re
 import shutil
@@ -105,7 +104,10 @@ def _wait_for(moment, folder, process, rng):
 
 def _cut_once(disk, moment, data_dir, rng):
   """Cuts a run's power; returns its last step and where it started from."""
-  where = f"--workdir={disk.folder / 'run'}", f"--config.data.data_dir={data_dir}"
+  where = (
+    f"--workdir={disk.folder / 'run'}",
+    f"--config.data.data_dir={data_dir}",
+  )
   with commands.start(*_RUN, *where) as process:
     said = []
     for line in process.stdout:

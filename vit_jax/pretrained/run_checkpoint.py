@@ -58,11 +58,11 @@ def open_run_checkpoint(
       not those of a model with these fields. Reading raises it if the base is
       gone or has changed.
   """
-  given = step
   with _opened(workdir) as checkpoints:
-    step, description = checkpoints.open(given, best)
+    step = checkpoints.choose(step, best)
+    description = checkpoints.describe(step)
     notes, seen = tuple(checkpoints.notes), checkpoints.seen
-  saved = _Saved(workdir, step, description, seen, chosen=given is None)
+  saved = _Saved(workdir, step, description, seen)
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     names = descriptions.class_names(description)
@@ -106,33 +106,30 @@ def held(
 ) -> Loaded:
   """Opens a checkpoint and reads its parameters, which it then holds.
 
-  If its run has deleted it in between, the next is opened, with a note.
+  If its run deletes it meanwhile, the next that fits is opened, with a note.
   """
-  notes: tuple[str, ...] = ()
+  gone: list[str] = []
   while True:
-    loaded = open_()
     try:
-      params = read(loaded)
+      loaded = open_()
+      notes = (*gone, *loaded.notes)
+      return dataclasses.replace(loaded, held=read(loaded), notes=notes)
     except DeletedError as error:
-      notes += (str(error),)
-      continue
-    notes += loaded.notes
-    return dataclasses.replace(loaded, held=params, notes=notes)
+      gone.append(str(error))
+    except ValueError as error:
+      if gone:  # And it was asked for by its step, or there is no other.
+        raise ValueError(f"{gone[-1][:-1]}: {error}") from error
+      raise
 
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-  """A checkpoint in the folder of its run.
-
-  `seen` are the steps that there were when it was opened; it was `chosen` as
-  the newest or the best of them, or given by its step.
-  """
+  """A checkpoint in the folder of its run, which then had those `seen`."""
 
   workdir: str
   step: int
   description: Mapping[str, Any]
   seen: Set[int]
-  chosen: bool
 
   @property
   def scanned(self) -> bool:
@@ -150,10 +147,7 @@ class _Saved:
     averaged = descriptions.averages(self.description)
     with _opened(self.workdir) as checkpoints:
       checkpoints.seen |= self.seen
-      try:
-        return checkpoints.restore_params(self.step, shapes, averaged=averaged)
-      except DeletedError as error:
-        raise error if self.chosen else OSError(str(error)) from error
+      return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
   def read(self, held: Shapes) -> Leaves:
     """The path and array of every parameter held, layer by layer."""

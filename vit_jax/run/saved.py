@@ -75,10 +75,10 @@ def opened(
     lambda: open_run_checkpoint(
       workdir, open_checkpoint, step, best, as_trained=True, task=task
     ),
-    lambda loaded: loaded.params_on(_mesh(_settings(loaded))),
+    lambda loaded: loaded.params_on(_mesh(loaded)),
   )
   description: Any = loaded.description
-  settings = _settings(loaded)
+  settings = read_saved(description["config"])
   folder = "dir" if settings.data.dir else "root"
   moved = {"data.data_dir": data_dir, f"data.{folder}": root}
   where = {k: v for k, v in moved.items() if v is not None}
@@ -88,7 +88,7 @@ def opened(
   source = open_source("test" if test else "eval", data)
   trained = tuple(description["class_names"]), "the checkpoint"
   check_same_classes(*trained, source.class_names, "the evaluation split")
-  stream = open_stream(settings, _mesh(settings), loaded.preprocessing, source)
+  stream = open_stream(settings, _mesh(loaded), loaded.preprocessing, source)
   with contextlib.closing(stream):
     evaluator = fitted.evaluator(loaded.model, stream)
     yield SavedRun(loaded, fitted, settings, source, loaded.held, evaluator)
@@ -165,14 +165,11 @@ def test_run(
   return {"test/step": step, **found}
 
 
-def _settings(loaded: Loaded) -> Settings:
-  assert loaded.description is not None
-  return read_saved(loaded.description["config"])
-
-
-def _mesh(settings: Settings) -> Mesh:
+def _mesh(loaded: Loaded) -> Mesh:
   """The run's mesh; a data-parallel one if it does not fit these devices."""
+  description: Any = loaded.description
+  mesh = read_saved(description["config"]).mesh
   try:
-    return sharding.make_mesh(**vars(settings.mesh))
+    return sharding.make_mesh(**vars(mesh))
   except ValueError:
     return sharding.make_mesh()

@@ -1,7 +1,4 @@
-"""Writes a file, or a folder of files, that appears complete or not at all.
-
-A power cut changes nothing of that: what has its name is on the disk.
-"""
+"""Writes files and folders that appear whole or not at all, and for good."""
 
 import concurrent.futures
 import contextlib
@@ -12,9 +9,6 @@ import pathlib
 import secrets
 import shutil
 from collections.abc import Iterator
-
-# Errors of folders that cannot be synced, or written to but not read.
-_UNKNOWN = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
 
 
 def local_path(name: str) -> pathlib.Path:
@@ -67,22 +61,15 @@ def filling(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def commit(draft: os.PathLike[str], path: os.PathLike[str]) -> None:
-  """Gives a finished file or folder its name, which replaces a file.
-
-  Before that, all of it is forced onto the disk, and after it the name is.
-  """
+  """Forces a file or folder onto the disk, gives it its name, then that too."""
   sync(draft, *pathlib.Path(draft).rglob("*"))
   os.replace(draft, path)
   sync(pathlib.Path(path).parent)
 
 
 def sync(*paths: os.PathLike[str]) -> None:
-  """Forces files onto the disk, and of folders the names they hold.
-
-  Many at once share the writes of a journal. On file systems that know no such
-  call for folders, their own order has to do.
-  """
-  with concurrent.futures.ThreadPoolExecutor(16) as pool:
+  """Forces files onto the disk, and of folders the names that they hold."""
+  with concurrent.futures.ThreadPoolExecutor(16) as pool:  # They share writes.
     list(pool.map(_sync, paths))
 
 
@@ -94,7 +81,8 @@ def _sync(path: os.PathLike[str]) -> None:
     finally:
       os.close(number)
   except OSError as error:
-    if error.errno not in _UNKNOWN:
+    # Some file systems cannot sync folders, and some folders cannot be read.
+    if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
       raise
 
 

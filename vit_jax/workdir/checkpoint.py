@@ -8,6 +8,8 @@ the checksums in the description.
 
 import contextlib
 import itertools
+import os
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,6 +85,7 @@ class Checkpoints(CheckpointReader):
     problem, self._problem = self.wait(), None
     self._remove_partial()
     try:
+      self._check_room(trees)
       if not self._manager.save(step, args=args, metrics=metrics):
         raise ValueError(f"there is one of step {self.latest_step} already")
       self._saving = step
@@ -110,6 +113,22 @@ class Checkpoints(CheckpointReader):
       with contextlib.suppress(OSError):
         for partial in self._steps_folder.glob(_PARTIAL):
           partial.rmtree()
+
+  def _check_room(self, trees: dict[str, Any]) -> None:
+    """Raises OSError if the disk has less room than the newest one takes."""
+    place = self._steps_folder
+    # Several hosts might not agree.
+    if (
+      jax.process_count() > 1 or bucket.is_address(place) or not place.exists()
+    ):
+      return
+    size = 0.9 * sum(x.nbytes for x in jax.tree.leaves(trees))  # Compressed.
+    if (newest := self.latest_step) is not None:
+      files = os.walk(place / str(newest))
+      size = sum(os.path.getsize(f"{d}/{f}") for d, _, fs in files for f in fs)
+    if size > (free := shutil.disk_usage(place).free):
+      room = f"and {free / 1e6:,.1f} MB are free on its disk"
+      raise OSError(f"it takes {size / 1e6:,.1f} MB, {room}")
 
   def set_aside(self, step: int) -> epath.Path:
     """Moves a checkpoint to `workdir/damaged`; returns its new place."""

@@ -12,7 +12,7 @@ from etils import epath
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_manager
 from vit_jax.workdir.description import checksums, named_leaves, verify_digest
-from vit_jax.workdir.read_errors import DamagedError, DeletedError, attempt
+from vit_jax.workdir.read_errors import DamagedError, attempt
 
 _DELETING = 5  # Seconds that deleting a checkpoint may take.
 
@@ -83,30 +83,9 @@ class CheckpointReader:
     if step is None:
       step = self.best_step if best else self.latest_step
     if step not in known:
-      there = self._there()
+      there = f"there is one of step {', '.join(map(str, known))}"
       raise ValueError(f"there is no checkpoint of step {step}; {there}.")
     return step
-
-  def _there(self) -> str:
-    steps = ", ".join(map(str, self.all_steps))
-    return f"there is one of step {steps}" if steps else "there is no other"
-
-  def open(
-    self, step: int | None = None, best: bool = False
-  ) -> tuple[int, dict[str, Any]]:
-    """The step that `choose` gives, and its description.
-
-    If its run has deleted it meanwhile, another is chosen, with a note, unless
-    it was chosen by its step. Raises as `choose` and `describe`.
-    """
-    while True:
-      chosen = self.choose(step, best)
-      try:
-        return chosen, self.describe(chosen)
-      except DeletedError as error:
-        if step is not None:
-          raise
-        self.notes.append(str(error))
 
   def describe(self, step: int) -> dict[str, Any]:
     """The description that was saved at `step`; raises as `attempt`."""
@@ -183,23 +162,23 @@ class CheckpointReader:
   def _read(self, step: int, read: Callable[[], Any]) -> Any:
     """Calls `read` and turns any failure into a one-line error."""
     name = f"checkpoint {step} of {self.folder}"
-    return attempt(read, name, lambda: self._others(step))
+    return attempt(read, name, lambda: self._was_deleted(step))
 
-  def _others(self, step: int) -> str | None:
-    """Says what is left if the training run has deleted this checkpoint.
+  def _was_deleted(self, step: int) -> bool:
+    """Whether the training run has deleted this checkpoint since we opened it.
 
     A checkpoint that is half deleted looks like a damaged one.
     """
     if not self._read_only:
-      return None
+      return False
     end = time.monotonic() + _DELETING
     while str(step) in (now := bucket.names(self._steps_folder)):
-      unchanged = {int(name) for name in now if name.isdecimal()} == self.seen
-      if unchanged or time.monotonic() > end:
-        return None
+      # If no run has saved or deleted anything, there is nothing to wait for.
+      same = {int(name) for name in now if name.isdecimal()} == self.seen
+      if same or time.monotonic() > end:
+        return False
       time.sleep(0.1)
-    self._manager.reload()
-    return self._there()
+    return True
 
 
 def items(state: TrainState) -> dict[str, Any]:

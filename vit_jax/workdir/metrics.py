@@ -18,7 +18,7 @@ from tensorboardX.record_writer import masked_crc32c
 
 from vit_jax.runtime import extras
 from vit_jax.workdir import bucket
-from vit_jax.workdir.rows import AppendFile, RowFile, read_rows
+from vit_jax.workdir.rows import AppendFile, RowFile, read_rows, replace
 
 __all__ = ["EventFile", "MetricWriter", "read_rows"]
 
@@ -198,5 +198,5 @@ def _run_id(folder: epath.Path) -> str:
   """The run's name at Weights & Biases, which the workdir keeps."""
   path = folder / "wandb_id"
   if not path.exists():
-    path.write_text(secrets.token_hex(8))
+    replace(path, secrets.token_hex(8).encode())
   return path.read_text().strip()

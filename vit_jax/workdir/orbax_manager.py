@@ -73,27 +73,20 @@ def _options(
 
 
 class _Draft(atomicity.AtomicRenameTemporaryPath):
-  """Gives a checkpoint its name once it is on the disk, with the run's rows.
-
-  Orbax calls this in the background, and deletes older checkpoints after it.
-  """
+  """Gives a checkpoint its name once it and the run's rows are on the disk."""
 
   async def finalize(self) -> None:
+    # In the background; Orbax deletes older checkpoints after this.
     final = self.get_final()
     if not final.name.isdecimal():  # One of the folders in a checkpoint.
       return await super().finalize()
     whole = self._final_path = final.with_name(f"whole.{self.get().name}")
     await super().finalize()
     self._final_path = final
-    await asyncio.to_thread(_commit, whole, final)
-
-
-def _commit(draft: epath.Path, checkpoint: epath.Path) -> None:
-  workdir = checkpoint.parent.parent
-  # The run goes on without its rows, if they cannot be written.
-  with contextlib.suppress(OSError):
-    atomic_file.sync(*workdir.glob("*.jsonl"), workdir, workdir.parent)
-  atomic_file.commit(draft, checkpoint)
+    run = final.parent.parent
+    rows = run.glob("*.jsonl")
+    await asyncio.to_thread(atomic_file.sync, *rows, run, run.parent)
+    await asyncio.to_thread(atomic_file.commit, whole, final)
 
 
 class _ReadsTogether(type_handlers.TypeHandler):

@@ -30,14 +30,14 @@ class DeletedError(OSError):
 
 
 def attempt(
-  read: Callable[[], T], name: str, others: Callable[[], str | None]
+  read: Callable[[], T], name: str, was_deleted: Callable[[], bool]
 ) -> T:
   """Calls `read`, and puts into one line why a checkpoint cannot be read.
 
   Trouble that may pass, such as a lost network, is retried; not on several
   hosts, though, as they would fall out of step. Raises DamagedError if the
-  checkpoint `name` is damaged, DeletedError if it is gone, where `others` says
-  what is left of its run, and OSError if it cannot be read otherwise.
+  checkpoint `name` is damaged, DeletedError if it `was_deleted`, and OSError if
+  it cannot be read for another reason.
   """
   waits = iter(_RETRY_AFTER if jax.process_count() == 1 else ())
   while True:
@@ -47,9 +47,9 @@ def attempt(
       raise
     except Exception as error:  # Orbax raises errors of all kinds.
       why = reason(error)
-      if is_damage(error) and (left := others()):
-        gone = f"{name} was deleted while it was read, as its run goes on"
-        raise DeletedError(f"{gone}; {left}.") from error
+      if is_damage(error) and was_deleted():
+        gone = f"{name} was deleted while it was read, as its run goes on."
+        raise DeletedError(gone) from error
       if is_damage(error):
         raise DamagedError(
           f"{name} is damaged, or of another version ({why}): choose another "
