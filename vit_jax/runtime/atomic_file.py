@@ -68,7 +68,7 @@ def commit(draft: os.PathLike[str], path: os.PathLike[str]) -> None:
 
 
 def sync(*paths: os.PathLike[str]) -> None:
-  """Forces files onto the disk, and of folders the names that they hold."""
+  """Forces files, and the names in folders that can be, onto the disk."""
   with concurrent.futures.ThreadPoolExecutor(16) as pool:  # They share writes.
     list(pool.map(_sync, paths))
 
@@ -81,7 +81,6 @@ def _sync(path: os.PathLike[str]) -> None:
     finally:
       os.close(number)
   except OSError as error:
-    # Some file systems cannot sync folders, and some folders cannot be read.
     if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
       raise
 

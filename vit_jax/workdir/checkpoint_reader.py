@@ -173,10 +173,9 @@ class CheckpointReader:
       return False
     end = time.monotonic() + _DELETING
     while str(step) in (now := bucket.names(self._steps_folder)):
-      # If no run has saved or deleted anything, there is nothing to wait for.
       same = {int(name) for name in now if name.isdecimal()} == self.seen
       if same or time.monotonic() > end:
-        return False
+        return False  # No run has saved or deleted anything, or it is slow.
       time.sleep(0.1)
     return True
 

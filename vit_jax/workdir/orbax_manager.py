@@ -176,8 +176,7 @@ def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
   """Renames damaged metrics, which Orbax fails on; returns a line for each."""
   notes = []
   if jax.process_index() == 0 and folder.exists():
-    named = [path for path in folder.iterdir() if path.name.isdecimal()]
-    notes = [note for path in named if (note := _mend(path, keys))]
+    notes = [n for p in folder.glob("*[0-9]") if (n := _mend(p, keys))]
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices("damaged metrics are set aside")
   return notes
