@@ -144,7 +144,7 @@ class _Saved:
     """The parameters, or their average, laid out on the devices as `shapes`."""
     averaged = descriptions.averages(self.description)
     with _opened(self.workdir) as checkpoints:
-      checkpoints.seen |= self.seen
+      checkpoints.seen = self.seen
       return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
   def read(self, held: Shapes) -> Leaves:

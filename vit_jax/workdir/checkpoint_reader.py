@@ -1,7 +1,7 @@
 """Reads a run's checkpoints; `checkpoint.Checkpoints` also saves them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -38,7 +38,7 @@ class CheckpointReader:
       self._manager = orbax_manager.open_manager(
         folder, keep_last, read_only, keys
       )
-    self.seen = {*self.all_steps}  # Since the run was first opened.
+    self.seen: Set[int] = {*self.all_steps}  # When the run was opened.
 
   @property
   def all_steps(self) -> list[int]:
