@@ -93,7 +93,7 @@ def predict_files(
   from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import json_lines, predict, table
   from vit_jax.inference.text_head import read_text_head
-  from vit_jax.pretrained.load import open_checkpoint
+  from vit_jax.pretrained.load import held, open_checkpoint
   from vit_jax.tasks.choose import answering
 
   if (layers and not features) or (tokens and not layers):
@@ -104,7 +104,9 @@ def predict_files(
     rows = None
     if features:
       rows = stack.enter_context(feature_file(features, layers))
-    loaded = open_checkpoint(checkpoint, **overrides)
+    loaded = held(lambda: open_checkpoint(checkpoint, **overrides))
+    for note in loaded.notes:
+      _say(note)
     text_head = read_text_head(head) if head else None
     if not (loaded.model.num_classes or rows or text_head):
       raise ValueError(

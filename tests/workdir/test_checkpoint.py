@@ -4,6 +4,8 @@ import contextlib
 import gc
 import json
 import logging
+import os
+import shutil
 import sys
 import threading
 
@@ -155,6 +157,31 @@ def test_a_failed_save_is_said_once_and_nothing_else_is(tmp_path, capfd):
   del checkpoints
   gc.collect()
   assert capfd.readouterr() == ("", "")
+
+
+def test_what_will_not_fit_is_said_and_not_begun(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(str(tmp_path))
+
+  def save(step, free):
+    usage = shutil._ntuple_diskusage(0, 0, int(free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    state = saved.state(step), step, saved.description(), None
+    return checkpoints.save(*state) or checkpoints.wait()
+
+  arrays = (
+    2 * 4 * (32 * 16 + 5)
+  )  # A kernel and a bias, and the moments of both.
+  said = "the checkpoint of step {} could not be saved (it takes 0.0 of 0.0 MB "
+  said += "free)"
+  assert save(2, 0.89 * arrays) == said.format(2)
+  assert os.listdir(tmp_path / "checkpoints") == []
+  assert save(4, 0.91 * arrays) is None
+  newest = (tmp_path / "checkpoints/4").rglob("*")
+  size = sum(path.stat().st_size for path in newest)
+  assert save(6, size - 1).startswith("the checkpoint of step 6 could not be ")
+  assert save(8, size) is None
+  assert checkpoints.all_steps == [4, 8]
+  checkpoints.close()
 
 
 def test_partial_checkpoints_are_deleted_before_the_next(tmp_path, opened):

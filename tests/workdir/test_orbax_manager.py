@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import os
+import pathlib
 import shutil
 import time
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from etils import epath
 
+from tests import runs
 from tests.workdir import saved
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
@@ -70,6 +73,80 @@ def test_other_files_beside_the_checkpoints_are_left_alone(folder):
     (note,) = checkpoints.notes
   assert "checkpoint 4 are damaged (their file is a folder)" in note
   assert (folder / "checkpoints/notes.txt").read_text() == "mine"
+
+
+def test_metrics_of_a_partial_checkpoint_are_nobodys(folder):
+  partial = folder / "checkpoints/9.orbax-checkpoint-tmp/metrics"
+  partial.mkdir(parents=True)
+  (partial / "metrics").touch()
+  with contextlib.closing(Checkpoints(str(folder))) as checkpoints:
+    assert checkpoints.notes == []
+
+
+def test_a_checkpoint_is_on_the_disk_before_its_name_and_older_ones_go(
+  tmp_path, monkeypatch
+):
+  """Arrays are synced by TensorStore too, which is not seen here."""
+  synced, named, fsync = set(), [], os.fsync
+  folder = tmp_path / "checkpoints"
+
+  def record(number):
+    path = pathlib.Path(os.readlink(f"/proc/self/fd/{number}"))
+    synced.add(path.relative_to(tmp_path.parent).parts[1:])
+    if path == folder:  # Names are on the disk after this, and not before.
+      named.append(sorted(os.listdir(folder)))
+    fsync(number)
+
+  checkpoints = Checkpoints(str(tmp_path), keep_last=1)
+  (tmp_path / "metrics.jsonl").touch()
+  monkeypatch.setattr(os, "fsync", record)
+  for step in (2, 4):
+    synced.clear()
+    top1 = {"eval/top1": step / 10}
+    checkpoints.save(saved.state(step), step, saved.description(), top1)
+    assert checkpoints.wait() is None
+  checkpoints.close()
+  assert named == [["2"], ["2", "4"]]
+  assert os.listdir(folder) == ["4"]
+  draft = "whole.4.orbax-checkpoint-tmp"
+  files = {p.relative_to(folder / "4").parts for p in folder.rglob("4/**/*")}
+  assert ("params", "_METADATA") in files and ("metrics", "metrics") in files
+  expected = {("checkpoints", draft, *parts) for parts in files}
+  others = {(), ("metrics.jsonl",), ("checkpoints",), ("checkpoints", draft)}
+  assert synced == expected | others
+
+
+def _emptied(path):
+  if path.is_dir():
+    shutil.rmtree(path)
+    path.mkdir()
+  else:
+    path.write_bytes(b"")
+
+
+@pytest.mark.slow
+def test_whatever_is_empty_the_one_before_is_resumed(folder, tmp_path):
+  """As after a power cut, where nothing was synced."""
+  whole = folder / "checkpoints/8"
+  for path in (whole, *sorted(pathlib.Path(whole).rglob("*"))):
+    run = tmp_path / "other"
+    shutil.copytree(folder, run)
+    _emptied(pathlib.Path(str(path).replace(str(folder), str(run))))
+    with contextlib.closing(Checkpoints(str(run), 4)) as checkpoints:
+      found = 8
+      try:
+        checkpoints.describe(8)
+        state = checkpoints.restore(8, saved.shapes(saved.state(8)))
+      except DamagedError:
+        found = 6
+        checkpoints.set_aside(8)
+        checkpoints.describe(6)
+        state = checkpoints.restore(6, saved.shapes(saved.state(6)))
+      assert runs.identical(state, saved.state(found)), path
+      new = saved.state(10)
+      assert checkpoints.save(new, 10, saved.description(), None) is None
+      assert checkpoints.wait() is None
+    shutil.rmtree(run)
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))

@@ -16,7 +16,7 @@ from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.attention_views import Arrays, Options, make_look
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
-from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.load import held, open_checkpoint
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import local_path, replacing
 from vit_jax.runtime.display import Display
@@ -49,7 +49,9 @@ def visualize_files(
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"{out!r} is a file; name the folder to write to.")
   check_found(names)
-  loaded = open_checkpoint(checkpoint, **overrides).in_unit()
+  loaded = held(lambda: open_checkpoint(checkpoint, **overrides).in_unit())
+  for note in loaded.notes:
+    print(note, file=sys.stderr, flush=True)
   model, params = embedding_maps.check_vit(loaded.model), loaded.params()
   preprocessing, task = loaded.preprocessing, loaded.task
   look = make_look(model, params, options, task)

@@ -1,7 +1,6 @@
 """Loads published checkpoints of all supported formats, and our workdirs."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.published import open_published
-from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
+from vit_jax.pretrained.run_checkpoint import held, open_run_checkpoint
 from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.transfer import with_head
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
@@ -58,8 +57,7 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       unknown, or its arrays are not those of the model; the message lists the
       differences.
   """
-  loaded = open_checkpoint(source, **overrides).in_unit()
-  return dataclasses.replace(loaded, held=loaded.params())
+  return held(lambda: open_checkpoint(source, **overrides).in_unit())
 
 
 def open_checkpoint(source: str, **overrides: Any) -> Loaded:

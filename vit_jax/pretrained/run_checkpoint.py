@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import flax.linen as nn
@@ -26,6 +26,7 @@ from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import make_params_init
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
+from vit_jax.workdir.read_errors import DeletedError
 
 
 def open_run_checkpoint(
@@ -62,8 +63,8 @@ def open_run_checkpoint(
   with _opened(workdir) as checkpoints:
     step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
-    notes = tuple(checkpoints.notes)
-  saved = _Saved(workdir, step, description)
+    notes, seen = tuple(checkpoints.notes), checkpoints.seen
+  saved = _Saved(workdir, step, description, seen)
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     names = descriptions.class_names(description)
@@ -102,13 +103,33 @@ def open_run_checkpoint(
   )
 
 
+def held(open_: Callable[[], Loaded], read: Any = Loaded.params) -> Loaded:
+  """Opens a checkpoint and reads its parameters, which it then holds.
+
+  If its run deletes it meanwhile, the next that fits is opened, with a note.
+  """
+  gone: list[str] = []
+  while True:
+    try:
+      loaded = open_()
+      notes = (*gone, *loaded.notes)
+      return dataclasses.replace(loaded, held=read(loaded), notes=notes)
+    except DeletedError as error:
+      gone.append(str(error))
+    except ValueError as error:
+      if gone:  # And it was asked for by its step, or there is no other.
+        raise ValueError(f"{gone[-1][:-1]}: {error}") from error
+      raise
+
+
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-  """A checkpoint in the folder of its run."""
+  """A checkpoint in the folder of its run, which then had those `seen`."""
 
   workdir: str
   step: int
   description: Mapping[str, Any]
+  seen: Set[int]
 
   @property
   def scanned(self) -> bool:
@@ -125,6 +146,7 @@ class _Saved:
     """The parameters, or their average, laid out on the devices as `shapes`."""
     averaged = descriptions.averages(self.description)
     with _opened(self.workdir) as checkpoints:
+      checkpoints.seen = self.seen
       return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
   def read(self, held: Shapes) -> Leaves:

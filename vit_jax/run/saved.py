@@ -12,7 +12,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
+from vit_jax.pretrained.run_checkpoint import held, open_run_checkpoint
 from vit_jax.run import build
 from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
@@ -73,8 +73,12 @@ def opened(
     ValueError: if the folder does not hold the checkpoint, or the data are
       missing or are not those of the run.
   """
-  loaded = open_run_checkpoint(
-    workdir, open_checkpoint, step, best, as_trained=True, task=task, base=base
+  own: Any = {"task": task, "base": base}
+  loaded = held(
+    lambda: open_run_checkpoint(
+      workdir, open_checkpoint, step, best, as_trained=True, **own
+    ),
+    lambda loaded: loaded.params_on(_mesh(loaded)),
   )
   description: Any = loaded.description
   settings = read_saved(description["config"])
@@ -87,12 +91,10 @@ def opened(
   source = open_source("test" if test else "eval", data)
   trained = tuple(description["class_names"]), "the checkpoint"
   check_same_classes(*trained, source.class_names, "the evaluation split")
-  mesh = _mesh(settings)
-  params = loaded.params_on(mesh)
-  stream = open_stream(settings, mesh, loaded.preprocessing, source)
+  stream = open_stream(settings, _mesh(loaded), loaded.preprocessing, source)
   with contextlib.closing(stream):
     evaluator = fitted.evaluator(loaded.model, stream)
-    yield SavedRun(loaded, fitted, settings, source, params, evaluator)
+    yield SavedRun(loaded, fitted, settings, source, loaded.held, evaluator)
 
 
 def evaluate_checkpoint(
@@ -167,9 +169,11 @@ def test_run(
   return {"test/step": step, **found}
 
 
-def _mesh(settings: Settings) -> Mesh:
+def _mesh(loaded: Loaded) -> Mesh:
   """The run's mesh; a data-parallel one if it does not fit these devices."""
+  description: Any = loaded.description
+  mesh = read_saved(description["config"]).mesh
   try:
-    return sharding.make_mesh(**vars(settings.mesh))
+    return sharding.make_mesh(**vars(mesh))
   except ValueError:
     return sharding.make_mesh()

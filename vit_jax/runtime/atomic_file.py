@@ -1,5 +1,6 @@
-"""Writes a file, or a folder of files, that appears complete or not at all."""
+"""Writes files and folders that appear whole or not at all, and for good."""
 
+import concurrent.futures
 import contextlib
 import errno
 import io
@@ -38,9 +39,7 @@ def replacing(path: pathlib.Path) -> Iterator[io.BufferedWriter]:
   with _part(path) as part:
     with open(part, "xb") as file:
       yield file
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(part, path)
+    commit(part, path)
 
 
 @contextlib.contextmanager
@@ -55,10 +54,35 @@ def filling(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     yield part
     if folder.exists():  # Not replaced: it may be a shell's.
       for file in part.iterdir():
-        os.replace(file, folder / file.name)
+        commit(file, folder / file.name)
       part.rmdir()
     else:
-      os.replace(part, folder)
+      commit(part, folder)
+
+
+def commit(draft: os.PathLike[str], path: os.PathLike[str]) -> None:
+  """Forces a file or folder onto the disk, gives it its name, then that too."""
+  sync(draft, *pathlib.Path(draft).rglob("*"))
+  os.replace(draft, path)
+  sync(pathlib.Path(path).parent)
+
+
+def sync(*paths: os.PathLike[str]) -> None:
+  """Forces files, and the names in folders that can be, onto the disk."""
+  with concurrent.futures.ThreadPoolExecutor(16) as pool:  # They share writes.
+    list(pool.map(_sync, paths))
+
+
+def _sync(path: os.PathLike[str]) -> None:
+  try:
+    number = os.open(path, os.O_RDONLY)
+    try:
+      os.fsync(number)
+    finally:
+      os.close(number)
+  except OSError as error:
+    if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
+      raise
 
 
 @contextlib.contextmanager

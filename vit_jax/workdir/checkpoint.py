@@ -8,6 +8,8 @@ the checksums in the description.
 
 import contextlib
 import itertools
+import pathlib
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,8 +83,8 @@ class Checkpoints(CheckpointReader):
       description=ocp.args.JsonSave(description),
     )
     problem, self._problem = self.wait(), None
-    self._remove_partial()
     try:
+      self._make_room(trees)
       if not self._manager.save(step, args=args, metrics=metrics):
         raise ValueError(f"there is one of step {self.latest_step} already")
       self._saving = step
@@ -104,12 +106,21 @@ class Checkpoints(CheckpointReader):
     self._problem = f"the checkpoint of step {step} could not be saved ({why})"
     return self._problem
 
-  def _remove_partial(self) -> None:
-    """Deletes partial checkpoints, whose room the next one may need."""
-    if jax.process_index() == 0 and not bucket.is_address(self.folder):
-      with contextlib.suppress(OSError):
-        for partial in self._steps_folder.glob(_PARTIAL):
-          partial.rmtree()
+  def _make_room(self, trees: dict[str, Any]) -> None:
+    """Deletes partial checkpoints; raises OSError if the next will not fit."""
+    folder, newest = self._steps_folder, self.latest_step
+    if jax.process_index() or bucket.is_address(folder) or not folder.exists():
+      return
+    with contextlib.suppress(OSError):
+      for partial in folder.glob(_PARTIAL):
+        partial.rmtree()
+    size = 0.9 * sum(x.nbytes for x in jax.tree.leaves(trees))  # Compressed.
+    if newest is not None:  # The next is about as large.
+      files = pathlib.Path(folder, str(newest)).rglob("*")
+      size = sum(file.stat().st_size for file in files)
+    free = shutil.disk_usage(folder).free
+    if size > free and jax.process_count() == 1:  # Hosts may disagree.
+      raise OSError(f"it takes {size / 1e6:.1f} of {free / 1e6:.1f} MB free")
 
   def set_aside(self, step: int) -> epath.Path:
     """Moves a checkpoint to `workdir/damaged`; returns its new place."""

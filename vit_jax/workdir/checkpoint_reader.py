@@ -1,7 +1,7 @@
 """Reads a run's checkpoints; `checkpoint.Checkpoints` also saves them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -38,6 +38,7 @@ class CheckpointReader:
       self._manager = orbax_manager.open_manager(
         folder, keep_last, read_only, keys
       )
+    self.seen: Set[int] = {*self.all_steps}  # When the run was opened.
 
   @property
   def all_steps(self) -> list[int]:
@@ -170,14 +171,13 @@ class CheckpointReader:
     """
     if not self._read_only:
       return False
-    now = bucket.names(self._steps_folder)
-    if {int(name) for name in now if name.isdecimal()} == {*self.all_steps}:
-      return False  # No run has saved or deleted anything.
     end = time.monotonic() + _DELETING
-    while str(step) in now and time.monotonic() < end:
+    while str(step) in (now := bucket.names(self._steps_folder)):
+      same = {int(name) for name in now if name.isdecimal()} == self.seen
+      if same or time.monotonic() > end:
+        return False  # No run has saved or deleted anything, or it is slow.
       time.sleep(0.1)
-      now = bucket.names(self._steps_folder)
-    return str(step) not in now
+    return True
 
 
 def items(state: TrainState) -> dict[str, Any]:

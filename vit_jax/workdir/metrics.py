@@ -18,7 +18,7 @@ from tensorboardX.record_writer import masked_crc32c
 
 from vit_jax.runtime import extras
 from vit_jax.workdir import bucket
-from vit_jax.workdir.rows import AppendFile, RowFile
+from vit_jax.workdir.rows import AppendFile, RowFile, replace
 
 _ROWS = "metrics.jsonl"
 _LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.
@@ -197,5 +197,5 @@ def _run_id(folder: epath.Path) -> str:
   """The run's name at Weights & Biases, which the workdir keeps."""
   path = folder / "wandb_id"
   if not path.exists():
-    path.write_text(secrets.token_hex(8))
+    replace(path, secrets.token_hex(8).encode())
   return path.read_text().strip()

@@ -20,6 +20,10 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 from orbax.checkpoint import type_handlers
+from orbax.checkpoint.path import atomicity
+
+from vit_jax.runtime import atomic_file
+from vit_jax.workdir import bucket
 
 CLASSES = ("eval/top1",)
 """The default score, that of classes."""
@@ -33,6 +37,8 @@ def open_manager(
   # Orbax warns of every folder that it is not to write to.
   quiet = _only_errors() if read_only else contextlib.nullcontext()
   options = _options(keep_last, read_only, keys)
+  if not bucket.is_address(folder):  # An object is safe once it is there.
+    options.temporary_path_class = _Draft
   with quiet:
     return ocp.CheckpointManager(
       folder, options=options, handler_registry=_handlers()
@@ -64,6 +70,23 @@ def _options(
     lightweight_initialize=read_only,
     cleanup_tmp_directories=not read_only,
   )
+
+
+class _Draft(atomicity.AtomicRenameTemporaryPath):
+  """Gives a checkpoint its name once it and the run's rows are on the disk."""
+
+  async def finalize(self) -> None:
+    # In the background; Orbax deletes older checkpoints after this.
+    final = self.get_final()
+    if not final.name.isdecimal():  # One of the folders in a checkpoint.
+      return await super().finalize()
+    whole = self._final_path = final.with_name(f"whole.{self.get().name}")
+    await super().finalize()
+    self._final_path = final
+    run = final.parent.parent
+    rows = run.glob("*.jsonl")
+    await asyncio.to_thread(atomic_file.sync, *rows, run, run.parent)
+    await asyncio.to_thread(atomic_file.commit, whole, final)
 
 
 class _ReadsTogether(type_handlers.TypeHandler):
@@ -153,7 +176,7 @@ def set_damaged_aside(folder: epath.Path, keys: Sequence[str]) -> list[str]:
   """Renames damaged metrics, which Orbax fails on; returns a line for each."""
   notes = []
   if jax.process_index() == 0 and folder.exists():
-    notes = [note for path in folder.iterdir() if (note := _mend(path, keys))]
+    notes = [n for p in folder.glob("*[0-9]") if (n := _mend(p, keys))]
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices("damaged metrics are set aside")
   return notes

@@ -25,6 +25,10 @@ class DamagedError(ValueError):
   """A checkpoint with files that are missing, broken or changed."""
 
 
+class DeletedError(OSError):
+  """A checkpoint that its run has deleted since it was chosen."""
+
+
 def attempt(
   read: Callable[[], T], name: str, was_deleted: Callable[[], bool]
 ) -> T:
@@ -32,8 +36,8 @@ def attempt(
 
   Trouble that may pass, such as a lost network, is retried; not on several
   hosts, though, as they would fall out of step. Raises DamagedError if the
-  checkpoint `name` is damaged, and OSError if it `was_deleted` or cannot be
-  read for another reason.
+  checkpoint `name` is damaged, DeletedError if it `was_deleted`, and OSError if
+  it cannot be read for another reason.
   """
   waits = iter(_RETRY_AFTER if jax.process_count() == 1 else ())
   while True:
@@ -44,10 +48,8 @@ def attempt(
     except Exception as error:  # Orbax raises errors of all kinds.
       why = reason(error)
       if is_damage(error) and was_deleted():
-        raise OSError(
-          f"{name} was deleted while it was read, as its run goes on: try "
-          "again."
-        ) from error
+        gone = f"{name} was deleted while it was read, as its run goes on."
+        raise DeletedError(gone) from error
       if is_damage(error):
         raise DamagedError(
           f"{name} is damaged, or of another version ({why}): choose another "

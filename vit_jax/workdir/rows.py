@@ -12,6 +12,7 @@ from typing import Any
 
 from etils import epath
 
+from vit_jax.runtime import atomic_file
 from vit_jax.workdir import bucket
 
 MOST_WAITING = 32 * 2**20  # Bytes that may wait in memory for a write.
@@ -56,14 +57,14 @@ def to_line(row: dict[str, Any]) -> bytes:
 
 
 def replace(path: epath.Path, content: bytes) -> None:
-  """Replaces a file atomically; raises OSError if that fails."""
+  """Replaces a file atomically and for good; raises OSError if that fails."""
   if bucket.is_address(path):  # An object appears once it is complete.
     with bucket.as_os_error():
       path.write_bytes(content)
     return
   draft = path.with_name(f"{path.name}.part")
   draft.write_bytes(content)
-  draft.replace(path)
+  atomic_file.commit(draft, path)
 
 
 class AppendFile:
