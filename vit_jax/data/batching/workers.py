@@ -10,25 +10,22 @@ import contextlib
 import ctypes
 import itertools
 import math
-import multiprocessing
 import multiprocessing.connection
-import os
-import signal
 import sys
-import threading
-import traceback
 import weakref
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent import futures
 from typing import Any
 
-import cloudpickle
 import cv2
 import numpy as np
 
 from vit_jax.data.batching.batches import UNREADABLE, Batch
+from vit_jax.runtime.processes import CONTEXT, Job, Worker, slow
 
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
+_LONGEST_WAIT = 3600.0  # Seconds for a batch.
+_ADVICE = "try fewer workers (loader.num_workers) or smaller batches."
 
 
 class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
@@ -60,19 +57,22 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     self.unreadable: dict[str, None] = {}
     self._turn, self._lanes = 0, []
     self._stop = weakref.finalize(self, _close_all, self._lanes)
+    if not num_workers:
+      self._lanes.append(_Thread(batches, first))
+      return
+    job = Job(batches)
     # Worker i computes every num_workers-th batch, beginning with the i-th.
     for start in range(first, first + num_workers):
       numbers = range(start, sys.maxsize, num_workers)
-      self._lanes.append(_Process(batches, numbers, images_shape))
-    if not num_workers:
-      self._lanes.append(_Thread(batches, first))
+      self._lanes.append(_Process(job, numbers, images_shape))
 
   def __next__(self) -> Batch:
     """Returns the next batch.
 
     Raises:
       ValueError: this iterator is closed.
-      ChildProcessError: a worker was killed or could not start.
+      ChildProcessError: a worker was killed or could not start, or no batch
+        came within an hour.
       Exception: computing the batch raised it.
     """
     if not self._stop.alive:
@@ -95,15 +95,18 @@ class _Thread:
 
   def __init__(self, batches: Any, first: int):
     self._batches, self._numbers = batches, itertools.count(first)
-    self._pool = ThreadPoolExecutor(max_workers=1)
+    self._pool = futures.ThreadPoolExecutor(max_workers=1)
     self._ahead = collections.deque(self._begin() for _ in range(_SLOTS))
 
-  def _begin(self) -> Future[Batch]:
+  def _begin(self) -> futures.Future[Batch]:
     return self._pool.submit(self._batches.__getitem__, next(self._numbers))
 
   def next(self) -> Batch:
     self._ahead.append(self._begin())
-    return self._ahead.popleft().result()
+    batch = self._ahead.popleft()
+    if futures.wait([batch], _LONGEST_WAIT).not_done:
+      raise slow(_LONGEST_WAIT)
+    return batch.result()
 
   def close(self) -> None:
     # The thread is not waited for: it may hang in a read, and the garbage
@@ -114,43 +117,24 @@ class _Thread:
 class _Process:
   """Computes the batches of some numbers, in a process."""
 
-  def __init__(
-    self, batches: Any, numbers: range, images_shape: tuple[int, ...]
-  ):
-    context = multiprocessing.get_context("spawn")
+  def __init__(self, job: Job, numbers: range, images_shape: tuple[int, ...]):
     size = math.prod(images_shape)
-    slots = [context.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
+    slots = [CONTEXT.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
     self._images = _as_images(slots, images_shape)
-    self._connection, theirs = context.Pipe()
-    # Unlike pickle, also sends classes that a notebook defines.
-    job = (theirs, cloudpickle.dumps(batches), numbers, slots, images_shape)
-    self._process = context.Process(target=_serve, args=job, daemon=True)
-    self._process.start()
-    theirs.close()  # So that only the worker holds its end of the pipe open.
+    self._worker = Worker(
+      *(_serve, job, numbers, slots, images_shape), advice=_ADVICE
+    )
     for slot in range(_SLOTS):
-      self._connection.send(slot)
+      self._worker.send(slot)
 
   def next(self) -> Batch:
-    try:
-      received = self._connection.recv()
-      if isinstance(received, BaseException):
-        raise received
-      slot, batch = received
-      batch["image"] = self._images[slot].copy()
-      self._connection.send(slot)
-    except (EOFError, ConnectionError):
-      self._process.join()
-      raise ChildProcessError(
-        f"a data worker ended with exit code {self._process.exitcode} (below "
-        "0: killed by that signal; 9 mostly means that memory ran out); "
-        "try fewer workers (loader.num_workers) or smaller batches."
-      ) from None
+    slot, batch = self._worker.recv(_LONGEST_WAIT)
+    batch["image"] = self._images[slot].copy()
+    self._worker.send(slot)
     return batch
 
   def close(self) -> None:
-    self._connection.close()
-    self._process.kill()
-    self._process.join()
+    self._worker.close()
 
 
 def _close_all(lanes: list[_Process | _Thread]) -> None:
@@ -165,50 +149,16 @@ def _as_images(slots: Sequence[Any], shape: tuple[int, ...]):
 
 def _serve(
   connection: multiprocessing.connection.Connection,
-  pickled: bytes,
+  batches: Any,
   numbers: range,
   slots: Sequence[Any],
   images_shape: tuple[int, ...],
 ) -> None:
   """Runs in a worker: writes images into free slots, and sends the rest."""
-  _prepare_worker()
-  try:
-    batches = cloudpickle.loads(pickled)
-    images = _as_images(slots, images_shape)
-    for number in numbers:
-      batch = dict(batches[number])
-      slot = connection.recv()
-      images[slot][:] = batch.pop("image")
-      connection.send((slot, batch))
-  except (EOFError, ConnectionError):
-    pass  # The parent has closed its end: it needs no more batches.
-  except Exception as error:
-    _send_error(connection, error)
-
-
-def _send_error(connection, error: Exception) -> None:
-  error.add_note("In a data worker:\n" + traceback.format_exc())
-  try:
-    connection.send(error)
-  except (EOFError, ConnectionError):
-    pass
-  except Exception:  # The error cannot be pickled.
-    connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-def _prepare_worker() -> None:
-  """Sets up a worker process: signals, threads, and its end with the parent.
-
-  Ctrl-C reaches every process of the terminal, and a scheduler's signal may
-  reach every process of the job. Workers ignore both, as the parent stops them.
-  """
   cv2.setNumThreads(0)
-  for stop in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(stop, signal.SIG_IGN)
-  parent: Any = multiprocessing.parent_process()
-
-  def leave_with_parent():
-    parent.join()
-    os._exit(1)
-
-  threading.Thread(target=leave_with_parent, daemon=True).start()
+  images = _as_images(slots, images_shape)
+  for number in numbers:
+    batch = dict(batches[number])
+    slot = connection.recv()
+    images[slot][:] = batch.pop("image")
+    connection.send((slot, batch))
