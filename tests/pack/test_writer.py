@@ -82,11 +82,11 @@ def test_a_stopped_command_goes_on(photographs, tmp_path, monkeypatch):
   _pack(photographs, tmp_path / "whole")
   written, write = [], shards._write_shard
 
-  def stopping(number, indices):
+  def stopping(number, *of_shard):
     if len(written) == 2:
       raise KeyboardInterrupt
     written.append(number)
-    write(number, indices)
+    write(number, *of_shard)
 
   monkeypatch.setattr(shards, "_write_shard", stopping)
   out = tmp_path / "stopped" / "whole"  # The same name.

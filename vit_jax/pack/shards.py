@@ -1,16 +1,18 @@
 """Encodes images, and writes shards of ArrayRecord in several processes."""
 
+import contextlib
 import dataclasses
 import hashlib
+import io
+import itertools
 import json
-import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any
+from typing import IO, Any
 
 import cv2
 import numpy as np
@@ -23,9 +25,11 @@ from tensorflow_datasets.core.example_serializer import ExampleSerializer
 from vit_jax.data.decoding import decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
+from vit_jax.runtime.processes import Job, Worker, slow
 
 NOTES = "notes"  # Folder of what has been written so far.
 _READ = 32  # Images read at a time.
+_LONGEST_WAIT = 24 * 3600.0  # Seconds for a shard.
 _KEPT = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # JPEG and PNG begin so.
 
 
@@ -89,37 +93,58 @@ def written(
       and its number of shards.
   """
   if processes == 1:
-    _start(*job)
     for k in missing:
-      yield _write_shard(k, parts[k])
+      yield _write_shard(k, parts[k], *job)
     return
-  context = multiprocessing.get_context("spawn")
-  with ProcessPoolExecutor(processes, context, _start, job) as pool:
-    running = [pool.submit(_write_shard, k, parts[k]) for k in missing]
-    for future in as_completed(running):
-      yield future.result()
+  numbers, shared, busy = iter(missing), Job((job, parts)), []
+  with contextlib.ExitStack() as stack:
+    for number in itertools.islice(numbers, processes):
+      worker = Worker(_serve, shared, advice="give fewer by --workers.")
+      stack.callback(worker.close)
+      worker.send(number)
+      busy.append(worker)
+    while busy:
+      ready: Any = multiprocessing.connection.wait(busy, _LONGEST_WAIT)
+      if not ready:
+        raise slow(_LONGEST_WAIT)
+      for worker in ready:
+        yield worker.recv()
+        if (number := next(numbers, None)) is None:
+          busy.remove(worker)
+        else:
+          worker.send(number)
 
 
-# In a process of the pool: what all shards of a split share.
-_job: Any = None
+def _serve(
+  connection: multiprocessing.connection.Connection, content: Any
+) -> None:
+  """Runs in a worker: writes the shards whose numbers it is sent."""
+  job, parts = content
+  while True:
+    number = connection.recv()
+    connection.send(_write_shard(number, parts[number], *job))
 
 
-def _start(*arguments: Any) -> None:
-  global _job
-  _job = arguments
-
-
-def _write_shard(number: int, indices: np.ndarray) -> None:
+def _write_shard(
+  number: int,
+  indices: np.ndarray,
+  source: Source,
+  encoding: Encoding,
+  folder: epath.Path,
+  name: str,
+  split: str,
+  count: int,
+) -> None:
   """Writes a shard and then its note."""
-  source, encoding, folder, name, split, count = _job
   root = getattr(source, "root", None)
   info: Any = features(source).get_serialized_info()
   serializer = ExampleSerializer(info)
   classes = np.zeros(len(source.class_names), np.int64)
   unreadable: list[str] = []
-  with tempfile.TemporaryDirectory() as scratch:
-    part = os.path.join(scratch, "shard")
+  opened, part = tempfile.mkstemp()
+  with open(opened, "rb") as file:
     writer = ArrayRecordWriter(part, "group_size:1")
+    os.unlink(part)  # Nothing is left behind, however this process ends.
     for example in examples(source, indices, unreadable):
       try:
         image = encoding.encode(example["image"])
@@ -128,18 +153,19 @@ def _write_shard(number: int, indices: np.ndarray) -> None:
         continue
       # A name that is the same on other machines.
       name_of = os.path.relpath(example["id"], root) if root else example["id"]
-      file, label = name_of.encode("utf-8", "surrogateescape"), example["label"]
-      record = {"image": image, "label": label, "id": file}
-      writer.write(serializer.serialize_example(record))
+      id_, label = name_of.encode("utf-8", "surrogateescape"), example["label"]
+      record = {"image": image, "label": label, "id": id_}
+      example = serializer.get_tf_example(record)
+      # Otherwise the order of the fields differs from process to process.
+      writer.write(example.SerializeToString(deterministic=True))
       classes[label] += 1
     writer.close()
-    with open(part, "rb") as file:
-      digest = hashlib.file_digest(file, "sha256").hexdigest()
-    size = os.path.getsize(part)
-    _publish(part, folder / file_name(name, split, number, count))
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    size = file.tell()
+    _publish(file, folder / file_name(name, split, number, count))
   note = {"bytes": size, "sha256": digest, "unreadable": unreadable}
   text = json.dumps({"classes": classes.tolist(), **note})
-  note_path(folder, split, number).write_text(text)
+  _publish(io.BytesIO(text.encode()), note_path(folder, split, number))
 
 
 def examples(
@@ -158,12 +184,12 @@ def examples(
           unreadable.append(str(error))
 
 
-def _publish(part: str, path: epath.Path) -> None:
-  """Copies a local file to where it belongs, where it appears complete."""
+def _publish(file: IO[bytes], path: epath.Path) -> None:
+  """Copies a file to where it belongs, where it appears complete."""
   place = os.fspath(path)
   in_bucket = "://" in place
-  opened = path.open("wb") if in_bucket else replacing(pathlib.Path(place))
-  with open(part, "rb") as file, opened as copy:
+  file.seek(0)
+  with path.open("wb") if in_bucket else replacing(pathlib.Path(place)) as copy:
     shutil.copyfileobj(file, copy, 2**22)
 
 

@@ -80,7 +80,7 @@ class Worker:
     with contextlib.suppress(ConnectionError):
       self._connection.send(item)
 
-  def recv(self, seconds: float) -> Any:
+  def recv(self, seconds: float | None = None) -> Any:
     """Returns what the worker sends.
 
     Raises:
@@ -88,7 +88,7 @@ class Worker:
       Exception: `serve` raised it.
     """
     try:
-      if not self._connection.poll(seconds):
+      if seconds is not None and not self._connection.poll(seconds):
         raise slow(seconds)
       received = self._connection.recv()
     except (EOFError, ConnectionError):
