@@ -10,6 +10,8 @@ MAX_PIXELS = 89_478_485
 JPEG files may have four times as many, as they can be reduced while decoding.
 """
 
+_FREE_CLASSES = 1 << 20
+"""More classes than these need as many images."""
 _MAX_SCANS = 100
 """A scan costs hardly a byte, but as much time as decoding the whole image."""
 _SCAN = b"\xff\xda"
@@ -86,6 +88,18 @@ class ImageSpec:
 
 
 RGB = ImageSpec()
+
+
+def check_classes(count: int, num_examples: int, where: str) -> None:
+  """Raises ValueError if a file's numbers ask for far more classes than images.
+
+  A name is made for each class.
+  """
+  if count > max(_FREE_CLASSES, num_examples):
+    raise ValueError(
+      f"{where} counts {count:,} classes, and there are {num_examples:,} images: "
+      "number the classes from 0 on, without gaps."
+    )
 
 
 def check_size(height: int, width: int, times: int = 1) -> None:

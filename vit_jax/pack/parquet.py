@@ -12,7 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from etils import epath
 
-from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.example import (
+  Example,
+  Source,
+  UnreadableImageError,
+  check_classes,
+)
 from vit_jax.pack.records import Splits, split_of
 
 
@@ -90,9 +95,16 @@ def open_parquet(folder: epath.Path) -> Splits:
     split: ParquetImages(f"{folder.name}, {split}", paths, columns)
     for split, paths in files.items()
   }
-  labels = [source.labels() for source in splits.values()]
-  least, most = min(map(np.min, labels)), max(map(np.max, labels))
-  names = _class_names(schema, columns[1]) or [str(i) for i in range(most + 1)]
+  labels = np.concatenate([source.labels() for source in splits.values()])
+  if not len(labels) or labels.dtype.kind not in "iu":
+    raise ValueError(
+      f"{folder}: column {columns[1]!r} is empty in a row or more."
+    )
+  least, most = int(labels.min()), int(labels.max())
+  names = _class_names(schema, columns[1])
+  if not names:
+    check_classes(most + 1, len(labels), f"{folder}: column {columns[1]!r}")
+    names = [str(i) for i in range(most + 1)]
   if least < 0 or most >= len(names):
     raise ValueError(
       f"{folder}: column {columns[1]!r} holds {least} to {most}, and there are "

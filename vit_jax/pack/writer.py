@@ -22,7 +22,9 @@ from etils import epath
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.pack import shards
 from vit_jax.pack.shards import Encoding
+from vit_jax.pack.verify import SUMS
 
+_DESCRIBING = (".json", ".txt")  # Endings of the files that describe the set.
 _LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
 
 
@@ -103,7 +105,7 @@ def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
   """Writes the plan into the folder, or compares it with the one there."""
   path = folder / shards.NOTES / "plan.json"
   if path.exists():
-    if json.loads(path.read_text()) != plan:
+    if _read_json(path) != plan:
       raise ValueError(
         f"{folder} was packed from other images or labels, or with other "
         "flags; choose another folder, or remove it."
@@ -121,9 +123,13 @@ def _write_split(
   job: tuple, parts: list[np.ndarray], workers: int | None
 ) -> None:
   """Writes the shards of a split that are missing, by several processes."""
-  _, _, folder, _, split, count = job
-  notes = [shards.note_path(folder, split, k) for k in range(count)]
-  missing = [k for k, note in enumerate(notes) if not note.exists()]
+  _, _, folder, name, split, count = job
+
+  def is_there(k: int) -> bool:
+    file = folder / shards.file_name(name, split, k, count)
+    return shards.note_path(folder, split, k).exists() and file.exists()
+
+  missing = [k for k in range(count) if not is_there(k)]
   if len(missing) < count:
     _say(f"{'':<11}{count - len(missing)} of them are there already")
   if not missing:
@@ -157,10 +163,10 @@ def _describe(
     filetype_suffix="array_record",
     template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
   )
-  infos, sums, unreadable = [], [], []
+  infos, sums, unreadable = [], {}, []
   for split, count in counts.items():
     paths = [shards.note_path(folder, split, k) for k in range(count)]
-    notes = [json.loads(path.read_text()) for path in paths]
+    notes = [_read_json(path) for path in paths]
     classes = np.array([note["classes"] for note in notes])
     num_bytes = sum(note["bytes"] for note in notes)
     info = tfds.core.SplitInfo(
@@ -171,8 +177,7 @@ def _describe(
     )
     infos.append(info)
     for k, note in enumerate(notes):
-      file = shards.file_name(name, split, k, count)
-      sums.append(f"{note['sha256']}  {file}\n")
+      sums[shards.file_name(name, split, k, count)] = note["sha256"]
     lost = [line for note in notes for line in note["unreadable"]]
     unreadable += lost
     classes = classes.sum(axis=0)
@@ -182,7 +187,6 @@ def _describe(
       f"{num_bytes / 2**20:,.0f} MiB"
       + (f"; {len(lost):,} unreadable" if lost else "")
     )
-  (folder / "sha256sums.txt").write_text("".join(sums))
   if unreadable:
     (folder / "unreadable.txt").write_text("\n".join(unreadable) + "\n")
     _say(f"The unreadable images are listed in {folder / 'unreadable.txt'}.")
@@ -195,7 +199,21 @@ def _describe(
     check_data=False,
     supervised_keys=("image", "label"),
   )
+  for file in sorted(p for p in folder.iterdir() if p.suffix in _DESCRIBING):
+    if file.name != SUMS:
+      sums[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+  lines = "".join(f"{digest}  {file}\n" for file, digest in sums.items())
+  (folder / SUMS).write_text(lines)
   _say(f"Train on it by --config.data.dir={folder}")
+
+
+def _read_json(path: epath.Path) -> Any:
+  try:
+    return json.loads(path.read_text())
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"{path} is damaged ({error}): pack into another folder."
+    ) from error
 
 
 def _say(line: str) -> None:
