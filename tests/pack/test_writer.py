@@ -111,8 +111,8 @@ def test_a_stopped_command_goes_on(photographs, tmp_path, monkeypatch):
   monkeypatch.setattr(shards, "_write_shard", write)
   _pack(photographs, out)
   assert _content(out) == _content(tmp_path / "whole")
-  for path, time in first.items():  # They were not written again.
-    assert path.stat().st_mtime_ns == time
+  for path, written_at in first.items():  # They were not written again.
+    assert path.stat().st_mtime_ns == written_at
 
 
 def test_unreadable_images_are_listed(photographs, tmp_path, capsys):
@@ -211,9 +211,9 @@ def test_verify_names_each_file_that_is_not_as_it_was(packed, capsys):
   with pytest.raises(ValueError, match=f"4 of {files + 1} files of .*packed: "):
     verify(str(packed))
   assert capsys.readouterr().out.splitlines() == [
-    f"{info} differs",
-    f"{packed / 'other.array_record'} is not in sha256sums.txt",
-    f"{first} differs",
+    f"{info} differs from sha256sums.txt",
+    f"{packed / 'other.array_record'} differs from sha256sums.txt",
+    f"{first} differs from sha256sums.txt",
     f"{second} is missing",
   ]
 
@@ -242,7 +242,9 @@ def test_the_command_verifies(packed):
   (packed / "features.json").unlink()
   line = commands.refused("vit_jax.pack", "--verify", str(packed))
   assert "1 of " in line
-  assert "or --verify=OUT" in commands.refused("vit_jax.pack", str(packed))
+  assert "nothing but --verify=OUT" in commands.refused(
+    "vit_jax.pack", str(packed)
+  )
 
 
 @pytest.mark.parametrize("damage", [_change, pathlib.Path.unlink])
@@ -261,9 +263,9 @@ def test_a_damaged_record_is_named_by_file_and_number(packed, damage):
   records = [1] if damage is _change else [0, 1, 2]
   assert [*messages] == [2 + record for record in records]
   for record, message in zip(records, messages.values(), strict=True):
-    assert message.startswith(f"{file}, record {record}, cannot be read (")
+    assert message.startswith(f"{file}, record {record}, is damaged or mis")
     assert "\n" not in message
-  with pytest.raises(UnreadableImageError, match="cannot be read"):
+  with pytest.raises(UnreadableImageError, match="is damaged"):
     source.read([*range(11)])
 
 
@@ -278,17 +280,10 @@ def test_a_damaged_description_is_named(packed, name, content):
   assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-  ("file", "old", "new", "message"),
-  [
-    ("features.json", '"2"', '"2000000000"', "label counts 2,000,000,000 cl"),
-    ("label.labels.txt", "dog", "", "names 1 classes, and .* counts 2"),
-  ],
-)
-def test_a_wrong_number_of_classes(packed, file, old, new, message):
-  path = packed / file
-  path.write_text(path.read_text().replace(old, new))
-  with pytest.raises(ValueError, match=message):
+def test_a_number_of_classes_beyond_belief(packed):
+  path = packed / "features.json"
+  path.write_text(path.read_text().replace('"2"', '"2000000000"'))
+  with pytest.raises(ValueError, match="label counts 2,000,000,000 classes"):
     open_splits(DataSettings(dir=str(packed)))
 
 

@@ -91,14 +91,11 @@ RGB = ImageSpec()
 
 
 def check_classes(count: int, num_examples: int, where: str) -> None:
-  """Raises ValueError if a file's numbers ask for far more classes than images.
-
-  A name is made for each class.
-  """
+  """Refuses a file's number of classes, each of which gets a name."""
   if count > max(_FREE_CLASSES, num_examples):
     raise ValueError(
-      f"{where} counts {count:,} classes, and there are {num_examples:,} images: "
-      "number the classes from 0 on, without gaps."
+      f"{where} counts {count:,} classes, and there are {num_examples:,} "
+      "images: number the classes from 0 on, without gaps."
     )
 
 

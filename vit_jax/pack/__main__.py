@@ -48,18 +48,15 @@ def define_flags() -> None:
   flags.DEFINE_integer("workers", None, "Processes; one a core by default.", 1)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
   from vit_jax.pack.sources import open_sources
   from vit_jax.pack.verify import verify
 
   options = flags.FLAGS
   if len(arguments) != (2 if options.verify is None else 0):
-    raise ValueError(
-      "give SOURCE and OUT, or --verify=OUT without either to check a packing."
-    )
+    raise ValueError("give SOURCE and OUT, or nothing but --verify=OUT.")
   if options.verify is not None:
-    verify(options.verify)
-    return 0
+    return verify(options.verify)
   writer = extras.load("vit_jax.pack.writer", "tfds")
   splits = open_sources(arguments[0], options.labels, options.data_dir)
   writer.pack(
@@ -71,7 +68,6 @@ def main(arguments: list[str]) -> int:
     shard_bytes=options.shard_mib * 2**20,
     workers=options.workers,
   )
-  return 0
 
 
 if __name__ == "__main__":

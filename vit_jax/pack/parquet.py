@@ -12,13 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from etils import epath
 
-from vit_jax.data.example import (
-  Example,
-  Source,
-  UnreadableImageError,
-  check_classes,
-)
-from vit_jax.pack.records import Splits, split_of
+from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.pack.records import Splits, numbered, split_of
 
 
 class ParquetImages(Source):
@@ -96,19 +91,14 @@ def open_parquet(folder: epath.Path) -> Splits:
     for split, paths in files.items()
   }
   labels = np.concatenate([source.labels() for source in splits.values()])
-  if not len(labels) or labels.dtype.kind not in "iu":
-    raise ValueError(
-      f"{folder}: column {columns[1]!r} is empty in a row or more."
-    )
-  least, most = int(labels.min()), int(labels.max())
+  least, most = labels.min(), labels.max()
   names = _class_names(schema, columns[1])
-  if not names:
-    check_classes(most + 1, len(labels), f"{folder}: column {columns[1]!r}")
-    names = [str(i) for i in range(most + 1)]
-  if least < 0 or most >= len(names):
+  if not names and most >= 0:  # An empty cell makes it NaN.
+    names = numbered(int(most), len(labels), f"{folder}: {columns[1]!r}")
+  if not 0 <= least <= most < len(names):
     raise ValueError(
       f"{folder}: column {columns[1]!r} holds {least} to {most}, and there are "
-      f"{len(names)} classes; images without a label (-1) cannot be packed."
+      f"{len(names)} classes; images without a label cannot be packed."
     )
   for source in splits.values():
     source.class_names = tuple(names)

@@ -25,7 +25,7 @@ from tensorflow_datasets.core.example_serializer import ExampleSerializer
 from vit_jax.data.decoding import decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
-from vit_jax.runtime.processes import Job, Worker, slow
+from vit_jax.runtime.processes import Worker, shared
 
 NOTES = "notes"  # Folder of what has been written so far.
 _READ = 32  # Images read at a time.
@@ -94,48 +94,36 @@ def written(
   """
   if processes == 1:
     for k in missing:
-      yield _write_shard(k, parts[k], *job)
+      yield _write_shard(k, parts[k], job)
     return
-  numbers, shared, busy = iter(missing), Job((job, parts)), []
+  numbers, content, busy = iter(missing), shared((job, parts)), []
   with contextlib.ExitStack() as stack:
     for number in itertools.islice(numbers, processes):
-      worker = Worker(_serve, shared, advice="give fewer by --workers.")
+      worker = Worker(_serve, content, advice="give fewer by --workers.")
       stack.callback(worker.close)
       worker.send(number)
       busy.append(worker)
     while busy:
       ready: Any = multiprocessing.connection.wait(busy, _LONGEST_WAIT)
-      if not ready:
-        raise slow(_LONGEST_WAIT)
-      for worker in ready:
-        yield worker.recv()
+      for worker in ready or busy[:1]:
+        yield worker.recv(_LONGEST_WAIT)
         if (number := next(numbers, None)) is None:
           busy.remove(worker)
         else:
           worker.send(number)
 
 
-def _serve(
-  connection: multiprocessing.connection.Connection, content: Any
-) -> None:
+def _serve(connection: Any, content: Any) -> None:
   """Runs in a worker: writes the shards whose numbers it is sent."""
   job, parts = content
   while True:
     number = connection.recv()
-    connection.send(_write_shard(number, parts[number], *job))
+    connection.send(_write_shard(number, parts[number], job))
 
 
-def _write_shard(
-  number: int,
-  indices: np.ndarray,
-  source: Source,
-  encoding: Encoding,
-  folder: epath.Path,
-  name: str,
-  split: str,
-  count: int,
-) -> None:
+def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
   """Writes a shard and then its note."""
+  source, encoding, folder, name, split, count = job
   root = getattr(source, "root", None)
   info: Any = features(source).get_serialized_info()
   serializer = ExampleSerializer(info)

@@ -13,9 +13,9 @@ from typing import IO, Any
 
 from etils import epath
 
-from vit_jax.data.example import Source, check_classes
+from vit_jax.data.example import Source
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.pack.records import Listing, Records, Splits, split_of
+from vit_jax.pack.records import Listing, Records, Splits, numbered, split_of
 
 _MOST_TEXT = 2**24  # Bytes; a sparse archive may claim any number.
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -47,8 +47,7 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
       raise ValueError(f"{folder}: split {split!r} holds no images.")
   most = max(max(listing.label) for listing in listings.values())
   seen = sum(len(listing.label) for listing in listings.values())
-  check_classes(most + 1, seen, str(folder))
-  names = _lines(labels) if labels else [str(i) for i in range(most + 1)]
+  names = _lines(labels) if labels else numbered(most, seen, str(folder))
   if len(names) <= most:
     raise ValueError(
       f"{labels} has {len(names)} names, and there is an image of class {most}."

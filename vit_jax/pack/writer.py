@@ -22,9 +22,8 @@ from etils import epath
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.pack import shards
 from vit_jax.pack.shards import Encoding
-from vit_jax.pack.verify import SUMS
+from vit_jax.pack.verify import SUMS, digest
 
-_DESCRIBING = (".json", ".txt")  # Endings of the files that describe the set.
 _LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
 
 
@@ -105,7 +104,7 @@ def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
   """Writes the plan into the folder, or compares it with the one there."""
   path = folder / shards.NOTES / "plan.json"
   if path.exists():
-    if _read_json(path) != plan:
+    if json.loads(path.read_text()) != plan:
       raise ValueError(
         f"{folder} was packed from other images or labels, or with other "
         "flags; choose another folder, or remove it."
@@ -124,12 +123,11 @@ def _write_split(
 ) -> None:
   """Writes the shards of a split that are missing, by several processes."""
   _, _, folder, name, split, count = job
-
-  def is_there(k: int) -> bool:
+  missing = []
+  for k in range(count):
     file = folder / shards.file_name(name, split, k, count)
-    return shards.note_path(folder, split, k).exists() and file.exists()
-
-  missing = [k for k in range(count) if not is_there(k)]
+    if not (shards.note_path(folder, split, k).exists() and file.exists()):
+      missing.append(k)
   if len(missing) < count:
     _say(f"{'':<11}{count - len(missing)} of them are there already")
   if not missing:
@@ -166,7 +164,7 @@ def _describe(
   infos, sums, unreadable = [], {}, []
   for split, count in counts.items():
     paths = [shards.note_path(folder, split, k) for k in range(count)]
-    notes = [_read_json(path) for path in paths]
+    notes = [json.loads(path.read_text()) for path in paths]
     classes = np.array([note["classes"] for note in notes])
     num_bytes = sum(note["bytes"] for note in notes)
     info = tfds.core.SplitInfo(
@@ -187,6 +185,7 @@ def _describe(
       f"{num_bytes / 2**20:,.0f} MiB"
       + (f"; {len(lost):,} unreadable" if lost else "")
     )
+  (folder / SUMS).unlink(missing_ok=True)
   if unreadable:
     (folder / "unreadable.txt").write_text("\n".join(unreadable) + "\n")
     _say(f"The unreadable images are listed in {folder / 'unreadable.txt'}.")
@@ -199,21 +198,12 @@ def _describe(
     check_data=False,
     supervised_keys=("image", "label"),
   )
-  for file in sorted(p for p in folder.iterdir() if p.suffix in _DESCRIBING):
-    if file.name != SUMS:
-      sums[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+  for path in sorted(folder.iterdir()):
+    if path.suffix in (".json", ".txt"):
+      sums[path.name] = digest(path)
   lines = "".join(f"{digest}  {file}\n" for file, digest in sums.items())
   (folder / SUMS).write_text(lines)
   _say(f"Train on it by --config.data.dir={folder}")
-
-
-def _read_json(path: epath.Path) -> Any:
-  try:
-    return json.loads(path.read_text())
-  except (ValueError, RecursionError) as error:
-    raise ValueError(
-      f"{path} is damaged ({error}): pack into another folder."
-    ) from error
 
 
 def _say(line: str) -> None:

@@ -10,10 +10,9 @@ import contextlib
 import ctypes
 import itertools
 import math
-import multiprocessing.connection
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
 
@@ -21,7 +20,7 @@ import cv2
 import numpy as np
 
 from vit_jax.data.batching.batches import UNREADABLE, Batch
-from vit_jax.runtime.processes import CONTEXT, Job, Worker, slow
+from vit_jax.runtime.processes import CONTEXT, Worker, shared, slow
 
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
 _LONGEST_WAIT = 3600.0  # Seconds for a batch.
@@ -56,15 +55,14 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     """
     self.unreadable: dict[str, None] = {}
     self._turn, self._lanes = 0, []
-    self._stop = weakref.finalize(self, _close_all, self._lanes)
     if not num_workers:
       self._lanes.append(_Thread(batches, first))
       return
-    job = Job(batches)
+    content = shared(batches)
     # Worker i computes every num_workers-th batch, beginning with the i-th.
     for start in range(first, first + num_workers):
       numbers = range(start, sys.maxsize, num_workers)
-      self._lanes.append(_Process(job, numbers, images_shape))
+      self._lanes.append(_Process(content, numbers, images_shape))
 
   def __next__(self) -> Batch:
     """Returns the next batch.
@@ -75,7 +73,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
         came within an hour.
       Exception: computing the batch raised it.
     """
-    if not self._stop.alive:
+    if not self._lanes:
       raise ValueError("these batches are closed; make new ones.")
     batch = self._lanes[self._turn].next()
     self._turn = (self._turn + 1) % len(self._lanes)
@@ -84,7 +82,8 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
 
   def close(self) -> None:
     """Stops the workers; may be called twice."""
-    self._stop()
+    while self._lanes:
+      self._lanes.pop().close()
 
   def __exit__(self, *exception) -> None:
     self.close()
@@ -97,6 +96,11 @@ class _Thread:
     self._batches, self._numbers = batches, itertools.count(first)
     self._pool = futures.ThreadPoolExecutor(max_workers=1)
     self._ahead = collections.deque(self._begin() for _ in range(_SLOTS))
+    # The thread is not waited for: it may hang in a read, and the garbage
+    # collector may run in this very thread.
+    self.close = weakref.finalize(
+      self, self._pool.shutdown, wait=False, cancel_futures=True
+    )
 
   def _begin(self) -> futures.Future[Batch]:
     return self._pool.submit(self._batches.__getitem__, next(self._numbers))
@@ -108,22 +112,16 @@ class _Thread:
       raise slow(_LONGEST_WAIT)
     return batch.result()
 
-  def close(self) -> None:
-    # The thread is not waited for: it may hang in a read, and the garbage
-    # collector may run in this very thread.
-    self._pool.shutdown(wait=False, cancel_futures=True)
-
 
 class _Process:
   """Computes the batches of some numbers, in a process."""
 
-  def __init__(self, job: Job, numbers: range, images_shape: tuple[int, ...]):
-    size = math.prod(images_shape)
-    slots = [CONTEXT.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
-    self._images = _as_images(slots, images_shape)
-    self._worker = Worker(
-      *(_serve, job, numbers, slots, images_shape), advice=_ADVICE
-    )
+  def __init__(self, content: Any, numbers: range, shape: tuple[int, ...]):
+    slots = CONTEXT.RawArray(ctypes.c_uint8, _SLOTS * math.prod(shape))
+    self._images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
+    given = (numbers, slots, shape)
+    self._worker = Worker(_serve, content, *given, advice=_ADVICE)
+    self.close = self._worker.close
     for slot in range(_SLOTS):
       self._worker.send(slot)
 
@@ -133,32 +131,15 @@ class _Process:
     self._worker.send(slot)
     return batch
 
-  def close(self) -> None:
-    self._worker.close()
-
-
-def _close_all(lanes: list[_Process | _Thread]) -> None:
-  for lane in lanes:
-    lane.close()
-  lanes.clear()
-
-
-def _as_images(slots: Sequence[Any], shape: tuple[int, ...]):
-  return [np.frombuffer(slot, np.uint8).reshape(shape) for slot in slots]
-
 
 def _serve(
-  connection: multiprocessing.connection.Connection,
-  batches: Any,
-  numbers: range,
-  slots: Sequence[Any],
-  images_shape: tuple[int, ...],
+  connection: Any, batches: Any, numbers: range, slots: Any, shape: tuple
 ) -> None:
   """Runs in a worker: writes images into free slots, and sends the rest."""
   cv2.setNumThreads(0)
-  images = _as_images(slots, images_shape)
+  images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
   for number in numbers:
     batch = dict(batches[number])
     slot = connection.recv()
-    images[slot][:] = batch.pop("image")
+    images[slot] = batch.pop("image")
     connection.send((slot, batch))

@@ -43,14 +43,9 @@ class TfdsSource:
     _check_prepared(builder)
     features: Any = builder.info.features
     self.name = builder.info.full_name
+    seen = builder.info.splits.total_num_examples
     for key in features:
-      classes, seen = (
-        getattr(features[key], "num_classes", 0),
-        builder.info.splits,
-      )
-      check_classes(
-        classes or 0, seen.total_num_examples, f"{self.name}: {key}"
-      )
+      check_classes(getattr(features[key], "num_classes", 0) or 0, seen, key)
     self._image, known = ("image", label) if label else _feature_keys(builder)
     self._labels = tfds_labels.labels_of(dict(features), known)
     self._binary, self._split = builder.name == "dsprites", split
@@ -96,10 +91,8 @@ class TfdsSource:
         if record < part.take:
           break
         record -= part.take
-      raise UnreadableImageError(
-        f"{part.filename}, record {part.skip + record}, cannot be read "
-        f"({_first_line(error)}): the file is damaged or missing; copy it again."
-      ) from error
+      place = f"{part.filename}, record {part.skip + record},"
+      raise UnreadableImageError(_damaged(place, error)) from error
 
   def _example(self, index: int, record: dict) -> Example:
     name = f"{self.name}/{self._split}#{index}"
@@ -150,16 +143,18 @@ def open_prepared(folder: str, split: str | None) -> TfdsSource:
 
 def _described(folder: epath.Path) -> tfds.core.DatasetBuilder:
   """The builder of a folder; a ValueError names the file that is damaged."""
-  file = "dataset_info.json"
+  file = folder / "dataset_info.json"
   try:
     tfds.core.Version(dataset_info.read_proto_from_builder_dir(folder).version)
-    file = "features.json"
+    file = folder / "features.json"
     return tfds.builder_from_directory(folder)
   except Exception as error:  # Of protobuf's, JSON's and TFDS's parsers.
-    raise ValueError(
-      f"{folder / file} is damaged or missing ({_first_line(error)}): copy it "
-      "again, or repeat the command that packed the images."
-    ) from error
+    raise ValueError(_damaged(file, error)) from error
+
+
+def _damaged(place: Any, error: Exception) -> str:
+  why = f"is damaged or missing ({_first_line(error)})"
+  return f"{place} {why}: copy it again, or remove it and pack again."
 
 
 def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
