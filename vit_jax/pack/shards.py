@@ -22,6 +22,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
+from vit_jax.data.batching.batches import read
 from vit_jax.data.decoding import decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
@@ -160,16 +161,11 @@ def examples(
   source: Source, indices: np.ndarray, unreadable: list[str]
 ) -> Iterator[Any]:
   """Yields examples, and lists those whose bytes cannot be read."""
-  for start in range(0, len(indices), _READ):
-    chosen = indices[start : start + _READ].tolist()
-    try:
-      yield from source.read(chosen)
-    except UnreadableImageError:  # One of them: they are read one by one.
-      for index in chosen:
-        try:
-          yield source[index]
-        except UnreadableImageError as error:
-          unreadable.append(str(error))
+  for example in read(source, indices.tolist(), _READ):
+    if isinstance(example, UnreadableImageError):
+      unreadable.append(str(example))
+    else:
+      yield example
 
 
 def _publish(file: IO[bytes], path: epath.Path) -> None:

@@ -1,8 +1,7 @@
 """Worker processes that end with their parent, and that never hold it up.
 
-What they work on lies in memory that they share with their parent, and only a
-few hundred bytes go through a pipe: a process that dies while it starts blocks
-nobody. The memory has no name, so nothing is left behind however they end.
+What they work on lies in shared memory without a name, and only a few hundred
+bytes go through a pipe: one that dies while it starts blocks nobody.
 """
 
 import contextlib
@@ -21,6 +20,7 @@ import cloudpickle
 
 CONTEXT = multiprocessing.get_context("spawn")
 _ENDS = 10  # Longest wait, in seconds, for a process that was killed.
+SLOW = "no data came for {:.0f} s: a file system or a worker hangs."
 
 
 def shared(content: Any) -> Any:
@@ -60,9 +60,7 @@ class Worker:
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     self._process.start()
     # At exit, it is called before multiprocessing waits for its processes.
-    self.close = util.Finalize(
-      self, _end, (self._process, self._connection), exitpriority=1
-    )
+    self.close = util.Finalize(self, _end, [self._process], exitpriority=1)
 
   def fileno(self) -> int:
     """For `multiprocessing.connection.wait`."""
@@ -80,7 +78,7 @@ class Worker:
     """
     try:
       if not self._connection.poll(seconds):
-        raise slow(seconds)
+        raise ChildProcessError(SLOW.format(seconds))
       received = self._connection.recv()
     except (EOFError, ConnectionError):
       self._process.join(_ENDS)
@@ -94,34 +92,27 @@ class Worker:
     return received
 
 
-def slow(seconds: float) -> ChildProcessError:
-  """The error to raise if no data came for so long."""
-  why = "a file system or a worker hangs."
-  return ChildProcessError(f"no data came for {seconds:.0f} s: {why}")
-
-
-def _end(process: Any, connection: Any) -> None:
-  connection.close()
+def _end(process: Any) -> None:
   process.kill()
-  process.join(_ENDS)  # One that hangs in a read ends only after that.
+  process.join(_ENDS)  # It may hang in a read, and end only after that.
 
 
 def _main(
   connection: Any, serve: Callable[..., None], memory: Any, *arguments: Any
 ) -> None:
   """Runs in a worker."""
-  parent: Any = multiprocessing.parent_process()
-
-  def leave_with_parent():
-    parent.join()
-    os._exit(1)
-
-  threading.Thread(target=leave_with_parent, daemon=True).start()
+  threading.Thread(target=_leave_with_parent, daemon=True).start()
   try:
     content = cloudpickle.loads(memoryview(memory).cast("B"))
     serve(connection, content, *arguments)
   except Exception as error:
     _send_error(connection, error)
+
+
+def _leave_with_parent() -> None:
+  parent: Any = multiprocessing.parent_process()
+  parent.join()
+  os._exit(1)
 
 
 def _send_error(connection: Any, error: Exception) -> None:

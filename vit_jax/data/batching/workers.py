@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 
 from vit_jax.data.batching.batches import UNREADABLE, Batch
-from vit_jax.runtime.processes import CONTEXT, Worker, shared, slow
+from vit_jax.runtime.processes import CONTEXT, SLOW, Worker, shared
 
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
 _LONGEST_WAIT = 3600.0  # Seconds for a batch.
@@ -109,7 +109,7 @@ class _Thread:
     self._ahead.append(self._begin())
     batch = self._ahead.popleft()
     if futures.wait([batch], _LONGEST_WAIT).not_done:
-      raise slow(_LONGEST_WAIT)
+      raise ChildProcessError(SLOW.format(_LONGEST_WAIT))
     return batch.result()
 
 
