@@ -83,11 +83,12 @@ UNRENAMED = {"os", "torch", "yaml"}
 # Allowed exceptions, with the reason.
 ALLOWED = {
   ("vit_jax/__main__.py", "run_module"): "of names in the file",
+  ("vit_jax/data/batching/workers.py", "cloudpickle"): "between our own "
+  "processes",
   ("vit_jax/models/variants.py", "import_module"): "of a class that a "
   "configuration names; of none that a checkpoint names",
   ("scripts/bench_load.py", "import_module"): "of names in the file",
   ("vit_jax/runtime/extras.py", "import_module"): "of names in our code",
-  ("vit_jax/runtime/processes.py", "cloudpickle"): "between our own processes",
   ("vit_jax/tasks/choose.py", "import_module"): "of our own, and of a class "
   "that a configuration or a flag names; of none that a checkpoint names",
   ("vit_jax/tasks/choose.py", "spec_from_file_location"): "the same",

@@ -228,7 +228,7 @@ def test_what_was_removed_is_packed_again(photographs, packed):
 
 
 def test_a_folder_without_sums_cannot_be_verified(photographs, packed):
-  with pytest.raises(ValueError, match="has no sha256sums.txt: it holds no"):
+  with pytest.raises(FileNotFoundError, match="sha256sums.txt"):
     verify(str(photographs))
   (packed / "sha256sums.txt").write_bytes(b"\xff\n")
   with pytest.raises(ValueError, match="files of .* are not as they were"):
@@ -347,7 +347,9 @@ def _awaited(found, count):
 def test_a_killed_worker_is_reported(photographs, tmp_path):
   packing = threading.Thread(target=_kill_workers, daemon=True)
   packing.start()
-  with pytest.raises(ChildProcessError, match="exit code -9 .* fewer by --wor"):
+  with pytest.raises(
+    ChildProcessError, match="exit code -9 .* fewer .*--workers"
+  ):
     for n in range(1000):
       _pack(photographs, tmp_path / f"p{n}", workers=2)
 

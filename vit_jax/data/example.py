@@ -10,8 +10,6 @@ MAX_PIXELS = 89_478_485
 JPEG files may have four times as many, as they can be reduced while decoding.
 """
 
-_FREE_CLASSES = 1 << 20
-"""More classes than these need as many images."""
 _MAX_SCANS = 100
 """A scan costs hardly a byte, but as much time as decoding the whole image."""
 _SCAN = b"\xff\xda"
@@ -92,7 +90,7 @@ RGB = ImageSpec()
 
 def check_classes(count: int, num_examples: int, where: str) -> None:
   """Refuses a file's number of classes, each of which gets a name."""
-  if count > max(_FREE_CLASSES, num_examples):
+  if count > max(1 << 20, num_examples):
     raise ValueError(
       f"{where} counts {count:,} classes, and there are {num_examples:,} "
       "images: number the classes from 0 on, without gaps."

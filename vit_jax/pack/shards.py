@@ -1,12 +1,9 @@
 """Encodes images, and writes shards of ArrayRecord in several processes."""
 
-import contextlib
 import dataclasses
 import hashlib
 import io
-import itertools
 import json
-import multiprocessing.connection
 import os
 import pathlib
 import shutil
@@ -23,14 +20,13 @@ from etils import epath
 from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
 from vit_jax.data.batching.batches import read
+from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.decoding import decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
-from vit_jax.runtime.processes import Worker, shared
 
 NOTES = "notes"  # Folder of what has been written so far.
 _READ = 32  # Images read at a time.
-_LONGEST_WAIT = 24 * 3600.0  # Seconds for a shard.
 _KEPT = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # JPEG and PNG begin so.
 
 
@@ -97,29 +93,25 @@ def written(
     for k in missing:
       yield _write_shard(k, parts[k], job)
     return
-  numbers, content, busy = iter(missing), shared((job, parts)), []
-  with contextlib.ExitStack() as stack:
-    for number in itertools.islice(numbers, processes):
-      worker = Worker(_serve, content, advice="give fewer by --workers.")
-      stack.callback(worker.close)
-      worker.send(number)
-      busy.append(worker)
-    while busy:
-      ready: Any = multiprocessing.connection.wait(busy, _LONGEST_WAIT)
-      for worker in ready or busy[:1]:
-        yield worker.recv(_LONGEST_WAIT)
-        if (number := next(numbers, None)) is None:
-          busy.remove(worker)
-        else:
-          worker.send(number)
+  shards = _Shards(job, parts, missing)
+  with BatchIterator(shards, 0, processes) as done:
+    for _ in missing:
+      next(done)
+      yield
 
 
-def _serve(connection: Any, content: Any) -> None:
-  """Runs in a worker: writes the shards whose numbers it is sent."""
-  job, parts = content
-  while True:
-    number = connection.recv()
-    connection.send(_write_shard(number, parts[number], job))
+@dataclasses.dataclass(frozen=True)
+class _Shards:
+  """Writes the k-th missing shard as a data worker computes batch k."""
+
+  job: tuple
+  parts: list[np.ndarray]
+  missing: list[int]
+
+  def __getitem__(self, k: int) -> dict[str, Any]:
+    for number in self.missing[k : k + 1]:
+      _write_shard(number, self.parts[number], self.job)
+    return {"image": 0}
 
 
 def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:

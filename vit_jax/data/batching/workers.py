@@ -3,6 +3,8 @@
 A worker process hands over images in memory that it shares with its parent and
 uses again, since mapping in new memory takes a tenth of the time of decoding.
 The memory has no name, so nothing is left behind however the processes end.
+What a worker needs lies in such memory too, and only a few hundred bytes go
+through a pipe: one that dies while it starts blocks nobody.
 """
 
 import collections
@@ -10,21 +12,29 @@ import contextlib
 import ctypes
 import itertools
 import math
+import multiprocessing
+import os
+import signal
 import sys
+import threading
+import traceback
 import weakref
 from collections.abc import Iterator
 from concurrent import futures
+from multiprocessing import resource_tracker, util
 from typing import Any
 
+import cloudpickle
 import cv2
 import numpy as np
 
 from vit_jax.data.batching.batches import UNREADABLE, Batch
-from vit_jax.runtime.processes import CONTEXT, SLOW, Worker, shared
 
+_CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
-_LONGEST_WAIT = 3600.0  # Seconds for a batch.
-_ADVICE = "try fewer workers (loader.num_workers) or smaller batches."
+_LONGEST_WAIT = 86_400.0  # Seconds for a batch.
+_ENDS = 10  # Longest wait, in seconds, for a process that was killed.
+_SLOW = "no data came for a day: a file system or a worker hangs."
 
 
 class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
@@ -58,11 +68,14 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     if not num_workers:
       self._lanes.append(_Thread(batches, first))
       return
-    content = shared(batches)
+    # Unlike pickle, this also sends classes that a notebook defines.
+    pickled = cloudpickle.dumps(batches)
+    memory = _CONTEXT.RawArray(ctypes.c_ubyte, len(pickled))
+    memoryview(memory).cast("B")[:] = pickled
     # Worker i computes every num_workers-th batch, beginning with the i-th.
     for start in range(first, first + num_workers):
       numbers = range(start, sys.maxsize, num_workers)
-      self._lanes.append(_Process(content, numbers, images_shape))
+      self._lanes.append(_Process(memory, numbers, images_shape))
 
   def __next__(self) -> Batch:
     """Returns the next batch.
@@ -70,7 +83,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     Raises:
       ValueError: this iterator is closed.
       ChildProcessError: a worker was killed or could not start, or no batch
-        came within an hour.
+        came within a day.
       Exception: computing the batch raised it.
     """
     if not self._lanes:
@@ -109,37 +122,96 @@ class _Thread:
     self._ahead.append(self._begin())
     batch = self._ahead.popleft()
     if futures.wait([batch], _LONGEST_WAIT).not_done:
-      raise ChildProcessError(SLOW.format(_LONGEST_WAIT))
+      raise ChildProcessError(_SLOW)
     return batch.result()
 
 
 class _Process:
-  """Computes the batches of some numbers, in a process."""
+  """Computes the batches of some numbers, in a process.
 
-  def __init__(self, content: Any, numbers: range, shape: tuple[int, ...]):
-    slots = CONTEXT.RawArray(ctypes.c_uint8, _SLOTS * math.prod(shape))
+  Ctrl-C reaches every process of a terminal, and a scheduler's signal may reach
+  every process of a job: from its first moment, the worker ignores both.
+  """
+
+  def __init__(self, memory: Any, numbers: range, shape: tuple[int, ...]):
+    slots: Any = _CONTEXT.RawArray(ctypes.c_uint8, _SLOTS * math.prod(shape))
     self._images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
-    given = (numbers, slots, shape)
-    self._worker = Worker(_serve, content, *given, advice=_ADVICE)
-    self.close = self._worker.close
+    self._memory = memory  # Kept, as the worker may not have read it.
+    self._connection, theirs = _CONTEXT.Pipe()
+    given = (theirs, memory, numbers, slots, shape)
+    self._process = _CONTEXT.Process(target=_main, args=given, daemon=True)
+    # In a thread, no signal's handler can interrupt it halfway.
+    with theirs, futures.ThreadPoolExecutor(1) as thread:
+      thread.submit(self._start).result()
     for slot in range(_SLOTS):
-      self._worker.send(slot)
+      self._send(slot)
+
+  def _start(self) -> None:
+    resource_tracker.ensure_running()  # Or `start` does, which unblocks both.
+    # The new process inherits what this thread blocks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    self._process.start()
+    # At exit, it is called before multiprocessing waits for its processes.
+    self.close = util.Finalize(self, _end, [self._process], exitpriority=1)
+
+  def _send(self, slot: int) -> None:
+    with contextlib.suppress(ConnectionError):  # `next` will say why it died.
+      self._connection.send(slot)
 
   def next(self) -> Batch:
-    slot, batch = self._worker.recv(_LONGEST_WAIT)
+    try:
+      if not self._connection.poll(_LONGEST_WAIT):
+        raise ChildProcessError(_SLOW)
+      received = self._connection.recv()
+    except (EOFError, ConnectionError):
+      self._process.join(_ENDS)
+      raise ChildProcessError(
+        f"a data worker ended with exit code {self._process.exitcode} (below "
+        "0: killed by that signal; 9 mostly means that memory ran out); try "
+        "fewer workers (loader.num_workers, --workers) or smaller batches."
+      ) from None
+    if isinstance(received, BaseException):
+      raise received
+    slot, batch = received
     batch["image"] = self._images[slot].copy()
-    self._worker.send(slot)
+    self._send(slot)
     return batch
 
 
-def _serve(
-  connection: Any, batches: Any, numbers: range, slots: Any, shape: tuple
+def _end(process: Any) -> None:
+  process.kill()
+  process.join(_ENDS)  # It may hang in a read, and end only after that.
+
+
+def _main(
+  connection: Any, memory: Any, numbers: range, slots: Any, shape: tuple
 ) -> None:
   """Runs in a worker: writes images into free slots, and sends the rest."""
+  threading.Thread(target=_leave_with_parent, daemon=True).start()
   cv2.setNumThreads(0)
   images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
-  for number in numbers:
-    batch = dict(batches[number])
-    slot = connection.recv()
-    images[slot] = batch.pop("image")
-    connection.send((slot, batch))
+  try:
+    batches = cloudpickle.loads(memoryview(memory))
+    for number in numbers:
+      batch = dict(batches[number])
+      slot = connection.recv()
+      images[slot] = batch.pop("image")
+      connection.send((slot, batch))
+  except Exception as error:
+    _send_error(connection, error)
+
+
+def _send_error(connection: Any, error: Exception) -> None:
+  error.add_note("In a data worker:\n" + traceback.format_exc())
+  try:
+    connection.send(error)
+  except (EOFError, ConnectionError):
+    pass  # The parent has closed its end: it needs no more batches.
+  except Exception:  # The error cannot be pickled.
+    connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _leave_with_parent() -> None:
+  parent: Any = multiprocessing.parent_process()
+  parent.join()
+  os._exit(1)

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -86,12 +87,11 @@ class TfdsSource:
     try:
       return self._examples[index]
     except Exception as error:  # Of Riegeli, protobuf, and others.
-      info, record = self._examples.dataset_info, index
-      for part in info.splits[self._split].file_instructions:
-        if record < part.take:
-          break
-        record -= part.take
-      place = f"{part.filename}, record {part.skip + record},"
+      splits = self._examples.dataset_info.splits
+      parts = splits[self._split].file_instructions
+      places = ((p.filename, p.skip + k) for p in parts for k in range(p.take))
+      file, record = next(itertools.islice(places, index, None))
+      place = f"{file}, record {record},"
       raise UnreadableImageError(_damaged(place, error)) from error
 
   def _example(self, index: int, record: dict) -> Example:
