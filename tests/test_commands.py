@@ -75,6 +75,7 @@ def test_ctrl_c_promises_what_the_command_keeps(
     raise KeyboardInterrupt
 
   monkeypatch.setattr(command.app, "run", lambda main, **_: main(["command"]))
+  monkeypatch.setattr(command.hosts, "leave_soon", lambda code: None)
   with pytest.raises(SystemExit) as info:
     command.run(stopped, **options)
   assert info.value.code == 130

@@ -55,6 +55,12 @@ def test_a_row_without_bytes_is_unreadable(tmp_path):
   ("labels", "columns", "message"),
   [
     ([0, -1], {}, "holds -1 to 0, and there are 1 classes"),
+    (
+      [0, 2**40],
+      {},
+      "'label' counts 1,099,511,627,777 classes, and there are 2",
+    ),
+    ([0, None], {}, "holds nan to nan, and there are 0"),
     (["a", "b"], {}, "there must be one of image bytes and one of class"),
     ([0, 1], {"mask": [b"x", b"y"]}, "has the columns image, label, mask"),
   ],

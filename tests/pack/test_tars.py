@@ -74,6 +74,13 @@ def test_webdataset(tmp_path):
     ([("0.jpg", b"x"), ("0.cls", b"-1")], "0.cls must hold the number of a"),
     ([("0.jpg", b"x"), ("0.cls", b"cat")], "0.cls must hold the number of a"),
     ([("0.jpg", b"x"), ("0.json", b'{"label": 1.5}')], "0.json must hold"),
+    ([("0.jpg", b"x"), ("0.json", b'{"cls": Infinity}')], "0.json must hold"),
+    ([("0.jpg", b"x"), ("0.cls", b"[" * 10**6)], "0.cls must hold the number"),
+    ([("0.jpg", b"x"), ("0.cls", b"999999999999")], "from 0 to 2\\*\\*31 - 1"),
+    (
+      [("0.jpg", b"x"), ("0.cls", b"2000000000")],
+      "counts 2,000,000,001 classes, and there are 1 images",
+    ),
     ([("0.jpg", b"x"), ("0.json", b"[1]")], "0.json must hold the number"),
     ([("0.jpg", b"x"), ("0.png", b"y"), ("0.cls", b"1")], "0.png are images"),
     ([("readme.txt", b"x")], "holds no images"),

@@ -1,17 +1,31 @@
 """Packed data sets: complete, in TFDS's form, and gone on with."""
 
 import hashlib
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from tests import commands
+from tests.data.batching.test_workers import alive
+from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
 from vit_jax.pack import shards, writer
 from vit_jax.pack.shards import Encoding
 from vit_jax.pack.sources import open_sources
+from vit_jax.pack.verify import verify
+
+ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 @pytest.fixture
@@ -82,11 +96,11 @@ def test_a_stopped_command_goes_on(photographs, tmp_path, monkeypatch):
   _pack(photographs, tmp_path / "whole")
   written, write = [], shards._write_shard
 
-  def stopping(number, indices):
+  def stopping(number, *of_shard):
     if len(written) == 2:
       raise KeyboardInterrupt
     written.append(number)
-    write(number, indices)
+    write(number, *of_shard)
 
   monkeypatch.setattr(shards, "_write_shard", stopping)
   out = tmp_path / "stopped" / "whole"  # The same name.
@@ -97,8 +111,8 @@ def test_a_stopped_command_goes_on(photographs, tmp_path, monkeypatch):
   monkeypatch.setattr(shards, "_write_shard", write)
   _pack(photographs, out)
   assert _content(out) == _content(tmp_path / "whole")
-  for path, time in first.items():  # They were not written again.
-    assert path.stat().st_mtime_ns == time
+  for path, written_at in first.items():  # They were not written again.
+    assert path.stat().st_mtime_ns == written_at
 
 
 def test_unreadable_images_are_listed(photographs, tmp_path, capsys):
@@ -152,6 +166,199 @@ def test_row_groups_stay_together():
   assert sorted(order.tolist()) == [*range(8)]
   group = np.repeat([0, 1, 2], [3, 1, 4])[order]
   assert np.count_nonzero(np.diff(group)) == 2
+
+
+def test_packing_twice_gives_the_same_bytes(photographs, tmp_path):
+  """In other processes as well, whose hashes of texts differ."""
+  _pack(photographs, tmp_path / "1" / "same", Encoding(15), workers=2)
+  _pack(photographs, tmp_path / "2" / "same", Encoding(15), workers=2)
+  first, second = (
+    {
+      str(path.relative_to(folder)): path.read_bytes()
+      for path in folder.rglob("*")
+      if path.is_file()
+    }
+    for folder in (tmp_path / "1", tmp_path / "2")
+  )
+  assert first == second and len(first) > 8
+
+
+@pytest.fixture
+def packed(photographs, tmp_path):
+  _pack(photographs, tmp_path / "packed")
+  return tmp_path / "packed"
+
+
+def _change(path):
+  """Changes four bytes of the second of three images of nearly equal size."""
+  content = bytearray(path.read_bytes())
+  middle = content.index(bytes(1000)) // 2
+  content[middle : middle + 4] = bytes(4)
+  path.write_bytes(content)
+
+
+def test_verify_names_each_file_that_is_not_as_it_was(packed, capsys):
+  verify(str(packed))
+  said = capsys.readouterr().out
+  files = len((packed / "sha256sums.txt").read_text().splitlines())
+  assert said == f"{packed}: all {files} files are as they were packed.\n"
+  assert (packed / "features.json").exists()
+  first, second, *_ = sorted(packed.glob("*-train.array_record-*"))
+  _change(first)
+  second.rename(packed / "other.array_record")
+  info = packed / "dataset_info.json"
+  info.write_text(info.read_text().replace('"1.0.0"', '"1.0.1"'))
+  with pytest.raises(ValueError, match=f"4 of {files + 1} files of .*packed: "):
+    verify(str(packed))
+  assert capsys.readouterr().out.splitlines() == [
+    f"{info} differs from sha256sums.txt",
+    f"{packed / 'other.array_record'} differs from sha256sums.txt",
+    f"{first} differs from sha256sums.txt",
+    f"{second} is missing",
+  ]
+
+
+def test_what_was_removed_is_packed_again(photographs, packed):
+  before = _content(packed)
+  (packed / "dataset_info.json").unlink()
+  (packed / min(before)).unlink()
+  _pack(photographs, packed)
+  assert _content(packed) == before
+  verify(str(packed))
+
+
+def test_a_folder_without_sums_cannot_be_verified(photographs, packed):
+  with pytest.raises(FileNotFoundError, match="sha256sums.txt"):
+    verify(str(photographs))
+  (packed / "sha256sums.txt").write_bytes(b"\xff\n")
+  with pytest.raises(ValueError, match="files of .* are not as they were"):
+    verify(str(packed))
+
+
+@pytest.mark.slow
+def test_the_command_verifies(packed):
+  done = commands.run("vit_jax.pack", "--verify", str(packed))
+  assert (done.returncode, done.stderr) == (0, "")
+  (packed / "features.json").unlink()
+  line = commands.refused("vit_jax.pack", "--verify", str(packed))
+  assert "1 of " in line
+  assert "nothing but --verify=OUT" in commands.refused(
+    "vit_jax.pack", str(packed)
+  )
+
+
+@pytest.mark.parametrize("damage", [_change, pathlib.Path.unlink])
+def test_a_damaged_record_is_named_by_file_and_number(packed, damage):
+  """The split begins at record 1 of the first file; each has three."""
+  settings = DataSettings(dir=str(packed), train_split="train[1:]")
+  whole = open_splits(settings).train.read([*range(11)])
+  file = sorted(packed.glob("*-train.array_record-*"))[1]
+  damage(file)
+  source, messages = open_splits(settings).train, {}
+  for index in range(11):
+    try:
+      assert source[index] == whole[index]
+    except UnreadableImageError as error:
+      messages[index] = str(error)
+  records = [1] if damage is _change else [0, 1, 2]
+  assert [*messages] == [2 + record for record in records]
+  for record, message in zip(records, messages.values(), strict=True):
+    assert message.startswith(f"{file}, record {record}, is damaged or mis")
+    assert "\n" not in message
+  with pytest.raises(UnreadableImageError, match="is damaged"):
+    source.read([*range(11)])
+
+
+@pytest.mark.parametrize(
+  "content", ["{", "null", "{}", '{"name": 3}', "\udcff"]
+)
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
+def test_a_damaged_description_is_named(packed, name, content):
+  (packed / name).write_text(content, errors="surrogateescape")
+  with pytest.raises(ValueError, match=f"^{packed / name} is damaged") as error:
+    open_splits(DataSettings(dir=str(packed)))
+  assert "\n" not in str(error.value)
+
+
+def test_a_number_of_classes_beyond_belief(packed):
+  path = packed / "features.json"
+  path.write_text(path.read_text().replace('"2"', '"2000000000"'))
+  with pytest.raises(ValueError, match="label counts 2,000,000,000 classes"):
+    open_splits(DataSettings(dir=str(packed)))
+
+
+SCRIPT = """
+import multiprocessing, os, pathlib, sys, time
+from vit_jax.pack import shards, writer
+from vit_jax.pack.sources import open_sources
+from vit_jax.runtime import command
+
+def main(arguments):
+  source, out = arguments
+  encoding = shards.Encoding()
+  writer.pack(open_sources(source), out, encoding, shard_bytes=6000, workers=2)
+
+if __name__ == "__main__":
+  command.run(main, takes="SOURCE OUT")
+else:  # In a worker.
+  def hang(*_):
+    pathlib.Path(sys.argv[2] + "." + str(os.getpid())).touch()
+    time.sleep(60)
+  shards.Encoding.encode = hang
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_the_command(photographs, tmp_path, number):
+  """Neither processes nor temporary files; Ctrl-C reaches the workers too."""
+  (tmp_path / "script.py").write_text(SCRIPT)
+  (tmp_path / "tmp").mkdir()
+  command = (tmp_path / "script.py", photographs, tmp_path / "out")
+  with subprocess.Popen(
+    [sys.executable, *command],
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+    env={**os.environ, "PYTHONPATH": ROOT, "TMPDIR": str(tmp_path / "tmp")},
+    start_new_session=True,
+  ) as process:
+    pids = _awaited(lambda: [*tmp_path.glob("out.*")], 2)
+    if number == signal.SIGINT:
+      os.killpg(process.pid, number)
+    else:
+      process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+  _awaited(lambda: [p for p in pids if not alive(int(p.suffix[1:]))], 2)
+  told = process.returncode, errors
+  stopped = 130, "error: stopped by Ctrl-C.\n"
+  assert told == (stopped if number == signal.SIGINT else (-number, ""))
+  assert not [*(tmp_path / "tmp").iterdir()]
+
+
+def _awaited(found, count):
+  """What is found, once there are so many."""
+  end = time.monotonic() + 60
+  while len(found()) < count and time.monotonic() < end:
+    time.sleep(0.1)
+  assert len(found()) == count
+  return found()
+
+
+def test_a_killed_worker_is_reported(photographs, tmp_path):
+  packing = threading.Thread(target=_kill_workers, daemon=True)
+  packing.start()
+  with pytest.raises(
+    ChildProcessError, match="exit code -9 .* fewer .*--workers"
+  ):
+    for n in range(1000):
+      _pack(photographs, tmp_path / f"p{n}", workers=2)
+
+
+def _kill_workers():
+  while not (workers := multiprocessing.active_children()):
+    time.sleep(0.01)
+  for worker in workers:
+    worker.kill()
 
 
 def test_a_data_set_that_is_not_there(tmp_path):

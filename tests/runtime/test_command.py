@@ -34,6 +34,20 @@ def test_freed_memory_is_used_again():
   assert int(done.stdout) < 100
 
 
+def test_a_thread_that_hangs_keeps_no_failed_command_from_ending():
+  code = (
+    "import threading, time\n"
+    "from vit_jax.runtime import command, hosts\n"
+    "hosts._LEAVE_SECONDS = 0.1\n"
+    "def main(_):\n"
+    "  threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+    "  raise OSError('the disk is gone')\n"
+    "command.run(main)"
+  )
+  done = commands.python("-c", code)
+  assert (done.returncode, done.stderr) == (2, "error: the disk is gone\n")
+
+
 @pytest.mark.parametrize(
   "arguments, level", [((), "-2"), (("--verbosity=1",), "1")]
 )

@@ -121,6 +121,23 @@ def test_a_slow_step_is_waited_for(ended, tmp_path, times):
   assert not ended
 
 
+@pytest.mark.parametrize("when", ["before", "aside", "after"])
+def test_a_day_is_enough_for_anything(ended, monkeypatch, tmp_path, when):
+  monkeypatch.setattr(stops, "_LEAST", 60)
+  monkeypatch.setattr(stops, "_ASIDE", 0.1)
+  with Watchdog(1, tmp_path / "stacks.txt").watching() as dog:
+    if when != "before":
+      with dog.stepping():
+        _steps(dog)
+        if when == "aside":
+          with dog.paused():
+            time.sleep(0.5)
+        assert bool(ended) == (when == "aside")
+    if when != "aside":
+      time.sleep(0.5)
+  assert ended
+
+
 def test_first_steps_and_other_work_take_as_long_as_they_do(ended, tmp_path):
   with Watchdog(1, tmp_path / "stacks.txt").watching() as dog:
     time.sleep(0.3)  # Compiles.

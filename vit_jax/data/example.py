@@ -104,6 +104,15 @@ class ImageSpec:
 RGB = ImageSpec()
 
 
+def check_classes(count: int, num_examples: int, where: str) -> None:
+  """Refuses a file's number of classes, each of which gets a name."""
+  if count > max(1 << 20, num_examples):
+    raise ValueError(
+      f"{where} counts {count:,} classes, and there are {num_examples:,} "
+      "images: number the classes from 0 on, without gaps."
+    )
+
+
 def check_size(height: int, width: int, times: int = 1) -> None:
   """Raises UnreadableImageError for more than `times` `MAX_PIXELS` pixels."""
   most = times * MAX_PIXELS

@@ -66,7 +66,7 @@ def decode_ahead(
     for picture, image in waiting:
       yield picture, image.result()
   finally:
-    pool.shutdown(cancel_futures=True)
+    pool.shutdown(wait=False, cancel_futures=True)  # A read may hang.
 
 
 def read_image(picture: Picture, transform: EvalTransform) -> np.ndarray | str:

@@ -1,6 +1,7 @@
 """Packs images into sharded ArrayRecord files, a TFDS data set of your own.
 
 python -m vit_jax.pack SOURCE OUT [--size=256] [--quality=95] [--labels=FILE]
+python -m vit_jax.pack --verify=OUT
 
 SOURCE is one of
 
@@ -18,8 +19,9 @@ The images are shuffled once. --size reduces the shorter side; then, and if they
 are neither JPEG nor PNG, images are stored as JPEG of --quality. All others
 stay as they are, byte for byte. Every image is decoded: those that cannot be
 are listed in OUT/unreadable.txt and left out. A command that was stopped goes
-on where it stopped. `python -m vit_jax.train --config.data.dir=OUT` reads the
-result, and so does `tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
+on where it stopped, and --verify compares OUT with its checksums. `python -m
+vit_jax.train --config.data.dir=OUT` reads the result, and so does
+`tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
 
 from absl import flags
@@ -44,14 +46,20 @@ def define_flags() -> None:
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")
   flags.DEFINE_integer("seed", 0, "Seed of the order of the images.")
   flags.DEFINE_integer("shard_mib", 128, "Size of a file, in MiB.", 1)
+  flags.DEFINE_string("verify", None, "Folder to check, instead of packing.")
   flags.DEFINE_integer("workers", None, "Processes; one a core by default.", 1)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
   from vit_jax.pack.sources import open_sources
+  from vit_jax.pack.verify import verify
 
-  writer = extras.load("vit_jax.pack.writer", "tfds")
   options = flags.FLAGS
+  if len(arguments) != (2 if options.verify is None else 0):
+    raise ValueError("give SOURCE and OUT, or nothing but --verify=OUT.")
+  if options.verify is not None:
+    return verify(options.verify)
+  writer = extras.load("vit_jax.pack.writer", "tfds")
   places = arguments[0], options.labels, options.data_dir
   splits = open_sources(*places, options.outside)
   writer.pack(
@@ -63,8 +71,7 @@ def main(arguments: list[str]) -> int:
     shard_bytes=options.shard_mib * 2**20,
     workers=options.workers,
   )
-  return 0
 
 
 if __name__ == "__main__":
-  command.run(main, takes="SOURCE OUT", define=define_flags)
+  command.run(main, takes="[SOURCE OUT]", define=define_flags)

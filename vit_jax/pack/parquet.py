@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.pack.records import Splits, split_of
+from vit_jax.pack.records import Splits, numbered, split_of
 
 
 class ParquetImages(Source):
@@ -90,13 +90,15 @@ def open_parquet(folder: epath.Path) -> Splits:
     split: ParquetImages(f"{folder.name}, {split}", paths, columns)
     for split, paths in files.items()
   }
-  labels = [source.labels() for source in splits.values()]
-  least, most = min(map(np.min, labels)), max(map(np.max, labels))
-  names = _class_names(schema, columns[1]) or [str(i) for i in range(most + 1)]
-  if least < 0 or most >= len(names):
+  labels = np.concatenate([source.labels() for source in splits.values()])
+  least, most = labels.min(), labels.max()
+  names = _class_names(schema, columns[1])
+  if not names and most >= 0:  # An empty cell makes it NaN.
+    names = numbered(int(most), len(labels), f"{folder}: {columns[1]!r}")
+  if not 0 <= least <= most < len(names):
     raise ValueError(
       f"{folder}: column {columns[1]!r} holds {least} to {most}, and there are "
-      f"{len(names)} classes; images without a label (-1) cannot be packed."
+      f"{len(names)} classes; images without a label cannot be packed."
     )
   for source in splits.values():
     source.class_names = tuple(names)

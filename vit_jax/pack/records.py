@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from etils import epath
 
-from vit_jax.data.example import Example, Source
+from vit_jax.data.example import Example, Source, check_classes
 from vit_jax.data.reading.folders import NAMES
 
 Splits = Mapping[str, Source]
@@ -26,6 +26,12 @@ def split_of(name: str) -> str:
       if rest != start and not rest[:1].isalpha():
         return TFDS_NAMES.get(split, split)
   return "train"
+
+
+def numbered(most: int, num_images: int, where: str) -> list[str]:
+  """Names of the classes 0 to `most`; raises as `check_classes`."""
+  check_classes(most + 1, num_images, where)
+  return [str(number) for number in range(most + 1)]
 
 
 class Listing:

@@ -2,15 +2,14 @@
 
 import dataclasses
 import hashlib
+import io
 import json
-import multiprocessing
 import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any
+from typing import IO, Any
 
 import cv2
 import numpy as np
@@ -20,6 +19,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
+from vit_jax.data.batching.batches import read
+from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.decoding import decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
@@ -89,37 +90,42 @@ def written(
       and its number of shards.
   """
   if processes == 1:
-    _start(*job)
     for k in missing:
-      yield _write_shard(k, parts[k])
+      yield _write_shard(k, parts[k], job)
     return
-  context = multiprocessing.get_context("spawn")
-  with ProcessPoolExecutor(processes, context, _start, job) as pool:
-    running = [pool.submit(_write_shard, k, parts[k]) for k in missing]
-    for future in as_completed(running):
-      yield future.result()
+  shards = _Shards(job, parts, missing)
+  with BatchIterator(shards, 0, processes) as done:
+    for _ in missing:
+      next(done)
+      yield
 
 
-# In a process of the pool: what all shards of a split share.
-_job: Any = None
+@dataclasses.dataclass(frozen=True)
+class _Shards:
+  """Writes the k-th missing shard as a data worker computes batch k."""
+
+  job: tuple
+  parts: list[np.ndarray]
+  missing: list[int]
+
+  def __getitem__(self, k: int) -> dict[str, Any]:
+    for number in self.missing[k : k + 1]:
+      _write_shard(number, self.parts[number], self.job)
+    return {"image": 0}
 
 
-def _start(*arguments: Any) -> None:
-  global _job
-  _job = arguments
-
-
-def _write_shard(number: int, indices: np.ndarray) -> None:
+def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
   """Writes a shard and then its note."""
-  source, encoding, folder, name, split, count = _job
+  source, encoding, folder, name, split, count = job
   root = getattr(source, "root", None)
   info: Any = features(source).get_serialized_info()
   serializer = ExampleSerializer(info)
   classes = np.zeros(len(source.class_names), np.int64)
   unreadable: list[str] = []
-  with tempfile.TemporaryDirectory() as scratch:
-    part = os.path.join(scratch, "shard")
+  opened, part = tempfile.mkstemp()
+  with open(opened, "rb") as file:
     writer = ArrayRecordWriter(part, "group_size:1")
+    os.unlink(part)  # Nothing is left behind, however this process ends.
     for example in examples(source, indices, unreadable):
       try:
         image = encoding.encode(example["image"])
@@ -128,42 +134,38 @@ def _write_shard(number: int, indices: np.ndarray) -> None:
         continue
       # A name that is the same on other machines.
       name_of = os.path.relpath(example["id"], root) if root else example["id"]
-      file, label = name_of.encode("utf-8", "surrogateescape"), example["label"]
-      record = {"image": image, "label": label, "id": file}
-      writer.write(serializer.serialize_example(record))
+      id_, label = name_of.encode("utf-8", "surrogateescape"), example["label"]
+      record = {"image": image, "label": label, "id": id_}
+      example = serializer.get_tf_example(record)
+      # Otherwise the order of the fields differs from process to process.
+      writer.write(example.SerializeToString(deterministic=True))
       classes[label] += 1
     writer.close()
-    with open(part, "rb") as file:
-      digest = hashlib.file_digest(file, "sha256").hexdigest()
-    size = os.path.getsize(part)
-    _publish(part, folder / file_name(name, split, number, count))
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    size = file.tell()
+    _publish(file, folder / file_name(name, split, number, count))
   note = {"bytes": size, "sha256": digest, "unreadable": unreadable}
   text = json.dumps({"classes": classes.tolist(), **note})
-  note_path(folder, split, number).write_text(text)
+  _publish(io.BytesIO(text.encode()), note_path(folder, split, number))
 
 
 def examples(
   source: Source, indices: np.ndarray, unreadable: list[str]
 ) -> Iterator[Any]:
   """Yields examples, and lists those whose bytes cannot be read."""
-  for start in range(0, len(indices), _READ):
-    chosen = indices[start : start + _READ].tolist()
-    try:
-      yield from source.read(chosen)
-    except UnreadableImageError:  # One of them: they are read one by one.
-      for index in chosen:
-        try:
-          yield source[index]
-        except UnreadableImageError as error:
-          unreadable.append(str(error))
+  for example in read(source, indices.tolist(), _READ):
+    if isinstance(example, UnreadableImageError):
+      unreadable.append(str(example))
+    else:
+      yield example
 
 
-def _publish(part: str, path: epath.Path) -> None:
-  """Copies a local file to where it belongs, where it appears complete."""
+def _publish(file: IO[bytes], path: epath.Path) -> None:
+  """Copies a file to where it belongs, where it appears complete."""
   place = os.fspath(path)
   in_bucket = "://" in place
-  opened = path.open("wb") if in_bucket else replacing(pathlib.Path(place))
-  with open(part, "rb") as file, opened as copy:
+  file.seek(0)
+  with path.open("wb") if in_bucket else replacing(pathlib.Path(place)) as copy:
     shutil.copyfileobj(file, copy, 2**22)
 
 

@@ -15,8 +15,9 @@ from etils import epath
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.pack.records import Listing, Records, Splits, split_of
+from vit_jax.pack.records import Listing, Records, Splits, numbered, split_of
 
+_MOST_TEXT = 2**24  # Bytes; a sparse archive may claim any number.
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _name = operator.attrgetter("name")
 _IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
@@ -45,7 +46,8 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
     if not listing.label:
       raise ValueError(f"{folder}: split {split!r} holds no images.")
   most = max(max(listing.label) for listing in listings.values())
-  names = _lines(labels) if labels else [str(i) for i in range(most + 1)]
+  seen = sum(len(listing.label) for listing in listings.values())
+  names = _lines(labels) if labels else numbered(most, seen, str(folder))
   if len(names) <= most:
     raise ValueError(
       f"{labels} has {len(names)} names, and there is an image of class {most}."
@@ -94,23 +96,24 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
           plain = new_plain
       elif ending in ("cls", "json"):
         content: Any = tar.extractfile(member)
-        found = _label(content.read(), ending, f"{path}: {member.name}")
+        found = _label(content, ending, f"{path}: {member.name}")
         label = found if found is not None else label
 
 
-def _label(text: bytes, ending: str, where: str) -> int | None:
+def _label(file: IO[bytes], ending: str, where: str) -> int | None:
   """The label in a .cls file, or in a .json file under "label" or "cls"."""
   try:
-    value: Any = json.loads(text)
+    value: Any = json.loads(file.read(_MOST_TEXT))
     if ending == "json":
       value = value.get("label", value.get("cls"))
       if value is None:
         return None
-    if isinstance(value, bool) or int(value) != value or value < 0:
+    whole = 0 <= value < 2**31 and int(value) == value
+    if isinstance(value, bool) or not whole:
       raise ValueError
     return int(value)
-  except (ValueError, TypeError, AttributeError) as error:
-    said = f"{where} must hold the number of a class, counted from 0."
+  except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    said = f"{where} must hold the number of a class, from 0 to 2**31 - 1."
     raise ValueError(said) from error
 
 

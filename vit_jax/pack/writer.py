@@ -22,6 +22,7 @@ from etils import epath
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.pack import shards
 from vit_jax.pack.shards import Encoding
+from vit_jax.pack.verify import SUMS, digest
 
 _LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
 
@@ -121,9 +122,12 @@ def _write_split(
   job: tuple, parts: list[np.ndarray], workers: int | None
 ) -> None:
   """Writes the shards of a split that are missing, by several processes."""
-  _, _, folder, _, split, count = job
-  notes = [shards.note_path(folder, split, k) for k in range(count)]
-  missing = [k for k, note in enumerate(notes) if not note.exists()]
+  _, _, folder, name, split, count = job
+  missing = []
+  for k in range(count):
+    file = folder / shards.file_name(name, split, k, count)
+    if not (shards.note_path(folder, split, k).exists() and file.exists()):
+      missing.append(k)
   if len(missing) < count:
     _say(f"{'':<11}{count - len(missing)} of them are there already")
   if not missing:
@@ -157,7 +161,7 @@ def _describe(
     filetype_suffix="array_record",
     template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
   )
-  infos, sums, unreadable = [], [], []
+  infos, sums, unreadable = [], {}, []
   for split, count in counts.items():
     paths = [shards.note_path(folder, split, k) for k in range(count)]
     notes = [json.loads(path.read_text()) for path in paths]
@@ -171,8 +175,7 @@ def _describe(
     )
     infos.append(info)
     for k, note in enumerate(notes):
-      file = shards.file_name(name, split, k, count)
-      sums.append(f"{note['sha256']}  {file}\n")
+      sums[shards.file_name(name, split, k, count)] = note["sha256"]
     lost = [line for note in notes for line in note["unreadable"]]
     unreadable += lost
     classes = classes.sum(axis=0)
@@ -182,7 +185,7 @@ def _describe(
       f"{num_bytes / 2**20:,.0f} MiB"
       + (f"; {len(lost):,} unreadable" if lost else "")
     )
-  (folder / "sha256sums.txt").write_text("".join(sums))
+  (folder / SUMS).unlink(missing_ok=True)
   if unreadable:
     (folder / "unreadable.txt").write_text("\n".join(unreadable) + "\n")
     _say(f"The unreadable images are listed in {folder / 'unreadable.txt'}.")
@@ -195,6 +198,11 @@ def _describe(
     check_data=False,
     supervised_keys=("image", "label"),
   )
+  for path in sorted(folder.iterdir()):
+    if path.suffix in (".json", ".txt"):
+      sums[path.name] = digest(path)
+  lines = "".join(f"{digest}  {file}\n" for file, digest in sums.items())
+  (folder / SUMS).write_text(lines)
   _say(f"Train on it by --config.data.dir={folder}")
 
 

@@ -27,6 +27,7 @@ from vit_jax.runtime.command import cache_folder
 
 # Longest waits for a connection, and for the next bytes of an answer.
 TIMEOUT_SECONDS = (10, 60)
+_DAY = 86_400  # Longest wait for another process's download, in seconds.
 _OR_ELSEWHERE = "try again later, or download it elsewhere and give its path"
 _PRIVATE = (
   "it is not public or does not exist: check the address, or copy the file "
@@ -56,7 +57,7 @@ def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
     except filelock.Timeout:
       wait = f"waiting for another process that downloads {target.name}"
       print(wait, file=sys.stderr)
-      held = lock.acquire()
+      held = lock.acquire(timeout=_DAY)
     with held:
       _download(url, target, sha256)
   except requests.RequestException as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import flax.linen as nn
 import jax
 import numpy as np
+from etils import epath
 
 from vit_jax.models import scan
 from vit_jax.run import build, outputs
@@ -72,6 +73,9 @@ def train(
     signal = stack.enter_context(StopSignal().awaited())
     with signal.waiting():
       check_lock = stack.enter_context(sole_writer(workdir, display.note))
+    stacks = f"{workdir.rstrip('/')}/stacks_{jax.process_index()}.txt"
+    watchdog = Watchdog(settings.hang_factor, epath.Path(stacks).expanduser())
+    stack.enter_context(watchdog.watching())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
     score = f"eval/{build.task_of(settings).score}"
@@ -96,11 +100,9 @@ def train(
       plan.evaluation.stream.start()
     stack.callback(out.list_unreadable, plan, batches)
     stack.callback(display.stop)
-    stacks = checkpoints.folder / f"stacks_{jax.process_index()}.txt"
-    watchdog = Watchdog(plan.settings.hang_factor, stacks)
     start = time.perf_counter()
     spent.set_up()
-    with watchdog.watching():
+    with watchdog.stepping():
       guards = signal, watchdog, check_lock
       loop = TrainLoop(plan, batches, out, *guards, on_step)
       state, evaluated = loop(state, first)

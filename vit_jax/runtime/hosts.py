@@ -38,8 +38,6 @@ off TPUs, JAX finds them with `pip install jax[k8s]` and a service account \
 that may list pods and services and get jobs. Or give --coordinator, \
 --num_processes and --process_id; --num_processes=1 if the job has one pod."""
 
-_joined = False  # Whether this process has joined others.
-
 
 def define_flags() -> None:
   """Defines the flags that `join_flags` reads."""
@@ -152,18 +150,16 @@ def leave_soon(code: int) -> None:
   """Ends this process, which has failed, in 10 s at the latest.
 
   Otherwise JAX waits up to 5 minutes for the others to end as well, and they
-  wait for this one.
+  wait for this one; and a thread that hangs in a read is waited for always.
   """
-  if _joined:
-    timer = threading.Timer(_LEAVE_SECONDS, os._exit, (code,))
-    timer.daemon = True
-    timer.start()
+  timer = threading.Timer(_LEAVE_SECONDS, os._exit, (code,))
+  timer.daemon = True
+  timer.start()
 
 
 def _initialize(*arguments, **options) -> None:
   import jax  # Data workers import the commands, and must not load JAX.
 
-  global _joined
   where = f" at {arguments[0]}" if arguments else ""
   timer = threading.Timer(_TIMEOUT_SECONDS, _give_up, (where,))
   timer.daemon = True
@@ -182,7 +178,6 @@ def _initialize(*arguments, **options) -> None:
     raise ConnectionError(f"the processes of the run {why}") from error
   finally:
     timer.cancel()
-  _joined = True
   # Otherwise the stacks of all threads bury JAX's message about a dead process.
   faulthandler.disable()
 

@@ -27,6 +27,7 @@ from vit_jax.runtime.restarts import MENDABLE
 _SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides it.
 _TICK = 1.0  # Seconds between two checks.
 _LEAST = 600.0  # A shorter wait for a step, in seconds, never ends a run.
+_ASIDE = 86_400.0  # Longest other work, such as an evaluation, in seconds.
 _STEPS = 100  # Number of recent steps whose median is the usual time.
 _WRITE_SECONDS = 10.0  # Longest wait for the file of stacks.
 
@@ -135,8 +136,8 @@ class Watchdog:
   keeps Python's lock is not noticed.
 
   A step may take `times` times the median of the last 100 steps, and at least
-  10 minutes; 0 never ends the process. The file for the stacks is local or such
-  as gs://bucket/run/stacks.txt.
+  10 minutes, and anything else a day; 0 never ends the process. The file for
+  the stacks is local or such as gs://bucket/run/stacks.txt.
   """
 
   def __init__(self, times: float, path: epath.Path):
@@ -165,9 +166,18 @@ class Watchdog:
     self._last, self._silent = now, 0.0
 
   @contextlib.contextmanager
+  def stepping(self) -> Iterator[None]:
+    """Knows of no usual step once this ends."""
+    try:
+      yield
+    finally:
+      self._silent = 0.0
+      self._seconds.clear()
+
+  @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Does not watch while inside, and does not count it as part of a step."""
-    self._paused = True
+    """Waits longer while inside, and does not count it as part of a step."""
+    self._silent, self._paused = 0.0, True
     try:
       yield
     finally:
@@ -176,11 +186,11 @@ class Watchdog:
   def _watch(self) -> None:
     while not self._end.wait(_TICK):
       # Ticks are counted, as the clock goes on while the process is stopped.
-      self._silent = 0.0 if self._paused else self._silent + _TICK
-      if self._seconds:
-        usual = statistics.median([*self._seconds])
-        if self._silent > max(_LEAST, self._times * usual):
-          self._leave(usual)
+      self._silent += _TICK
+      usual = statistics.median([*self._seconds] or [0.0])
+      longest = max(_LEAST, self._times * usual)
+      if self._silent > (longest if usual and not self._paused else _ASIDE):
+        self._leave(usual)
 
   def _leave(self, usual: float) -> None:
     written = threading.Event()
@@ -201,10 +211,11 @@ class Watchdog:
     if not written.wait(_WRITE_SECONDS):
       place = "above"
       os.write(2, stacks)  # sys.stderr may be held by a thread.
+    other = f", where one takes {usual:.2g} s" if usual else ""
     message = (
-      f"error: no step for {self._silent:.0f} s, where one takes {usual:.2g} "
-      "s: a device, another host or a file system hangs. The stacks of all "
-      f"threads are {place}; the same command resumes the run.\n"
+      f"error: no step for {self._silent:.0f} s{other}: a device, another "
+      f"host or a file system hangs. The stacks of all threads are {place}; "
+      "the same command resumes the run.\n"
     )
     os.write(2, message.encode())
     os._exit(MENDABLE)

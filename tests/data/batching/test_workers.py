@@ -1,5 +1,6 @@
 """Workers change no batch, hide no error, load no JAX, and end in time."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ from PIL import Image
 
 from tests.data.numbered import Numbered, assert_same, noisy, train
 from vit_jax import data
+from vit_jax.data.batching import workers
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -150,6 +152,103 @@ def test_a_killed_worker_is_reported():
     with pytest.raises(ChildProcessError, match=r"exit code -9 .*num_workers"):
       for _ in range(4):  # Batches that were ready may still come.
         next(batches)
+
+
+STARTING = """
+import os, pathlib, signal, sys, threading, time
+from tests.data.numbered import Numbered, noisy
+from vit_jax import data
+from vit_jax.runtime import command
+
+class Large(Numbered):  # As a million names are; a pipe holds 64 KiB.
+  names = None
+  def __init__(self, count):
+    super().__init__(count)
+    self.names = bytes(2**20)
+
+def stop():
+  children = pathlib.Path(f"/proc/{os.getpid()}/task").glob("*/children")
+  while True:
+    for pid in " ".join(path.read_text() for path in children).split():
+      if b"spawn_main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+        time.sleep(0.2)
+        print("stopped", flush=True)
+        if sys.argv[1] == "kill":
+          os.kill(int(pid), signal.SIGKILL)
+        else:
+          os.killpg(0, int(sys.argv[1]))
+        return
+    children = pathlib.Path(f"/proc/{os.getpid()}/task").glob("*/children")
+
+def main(_):
+  threading.Thread(target=stop, daemon=True).start()
+  loader = data.Loader(num_workers=1)
+  with loader.train(Large(9), noisy, batch_size=4, seed=0) as batches:
+    next(batches)
+
+if __name__ == "__main__":
+  command.run(main, takes="[HOW]")
+else:
+  time.sleep(1)  # A worker that starts imports this module.
+"""
+
+
+@pytest.mark.parametrize(
+  ("how", "code", "said"),
+  [
+    ("kill", 75, "error: a data worker ended with exit code -9 "),
+    (str(int(signal.SIGINT)), 130, "error: stopped by Ctrl-C."),
+    (str(int(signal.SIGTERM)), -signal.SIGTERM, None),
+  ],
+)
+def test_what_happens_while_a_worker_starts(tmp_path, how, code, said):
+  """It is killed, or a signal reaches it as well as its parent."""
+  (tmp_path / "script.py").write_text(STARTING)
+  with subprocess.Popen(
+    [sys.executable, tmp_path / "script.py", how],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    env=os.environ | {"PYTHONPATH": str(ROOT)},
+    start_new_session=True,
+  ) as process:
+    try:
+      out, errors = process.communicate(timeout=60)
+    finally:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+  assert (out, process.returncode) == ("stopped\n", code), errors
+  lines = errors.splitlines()
+  assert len(lines) == (said is not None)
+  assert not lines or lines[0].startswith(said)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_that_never_comes_is_given_up(monkeypatch, num_workers):
+  monkeypatch.setattr(workers, "_LONGEST_WAIT", 0.1)
+  with pytest.raises(ChildProcessError, match="no data came for a day: a file"):
+    train(Numbered(9), 1, transform=sleeping, num_workers=num_workers)
+
+
+def sleeping(encoded, rng):
+  time.sleep(1)
+  return noisy(encoded, rng)
+
+
+def test_an_error_is_told_after_the_batches_before_it():
+  """The worker has ended by then, and takes no free memory any more."""
+  source = Numbered(20, damaged=(9,))
+  whole = train(Numbered(20), 4)
+  bad = next(n for n, batch in enumerate(whole) if 9 in batch["label"])
+  assert bad > 0
+  loader = data.Loader(num_workers=1)
+  with loader.train(source, noisy, batch_size=6, seed=3) as batches:
+    (worker,) = multiprocessing.active_children()
+    worker.join(60)
+    for _ in range(bad):
+      next(batches)
+    with pytest.raises(data.UnreadableImageError, match="^file 9: "):
+      next(batches)
 
 
 class Unpicklable(Exception):

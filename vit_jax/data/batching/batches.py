@@ -103,7 +103,7 @@ class TrainBatches(_Batches):
     indices = self._indices(k, positions)
     batch, random = self._empty(), _KeyedRandom(self.seed)
     unreadable: list[str] = []
-    for row, example in enumerate(_read(self.source, indices)):
+    for row, example in enumerate(read(self.source, indices)):
       missed: list[str] = []
       found = self._try(example, missed, random.at(positions[row]))
       if found is None:
@@ -151,7 +151,7 @@ class EvalBatches(_Batches):
     indices = range(first + self.rows.start, stop)
     batch = {**self._empty(), "mask": np.zeros(len(self.rows), np.float32)}
     unreadable: list[str] = []
-    for row, example in enumerate(_read(self.source, indices)):
+    for row, example in enumerate(read(self.source, indices)):
       if (found := self._try(example, unreadable)) is None:
         batch["skipped"][row] = True
       else:
@@ -173,7 +173,7 @@ def batch_ids(
   positions = range(number * batch_size, (number + 1) * batch_size)
   indices = example_indices(positions, len(source), seed)
   ids = [f"example {index}" for index in indices]
-  for row, example in enumerate(_read(source, indices)):
+  for row, example in enumerate(read(source, indices)):
     if not isinstance(example, UnreadableImageError):
       ids[row] = example["id"]
   return ids
@@ -198,14 +198,16 @@ class _KeyedRandom:
     return self._generator
 
 
-def _read(source: Source, indices: Sequence[int]) -> Iterator[_Read]:
+def read(
+  source: Source, indices: Sequence[int], chunk: int = _CHUNK
+) -> Iterator[_Read]:
   """Yields examples; in place of an unreadable one, the error it raised."""
-  for start in range(0, len(indices), _CHUNK):
-    chunk = indices[start : start + _CHUNK]
+  for start in range(0, len(indices), chunk):
+    some = indices[start : start + chunk]
     try:
-      yield from source.read(chunk)
+      yield from source.read(some)
     except UnreadableImageError:
-      yield from (_read_one(source, index) for index in chunk)
+      yield from (_read_one(source, index) for index in some)
 
 
 def _read_one(source: Source, index: int) -> _Read:

@@ -3,6 +3,8 @@
 A worker process hands over images in memory that it shares with its parent and
 uses again, since mapping in new memory takes a tenth of the time of decoding.
 The memory has no name, so nothing is left behind however the processes end.
+What a worker needs lies in such memory too, and only a few hundred bytes go
+through a pipe: one that dies while it starts blocks nobody.
 """
 
 import collections
@@ -11,15 +13,15 @@ import ctypes
 import itertools
 import math
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent import futures
+from multiprocessing import resource_tracker, util
 from typing import Any
 
 import cloudpickle
@@ -28,7 +30,11 @@ import numpy as np
 
 from vit_jax.data.batching.batches import UNREADABLE, Batch
 
+_CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
+_LONGEST_WAIT = 86_400.0  # Seconds for a batch.
+_ENDS = 10  # Longest wait, in seconds, for a process that was killed.
+_SLOW = "no data came for a day: a file system or a worker hangs."
 
 
 class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
@@ -59,23 +65,28 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     """
     self.unreadable: dict[str, None] = {}
     self._turn, self._lanes = 0, []
-    self._stop = weakref.finalize(self, _close_all, self._lanes)
+    if not num_workers:
+      self._lanes.append(_Thread(batches, first))
+      return
+    # Unlike pickle, this also sends classes that a notebook defines.
+    pickled = cloudpickle.dumps(batches)
+    memory = _CONTEXT.RawArray(ctypes.c_ubyte, len(pickled))
+    memoryview(memory).cast("B")[:] = pickled
     # Worker i computes every num_workers-th batch, beginning with the i-th.
     for start in range(first, first + num_workers):
       numbers = range(start, sys.maxsize, num_workers)
-      self._lanes.append(_Process(batches, numbers, images_shape))
-    if not num_workers:
-      self._lanes.append(_Thread(batches, first))
+      self._lanes.append(_Process(memory, numbers, images_shape))
 
   def __next__(self) -> Batch:
     """Returns the next batch.
 
     Raises:
       ValueError: this iterator is closed.
-      ChildProcessError: a worker was killed or could not start.
+      ChildProcessError: a worker was killed or could not start, or no batch
+        came within a day.
       Exception: computing the batch raised it.
     """
-    if not self._stop.alive:
+    if not self._lanes:
       raise ValueError("these batches are closed; make new ones.")
     batch = self._lanes[self._turn].next()
     self._turn = (self._turn + 1) % len(self._lanes)
@@ -84,7 +95,8 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
 
   def close(self) -> None:
     """Stops the workers; may be called twice."""
-    self._stop()
+    while self._lanes:
+      self._lanes.pop().close()
 
   def __exit__(self, *exception) -> None:
     self.close()
@@ -95,120 +107,111 @@ class _Thread:
 
   def __init__(self, batches: Any, first: int):
     self._batches, self._numbers = batches, itertools.count(first)
-    self._pool = ThreadPoolExecutor(max_workers=1)
+    self._pool = futures.ThreadPoolExecutor(max_workers=1)
     self._ahead = collections.deque(self._begin() for _ in range(_SLOTS))
+    # The thread is not waited for: it may hang in a read, and the garbage
+    # collector may run in this very thread.
+    self.close = weakref.finalize(
+      self, self._pool.shutdown, wait=False, cancel_futures=True
+    )
 
-  def _begin(self) -> Future[Batch]:
+  def _begin(self) -> futures.Future[Batch]:
     return self._pool.submit(self._batches.__getitem__, next(self._numbers))
 
   def next(self) -> Batch:
     self._ahead.append(self._begin())
-    return self._ahead.popleft().result()
-
-  def close(self) -> None:
-    # The thread is not waited for: it may hang in a read, and the garbage
-    # collector may run in this very thread.
-    self._pool.shutdown(wait=False, cancel_futures=True)
+    batch = self._ahead.popleft()
+    if futures.wait([batch], _LONGEST_WAIT).not_done:
+      raise ChildProcessError(_SLOW)
+    return batch.result()
 
 
 class _Process:
-  """Computes the batches of some numbers, in a process."""
+  """Computes the batches of some numbers, in a process.
 
-  def __init__(
-    self, batches: Any, numbers: range, images_shape: tuple[int, ...]
-  ):
-    context = multiprocessing.get_context("spawn")
-    size = math.prod(images_shape)
-    slots = [context.RawArray(ctypes.c_uint8, size) for _ in range(_SLOTS)]
-    self._images = _as_images(slots, images_shape)
-    self._connection, theirs = context.Pipe()
-    # Unlike pickle, also sends classes that a notebook defines.
-    job = (theirs, cloudpickle.dumps(batches), numbers, slots, images_shape)
-    self._process = context.Process(target=_serve, args=job, daemon=True)
-    self._process.start()
-    theirs.close()  # So that only the worker holds its end of the pipe open.
+  Ctrl-C reaches every process of a terminal, and a scheduler's signal may reach
+  every process of a job: from its first moment, the worker ignores both.
+  """
+
+  def __init__(self, memory: Any, numbers: range, shape: tuple[int, ...]):
+    slots: Any = _CONTEXT.RawArray(ctypes.c_uint8, _SLOTS * math.prod(shape))
+    self._images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
+    self._memory = memory  # Kept, as the worker may not have read it.
+    self._connection, theirs = _CONTEXT.Pipe()
+    given = (theirs, memory, numbers, slots, shape)
+    self._process = _CONTEXT.Process(target=_main, args=given, daemon=True)
+    # In a thread, no signal's handler can interrupt it halfway.
+    with theirs, futures.ThreadPoolExecutor(1) as thread:
+      thread.submit(self._start).result()
     for slot in range(_SLOTS):
+      self._send(slot)
+
+  def _start(self) -> None:
+    resource_tracker.ensure_running()  # Or `start` does, which unblocks both.
+    # The new process inherits what this thread blocks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    self._process.start()
+    # At exit, it is called before multiprocessing waits for its processes.
+    self.close = util.Finalize(self, _end, [self._process], exitpriority=1)
+
+  def _send(self, slot: int) -> None:
+    with contextlib.suppress(ConnectionError):  # `next` will say why it died.
       self._connection.send(slot)
 
   def next(self) -> Batch:
     try:
+      if not self._connection.poll(_LONGEST_WAIT):
+        raise ChildProcessError(_SLOW)
       received = self._connection.recv()
-      if isinstance(received, BaseException):
-        raise received
-      slot, batch = received
-      batch["image"] = self._images[slot].copy()
-      self._connection.send(slot)
     except (EOFError, ConnectionError):
-      self._process.join()
+      self._process.join(_ENDS)
       raise ChildProcessError(
         f"a data worker ended with exit code {self._process.exitcode} (below "
-        "0: killed by that signal; 9 mostly means that memory ran out); "
-        "try fewer workers (loader.num_workers) or smaller batches."
+        "0: killed by that signal; 9 mostly means that memory ran out); try "
+        "fewer workers (loader.num_workers, --workers) or smaller batches."
       ) from None
+    if isinstance(received, BaseException):
+      raise received
+    slot, batch = received
+    batch["image"] = self._images[slot].copy()
+    self._send(slot)
     return batch
 
-  def close(self) -> None:
-    self._connection.close()
-    self._process.kill()
-    self._process.join()
+
+def _end(process: Any) -> None:
+  process.kill()
+  process.join(_ENDS)  # It may hang in a read, and end only after that.
 
 
-def _close_all(lanes: list[_Process | _Thread]) -> None:
-  for lane in lanes:
-    lane.close()
-  lanes.clear()
-
-
-def _as_images(slots: Sequence[Any], shape: tuple[int, ...]):
-  return [np.frombuffer(slot, np.uint8).reshape(shape) for slot in slots]
-
-
-def _serve(
-  connection: multiprocessing.connection.Connection,
-  pickled: bytes,
-  numbers: range,
-  slots: Sequence[Any],
-  images_shape: tuple[int, ...],
+def _main(
+  connection: Any, memory: Any, numbers: range, slots: Any, shape: tuple
 ) -> None:
   """Runs in a worker: writes images into free slots, and sends the rest."""
-  _prepare_worker()
+  threading.Thread(target=_leave_with_parent, daemon=True).start()
+  cv2.setNumThreads(0)
+  images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
   try:
-    batches = cloudpickle.loads(pickled)
-    images = _as_images(slots, images_shape)
+    batches = cloudpickle.loads(memoryview(memory))
     for number in numbers:
       batch = dict(batches[number])
       slot = connection.recv()
-      images[slot][:] = batch.pop("image")
+      images[slot] = batch.pop("image")
       connection.send((slot, batch))
-  except (EOFError, ConnectionError):
-    pass  # The parent has closed its end: it needs no more batches.
   except Exception as error:
     _send_error(connection, error)
 
 
-def _send_error(connection, error: Exception) -> None:
+def _send_error(connection: Any, error: Exception) -> None:
   error.add_note("In a data worker:\n" + traceback.format_exc())
   try:
     connection.send(error)
   except (EOFError, ConnectionError):
-    pass
+    pass  # The parent has closed its end: it needs no more batches.
   except Exception:  # The error cannot be pickled.
     connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
-def _prepare_worker() -> None:
-  """Sets up a worker process: signals, threads, and its end with the parent.
-
-  Ctrl-C reaches every process of the terminal, and a scheduler's signal may
-  reach every process of the job. Workers ignore both, as the parent stops them.
-  """
-  cv2.setNumThreads(0)
-  for stop in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(stop, signal.SIG_IGN)
+def _leave_with_parent() -> None:
   parent: Any = multiprocessing.parent_process()
-
-  def leave_with_parent():
-    parent.join()
-    os._exit(1)
-
-  threading.Thread(target=leave_with_parent, daemon=True).start()
+  parent.join()
+  os._exit(1)

@@ -2,13 +2,15 @@
 
 import contextlib
 import difflib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow_datasets as tfds
 from etils import epath
+from tensorflow_datasets.core import dataset_info
 
-from vit_jax.data.example import Example
+from vit_jax.data.example import Example, UnreadableImageError, check_classes
 from vit_jax.data.reading import tfds_labels
 from vit_jax.runtime.printable import printable
 
@@ -42,6 +44,9 @@ class TfdsSource:
     _check_prepared(builder)
     features: Any = builder.info.features
     self.name = builder.info.full_name
+    seen = builder.info.splits.total_num_examples
+    for key in features:
+      check_classes(getattr(features[key], "num_classes", 0) or 0, seen, key)
     self._image, known = ("image", label) if label else _feature_keys(builder)
     self._labels = tfds_labels.labels_of(dict(features), known)
     self._binary, self._split = builder.name == "dsprites", split
@@ -63,16 +68,31 @@ class TfdsSource:
     return len(self._examples)
 
   def __getitem__(self, index: int) -> Example:
-    return self._example(index, self._examples[index])
+    return self._example(index, self._record(index))
 
   def read(self, indices: Sequence[int]) -> list[Example]:
     """Reads several examples in parallel, which is several times faster."""
-    records = self._examples.__getitems__(list(indices))
+    try:
+      records = self._examples.__getitems__(list(indices))
+    except Exception:  # One of them is damaged: they are read one by one.
+      return [self[index] for index in indices]
     return [self._example(i, r) for i, r in zip(indices, records, strict=True)]
 
   def column(self, name: str) -> list[Any]:
     """A feature of every example; reads the whole split."""
-    return [self._examples[index][name] for index in range(len(self))]
+    return [self._record(index)[name] for index in range(len(self))]
+
+  def _record(self, index: int) -> dict[str, Any]:
+    """Raises UnreadableImageError, which names the file and the record."""
+    try:
+      return self._examples[index]
+    except Exception as error:  # Of Riegeli, protobuf, and others.
+      splits = self._examples.dataset_info.splits
+      parts = splits[self._split].file_instructions
+      places = ((p.filename, p.skip + k) for p in parts for k in range(p.take))
+      file, record = next(itertools.islice(places, index, None))
+      place = f"{file}, record {record},"
+      raise UnreadableImageError(_damaged(place, error)) from error
 
   def _example(self, index: int, record: dict) -> Example:
     name = f"{self.name}/{self._split}#{index}"
@@ -115,10 +135,26 @@ def open_prepared(folder: str, split: str | None) -> TfdsSource:
       f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
       "dataset_info.json): pack images by python -m vit_jax.pack."
     )
-  builder = tfds.builder_from_directory(path)
+  builder = _described(path)
   if split is None:
     split = "validation" if "validation" in builder.info.splits else "test"
   return TfdsSource(builder, split)
+
+
+def _described(folder: epath.Path) -> tfds.core.DatasetBuilder:
+  """The builder of a folder; a ValueError names the file that is damaged."""
+  file = folder / "dataset_info.json"
+  try:
+    tfds.core.Version(dataset_info.read_proto_from_builder_dir(folder).version)
+    file = folder / "features.json"
+    return tfds.builder_from_directory(folder)
+  except Exception as error:  # Of protobuf's, JSON's and TFDS's parsers.
+    raise ValueError(_damaged(file, error)) from error
+
+
+def _damaged(place: Any, error: Exception) -> str:
+  why = f"is damaged or missing ({_first_line(error)})"
+  return f"{place} {why}: copy it again, or remove it and pack again."
 
 
 def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
@@ -139,7 +175,7 @@ def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
       f"there is no TFDS dataset {name!r} (did you mean: {close}?); data "
       "of your own must be prepared in data_dir; folders of images are root."
     ) from error
-  except (ValueError, AssertionError, RuntimeError, ImportError) as error:
+  except Exception as error:  # Of damaged files as well.
     raise ValueError(
       f"TFDS cannot open {name!r}: {_first_line(error)}; give the name as "
       '"dataset", "dataset/config" or "dataset:version".'
