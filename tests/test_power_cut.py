@@ -88,7 +88,7 @@ def _names(folder):
 
 
 def _wait_for(moment, folder, process, rng):
-  """Waits until a run is at a moment of its third save or a later one."""
+  """Waits until a run, some seconds on, is at this moment of a save."""
   time.sleep(rng.uniform(1, 4))
   before = names = _names(folder)
   while process.poll() is None:
