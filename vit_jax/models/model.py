@@ -60,7 +60,7 @@ class Model(nn.Module):
   num_classes: int
   # The values of fields that only some families have, in the others.
   head_bias, param_dtype = 0.0, jnp.float32
-  resnet_layers, position_at, patch_bias = (), "input", True
+  resnet_layers, position_at, patch_bias, qkv_bias = (), "input", True, "qkv"
   position_grid = representation_size = block = None
   distilled = scan = projection = False
   # Whether it may have what encoders have added since the paper, and whether it
