@@ -38,7 +38,8 @@ class Target:
     gelus: GELUs that the format can record; the first is its default.
     epsilon: Epsilon of all layer norms; None if the format records it.
     hybrids: Whether a ResNet may precede the patches.
-    pre_logits: Whether there may be a representation layer below the head.
+    pre_logits: Whether there may be a representation layer below a head.
+    pooler: Whether there may be one without a head.
     any_shape: Whether images may have another shape than a square.
     module: Writes JSON files beside the weights, which record the grid of
       patches as well, and models with more than the paper's have.
@@ -50,6 +51,7 @@ class Target:
   epsilon: float | None = 1e-6
   hybrids: bool = False
   pre_logits: bool = False
+  pooler: bool = False
   any_shape: bool = True
   file: str = "model.safetensors"
   module: Any = None
@@ -73,6 +75,7 @@ TARGETS = {
     ("token",),
     ("exact", "tanh"),
     epsilon=None,
+    pooler=True,
     module=hf_encoders,
   ),
   "timm": Target(
@@ -114,7 +117,7 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   if encoders := target.encoders(model):
     reasons = encoders.reasons(model)
   elif model.modern:
-    reasons = ["its layers have what the paper's do not"]
+    reasons = [f"it has no place for {equivalent.modern_part(model)}"]
   else:
     reasons = [*_reasons(model, target)]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
@@ -185,7 +188,8 @@ def _reasons(model: Any, target: Target) -> Iterator[str]:
     )
   if model.resnet_layers and not target.hybrids:
     yield "it is a hybrid, and the format has no ResNet before the patches"
-  if model.representation_size is not None and not target.pre_logits:
+  layer = target.pre_logits or (target.pooler and not model.num_classes)
+  if model.representation_size is not None and not layer:
     yield "it has a representation layer (pre_logits) below the head"
   if target is TARGETS["torchvision"] and channels_of(model) != 3:
     yield f"its images have {channels_of(model)} channel(s), and not 3"

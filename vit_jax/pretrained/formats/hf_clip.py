@@ -17,11 +17,6 @@ _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
 
 def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
-  if "classifier.bias" in shapes:
-    raise ValueError(
-      "CLIPForImageClassification averages tokens without the last norm, which "
-      "is not supported: take the CLIP it starts from."
-    )
   width = shapes.get("visual_projection.weight", (None, 0))[0]
   return dict(
     kind="ModernVit",
@@ -32,16 +27,31 @@ def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
   )
 
 
+def _clip_head(*_: Any) -> dict[str, Any]:
+  return _clip({}, {}) | dict(pooling="gap", pool_unnormed=True)
+
+
 def _clip_config(vit: ModernVit) -> dict[str, Any]:
-  projected = vit.representation_size is not None
-  name = "CLIPVisionModelWithProjection" if projected else "CLIPVisionModel"
-  return dict(
-    architectures=[name],
-    model_type="clip_vision_model",
+  tower = _tower("clip", vit)
+  if vit.num_classes or vit.representation_size is None:
+    return tower
+  name = "CLIPVisionModelWithProjection"
+  return tower | dict(
+    architectures=[name], projection_dim=vit.representation_size
+  )
+
+
+def _tower(name: str, vit: BaseVit, **more: Any) -> dict[str, Any]:
+  """The configuration of an image tower, alone or as a classifier's part."""
+  tower = dict(
+    model_type=f"{name}_vision_model",
     intermediate_size=vit.mlp_size,
     attention_dropout=vit.attention_dropout_rate,
-    **({"projection_dim": vit.representation_size} if projected else {}),
+    **more,
   )
+  if not vit.num_classes:
+    return tower
+  return {"model_type": name, "vision_config": tower}
 
 
 def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
@@ -53,15 +63,7 @@ def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
 
 
 def _siglip_config(vit: BaseVit) -> dict[str, Any]:
-  tower = dict(
-    model_type="siglip_vision_model",
-    intermediate_size=vit.mlp_size,
-    attention_dropout=vit.attention_dropout_rate,
-    vision_use_head=vit.pooling == "map",
-  )
-  if not vit.num_classes:
-    return tower
-  return {"model_type": "siglip", "vision_config": tower}
+  return _tower("siglip", vit, vision_use_head=vit.pooling == "map")
 
 
 _LAYER: dict[str, Any] = dict(
@@ -77,26 +79,21 @@ _LAYER: dict[str, Any] = dict(
 _POSITIONS = Rule("embeddings.position_embedding.weight", ("position/E_pos",))
 _BASES = ("vision_model.", "", "vision_model.vision_model.")
 
-CLIP = Family(
-  types=("clip_vision_model", "clip"),
-  signature="pre_layrnorm.weight",
-  table=Table(
-    root=table.rows(
-      Rule("visual_projection.weight", ("pre_logits/kernel",), "O I -> I O")
-    ),
-    base=table.rows(
-      table.patches("embeddings.patch_embedding."),
-      Rule("embeddings.class_embedding", ("x_class",)),
-      _POSITIONS,
-      table.layer_norm("pre_layrnorm.", "norm_pre"),  # Sic.
-      table.layer_norm("post_layernorm.", "norm"),
-    ),
-    **_LAYER,
+_HEAD = table.rows(table.dense("classifier.", "head"))
+_CLIP_TABLE: dict[str, Any] = dict(
+  base=table.rows(
+    table.patches("embeddings.patch_embedding."),
+    Rule("embeddings.class_embedding", ("x_class",)),
+    _POSITIONS,
+    table.layer_norm("pre_layrnorm.", "norm_pre"),  # Sic.
+    table.layer_norm("post_layernorm.", "norm"),
   ),
+  **_LAYER,
+)
+_CLIP: dict[str, Any] = dict(
+  signature="pre_layrnorm.weight",
   bases=_BASES,
-  fields=_clip,
   config=_clip_config,
-  classes=("CLIPVisionModel", None),
   defaults={
     "layer_norm_eps": 1e-5,
     "hidden_act": "quick_gelu",
@@ -106,13 +103,30 @@ CLIP = Family(
   mean=architecture.CLIP_MEAN,
   std=architecture.CLIP_STD,
 )
+_PROJECTION = Rule(
+  "visual_projection.weight", ("pre_logits/kernel",), "O I -> I O"
+)
+CLIP = Family(
+  types=("clip_vision_model", "clip"),
+  table=Table(root=(_PROJECTION,), **_CLIP_TABLE),
+  fields=_clip,
+  classes=("CLIPVisionModel", None),
+  **_CLIP,
+)
+CLIP_HEAD = Family(
+  types=("clip",),
+  table=Table(root=_HEAD, **_CLIP_TABLE),
+  fields=_clip_head,
+  classes=(None, "CLIPForImageClassification"),
+  **_CLIP,
+)
 
 _PROBE = "map_head/msa"
 SIGLIP = Family(
   types=("siglip_vision_model", "siglip"),
   signature="embeddings.patch_embedding.weight",
   table=Table(
-    root=table.rows(table.dense("classifier.", "head")),
+    root=_HEAD,
     base=table.rows(
       table.patches("embeddings.patch_embedding."),
       _POSITIONS,

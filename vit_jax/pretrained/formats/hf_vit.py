@@ -1,7 +1,8 @@
 """ViT, MAE, DeiT, DINOv2 and DINOv3 as transformers saves them.
 
-`ViTModel`'s pooler is the paper's representation layer (dense, tanh). Without
-its distillation token, DeiT is a ViT, for transformers too.
+The pooler of `ViTModel` and `DeiTModel` is the paper's representation layer
+(dense, tanh). Without its distillation token, DeiT is a ViT, for transformers
+too; without a head for it, the token is a register that has a position.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ from vit_jax.data.preprocessing import HALF
 from vit_jax.models import BaseVit
 from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import table
-from vit_jax.pretrained.formats.architecture import length, one_or_both
+from vit_jax.pretrained.formats.architecture import length
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, rows
 from vit_jax.runtime.checks import POSITIVE, checked
@@ -24,6 +25,9 @@ _BASE = rows(
   Rule("embeddings.position_embeddings", ("position/E_pos",), "1 S D -> S D"),
   table.layer_norm("layernorm.", "norm"),
 )
+_DISTILLED = "embeddings.distillation_token"
+_CLASSIFIER = rows(table.dense("classifier.", "head"))
+_POOLER = table.dense("pooler.dense.", "pre_logits")
 _ATTENTION = rows(
   table.attention("attention.attention.", "query", "key", "value"),
   table.heads_out("attention.output.dense."),
@@ -51,10 +55,23 @@ def _config(model_type: str, vit: BaseVit) -> dict[str, Any]:
     model_type=model_type,
     hidden_dropout_prob=vit.dropout_rate,
     attention_probs_dropout_prob=vit.attention_dropout_rate,
+    qkv_bias=bool(vit.qkv_bias),
   )
 
 
+def _qkv_bias(shapes: Shapes) -> str:
+  known = "encoder.layer.0.attention.attention.query.bias" in shapes
+  return "qkv" if known else ""
+
+
 def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
+  pooled = _pooled(shapes, config)
+  if _qkv_bias(shapes):
+    return pooled
+  return pooled | dict(kind="ModernVit", qkv_bias="")
+
+
+def _pooled(shapes: Shapes, config: Config) -> dict[str, Any]:
   size = length(shapes, "pooler.dense.bias", None)
   pooler = config.get("pooler_act", "tanh")
   if size and pooler != "tanh":
@@ -66,18 +83,24 @@ def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
 
 
 def _vit_config(vit: BaseVit) -> dict[str, Any]:
-  image_size = one_or_both(vit)
-  found = _config("vit", vit) | dict(intermediate_size=vit.mlp_size)
-  return found | dict(image_size=image_size, qkv_bias=True)
+  return _pooler_config("ViT", vit)
 
 
-def _deit(shapes: Shapes, _: Config) -> dict[str, Any]:
-  if "classifier.bias" in shapes:
-    raise ValueError(
-      "DeiTForImageClassification, which has a distillation token and no head "
-      "for it, is not supported: DeiTForImageClassificationWithTeacher is."
-    )
-  return dict(kind="ModernVit", distilled=True)
+def _pooler_config(name: str, vit: BaseVit) -> dict[str, Any]:
+  found = _config(name.lower(), vit) | dict(intermediate_size=vit.mlp_size)
+  if (size := vit.representation_size) is None:
+    return found
+  # The library's other class has no pooler, and no head where it has 0 classes.
+  return found | dict(architectures=[f"{name}Model"], pooler_output_size=size)
+
+
+def _deit(shapes: Shapes, config: Config) -> dict[str, Any]:
+  own = dict(registers=1, position="learned_all", qkv_bias=_qkv_bias(shapes))
+  return dict(kind="ModernVit", **own, **_pooled(shapes, config))
+
+
+def _teacher(shapes: Shapes, _: Config) -> dict[str, Any]:
+  return dict(kind="ModernVit", distilled=True, qkv_bias=_qkv_bias(shapes))
 
 
 def _layer_scale(config: Config) -> float:
@@ -100,6 +123,7 @@ def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
     registers=_registers(shapes),
     antialias="embeddings.register_tokens" in shapes,
     layer_scale=_layer_scale(config),
+    qkv_bias=_qkv_bias(shapes),
     gated_mlp="encoder.layer.0.mlp.weights_in.bias" in shapes,
   )
 
@@ -159,48 +183,57 @@ def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
 VIT = Family(
   types=("vit", "vit_mae"),
   signature="embeddings.patch_embeddings.projection.weight",
-  table=Table(
-    root=rows(table.dense("classifier.", "head")),
-    base=rows(*_BASE, table.dense("pooler.dense.", "pre_logits")),
-    **_LAYERS,
-  ),
+  table=Table(root=_CLASSIFIER, base=rows(*_BASE, _POOLER), **_LAYERS),
   bases=("vit.", ""),
   fields=_vit,
   config=_vit_config,
-  classes=("ViTModel", "ViTForImageClassification"),
+  classes=("ViTForImageClassification",) * 2,
   defaults={"layer_norm_eps": 1e-12},
-  modern=False,
+  any_shape=True,
   unused=("decoder.decoder_", "decoder.mask_token"),
   mean=HALF,
   std=HALF,
 )
 
-DEIT = Family(
+_DEIT: dict[str, Any] = dict(
   types=("deit",),
-  signature="embeddings.distillation_token",
+  signature=_DISTILLED,
+  bases=("deit.", ""),
+  config=lambda vit: _pooler_config("DeiT", vit),
+  defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
+  any_shape=True,
+)
+DEIT = Family(
+  table=Table(
+    root=_CLASSIFIER,
+    base=rows(
+      *_BASE, Rule(_DISTILLED, ("registers",), "1 R D -> R D"), _POOLER
+    ),
+    **_LAYERS,
+  ),
+  fields=_deit,
+  classes=("DeiTForImageClassification",) * 2,
+  **_DEIT,
+)
+TEACHER = Family(
   table=Table(
     root=rows(
       table.dense("cls_classifier.", "head"),
       table.dense("distillation_classifier.", "head_dist"),
     ),
-    base=rows(
-      *_BASE, Rule("embeddings.distillation_token", ("x_dist",), "1 1 D -> D")
-    ),
+    base=rows(*_BASE, Rule(_DISTILLED, ("x_dist",), "1 1 D -> D")),
     **_LAYERS,
   ),
-  bases=("deit.", ""),
-  fields=_deit,
-  config=lambda vit: _config("deit", vit) | {"intermediate_size": vit.mlp_size},
+  fields=_teacher,
   classes=(None, "DeiTForImageClassificationWithTeacher"),
-  defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
-  unused=("pooler.", "deit.pooler."),
+  **_DEIT,
 )
 
 DINOV2 = Family(
   types=("dinov2", "dinov2_with_registers"),
   signature="encoder.layer.0.layer_scale1.lambda1",
   table=Table(
-    root=rows(table.dense("classifier.", "head")),
+    root=_CLASSIFIER,
     base=rows(*_BASE, _REGISTERS),
     layers="encoder.layer.{}.",
     layer=rows(*_DINO_LAYER, *_ATTENTION),

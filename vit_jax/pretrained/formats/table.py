@@ -87,7 +87,8 @@ class Family:
       says in a ValueError why there is none.
     classes: The library's classes without and with a head; None for none.
     defaults: Values that the library has where a configuration has none.
-    modern: Whether its models are `ModernVit`s.
+    modern: Whether its models may be `ModernVit`s.
+    any_shape: Whether its table may be for images that are not square.
     one_base: Whether the first base is written, with and without a head.
     mask_token: Name of the token of masked pre-training, which is not read and
       written as zeros; "" if there is none.
@@ -105,6 +106,7 @@ class Family:
   classes: tuple[str | None, str | None]
   defaults: Config
   modern: bool = True
+  any_shape: bool = False
   one_base: bool = True
   mask_token: str = ""
   mask_axes: int = 1

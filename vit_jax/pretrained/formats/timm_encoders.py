@@ -1,4 +1,6 @@
-"""Encoders as timm saves them: ViTs with all of its options, and DINOv3.
+"""Encoders as timm saves them: ViTs with all of its options, and some EVAs.
+
+These are DINOv3, and ViTs with rotary positions, registers and no class token.
 
 The arrays tell most; `config.json` tells the heads, the activation and the
 pooling.
@@ -34,6 +36,12 @@ _ARGUMENTS = (
   *("swiglu_mlp", "swiglu_align_to"),
 )
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+# The rotary positions and epsilon of timm's EVAs, with a class token (DINOv3's)
+# and without.
+_EVA = {
+  True: dict(rope_theta=100.0, layer_norm_epsilon=1e-5),
+  False: dict(rope_theta=1e4, rope_side=16),
+}
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -106,27 +114,23 @@ def _particular(
         f"its config.json says {quoted(key)}={quoted(value)} in model_args, "
         "which is not supported."
       )
-  dinov3 = "blocks.0.gamma_1" in shapes
+  eva, class_token = "blocks.0.gamma_1" in shapes, "cls_token" in shapes
   norm_pooled = "fc_norm.weight" in shapes
   usual = "map" if "attn_pool.latent" in shapes else "token"
-  usual = "avg" if dinov3 or norm_pooled else usual
+  usual = "avg" if eva or norm_pooled or not class_token else usual
   theirs = arguments.get("global_pool", config.get("global_pool")) or usual
   pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
   tokens, position = _positions(shapes, grid)
   if pooling == "map":
     return dict(pooling="map", position="learned"), tokens
-  if dinov3 and "pos_embed" in shapes:
+  if eva and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
-  if "cls_token" not in shapes:
-    raise ValueError(
-      "it has no class token: without one, registers, LayerScale and fc_norm "
-      "are not supported."
-    )
   fields: dict[str, Any] = dict(
     kind="ModernVit",
     pooling=_POOLINGS[pooling],
     position=position,
     antialias=True,
+    class_token=class_token,
     registers=shapes.get("reg_token", (1, 0, 0))[1],
     distilled="dist_token" in shapes,
     norm_pre="norm_pre.weight" in shapes,
@@ -135,13 +139,13 @@ def _particular(
     patch_bias="patch_embed.proj.bias" in shapes,
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     gated_mlp=_is_gated(shapes),
-    layer_norm_epsilon=1e-5 if dinov3 or "norm_pre.weight" in shapes else 1e-6,
+    layer_norm_epsilon=1e-5 if "norm_pre.weight" in shapes else 1e-6,
   )
-  if dinov3 or "blocks.0.ls1.gamma" in shapes:
+  if eva or "blocks.0.ls1.gamma" in shapes:
     fields["layer_scale"] = 1e-5
-  if dinov3:
+  if eva:
     biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
-    fields |= dict(rope_theta=100.0, qkv_bias=biased)
+    fields |= dict(qkv_bias=biased, **_EVA[class_token])
   return fields, tokens
 
 
@@ -159,24 +163,40 @@ def _positions(shapes: Shapes, grid: int | None) -> tuple[int | None, str]:
     return None, "none"
   positions = need(shapes, "pos_embed", 3)[1]
   own = ("cls_token" in shapes) + ("dist_token" in shapes)
-  registers = shapes.get("reg_token", (1, 0, 0))[1]
-  if registers and positions == own + registers + (grid or -1):
-    raise ValueError("its registers have positions, which is not supported.")
-  square = grid is None and architecture.square(positions) is not None
-  alone = square or positions == grid
-  return (positions, "learned_grid") if alone else (positions - own, "learned")
+  every = own + shapes.get("reg_token", (1, 0, 0))[1]
+  for extra, position in (0, "learned_grid"), (every, "learned_all"):
+    left = positions - extra
+    free = grid is None and left > 0
+    if left == grid or (free and architecture.square(left)):
+      return left, "learned" if every == own == extra else position
+  return positions - own, "learned"
 
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   rope = getattr(vit, "rope_theta", None)
-  dinov3 = rope if shapes is None else "blocks.0.gamma_1" in shapes
-  found = (timm.DINOV3 if dinov3 else timm.VIT).rules(vit)
+  eva = rope if shapes is None else "blocks.0.gamma_1" in shapes
+  found = (timm.EVA if eva else timm.VIT).rules(vit)
   fc = "fc_" * getattr(vit, "norm_pooled", False)
+  apart = getattr(vit, "rope_side", None) is None
   return [
-    Rule(re.sub(r"^norm\.", f"{fc}norm.", rule.theirs), rule.ours, rule.pattern)
+    Rule(
+      re.sub(r"^norm\.", f"{fc}norm.", rule.theirs),
+      rule.ours,
+      rule.pattern if apart else _halved(rule.pattern),
+    )
     for rule in found
   ]
+
+
+def _halved(pattern: str) -> str:
+  """A pattern for heads whose neighbours are turned as pairs, as ours are not.
+
+  Every array of attention takes the same order, so the answers stay.
+  """
+  left, right = pattern.split("->")
+  right = re.sub(r"\bk d\b", "k (m e)", right)
+  return re.sub(r"\bk d\b", "k e m", left) + "->" + right
 
 
 def is_encoder(vit: Any) -> bool:
@@ -252,12 +272,16 @@ def _config(vit: Any) -> dict[str, Any]:
 def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   """The name of a similar architecture of timm's, and what differs from it."""
   found: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
-  found["init_values"] = vit.layer_scale
+  found |= {"init_values": vit.layer_scale, "dynamic_img_size": True}
   if vit.rope_theta:
     found |= {"num_reg_tokens": vit.registers, "swiglu_mlp": vit.gated_mlp}
-    return "vit_small_plus_patch16_dinov3", found | {"swiglu_align_to": 1}
+    found |= {"swiglu_align_to": 1}
+    if not vit.class_token:
+      return "vit_betwixt_patch16_rope_reg4_gap_256", found
+    return "vit_small_plus_patch16_dinov3", found
+  found["class_token"] = vit.class_token
   found |= {"no_embed_class": vit.position == "learned_grid"}
-  found |= {"dynamic_img_size": True, "reg_tokens": vit.registers}
+  found["reg_tokens"] = vit.registers
   found |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
   found["qk_norm"] = vit.qk_norm
   if vit.gated_mlp:  # Gate and expansion are one layer.
