@@ -194,19 +194,19 @@ def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
   if family.classes[bool(vit.num_classes)] is None:
     head = "with" if vit.num_classes else "without"
     return 1, [f"it has no class {head} a head"]
-  weight = 1  # A size that its configuration cannot give is a small misfit.
+  config, shapes = _config(family, vit), shapes_of(vit, family.rules(vit))
   try:
-    config, shapes = _config(family, vit), shapes_of(vit, family.rules(vit))
-    weight = 99
-    again = infer(shapes, config)
+    found = [*changes(vit, infer(shapes, config).fields)]
   except ValueError as error:
-    return weight, [str(error).removesuffix(".")]
-  found, size = [], architecture.table_size(vit)
+    return 99, [str(error).removesuffix(".")]
+  if config.get("mlp_ratio", 1) is None:
+    found.append(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
+  size = architecture.table_size(vit)
   wide = size and size[0] != size[1] and vit.position != "none"
   if wide and not family.any_shape:
     sides = "{} x {}".format(*size)
     found.append(f"its positions are for {sides}, not for a square")
-  return 0, [*found, *changes(vit, again.fields)]
+  return 0, found
 
 
 def losses(vit: Any) -> Iterator[str]:

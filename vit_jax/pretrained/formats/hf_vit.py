@@ -134,11 +134,9 @@ def _dinov2_config(vit: ModernVit) -> dict[str, Any]:
   if vit.gated_mlp:  # Two thirds, rounded up to a multiple of 8.
     sizes = {k: (int(v * 2 / 3) + 7) // 8 * 8 for k, v in sizes.items()}
   ratios = [ratio for ratio, size in sizes.items() if size == vit.mlp_size]
-  if not ratios:
-    raise ValueError(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
   found = _config("dinov2_with_registers" if registers else "dinov2", vit)
   found |= dict(
-    mlp_ratio=ratios[0],
+    mlp_ratio=ratios[0] if ratios else None,
     use_swiglu_ffn=vit.gated_mlp,
     layerscale_value=vit.layer_scale,
     drop_path_rate=vit.drop_path_rate,

@@ -83,8 +83,7 @@ class Family:
     signature: Name of an array that only this family has, after its base.
     bases: Prefixes that the names of the table's base may have.
     fields: Returns fields of the model that are particular to the family.
-    config: Returns the part of a configuration that is particular to it, or
-      says in a ValueError why there is none.
+    config: Returns the part of a configuration that is particular to it.
     classes: The library's classes without and with a head; None for none.
     defaults: Values that the library has where a configuration has none.
     modern: Whether its models may be `ModernVit`s.
