@@ -190,7 +190,7 @@ def _reasons(model: Any, target: Target) -> Iterator[str]:
     yield "it is a hybrid, and the format has no ResNet before the patches"
   layer = target.pre_logits or (target.pooler and not model.num_classes)
   if model.representation_size is not None and not layer:
-    yield "it has a representation layer (pre_logits) below the head"
+    yield "it has a representation layer (pre_logits), and the format has none"
   if target is TARGETS["torchvision"] and channels_of(model) != 3:
     yield f"its images have {channels_of(model)} channel(s), and not 3"
   size = model.origin.image_size if model.origin else None

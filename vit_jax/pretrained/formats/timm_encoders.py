@@ -220,6 +220,8 @@ def equivalent(vit: Any) -> Any:
 def reasons(vit: Any) -> list[str]:
   """Why timm cannot express a model."""
   one_layer = equivalent(vit).clone(num_layers=1)
+  if one_layer.representation_size is not None:
+    return ["it has a representation layer (pre_logits), and timm has none"]
   written = rules(one_layer)
   if vit.pooling not in _POOLINGS.values():
     return ["timm cannot pool both the class token and the patches' average"]
