@@ -265,7 +265,7 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
     np.stack([A for block in blocks for A in _layers(block, grid)]),
     _fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,
     grid,
-    model.class_token,
+    model.prefix > model.registers,
     model.stride,
     model.prefix,
     _shares(model, grid),

@@ -29,7 +29,6 @@ from vit_jax.models.position import learned_table
 from vit_jax.models.vit import Mlp
 
 Grid = tuple[int, int]
-Rope = tuple[Grid, float, int | None]
 QKV_BIASES = ("qkv", "qv", "")
 
 
@@ -41,7 +40,7 @@ class ModernMsa(Msa):
 
   qkv_bias: str = "qkv"
   qk_norm: bool = False
-  rope: Rope | None = None
+  rope: tuple[Grid, float, int | None] | None = None
 
   def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
     if self.qk_norm:
@@ -52,9 +51,7 @@ class ModernMsa(Msa):
     return q, k
 
 
-def rotate(
-  x: Keys, grid: Grid, theta: float, side: int | None = None
-) -> Keys:
+def rotate(x: Keys, grid: Grid, theta: float, side: int | None = None) -> Keys:
   """Turns the patches' queries or keys by their places (arXiv:2508.10104).
 
   The patches are the last tokens, and those before them are not turned. Each
@@ -66,9 +63,8 @@ def rotate(
   h, w = grid
   N, D_h = h * w, x.shape[-1]
   periods = theta ** (jnp.arange(D_h // 4) * 4 / D_h)  # (D_h / 4,)
-  if side is None:
-    radians = [2 * math.pi * ((2 * jnp.arange(n) + 1) / n - 1) for n in grid]
-  else:
+  radians = [2 * math.pi * ((2 * jnp.arange(n) + 1) / n - 1) for n in grid]
+  if side is not None:
     radians = [jnp.arange(n) / n * side for n in grid]
   places = jnp.meshgrid(*radians, indexing="ij")
   angles = jnp.concatenate(
@@ -118,7 +114,7 @@ class ModernBlock(nn.Module):
   drop_path_rate: float = 0.0
   qkv_bias: str = "qkv"
   qk_norm: bool = False
-  rope: Rope | None = None
+  rope: tuple[Grid, float, int | None] | None = None
 
   @nn.compact
   def __call__(

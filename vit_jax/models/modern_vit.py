@@ -182,8 +182,8 @@ class ModernVit(BaseVit):
 
   def _layer(self, positions: Positions) -> Callable[..., nn.Module]:
     assert positions.grid is not None
-    places = positions.grid, self.rope_theta, self.rope_side
-    rope = places if self.rope_theta else None
+    theta, side = self.rope_theta, self.rope_side
+    rope = (positions.grid, theta, side) if theta else None
 
     def make_block(name: str) -> ModernBlock:
       drop_path = self.drop_path_rate

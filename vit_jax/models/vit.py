@@ -129,14 +129,9 @@ class BaseVit(VitFields):
   """
 
   @property
-  def class_token(self) -> bool:
-    """Whether the first token is a class token."""
-    return self.pooling == "token"
-
-  @property
   def prefix(self) -> int:
     """Number of tokens before the patches."""
-    return int(self.class_token)
+    return int(self.pooling == "token")
 
   @nn.compact
   def encode(self, x: Images, *, train: bool = False) -> tuple[Tokens, Pooled]:

@@ -239,8 +239,16 @@ def assert_refused(folder, message):
 @pytest.mark.parametrize(
   "name, change, message",
   [
-    ("timm_dinov2_reg", dict(pos_embed=(1, 21, 32)), "registers have position"),
-    ("timm_deit3", dict(cls_token=None), "no class token: without one, regi"),
+    (
+      "timm_dinov2_reg",
+      dict(pos_embed=(1, 20, 32)),
+      "pos_embed is .1, 20, 32.",
+    ),
+    (
+      "timm_deit3",
+      dict(cls_token=None),
+      "class_token=False needs pooling='gap",
+    ),
     ("timm_deit3", dict(extra=(3,)), "1 unknown: extra"),
     ("timm_dinov3", {"norm.bias": None}, "1 missing: norm.bias"),
     ("timm_dinov2_reg", dict(reg_token=(4, 32)), ".4, 32. and should be .1, "),

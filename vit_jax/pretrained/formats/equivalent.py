@@ -39,11 +39,11 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
 
 def modern_part(vit: Any) -> str:
   """The first field for which the paper's model has no counterpart."""
-  plain, kind = {*_FREE} - {"layer_scale"}, type(vit)
-  own = kind.__dataclass_fields__.keys() - Vit.__dataclass_fields__.keys()
-  parts = ((name, getattr(vit, name)) for name in sorted(own - plain))
-  found = (f"{k}={v!r}" for k, v in parts if v != getattr(kind, k))
-  return next(found, f"pooling={vit.pooling!r} of a {kind.__name__}")
+  plain = Vit.__dataclass_fields__.keys() | _FREE - {"layer_scale"}
+  for name, value in to_fields(vit).items():
+    if name not in {"kind", *plain} and value != getattr(type(vit), name):
+      return f"{name}={value!r}"
+  return f"pooling={vit.pooling!r} beside a class token"
 
 
 def shapes_of(vit: Any, written: list[Rule]) -> Shapes:

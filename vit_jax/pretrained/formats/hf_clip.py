@@ -17,9 +17,12 @@ _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
 
 def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
-  width = shapes.get("visual_projection.weight", (None, 0))[0]
+  headed, name = "classifier.bias" in shapes, "visual_projection.weight"
+  width = None if headed else shapes.get(name, (None, 0))[0]
   return dict(
     kind="ModernVit",
+    pooling="gap" if headed else "token",
+    pool_unnormed=headed,
     norm_pre=True,
     patch_bias=False,
     projection=width is not None,
@@ -27,18 +30,12 @@ def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
   )
 
 
-def _clip_head(*_: Any) -> dict[str, Any]:
-  return _clip({}, {}) | dict(pooling="gap", pool_unnormed=True)
-
-
 def _clip_config(vit: ModernVit) -> dict[str, Any]:
-  tower = _tower("clip", vit)
-  if vit.num_classes or vit.representation_size is None:
+  tower, size = _tower("clip", vit), vit.representation_size
+  if size is None:
     return tower
   name = "CLIPVisionModelWithProjection"
-  return tower | dict(
-    architectures=[name], projection_dim=vit.representation_size
-  )
+  return tower | dict(architectures=[name], projection_dim=size)
 
 
 def _tower(name: str, vit: BaseVit, **more: Any) -> dict[str, Any]:
@@ -62,10 +59,6 @@ def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
   return dict(pooling="map" if attends else "gap")
 
 
-def _siglip_config(vit: BaseVit) -> dict[str, Any]:
-  return _tower("siglip", vit, vision_use_head=vit.pooling == "map")
-
-
 _LAYER: dict[str, Any] = dict(
   layers="encoder.layers.{}.",
   layer=table.rows(
@@ -80,20 +73,27 @@ _POSITIONS = Rule("embeddings.position_embedding.weight", ("position/E_pos",))
 _BASES = ("vision_model.", "", "vision_model.vision_model.")
 
 _HEAD = table.rows(table.dense("classifier.", "head"))
-_CLIP_TABLE: dict[str, Any] = dict(
-  base=table.rows(
-    table.patches("embeddings.patch_embedding."),
-    Rule("embeddings.class_embedding", ("x_class",)),
-    _POSITIONS,
-    table.layer_norm("pre_layrnorm.", "norm_pre"),  # Sic.
-    table.layer_norm("post_layernorm.", "norm"),
-  ),
-  **_LAYER,
-)
-_CLIP: dict[str, Any] = dict(
+CLIP = Family(
+  types=("clip_vision_model", "clip"),
   signature="pre_layrnorm.weight",
+  table=Table(
+    root=table.rows(
+      Rule("visual_projection.weight", ("pre_logits/kernel",), "O I -> I O"),
+      *_HEAD,
+    ),
+    base=table.rows(
+      table.patches("embeddings.patch_embedding."),
+      Rule("embeddings.class_embedding", ("x_class",)),
+      _POSITIONS,
+      table.layer_norm("pre_layrnorm.", "norm_pre"),  # Sic.
+      table.layer_norm("post_layernorm.", "norm"),
+    ),
+    **_LAYER,
+  ),
   bases=_BASES,
+  fields=_clip,
   config=_clip_config,
+  classes=("CLIPVisionModel", "CLIPForImageClassification"),
   defaults={
     "layer_norm_eps": 1e-5,
     "hidden_act": "quick_gelu",
@@ -102,23 +102,6 @@ _CLIP: dict[str, Any] = dict(
   unused=_TEXT,
   mean=architecture.CLIP_MEAN,
   std=architecture.CLIP_STD,
-)
-_PROJECTION = Rule(
-  "visual_projection.weight", ("pre_logits/kernel",), "O I -> I O"
-)
-CLIP = Family(
-  types=("clip_vision_model", "clip"),
-  table=Table(root=(_PROJECTION,), **_CLIP_TABLE),
-  fields=_clip,
-  classes=("CLIPVisionModel", None),
-  **_CLIP,
-)
-CLIP_HEAD = Family(
-  types=("clip",),
-  table=Table(root=_HEAD, **_CLIP_TABLE),
-  fields=_clip_head,
-  classes=(None, "CLIPForImageClassification"),
-  **_CLIP,
 )
 
 _PROBE = "map_head/msa"
@@ -143,7 +126,9 @@ SIGLIP = Family(
   ),
   bases=_BASES,
   fields=_siglip,
-  config=_siglip_config,
+  config=lambda vit: _tower(
+    "siglip", vit, vision_use_head=vit.pooling == "map"
+  ),
   classes=("SiglipVisionModel", "SiglipForImageClassification"),
   defaults={
     "layer_norm_eps": 1e-6,

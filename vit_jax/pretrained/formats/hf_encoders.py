@@ -11,7 +11,7 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture, huggingface, processor
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
-from vit_jax.pretrained.formats.hf_clip import CLIP, CLIP_HEAD, SIGLIP
+from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
 from vit_jax.pretrained.formats.hf_vit import DEIT, DINOV2, DINOV3, TEACHER, VIT
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, unmapped
@@ -19,7 +19,7 @@ from vit_jax.runtime.checks import COUNT, POSITIVE, SIDES, Sides, checked
 from vit_jax.runtime.printable import quoted
 
 # In the order in which their signatures are looked for.
-FAMILIES = (DINOV2, DINOV3, TEACHER, DEIT, CLIP_HEAD, CLIP, SIGLIP, VIT)
+FAMILIES = (DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP, VIT)
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
 _GELUS = {
   "gelu": "exact",
@@ -39,7 +39,8 @@ def prefix(shapes: Shapes) -> str | None:
 def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only pre-training or a text tower needs."""
   family, base = _found(shapes)[0]
-  pooled = (f"{base}head.", f"{base}pooler.") if _headed(family, shapes) else ()
+  headed = any("classifier." in name for name in shapes)
+  pooled = (f"{base}head.", f"{base}pooler.") if headed else ()
   return [
     name
     for name in shapes
@@ -49,19 +50,12 @@ def unused(shapes: Shapes) -> list[str]:
   ]
 
 
-def _headed(family: Family, shapes: Shapes) -> bool:
-  """Whether a classifier is among the arrays."""
-  return _name(family.table.root, "head/bias") in shapes
-
-
 def infer(shapes: Shapes, config: dict[str, Any] | None = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
   family, base = _found(shapes)[0]
   given = config or {}
   vision = architecture.section("vision_config", given.get("vision_config"))
-  config = {**given, **vision}
-  if given:
-    config = {**family.defaults, **config}
+  config = {**(family.defaults if given else {}), **given, **vision}
   model_type = given.get("model_type", family.types[0])
   if model_type not in family.types:
     raise ValueError(
@@ -161,9 +155,7 @@ def family_of(vit: Any) -> Family:
 
 def is_encoder(vit: Any) -> bool:
   """Whether a model needs a form beyond the paper's ViT; some are SigLIPs."""
-  if vit.modern:
-    return True
-  return vit.position == "learned" and vit.pooling in ("gap", "map")
+  return vit.modern or (vit.position == "learned" and vit.pooling != "token")
 
 
 def reasons(vit: Any) -> list[str]:
@@ -201,11 +193,10 @@ def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
     return 99, [str(error).removesuffix(".")]
   if config.get("mlp_ratio", 1) is None:
     found.append(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
-  size = architecture.table_size(vit)
-  wide = size and size[0] != size[1] and vit.position != "none"
-  if wide and not family.any_shape:
-    sides = "{} x {}".format(*size)
-    found.append(f"its positions are for {sides}, not for a square")
+  square = vit.position != "none" and not family.any_shape
+  h, w = (square and architecture.table_size(vit)) or (1, 1)
+  if h != w:
+    found.append(f"its positions are for {h} x {w}, not for a square")
   return 0, found
 
 
@@ -217,10 +208,8 @@ def losses(vit: Any) -> Iterator[str]:
       "that this model does not read gets weights of zero"
     )
   if vit.pooling == "gap" and not vit.num_classes:
-    yield "transformers gives no average without a head: take that of the tokens"
-  if getattr(vit, "antialias", False) and (
-    family_of(equivalent(vit)) is not DINOV2
-  ):
+    yield "transformers has no average without a head: average its tokens"
+  if vit.antialias and family_of(equivalent(vit)) is not DINOV2:
     yield (
       "pictures of another size than the positions' get slightly other "
       "positions: transformers interpolates them without antialiasing"
@@ -274,10 +263,7 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
 
 def _found(shapes: Shapes) -> list[tuple[Family, str]]:
   """The families that these names fit, and the base before them; best first."""
-  pairs = ((family, base) for family in FAMILIES for base in family.bases)
-  return [
-    (family, base)
-    for family, base in pairs
-    if base + family.signature in shapes
-    and (family.classes[0] or _headed(family, shapes))
-  ]
+  one_head = "cls_classifier.bias" not in shapes
+  known = (f for f in FAMILIES if not (one_head and f is TEACHER))
+  pairs = ((family, base) for family in known for base in family.bases)
+  return [(f, base) for f, base in pairs if base + f.signature in shapes]

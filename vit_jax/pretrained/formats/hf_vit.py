@@ -5,6 +5,8 @@ The pooler of `ViTModel` and `DeiTModel` is the paper's representation layer
 too; without a head for it, the token is a register that has a position.
 """
 
+import dataclasses
+import functools
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF
@@ -27,7 +29,6 @@ _BASE = rows(
 )
 _DISTILLED = "embeddings.distillation_token"
 _CLASSIFIER = rows(table.dense("classifier.", "head"))
-_POOLER = table.dense("pooler.dense.", "pre_logits")
 _ATTENTION = rows(
   table.attention("attention.attention.", "query", "key", "value"),
   table.heads_out("attention.output.dense."),
@@ -49,29 +50,25 @@ _DINO_LAYER = rows(
 )
 
 
-def _config(model_type: str, vit: BaseVit) -> dict[str, Any]:
+def _config(name: str, vit: Any) -> dict[str, Any]:
   """The part of a configuration that is the same for ViT, DeiT and DINOv2."""
   return dict(
-    model_type=model_type,
+    model_type=name.lower(),
     hidden_dropout_prob=vit.dropout_rate,
     attention_probs_dropout_prob=vit.attention_dropout_rate,
     qkv_bias=bool(vit.qkv_bias),
   )
 
 
-def _qkv_bias(shapes: Shapes) -> str:
-  known = "encoder.layer.0.attention.attention.query.bias" in shapes
-  return "qkv" if known else ""
+def _vit_config(name: str, vit: BaseVit) -> dict[str, Any]:
+  found = _config(name, vit) | dict(intermediate_size=vit.mlp_size)
+  if (size := vit.representation_size) is None:
+    return found
+  # The family's class has no pooler, and no head where there are no classes.
+  return found | dict(architectures=[f"{name}Model"], pooler_output_size=size)
 
 
 def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
-  pooled = _pooled(shapes, config)
-  if _qkv_bias(shapes):
-    return pooled
-  return pooled | dict(kind="ModernVit", qkv_bias="")
-
-
-def _pooled(shapes: Shapes, config: Config) -> dict[str, Any]:
   size = length(shapes, "pooler.dense.bias", None)
   pooler = config.get("pooler_act", "tanh")
   if size and pooler != "tanh":
@@ -79,28 +76,14 @@ def _pooled(shapes: Shapes, config: Config) -> dict[str, Any]:
       f"its config.json says pooler_act={quoted(pooler)}; only 'tanh' is the "
       "paper's."
     )
-  return dict(representation_size=size)
-
-
-def _vit_config(vit: BaseVit) -> dict[str, Any]:
-  return _pooler_config("ViT", vit)
-
-
-def _pooler_config(name: str, vit: BaseVit) -> dict[str, Any]:
-  found = _config(name.lower(), vit) | dict(intermediate_size=vit.mlp_size)
-  if (size := vit.representation_size) is None:
-    return found
-  # The library's other class has no pooler, and no head where it has 0 classes.
-  return found | dict(architectures=[f"{name}Model"], pooler_output_size=size)
+  biased = "encoder.layer.0.attention.attention.query.bias" in shapes
+  more = {} if biased else dict(kind="ModernVit", qkv_bias="")
+  return dict(representation_size=size, **more)
 
 
 def _deit(shapes: Shapes, config: Config) -> dict[str, Any]:
-  own = dict(registers=1, position="learned_all", qkv_bias=_qkv_bias(shapes))
-  return dict(kind="ModernVit", **own, **_pooled(shapes, config))
-
-
-def _teacher(shapes: Shapes, _: Config) -> dict[str, Any]:
-  return dict(kind="ModernVit", distilled=True, qkv_bias=_qkv_bias(shapes))
+  own = dict(kind="ModernVit", registers=1, position="learned_all")
+  return _vit(shapes, config) | own
 
 
 def _layer_scale(config: Config) -> float:
@@ -117,26 +100,24 @@ def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
       "its arrays are named as in state_dict() of transformers 5, which splits "
       "gated MLPs: save it with save_pretrained."
     )
-  return dict(
+  return _vit(shapes, {}) | dict(
     kind="ModernVit",
     pooling="token_gap" if "classifier.bias" in shapes else "token",
     registers=_registers(shapes),
     antialias="embeddings.register_tokens" in shapes,
     layer_scale=_layer_scale(config),
-    qkv_bias=_qkv_bias(shapes),
     gated_mlp="encoder.layer.0.mlp.weights_in.bias" in shapes,
   )
 
 
 def _dinov2_config(vit: ModernVit) -> dict[str, Any]:
   D, registers = vit.hidden_size, vit.registers or vit.antialias
-  sizes = {ratio: ratio * D for ratio in range(1, 65)}
+  sizes = [ratio * D for ratio in range(65)]
   if vit.gated_mlp:  # Two thirds, rounded up to a multiple of 8.
-    sizes = {k: (int(v * 2 / 3) + 7) // 8 * 8 for k, v in sizes.items()}
-  ratios = [ratio for ratio, size in sizes.items() if size == vit.mlp_size]
+    sizes = [(int(size * 2 / 3) + 7) // 8 * 8 for size in sizes]
   found = _config("dinov2_with_registers" if registers else "dinov2", vit)
   found |= dict(
-    mlp_ratio=ratios[0] if ratios else None,
+    mlp_ratio=sizes.index(vit.mlp_size) if vit.mlp_size in sizes else None,
     use_swiglu_ffn=vit.gated_mlp,
     layerscale_value=vit.layer_scale,
     drop_path_rate=vit.drop_path_rate,
@@ -178,14 +159,22 @@ def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
   )
 
 
+_TABLE = Table(
+  root=_CLASSIFIER,
+  base=rows(
+    *(*_BASE, Rule(_DISTILLED, ("registers",), "1 R D -> R D")),
+    table.dense("pooler.dense.", "pre_logits"),
+  ),
+  **_LAYERS,
+)
 VIT = Family(
   types=("vit", "vit_mae"),
   signature="embeddings.patch_embeddings.projection.weight",
-  table=Table(root=_CLASSIFIER, base=rows(*_BASE, _POOLER), **_LAYERS),
+  table=_TABLE,
   bases=("vit.", ""),
   fields=_vit,
-  config=_vit_config,
-  classes=("ViTForImageClassification",) * 2,
+  config=functools.partial(_vit_config, "ViT"),
+  classes=("ViTForImageClassification", "ViTForImageClassification"),
   defaults={"layer_norm_eps": 1e-12},
   any_shape=True,
   unused=("decoder.decoder_", "decoder.mask_token"),
@@ -193,27 +182,19 @@ VIT = Family(
   std=HALF,
 )
 
-_DEIT: dict[str, Any] = dict(
+DEIT = Family(
   types=("deit",),
   signature=_DISTILLED,
+  table=_TABLE,
   bases=("deit.", ""),
-  config=lambda vit: _pooler_config("DeiT", vit),
+  fields=_deit,
+  config=functools.partial(_vit_config, "DeiT"),
+  classes=("DeiTForImageClassification", "DeiTForImageClassification"),
   defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
   any_shape=True,
 )
-DEIT = Family(
-  table=Table(
-    root=_CLASSIFIER,
-    base=rows(
-      *_BASE, Rule(_DISTILLED, ("registers",), "1 R D -> R D"), _POOLER
-    ),
-    **_LAYERS,
-  ),
-  fields=_deit,
-  classes=("DeiTForImageClassification",) * 2,
-  **_DEIT,
-)
-TEACHER = Family(
+TEACHER = dataclasses.replace(
+  DEIT,
   table=Table(
     root=rows(
       table.dense("cls_classifier.", "head"),
@@ -222,9 +203,8 @@ TEACHER = Family(
     base=rows(*_BASE, Rule(_DISTILLED, ("x_dist",), "1 1 D -> D")),
     **_LAYERS,
   ),
-  fields=_teacher,
+  fields=lambda *given: _vit(*given) | dict(kind="ModernVit", distilled=True),
   classes=(None, "DeiTForImageClassificationWithTeacher"),
-  **_DEIT,
 )
 
 DINOV2 = Family(

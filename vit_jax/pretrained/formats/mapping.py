@@ -80,8 +80,7 @@ def axis_sizes(vit: BaseVit) -> dict[str, int]:
   """Sizes of the named axes that patterns split; einops infers the others.
 
   There are `k` heads of size `d`, patches of `P` x `Q` pixels, and `m` = 2
-  parts (gate, expansion) in a fused array of a gated MLP. A head that is turned
-  by its place is `m` halves of size `e`.
+  parts of a gated MLP's fused array (gate, expansion) or of a head (size `e`).
   """
   return {
     "k": vit.num_heads,

@@ -86,7 +86,6 @@ VIT = Table(
     table.fused_gate("mlp.fc1."), dense("mlp.fc2.", "mlp/contract")
   ),
 )
-# timm's EVA, as which it also has DINOv3.
 EVA = Table(
   root=_HEAD_ROWS,
   base=_BASE,

@@ -1,12 +1,11 @@
 """Encoders as timm saves them: ViTs with all of its options, and some EVAs.
 
-These are DINOv3, and ViTs with rotary positions, registers and no class token.
-
 The arrays tell most; `config.json` tells the heads, the activation and the
-pooling.
+pooling. The EVAs are DINOv3, and ViTs with rotary positions alone.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -36,12 +35,6 @@ _ARGUMENTS = (
   *("swiglu_mlp", "swiglu_align_to"),
 )
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
-# The rotary positions and epsilon of timm's EVAs, with a class token (DINOv3's)
-# and without.
-_EVA = {
-  True: dict(rope_theta=100.0, layer_norm_epsilon=1e-5),
-  False: dict(rope_theta=1e4, rope_side=16),
-}
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -115,6 +108,7 @@ def _particular(
         "which is not supported."
       )
   eva, class_token = "blocks.0.gamma_1" in shapes, "cls_token" in shapes
+  dinov3 = eva and class_token
   norm_pooled = "fc_norm.weight" in shapes
   usual = "map" if "attn_pool.latent" in shapes else "token"
   usual = "avg" if eva or norm_pooled or not class_token else usual
@@ -139,13 +133,14 @@ def _particular(
     patch_bias="patch_embed.proj.bias" in shapes,
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     gated_mlp=_is_gated(shapes),
-    layer_norm_epsilon=1e-5 if "norm_pre.weight" in shapes else 1e-6,
+    layer_norm_epsilon=1e-5 if dinov3 or "norm_pre.weight" in shapes else 1e-6,
   )
   if eva or "blocks.0.ls1.gamma" in shapes:
     fields["layer_scale"] = 1e-5
   if eva:
+    theta, side = (100.0, None) if dinov3 else (10_000.0, 16)
     biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
-    fields |= dict(qkv_bias=biased, **_EVA[class_token])
+    fields |= dict(rope_theta=theta, rope_side=side, qkv_bias=biased)
   return fields, tokens
 
 
@@ -163,13 +158,11 @@ def _positions(shapes: Shapes, grid: int | None) -> tuple[int | None, str]:
     return None, "none"
   positions = need(shapes, "pos_embed", 3)[1]
   own = ("cls_token" in shapes) + ("dist_token" in shapes)
-  every = own + shapes.get("reg_token", (1, 0, 0))[1]
-  for extra, position in (0, "learned_grid"), (every, "learned_all"):
-    left = positions - extra
-    free = grid is None and left > 0
-    if left == grid or (free and architecture.square(left)):
-      return left, "learned" if every == own == extra else position
-  return positions - own, "learned"
+  registers = shapes.get("reg_token", (1, 0, 0))[1]
+  if positions == (grid or math.isqrt(positions) ** 2):
+    return positions, "learned_grid"
+  kind = "learned_all" if registers else "learned"
+  return positions - own - registers, kind
 
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
@@ -178,31 +171,23 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   eva = rope if shapes is None else "blocks.0.gamma_1" in shapes
   found = (timm.EVA if eva else timm.VIT).rules(vit)
   fc = "fc_" * getattr(vit, "norm_pooled", False)
-  apart = getattr(vit, "rope_side", None) is None
-  return [
-    Rule(
-      re.sub(r"^norm\.", f"{fc}norm.", rule.theirs),
-      rule.ours,
-      rule.pattern if apart else _halved(rule.pattern),
-    )
+  found = [
+    Rule(re.sub(r"^norm\.", f"{fc}norm.", rule.theirs), rule.ours, rule.pattern)
     for rule in found
   ]
+  return [*map(_halved, found)] if getattr(vit, "rope_side", None) else found
 
 
-def _halved(pattern: str) -> str:
-  """A pattern for heads whose neighbours are turned as pairs, as ours are not.
-
-  Every array of attention takes the same order, so the answers stay.
-  """
-  left, right = pattern.split("->")
-  right = re.sub(r"\bk d\b", "k (m e)", right)
-  return re.sub(r"\bk d\b", "k e m", left) + "->" + right
+def _halved(rule: Rule) -> Rule:
+  """The rule for heads that turn pairs of neighbours; ours turn halves."""
+  left, right = rule.pattern.split("->")
+  left, right = left.replace("k d", "k e m"), right.replace("k d", "k (m e)")
+  return Rule(rule.theirs, rule.ours, f"{left}->{right}")
 
 
 def is_encoder(vit: Any) -> bool:
   """Whether a model has more than the paper's; a MAP head makes it a SigLIP."""
-  siglip = vit.position == "learned" and vit.pooling == "map"
-  return vit.modern or siglip
+  return vit.modern or (vit.position == "learned" and vit.pooling == "map")
 
 
 def equivalent(vit: Any) -> Any:
@@ -228,8 +213,7 @@ def reasons(vit: Any) -> list[str]:
   if lost := unmapped(one_layer, written):
     return [f"timm has no place for {', '.join(lost[:3])}"]
   shapes = shapes_of(one_layer, written)
-  registers = getattr(vit, "registers", 0)
-  if _is_plain(shapes) or (registers and vit.distilled):
+  if _is_plain(shapes) or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
     return [*changes(one_layer, infer(shapes, _config(one_layer)).fields)]
