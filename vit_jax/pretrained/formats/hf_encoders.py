@@ -168,12 +168,10 @@ def reasons(vit: Any) -> list[str]:
 def _closest(vit: Any) -> tuple[Family, list[str]]:
   """The family with the fewest reasons against it, and these reasons."""
   one_layer = vit.clone(num_layers=1)
-  found = []
-  for family in FAMILIES:
-    if family.modern == vit.modern:
-      weight, why = _against(family, one_layer)
-      found.append((weight, len(why), family, why))
-  return min(found, key=lambda item: item[:2])[2:]
+  families = [family for family in FAMILIES if family.modern == vit.modern]
+  found = [(family, *_against(family, one_layer)) for family in families]
+  family, _, why = min(found, key=lambda item: (item[1], len(item[2])))
+  return family, why
 
 
 def _against(family: Family, vit: Any) -> tuple[int, list[str]]:

@@ -117,6 +117,9 @@ def _particular(
   tokens, position = _positions(shapes, grid)
   if pooling == "map":
     return dict(pooling="map", position="learned"), tokens
+  bare = not {"cls_token", "reg_token", "blocks.0.ls1.gamma"} & shapes.keys()
+  if bare and "_rpn_" in str(config.get("architecture", "_rpn_")):
+    raise ValueError("its norms may follow its branches: it is not supported.")
   if eva and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
   fields: dict[str, Any] = dict(
