@@ -28,9 +28,15 @@ def path(name):
 
 def expected(name, size):
   """Normalised images, all tokens after the last norm, logits or features."""
-  with np.load(FOLDER / name / "expected.npz") as stored:
-    images = stored[f"images_{size}"].astype(np.float32)
-    return images, stored[f"tokens_{size}"], stored[f"answer_{size}"]
+  tokens, answer = (stored(name, f"{x}_{size}") for x in ("tokens", "answer"))
+  images = stored(name, f"images_{size}", elsewhere="hf_clip")
+  return images.astype(np.float32), tokens, answer
+
+
+def stored(name, array, elsewhere=""):
+  """An array beside an encoder, or if it has none, beside another."""
+  with np.load(FOLDER / name / "expected.npz") as arrays:
+    return arrays[array] if array in arrays else stored(elsewhere, array)
 
 
 def computed(model, params, images):
@@ -49,10 +55,10 @@ def computed(model, params, images):
   return run(params, images)
 
 
-def assert_close(found, expected):
-  """Checks that arrays differ by at most 1e-4 of the largest value."""
+def assert_close(found, expected, share=1e-4):
+  """Checks that arrays differ by at most a share of the largest value."""
   assert found.shape == expected.shape
-  assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+  assert np.abs(found - expected).max() <= share * np.abs(expected).max()
 
 
 @functools.cache

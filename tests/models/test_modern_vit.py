@@ -63,6 +63,24 @@ def test_registers_have_a_row_each(registers):
   assert shapes["registers"] == (registers, 24)
 
 
+@pytest.mark.parametrize(
+  "fields, places",
+  [
+    (dict(position="learned_all"), 1 + 3),
+    (dict(position="learned"), 1),
+    (dict(position="learned_grid"), 0),
+    (dict(position="learned_all", class_token=False, pooling="gap"), 3),
+    (dict(position="learned", class_token=False, pooling="gap"), 0),
+  ],
+)
+def test_the_tokens_before_the_patches_that_have_a_position(fields, places):
+  model = tiny(block="dinov2", registers=3, **fields)
+  shapes = param_shapes(model, (2, 2))
+  assert shapes["position/E_pos"] == (places + 4, 24)
+  assert ("x_class" in shapes) == model.class_token
+  assert model.prefix == 3 + model.class_token
+
+
 @pytest.mark.parametrize("old, new", [(5, 9), (9, 5), (37, 16), (4, 4), (2, 7)])
 def test_bicubic_weights_are_those_of_opencv_and_pillow(old, new):
   points = np.eye(old, dtype=np.float32)
@@ -89,6 +107,14 @@ def test_rotated_products_depend_on_the_offset_alone():
     ]
     np.testing.assert_allclose(moved, moved[0], rtol=1e-4)
   assert np.ptp(logits) > 0.1
+
+
+def test_with_a_side_rotary_places_are_those_of_that_grid():
+  """Two patches of four lie at 0 and 2; the pair turns by 1 radian a unit."""
+  x = jnp.zeros((1, 1, 2, 4)).at[..., 0].set(1.0)
+  turned = np.asarray(rotate(x, (2, 1), 100.0, 4))[0, 0]
+  expected = [[1, 0, 0, 0], [np.cos(2), 0, np.sin(2), 0]]
+  np.testing.assert_allclose(turned, expected, atol=1e-6)
 
 
 def test_layer_scale_of_zero_leaves_the_tokens_as_they_are():
@@ -190,6 +216,8 @@ def test_a_family_is_scanned_described_and_made_again(block):
     (dict(registers=-1), "registers=-1 must be 0 or more"),
     (dict(drop_path_rate=1), r"drop_path_rate=1 must be in \[0, 1\)"),
     (dict(norm_pooled=True), "norm_pooled=True needs pooling='gap', not 'tok"),
+    (dict(pool_unnormed=True), "pool_unnormed=True needs pooling='gap', not"),
+    (dict(class_token=False), "class_token=False needs pooling='gap', not 't"),
     (dict(drop_path_grows=True, scan=True), "and scan=True compiles one for"),
     (dict(resnet_layers=(1,)), "ModernVit has no field resnet_layers"),
     (dict(distilled=True, pooling="gap"), "leaves the distillation token unus"),

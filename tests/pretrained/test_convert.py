@@ -5,11 +5,12 @@ import errno
 import json
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
-from tests import published
+from tests import encoders, published
 from tests.commands import run
 from tests.server import COMMIT, refusal
 from vit_jax import load_pretrained
@@ -51,6 +52,155 @@ def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
       assert dict(found.shapes) == dict(expected.shapes)
       for key in expected:
         np.testing.assert_array_equal(found[key], expected[key])
+
+
+EPSILON, EXACT = "layer_norm_epsilon=1e-12", "gelu='exact'"
+SCALE, GATED, CLASSLESS = "layer_scale=", "gated_mlp=True", "class_token=False"
+NO_POOL = "timm cannot pool both the class token"
+LAYER = "it has a representation layer"
+MAP, GAP = "pooling='map'", "pooling='gap'"
+# Encoder -> the first thing in it that a format cannot hold, "" for nothing: of
+# google, big_vision and torchvision (one text if it is the same for all), and
+# of hf or timm, the one that is not its own.
+REASONS = {
+  "hf_clip": ("norm_pre=True", ""),
+  "hf_clip_head": ("norm_pre=True", "pool_unnormed=True"),
+  "hf_clip_text": ("norm_pre=True", ""),
+  "hf_deit": ("distilled=True", EPSILON),
+  "hf_deit_head": ("registers=1", EPSILON),
+  "hf_deit_pooler": ("registers=1", LAYER),
+  "hf_dinov2": (SCALE, NO_POOL),
+  "hf_dinov2_giant": (GATED, ""),
+  "hf_dinov2_reg": (SCALE, NO_POOL),
+  "hf_dinov3": (SCALE, ""),
+  "hf_dinov3_plus": (GATED, ""),
+  "hf_mae": ((EXACT, EXACT, EPSILON), EPSILON),
+  "hf_mae_decoder": ((EXACT, EXACT, EPSILON), EPSILON),
+  "hf_siglip": ((MAP, "", MAP), ""),
+  "hf_siglip_bare": (("", "", GAP), ""),
+  "hf_siglip_head": (("", "", GAP), ""),
+  "hf_siglip_text": ((MAP, "", MAP), ""),
+  "hf_vit_pooler": ((EXACT, EXACT, EPSILON), EPSILON),
+  "hf_vit_unbiased": ("qkv_bias=''", EPSILON),
+  "timm_clip": ("norm_pre=True", "pool_unnormed=False would become True"),
+  "timm_deit": ("distilled=True", ""),
+  "timm_deit3": (SCALE, ""),
+  "timm_dinov2_giant": (GATED, "mlp_size=85 does not give a whole mlp_ratio"),
+  "timm_dinov2_reg": (SCALE, ""),
+  "timm_dinov3": (SCALE, GAP),
+  "timm_dinov3_bias": (SCALE, GAP),
+  "timm_dinov3_plus": (GATED, "it has no place for head/bias"),
+  "timm_fc_norm": ("norm_pooled=True", "norm_pooled=True"),
+  "timm_gap": (CLASSLESS, CLASSLESS),
+  "timm_gap_placed": (CLASSLESS, CLASSLESS),
+  "timm_gap_rope": (CLASSLESS, "it has no place for head/bias"),
+  "timm_qk_norm": ("qk_norm=True", "it has no place for block_0/msa/norm_key"),
+  "timm_siglip": ((MAP, EXACT, MAP), ""),
+}
+FAST = ("hf_deit_head", "hf_clip_head", "timm_gap_placed", "timm_gap_rope")
+
+
+@pytest.mark.parametrize("name", encoders.some_slow(REASONS, FAST))
+def test_an_encoder_is_the_publishers_and_goes_back(tmp_path, name):
+  """At every size; its own format then has the same arrays, bit by bit."""
+  # timm smooths positions that shrink, and a plain Vit's are resized without.
+  others = () if name == "timm_siglip" else ("24x40", "48x48")
+  for size in ("32x32", *others):
+    images, _, answer = encoders.expected(name, size)
+    model, params = at_size(encoders.path(name), size)
+    found = encoders.computed(model, params, images)[1]
+    encoders.assert_close(found, answer, 1e-5)
+  own = name.split("_")[0]
+  convert(encoders.path(name), str(tmp_path / "out"), own)
+  before, after = map(arrays_of, (encoders.FOLDER / name, tmp_path / "out"))
+  assert before.keys() == after.keys()
+  for key, array in before.items():
+    np.testing.assert_array_equal(after[key], array)
+  again = open_checkpoint(str(tmp_path / "out")).model
+  first = open_checkpoint(encoders.path(name)).model
+  free = dict(origin=None, **{"layer_scale": 1.0} if first.modern else {})
+  assert again.clone(**free) == first.clone(**free)
+
+
+def at_size(path, size):
+  """A model, used at a size; publishers interpolate as ModernVits do."""
+  if open_checkpoint(path).model.resizes_positions:
+    return load_pretrained(path)
+  sides = tuple(map(int, size.split("x")))
+  return load_pretrained(path, image_size=sides, interpolation="bicubic")
+
+
+def arrays_of(folder):
+  """The arrays of an image tower by name, without what is not read."""
+  with open_arrays(folder / "model.safetensors") as arrays:
+    found = {name: np.array(arrays[name]) for name in arrays.shapes}
+  unread = ("text_", "logit_", "decoder.")
+  if "classifier.weight" in found:
+    unread += ("vision_model.head.",)
+  bases = r"^(vit|deit|vision_model)\."  # Published files have them, or do not.
+  return {
+    re.sub(bases, "", name): array
+    for name, array in found.items()
+    if not name.startswith(unread) and not name.endswith("mask_token")
+  }
+
+
+@pytest.mark.parametrize("name", encoders.some_slow(REASONS, FAST))
+def test_every_other_format_takes_an_encoder_or_says_why(tmp_path, name):
+  """With the first thing that it cannot hold, and never another format's."""
+  papers, other = REASONS[name]
+  papers = (papers,) * 3 if isinstance(papers, str) else papers
+  reasons = dict(
+    zip(("google", "big_vision", "torchvision"), papers, strict=True)
+  )
+  reasons["timm" if name.startswith("hf") else "hf"] = other
+  images, _, _ = encoders.expected(name, "32x32")
+  for to, reason in reasons.items():
+    options = {}
+    if reason:
+      what = r"(as \w+, )?(it has no place for )?" + re.escape(reason)
+      with pytest.raises(ValueError, match=f"^{to} .*: {what}") as info:
+        convert(encoders.path(name), str(tmp_path / to), to)
+      assert "\n" not in str(info.value) and not (tmp_path / to).exists()
+    if reason == EPSILON and "pooler" not in name:
+      options = {"layer_norm_epsilon": 1e-6}
+    if reason and not options:
+      continue
+    convert(encoders.path(name), str(tmp_path / to), to, **options)
+    file = tmp_path / to / ("" if to in ("hf", "timm") else TARGETS[to].file)
+    heads = {} if to in ("hf", "timm") else {"num_heads": 2}
+    before, after = (
+      encoders.computed(*load_pretrained(str(path), **given), images)[1]
+      for path, given in ((encoders.path(name), options), (file, heads))
+    )
+    encoders.assert_close(after, before, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REASONS)
+def test_its_own_library_loads_every_array_and_no_other(tmp_path, name):
+  """Nothing is left to chance, and the answer is the publisher's."""
+  torch = pytest.importorskip("torch", reason="needs PyTorch")
+  convert(encoders.path(name), str(tmp_path), own := name.split("_")[0])
+  from tests.checkpoints.encoders import make
+
+  library = pytest.importorskip({"hf": "transformers"}.get(own, own))
+  if own == "timm":  # It refuses missing and unexpected arrays itself.
+    model = library.create_model(f"local-dir:{tmp_path}", pretrained=True)
+  else:
+    config = json.loads((tmp_path / "config.json").read_text())
+    kind = getattr(library, config["architectures"][0])
+    model, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+  compute = (
+    make.answers_of_timm if own == "timm" else make.answers_of_huggingface
+  )
+  images, _, answer = encoders.expected(name, "32x32")
+  with torch.no_grad():
+    x = torch.from_numpy(images.transpose(0, 3, 1, 2))
+    found = compute(model.eval(), x)[1]
+  encoders.assert_close(found.numpy(), answer, 1e-5)
 
 
 SLOW = {

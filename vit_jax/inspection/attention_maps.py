@@ -36,6 +36,7 @@ class Attention:
     prefix: Number of tokens before the patches; the class token is the first.
     stride: Distance between neighbouring patches in pixels.
     readout: Share of each token in the output; None with a MAP head.
+    registers: Number of registers, which are the last of the prefix.
   """
 
   layers: Float[np.ndarray, "L B k S S"]
@@ -44,6 +45,12 @@ class Attention:
   prefix: int
   stride: int
   readout: Float[np.ndarray, " S"] | None = None
+  registers: int = 0
+
+  @property
+  def class_token(self) -> bool:
+    """Whether the first token is the class token."""
+    return self.prefix > self.registers
 
   def maps(
     self, rows: Float[np.ndarray, "*axes S"]
@@ -115,7 +122,7 @@ def rollout(
   rows = _readout(attention, fuse)
   rows = rows / rows.sum(axis=-1, keepdims=True)
   for A in attention.layers[::-1]:
-    A = _without_lowest(fuse(A), discard, attention.prefix)
+    A = _without_lowest(fuse(A), discard, attention.class_token)
     A = A + np.eye(A.shape[-1], dtype=A.dtype)
     A = A / A.sum(axis=-1, keepdims=True)
     rows = np.einsum("bq,bqs->bs", rows, A)
@@ -184,7 +191,7 @@ def output_attention(
   all tokens as queries.
   """
   A = attention.layers[layer]
-  return attention.maps(A[:, :, 0] if attention.prefix else A.mean(axis=2))
+  return attention.maps(A[:, :, 0] if attention.class_token else A.mean(axis=2))
 
 
 def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
@@ -260,6 +267,7 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
     model.prefix,
     model.stride,
     _shares(model, grid),
+    model.registers,
   )
 
 
@@ -308,7 +316,7 @@ def _readout(attention: Attention, fuse: Any) -> Float[np.ndarray, "B S"]:
 
 
 def _without_lowest(
-  A: Float[np.ndarray, "B S S"], fraction: float, prefix: int
+  A: Float[np.ndarray, "B S S"], fraction: float, class_token: bool
 ) -> Float[np.ndarray, "B S S"]:
   """Sets a fraction of each matrix, its lowest weights, to zero."""
   flat = A.reshape(len(A), -1)
@@ -316,6 +324,6 @@ def _without_lowest(
   lowest = lowest[:, : int(fraction * flat.shape[1])]
   kept = flat.copy()
   np.put_along_axis(kept, lowest, 0, axis=1)
-  if prefix:
+  if class_token:
     kept[:, 0] = flat[:, 0]
   return kept.reshape(A.shape)

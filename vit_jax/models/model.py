@@ -59,10 +59,10 @@ class Model(nn.Module):
 
   num_classes: int
   # The values of fields that only some families have, in the others.
-  head_bias, param_dtype = 0.0, jnp.float32
-  resnet_layers, position_at, patch_bias = (), "input", True
+  head_bias, param_dtype, registers = 0.0, jnp.float32, 0
+  resnet_layers, position_at, patch_bias, qkv_bias = (), "input", True, "qkv"
   position_grid = representation_size = block = None
-  distilled = scan = projection = False
+  antialias = distilled = scan = projection = False
   # Whether it may have what encoders have added since the paper, and whether it
   # interpolates its positions to the grid of each image.
   modern = resizes_positions = False

@@ -35,12 +35,12 @@ QKV_BIASES = ("qkv", "qv", "")
 class ModernMsa(Msa):
   """`Msa` with norms, rotations and fewer biases; (B, S, D) -> (B, S, D).
 
-  `rope` is the grid of patches and theta of rotary positions; None for none.
+  `rope` is what `rotate` takes besides the tokens; None for no rotations.
   """
 
   qkv_bias: str = "qkv"
   qk_norm: bool = False
-  rope: tuple[Grid, float] | None = None
+  rope: tuple[Grid, float, int | None] | None = None
 
   def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
     if self.qk_norm:
@@ -51,21 +51,24 @@ class ModernMsa(Msa):
     return q, k
 
 
-def rotate(x: Keys, grid: Grid, theta: float) -> Keys:
+def rotate(x: Keys, grid: Grid, theta: float, side: int | None = None) -> Keys:
   """Turns the patches' queries or keys by their places (arXiv:2508.10104).
 
   The patches are the last tokens, and those before them are not turned. Each
   patch lies at (y, x) in [-1, 1]. D_h / 4 frequencies fall from 1 period per
   unit towards 1 / theta of it. Entry i is paired with entry i + D_h / 2; the
-  first half of the pairs is turned by y and the second by x.
+  first half of the pairs is turned by y and the second by x. With a `side`, y
+  and x count from 0 to it, and the frequencies are from 1 radian per unit.
   """
   h, w = grid
   N, D_h = h * w, x.shape[-1]
   periods = theta ** (jnp.arange(D_h // 4) * 4 / D_h)  # (D_h / 4,)
-  middles = ((2 * jnp.arange(n) + 1) / n - 1 for n in grid)
-  places = jnp.meshgrid(*middles, indexing="ij")
+  radians = [2 * math.pi * ((2 * jnp.arange(n) + 1) / n - 1) for n in grid]
+  if side is not None:
+    radians = [jnp.arange(n) / n * side for n in grid]
+  places = jnp.meshgrid(*radians, indexing="ij")
   angles = jnp.concatenate(
-    [2 * math.pi * p.reshape(N, 1) / periods[None] for p in places] * 2, axis=1
+    [p.reshape(N, 1) / periods[None] for p in places] * 2, axis=1
   )  # (N, D_h)
   cos, sin = (f(angles).astype(x.dtype)[None, None] for f in (jnp.cos, jnp.sin))
   first, patches = jnp.split(x, [x.shape[2] - N], axis=2)
@@ -111,7 +114,7 @@ class ModernBlock(nn.Module):
   drop_path_rate: float = 0.0
   qkv_bias: str = "qkv"
   qk_norm: bool = False
-  rope: tuple[Grid, float] | None = None
+  rope: tuple[Grid, float, int | None] | None = None
 
   @nn.compact
   def __call__(

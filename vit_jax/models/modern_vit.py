@@ -33,7 +33,7 @@ from vit_jax.models.scan import Layers
 from vit_jax.models.vit import BaseVit
 
 POOLINGS = ("token", "gap", "token_gap")
-_POSITIONS = ("learned", "learned_grid", "none")
+_POSITIONS = ("learned", "learned_grid", "learned_all", "none")
 
 # The name of a family, `model.block` -> the fields that make it one.
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -64,11 +64,12 @@ class ModernVit(BaseVit):
     pooling: "token" reads the class token, "gap" the average over the patches,
       "token_gap" both, one after the other.
     position: "learned", with vectors for class and distillation token,
-      "learned_grid" or "none".
+      "learned_all", for registers as well, "learned_grid" or "none".
     position_grid: Patches along height and width that the positions are for;
       they are interpolated to those of an image. None takes the image's.
     antialias: Whether that interpolation is smoothed when it shrinks.
-    registers: Number of register tokens, which have no position.
+    class_token: Whether there is a class token.
+    registers: Number of register tokens.
     distilled: Whether there is a distillation token. It has a head of its own,
       and the logits are the average of both heads'.
     layer_scale: Initial value of LayerScale's factors; None for no LayerScale.
@@ -77,12 +78,15 @@ class ModernVit(BaseVit):
     qkv_bias: Initials of those among query, key and value that have a bias.
     rope_theta: Ratio of the longest to the shortest period of the patches'
       rotary positions; None for no rotary positions.
+    rope_side: What their places are counted up to; None is for DINOv3's.
     norm_pre: Whether a layer norm precedes the first layer.
     patch_bias: Whether the embedding of patches has a bias.
     projection: Whether the representation layer is linear and without bias, as
       CLIP's projection.
     norm_pooled: Whether the last layer norm follows the average over the
       patches instead of preceding it.
+    pool_unnormed: Whether that average is taken before the last layer norm,
+      which no answer then depends on.
     drop_path_rate: Chance that a training example skips a residual branch.
     drop_path_grows: Whether that chance rises linearly from 0 in the first
       layer to `drop_path_rate` in the last.
@@ -90,6 +94,7 @@ class ModernVit(BaseVit):
 
   position_grid: Grid | None = None
   antialias: bool = False
+  class_token: bool = True
   registers: int = 0
   distilled: bool = False
   layer_scale: float | None = None
@@ -97,10 +102,12 @@ class ModernVit(BaseVit):
   qk_norm: bool = False
   qkv_bias: str = "qkv"
   rope_theta: float | None = None
+  rope_side: int | None = None
   norm_pre: bool = False
   patch_bias: bool = True
   projection: bool = False
   norm_pooled: bool = False
+  pool_unnormed: bool = False
   drop_path_rate: float = 0.0
   drop_path_grows: bool = False
   poolings = POOLINGS
@@ -117,10 +124,12 @@ class ModernVit(BaseVit):
         f"pooling={self.pooling!r} leaves the distillation token unused: "
         "set pooling='token' or distilled=False."
       )
-    if self.norm_pooled and self.pooling != "gap":
-      raise ValueError(
-        f"norm_pooled=True needs pooling='gap', not {self.pooling!r}."
-      )
+    average = dict(norm_pooled=True, pool_unnormed=True, class_token=False)
+    for name, value in average.items():
+      if getattr(self, name) is value and self.pooling != "gap":
+        raise ValueError(
+          f"{name}={value} needs pooling='gap', not {self.pooling!r}."
+        )
     if self.drop_path_grows and self.scan:
       raise ValueError(
         "drop_path_grows=True makes the layers differ, and scan=True compiles "
@@ -135,16 +144,17 @@ class ModernVit(BaseVit):
   @property
   def prefix(self) -> int:
     """Number of tokens before the patches."""
-    return 1 + self.distilled + self.registers
+    return self.class_token + self.distilled + self.registers
 
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The tokens before the patches: class, distillation, registers."""
-    names = ["x_class", "x_dist"][: 1 + self.distilled]
+    has = {"x_class": self.class_token, "x_dist": self.distilled}
     zeros, normal = nn.initializers.zeros, nn.initializers.normal(0.02)
-    tokens = [self._token(name, zeros) for name in names]
+    tokens = [self._token(name, zeros) for name in has if has[name]]
     if self.registers:
       tokens.append(self._token("registers", normal, self.registers))
-    return jnp.tile(jnp.concatenate(tokens)[None], (B, 1, 1))
+    none = jnp.zeros((0, self.hidden_size), self.dtype)
+    return jnp.tile(jnp.concatenate([none, *tokens])[None], (B, 1, 1))
 
   def _token(self, name: str, init: Any, *count: int) -> Float[Array, "T D"]:
     shape = (*count, self.hidden_size)
@@ -156,13 +166,14 @@ class ModernVit(BaseVit):
     none: list[Array | None] = [None] * self.num_layers
     if self.position == "none":
       return Positions(none, none, (h, w))
-    with_own = 1 + self.distilled if self.position == "learned" else 0
+    own = {"learned": self.prefix - self.registers, "learned_all": self.prefix}
+    with_own = own.get(self.position, 0)
     grid, D = self.position_grid or (h, w), self.hidden_size
     options = with_own, self.antialias, self.param_dtype
     table = ResizedPositions(grid, D, *options, name="position")
-    own, patches = jnp.split(table((h, w)), [with_own])
-    no_place = jnp.zeros((self.prefix - with_own, D), own.dtype)
-    E_pos = jnp.concatenate([own, no_place, patches]).astype(self.dtype)
+    first, patches = jnp.split(table((h, w)), [with_own])
+    no_place = jnp.zeros((self.prefix - with_own, D), first.dtype)
+    E_pos = jnp.concatenate([first, no_place, patches]).astype(self.dtype)
     return Positions([E_pos[None], *none[1:]], none, (h, w))
 
   def _blocks(self, positions: Positions, train: bool) -> Layers:
@@ -173,7 +184,8 @@ class ModernVit(BaseVit):
 
   def _layer(self, positions: Positions) -> Callable[..., nn.Module]:
     assert positions.grid is not None
-    rope = (positions.grid, self.rope_theta) if self.rope_theta else None
+    theta, side = self.rope_theta, self.rope_side
+    rope = (positions.grid, theta, side) if theta else None
 
     def make_block(name: str) -> ModernBlock:
       drop_path = self.drop_path_rate
@@ -198,7 +210,8 @@ class ModernVit(BaseVit):
     """The outputs that the head reads; two rows if there are two heads."""
     if self.norm_pooled:
       return norm(z[:, self.prefix :].mean(axis=1))
-    z = norm(z)
+    normed = norm(z)  # Its parameters are kept even if nothing reads it.
+    z = z if self.pool_unnormed else normed
     if self.distilled:
       return z[:, :2]
     if self.pooling == "token":

@@ -143,7 +143,6 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
     mean=preprocessing.mean,
     std=preprocessing.std,
     hf_class=name,
-    options=", add_pooling_layer=False" if name == "ViTModel" else "",
     headless="" if model.num_classes else "model.heads.head = nn.Identity()\n",
   )
 

@@ -38,7 +38,8 @@ class Target:
     gelus: GELUs that the format can record; the first is its default.
     epsilon: Epsilon of all layer norms; None if the format records it.
     hybrids: Whether a ResNet may precede the patches.
-    pre_logits: Whether there may be a representation layer below the head.
+    pre_logits: The models that may have a representation layer: True is those
+      with a head, False those without.
     any_shape: Whether images may have another shape than a square.
     module: Writes JSON files beside the weights, which record the grid of
       patches as well, and models with more than the paper's have.
@@ -49,7 +50,7 @@ class Target:
   gelus: tuple[str, ...] = ("tanh",)
   epsilon: float | None = 1e-6
   hybrids: bool = False
-  pre_logits: bool = False
+  pre_logits: tuple[bool, ...] = ()
   any_shape: bool = True
   file: str = "model.safetensors"
   module: Any = None
@@ -60,19 +61,20 @@ class Target:
     return self.module if able else None
 
 
-_NPZ = "model.npz"
+_NPZ, _ANY = "model.npz", (True, False)
 TARGETS = {
   "google": Target(
-    google.rules, ("token", "gap"), hybrids=True, pre_logits=True, file=_NPZ
+    google.rules, ("token", "gap"), hybrids=True, pre_logits=_ANY, file=_NPZ
   ),
   "big_vision": Target(
-    google.big_vision_rules, ("token", "gap", "map"), pre_logits=True, file=_NPZ
+    google.big_vision_rules, ("token", "gap", "map"), pre_logits=_ANY, file=_NPZ
   ),
   "hf": Target(
     hf_encoders.rules,
     ("token",),
     ("exact", "tanh"),
     epsilon=None,
+    pre_logits=(False,),
     module=hf_encoders,
   ),
   "timm": Target(
@@ -82,7 +84,7 @@ TARGETS = {
     module=timm_encoders,
   ),
   "torchvision": Target(
-    torchvision.rules, ("token",), ("exact",), pre_logits=True, any_shape=False
+    torchvision.rules, ("token",), ("exact",), pre_logits=_ANY, any_shape=False
   ),
 }
 
@@ -114,7 +116,7 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   if encoders := target.encoders(model):
     reasons = encoders.reasons(model)
   elif model.modern:
-    reasons = ["its layers have what the paper's do not"]
+    reasons = [f"it has no place for {equivalent.modern_part(model)}"]
   else:
     reasons = [*_reasons(model, target)]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
@@ -185,8 +187,10 @@ def _reasons(model: Any, target: Target) -> Iterator[str]:
     )
   if model.resnet_layers and not target.hybrids:
     yield "it is a hybrid, and the format has no ResNet before the patches"
-  if model.representation_size is not None and not target.pre_logits:
-    yield "it has a representation layer (pre_logits) below the head"
+  headed = bool(model.num_classes)
+  if model.representation_size is not None and headed not in target.pre_logits:
+    where = "below" if headed else "without"
+    yield f"it has a representation layer (pre_logits) {where} a head"
   if target is TARGETS["torchvision"] and channels_of(model) != 3:
     yield f"its images have {channels_of(model)} channel(s), and not 3"
   size = model.origin.image_size if model.origin else None

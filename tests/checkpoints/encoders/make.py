@@ -35,6 +35,11 @@ _SMALL = dict(
   image_size=32,
   patch_size=8,
 )
+# For encoders whose files hold no images: they are the same in every file.
+_TINY = dict(
+  hidden_size=16, num_hidden_layers=1, intermediate_size=32, num_labels=5
+)
+_TINY_TIMM = dict(embed_dim=16, depth=1, dynamic_img_size=True, num_classes=5)
 _TIMM = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
 # A JSON form of what `timm.create_model` gets besides the architecture.
 _DINOV3 = dict(
@@ -118,9 +123,18 @@ MODELS = {
   ),
   "hf_clip_head": huggingface(
     "CLIPForImageClassification",
-    intermediate_size=64,
     extra=dict(id2label={i: f"class {i}" for i in range(5)}),
+    **_TINY,
   ),
+  "hf_siglip_bare": huggingface(
+    "SiglipVisionModel", vision_use_head=False, **_TINY
+  ),
+  "hf_vit_unbiased": huggingface(
+    "ViTForImageClassification", qkv_bias=False, **_TINY
+  ),
+  "hf_vit_pooler": huggingface("ViTModel", **_TINY),
+  "hf_deit_pooler": huggingface("DeiTModel", **_TINY),
+  "hf_deit_head": huggingface("DeiTForImageClassification", **_TINY),
   "hf_deit": huggingface(
     "DeiTForImageClassificationWithTeacher", num_labels=5, intermediate_size=64
   ),
@@ -173,6 +187,11 @@ MODELS = {
     num_classes=5,
     dynamic_img_size=True,
   ),
+  "timm_gap": from_timm("vit_betwixt_patch16_reg4_gap_256", **_TINY_TIMM),
+  "timm_gap_placed": from_timm("vit_so150m_patch16_reg4_gap_256", **_TINY_TIMM),
+  "timm_gap_rope": from_timm(
+    "vit_betwixt_patch16_rope_reg4_gap_256", **_TINY_TIMM
+  ),
   "timm_mae": from_timm(
     "vit_base_patch16_224.mae", num_classes=0, dynamic_img_size=True
   ),
@@ -209,10 +228,10 @@ def answers_of_huggingface(model, images):
     done = base(images, noise=noise, interpolate_pos_encoding=True)
     return done.last_hidden_state, done.last_hidden_state[:, 0]
   options = {}
-  if name.startswith(("Siglip", "CLIP", "DeiT")):
+  if name.startswith(("Siglip", "CLIP", "DeiT", "ViT")):
     options["interpolate_pos_encoding"] = True
   done = model(images, output_hidden_states=True, **options)
-  for base in ("dinov2", "dinov2_with_registers", "deit"):
+  for base in ("dinov2", "dinov2_with_registers", "deit", "vit"):
     if hasattr(model, base):
       norm = getattr(model, base).layernorm
       return norm(done.hidden_states[-1]), done.logits
@@ -223,7 +242,8 @@ def answers_of_huggingface(model, images):
     tower = model.vision_model
     tower = getattr(tower, "vision_model", tower)
     return tower.post_layernorm(done.hidden_states[-1]), done.logits
-  return done.last_hidden_state, done.pooler_output
+  tokens, pooled = done.last_hidden_state, done.pooler_output
+  return tokens, tokens.mean(1) if pooled is None else pooled
 
 
 def answers_of_timm(model, images):
@@ -266,7 +286,8 @@ def make(name: str, folder: pathlib.Path) -> None:
         model, torch.from_numpy(images.transpose(0, 3, 1, 2))
       )
     size = f"{height}x{width}"
-    expected[f"images_{size}"] = images.astype(np.float16)
+    if tokens.shape[-1] == _SMALL["hidden_size"]:
+      expected[f"images_{size}"] = images.astype(np.float16)
     expected[f"tokens_{size}"] = tokens.numpy()
     expected[f"answer_{size}"] = answer.numpy()
   np.savez_compressed(target / "expected.npz", **expected)

@@ -156,8 +156,13 @@ def test_a_wrong_configuration_is_one_line(tmp_path, name, config, message):
     ("hf_dinov3", "layer.1.layer_scale2.lambda1", "1 missing: layer.1.layer_s"),
     ("hf_dinov3", "layer.1.attention.q_proj.bias", "1 missing: .*q_proj.bias"),
     ("hf_siglip", f"+{NAFLEX}.weight", "aspect ratio .NaFlex., which is"),
-    ("hf_clip", "+classifier.bias", "CLIPForImageClassification .* is not sup"),
-    ("hf_deit", "+classifier.bias", "DeiTForImageClassification, .* is not su"),
+    ("hf_clip_head", "classifier.weight", "1 missing: classifier.weight"),
+    ("hf_deit", "+classifier.bias", "1 unknown: classifier.bias .9, 9."),
+    (
+      "hf_deit_head",
+      "deit.embeddings.cls_token",
+      "1 missing: .*.cls_token .1,",
+    ),
     ("hf_dinov2_giant", "+encoder.layer.0.mlp.gate_proj.bias", "splits gated"),
     ("hf_dinov2", f"dinov2.{FIRST}", f"no array '{FIRST}', from which"),
   ],
@@ -226,7 +231,7 @@ MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
 @pytest.mark.parametrize(
   "to, fields, message",
   [
-    ("google", {}, "google cannot express this model: its layers .* .--to"),
+    ("google", {}, "google .*: it has no place for layer_scale=1e-05 .--to"),
     ("timm", dict(pooling="token_gap"), "cannot pool both the class token and"),
     ("timm", dict(qkv_bias="qv"), "no place for block_0/msa/query/bias, "),
     ("timm", dict(layer_norm_epsilon=1e-5), "would become 1e-06 .with --layer"),

@@ -176,9 +176,9 @@ def library_of(to):
 def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
   """Small ones of all ViTs, DeiTs and EVAs; those read are written again."""
   torch = pytest.importorskip("torch", reason="needs PyTorch")
-  library = pytest.importorskip("timm", reason="needs timm")
   from tests.checkpoints.encoders import make
 
+  library = pytest.importorskip("timm", reason="needs timm")
   modules = ("vision_transformer", "deit", "eva")
   names = [name for m in modules for name in library.list_models(module=m)]
   images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3))
@@ -202,14 +202,14 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
     run = compiled.setdefault(repr(plain), jax.jit(plain.apply))
     found = run({"params": loaded.params()}, jnp.asarray(images, jnp.float32))
     with torch.no_grad():
-      encoders.assert_close(np.asarray(found), model(x).numpy())
+      encoders.assert_close(np.asarray(found), model(x).numpy(), 1e-5)
     save_as(loaded, "timm", tmp_path / "out" / name)
     folder = f"local-dir:{tmp_path / 'out' / name}"
     again = library.create_model(folder, pretrained=True).state_dict()
     before = model.state_dict()
     assert again.keys() == before.keys(), name
     assert all(torch.equal(again[key], before[key]) for key in before), name
-  assert counts[True] > 130 and counts[False] > 90
+  assert counts[True] > 155 and counts[False] > 70
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,16 @@ def assert_refused(folder, message):
 @pytest.mark.parametrize(
   "name, change, message",
   [
-    ("timm_dinov2_reg", dict(pos_embed=(1, 21, 32)), "registers have position"),
-    ("timm_deit3", dict(cls_token=None), "no class token: without one, regi"),
+    (
+      "timm_dinov2_reg",
+      dict(pos_embed=(1, 20, 32)),
+      "pos_embed is .1, 20, 32.",
+    ),
+    (
+      "timm_deit3",
+      dict(cls_token=None),
+      "class_token=False needs pooling='gap",
+    ),
     ("timm_deit3", dict(extra=(3,)), "1 unknown: extra"),
     ("timm_dinov3", {"norm.bias": None}, "1 missing: norm.bias"),
     ("timm_dinov2_reg", dict(reg_token=(4, 32)), ".4, 32. and should be .1, "),

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.models import from_fields, to_fields
+from vit_jax.models import Vit, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.formats.architecture import table_size
@@ -37,6 +37,15 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
     yield f"{name}={value!r} would become {new!r}{flag * (name in _FLAGS)}"
 
 
+def modern_part(vit: Any) -> str:
+  """The first field for which the paper's model has no counterpart."""
+  plain = Vit.__dataclass_fields__.keys() | _FREE - {"layer_scale"}
+  for name, value in to_fields(vit).items():
+    if name not in {"kind", *plain} and value != getattr(type(vit), name):
+      return f"{name}={value!r}"
+  return f"pooling={vit.pooling!r} beside a class token"
+
+
 def shapes_of(vit: Any, written: list[Rule]) -> Shapes:
   """The shapes of the arrays that these rules would write."""
   size, sizes = table_size(vit), axis_sizes(vit)
@@ -54,12 +63,12 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   """
   found = dict(params)
   kinds = vit.position, new.position
-  if kinds == ("learned", "learned_grid"):
+  if kinds == ("learned", "learned_grid") and vit.class_token:
     first, found[_TABLE] = np.split(found[_TABLE], [1])
     found["x_class"] = found["x_class"] + first[0]
   elif kinds == ("learned_grid", "learned"):
-    own = np.zeros((1 + vit.distilled, vit.hidden_size), np.float32)
-    found[_TABLE] = np.concatenate([own, found[_TABLE]])
+    own = vit.class_token + vit.distilled, vit.hidden_size
+    found[_TABLE] = np.concatenate([np.zeros(own, np.float32), found[_TABLE]])
   if vit.pooling != new.pooling:
     halves = [found[_HEAD], np.zeros_like(found[_HEAD])]
     order = 1 if vit.pooling == "token" else -1

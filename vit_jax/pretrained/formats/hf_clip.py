@@ -17,14 +17,12 @@ _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
 
 def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
-  if "classifier.bias" in shapes:
-    raise ValueError(
-      "CLIPForImageClassification averages tokens without the last norm, which "
-      "is not supported: take the CLIP it starts from."
-    )
-  width = shapes.get("visual_projection.weight", (None, 0))[0]
+  headed, name = "classifier.bias" in shapes, "visual_projection.weight"
+  width = None if headed else shapes.get(name, (None, 0))[0]
   return dict(
     kind="ModernVit",
+    pooling="gap" if headed else "token",
+    pool_unnormed=headed,
     norm_pre=True,
     patch_bias=False,
     projection=width is not None,
@@ -33,15 +31,24 @@ def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
 
 
 def _clip_config(vit: ModernVit) -> dict[str, Any]:
-  projected = vit.representation_size is not None
-  name = "CLIPVisionModelWithProjection" if projected else "CLIPVisionModel"
-  return dict(
-    architectures=[name],
-    model_type="clip_vision_model",
+  tower, size = _tower("clip", vit), vit.representation_size
+  if size is None:
+    return tower
+  name = "CLIPVisionModelWithProjection"
+  return tower | dict(architectures=[name], projection_dim=size)
+
+
+def _tower(name: str, vit: BaseVit, **more: Any) -> dict[str, Any]:
+  """The configuration of an image tower, alone or as a classifier's part."""
+  tower = dict(
+    model_type=f"{name}_vision_model",
     intermediate_size=vit.mlp_size,
     attention_dropout=vit.attention_dropout_rate,
-    **({"projection_dim": vit.representation_size} if projected else {}),
+    **more,
   )
+  if not vit.num_classes:
+    return tower
+  return {"model_type": name, "vision_config": tower}
 
 
 def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
@@ -50,18 +57,6 @@ def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
   # With a head, the library averages the patches; without, it attends to them.
   attends = "head.probe" in shapes and "classifier.bias" not in shapes
   return dict(pooling="map" if attends else "gap")
-
-
-def _siglip_config(vit: BaseVit) -> dict[str, Any]:
-  tower = dict(
-    model_type="siglip_vision_model",
-    intermediate_size=vit.mlp_size,
-    attention_dropout=vit.attention_dropout_rate,
-    vision_use_head=vit.pooling == "map",
-  )
-  if not vit.num_classes:
-    return tower
-  return {"model_type": "siglip", "vision_config": tower}
 
 
 _LAYER: dict[str, Any] = dict(
@@ -77,12 +72,14 @@ _LAYER: dict[str, Any] = dict(
 _POSITIONS = Rule("embeddings.position_embedding.weight", ("position/E_pos",))
 _BASES = ("vision_model.", "", "vision_model.vision_model.")
 
+_HEAD = table.rows(table.dense("classifier.", "head"))
 CLIP = Family(
   types=("clip_vision_model", "clip"),
   signature="pre_layrnorm.weight",
   table=Table(
     root=table.rows(
-      Rule("visual_projection.weight", ("pre_logits/kernel",), "O I -> I O")
+      Rule("visual_projection.weight", ("pre_logits/kernel",), "O I -> I O"),
+      *_HEAD,
     ),
     base=table.rows(
       table.patches("embeddings.patch_embedding."),
@@ -96,7 +93,7 @@ CLIP = Family(
   bases=_BASES,
   fields=_clip,
   config=_clip_config,
-  classes=("CLIPVisionModel", None),
+  classes=("CLIPVisionModel", "CLIPForImageClassification"),
   defaults={
     "layer_norm_eps": 1e-5,
     "hidden_act": "quick_gelu",
@@ -112,7 +109,7 @@ SIGLIP = Family(
   types=("siglip_vision_model", "siglip"),
   signature="embeddings.patch_embedding.weight",
   table=Table(
-    root=table.rows(table.dense("classifier.", "head")),
+    root=_HEAD,
     base=table.rows(
       table.patches("embeddings.patch_embedding."),
       _POSITIONS,
@@ -129,7 +126,9 @@ SIGLIP = Family(
   ),
   bases=_BASES,
   fields=_siglip,
-  config=_siglip_config,
+  config=lambda vit: _tower(
+    "siglip", vit, vision_use_head=vit.pooling == "map"
+  ),
   classes=("SiglipVisionModel", "SiglipForImageClassification"),
   defaults={
     "layer_norm_eps": 1e-6,

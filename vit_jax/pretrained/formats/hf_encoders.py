@@ -12,14 +12,14 @@ from vit_jax.pretrained.formats import architecture, huggingface, processor
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
-from vit_jax.pretrained.formats.hf_vit import DEIT, DINOV2, DINOV3, VIT
+from vit_jax.pretrained.formats.hf_vit import DEIT, DINOV2, DINOV3, TEACHER, VIT
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, unmapped
 from vit_jax.runtime.checks import COUNT, POSITIVE, SIDES, Sides, checked
 from vit_jax.runtime.printable import quoted
 
 # In the order in which their signatures are looked for.
-FAMILIES = (DINOV2, DINOV3, DEIT, CLIP, SIGLIP, VIT)
+FAMILIES = (DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP, VIT)
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
 _GELUS = {
   "gelu": "exact",
@@ -39,13 +39,14 @@ def prefix(shapes: Shapes) -> str | None:
 def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only pre-training or a text tower needs."""
   family, base = _found(shapes)[0]
+  headed = any("classifier." in name for name in shapes)
+  pooled = (f"{base}head.", f"{base}pooler.") if headed else ()
   return [
     name
     for name in shapes
     if name == base + family.mask_token
-    or name.startswith(family.unused)
+    or name.startswith((*family.unused, *pooled))
     or name.endswith("position_ids")
-    or (name.startswith(f"{base}head.") and "classifier.bias" in shapes)
   ]
 
 
@@ -54,9 +55,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   family, base = _found(shapes)[0]
   given = config or {}
   vision = architecture.section("vision_config", given.get("vision_config"))
-  config = {**given, **vision}
-  if given:
-    config = {**family.defaults, **config}
+  config = {**(family.defaults if given else {}), **given, **vision}
   model_type = given.get("model_type", family.types[0])
   if model_type not in family.types:
     raise ValueError(
@@ -86,7 +85,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   return Architecture(
     "hf",
     fields | particular,
-    _tokens(family.table, local),
+    _tokens(family.table, local, particular.get("position")),
     image_size=checked("image_size", Sides | None, size, SIDES),
     preprocessing=Preprocessing(None, mean=family.mean, std=family.std),
     class_names=huggingface.class_names(config),
@@ -112,12 +111,13 @@ def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
   return sizes[0] // len(row.ours)
 
 
-def _tokens(table: Table, shapes: Shapes) -> int | None:
+def _tokens(table: Table, shapes: Shapes, position: Any) -> int | None:
   """Number of patches that the position table is for, if there is one."""
   name = _name(table.base, "position/E_pos")
   if not name:
     return None
-  own = sum(_name(table.base, x) in shapes for x in ("x_class", "x_dist"))
+  placed = ["x_class", "x_dist", *["registers"] * (position == "learned_all")]
+  own = sum(_name(table.base, token) in shapes for token in placed)
   return need(shapes, name, len(shapes.get(name, ())))[-2] - own
 
 
@@ -141,8 +141,8 @@ def equivalent(vit: Any) -> Any:
   if vit.position == "learned_grid":
     vit = vit.clone(position="learned")
   dinov2 = vit.layer_scale is not None and not vit.rope_theta
-  other = vit.distilled or vit.norm_pooled
-  if dinov2 and vit.num_classes and not other:
+  other = vit.distilled or vit.norm_pooled or vit.pool_unnormed
+  if dinov2 and vit.num_classes and vit.class_token and not other:
     vit = vit.clone(pooling="token_gap")
   return vit
 
@@ -154,10 +154,7 @@ def family_of(vit: Any) -> Family:
 
 def is_encoder(vit: Any) -> bool:
   """Whether a model needs a form beyond the paper's ViT; some are SigLIPs."""
-  if vit.modern:
-    return True
-  gap = vit.pooling == "gap" and vit.num_classes
-  return vit.position == "learned" and bool(gap or vit.pooling == "map")
+  return vit.modern or (vit.position == "learned" and vit.pooling != "token")
 
 
 def reasons(vit: Any) -> list[str]:
@@ -170,36 +167,34 @@ def reasons(vit: Any) -> list[str]:
 def _closest(vit: Any) -> tuple[Family, list[str]]:
   """The family with the fewest reasons against it, and these reasons."""
   one_layer = vit.clone(num_layers=1)
-  found = []
-  for family in FAMILIES:
-    if family.modern == vit.modern and family is not VIT:
-      weight, why = _against(family, one_layer)
-      found.append((weight, len(why), family, why))
-  return min(found, key=lambda item: item[:2])[2:]
+  families = [family for family in FAMILIES if family.modern == vit.modern]
+  found = [(family, *_against(family, one_layer)) for family in families]
+  family, _, why = min(found, key=lambda item: (item[1], len(item[2])))
+  return family, why
 
 
 def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
   """How badly a model fits the family, 0 if it does, and the reasons."""
-  weight = 1  # A size that its configuration cannot give is a small misfit.
-  try:
-    written = family.rules(vit)
-    if lost := unmapped(vit, written):
-      return len(lost), [f"it has no place for {', '.join(lost[:3])}"]
-    config, shapes = _config(family, vit), shapes_of(vit, written)
-    weight, found = 99, _found(shapes)
-    if not found or found[0][0] is not family:
-      return weight, [f"it has no {family.signature}"]
-    again = infer(shapes, config)
-  except ValueError as error:
-    return weight, [str(error).removesuffix(".")]
-  found, size = [], architecture.table_size(vit)
+  rows = family.table.rules(vit)
+  if lost := unmapped(vit, rows):
+    return len(lost), [f"it has no place for {', '.join(lost[:3])}"]
+  if all(row.theirs != family.signature for row in rows):
+    return 99, [f"it has no {family.signature}"]
   if family.classes[bool(vit.num_classes)] is None:
     head = "with" if vit.num_classes else "without"
-    found.append(f"it has no class {head} a head")
-  if size and size[0] != size[1] and vit.position != "none":
-    sides = "{} x {}".format(*size)
-    found.append(f"its positions are for {sides}, not for a square")
-  return 0, [*found, *changes(vit, again.fields)]
+    return 1, [f"it has no class {head} a head"]
+  config, shapes = _config(family, vit), shapes_of(vit, family.rules(vit))
+  try:
+    found = [*changes(vit, infer(shapes, config).fields)]
+  except ValueError as error:
+    return 99, [str(error).removesuffix(".")]
+  if config.get("mlp_ratio", 1) is None:
+    found.append(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
+  square = vit.position != "none" and not family.any_shape
+  h, w = (square and architecture.table_size(vit)) or (1, 1)
+  if h != w:
+    found.append(f"its positions are for {h} x {w}, not for a square")
+  return 0, found
 
 
 def losses(vit: Any) -> Iterator[str]:
@@ -209,9 +204,9 @@ def losses(vit: Any) -> Iterator[str]:
       "DINOv2's head reads the class token and the patches' average: the half "
       "that this model does not read gets weights of zero"
     )
-  if getattr(vit, "antialias", False) and (
-    family_of(equivalent(vit)) is not DINOV2
-  ):
+  if vit.pooling == "gap" and not vit.num_classes:
+    yield "transformers has no average without a head: average its tokens"
+  if vit.antialias and family_of(equivalent(vit)) is not DINOV2:
     yield (
       "pictures of another size than the positions' get slightly other "
       "positions: transformers interpolates them without antialiasing"
@@ -248,7 +243,7 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
     "num_attention_heads": vit.num_heads,
     "hidden_act": "silu" if getattr(vit, "gated_mlp", 0) else names[vit.gelu],
     "layer_norm_eps": vit.layer_norm_epsilon,
-    "image_size": size and size[0],
+    "image_size": size and architecture.one_or_both(vit),
     "patch_size": vit.patch_size,
     "num_channels": architecture.channels_of(vit),
   }
@@ -265,5 +260,7 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
 
 def _found(shapes: Shapes) -> list[tuple[Family, str]]:
   """The families that these names fit, and the base before them; best first."""
-  pairs = ((family, base) for family in FAMILIES for base in family.bases)
+  one_head = "cls_classifier.bias" not in shapes
+  known = (f for f in FAMILIES if not (one_head and f is TEACHER))
+  pairs = ((family, base) for family in known for base in family.bases)
   return [(f, base) for f, base in pairs if base + f.signature in shapes]

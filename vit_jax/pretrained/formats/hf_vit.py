@@ -1,16 +1,19 @@
 """ViT, MAE, DeiT, DINOv2 and DINOv3 as transformers saves them.
 
-`ViTModel`'s pooler is the paper's representation layer (dense, tanh). Without
-its distillation token, DeiT is a ViT, for transformers too.
+The pooler of `ViTModel` and `DeiTModel` is the paper's representation layer
+(dense, tanh). Without its distillation token, DeiT is a ViT, for transformers
+too; without a head for it, the token is a register that has a position.
 """
 
+import dataclasses
+import functools
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import BaseVit
 from vit_jax.models.modern_vit import ModernVit
 from vit_jax.pretrained.formats import table
-from vit_jax.pretrained.formats.architecture import length, one_or_both
+from vit_jax.pretrained.formats.architecture import length
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, rows
 from vit_jax.runtime.checks import POSITIVE, checked
@@ -24,6 +27,8 @@ _BASE = rows(
   Rule("embeddings.position_embeddings", ("position/E_pos",), "1 S D -> S D"),
   table.layer_norm("layernorm.", "norm"),
 )
+_DISTILLED = "embeddings.distillation_token"
+_CLASSIFIER = rows(table.dense("classifier.", "head"))
 _ATTENTION = rows(
   table.attention("attention.attention.", "query", "key", "value"),
   table.heads_out("attention.output.dense."),
@@ -45,13 +50,22 @@ _DINO_LAYER = rows(
 )
 
 
-def _config(model_type: str, vit: BaseVit) -> dict[str, Any]:
+def _config(name: str, vit: Any) -> dict[str, Any]:
   """The part of a configuration that is the same for ViT, DeiT and DINOv2."""
   return dict(
-    model_type=model_type,
+    model_type=name.lower(),
     hidden_dropout_prob=vit.dropout_rate,
     attention_probs_dropout_prob=vit.attention_dropout_rate,
+    qkv_bias=bool(vit.qkv_bias),
   )
+
+
+def _vit_config(name: str, vit: BaseVit) -> dict[str, Any]:
+  found = _config(name, vit) | dict(intermediate_size=vit.mlp_size)
+  if (size := vit.representation_size) is None:
+    return found
+  # The family's class has no pooler, and no head where there are no classes.
+  return found | dict(architectures=[f"{name}Model"], pooler_output_size=size)
 
 
 def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
@@ -62,22 +76,14 @@ def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
       f"its config.json says pooler_act={quoted(pooler)}; only 'tanh' is the "
       "paper's."
     )
-  return dict(representation_size=size)
+  biased = "encoder.layer.0.attention.attention.query.bias" in shapes
+  more = {} if biased else dict(kind="ModernVit", qkv_bias="")
+  return dict(representation_size=size, **more)
 
 
-def _vit_config(vit: BaseVit) -> dict[str, Any]:
-  image_size = one_or_both(vit)
-  found = _config("vit", vit) | dict(intermediate_size=vit.mlp_size)
-  return found | dict(image_size=image_size, qkv_bias=True)
-
-
-def _deit(shapes: Shapes, _: Config) -> dict[str, Any]:
-  if "classifier.bias" in shapes:
-    raise ValueError(
-      "DeiTForImageClassification, which has a distillation token and no head "
-      "for it, is not supported: DeiTForImageClassificationWithTeacher is."
-    )
-  return dict(kind="ModernVit", distilled=True)
+def _deit(shapes: Shapes, config: Config) -> dict[str, Any]:
+  own = dict(kind="ModernVit", registers=1, position="learned_all")
+  return _vit(shapes, config) | own
 
 
 def _layer_scale(config: Config) -> float:
@@ -94,7 +100,7 @@ def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
       "its arrays are named as in state_dict() of transformers 5, which splits "
       "gated MLPs: save it with save_pretrained."
     )
-  return dict(
+  return _vit(shapes, {}) | dict(
     kind="ModernVit",
     pooling="token_gap" if "classifier.bias" in shapes else "token",
     registers=_registers(shapes),
@@ -106,15 +112,12 @@ def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
 
 def _dinov2_config(vit: ModernVit) -> dict[str, Any]:
   D, registers = vit.hidden_size, vit.registers or vit.antialias
-  sizes = {ratio: ratio * D for ratio in range(1, 65)}
+  sizes = [ratio * D for ratio in range(65)]
   if vit.gated_mlp:  # Two thirds, rounded up to a multiple of 8.
-    sizes = {k: (int(v * 2 / 3) + 7) // 8 * 8 for k, v in sizes.items()}
-  ratios = [ratio for ratio, size in sizes.items() if size == vit.mlp_size]
-  if not ratios:
-    raise ValueError(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
+    sizes = [(int(size * 2 / 3) + 7) // 8 * 8 for size in sizes]
   found = _config("dinov2_with_registers" if registers else "dinov2", vit)
   found |= dict(
-    mlp_ratio=ratios[0],
+    mlp_ratio=sizes.index(vit.mlp_size) if vit.mlp_size in sizes else None,
     use_swiglu_ffn=vit.gated_mlp,
     layerscale_value=vit.layer_scale,
     drop_path_rate=vit.drop_path_rate,
@@ -156,20 +159,24 @@ def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
   )
 
 
+_TABLE = Table(
+  root=_CLASSIFIER,
+  base=rows(
+    *(*_BASE, Rule(_DISTILLED, ("registers",), "1 R D -> R D")),
+    table.dense("pooler.dense.", "pre_logits"),
+  ),
+  **_LAYERS,
+)
 VIT = Family(
   types=("vit", "vit_mae"),
   signature="embeddings.patch_embeddings.projection.weight",
-  table=Table(
-    root=rows(table.dense("classifier.", "head")),
-    base=rows(*_BASE, table.dense("pooler.dense.", "pre_logits")),
-    **_LAYERS,
-  ),
+  table=_TABLE,
   bases=("vit.", ""),
   fields=_vit,
-  config=_vit_config,
-  classes=("ViTModel", "ViTForImageClassification"),
+  config=functools.partial(_vit_config, "ViT"),
+  classes=("ViTForImageClassification", "ViTForImageClassification"),
   defaults={"layer_norm_eps": 1e-12},
-  modern=False,
+  any_shape=True,
   unused=("decoder.decoder_", "decoder.mask_token"),
   mean=HALF,
   std=HALF,
@@ -177,30 +184,34 @@ VIT = Family(
 
 DEIT = Family(
   types=("deit",),
-  signature="embeddings.distillation_token",
+  signature=_DISTILLED,
+  table=_TABLE,
+  bases=("deit.", ""),
+  fields=_deit,
+  config=functools.partial(_vit_config, "DeiT"),
+  classes=("DeiTForImageClassification", "DeiTForImageClassification"),
+  defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
+  any_shape=True,
+)
+TEACHER = dataclasses.replace(
+  DEIT,
   table=Table(
     root=rows(
       table.dense("cls_classifier.", "head"),
       table.dense("distillation_classifier.", "head_dist"),
     ),
-    base=rows(
-      *_BASE, Rule("embeddings.distillation_token", ("x_dist",), "1 1 D -> D")
-    ),
+    base=rows(*_BASE, Rule(_DISTILLED, ("x_dist",), "1 1 D -> D")),
     **_LAYERS,
   ),
-  bases=("deit.", ""),
-  fields=_deit,
-  config=lambda vit: _config("deit", vit) | {"intermediate_size": vit.mlp_size},
+  fields=lambda *given: _vit(*given) | dict(kind="ModernVit", distilled=True),
   classes=(None, "DeiTForImageClassificationWithTeacher"),
-  defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
-  unused=("pooler.", "deit.pooler."),
 )
 
 DINOV2 = Family(
   types=("dinov2", "dinov2_with_registers"),
   signature="encoder.layer.0.layer_scale1.lambda1",
   table=Table(
-    root=rows(table.dense("classifier.", "head")),
+    root=_CLASSIFIER,
     base=rows(*_BASE, _REGISTERS),
     layers="encoder.layer.{}.",
     layer=rows(*_DINO_LAYER, *_ATTENTION),

@@ -68,7 +68,7 @@ def problem(loss: str) -> dict[str, str]:
 
 def labels(vit: BaseVit) -> dict[str, Any]:
   """The names of the classes, as configurations have them."""
-  names = vit.origin.class_names if vit.origin else ()
+  names = vit.origin.class_names[: vit.num_classes] if vit.origin else ()
   # The head may have more classes than the data.
   found = [*names, *(f"LABEL_{i}" for i in range(len(names), vit.num_classes))]
   return {

@@ -80,11 +80,12 @@ def axis_sizes(vit: BaseVit) -> dict[str, int]:
   """Sizes of the named axes that patterns split; einops infers the others.
 
   There are `k` heads of size `d`, patches of `P` x `Q` pixels, and `m` = 2
-  parts (gate, expansion) in a fused array of a gated MLP.
+  parts of a gated MLP's fused array (gate, expansion) or of a head (size `e`).
   """
   return {
     "k": vit.num_heads,
     "d": vit.hidden_size // vit.num_heads,
+    "e": vit.hidden_size // vit.num_heads // 2,
     "P": vit.patch_size,
     "Q": vit.patch_size,
     "m": 2,

@@ -83,11 +83,11 @@ class Family:
     signature: Name of an array that only this family has, after its base.
     bases: Prefixes that the names of the table's base may have.
     fields: Returns fields of the model that are particular to the family.
-    config: Returns the part of a configuration that is particular to it, or
-      says in a ValueError why there is none.
+    config: Returns the part of a configuration that is particular to it.
     classes: The library's classes without and with a head; None for none.
     defaults: Values that the library has where a configuration has none.
-    modern: Whether its models are `ModernVit`s.
+    modern: Whether its models may be `ModernVit`s.
+    any_shape: Whether its table may be for images that are not square.
     one_base: Whether the first base is written, with and without a head.
     mask_token: Name of the token of masked pre-training, which is not read and
       written as zeros; "" if there is none.
@@ -105,6 +105,7 @@ class Family:
   classes: tuple[str | None, str | None]
   defaults: Config
   modern: bool = True
+  any_shape: bool = False
   one_base: bool = True
   mask_token: str = ""
   mask_axes: int = 1

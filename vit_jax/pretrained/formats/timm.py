@@ -86,7 +86,7 @@ VIT = Table(
     table.fused_gate("mlp.fc1."), dense("mlp.fc2.", "mlp/contract")
   ),
 )
-DINOV3 = Table(
+EVA = Table(
   root=_HEAD_ROWS,
   base=_BASE,
   layers="blocks.{}.",
@@ -122,25 +122,29 @@ def positions(
   """The patches that the positions are for, and the kind of positions.
 
   `no_embed_class` tells whether tokens have none, or else `grid`, the patches
-  of an image; by timm's default, all have one. Raises ValueError if registers
-  do, or if there is no configuration and the count fits two grids.
+  of an image; by timm's default all have one, but for most models with
+  registers. Raises ValueError if there is no configuration and the count fits
+  two grids.
   """
   if "pos_embed" not in shapes:
     return None, "none"
   count = architecture.need(shapes, "pos_embed", 3)[1]
   own = ("cls_token" in shapes) + ("dist_token" in shapes)
   registers = shapes.get("reg_token", (1, 0, 0))[1]
-  if registers and count == own + registers + (grid or -1):
-    raise ValueError("its registers have positions, which is not supported.")
+  square = architecture.square(count) is not None
   known = config or count in (grid, (grid or 0) + own)
-  alone = arguments.get("no_embed_class", count == grid) or registers
-  if own and not (known or registers) and architecture.square(count):
+  usual = square if registers and grid is None else count == grid
+  alone = arguments.get("no_embed_class", usual)
+  if own and not (known or registers) and square:
     raise ValueError(
       f"its {count} positions are for a square of patches, or for "
       f"{count - own} patches and {own} token(s): give grid=(h, w), the number "
       "of patches along height and width."
     )
-  return (count, "learned_grid") if own and alone else (count - own, "learned")
+  if alone and own + registers:
+    return count, "learned_grid"
+  kind = "learned_all" if registers else "learned"
+  return count - own - registers, kind
 
 
 def by_name(model: Any, width: int) -> tuple[int | None, str, dict[str, str]]:

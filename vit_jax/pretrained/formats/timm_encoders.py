@@ -1,7 +1,7 @@
-"""Encoders as timm saves them: ViTs with all of its options, and DINOv3.
+"""Encoders as timm saves them: ViTs with all of its options, and some EVAs.
 
 The arrays tell most; `config.json` tells the heads, the activation and the
-pooling.
+pooling. The EVAs are DINOv3, and ViTs with rotary positions alone.
 """
 
 import dataclasses
@@ -114,25 +114,25 @@ def _particular(
         f"its config.json says {quoted(key)}={quoted(value)} in model_args, "
         "which is not supported."
       )
-  dinov3 = "blocks.0.gamma_1" in shapes
+  eva, class_token = "blocks.0.gamma_1" in shapes, "cls_token" in shapes
+  dinov3 = eva and class_token
   norm_pooled = "fc_norm.weight" in shapes
   usual = "map" if "attn_pool.latent" in shapes else "token"
-  usual = "avg" if dinov3 or norm_pooled else usual
+  usual = "avg" if eva or norm_pooled or not class_token else usual
   theirs = arguments.get("global_pool", config.get("global_pool")) or usual
   pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
   if pooling == "map":
     return dict(pooling="map")
-  if dinov3 and "pos_embed" in shapes:
+  bare = not {"cls_token", "reg_token", "blocks.0.ls1.gamma"} & shapes.keys()
+  if bare and "_rpn_" in str(config.get("architecture", "_rpn_")):
+    raise ValueError("its norms may follow its branches: it is not supported.")
+  if eva and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
-  if "cls_token" not in shapes:
-    raise ValueError(
-      "it has no class token: without one, registers, LayerScale and fc_norm "
-      "are not supported."
-    )
   fields: dict[str, Any] = dict(
     kind="ModernVit",
     pooling=_POOLINGS[pooling],
     antialias=True,
+    class_token=class_token,
     registers=shapes.get("reg_token", (1, 0, 0))[1],
     distilled="dist_token" in shapes,
     norm_pre="norm_pre.weight" in shapes,
@@ -143,11 +143,12 @@ def _particular(
     gated_mlp=_is_gated(shapes),
     layer_norm_epsilon=1e-5 if dinov3 or "norm_pre.weight" in shapes else 1e-6,
   )
-  if dinov3 or "blocks.0.ls1.gamma" in shapes:
+  if eva or "blocks.0.ls1.gamma" in shapes:
     fields["layer_scale"] = 1e-5
-  if dinov3:
+  if eva:
+    theta, side = (100.0, None) if dinov3 else (10_000.0, 16)
     biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
-    fields |= dict(rope_theta=100.0, qkv_bias=biased)
+    fields |= dict(rope_theta=theta, rope_side=side, qkv_bias=biased)
   return fields
 
 
@@ -162,19 +163,26 @@ def _is_gated(shapes: Shapes) -> bool:
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   rope = getattr(vit, "rope_theta", None)
-  dinov3 = rope if shapes is None else "blocks.0.gamma_1" in shapes
-  found = (timm.DINOV3 if dinov3 else timm.VIT).rules(vit)
+  eva = rope if shapes is None else "blocks.0.gamma_1" in shapes
+  found = (timm.EVA if eva else timm.VIT).rules(vit)
   fc = "fc_" * getattr(vit, "norm_pooled", False)
-  return [
+  found = [
     Rule(re.sub(r"^norm\.", f"{fc}norm.", rule.theirs), rule.ours, rule.pattern)
     for rule in found
   ]
+  return [*map(_halved, found)] if getattr(vit, "rope_side", None) else found
+
+
+def _halved(rule: Rule) -> Rule:
+  """The rule for heads that turn pairs of neighbours; ours turn halves."""
+  left, right = rule.pattern.split("->")
+  left, right = left.replace("k d", "k e m"), right.replace("k d", "k (m e)")
+  return Rule(rule.theirs, rule.ours, f"{left}->{right}")
 
 
 def is_encoder(vit: Any) -> bool:
   """Whether a model has more than the paper's; a MAP head makes it a SigLIP."""
-  siglip = vit.position == "learned" and vit.pooling == "map"
-  return vit.modern or siglip
+  return vit.modern or (vit.position == "learned" and vit.pooling == "map")
 
 
 def equivalent(vit: Any) -> Any:
@@ -192,14 +200,15 @@ def equivalent(vit: Any) -> Any:
 def reasons(vit: Any) -> list[str]:
   """Why timm cannot express a model."""
   one_layer = equivalent(vit).clone(num_layers=1)
+  if one_layer.representation_size is not None:
+    return ["it has a representation layer (pre_logits), and timm has none"]
   written = rules(one_layer)
   if vit.pooling not in _POOLINGS.values():
     return ["timm cannot pool both the class token and the patches' average"]
   if lost := unmapped(one_layer, written):
     return [f"timm has no place for {', '.join(lost[:3])}"]
   shapes = shapes_of(one_layer, written)
-  registers = getattr(vit, "registers", 0)
-  if _is_plain(shapes) or (registers and vit.distilled):
+  if _is_plain(shapes) or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
     return [*changes(one_layer, infer(shapes, _config(one_layer)).fields)]
@@ -244,12 +253,16 @@ def _config(vit: Any) -> dict[str, Any]:
 def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   """The name of a similar architecture of timm's, and what differs from it."""
   found: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
-  found["init_values"] = vit.layer_scale
+  found |= {"init_values": vit.layer_scale, "dynamic_img_size": True}
   if vit.rope_theta:
     found |= {"num_reg_tokens": vit.registers, "swiglu_mlp": vit.gated_mlp}
-    return "vit_small_plus_patch16_dinov3", found | {"swiglu_align_to": 1}
+    found |= {"swiglu_align_to": 1}
+    if not vit.class_token:
+      return "vit_betwixt_patch16_rope_reg4_gap_256", found
+    return "vit_small_plus_patch16_dinov3", found
+  found["class_token"] = vit.class_token
   found |= {"no_embed_class": vit.position == "learned_grid"}
-  found |= {"dynamic_img_size": True, "reg_tokens": vit.registers}
+  found["reg_tokens"] = vit.registers
   found |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
   found["qk_norm"] = vit.qk_norm
   if vit.gated_mlp:  # Gate and expansion are one layer.
