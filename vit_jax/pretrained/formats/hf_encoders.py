@@ -137,8 +137,8 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
 
 def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
-  if not vit.modern:
-    return vit
+  if not vit.modern:  # A SigLIP, which has a table of positions.
+    return vit.clone(position="learned") if is_encoder(vit) else vit
   if vit.position == "learned_grid":
     vit = vit.clone(position="learned")
   dinov2 = vit.layer_scale is not None and not vit.rope_theta
@@ -158,7 +158,8 @@ def is_encoder(vit: Any) -> bool:
   if vit.modern:
     return True
   gap = vit.pooling == "gap" and vit.num_classes
-  return vit.position == "learned" and bool(gap or vit.pooling == "map")
+  tabled = vit.position != "relative" and vit.position_at == "input"
+  return tabled and bool(gap or vit.pooling == "map")
 
 
 def reasons(vit: Any) -> list[str]:
