@@ -1,8 +1,7 @@
 """Converts a checkpoint to another library's format, with a model card.
 
-python -m vit_jax.convert SOURCE OUT_DIR --to=hf
-python -m vit_jax.convert SOURCE OUT_DIR --to=hf --push=owner/name
-python -m vit_jax.convert --list
+python -m vit_jax.convert runs/my_photos for_transformers --to hf
+python -m vit_jax.convert --list 'b16*'
 
 SOURCE is any checkpoint that `vit_jax.load_pretrained` reads: a workdir, a file
 or a folder of published weights, an address, or a name that --list shows. The

@@ -1,8 +1,7 @@
 """Predicts the classes of image files with any checkpoint.
 
-python -m vit_jax.predict CHECKPOINT IMAGE... [--top=3] [--json]
-  [--features=FILE.npz [--layers=3,6 [--tokens]]] [--head=FILE.npz]
-  [--batch_size=32] [--image_size=384]
+python -m vit_jax.predict runs/my_photos holiday --out answers.csv
+python -m vit_jax.predict b16_augreg_i1k_224 cat.jpg --top 5
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,

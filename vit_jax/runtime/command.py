@@ -9,19 +9,21 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-from vit_jax.runtime import hosts
+from vit_jax.runtime import hosts, usage
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
+from vit_jax.runtime.printable import as_typed
 from vit_jax.runtime.restarts import MENDABLE
 
 # Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
+_CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
 # The exit codes of errors that are told in one line; the first that fits.
 _EXITS = dict.fromkeys((ChildProcessError, ConnectionError), MENDABLE)
 _EXITS |= {ValueError: USAGE_EXIT, OSError: USAGE_EXIT, FloatingPointError: 1}
@@ -78,14 +80,29 @@ def run(
     if os.environ.get("VIT_JAX_TRACEBACK"):
       sys.exit(main(arguments))
     try:
-      sys.exit(main(arguments))
+      with until_closed():
+        code = main(arguments)
+      sys.exit(code)
     except (Exception, KeyboardInterrupt) as error:
       _explain(error, resumes)
       raise
 
   keep_freed_memory()
   _keep_compiled()
-  app.run(guarded, flags_parser=functools.partial(_parse, define))
+  app.run(guarded, flags_parser=functools.partial(_parse, define, takes))
+
+
+@contextlib.contextmanager
+def until_closed() -> Iterator[None]:
+  """Ends the process quietly if the reader of its output, as `head`, has."""
+  try:
+    yield
+    sys.stdout.flush()
+  except BrokenPipeError:
+    # What is still in the buffer must not fail at the end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    hosts.leave_soon(_CLOSED_EXIT)
+    raise SystemExit(_CLOSED_EXIT) from None
 
 
 def _explain(error: BaseException, resumes: bool) -> None:
@@ -216,15 +233,30 @@ def _keep_compiled() -> None:
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
-def _parse(define: Callable[[], None] | None, argv: Sequence[str]) -> list[str]:
-  """Defines the flags and parses them; a mistake prints one line and exits."""
+def _parse(
+  define: Callable[[], None] | None, takes: str, argv: list[str]
+) -> list[str]:
+  """Defines the flags and parses them; a mistake prints one line and exits.
+
+  If help is asked for, it is printed instead. `argv` is `sys.argv`, in which
+  `define` may replace short forms.
+  """
   flags.FLAGS.set_gnu_getopt(True)
+  which = usage.asked(argv)
   try:
+    if which:
+      del argv[1:]
     if define is not None:
       define()
+    if which:
+      with until_closed():
+        print(usage.text(sys.modules["__main__"].__doc__ or "", takes, which))
+      sys.exit(0)
     return flags.FLAGS(list(argv))
+  except flags.UnrecognizedFlagError as error:
+    _fail(usage.unknown(error))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
-    _fail(_one_line(error))
+    _fail(usage.missing(_one_line(error)))
 
 
 def _one_line(error: BaseException) -> str:
@@ -238,6 +270,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
-  print(f"error: {message}", file=sys.stderr, flush=True)
+  print(f"error: {as_typed(message)}", file=sys.stderr, flush=True)
   hosts.leave_soon(code)
   raise SystemExit(code)

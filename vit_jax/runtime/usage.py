@@ -1,0 +1,80 @@
+"""The text of `--help`, and what is said of a flag that does not exist."""
+
+import difflib
+import inspect
+import pathlib
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from absl import flags
+
+from vit_jax.runtime.printable import as_typed
+
+_ASKED = dict.fromkeys(("--help", "-help", "-h", "-?", "--helpshort"), "short")
+_ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
+_WIDTH, _COLUMN = 80, 22
+# What a required flag is set to, for example.
+_EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
+
+
+def asked(argv: Sequence[str]) -> str:
+  """Which help these arguments ask for: "short", "all", or "" for none."""
+  return next((_ASKED[word] for word in argv[1:] if word in _ASKED), "")
+
+
+def text(doc: str, takes: str, which: str) -> str:
+  """The help of a command, whose flags are defined.
+
+  The short one fits a screen. It has the first sentence of the docstring and
+  the examples, which are the second paragraph; the whole one has all of both.
+  """
+  path = pathlib.Path(sys.argv[0])
+  name = path.parent.name if path.stem == "__main__" else path.stem
+  takes = takes or "[DATA]" * ("config" in flags.FLAGS)
+  says, examples, *rest = inspect.cleandoc(doc).split("\n\n")
+  parts = [
+    f"python -m vit_jax.{name} {takes}".rstrip() + " [--flag=value ...]",
+    says,
+  ]
+  parts.append(textwrap.indent(examples, "  "))
+  own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  if which == "all":
+    parts += [*rest, *(f"--{flag.name}: {flag.help}" for flag in own)]
+  else:
+    parts.append("\n".join(map(_in_columns, own)))
+    keys = " and the keys of --config" * ("config" in flags.FLAGS)
+    parts.append(f"--help=all shows all of the explanations{keys}.")
+  return as_typed("\n\n".join(parts))
+
+
+def _in_columns(flag: flags.Flag) -> str:
+  """A flag with its default, and the first line of its help beside it."""
+  usual = flag.default_as_str if flag.default not in (None, False, []) else ""
+  name = f"--no{flag.name}" if usual == "'true'" else f"--{flag.name}"
+  if usual and usual != "'true'":
+    name += "=" + usual.strip("'")
+  help = (flag.help or "").splitlines()[0]
+  lines = textwrap.wrap(help, _WIDTH - _COLUMN, break_on_hyphens=False)
+  if len(name) > _COLUMN - 2:
+    lines.insert(0, "")
+  indent = "\n" + " " * _COLUMN
+  return f"{name:<{_COLUMN}}{indent.join(lines)}".rstrip()
+
+
+def unknown(error: flags.UnrecognizedFlagError) -> str:
+  """Says that there is no such flag, and which was likely meant."""
+  name = error.flagname
+  if name.startswith("config."):
+    return f"--{name} needs a value."
+  near = difflib.get_close_matches(name, [*flags.FLAGS], n=1)
+  meant = f"did you mean --{near[0]}?" if near else "--help lists those it has."
+  return f"--{name} is not a flag of this command; {meant}"
+
+
+def missing(line: str) -> str:
+  """absl's line about a required flag in our words; any other as it is."""
+  for name, example in _EXAMPLES.items():
+    if line.startswith(f"flag --{name}=None: "):
+      return f"--{name} is missing, as in --{name} {example}."
+  return line
