@@ -54,6 +54,11 @@ class DataSettings(Section):
   eval_labels_file: str | None = setting(
     None, "The same for the images to evaluate on."
   )
+  file_column: str | None = setting(
+    None,
+    "Column of the images' names, which may lack an ending such as .jpg; None "
+    "takes file, path, image, image_id, id or the like.",
+  )
   label_columns: str | None = setting(
     None,
     "Columns of the labels, separated by commas; None takes the column label, "
@@ -110,7 +115,7 @@ class DataSettings(Section):
       folder = os.path.dirname(self.labels_file) or "."
       object.__setattr__(self, "root", self.root or folder)
       return
-    for name in ("eval_labels_file", "label_columns", "task"):
+    for name in ("eval_labels_file", "file_column", "label_columns", "task"):
       value = getattr(self, name)
       if value != getattr(DataSettings, name) and ":" not in value:
         raise ValueError(

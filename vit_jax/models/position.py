@@ -98,8 +98,9 @@ def learned_table(
     if stored != shape:
       raise ValueError(
         f"{name} was learned with shape {stored}, and these images need "
-        f"{shape}: use images of the size the model was trained on, or resize "
-        "the table."
+        f"{shape}: use images of the size that the model was trained on, or "
+        "resize the table, as in load_pretrained(source, image_size=384) or "
+        "--image_size=384."
       )
   return module.param(name, named(_init_E_pos, axes), shape, module.param_dtype)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
+from ml_collections.config_flags import config_path
 
 from vit_jax.run.config_file import (
   load_config,
@@ -65,8 +66,7 @@ def expand(argv: list[str], workdir: bool = False) -> None:
       long = f"config.{SHORT[name]}" if name in SHORT else name
       words.append(f"--{long}{equals}{value}")
       given += dict.fromkeys((long, name))
-      alone = name in flags.FLAGS and flags.FLAGS[name].boolean
-      is_value = not (equals or alone)
+      is_value = not (equals or _stands_alone(name))
       continue
     is_value = False
   for name, key in SHORT.items():
@@ -80,6 +80,15 @@ def expand(argv: list[str], workdir: bool = False) -> None:
   argv[1:] = [*words, *data]
 
 
+def _stands_alone(name: str) -> bool:
+  """Whether a flag, which may have "no" before it, needs no value."""
+  name = name if name in flags.FLAGS else name.removeprefix("no")
+  if name in flags.FLAGS:
+    return bool(flags.FLAGS[name].boolean)
+  key = name.removeprefix("config.").split("[")[0]
+  return key != name and config_path.get_type(key, base_config()) is bool
+
+
 def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
   """The flags that DATA stands for, beside those given; says what it is."""
   name, shipped = data.partition(":")[0], shipped_configs()
@@ -91,8 +100,8 @@ def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
     flag, said = "config", f"the configuration {data}"
   else:
     raise ValueError(
-      f"{data!r} is neither a folder here nor a configuration; `vit_jax configs` "
-      "lists those that come with vit_jax."
+      f"{data!r} is neither a folder here nor a configuration, of which "
+      "`vit_jax configs` lists those that come with it."
     )
   if flag in given:
     raise ValueError(f"{data} stands for --{flag}, which is given as well.")

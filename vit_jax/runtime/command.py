@@ -112,7 +112,7 @@ def _explain(error: BaseException, resumes: bool) -> None:
     _fail(f"stopped by Ctrl-C{further}.", code=130)
   for kind, code in _EXITS.items():
     if isinstance(error, kind):
-      _fail(_one_line(error), code)
+      _fail(usage.in_flags(_one_line(error)), code)
   hosts.leave_soon(1)
 
 
@@ -256,7 +256,7 @@ def _parse(
   except flags.UnrecognizedFlagError as error:
     _fail(usage.unknown(error))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
-    _fail(usage.missing(_one_line(error)))
+    _fail(usage.in_flags(_one_line(error)))
 
 
 def _one_line(error: BaseException) -> str:

@@ -72,9 +72,14 @@ def unknown(error: flags.UnrecognizedFlagError) -> str:
   return f"--{name} is not a flag of this command; {meant}"
 
 
-def missing(line: str) -> str:
-  """absl's line about a required flag in our words; any other as it is."""
+def in_flags(line: str) -> str:
+  """An error in terms of flags: those that are missing, and keys as flags."""
   for name, example in _EXAMPLES.items():
     if line.startswith(f"flag --{name}=None: "):
       return f"--{name} is missing, as in --{name} {example}."
-  return line
+  config = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
+  for part in line.partition("=")[0].split("."):  # A key is told as its flag.
+    if not hasattr(config, "keys") or part not in config:
+      return line
+    config = config[part]
+  return f"--config.{line}"

@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from vit_jax.data.reading.folders import split_named
+from vit_jax.data.reading.folders import EXTENSIONS, split_named
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
 
-_FILE = ("file", "file_name", "filename", "path", "image")
+_FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
+_ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
 _LABEL = ("label", "labels", "class")
 _SPLIT = "split"
 BETWEEN = (";", "|")  # Between several labels in a cell.
@@ -53,6 +54,7 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
   """The names of the label columns, and the rows of a file."""
   read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
   key, columns, rows = "", [], []
+  usual: list[str] = []  # The ending that names lack.
   for number, cells in read(path):
     place = f"{path}, line {number}"
     if not columns:
@@ -62,9 +64,7 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
     file, split = cells[key], None
     if not isinstance(file, str) or not file or "\0" in file:
       fail(place, f"names no file: {key}={file!r}")
-    whole = os.path.join(settings.root or ".", file)
-    if "\\" in file and not os.path.isfile(whole):
-      file = file.replace("\\", "/")  # As Windows writes paths.
+    file = _with_ending(os.path.join(settings.root or ".", ""), file, usual)
     if _SPLIT in cells:
       split = split_named(os.fsencode(str(cells[_SPLIT]).strip()))
       if split is None:
@@ -76,13 +76,28 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
   return columns, rows
 
 
+def _with_ending(root: str, file: str, usual: list[str]) -> str:
+  """The name of a file as it is on disk; `usual` keeps the ending it lacked."""
+  if "\\" in file and not os.path.isfile(root + file):
+    file = file.replace("\\", "/")  # As Windows writes paths.
+  if file.lower().endswith(_ENDINGS):
+    return file
+  for ending in (*usual, "", *_ENDINGS, *map(str.upper, _ENDINGS)):
+    if os.path.isfile(root + file + ending):
+      usual[:] = [ending]
+      return file + ending
+  return file
+
+
 def _columns(
   place: str, found: list[str], settings: DataSettings
 ) -> tuple[str, list[str]]:
   """The name of the column of files, and of those of labels."""
-  key = next((name for name in _FILE if name in found), None)
+  names = (settings.file_column,) if settings.file_column else _FILE
+  key = next((name for name in names if name in found), None)
   if key is None:
-    fail(place, f"has no column 'file'; its columns are {', '.join(found)}")
+    said = f"has no column {names[0]!r}; its columns are {', '.join(found)}"
+    fail(place, f"{said}, and data.file_column chooses that of the files")
   rest = [name for name in found if name not in (key, _SPLIT)]
   if settings.label_columns:
     columns = [name.strip() for name in settings.label_columns.split(",")]
@@ -90,6 +105,7 @@ def _columns(
     columns = rest
   else:
     columns = [name for name in _LABEL if name in rest][:1]
+    columns = columns or rest * (len(rest) == 1)
   if lacks := [name for name in columns or _LABEL[:1] if name not in rest]:
     said = f"has no column {lacks[0]!r}; its columns are {', '.join(found)}"
     fail(place, f"{said}, and data.label_columns chooses those of the labels")
