@@ -19,7 +19,7 @@ from vit_jax.runtime import command
 def define_flags() -> None:
   flags.DEFINE_string("workdir", None, "Folder of the study.", required=True)
   flags.DEFINE_integer(
-    "index", None, "Run this row alone; the first is 0.", lower_bound=0
+    "index", None, "Run this row alone; the first is 1.", lower_bound=1
   )
   flags.DEFINE_multi_string(
     "set", [], "KEY=VALUE of the configuration, for every row; repeatable."

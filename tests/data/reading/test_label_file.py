@@ -92,14 +92,14 @@ def test_a_part_of_each_class_is_held_out(folder):
 @pytest.mark.parametrize(
   "head, keys",
   [
-    ("id,breed", {}),
+    ("id,breed", dict(label_columns="breed")),
     ("image_id,label", {}),
     ("name,label", dict(file_column="name")),
     ("file,name,label", dict(file_column="name", label_columns="label")),
   ],
 )
 def test_names_may_lack_an_ending_and_stand_in_any_column(folder, head, keys):
-  (folder / "4.JPG").write_bytes((folder / "1.png").read_bytes())
+  (folder / "4.png").rename(folder / "4.JPG")
   first = "x," if head.startswith("file,") else ""
   text = f"{head}\n{first}0,a\n{first}1.png,b\n{first}4,a\n{first}2,b\n"
   source = open_source(

@@ -105,7 +105,6 @@ def _columns(
     columns = rest
   else:
     columns = [name for name in _LABEL if name in rest][:1]
-    columns = columns or rest * (len(rest) == 1)
   if lacks := [name for name in columns or _LABEL[:1] if name not in rest]:
     said = f"has no column {lacks[0]!r}; its columns are {', '.join(found)}"
     fail(place, f"{said}, and data.label_columns chooses those of the labels")
