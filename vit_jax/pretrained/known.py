@@ -75,9 +75,9 @@ class Known:
   @property
   def names(self) -> tuple[str, ...]:
     """Its address, and its names on Hugging Face and in timm."""
-    hub = self.url.partition("@")[0].removeprefix("hf://")
-    short = hub.rpartition("/")[2] if hub != self.url else ""
-    return tuple(filter(None, (self.url, hub, short, self.timm)))
+    _, is_hub, hub = self.url.partition("@")[0].rpartition("hf://")
+    own = (hub, hub.rpartition("/")[2]) if is_hub else ()
+    return self.url, *own, *filter(None, [self.timm])
 
   @property
   def is_pickle(self) -> bool:

@@ -66,7 +66,7 @@ def unknown(error: flags.UnrecognizedFlagError) -> str:
   """Says that there is no such flag, and which was likely meant."""
   name = error.flagname
   if name.startswith("config."):
-    return f"--{name} needs a value."
+    return in_flags("flag --config=None: ")
   near = difflib.get_close_matches(name, [*flags.FLAGS], n=1)
   meant = f"did you mean --{near[0]}?" if near else "--help lists those it has."
   return f"--{name} is not a flag of this command; {meant}"
