@@ -106,7 +106,7 @@ def train(
       loop = TrainLoop(plan, batches, out, *guards, on_step)
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
-    tested, best = None, _best(plan, checkpoints) if evaluated else None
+    tested, best = None, _best(plan, checkpoints)
     if evaluated and plan.splits.test is not None:
       tested = _test(plan, out, state, saved)
   seconds, kinds = time.perf_counter() - start, out.time_spent()

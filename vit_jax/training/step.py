@@ -75,7 +75,7 @@ def make_train_step(
     schedule = optax.constant_schedule(jnp.float32(schedule))
 
   def train_step(
-    state: TrainState, batch: dict[str, Array], frozen_params: Any = None
+    state: TrainState, batch: Any, frozen_params: Any = None
   ) -> tuple[TrainState, Metrics]:
     if not isinstance(batch, Mapping):
       raise ValueError(
