@@ -43,7 +43,7 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   [
     (["--config.optimizer.peak_learning_rate=1"], "did you mean --config.opti"),
     (["--config=configs/pretrain.py:B/8,imagenet2012"], "Table 3 has no B/8"),
-    (["surplus"], "'surplus' is neither a folder here nor a configuration, of"),
+    (["surplus"], "'surplus' is neither a folder here nor a configuration; "),
     (["digits"], "digits stands for --config, which is given as well."),
     (
       ["--epoch=3"],

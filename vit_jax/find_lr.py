@@ -8,8 +8,6 @@ A fresh model is trained for a few steps while the learning rate rises
 lr_range.png, and the rate at which it falls fastest is suggested.
 """
 
-import sys
-
 from absl import flags
 
 from vit_jax.runtime import command
@@ -23,7 +21,7 @@ def define_flags() -> None:
   flags.DEFINE_integer("steps", 100, "Number of steps.")
   flags.DEFINE_float("lowest", 1e-6, "Learning rate of the first step.")
   flags.DEFINE_float("highest", 1.0, "Learning rate of the last step.")
-  expand(sys.argv)
+  expand()
 
 
 def main(_: list[str]) -> None:

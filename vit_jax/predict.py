@@ -166,25 +166,24 @@ def _to_csv(
     for one in batch:
       found = {"error": one.error} if one.error else answer(one)
       ranked = found.pop("predictions", [])
-      given = [best["class"] for best in ranked if best.get("given")]
-      if ranked and "given" in ranked[0]:
-        found["labels"] = ";".join(given)
-      for n, best in enumerate(ranked, start=1):
-        end = f"_{n}" if n > 1 else ""
-        found[f"class{end}"] = best["class"]
-        found[f"probability{end}"] = best["probability"]
-      count.update(given if "labels" in found else [found.get("class", "")])
-      rows.append({"image": one.image, **found.pop("values", {}), **found})
+      given = [x["class"] for x in ranked if x.get("given", x is ranked[0])]
+      count.update(given)
+      cells = {"class": ";".join(given)} if ranked else {}
+      for n, x in enumerate(ranked, start=1):
+        cells |= {
+          f"class_{n}": x["class"],
+          f"probability_{n}": x["probability"],
+        }
+      rows.append(
+        {"image": one.image} | cells | found.pop("values", {}) | found
+      )
     return []
 
   with replacing(local_file(out)) as file:
     code = _report(batches, keep, features)
     file.write(csv_text(rows).encode())
-  shares = [
-    (f"{n:,}", f"{n / len(rows):.1%}", k) for k, n in count.most_common() if k
-  ]
-  if shares:
-    display.table(("images", "share", "class"), shares)
+  for name, n in count.most_common():
+    display.note(f"{n:7,} {n / len(rows):6.1%}  {name}")
   display.note(f"Wrote {len(rows):,} rows to {out}.")
   return code
 

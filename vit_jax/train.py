@@ -13,8 +13,6 @@ result is bit for bit the same as without the stop. Ctrl-C and SIGTERM save the
 step under way first.
 """
 
-import sys
-
 from absl import flags
 
 from vit_jax.runtime import command, hosts, restarts
@@ -40,7 +38,7 @@ def define_flags() -> None:
     "summary", False, "Print a table of the model's layers, and do not train."
   )
   hosts.define_flags()
-  expand(sys.argv, workdir=True)
+  expand(workdir=True)
 
 
 def main(_: list[str]) -> int | None:

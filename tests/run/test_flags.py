@@ -193,9 +193,9 @@ def expanded(typed, monkeypatch, tmp_path, capsys):
       flags.define_config_file()
       absl_flags.DEFINE_string("workdir", None, "")
       absl_flags.DEFINE_bool("summary", False, "")
-    argv = ["train", *line.split()]
-    flags.expand(argv, workdir=workdir)
-    return " ".join(argv[1:]), capsys.readouterr().err
+    sys.argv[1:] = line.split()
+    flags.expand(workdir=workdir)
+    return " ".join(sys.argv[1:]), capsys.readouterr().err
 
   return expand
 
@@ -211,8 +211,8 @@ ROOT = "--config.data.root=my_photos"
     ("my_photos/ --summary", f"--summary {PHOTOS} {ROOT}/"),
     (
       "--summary my_photos --epochs 20 -lr=3e-4",
-      f"--summary {PHOTOS} --config.total_epochs=20 "
-      f"--config.optimizer.peak_lr=3e-4 {ROOT}",
+      (f"--summary {PHOTOS} --config.total_epochs=20 "
+      f"--config.optimizer.peak_lr=3e-4 {ROOT}"),
     ),
     (
       "my_photos --config finetune --workdir x --image_size 224,192",
@@ -220,13 +220,13 @@ ROOT = "--config.data.root=my_photos"
     ),
     (
       "--config.model.scan --batch_size 8 digits:x",
-      "--config=digits:x --workdir=runs/digits_x --config.model.scan "
-      "--config.batch_size=8",
+      ("--config=digits:x --workdir=runs/digits_x --config.model.scan "
+      "--config.batch_size=8"),
     ),
     (
       "labels.csv",
-      "--config=image_folder --workdir=runs/labels.csv "
-      "--config.data.labels_file=labels.csv",
+      ("--config=image_folder --workdir=runs/labels.csv "
+      "--config.data.labels_file=labels.csv"),
     ),
     ("--workdir x --config digits", "--workdir=x --config=digits"),
   ],
@@ -257,7 +257,7 @@ def test_a_folder_comes_before_a_configuration_and_is_told(expanded, tmp_path):
       f"my_photos {ROOT}",
       "my_photos stands for --config.data.root, which is g",
     ),
-    ("nope", "'nope' is neither a folder here nor a configuration, of which"),
+    ("nope", "'nope' is neither a folder here nor a configuration; .vit_jax"),
   ],
 )
 def test_what_is_said_twice_or_is_nothing_is_refused(expanded, line, message):

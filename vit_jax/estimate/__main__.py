@@ -68,7 +68,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "save_hlo", None, "File to write the compiled program (HLO) to."
   )
-  expand(sys.argv)
+  expand()
 
 
 def main(_: list[str]) -> int:

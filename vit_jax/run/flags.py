@@ -48,15 +48,15 @@ def define_config_file() -> None:
     flags.DEFINE_string(name, None, f"Short for --config.{key}.")
 
 
-def expand(argv: list[str], workdir: bool = False) -> None:
-  """Replaces the short forms, and DATA, by the long forms.
+def expand(workdir: bool = False) -> None:
+  """Replaces short forms and DATA in `sys.argv`, once all flags are defined.
 
   DATA is a folder of images, a file of labels or a configuration: the word that
   is neither a flag nor its value. Raises ValueError if it is none of these, or
   if something is given twice.
   """
   words, given, data, is_value = [], [], [], False
-  for word in argv[1:]:
+  for word in sys.argv[1:]:
     name, equals, value = word.lstrip("-").partition("=")
     if is_value:
       words[-1] += f"={word}"
@@ -66,18 +66,15 @@ def expand(argv: list[str], workdir: bool = False) -> None:
       long = f"config.{SHORT[name]}" if name in SHORT else name
       words.append(f"--{long}{equals}{value}")
       given += dict.fromkeys((long, name))
-      is_value = not (equals or _stands_alone(name))
-      continue
-    is_value = False
+    starts = word.startswith("-") and not is_value
+    is_value = starts and not equals and not _stands_alone(name)
   for name, key in SHORT.items():
     if name in given and given.count(f"config.{key}") > 1:
       raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
   if data:
     words += _meant(data.pop(0), given, workdir)
-  words.sort(
-    key=lambda word: word.startswith("--config.")
-  )  # --config is first.
-  argv[1:] = [*words, *data]
+  words.sort(key=lambda word: "config." in word.partition("=")[0])
+  sys.argv[1:] = [*words, *data]  # --config is now before its keys.
 
 
 def _stands_alone(name: str) -> bool:
@@ -91,17 +88,17 @@ def _stands_alone(name: str) -> bool:
 
 def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
   """The flags that DATA stands for, beside those given; says what it is."""
-  name, shipped = data.partition(":")[0], shipped_configs()
+  flag, said = "config", f"the configuration {data}"
   if os.path.isdir(data):
     flag, said = "config.data.root", f"the folder {data}"
   elif os.path.isfile(data) and data.lower().endswith((".csv", ".jsonl")):
     flag, said = "config.data.labels_file", f"the file of labels {data}"
-  elif os.path.isfile(name) or name in shipped:
-    flag, said = "config", f"the configuration {data}"
-  else:
+  elif not os.path.isfile(name := data.partition(":")[0]) and (
+    name not in shipped_configs()
+  ):
     raise ValueError(
-      f"{data!r} is neither a folder here nor a configuration, of which "
-      "`vit_jax configs` lists those that come with it."
+      f"{data!r} is neither a folder here nor a configuration; `vit_jax "
+      "configs` lists those that come with it."
     )
   if flag in given:
     raise ValueError(f"{data} stands for --{flag}, which is given as well.")

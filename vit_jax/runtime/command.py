@@ -8,6 +8,7 @@ import logging as std_logging
 import os
 import pathlib
 import re
+import select
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -99,6 +100,10 @@ def until_closed() -> Iterator[None]:
     yield
     sys.stdout.flush()
   except BrokenPipeError:
+    poll = select.poll()
+    poll.register(sys.stdout)
+    if not any(state & ~select.POLLOUT for _, state in poll.poll(0)):
+      raise  # It was another pipe, such as one to a process.
     # What is still in the buffer must not fail at the end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     hosts.leave_soon(_CLOSED_EXIT)
@@ -236,10 +241,9 @@ def _keep_compiled() -> None:
 def _parse(
   define: Callable[[], None] | None, takes: str, argv: list[str]
 ) -> list[str]:
-  """Defines the flags and parses them; a mistake prints one line and exits.
+  """Defines the flags and parses them, or shows the help; a mistake is a line.
 
-  If help is asked for, it is printed instead. `argv` is `sys.argv`, in which
-  `define` may replace short forms.
+  `argv` is `sys.argv`, in which `define` may replace short forms.
   """
   flags.FLAGS.set_gnu_getopt(True)
   which = usage.asked(argv)
@@ -249,9 +253,9 @@ def _parse(
     if define is not None:
       define()
     if which:
+      doc = sys.modules["__main__"].__doc__ or ""
       with until_closed():
-        print(usage.text(sys.modules["__main__"].__doc__ or "", takes, which))
-      sys.exit(0)
+        sys.exit(print(usage.text(doc, takes, which), flush=True))
     return flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
     _fail(usage.unknown(error))

@@ -11,9 +11,9 @@ from absl import flags
 
 from vit_jax.runtime.printable import as_typed
 
-_ASKED = dict.fromkeys(("--help", "-help", "-h", "-?", "--helpshort"), "short")
+_ASKED = dict.fromkeys(("--help", "-help", "-h", "-?"), "short")
 _ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
-_WIDTH, _COLUMN = 80, 22
+_NAMES = 22  # Columns of a screen for the names of flags.
 # What a required flag is set to, for example.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
 
@@ -29,37 +29,33 @@ def text(doc: str, takes: str, which: str) -> str:
   The short one fits a screen. It has the first sentence of the docstring and
   the examples, which are the second paragraph; the whole one has all of both.
   """
-  path = pathlib.Path(sys.argv[0])
+  path, has_keys = pathlib.Path(sys.argv[0]), "config" in flags.FLAGS
   name = path.parent.name if path.stem == "__main__" else path.stem
-  takes = takes or "[DATA]" * ("config" in flags.FLAGS)
+  words = ["python -m vit_jax." + name, takes or "[DATA]" * has_keys]
   says, examples, *rest = inspect.cleandoc(doc).split("\n\n")
-  parts = [
-    f"python -m vit_jax.{name} {takes}".rstrip() + " [--flag=value ...]",
-    says,
-  ]
+  parts = [" ".join(filter(None, [*words, "[--flag=value ...]"])), says]
   parts.append(textwrap.indent(examples, "  "))
   own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
   if which == "all":
     parts += [*rest, *(f"--{flag.name}: {flag.help}" for flag in own)]
   else:
     parts.append("\n".join(map(_in_columns, own)))
-    keys = " and the keys of --config" * ("config" in flags.FLAGS)
-    parts.append(f"--help=all shows all of the explanations{keys}.")
+    more = " and the keys of --config" * has_keys
+    parts.append(f"--help=all shows all of the explanations{more}.")
   return as_typed("\n\n".join(parts))
 
 
 def _in_columns(flag: flags.Flag) -> str:
   """A flag with its default, and the first line of its help beside it."""
-  usual = flag.default_as_str if flag.default not in (None, False, []) else ""
-  name = f"--no{flag.name}" if usual == "'true'" else f"--{flag.name}"
-  if usual and usual != "'true'":
-    name += "=" + usual.strip("'")
-  help = (flag.help or "").splitlines()[0]
-  lines = textwrap.wrap(help, _WIDTH - _COLUMN, break_on_hyphens=False)
-  if len(name) > _COLUMN - 2:
-    lines.insert(0, "")
-  indent = "\n" + " " * _COLUMN
-  return f"{name:<{_COLUMN}}{indent.join(lines)}".rstrip()
+  usual = f"={flag.default_as_str}".replace("'", "") if flag.default else ""
+  name, help = f"--{flag.name}{usual}", (flag.help or "").splitlines()[0]
+  return textwrap.fill(
+    help,
+    initial_indent=f"{name:<{_NAMES - 2}}  ",
+    subsequent_indent=" " * _NAMES,
+    width=80,
+    break_on_hyphens=False,
+  )
 
 
 def unknown(error: flags.UnrecognizedFlagError) -> str:
