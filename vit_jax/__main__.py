@@ -12,7 +12,7 @@ import runpy
 import sys
 
 from vit_jax import __version__
-from vit_jax.runtime import command
+from vit_jax.runtime import command, usage
 
 # Each command's module, and what it does. A test compares the table with the
 # modules and their docstrings.
@@ -46,7 +46,7 @@ def main() -> int:
   printed = {"": _help, "configs": _configs, "help": lambda: _keys(*rest[1:2])}
   printed["--version"] = lambda: f"vit_jax {__version__}"
   try:
-    with command.until_closed():
+    with usage.until_closed():
       if name in printed:
         print(printed[name]())
         return 0

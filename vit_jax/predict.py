@@ -164,7 +164,7 @@ def _to_csv(
 
   def keep(batch: list["Prediction"]) -> list[str]:
     for one in batch:
-      found = {"error": one.error} if one.error else answer(one)
+      found: Any = {"error": one.error} if one.error else answer(one)
       ranked = found.pop("predictions", [])
       given = [x["class"] for x in ranked if x.get("given", x is ranked[0])]
       count.update(given)

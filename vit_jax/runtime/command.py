@@ -8,9 +8,8 @@ import logging as std_logging
 import os
 import pathlib
 import re
-import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -24,7 +23,6 @@ from vit_jax.runtime.restarts import MENDABLE
 flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
-_CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
 # The exit codes of errors that are told in one line; the first that fits.
 _EXITS = dict.fromkeys((ChildProcessError, ConnectionError), MENDABLE)
 _EXITS |= {ValueError: USAGE_EXIT, OSError: USAGE_EXIT, FloatingPointError: 1}
@@ -81,7 +79,7 @@ def run(
     if os.environ.get("VIT_JAX_TRACEBACK"):
       sys.exit(main(arguments))
     try:
-      with until_closed():
+      with usage.until_closed():
         code = main(arguments)
       sys.exit(code)
     except (Exception, KeyboardInterrupt) as error:
@@ -91,23 +89,6 @@ def run(
   keep_freed_memory()
   _keep_compiled()
   app.run(guarded, flags_parser=functools.partial(_parse, define, takes))
-
-
-@contextlib.contextmanager
-def until_closed() -> Iterator[None]:
-  """Ends the process quietly if the reader of its output, as `head`, has."""
-  try:
-    yield
-    sys.stdout.flush()
-  except BrokenPipeError:
-    poll = select.poll()
-    poll.register(sys.stdout)
-    if not any(state & ~select.POLLOUT for _, state in poll.poll(0)):
-      raise  # It was another pipe, such as one to a process.
-    # What is still in the buffer must not fail at the end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    hosts.leave_soon(_CLOSED_EXIT)
-    raise SystemExit(_CLOSED_EXIT) from None
 
 
 def _explain(error: BaseException, resumes: bool) -> None:
@@ -254,7 +235,7 @@ def _parse(
       define()
     if which:
       doc = sys.modules["__main__"].__doc__ or ""
-      with until_closed():
+      with usage.until_closed():
         sys.exit(print(usage.text(doc, takes, which), flush=True))
     return flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:

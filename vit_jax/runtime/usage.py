@@ -1,19 +1,25 @@
-"""The text of `--help`, and what is said of a flag that does not exist."""
+"""The text of `--help`, what is said of wrong flags, and a closed output."""
 
+import contextlib
 import difflib
 import inspect
+import os
 import pathlib
+import select
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import flags
 
+from vit_jax.runtime import hosts
 from vit_jax.runtime.printable import as_typed
 
-_ASKED = dict.fromkeys(("--help", "-help", "-h", "-?"), "short")
+_ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
 _ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
 _NAMES = 22  # Columns of a screen for the names of flags.
+_CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
 # What a required flag is set to, for example.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
 
@@ -73,9 +79,26 @@ def in_flags(line: str) -> str:
   for name, example in _EXAMPLES.items():
     if line.startswith(f"flag --{name}=None: "):
       return f"--{name} is missing, as in --{name} {example}."
-  config = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
+  config: Any = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
   for part in line.partition("=")[0].split("."):  # A key is told as its flag.
     if not hasattr(config, "keys") or part not in config:
       return line
     config = config[part]
   return f"--config.{line}"
+
+
+@contextlib.contextmanager
+def until_closed() -> Iterator[None]:
+  """Ends the process quietly if the reader of its output, as `head`, has."""
+  try:
+    yield
+    sys.stdout.flush()
+  except BrokenPipeError:
+    poll = select.poll()
+    poll.register(sys.stdout)
+    if not any(state & ~select.POLLOUT for _, state in poll.poll(0)):
+      raise  # It was another pipe, such as one to a process.
+    # What is still in the buffer must not fail at the end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    hosts.leave_soon(_CLOSED_EXIT)
+    raise SystemExit(_CLOSED_EXIT) from None

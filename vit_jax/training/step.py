@@ -77,7 +77,7 @@ def make_train_step(
   def train_step(
     state: TrainState, batch: Any, frozen_params: Any = None
   ) -> tuple[TrainState, Metrics]:
-    if not isinstance(batch, Mapping):
+    if not issubclass(type(batch), Mapping):
       raise ValueError(
         f"a batch is a dictionary with image and label, not a "
         f"{type(batch).__name__}: give dict(image=images, label=labels)."

@@ -111,21 +111,15 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
   return found
 
 
-def _show_best(
-  study: Study, found: Sequence[Mapping], display: Display
-) -> None:
+def _show_best(study: Study, found: Sequence[Any], display: Display) -> None:
   """Shows the score of each row in a table, and names the best row."""
   metric = build.task_of(next(iter(study.settings.values()))).score_metric
-  scores = {r["row"]: r.get(f"eval/{metric.key}") for r in found}
-  rows = [
-    (k, metric.format.format(v)) for k, v in scores.items() if v is not None
-  ]
-  if rows:
-    display.table(("row", metric.label), rows)
-    best = max(rows, key=lambda row: scores[row[0]])
-    display.note(
-      f"Best: {best[0]} with {metric.words or metric.label} {best[1]}."
-    )
+  key = f"eval/{metric.key}"
+  if scored := [row for row in found if row.get(key) is not None]:
+    texts = [(row["row"], metric.format.format(row[key])) for row in scored]
+    display.table(("row", metric.label), texts)
+    best = max(scored, key=lambda row: row[key])
+    display.note(f"Best: {best['row']} with {metric.text(best)}.")
 
 
 def means(study: Study, found: Sequence[Mapping]) -> list[dict[str, Any]]:
