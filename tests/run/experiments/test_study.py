@@ -222,7 +222,7 @@ def test_a_study_that_is_told_to_stop_goes_on(file, tmp_path):
   assert not (folder / "study.csv").exists()
   done = run("vit_jax.study", *command[3:])
   assert done.returncode == 1  # A seed is never negative.
-  assert "error: seed=-1; it has to lie between" in done.stderr
+  assert "error: --config.seed=-1; it has to lie between" in done.stderr
   assert "Failed: a_-1." in done.stdout
   assert "Resuming from the checkpoint" in done.stdout
   assert [row["step"] for row in table(folder)] == ["60", "60"]
