@@ -1,6 +1,7 @@
 """The commands as a user types them, and their messages about bad input."""
 
 import functools
+import re
 import types
 
 import pytest
@@ -42,7 +43,17 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   [
     (["--config.optimizer.peak_learning_rate=1"], "did you mean --config.opti"),
     (["--config=configs/pretrain.py:B/8,imagenet2012"], "Table 3 has no B/8"),
-    (["surplus"], "unexpected argument 'surplus'"),
+    (["surplus"], "'surplus' is neither a folder here nor a configuration; "),
+    (["digits"], "digits stands for --config, which is given as well."),
+    (
+      ["--epoch=3"],
+      "--epoch is not a flag of this command; did you mean --epo",
+    ),
+    (["--lr"], "Missing value for flag --config.optimizer.peak_lr"),
+    (
+      ["--batch_size=9999"],
+      "--config.batch_size=9999 is more than the 1438 ex",
+    ),
     pytest.param(
       ["--config.data.name=nonesuch"], "nonesuch", marks=pytest.mark.slow
     ),
@@ -54,8 +65,19 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
   assert message in refused("vit_jax.train", *flags, data, *arguments)
 
 
-def test_missing_flags_are_named():
-  assert "workdir" in refused("vit_jax.train", "--config=configs/digits.py")
+@pytest.mark.parametrize(
+  "command, arguments, example",
+  [
+    ("train", [], "--workdir runs/digits"),
+    ("train", ["--workdir=x", "--lr=1e-3"], "--config digits"),
+    ("find_lr", [], "--config digits"),
+    ("visualize", ["x"], "--out figures"),
+  ],
+)
+def test_missing_flags_are_named(command, arguments, example):
+  name = example.partition(" ")[0]
+  line = f"error: {name} is missing, as in {example}."
+  assert refused(f"vit_jax.{command}", *arguments) == line
 
 
 @pytest.mark.parametrize(
@@ -119,9 +141,11 @@ def test_a_choice_is_what_was_given(parse):
 
 
 def test_help_shows_them():
-  done = run("vit_jax.predict", "--help")
-  for name in ("top", "grid", "mean", "std", "num_heads", "image_size", "step"):
-    assert f"\n  --{name}: " in done.stdout
+  for flag, end in (("-h", "[= ]"), ("--help=all", ": ")):
+    done = run("vit_jax.predict", flag)
+    assert done.returncode == 0
+    for name in "top grid mean std num_heads image_size step".split():
+      assert re.search(f"\n--{name}{end}", done.stdout)
 
 
 def test_overrides_are_the_keywords_of_load_pretrained(override):

@@ -1,7 +1,9 @@
 """The command `vit_jax` and what each command loads to show its help."""
 
 import ast
+import os
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -11,6 +13,9 @@ from vit_jax import __main__ as main_module
 from vit_jax import __version__, export, visualize
 from vit_jax.inference import exporter
 from vit_jax.inspection.attention_maps import FUSIONS
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import keys
+from vit_jax.training.settings import OptimizerSettings
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "vit_jax"
@@ -47,8 +52,31 @@ def test_what_it_prints_itself(call):
   code, out, _ = call()
   assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
   assert call("--version") == (0, f"vit_jax {__version__}\n", "")
-  error = "error: 'trian' is not a command of vit_jax; the commands are "
-  assert call("trian") == (2, "", f"{error}{', '.join(COMMANDS)}.\n")
+  assert call("help") == (code, out, "")
+  error = "error: 'trian' is not a command; did you mean train?\n"
+  assert call("trian") == call("help", "trian") == (2, "", error)
+  code, out, _ = call("help", "config", "optimizer")
+  names = [line.split("=")[0].split("_steps|")[0] for line in out.split("\n")]
+  own = [f"  {key}" for key, *_ in keys(OptimizerSettings, "optimizer.")]
+  assert (code, names) == (0, [*own, ""])
+  assert len(call("help", "config")[1].splitlines()) == len([*keys(Settings)])
+  wrong = "no key begins with 'optimiser'; did you mean optimizer"
+  assert wrong in call("help", "config", "optimiser")[2]
+
+
+@pytest.mark.parametrize(
+  "arguments", ["help", "help train", "train --help=all"]
+)
+def test_a_closed_pipe_is_no_traceback(arguments):
+  """As of `head`, which has read enough."""
+  read, write = os.pipe()
+  os.close(read)
+  command = [sys.executable, "-m", "vit_jax", *arguments.split()]
+  with open(write, "w") as closed:
+    done = subprocess.run(
+      command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+    )
+  assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_it_runs_a_command():
@@ -56,19 +84,25 @@ def test_it_runs_a_command():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_loads_no_jax(name):
+def test_help_fits_a_screen_and_loads_no_jax(name):
   """So it answers at once; importing JAX takes a second or more."""
   code = (
     "import runpy, sys\n"
-    f"sys.argv = ['{name}', '--help']\n"
+    "sys.orig_argv = ['python', 'bin/vit_jax']\n"
+    f"sys.argv = ['vit_jax', 'help', '{name}']\n"
     "try:\n"
-    f"  runpy.run_module('vit_jax.{name}', run_name='__main__')\n"
+    "  runpy.run_module('vit_jax', run_name='__main__')\n"
     "finally:\n"
     "  print('loaded', [n for n in ('jax', 'flax', 'cv2') if n in sys.modules])"
   )
   done = commands.python("-c", code)
   assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
-  assert "flags:" in done.stdout
+  shown = done.stdout.splitlines()[:-1]
+  assert len(shown) <= 40 and max(map(len, shown)) <= 80
+  assert shown[0].startswith(f"vit_jax {name} ")
+  examples = [line.startswith(f"  vit_jax {name} ") for line in shown[4:7]]
+  assert examples == [True, True, False]
+  assert "python -m" not in done.stdout and done.returncode == 0
 
 
 def test_choices_written_out_are_those_of_the_code():

@@ -1,9 +1,11 @@
 """The command that predicts the classes of image files."""
 
+import csv
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,9 @@ from tests.photos import (
   softmax,
   write_photos,
 )
+from vit_jax import predict as predict_module
 from vit_jax.inference.features import features
+from vit_jax.inference.predictor import Prediction
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
 
@@ -152,3 +156,69 @@ def test_features_are_whole_or_not_there(photos, tmp_path, checkpoint, capsys):
   assert features.read_bytes() == b"of an earlier run"
   assert len(os.listdir(tmp_path)) == 12
   assert "11 of 11 images could not be read." in capsys.readouterr().err
+
+
+def test_answers_go_to_a_file_and_are_summed_up(
+  photos, tmp_path, checkpoint, capsys
+):
+  open(photos[1], "w").close()
+  out = tmp_path / "new" / "answers.csv"
+  assert predict_files(checkpoint, photos[:5], out=str(out), top=2) == 1
+  with out.open(newline="") as file:
+    rows = [*csv.DictReader(file)]
+  assert [row["image"] for row in rows] == photos[:5]
+  assert rows[1]["error"] and not rows[1]["class"]
+  model, params = load_pretrained(checkpoint)
+  pixels = [pixels_of(path) for path in photos[:5] if path != photos[1]]
+  images = (np.stack(pixels) / 127.5 - 1).astype(np.float32)
+  every = softmax(logits_of(model, params, images))
+  del rows[1]
+  for row, expected in zip(rows, every, strict=True):
+    first, second = np.argsort(-expected)[:2]
+    assert (row["class"], row["class_2"]) == (
+      f"class {first}",
+      f"class {second}",
+    )
+    assert float(row["probability_2"]) == pytest.approx(
+      expected[second], abs=1e-5
+    )
+  shown = capsys.readouterr().out.splitlines()
+  assert shown[-1] == f"Wrote 5 rows to {out}."
+  counts = Counter(row["class"] for row in rows)
+  table = [line.split(maxsplit=2) for line in shown[:-1]]
+  assert {name: int(n) for n, _, name in table} == counts
+  assert table[0][1] == f"{int(table[0][0]) / 5:.1%}"
+  with pytest.raises(ValueError, match="--json prints the answers that --out"):
+    predict_files(checkpoint, photos, out=str(out), as_json=True)
+
+
+def test_labels_and_numbers_go_to_a_file(tmp_path, capsys):
+  """Several labels as a file of labels has them, and a column per target."""
+  found = {
+    "predictions": [
+      {"class": "sea", "probability": 0.9, "given": True},
+      {"class": "sky", "probability": 0.8, "given": True},
+      {"class": "cat", "probability": 0.1, "given": False},
+    ]
+  }
+  batch = [Prediction("a.png"), Prediction("b.png")]
+  for name, answer in (
+    ("labels", found),
+    ("numbers", {"values": {"age": 3.5}}),
+  ):
+    out = str(tmp_path / f"{name}.csv")
+    assert (
+      predict_module._to_csv(out, [batch], lambda _, a=answer: dict(a), None)
+      == 0
+    )
+  text = (tmp_path / "labels.csv").read_text()
+  row, _ = csv.DictReader(text.splitlines())
+  assert row["class"] == "sea;sky" and row["probability_3"] == "0.1"
+  shown = capsys.readouterr().out.splitlines()
+  assert [line.split() for line in shown[:2]] == [
+    ["2", "100.0%", "sea"],
+    ["2", "100.0%", "sky"],
+  ]
+  assert (
+    tmp_path / "numbers.csv"
+  ).read_text() == "image,age\na.png,3.5\nb.png,3.5\n"

@@ -21,6 +21,13 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.training.step import make_train_step
 
 __version__ = "0.1.0"
+
+
+def __dir__() -> list[str]:
+  """The names that are meant to be used, without the modules behind them."""
+  return [*__all__, "__version__"]
+
+
 __all__ = [
   "DataSettings",
   "ResNet",

@@ -3,15 +3,16 @@
 vit_jax train --config digits --workdir runs/digits
 
 It is the same as `python -m vit_jax.train ...`, which works too. `vit_jax`
-alone lists the commands, `vit_jax COMMAND --help` describes one, and `vit_jax
-configs` lists the configurations that `--config` knows by name.
+alone lists the commands, and `vit_jax help COMMAND` describes one.
 """
 
 import ast
+import difflib
 import runpy
 import sys
 
 from vit_jax import __version__
+from vit_jax.runtime import command, usage
 
 # Each command's module, and what it does. A test compares the table with the
 # modules and their docstrings.
@@ -34,24 +35,27 @@ COMMANDS = {
 
 def main() -> int:
   """Runs the command that `sys.argv` names; returns the exit code."""
-  name = sys.argv[1] if sys.argv[1:] else "--help"
-  if name in ("--help", "-h", "-?", "help"):
-    print(_help())
-  elif name == "--version":
-    print(f"vit_jax {__version__}")
-  elif name == "configs":
-    print(_configs())
-  elif name in COMMANDS:
+  name, *rest = sys.argv[1:] or ["help"]
+  if name in ("help", "--help", "-h", "-?") and rest[:1] != ["config"]:
+    # `help train` is `train --help`.
+    name, sys.argv[1:] = (rest or [""])[0], [*rest[:1], "--help"]
+  if name in COMMANDS:
     del sys.argv[1]
     runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
-  else:
-    print(
-      f"error: {name!r} is not a command of vit_jax; the commands are "
-      f"{', '.join(COMMANDS)}.",
-      file=sys.stderr,
-    )
-    return 2
-  return 0
+    return 0
+  printed = {"": _help, "configs": _configs, "help": lambda: _keys(*rest[1:2])}
+  printed["--version"] = lambda: f"vit_jax {__version__}"
+  try:
+    with usage.until_closed():
+      if name in printed:
+        print(printed[name]())
+        return 0
+    near = difflib.get_close_matches(name, [*COMMANDS, *printed], n=1)
+    meant = f"did you mean {near[0]}?" if near else "vit_jax help lists them."
+    raise ValueError(f"{name!r} is not a command; {meant}")
+  except ValueError as error:
+    print(f"error: {error}", file=sys.stderr)
+  return command.USAGE_EXIT
 
 
 def _help() -> str:
@@ -60,9 +64,16 @@ def _help() -> str:
     [
       "vit_jax COMMAND ..., with --help after it for more:",
       *lines,
-      "vit_jax configs lists what --config knows by name.",
+      "vit_jax configs lists what --config knows by name;",
+      "vit_jax help config [SECTION] lists the keys of a configuration.",
     ]
   )
+
+
+def _keys(section: str = "") -> str:
+  from vit_jax.run.flags import key_table
+
+  return key_table(section)
 
 
 def _configs() -> str:

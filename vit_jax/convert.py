@@ -1,11 +1,11 @@
 """Converts a checkpoint to another library's format, with a model card.
 
-python -m vit_jax.convert SOURCE OUT_DIR --to=hf
-python -m vit_jax.convert SOURCE OUT_DIR --to=hf --push=owner/name
-python -m vit_jax.convert --list
+python -m vit_jax.convert runs/my_photos for_transformers --to hf
+python -m vit_jax.convert --list 'b16*'
 
 SOURCE is any checkpoint that `vit_jax.load_pretrained` reads: a workdir, a file
-or a folder of published weights, an address, or a name that --list shows. The
+or a folder of published weights, an address, or a name that --list shows, of
+those that match a pattern; timm's and Hugging Face's names of these do too. The
 formats are google, big_vision, hf, timm and torchvision.
 """
 
@@ -19,7 +19,7 @@ def define_flags() -> None:
     "to", None, "Format to write: google, big_vision, hf, timm or torchvision."
   )
   flags.DEFINE_bool(
-    "list", False, "List the published checkpoints that have a short name."
+    "list", False, "List the published checkpoints of a name, such as 'b16*'."
   )
   flags.DEFINE_string(
     "push", None, "Repository of Hugging Face, owner/name, to upload it to."
@@ -38,13 +38,12 @@ def main(arguments: list[str]) -> None:
   from vit_jax.runtime.display import Display
 
   if flags.FLAGS.list:
-    if arguments:
+    if not (rows := known.rows(*arguments[:1])) or arguments[1:]:
       raise ValueError(
-        f"--list only lists checkpoints, and {arguments[0]!r} asks for a "
-        "conversion: leave out one of them."
+        "--list lists the checkpoints whose names match one pattern, such as "
+        f"'*dinov2*', and not {' '.join(arguments)!r}."
       )
-    Display().table(known.COLUMNS, known.rows())
-    return
+    return Display().table(known.COLUMNS, rows)
   if len(arguments) != 2 or flags.FLAGS.to is None:
     raise ValueError(
       "give a source, a folder to write and a format, as in: "

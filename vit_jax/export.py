@@ -1,8 +1,7 @@
 """Exports a model and its parameters to one file, which runs without vit_jax.
 
-python -m vit_jax.export CHECKPOINT OUT_FILE [--platforms=cpu,tpu]
-  [--param_dtype=bfloat16] [--image_size=384]
-python -m vit_jax.export CHECKPOINT OUT_FILE --to=onnx
+python -m vit_jax.export runs/digits digits.stablehlo --platforms=cpu,tpu
+python -m vit_jax.export runs/digits digits.onnx --to onnx
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. The file takes uint8

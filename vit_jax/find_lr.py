@@ -1,7 +1,7 @@
 """Finds a learning rate for a configuration by a range test.
 
-python -m vit_jax.find_lr --config digits [--out=DIR] [--steps=100]
-  [--lowest=1e-6] [--highest=1]
+python -m vit_jax.find_lr my_photos
+python -m vit_jax.find_lr --config digits --steps 200 --out lr
 
 A fresh model is trained for a few steps while the learning rate rises
 (arXiv:1506.01186). The curve of the loss is written to lr_range.csv and
@@ -14,13 +14,14 @@ from vit_jax.runtime import command
 
 
 def define_flags() -> None:
-  from vit_jax.run.flags import define_config_file
+  from vit_jax.run.flags import define_config_file, expand
 
   define_config_file()
   flags.DEFINE_string("out", ".", "Folder to write to.")
   flags.DEFINE_integer("steps", 100, "Number of steps.")
   flags.DEFINE_float("lowest", 1e-6, "Learning rate of the first step.")
   flags.DEFINE_float("highest", 1.0, "Learning rate of the last step.")
+  expand()
 
 
 def main(_: list[str]) -> None:

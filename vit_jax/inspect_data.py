@@ -1,7 +1,7 @@
 """Looks through a folder of images before one trains on it.
 
-python -m vit_jax.inspect_data ROOT [--out=augmented.png]
-  [--config.image_size=64] [--config.train_transform.crop=pad]
+python -m vit_jax.inspect_data my_photos
+python -m vit_jax.inspect_data my_photos --config.train_transform.crop=pad
 
 ROOT is what `--config.data.root` of a training run would be. Every file is
 read. The command prints the splits and what was ignored, the number of images

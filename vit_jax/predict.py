@@ -1,19 +1,22 @@
 """Predicts the classes of image files with any checkpoint.
 
-python -m vit_jax.predict CHECKPOINT IMAGE... [--top=3] [--json]
-  [--features=FILE.npz [--layers=3,6 [--tokens]]] [--head=FILE.npz]
-  [--batch_size=32] [--image_size=384]
+python -m vit_jax.predict runs/my_photos holiday --out answers.csv
+python -m vit_jax.predict b16_augreg_i1k_224 cat.jpg --top 5
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,
 which is searched recursively, or a quoted pattern such as "photos/**/*.jpg".
-The exit code is 1 if an image could not be read; all others are predicted.
+With --out, the answers go to a CSV file and the number of images of each class
+is shown. The exit code is 1 if an image could not be read; all others are
+predicted.
 """
 
+import collections
 import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 def define_flags() -> None:
   flags.DEFINE_integer(
     "top", 3, "Number of classes to show for each image.", lower_bound=1
+  )
+  flags.DEFINE_string(
+    "out", None, "CSV file for a row per image, in place of the table."
   )
   flags.DEFINE_bool(
     "json", False, "Print one JSON object per image instead of a table."
@@ -62,7 +68,7 @@ def main(arguments: list[str]) -> int:
     arguments[1:],
     as_json=flags.FLAGS.json,
     layers=_layers(flags.FLAGS.layers),
-    **command.values("top", "features", "tokens", "head", "batch_size"),
+    **command.values("top", "out", "features", "tokens", "head", "batch_size"),
     **command.overrides(),
   )
 
@@ -73,6 +79,7 @@ def predict_files(
   *,
   top: int = 3,
   as_json: bool = False,
+  out: str | None = None,
   features: str | None = None,
   layers: tuple[int, ...] = (),
   tokens: bool = False,
@@ -87,6 +94,7 @@ def predict_files(
   Raises:
     ValueError: if a name matches no image, or the model has no classes and no
       features are asked for.
+    OSError: if a file cannot be written.
   """
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.image_files import check_found, find_images
@@ -94,11 +102,14 @@ def predict_files(
   from vit_jax.inference.predictor import json_lines, predict, table
   from vit_jax.inference.text_head import read_text_head
   from vit_jax.pretrained.load import held, open_checkpoint
+  from vit_jax.runtime.display import Display
   from vit_jax.tasks.choose import answering
 
   if (layers and not features) or (tokens and not layers):
     flag, needs = ("layers", "features") if layers else ("tokens", "layers")
     raise ValueError(f"--{flag} needs --{needs}, which is not given.")
+  if as_json and out:
+    raise ValueError("--json prints the answers that --out writes: drop one.")
   check_found(files)
   with contextlib.ExitStack() as stack:
     rows = None
@@ -131,8 +142,52 @@ def predict_files(
     names = text_head.names if text_head else loaded.class_names
     if task.legend and not as_json:
       _say(task.legend)
+    if out:
+      steps = -(-sum(1 for _ in find_images(files)) // batch_size)
+      batches = Display().track(batches, "predicting", steps)
+      answer = functools.partial(task.as_json, names=names, top=top)
+      return _to_csv(out, batches, answer, rows)
     to_lines = json_lines if as_json else table
     return _report(batches, to_lines(task, names, top), rows)
+
+
+def _to_csv(
+  out: str,
+  batches: Iterable[list["Prediction"]],
+  answer: Callable[["Prediction"], dict[str, Any]],
+  features: "FeatureFile | None",
+) -> int:
+  """Writes a row per image, and shows how many images got each class."""
+  from vit_jax.run.experiments.study_file import csv_text
+  from vit_jax.runtime.atomic_file import local_file, replacing
+  from vit_jax.runtime.display import Display
+
+  rows, count, display = [], collections.Counter(), Display()
+
+  def keep(batch: list["Prediction"]) -> list[str]:
+    for one in batch:
+      found: Any = {"error": one.error} if one.error else answer(one)
+      ranked = found.pop("predictions", [])
+      given = [x["class"] for x in ranked if x.get("given", x is ranked[0])]
+      count.update(given)
+      cells = {"class": ";".join(given)} if ranked else {}
+      for n, x in enumerate(ranked, start=1):
+        cells |= {
+          f"class_{n}": x["class"],
+          f"probability_{n}": x["probability"],
+        }
+      rows.append(
+        {"image": one.image} | cells | found.pop("values", {}) | found
+      )
+    return []
+
+  with replacing(local_file(out)) as file:
+    code = _report(batches, keep, features)
+    file.write(csv_text(rows).encode())
+  for name, n in count.most_common():
+    display.note(f"{n:7,} {n / len(rows):6.1%}  {name}")
+  display.note(f"Wrote {len(rows):,} rows to {out}.")
+  return code
 
 
 def _layers(texts: list[str]) -> tuple[int, ...]:

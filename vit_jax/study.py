@@ -1,7 +1,7 @@
 """Trains the rows of a study one after another, and compares them.
 
 python -m vit_jax.study configs/studies/positions.py --workdir runs/positions
-  [--index=3] [--set=data.data_dir=PATH]... [--select]
+python -m vit_jax.study FILE --workdir DIR --index 3 --set data.data_dir=PATH
 
 FILE lists configurations in `ROWS`. Each row is a run of its own,
 `train --config FILE:ROW --workdir WORKDIR/ROW`, in a process of its own.
@@ -19,7 +19,7 @@ from vit_jax.runtime import command
 def define_flags() -> None:
   flags.DEFINE_string("workdir", None, "Folder of the study.", required=True)
   flags.DEFINE_integer(
-    "index", None, "Run this row alone; the first is 0.", lower_bound=0
+    "index", None, "Run this row alone; the first is 1.", lower_bound=1
   )
   flags.DEFINE_multi_string(
     "set", [], "KEY=VALUE of the configuration, for every row; repeatable."

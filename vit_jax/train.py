@@ -1,11 +1,16 @@
 """Trains a Vision Transformer.
 
-python -m vit_jax.train --config=configs/digits.py --workdir=runs/digits
+python -m vit_jax.train my_photos --epochs 20 --lr 3e-4
+python -m vit_jax.train --config digits --workdir runs/digits
 
-Any key of the configuration can be overridden, as in
---config.optimizer.peak_lr=3e-4. The same command resumes a run that was stopped
-from its newest checkpoint; the result is bit for bit the same as without the
-stop. Ctrl-C and SIGTERM save the step under way first.
+DATA is a folder of images or a file of labels, to train on with
+configs/image_folder.py, or a configuration. The workdir is then runs/NAME. Any
+key of the configuration can be overridden, as in
+--config.optimizer.weight_decay=0.1.
+
+The same command resumes a run that was stopped from its newest checkpoint; the
+result is bit for bit the same as without the stop. Ctrl-C and SIGTERM save the
+step under way first.
 """
 
 from absl import flags
@@ -14,10 +19,10 @@ from vit_jax.runtime import command, hosts, restarts
 
 
 def define_flags() -> None:
-  from vit_jax.run.flags import define_config_file
+  from vit_jax.run.flags import define_config_file, expand
 
-  define_config_file()
   flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
+  define_config_file()
   flags.DEFINE_bool(
     "allow_changes",
     False,
@@ -33,6 +38,7 @@ def define_flags() -> None:
     "summary", False, "Print a table of the model's layers, and do not train."
   )
   hosts.define_flags()
+  expand(workdir=True)
 
 
 def main(_: list[str]) -> int | None:

@@ -1,11 +1,10 @@
 """Draws what a checkpoint's model has learned, and what it attends to.
 
-python -m vit_jax.visualize CHECKPOINT [IMAGE...] --out=DIR [--top=5]
-  [--head_fusion=mean] [--discard=0] [--layer=12] [--class_name=NAME]
-  [--pca [--foreground=0.5]] [--image_size=384]
+python -m vit_jax.visualize runs/my_photos cat.jpg --out figures
+python -m vit_jax.visualize b16_augreg photos --out figures --pca
 
 CHECKPOINT and IMAGE are the same as for `predict`. These figures are written to
-DIR:
+the folder --out:
 
 - for the model: its embedding filters and position similarities (Fig. 7);
 - for each image: its numbered patches; the attention rollout (Fig. 6 and 14)

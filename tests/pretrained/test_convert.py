@@ -328,7 +328,12 @@ def test_the_command(tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ["out"]
   both = run("vit_jax.convert", "--list", path)
   assert both.returncode == 2 and both.stderr.count("\n") == 1
-  assert "--list only lists checkpoints, and " in both.stderr
+  assert "--list lists the checkpoints whose names match" in both.stderr
+  few = run("vit_jax.convert", "--list", "b8*").stdout.splitlines()
+  assert [row.split()[0] for row in few[1:]] == [
+    "b8_augreg",
+    "b8_augreg_i1k_224",
+  ]
   bare = run("vit_jax.convert", path)
   assert bare.returncode == 2 and bare.stderr.count("\n") == 1
 

@@ -45,6 +45,30 @@ def test_known_names_follow_their_models():
       assert entry.image_size == int(size[1])
 
 
+def test_names_of_other_libraries_are_known():
+  """Of timm's that read the same file, and of Hugging Face's repositories."""
+  names = {
+    "B16_augreg": "b16_augreg",
+    "vit_base_patch16_224.augreg_in21k": "b16_augreg",
+    "vit_large_r50_s32_224.augreg_in21k_ft_in1k": "r50_l32_augreg_i1k_224",
+    "google/vit-base-patch16-224": "hf_b16_224",
+    "hf://google/vit-large-patch32-384": None,  # Without its revision.
+    "google/vit-large-patch32-384": "hf_l32_384",
+    "dinov2-small": "hf_s14_dinov2",
+    "vit_base_patch16_384.augreg_in21k_ft_in1k": None,  # Another file.
+  }
+  for name, ours in names.items():
+    assert known.find(name) == known.KNOWN.get(ours), name
+  assert known.class_names("google/vit-base-patch16-224", 1000)
+  assert known.license_of("facebook/dinov2-base") == "apache-2.0"
+  every = [name for entry in known.KNOWN.values() for name in entry.names]
+  assert len(every) == len({*every})
+  found = vit_jax.list_models("dinov2*")
+  assert [*found] == [f"hf_{size}14_dinov2" for size in "sblg"]
+  assert [*vit_jax.list_models("*_sam")] == [*vit_jax.list_models("*/sam/*")]
+  assert vit_jax.list_models() == known.KNOWN and not known.rows("nonesuch")
+
+
 def test_known_rows():
   rows = known.rows()
   assert [row[0] for row in rows] == list(known.KNOWN)

@@ -50,6 +50,15 @@ def test_the_model_reports_what_it_was_read_as(name, format, fields):
     assert origin.mean == origin.std == (0.5, 0.5, 0.5)
 
 
+def test_what_was_loaded_is_told_in_three_lines():
+  loaded = load_pretrained(published.path("google_vit.npz"))
+  values = sum(array.size for array in jax.tree.leaves(loaded.params()))
+  first, source, images = repr(loaded).splitlines()
+  assert first.startswith("Loaded Vit: ")
+  assert f"{values:,} parameters, {loaded.model.num_classes} classes" in first
+  assert "google_vit.npz (google)" in source and "32 x 32" in images
+
+
 def test_keywords_go_before_the_format():
   path = published.path("google_vit.npz")
   model, params = load_pretrained(

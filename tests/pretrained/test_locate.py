@@ -54,8 +54,11 @@ def test_unknown_name_suggests_the_nearest():
   message = refusal(locate, "b16_augrep")
   assert "the nearest names are b16_augreg, " in message
   assert "python -m vit_jax.convert --list" in message
-  message = refusal(locate, "google/vit-base-patch16-224")
-  assert "it would be hf://google/vit-base-patch16-224" in message
+  message = refusal(locate, "google/vit-tiny")
+  assert "it would be hf://google/vit-tiny" in message
+  message = refusal(locate, "vit_base_patch16_224.other")
+  assert "names are vit_base_patch16_224." in message
+  assert "it would be hf://timm/vit_base_patch16_224.other" in message
 
 
 def test_google_storage_address(site, monkeypatch):

@@ -178,3 +178,98 @@ def test_help_has_every_key_and_its_sentence(typed, monkeypatch, cls):
       line.strip().startswith(key) and line.endswith(says)
       for line in shown.splitlines()
     ), key
+
+
+@pytest.fixture
+def expanded(typed, monkeypatch, tmp_path, capsys):
+  """The long form of a line, in a folder with my_photos and labels.csv."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "my_photos").mkdir()
+  (tmp_path / "labels.csv").touch()
+
+  def expand(line, workdir=True):
+    monkeypatch.setattr(sys, "argv", ["train"])
+    if "config" not in absl_flags.FLAGS:
+      flags.define_config_file()
+      absl_flags.DEFINE_string("workdir", None, "")
+      absl_flags.DEFINE_bool("summary", False, "")
+    sys.argv[1:] = line.split()
+    flags.expand(workdir=workdir)
+    return " ".join(sys.argv[1:]), capsys.readouterr().err
+
+  return expand
+
+
+PHOTOS = "--config=image_folder --workdir=runs/my_photos"
+ROOT = "--config.data.root=my_photos"
+
+
+@pytest.mark.parametrize(
+  "line, long",
+  [
+    ("my_photos", f"{PHOTOS} {ROOT}"),
+    ("my_photos/ --summary", f"--summary {PHOTOS} {ROOT}/"),
+    (
+      "--summary my_photos --epochs 20 -lr=3e-4",
+      (
+        f"--summary {PHOTOS} --config.total_epochs=20 "
+        f"--config.optimizer.peak_lr=3e-4 {ROOT}"
+      ),
+    ),
+    (
+      "my_photos --config finetune --workdir x --image_size 224,192",
+      f"--config=finetune --workdir=x --config.image_size=224,192 {ROOT}",
+    ),
+    (
+      "--config.model.scan --batch_size 8 digits:x",
+      (
+        "--config=digits:x --workdir=runs/digits_x --config.model.scan "
+        "--config.batch_size=8"
+      ),
+    ),
+    (
+      "labels.csv",
+      (
+        "--config=image_folder --workdir=runs/labels.csv "
+        "--config.data.labels_file=labels.csv"
+      ),
+    ),
+    ("--workdir x --config digits", "--workdir=x --config=digits"),
+  ],
+)
+def test_short_forms_stand_for_keys(expanded, line, long):
+  assert expanded(line)[0] == long
+
+
+def test_a_folder_comes_before_a_configuration_and_is_told(expanded, tmp_path):
+  said = "Taking the configuration digits; the run goes to runs/digits.\n"
+  assert expanded("digits")[1] == said
+  assert expanded("digits", workdir=False) == (
+    "--config=digits",
+    said.replace("; the run goes to runs/digits", ""),
+  )
+  (tmp_path / "digits").mkdir()
+  said = "Taking the folder digits with the configuration image_folder; the ru"
+  assert expanded("digits")[1].startswith(said)
+
+
+@pytest.mark.parametrize(
+  "line, message",
+  [
+    ("my_photos --epochs 2 --epochs 3", "--epochs or --config.total_epochs is"),
+    ("--lr 1 --config.optimizer.peak_lr=2", "--lr or --config.optimizer.peak_"),
+    ("--batch_size=1 --config.batch_size 1", "--batch_size or --config.batch"),
+    (
+      f"my_photos {ROOT}",
+      "my_photos stands for --config.data.root, which is g",
+    ),
+    ("nope", "'nope' is neither a folder here nor a configuration; .vit_jax"),
+  ],
+)
+def test_what_is_said_twice_or_is_nothing_is_refused(expanded, line, message):
+  with pytest.raises(ValueError, match=f"^{message}"):
+    expanded(line)
+
+
+def test_short_forms_are_keys():
+  assert {*flags.SHORT.values()} <= {*all_keys(Settings)}

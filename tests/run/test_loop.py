@@ -225,6 +225,21 @@ def test_a_run_needs_a_folder(data_dir, tmp_path, monkeypatch, workdir):
   assert [*tmp_path.iterdir()] == []
 
 
+def test_the_best_checkpoint_is_named_beside_the_last(
+  run_copy, data_dir, capsys
+):
+  better = {"eval/top1": 0.987}
+  metrics = run_copy / "checkpoints" / "8" / "metrics"
+  metrics.mkdir()
+  (metrics / "metrics").write_text(json.dumps(better))
+  with (run_copy / "metrics.jsonl").open("a") as rows:
+    rows.write(json.dumps({"step": 8, **better}) + "\n")
+  loop.train(read(runs.config(data_dir)), str(run_copy))
+  out = capsys.readouterr().out
+  assert "\nBest checkpoint: step 8 with top-1 98.70%.\n" in out
+  assert out.endswith(f"vit_jax.evaluate {run_copy} --best\n")
+
+
 def test_a_complete_run_says_so(run_copy, data_dir, capsys):
   loop.train(read(runs.config(data_dir)), str(run_copy))
   assert "The run is complete: 12 steps are done." in capsys.readouterr().out

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from vit_jax import make_vit
@@ -14,7 +15,7 @@ from vit_jax.training import sharding
 from vit_jax.training.losses import Classification
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
-from vit_jax.training.state import make_init
+from vit_jax.training.state import TrainState, make_init
 from vit_jax.training.step import make_train_step
 
 SIZE = (8, 8)
@@ -35,6 +36,11 @@ MIXUP = LossSettings(mixup_alpha=0.2)
 SMOOTH = LossSettings(mixup_alpha=0.2, label_smoothing=0.1)
 
 
+def _model(**fields):
+  sizes = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=4)
+  return make_vit("Ti/4", 5, **{**sizes, "representation_size": 16, **fields})
+
+
 @functools.cache
 def _functions(
   dropout_rate=0.0,
@@ -44,14 +50,7 @@ def _functions(
   loss=PLAIN,
   **options,
 ):
-  model = make_vit(
-    "Ti/4",
-    num_classes=5,
-    **dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=4)
-    | dict(fields),
-    representation_size=16,
-    dropout_rate=dropout_rate,
-  )
+  model = _model(dropout_rate=dropout_rate, **dict(fields))
   tx = make_optimizer(
     OptimizerSettings(weight_decay=weight_decay), lambda _: RATE
   )
@@ -87,6 +86,20 @@ def test_the_first_loss_is_the_logarithm_of_the_classes():
   assert float(metrics["loss"]) == pytest.approx(np.log(5), rel=1e-5)
   assert float(metrics["learning_rate"]) == pytest.approx(RATE)
   assert int(metrics["skipped_images"]) == 3
+
+
+def test_a_rate_may_be_a_number_and_a_batch_must_be_a_dictionary():
+  init, step = _functions()
+  plain = make_train_step(_model(), optax.adam(RATE), RATE)
+  params = _start(init).params
+  state = TrainState(jnp.int32(0), params, optax.adam(RATE).init(params))
+  _, metrics = jax.jit(plain)(state, _batch())
+  assert float(metrics["learning_rate"]) == pytest.approx(RATE)
+  batch = _batch()
+  with pytest.raises(
+    ValueError, match="a batch is a dictionary .* not a tuple"
+  ):
+    step(_start(init), (batch["image"], batch["label"]))
 
 
 def test_top1_counts_the_larger_part_of_a_mixture():

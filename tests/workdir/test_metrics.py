@@ -325,7 +325,7 @@ def test_wandb_offline_has_the_same_rows(tmp_path, data_dir):
 
   refused = start(10, WANDB_API_KEY="", HOME=str(tmp_path))
   assert refused.returncode == 2, refused.stderr
-  assert refused.stderr.startswith("error: wandb_project='tests': ")
+  assert refused.stderr.startswith("error: --config.wandb_project='tests': ")
   assert "WANDB_MODE=offline" in refused.stderr
   assert refused.stderr.count("\n") == 1
 

@@ -57,6 +57,12 @@ def test_the_score_of_a_checkpoint(folder):
   assert found == [0.5, 0.75, 0.25, None]
 
 
+def test_a_save_without_an_evaluation_is_not_warned_of(tmp_path, caplog):
+  with caplog.at_level("WARNING"):
+    saved.save(tmp_path / "run", [2], {})
+  assert not [r for r in caplog.records if "metric" in r.getMessage()]
+
+
 def test_of_two_as_good_the_later_is_the_best(folder):
   _metrics(folder, 2).write_text('{"eval/top1": 0.75}')
   with contextlib.closing(open_run(str(folder))) as checkpoints:

@@ -62,6 +62,11 @@ class DataSettings(Section):
     "Let the file of labels name images outside of `root`.",
     legacy_default=True,
   )
+  file_column: str | None = setting(
+    None,
+    "Column of the images' names, which may lack an ending such as .jpg; None "
+    "takes file, path, image, image_id, id or the like.",
+  )
   label_columns: str | None = setting(
     None,
     "Columns of the labels, separated by commas; None takes the column label, "
@@ -118,8 +123,8 @@ class DataSettings(Section):
       folder = os.path.dirname(self.labels_file) or "."
       object.__setattr__(self, "root", self.root or folder)
       return
-    names = "eval_labels_file", "label_columns", "task"
-    for name in names if self.task in TASKS else names[:2]:
+    names = "eval_labels_file", "file_column", "label_columns", "task"
+    for name in names if self.task in TASKS else names[:3]:
       value = getattr(self, name)
       if value != getattr(DataSettings, name):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Estimates what a configuration's step costs on TPUs, without a TPU.
 
-python -m vit_jax.estimate --config configs/pretrain.py:B/16,imagenet21k \
-  --topology v5e:2x4 --config.batch_size=512
+python -m vit_jax.estimate --config pretrain:B/16,imagenet21k
+python -m vit_jax.estimate --config deit3:L/16 --topology v5e:4x4 --forward
 
 XLA's own TPU compiler runs on this machine (`pip install "vit_jax[tpu]"`) and
 compiles for the chips that --topology names. The command prints the memory that
@@ -45,7 +45,7 @@ DATA_SETS = {
 
 
 def define_flags() -> None:
-  from vit_jax.run.flags import define_config_file
+  from vit_jax.run.flags import define_config_file, expand
 
   define_config_file()
   flags.DEFINE_string(
@@ -68,6 +68,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "save_hlo", None, "File to write the compiled program (HLO) to."
   )
+  expand()
 
 
 def main(_: list[str]) -> int:

@@ -96,10 +96,11 @@ def learned_table(
   if module.has_variable("params", name):
     stored = nn.unbox(module.get_variable("params", name)).shape
     if stored != shape:
+      way = "load the model as load_pretrained(source, image_size=(H, W))"
       raise ValueError(
         f"{name} was learned with shape {stored}, and these images need "
-        f"{shape}: use images of the size the model was trained on, or resize "
-        "the table."
+        f"{shape}: use images of the size the model was trained on"
+        + (f", or {way} to resize the table." if name != "R" else ".")
       )
   return module.param(name, named(_init_E_pos, axes), shape, module.param_dtype)
 

@@ -1,7 +1,7 @@
 """Packs images into sharded ArrayRecord files, a TFDS data set of your own.
 
-python -m vit_jax.pack SOURCE OUT [--size=256] [--quality=95] [--labels=FILE]
-python -m vit_jax.pack --verify=OUT
+python -m vit_jax.pack my_photos packed --size 256
+python -m vit_jax.pack --verify=packed
 
 SOURCE is one of
 

@@ -112,8 +112,8 @@ def metadata(loaded: Loaded, license: str | None) -> str:
   if config:
     data, start = config["data"], config["pretrained"] or ""
     found["datasets"] = data["name"] or pathlib.Path(data["root"] or "").name
-  if start in known.KNOWN:
-    start = known.KNOWN[start].url
+  if listed := known.find(start):
+    start = listed.url
   if start.startswith("hf://"):  # Only the hub's own names are links.
     found["base_model"] = start.removeprefix("hf://").partition("@")[0]
   return "".join(f"{k}: {json.dumps(v)}\n" for k, v in found.items() if v)

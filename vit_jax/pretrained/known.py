@@ -13,7 +13,8 @@ pre-trained with AugReg on ImageNet-21k and fine-tuned on ImageNet at 384 x 384.
   fine-tuning. `_augreg_i1k_<size>` is fine-tuned on ImageNet, in some cases
   from another run than the one that `_augreg` names;
 - `_sam`: models trained on ImageNet alone with SAM (arXiv:2106.01548), at 224;
-- `hf_...`: Google's models as Hugging Face publishes them (extra `hf`);
+- `hf_...`: models of Google and Meta on Hugging Face (extra `hf`); those of
+  `_dinov2` are trained without labels (arXiv:2304.07193);
 - `torchvision_...`: torchvision's models; `_swag_<size>` ends with the image
   size. They are published only as pickles and have to be converted once.
 
@@ -26,6 +27,7 @@ missing, since its stem is the root of a ResNet without any stages.
 
 import csv
 import dataclasses
+import fnmatch
 import importlib.resources
 import os
 import re
@@ -47,6 +49,8 @@ class Known:
     trained_on: The data sets in the order of training, and the recipe.
     parameters: Number of the encoder's parameters, without head and
       representation layer.
+    timm: timm's name of the same weights; "" if it has none. Of Google's, timm
+      reads the same file.
     top1: Accuracy on ImageNet's validation images in percent, as its publisher
       gives it for this very file; of AugReg at 224, SAM and the hybrid of the
       paper, as timm measured it, whose crop differs; None where neither does.
@@ -58,6 +62,7 @@ class Known:
   image_size: int
   trained_on: str
   parameters: int
+  timm: str = ""
   top1: float | None = None
   sha256: str | None = None
 
@@ -66,6 +71,13 @@ class Known:
     """The checkpoint in one line."""
     size = self.image_size
     return f"ViT-{self.model} for {size} x {size}, {self.trained_on}"
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """Its address, and its names on Hugging Face and in timm."""
+    _, is_hub, hub = self.url.partition("@")[0].rpartition("hf://")
+    own = (hub, hub.rpartition("/")[2]) if is_hub else ()
+    return self.url, *own, *filter(None, [self.timm])
 
   @property
   def is_pickle(self) -> bool:
@@ -77,8 +89,8 @@ class Known:
 COLUMNS = ("name", "model", "parameters", "trained on", "top-1", "address")
 
 
-def rows() -> list[tuple[str, ...]]:
-  """A printable row for each, with the columns of `COLUMNS`."""
+def rows(pattern: str = "*") -> list[tuple[str, ...]]:
+  """A printable row for each of `list_models`, with the columns `COLUMNS`."""
   return [
     (
       name,
@@ -88,13 +100,20 @@ def rows() -> list[tuple[str, ...]]:
       "" if known.top1 is None else f"{known.top1:.1f}",
       known.url + (" (a pickle: convert it once)" if known.is_pickle else ""),
     )
-    for name, known in list_models().items()
+    for name, known in list_models(pattern).items()
   ]
 
 
-def list_models() -> dict[str, Known]:
-  """The published checkpoints that `load_pretrained` knows, by their names."""
-  return dict(KNOWN)
+def list_models(pattern: str = "*") -> dict[str, Known]:
+  """The published checkpoints that `load_pretrained` knows, by their names.
+
+  Those of which one of `Known.names` matches a pattern, such as "dinov2*".
+  """
+  return {
+    name: known
+    for name, known in KNOWN.items()
+    if fnmatch.filter((name, *known.names), pattern)
+  }
 
 
 def _read() -> dict[str, Known]:
@@ -109,12 +128,12 @@ def _read() -> dict[str, Known]:
 
 
 KNOWN = _read()
+_BY_NAME = {n: k for k in KNOWN.values() for n in (k.url, *k.names)}
 
 
 def find(source: str) -> Known | None:
-  """The published checkpoint of this name or address, if it is known."""
-  by_url = {known.url: known for known in KNOWN.values()}
-  return KNOWN.get(source.lower()) or by_url.get(source)
+  """The checkpoint of our name, timm's, Hugging Face's, or of an address."""
+  return KNOWN.get(source.lower()) or _BY_NAME.get(source)
 
 
 def class_names(source: str, num_classes: int) -> tuple[str, ...]:
@@ -135,7 +154,8 @@ def license_of(source: str) -> str | None:
   """The licence that a known source is published under, by SPDX's name."""
   known = find(source)
   url = known.url if known else source
-  if url.startswith(("gs://vit_models/", "hf://google/vit-")):
+  hub = ("gs://vit_models/", "hf://google/vit-", "hf://facebook/dinov2-")
+  if url.startswith(hub):
     return "apache-2.0"
   if url.startswith("https://download.pytorch.org/models/vit_"):
     return "cc-by-nc-4.0" if "swag" in url else "bsd-3-clause"

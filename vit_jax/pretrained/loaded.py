@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from flax import traverse_util
 from jax.sharding import Mesh
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Model, Origin
+from vit_jax.models import Model, Origin, variant_of
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -19,7 +20,7 @@ from vit_jax.training.state import make_params_init
 Leaves = Iterable[tuple[str, np.ndarray]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Loaded:
   """A model whose parameters are read on demand.
 
@@ -53,7 +54,19 @@ class Loaded:
   description: Mapping[str, Any] | None = None
   notes: tuple[str, ...] = ()
   restore: Callable[[Any], Any] | None = None
-  held: dict[str, Any] | None = dataclasses.field(default=None, repr=False)
+  held: dict[str, Any] | None = None
+
+  def __repr__(self) -> str:
+    """What it is, where it comes from, and the images it takes: three lines."""
+    model, origin = self.model, self.origin
+    name = variant_of(model) or type(model).__name__
+    values = sum(map(math.prod, self.shapes.values()))
+    step = "" if self.step is None else f", step {self.step:,}"
+    return (
+      f"Loaded {name}: {values:,} parameters, {model.num_classes:,} classes\n"
+      f"  from {origin.source} ({origin.format}{step})\n"
+      f"  for images {self.preprocessing}"
+    )
 
   @property
   def origin(self) -> Origin:

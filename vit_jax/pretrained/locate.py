@@ -11,7 +11,7 @@ import re
 from urllib.parse import quote
 
 from vit_jax.pretrained import fetch, hub
-from vit_jax.pretrained.known import KNOWN, refuse_pickle
+from vit_jax.pretrained.known import KNOWN, find, refuse_pickle
 
 
 def locate(source: str) -> pathlib.Path:
@@ -22,7 +22,7 @@ def locate(source: str) -> pathlib.Path:
 
   Args:
     source: A path that exists, https:// or http://, gs://bucket/object,
-      hf://owner/name[@revision], or a name in `known.KNOWN`.
+      hf://owner/name[@revision], or a name that `known.find` knows.
 
   Raises:
     ValueError, OSError: if there is no such checkpoint, it is a pickle, or the
@@ -34,12 +34,14 @@ def locate(source: str) -> pathlib.Path:
     return pathlib.Path(path)
   if "://" in source:
     return _from_address(source, None)
-  if known := KNOWN.get(source.lower()):
+  if known := find(source):
     return _from_address(known.url, known.sha256)
-  near = difflib.get_close_matches(source.lower(), KNOWN, n=3, cutoff=0.4)
+  names = [*KNOWN, *(known.timm for known in KNOWN.values())]
+  near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
   ideas = f"; the nearest names are {', '.join(near)}" if near else ""
-  if hub.REPOSITORY.fullmatch(source):
-    ideas += f"; on Hugging Face it would be hf://{source}"
+  repository = source if "/" in source else f"timm/{source}"
+  if hub.REPOSITORY.fullmatch(repository) and {*"/."} & {*source}:
+    ideas += f"; on Hugging Face it would be hf://{repository}"
   raise ValueError(
     f"{source!r} is neither a file or folder here nor a known checkpoint"
     f"{ideas}; `python -m vit_jax.convert --list` lists all names."

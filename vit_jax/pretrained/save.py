@@ -247,11 +247,10 @@ def _expressed(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
   native = ("learned_grid",) if grid_only else ("learned", own)
   if model.position in native:
     return model, params
-  E_pos = equivalent.position_table(model, params)
-  params = {k: v for k, v in params.items() if not k.startswith("position/")}
+  params = equivalent.with_table(model, params)
   if grid_only:
-    params["x_class"] = params["x_class"] + E_pos[0]
-  params["position/E_pos"] = E_pos[1:] if grid_only else E_pos
+    first, params["position/E_pos"] = np.split(params["position/E_pos"], [1])
+    params["x_class"] = params["x_class"] + first[0]
   return model.clone(position=native[0]), params
 
 

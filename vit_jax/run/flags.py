@@ -1,12 +1,14 @@
 """Defines the configuration's flags: `--config` and `--config.key=value`."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
+from ml_collections.config_flags import config_path
 
 from vit_jax.run.config_file import (
   load_config,
@@ -20,20 +22,96 @@ from vit_jax.runtime.settings import Duration, Section, all_keys, keys
 # Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()
 
+# Flags that stand for a key of the configuration.
+SHORT = {
+  "epochs": "total_epochs",
+  "batch_size": "batch_size",
+  "lr": "optimizer.peak_lr",
+  "image_size": "image_size",
+}
+_FOR_FOLDERS = "image_folder"  # The configuration for a folder or its labels.
+
 
 def define_config_file() -> None:
-  """Defines `--config=FILE`, which `config_settings` reads."""
+  """Defines `--config=FILE`, which `config_settings` reads, and `SHORT`."""
   _check_keys(sys.argv, Settings)
   config_flags.DEFINE_config_file(
     "config",
     None,
-    "Configuration: a file, or the name of one that comes with vit_jax "
-    f"({', '.join(shipped_configs())}), followed by :argument if it takes one. "
-    "Each of these keys can be set on the command line, as in "
-    "--config.seed=1:\n" + _help(Settings),
+    "Configuration: a file or a name that `vit_jax configs` lists, with "
+    ":argument if it takes one. --config.KEY=VALUE sets any of its keys:\n"
+    + key_table(),
   )
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
+  for name, key in SHORT.items():
+    flags.DEFINE_string(name, None, f"Short for --config.{key}.")
+
+
+def expand(workdir: bool = False) -> None:
+  """Replaces short forms and DATA in `sys.argv`, once all flags are defined.
+
+  DATA is a folder of images, a file of labels or a configuration: the word that
+  is neither a flag nor its value. Raises ValueError if it is none of these, or
+  if something is given twice.
+  """
+  words, given, data, is_value = [], [], [], False
+  for word in sys.argv[1:]:
+    name, equals, value = word.lstrip("-").partition("=")
+    if is_value:
+      words[-1] += f"={word}"
+    elif not word.startswith("-"):
+      data.append(word)
+    else:
+      long = f"config.{SHORT[name]}" if name in SHORT else name
+      words.append(f"--{long}{equals}{value}")
+      given += dict.fromkeys((long, name))
+    starts = word.startswith("-") and not is_value
+    is_value = starts and not equals and not _stands_alone(name)
+  for name, key in SHORT.items():
+    if name in given and given.count(f"config.{key}") > 1:
+      raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
+  if data:
+    words += _meant(data.pop(0), given, workdir)
+  words.sort(key=lambda word: "config." in word.partition("=")[0])
+  sys.argv[1:] = [*words, *data]  # --config is now before its keys.
+
+
+def _stands_alone(name: str) -> bool:
+  """Whether a flag, which may have "no" before it, needs no value."""
+  name = name if name in flags.FLAGS else name.removeprefix("no")
+  if name in flags.FLAGS:
+    return bool(flags.FLAGS[name].boolean)
+  key = name.removeprefix("config.").split("[")[0]
+  return key != name and config_path.get_type(key, base_config()) is bool
+
+
+def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
+  """The flags that DATA stands for, beside those given; says what it is."""
+  flag, said = "config", f"the configuration {data}"
+  if os.path.isdir(data):
+    flag, said = "config.data.root", f"the folder {data}"
+  elif os.path.isfile(data) and data.lower().endswith((".csv", ".jsonl")):
+    flag, said = "config.data.labels_file", f"the file of labels {data}"
+  elif not os.path.isfile(name := data.partition(":")[0]) and (
+    name not in shipped_configs()
+  ):
+    raise ValueError(
+      f"{data!r} is neither a folder here nor a configuration; `vit_jax "
+      "configs` lists those that come with it."
+    )
+  if flag in given:
+    raise ValueError(f"{data} stands for --{flag}, which is given as well.")
+  words = [f"--{flag}={data}"]
+  if "config" not in (flag, *given):
+    words.insert(0, f"--config={_FOR_FOLDERS}")
+    said += f" with the configuration {_FOR_FOLDERS}"
+  if workdir and "workdir" not in given:
+    name = os.path.basename(os.path.abspath(data)).removesuffix(".py")
+    words.append(f"--workdir={os.path.join('runs', name.replace(':', '_'))}")
+    said += f"; the run goes to {words[-1].partition('=')[2]}"
+  print(f"Taking {said}.", file=sys.stderr, flush=True)
+  return words
 
 
 def define_config_keys(cls: type[Section]) -> None:
@@ -42,7 +120,7 @@ def define_config_keys(cls: type[Section]) -> None:
   config_flags.DEFINE_config_dict(
     "config",
     base_config(cls),
-    "Settings, given as --config.key=value. The keys are:\n" + _help(cls),
+    "Settings, given as --config.KEY=VALUE:\n" + key_table(cls=cls),
   )
   flags.FLAGS["config"].default_as_str = None  # The help lists the defaults.
   flags.declare_key_flag("config")
@@ -100,11 +178,18 @@ def _unknown(name: str, key: str, cls: type[Section]) -> str:
   )
 
 
-def _help(cls: type[Section]) -> str:
-  """One line for each key, with its default and its sentence."""
+def key_table(section: str = "", cls: type[Section] = Settings) -> str:
+  """One line for each key of a section, with its default and its sentence.
+
+  Raises ValueError if there is no such section.
+  """
+  found = [row for row in keys(cls) if row[0].startswith(section)]
+  if not found:
+    near = nearest(section, cls)
+    raise ValueError(f"no key begins with {section!r}; did you mean {near}?")
   return "\n".join(
     f"  {key}_steps|_epochs|_examples: {says}"
     if isinstance(default, Duration)
     else f"  {key}={default}: {says}"
-    for key, default, says in keys(cls)
+    for key, default, says in found
   )

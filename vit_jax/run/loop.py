@@ -29,6 +29,7 @@ from vit_jax.workdir.description import check_same_run
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.meter import Stopwatch
 from vit_jax.workdir.read_errors import DamagedError
+from vit_jax.workdir.rows import read_rows
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -107,15 +108,28 @@ def train(
       loop = TrainLoop(plan, batches, out, *guards, on_step)
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
-    tested = None
+    tested, best = None, _best(plan, checkpoints)
     if evaluated and plan.splits.test is not None:
       tested = _test(plan, out, state, saved)
   seconds, kinds = time.perf_counter() - start, out.time_spent()
   metrics, own = plan.task.metrics, plan.task.is_own
-  own_task = settings.data.task if own else ""
-  said = closing(metrics, evaluated, seconds, saved, tested, kinds, own_task)
+  task = settings.data.task if own else ""
+  said = closing(metrics, evaluated, seconds, saved, tested, kinds, task, best)
   display.note(said)
   return state, evaluated
+
+
+def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
+  """Step and score of the best checkpoint; None if it is the last one."""
+  checkpoints.wait()
+  step, metric = checkpoints.best_step, plan.task.score_metric
+  if step in (None, checkpoints.latest_step):
+    return None
+  texts = []
+  with contextlib.suppress(OSError):
+    rows = read_rows(checkpoints.folder / "metrics.jsonl")
+    texts = [metric.text(row) for row in rows if row["step"] == step]
+  return step, next(filter(None, reversed(texts)), f"the best {metric.label}")
 
 
 def _test(

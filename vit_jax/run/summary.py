@@ -15,6 +15,7 @@ from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display, Metric, clock, evaluation_text
+from vit_jax.runtime.printable import as_typed
 from vit_jax.training.optimizer import HEADS, trainable_filter
 from vit_jax.workdir.meter import shares
 
@@ -104,6 +105,7 @@ def closing(
   tested: dict[str, Any] | None = None,
   spent: dict[str, float] | None = None,
   own_task: str = "",
+  best: tuple[int, str] | None = None,
 ) -> str:
   """The lines that end a run.
 
@@ -113,6 +115,7 @@ def closing(
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
     own_task: `data.task` of the run, if it is a class of the user's own.
+    best: Step and score of the best checkpoint, if it is not the last.
   """
   lines = [f"Done in {clock(seconds)}."]
   if spent is not None:
@@ -120,6 +123,8 @@ def closing(
     lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
   if evaluated:
     lines.append(f"Last evaluation: {evaluation_text(evaluated, metrics)}.")
+  if best is not None:
+    lines.append("Best checkpoint: step {:,} with {}.".format(*best))
   if tested is not None:
     found = {k.replace("test/", "eval/"): v for k, v in tested.items()}
     lines.append(
@@ -130,7 +135,9 @@ def closing(
     command = f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
     if own_task:  # No checkpoint imports it.
       command += f" --task={shlex.quote(own_task)}"
-    lines.append(f"Evaluate its checkpoint with: {command}")
+    if best is not None:
+      command += " --best"
+    lines.append(f"Evaluate its checkpoint with: {as_typed(command)}")
   return "\n".join(lines)
 
 

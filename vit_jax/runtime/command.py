@@ -9,13 +9,14 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-from vit_jax.runtime import hosts
+from vit_jax.runtime import hosts, usage
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
+from vit_jax.runtime.printable import as_typed
 from vit_jax.runtime.restarts import MENDABLE
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -78,14 +79,16 @@ def run(
     if os.environ.get("VIT_JAX_TRACEBACK"):
       sys.exit(main(arguments))
     try:
-      sys.exit(main(arguments))
+      with usage.until_closed():
+        code = main(arguments)
+      sys.exit(code)
     except (Exception, KeyboardInterrupt) as error:
       _explain(error, resumes)
       raise
 
   keep_freed_memory()
   _keep_compiled()
-  app.run(guarded, flags_parser=functools.partial(_parse, define))
+  app.run(guarded, flags_parser=functools.partial(_parse, define, takes))
 
 
 def _explain(error: BaseException, resumes: bool) -> None:
@@ -95,7 +98,7 @@ def _explain(error: BaseException, resumes: bool) -> None:
     _fail(f"stopped by Ctrl-C{further}.", code=130)
   for kind, code in _EXITS.items():
     if isinstance(error, kind):
-      _fail(_one_line(error), code)
+      _fail(usage.in_flags(_one_line(error)), code)
   hosts.leave_soon(1)
 
 
@@ -219,15 +222,29 @@ def _keep_compiled() -> None:
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
-def _parse(define: Callable[[], None] | None, argv: Sequence[str]) -> list[str]:
-  """Defines the flags and parses them; a mistake prints one line and exits."""
+def _parse(
+  define: Callable[[], None] | None, takes: str, argv: list[str]
+) -> list[str]:
+  """Defines the flags and parses them, or shows the help; a mistake is a line.
+
+  `argv` is `sys.argv`, in which `define` may replace short forms.
+  """
   flags.FLAGS.set_gnu_getopt(True)
+  which = usage.asked(argv)
   try:
+    if which:
+      del argv[1:]
     if define is not None:
       define()
+    if which:
+      doc = sys.modules["__main__"].__doc__ or ""
+      with usage.until_closed():
+        sys.exit(print(usage.text(doc, takes, which), flush=True))
     return flags.FLAGS(list(argv))
+  except flags.UnrecognizedFlagError as error:
+    _fail(usage.unknown(error))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
-    _fail(_one_line(error))
+    _fail(usage.in_flags(_one_line(error)))
 
 
 def _one_line(error: BaseException) -> str:
@@ -241,6 +258,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
-  print(f"error: {message}", file=sys.stderr, flush=True)
+  print(f"error: {as_typed(message)}", file=sys.stderr, flush=True)
   hosts.leave_soon(code)
   raise SystemExit(code)

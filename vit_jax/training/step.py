@@ -1,7 +1,7 @@
 """The train step: one pure function from (state, batch) to (state, metrics)."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -22,7 +22,7 @@ TrainStep = Callable[..., tuple[TrainState, Metrics]]
 def make_train_step(
   model: nn.Module,
   tx: optax.GradientTransformation,
-  learning_rate: optax.Schedule,
+  learning_rate: optax.ScalarOrSchedule,
   *,
   seed: int = 0,
   mean: Sequence[float] = (0.5, 0.5, 0.5),
@@ -51,7 +51,7 @@ def make_train_step(
 
   Args:
     tx: The optimizer.
-    learning_rate: The schedule in `tx`, which the metrics report.
+    learning_rate: The schedule or the number in `tx`, for the metrics.
     seed: Seed of Mixup, dropout and masks.
     mean, std: As in `losses.Classification`, which `loss` describes.
     objective: Trains on something else than the class of an image; `mean`,
@@ -70,10 +70,18 @@ def make_train_step(
   gradient = jax.value_and_grad(loss_of, has_aux=True)
   gradient = _in_parts(gradient, accumulation_steps)
   average = functools.partial(_average, ema_decay, ema_warmup)
+  schedule: Any = learning_rate
+  if not callable(schedule):
+    schedule = optax.constant_schedule(jnp.float32(schedule))
 
   def train_step(
-    state: TrainState, batch: dict[str, Array], frozen_params: Any = None
+    state: TrainState, batch: Any, frozen_params: Any = None
   ) -> tuple[TrainState, Metrics]:
+    if not issubclass(type(batch), Mapping):
+      raise ValueError(
+        f"a batch is a dictionary with image and label, not a "
+        f"{type(batch).__name__}: give dict(image=images, label=labels)."
+      )
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     images, targets = objective.prepare(batch, objective_key)
@@ -90,7 +98,7 @@ def make_train_step(
       "loss": mean_loss,
       objective.metric: score,
       "gradient_norm": norm,
-      "learning_rate": learning_rate(_updates(state)),
+      "learning_rate": schedule(_updates(state)),
       "skipped_steps": 1 - finite.astype(jnp.int32),
     }
     if "skipped" in batch:

@@ -195,6 +195,8 @@ def _mend(checkpoint: epath.Path, keys: Sequence[str]) -> str | None:
 class QuietSaves:
   """Hides what Orbax prints of failed saves, which `save` returns as a line.
 
+  It also warns of each save without an evaluation, which is as it should be.
+
   A save runs in threads and event loops of Orbax, so nothing can be waited for
   as in `_ReadsTogether`. Orbax logs a traceback, and asyncio logs one for
   each write that fails later. A write that ends after its loop can only say so
@@ -227,7 +229,9 @@ class QuietSaves:
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-  if "exception was never retrieved" in record.getMessage():
+  message = record.getMessage()
+  hidden = ("exception was never retrieved", "did not provide metrics")
+  if any(text in message for text in hidden):
     return False
   return not (record.exc_info and "orbax" in record.pathname)
 

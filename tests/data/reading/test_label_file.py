@@ -92,6 +92,28 @@ def test_a_part_of_each_class_is_held_out(folder):
   assert "held out 4" in splits.found
 
 
+@pytest.mark.parametrize(
+  "head, keys",
+  [
+    ("id,breed", dict(label_columns="breed")),
+    ("image_id,label", {}),
+    ("name,label", dict(file_column="name")),
+    ("file,name,label", dict(file_column="name", label_columns="label")),
+  ],
+)
+def test_names_may_lack_an_ending_and_stand_in_any_column(folder, head, keys):
+  (folder / "4.png").rename(folder / "4.JPG")
+  first = "x," if head.startswith("file,") else ""
+  text = f"{head}\n{first}0,a\n{first}1.png,b\n{first}4,a\n{first}2,b\n"
+  source = open_source(
+    "train", settings(folder, text, eval_split="train", **keys)
+  )
+  found = {"0.png": 0, "1.png": 1, "4.JPG": 0, "2.png": 1}
+  assert labels(source) == found
+  with pytest.raises(ValueError, match="no column 'nope'.*data.file_column"):
+    open_source("train", settings(folder, text, file_column="nope"))
+
+
 def test_classes_that_are_numbers_keep_their_order(folder):
   given = settings(folder, rows(*(10, 2, 1, 10, 2, 1)))
   assert open_source("train", given).class_names == ("1", "2", "10")

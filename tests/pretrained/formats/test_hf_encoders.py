@@ -5,11 +5,12 @@ import json
 import re
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import encoders
-from tests.tiny import random_model
+from tests.tiny import nested, random_model
 from vit_jax import load_pretrained
 from vit_jax.models import ModernVit, Vit
 from vit_jax.pretrained.arrays import open_arrays, save_arrays
@@ -268,3 +269,32 @@ def test_a_model_of_our_own_is_written_and_read(tmp_path):
   assert again.model.position_grid == (2, 2) and again.model.antialias
   for path, array in again.read():
     np.testing.assert_array_equal(array, params[path])
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    dict(pooling="gap", position="sincos2d"),  # As in image_folder.py.
+    dict(pooling="gap", position="none", gelu="exact"),
+    dict(pooling="gap", position="learned2d", layer_norm_epsilon=1e-5),
+    dict(pooling="map", position="sincos2d", num_classes=0),
+  ],
+)
+def test_a_model_without_a_class_token_is_written_as_a_siglip(tmp_path, fields):
+  """Its classifier takes the mean over the patches after the last norm."""
+  ours, params = random_model((32, 32), **fields)
+  assert check_expressible(ours, "hf") == []
+  save_as(ours, "hf", tmp_path / "out")
+  config = json.loads((tmp_path / "out" / "config.json").read_text())
+  name = "ForImageClassification" if fields["pooling"] == "gap" else "Vision"
+  assert name in config["architectures"][0]
+  model, theirs = load_pretrained(str(tmp_path / "out"))
+  assert (model.position, model.pooling) == ("learned", fields["pooling"])
+  images = np.random.default_rng(1).normal(size=(2, 32, 32, 3))
+  images = jnp.asarray(images, jnp.float32)
+  np.testing.assert_allclose(
+    ours.model.apply({"params": nested(params)}, images),
+    model.apply({"params": theirs}, images),
+    rtol=0,
+    atol=1e-5,
+  )

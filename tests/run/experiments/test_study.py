@@ -88,6 +88,15 @@ def test_rows_are_run_once_and_collected(file, trained, tmp_path, capsys):
   codes.clear()
   options["changes"][0] = "data.data_dir=/elsewhere"  # It has moved.
   assert run_study(str(file), str(folder), **options) == 0
+  shown = capsys.readouterr().out
+  assert "Row 1 of 4: a_0" in shown and "Row 4 of 4: b_1" in shown
+  scores = {row["row"]: float(row["eval/top1"]) for row in table(folder)}
+  *lines, last = shown.splitlines()[-6:]
+  assert lines[0].split() == ["row", "top-1"]
+  expected = [[name, f"{score:.2%}"] for name, score in scores.items()]
+  assert [line.split() for line in lines[1:]] == expected
+  best = max(scores, key=lambda name: scores[name])
+  assert last == f"Best: {best} with top-1 {scores[best]:.2%}."
   assert [flags["config"] for flags in commands[4:]] == [f"{file}:a_1"]
   assert table(folder)[1] == {
     "row": "a_1",
@@ -109,11 +118,11 @@ def test_a_stop_ends_the_study(file, trained, tmp_path, capsys):
 
 def test_a_finished_row_with_other_settings_is_refused(file, trained, tmp_path):
   folder = str(tmp_path / "runs")
-  run_study(str(file), folder, index=0)
+  run_study(str(file), folder, index=1)
   file.write_text(STUDY.replace("peak_lr = 0.5", "peak_lr = 0.25"))
   message = "a_0 is finished, with optimizer.peak_lr=0.5, and .* has 0.25: rem"
   with pytest.raises(ValueError, match=message):
-    run_study(str(file), folder, index=0)
+    run_study(str(file), folder, index=1)
 
 
 def test_the_best_rate_is_selected_on_images_held_out(
@@ -121,7 +130,7 @@ def test_the_best_rate_is_selected_on_images_held_out(
 ):
   commands, _ = trained
   folder = tmp_path / "runs"
-  assert run_study(str(file), str(folder), index=3, select=True) == 0
+  assert run_study(str(file), str(folder), index=4, select=True) == 0
   *tried, last = commands
   assert [c["config.optimizer.peak_lr"] for c in tried] == ["0.1", "0.2", "0.4"]
   for flags in tried:
@@ -133,7 +142,7 @@ def test_the_best_rate_is_selected_on_images_held_out(
   shown = "0.2 is best on train[90%:] (0.1: 65.00%, 0.2: 75.00%, 0.4: 55.00%)"
   assert shown in capsys.readouterr().out
   assert [row["eval/top1"] for row in table(folder)] == ["0.75"]
-  assert run_study(str(file), str(folder), index=3, select=True) == 0
+  assert run_study(str(file), str(folder), index=4, select=True) == 0
   assert len(commands) == 4  # Nothing is run again.
 
 
@@ -183,8 +192,8 @@ def test_mistakes_are_found_before_anything_runs(
 def test_what_does_not_fit_the_study_is_refused(file, trained, tmp_path):
   with pytest.raises(ValueError, match="--workdir is empty: name a folder"):
     run_study(str(file), "")
-  with pytest.raises(ValueError, match="--index=4: the rows are 0 to 3"):
-    run_study(str(file), str(tmp_path), index=4)
+  with pytest.raises(ValueError, match="--index=5: the rows are 1 to 4"):
+    run_study(str(file), str(tmp_path), index=5)
   with pytest.raises(ValueError, match="give .*my_study.py and --index"):
     run_study(f"{file}:a_0", str(tmp_path))
   with pytest.raises(ValueError, match="digits has no get_choices"):
@@ -215,12 +224,12 @@ def test_a_study_that_is_told_to_stop_goes_on(file, tmp_path):
   assert not (folder / "study.csv").exists()
   done = run("vit_jax.study", *command[3:])
   assert done.returncode == 1  # A seed is never negative.
-  assert "error: seed=-1; it has to lie between" in done.stderr
+  assert "error: --config.seed=-1; it has to lie between" in done.stderr
   assert "Failed: a_-1." in done.stdout
   assert "Resuming from the checkpoint" in done.stdout
   assert [row["step"] for row in table(folder)] == ["60", "60"]
   assert all(float(row["eval/top1"]) > 0 for row in table(folder))
-  again = run("vit_jax.study", *command[3:], "--index=1")
+  again = run("vit_jax.study", *command[3:], "--index=2")
   assert "a_1 is finished." in again.stdout
 
 

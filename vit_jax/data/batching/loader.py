@@ -125,7 +125,7 @@ class Loader:
     if len(source) < batch_size:
       raise ValueError(
         f"batch_size={batch_size} is more than the {len(source)} examples of "
-        f"{source.name}; choose at most {len(source)}."
+        f"{source.name}; set batch_size to {len(source)} or less."
       )
 
   def train(

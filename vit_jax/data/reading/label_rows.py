@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from vit_jax.data.reading.folders import split_named
+from vit_jax.data.reading.folders import EXTENSIONS, split_named
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
 
-_FILE = ("file", "file_name", "filename", "path", "image")
+_FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
+_ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
 _LABEL = ("label", "labels", "class")
 _SPLIT = "split"
 BETWEEN = (";", "|")  # Between several labels in a cell.
@@ -53,6 +54,7 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
   """The names of the label columns, and the rows of a file."""
   read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
   key, columns, rows, root = "", [], [], settings.root or "."
+  usual: list[str] = []  # The ending that names lack.
   for number, cells in read(path):
     place = f"{path}, line {number}"
     if not columns:
@@ -62,13 +64,11 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
     file, split = cells[key], None
     if not isinstance(file, str) or not file or "\0" in file:
       fail(place, f"names no file: {key}={file!r}")
-    whole = os.path.join(root, file)
-    if "\\" in file and not os.path.isfile(whole):
-      file = file.replace("\\", "/")  # As Windows writes paths.
-    if not settings.outside and not _inside(root, file):
+    if not settings.outside and not _inside(root, file.replace("\\", "/")):
       said = f"names {file!r}, which is outside of {root!r}: set data.root to a"
       said += " folder above it, or if you trust the file data.outside=True"
       fail(place, f"{said} (--outside of vit_jax.pack)")
+    file = _with_ending(os.path.join(root, ""), file, usual)
     if _SPLIT in cells:
       split = split_named(os.fsencode(str(cells[_SPLIT]).strip()))
       if split is None:
@@ -88,13 +88,28 @@ def _inside(root: str, file: str) -> bool:
   return os.path.abspath(os.path.join(top, file)).startswith(top)
 
 
+def _with_ending(root: str, file: str, usual: list[str]) -> str:
+  """The name of a file as it is on disk; `usual` keeps the ending it lacked."""
+  if "\\" in file and not os.path.isfile(root + file):
+    file = file.replace("\\", "/")  # As Windows writes paths.
+  if file.lower().endswith(_ENDINGS):
+    return file
+  for ending in (*usual, "", *_ENDINGS, *map(str.upper, _ENDINGS)):
+    if os.path.isfile(root + file + ending):
+      usual[:] = [ending]
+      return file + ending
+  return file
+
+
 def _columns(
   place: str, found: list[str], settings: DataSettings
 ) -> tuple[str, list[str]]:
   """The name of the column of files, and of those of labels."""
-  key = next((name for name in _FILE if name in found), None)
+  names = (settings.file_column,) if settings.file_column else _FILE
+  key = next((name for name in names if name in found), None)
   if key is None:
-    fail(place, f"has no column 'file'; its columns are {', '.join(found)}")
+    said = f"has no column {names[0]!r}; its columns are {', '.join(found)}"
+    fail(place, f"{said}, and data.file_column chooses that of the files")
   rest = [name for name in found if name not in (key, _SPLIT)]
   if settings.label_columns:
     columns = [name.strip() for name in settings.label_columns.split(",")]

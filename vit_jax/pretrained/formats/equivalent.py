@@ -56,14 +56,17 @@ def shapes_of(vit: Any, written: list[Rule]) -> Shapes:
 def refitted(vit: Any, new: Any, params: Params) -> Params:
   """The parameters of an equivalent model, which gives the same answers.
 
-  The new model may differ in these: the class token's vector in the table of
-  positions, which is added to the token or is zero; the pooling, where the
+  The new model may differ in these: computed positions, which become a table;
+  the class token's vector in the table of positions, which is added to the
+  token or is zero; the pooling, where the
   head's new rows are zeros; and the projection, which becomes a head with a
   bias of zeros.
   """
   found = dict(params)
   kinds = vit.position, new.position
-  if kinds == ("learned", "learned_grid") and vit.class_token:
+  if not vit.modern and kinds[0] != kinds[1]:
+    found = with_table(vit, params)
+  elif kinds == ("learned", "learned_grid") and vit.class_token:
     first, found[_TABLE] = np.split(found[_TABLE], [1])
     found["x_class"] = found["x_class"] + first[0]
   elif kinds == ("learned_grid", "learned"):
@@ -79,8 +82,13 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   return found
 
 
-def position_table(model: Any, params: Params) -> np.ndarray:
-  """Computes E_pos, (S, D), for a model with positions of any kind."""
+def with_table(model: Any, params: Params) -> Params:
+  """The parameters with a table E_pos, (S, D), for positions of any kind."""
+  rest = {k: v for k, v in params.items() if not k.startswith("position/")}
+  return rest | {_TABLE: _position_table(model, params)}
+
+
+def _position_table(model: Any, params: Params) -> np.ndarray:
   size = model.origin.image_size if model.origin else None
   if size is None:
     raise ValueError(

@@ -136,8 +136,8 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
 
 def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
-  if not vit.modern:
-    return vit
+  if not vit.modern:  # A SigLIP, which has a table of positions.
+    return vit.clone(position="learned") if is_encoder(vit) else vit
   if vit.position == "learned_grid":
     vit = vit.clone(position="learned")
   dinov2 = vit.layer_scale is not None and not vit.rope_theta
@@ -154,7 +154,8 @@ def family_of(vit: Any) -> Family:
 
 def is_encoder(vit: Any) -> bool:
   """Whether a model needs a form beyond the paper's ViT; some are SigLIPs."""
-  return vit.modern or (vit.position == "learned" and vit.pooling != "token")
+  tabled = vit.position != "relative" and vit.position_at == "input"
+  return vit.modern or (tabled and vit.pooling != "token")
 
 
 def reasons(vit: Any) -> list[str]:

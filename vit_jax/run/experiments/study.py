@@ -48,9 +48,10 @@ def run_study(
   index: int | None = None,
   select: bool = False,
 ) -> int:
-  """Runs a study's rows, and writes `study.csv` and the figures.
+  """Runs a study's rows, writes `study.csv` and figures, and shows the scores.
 
-  The arguments are those of the command; `changes` are its --set.
+  The arguments are those of the command; `changes` are its --set, and `index`
+  counts from 1.
 
   Returns:
     The exit code: 1 if a row failed, 128 + signal if it was told to stop.
@@ -60,10 +61,10 @@ def run_study(
   """
   study, display = open_study(file, workdir, changes), Display()
   names = [*study.rows]
-  if index is not None and index >= len(names):
-    raise ValueError(f"--index={index}: the rows are 0 to {len(names) - 1}.")
-  failed = []
-  for number, name in enumerate(names):
+  if index is not None and not 1 <= index <= len(names):
+    raise ValueError(f"--index={index}: the rows are 1 to {len(names)}.")
+  failed, finished = [], []
+  for number, name in enumerate(names, start=1):
     if index not in (None, number):
       continue
     display.note(f"Row {number} of {len(names)}: {name}")
@@ -74,21 +75,22 @@ def run_study(
       return stopped.args[0]
     if found is None:
       failed.append(name)
-    collect(study, display)
+    finished = collect(study, display)
+  _show_best(study, finished, display)
   if failed:
     display.note(f"Failed: {', '.join(failed)}. The same command tries again.")
   return 1 if failed else 0
 
 
-def collect(study: Study, display: Display) -> None:
-  """Writes `study.csv`, and draws the figures of the study."""
+def collect(study: Study, display: Display) -> list[dict[str, Any]]:
+  """Writes `study.csv` and the figures; returns the finished rows."""
   found = []
   for row, values in study.rows.items():
     result = _read(study.workdir / row)
     if result is not None:
       found.append({"row": row, **values, **result["metrics"]})
   if not found:
-    return
+    return found
   path = study.workdir / "study.csv"
   replace(path, csv_text([*found, *means(study, found)]).encode())
   display.note(f"{len(found)} of {len(study.rows)} rows are in {path}.")
@@ -100,12 +102,24 @@ def collect(study: Study, display: Display) -> None:
   except ValueError as error:
     if shown:
       display.note(f"No picture: {error}.")
-    return
+    return found
   for name, columns in shown.items():
     drawn = io.BytesIO()
     figure = chart.study_figure(found, paper, **columns)
     figure.savefig(drawn, format="png")
     replace(study.workdir / f"{name}.png", drawn.getvalue())
+  return found
+
+
+def _show_best(study: Study, found: Sequence[Any], display: Display) -> None:
+  """Shows the score of each row in a table, and names the best row."""
+  metric = build.task_of(next(iter(study.settings.values()))).score_metric
+  key = f"eval/{metric.key}"
+  if scored := [row for row in found if row.get(key) is not None]:
+    texts = [(row["row"], metric.format.format(row[key])) for row in scored]
+    display.table(("row", metric.label), texts)
+    best = max(scored, key=lambda row: row[key])
+    display.note(f"Best: {best['row']} with {metric.text(best)}.")
 
 
 def means(study: Study, found: Sequence[Mapping]) -> list[dict[str, Any]]:

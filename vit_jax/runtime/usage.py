@@ -1,0 +1,104 @@
+"""The text of `--help`, what is said of wrong flags, and a closed output."""
+
+import contextlib
+import difflib
+import inspect
+import os
+import pathlib
+import select
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from absl import flags
+
+from vit_jax.runtime import hosts
+from vit_jax.runtime.printable import as_typed
+
+_ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
+_ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
+_NAMES = 22  # Columns of a screen for the names of flags.
+_CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
+# What a required flag is set to, for example.
+_EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
+
+
+def asked(argv: Sequence[str]) -> str:
+  """Which help these arguments ask for: "short", "all", or "" for none."""
+  return next((_ASKED[word] for word in argv[1:] if word in _ASKED), "")
+
+
+def text(doc: str, takes: str, which: str) -> str:
+  """The help of a command, whose flags are defined.
+
+  The short one fits a screen. It has the first sentence of the docstring and
+  the examples, which are the second paragraph; the whole one has all of both.
+  """
+  path, has_keys = pathlib.Path(sys.argv[0]), "config" in flags.FLAGS
+  name = path.parent.name if path.stem == "__main__" else path.stem
+  words = ["python -m vit_jax." + name, takes or "[DATA]" * has_keys]
+  says, examples, *rest = inspect.cleandoc(doc).split("\n\n")
+  parts = [" ".join(filter(None, [*words, "[--flag=value ...]"])), says]
+  parts.append(textwrap.indent(examples, "  "))
+  own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  if which == "all":
+    parts += [*rest, *(f"--{flag.name}: {flag.help}" for flag in own)]
+  else:
+    parts.append("\n".join(map(_in_columns, own)))
+    more = " and the keys of --config" * has_keys
+    parts.append(f"--help=all shows all of the explanations{more}.")
+  return as_typed("\n\n".join(parts))
+
+
+def _in_columns(flag: flags.Flag) -> str:
+  """A flag with its default, and the first line of its help beside it."""
+  usual = f"={flag.default_as_str}".replace("'", "") if flag.default else ""
+  name, help = f"--{flag.name}{usual}", (flag.help or "").splitlines()[0]
+  return textwrap.fill(
+    help,
+    initial_indent=f"{name:<{_NAMES - 2}}  ",
+    subsequent_indent=" " * _NAMES,
+    width=80,
+    break_on_hyphens=False,
+  )
+
+
+def unknown(error: flags.UnrecognizedFlagError) -> str:
+  """Says that there is no such flag, and which was likely meant."""
+  name = error.flagname
+  if name.startswith("config."):
+    return in_flags("flag --config=None: ")
+  near = difflib.get_close_matches(name, [*flags.FLAGS], n=1)
+  meant = f"did you mean --{near[0]}?" if near else "--help lists those it has."
+  return f"--{name} is not a flag of this command; {meant}"
+
+
+def in_flags(line: str) -> str:
+  """An error in terms of flags: those that are missing, and keys as flags."""
+  for name, example in _EXAMPLES.items():
+    if line.startswith(f"flag --{name}=None: "):
+      return f"--{name} is missing, as in --{name} {example}."
+  config: Any = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
+  for part in line.partition("=")[0].split("."):  # A key is told as its flag.
+    if not hasattr(config, "keys") or part not in config:
+      return line
+    config = config[part]
+  return f"--config.{line}"
+
+
+@contextlib.contextmanager
+def until_closed() -> Iterator[None]:
+  """Ends the process quietly if the reader of its output, as `head`, has."""
+  try:
+    yield
+    sys.stdout.flush()
+  except BrokenPipeError:
+    poll = select.poll()
+    poll.register(sys.stdout)
+    if not any(state & ~select.POLLOUT for _, state in poll.poll(0)):
+      raise  # It was another pipe, such as one to a process.
+    # What is still in the buffer must not fail at the end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    hosts.leave_soon(_CLOSED_EXIT)
+    raise SystemExit(_CLOSED_EXIT) from None
