@@ -52,6 +52,7 @@ class Measured:
   """Measurements of a checkpoint on the eval split of its run.
 
   Attributes:
+    best_step: Step of the checkpoint that `--best` chooses.
     groups: The telling examples of each kind, as (title, text, examples).
     filters: From `embedding_maps.learned`; None if the model has none or its
       parameters are not finite.
@@ -62,6 +63,7 @@ class Measured:
   """
 
   step: int
+  best_step: int | None
   data_name: str
   num_parameters: int
   task: Task
@@ -98,10 +100,23 @@ class RunFacts:
   problem: str | None = None
 
   def curve(self, key: str) -> tuple[list[int], list[float]]:
-    """Steps and values of a metric; both are empty if it was never written."""
+    """Steps and values of a metric; both are empty if it was never written.
+
+    Values of training are means since the row before. One of less than half as
+    many steps as most have, such as the last, is averaged with the one before.
+    """
     found = [(r["step"], r[key]) for r in self.rows if r.get(key) is not None]
     steps, values = zip(*found, strict=True) if found else ((), ())
-    return list(steps), list(values)
+    steps, values = list(steps), list(values)
+    if key.startswith("train/") and key != "train/learning_rate" and steps:
+      counts = np.diff(steps, prepend=0)
+      short = np.flatnonzero(counts[1:] < np.median(counts) / 2) + 1
+      for n in reversed(short):
+        both = slice(n - 1, n + 1)
+        mean = float(np.average(values[both], weights=counts[both]))
+        steps[both], values[both] = [steps[n]], [mean]
+        counts[n - 1] += counts[n]
+    return steps, values
 
   @property
   def scores(self) -> dict[str, Any]:
@@ -110,6 +125,16 @@ class RunFacts:
       return self.measured.metrics | {"step": self.measured.step}
     rows = [row for row in self.rows if "eval/examples" in row]
     return rows[-1] if rows else {}
+
+  @property
+  def best(self) -> tuple[int, str] | None:
+    """Step and score of the best checkpoint; None if it is not known."""
+    if self.measured is None or self.task is None:
+      return None
+    step, metric = self.measured.best_step, self.task.score_metric
+    texts = [metric.text(row) for row in self.rows if row["step"] == step]
+    said = [text for text in texts if text]
+    return (step, said[-1]) if step is not None and said else None
 
   @property
   def score(self) -> float | None:
@@ -144,7 +169,10 @@ def read_run(
     with opened(workdir, **options) as run:
       config = _plain(to_dict(run.settings))  # The opened checkpoint's own.
       task = run.task
-      measured = _measure(run, track)
+      keys = [f"eval/{task.score}"]
+      with contextlib.closing(open_run(workdir, keys)) as checkpoints:
+        best_step = checkpoints.best_step
+      measured = _measure(run, best_step, track)
   except (ValueError, OSError) as error:
     if not rows or options:
       raise
@@ -169,7 +197,7 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
   return json.loads(json.dumps(flat(config)))
 
 
-def _measure(run: SavedRun, track: Track) -> Measured:
+def _measure(run: SavedRun, best_step: int | None, track: Track) -> Measured:
   model, preprocessing = run.loaded.model, run.loaded.preprocessing
   outcome = run.evaluator(run.params, track, detail=True)
   panels: Sequence[Photograph] = ()
@@ -191,6 +219,7 @@ def _measure(run: SavedRun, track: Track) -> Measured:
   assert run.loaded.step is not None
   return Measured(
     step=run.loaded.step,
+    best_step=best_step,
     data_name=run.source.name,
     num_parameters=sum(x.size for x in jax.tree.leaves(run.params)),
     task=run.task,

@@ -5,6 +5,7 @@ an alternative text, and tabular data are real tables, for screen readers.
 """
 
 import datetime
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ def page(runs: Sequence[RunFacts]) -> str:
     "date": f"{now:%Y-%m-%d %H:%M}",
     "headline": headline_of(names, runs),
     "results": tables.results(names, runs),
+    "alone": not several,
     "curves": _curves(names, runs, _wanted(runs)),
     "more_curves": _curves(names, runs, _MORE_CURVES),
     "differences": tables.differences(names, runs) if several else None,
@@ -125,6 +127,15 @@ def evaluated(measured: Measured) -> str:
   return " ".join([said, *measured.outcome.notes])
 
 
+def _best(run: RunFacts, measured: Measured) -> tuple[str, str] | None:
+  """Names the best checkpoint, if it is another, and how to report on it."""
+  if run.best is None or run.best[0] == measured.step:
+    return None
+  step, said = run.best
+  command = f"python -m vit_jax.report {shlex.quote(run.workdir)} --best"
+  return f"Best checkpoint: step {step:,} with {said}.", command
+
+
 def _names(workdirs: Sequence[str]) -> list[str]:
   """Names the workdirs by as many last parts of their paths as differ."""
   parts = [w.rstrip("/").split("/") for w in workdirs]
@@ -186,11 +197,13 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     "config": tables.config("Every key of the configuration", run.config),
     "problem": run.problem,
     "evaluated": None,
+    "best": None,
     "left_out": None,
   }
   if (measured := run.measured) is not None:
     section |= {
       "evaluated": evaluated(measured),
+      "best": _best(run, measured),
       "panels": pictures.panels(measured),
       "charts": pictures.evaluation(measured),
       "tables": tables.evaluation(measured),

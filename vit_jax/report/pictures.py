@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vit_jax.inspection import charts, figures, overlay
+from vit_jax.inspection.canvas import SMALL
 from vit_jax.inspection.photograph import LONGEST, in_colours
 from vit_jax.report.measure import Measured, Shown
 
+_PIXELS = 11 * 72 / SMALL  # An inch of a chart whose text has 11 pixels.
 _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 
 
@@ -21,15 +23,17 @@ _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 class Picture:
   """An image in the page.
 
-  A `small` one is shown with pixels as squares, and the colours of a `chart`
-  are inverted in dark mode.
+  A `small` one is shown with pixels as squares. A chart, whose colours are
+  inverted in dark mode, is `narrow` on narrow screens; if that cannot be, its
+  text needs `least` pixels.
   """
 
   uri: str
   alt: str
   caption: str = ""
   small: bool = False
-  chart: bool = False
+  narrow: str = ""
+  least: int = 0
 
 
 def evaluation(measured: Measured) -> list[Picture]:
@@ -102,10 +106,15 @@ def embeddings(measured: Measured) -> list[Picture]:
 
 
 def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
-  """Embeds a chart as SVG, which stays sharp at any size."""
-  options = {"format": "svg", "transparent": True}
-  uri = _uri("svg+xml", lambda f: figure.savefig(f, **options))
-  return Picture(uri, alt, caption, chart=True)
+  """Embeds a chart as SVG, which stays sharp, for wide and narrow screens."""
+  options: Any = {"format": "svg", "transparent": True}
+  uri = narrow = _uri("svg+xml", lambda f: figure.savefig(f, **options))
+  (width, height), least = figure.get_size_inches(), charts.narrowest(figure)
+  if least < width:
+    figure.set_size_inches(least, max(height * least / width, 2.3))
+    narrow = _uri("svg+xml", lambda f: figure.savefig(f, **options))
+  needed = round(least * _PIXELS) if least > charts.NARROW else 0
+  return Picture(uri, alt, caption, narrow=narrow, least=needed)
 
 
 def _png(figure: Figure, alt: str, caption: str) -> Picture:

@@ -67,6 +67,7 @@ def _results(run: RunFacts) -> dict[Column, Any]:
   values = {**found, **details}
   rates = run.curve("train/images_per_second")[1]
   columns: dict[Column, Any] = {("at step", "{:,}", None): found.get("step")}
+  columns["best step", "{:,}", None] = run.best[0] if run.best else None
   for metric in run.task.metrics if run.task else ():
     choose = {True: max, False: min, None: None}[metric.higher_is_better]
     column = metric.label, metric.format, choose
