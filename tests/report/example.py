@@ -53,7 +53,7 @@ class Page(html.parser.HTMLParser):
     return ["".join(text).strip() for tag, text in self.cells if tag in tags]
 
 
-def measured(best_step=20):
+def measured():
   """Measurements of made-up answers whose confusion is `CONFUSION`."""
   label, answer = (
     np.repeat(where.ravel(), CONFUSION.ravel()) for where in np.indices((3, 3))
@@ -82,7 +82,6 @@ def measured(best_step=20):
   metrics |= {"eval/examples": 15, "eval/skipped_images": 0}
   return Measured(
     step=20,
-    best_step=best_step,
     data_name="pets",
     num_parameters=1234,
     task=ClassificationTask(),

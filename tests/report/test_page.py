@@ -61,24 +61,16 @@ def test_numbers_of_the_page_are_those_of_the_confusion(measured):
   assert after("evaluation", 6) == ["15", "0", "–", "–", "–", "–"]
 
 
-def test_the_best_checkpoint_is_named_beside_the_last(measured):
-  def told(best_step):
-    run = example.facts("runs/a b", dataclasses.replace(measured, best_step=10))
-    run = dataclasses.replace(run, measured=replaced(best_step))
-    for step, top1 in ((10, 0.75), (10, 0.9), (20, 0.8)):
-      run.rows.append({"step": step, "eval/top1": top1})
-    seen = example.Page(page([run]))
-    tiles = dict(zip(seen.texts("dt"), seen.texts("dd"), strict=True))
-    assert (tiles["at step"], tiles["best step"]) == ("20", str(best_step))
-    return " ".join(seen.texts("p", "code"))
-
-  def replaced(best_step):
-    return dataclasses.replace(measured, best_step=best_step)
-
-  other = told(10)
-  assert "Best checkpoint: step 10 with top-1 90.00%." in other
-  assert "python -m vit_jax.report 'runs/a b' --best" in other
-  assert "--best" not in told(20)
+@pytest.mark.parametrize("best", [10, 20])
+def test_the_best_checkpoint_is_named_beside_the_last(measured, best):
+  run = example.facts("runs/a b", measured)
+  run = dataclasses.replace(run, best=(best, "top-1 90.00%"))
+  seen = example.Page(page([run]))
+  tiles = dict(zip(seen.texts("dt"), seen.texts("dd"), strict=True))
+  assert (tiles["at step"], tiles["best step"]) == ("20", str(best))
+  told = "Best checkpoint: step 10 with top-1 90.00%. To report on it: "
+  told += "python -m vit_jax.report 'runs/a b' --best"
+  assert (told in " ".join(seen.texts("p"))) == (best == 10)
 
 
 def test_short_windows_are_averaged_with_the_one_before(measured):
@@ -252,8 +244,8 @@ def report(workdir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(workdir, tmp_path_factory):
   """A report on one run, whose best checkpoint is not its last."""
-  run = example.facts("runs/a b", example.measured(best_step=10))
-  run.rows.append({"step": 10, "eval/top1": 0.9, "eval/loss": 0.4})
+  run = example.facts("runs/a b", example.measured())
+  run = dataclasses.replace(run, best=(10, "top-1 90.00%"))
   out = tmp_path_factory.mktemp("alone") / "report.html"
   out.write_text(page([run]))
   return out

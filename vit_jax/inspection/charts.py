@@ -5,6 +5,7 @@ and leave matplotlib's global state alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -87,14 +88,8 @@ def curves_figure(
 
 
 def figure_of_chart(chart: Chart) -> Figure:
-  """Draws a chart of an evaluation."""
-  draw = {
-    "confusion": confusion_figure,
-    "calibration": calibration_figure,
-    "numbers": numbers_figure,
-    "precision": precision_figure,
-  }[chart.kind]
-  return draw(**chart.arrays)
+  """Draws a chart of an evaluation by the function that its kind names."""
+  return globals()[f"{chart.kind}_figure"](**chart.arrays)
 
 
 def range_figure(
@@ -149,8 +144,12 @@ def confusion_figure(
   axes.set_yticks(np.arange(K + 1) - 0.5, minor=True)
   axes.grid(which="minor", color="0.8", linewidth=0.5)
   axes.tick_params(which="both", length=0)
-  if K <= _NUMBERED:
-    _write_counts(axes, matrix, parts, colors)
+  style: Any = {"fontsize": SMALL, "ha": "center", "va": "center"}
+  for (row, column), count in np.ndenumerate(matrix if K <= _NUMBERED else []):
+    if count:
+      color = "white" if colors[row, column].mean() < 0.55 else "black"
+      said = f"{count:,}\n{parts[row, column]:.0%}"
+      axes.text(column, row, said, color=color, **style)
   least = narrowest(figure)
   cell = (least - _widest(axes.get_yticklabels())) / K
   if _widest(axes.get_xticklabels()) > 0.9 * cell:
@@ -177,24 +176,6 @@ def _widest(labels: Sequence[Text]) -> float:
   return max(x.get_window_extent().width for x in labels) / figure.dpi
 
 
-def _write_counts(
-  axes: Axes, matrix: np.ndarray, parts: np.ndarray, colors: np.ndarray
-) -> None:
-  """Writes the count and the share into each cell that is not empty."""
-  for (row, column), count in np.ndenumerate(matrix):
-    if count:
-      dark = colors[row, column, :3].mean() < 0.55
-      axes.text(
-        column,
-        row,
-        f"{count:,}\n{parts[row, column]:.0%}",
-        color="white" if dark else "black",
-        fontsize=SMALL,
-        ha="center",
-        va="center",
-      )
-
-
 def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   """Draws accuracy by probability, a reliability diagram (arXiv:1706.04599).
 
@@ -208,13 +189,8 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   figure, axes = chart_of(*_SQUARE, *labels)
   axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")
   axes.plot(probability, right, color="black", linewidth=0.8)
-  axes.scatter(
-    probability,
-    right,
-    s=12 + 120 * count / count.max(),
-    color="black",
-    clip_on=False,
-  )
+  sizes = 12 + 120 * count / count.max()
+  axes.scatter(probability, right, s=sizes, color="black", clip_on=False)
   _show_percentages(axes)
   return figure
 

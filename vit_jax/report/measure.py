@@ -52,7 +52,6 @@ class Measured:
   """Measurements of a checkpoint on the eval split of its run.
 
   Attributes:
-    best_step: Step of the checkpoint that `--best` chooses.
     groups: The telling examples of each kind, as (title, text, examples).
     filters: From `embedding_maps.learned`; None if the model has none or its
       parameters are not finite.
@@ -63,7 +62,6 @@ class Measured:
   """
 
   step: int
-  best_step: int | None
   data_name: str
   num_parameters: int
   task: Task
@@ -89,6 +87,7 @@ class RunFacts:
     task: The task of the run, or None if nothing tells it.
     measured: The checkpoint's measurements; None if it could not be evaluated.
     problem: Why the checkpoint could not be evaluated, or None.
+    best: Step and score of the checkpoint that `--best` chooses, if known.
   """
 
   workdir: str
@@ -98,23 +97,23 @@ class RunFacts:
   task: Task | None = None
   measured: Measured | None = None
   problem: str | None = None
+  best: tuple[int, str] | None = None
 
   def curve(self, key: str) -> tuple[list[int], list[float]]:
     """Steps and values of a metric; both are empty if it was never written.
 
-    Values of training are means since the row before. One of less than half as
-    many steps as most have, such as the last, is averaged with the one before.
+    A value of training is a mean of the steps since the last. If these are less
+    than half as many as mostly, it is averaged with the one before.
     """
     found = [(r["step"], r[key]) for r in self.rows if r.get(key) is not None]
-    steps, values = zip(*found, strict=True) if found else ((), ())
-    steps, values = list(steps), list(values)
+    steps, values = map(list, zip(*found, strict=True) if found else ((), ()))
     if key.startswith("train/") and key != "train/learning_rate" and steps:
       counts = np.diff(steps, prepend=0)
       short = np.flatnonzero(counts[1:] < np.median(counts) / 2) + 1
       for n in reversed(short):
         both = slice(n - 1, n + 1)
-        mean = float(np.average(values[both], weights=counts[both]))
-        steps[both], values[both] = [steps[n]], [mean]
+        mean = np.average(values[both], weights=counts[both])
+        steps[both], values[both] = [steps[n]], [float(mean)]
         counts[n - 1] += counts[n]
     return steps, values
 
@@ -125,16 +124,6 @@ class RunFacts:
       return self.measured.metrics | {"step": self.measured.step}
     rows = [row for row in self.rows if "eval/examples" in row]
     return rows[-1] if rows else {}
-
-  @property
-  def best(self) -> tuple[int, str] | None:
-    """Step and score of the best checkpoint; None if it is not known."""
-    if self.measured is None or self.task is None:
-      return None
-    step, metric = self.measured.best_step, self.task.score_metric
-    texts = [metric.text(row) for row in self.rows if row["step"] == step]
-    said = [text for text in texts if text]
-    return (step, said[-1]) if step is not None and said else None
 
   @property
   def score(self) -> float | None:
@@ -162,29 +151,21 @@ def read_run(
   rows = read_rows(metrics) if metrics.exists() else []
   config: dict[str, Any] = {}
   task = choose.by_metrics(key for row in rows for key in row)
-  measured = problem = None
+  measured = problem = best = None
   try:
     if (description := latest_description(workdir)) is not None:
       config = _plain(description["config"])
     with opened(workdir, **options) as run:
       config = _plain(to_dict(run.settings))  # The opened checkpoint's own.
       task = run.task
-      keys = [f"eval/{task.score}"]
-      with contextlib.closing(open_run(workdir, keys)) as checkpoints:
-        best_step = checkpoints.best_step
-      measured = _measure(run, best_step, track)
+      best = _best(workdir, task, rows)
+      measured = _measure(run, track)
   except (ValueError, OSError) as error:
     if not rows or options:
       raise
     problem = str(error)
-  found = rows, read_starts(folder), config, task, measured, problem
+  found = rows, read_starts(folder), config, task, measured, problem, best
   return RunFacts(workdir, *found)
-
-
-def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
-  """The keys whose values are not the defaults."""
-  known = defaults()
-  return {k: v for k, v in config.items() if v != known.get(k)}
 
 
 def defaults() -> dict[str, Any]:
@@ -197,7 +178,17 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
   return json.loads(json.dumps(flat(config)))
 
 
-def _measure(run: SavedRun, best_step: int | None, track: Track) -> Measured:
+def _best(
+  workdir: str, task: Task, rows: Sequence[Mapping[str, Any]]
+) -> tuple[int, str] | None:
+  metric = task.score_metric
+  with contextlib.closing(open_run(workdir, [f"eval/{metric.key}"])) as found:
+    step = found.best_step
+  texts = [metric.text(row) for row in rows if row["step"] == step]
+  return next(((step, t) for t in reversed(texts) if step and t), None)
+
+
+def _measure(run: SavedRun, track: Track) -> Measured:
   model, preprocessing = run.loaded.model, run.loaded.preprocessing
   outcome = run.evaluator(run.params, track, detail=True)
   panels: Sequence[Photograph] = ()
@@ -219,7 +210,6 @@ def _measure(run: SavedRun, best_step: int | None, track: Track) -> Measured:
   assert run.loaded.step is not None
   return Measured(
     step=run.loaded.step,
-    best_step=best_step,
     data_name=run.source.name,
     num_parameters=sum(x.size for x in jax.tree.leaves(run.params)),
     task=run.task,

@@ -24,8 +24,8 @@ class Picture:
   """An image in the page.
 
   A `small` one is shown with pixels as squares. A chart, whose colours are
-  inverted in dark mode, is `narrow` on narrow screens; if that cannot be, its
-  text needs `least` pixels.
+  inverted in dark mode, is `narrow` on narrow screens. Its text needs `least`
+  pixels, if these are more than such a screen has.
   """
 
   uri: str
@@ -34,14 +34,6 @@ class Picture:
   small: bool = False
   narrow: str = ""
   least: int = 0
-
-
-def evaluation(measured: Measured) -> list[Picture]:
-  """The charts of the evaluation."""
-  return [
-    svg(charts.figure_of_chart(chart), chart.alt, chart.caption)
-    for chart in measured.outcome.charts()
-  ]
 
 
 def example(shown: Shown, longest: int) -> dict[str, Any]:
@@ -82,27 +74,18 @@ def _where(map_: np.ndarray) -> str:
 
 def embeddings(measured: Measured) -> list[Picture]:
   """The embedding filters and position similarities that the model has."""
-  pictures = []
-  if measured.filters is not None and len(measured.filters):
-    pictures.append(
-      _png(
-        figures.filters_figure(measured.filters),
-        f"The first {len(measured.filters)} principal components of the "
-        "embedding filters, shown as colours.",
-        "Embedding filters: principal components (Fig. 7, left)",
-      )
-    )
-  if measured.positions is not None:
-    h, w = measured.positions.shape[:2]
-    pictures.append(
-      _png(
-        figures.positions_figure(measured.positions),
-        f"A grid of {h} x {w} grids, each with the cosine similarity of a "
-        "position embedding to all others.",
-        "Position embeddings: similarity of each to all (Fig. 7, centre)",
-      )
-    )
-  return pictures
+  found, filters, positions = [], measured.filters, measured.positions
+  if filters is not None and len(filters):
+    alt = f"The first {len(filters)} principal components of the embedding "
+    alt += "filters, shown as colours."
+    caption = "Embedding filters: principal components (Fig. 7, left)"
+    found.append(_png(figures.filters_figure(filters), alt, caption))
+  if positions is not None:
+    alt = "A grid of {} x {} grids, each with the cosine similarity of a "
+    alt = alt.format(*positions.shape) + "position embedding to all others."
+    caption = "Position embeddings: similarity of each to all (Fig. 7, centre)"
+    found.append(_png(figures.positions_figure(positions), alt, caption))
+  return found
 
 
 def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
