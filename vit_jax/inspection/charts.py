@@ -22,7 +22,7 @@ _POINTS = 500  # A longer curve is thinned by averaging neighbours.
 _STYLES = ("-", "--", ":", "-.")
 # Inches, in which text is large enough for half a page, and for a telephone.
 _WIDE, NARROW = 4.0, 2.8
-_SQUARE = _WIDE, 0.95 * _WIDE
+_SQUARE = _WIDE, _WIDE
 _RIGHT, _WRONG = np.array(((11, 79, 168), (179, 21, 31))) / 255
 PALE = {"color": "0.9", "linewidth": 0.6}  # Lines across a chart.
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown")
@@ -155,7 +155,7 @@ def confusion_figure(
   if _widest(axes.get_xticklabels()) > 0.9 * cell:
     axes.tick_params(axis="x", rotation=90)
   wide = max(_WIDE, least)
-  figure.set_size_inches(wide, 0.95 * wide)
+  figure.set_size_inches(wide, wide)
   return figure
 
 

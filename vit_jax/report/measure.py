@@ -105,8 +105,8 @@ class RunFacts:
     A value of training is a mean of the steps since the last. If these are less
     than half as many as mostly, it is averaged with the one before.
     """
-    found = [(r["step"], r[key]) for r in self.rows if r.get(key) is not None]
-    steps, values = map(list, zip(*found, strict=True) if found else ((), ()))
+    rows = [row for row in self.rows if row.get(key) is not None]
+    steps, values = [row["step"] for row in rows], [row[key] for row in rows]
     if key.startswith("train/") and key != "train/learning_rate" and steps:
       counts = np.diff(steps, prepend=0)
       short = np.flatnonzero(counts[1:] < np.median(counts) / 2) + 1

@@ -83,8 +83,8 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   if len(runs) == 1:
     (run,) = runs
     more = run.measured.outcome.headline() if run.measured else ""
-    known = run.task is not None and run.score is not None
-    return f"{run.task.headline(run.scores)}{more}." if known else ""
+    known = run.score is not None and run.task
+    return f"{known.headline(run.scores)}{more}." if known else ""
   pairs = zip(names, runs, strict=True)
   known = {name: run for name, run in pairs if run.score is not None}
   if len(known) < 2:
