@@ -263,7 +263,9 @@ def test_the_page_in_a_browser(
 ):
   file = request.getfixturevalue(shown)
   with opened_page(browser, file, width, height, scheme) as tab:
-    # Every picture has loaded.
+    # Nothing else is read, and every picture has loaded.
+    read = "performance.getEntriesByType('resource').map(e => e.name)"
+    assert [r for r in tab.evaluate(read) if not r.startswith("data:")] == []
     loaded = "[...document.images].map(i => i.complete && i.naturalWidth > 0)"
     found = tab.evaluate(loaded)
     assert len(found) > 20 and all(found)

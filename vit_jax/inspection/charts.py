@@ -173,6 +173,7 @@ def narrowest(figure: Figure) -> float:
 def _widest(labels: Sequence[Text]) -> float:
   """Inches that the longest text takes."""
   figure = labels[0].get_figure()
+  assert figure is not None
   return max(x.get_window_extent().width for x in labels) / figure.dpi
 
 
