@@ -118,7 +118,18 @@ def _linked(env: Any) -> set[str]:
   return env.linked_source_files
 
 
+def name_levels(
+  app: Sphinx, page_name: str, template: str, context: dict[str, Any], _: Any
+) -> None:
+  """Gives the headings of the navigation the level that ARIA requires."""
+  del app, page_name, template
+  tree = context.get("furo_navigation_tree", "")
+  level = 'role="heading" aria-level="2"'
+  context["furo_navigation_tree"] = tree.replace('role="heading"', level)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+  app.connect("html-page-context", name_levels, priority=900)  # After furo.
   app.add_transform(SourceLinks)
   app.connect("html-collect-pages", collect_pages)
   return {"parallel_read_safe": False, "parallel_write_safe": True}

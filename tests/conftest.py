@@ -116,3 +116,19 @@ def store(bucket_server, monkeypatch):
   bucket_server.requests.clear()
   yield bucket_server
   bucket_server.no_fault()
+
+
+@pytest.fixture(scope="session")
+def browser():
+  """The system's Chromium."""
+  playwright = pytest.importorskip("playwright.sync_api")
+  names = ("chromium", "chromium-browser", "google-chrome")
+  path = next(filter(None, map(shutil.which, names)), None)
+  if path is None:
+    assert not os.environ.get("VIT_JAX_BROWSER"), "no Chromium was found"
+    pytest.skip("Chromium is not installed")
+  with playwright.sync_playwright() as started:
+    # Chromium refuses to run as root with its sandbox.
+    found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    yield found
+    found.close()

@@ -9,6 +9,7 @@ import urllib.parse
 
 import pytest
 
+from tests.browser import opened_page
 from tests.pages import ON_THE_SITE, ROOT
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
@@ -36,14 +37,15 @@ class _Page(html.parser.HTMLParser):
     self.text += data
 
 
-@pytest.mark.slow
-def test_the_site_builds_and_is_whole(tmp_path):
-  """It builds without warnings, needs no network, and has no dead links."""
-  site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+  """The site, which builds without warnings."""
+  folder = tmp_path_factory.mktemp("docs")
+  site = folder / "site"
   done = subprocess.run(
     [
       *(sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E"),
-      *("-d", tmp_path / "doctrees", ROOT / "docs", site),
+      *("-d", folder / "doctrees", ROOT / "docs", site),
     ],
     capture_output=True,
     text=True,
@@ -51,6 +53,20 @@ def test_the_site_builds_and_is_whole(tmp_path):
     check=False,
   )
   assert (done.returncode, done.stderr) == (0, "")
+  return site
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1000, 1280, 1400])
+def test_the_home_page_in_a_browser(browser, site, width, scheme):
+  with opened_page(browser, site / "index.html", width, 900, scheme) as tab:
+    assert tab.locator("h1").inner_text().startswith("vit_jax")
+
+
+@pytest.mark.slow
+def test_the_site_is_whole(site):
+  """It needs no network, and has no dead links."""
   pages = {
     path.relative_to(site).as_posix(): _Page(path.read_text("utf-8"))
     for path in site.rglob("*.html")

@@ -1,6 +1,7 @@
 """The curves, matrices and bins that charts show, read back from them."""
 
 import numpy as np
+import pytest
 
 from vit_jax.inspection import charts
 
@@ -15,6 +16,8 @@ def test_thinned_curves_keep_their_mean():
   assert len(few) == len(means) <= 501
   np.testing.assert_allclose(means[3], values[63:84].mean())
   assert few[3] == steps[63:84].mean()
+  # No mean is of fewer values than the others: 10,001 = 475 x 21 + 26.
+  assert means[-1] == pytest.approx(values[475 * 21 :].mean())
 
 
 def test_charts_draw_what_they_are_given():
@@ -24,16 +27,19 @@ def test_charts_draw_what_they_are_given():
   assert told == ["5\n83%", "1\n17%", "2\n40%", "3\n60%", "4\n100%"]
   rows = [t.get_text() for t in axes.get_yticklabels()]
   assert rows == [f"{NAMES[0]} (6)", f"{NAMES[1]} (5)", f"{NAMES[2]} (4)"]
-  red, green, blue, _ = np.moveaxis(
-    np.asarray(axes.images[0].get_array()), -1, 0
-  )
-  right = np.eye(3, dtype=bool)
-  assert (blue > red)[right].all() and (red > blue)[[0, 1], [1, 0]].all()
-  empty = ~right & (CONFUSION == 0)
-  np.testing.assert_array_equal((red + green + blue)[empty], 3)
-  # The more right answers and the more mistakes, the darker.
-  assert green[2, 2] < green[0, 0] < green[1, 1]
-  assert green[1, 0] < green[0, 1]
+  # White is 0 %, and the shade grows with the share alone: red at 40 % is as
+  # strong in one row as in another, and twice as strong as at 20 %.
+  shade = 1 - np.asarray(axes.images[0].get_array())
+  parts = CONFUSION / CONFUSION.sum(1, keepdims=True)
+  for cells, blue in (
+    (np.eye(3, dtype=bool), True),
+    (~np.eye(3, dtype=bool), False),
+  ):
+    full = shade[cells] / np.where(parts > 0, parts, 1)[cells][:, None]
+    (full,) = np.unique(full[parts[cells] > 0].round(9), axis=0)
+    red_left, _, blue_left = 1 - full
+    assert (blue_left > red_left) == blue
+    np.testing.assert_array_equal(shade[cells & (parts == 0)], 0)
   figure = charts.calibration_figure(np.array([[4, 0.5, 0.3], [1, 1.0, 0.9]]))
   dots = figure.axes[0].collections[0].get_offsets()
   np.testing.assert_allclose(dots, [[0.3, 0.5], [0.9, 1.0]])
@@ -47,3 +53,25 @@ def test_charts_draw_what_they_are_given():
   styles = {(line.get_linestyle(), line.get_color()) for line in lines}
   # The lines can be told apart without colour.
   assert len({style for style, _ in styles}) == 2
+
+
+def test_labels_are_turned_only_if_they_would_overlap():
+  few = charts.confusion_figure(CONFUSION, ("pizza", "steak", "sushi"))
+  long = charts.confusion_figure(CONFUSION, [20 * x for x in "abc"])
+  ten = charts.confusion_figure(np.eye(10, dtype=int), [*"0123456789"])
+  turned = [
+    {label.get_rotation() for label in figure.axes[0].get_xticklabels()}
+    for figure in (few, long, ten)
+  ]
+  assert turned == [{0}, {90}, {0}]
+  # Half of a page of 1000 pixels is 464, and a telephone has 358: in both, 7
+  # points are at least 11 pixels.
+  assert 7 / 72 * 464 / few.get_figwidth() >= 11
+  assert 7 / 72 * 358 / charts.narrowest(ten) >= 11
+
+
+def test_points_at_the_edge_are_whole():
+  figure = charts.curves_figure({"a": ([3], [1.0])}, "Accuracy", percent=True)
+  bins = np.array([[4, 1.0, 1.0]])
+  (dots,) = charts.calibration_figure(bins).axes[0].collections
+  assert not any(x.get_clip_on() for x in (*figure.axes[0].lines, dots))

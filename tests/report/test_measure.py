@@ -30,6 +30,8 @@ def test_a_run_is_measured_as_it_was_evaluated(workdir, root):
       assert one.rollout.sum() == pytest.approx(1)  # Mean pooling.
   assert run.starts[0]["step"] == 0 and run.starts[0]["command"] is None
   assert run.config["data.root"] == str(root)
+  best = max(row["eval/top1"] for row in run.rows if "eval/top1" in row)
+  assert run.best and run.best[1] == f"top-1 {best:.2%}"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The page of a report: its numbers, its pictures, and it in a browser."""
 
 import base64
+import collections
 import dataclasses
 import io
 import math
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.browser import opened_page
 from tests.commands import run
 from tests.report import example
 from vit_jax.report import page as report_page
@@ -57,6 +59,33 @@ def test_numbers_of_the_page_are_those_of_the_confusion(measured):
   sizes = ["80", "3", "8 x 9", "10 x 10", "640 x 480", "3 kB"]
   assert after("training", 6) == sizes
   assert after("evaluation", 6) == ["15", "0", "–", "–", "–", "–"]
+
+
+@pytest.mark.parametrize("best", [10, 20])
+def test_the_best_checkpoint_is_named_beside_the_last(measured, best):
+  run = example.facts("runs/a b", measured)
+  run = dataclasses.replace(run, best=(best, "top-1 90.00%"))
+  seen = example.Page(page([run]))
+  tiles = dict(zip(seen.texts("dt"), seen.texts("dd"), strict=True))
+  assert (tiles["at step"], tiles["best step"]) == ("20", str(best))
+  told = "Best checkpoint: step 10 with top-1 90.00%. To report on it: "
+  told += "python -m vit_jax.report 'runs/a b' --best"
+  assert (told in " ".join(seen.texts("p"))) == (best == 10)
+
+
+def test_short_windows_are_averaged_with_the_one_before(measured):
+  run = example.facts("a", None)
+  values = {100: 4.0, 200: 3.0, 300: 2.0, 306: 9.0}
+  run.rows[:] = [
+    {"step": k, "train/loss": v, "eval/loss": v, "train/learning_rate": v}
+    for k, v in values.items()
+  ]
+  steps, losses = run.curve("train/loss")
+  assert steps == [100, 200, 306]
+  assert losses == pytest.approx([4.0, 3.0, (100 * 2.0 + 6 * 9.0) / 106])
+  # Neither of these is a mean over steps.
+  for key in ("eval/loss", "train/learning_rate"):
+    assert run.curve(key) == ([*values], [*values.values()])
 
 
 def test_the_result_comes_first_and_in_words(measured):
@@ -193,22 +222,6 @@ def test_pictures_are_left_out_of_the_last_runs(measured, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def browser():
-  """The system's Chromium."""
-  playwright = pytest.importorskip("playwright.sync_api")
-  names = ("chromium", "chromium-browser", "google-chrome")
-  path = next(filter(None, map(shutil.which, names)), None)
-  if path is None:
-    assert not os.environ.get("VIT_JAX_BROWSER"), "no Chromium was found"
-    pytest.skip("Chromium is not installed")
-  with playwright.sync_playwright() as started:
-    # Chromium refuses to run as root with its sandbox.
-    found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def report(workdir, tmp_path_factory):
   """A report on four runs, one of them with a long name."""
   folder = tmp_path_factory.mktemp("report")
@@ -228,50 +241,108 @@ def report(workdir, tmp_path_factory):
   return out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "width, height, scheme",
-  [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light")],
-)
-def test_the_page_in_a_browser(
-  browser, report, tmp_path, width, height, scheme
-):
-  from axe_playwright_python.sync_playwright import Axe
+@pytest.fixture(scope="module")
+def alone(workdir, tmp_path_factory):
+  """A report on one run, whose best checkpoint is not its last."""
+  run = example.facts("runs/a b", example.measured())
+  run = dataclasses.replace(run, best=(10, "top-1 90.00%"))
+  out = tmp_path_factory.mktemp("alone") / "report.html"
+  out.write_text(page([run]))
+  return out
 
-  context = browser.new_context(
-    viewport={"width": width, "height": height},
-    bypass_csp=True,
-    color_scheme=scheme,
-  )
-  context.set_offline(True)
-  tab = context.new_page()
-  messages, requests = [], []
-  tab.on("console", lambda message: messages.append(message.text))
-  tab.on("pageerror", lambda error: messages.append(str(error)))
-  tab.on("request", lambda request: requests.append(request.url))
-  tab.goto(report.as_uri())
-  assert messages == []
-  assert [r for r in requests if not r.startswith("data:")] == [report.as_uri()]
-  # Every picture has loaded, and the page need not be scrolled sideways.
-  loaded = "[...document.images].map(i => i.complete && i.naturalWidth > 0)"
-  shown = tab.evaluate(loaded)
-  assert len(shown) > 20 and all(shown)
-  assert tab.evaluate("document.documentElement.scrollWidth") <= width
-  cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > "
-  cut += "e.clientWidth).length"
-  if width == 1280:
-    assert tab.evaluate(cut) == 0  # No table is wider than the page.
-  folder = os.environ.get("VIT_JAX_SCREENSHOTS", str(tmp_path))
-  shot = os.path.join(folder, f"report_{width}_{scheme}.png")
-  tab.screenshot(path=shot, full_page=True)
-  with Image.open(shot) as image:
-    assert image.width == width and image.height > height
-    grey = np.asarray(image.convert("L"))
-    assert grey.std() > 10
-    assert (np.median(grey) < 50) == (scheme == "dark")
-  broken = Axe().run(tab).response["violations"]
-  assert [(rule["id"], rule["help"]) for rule in broken] == []
-  context.close()
+
+_SIZES = [(390, 844), (1000, 800), (1280, 900), (1400, 900)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width, height", _SIZES)
+@pytest.mark.parametrize("shown", ["report", "alone"])
+def test_the_page_in_a_browser(
+  browser, request, tmp_path, shown, width, height, scheme
+):
+  file = request.getfixturevalue(shown)
+  with opened_page(browser, file, width, height, scheme) as tab:
+    # Nothing else is read, and every picture has loaded.
+    read = "performance.getEntriesByType('resource').map(e => e.name)"
+    assert [r for r in tab.evaluate(read) if not r.startswith("data:")] == []
+    loaded = "[...document.images].map(i => i.complete && i.naturalWidth > 0)"
+    found = tab.evaluate(loaded)
+    assert len(found) > 20 and all(found)
+    cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > "
+    cut += "e.clientWidth).length"
+    if width >= 1280:
+      assert tab.evaluate(cut) == 0  # No table is wider than the page.
+    folder = os.environ.get("VIT_JAX_SCREENSHOTS", str(tmp_path))
+    shot = os.path.join(folder, f"{shown}_{width}_{scheme}.png")
+    tab.screenshot(path=shot, full_page=True)
+    with Image.open(shot) as image:
+      assert image.width == width and image.height > height
+      grey = np.asarray(image.convert("L"))
+      assert grey.std() > 10
+      assert (np.median(grey) < 50) == (scheme == "dark")
+
+
+# The boxes of what a selector finds, as [left, top, width, height].
+_BOXES = """name => [...document.querySelectorAll(name)].map(e =>
+  e.getBoundingClientRect()).map(b => [b.left, b.top, b.width, b.height])"""
+
+
+def _rows(tab, selector):
+  """How many boxes each row has, of those that are seen."""
+  boxes = [box for box in tab.evaluate(_BOXES, selector) if box[2]]
+  return [*collections.Counter(round(box[1]) for box in boxes).values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width, height", _SIZES)
+def test_the_page_is_tidy_at_every_width(browser, alone, width, height):
+  with opened_page(browser, alone, width, height) as tab:
+    charts = tab.evaluate(
+      """[...document.querySelectorAll("img.chart")].map(i =>
+        [i.currentSrc, i.getBoundingClientRect().width])"""
+    )
+    assert len(charts) == 5
+    for uri, shown in charts:
+      svg = base64.b64decode(uri.split(",")[1]).decode()
+      (wide,) = re.findall(r'viewBox="0 0 ([\d.]+) ', svg)
+      # A glyph is drawn for a size of 100, and so scaled by a hundredth of its.
+      sizes = [float(x) for x in re.findall(r"scale\(([\d.]+) -", svg)]
+      assert 100 * min(sizes) * shown / float(wide) >= 11
+    # Tiles fill their rows but for the last, where one never stands alone.
+    rows = _rows(tab, ".tiles > div")
+    assert sum(rows) == 9 and rows[-1] > 1
+    assert rows == {390: [1, 2, 2, 2, 2]}.get(width, [5, 4])
+    # Two charts of equal height beside each other, and photographs in rows.
+    (_, top, *size), (_, beside, *other) = tab.evaluate(_BOXES, ".matrix img")
+    assert size == other and (top == beside) == (width > 390)
+    photographs = tab.evaluate(_BOXES, ".pair img")
+    sizes = np.array(photographs)[:, 2:]
+    assert np.ptp(sizes) < 0.1  # They are all squares of one size.
+    assert {*_rows(tab, ".examples > li")} == {1 if width == 390 else 3}
+    # All sections are in the navigation.
+    ids = "n => [...document.querySelectorAll(n)].map(e => e.id || e.hash)"
+    named = [f"#{name}" for name in tab.evaluate(ids, "h2")]
+    assert tab.evaluate(ids, "nav a") == named and len(named) == 4
+
+
+@pytest.mark.slow
+def test_a_table_that_scrolls_says_so(browser, report):
+  """Its right edge is shaded until it is scrolled to its end."""
+  with opened_page(browser, report, 390, 844) as tab:
+    table = tab.locator(".wide").first
+    assert table.evaluate("e => e.scrollWidth > e.clientWidth + 100")
+
+    def edges():
+      with Image.open(io.BytesIO(table.screenshot())) as image:
+        grey = np.asarray(image.convert("L"))
+      return [np.median(grey[:, column]) for column in (0, -1)]
+
+    left, right = edges()
+    assert left > 250 and right < 200
+    table.evaluate("e => e.scrollTo(e.scrollWidth, 0)")
+    left, right = edges()
+    assert left < 200 and right > 250
 
 
 @pytest.mark.slow

@@ -5,21 +5,25 @@ and leave matplotlib's global state alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from vit_jax.inspection.canvas import SMALL, TEXT, chart_of, figure_of, short
+from vit_jax.inspection.canvas import SMALL, chart_of, figure_of, short
 from vit_jax.tasks.outcome import Chart
 
 _NUMBERED = 12  # A matrix of more classes does not show its counts.
 _POINTS = 500  # A longer curve is thinned by averaging neighbours.
 _STYLES = ("-", "--", ":", "-.")
-_SQUARE = 3.6, 3.4  # Inches.
+# Inches, in which text is large enough for half a page, and for a telephone.
+_WIDE, NARROW = 4.0, 2.8
+_SQUARE = _WIDE, _WIDE
+_RIGHT, _WRONG = np.array(((11, 79, 168), (179, 21, 31))) / 255
 PALE = {"color": "0.9", "linewidth": 0.6}  # Lines across a chart.
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown")
 
@@ -43,7 +47,7 @@ def curves_figure(
     thin: Names whose lines are thin and pale, in the colour and style of the
       next name that is not: training curves beside those of evaluation.
   """
-  figure, axes = chart_of(5.2, 2.9, "step", title=title)
+  figure, axes = chart_of(_WIDE, 2.4, "step", title=title)
   axes.grid(axis="y", **PALE)
   number = 0
   for name, (steps, values) in curves.items():
@@ -57,6 +61,7 @@ def curves_figure(
       linewidth=1 if pale else 1.6,
       alpha=0.6 if pale else 1,
       marker="" if pale or len(steps) >= 40 else ".",
+      clip_on=False,  # A point at the edge is drawn whole.
     )
     number += not pale
   low, high = axes.get_xlim()
@@ -83,14 +88,8 @@ def curves_figure(
 
 
 def figure_of_chart(chart: Chart) -> Figure:
-  """Draws a chart of an evaluation."""
-  draw = {
-    "confusion": confusion_figure,
-    "calibration": calibration_figure,
-    "numbers": numbers_figure,
-    "precision": precision_figure,
-  }[chart.kind]
-  return draw(**chart.arrays)
+  """Draws a chart of an evaluation by the function that its kind names."""
+  return globals()[f"{chart.kind}_figure"](**chart.arrays)
 
 
 def range_figure(
@@ -123,58 +122,59 @@ def confusion_figure(
 ) -> Figure:
   """Draws a confusion matrix with a row per class and a column per answer.
 
-  Shades are shares of the row: blue for right answers, red for mistakes, whose
-  darkest is the commonest. With few classes, counts and shares are written in.
+  Shades are proportional to shares of the row, from white at 0: blue for right
+  answers, red for mistakes. With few classes, counts and shares are written in.
   """
   K = len(matrix)
-  side = min(max(3.2, 0.55 * K), 9)
-  figure = figure_of(side + 1, side + 0.9)
+  figure = figure_of(*_SQUARE)
   axes = figure.add_subplot()
   total = matrix.sum(axis=1)
   parts = matrix / np.maximum(total, 1)[:, None]
-  right = np.eye(K, dtype=bool)
-  most = max(np.where(right, 0, parts).max(), 0.1)
-  colors = np.where(
-    right[..., None],
-    matplotlib.colormaps["Blues"](0.85 * parts),
-    matplotlib.colormaps["Reds"](0.7 * parts / most),
-  )
-  colors[~right & (matrix == 0)] = 1
+  full = np.where(np.eye(K, dtype=bool)[..., None], _RIGHT, _WRONG)
+  colors = 1 - parts[..., None] * (1 - full)
   axes.imshow(colors)
-  size = SMALL if K <= 20 else 5
   names = [short(name) for name in class_names]
   numbered = [f"{n} ({c:,})" for n, c in zip(names, total, strict=True)]
-  axes.set_xticks(range(K), names, rotation=90, fontsize=size)
-  axes.set_yticks(range(K), numbered, fontsize=size)
+  axes.set_xticks(range(K), names, fontsize=SMALL)
+  axes.set_yticks(range(K), numbered, fontsize=SMALL)
   for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
     label.set_parse_math(False)
-  axes.set_xlabel("answer", fontsize=TEXT)
-  axes.set_ylabel("class (examples)", fontsize=TEXT)
+  axes.set_title("rows: class (examples), columns: answer", fontsize=SMALL)
   axes.set_xticks(np.arange(K + 1) - 0.5, minor=True)
   axes.set_yticks(np.arange(K + 1) - 0.5, minor=True)
   axes.grid(which="minor", color="0.8", linewidth=0.5)
   axes.tick_params(which="both", length=0)
-  if K <= _NUMBERED:
-    _write_counts(axes, matrix, parts, colors)
+  style: Any = {"fontsize": SMALL, "ha": "center", "va": "center"}
+  for (row, column), count in np.ndenumerate(matrix if K <= _NUMBERED else []):
+    if count:
+      color = "white" if colors[row, column].mean() < 0.55 else "black"
+      said = f"{count:,}\n{parts[row, column]:.0%}"
+      axes.text(column, row, said, color=color, **style)
+  least = narrowest(figure)
+  cell = (least - _widest(axes.get_yticklabels())) / K
+  if _widest(axes.get_xticklabels()) > 0.9 * cell:
+    axes.tick_params(axis="x", rotation=90)
+  wide = max(_WIDE, least)
+  figure.set_size_inches(wide, wide)
   return figure
 
 
-def _write_counts(
-  axes: Axes, matrix: np.ndarray, parts: np.ndarray, colors: np.ndarray
-) -> None:
-  """Writes the count and the share into each cell that is not empty."""
-  for (row, column), count in np.ndenumerate(matrix):
-    if count:
-      dark = colors[row, column, :3].mean() < 0.55
-      axes.text(
-        column,
-        row,
-        f"{count:,}\n{parts[row, column]:.0%}",
-        color="white" if dark else "black",
-        fontsize=SMALL,
-        ha="center",
-        va="center",
-      )
+def narrowest(figure: Figure) -> float:
+  """Inches to which a chart can shrink: a matrix needs room for its text."""
+  axes = figure.axes[0]
+  if not axes.images:
+    return NARROW
+  counts = [len(text.get_text().split("\n")[0]) for text in axes.texts]
+  cell = max(0.267, 0.06 * max(counts)) if counts else 0.16
+  names = axes.get_yticklabels()
+  return max(NARROW, _widest(names) + cell * len(names) + 0.14)
+
+
+def _widest(labels: Sequence[Text]) -> float:
+  """Inches that the longest text takes."""
+  figure = labels[0].get_figure()
+  assert figure is not None
+  return max(x.get_window_extent().width for x in labels) / figure.dpi
 
 
 def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
@@ -190,9 +190,8 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   figure, axes = chart_of(*_SQUARE, *labels)
   axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")
   axes.plot(probability, right, color="black", linewidth=0.8)
-  axes.scatter(
-    probability, right, s=12 + 120 * count / count.max(), color="black"
-  )
+  sizes = 12 + 120 * count / count.max()
+  axes.scatter(probability, right, s=sizes, color="black", clip_on=False)
   _show_percentages(axes)
   return figure
 
@@ -230,7 +229,8 @@ def _thinned(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Averages neighbouring points so that at most about `_POINTS` are left."""
   every = -(-len(steps) // _POINTS)
-  starts = np.arange(0, len(steps), max(every, 1))
+  # The last mean takes what is left over, so that none is of fewer points.
+  starts = np.arange(0, max(len(steps) - every + 1, 1), max(every, 1))
   counts = np.diff(starts, append=len(steps))
   both = np.asarray([steps, values], np.float64)
   return tuple(np.add.reduceat(both, starts, axis=1) / counts)

@@ -87,6 +87,7 @@ class RunFacts:
     task: The task of the run, or None if nothing tells it.
     measured: The checkpoint's measurements; None if it could not be evaluated.
     problem: Why the checkpoint could not be evaluated, or None.
+    best: Step and score of the checkpoint that `--best` chooses, if known.
   """
 
   workdir: str
@@ -96,12 +97,25 @@ class RunFacts:
   task: Task | None = None
   measured: Measured | None = None
   problem: str | None = None
+  best: tuple[int, str] | None = None
 
   def curve(self, key: str) -> tuple[list[int], list[float]]:
-    """Steps and values of a metric; both are empty if it was never written."""
-    found = [(r["step"], r[key]) for r in self.rows if r.get(key) is not None]
-    steps, values = zip(*found, strict=True) if found else ((), ())
-    return list(steps), list(values)
+    """Steps and values of a metric; both are empty if it was never written.
+
+    A value of training is a mean of the steps since the last. If these are less
+    than half as many as mostly, it is averaged with the one before.
+    """
+    rows = [row for row in self.rows if row.get(key) is not None]
+    steps, values = [row["step"] for row in rows], [row[key] for row in rows]
+    if key.startswith("train/") and key != "train/learning_rate" and steps:
+      counts = np.diff(steps, prepend=0)
+      short = np.flatnonzero(counts[1:] < np.median(counts) / 2) + 1
+      for n in reversed(short):
+        both = slice(n - 1, n + 1)
+        mean = np.average(values[both], weights=counts[both])
+        steps[both], values[both] = [steps[n]], [float(mean)]
+        counts[n - 1] += counts[n]
+    return steps, values
 
   @property
   def scores(self) -> dict[str, Any]:
@@ -137,26 +151,21 @@ def read_run(
   rows = read_rows(metrics) if metrics.exists() else []
   config: dict[str, Any] = {}
   task = choose.by_metrics(key for row in rows for key in row)
-  measured = problem = None
+  measured = problem = best = None
   try:
     if (description := latest_description(workdir)) is not None:
       config = _plain(description["config"])
     with opened(workdir, **options) as run:
       config = _plain(to_dict(run.settings))  # The opened checkpoint's own.
       task = run.task
+      best = _best(workdir, task, rows)
       measured = _measure(run, track)
   except (ValueError, OSError) as error:
     if not rows or options:
       raise
     problem = str(error)
-  found = rows, read_starts(folder), config, task, measured, problem
+  found = rows, read_starts(folder), config, task, measured, problem, best
   return RunFacts(workdir, *found)
-
-
-def changed_keys(config: dict[str, Any]) -> dict[str, Any]:
-  """The keys whose values are not the defaults."""
-  known = defaults()
-  return {k: v for k, v in config.items() if v != known.get(k)}
 
 
 def defaults() -> dict[str, Any]:
@@ -167,6 +176,16 @@ def defaults() -> dict[str, Any]:
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
   """Dotted keys and values as JSON would return them."""
   return json.loads(json.dumps(flat(config)))
+
+
+def _best(
+  workdir: str, task: Task, rows: Sequence[Mapping[str, Any]]
+) -> tuple[int, str] | None:
+  metric = task.score_metric
+  with contextlib.closing(open_run(workdir, [f"eval/{metric.key}"])) as found:
+    step = found.best_step
+  texts = [metric.text(row) for row in rows if row["step"] == step]
+  return next(((step, t) for t in reversed(texts) if step and t), None)
 
 
 def _measure(run: SavedRun, track: Track) -> Measured:

@@ -5,6 +5,7 @@ an alternative text, and tabular data are real tables, for screen readers.
 """
 
 import datetime
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import jinja2
 from vit_jax.inspection import charts
 from vit_jax.inspection.photograph import LONGEST
 from vit_jax.report import pictures, tables
-from vit_jax.report.measure import Measured, RunFacts, changed_keys
+from vit_jax.report.measure import Measured, RunFacts
 from vit_jax.report.pictures import Picture
 from vit_jax.tasks.outcome import Curves
 
@@ -53,6 +54,7 @@ def page(runs: Sequence[RunFacts]) -> str:
     "date": f"{now:%Y-%m-%d %H:%M}",
     "headline": headline_of(names, runs),
     "results": tables.results(names, runs),
+    "alone": not several,
     "curves": _curves(names, runs, _wanted(runs)),
     "more_curves": _curves(names, runs, _MORE_CURVES),
     "differences": tables.differences(names, runs) if several else None,
@@ -79,7 +81,10 @@ def page(runs: Sequence[RunFacts]) -> str:
 def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   """The result in a sentence or two; empty without any evaluation."""
   if len(runs) == 1:
-    return _headline(runs[0])
+    (run,) = runs
+    more = run.measured.outcome.headline() if run.measured else ""
+    known = run.score is not None and run.task
+    return f"{known.headline(run.scores)}{more}." if known else ""
   pairs = zip(names, runs, strict=True)
   known = {name: run for name, run in pairs if run.score is not None}
   if len(known) < 2:
@@ -105,16 +110,8 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
   return (*config, score, run.scores.get("eval/examples"))
 
 
-def _headline(run: RunFacts) -> str:
-  scores, measured = run.scores, run.measured
-  if run.task is None or run.score is None:
-    return ""
-  more = measured.outcome.headline() if measured else ""
-  return f"{run.task.headline(scores)}{more}."
-
-
-def evaluated(measured: Measured) -> str:
-  """Names the data evaluated, and how much was left out, in a sentence."""
+def evaluated(run: RunFacts, measured: Measured) -> str:
+  """Names the data evaluated, what was left out, and a better checkpoint."""
   scores = measured.metrics
   said = (
     f"Checkpoint of step {measured.step:,}, evaluated on the "
@@ -122,6 +119,10 @@ def evaluated(measured: Measured) -> str:
   )
   if scores["eval/skipped_images"]:
     said += f" Unreadable and left out: {scores['eval/skipped_images']:,}."
+  if run.best and run.best[0] != measured.step:
+    said += " Best checkpoint: step {:,} with {}. ".format(*run.best)
+    command = f"python -m vit_jax.report {shlex.quote(run.workdir)} --best"
+    said += f"To report on it: {command}"
   return " ".join([said, *measured.outcome.notes])
 
 
@@ -178,21 +179,20 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     "name": name,
     "headline": headline_of([name], [run]),
     "commands": [*commands],
-    "starts": tables.starts(run),
-    "time": tables.time(run),
-    "changed": tables.config(
-      "Keys that differ from their defaults", changed_keys(run.config)
-    ),
-    "config": tables.config("Every key of the configuration", run.config),
+    "facts": tables.facts(run),
+    "config": run.config,
     "problem": run.problem,
     "evaluated": None,
     "left_out": None,
   }
   if (measured := run.measured) is not None:
     section |= {
-      "evaluated": evaluated(measured),
+      "evaluated": evaluated(run, measured),
       "panels": pictures.panels(measured),
-      "charts": pictures.evaluation(measured),
+      "charts": [
+        pictures.svg(charts.figure_of_chart(chart), chart.alt, chart.caption)
+        for chart in measured.outcome.charts()
+      ],
       "tables": tables.evaluation(measured),
       "sizes": tables.sizes(measured),
       "data_problem": measured.data_problem,

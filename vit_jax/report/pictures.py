@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vit_jax.inspection import charts, figures, overlay
+from vit_jax.inspection.canvas import SMALL
 from vit_jax.inspection.photograph import LONGEST, in_colours
 from vit_jax.report.measure import Measured, Shown
 
+_PIXELS = 11 * 72 / SMALL  # An inch of a chart whose text has 11 pixels.
 _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 
 
@@ -21,23 +23,17 @@ _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 class Picture:
   """An image in the page.
 
-  A `small` one is shown with pixels as squares, and the colours of a `chart`
-  are inverted in dark mode.
+  A `small` one is shown with pixels as squares. A chart, whose colours are
+  inverted in dark mode, is `narrow` on narrow screens. Its text needs `least`
+  pixels, if these are more than such a screen has.
   """
 
   uri: str
   alt: str
   caption: str = ""
   small: bool = False
-  chart: bool = False
-
-
-def evaluation(measured: Measured) -> list[Picture]:
-  """The charts of the evaluation."""
-  return [
-    svg(charts.figure_of_chart(chart), chart.alt, chart.caption)
-    for chart in measured.outcome.charts()
-  ]
+  narrow: str = ""
+  least: int = 0
 
 
 def example(shown: Shown, longest: int) -> dict[str, Any]:
@@ -78,34 +74,30 @@ def _where(map_: np.ndarray) -> str:
 
 def embeddings(measured: Measured) -> list[Picture]:
   """The embedding filters and position similarities that the model has."""
-  pictures = []
-  if measured.filters is not None and len(measured.filters):
-    pictures.append(
-      _png(
-        figures.filters_figure(measured.filters),
-        f"The first {len(measured.filters)} principal components of the "
-        "embedding filters, shown as colours.",
-        "Embedding filters: principal components (Fig. 7, left)",
-      )
-    )
-  if measured.positions is not None:
-    h, w = measured.positions.shape[:2]
-    pictures.append(
-      _png(
-        figures.positions_figure(measured.positions),
-        f"A grid of {h} x {w} grids, each with the cosine similarity of a "
-        "position embedding to all others.",
-        "Position embeddings: similarity of each to all (Fig. 7, centre)",
-      )
-    )
-  return pictures
+  found, filters, positions = [], measured.filters, measured.positions
+  if filters is not None and len(filters):
+    alt = f"The first {len(filters)} principal components of the embedding "
+    alt += "filters, shown as colours."
+    caption = "Embedding filters: principal components (Fig. 7, left)"
+    found.append(_png(figures.filters_figure(filters), alt, caption))
+  if positions is not None:
+    alt = "A grid of {} x {} grids, each with the cosine similarity of a "
+    alt = alt.format(*positions.shape) + "position embedding to all others."
+    caption = "Position embeddings: similarity of each to all (Fig. 7, centre)"
+    found.append(_png(figures.positions_figure(positions), alt, caption))
+  return found
 
 
 def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
-  """Embeds a chart as SVG, which stays sharp at any size."""
-  options = {"format": "svg", "transparent": True}
-  uri = _uri("svg+xml", lambda f: figure.savefig(f, **options))
-  return Picture(uri, alt, caption, chart=True)
+  """Embeds a chart as SVG, which stays sharp, for wide and narrow screens."""
+  options: Any = {"format": "svg", "transparent": True}
+  uri = narrow = _uri("svg+xml", lambda f: figure.savefig(f, **options))
+  (width, height), least = figure.get_size_inches(), charts.narrowest(figure)
+  if least < width:
+    figure.set_size_inches(least, max(height * least / width, 2.3))
+    narrow = _uri("svg+xml", lambda f: figure.savefig(f, **options))
+  needed = round(least * _PIXELS) if least > charts.NARROW else 0
+  return Picture(uri, alt, caption, narrow=narrow, least=needed)
 
 
 def _png(figure: Figure, alt: str, caption: str) -> Picture:

@@ -67,6 +67,7 @@ def _results(run: RunFacts) -> dict[Column, Any]:
   values = {**found, **details}
   rates = run.curve("train/images_per_second")[1]
   columns: dict[Column, Any] = {("at step", "{:,}", None): found.get("step")}
+  columns["best step", "{:,}", None] = run.best and run.best[0]
   for metric in run.task.metrics if run.task else ():
     choose = {True: max, False: min, None: None}[metric.higher_is_better]
     column = metric.label, metric.format, choose
@@ -97,12 +98,9 @@ def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
   if len(metrics) == 1:
     (metric,) = metrics
     scores = [run.score for _, run in known]
-    rates = [rate for rate in scores if rate is not None]
-    best = {
-      (0, column)
-      for column, rate in enumerate(scores, 1)
-      if len({*rates}) > 1 and rate == max(rates)
-    }
+    rates = {rate for rate in scores if rate is not None}
+    if len(rates) > 1:
+      best = {(0, n) for n, rate in enumerate(scores, 1) if rate == max(rates)}
     row = [_text(rate, metric.format) for rate in scores]
     different.insert(0, [metric.label, *row])
   columns = ["key", *(name for name, _ in known)]
@@ -138,10 +136,16 @@ def time(run: RunFacts) -> Table | None:
   return Table("Where the time went", ["work", "time", "share"], rows, [1, 2])
 
 
-def config(caption: str, values: dict[str, Any]) -> Table | None:
-  """Keys and their values, or None if there are none."""
-  rows = [[key, _value(value)] for key, value in values.items()]
-  return Table(caption, ["key", "value"], rows) if rows else None
+def facts(run: RunFacts) -> list[Table]:
+  """How the run was started and configured, as far as it is known."""
+  known = defaults()
+  changed = {k: v for k, v in run.config.items() if v != known.get(k)}
+  differs = "Keys that differ from their defaults", changed
+  found = [starts(run), time(run)]
+  for name, keys in (differs, ("Every key of the configuration", run.config)):
+    rows = [[key, _value(value)] for key, value in keys.items()]
+    found.append(Table(name, ["key", "value"], rows) if rows else None)
+  return [table for table in found if table]
 
 
 def evaluation(measured: Measured) -> list[Table]:
@@ -154,10 +158,10 @@ def evaluation(measured: Measured) -> list[Table]:
 
 
 def _numbers(rows: Sequence[Sequence[str]]) -> list[int]:
-  """The columns whose cells are all numbers, or lack one."""
+  """The columns but the first whose cells are all numbers, or lack one."""
   number = re.compile(r"-?[\d,.]+%?|[-–]|nan|inf")
   columns = enumerate(zip(*rows, strict=True))
-  return [n for n, cells in columns if all(map(number.fullmatch, cells))]
+  return [n for n, of in columns if n and all(map(number.fullmatch, of))]
 
 
 def sizes(measured: Measured) -> Table | None:
