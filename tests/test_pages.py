@@ -3,9 +3,9 @@
 Every fenced block of `sh` or `python` is run, page by page and in order, unless
 the line above it is `<!-- not run: REASON -->`; a block under
 `<!-- needs: MODULES -->` is run if these are installed. The package is from
-a wheel, and the folder has a reader's photographs and nothing of the clone; only
-a block under `<!-- clone: REASON -->` is run in the clone. To make a page take a
-minute or two, without a network, the following is changed:
+a wheel, and the folder has a reader's photographs and nothing of the clone; a
+block under `<!-- clone: REASON -->` alone is run in the clone. To make a page
+take a minute or two, without a network, the following is changed:
 
 - `python` is this interpreter, and `vit_jax train` gets `SHRUNK`: four steps of
   eight images, evaluated and saved once;
