@@ -139,7 +139,7 @@ def shell(tmp_path, folder, site, downloads):
       env=environment,
       capture_output=True,
       text=True,
-      timeout=240,
+      timeout=600,
       check=False,
     )
     assert done.returncode == 0, f"{where}\n{script}\n{done.stderr}"
