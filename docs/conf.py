@@ -38,6 +38,8 @@ html_theme = "furo"
 html_title = "vit_jax"
 html_copy_source = False
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["home.css"]
 
 # Make headings link targets, as code hosts do.
 myst_heading_anchors = 3

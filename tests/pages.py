@@ -16,7 +16,7 @@ RUN = ("sh", "python")
 NOT_CODE = ("", "{toctree}", "{eval-rst}")
 
 FENCE = re.compile(r"(?:^(.*)\n)?^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
-MARK = re.compile(r"<!-- (not run|needs):\s*(.*?)\s*-->")
+MARK = re.compile(r"<!-- (not run|needs|clone):\s*(.*?)\s*-->")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)(?: \"[^\n]*?\")?\)")
 
 
@@ -28,7 +28,7 @@ class Block:
     line: Number of its first line.
     language: The word after the fence.
     text: The content.
-    mark: The kind of comment above: "not run", "needs" or "".
+    mark: The kind of comment above: "not run", "needs", "clone" or "".
     says: The text of this comment.
   """
 
@@ -43,7 +43,7 @@ class Block:
     """Whether it can be, here."""
     if self.language not in RUN or self.mark == "not run":
       return False
-    modules = self.says.split(", ") if self.mark else ()
+    modules = self.says.split(", ") if self.mark == "needs" else ()
     return all(importlib.util.find_spec(name) for name in modules)
 
 

@@ -19,7 +19,14 @@ from tests.pages import (
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
 
-COMMAND = re.compile(r"^\s*(\$|python|pip|make|pytest|git) ", re.MULTILINE)
+COMMAND = re.compile(
+  r"^\s*(\$|python|pip|make|pytest|git|vit_jax) ", re.MULTILINE
+)
+# What a clone has and a wheel lacks: folders beside the package, and make.
+OF_A_CLONE = re.compile(
+  r"(?<![\w./])(?:scripts|tests|configs|docs|\.ci)/|constraints\.txt|^make ",
+  re.MULTILINE,
+)
 
 
 def complaints(text):
@@ -41,6 +48,20 @@ def complaints(text):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_block_is_run_or_says_why_not(name):
   assert complaints((ROOT / name).read_text()) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_that_need_a_clone_say_so(name):
+  """The page has the word before such a command, and others need none."""
+  text = (ROOT / name).read_text()
+  lines = text.splitlines(keepends=True)
+  silent = []
+  for block in (b for b in blocks(text) if b.language in RUN):
+    before = "".join(lines[: block.line - 1]) + block.text
+    if block.mark == "clone" or OF_A_CLONE.search(block.text):
+      if not re.search(r"\bclone\b", before, re.IGNORECASE):
+        silent.append(f"line {block.line}: {block.text}")
+  assert silent == []
 
 
 OURS = "https://github.com/vit-jax/vit_jax/blob/main/"
@@ -104,7 +125,14 @@ def test_what_commands_name_exists(name):
   assert named <= keys | sections
   files = set(re.findall(r"\b(?:configs|scripts)/\w+\.\w+", text))
   assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
-  for module in re.findall(r"python -m (vit_jax\.\w+)", text):
+  modules = re.findall(r"python -m (vit_jax\.\w+)", text)
+  modules += [
+    f"vit_jax.{command}"
+    for block in blocks(text)
+    if block.language == "sh"
+    for command in re.findall(r"^vit_jax (\w+)", block.text, re.MULTILINE)
+  ]
+  for module in modules:
     assert importlib.util.find_spec(module)
   makefile = (ROOT / "Makefile").read_text()
   targets = re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", text, re.MULTILINE)

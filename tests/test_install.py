@@ -1,14 +1,15 @@
 """What a user installs: the wheel alone, and the model with little else."""
 
 import os
-import pathlib
 import subprocess
 import sys
 import zipfile
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+from tests import wheels
+
+ROOT = wheels.ROOT
 
 
 def _run(*command, cwd, **environment):
@@ -27,16 +28,7 @@ def _run(*command, cwd, **environment):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-  """The source distribution, and the wheel made from it."""
-  out = tmp_path_factory.mktemp("dist")
-  pins = str(ROOT / "constraints.txt")
-  _run(
-    *(sys.executable, "-m", "build", "--outdir", out, ROOT),
-    cwd=out,
-    PIP_CONSTRAINT=pins,
-  )
-  (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
-  return sdist, wheel
+  return wheels.built(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.mark.slow

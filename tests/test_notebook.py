@@ -8,7 +8,6 @@ import base64
 import importlib.metadata
 import io
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -50,8 +49,21 @@ print(json.dumps(dict(
   similarity_shape=similarity.shape,
   difference=difference,
   results=[os.path.relpath(result) for result in results],
+  count_b32=count_b32,
+  shuffled=[shuffled_difference, float(abs(one).max())],
+  distances=[float(far[k - 1, j - 1]) for k, j in (farthest, nearest)],
 )))
 """
+ANSWER = re.compile(
+  r"<details><summary>Answer</summary>\n\n```python\n(.*?)```\n\n.+</details>",
+  re.DOTALL,
+)
+ANSWERS = [
+  answer
+  for cell in NOTEBOOK.cells
+  if cell.cell_type == "markdown"
+  for answer in ANSWER.findall(cell.source)
+]
 
 
 def _outputs(cells, kind):
@@ -118,6 +130,54 @@ def test_it_imports_nothing_that_a_wheel_lacks():
   assert not beside & tops
 
 
+def _used():
+  """Modules and names of the package that the notebook takes, as "a.b"."""
+  for source in [*(cell.source for cell in CODE), *ANSWERS]:
+    for node in ast.walk(ast.parse(re.sub(r"(?m)^[!%].*", "", source))):
+      if isinstance(node, ast.ImportFrom) and node.module:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+      elif isinstance(node, ast.Attribute):
+        yield ast.unparse(node)
+
+
+def test_its_names_are_those_of_the_api_pages():
+  """So each can be looked up; none is private."""
+  pages = "".join(p.read_text() for p in (ROOT / "docs" / "api").glob("*.md"))
+  known = re.findall(r":: (vit_jax[\w.]*)", pages)
+  names = sorted(set(_used()))
+  assert [n for n in names if re.search(r"\._(?!_)", n)] == []
+  ours = [name for name in names if re.fullmatch(r"vit_jax(\.\w+)+", name)]
+  hidden = [
+    name
+    for name in ours
+    if not {name, name.rpartition(".")[0]} & {*known} - {"vit_jax"}
+    and name != "vit_jax.__version__"
+  ]
+  assert len(ours) > 20 and hidden == []
+
+
+def test_the_idea_comes_first_and_tools_are_folded():
+  """The first cells need nothing of the package; three exercises are there."""
+  at = [cell.id for cell in CODE].index("install")
+  assert at >= 2
+  assert all("vit_jax" not in cell.source for cell in CODE[:at])
+  folded = [cell for cell in CODE if cell.metadata.get("cellView") == "form"]
+  assert CODE[at] in folded and len(ANSWERS) == 3
+  for cell in folded:
+    assert cell.source.startswith("# @title ")
+    assert cell.metadata["jupyter"]["source_hidden"]
+  kept = [cell for cell in CODE if cell not in folded]
+  assert max(len(cell.source.splitlines()) for cell in kept) <= 30
+
+
+@pytest.mark.parametrize("name", ["digits-curves", "finetune-curves"])
+def test_its_curves_are_in_colour(name):
+  (cell,) = (cell for cell in CODE if cell.id == name)
+  (picture,) = _pictures([cell])
+  hue, saturation, _ = np.moveaxis(np.asarray(picture.convert("HSV")), 2, 0)
+  assert np.ptp(hue[saturation > 128]) > 64
+
+
 @pytest.fixture
 def installing(monkeypatch, capsys):
   """Runs the notebook's `install` with a stand-in for git and pip.
@@ -139,12 +199,12 @@ def installing(monkeypatch, capsys):
         raise importlib.metadata.PackageNotFoundError(name)
       return jax
 
-    namespace = {"sys": sys, "os": os}
+    namespace = {}
     with monkeypatch.context() as patch:
       patch.setattr(subprocess, "run", run)
       patch.setattr(importlib.metadata, "version", version)
-      exec("import subprocess\n" + cells["install"], namespace)
-      exec(cells["install-it"], namespace)
+      exec(cells["install"], namespace)  # It finds vit_jax, and installs none.
+      capsys.readouterr()
       namespace["install"](kind)
     return calls, capsys.readouterr().out
 
@@ -232,12 +292,14 @@ def test_what_is_no_single_zip_is_refused(uploaded, tmp_path):
 @pytest.mark.slow
 def test_it_runs_from_start_to_end(tmp_path):
   notebook = nbformat.read(run_notebook.NOTEBOOK, as_version=4)
-  notebook.cells.append(nbformat.v4.new_code_cell(FACTS))
+  added = [*ANSWERS, FACTS]
+  notebook.cells += [nbformat.v4.new_code_cell(source) for source in added]
   run_notebook.execute(notebook, tmp_path)
   cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
   assert _outputs(cells, "error") == []
   assert {stream.name for stream in _outputs(cells, "stream")} == {"stdout"}
   facts = json.loads(cells.pop().outputs[0].text)
+  del cells[-len(ANSWERS) :]
   assert facts["online"] is False
   assert facts["digits_top1"] > 0.95
   assert facts["tuned_top1"] > 0.85
@@ -247,6 +309,10 @@ def test_it_runs_from_start_to_end(tmp_path):
   assert 0 <= facts["relevance"][0] < facts["relevance"][1]
   assert facts["similarity_shape"] == [12, 12, 12, 12]
   assert facts["difference"] < 1e-5
+  # E has 3 (32^2 - 16^2) 768 numbers more; there are 147 positions less.
+  assert facts["count_b32"] == 86_567_656 + 3 * 768**2 - 147 * 768
+  assert facts["shuffled"][0] < 1e-4 * facts["shuffled"][1]
+  assert facts["distances"][0] > facts["distances"][1] > 0
   assert facts["results"] == ["runs/tuned.zip", "runs/tuned_hf.zip"]
   for name in ("tuned.zip", "tuned_hf/model.safetensors", "google/model.npz"):
     assert (tmp_path / "runs" / name).stat().st_size > 100_000
@@ -254,4 +320,4 @@ def test_it_runs_from_start_to_end(tmp_path):
   kept, drawn = _pictures(CODE), _pictures(cells)
   sizes = [[image.size for image in images] for images in (drawn, kept)]
   np.testing.assert_allclose(*sizes, atol=2)
-  assert all(len(image.getcolors()) > 2 for image in drawn)
+  assert all(len(image.getcolors(2**24)) > 2 for image in drawn)

@@ -2,11 +2,13 @@
 
 Every fenced block of `sh` or `python` is run, page by page and in order, unless
 the line above it is `<!-- not run: REASON -->`; a block under
-`<!-- needs: MODULES -->` is run if these are installed. To make a page take a
-minute or two, without a network, the following is changed:
+`<!-- needs: MODULES -->` is run if these are installed. The package is from
+a wheel, and the folder has a reader's photographs and nothing of the clone; a
+block under `<!-- clone: REASON -->` alone is run in the clone. To make a page
+take a minute or two, without a network, the following is changed:
 
-- `python` is this interpreter, and `python -m vit_jax.train` gets `SHRUNK`:
-  four steps of eight images, evaluated and saved once;
+- `python` is this interpreter, and `vit_jax train` gets `SHRUNK`: four steps of
+  eight images, evaluated and saved once;
 - the photographs are noise, a few of each class;
 - `b16_augreg` and `b16_augreg_i1k_224` are small models of that format, which
   the cache of downloads has already;
@@ -22,7 +24,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import tiny
+from tests import tiny, wheels
 from tests.commands import run
 from tests.pages import NAMES, ROOT, blocks
 from vit_jax.models import Origin
@@ -61,14 +63,15 @@ def downloads(tmp_path_factory):
   return folder
 
 
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+  """A folder with the installed wheel."""
+  return wheels.installed(tmp_path_factory.mktemp("wheel"))
+
+
 @pytest.fixture
-def checkout(tmp_path):
-  """A folder like a checkout, with photographs in it."""
-  folder = tmp_path / "checkout"
-  folder.mkdir()
-  files = ("constraints.txt", "pyproject.toml")
-  for name in ("configs", "scripts", "tests", *files):
-    (folder / name).symlink_to(ROOT / name)
+def folder(tmp_path):
+  """A reader's folder, with photographs in it and nothing else."""
   rng = np.random.default_rng(0)
   photographs = ["cat.jpg", "photo1.jpg", "more_photos/1.jpg", "photos/2.jpg"]
   photographs += [
@@ -77,31 +80,50 @@ def checkout(tmp_path):
     for number in range(10)
   ]
   for name in photographs:
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    path = tmp_path / "folder" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     pixels = rng.integers(0, 256, (72, 96, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(folder / name)
-  return folder
+    Image.fromarray(pixels).save(path)
+  return tmp_path / "folder"
+
+
+# Stands for `python` and `vit_jax` in PATH. What `SHRUNK` sets as well is left
+# out where a page gives its short form, since a key is refused if given twice.
+SHIM = """#!{python}
+import os, sys
+words, given = {words}, sys.argv[1:]
+if given[: len({trains})] == {trains}:
+  for name in ("--epochs", "--batch_size"):
+    if name in given:
+      at = given.index(name)
+      del given[at : at + 2]
+  given += {shrunk}
+os.execv(words[0], [*words, *given])
+"""
 
 
 @pytest.fixture
-def shell(tmp_path, checkout, downloads):
-  """Returns a function that runs a script in `checkout`, as a shell would."""
-  binary = tmp_path / "bin" / "python"
-  binary.parent.mkdir()
-  shrunk = " ".join(f"'{flag}'" for flag in SHRUNK)
-  binary.write_text(
-    "#!/usr/bin/env bash\n"
-    'case " $* " in\n'
-    f'*" -m vit_jax.train "*) exec "{sys.executable}" "$@" {shrunk};;\n'
-    f'*) exec "{sys.executable}" "$@";;\n'
-    "esac\n"
-  )
-  binary.chmod(0o755)
+def shell(tmp_path, folder, site, downloads):
+  """Returns a function that runs a script in a folder, as a shell would."""
+  binary, command = tmp_path / "bin", str(site / "bin" / "vit_jax")
+  binary.mkdir()
+  for name, words, trains in (
+    ("python", [], ["-m", "vit_jax.train"]),
+    ("vit_jax", [command], ["train"]),
+  ):
+    text = SHIM.format(
+      python=sys.executable,
+      words=[sys.executable, *words],
+      trains=trains,
+      shrunk=list(SHRUNK),
+    )
+    (binary / name).write_text(text)
+    (binary / name).chmod(0o755)
   nowhere = "http://127.0.0.1:9"  # Nothing is fetched, and nothing waits.
   environment = {
     **os.environ,
-    "PATH": f"{binary.parent}:{os.environ['PATH']}",
-    "PYTHONPATH": str(ROOT),
+    "PATH": f"{binary}:{os.environ['PATH']}",
+    "PYTHONPATH": str(site),
     "HOME": str(tmp_path),
     "TFDS_DATA_DIR": str(tmp_path / "tfds"),
     "VIT_JAX_CACHE": str(downloads),
@@ -110,23 +132,24 @@ def shell(tmp_path, checkout, downloads):
     "HTTPS_PROXY": nowhere,
   }
 
-  def run(script, where):
+  def run(script, where, in_a_clone=False):
     done = subprocess.run(
       ["bash", "-e", "-c", script],
-      cwd=checkout,
+      cwd=ROOT if in_a_clone else folder,
       env=environment,
       capture_output=True,
       text=True,
-      timeout=240,
+      timeout=600,
       check=False,
     )
     assert done.returncode == 0, f"{where}\n{script}\n{done.stderr}"
+    return done.stdout
 
   return run
 
 
 def scripts(name):
-  """Yields (where, script) for the blocks of a page that are run, in order.
+  """Yields (where, script, in_a_clone) for the blocks that are run, in order.
 
   Blocks of Python that follow each other are one program.
   """
@@ -139,11 +162,11 @@ def scripts(name):
       program += block.text
       continue
     if program:
-      yield f"{name}:{start}", _as_shell(program)
+      yield f"{name}:{start}", _as_shell(program), False
       program = ""
-    yield f"{name}:{block.line}", block.text
+    yield f"{name}:{block.line}", block.text, block.mark == "clone"
   if program:
-    yield f"{name}:{start}", _as_shell(program)
+    yield f"{name}:{start}", _as_shell(program), False
 
 
 def _as_shell(program):
@@ -153,7 +176,7 @@ def _as_shell(program):
 def making(workdir):
   """The first command on any page that makes this workdir."""
   for name in NAMES:
-    for where, script in scripts(name):
+    for where, script, _ in scripts(name):
       for command in re.split(r"(?<!\\)\n", script):
         if re.search(rf"--workdir {workdir}$", command):
           return where, command
@@ -166,8 +189,23 @@ def test_a_page_can_be_followed(name, shell):
   if name in TAKES:
     where, command = making(TAKES[name])
     shell(command, where)
-  for where, script in scripts(name):
-    shell(script, where)
+  for where, script, in_a_clone in scripts(name):
+    shell(script, where, in_a_clone)
+
+
+@pytest.mark.slow
+def test_the_pages_run_what_the_wheel_holds(shell, site, folder):
+  """Neither the clone nor its folders can be reached from there."""
+  program = (
+    "import importlib.util as u, vit_jax\n"
+    "beside = [n for n in ('configs', 'scripts', 'tests') if u.find_spec(n)]\n"
+    "print(vit_jax.__file__, beside)\n"
+  )
+  found = shell(_as_shell(program), "here")
+  assert found == f"{site / 'vit_jax' / '__init__.py'} []\n"
+  assert {path.name for path in folder.iterdir()} == {
+    *("cat.jpg", "photo1.jpg", "more_photos", "photos", "my_photos")
+  }
 
 
 @pytest.mark.slow
