@@ -82,7 +82,8 @@ def verify(
   how = "to the last bit" if exact else f"within {_TOLERANCE:g}, but for params"
   display.note(
     f"Replayed steps {start + 1:,} to {last:,} of {workdir}, and compared the "
-    f"digests of {len(rows)} steps {how}: {'they DIFFER' if wrong else 'equal'}."
+    f"digests of {len(rows)} steps {how}: "
+    f"{'they DIFFER' if wrong else 'equal'}."
   )
   for line in (
     *wrong,
@@ -107,8 +108,8 @@ def _chosen(
   if not chosen:
     near = sorted(rows, key=lambda step: abs(step - first))[:2]
     raise ValueError(
-      f"there is no digest of steps {first} to {last}; the nearest are of steps "
-      f"{sorted(near)}, and digest_every says how many there are."
+      f"there is no digest of steps {first} to {last}; the nearest are of "
+      f"steps {sorted(near)}, and digest_every says how many there are."
     )
   start = max((s for s in saved if s < min(chosen)), default=0)
   return {s: rows[s] for s in (start, *chosen) if s in rows}, start
@@ -153,14 +154,16 @@ def _replayed(
   display: Display,
 ) -> dict[int, dict[str, Any]]:
   """The digests of the steps of `rows`, of which the first may be `start`."""
-  plan = make_plan(settings, checkpoints.describe(start) if start else None)
+  saved = checkpoints.describe(start) if start else None
+  plan = make_plan(settings, saved)
   plan.evaluation.stream.close()
   frozen, digest = plan.extras.frozen_params, jit_digest(plan)
   args = plan.train_step, plan.shapes, plan.mesh, *frozen
   take, found = sharding.jit_train_step(*args), dict[int, Any]()
-  if start:
+  if saved is not None:
     state, _ = restored(plan, checkpoints, start, allow_changes=True)
-    state, found[start] = digest(state, {}, {})
+    if saved["model"].get("scan", False) == plan.model.scan:
+      state, found[start] = digest(state, {}, {})
   else:
     state = fresh_state(plan)
   last = max(rows)
@@ -179,7 +182,9 @@ def _differences(
   rows: Mapping[int, Any], found: Mapping[int, Any], start: int, exact: bool
 ) -> list[str]:
   """Tells in words what is not the same, and what may have caused it."""
-  differ = {s: _differing(row, found[s], exact) for s, row in rows.items()}
+  differ = {
+    s: _differing(rows[s], row, exact) for s, row in found.items() if s in rows
+  }
   differ = {s: keys for s, keys in differ.items() if keys}
   said = []
   if differ.pop(start, None):
@@ -191,8 +196,8 @@ def _differences(
     if len(differ) == 1 and step != max(rows):
       cause = "an edited row, as the later ones are the same"
     said.append(
-      f"{len(differ)} digests differ, from step {step:,} on, where "
-      f"{', '.join(keys)} differ; the cause may be {cause}"
+      f"{len(differ)} of {len(rows)} digests differ, from step {step:,} on, "
+      f"where {', '.join(keys)} differ; the cause may be {cause}"
     )
   return said
 
