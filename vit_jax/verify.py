@@ -17,11 +17,8 @@ def define_flags() -> None:
   flags.DEFINE_string("steps", None, "First and last step, as 400:420.")
   says = "Import classes and ask addresses that only the checkpoint names."
   flags.DEFINE_bool("trust", False, says)
-  for name, what in {
-    "root": "folder of images is",
-    "data_dir": "TFDS sets are",
-  }.items():
-    flags.DEFINE_string(name, None, f"Where the {what} now, if moved.")
+  flags.DEFINE_string("root", None, "Where the folder of images is now.")
+  flags.DEFINE_string("data_dir", None, "Where the TFDS data sets are now.")
   hosts.define_flags()
 
 

@@ -251,7 +251,7 @@ class Settings(Section):
   )
   digest_every: int = setting(
     20,
-    "Steps between two digests, by which `verify` proves a run; 0 is never.",
+    "Steps between two digests, by which `verify` proves a run; 0 writes none.",
     must=NOT_NEGATIVE,
   )
   profile_steps: int = setting(

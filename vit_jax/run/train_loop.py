@@ -38,16 +38,13 @@ def jit_digest(plan: Plan) -> Callable:
 
   It returns the state, which the next step is to take, and the step's digest.
   """
-  replicated, seed = (
-    sharding.replicated(plan.mesh),
-    {"seed": np.int64(plan.settings.seed)},
-  )
-  compiled = hosts.together(jax.jit(digest_of, out_shardings=replicated))
+  seed, whole = np.int64(plan.settings.seed), sharding.replicated(plan.mesh)
+  compiled = hosts.together(jax.jit(digest_of, out_shardings=whole))
 
   def digest(state: TrainState, batch: Any, metrics: dict[str, Any]) -> Any:
     step, found = compiled(items(state), batch, state.step)
-    found |= {k: metrics[k] for k in metrics.keys() & DIGESTED}
-    return state.replace(step=step), found | seed
+    norms = {k: metrics[k] for k in metrics.keys() & DIGESTED}
+    return state.replace(step=step), {**found, **norms, "seed": seed}
 
   return digest
 

@@ -39,12 +39,7 @@ _CAUSES = {
 
 
 def verify(
-  workdir: str,
-  steps: str | None = None,
-  *,
-  trust: bool = False,
-  data_dir: str | None = None,
-  root: str | None = None,
+  workdir: str, steps: str | None = None, *, trust: bool = False, **moved: Any
 ) -> bool:
   """Replays steps of a run, and prints whether they are what the run did.
 
@@ -53,7 +48,7 @@ def verify(
       the newest checkpoint that digests follow.
     trust: Whether to import classes and ask addresses that only the run's
       checkpoint names.
-    data_dir, root: Where the data are now, as in `saved.opened`.
+    **moved: `root` and `data_dir`, as in `saved.opened`.
 
   Raises:
     ValueError: if there is no digest of these steps, the checkpoint before them
@@ -73,7 +68,7 @@ def verify(
       )
     ended = min((s for s in saved if s >= last), default=saved[-1])
     config = checkpoints.describe(ended)["config"]
-    settings = settings_here(config, data_dir, root)
+    settings = settings_here(config, **moved)
     _check_trusted(settings, start, trust)
     found = _replayed(settings, checkpoints, start, rows, display)
   wrong = _differences(rows, found, start, exact)
@@ -85,10 +80,7 @@ def verify(
     f"digests of {len(rows)} steps {how}: "
     f"{'they DIFFER' if wrong else 'equal'}."
   )
-  for line in (
-    *wrong,
-    *(changed or ["the devices and versions are the run's"]),
-  ):
+  for line in [*wrong, *(changed or ["devices and versions are the run's"])]:
     display.note(f"- {line}")
   return not wrong
 
