@@ -44,7 +44,11 @@ def jit_digest(plan: Plan) -> Callable:
   def digest(state: TrainState, batch: Any, metrics: dict[str, Any]) -> Any:
     step, found = compiled(items(state), batch, state.step)
     norms = {k: metrics[k] for k in metrics.keys() & DIGESTED}
-    return state.replace(step=step), {**found, **norms, "seed": seed}
+    return dataclasses.replace(state, step=step), {
+      **found,
+      **norms,
+      "seed": seed,
+    }
 
   return digest
 

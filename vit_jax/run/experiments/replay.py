@@ -202,7 +202,7 @@ def _differing(
 
   def same(key: str) -> bool:
     one, two = row.get(key), finite[key]
-    if exact or key not in DIGESTED or None in (one, two):
+    if exact or key not in DIGESTED or one is None or two is None:
       return one == two or (not exact and "params" in key)
     return math.isclose(one, two, rel_tol=_TOLERANCE)
 
