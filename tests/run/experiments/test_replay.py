@@ -214,6 +214,10 @@ def test_what_cannot_be_replayed_is_refused(run_copy, monkeypatch):
     ValueError, match="4 x TPU.* at most 2 steps after one of"
   ):
     verify(str(run_copy), "9:12")
+  for folder in (run_copy / "checkpoints").iterdir():
+    shutil.rmtree(folder)
+  with pytest.raises(ValueError, match="holds no finished checkpoint"):
+    verify(str(run_copy), "1:2")
   (run_copy / "digests.jsonl").unlink()
   with pytest.raises(
     ValueError, match="no digest of steps 1 to .*digest_every"

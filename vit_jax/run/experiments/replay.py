@@ -66,7 +66,7 @@ def verify(
         f"{'; '.join(changed)}: on other devices at most {_MOST} steps after "
         f"one of {[0, *saved]} can be compared, and {last} is not one of them."
       )
-    ended = min((s for s in saved if s >= last), default=saved[-1])
+    ended = min((s for s in saved if s >= last), default=checkpoints.choose())
     config = checkpoints.describe(ended)["config"]
     settings = settings_here(config, **moved)
     _check_trusted(settings, start, trust)
