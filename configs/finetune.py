@@ -136,7 +136,7 @@ def _table_4(c, model: str, dataset: str, variant: str):
   c.batch_size = 512
   c.image_size = (384, 384)
   architecture = _architecture(model)
-  if architecture == "H/14":
+  if architecture.endswith("/14"):
     # 384 is no multiple of 14: as in the originals, the last 6 pixels go.
     c.update(image_size=(378, 378), cut_from=(384, 384))
   if architecture in DROPOUT:
@@ -161,7 +161,7 @@ def _table_4(c, model: str, dataset: str, variant: str):
     if name in WHOLE_IMAGES:
       c.train_transform.update(crop="resize", flip=False)
   if variant == "table2":
-    side = 518 if architecture == "H/14" else 512
+    side = 518 if architecture.endswith("/14") else 512
     c.update(image_size=(side, side), cut_from=None)
     c.ema_decay = 0.9999
   return c

@@ -31,6 +31,7 @@ def config(data_dir, **changes):
     keep_last=5,
     ema_decay=0.9,
     accumulation_steps=2,
+    digest_every=2,
   )
   c.data.data_dir = str(data_dir)
   c.train_transform.update(flip=True, randaugment_layers=1)

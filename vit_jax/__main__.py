@@ -21,6 +21,7 @@ COMMANDS = {
   "study": "Trains a list of configurations, and compares them.",
   "find_lr": "Finds a learning rate for a configuration by a range test.",
   "evaluate": "Evaluates a run's checkpoint on the evaluation split.",
+  "verify": "Replays steps of a run, and compares them with its digests.",
   "predict": "Predicts the classes of image files with any checkpoint.",
   "fewshot": "Measures few-shot accuracy by a linear probe.",
   "visualize": "Draws what a model has learned, and what it attends to.",

@@ -18,6 +18,7 @@ from vit_jax.predict import predict_files
 from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run.experiments.probe import probe_checkpoint
+from vit_jax.run.experiments.replay import verify
 from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
@@ -73,6 +74,7 @@ def assert_resumes(config, tmp_path, monkeypatch, step, state, evaluated):
   resumed, again = train(read(config), str(tmp_path / "stopped"))
   assert runs.identical(jax.device_get(state), jax.device_get(resumed))
   assert again == evaluated
+  assert verify(str(tmp_path / "stopped"))
 
 
 def reported(workdir, name, picture):

@@ -15,6 +15,7 @@ from vit_jax.models import ResNet
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.pinned import open_base
 from vit_jax.run import extras, loop
+from vit_jax.run.experiments.replay import verify
 from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
@@ -43,9 +44,11 @@ def taught(data_dir, teacher, **changes):
 
 
 def stopped(config, workdir, monkeypatch):
-  """Ends a run after three of its steps, and goes on with it."""
+  """Ends a run after three of its steps, goes on with it, and replays it."""
   runs.stop(config, workdir, monkeypatch, 3)
-  return loop.train(read(config), workdir)[0]
+  state = loop.train(read(config), workdir)[0]
+  assert verify(workdir, "1:2") and verify(workdir, "4:6")
+  return state
 
 
 def saved_arrays(workdir):

@@ -15,6 +15,7 @@ from vit_jax import load_pretrained
 from vit_jax.models import scan
 from vit_jax.run import loop
 from vit_jax.run.experiments.probe import probe_checkpoint
+from vit_jax.run.experiments.replay import verify
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced
@@ -93,6 +94,9 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   model, params = load_pretrained(str(tmp_path / "stopped"))
   assert not model.scan
   assert runs.identical(params, {key: found[key] for key in params})
+  # Each of the two starts is replayed, from its own layout.
+  assert verify(str(tmp_path / "stopped"), "5:8")
+  assert verify(str(tmp_path / "stopped"), "9:12")
 
 
 def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):

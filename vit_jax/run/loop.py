@@ -158,7 +158,7 @@ def first_state(
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
     try:
-      found = _restored(plan, checkpoints, step, allow_changes)
+      found = restored(plan, checkpoints, step, allow_changes)
     except DamagedError as error:
       damaged[step] = error
       continue
@@ -176,7 +176,7 @@ def first_state(
   )
 
 
-def _restored(
+def restored(
   plan: Plan, checkpoints: Checkpoints, step: int, allow_changes: bool
 ) -> tuple[TrainState, int]:
   """Restores the state at `step`; returns it and the next batch's number."""

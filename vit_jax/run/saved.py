@@ -81,11 +81,7 @@ def opened(
     lambda loaded: loaded.params_on(_mesh(loaded)),
   )
   description: Any = loaded.description
-  settings = read_saved(description["config"])
-  folder = "dir" if settings.data.dir else "root"
-  moved = {"data.data_dir": data_dir, f"data.{folder}": root}
-  where = {k: v for k, v in moved.items() if v is not None}
-  settings = replaced(settings, where)
+  settings = settings_here(description["config"], data_dir, root)
   fitted = loaded.task.for_test() if test else loaded.task
   data = build.data_of(settings, fitted)
   source = open_source("test" if test else "eval", data)
@@ -170,10 +166,23 @@ def test_run(
 
 
 def _mesh(loaded: Loaded) -> Mesh:
-  """The run's mesh; a data-parallel one if it does not fit these devices."""
   description: Any = loaded.description
-  mesh = read_saved(description["config"]).mesh
+  return sharding.make_mesh(**vars(settings_here(description["config"]).mesh))
+
+
+def settings_here(
+  config: Any, data_dir: str | None = None, root: str | None = None
+) -> Settings:
+  """A run's settings, with its data where they are now.
+
+  Its mesh is a data-parallel one if the run's does not fit these devices.
+  """
+  settings = read_saved(config)
+  folder = "dir" if settings.data.dir else "root"
+  moved = {"data.data_dir": data_dir, f"data.{folder}": root}
+  changes: dict[str, Any] = {k: v for k, v in moved.items() if v is not None}
   try:
-    return sharding.make_mesh(**vars(mesh))
+    sharding.make_mesh(**vars(settings.mesh))
   except ValueError:
-    return sharding.make_mesh()
+    changes |= {"mesh.data": -1, "mesh.fsdp": 1, "mesh.tensor": 1}
+  return replaced(settings, changes)

@@ -249,6 +249,11 @@ class Settings(Section):
     must=NOT_NEGATIVE,
     legacy_default=0.0,
   )
+  digest_every: int = setting(
+    20,
+    "Steps between two digests, by which `verify` proves a run; 0 writes none.",
+    must=NOT_NEGATIVE,
+  )
   profile_steps: int = setting(
     0,
     "Number of steps to trace into workdir/profile, from the tenth on.",

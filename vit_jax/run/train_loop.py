@@ -1,18 +1,24 @@
 """Takes the steps of a run, with the periodic work between them."""
 
+import collections
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from vit_jax.run.outputs import Outputs, optional_write, report_skipped
 from vit_jax.run.plan import Plan
+from vit_jax.runtime import hosts
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
+from vit_jax.workdir.checkpoint_reader import items
+from vit_jax.workdir.description import digest_of
 from vit_jax.workdir.meter import Tracer
 from vit_jax.workdir.rows import read_rows
 
@@ -20,9 +26,32 @@ _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.
 _FIRST_TRACED = 10
 
+DIGESTED = {"loss", "gradient_norm"}  # Metrics that a digest holds.
+
 OnStep = Callable[[int, TrainState, dict[str, Any]], None]
 """Called after a step with its number, the state and its metrics, which are on
 the devices. The state's arrays are given away by the next step."""
+
+
+def jit_digest(plan: Plan) -> Callable:
+  """A function from a state, the batch before it and the step's metrics.
+
+  It returns the state, which the next step is to take, and the step's digest.
+  """
+  seed, whole = np.int64(plan.settings.seed), sharding.replicated(plan.mesh)
+  compiled = hosts.together(jax.jit(digest_of, out_shardings=whole))
+
+  def digest(state: TrainState, batch: Any, metrics: dict[str, Any]) -> Any:
+    step, found = compiled(items(state), batch, state.step)
+    norms = {k: metrics[k] for k in metrics.keys() & DIGESTED}
+    return dataclasses.replace(state, step=step), {
+      **found,
+      **norms,
+      "seed": seed,
+    }
+
+  return digest
+
 
 Scores = dict[str, Any] | None
 """The metrics of an evaluation, if there was one."""
@@ -68,6 +97,8 @@ class TrainLoop:
     self.outputs.display.expect(
       plan.lengths.total, epoch_steps, plan.task.metrics
     )
+    self._digest = jit_digest(plan)
+    self._digests = collections.deque[tuple[int, dict[str, jax.Array]]]()
     rows = sharding.batch_sharding(plan.mesh)
     self._on_device = sharding.to_device(self._read(), rows, _BATCHES_AHEAD)
 
@@ -100,6 +131,7 @@ class TrainLoop:
       if over:
         self._say_early(step)
         break
+    self._write_digests()
     return state, self._evaluated
 
   def _is_over(self, state: TrainState, first: int) -> bool:
@@ -151,6 +183,10 @@ class TrainLoop:
   ) -> tuple[TrainState, dict[str, jax.Array]]:
     frozen = self.plan.extras.frozen_params
     state, metrics = self._train_step(state, batch, *frozen)
+    if due(step, self.plan.settings.digest_every, self.plan.lengths.total):
+      self._write_digests(step - 2)  # The meter has waited for these steps.
+      state, found = self._digest(state, batch, metrics)
+      self._digests.append((step, found))
     self.outputs.meter.add(step, metrics)
     self.watchdog.step()
     if step == self._first_step:
@@ -227,7 +263,17 @@ class TrainLoop:
     """Does work of this kind that is not part of a step."""
     out, watchdog = self.outputs, self.watchdog
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):
+      self._write_digests()
       yield
+
+  def _write_digests(self, last: float = math.inf) -> None:
+    """Writes the digests up to a step, by default all; waits for them."""
+    out = self.outputs
+    while self._digests and self._digests[0][0] <= last:
+      step, found = self._digests.popleft()
+      row = {k: v.item() for k, v in jax.device_get(found).items()}
+      with optional_write(out.display, "the digests", "; the run goes on"):
+        out.writer.write_digests(step, row)
 
   def _trace(self, write: Callable, *of_step: Any) -> None:
     with optional_write(

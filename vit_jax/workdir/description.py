@@ -37,6 +37,7 @@ _FREE_KEYS = (
   *("model.scan", "model.remat", "loader.", "mesh.", "wandb_project"),
   *("data.data_dir", "data.root", "data.dir", "data.labels_file"),
   *("data.eval_labels_file", "data.eval_split", "teacher.source"),
+  "digest_every",
 )
 
 
@@ -172,10 +173,28 @@ def checksum(array: Array) -> UInt32[Array, ""]:
     along = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
     place = place * jnp.uint32(length) + along
   bits = array
-  if not jnp.issubdtype(array.dtype, jnp.unsignedinteger):
+  if not jnp.isdtype(array.dtype, ("bool", "unsigned integer")):
     width = 8 * array.dtype.itemsize
     bits = jax.lax.bitcast_convert_type(array, jnp.dtype(f"uint{width}"))
   return jnp.sum(bits.astype(jnp.uint32) * (2 * place + 1), dtype=jnp.uint32)
+
+
+def digest_of(
+  trees: dict[str, Any], batch: Any, step: Array
+) -> tuple[Array, dict[str, Array]]:
+  """The count of a state's steps, and checksums of its parameters and a batch.
+
+  It is to be compiled. c_j being the checksum of array j, that of a tree is the
+  sum over j of (2 j + 1) c_j. The count waits for them, and so does the step
+  that takes it: two programs that sum over several CPU devices at once can wait
+  for each other for ever.
+  """
+  found = {f"batch/{path}": checksum(x) for path, x in named_leaves(batch)}
+  for name in trees.keys() - {"opt_state"}:
+    leaves = enumerate(jax.tree.leaves(trees[name]))
+    sums = [jnp.uint32(2 * j + 1) * checksum(leaf) for j, leaf in leaves]
+    found[name] = jnp.stack(sums).sum(dtype=jnp.uint32)
+  return jax.lax.optimization_barrier((step, found))
 
 
 @functools.cache

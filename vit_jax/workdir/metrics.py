@@ -20,7 +20,7 @@ from vit_jax.runtime import extras
 from vit_jax.workdir import bucket
 from vit_jax.workdir.rows import AppendFile, RowFile, replace
 
-_ROWS = "metrics.jsonl"
+_ROWS, DIGESTS = "metrics.jsonl", "digests.jsonl"
 _LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.
 _event: Any = event_pb2  # Its classes are unknown to type checkers.
 _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
@@ -52,10 +52,10 @@ class MetricWriter:
     if jax.process_index():
       return
     workdir.mkdir(parents=True, exist_ok=True)
-    rows = RowFile(workdir / _ROWS, first_step)
-    if lines := rows.skipped:
-      self.notes.append(f"{_ROWS} held {lines} broken lines, dropped now.")
-    self._files[_ROWS] = rows
+    for name in (_ROWS, DIGESTS):
+      self._files[name] = rows = RowFile(workdir / name, first_step)
+      if lines := rows.skipped:
+        self.notes.append(f"{name} held {lines} broken lines, dropped now.")
     self._files["TensorBoard"] = EventFile(workdir / "tensorboard", first_step)
     if wandb_log is not None:
       self._files["Weights & Biases"] = wandb_log
@@ -67,11 +67,18 @@ class MetricWriter:
     def write_to(file: RowFile | EventFile | WandbLog) -> None:
       file.write(step, values if isinstance(file, RowFile) else numbers)
 
-    self._attempt(self._files, write_to)
+    metrics = {n: f for n, f in self._files.items() if n != DIGESTS}
+    self._attempt(metrics, write_to)
+
+  def write_digests(self, step: int, row: dict[str, Any]) -> None:
+    """Writes a row of `digests.jsonl`."""
+    digests = {n: f for n, f in self._files.items() if n == DIGESTS}
+    self._attempt(digests, lambda file: file.write(step, row))
 
   def write_images(self, step: int, images: _Images) -> None:
     """Writes pictures, which `metrics.jsonl` does not get."""
-    boards = {n: f for n, f in self._files.items() if n != _ROWS}
+    rows = (_ROWS, DIGESTS)
+    boards = {n: f for n, f in self._files.items() if n not in rows}
     self._attempt(boards, lambda board: board.write_images(step, images))
 
   def close(self, failed: bool = False) -> None:

@@ -33,7 +33,7 @@ def record_start(folder: epath.Path, step: int) -> None:
   before = read(path)
   if before and not before.endswith(b"\n"):  # The disk was full.
     before += b"\n"
-  replace(path, before + to_line({"step": step, **_here()}))
+  replace(path, before + to_line({"step": step, **here()}))
 
 
 def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
   return f"{len(lines):,} unreadable {images}, listed in {path}: {first}{more}"
 
 
-def _here() -> dict[str, Any]:
+def here() -> dict[str, Any]:
   """Describes this process, its machine and its packages."""
   now = datetime.datetime.now(datetime.UTC)
   return {

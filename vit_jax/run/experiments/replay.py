@@ -1,0 +1,209 @@
+"""Replays steps of a run, and compares them with the digests that it wrote."""
+
+import contextlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from vit_jax.data.settings import TASKS
+from vit_jax.models.modern_vit import FAMILIES
+from vit_jax.models.variants import BLOCKS
+from vit_jax.pretrained.locate import is_trusted
+from vit_jax.run.loop import fresh_state, restored
+from vit_jax.run.plan import make_plan
+from vit_jax.run.saved import settings_here
+from vit_jax.run.settings import Settings
+from vit_jax.run.train_loop import DIGESTED, jit_digest
+from vit_jax.runtime.display import Display
+from vit_jax.runtime.settings import flat
+from vit_jax.training import sharding
+from vit_jax.workdir.checkpoint import Checkpoints, open_run
+from vit_jax.workdir.metrics import DIGESTS
+from vit_jax.workdir.provenance import here, read_starts
+from vit_jax.workdir.rows import parse_rows, read, to_line
+
+_MOST = 100  # Steps for which the tolerance holds on other devices.
+_TOLERANCE = 1e-5  # Of loss and gradient norm there, relative (docs/faults.md).
+_DEVICES = ("devices", "hosts", "cores", "system")
+# What differs, and what may have caused it; of several, the last one.
+_CAUSES = {
+  "averaged_params": "another average, in code or settings",
+  "params": "another optimizer, in code or settings",
+  "gradient_norm": "other code of the backward pass",
+  "loss": "another setting, code, checkpoint or start",
+  "batch/": "other data, another order, or another version that reads them",
+  "seed": "another seed",
+}
+
+
+def verify(
+  workdir: str, steps: str | None = None, *, trust: bool = False, **moved: Any
+) -> bool:
+  """Replays steps of a run, and prints whether they are what the run did.
+
+  Args:
+    steps: The first and the last, as "400:420"; by default at most 100 after
+      the newest checkpoint that digests follow.
+    trust: Whether to import classes and ask addresses that only the run's
+      checkpoint names.
+    **moved: `root` and `data_dir`, as in `saved.opened`.
+
+  Raises:
+    ValueError: if there is no digest of these steps, the checkpoint before them
+      is damaged, or other devices would need too many steps.
+  """
+  display = Display(active=jax.process_index() == 0)
+  with contextlib.closing(open_run(workdir)) as checkpoints:
+    known, broken = parse_rows(read(checkpoints.folder / DIGESTS))
+    saved = checkpoints.all_steps
+    rows, start = _chosen({row["step"]: row for row in known}, saved, steps)
+    last = max(rows)
+    changed, exact = _changed(checkpoints, start, last)
+    if not exact and last - start > _MOST:
+      raise ValueError(
+        f"{'; '.join(changed)}: on other devices at most {_MOST} steps after "
+        f"one of {[0, *saved]} can be compared, and {last} is not one of them."
+      )
+    ended = min((s for s in saved if s >= last), default=checkpoints.choose())
+    config = checkpoints.describe(ended)["config"]
+    settings = settings_here(config, **moved)
+    _check_trusted(settings, start, trust)
+    found = _replayed(settings, checkpoints, start, rows, display)
+  wrong = _differences(rows, found, start, exact)
+  if broken:
+    wrong.append(f"{broken} lines of {DIGESTS} are broken")
+  how = "to the last bit" if exact else f"within {_TOLERANCE:g}, but for params"
+  display.note(
+    f"Replayed steps {start + 1:,} to {last:,} of {workdir}, and compared the "
+    f"digests of {len(rows)} steps {how}: "
+    f"{'they DIFFER' if wrong else 'equal'}."
+  )
+  for line in [*wrong, *(changed or ["devices and versions are the run's"])]:
+    display.note(f"- {line}")
+  return not wrong
+
+
+def _chosen(
+  rows: dict[int, Any], saved: list[int], steps: str | None
+) -> tuple[dict[int, Any], int]:
+  """The rows to compare, and the step to begin after."""
+  if steps is None:
+    begin = max((s for s in saved if s < max(rows, default=0)), default=0)
+    steps = f"{begin + 1}:{begin + _MOST}"
+  try:
+    first, last = map(int, steps.split(":"))
+  except ValueError as error:
+    raise ValueError(f"--steps={steps}: give them as 400:420.") from error
+  chosen = {s: row for s, row in rows.items() if first <= s <= last}
+  if not chosen:
+    near = sorted(rows, key=lambda step: abs(step - first))[:2]
+    raise ValueError(
+      f"there is no digest of steps {first} to {last}; the nearest are of "
+      f"steps {sorted(near)}, and digest_every says how many there are."
+    )
+  start = max((s for s in saved if s < min(chosen)), default=0)
+  return {s: rows[s] for s in (start, *chosen) if s in rows}, start
+
+
+def _changed(
+  checkpoints: Checkpoints, start: int, last: int
+) -> tuple[list[str], bool]:
+  """What is not as when the steps were taken; whether the devices are."""
+  starts = read_starts(checkpoints.folder)
+  first = max(
+    (i for i, s in enumerate(starts) if s["step"] <= start), default=0
+  )
+  now, said = flat(here()), {}
+  for was in (flat(s) for s in starts[first:] if s["step"] < last):
+    for key in was.keys() - {"step", "time", "command"}:
+      if was[key] != now.get(key):
+        said[f"{key} was {was[key]} and is {now.get(key)} now"] = key
+  return sorted(said), not any(key in _DEVICES for key in said.values())
+
+
+def _check_trusted(settings: Settings, start: int, trust: bool) -> None:
+  """Raises ValueError if only the run's checkpoint names code or addresses."""
+  named = {settings.model.block} - {None, *BLOCKS, *FAMILIES}
+  named |= {settings.data.task} - {*TASKS}
+  sources = {settings.distill.teacher}
+  if not start or settings.lora.rank:
+    sources.add(settings.pretrained)
+  named |= {source for source in sources if source and not is_trusted(source)}
+  if named and not trust:
+    raise ValueError(
+      f"only the run's checkpoint names {', '.join(map(str, named))}: if you "
+      "trust it, give --trust."
+    )
+
+
+def _replayed(
+  settings: Settings,
+  checkpoints: Checkpoints,
+  start: int,
+  rows: Mapping[int, Any],
+  display: Display,
+) -> dict[int, dict[str, Any]]:
+  """The digests of the steps of `rows`, of which the first may be `start`."""
+  saved = checkpoints.describe(start) if start else None
+  plan = make_plan(settings, saved)
+  plan.evaluation.stream.close()
+  frozen, digest = plan.extras.frozen_params, jit_digest(plan)
+  args = plan.train_step, plan.shapes, plan.mesh, *frozen
+  take, found = sharding.jit_train_step(*args), dict[int, Any]()
+  if saved is not None:
+    state, _ = restored(plan, checkpoints, start, allow_changes=True)
+    if saved["model"].get("scan", False) == plan.model.scan:
+      state, found[start] = digest(state, {}, {})
+  else:
+    state = fresh_state(plan)
+  last = max(rows)
+  shardings = sharding.batch_sharding(plan.mesh)
+  with plan.open_batches(start) as batches:
+    on_device = sharding.to_device(batches, shardings, 1)
+    steps = display.track(range(start + 1, last + 1), "steps", last - start)
+    for step, batch in zip(steps, on_device, strict=False):
+      state, metrics = take(state, batch, *frozen)
+      if step in rows:
+        state, found[step] = digest(state, batch, metrics)
+  return {s: {k: v.item() for k, v in row.items()} for s, row in found.items()}
+
+
+def _differences(
+  rows: Mapping[int, Any], found: Mapping[int, Any], start: int, exact: bool
+) -> list[str]:
+  """Tells in words what is not the same, and what may have caused it."""
+  differ = {
+    s: _differing(rows[s], row, exact) for s, row in found.items() if s in rows
+  }
+  differ = {s: keys for s, keys in differ.items() if keys}
+  said = []
+  if differ.pop(start, None):
+    said.append(f"checkpoint {start} does not hold what its step ended with")
+  if differ:
+    step, keys = next(iter(differ.items()))
+    fits = (k for k in _CAUSES if any(key.startswith(k) for key in keys))
+    cause = _CAUSES[[*fits][-1]]
+    if len(differ) == 1 and step != max(rows):
+      cause = "an edited row, as the later ones are the same"
+    said.append(
+      f"{len(differ)} of {len(rows)} digests differ, from step {step:,} on, "
+      f"where {', '.join(keys)} differ; the cause may be {cause}"
+    )
+  return said
+
+
+def _differing(
+  row: Mapping[str, Any], found: Mapping[str, Any], exact: bool
+) -> list[str]:
+  """The keys of what is not the same in a row and in its replay."""
+  finite = parse_rows(to_line({**found, "step": row["step"]}))[0][0]
+
+  def same(key: str) -> bool:
+    one, two = row.get(key), finite[key]
+    if exact or key not in DIGESTED or one is None or two is None:
+      return one == two or (not exact and "params" in key)
+    return math.isclose(one, two, rel_tol=_TOLERANCE)
+
+  return sorted(key for key in found if not same(key))
