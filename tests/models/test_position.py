@@ -231,7 +231,7 @@ def test_only_without_positions_is_the_order_of_patches_lost(kind):
     ("learned2d", r"Y_pos .* \(2, 12\).*, or load .*\(source, image_size=.H"),
     (
       "relative",
-      r"R was learned with shape \(13, 3, 8\).* was trained on\\.\n",
+      r"R was learned with shape \(13, 3, 8\).* was trained on\.\n",
     ),
   ],
 )

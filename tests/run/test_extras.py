@@ -187,7 +187,7 @@ def test_a_bases_positions_stay_as_they_were_interpolated(data_dir):
   assert record["interpolation"] == "bicubic"
   for known, found in ((record["interpolation"], "bicubic"), (None, "linear")):
     saved = {**record, "interpolation": known}
-    assert open_base(open_checkpoint, saved).interpolation == found
+    assert open_base(open_checkpoint, saved, None).interpolation == found
 
 
 @pytest.fixture(scope="module")

@@ -157,8 +157,6 @@ OTHERS = {
   "data.train_split": "test",
   "distill.form": "deit",
   "distill.kind": "hard",
-  "ema_warmup": False,
-  "eval_transform.resize_ratio": 2.0,
   "eval_per_class": True,
   "fewshot.data.root": "photos",
   "fewshot.pre_logits": False,
@@ -166,7 +164,6 @@ OTHERS = {
   "lora.kernels": "query",
   "masked.target": "pixels",
   "model.drop_path_grows": True,
-  "optimizer.final_lr": 0.1,
   "optimizer.weight_decay_on": "head",
   "transfer.interpolation": "linear",
   "transfer.keep_head": True,
@@ -186,7 +183,7 @@ def test_the_table_of_needs_names_keys_that_there_are():
   starts = {start for keys in rules.NEEDS.values() for start in keys.split()}
   for start in starts:
     assert any(k == start or k.startswith(start) for k in KEYS), start
-  assert len(NEEDED) > 30
+  assert len(NEEDED) > 15
 
 
 @pytest.mark.parametrize("needed, key", NEEDED)
@@ -200,10 +197,6 @@ def test_a_key_says_nothing_without_another(needed, key):
       changes[name[:-1]] = wanted
   if key == "loss.binary_targets":
     changes["loss.kind"] = "sigmoid"
-  if needed == "distill.kind=soft":
-    changes |= {"distill.teacher": "b16_augreg", "distill.kind": "hard"}
-  if needed == "train_transform.crop=inception":
-    changes["train_transform.crop"] = "resize"
   with pytest.raises(ValueError, match=f"^{key}=.* says nothing without ") as e:
     rules.check(replaced(Settings(), changes))
   assert str(e.value).isprintable()
@@ -227,8 +220,9 @@ def test_keys_that_say_something_are_taken():
     "optimizer.weight_decay_on": "E$",
   }  # fmt: skip
   rules.check(replaced(Settings(), together))
-  sgd = {"optimizer.kind": "sgd", "optimizer.momentum": 0.5}
-  rules.check(replaced(Settings(), sgd))
+  # What a configuration sets of something that is turned off then is no mistake.
+  left = {"train_transform.randaugment_magnitude": 5.0, "ema_warmup": False}
+  rules.check(replaced(Settings(), left))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
