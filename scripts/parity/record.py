@@ -1,0 +1,130 @@
+"""Records the trajectory of a reference, for the tests to compare with.
+
+python scripts/parity/record.py ROW --reference FOLDER [--commit COMMIT]
+  [--python PYTHON]
+
+FOLDER is a checkout of the row's reference, which the reader has fetched: this
+script fetches nothing and keeps nothing of it but numbers, in
+tests/parity/ROW.npz. COMMIT is found by git where FOLDER has its history.
+PYTHON runs the reference, and needs its libraries; by default it is the one
+that runs this. For a library (timm, peft, torch), FOLDER is left out.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from scripts.parity import ours, recording, rows  # noqa: E402
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("row", choices=list(rows.ROWS))
+  parser.add_argument("--reference", type=pathlib.Path)
+  parser.add_argument("--commit", default="")
+  parser.add_argument("--python", default=sys.executable)
+  parser.add_argument("--set", default="{}", help="Changes of the recipe.")
+  parser.add_argument("--dry", action="store_true", help="Writes no file.")
+  a = parser.parse_args()
+  row = rows.ROWS[a.row]
+  setup = row.setup()
+  inputs = row.inputs(setup)
+  change = json.loads(a.set)
+  found = run(row, setup, inputs, a.python, a.reference, change)
+  meta = {
+    "reference": row.reference,
+    "commit": a.commit or commit_of(a.reference),
+    "digest": inputs.digest(),
+    "facts": json.loads(str(found.pop("facts"))),
+  }
+  theirs = trajectory(row, setup, found)
+  if not a.dry:
+    place = recording.write(a.row, meta, theirs)
+    print(f"{place}: {place.stat().st_size / 1000:.0f} kB")
+  mine = ours.run(setup, inputs, recording.MARKS)
+  compared = recording.differences(mine, recording.read(a.row), row.scale)
+  print(json.dumps({k: f"{v:.1e}" for k, v in compared.items()}))
+  print("beyond:", recording.beyond(compared, row.tolerances))
+
+
+def commit_of(folder: pathlib.Path | None) -> str:
+  if folder is None:
+    return ""
+  command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+  done = subprocess.run(command, capture_output=True, text=True, check=True)
+  return done.stdout.strip()
+
+
+def run(
+  row: Any, setup: Any, inputs: Any, python: str, folder: Any, change: Any
+) -> dict[str, Any]:
+  """Runs the reference on the inputs, and returns what it writes."""
+  preprocessing = rows.build.make_preprocessing(setup.settings)
+  arrays: dict[str, Any] = {
+    "config": np.array(
+      json.dumps({**row.recipe, "marks": recording.MARKS, **change})
+    ),
+    "images": rows.normalized(inputs.images, preprocessing),
+    "labels": inputs.labels,
+    "mixing": inputs.mixing,
+    "probe": inputs.probe,
+  }
+  for name, array in row.written(setup, inputs.params).items():
+    arrays[f"params/{name}"] = array
+  for i, (u, p) in enumerate(zip(inputs.uniforms, inputs.chances, strict=True)):
+    arrays[f"mask/{i}"] = u < np.float32(p)
+  arrays |= {f"extra/{k}": v for k, v in row.extra(setup).items()}
+  program = ROOT / "scripts" / "parity" / "reference" / row.program
+  with tempfile.TemporaryDirectory() as place:
+    given, taken = f"{place}/given.npz", f"{place}/taken.npz"
+    np.savez(given, **arrays)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONPATH"] = str(folder.resolve()) if folder else ""
+    subprocess.run(
+      [python, str(program), given, taken], check=True, env=environment
+    )
+    with np.load(taken) as file:
+      return {name: file[name] for name in file.files}
+
+
+def trajectory(row: Any, setup: Any, found: dict[str, Any]) -> Any:
+  """What the reference found, by our paths."""
+
+  def at(kind: str) -> dict[int, Any]:
+    names = [name for name in found if name.startswith(f"{kind}_")]
+    steps = sorted({int(n.split("/")[0].split("_")[1]) for n in names})
+    return {
+      step: {
+        n.partition("/")[2]: found[n]
+        for n in names
+        if n.startswith(f"{kind}_{step}/")
+      }
+      for step in steps
+    }
+
+  owners = row.owners(setup)
+  rate, decay = (
+    {path: found[f"{kind}/{name}"] for path, name in owners.items()}
+    for kind in ("rate", "decay")
+  )
+  params, averaged = (
+    {step: row.read(setup, arrays) for step, arrays in at(kind).items()}
+    for kind in ("params", "averaged")
+  )
+  logits = {step: arrays[""] for step, arrays in at("logits").items()}
+  loss = found["loss"]
+  return ours.Trajectory(loss, rate, decay, params, averaged, logits)
+
+
+if __name__ == "__main__":
+  main()
