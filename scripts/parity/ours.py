@@ -139,7 +139,7 @@ def run(setup: Setup, inputs: Inputs, marks: tuple[int, ...]) -> Trajectory:
   def logits(params: Any) -> Any:
     extras = setup.extras
     whole = extras.merged_params(params, *(extras.frozen_params or (None,)))
-    return setup.model.apply({"params": whole}, inputs.probe)
+    return setup.model.apply({"params": whole}, jnp.asarray(inputs.probe))
 
   state = first(unflatten_dict(inputs.params, sep="/"))
   losses, params, averaged, answers = [], {}, {}, {}
@@ -164,7 +164,7 @@ def rates(
   """The learning rate and the decay of each array, as the optimizer has them.
 
   They are measured: an update whose direction is known, from arrays of zeros,
-  is as long as the learning rate. From arrays of ones, it has a part along
+  is as long as the learning rate. From constant arrays, it has a part along
   these, which is the decay. The direction is that of the same optimizer with a
   rate of 1.
   """
@@ -173,32 +173,39 @@ def rates(
   )
   one = make_optimizer(plain, optax.constant_schedule(1.0), **by_layer)
   tree = unflatten_dict(params, sep="/")
+  # As far as the settings say, decay is then as large as the direction.
+  size = 1 / (settings.optimizer.weight_decay or 1.0)
   zeros, ones = (
-    jax.tree.map(lambda x, v=v: jnp.full(x.shape, v), tree) for v in (0.0, 1.0)
+    jax.tree.map(lambda x, v=v: np.full_like(x, v), tree) for v in (0.0, size)
   )
   signs = jax.tree.map(
-    lambda x: jnp.resize(jnp.array([1.0, -1.0]), x.size).reshape(x.shape), tree
+    lambda x: np.resize(np.float32([1, -1]), x.size).reshape(x.shape), tree
   )
 
-  def at(step: Any, tx: Any, params: Any) -> Any:
+  def at(step: Any, tx: Any, params: Any, signs: Any) -> Any:
     def counted(path: Any, leaf: Any) -> Any:
       name = jax.tree_util.keystr(path[-1:], simple=True)
       return step if name == "count" else leaf
 
-    state = jax.tree_util.tree_map_with_path(counted, tx.init(zeros))
+    state = jax.tree_util.tree_map_with_path(counted, tx.init(params))
     return tx.update(signs, state, params)[0]
 
-  def measured(step: Any) -> Any:
-    def both(_: str, core: Any, bare: Any, full: Any, sign: Any) -> Any:
-      rate = jnp.sum(bare * core) / jnp.sum(core * core)
-      along = jnp.mean(full * sign)
-      share = jnp.mean(full) / jnp.where(along, along, 1)
-      return rate, -share * jnp.mean(core * sign) * rate
+  def both(_: str, *updates: Any) -> Any:
+    # Two elements, since the sum of many is less exact.
+    core, bare, full = (x.ravel()[:2] for x in updates)
+    rate = bare[0] / core[0]
+    along, across = full[0] - full[1], full[0] + full[1]
+    share = across / jnp.where(along, along, 1)
+    return rate, -share * core[0] / size * rate
 
-    updates = at(step, one, zeros), at(step, tx, zeros), at(step, tx, ones)
-    return map_paths(both, *updates, signs)
+  @jax.jit
+  def measured(step: Any, signs: Any, zeros: Any, ones: Any) -> Any:
+    pairs = (one, zeros), (tx, zeros), (tx, ones)
+    updates = (at(step, *pair, signs) for pair in pairs)
+    return map_paths(both, *updates)
 
-  found = jax.jit(lambda: jax.lax.map(measured, jnp.arange(steps)))()
+  each = [measured(t, signs, zeros, ones) for t in range(steps)]
+  found = jax.tree.map(lambda *x: np.stack(jax.device_get(x)), *each)
   leaf: Callable[..., Any] = functools.partial(
     jax.tree.map, is_leaf=lambda x: isinstance(x, tuple)
   )

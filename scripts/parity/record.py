@@ -11,6 +11,7 @@ that runs this. For a library (timm, peft, torch), FOLDER is left out.
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -33,28 +34,33 @@ def main() -> None:
   parser.add_argument("--reference", type=pathlib.Path)
   parser.add_argument("--commit", default="")
   parser.add_argument("--python", default=sys.executable)
-  parser.add_argument("--set", default="{}", help="Changes of the recipe.")
-  parser.add_argument("--dry", action="store_true", help="Writes no file.")
   a = parser.parse_args()
   row = rows.ROWS[a.row]
   setup = row.setup()
   inputs = row.inputs(setup)
-  change = json.loads(a.set)
-  found = run(row, setup, inputs, a.python, a.reference, change)
+  run_it = functools.partial(run, row, setup, inputs, a.python, a.reference)
+  found = run_it({})
   meta = {
     "reference": row.reference,
     "commit": a.commit or commit_of(a.reference),
     "digest": inputs.digest(),
     "facts": json.loads(str(found.pop("facts"))),
   }
-  theirs = trajectory(row, setup, found)
-  if not a.dry:
-    place = recording.write(a.row, meta, theirs)
-    print(f"{place}: {place.stat().st_size / 1000:.0f} kB")
+  recording.write(a.row, meta, trajectory(row, setup, found))
+  for name, change in row.variants.items():
+    other = trajectory(row, setup, run_it(change))
+    gap = recording.differences(other, recording.read(a.row))
+    meta.setdefault("effects", {})[name] = gap
+    print(name, shown(gap))
+  place = recording.write(a.row, meta, trajectory(row, setup, found))
+  print(f"{place}: {place.stat().st_size / 1000:.0f} kB")
   mine = ours.run(setup, inputs, recording.MARKS)
   compared = recording.differences(mine, recording.read(a.row), row.scale)
-  print(json.dumps({k: f"{v:.1e}" for k, v in compared.items()}))
-  print("beyond:", recording.beyond(compared, row.tolerances))
+  print(shown(compared), "beyond:", recording.beyond(compared, row.tolerances))
+
+
+def shown(gap: dict[str, float]) -> str:
+  return ", ".join(f"{kind} {value:.1e}" for kind, value in gap.items())
 
 
 def commit_of(folder: pathlib.Path | None) -> str:

@@ -1,0 +1,213 @@
+"""Faults that are put into our side one at a time: each must be found."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from scripts.parity.ours import Setup
+from vit_jax.run import build
+from vit_jax.training import losses, step
+from vit_jax.training.optimizer import map_paths
+
+Fault = Callable[[Setup], contextlib.AbstractContextManager[Setup]]
+
+
+def _settings(section: str, **fields: Any) -> Fault:
+  """Another setting."""
+
+  def change(setup: Setup) -> Any:
+    kept = getattr(setup.settings, section)
+    own = {section: dataclasses.replace(kept, **fields)}
+    settings = dataclasses.replace(setup.settings, **own)
+    return contextlib.nullcontext(dataclasses.replace(setup, settings=settings))
+
+  return change
+
+
+def _run(**fields: Any) -> Fault:
+  """Another setting outside of the sections."""
+
+  def change(setup: Setup) -> Any:
+    settings = dataclasses.replace(setup.settings, **fields)
+    return contextlib.nullcontext(dataclasses.replace(setup, settings=settings))
+
+  return change
+
+
+def _model(**fields: Any) -> Fault:
+  """Another field of the model; a function is given its value."""
+
+  def change(setup: Setup) -> Any:
+    own = {
+      k: v(getattr(setup.model, k)) if callable(v) else v
+      for k, v in fields.items()
+    }
+    model = setup.model.clone(**own)
+    return contextlib.nullcontext(dataclasses.replace(setup, model=model))
+
+  return change
+
+
+def _patch(place: Any, name: str, make: Callable[[Any], Any]) -> Fault:
+  """Another function in the place of one of ours, or of optax's."""
+
+  @contextlib.contextmanager
+  def change(setup: Setup) -> Iterator[Setup]:
+    with mock.patch.object(place, name, make(getattr(place, name))):
+      yield setup
+
+  return change
+
+
+def _optimizer(
+  after: Callable[[Any, Any, Any], Any], **fields: Any
+) -> Fault:
+  """Another optimizer: from one with these fields, the settings and the rate.
+
+  The one that is given has a rate of 1, so that what follows it can be put
+  before the learning rate.
+  """
+
+  def make(make_optimizer: Any) -> Any:
+    def faulty(settings: Any, learning_rate: Any, **by_layer: Any) -> Any:
+      changed = dataclasses.replace(settings, **fields)
+      one = optax.constant_schedule(1.0)
+      tx = make_optimizer(changed, one, **by_layer)
+      tx = after(tx, settings, learning_rate)
+      return optax.chain(tx, optax.scale_by_schedule(learning_rate))
+
+    return faulty
+
+  return _patch(build, "make_optimizer", make)
+
+
+def _scaled(pattern: str, factor: float) -> Fault:
+  """Another rate of the arrays whose paths start so."""
+
+  def scale(path: str, update: Any) -> Any:
+    return update * (factor if path.startswith(pattern) else 1.0)
+
+  own = optax.stateless(lambda updates, _: map_paths(scale, updates))
+  return _optimizer(lambda tx, *_: optax.chain(tx, own))
+
+
+def _clip_by_array(_: Any) -> Any:
+  def make(norm: float) -> Any:
+    def clip(x: Any) -> Any:
+      return x * jnp.minimum(1, norm / jnp.linalg.norm(x))
+
+    return optax.stateless(lambda updates, _: jax.tree.map(clip, updates))
+
+  return make
+
+
+def _clip_late(tx: Any, settings: Any, _: Any) -> Any:
+  return optax.chain(tx, optax.clip_by_global_norm(settings.clip_norm or 1.0))
+
+
+def _coupled(tx: Any, settings: Any, _: Any) -> Any:
+  """Weight decay as a part of the gradient."""
+  return optax.chain(
+    optax.add_decayed_weights(
+      settings.weight_decay,
+      mask=lambda params: map_paths(lambda k, _: k.endswith("kernel"), params),
+    ),
+    tx,
+  )
+
+
+def _summed(in_parts: Any) -> Any:
+  def make(gradient: Any, parts: int) -> Any:
+    mean = in_parts(gradient, parts)
+
+    def total(*args: Any) -> Any:
+      found, grads = mean(*args)
+      return found, jax.tree.map(lambda x: x * parts, grads)
+
+    return total
+
+  return make
+
+
+def _late(_: Any) -> Any:
+  def average(decay: Any, warmup: bool, state: Any, params: Any) -> Any:
+    del warmup, params
+    return optax.incremental_update(
+      state.params, state.averaged_params, 1 - decay
+    )
+
+  return average
+
+
+def _wrong_mass(_: Any) -> Any:
+  """The share of the other classes is e / (K - 1), and the right has 1 - e."""
+
+  def targets(label: Any, num_classes: int, label_smoothing: float = 0) -> Any:
+    one_hot, e = jax.nn.one_hot(label, num_classes), label_smoothing
+    return (1 - e) * one_hot + e / (num_classes - 1) * (1 - one_hot)
+
+  return targets
+
+
+def _unmixed(mix: Any) -> Any:
+  def mixed(key: Any, images: Any, targets: Any, alpha: float) -> Any:
+    return mix(key, images, targets, alpha)[0], targets
+
+  return mixed
+
+
+def _with_adam(**fields: Any) -> Fault:
+  def make(adam: Any) -> Any:
+    return lambda b1, b2, **_: adam(b1, b2, **fields)
+
+  return _patch(optax, "scale_by_adam", make)
+
+
+FAULTS: dict[str, Fault] = {
+  "warm-up off by one": _patch(
+    build,
+    "make_schedule",
+    lambda make: lambda *a: (lambda s, f=make(*a): f(s + 1)),
+  ),
+  "momentum as an average": _patch(
+    optax, "trace", lambda _: lambda m: optax.ema(m, debias=False)
+  ),
+  "Nesterov's momentum": _patch(
+    optax, "trace", lambda trace: lambda m: trace(m, nesterov=True)
+  ),
+  "a clip of each array": _patch(optax, "clip_by_global_norm", _clip_by_array),
+  "a clip after the momentum": _optimizer(_clip_late, clip_norm=0.0),
+  "a clip after decay": _optimizer(_clip_late, clip_norm=0.0),
+  "no clip": _settings("optimizer", clip_norm=0.0),
+  "1 % of smoothing": _settings("loss", label_smoothing=0.01),
+  "smoothing of the wrong mass": _patch(losses, "make_targets", _wrong_mass),
+  "the head's rate": _scaled("head/", 0.9),
+  "a decay of 1e-3": _settings("optimizer", weight_decay=1e-3),
+  "biases decayed": _settings("optimizer", weight_decay_on=r"(kernel|bias)$"),
+  "positions decayed": _settings(
+    "optimizer", weight_decay_on=r"(kernel|E_pos)$"
+  ),
+  "no decay of the head": _settings(
+    "optimizer", weight_decay_on=r"^(?!head).*kernel$"
+  ),
+  "decay in the gradient": _optimizer(_coupled, weight_decay=0.0),
+  "Adam's epsilon": _with_adam(eps=1e-6),
+  "Adam's Nesterov form": _with_adam(nesterov=True),
+  "b2 of 0.99": _settings("optimizer", b2=0.99),
+  "another GELU": _model(gelu=lambda x: "tanh" if x == "exact" else "exact"),
+  "another epsilon of norms": _model(layer_norm_epsilon=1e-5),
+  "1 % more dropout": _model(dropout_rate=lambda x: x + 0.01),
+  "gradient summed over the parts": _patch(step, "_in_parts", _summed),
+  "an average one step late": _patch(step, "_average", _late),
+  "an average that warms up": _run(ema_warmup=True),
+  "drop path that grows": _model(drop_path_grows=True),
+  "drop path that does not grow": _model(drop_path_grows=False),
+  "labels that are not mixed": _patch(losses, "mixup", _unmixed),
+  "a final rate of a tenth": _settings("optimizer", final_lr=1e-4),
+}
