@@ -3,6 +3,7 @@
 `make notebook` runs it and saves its outputs.
 """
 
+import ast
 import base64
 import importlib.metadata
 import io
@@ -99,6 +100,22 @@ def test_code_that_is_shown_is_that_of_the_library():
     code = text.removeprefix("```python\n").removesuffix("```")
     current = re.sub(r"\s+", "", code) in library
     assert current, f"not the code of today; run `make notebook`:\n{code}"
+
+
+def test_it_imports_nothing_that_a_wheel_lacks():
+  """The folders beside the package are no packages once it is installed."""
+  imports = [
+    node
+    for cell in CODE
+    for node in ast.walk(ast.parse(re.sub(r"(?m)^[!%].*", "", cell.source)))
+    if isinstance(node, ast.Import | ast.ImportFrom)
+  ]
+  names = {getattr(node, "module", None) for node in imports}
+  names |= {alias.name for node in imports for alias in node.names}
+  tops = {name.partition(".")[0] for name in names - {None}}
+  beside = {path.parent.name for path in ROOT.glob("*/*.py")} - {"vit_jax"}
+  assert "configs" in beside and "vit_jax" in tops
+  assert not beside & tops
 
 
 @pytest.fixture

@@ -224,6 +224,16 @@ def test_a_block_of_ones_own_replaces_the_papers():
   assert tiny(block=f"{__name__}:Halved").block.__name__ == "Halved"
 
 
+@pytest.mark.parametrize("block", ["os:system", "pathlib:Path"])
+def test_what_is_no_module_of_flax_is_never_called(block, monkeypatch):
+  calls = []
+  monkeypatch.setattr("os.system", lambda *given: calls.append(given))
+  monkeypatch.setattr("pathlib.Path.__init__", lambda *x: calls.append(x))
+  with pytest.raises(ValueError, match="must be a class of layers, a flax Mod"):
+    apply(tiny(block=block, pooling="gap"), {}, images(8, 8))
+  assert calls == []
+
+
 def test_a_described_block_of_ones_own_has_to_be_given():
   fields = to_fields(tiny(block=Halved))
   assert fields["block"] == f"{__name__}:Halved"

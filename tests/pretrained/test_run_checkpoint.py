@@ -1,6 +1,7 @@
 """Checkpoints of our own runs, opened as `Loaded` models."""
 
 import json
+import os
 import shutil
 
 import flax.linen as nn
@@ -12,11 +13,16 @@ import pytest
 from configs import digits
 from tests import tiny
 from vit_jax import load_pretrained
+from vit_jax.config import base_config
 from vit_jax.models import Vit
+from vit_jax.pretrained import pinned
 from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import loop
 from vit_jax.run.settings import read
+from vit_jax.training import lora
+from vit_jax.training.settings import LoraSettings
+from vit_jax.training.state import make_params_init
 from vit_jax.workdir.description import with_digest
 
 
@@ -126,3 +132,60 @@ def test_a_description_without_a_model_is_refused(saved_run, tmp_path):
   path.write_text(json.dumps(with_digest(description)))
   with pytest.raises(ValueError, match="its description has no model"):
     load_pretrained(str(tmp_path / "run"))
+
+
+@pytest.fixture
+def lora_of(tmp_path):
+  """Makes a run with LoRA, whose checkpoint names this base and fields."""
+  image, settings = (16, 16, 3), LoraSettings(rank=2)
+  base = jax.jit(RUN.init)(jax.random.key(0), jnp.zeros((1, *image)))["params"]
+  tiny.save_google(tmp_path / "base.npz", RUN, nn.unbox(base))
+  init = lora.trained_init(make_params_init(RUN, image), settings)
+  config = base_config()
+  config.lora.rank = 2
+  opened, found = open_checkpoint(str(tmp_path / "base.npz")), {}
+  list(pinned.digesting(opened, found).read())
+  kept = {**pinned.record(opened, found), "interpolation": "linear"}
+  half = (0.5, 0.5, 0.5)
+
+  def make(source, **fields):
+    kept.update(source=source, fields=fields)
+    options = dict(config=config, base=kept, mean=half, std=half)
+    trained = nn.unbox(init(jax.random.key(1)))
+    folder, size = tmp_path / f"run_{len(source)}", (16, 16)
+    return str(tiny.save_run(folder, RUN, trained, size, "abc", **options))
+
+  return make
+
+
+def test_an_address_that_only_a_checkpoint_names_is_not_asked(
+  lora_of, tmp_path, site, cache
+):
+  """Neither as the base, nor as the base of the base."""
+  body = (tmp_path / "base.npz").read_bytes()
+  address = site.add("/base.npz", body)
+  run = lora_of(f"{address}?token=mine")
+  with pytest.raises(ValueError, match=f"is {address}, which only") as caught:
+    load_pretrained(run)
+  message = str(caught.value)
+  assert f"give --base={address} (base" in message and "mine" not in message
+  assert message.isprintable() and "token" not in message
+  with pytest.raises(ValueError, match="run is hf://o/n, which only its check"):
+    load_pretrained(lora_of("hf://o/n"))
+  with pytest.raises(ValueError, match="run is gs://b/run, which only its che"):
+    load_pretrained(lora_of("gs://b/run"))
+  nested = lora_of(run, base=f"{address}?token=mine", task="/tmp/evil.py:Evil")
+  with pytest.raises(ValueError, match=f"is {address}, which only its checkpo"):
+    load_pretrained(nested)
+  assert site.requests == [] and not cache.exists()
+
+  given = load_pretrained(run, base=address).params()
+  assert site.gets("/base.npz") == 1
+  local = load_pretrained(lora_of(str(tmp_path / "base.npz"))).params()
+  jax.tree.map(np.testing.assert_array_equal, given, local)
+
+
+def test_a_pipe_that_a_checkpoint_names_is_not_opened(lora_of, tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  with pytest.raises(ValueError, match="/pipe, which only its checkpoint name"):
+    load_pretrained(lora_of(str(tmp_path / "pipe")))

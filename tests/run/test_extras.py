@@ -213,12 +213,17 @@ def test_a_taught_run_resumes_exactly_and_saves_no_teacher(
 
 
 def _open_teacher(
-  monkeypatch, names=("a", "b"), num_classes=2, loss="softmax", mean=None
+  monkeypatch,
+  names=("a", "b"),
+  num_classes=2,
+  loss="softmax",
+  mean=None,
+  form="hinton",
 ):
   loaded, _ = tiny.random_model()
   monkeypatch.setattr(extras, "open_checkpoint", lambda source: loaded)
   config = base_config()
-  config.distill.teacher = "its_run"
+  config.distill.update(teacher="its_run", form=form)
   config.loss.kind = loss
   config.normalization.mean = mean
   student = ResNet(num_classes=num_classes, layers=(1,))
@@ -235,6 +240,7 @@ def test_a_teacher_that_fits_is_opened(monkeypatch):
     (dict(names=("b", "a")), r"2 classes \(a, b\) and the student 2 \(b, a\)"),
     (dict(names=("a", "b", "c"), num_classes=3), r"the student 3 \(a, b, c\)"),
     (dict(loss="sigmoid"), "loss: set loss.kind='softmax', not 'sigmoid'"),
+    (dict(form="deit"), "needs .* a student with a distillation token: set mo"),
     (dict(mean=(0.5,)), "images of 3 channel.s., and the student of 1: they"),
   ],
 )
@@ -243,10 +249,33 @@ def test_a_teacher_of_something_else_is_refused(monkeypatch, options, message):
     _open_teacher(monkeypatch, **options)
 
 
+def test_deits_form_trains_both_heads_by_their_own(
+  teacher_run, data_dir, tmp_path
+):
+  config = taught(data_dir, str(teacher_run))
+  config.distill.update(form="deit", kind="hard", weight=1.0)
+  config.model.update(block="deit", pooling="token", position="learned")
+  config.optimizer.update(clip_norm=0.0)
+  config.update(accumulation_steps=1, ema_decay=0.0)
+  plan = make_plan(read(config))
+  plan.evaluation.stream.close()
+  state = fresh_state(plan)
+  with plan.open_batches(0) as batches:
+    batch = next(batches)
+  batch = {k: batch[k] for k in ("image", "label")}
+  step = jax.jit(plan.train_step)
+  state, _ = step(step(state, batch, *plan.extras.frozen_params)[0], batch,
+                  *plan.extras.frozen_params)  # fmt: skip
+  # With all the weight on the teacher, the labels' head stays at its zeros.
+  params = jax.device_get(state.params)
+  assert not params["head"]["kernel"].any()
+  assert params["head_dist"]["kernel"].any()
+
+
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (dict(pretrained=None), "lora.rank=2 adapts a checkpoint: set pretrained"),
+    (dict(pretrained=None), "lora.rank=2 says nothing without pretrained: s"),
     (dict(optimizer=dict(freeze_layers=1)), "trains nothing that optimizer"),
     (dict(masked=dict(rate=0.5)), "lora.rank=2 is about labels"),
   ],

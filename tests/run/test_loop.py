@@ -217,6 +217,14 @@ def test_what_does_not_fit_is_refused_first(
   assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("workdir", ["", " "])
+def test_a_run_needs_a_folder(data_dir, tmp_path, monkeypatch, workdir):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match="^--workdir is empty: name a folder"):
+    loop.train(read(runs.config(data_dir)), workdir)
+  assert [*tmp_path.iterdir()] == []
+
+
 def test_a_complete_run_says_so(run_copy, data_dir, capsys):
   loop.train(read(runs.config(data_dir)), str(run_copy))
   assert "The run is complete: 12 steps are done." in capsys.readouterr().out

@@ -32,7 +32,12 @@ def plan(config):
     (dict(pretrained="no_such_model"), "model.variant='Ti/8' and pretrained="),
     (dict(transfer=dict(interpolation="area")), "interpolation='area' is"),
     (dict(loss=dict(kind="hinge")), "loss.kind='hinge' is unknown; choose one"),
-    (dict(optimizer=dict(weight_decay_on="(")), "weight_decay_on='[(]' is not"),
+    (dict(optimizer=dict(weight_decay_on="(")), "weight_decay_on='[(]' must"),
+    (dict(optimizer=dict(weight_decay_on="x$")), "'x[$]' is found in the path"),
+    (
+      dict(train_transform=dict(repeats=9)),
+      "repeats=9 is more than batch_size",
+    ),
   ],
 )
 def test_what_does_not_fit_says_what_to_change(config, changes, message):

@@ -2,14 +2,16 @@
 
 import contextlib
 
+import jax
+import numpy as np
 import pytest
 
 from vit_jax.config import base_config
 from vit_jax.models import layer, modern_vit, position, scan, vit
-from vit_jax.run import settings
+from vit_jax.run import rules, settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
-from vit_jax.runtime.settings import all_keys
+from vit_jax.runtime.settings import all_keys, flat, replaced, to_dict
 
 # Values that a number must not have; the numbers not listed here may be 0.
 NEGATIVE_MEANS_SOMETHING = {
@@ -25,7 +27,12 @@ ZERO_MEANS_NOTHING = {
   *("distill.temperature", "distill.weight"),
   *("eval_transform.resize_ratio", "fewshot.data.eval_fraction"),
   *("fewshot.seeds", "keep_last", "lora.alpha", "mesh.data", "mesh.fsdp"),
-  *("mesh.tensor", "model.hidden_size", "model.layer_norm_epsilon"),
+  *(
+    "optimizer.epsilon",
+    "mesh.tensor",
+    "model.hidden_size",
+    "model.layer_norm_epsilon",
+  ),
   *("model.mlp_size", "model.num_classes", "model.num_heads"),
   *("model.num_layers", "model.patch_size", "model.representation_size"),
   *("optimizer.layer_decay", "total_epochs", "train_transform.min_area"),
@@ -97,6 +104,131 @@ def test_zero_is_taken_everywhere_else(config):
   for key in {*NUMBERS} - ZERO_MEANS_NOTHING:
     with changed(config, key, 0):
       check(config)
+
+
+SIZES = {
+  *("batch_size", "channels", "cut_from", "eval_batch_size", "fewshot.seeds"),
+  *("eval_transform.resize_ratio", "image_size", "loader.num_workers"),
+  *("lora.rank", "model.hidden_size", "model.mlp_size", "model.num_classes"),
+  *("model.num_heads", "model.num_layers", "model.patch_size"),
+  *("model.representation_size", "train_transform.pad"),
+  "train_transform.randaugment_layers",
+}
+
+
+@pytest.mark.parametrize("key", sorted(SIZES))
+def test_sizes_beyond_all_that_is_known_are_refused(config, key):
+  """Nothing of that size is made first; 1 is taken."""
+  for size in (1, 10**9, 10**8):
+    sides = key in ("image_size", "cut_from")
+    value = (size, size) if sides else size
+    with changed(config, key, value):
+      if size == 1:
+        check(config)
+        continue
+      with pytest.raises(
+        ValueError, match=f"^{key}=.* at most [0-9,]+"
+      ) as info:
+        check(config)
+      assert str(info.value).isprintable() and len(str(info.value)) < 200
+
+
+@pytest.mark.parametrize("key", ["mixup_alpha", "cutmix_alpha"])
+def test_alphas_whose_draws_are_no_numbers_are_refused(config, key):
+  """A draw from Beta(1e-38, 1e-38) is NaN."""
+  for value in (1e-38, 1e-7, 1e7, 3e38):
+    config.loss[key] = value
+    with pytest.raises(
+      ValueError, match=f"loss.{key}=.*, where a draw is a num"
+    ):
+      check(config)
+  for value in (0.0, 1e-6, 1e6):
+    config.loss[key] = value
+    check(config)
+    if value:
+      draw = jax.random.beta(jax.random.key(0), value, value, (99,))
+      assert np.isfinite(draw).all()
+
+
+# A key -> a value of it that is not the default.
+OTHERS = {
+  "data.outside": True,
+  "data.labels": False,
+  "data.train_split": "test",
+  "distill.form": "deit",
+  "distill.kind": "hard",
+  "ema_warmup": False,
+  "eval_transform.resize_ratio": 2.0,
+  "eval_per_class": True,
+  "fewshot.data.root": "photos",
+  "fewshot.pre_logits": False,
+  "loss.binary_targets": True,
+  "lora.kernels": "query",
+  "masked.target": "pixels",
+  "model.drop_path_grows": True,
+  "optimizer.final_lr": 0.1,
+  "optimizer.weight_decay_on": "head",
+  "transfer.interpolation": "linear",
+  "transfer.keep_head": True,
+  "transfer.keep_pre_logits": True,
+}
+NEEDED = [
+  (needed, key)
+  for needed, keys in rules.NEEDS.items()
+  for start in keys.split()
+  for key in KEYS
+  if key == start or (start[-1] == "." and key.startswith(start))
+  if key not in needed.split(" or ") and not key.startswith("fewshot.data.")
+]
+
+
+def test_the_table_of_needs_names_keys_that_there_are():
+  starts = {start for keys in rules.NEEDS.values() for start in keys.split()}
+  for start in starts:
+    assert any(k == start or k.startswith(start) for k in KEYS), start
+  assert len(NEEDED) > 30
+
+
+@pytest.mark.parametrize("needed, key", NEEDED)
+def test_a_key_says_nothing_without_another(needed, key):
+  default = flat(to_dict(Settings()))[key]
+  value = OTHERS.get(key, default / 2 if isinstance(default, float) else 7)
+  changes = {"eval_every_epochs": 0.0, "save_every_epochs": 0.0, key: value}
+  for part in needed.split(" or "):
+    name, _, wanted = part.partition("=")
+    if name.endswith("!"):
+      changes[name[:-1]] = wanted
+  if key == "loss.binary_targets":
+    changes["loss.kind"] = "sigmoid"
+  if needed == "distill.kind=soft":
+    changes |= {"distill.teacher": "b16_augreg", "distill.kind": "hard"}
+  if needed == "train_transform.crop=inception":
+    changes["train_transform.crop"] = "resize"
+  with pytest.raises(ValueError, match=f"^{key}=.* says nothing without ") as e:
+    rules.check(replaced(Settings(), changes))
+  assert str(e.value).isprintable()
+
+
+def test_keys_that_say_something_are_taken():
+  together = {
+    "masked.rate": 0.5, "masked.target": "pixels", "pretrained": "runs/a",
+    "transfer.keep_head": True, "lora.rank": 2, "lora.alpha": 3.0,
+    "distill.teacher": "runs/b", "distill.temperature": 3.0,
+    "early_stop_evaluations": 3, "eval_pictures": 1, "fewshot.shots": 5,
+    "fewshot.seeds": 2, "keep_last": 3, "ema_decay": 0.9, "ema_warmup": False,
+    "data.name": "digits", "data.train_split": "train[:90%]",
+    "train_transform.min_area": 0.2, "train_transform.repeats": 3,
+    "train_transform.randaugment_layers": 2,
+    "train_transform.randaugment_magnitude": 5.0,
+    "eval_transform.crop": "center", "eval_transform.resize_ratio": 1.0,
+    "loss.kind": "sigmoid", "loss.cutmix_alpha": 1.0,
+    "loss.binary_targets": True, "optimizer.kind": "lamb",
+    "optimizer.b1": 0.8, "optimizer.final_lr": 1e-5,
+    "optimizer.weight_decay_on": "E$",
+  }  # fmt: skip
+  rules.check(replaced(Settings(), together))
+  sgd = {"optimizer.kind": "sgd", "optimizer.momentum": 0.5}
+  rules.check(replaced(Settings(), sgd))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

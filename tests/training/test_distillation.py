@@ -70,6 +70,44 @@ def test_the_loss_is_that_of_the_formula(kind, answers):
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("answers", ["soft", "hard"])
+def test_deits_form_has_a_token_for_the_teacher(answers):
+  """DeiT's code: KL summed over all, T^2 / (B K), on the token's logits."""
+  rng = np.random.default_rng(0)
+  B, K = 6, 12
+  first, second, t = rng.normal(0, 2, (3, B, K))
+  label = rng.integers(0, K, B)
+  own = teacher((2, 2), (0,) * 3, (1,) * 3, form="deit", kind=answers,
+                temperature=T, weight=W)  # fmt: skip
+  labelled = Classification(K, LossSettings(), (0,) * 3, (1,) * 3)
+  objective = Distilled(labelled, own)
+  images = jnp.asarray(t.reshape(B, 2, 2, 3), jnp.float32)
+
+  def loss(heads):
+    def apply(images, method):
+      assert method == "by_head"
+      return heads
+
+    targets, params = jax.nn.one_hot(label, K), {"scale": jnp.ones(())}
+    loss, score = objective.loss(apply, images, targets, {"teacher": params})
+    return loss.mean(), score
+
+  heads = tuple(jnp.asarray(x, jnp.float32) for x in (first, second))
+  (found, score), gradient = jax.value_and_grad(loss, has_aux=True)(heads)
+  base = -np.log(_softmax(first))[np.arange(B), label]
+  p, q = _softmax(t / T), _softmax(second / T)
+  taught = (p * (np.log(p) - np.log(q))).sum() * T**2 / (B * K)
+  if answers == "hard":
+    taught = -np.log(_softmax(second))[np.arange(B), t.argmax(axis=1)].mean()
+  expected = (1 - W) * base.mean() + W * taught
+  assert float(found) == pytest.approx(expected, rel=1e-5)
+  right = (first + second).argmax(axis=1) == label
+  np.testing.assert_array_equal(score, right)
+  # Labels reach the class token's logits alone.
+  to_first = (1 - W) * (_softmax(first) - np.eye(K)[label]) / B
+  np.testing.assert_allclose(gradient[0], to_first, atol=1e-6)
+
+
 def _logits(teacher, pixels, mean=(0.5,) * 3, std=(0.5,) * 3):
   shift, scale = np.float32(mean), np.float32(std)
   images = jnp.asarray((pixels - shift) / scale, jnp.float32)

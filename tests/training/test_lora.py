@@ -165,5 +165,5 @@ def test_a_choice_of_nothing_is_refused(kernels, fields, message):
 
 
 def test_a_pattern_that_is_none_is_refused():
-  with pytest.raises(ValueError, match=r"kernels='\(' is not a regular"):
+  with pytest.raises(ValueError, match=r"kernels='\(' must be a regular"):
     LoraSettings(kernels="(")

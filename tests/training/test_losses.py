@@ -118,7 +118,7 @@ def test_mixups_share_follows_the_beta_distribution():
   [
     (dict(kind="hinge"), "kind='hinge' is unknown; choose one of softmax"),
     (dict(label_smoothing=1.0), "label_smoothing=1.0 must be in"),
-    (dict(mixup_alpha=-0.1), "mixup_alpha=-0.1 must not be negative"),
+    (dict(mixup_alpha=-0.1), "mixup_alpha=-0.1 must be 0, which"),
   ],
 )
 def test_bad_losses_are_refused(fields, message):

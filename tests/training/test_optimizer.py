@@ -93,6 +93,99 @@ def test_lamb_is_optaxs():
     params = optax.apply_updates(params, updates)
 
 
+def test_lamb_scales_the_arrays_that_decay_and_no_others():
+  """The formula in float64, with gradients clipped by their global norm."""
+  settings = OptimizerSettings(
+    kind="lamb", weight_decay=0.1, clip_norm=0.5, epsilon=1e-3
+  )
+  params = _run(make_optimizer(settings, lambda _: 0.01), 3)
+  arrays = {"kernel": "dense", "bias": "dense", "scale": "norm"}
+  w = {k: np.float64(_tree(0)[layer][k]) for k, layer in arrays.items()}
+  m, v = dict.fromkeys(w, 0.0), dict.fromkeys(w, 0.0)
+  for t in range(1, 4):
+    g = {k: np.float64(_tree(t)[layer][k]) for k, layer in arrays.items()}
+    norm = np.sqrt(sum((x**2).sum() for x in g.values()))
+    assert norm > 0.5
+    for k, x in w.items():
+      clipped = g[k] * 0.5 / norm
+      m[k] = 0.9 * m[k] + 0.1 * clipped
+      v[k] = 0.999 * v[k] + 0.001 * clipped**2
+      spread = np.sqrt(v[k] / (1 - 0.999**t))
+      update = m[k] / (1 - 0.9**t) / (spread + 1e-3)
+      if k == "kernel":
+        update = update + 0.1 * x
+        update *= np.linalg.norm(x) / np.linalg.norm(update)
+      w[k] = x - 0.01 * update
+  for k, layer in arrays.items():
+    np.testing.assert_allclose(params[layer][k], w[k], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_lamb_and_the_schedule_are_timms():
+  torch = pytest.importorskip("torch")
+  optim = pytest.importorskip("timm.optim.lamb")
+  scheduler = pytest.importorskip("timm.scheduler.cosine_lr")
+  options = dict(kind="lamb", weight_decay=0.1, decay="deit", peak_lr=0.02)
+  settings = OptimizerSettings(final_lr=1e-3, epsilon=1e-6, **options)
+  rate = make_schedule(settings, 36, 9, epoch_steps=3.0)
+  tx = make_optimizer(settings, rate)
+  start = flax.traverse_util.flatten_dict(_tree(0), sep="/")
+  theirs = {
+    k: torch.nn.Parameter(torch.tensor(np.array(x))) for k, x in start.items()
+  }
+  groups = [dict(params=[theirs.pop("dense/kernel")], weight_decay=0.1)]
+  kernel = groups[0]["params"][0]
+  groups.append(dict(params=[*theirs.values()], weight_decay=0.0))
+  lamb = optim.Lamb(groups, lr=0.02, eps=1e-6, max_grad_norm=1.0)
+  cosine = scheduler.CosineLRScheduler(
+    lamb, 12, lr_min=1e-3, warmup_t=3, warmup_lr_init=1e-6
+  )
+  for epoch in range(12):  # As DeiT's loop: the rate is set after an epoch.
+    for step in range(3 * epoch, 3 * epoch + 3):
+      grads = flax.traverse_util.flatten_dict(_tree(step + 1), sep="/")
+      for name, parameter in {"dense/kernel": kernel, **theirs}.items():
+        parameter.grad = torch.tensor(np.array(grads[name]))
+      assert lamb.param_groups[0]["lr"] == pytest.approx(float(rate(step)))
+      lamb.step()
+    cosine.step(epoch)
+  ours = flax.traverse_util.flatten_dict(_run(tx, 36), sep="/")
+  for name, parameter in {"dense/kernel": kernel, **theirs}.items():
+    found = parameter.detach().numpy()
+    np.testing.assert_allclose(ours[name], found, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("epoch_steps", [4.0, 2.5])
+def test_deits_schedule_is_that_of_its_loop(epoch_steps):
+  """Its loop sets the rate after an epoch, by that epoch's number."""
+  epochs, w, peak, final = 20, 3, 3e-3, 1e-5
+  table, current = [], 1e-6
+  for epoch in range(epochs):
+    table.append(current)
+    share = epoch / epochs
+    current = final + 0.5 * (peak - final) * (1 + np.cos(np.pi * share))
+    if epoch < w:
+      current = 1e-6 + epoch * (peak - 1e-6) / w
+  assert table[0] == table[1] == 1e-6 and max(table) < peak
+  settings = OptimizerSettings(peak_lr=peak, final_lr=final, decay="deit")
+  steps = round(epochs * epoch_steps), round(w * epoch_steps)
+  schedule = make_schedule(settings, *steps, epoch_steps)
+  for step in range(steps[0]):
+    expected = table[int(step // epoch_steps)]
+    assert float(schedule(step)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind, decay", [("adam", 0.1), ("lamb", 0.0)])
+def test_something_has_to_decay(kind, decay):
+  options = dict(kind=kind, weight_decay=decay, weight_decay_on="kernels$")
+  tx = make_optimizer(OptimizerSettings(**options), lambda _: 0.1)
+  with pytest.raises(
+    ValueError, match="'kernels[$]' is found in the path of n"
+  ):
+    jax.eval_shape(tx.init, _tree(0))
+  unused = OptimizerSettings(weight_decay_on="kernels$")
+  make_optimizer(unused, lambda _: 0.1).init(_tree(0))
+
+
 def test_lamb_takes_the_norm_of_each_scanned_block():
   settings = OptimizerSettings(kind="lamb", clip_norm=0.0)
   tx = make_optimizer(settings, lambda _: 1.0)
@@ -205,7 +298,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
     (dict(kind="adamw"), "kind='adamw' is unknown; choose one of adam, lamb"),
     (dict(decay="step"), "decay='step' is unknown; choose one"),
     (dict(layer_decay=1.5), r"layer_decay=1.5 must be in \(0, 1\]"),
-    (dict(weight_decay_on="("), "weight_decay_on='\\(' is not a regular"),
+    (dict(weight_decay_on="("), "weight_decay_on='\\(' must be a regular"),
   ],
 )
 def test_bad_optimizers_are_refused(fields, message):

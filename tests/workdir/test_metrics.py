@@ -16,9 +16,13 @@ from tensorboardX.proto import event_pb2
 from tests import runs
 from tests.commands import run
 from tests.workdir.test_rows import room_for
+from vit_jax.run.outputs import open_outputs
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
+from vit_jax.runtime.display import Display
 from vit_jax.workdir import bucket
+from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.meter import Stopwatch
 from vit_jax.workdir.metrics import EventFile, MetricWriter
 from vit_jax.workdir.rows import parse_rows, read_rows
 
@@ -270,6 +274,30 @@ def test_wandb_that_is_missing_is_refused_first(data_dir, monkeypatch):
   monkeypatch.setitem(sys.modules, "wandb", None)
   with pytest.raises(ValueError, match=r"wandb_project needs wandb.*\[wandb\]"):
     make_plan(read(runs.config(data_dir, wandb_project="p")))
+
+
+@pytest.mark.parametrize("lacking", ["wandb_id", "wandb"])
+def test_a_run_goes_on_if_wandb_cannot_write(
+  data_dir, tmp_path, monkeypatch, capsys, lacking
+):
+  """The folder is there, but as a file or a folder it cannot be written."""
+  pytest.importorskip("wandb")
+  monkeypatch.setenv("WANDB_MODE", "offline")
+  (tmp_path / lacking).mkdir()
+  if lacking == "wandb":
+    (tmp_path / lacking).rmdir()
+    (tmp_path / lacking).write_text("")
+  plan = make_plan(read(runs.config(data_dir, wandb_project="p")))
+  checkpoints = Checkpoints(str(tmp_path))
+  display = Display(active=True)
+  out = open_outputs(plan, checkpoints, display, Stopwatch(), 0)
+  out.write(1, {"train/loss": 1.0})
+  out.close(None)
+  checkpoints.close()
+  said = capsys.readouterr()
+  lines = [line for line in said.out.splitlines() if "Weights & Bi" in line]
+  assert len(lines) == 1 and lines[0].endswith("; the run goes on.")
+  assert said.err == "" and runs.rows(tmp_path)[0]["train/loss"] == 1.0
 
 
 @pytest.mark.slow

@@ -45,10 +45,17 @@ def test_a_broken_line_stops_no_start_and_stays(tmp_path, broken):
   [
     ("/usr/bin/python3 -m vit_jax.train --workdir 'my runs/a'", True),
     ("python -X utf8 -m vit_jax.train --config=c.py", True),
+    ("python -m vit_jax train --workdir=a", True),
+    ("/usr/bin/python3 /opt/bin/vit_jax train --workdir 'my runs/a'", True),
+    ("python /opt/bin/vit_jax study --workdir=a", False),
+    ("python -m vit_jax.training", False),
     ("python -m pytest", False),
     ("python my_script.py -m", False),
+    ("python", False),
   ],
 )
 def test_the_command_is_as_it_was_typed(typed, is_ours):
-  command = f"python -m {typed.partition(' -m ')[2]}" if is_ours else None
+  before, mark, rest = typed.partition(" -m ")
+  shown = f"python -m {rest}" if mark else before.partition("/bin/vit_jax")[2]
+  command = (shown if mark else f"vit_jax{shown}") if is_ours else None
   assert provenance._command(shlex.split(typed)) == command

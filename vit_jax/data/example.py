@@ -4,11 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypedDict
 
-MAX_PIXELS = 89_478_485
-"""Larger images are refused before decoding; the limit is Pillow's own.
-
-JPEG files may have four times as many, as they can be reduced while decoding.
-"""
+from vit_jax.runtime.checks import MAX_PIXELS
 
 _MAX_SCANS = 100
 """A scan costs hardly a byte, but as much time as decoding the whole image."""

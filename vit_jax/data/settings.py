@@ -7,7 +7,7 @@ import dataclasses
 import os
 
 from vit_jax.runtime import checks
-from vit_jax.runtime.checks import COUNT, NOT_NEGATIVE, Rule
+from vit_jax.runtime.checks import COUNT, Rule
 from vit_jax.runtime.settings import Section, section, setting
 
 TRAIN_CROPS = ("inception", "pad", "resize")
@@ -24,6 +24,8 @@ TASK_OF_LABELS = {
 }
 """The task that has the same labels as another."""
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
+_PAD = checks.up_to(4_096, "there would be little else", 0)
+_OPERATIONS = checks.up_to(100, "nothing is left to be seen of an image", 0)
 _SHARE = Rule("lie in [0, 1]", lambda x: 0 <= x <= 1)
 
 
@@ -53,6 +55,11 @@ class DataSettings(Section):
   )
   eval_labels_file: str | None = setting(
     None, "The same for the images to evaluate on."
+  )
+  outside: bool = setting(
+    False,
+    "Let the file of labels name images outside of `root`.",
+    legacy_default=True,
   )
   label_columns: str | None = setting(
     None,
@@ -110,9 +117,10 @@ class DataSettings(Section):
       folder = os.path.dirname(self.labels_file) or "."
       object.__setattr__(self, "root", self.root or folder)
       return
-    for name in ("eval_labels_file", "label_columns", "task"):
+    names = "eval_labels_file", "label_columns", "task"
+    for name in names if self.task in TASKS else names[:2]:
       value = getattr(self, name)
-      if value != getattr(DataSettings, name) and ":" not in value:
+      if value != getattr(DataSettings, name):
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
           "labels."
@@ -145,7 +153,7 @@ class LoaderSettings(Section):
     -1,
     "Worker processes that decode; 0 decodes in a thread, -1 chooses the "
     "number.",
-    must=Rule("be 0 or more, or -1", lambda x: x >= -1),
+    must=checks.up_to(1_024, "each is a process", -1),
   )
   on_unreadable: str = setting(
     "stop",
@@ -174,11 +182,11 @@ class TrainTransformSettings(Section):
     "does: smaller boxes, and its slips in contrast and posterize.",
   )
   pad: int = setting(
-    4, 'Pixels that the "pad" crop adds at each edge.', must=NOT_NEGATIVE
+    4, 'Pixels that the "pad" crop adds at each edge.', must=_PAD
   )
   flip: bool = setting(True, "Mirror every other image left to right.")
   randaugment_layers: int = setting(
-    0, "RandAugment operations an image; 0 is off.", must=NOT_NEGATIVE
+    0, "RandAugment operations an image; 0 is off.", must=_OPERATIONS
   )
   randaugment_magnitude: float = setting(
     10,
@@ -228,7 +236,7 @@ class EvalTransformSettings(Section):
   resize_ratio: float = setting(
     256 / 224,
     "Side that the image is resized to, divided by the side of the crop.",
-    must=COUNT,
+    must=checks.RATIO,
   )
   interpolation: str = setting(
     "bilinear",
@@ -271,7 +279,7 @@ class InspectSettings(Section):
   image_size: tuple[int, int] = setting(
     (224, 224), "Height and width in pixels.", must=checks.SIDES
   )
-  channels: int = setting(3, "Channels of an image.", must=COUNT)
+  channels: int = setting(3, "Channels of an image.", must=checks.BANDS)
   data: DataSettings = section(DataSettings)
   train_transform: TrainTransformSettings = section(TrainTransformSettings)
   normalization: NormalizationSettings = section(NormalizationSettings)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.layer import (
+  Images,
   Pooled,
   Tokens,
   check_choice,
@@ -49,6 +50,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
   "clip": dict(
     gelu="quick", norm_pre=True, patch_bias=False, layer_norm_epsilon=1e-5
   ),
+  "deit": dict(gelu="exact", distilled=True),
   "deit3": dict(layer_scale=1e-4, gelu="exact", position="learned_grid"),
 }
 
@@ -210,11 +212,18 @@ class ModernVit(BaseVit):
     """The logits, the average of both heads' if there are two."""
     if not self.distilled or not self.num_classes:
       return super().head(y)
-    head, head_dist = (
-      classifier(self.num_classes, self.head_bias, self.param_dtype, name)
-      for name in ("head", "head_dist")
-    )
-    return (head(y[:, 0]) + head_dist(y[:, 1])) / 2
+    first, second = self._heads(y)
+    return (first + second) / 2
+
+  @nn.compact
+  def _heads(self, y: Pooled) -> list[Float[Array, "B K"]]:
+    options = self.num_classes, self.head_bias, self.param_dtype
+    names = "head", "head_dist"
+    return [classifier(*options, n)(y[:, i]) for i, n in enumerate(names)]
+
+  def by_head(self, x: Images, *, train: bool = False) -> list[Array]:
+    """The logits (B, K) of the class and of the distillation token."""
+    return self._heads(self.encode(x, train=train)[1])
 
   @nn.compact
   def representation(self, y: Pooled) -> Float[Array, "B R"]:

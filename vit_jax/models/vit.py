@@ -215,10 +215,11 @@ class Vit(BaseVit):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.block is not None and not hasattr(self.block, "__qualname__"):
+    block = self.block or EncoderBlock
+    if not (isinstance(block, type) and issubclass(block, nn.Module)):
       raise ValueError(
-        f"block={self.block!r} must be a class of layers; names of ours are "
-        "for make_vit and for --config.model.block."
+        f"block={self.block!r} must be a class of layers, a flax Module; names "
+        "of ours are for make_vit and for --config.model.block."
       )
     own = self.position == "relative" or self.position_at != "input"
     if self.scan and own:

@@ -38,6 +38,8 @@ def define_flags() -> None:
     "For ImageNet, a file with the WordNet id of each validation image in a "
     "line, in the order of their names; for WebDataset, the classes' names.",
   )
+  says = "Let a file of labels name images outside of its folder."
+  flags.DEFINE_bool("outside", False, says)
   flags.DEFINE_string("name", None, "The data set's name; OUT's by default.")
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")
   flags.DEFINE_integer("seed", 0, "Seed of the order of the images.")
@@ -50,7 +52,8 @@ def main(arguments: list[str]) -> int:
 
   writer = extras.load("vit_jax.pack.writer", "tfds")
   options = flags.FLAGS
-  splits = open_sources(arguments[0], options.labels, options.data_dir)
+  places = arguments[0], options.labels, options.data_dir
+  splits = open_sources(*places, options.outside)
   writer.pack(
     splits,
     arguments[1],

@@ -18,7 +18,10 @@ _ENDINGS = tuple(ending.decode() for ending in EXTENSIONS)
 
 
 def open_sources(
-  source: str, labels: str | None = None, data_dir: str | None = None
+  source: str,
+  labels: str | None = None,
+  data_dir: str | None = None,
+  outside: bool = False,
 ) -> Splits:
   """Opens the splits of a source, by TFDS's names: train, validation, test.
 
@@ -26,6 +29,7 @@ def open_sources(
     source: See `vit_jax.pack`.
     labels: ImageNet's validation labels, or the names of WebDataset's classes.
     data_dir: Where TFDS keeps its data sets.
+    outside: Whether a file of labels may name images outside of its folder.
 
   Raises:
     ValueError: if the source holds no labelled images, or is not there.
@@ -36,7 +40,7 @@ def open_sources(
     return open_all(source.removeprefix("tfds:"), data_dir)
   folder = epath.Path(source).expanduser()
   if folder.is_file():
-    return _labelled(source)
+    return _labelled(source, outside)
   if not folder.is_dir():
     raise ValueError(f"there is no folder or file {source!r} to pack.")
   endings = {path.suffix for path in folder.iterdir()}
@@ -51,13 +55,14 @@ def open_sources(
   return _named(image_folder.open_folder(DataSettings(root=source)))
 
 
-def _labelled(source: str) -> Splits:
+def _labelled(source: str, outside: bool) -> Splits:
   if not source.endswith((".csv", ".tsv", ".jsonl")):
     raise ValueError(
       f"{source!r} is a file, and only CSV and JSONL files of labels can be "
       "packed; for others, give the folder that holds them."
     )
-  return _named(label_file.open_folder(DataSettings(labels_file=source)))
+  settings = DataSettings(labels_file=source, outside=outside)
+  return _named(label_file.open_folder(settings))
 
 
 def _named(splits: dict[str, Any]) -> Splits:

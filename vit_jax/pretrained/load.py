@@ -23,7 +23,8 @@ _PREPROCESSING: dict[str, tuple] = {
   **{name: (*values, ()) for name, values in IMAGE_VALUES.items()},
   "interpolation": (str, None, INTERPOLATIONS),
 }
-_OF_RUNS = {"step", "best", "as_trained", "task"}  # Keywords for workdirs.
+# Keywords for workdirs.
+_OF_RUNS = {"step", "best", "as_trained", "task", "base"}
 
 
 def load_pretrained(source: str, **overrides: Any) -> Loaded:
@@ -45,7 +46,7 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       patches along height and width that the stored positions are for;
       `image_size`, the height and width to use the model at, for which
       positions are resized by `interpolation`, "linear" or "bicubic". For a
-      workdir, `step` chooses the checkpoint.
+      workdir, `step` chooses the checkpoint, and `base` is its LoRA's base.
 
   Returns:
     A `Loaded`, with everything that is known about the model. It unpacks into

@@ -46,6 +46,15 @@ def locate(source: str) -> pathlib.Path:
   )
 
 
+def is_trusted(source: str) -> bool:
+  """Whether to open what only a file names: a known checkpoint, or one here."""
+  if "://" in source:
+    return source in (known.url for known in KNOWN.values())
+  path = os.path.expanduser(source)  # A pipe or a device might never end.
+  plain = os.path.isfile(path) or os.path.isdir(path)
+  return plain or not os.path.exists(path)
+
+
 def drop_download(path: pathlib.Path) -> bool:
   """Removes a damaged download, to be fetched anew; False if it is not one."""
   return fetch.drop(path) or hub.drop(path)

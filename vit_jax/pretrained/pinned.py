@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.locate import is_trusted
 
 Open = Callable[..., Loaded]
+_OF_THE_USER = ("task", "base")
 
 
 def digesting(loaded: Loaded, found: dict[str, str]) -> Loaded:
@@ -42,20 +45,32 @@ def record(
   }
 
 
-def open_base(open_: Open, saved: Mapping[str, Any], **fields: Any) -> Loaded:
+def open_base(
+  open_: Open, saved: Mapping[str, Any], given: str | None, **fields: Any
+) -> Loaded:
   """Opens the base of a LoRA run again, by `load.open_checkpoint`.
 
   Args:
     saved: The base's record.
+    given: Its place, if the user gives it; None takes the record's.
     **fields: Fields of the model that JSON cannot hold.
 
   Raises:
-    ValueError: if it is gone or cannot be read.
+    ValueError: if it cannot be read, or only the record names its address.
   """
   if saved["step"] is not None:
     fields["step"] = saved["step"]
+  source = saved["source"] if given is None else given
+  if given is None and not is_trusted(source):
+    shown = without_secrets(source)
+    raise ValueError(
+      f"the base of this LoRA run is {shown}, which only its checkpoint names: "
+      f"if you trust it, give --base={shown} (base= in Python)."
+    )
+  # A class to import and an address to open are the user's alone to name.
+  model = {k: v for k, v in saved["fields"].items() if k not in _OF_THE_USER}
   try:
-    return open_(saved["source"], **saved["fields"], **fields)
+    return open_(source, **model, **fields)
   except ValueError as error:
     raise ValueError(
       f"the base of this LoRA run cannot be opened: {error} The run holds only "

@@ -36,6 +36,7 @@ def open_run_checkpoint(
   *,
   as_trained: bool = False,
   task: str | type[Task] | None = None,
+  base: str | None = None,
   **fields: Any,
 ) -> Loaded:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
@@ -50,6 +51,7 @@ def open_run_checkpoint(
     as_trained: Whether to give the model as the run trains it: with stacked
       layers, and with what only its task needs.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
+    base: Where the base of a run with LoRA is; an address has to be given.
     **fields: Fields of the model to replace.
 
   Raises:
@@ -83,7 +85,7 @@ def open_run_checkpoint(
     _check_fields(workdir, stored, shapes, fields)
   read, restore = functools.partial(saved.read, held), None
   if "base" in description:
-    read = functools.partial(saved.merged, held, open_, model)
+    read = functools.partial(saved.merged, held, open_, model, base)
   elif as_trained:
     model = model.clone(scan=True) if saved.scanned else model
     restore = saved.restore
@@ -138,7 +140,7 @@ class _Saved:
     return flat.items()
 
   def merged(
-    self, held: Shapes, open_: pinned.Open, model: Model
+    self, held: Shapes, open_: pinned.Open, model: Model, given: str | None
   ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, array) of every parameter, with LoRA's products merged."""
     settings = descriptions.lora(self.description)
@@ -146,7 +148,7 @@ class _Saved:
     preprocessing = descriptions.preprocessing(self.description)
     known = model.block in (None, *BLOCKS.values())  # JSON cannot hold others.
     own = {} if known else {"block": model.block}
-    opened = pinned.open_base(open_, base, **own)
+    opened = pinned.open_base(open_, base, given, **own)
     digests: dict[str, str] = {}
     trained = dict(self.read(held))
     leaves = transfer.leaves(

@@ -193,30 +193,17 @@ def build_model(
   fields |= {k: jnp.dtype(fields[k]) for k in _TYPES if k in fields}
   fields.setdefault("num_classes", task.num_outputs(class_names))
   if start is not None:
-    return task.adapted(_fitted(start, class_names, fields, settings))
+    from vit_jax.pretrained import transfer
+
+    keep: Any = {**vars(settings.transfer)}
+    del keep["interpolation"]  # Of the arrays, which are read later.
+    return task.adapted(transfer.fit(start, class_names, fields, **keep))
   if "variant" not in fields:
     raise ValueError(
       "model.variant is not set: set it, as in --config.model.variant=B/16, or "
       "--config.pretrained=CHECKPOINT."
     )
   return task.adapted(make_model(**fields))
-
-
-def _fitted(
-  start: "Loaded",
-  class_names: tuple[str, ...],
-  fields: dict[str, Any],
-  settings: Settings,
-) -> Model:
-  from vit_jax.pretrained import transfer
-
-  return transfer.fit(
-    start,
-    class_names,
-    fields,
-    keep_head=settings.transfer.keep_head,
-    keep_pre_logits=settings.transfer.keep_pre_logits,
-  )
 
 
 def train_functions(
@@ -236,7 +223,8 @@ def train_functions(
   """
   options, preprocessing = settings.optimizer, make_preprocessing(settings)
   warmup = warmup_steps(settings, total_steps, num_examples)
-  schedule = schedule or make_schedule(options, total_steps, warmup)
+  epoch = num_examples / settings.batch_size
+  schedule = schedule or make_schedule(options, total_steps, warmup, epoch)
   L, shape = model.num_layers, preprocessing.image_shape
   trained = trainable_filter(options.freeze_layers, L, model.scan)
   layer_of = functools.partial(layers_below_head, num_layers=L)

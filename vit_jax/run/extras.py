@@ -122,6 +122,12 @@ def open_teacher(
       f"distill.teacher={source!r} was trained with the {teacher.loss} loss: "
       f"set loss.kind={teacher.loss!r}, not {kind!r}."
     )
+  fits = model.distilled and kind == "softmax"
+  if settings.distill.form == "deit" and not fits:
+    raise ValueError(
+      "distill.form='deit' needs loss.kind='softmax' and a student with a "
+      "distillation token: set model.block=deit, or leave it out."
+    )
   return teacher
 
 
@@ -141,8 +147,8 @@ def _read_base(
         f"lora.rank={settings.lora.rank}: the run in this workdir was begun "
         "without LoRA: leave it out, or choose another --workdir."
       )
-    record = {**began_with, "source": settings.pretrained, "fields": fields}
-    start = pinned.open_base(open_checkpoint, record)
+    record = {**began_with, "fields": fields}
+    start = pinned.open_base(open_checkpoint, record, settings.pretrained)
   digests: dict[str, str] = {}
   method = settings.transfer.interpolation
   preprocessing = build.make_preprocessing(settings)

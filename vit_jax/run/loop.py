@@ -109,8 +109,9 @@ def train(
     if evaluated and plan.splits.test is not None:
       tested = _test(plan, out, state, saved)
   seconds, kinds = time.perf_counter() - start, out.time_spent()
-  metrics, task = plan.task.metrics, settings.data.task
-  said = closing(metrics, evaluated, seconds, saved, tested, kinds, task)
+  metrics, own = plan.task.metrics, plan.task.is_own
+  own_task = settings.data.task if own else ""
+  said = closing(metrics, evaluated, seconds, saved, tested, kinds, own_task)
   display.note(said)
   return state, evaluated
 

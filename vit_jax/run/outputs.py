@@ -94,8 +94,9 @@ def open_outputs(
   with optional_write(display, "starts.jsonl"):
     record_start(folder, first)
   if (project := plan.settings.wandb_project) and jax.process_index() == 0:
-    wandb_log = WandbLog(folder, project, to_dict(plan.settings))
-    display.header([("wandb", wandb_log.place)])
+    with optional_write(display, "Weights & Biases", _GOES_ON):
+      wandb_log = WandbLog(folder, project, to_dict(plan.settings))
+      display.header([("wandb", wandb_log.place)])
   writer = MetricWriter(folder, first, wandb_log)
   for note in writer.notes:
     display.note(note)

@@ -15,7 +15,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, check_same_classes, open_splits
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build
+from vit_jax.run import build, rules
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import extras as libraries
@@ -121,6 +121,8 @@ def make_plan(
     ValueError: if the settings, the data and the devices do not fit together.
   """
   task = build.task_of(settings)
+  if saved is None:  # A run of an older version may have set such a key.
+    rules.check(settings)
   _check(settings, task)
   settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
@@ -251,18 +253,8 @@ def _check(settings: Settings, task: Task) -> None:
     libraries.check("matplotlib", "figures", "eval_pictures")
   if settings.wandb_project:
     libraries.check("wandb", "wandb", "wandb_project")
-  if settings.lora.rank:
-    _check_lora(settings)
-
-
-def _check_lora(settings: Settings) -> None:
   rank, frozen = settings.lora.rank, settings.optimizer.freeze_layers
-  if not settings.pretrained:
-    raise ValueError(
-      f"lora.rank={rank} adapts a checkpoint: set pretrained, as in "
-      "--config.pretrained=b16_augreg, or leave it out."
-    )
-  if frozen:
+  if rank and frozen:
     raise ValueError(
       f"lora.rank={rank} trains nothing that optimizer.freeze_layers={frozen} "
       "could freeze: leave one out, and choose layers with lora.kernels."

@@ -52,6 +52,7 @@ def opened(
   step: int | None = None,
   best: bool = False,
   task: Any = None,
+  base: str | None = None,
   data_dir: str | None = None,
   root: str | None = None,
   test: bool = False,
@@ -62,6 +63,7 @@ def opened(
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best score instead.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
+    base: Where the base of a run with LoRA is, as in `open_run_checkpoint`.
     data_dir: The folder where TFDS data sets are now, if they have moved.
     root: The place of the folder of images or of packed images now, if it has
       moved.
@@ -72,7 +74,7 @@ def opened(
       missing or are not those of the run.
   """
   loaded = open_run_checkpoint(
-    workdir, open_checkpoint, step, best, as_trained=True, task=task
+    workdir, open_checkpoint, step, best, as_trained=True, task=task, base=base
   )
   description: Any = loaded.description
   settings = read_saved(description["config"])
@@ -151,8 +153,9 @@ def test_run(
   if workdir is None:
     params = plan.extras.merge(state.eval_params)
   else:
+    own: Any = {"task": type(task), "base": plan.settings.pretrained}
     loaded = open_run_checkpoint(
-      workdir, open_checkpoint, best=True, as_trained=True, task=type(task)
+      workdir, open_checkpoint, best=True, as_trained=True, **own
     )
     model, step, task = loaded.model, loaded.step, loaded.task
     params = loaded.params_on(plan.mesh)

@@ -25,14 +25,8 @@ from vit_jax.data.settings import (
 )
 from vit_jax.evaluation.settings import FewShotSettings
 from vit_jax.pretrained.settings import InterpolationSettings, TransferSettings
-from vit_jax.runtime.checks import (
-  BELOW_1,
-  COUNT,
-  NOT_NEGATIVE,
-  POSITIVE,
-  SIDES,
-  without_none,
-)
+from vit_jax.runtime import checks
+from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, WIDTH
 from vit_jax.runtime.settings import (
   UNITS,
   Duration,
@@ -72,14 +66,16 @@ class ModelSettings(Section):
     'Name in the paper, such as "B/16"; None with `pretrained`.'
   )
   num_classes: int | None = _unset(
-    "Classes of the head; None takes those of the data.", must=COUNT
+    "Classes of the head; None takes those of the data.", must=checks.CLASSES
   )
-  patch_size: int | None = _unset("Side of a patch in pixels, P.", must=COUNT)
-  hidden_size: int | None = _unset("Width of a token, D.", must=COUNT)
-  num_layers: int | None = _unset("Layers of the encoder, L.", must=COUNT)
-  mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=COUNT)
+  patch_size: int | None = _unset("Side of a patch in pixels, P.", must=WIDTH)
+  hidden_size: int | None = _unset("Width of a token, D.", must=WIDTH)
+  num_layers: int | None = _unset(
+    "Layers of the encoder, L.", must=checks.DEPTH
+  )
+  mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=WIDTH)
   num_heads: int | None = _unset(
-    "Heads of each layer's self-attention, k.", must=COUNT
+    "Heads of each layer's self-attention, k.", must=WIDTH
   )
   pooling: str | None = _unset(
     'The class token ("token"), the mean over patches ("gap"), attention '
@@ -95,7 +91,7 @@ class ModelSettings(Section):
   )
   representation_size: int | None = _unset(
     "Width of the pre-training head's hidden tanh layer (Section 3.1).",
-    must=COUNT,
+    must=WIDTH,
   )
   head_bias: float | None = _unset("Initial value of the head's bias.")
   dropout_rate: float | None = _unset(
@@ -129,7 +125,8 @@ class ModelSettings(Section):
   )
   block: str | None = _unset(
     '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '
-    '"deit3"), or a class of your own as "package.module:Class".'
+    '"deit" with its distillation token, "deit3"), or a class of your own as '
+    '"package.module:Class".'
   )
   drop_path_rate: float | None = _unset(
     "Chance that an example skips a residual branch, for a model with one of "
@@ -172,13 +169,17 @@ class Settings(Section):
     Duration(epochs=1.0), "Time between two checkpoints."
   )
   keep_last: int = setting(
-    2, "Checkpoints to keep: the newest, besides the best one.", must=COUNT
+    2,
+    "Checkpoints to keep: the newest, besides the best one.",
+    must=checks.COUNT,
   )
   batch_size: int = setting(
-    128, "Examples per step, over all devices and hosts."
+    128, "Examples per step, over all devices and hosts.", must=checks.BATCH
   )
   eval_batch_size: int = setting(
-    0, "Examples per evaluation step; 0 takes `batch_size`.", must=NOT_NEGATIVE
+    0,
+    "Examples per evaluation step; 0 takes `batch_size`.",
+    must=checks.BATCH_OR_0,
   )
   accumulation_steps: int = setting(
     1,
@@ -193,19 +194,19 @@ class Settings(Section):
   image_size: tuple[int, int] | None = setting(
     (224, 224),
     "Height and width in pixels; None takes the checkpoint's.",
-    must=SIDES,
+    must=checks.SIDES,
   )
   channels: int | None = setting(
     None,
     "Channels of an image: 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA, or the "
     "number of bands of TIFF files; None takes the checkpoint's, or 3.",
-    must=COUNT,
+    must=checks.BANDS,
   )
   cut_from: tuple[int, int] | None = setting(
     None,
     "Size to make of an image first, whose upper-left part of `image_size` the "
     "model gets; None makes it of `image_size` at once.",
-    must=SIDES,
+    must=checks.SIDES,
   )
   ema_decay: float = setting(
     0.0,
@@ -279,7 +280,7 @@ class ProbeTransformSettings(Section):
   resize_ratio: float | None = setting(
     None,
     'Ratio of the resized image\'s side to that of the "center" crop.',
-    must=COUNT,
+    must=checks.RATIO,
   )
 
 
@@ -292,9 +293,9 @@ class ProbeSettings(Section):
   eval_transform: ProbeTransformSettings = section(ProbeTransformSettings)
   mesh: MeshSettings = section(MeshSettings)
   transfer: InterpolationSettings = section(InterpolationSettings)
-  batch_size: int = setting(128, "Examples per step.", must=COUNT)
+  batch_size: int = setting(128, "Examples per step.", must=checks.BATCH)
   eval_batch_size: int = setting(
-    0, "Examples per step; 0 takes `batch_size`.", must=NOT_NEGATIVE
+    0, "Examples per step; 0 takes `batch_size`.", must=checks.BATCH_OR_0
   )
 
 
@@ -352,7 +353,7 @@ def _config(cls: type[Section]) -> ml_collections.ConfigDict:
 
 def _value(kind: Any, default: Any) -> Any:
   """A default that only a value of its field's type can replace."""
-  inner, optional = without_none(kind)
+  inner, optional = checks.without_none(kind)
   if optional:
     return FieldReference(default, field_type=typing.get_origin(inner) or inner)
   return kind(default) if kind in (int, float) else default

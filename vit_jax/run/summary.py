@@ -103,7 +103,7 @@ def closing(
   workdir: str | None,
   tested: dict[str, Any] | None = None,
   spent: dict[str, float] | None = None,
-  task: str = "",
+  own_task: str = "",
 ) -> str:
   """The last lines.
 
@@ -112,7 +112,7 @@ def closing(
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
-    task: `data.task` of the run.
+    own_task: `data.task` of the run, if it is a class of the user's own.
   """
   lines = [f"Done in {clock(seconds)}."]
   if spent is not None:
@@ -128,8 +128,8 @@ def closing(
     )
   if workdir is not None:
     command = f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
-    if ":" in task:  # A class of the user's own, which no checkpoint imports.
-      command += f" --task={shlex.quote(task)}"
+    if own_task:  # No checkpoint imports it.
+      command += f" --task={shlex.quote(own_task)}"
     lines.append(f"Evaluate its checkpoint with: {command}")
   return "\n".join(lines)
 

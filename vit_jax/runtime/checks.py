@@ -6,6 +6,7 @@ Only the standard library is imported, so that settings modules may use it.
 import contextlib
 import dataclasses
 import numbers
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -15,6 +16,11 @@ from vit_jax.runtime.printable import quoted
 
 Sides = tuple[int, int]
 PerChannel = tuple[float, ...]
+MAX_PIXELS = 89_478_485
+"""Larger images are refused before decoding; the limit is Pillow's own.
+
+JPEG files may have four times as many, as they can be reduced while decoding.
+"""
 _MOST_FLOAT = 3.4e38
 """Larger numbers overflow in float32, in which models compute."""
 _NEEDED = {int: "a whole number", float: "a finite number"}
@@ -29,14 +35,37 @@ class Rule:
   holds: Callable[[Any], bool]
 
 
+def up_to(most: float, why: str, least: int = 1) -> Rule:
+  """A size in a range, whose end has a reason."""
+  text = f"be {least} or more, and at most {most:,}: {why}"
+  return Rule(text, lambda x: least <= x <= most)
+
+
+def _is_pattern(text: str) -> bool:
+  try:
+    return re.compile(text) is not None
+  except re.error:
+    return False
+
+
 COUNT = Rule("be 1 or more", lambda x: x >= 1)
+_WIDEST = "the widest ViT known has an MLP of 24,576"
+WIDTH, WIDTH_OR_0 = up_to(65_536, _WIDEST), up_to(65_536, _WIDEST, 0)
+DEPTH = up_to(1_000, "the deepest Transformer known has as many layers")
+CLASSES = up_to(10_000_000, "the head has a column for each")
+_HELD = "a batch is held in memory"
+BATCH, BATCH_OR_0 = up_to(2**20, _HELD), up_to(2**20, _HELD, 0)
+RATIO = up_to(16, "of a larger image, a crop shows less than 1/256")
+BANDS = up_to(1_024, "no camera is known to have more bands")
+PATTERN = Rule("be a regular expression", _is_pattern)
 POSITIVE = Rule("be more than 0", lambda x: x > 0)
 NOT_NEGATIVE = Rule("not be negative", lambda x: x >= 0)
 BELOW_1 = Rule("be in [0, 1)", lambda x: 0 <= x < 1)
 BETWEEN_0_AND_1 = Rule("lie between 0 and 1", lambda x: 0 < x < 1)
 SIDES = Rule(
-  "be a height and a width, as in (224, 224), or one number for both",
-  lambda size: min(size) >= 1,
+  "be a height and a width, as in (224, 224), or one number for both, of at "
+  f"most {MAX_PIXELS:,} pixels, as no larger image is decoded",
+  lambda size: min(size) >= 1 and size[0] * size[1] <= MAX_PIXELS,
 )
 _EACH = "for each channel, such as red, green and blue"
 CHANNELS = Rule(f"be a finite number {_EACH}", bool)

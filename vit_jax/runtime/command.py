@@ -139,7 +139,7 @@ def define_overrides() -> None:
   flags.DEFINE_integer("step", None, says)
   says = "Number of heads, for sources that do not record it."
   flags.DEFINE_integer("num_heads", None, says)
-  _define_task()
+  _define_own()
   says = "GELU to use in place of the source's."
   flags.DEFINE_enum("gelu", None, ("exact", "tanh"), says)
   says = "Epsilon to use in place of the source's."
@@ -153,7 +153,8 @@ def overrides() -> dict[str, Any]:
 
   Raises ValueError if numbers are malformed, out of range or too few.
   """
-  given = values("step", "task", "num_heads", "gelu", "layer_norm_epsilon")
+  given = values("step", "task", "base", "num_heads", "gelu")
+  given |= values("layer_norm_epsilon")
   given |= {name: _several(name) for name in _SEVERAL}
   return {name: value for name, value in given.items() if value is not None}
 
@@ -163,21 +164,23 @@ def define_choice() -> None:
   says = "Step of the checkpoint; the newest by default."
   flags.DEFINE_integer("step", None, says)
   flags.DEFINE_bool("best", False, "Take the checkpoint with the best score.")
-  _define_task()
+  _define_own()
   says = "Where the folder of images is now, if it has moved."
   flags.DEFINE_string("root", None, says)
   says = "Where the TFDS data sets are now, if they have moved."
   flags.DEFINE_string("data_dir", None, says)
 
 
-def _define_task() -> None:
+def _define_own() -> None:
   says = "The run's task as file.py:Class, if it is one of your own."
   flags.DEFINE_string("task", None, says)
+  says = "Base of a run with LoRA, where only its checkpoint names an address."
+  flags.DEFINE_string("base", None, says)
 
 
 def choice() -> dict[str, Any]:
   """Keywords for `run.saved.opened`, from the flags that were given."""
-  given = values("step", "best", "task", "root", "data_dir")
+  given = values("step", "best", "task", "base", "root", "data_dir")
   return {k: v for k, v in given.items() if v is not None and v is not False}
 
 

@@ -140,7 +140,7 @@ def record(task: Task) -> dict[str, Any]:
   facts = task.facts()
   found: dict[str, Any] = {"targets": facts} if facts else {}
   kind = type(task)
-  if not kind.__module__.startswith("vit_jax."):
+  if task.is_own:
     found["task"] = f"{kind.__module__}:{kind.__qualname__}"
     found["score"] = f"eval/{task.score}"
   return found

@@ -83,6 +83,11 @@ class Task:
     return cls(loss)
 
   @property
+  def is_own(self) -> bool:
+    """Whether it is a class of the user's own."""
+    return not type(self).__module__.startswith("vit_jax.")
+
+  @property
   def why_refused(self) -> str:
     """Why the keys of `refuses` say nothing, after the key and its value."""
     return f"is about classes, and data.task={self.name!r} has none"

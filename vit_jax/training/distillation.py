@@ -1,7 +1,7 @@
 """Distillation: a student learns from a teacher's answers.
 
 Soft answers are those of arXiv:1503.02531, hard ones those of DeiT
-(arXiv:2012.12877).
+(arXiv:2012.12877), whose code has a form of its own for both.
 """
 
 import dataclasses
@@ -60,14 +60,15 @@ class Teacher:
     """(1 - w) times the loss under the labels, plus w times the teacher's.
 
     Soft answers give T^2 KL(teacher || student) at temperature T, summed over
-    the classes if the loss is sigmoid. Hard ones are taken for labels.
+    the classes if the loss is sigmoid; DeiT's form divides it by the number of
+    classes. Hard ones are taken for labels.
 
     The logits are the student's, and `taught` the teacher's; `labelled` is the
     loss of each example under its labels.
     """
     settings, T = self.settings, self.settings.temperature
+    K = taught.shape[1]
     if settings.kind == "hard":
-      K = taught.shape[1]
       one_hot = jax.nn.one_hot(taught.argmax(axis=1), K)
       answers = one_hot if kind == "softmax" else (taught > 0).astype(float)
       found = losses.cross_entropy(kind, logits, answers)
@@ -76,6 +77,7 @@ class Teacher:
       entropy = losses.cross_entropy(kind, taught / T, soft)
       crossed = losses.cross_entropy(kind, logits / T, soft)
       found = T**2 * (crossed - entropy)
+      found = found / K if settings.form == "deit" else found
     return (1 - settings.weight) * labelled + settings.weight * found
 
 
@@ -83,6 +85,7 @@ class Teacher:
 class Distilled:
   """The objective of a student: that of the labels, and a teacher's answers.
 
+  In DeiT's form, the labels teach one of two heads, and the teacher the other.
   The teacher's parameters are `frozen_params["teacher"]`.
   """
 
@@ -102,8 +105,10 @@ class Distilled:
   ) -> tuple[Array, Array]:
     """The mixed loss of each example, and the score under its labels."""
     labelled, params = self.labelled, frozen_params["teacher"]
-    logits = apply(images)
-    loss, score = labelled.loss_and_score(logits, targets)
+    both = self.teacher.settings.form == "deit"
+    heads: Any = apply(images, method="by_head") if both else [apply(images)]
+    loss, _ = labelled.loss_and_score(heads[0], targets)
+    _, score = labelled.loss_and_score(sum(heads) / len(heads), targets)
     taught = self.teacher.logits(params, images, labelled.mean, labelled.std)
     kind = labelled.settings.kind
-    return self.teacher.loss(kind, logits, taught, loss), score
+    return self.teacher.loss(kind, heads[-1], taught, loss), score

@@ -147,8 +147,8 @@ class Objective(Protocol):
     """The loss and the score of each example, both (B,).
 
     `apply` maps images, and collections of variables by name, to the model's
-    outputs. Images and targets are those of `prepare`; the run uses
-    `frozen_params`, but does not train them.
+    outputs, or those of its `method`. Images and targets are those of
+    `prepare`; the run uses `frozen_params`, but does not train them.
     """
     ...
 

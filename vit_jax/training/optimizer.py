@@ -26,15 +26,18 @@ _TOP = (*HEADS, "norm/", "map_head/")
 
 
 def make_schedule(
-  settings: OptimizerSettings, total_steps: int, warmup_steps: int = 0
+  settings: OptimizerSettings,
+  total_steps: int,
+  warmup_steps: int = 0,
+  epoch_steps: float = 1.0,
 ) -> optax.Schedule:
   """Learning rate by step: linear warm-up from 0, then decay (Table 3).
 
   With w warm-up steps out of T in all, step t < w gets peak t / w. Later steps
   get final + (peak - final) f(s) with s = (t - w) / (T - w), where f(s) is 1 -
   s for linear and (1 + cos(pi s)) / 2 for cosine decay; the constant schedule
-  stays at the peak. Raises ValueError if the warm-up leaves no step for the
-  decay.
+  stays at the peak. DeiT's has one rate for the `epoch_steps` of an epoch.
+  Raises ValueError if the warm-up leaves no step for the decay.
   """
   peak_lr, final_lr = settings.peak_lr, settings.final_lr
   if warmup_steps and warmup_steps >= total_steps:
@@ -43,6 +46,9 @@ def make_schedule(
       f"{total_steps} steps: shorten optimizer.warmup_steps (or _epochs, "
       "_examples) or train longer."
     )
+  if settings.decay == "deit":
+    epochs = (steps / epoch_steps for steps in (total_steps, warmup_steps))
+    return _deit_schedule(peak_lr, final_lr, epoch_steps, *epochs)
   rest = max(1, total_steps - warmup_steps)
   if settings.decay == "cosine":
     alpha = final_lr / peak_lr if peak_lr else 0.0
@@ -57,6 +63,26 @@ def make_schedule(
   return optax.join_schedules([warmup, after], [warmup_steps])
 
 
+def _deit_schedule(
+  peak: float, final: float, epoch_steps: float, total: float, warmup: float
+) -> optax.Schedule:
+  """The schedule of DeiT's code, for `total` epochs and `warmup` of them.
+
+  Epoch e has the rate of t = max(0, e - 1). With w warm-up epochs, it is 1e-6 +
+  (peak - 1e-6) t / w for t < w, and then that of the cosine decay over all
+  epochs, which the warm-up does not shift.
+  """
+  w = round(warmup)
+
+  def rate(step: Any) -> Array:
+    t = jnp.maximum(jnp.floor(step / epoch_steps) - 1, 0)
+    rising = 1e-6 + (peak - 1e-6) * t / max(w, 1)
+    falling = final + (peak - final) * (1 + jnp.cos(jnp.pi * t / total)) / 2
+    return jnp.where(t < w, rising, falling)
+
+  return rate
+
+
 def make_optimizer(
   settings: OptimizerSettings,
   learning_rate: optax.Schedule,
@@ -67,9 +93,10 @@ def make_optimizer(
   """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
 
   A decaying weight w loses lr * weight_decay * w at each step, but LAMB scales
-  each array's update, decay included, to the norm of the array. Muon is for the
-  kernels of the blocks, and Adam for all else. Parameters that are not trained
-  keep their values and take no memory in the optimizer.
+  its update, decay included, to the norm of its array, and leaves other arrays
+  to Adam, as apex and timm do. Muon is for the kernels of the blocks, and Adam
+  for all else. Parameters that are not trained keep their values and take no
+  memory in the optimizer.
 
   Args:
     learning_rate: The schedule, from `make_schedule`.
@@ -78,26 +105,38 @@ def make_optimizer(
     is_trainable: Tells by a parameter's path whether it is trained; by default
       all parameters are.
   """
-  pattern = re.compile(settings.weight_decay_on)
   clip_norm = settings.clip_norm
-  core = optax.scale_by_adam(settings.b1, settings.b2)
+  core = optax.scale_by_adam(settings.b1, settings.b2, settings.epsilon)
   if settings.kind == "sgd":
     core = optax.trace(settings.momentum)
   elif settings.kind == "muon":
     core = _muon_and(core, settings.momentum)
-  decays = functools.partial(
-    map_paths, lambda path, _: bool(pattern.search(path))
-  )
+  decays = functools.partial(_decaying, settings)
   decay = optax.add_decayed_weights(settings.weight_decay, mask=decays)
-  lamb = settings.kind == "lamb"
+  if settings.kind == "lamb":
+    trust_ratio = optax.masked(_scale_by_trust_ratio(), decays)
+    decay = optax.chain(decay, trust_ratio)
   tx = optax.chain(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
     core,
-    optax.chain(decay, _scale_by_trust_ratio()) if lamb else decay,
+    decay,
     _scale_by_layer(settings.layer_decay, layer_of),
     optax.scale_by_learning_rate(learning_rate),
   )
   return tx if is_trainable is None else _only(is_trainable, tx)
+
+
+def _decaying(settings: OptimizerSettings, params: Any) -> Any:
+  """Maps each parameter to whether it decays."""
+  pattern = settings.weight_decay_on
+  found = matches(re.compile(pattern), params)
+  needed = settings.weight_decay or settings.kind == "lamb"
+  if needed and not any(jax.tree.leaves(found)):
+    raise ValueError(
+      f"optimizer.weight_decay_on={pattern!r} is found in the path of no "
+      "trained parameter; paths are such as head/kernel."
+    )
+  return found
 
 
 def _only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:

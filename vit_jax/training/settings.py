@@ -1,15 +1,20 @@
 """Settings of the training step: the optimizer, the loss, the mesh."""
 
 import dataclasses
-import re
 
+from vit_jax.runtime import checks
 from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, Rule
 from vit_jax.runtime.settings import Duration, Section, setting
 
 OPTIMIZERS = ("adam", "lamb", "muon", "sgd")
-DECAYS = ("cosine", "linear", "constant")
+DECAYS = ("cosine", "linear", "constant", "deit")
 LOSSES = ("softmax", "sigmoid", "mse")
 TEACHINGS = ("soft", "hard")
+FORMS = ("hinton", "deit")
+_ALPHA = Rule(
+  "be 0, which is off, or lie between 1e-6 and 1e6, where a draw is a number",
+  lambda x: x == 0 or 1e-6 <= x <= 1e6,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +37,10 @@ class OptimizerSettings(Section):
     0.0, "Learning rate at the end of the run.", must=NOT_NEGATIVE
   )
   decay: str = setting(
-    "cosine", "How the learning rate falls after the warm-up.", choices=DECAYS
+    "cosine",
+    'How the learning rate falls after the warm-up; "deit" is the schedule of '
+    "DeiT's code, with one rate an epoch and a warm-up from 1e-6.",
+    choices=DECAYS,
   )
   warmup: Duration = setting(
     Duration(), "Time over which the learning rate rises from 0."
@@ -42,6 +50,9 @@ class OptimizerSettings(Section):
   )
   b2: float = setting(
     0.999, "Adam's decay rate of the mean squared gradient.", must=BELOW_1
+  )
+  epsilon: float = setting(
+    1e-8, "Added to the root of Adam's mean squared gradient.", must=POSITIVE
   )
   momentum: float = setting(0.9, "Momentum of SGD and Muon.", must=BELOW_1)
   weight_decay: float = setting(
@@ -53,6 +64,7 @@ class OptimizerSettings(Section):
     r"kernel$",
     "Regular expression for the parameters that decay, by paths such as "
     '"block_0/mlp/expand/kernel".',
+    must=checks.PATTERN,
   )
   clip_norm: float = setting(
     1.0, "Largest global norm of the gradient; 0 is off.", must=NOT_NEGATIVE
@@ -68,19 +80,6 @@ class OptimizerSettings(Section):
     must=Rule("be in (0, 1]; 1 is off", lambda x: 0 < x <= 1),
   )
 
-  def __post_init__(self):
-    super().__post_init__()
-    _check_pattern("weight_decay_on", self.weight_decay_on)
-
-
-def _check_pattern(name: str, pattern: str) -> None:
-  try:
-    re.compile(pattern)
-  except re.error as error:
-    raise ValueError(
-      f"{name}={pattern!r} is not a regular expression: {error}."
-    ) from error
-
 
 @dataclasses.dataclass(frozen=True)
 class LoraSettings(Section):
@@ -92,7 +91,7 @@ class LoraSettings(Section):
   rank: int = setting(
     0,
     "Rank r of the product that is added to a kernel; 0 trains all parameters.",
-    must=NOT_NEGATIVE,
+    must=checks.WIDTH_OR_0,
   )
   alpha: float = setting(
     16.0, "The product is multiplied by alpha / rank.", must=POSITIVE
@@ -101,11 +100,8 @@ class LoraSettings(Section):
     r"(msa|mlp)/",
     "Regular expression for the kernels to adapt, by paths such as "
     '"block_0/msa/query/kernel".',
+    must=checks.PATTERN,
   )
-
-  def __post_init__(self):
-    super().__post_init__()
-    _check_pattern("kernels", self.kernels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +111,14 @@ class DistillSettings(Section):
   teacher: str | None = setting(
     None,
     "Checkpoint of the teacher: a workdir, a published file or a known name.",
+  )
+  form: str = setting(
+    "hinton",
+    '"hinton" (arXiv:1503.02531), or DeiT\'s ("deit"): the distillation token '
+    "learns the teacher's answers, and the loss of soft ones is divided by the "
+    'number of classes. An alpha of DeiT (arXiv:2012.12877) fits "deit" as '
+    '`weight`, one of other papers "hinton".',
+    choices=FORMS,
   )
   kind: str = setting(
     "soft",
@@ -152,13 +156,13 @@ class LossSettings(Section):
   mixup_alpha: float = setting(
     0.0,
     "Mixup draws its weights from Beta(alpha, alpha); 0 is off.",
-    must=Rule("not be negative; 0 is off", lambda x: x >= 0),
+    must=_ALPHA,
   )
   cutmix_alpha: float = setting(
     0.0,
     "CutMix draws its boxes' areas from Beta(alpha, alpha); 0 is off. With "
     "Mixup as well, each is used on half the steps.",
-    must=Rule("not be negative; 0 is off", lambda x: x >= 0),
+    must=_ALPHA,
   )
   binary_targets: bool = setting(
     False, "Raise every target above 0 to 1, as DeiT III does for mixed images."

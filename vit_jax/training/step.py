@@ -121,9 +121,10 @@ def _loss_function(
     params = map_paths(stopped, params)
     params = extras.merged_params(params, frozen_params)
 
-    def apply(images: Array, **collections: Any) -> Any:
+    def apply(images: Array, *, method: Any = None, **collections: Any) -> Any:
       variables = {"params": params, **collections}
-      return model.apply(variables, images, train=True, rngs={"dropout": key})
+      how: Any = {"method": method, "rngs": {"dropout": key}, "train": True}
+      return model.apply(variables, images, **how)
 
     loss, score = objective.loss(apply, images, targets, frozen_params)
     return loss.mean(), score.mean()

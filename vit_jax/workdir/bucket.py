@@ -126,10 +126,12 @@ def check(workdir: str, *, writes: bool) -> None:
   """Checks that a command may use a bucket; does nothing for a local folder.
 
   If it `writes`, it writes, reads and deletes an object there as well. Raises
-  ValueError if the address is not gs://bucket/folder, there is no such bucket,
-  or the extra `gcs` is not installed, and OSError if a permission is missing or
-  the store cannot be reached.
+  ValueError if the path is empty, the address is not gs://bucket/folder, there
+  is no such bucket, or the extra `gcs` is not installed, and OSError if a
+  permission is missing or the store cannot be reached.
   """
+  if not workdir.strip():  # It would be the current folder.
+    raise ValueError("--workdir is empty: name a folder, such as runs/digits.")
   if is_address(workdir):
     _check_address(workdir, writes)
 

@@ -146,7 +146,8 @@ class WandbLog:
   keeps the values that were written first. With WANDB_MODE=offline everything
   stays in WORKDIR/wandb until `wandb sync`, or in ./wandb if the workdir is an
   address. `place` says where to see the run: an address, or a folder when
-  offline. Raises ValueError if wandb is not installed, or refuses the login.
+  offline. Raises ValueError if wandb is not installed, or refuses the login,
+  and OSError if a file cannot be written.
   """
 
   def __init__(self, folder: epath.Path, project: str, config: dict[str, Any]):

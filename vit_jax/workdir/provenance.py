@@ -79,9 +79,13 @@ def _here() -> dict[str, Any]:
 
 def _command(argv: list[str]) -> str | None:
   """The command line as it was typed; None if the run began in Python."""
-  typed = argv[argv.index("-m") :] if "-m" in argv[1:] else []
-  is_train = typed[1:2] == ["vit_jax.train"]
-  return shlex.join(["python", *typed]) if is_train else None
+  if "-m" in argv[1:]:
+    typed = ["python", *argv[argv.index("-m") :]]
+  else:  # It may be the script `vit_jax`, which pip installs.
+    typed = [*map(os.path.basename, argv[1:2]), *argv[2:]]
+  named = " ".join(typed).removeprefix("python -m ") + " "
+  is_train = named.startswith(("vit_jax.train ", "vit_jax train "))
+  return shlex.join(typed) if is_train else None
 
 
 def _version(package: str) -> str | None:

@@ -1,7 +1,10 @@
 """Files of labels beside a folder, against the rows written into them."""
 
+import dataclasses
+import json
 import pickle
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -219,6 +222,36 @@ def test_mistakes_are_one_line(folder, text, changes, message):
 def test_mistakes_in_json_are_one_line(folder, text, message):
   with pytest.raises(ValueError, match=re.escape(message)):
     open_splits(settings(folder, text, "labels.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+@pytest.mark.parametrize(
+  "file", ["/etc/passwd", "../hosts", "deep/../../hosts", "..\\hosts"]
+)
+def test_files_outside_of_the_folder_are_refused(folder, name, file):
+  """Such a file exists, so that reading it would be the first to fail."""
+  (folder / "in").mkdir()
+  (folder / "hosts").write_text("secret")
+  for k in (0, 1):
+    shutil.copy(folder / FILES[k], folder / "in")
+  rows = [{"file": "0.png", "label": "a"}, {"file": "1.png", "label": "b"}]
+  rows.append({"file": file, "label": "b"})
+  text = "\n".join(map(json.dumps, rows))
+  if name.endswith("csv"):
+    text = "\n".join(["file,label", *(",".join(r.values()) for r in rows)])
+  (folder / "in/deep").mkdir()
+  given = settings(folder / "in", text, name)
+  with pytest.raises(ValueError, match="which is outside of .*data.outside=T"):
+    open_splits(given)
+  given = dataclasses.replace(given, outside=True)
+  train, held_out = open_splits(given).train, open_splits(given).eval
+  assert len(train) + len(held_out) == 3
+
+
+def test_a_full_path_inside_of_the_folder_is_read(folder):
+  text = rows("a", "b", "a", "b") + f"\n{folder}/4.png,a\ndeep/../5.png,b"
+  found = open_splits(settings(folder, text))
+  assert len(found.train) + len(found.eval) == 6
 
 
 def test_a_split_is_given_once(folder):

@@ -52,7 +52,7 @@ def fail(place: str, said: str) -> NoReturn:
 def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
   """The names of the label columns, and the rows of a file."""
   read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
-  key, columns, rows = "", [], []
+  key, columns, rows, root = "", [], [], settings.root or "."
   for number, cells in read(path):
     place = f"{path}, line {number}"
     if not columns:
@@ -62,9 +62,13 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
     file, split = cells[key], None
     if not isinstance(file, str) or not file or "\0" in file:
       fail(place, f"names no file: {key}={file!r}")
-    whole = os.path.join(settings.root or ".", file)
+    whole = os.path.join(root, file)
     if "\\" in file and not os.path.isfile(whole):
       file = file.replace("\\", "/")  # As Windows writes paths.
+    if not settings.outside and not _inside(root, file):
+      said = f"names {file!r}, which is outside of {root!r}: set data.root to a"
+      said += " folder above it, or if you trust the file data.outside=True"
+      fail(place, f"{said} (--outside of vit_jax.pack)")
     if _SPLIT in cells:
       split = split_named(os.fsencode(str(cells[_SPLIT]).strip()))
       if split is None:
@@ -74,6 +78,14 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
     said = "has no rows; give it the line file,label and one for each image"
     fail(path, said)
   return columns, rows
+
+
+def _inside(root: str, file: str) -> bool:
+  """Whether a path names something in a folder; links may lead elsewhere."""
+  if not os.path.isabs(file) and ".." not in file:
+    return True
+  top = os.path.join(os.path.abspath(root), "")
+  return os.path.abspath(os.path.join(top, file)).startswith(top)
 
 
 def _columns(

@@ -113,7 +113,8 @@ def _losses(
 ) -> tuple[list[float], list[float]]:
   """The rate and the loss of each step, until the loss diverges."""
   length = dict(total_steps=steps, total_epochs=0.0, total_examples=0)
-  plan = make_plan(replaced(settings, {**length, "ema_decay": 0.0}))
+  no_average = {"ema_decay": 0.0, "ema_warmup": True}
+  plan = make_plan(replaced(settings, {**length, **no_average}))
 
   def schedule(step: Any) -> Any:
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))

@@ -25,6 +25,7 @@ from etils import epath
 from vit_jax.run.config_file import load_file, make_config, other_units
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import replaced
+from vit_jax.workdir import bucket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +55,10 @@ def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
   """Reads and checks all rows of a study.
 
   Raises:
-    ValueError: if there is a mistake in the file, in a row or in a change.
+    ValueError: if there is a mistake in the file, in a row or in a change, or
+      in `workdir`.
   """
+  bucket.check(workdir, writes=False)
   name, _, argument = file.partition(":")
   path, module = load_file(name)
   own = getattr(module, "ROWS", None)
