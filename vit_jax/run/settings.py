@@ -184,7 +184,7 @@ class Settings(Section):
   accumulation_steps: int = setting(
     1,
     "Number of parts to split each batch into, to save memory.",
-    must=COUNT,
+    must=checks.COUNT,
   )
   pretrained: str | None = setting(
     None,

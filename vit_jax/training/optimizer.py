@@ -129,7 +129,7 @@ def make_optimizer(
 def _decaying(settings: OptimizerSettings, params: Any) -> Any:
   """Maps each parameter to whether it decays."""
   pattern = settings.weight_decay_on
-  found = matches(re.compile(pattern), params)
+  found = map_paths(lambda k, _: bool(re.search(pattern, k)), params)
   needed = settings.weight_decay or settings.kind == "lamb"
   if needed and not any(jax.tree.leaves(found)):
     raise ValueError(
