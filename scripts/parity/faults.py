@@ -155,6 +155,15 @@ def _wrong_mass(_: Any) -> Any:
   return targets
 
 
+def _ratio_first(chain: Any) -> Any:
+  """LAMB's chain of decay and trust ratio, the other way round."""
+
+  def make(*parts: Any) -> Any:
+    return chain(*reversed(parts)) if len(parts) == 2 else chain(*parts)
+
+  return make
+
+
 def _unmixed(mix: Any) -> Any:
   def mixed(key: Any, images: Any, targets: Any, alpha: float) -> Any:
     return mix(key, images, targets, alpha)[0], targets
@@ -175,6 +184,15 @@ FAULTS: dict[str, Fault] = {
     "make_schedule",
     lambda make: lambda *a: (lambda s, f=make(*a): f(s + 1)),
   ),
+  "the schedule a step late": _patch(
+    build,
+    "make_schedule",
+    lambda make: lambda *a: (lambda s, f=make(*a): f(jnp.maximum(s - 1, 0))),
+  ),
+  "LAMB for all arrays": _patch(optax, "masked", lambda _: lambda tx, _: tx),
+  "trust ratio before decay": _patch(optax, "chain", _ratio_first),
+  "a clip of the mean's size": _settings("optimizer", clip_norm=1.0),
+  "targets that are shares": _settings("loss", binary_targets=False),
   "momentum as an average": _patch(
     optax, "trace", lambda _: lambda m: optax.ema(m, debias=False)
   ),

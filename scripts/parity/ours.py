@@ -24,6 +24,7 @@ from vit_jax.training.optimizer import make_optimizer, map_paths
 from vit_jax.training.state import Extras
 
 CLASSES = 6
+EXAMPLES = 32  # Of an epoch.
 CLASS_NAMES = tuple("abcdef")
 
 
@@ -32,12 +33,14 @@ class Setup:
   """What a row is run with, which a fault may replace.
 
   Attributes:
-    extras: Makes LoRA's base or a teacher from the model.
+    extras: LoRA's base or a teacher.
+    theirs: The arrays of these, by the reference's names.
   """
 
   settings: Settings
   model: Any
   extras: Extras = Extras()
+  theirs: Arrays = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,7 @@ def functions(setup: Setup, steps: int) -> tuple[Any, Any, Any]:
       build.task_of(setup.settings),
       setup.extras,
       steps,
-      num_examples=100,
+      EXAMPLES,
     )
   finally:
     build.make_optimizer = make

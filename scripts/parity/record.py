@@ -89,7 +89,7 @@ def run(
     arrays[f"params/{name}"] = array
   for i, (u, p) in enumerate(zip(inputs.uniforms, inputs.chances, strict=True)):
     arrays[f"mask/{i}"] = u < np.float32(p)
-  arrays |= {f"extra/{k}": v for k, v in row.extra(setup).items()}
+  arrays |= {f"extra/{k}": v for k, v in setup.theirs.items()}
   program = ROOT / "scripts" / "parity" / "reference" / row.program
   with tempfile.TemporaryDirectory() as place:
     given, taken = f"{place}/given.npz", f"{place}/taken.npz"

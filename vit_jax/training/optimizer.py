@@ -150,20 +150,33 @@ def _only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
 def _scale_by_trust_ratio() -> optax.GradientTransformation:
   """Scales each array's update to the array's norm (arXiv:1904.00962).
 
-  The stacked arrays of scanned blocks have one norm per block. An update whose
-  norm is 0, or whose array's is, stays as it is.
+  Query, key and value of a layer count as one array, which they are in the code
+  of DeiT III. The stacked arrays of scanned blocks have one norm per block. An
+  update whose norm is 0, or whose array's is, stays as it is.
   """
 
-  def scale(path: str, update: Any, array: Any) -> Any:
-    axes = tuple(range(path.startswith(f"{STACKED}/"), update.ndim))
-    above, below = (
-      jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
-      for x in (array, update)
-    )
-    zero = (above == 0) | (below == 0)
-    return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
+  def scale(updates: Any, params: Any) -> Any:
+    totals: dict[str, Any] = {}
 
-  return optax.stateless(functools.partial(map_paths, scale))
+    def whole(path: str) -> str:
+      return re.sub(r"/(query|key|value)/", "/", path)
+
+    def add(path: str, *pair: Any) -> None:
+      axes = tuple(range(path.startswith(f"{STACKED}/"), pair[0].ndim))
+      squares = [jnp.sum(jnp.square(x), axes, keepdims=True) for x in pair]
+      flat = jnp.stack([x.reshape(x.shape[:1]) for x in squares])  # (2, 1 or L)
+      totals[whole(path)] = totals.get(whole(path), 0) + flat
+
+    def scaled(path: str, update: Any) -> Any:
+      below, above = jnp.sqrt(totals[whole(path)])
+      zero = (above == 0) | (below == 0)
+      ratio = jnp.where(zero, 1, above / jnp.where(zero, 1, below))
+      return update * ratio.reshape(-1, *(1,) * (update.ndim - 1))
+
+    map_paths(add, updates, params)
+    return map_paths(scaled, updates)
+
+  return optax.stateless(scale)
 
 
 def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
