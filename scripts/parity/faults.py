@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import optax
 
 from scripts.parity.ours import Setup
+from vit_jax.models.modern_vit import ModernVit
 from vit_jax.run import build
-from vit_jax.training import losses, step
+from vit_jax.training import losses, optimizer, step
+from vit_jax.training.distillation import Teacher
 from vit_jax.training.optimizer import map_paths
 
 Fault = Callable[[Setup], contextlib.AbstractContextManager[Setup]]
@@ -155,6 +157,10 @@ def _wrong_mass(_: Any) -> Any:
   return targets
 
 
+def _unfused(sub: Any, pattern: str, new: str, path: str) -> str:
+  return path if "query" in pattern else sub(pattern, new, path)
+
+
 def _ratio_first(chain: Any) -> Any:
   """LAMB's chain of decay and trust ratio, the other way round."""
 
@@ -162,6 +168,36 @@ def _ratio_first(chain: Any) -> Any:
     return chain(*reversed(parts)) if len(parts) == 2 else chain(*parts)
 
   return make
+
+
+def _teaching(**fields: Any) -> Fault:
+  """Another setting of distillation; a function is given its value."""
+
+  def change(setup: Setup) -> Any:
+    teacher: Any = setup.extras.teacher
+    own = {
+      k: v(getattr(teacher.settings, k)) if callable(v) else v
+      for k, v in fields.items()
+    }
+    settings = dataclasses.replace(teacher.settings, **own)
+    teacher = dataclasses.replace(teacher, settings=settings)
+    extras = dataclasses.replace(setup.extras, teacher=teacher)
+    return contextlib.nullcontext(dataclasses.replace(setup, extras=extras))
+
+  return change
+
+
+def _untempered(loss: Any) -> Any:
+  def found(self: Any, *args: Any) -> Any:
+    w, T = self.settings.weight, self.settings.temperature
+    labelled = (1 - w) * args[-1]
+    return labelled + (loss(self, *args) - labelled) / T**2
+
+  return found
+
+
+def _heads_swapped(by_head: Any) -> Any:
+  return lambda *args, **options: by_head(*args, **options)[::-1]
 
 
 def _unmixed(mix: Any) -> Any:
@@ -190,6 +226,17 @@ FAULTS: dict[str, Fault] = {
     lambda make: lambda *a: (lambda s, f=make(*a): f(jnp.maximum(s - 1, 0))),
   ),
   "LAMB for all arrays": _patch(optax, "masked", lambda _: lambda tx, _: tx),
+  "query, key and value by themselves": _patch(
+    optimizer.re, "sub", lambda sub: lambda p, new, k: _unfused(sub, p, new, k)
+  ),
+  "Hinton's form": _teaching(form="hinton"),
+  "soft for hard": _teaching(kind="soft"),
+  "hard for soft": _teaching(kind="hard"),
+  "the loss without T squared": _patch(Teacher, "loss", _untempered),
+  "the other share for the teacher": _teaching(weight=lambda w: 0.9 - w),
+  "the teacher's head for the labels": _patch(
+    ModernVit, "by_head", _heads_swapped
+  ),
   "trust ratio before decay": _patch(optax, "chain", _ratio_first),
   "a clip of the mean's size": _settings("optimizer", clip_norm=1.0),
   "targets that are shares": _settings("loss", binary_targets=False),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from configs import big_vision_s16, deit3, finetune
 from scripts.parity import inputs as given_inputs
@@ -13,10 +14,12 @@ from scripts.parity.inputs import Arrays, Inputs
 from scripts.parity.ours import CLASS_NAMES, CLASSES, Setup
 from scripts.parity.recording import MARKS, Tolerances
 from vit_jax.config import base_config
+from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.formats import google, timm_encoders
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes, read_all
 from vit_jax.run import build
 from vit_jax.run.settings import read
+from vit_jax.training.distillation import Teacher
 from vit_jax.training.state import Extras
 
 STEPS, WARMUP, BATCH = MARKS[-1], 12, 8
@@ -170,6 +173,32 @@ def _deit_b() -> Any:
   return config
 
 
+def _distilled(**settings: Any) -> Callable[[], Any]:
+  def make() -> Any:
+    config = _deit_b()
+    config.distill.update(form="deit", **settings)
+    return config
+
+  return make
+
+
+def _teacher(settings: Any, model: Any) -> tuple[Extras, Arrays]:
+  """A teacher of the student's sizes, with one head and its own arrays."""
+  own = model.clone(distilled=False, drop_path_rate=0.0)
+  size = (given_inputs.SIDE, given_inputs.SIDE)
+  shapes = param_shapes(own, tuple(side // own.patch_size for side in size))
+  params = given_inputs.make_params(shapes, seed=99)
+  pixels = build.make_preprocessing(settings)
+  teacher = Teacher(own, size, pixels.mean, pixels.std, settings.distill)
+  frozen = {"teacher": unflatten_dict(params, sep="/")}
+  sizes = axis_sizes(own)
+  theirs = {
+    rule.theirs: rule.write([params[path] for path in rule.ours], sizes)
+    for rule in timm_encoders.rules(own)
+  }
+  return Extras(teacher=teacher, frozen_params=(frozen,)), theirs
+
+
 def _plain(model: Any) -> Any:
   return model.clone(distilled=False)
 
@@ -247,6 +276,14 @@ _DEIT3 = dict(
   drop_path=0.2,
   ema=0.0,
 )
+_DISTILLED = dict(_DEIT, model="deit_distilled")
+_TAUGHT = (
+  "the other share for the teacher",
+  "the teacher's head for the labels",
+  "drop path that does not grow",
+  "smoothing of the wrong mass",
+  "an average one step late",
+)
 
 ROWS: dict[str, Row] = {
   "table4": Row(
@@ -301,6 +338,7 @@ ROWS: dict[str, Row] = {
     scale=CLASSES,
     faults=(
       "LAMB for all arrays",
+      "query, key and value by themselves",
       "trust ratio before decay",
       "a clip of the mean's size",
       "drop path that grows",
@@ -334,6 +372,28 @@ ROWS: dict[str, Row] = {
       "decay in the gradient",
       "Adam's epsilon",
       "another GELU",
+    ),
+  ),
+  "distillation_hard": Row(
+    title="DeiT's hard distillation",
+    reference=_DEIT_NAME,
+    program="run_deit.py",
+    recipe=dict(_DISTILLED, distillation="hard"),
+    config=_distilled(kind="hard", weight=0.5),
+    rules=timm_encoders.rules,
+    extras=_teacher,
+    faults=("Hinton's form", "soft for hard", *_TAUGHT),
+  ),
+  "distillation_soft": Row(
+    title="DeiT's soft distillation",
+    reference=_DEIT_NAME,
+    program="run_deit.py",
+    recipe=dict(_DISTILLED, distillation="soft", alpha=0.1, tau=3.0),
+    config=_distilled(kind="soft", weight=0.1, temperature=3.0),
+    rules=timm_encoders.rules,
+    extras=_teacher,
+    faults=(
+      "Hinton's form", "the loss without T squared", "hard for soft", *_TAUGHT
     ),
   ),
 }
