@@ -15,6 +15,7 @@ from vit_jax.models.modern_vit import ModernVit
 from vit_jax.run import build
 from vit_jax.training import losses, optimizer, step
 from vit_jax.training.distillation import Teacher
+from vit_jax.training.optimizer import layers_below_head as _below
 from vit_jax.training.optimizer import map_paths
 
 Fault = Callable[[Setup], contextlib.AbstractContextManager[Setup]]
@@ -56,12 +57,15 @@ def _model(**fields: Any) -> Fault:
   return change
 
 
-def _patch(place: Any, name: str, make: Callable[[Any], Any]) -> Fault:
+def _patch(
+  place: Any, name: str, make: Callable[[Any], Any], create: bool = False
+) -> Fault:
   """Another function in the place of one of ours, or of optax's."""
 
   @contextlib.contextmanager
   def change(setup: Setup) -> Iterator[Setup]:
-    with mock.patch.object(place, name, make(getattr(place, name))):
+    new = make(getattr(place, name, None))
+    with mock.patch.object(place, name, new, create=create):
       yield setup
 
   return change
@@ -187,6 +191,35 @@ def _teaching(**fields: Any) -> Fault:
   return change
 
 
+def _lora(**fields: Any) -> Fault:
+  """Another setting of LoRA; a function is given its value."""
+
+  def change(setup: Setup) -> Any:
+    kept = setup.extras.lora
+    own = {k: v(getattr(kept, k)) for k, v in fields.items()}
+    lora = dataclasses.replace(kept, **own)
+    extras = dataclasses.replace(setup.extras, lora=lora)
+    return contextlib.nullcontext(dataclasses.replace(setup, extras=extras))
+
+  return change
+
+
+def _muon(**fields: Any) -> Fault:
+  def make(muon: Any) -> Any:
+    return lambda **options: muon(**options, **fields)
+
+  return _patch(optimizer.contrib, "scale_by_muon", make)
+
+
+def _depth(layer_of: Callable[[str, int], Any]) -> Fault:
+  """Another layer of some parameters."""
+
+  def make(_: Any) -> Any:
+    return lambda path, num_layers: layer_of(path, num_layers)
+
+  return _patch(build, "layers_below_head", make)
+
+
 def _untempered(loss: Any) -> Any:
   def found(self: Any, *args: Any) -> Any:
     w, T = self.settings.weight, self.settings.temperature
@@ -237,6 +270,23 @@ FAULTS: dict[str, Fault] = {
   "the teacher's head for the labels": _patch(
     ModernVit, "by_head", _heads_swapped
   ),
+  "layers counted from another end": _depth(lambda k, L: L + 1 - _below(k, L)),
+  "embeddings with the first block": _depth(lambda k, L: min(_below(k, L), L)),
+  "the last norm with the last block": _depth(
+    lambda k, L: _below(k, L) + k.startswith("norm/")
+  ),
+  "another layer decay": _settings("optimizer", layer_decay=0.66),
+  "LoRA's alpha by the root of the rank": _lora(alpha=lambda x: 2 * x),
+  "LoRA's alpha not divided by the rank": _lora(alpha=lambda x: 4 * x),
+  "LoRA's products decayed": _settings(
+    "optimizer", weight_decay_on=r"(kernel|lora_[ab])$"
+  ),
+  "Muon without Nesterov's momentum": _muon(nesterov=False),
+  "Muon's momentum of 0.9": _settings("optimizer", momentum=0.9),
+  "Muon's factor by the other side": _patch(
+    optimizer, "max", lambda _: min, create=True
+  ),
+  "four iterations of Muon": _muon(ns_steps=4),
   "trust ratio before decay": _patch(optax, "chain", _ratio_first),
   "a clip of the mean's size": _settings("optimizer", clip_norm=1.0),
   "targets that are shares": _settings("loss", binary_targets=False),

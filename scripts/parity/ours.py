@@ -197,6 +197,8 @@ def rates(
     # Two elements, since the sum of many is less exact.
     core, bare, full = (x.ravel()[:2] for x in updates)
     rate = bare[0] / core[0]
+    if settings.optimizer.kind != "lamb":
+      return rate, (bare[0] - full[0]) / size
     along, across = full[0] - full[1], full[0] + full[1]
     share = across / jnp.where(along, along, 1)
     return rate, -share * core[0] / size * rate

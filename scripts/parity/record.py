@@ -27,6 +27,9 @@ import numpy as np  # noqa: E402
 
 from scripts.parity import ours, recording, rows  # noqa: E402
 
+# Where the libraries of the reference are, if not where PYTHON looks.
+EXTRA = os.environ.get("PARITY_PYTHONPATH", "")
+
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
@@ -78,7 +81,12 @@ def run(
   preprocessing = rows.build.make_preprocessing(setup.settings)
   arrays: dict[str, Any] = {
     "config": np.array(
-      json.dumps({**row.recipe, "marks": recording.MARKS, **change})
+      json.dumps({
+        **row.recipe,
+        "marks": recording.MARKS,
+        "reference": str(folder.resolve()) if folder else "",
+        **change,
+      })
     ),
     "images": rows.normalized(inputs.images, preprocessing),
     "labels": inputs.labels,
@@ -95,7 +103,7 @@ def run(
     given, taken = f"{place}/given.npz", f"{place}/taken.npz"
     np.savez(given, **arrays)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    environment["PYTHONPATH"] = str(folder.resolve()) if folder else ""
+    environment["PYTHONPATH"] = str(folder.resolve()) if folder else EXTRA
     subprocess.run(
       [python, str(program), given, taken], check=True, env=environment
     )

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
@@ -15,7 +17,7 @@ from scripts.parity.ours import CLASS_NAMES, CLASSES, Setup
 from scripts.parity.recording import MARKS, Tolerances
 from vit_jax.config import base_config
 from vit_jax.models.grid import param_shapes
-from vit_jax.pretrained.formats import google, timm_encoders
+from vit_jax.pretrained.formats import google, hf_encoders, timm_encoders
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes, read_all
 from vit_jax.run import build
 from vit_jax.run.settings import read
@@ -26,6 +28,8 @@ STEPS, WARMUP, BATCH = MARKS[-1], 12, 8
 SIZES = dict(patch=4, hidden=32, layers=2, mlp=64, heads=2, classes=CLASSES)
 
 _GOOGLE = "google-research/vision_transformer"
+_UNILM = "microsoft/unilm"
+_TIMM, _PEFT, _NUMPY = "timm", "peft", "NumPy"
 _DEIT_NAME = "facebookresearch/deit"
 _BIG_VISION_NAME = "google-research/big_vision"
 
@@ -173,6 +177,10 @@ def _deit_b() -> Any:
   return config
 
 
+def _on_device(params: Arrays) -> Any:
+  return jax.tree.map(jnp.asarray, unflatten_dict(params, sep="/"))
+
+
 def _distilled(**settings: Any) -> Callable[[], Any]:
   def make() -> Any:
     config = _deit_b()
@@ -190,13 +198,71 @@ def _teacher(settings: Any, model: Any) -> tuple[Extras, Arrays]:
   params = given_inputs.make_params(shapes, seed=99)
   pixels = build.make_preprocessing(settings)
   teacher = Teacher(own, size, pixels.mean, pixels.std, settings.distill)
-  frozen = {"teacher": unflatten_dict(params, sep="/")}
+  frozen = {"teacher": _on_device(params)}
   sizes = axis_sizes(own)
   theirs = {
     rule.theirs: rule.write([params[path] for path in rule.ours], sizes)
     for rule in timm_encoders.rules(own)
   }
   return Extras(teacher=teacher, frozen_params=(frozen,)), theirs
+
+
+def _layer_decay() -> Any:
+  config = _deit_b()
+  config.optimizer.update(
+    decay="cosine", final_lr=1e-6, peak_lr=4e-3, layer_decay=0.65
+  )
+  config.update(ema_decay=0.0)
+  return config
+
+
+def _lora() -> Any:
+  config = base_config()
+  config.lora.update(rank=4, alpha=8.0)
+  config.optimizer.update(peak_lr=1e-3, weight_decay=0.1)
+  return config
+
+
+def _muon() -> Any:
+  config = base_config()
+  config.optimizer.update(
+    kind="muon", peak_lr=5e-4, momentum=0.95, weight_decay=0.1
+  )
+  return config
+
+
+def _base(settings: Any, model: Any) -> tuple[Extras, Arrays]:
+  """LoRA's base."""
+  size = given_inputs.SIDE // model.patch_size
+  params = given_inputs.make_params(param_shapes(model, (size, size)), seed=98)
+  sizes = axis_sizes(model)
+  theirs = {
+    rule.theirs: rule.write([params[path] for path in rule.ours], sizes)
+    for rule in hf_encoders.rules(model)
+  }
+  base = {k: v for k, v in params.items() if not k.startswith("head/")}
+  frozen = {"base": _on_device(base)}
+  return Extras(settings.lora, frozen_params=(frozen,)), theirs
+
+
+def _products(model: Any) -> list[Rule]:
+  """LoRA's products by peft's names, shortened."""
+  found = [
+    Rule("classifier.weight", ("head/kernel",), "K D -> D K"),
+    Rule("classifier.bias", ("head/bias",)),
+  ]
+  wide = {"query": "msa", "key": "msa", "value": "msa"}
+  kinds = {**wide, "out": "msa", "expand": "mlp", "contract": "mlp"}
+  for layer in range(model.num_layers):
+    for kind, part in kinds.items():
+      ours_a, ours_b = (
+        (f"block_{layer}/{part}/{kind}/lora_{x}",) for x in "ab"
+      )
+      a = "r (k d) -> k d r" if kind == "out" else "r D -> D r"
+      b = "(k d) r -> r k d" if kind in wide else "D r -> r D"
+      found.append(Rule(f"{layer}.{kind}.a", ours_a, a))
+      found.append(Rule(f"{layer}.{kind}.b", ours_b, b))
+  return found
 
 
 def _plain(model: Any) -> Any:
@@ -284,6 +350,29 @@ _TAUGHT = (
   "smoothing of the wrong mass",
   "an average one step late",
 )
+_LAYERS = dict(
+  SIZES,
+  side=given_inputs.SIDE,
+  warmup=WARMUP,
+  rate=4e-3,
+  weight_decay=0.05,
+  layer_decay=0.65,
+  drop_path=0.1,
+  groups="beit",
+  norm="head",
+  schedule="timm",
+)
+_LAYER_FAULTS = (
+  "layers counted from another end",
+  "embeddings with the first block",
+  "the last norm with the last block",
+  "another layer decay",
+  "warm-up off by one",
+  "biases decayed",
+  "decay in the gradient",
+  "drop path that does not grow",
+  "the head's rate",
+)
 
 ROWS: dict[str, Row] = {
   "table4": Row(
@@ -370,7 +459,7 @@ ROWS: dict[str, Row] = {
       "the schedule a step late",
       "biases decayed",
       "decay in the gradient",
-      "Adam's epsilon",
+      "b2 of 0.99",
       "another GELU",
     ),
   ),
@@ -395,5 +484,87 @@ ROWS: dict[str, Row] = {
     faults=(
       "Hinton's form", "the loss without T squared", "hard for soft", *_TAUGHT
     ),
+  ),
+  "layer_decay_beit": Row(
+    title="Fine-tuning with layer decay, BeiT's groups",
+    reference=_UNILM,
+    program="run_layer_decay.py",
+    recipe=_LAYERS,
+    config=_layer_decay,
+    rules=timm_encoders.rules,
+    adapt=_plain,
+    faults=_LAYER_FAULTS,
+    variants={"BeiT's own warm-up, t / (w - 1)": {"schedule": "beit"}},
+  ),
+  "layer_decay_timm": Row(
+    title="Fine-tuning with layer decay, timm's groups",
+    reference=_TIMM,
+    program="run_layer_decay.py",
+    recipe=dict(_LAYERS, groups="timm"),
+    config=_layer_decay,
+    rules=timm_encoders.rules,
+    adapt=_plain,
+    faults=_LAYER_FAULTS,
+    different=(
+      "timm puts the last norm into the last block's group; here it has the "
+      "head's rate, as in BeiT, and for the comparison there too.",
+    ),
+    variants={"timm's group of the last norm": {"norm": "last block"}},
+  ),
+  "lora": Row(
+    title="LoRA of all kernels of the blocks, rank 4",
+    reference=_PEFT,
+    program="run_lora.py",
+    recipe=dict(
+      SIZES,
+      side=given_inputs.SIDE,
+      warmup=WARMUP,
+      rate=1e-3,
+      decay=0.1,
+      rank=4,
+      alpha=8.0,
+    ),
+    config=_lora,
+    rules=_products,
+    extras=_base,
+    faults=(
+      "LoRA's alpha by the root of the rank",
+      "LoRA's alpha not divided by the rank",
+      "LoRA's products decayed",
+      "warm-up off by one",
+      "a clip after decay",
+      "the head's rate",
+      "Adam's epsilon",
+    ),
+  ),
+  "muon": Row(
+    title="Muon for the blocks' kernels, Adam for the rest",
+    reference=_NUMPY,
+    program="run_muon.py",
+    recipe=dict(
+      SIZES,
+      side=given_inputs.SIDE,
+      warmup=WARMUP,
+      rate=5e-4,
+      decay=0.1,
+      momentum=0.95,
+      muon="numpy",
+    ),
+    config=_muon,
+    rules=hf_encoders.rules,
+    faults=(
+      "Muon without Nesterov's momentum",
+      "Muon's momentum of 0.9",
+      "Muon's factor by the other side",
+      "four iterations of Muon",
+      "biases decayed",
+      "warm-up off by one",
+      "a clip after decay",
+      "the head's rate",
+    ),
+    variants={
+      "momentum not corrected for its start": {"muon": "numpy, uncorrected"},
+      "torch.optim.Muon, whose iteration is in bfloat16": {"muon": "torch"},
+    },
   ),
 }
