@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -71,9 +72,7 @@ def _patch(
   return change
 
 
-def _optimizer(
-  after: Callable[[Any, Any, Any], Any], **fields: Any
-) -> Fault:
+def _optimizer(after: Callable[[Any, Any, Any], Any], **fields: Any) -> Fault:
   """Another optimizer: from one with these fields, the settings and the rate.
 
   The one that is given has a rate of 1, so that what follows it can be put
@@ -101,6 +100,10 @@ def _scaled(pattern: str, factor: float) -> Fault:
 
   own = optax.stateless(lambda updates, _: map_paths(scale, updates))
   return _optimizer(lambda tx, *_: optax.chain(tx, own))
+
+
+def _shifted(schedule: Any, steps: int) -> Any:
+  return lambda step: schedule(jnp.maximum(step + steps, 0))
 
 
 def _clip_by_array(_: Any) -> Any:
@@ -159,10 +162,6 @@ def _wrong_mass(_: Any) -> Any:
     return (1 - e) * one_hot + e / (num_classes - 1) * (1 - one_hot)
 
   return targets
-
-
-def _unfused(sub: Any, pattern: str, new: str, path: str) -> str:
-  return path if "query" in pattern else sub(pattern, new, path)
 
 
 def _ratio_first(chain: Any) -> Any:
@@ -251,16 +250,16 @@ FAULTS: dict[str, Fault] = {
   "warm-up off by one": _patch(
     build,
     "make_schedule",
-    lambda make: lambda *a: (lambda s, f=make(*a): f(s + 1)),
+    lambda make: lambda *a: _shifted(make(*a), 1),
   ),
   "the schedule a step late": _patch(
     build,
     "make_schedule",
-    lambda make: lambda *a: (lambda s, f=make(*a): f(jnp.maximum(s - 1, 0))),
+    lambda make: lambda *a: _shifted(make(*a), -1),
   ),
   "LAMB for all arrays": _patch(optax, "masked", lambda _: lambda tx, _: tx),
   "query, key and value by themselves": _patch(
-    optimizer.re, "sub", lambda sub: lambda p, new, k: _unfused(sub, p, new, k)
+    optimizer, "_QKV", lambda _: re.compile("(?!)")
   ),
   "Hinton's form": _teaching(form="hinton"),
   "soft for hard": _teaching(kind="soft"),

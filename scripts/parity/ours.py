@@ -97,7 +97,7 @@ def trained_shapes(setup: Setup, steps: int) -> dict[str, tuple[int, ...]]:
   """The shapes of the arrays that are trained."""
   init, _, _ = functions(setup, steps)
   params = jax.eval_shape(init, jax.random.key(0)).params
-  found = flatten_dict(nn.unbox(params), sep="/")
+  found: Any = flatten_dict(nn.unbox(params), sep="/")
   return {path: x.shape for path, x in found.items()}
 
 
@@ -181,9 +181,8 @@ def rates(
   zeros, ones = (
     jax.tree.map(lambda x, v=v: np.full_like(x, v), tree) for v in (0.0, size)
   )
-  signs = jax.tree.map(
-    lambda x: np.resize(np.float32([1, -1]), x.size).reshape(x.shape), tree
-  )
+  pair = np.array([1, -1], np.float32)
+  signs = jax.tree.map(lambda x: np.resize(pair, x.size).reshape(x.shape), tree)
 
   def at(step: Any, tx: Any, params: Any, signs: Any) -> Any:
     def counted(path: Any, leaf: Any) -> Any:

@@ -67,6 +67,7 @@ reference's repository, which you have fetched: the script fetches nothing, and
 keeps numbers alone. PYTHON runs the reference and needs its libraries. For a
 library (timm, peft, torch) there is no FOLDER.
 
+<!-- not run: the reference has to be fetched -->
 ```sh
 python scripts/parity/record.py ROW --reference FOLDER --python PYTHON
 ```
@@ -76,6 +77,11 @@ empty stand-ins: for vision_transformer and big_vision TensorFlow, clu and the
 libraries of their data, for BeiT the optimizers that timm no longer has.
 torch.cuda's `synchronize` does nothing for DeiT.
 """
+
+_TIMES = (
+  "How many times as large as it may be the difference is that shows a fault "
+  "best."
+)
 
 
 def main() -> None:
@@ -109,9 +115,10 @@ def rendered() -> str:
   """The page."""
   kept = json.loads(MEASURED.read_text())
   allowed = {k: getattr(TOLERANCES, k) for k in ("loss", "arrays", "rate")}
-  parts = [_HEAD.format(steps=STEPS, **allowed), *table(_COLUMNS, [
-    cells(name, kept[name]) for name in ROWS
-  ])]
+  parts = [
+    _HEAD.format(steps=STEPS, **allowed),
+    *table(_COLUMNS, [cells(name, kept[name]) for name in ROWS]),
+  ]
   parts += ["", "## What is different", ""]
   for name in ROWS:
     parts += [f"- **{name}**: {line}" for line in remarks(name)]
@@ -122,15 +129,17 @@ def rendered() -> str:
     parts += table(columns, [[str(row[k]) for k in columns] for row in rows])
   parts += [_COMMANDS, "## Faults", ""]
   parts += [
-    "How many times as large as it may be the difference is that shows a fault "
-    "best.",
+    _TIMES,
     "",
   ]
-  parts += table(("recipe", "fault", "shown by", "times"), [
-    [name, fault, found["by"], shown(found["times"])]
-    for name in ROWS
-    for fault, found in kept[name]["faults"].items()
-  ])
+  parts += table(
+    ("recipe", "fault", "shown by", "times"),
+    [
+      [name, fault, found["by"], shown(found["times"])]
+      for name in ROWS
+      for fault, found in kept[name]["faults"].items()
+    ],
+  )
   return "\n".join(parts) + "\n"
 
 

@@ -81,12 +81,14 @@ def run(
   preprocessing = rows.build.make_preprocessing(setup.settings)
   arrays: dict[str, Any] = {
     "config": np.array(
-      json.dumps({
-        **row.recipe,
-        "marks": recording.MARKS,
-        "reference": str(folder.resolve()) if folder else "",
-        **change,
-      })
+      json.dumps(
+        {
+          **row.recipe,
+          "marks": recording.MARKS,
+          "reference": str(folder.resolve()) if folder else "",
+          **change,
+        }
+      )
     ),
     "images": rows.normalized(inputs.images, preprocessing),
     "labels": inputs.labels,

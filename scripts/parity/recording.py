@@ -12,7 +12,9 @@ from scripts.parity.ours import Trajectory
 
 FOLDER = pathlib.Path(__file__).parents[2] / "tests" / "parity"
 MARKS = (1, 2, 10, 30, 60, 120)
-_WIDTH = 32  # Numbers that stand for an array between the marks' first and last.
+_WIDTH = (
+  32  # Numbers that stand for an array between the marks' first and last.
+)
 # The gradient by a key's bias is 0, and what is left of it is rounding: a
 # softmax does not see what all keys share. Logits are compared instead.
 _NO_GRADIENT = "msa/key/bias"

@@ -23,6 +23,7 @@ Tx = optax.GradientTransformation
 
 HEADS = ("head/", "head_dist/", "pre_logits/")
 _TOP = (*HEADS, "norm/", "map_head/")
+_QKV = re.compile("/(query|key|value)/")
 
 
 def make_schedule(
@@ -129,7 +130,8 @@ def make_optimizer(
 def _decaying(settings: OptimizerSettings, params: Any) -> Any:
   """Maps each parameter to whether it decays."""
   pattern = settings.weight_decay_on
-  found = map_paths(lambda k, _: bool(re.search(pattern, k)), params)
+  path_decays = re.compile(pattern).search
+  found = map_paths(lambda path, _: path_decays(path) is not None, params)
   needed = settings.weight_decay or settings.kind == "lamb"
   if needed and not any(jax.tree.leaves(found)):
     raise ValueError(
@@ -150,28 +152,24 @@ def _only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
 def _scale_by_trust_ratio() -> optax.GradientTransformation:
   """Scales each array's update to the array's norm (arXiv:1904.00962).
 
-  Query, key and value of a layer count as one array, which they are in the code
-  of DeiT III. The stacked arrays of scanned blocks have one norm per block. An
-  update whose norm is 0, or whose array's is, stays as it is.
+  Query, key and value of a layer are one array, as in DeiT III's code. The
+  stacked arrays of scanned blocks have one norm per block. An update whose norm
+  is 0, or whose array's is, stays as it is.
   """
 
   def scale(updates: Any, params: Any) -> Any:
     totals: dict[str, Any] = {}
 
-    def whole(path: str) -> str:
-      return re.sub(r"/(query|key|value)/", "/", path)
-
     def add(path: str, *pair: Any) -> None:
       axes = tuple(range(path.startswith(f"{STACKED}/"), pair[0].ndim))
       squares = [jnp.sum(jnp.square(x), axes, keepdims=True) for x in pair]
-      flat = jnp.stack([x.reshape(x.shape[:1]) for x in squares])  # (2, 1 or L)
-      totals[whole(path)] = totals.get(whole(path), 0) + flat
+      name = _QKV.sub("/", path)
+      totals[name] = totals.get(name, 0) + jnp.stack(squares)
 
     def scaled(path: str, update: Any) -> Any:
-      below, above = jnp.sqrt(totals[whole(path)])
+      below, above = jnp.sqrt(totals[_QKV.sub("/", path)])
       zero = (above == 0) | (below == 0)
-      ratio = jnp.where(zero, 1, above / jnp.where(zero, 1, below))
-      return update * ratio.reshape(-1, *(1,) * (update.ndim - 1))
+      return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
 
     map_paths(add, updates, params)
     return map_paths(scaled, updates)

@@ -76,8 +76,8 @@ class Job:
     """Of one step; rate and decay are by name, or one number for all."""
     self.loss.append(float(loss))
     for kept, value in ((self.rate, rate), (self.decay, decay)):
-      by_name = value if isinstance(value, dict) else dict.fromkeys(
-        self.params, value
+      by_name = (
+        value if isinstance(value, dict) else dict.fromkeys(self.params, value)
       )
       kept.append({name: float(by_name[name]) for name in self.params})
 

@@ -16,17 +16,16 @@ from torch_draws import Draws, arrays_of, load, mixing, rates
 
 Stubs("submitit")
 
+import engine  # noqa: E402
+import models  # noqa: E402
+import models_v2  # noqa: E402
 import timm  # noqa: E402
+from losses import DistillationLoss  # noqa: E402
 from timm.data import Mixup  # noqa: E402
 from timm.loss import SoftTargetCrossEntropy  # noqa: E402
 from timm.optim import create_optimizer  # noqa: E402
 from timm.scheduler import create_scheduler  # noqa: E402
 from timm.utils import ModelEma, NativeScaler  # noqa: E402
-
-import engine  # noqa: E402
-import models  # noqa: E402
-import models_v2  # noqa: E402
-from losses import DistillationLoss  # noqa: E402
 
 torch.cuda.synchronize = lambda *_: None  # There is no such device.
 
@@ -124,7 +123,10 @@ def main() -> None:
     label_smoothing=c["smoothing"],
     num_classes=c["classes"],
   )
-  scaler, images = NativeScaler(), torch.tensor(job.images).permute(0, 1, 4, 2, 3)
+  scaler, images = (
+    NativeScaler(),
+    torch.tensor(job.images).permute(0, 1, 4, 2, 3),
+  )
   labels, probe = torch.tensor(job.labels), torch.tensor(job.probe)
   seen: list[float] = []
 
@@ -161,8 +163,18 @@ def main() -> None:
     first = epoch * c["epoch_steps"]
     batches = Batches(range(first, first + c["epoch_steps"]))
     engine.train_one_epoch(
-      model, criterion, batches, optimizer, torch.device("cpu"), epoch, scaled,
-      c["clip"], average, mix, set_training_mode=True, args=args,
+      model,
+      criterion,
+      batches,
+      optimizer,
+      torch.device("cpu"),
+      epoch,
+      scaled,
+      c["clip"],
+      average,
+      mix,
+      set_training_mode=True,
+      args=args,
     )
     scheduler.step(epoch)
   assert math.isfinite(seen[-1])

@@ -23,6 +23,7 @@ Stubs(
 )
 
 import ml_collections  # noqa: E402
+
 from vit_jax import models_vit, train, utils  # noqa: E402
 
 # The names of the published files, and those that Flax gives today.

@@ -35,7 +35,10 @@ def main() -> None:
   trained = {
     ours(name): p for name, p in adapted.named_parameters() if p.requires_grad
   }
-  assert sorted(trained) == sorted(job.params), (sorted(trained), sorted(job.params))
+  assert sorted(trained) == sorted(job.params), (
+    sorted(trained),
+    sorted(job.params),
+  )
   with torch.no_grad():
     for name, p in trained.items():
       p.copy_(torch.tensor(job.params[name]))
@@ -54,7 +57,8 @@ def main() -> None:
       if t < c["warmup"]
       else (
         1 + math.cos(math.pi * (t - c["warmup"]) / (job.steps - c["warmup"]))
-      ) / 2
+      )
+      / 2
     ),
   )
   images = torch.tensor(job.images).permute(0, 1, 4, 2, 3)
@@ -79,7 +83,9 @@ def main() -> None:
   job.facts = {
     name: module.__version__
     for name, module in (
-      ("torch", torch), ("peft", peft), ("transformers", transformers)
+      ("torch", torch),
+      ("peft", peft),
+      ("transformers", transformers),
     )
   }
   job.save()
@@ -92,10 +98,18 @@ def ours(name: str) -> str:
   layer = re.search(r"\.(?:layers?)\.(\d+)\.(.*?)\.lora_([AB])\.", name)
   assert layer, name
   kinds = {
-    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "out",
-    "attention.output.dense": "out", "query": "query", "key": "key",
-    "value": "value", "fc1": "expand", "fc2": "contract",
-    "intermediate.dense": "expand", "output.dense": "contract",
+    "q_proj": "query",
+    "k_proj": "key",
+    "v_proj": "value",
+    "o_proj": "out",
+    "attention.output.dense": "out",
+    "query": "query",
+    "key": "key",
+    "value": "value",
+    "fc1": "expand",
+    "fc2": "contract",
+    "intermediate.dense": "expand",
+    "output.dense": "contract",
   }
   kind = next(v for k, v in kinds.items() if layer[2].endswith(k))
   return f"{layer[1]}.{kind}.{layer[3].lower()}"

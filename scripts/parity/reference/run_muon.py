@@ -1,6 +1,6 @@
 """Runs Muon by NumPy or by torch, and torch's AdamW for all other arrays.
 
-NumPy's is written from arXiv:2502.16982 and from optax's description: Nesterov's
+NumPy's is written from arXiv:2502.16982 and optax's description: Nesterov's
 momentum, whose two parts are corrected for their start, five steps of the
 quintic iteration, and 0.2 times the root of the longer side. torch's corrects
 nothing and iterates in bfloat16.
