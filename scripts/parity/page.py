@@ -36,6 +36,11 @@ the loss of every step by {loss:.0e} of itself, every array by {arrays:.0e} of
 its norm, its learning rate and its weight decay at every step by {rate:.0e} of
 the largest of the run. Rows whose tolerances are others say so.
 
+Who is mixed with whom is a draw too: timm mixes an example with the one at the
+other end of the batch, and we with the one before it. Lambda is at least 1/2,
+and the sides of CutMix's boxes are even, about a whole pixel, so that the draws
+mean the same to both.
+
 The biases of the keys are not judged. A softmax does not see what all keys
 share, so their gradient is 0 and what is left of it is rounding; the logits of
 16 further images show that it does not matter. Moments are float32 on both

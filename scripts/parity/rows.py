@@ -395,11 +395,6 @@ _AVERAGE = (
   "The average's decay is 0.99 instead of 0.99996, whose faults would not be "
   "seen in so few steps."
 )
-_MIXED = (
-  "Who is mixed with whom is a draw, given to both: timm mixes an example with "
-  "the one at the other end of the batch, and we with the one before it. The "
-  "sides of CutMix's boxes are even, about a whole pixel, since timm rounds them."
-)
 _PAPER = (
   "The reference has no pre-training: its model and its schedule are used, and "
   "the loss, the decay and the clipping are written from the paper."
@@ -453,7 +448,6 @@ ROWS: dict[str, Row] = {
     config=_deit3,
     rules=timm_encoders.rules,
     scale=CLASSES,
-    different=(_MIXED,),
     faults=(
       "LAMB for all arrays",
       "query, key and value by themselves",
@@ -476,7 +470,7 @@ ROWS: dict[str, Row] = {
     config=_deit_b,
     rules=timm_encoders.rules,
     adapt=_plain,
-    different=(_AVERAGE, _MIXED),
+    different=(_AVERAGE,),
     faults=(
       "smoothing of the wrong mass",
       "drop path that does not grow",
