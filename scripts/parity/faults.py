@@ -239,13 +239,6 @@ def _unmixed(mix: Any) -> Any:
   return mixed
 
 
-def _with_adam(**fields: Any) -> Fault:
-  def make(adam: Any) -> Any:
-    return lambda b1, b2, **_: adam(b1, b2, **fields)
-
-  return _patch(optax, "scale_by_adam", make)
-
-
 FAULTS: dict[str, Fault] = {
   "warm-up off by one": _patch(
     build,
@@ -298,24 +291,18 @@ FAULTS: dict[str, Fault] = {
   "a clip of each array": _patch(optax, "clip_by_global_norm", _clip_by_array),
   "a clip after the momentum": _optimizer(_clip_late, clip_norm=0.0),
   "a clip after decay": _optimizer(_clip_late, clip_norm=0.0),
-  "no clip": _settings("optimizer", clip_norm=0.0),
   "1 % of smoothing": _settings("loss", label_smoothing=0.01),
   "smoothing of the wrong mass": _patch(losses, "make_targets", _wrong_mass),
   "the head's rate": _scaled("head/", 0.9),
   "a decay of 1e-3": _settings("optimizer", weight_decay=1e-3),
   "biases decayed": _settings("optimizer", weight_decay_on=r"(kernel|bias)$"),
-  "positions decayed": _settings(
-    "optimizer", weight_decay_on=r"(kernel|E_pos)$"
-  ),
   "no decay of the head": _settings(
     "optimizer", weight_decay_on=r"^(?!head).*kernel$"
   ),
   "decay in the gradient": _optimizer(_coupled, weight_decay=0.0),
-  "Adam's epsilon": _with_adam(eps=1e-6),
-  "Adam's Nesterov form": _with_adam(nesterov=True),
+  "Adam's epsilon": _settings("optimizer", epsilon=1e-6),
   "b2 of 0.99": _settings("optimizer", b2=0.99),
   "another GELU": _model(gelu=lambda x: "tanh" if x == "exact" else "exact"),
-  "another epsilon of norms": _model(layer_norm_epsilon=1e-5),
   "1 % more dropout": _model(dropout_rate=lambda x: x + 0.01),
   "gradient summed over the parts": _patch(step, "_in_parts", _summed),
   "an average one step late": _patch(step, "_average", _late),

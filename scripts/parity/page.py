@@ -95,11 +95,13 @@ def main() -> None:
   parser.add_argument("--render", action="store_true")
   arguments = parser.parse_args()
   if not arguments.render:
-    kept = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
     for name in arguments.rows or ROWS:
-      kept[name] = measured(name)
-      print(name, kept[name]["differences"], flush=True)
-      MEASURED.write_text(json.dumps(rounded(kept), indent=1) + "\n")
+      found = rounded(measured(name))
+      print(name, found["differences"], flush=True)
+      kept = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+      kept[name] = found
+      in_order = {k: kept[k] for k in ROWS if k in kept}
+      MEASURED.write_text(json.dumps(in_order, indent=1) + "\n")
   PAGE.write_text(rendered())
 
 

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from scripts.parity import measure, page, recording
+from scripts.parity.faults import FAULTS
 from scripts.parity.rows import ROWS
 
 
@@ -29,6 +30,7 @@ def test_each_row_has_a_recording_and_five_faults_that_were_found():
   kept = {path.stem for path in recording.FOLDER.glob("*.npz")}
   measured = json.loads(page.MEASURED.read_text())
   assert kept == {*ROWS} == {*measured}
+  assert {*FAULTS} == {fault for row in ROWS.values() for fault in row.faults}
   for name, row in ROWS.items():
     assert len({*row.faults}) >= 5
     assert {*measured[name]["faults"]} == {*row.faults}
