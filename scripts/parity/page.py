@@ -29,12 +29,15 @@ _HEAD = """# Training compared with the references
 
 Does training here do what the papers' code does? Each row below is a recipe
 that was run twice for {steps} steps on a tiny model: by the reference's own
-code, and by this package from its configuration file. Both sides began with
-the same weights and got the same batches and the same draws (dropout, drop
-path, Mixup, CutMix). So the two can differ by rounding alone, and they may:
-the loss of every step by {loss:.0e} of itself, every array by {arrays:.0e} of
-its norm, its learning rate and its weight decay at every step by {rate:.0e} of
-the largest of the run. Rows whose tolerances are others say so.
+code, and by this package, whose step a run would build from the settings, with
+those of `configs/` where the recipe has a file there. Both sides began with the
+same weights and got the same batches and the same draws (dropout, drop path,
+Mixup, CutMix). So the two can differ by rounding alone, and they may: the loss
+of every step by {loss:.0e} of itself, every array by {arrays:.0e} of its norm,
+its learning rate and its weight decay at every step by {rate:.0e} of the
+largest of the run. Rows whose tolerances are others say so. Arrays are compared
+after 1, 2, 10, 30, 60 and {steps} steps: whole at the end, and before that by 32
+random projections of each, which tell the norm of a difference to a tenth.
 
 Who is mixed with whom is a draw too: timm mixes an example with the one at the
 other end of the batch, and we with the one before it. Lambda is at least 1/2,
@@ -43,7 +46,8 @@ mean the same to both.
 
 The biases of the keys are not judged. A softmax does not see what all keys
 share, so their gradient is 0 and what is left of it is rounding; the logits of
-16 further images show that it does not matter. Moments are float32 on both
+16 further images, which may differ by {logits:.0e} of the largest, show that it
+does not matter. Moments are float32 on both
 sides. Epochs have 4 steps and warm-ups 12, and learning rates suit the tiny
 model, unless a row says otherwise.
 
@@ -121,13 +125,16 @@ def rounded(value: Any) -> Any:
 def rendered() -> str:
   """The page."""
   kept = json.loads(MEASURED.read_text())
-  allowed = {k: getattr(TOLERANCES, k) for k in ("loss", "arrays", "rate")}
+  names = [name for name in ROWS if name in kept]
+  allowed = {
+    k: getattr(TOLERANCES, k) for k in ("loss", "arrays", "logits", "rate")
+  }
   parts = [
     _HEAD.format(steps=STEPS, **allowed),
-    *table(_COLUMNS, [cells(name, kept[name]) for name in ROWS]),
+    *table(_COLUMNS, [cells(name, kept[name]) for name in names]),
   ]
   parts += ["", "## What is different", ""]
-  for name in ROWS:
+  for name in names:
     parts += [f"- **{name}**: {line}" for line in remarks(name)]
   if AUGMENTATIONS.exists():
     rows = json.loads(AUGMENTATIONS.read_text())
@@ -143,7 +150,7 @@ def rendered() -> str:
     ("recipe", "fault", "shown by", "times"),
     [
       [name, fault, found["by"], shown(found["times"])]
-      for name in ROWS
+      for name in names
       for fault, found in kept[name]["faults"].items()
     ],
   )
