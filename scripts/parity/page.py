@@ -36,8 +36,8 @@ Mixup, CutMix). So the two can differ by rounding alone, and they may: the loss
 of every step by {loss:.0e} of itself, every array by {arrays:.0e} of its norm,
 its learning rate and its weight decay at every step by {rate:.0e} of the
 largest of the run. Rows whose tolerances are others say so. Arrays are compared
-after 1, 2, 10, 30, 60 and {steps} steps: whole at the end, and before that by 32
-random projections of each, which tell the norm of a difference to a tenth.
+after 1, 2, 10, 30, 60 and {steps} steps: whole at the end, and before that by
+32 random projections of each, which tell the norm of a difference to a tenth.
 
 Who is mixed with whom is a draw too: timm mixes an example with the one at the
 other end of the batch, and we with the one before it. Lambda is at least 1/2,
@@ -195,8 +195,8 @@ def remarks(name: str) -> list[str]:
   for what, gap in recording.read(name).meta.get("effects", {}).items():
     sizes = ", ".join(f"{k} {v:.0e}" for k, v in gap.items() if v)
     lines.append(
-      f"{what[0].upper()}{what[1:]}, as the reference has it, changes its own "
-      f"trajectory by: {sizes}."
+      f"With {what}, which is off in this comparison, the reference's own "
+      f"trajectory changes by: {sizes}."
     )
   return lines
 
