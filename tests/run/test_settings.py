@@ -220,7 +220,7 @@ def test_keys_that_say_something_are_taken():
     "optimizer.weight_decay_on": "E$",
   }  # fmt: skip
   rules.check(replaced(Settings(), together))
-  # What a configuration sets of something that is turned off then is no mistake.
+  # A configuration may have set these before what they tune was turned off.
   left = {"train_transform.randaugment_magnitude": 5.0, "ema_warmup": False}
   rules.check(replaced(Settings(), left))
 

@@ -135,6 +135,36 @@ def test_a_sum_over_the_classes_is_a_mean_with_other_settings():
   )
 
 
+def test_lamb_scales_query_key_and_value_as_one_array():
+  """Each scanned block has a norm of its own."""
+  rng = np.random.default_rng(0)
+  names = ("query", "key", "value")
+  first = {k: 0.1 + rng.random((2, 3, 4), np.float32) for k in names}
+  grads = {k: rng.normal(size=(2, 3, 4)).astype(np.float32) for k in names}
+  settings = OptimizerSettings(kind="lamb", weight_decay=0.1, clip_norm=0.0)
+  tx = make_optimizer(settings, lambda _: 0.01)
+
+  def update(place, part):
+    params, own = (
+      {place: {k: {"kernel": x[part]} for k, x in arrays.items()}}
+      for arrays in (first, grads)
+    )
+    found = tx.update(own, tx.init(params), params)[0]
+    return [found[place][k]["kernel"] for k in names]
+
+  layers = update("msa", 0), update("msa", 1)
+  apart = [np.stack(x) for x in zip(*layers, strict=True)]
+  for one, both in zip(update("blocks", slice(None)), apart, strict=True):
+    np.testing.assert_allclose(one, both, rtol=1e-6)
+  for layer in (0, 1):
+    g, w = (
+      np.stack([np.float64(x[k][layer]) for k in names]) for x in (grads, first)
+    )
+    step = g / (np.abs(g) + 1e-8) + 0.1 * w
+    wanted = -0.01 * step * np.linalg.norm(w) / np.linalg.norm(step)
+    np.testing.assert_allclose([x[layer] for x in apart], wanted, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_lamb_and_the_schedule_are_timms():
   torch = pytest.importorskip("torch")

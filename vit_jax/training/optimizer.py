@@ -23,6 +23,7 @@ Tx = optax.GradientTransformation
 
 HEADS = ("head/", "head_dist/", "pre_logits/")
 _TOP = (*HEADS, "norm/", "map_head/")
+_QKV = re.compile("/(query|key|value)/")
 
 
 def make_schedule(
@@ -151,20 +152,29 @@ def _only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
 def _scale_by_trust_ratio() -> optax.GradientTransformation:
   """Scales each array's update to the array's norm (arXiv:1904.00962).
 
-  The stacked arrays of scanned blocks have one norm per block. An update whose
-  norm is 0, or whose array's is, stays as it is.
+  Query, key and value of a layer are one array, as in DeiT III's code. The
+  stacked arrays of scanned blocks have one norm per block. An update whose norm
+  is 0, or whose array's is, stays as it is.
   """
 
-  def scale(path: str, update: Any, array: Any) -> Any:
-    axes = tuple(range(path.startswith(f"{STACKED}/"), update.ndim))
-    above, below = (
-      jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
-      for x in (array, update)
-    )
-    zero = (above == 0) | (below == 0)
-    return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
+  def scale(updates: Any, params: Any) -> Any:
+    totals: dict[str, Any] = {}
 
-  return optax.stateless(functools.partial(map_paths, scale))
+    def add(path: str, *pair: Any) -> None:
+      axes = tuple(range(path.startswith(f"{STACKED}/"), pair[0].ndim))
+      squares = [jnp.sum(jnp.square(x), axes, keepdims=True) for x in pair]
+      name = _QKV.sub("/", path)
+      totals[name] = totals.get(name, 0) + jnp.stack(squares)
+
+    def scaled(path: str, update: Any) -> Any:
+      below, above = jnp.sqrt(totals[_QKV.sub("/", path)])
+      zero = (above == 0) | (below == 0)
+      return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
+
+    map_paths(add, updates, params)
+    return map_paths(scaled, updates)
+
+  return optax.stateless(scale)
 
 
 def _scale_by_muon(momentum: float) -> optax.GradientTransformation:

@@ -1,6 +1,6 @@
 """Compares our logits for published checkpoints with their publishers'.
 
-python scripts/parity.py FOLDER
+python scripts/parity/logits.py FOLDER
 
 FOLDER holds checkpoints, such as those of tests/checkpoints, each with a
 NAME_io.npz beside it: `images` (B, H, W, 3), float32 and normalised, and the

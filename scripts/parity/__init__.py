@@ -1,0 +1,1 @@
+"""Compares training and logits with the references, step by step."""

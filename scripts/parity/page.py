@@ -1,0 +1,209 @@
+"""Writes docs/parity.md from what is measured here and now.
+
+python scripts/parity/page.py [ROW ...] [--render]
+
+It compares each row as the tests do, with and without its faults, which takes
+some seconds each, keeps the numbers in tests/parity/measured.json and writes
+the page. --render writes the page from the numbers that are kept.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from scripts.parity import measure, recording  # noqa: E402
+from scripts.parity.recording import Tolerances  # noqa: E402
+from scripts.parity.rows import ROWS, STEPS  # noqa: E402
+
+PAGE = ROOT / "docs" / "parity.md"
+MEASURED = recording.FOLDER / "measured.json"
+AUGMENTATIONS = recording.FOLDER / "augmentations.json"
+TOLERANCES = Tolerances()
+
+_HEAD = """# Training compared with the references
+
+Does training here do what the papers' code does? Each row below is a recipe
+that was run twice for {steps} steps on a tiny model: by the reference's own
+code, and by this package, whose step a run would build from the settings, with
+those of `configs/` where the recipe has a file there. Both sides began with the
+same weights and got the same batches and the same draws (dropout, drop path,
+Mixup, CutMix). So the two can differ by rounding alone, and they may: the loss
+of every step by {loss:.0e} of itself, every array by {arrays:.0e} of its norm,
+its learning rate and its weight decay at every step by {rate:.0e} of the
+largest of the run. Rows whose tolerances are others say so. Arrays are compared
+after 1, 2, 10, 30, 60 and {steps} steps: whole at the end, and before that by
+32 random projections of each, which tell the norm of a difference to a tenth.
+
+Who is mixed with whom is a draw too: timm mixes an example with the one at the
+other end of the batch, and we with the one before it. Lambda is at least 1/2,
+and the sides of CutMix's boxes are even, about a whole pixel, so that the draws
+mean the same to both.
+
+The biases of the keys are not judged. A softmax does not see what all keys
+share, so their gradient is 0 and what is left of it is rounding; the logits of
+16 further images, which may differ by {logits:.0e} of the largest, show that it
+does not matter. Moments are float32 on both
+sides. Epochs have 4 steps and warm-ups 12, and learning rates suit the tiny
+model, unless a row says otherwise.
+
+A comparison that cannot fail proves nothing. For each row, faults were put
+into our side one at a time, such as a decay of the biases or a warm-up that is
+off by one. The column "faults" counts those that a tolerance showed.
+
+`make test` compares with the recorded numbers, which are in `tests/parity/`,
+and `make test-slow` puts in the faults. This page is written by
+`python scripts/parity/page.py`. Nobody has repeated the papers' results with
+these recipes here; [Results](results.md) says what was trained.
+
+## Recipes
+"""
+
+_COLUMNS = (
+  *("recipe", "reference, commit", "compared", "loss", "arrays", "logits"),
+  *("rate", "decay", "faults"),
+)
+
+_COMMANDS = """
+## Recording again
+
+A recording is made by the command below. FOLDER is a checkout of the
+reference's repository, which you have fetched: the script fetches nothing, and
+keeps numbers alone. PYTHON runs the reference and needs its libraries. For a
+library (timm, peft, torch) there is no FOLDER.
+
+<!-- not run: the reference has to be fetched -->
+```sh
+python scripts/parity/record.py ROW --reference FOLDER --python PYTHON
+```
+
+Libraries that the reference imports and its step does not use are replaced by
+empty stand-ins: for vision_transformer and big_vision TensorFlow, clu and the
+libraries of their data, for BeiT the optimizers that timm no longer has.
+torch.cuda's `synchronize` does nothing for DeiT.
+"""
+
+_TIMES = (
+  "How many times as large as it may be the difference is that shows a fault "
+  "best."
+)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("rows", nargs="*", choices=[[], *ROWS])
+  parser.add_argument("--render", action="store_true")
+  arguments = parser.parse_args()
+  if not arguments.render:
+    for name in arguments.rows or ROWS:
+      found = rounded(measured(name))
+      print(name, found["differences"], flush=True)
+      kept = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+      kept[name] = found
+      in_order = {k: kept[k] for k in ROWS if k in kept}
+      MEASURED.write_text(json.dumps(in_order, indent=1) + "\n")
+  PAGE.write_text(rendered())
+
+
+def measured(name: str) -> dict[str, Any]:
+  """The numbers of a row."""
+  faults = {fault: measure.shown_by(name, fault) for fault in ROWS[name].faults}
+  return {"differences": measure.differences(name), "faults": faults}
+
+
+def rounded(value: Any) -> Any:
+  """The same with two digits of each number, which is all that is shown."""
+  if isinstance(value, dict):
+    return {k: rounded(v) for k, v in value.items()}
+  return float(f"{value:.1e}") if isinstance(value, float) else value
+
+
+def rendered() -> str:
+  """The page."""
+  kept = json.loads(MEASURED.read_text())
+  names = [name for name in ROWS if name in kept]
+  allowed = {
+    k: getattr(TOLERANCES, k) for k in ("loss", "arrays", "logits", "rate")
+  }
+  parts = [
+    _HEAD.format(steps=STEPS, **allowed),
+    *table(_COLUMNS, [cells(name, kept[name]) for name in names]),
+  ]
+  parts += ["", "## What is different", ""]
+  for name in names:
+    parts += [f"- **{name}**: {line}" for line in remarks(name)]
+  if AUGMENTATIONS.exists():
+    rows = json.loads(AUGMENTATIONS.read_text())
+    columns = tuple(rows[0])
+    parts += ["", "## Augmentations", ""]
+    parts += table(columns, [[str(row[k]) for k in columns] for row in rows])
+  parts += [_COMMANDS, "## Faults", ""]
+  parts += [
+    _TIMES,
+    "",
+  ]
+  parts += table(
+    ("recipe", "fault", "shown by", "times"),
+    [
+      [name, fault, found["by"], shown(found["times"])]
+      for name in names
+      for fault, found in kept[name]["faults"].items()
+    ],
+  )
+  return "\n".join(parts) + "\n"
+
+
+def table(columns: Any, rows: list[list[str]]) -> list[str]:
+  lines = [columns, ["---"] * len(columns), *rows]
+  return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def cells(name: str, found: dict[str, Any]) -> list[str]:
+  row, meta = ROWS[name], recording.read(name).meta
+  versions = [f"{k} {v}" for k, v in meta["facts"].items()]
+  commit = f"`{meta['commit'][:10]}`" if meta["commit"] else ", ".join(versions)
+  gaps = found["differences"]
+  compared = f"{len(meta['arrays'])} arrays"
+  compared += ", and their average" * ("averaged" in gaps)
+  arrays = max(gaps["arrays"], gaps.get("averaged", 0.0))
+  faults = found["faults"].values()
+  return [
+    f"{row.title} (`{name}`)",
+    f"{row.reference}, {commit}",
+    compared,
+    *(f"{x:.0e}" for x in (gaps["loss"], arrays, gaps["logits"])),
+    *(f"{gaps[k]:.0e}" for k in ("rate", "decay")),
+    f"{sum(f['found'] for f in faults)} of {len(faults)}",
+  ]
+
+
+def remarks(name: str) -> list[str]:
+  """What is different on purpose in a row, and the size of it."""
+  row, lines = ROWS[name], [*ROWS[name].different]
+  if row.tolerances != TOLERANCES:
+    own = ", ".join(f"{k} {v:.0e}" for k, v in vars(row.tolerances).items())
+    lines.append(f"Its tolerances are {own}.")
+  if row.scale != 1:
+    lines.append(
+      f"Our loss is {row.scale:g} times theirs, a sum over the classes instead "
+      "of a mean."
+    )
+  for what, gap in recording.read(name).meta.get("effects", {}).items():
+    sizes = ", ".join(f"{k} {v:.0e}" for k, v in gap.items() if v)
+    lines.append(
+      f"With {what}, which is off in this comparison, the reference's own "
+      f"trajectory changes by: {sizes}."
+    )
+  return lines
+
+
+def shown(times: float) -> str:
+  return f"{times:,.1f}" if times < 100 else f"{times:,.0f}"
+
+
+if __name__ == "__main__":
+  main()
