@@ -2,7 +2,7 @@
 
 python -m vit_jax.visualize CHECKPOINT [IMAGE...] --out=DIR [--top=5]
   [--head_fusion=mean] [--discard=0] [--layer=12] [--class_name=NAME]
-  [--pca [--foreground=0.5]] [--image_size=384]
+  [--pca [--foreground=0.5]] [--leave_out] [--image_size=384]
 
 CHECKPOINT and IMAGE are the same as for `predict`. These figures are written to
 DIR:
@@ -64,6 +64,12 @@ def define_flags() -> None:
     "foreground",
     None,
     "With --pca, keep patches above this share of the first component's range.",
+  )
+  flags.DEFINE_bool(
+    "leave_out",
+    False,
+    "Leave out patches that take attention whatever they show, as a DINOv2 "
+    "without registers has them.",
   )
   command.define_overrides()
 

@@ -14,6 +14,7 @@ from vit_jax.data.reading.sources import check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.settings import InspectSettings
 from vit_jax.data.transforming.transforms import make_train_transform
+from vit_jax.inspection.fonts import write
 from vit_jax.inspection.photograph import in_colours
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display, table_lines
@@ -98,8 +99,8 @@ def batch_sheet(
     place = i % columns * across, i // columns * down
     tile = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)
     sheet.paste(tile, place)
-    most = max(1, width // 6)  # A letter is about six pixels wide.
-    draw.text((place[0], place[1] + height + 2), name[:most], "black")
+    under = place[0], place[1] + height + _CAPTION / 2
+    write(draw, under, name, 0.75 * _CAPTION, width, "lm")
   return sheet
 
 
