@@ -43,15 +43,24 @@ def chart_of(
   width: float, height: float, x: str, y: str = "", title: str = ""
 ) -> tuple[Figure, Axes]:
   """Makes an empty chart with small labels, and no frame on top and right."""
-  x, y, title = map(fonts.readable, (x, y, title))
   figure = figure_of(width, height)
   axes = figure.add_subplot()
-  axes.set_xlabel(x, fontsize=SMALL, parse_math=False)
-  axes.set_ylabel(y, fontsize=SMALL, parse_math=False)
-  axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
+  label(axes, x, y, title)
+  return figure, axes
+
+
+def label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
+  """Writes those names of a chart that are given, and styles it."""
+  small = {"fontsize": SMALL, "parse_math": False}
+  if x:
+    axes.set_xlabel(fonts.readable(x), **small)
+  if y:
+    axes.set_ylabel(fonts.readable(y), **small)
+  if title:
+    told = fonts.readable(title)
+    axes.set_title(told, fontsize=TEXT, loc="left", parse_math=False)
   axes.tick_params(labelsize=SMALL)
   axes.spines[["top", "right"]].set_visible(False)
-  return figure, axes
 
 
 def short(name: str) -> str:

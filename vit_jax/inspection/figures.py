@@ -22,8 +22,9 @@ from vit_jax.inspection.photograph import Photograph, in_colours
 
 _COLORS = "viridis"  # It gets lighter with the value, and is never white.
 _RIGHT, _WRONG, _GREY = "#1f5fa8", "#b3261e", "#595959"
-_IN_A_GRID = 288  # Longest side of a photograph in a grid, in pixels.
-_A_PATCH = 90  # Least side of a numbered patch, in pixels.
+_IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
+_ON_A_SHEET = 400
+_A_PATCH = 80  # Longer side of a numbered patch, in pixels.
 _MOST = 2048  # Longest side of a photograph with numbered patches.
 
 
@@ -51,12 +52,11 @@ def grid_figure(
 
   The unit of the scale is the mean of all maps.
   """
-  small = Image.fromarray(overlay.enlarged(image))
-  small.thumbnail((_IN_A_GRID, _IN_A_GRID))
+  image = _small(image, _IN_A_GRID)
   shares = overlay.relative(np.stack([*maps.values()]))
   between = overlay.limits(shares)
   panels = [
-    Panel(overlay.overlaid(np.asarray(small), share, between), name)
+    Panel(overlay.overlaid(image, share, between), name)
     for name, share in zip(maps, shares, strict=True)
   ]
   columns = _columns(len(maps))
@@ -125,7 +125,7 @@ def distance_figure(distance: Float[np.ndarray, "L k"]) -> Figure:
 def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
   """Draws the patches of a photograph, numbered in the model's order."""
   (H, W, _), (h, w) = image.shape, grid
-  times = min(max(_A_PATCH * h / H, _A_PATCH * w / W), _MOST / max(H, W))
+  times = min(_A_PATCH * max(h / H, w / W), _MOST / max(H, W))
   tall, wide = round(max(times, 1) * H), round(max(times, 1) * W)
   sheet = Image.fromarray(image).resize((wide, tall))
   draw, thick = ImageDraw.Draw(sheet), max(1, wide // 600)
@@ -159,7 +159,7 @@ def sheet_figure(
     true: Classes that are right, if they are known: they get a tick, and the
       likeliest, if it is none of them, a cross.
   """
-  image = overlay.enlarged(image)
+  image = _small(image, _ON_A_SHEET)
   panels = [Panel(image, "Input")]
   if labels:
     panels.append(Panel(_bars(image, labels, probabilities, true)))
@@ -194,6 +194,13 @@ def _columns(count: int, most: int = 8) -> int:
     return count if count < 6 else -(-count // 2)
   fits = [n for n in range(most // 2, most + 1) if count % n == 0]
   return fits[-1] if fits else most
+
+
+def _small(image: Photograph, side: int) -> Photograph:
+  """A photograph whose longer side has `side` pixels, or less from 256 on."""
+  picture = Image.fromarray(overlay.enlarged(image))
+  picture.thumbnail((side, side))
+  return np.asarray(picture)
 
 
 def _bars(
