@@ -45,16 +45,13 @@ class Attention:
     return patches.reshape(*rows.shape[:-1], *self.grid)
 
   def without(self, left_out: Bool[np.ndarray, "B h w"]) -> "Attention":
-    """The weights if no query saw these patches; rows still sum to 1."""
+    """The weights with 0 for every query's attention to these patches."""
     rest = ~left_out.reshape(len(left_out), 1, -1)
     kept = np.pad(rest, [(0, 0), (0, 0), (self.prefix, 0)], constant_values=1)
-
-    def rescaled(A: np.ndarray) -> np.ndarray:
-      return A / np.maximum(A.sum(axis=-1, keepdims=True), np.float32(1e-30))
-
-    layers = rescaled(self.layers * kept[:, None])
-    pool = None if self.pool is None else rescaled(self.pool * kept)
-    return dataclasses.replace(self, layers=layers, pool=pool)
+    pool = None if self.pool is None else self.pool * kept
+    return dataclasses.replace(
+      self, layers=self.layers * kept[:, None], pool=pool
+    )
 
 
 def attention_weights(

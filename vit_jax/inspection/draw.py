@@ -91,8 +91,11 @@ def visualize_files(
     arrays["pca"] = embedding_maps.patch_colours(
       arrays["patches"], options.foreground
     )
-    for (stem, photograph), colours in zip(drawn, arrays["pca"], strict=True):
-      figure = figures.colours_figure(photograph, colours)
+    every = zip(drawn, arrays["pca"], found, strict=True)
+    for (stem, photograph), colours, seen in every:
+      name = f"Attention of layer {seen['attention_layer']}"
+      attention = {name: seen["attention"].mean(axis=0)}
+      figure = figures.colours_figure(photograph, colours, attention)
       _save(stem.with_name(f"{stem.name}_pca.png"), figure)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
   return 1 if len(found) < len(paths) else 0

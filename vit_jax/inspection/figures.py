@@ -171,14 +171,19 @@ def sheet_figure(
 
 
 def colours_figure(
-  image: Photograph, colours: Float[np.ndarray, "h w 3"]
+  image: Photograph,
+  colours: Float[np.ndarray, "h w 3"],
+  maps: Mapping[str, Float[np.ndarray, "h w"]],
 ) -> Drawing:
-  """Draws a photograph beside the colours of its patches."""
+  """Draws a photograph, maps on it, and the colours of its patches."""
   image = overlay.enlarged(image)
   patches = Image.fromarray(np.uint8(255 * colours + 0.5))
   drawn = patches.resize(image.shape[1::-1], Image.Resampling.NEAREST)
-  said = "Principal components"
-  return put_together([Panel(image, "Input"), Panel(np.asarray(drawn), said)])
+  panels = [Panel(image, "Input")]
+  for name, map_ in maps.items():
+    panels.append(Panel(overlay.overlaid(image, map_), name))
+  panels.append(Panel(np.asarray(drawn), "Principal components"))
+  return put_together(panels)
 
 
 def _empty(figure: Figure, rows: int, columns: int) -> list[Axes]:
