@@ -47,3 +47,14 @@ def test_charts_draw_what_they_are_given():
   styles = {(line.get_linestyle(), line.get_color()) for line in lines}
   # The lines can be told apart without colour.
   assert len({style for style, _ in styles}) == 2
+
+
+def test_the_suggested_rate_is_written_in():
+  rates, losses = [1e-4, 1e-3, 1e-2], [2.0, 1.0, 3.0]
+  figure = charts.range_figure(rates, losses, losses, 0.00123)
+  (axes,) = figure.axes
+  told = [text.get_text() for text in axes.get_legend().get_texts()]
+  assert told == ["loss of a step", "its average", "suggested: 0.0012"]
+  assert axes.lines[2].get_xdata() == [0.00123, 0.00123]
+  figure = charts.range_figure(rates, losses, losses, None)
+  assert len(figure.axes[0].get_legend().get_texts()) == 2

@@ -25,7 +25,7 @@ _RIGHT, _WRONG, _GREY = "#1f5fa8", "#b3261e", "#595959"
 _IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
 _ON_A_SHEET = 400
 _A_PATCH = 80  # Longer side of a numbered patch, in pixels.
-_MOST = 2048  # Longest side of a photograph with numbered patches.
+_MOST = 1600  # Longest side of a photograph with numbered patches.
 
 
 def overlay_figure(
@@ -224,10 +224,12 @@ def _bars(
   for number, (name, probability) in enumerate(answers):
     y, mark, color = (number + 0.3) * each, "", _GREY
     if true is not None and name in true:
-      mark, color = "✓ ", _RIGHT
+      mark, color = "✓", _RIGHT
     elif true is not None and not number:
-      mark, color = "✗ ", _WRONG
-    fonts.write(draw, (size / 2, y), mark + name, size, width, "lm", color)
+      mark, color = "✗", _WRONG
+    after = size / 2 + (1.1 * size if mark else 0)  # Perhaps another font's.
+    fonts.write(draw, (size / 2, y), mark, size, width, "lm", color)
+    fonts.write(draw, (after, y), name, size, width - after, "lm", color)
     end, y = size / 2 + most * probability, y + 0.6 * size
     draw.rectangle([size / 2, y, end, y + 0.3 * each], color)
     place = end + size / 2, y + 0.15 * each

@@ -20,6 +20,7 @@ FOLDERS = (
   *("~/.fonts", "/System/Library/Fonts", "/Library/Fonts", "~/Library/Fonts"),
   *("C:/Windows/Fonts", "~/AppData/Local/Microsoft/Windows/Fonts"),
 )
+_BESIDE = "aZ09(%).,|…"  # What we write beside a name.
 _NO_CHARACTER = "\U0010ffff"  # Drawn as a missing one is.
 # What a character is called in Unicode before it is said how it sounds.
 _NAMED = re.compile(r"\b(?:LETTER|SYLLABLE|CHARACTER|SIGN)(?: SMALL)? (.+)")
@@ -65,8 +66,8 @@ def font_file(text: str) -> str | None:
     return None
   script = unicodedata.name(lacking[0], "?").split()[0]  # THAI CHARACTER ...
   if script not in _with_script:  # Asked once, not for each of many names.
-    fonts = _machine_fonts()
-    _with_script[script] = [path for path in fonts if _has(path, lacking[0])]
+    probe = lacking[0] + _BESIDE
+    _with_script[script] = [f for f in _machine_fonts() if _has(f, probe)]
   return next((f for f in _with_script[script] if _has(f, text)), None)
 
 
