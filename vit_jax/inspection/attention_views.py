@@ -107,7 +107,9 @@ def batch_size(model: BaseVit, images: int, size: tuple[int, int]) -> int:
   h, w = grid_of(model, size)
   heads = model.num_layers * model.num_heads
   each = 4 * heads * (h * w + model.prefix) ** 2  # Bytes, and for gradients.
-  return max(1, min(images, _MOST_IMAGES, _MEMORY // (2 * each)))
+  most = max(1, min(_MOST_IMAGES, _MEMORY // (2 * each)))
+  batches = max(1, -(-images // most))
+  return max(1, -(-images // batches))  # So that the last is almost full.
 
 
 def _layer(model: BaseVit, layer: int | None) -> int:

@@ -8,7 +8,6 @@ colour. Higher values are lighter, also in black and white.
 import functools
 import math
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float
 from PIL import Image
@@ -73,6 +72,8 @@ def overlaid(
 @functools.cache
 def palette() -> bytes:
   """R, G and B of the 256 colours, from the lowest value to the highest."""
+  import matplotlib  # Not needed by those that draw photographs alone.
+
   return matplotlib.colormaps[COLORS](range(256), bytes=True)[:, :3].tobytes()
 
 
