@@ -58,12 +58,13 @@ def overlaid(
   """
   image = enlarged(image)
   low, high = limits(map_) if between is None else between
-  # Enlarging commutes with scaling; turning floats into bytes truncates them.
-  levels = np.float32(255 * (map_ - low) / (high - low) + 0.5)
+  # Clipped first, or an outlier gets a dark ring; bytes truncate what is left.
+  levels = np.clip((map_ - low) / (high - low), 0, 1)
+  levels = np.float32(255 * levels + 0.5)
   color = Image.fromarray(levels).resize(
     image.shape[1::-1], Image.Resampling.BICUBIC
   )
-  color = color.convert("L")  # Clips.
+  color = color.convert("L")
   color.putpalette(palette())
   mixed = Image.blend(_grey(image), color.convert("RGB"), _SHARE)
   return np.asarray(mixed)
