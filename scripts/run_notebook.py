@@ -1,13 +1,16 @@
 """Runs the notebook from start to end and stores its output.
 
-python scripts/run_notebook.py
+python scripts/run_notebook.py [FOLDER]
 
-It runs on the CPU and without the Internet, so that everyone gets the same
-output; the files that it makes go to a temporary folder. Needs the extra `dev`.
+FOLDER has the weights that `real_weights.py` makes; without it the pictures of
+these weights are lost. It runs on the CPU and without the Internet, so that
+everyone gets the same output; the files that it makes go to a temporary folder.
+Needs the extra `dev`.
 """
 
 import os
 import pathlib
+import sys
 import tempfile
 from unittest import mock
 
@@ -58,6 +61,10 @@ def execute(notebook: nbformat.NotebookNode, folder: pathlib.Path) -> None:
 def main() -> None:
   notebook = nbformat.read(NOTEBOOK, as_version=4)
   with tempfile.TemporaryDirectory() as folder:
+    for weights in sys.argv[1:]:
+      link = pathlib.Path(folder, "runs", "dinov2_small")
+      link.parent.mkdir()
+      link.symlink_to(pathlib.Path(weights).resolve())
     execute(notebook, pathlib.Path(folder))
   nbformat.write(notebook, NOTEBOOK)
   print(f"{NOTEBOOK.name}: {NOTEBOOK.stat().st_size / 1e3:,.0f} kB")

@@ -2,19 +2,23 @@
 
 import contextlib
 import io
+import json
 import math
 import os
 import pathlib
 import re
 import shlex
 import subprocess
+import types
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from safetensors.numpy import load_file
 
-from tests import commands
+from scripts import real_weights
+from tests import commands, encoders
 from tests.image_files import encode
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
@@ -290,3 +294,39 @@ def test_the_jobset_is_valid(manifests):
   job["spec"]["template"]["spec"]["nodeSelektor"] = {}
   with pytest.raises(validate.ValidationError):
     validate.validate(job, "1.30", strict=True)
+
+
+def test_the_arrays_of_an_exported_encoder_get_their_names_back(tmp_path):
+  """From a tiny DINOv2, as such an export has it: renamed and transposed."""
+  folder = pathlib.Path(encoders.path("hf_dinov2"))
+  expected = load_file(folder / "model.safetensors")
+  expected = {k.removeprefix("dinov2."): v for k, v in expected.items()}
+  expected = {k: v for k, v in expected.items() if "classifier" not in k}
+  expected["embeddings.mask_token"] *= 0
+  arrays, nodes = {"decoder.weight": np.ones(3)}, []
+
+  def node(name, op_type, *inputs):
+    named = dict(name=name, op_type=op_type, input=[*inputs])
+    nodes.append(types.SimpleNamespace(**named))
+
+  for number, (name, array) in enumerate(expected.items()):
+    if name == "embeddings.position_embeddings":
+      grid = round((array.shape[1] - 1) ** 0.5)
+      arrays["cls"], rest = array[:, :1], array[:, 1:]
+      arrays["grid"] = rest.reshape(1, grid, grid, -1)
+      node("/backbone/embeddings/Concat_6", "Concat", "cls", "other")
+      node("/backbone/embeddings/Reshape_1", "Reshape", "grid", "shape")
+    elif name.startswith("encoder") and array.ndim == 2:
+      arrays[f"onnx::MatMul_{number}"] = array.T
+      path = name.removesuffix(".weight").replace(".", "/")
+      wanted = f"onnx::MatMul_{number}"
+      node(f"/backbone/{path}/MatMul", "MatMul", "x", wanted)
+    elif name != "embeddings.mask_token":
+      arrays[f"backbone.{name}"] = array
+  node("/decoder/MatMul", "MatMul", "x", "decoder.weight")
+  found = real_weights.encoder(nodes, arrays)
+  assert {*found} == {*expected}
+  for name, array in expected.items():
+    np.testing.assert_array_equal(found[name], array)
+  config = json.loads((folder / "config.json").read_text())
+  assert real_weights.CONFIG.keys() <= config.keys()

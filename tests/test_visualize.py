@@ -13,12 +13,12 @@ from tests import encoders, tiny
 from tests.commands import run
 from tests.tiny import random_params
 from vit_jax.inference.features import features
+from vit_jax.inspection import attention_capture, embedding_maps
 from vit_jax.inspection import attention_maps as maps
-from vit_jax.inspection import embedding_maps
-from vit_jax.inspection.attention_views import Options
+from vit_jax.inspection.attention_views import Options, batch_size
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.inspection.embedding_maps import patch_colours
-from vit_jax.models import Origin
+from vit_jax.models import Origin, make_vit
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import load_pretrained
 
@@ -68,6 +68,7 @@ def test_the_command(photos, tmp_path, checkpoint):
     "--top=2",
     "--class_name=3",
     "--pca",
+    "--leave_out",
   )
   assert done.returncode == 1, done.stderr
   assert done.stderr == f"{photos[1]}: not an image of a known format.\n"
@@ -89,6 +90,11 @@ def test_the_command(photos, tmp_path, checkpoint):
   images = jnp.asarray(pixels / 127.5 - 1, jnp.float32)
   A, dA = maps.attention_gradients(model, params, images, np.array([3, 3]))
   logits = jax.jit(model.apply)({"params": params}, images)
+  (last,) = features(
+    model, params, images, layers=[2], as_maps=True, norm=False
+  )
+  left_out = maps.outliers(A, np.linalg.norm(last, axis=-1))
+  A = A.without(left_out)
   filters = embedding_maps.filter_components(
     embedding_maps.embedding_filters(model, params)
   )
@@ -107,16 +113,58 @@ def test_the_command(photos, tmp_path, checkpoint):
       .mean(axis=2)
       .swapaxes(0, 1)
       .reshape(2, 2, 2, 3),
+      "left_out": left_out,
       "distance": maps.mean_attention_distance(A).mean(axis=1),
       "filters": filters,
       "position_similarity": embedding_maps.position_similarity(E_pos),
     }.items():
       np.testing.assert_allclose(found[name], array, atol=1e-5)
-    assert len(found.files) == 14
+    assert len(found.files) == 15
     (patches,) = features(model, params, images, layers=[1], as_maps=True)
     np.testing.assert_allclose(found["patches"], patches, atol=1e-5)
     colours = patch_colours(found["patches"])
     np.testing.assert_allclose(found["pca"], colours, atol=1e-5)
+
+
+@pytest.fixture
+def many(tmp_path):
+  """Eleven photographs: more than are looked at at once."""
+  rng = np.random.default_rng(2)
+  paths = [tmp_path / f"{k:02}.png" for k in range(11)]
+  for path in paths:
+    pixels = rng.integers(0, 256, (16, 24, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+  return [str(path) for path in paths]
+
+
+def test_several_images_are_compiled_once(many, tmp_path, checkpoint):
+  """Each has the arrays and figures of one that is drawn alone."""
+  compiled = attention_capture._seen_with_gradients
+  compiled.clear_cache()
+  out = tmp_path / "out"
+  assert visualize_files(checkpoint, many, out=str(out), grid=(2, 3)) == 0
+  assert compiled._cache_size() == 1
+  alone = tmp_path / "alone"
+  last = many[-1:]
+  assert visualize_files(checkpoint, last, out=str(alone), grid=(2, 3)) == 0
+  with (
+    np.load(out / "arrays.npz") as all_,
+    np.load(alone / "arrays.npz") as one,
+  ):
+    assert all_["images"].tolist() == many
+    for key in ("rollout", "relevance", "probability", "attention", "layers"):
+      np.testing.assert_allclose(all_[key][-1], one[key][0], atol=1e-5)
+  assert sum(name.endswith("rollout.png") for name in os.listdir(out)) == 11
+
+
+def test_memory_bounds_the_images_at_once():
+  """L k S^2 floats, twice, of an image; S/14 at 518 pixels has 1,370 tokens."""
+  small = make_vit("S/14", 10)
+  assert batch_size(small, 30, (224, 224)) == 8
+  assert [batch_size(small, n, (224, 224)) for n in (0, 3, 9)] == [1, 3, 5]
+  each = 2 * 4 * 12 * 6 * 1370**2
+  assert batch_size(small, 30, (518, 518)) == max(1, 2**29 // each)
+  assert batch_size(small, 30, (2002, 2002)) == 1
 
 
 def test_a_foreground_needs_the_components():

@@ -64,6 +64,12 @@ def define_flags() -> None:
     None,
     "With --pca, keep patches above this share of the first component's range.",
   )
+  flags.DEFINE_bool(
+    "leave_out",
+    False,
+    "Leave out patches that take attention whatever they show, as a DINOv2 "
+    "without registers has them.",
+  )
   command.define_overrides()
 
 

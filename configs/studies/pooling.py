@@ -17,8 +17,16 @@ ROWS = {
   for rate in (3e-4, 1e-3, 3e-3, 1e-2)
   for pooling in ("token", "gap")
 }
+NAMES = {"token": "class token", "gap": "mean pooling"}
 FIGURES = {
-  "pooling": dict(x="learning_rate", y="eval/top1", lines="pooling", log=True)
+  "pooling": dict(
+    x="learning_rate",
+    y="eval/top1",
+    lines="pooling",
+    log=True,
+    names=NAMES,
+    title="Class token and mean pooling, on CIFAR-10",
+  )
 }
 STEPS = 400
 

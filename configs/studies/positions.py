@@ -23,7 +23,22 @@ ROWS = {
   for place in places
   if place == "input" or seed == 0
 }
-FIGURES = {"positions": dict(x="position", y="eval/top1", lines="place")}
+NAMES = {
+  "learned": "learned, 1-D",
+  "learned2d": "learned, 2-D",
+  "input": "at the input",
+  "every_layer": "at every layer",
+  "shared": "the same at every layer",
+}
+FIGURES = {
+  "positions": dict(
+    x="position",
+    y="eval/top1",
+    lines="place",
+    names=NAMES,
+    title="Position embeddings, on CIFAR-10",
+  )
+}
 PAPER = {
   "input": {
     "none": 0.61382,

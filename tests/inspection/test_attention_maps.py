@@ -25,6 +25,7 @@ from vit_jax.inspection.attention_maps import (
   attention_gradients,
   attention_weights,
   mean_attention_distance,
+  outliers,
   output_attention,
   relevance,
   rollout,
@@ -319,3 +320,50 @@ def test_the_maps_of_an_encoder_leave_its_registers_out():
   np.testing.assert_allclose(found.readout[0], 0.5)
   np.testing.assert_allclose(found.readout[4:].sum(), 0.5, rtol=1e-6)
   assert (rollout(found).sum(axis=(1, 2)) < 1).all()
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_patches_left_out_get_nothing(pooling):
+  """As with the columns of their keys at 0, and all others as they were."""
+  attention = random_attention(pooling)
+  left_out = np.zeros((B, *GRID), bool)
+  left_out[0, 1, 0] = left_out[1, 0, 1] = True
+  found = attention.without(left_out)
+  keys = [attention.prefix + 1 * GRID[1] + 0, attention.prefix + 1]
+  expected = attention.layers.copy()
+  for b, key in enumerate(keys):
+    expected[:, b, :, :, key] = 0
+  np.testing.assert_array_equal(found.layers, expected)
+  if pooling == "map":
+    assert (found.pool[[0, 1], :, keys] == 0).all()
+  maps = output_attention(found, 0)
+  assert (maps[0, :, 1, 0] == 0).all() and (maps[1, :, 0, 1] == 0).all()
+  if pooling == "token":  # Else the residual passes their own shares on.
+    assert rollout(found)[0, 1, 0] == 0
+  assert (rollout(found)[~left_out] > 0).all()
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 5])
+def test_outliers_are_those_of_numpy(prefix):
+  """A norm of over 3 medians, or over 10 even shares of a layer."""
+  h, w = 6, 8
+  S = prefix + h * w
+  A = np.full((L, 2, HEADS, S, S), 1 / S, np.float32)
+  # All queries of one head, or one in four of every head: both are half.
+  A[0, 0, :, ::2, prefix + 9] += 21 / S
+  A[1, 1, :, ::2, prefix + 10] += 17 / S
+  norms = np.ones((2, h, w))
+  norms[1, 2, 3], norms[1, 4, 5] = 3.01, 2.99
+  attention = Attention(A, None, (h, w), prefix, P)
+  share = np.array(
+    [
+      [np.mean(A[:, b, :, :, s], axis=(1, 2)).max() for s in range(S)]
+      for b in range(2)
+    ]
+  )[:, prefix:].reshape(2, h, w)
+  expected = (share > 10 / S) | (
+    norms > 3 * np.median(norms, axis=(1, 2))[:, None, None]
+  )
+  found = outliers(attention, norms)
+  np.testing.assert_array_equal(found, expected)
+  assert np.argwhere(found).tolist() == [[0, 1, 1], [1, 2, 3]]

@@ -75,3 +75,14 @@ def test_points_at_the_edge_are_whole():
   bins = np.array([[4, 1.0, 1.0]])
   (dots,) = charts.calibration_figure(bins).axes[0].collections
   assert not any(x.get_clip_on() for x in (*figure.axes[0].lines, dots))
+
+
+def test_the_suggested_rate_is_written_in():
+  rates, losses = [1e-4, 1e-3, 1e-2], [2.0, 1.0, 3.0]
+  figure = charts.range_figure(rates, losses, losses, 0.00123)
+  (axes,) = figure.axes
+  told = [text.get_text() for text in axes.get_legend().get_texts()]
+  assert told == ["loss of a step", "its average", "suggested: 0.0012"]
+  assert axes.lines[2].get_xdata() == [0.00123, 0.00123]
+  figure = charts.range_figure(rates, losses, losses, None)
+  assert len(figure.axes[0].get_legend().get_texts()) == 2

@@ -36,9 +36,9 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
   outcome = evaluation._evaluator(split, detail=True)
   sheets, sheet_figure = [], figures.sheet_figure
 
-  def spy(*arguments, **options):
-    sheets.append((*arguments, options))
-    return sheet_figure(*arguments, **options)
+  def spy(*arguments):
+    sheets.append(arguments)
+    return sheet_figure(*arguments)
 
   monkeypatch.setattr(figures, "sheet_figure", spy)
   seen = evaluation._pictures(split, outcome)
@@ -57,14 +57,15 @@ def test_pictures_are_of_the_model_and_the_whole_split(plan, monkeypatch):
     p = np.exp(logits - logits.max())
     order = np.argsort(-logits)[:5]
     A = attention_maps.attention_weights(plan.model, params, x)
-    photo, labels, probabilities, rollout, options = sheets[number - 1]
+    photo, labels, probabilities, rollout, title, true = sheets[number - 1]
     np.testing.assert_array_equal(photo, image)
     assert labels == [names[k] for k in order]
     np.testing.assert_allclose(probabilities, (p / p.sum())[order], rtol=1e-4)
     expected = attention_maps.rollout(A)[0]
     np.testing.assert_allclose(rollout, expected, rtol=1e-4)
-    assert options == {"title": f"Class {names[source[index]['label']]}"}
-    drawn = canvas.pixels(sheet_figure(*sheets[number - 1][:4], **options))
+    name = names[source[index]["label"]]
+    assert (title, true) == (f"Class {name}", {name})
+    drawn = np.asarray(sheet_figure(*sheets[number - 1]).image)
     np.testing.assert_array_equal(seen[f"eval/example_{number}"], drawn)
   every = [source[i]["label"] for i in range(len(source))]
   confusion = outcome.counts.matrix(range(10))

@@ -25,16 +25,41 @@ def test_seeds_become_a_mean_and_a_bar():
   np.testing.assert_allclose(ends, [[0.1, 0.3], [0.4, 0.6]])
 
 
-def test_the_papers_points_are_behind_ours():
-  rows = [dict(kind="none", top1=0.4), dict(kind="learned", top1=0.5)]
-  paper = {"": {"none": 0.6, "learned": 0.65, "relative": 0.64}}
-  figure = study_figure(rows, paper, x="kind", y="top1")
-  (axes,) = figure.axes
-  labels = [tick.get_text() for tick in axes.get_xticklabels()]
-  assert labels == ["none", "learned", "relative"]
-  behind = axes.lines[0]
-  assert behind.get_label() == "paper"
-  np.testing.assert_allclose(behind.get_ydata(), [0.6, 0.65, 0.64])
-  assert behind.zorder <= axes.containers[0].lines[0].zorder
-  ours = axes.containers[0].lines[0]
-  assert [*ours.get_ydata()] == pytest.approx([0.4, 0.5])
+def test_the_papers_points_have_a_scale_of_their_own():
+  rows = [
+    dict(kind=kind, place=place, top1=0.4 + 0.1 * (kind == "learned"))
+    for kind in ("none", "learned")
+    for place in ("input", "every_layer")
+  ]
+  paper = {"input": {"none": 0.6, "learned": 0.65, "relative_1d": 0.64}}
+  words = {"none": "no positions", "top1": "accuracy"}
+  columns = {"x": "kind", "y": "top1", "lines": "place", "names": words}
+  figure = study_figure(rows, paper, **columns, title="Positions")
+  above, below = figure.axes
+  assert (above.get_title(loc="left"), above.get_ylabel()) == (
+    "Positions",
+    "accuracy",
+  )
+  assert below.get_title(loc="left") == "In the paper"
+  labels = [tick.get_text() for tick in below.get_xticklabels()]
+  assert labels == ["no positions", "learned", "relative 1d"]
+  theirs = below.containers[0].lines[0]
+  assert [*theirs.get_ydata()] == pytest.approx([0.6, 0.65, 0.64])
+  assert above.get_ylim()[1] < 0.6 < below.get_ylim()[1]
+  # Points of two lines at one name stand apart, and those of a line below
+  # each other.
+  first, second = (
+    np.array(c.lines[0].get_xdata(), float) for c in above.containers
+  )
+  assert (np.abs(first - second) > 0.1).all()
+  assert [*first] == pytest.approx([*theirs.get_xdata()[:2]])
+  told = [text.get_text() for text in above.get_legend().get_texts()]
+  assert told == ["input", "every layer"]
+
+
+def test_only_seeds_have_bars():
+  rows = [dict(x=x, line="a", seed=s, top1=s) for x in (1, 2) for s in (0, 1)]
+  rows += [dict(x=1, line="b", seed=0, top1=0.5)]
+  figure = study_figure(rows, {}, x="x", y="top1", lines="line")
+  several, single = figure.axes[0].containers
+  assert several.has_yerr and not single.has_yerr

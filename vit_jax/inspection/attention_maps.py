@@ -5,73 +5,25 @@ query: L layers, B images, k heads, S tokens. Maps over images have the shape
 (B, h, w), with a value for each patch. `figures` draws them.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from vit_jax.inspection.embedding_maps import check_vit
-from vit_jax.models import BaseVit, Model, scan
-from vit_jax.models.grid import grid_of
+from vit_jax.inspection.attention_capture import (
+  Attention,
+  attention_weights,
+  capture_with_gradients,
+)
+from vit_jax.models import Model
 from vit_jax.models.normalize import normalize
 
 FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
-
-
-@dataclasses.dataclass(frozen=True)
-class Attention:
-  """Attention weights, or gradients with respect to them.
-
-  Attributes:
-    layers: Values of the encoder's layers; row q belongs to query q. An axial
-      block has two, one along rows and one along columns.
-    pool: Values of the MAP head's probe; None without a MAP head.
-    grid: Number of patches along height and width, (h, w).
-    prefix: Number of tokens before the patches; the class token is the first.
-    stride: Distance between neighbouring patches in pixels.
-    readout: Share of each token in the output; None with a MAP head.
-    registers: Number of registers, which are the last of the prefix.
-  """
-
-  layers: Float[np.ndarray, "L B k S S"]
-  pool: Float[np.ndarray, "B k S"] | None
-  grid: tuple[int, int]
-  prefix: int
-  stride: int
-  readout: Float[np.ndarray, " S"] | None = None
-  registers: int = 0
-
-  @property
-  def class_token(self) -> bool:
-    """Whether the first token is the class token."""
-    return self.prefix > self.registers
-
-  def maps(
-    self, rows: Float[np.ndarray, "*axes S"]
-  ) -> Float[np.ndarray, "*axes h w"]:
-    """Reshapes rows over tokens into maps over patches, the last of them."""
-    patches = rows[..., self.prefix :]
-    return patches.reshape(*rows.shape[:-1], *self.grid)
-
-
-def attention_weights(
-  model: Model, params: Any, images: Float[Array, "B H W C"]
-) -> Attention:
-  """The attention weights of every layer and head on normalised images.
-
-  The model's layers may be scanned.
-
-  Raises:
-    ValueError: if the model has no attention.
-  """
-  vit, params = _unrolled(model, params)
-  return _attention(vit, images, _seen(vit, params, images))
+OUTLIER_NORM = 3  # Times the median norm.
+OUTLIER_SHARE = 10  # Times an even share of a layer's attention.
 
 
 def attention_gradients(
@@ -87,15 +39,40 @@ def attention_gradients(
   Raises:
     ValueError: if the model has no attention, or does not have these classes.
   """
-  vit, params = _unrolled(model, params)
-  if not (0 <= np.min(classes) and np.max(classes) < vit.num_classes):
+  if not (0 <= np.min(classes) and np.max(classes) < model.num_classes):
     raise ValueError(
       f"classes={np.asarray(classes).tolist()} are not all among the model's "
-      f"{vit.num_classes} classes, which are numbered from 0."
+      f"{model.num_classes} classes, which are numbered from 0."
     )
-  both = _seen_with_gradients(vit, params, images, jnp.asarray(classes))
-  seen, gradients = (_attention(vit, images, tree) for tree in both)
-  return seen, gradients
+  given = jnp.asarray(classes)
+  return capture_with_gradients(model, params, images, _as_given, given)[:2]
+
+
+def _as_given(logits: Array, classes: Array) -> tuple[Array, None]:
+  return classes, None
+
+
+def outliers(
+  attention: Attention, norms: Float[np.ndarray, "B h w"]
+) -> Bool[np.ndarray, "B h w"]:
+  """Patches that take attention whatever they show.
+
+  Large models without registers, such as DINOv2, turn some patches of the
+  background into stores: the norm of their tokens after the last layer is far
+  above the others', and the class token attends to them (arXiv:2309.16588).
+  Smaller ones send much of a layer's attention to a few patches of ordinary
+  norm. Both are told by their size: a norm above `OUTLIER_NORM` times the
+  image's median, or, in some layer, more than `OUTLIER_SHARE` times an even
+  share of the attention of all heads and queries.
+
+  Args:
+    norms: Norm of each patch's token after the last layer, before the final
+      layer norm.
+  """
+  received = attention.layers.mean(axis=(2, 3)).max(axis=0)  # (B, S)
+  median = np.median(norms, axis=(1, 2), keepdims=True)
+  share = OUTLIER_SHARE / received.shape[-1]
+  return (attention.maps(received) > share) | (norms > OUTLIER_NORM * median)
 
 
 def rollout(
@@ -216,97 +193,6 @@ def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
   return np.stack([distance(A) for A in attention.layers])
 
 
-def _unrolled(model: Model, params: Any) -> tuple[BaseVit, Any]:
-  """An equivalent model without scanned layers, and its parameters."""
-  vit = check_vit(model).clone(scan=False, remat="none")
-  return vit, scan.unstack(nn.unbox(params))
-
-
-@partial(jax.jit, static_argnums=0)
-def _seen(model: BaseVit, params: Any, images: Array) -> Any:
-  """Attention weights, in a tree by the names of their modules."""
-  _, seen = model.apply({"params": params}, images, mutable="intermediates")
-  return _unwrapped(seen)
-
-
-@partial(jax.jit, static_argnums=0)
-def _seen_with_gradients(
-  model: BaseVit, params: Any, images: Array, classes: Array
-) -> tuple[Any, Any]:
-  """`_seen`, and the gradients of the chosen logits by it."""
-
-  def score(changes: Any) -> tuple[Array, Any]:
-    variables = {"params": params, "perturbations": changes}
-    logits, seen = model.apply(variables, images, mutable="intermediates")
-    chosen = jnp.take_along_axis(logits, classes[:, None], axis=1)
-    return chosen.sum(), _unwrapped(seen)
-
-  shapes = jax.eval_shape(partial(_seen, model), params, images)
-  zeros = jax.tree.map(lambda A: jnp.zeros(A.shape, A.dtype), shapes)
-  gradients, seen = jax.grad(score, has_aux=True)(zeros)
-  return seen, gradients
-
-
-def _unwrapped(seen: Any) -> Any:
-  """Intermediates, taken out of the tuples that Flax sows them in."""
-  return jax.tree.map(
-    lambda sown: sown[0],
-    seen["intermediates"],
-    is_leaf=lambda x: isinstance(x, tuple),
-  )
-
-
-def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
-  """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
-  grid = grid_of(model, images.shape[1:3])
-  blocks = [tree.get(f"block_{i}", {}) for i in range(model.num_layers)]
-  return Attention(
-    np.stack([A for block in blocks for A in _layers(block, grid)]),
-    _fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,
-    grid,
-    model.prefix,
-    model.stride,
-    _shares(model, grid),
-    model.registers,
-  )
-
-
-def _fetch(module: Any) -> np.ndarray:
-  return np.asarray(module["msa"]["attention"], np.float32)
-
-
-def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
-  """A of a block, (B, k, S, S); an axial block has two, zero off their axis."""
-  if "msa" in block:
-    return [_fetch(block)]
-  if not {"row", "column"} <= set(block):
-    raise ValueError(
-      "the model's layers are of a class that shows no attention as `msa`; "
-      "there are maps of EncoderBlock and of AxialBlock."
-    )
-  (h, w), (_, k, _, _) = grid, _fetch(block["row"]).shape
-  whole = -1, k, h * w, h * w
-  along_rows = _fetch(block["row"]).reshape(-1, h, k, w, w)
-  along_columns = _fetch(block["column"]).reshape(-1, w, k, h, h)
-  along_rows = np.einsum("bykqs,yz->bkyqzs", along_rows, np.eye(h, dtype="f"))
-  along_columns = np.einsum(
-    "bxkqs,xz->bkqxsz", along_columns, np.eye(w, dtype="f")
-  )
-  return [along_rows.reshape(whole), along_columns.reshape(whole)]
-
-
-def _shares(model: BaseVit, grid: tuple[int, int]) -> np.ndarray | None:
-  """The share of each token in the output; None if a MAP head decides it."""
-  if model.pooling == "map":
-    return None
-  prefix, N = model.prefix, grid[0] * grid[1]
-  x_class, mean = np.zeros((2, prefix + N), np.float32)
-  x_class[: 1 + model.distilled] = 1 / (1 + model.distilled)
-  mean[prefix:] = 1 / N
-  share = {"token": 0.0, "token_gap": 0.5, "gap": 1.0}[model.pooling]
-  return (1 - share) * x_class + share * mean
-
-
 def _readout(attention: Attention, fuse: Any) -> Float[np.ndarray, "B S"]:
   """The share that each token of the last layer has in the output."""
   if attention.readout is None:
@@ -319,6 +205,8 @@ def _without_lowest(
   A: Float[np.ndarray, "B S S"], fraction: float, class_token: bool
 ) -> Float[np.ndarray, "B S S"]:
   """Sets a fraction of each matrix, its lowest weights, to zero."""
+  if not fraction:
+    return A
   flat = A.reshape(len(A), -1)
   lowest = np.argsort(flat, axis=1, kind="stable")
   lowest = lowest[:, : int(fraction * flat.shape[1])]

@@ -1,4 +1,4 @@
-"""Attention, rollout and relevance of one image: the arrays of its figures."""
+"""Attention, rollout and relevance of images: the arrays of their figures."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,15 +7,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from vit_jax.inference.features import features
-from vit_jax.inference.predictor import make_predict_step
 from vit_jax.inspection import attention_maps as maps
+from vit_jax.inspection.attention_capture import capture_with_gradients
 from vit_jax.models import BaseVit, Origin
+from vit_jax.models.grid import grid_of
 from vit_jax.models.normalize import normalize
 from vit_jax.tasks.task import Task
 
 Arrays = dict[str, Any]
+_MOST_IMAGES = 8
+_MEMORY = 2**29  # Bytes of attention and of gradients by it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Options:
   class_name: str | None = None
   pca: bool = False
   foreground: float | None = None
+  leave_out: bool = False
 
   def __post_init__(self):
     share = self.foreground
@@ -40,8 +45,8 @@ class Options:
 
 def make_look(
   model: BaseVit, params: Any, options: Options, task: Task
-) -> Callable[[np.ndarray], Arrays]:
-  """Makes a function from an image, (H, W, 3), to the arrays of its figures.
+) -> Callable[[np.ndarray], list[Arrays]]:
+  """Makes a function from images, (B, H, W, 3), to the arrays of their figures.
 
   Raises:
     ValueError: if the model does not have the requested layer or class.
@@ -49,42 +54,62 @@ def make_look(
   origin = model.origin
   assert origin is not None
   layer = _layer(model, options.layer)
-  chosen = _class_index(model, origin, options.class_name)
+  index = _class_index(model, origin, options.class_name)
   normalization: Any = {"mean": origin.mean, "std": origin.std}
-  predict_step = jax.jit(
-    make_predict_step(model, **normalization, task=task, top=options.top)
-  )
 
-  def look(image: np.ndarray) -> Arrays:
-    x = normalize(jnp.asarray(image[None]), **normalization)
+  def choose(logits: Array, _: Any) -> tuple[Array, Any]:
+    """The class that is drawn, and the predictions: one pass for both."""
+    found = task.outputs(logits, options.top)
+    likeliest = found["index"][:, 0] if "index" in found else 0
+    classes = jnp.full(len(logits), likeliest if index is None else index)
+    return classes, found | {"relevance_index": classes}
+
+  def look(images: np.ndarray) -> list[Arrays]:
+    x = normalize(jnp.asarray(images), **normalization)
     found: Arrays = {}
     if model.num_classes:
-      best = jax.device_get(predict_step(params, image[None]))
-      found = {key: array[0] for key, array in best.items()}
-      first = found["index"][0] if "index" in found else 0
-      index = first if chosen is None else chosen
-      A, dA = maps.attention_gradients(model, params, x, np.array([index]))
-      relevance = maps.relevance(A, dA)[0]
-      found |= {"relevance": relevance, "relevance_index": index}
+      A, dA, more = capture_with_gradients(model, params, x, choose, None)
+      found |= jax.device_get(more)
     else:
-      A = maps.attention_weights(model, params, x)
-    found["rollout"] = maps.rollout(A, options.head_fusion, options.discard)[0]
-    found["attention"] = maps.output_attention(A, layer - 1)[0]
-    found["attention_layer"] = layer
-    by_layer = (maps.output_attention(A, n)[0] for n in range(len(A.layers)))
-    found["layers"] = np.stack([heads.mean(axis=0) for heads in by_layer])
-    found["distance"] = maps.mean_attention_distance(A)[:, 0]
+      A, dA = maps.attention_weights(model, params, x), None
+    if options.leave_out:
+      last = {"layers": [model.num_layers], "as_maps": True, "norm": False}
+      (tokens,) = features(model, params, x, **last)
+      norms = np.linalg.norm(np.asarray(tokens, np.float32), axis=-1)
+      found["left_out"] = maps.outliers(A, norms)
+      A = A.without(found["left_out"])
+    if dA is not None:
+      found["relevance"] = maps.relevance(A, dA)
+    found["rollout"] = maps.rollout(A, options.head_fusion, options.discard)
+    found["attention"] = maps.output_attention(A, layer - 1)
+    found["attention_layer"] = np.full(len(images), layer)
+    every = (maps.output_attention(A, n) for n in range(len(A.layers)))
+    found["layers"] = np.stack([heads.mean(axis=1) for heads in every], axis=1)
+    found["distance"] = maps.mean_attention_distance(A).swapaxes(0, 1)
     if options.pca:
       (maps_of,) = features(model, params, x, layers=[layer], as_maps=True)
-      found["patches"] = np.asarray(maps_of[0], np.float32)
+      found["patches"] = np.asarray(maps_of, np.float32)
     if not all(np.isfinite(array).all() for array in found.values()):
       raise ValueError(
         "the model outputs NaN: its parameters are damaged, or its training "
         "has diverged."
       )
-    return found
+    return [
+      {key: array[b] for key, array in found.items()}
+      for b in range(len(images))
+    ]
 
   return look
+
+
+def batch_size(model: BaseVit, images: int, size: tuple[int, int]) -> int:
+  """Images to look at at once, whose attention takes `_MEMORY` at most."""
+  h, w = grid_of(model, size)
+  heads = model.num_layers * model.num_heads
+  each = 4 * heads * (h * w + model.prefix) ** 2  # Bytes, and for gradients.
+  most = max(1, min(_MOST_IMAGES, _MEMORY // (2 * each)))
+  batches = max(1, -(-images // most))
+  return max(1, -(-images // batches))  # So that the last is almost full.
 
 
 def _layer(model: BaseVit, layer: int | None) -> int:

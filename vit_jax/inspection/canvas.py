@@ -3,33 +3,40 @@
 Nothing needs a display or touches matplotlib's global state.
 """
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
 
+from vit_jax.inspection import fonts
 from vit_jax.inspection.photograph import Photograph
 
-PANEL = 3.0  # Longer side of a photograph, in inches.
 TEXT = 9  # Font sizes, in points.
 SMALL = 7
 _LONGEST = 30  # Most characters shown of a name.
 
 
-def figure_of(
-  width: float,
-  height: float,
-  image: Photograph | None = None,
-  *,
-  side: float = PANEL,
-) -> Figure:
-  """Makes an empty figure; width and height are in inches.
+class _Figure(Figure):
+  """Draws each text in a font that has its characters."""
 
-  Its resolution is 150 dpi, or what a photograph needs to keep all its pixels
-  on a panel whose longer side has `side` inches.
-  """
-  dpi = 150 if image is None else max(150, max(image.shape) / side)
-  return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+  def draw(self, renderer: Any) -> None:
+    for axes in self.axes:  # The ticks' texts are written when asked for.
+      _ = axes.get_xticklabels(), axes.get_yticklabels()
+    every: Any = self.findobj(Text)
+    for text in every:
+      if path := fonts.font_file(text.get_text()):
+        font = FontProperties(fname=path, size=text.get_size())
+        text.set_fontproperties(font)
+    super().draw(renderer)
+
+
+def figure_of(width: float, height: float) -> Figure:
+  """Makes an empty figure; width and height are in inches."""
+  return _Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
 def chart_of(
@@ -38,16 +45,27 @@ def chart_of(
   """Makes an empty chart with small labels, and no frame on top and right."""
   figure = figure_of(width, height)
   axes = figure.add_subplot()
-  axes.set_xlabel(x, fontsize=SMALL, parse_math=False)
-  axes.set_ylabel(y, fontsize=SMALL, parse_math=False)
-  axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
-  axes.tick_params(labelsize=SMALL)
-  axes.spines[["top", "right"]].set_visible(False)
+  label(axes, x, y, title)
   return figure, axes
 
 
+def label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
+  """Writes those names of a chart that are given, and styles it."""
+  small = {"fontsize": SMALL, "parse_math": False}
+  if x:
+    axes.set_xlabel(fonts.readable(x), **small)
+  if y:
+    axes.set_ylabel(fonts.readable(y), **small)
+  if title:
+    told = fonts.readable(title)
+    axes.set_title(told, fontsize=TEXT, loc="left", parse_math=False)
+  axes.tick_params(labelsize=SMALL)
+  axes.spines[["top", "right"]].set_visible(False)
+
+
 def short(name: str) -> str:
-  """Shortens a name to fit beside a bar or above a photograph."""
+  """A name as it fits beside a bar, in letters that a font has."""
+  name = fonts.readable(name)
   if len(name) <= _LONGEST:
     return name
   half = _LONGEST // 2  # Keeps both ends: names that begin alike may differ.

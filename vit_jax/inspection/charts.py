@@ -103,13 +103,15 @@ def range_figure(
   Args:
     suggested: A learning rate to mark.
   """
-  figure, axes = chart_of(5.2, 2.9, "learning rate", "loss, and its average")
+  figure, axes = chart_of(5.2, 2.9, "learning rate", "loss")
   axes.grid(axis="y", **PALE)
-  axes.plot(rates, losses, color="0.7", linewidth=0.8)
-  axes.plot(rates, smoothed, color="black", linewidth=1.2)
+  axes.plot(rates, losses, color="0.7", linewidth=0.8, label="loss of a step")
+  axes.plot(rates, smoothed, color="black", linewidth=1.2, label="its average")
   axes.set_xscale("log")
   if suggested is not None:
-    axes.axvline(suggested, color="black", linewidth=0.8, linestyle=":")
+    said = f"suggested: {suggested:.2g}"
+    axes.axvline(suggested, color=COLORS[0], linestyle=":", label=said)
+  axes.legend(fontsize=SMALL, frameon=False)
   # Divergence is cut off, so that the valley stays visible.
   lowest, first = min(smoothed), smoothed[0]
   room = (first - lowest) or 1.0

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageDraw
 
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import ImageSpec
@@ -14,13 +13,14 @@ from vit_jax.data.reading.sources import check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.settings import InspectSettings
 from vit_jax.data.transforming.transforms import make_train_transform
+from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import in_colours
 from vit_jax.runtime.atomic_file import local_file, replacing
 from vit_jax.runtime.display import Display, table_lines
 
 _SHOWN = 3  # Files named for each finding.
 _CLASSES = 30  # Classes listed.
-_TILE, _CAPTION, _GAP = 128, 16, 4  # Pixels.
+_TILE = 128  # Pixels.
 _COLUMNS, _BATCH = 8, 32
 
 
@@ -61,7 +61,7 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
     batch = next(batches)
   names = [splits.train.class_names[label] for label in batch["label"]]
   with replacing(path) as file:
-    batch_sheet(in_colours(batch["image"]), names).save(file, "PNG")
+    batch_sheet(in_colours(batch["image"]), names).savefig(file)
   display.note(f"an augmented batch: {path}")
   return int(UNREADABLE in survey.odd)
 
@@ -84,23 +84,12 @@ def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
 
 def batch_sheet(
   images: UInt8[np.ndarray, "B H W 3"], names: Sequence[str]
-) -> Image.Image:
-  """Images side by side, each with a name below it; small ones are enlarged."""
-  _, height, width, _ = images.shape
-  times = max(1, _TILE // max(height, width))
-  height, width = times * height, times * width
-  columns = min(_COLUMNS, len(images))
-  rows = -(-len(images) // columns)
-  down, across = height + _CAPTION + _GAP, width + _GAP
-  sheet = Image.new("RGB", (columns * across, rows * down), "white")
-  draw = ImageDraw.Draw(sheet)
-  for i, (pixels, name) in enumerate(zip(images, names, strict=True)):
-    place = i % columns * across, i // columns * down
-    tile = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX)
-    sheet.paste(tile, place)
-    most = max(1, width // 6)  # A letter is about six pixels wide.
-    draw.text((place[0], place[1] + height + 2), name[:most], "black")
-  return sheet
+) -> Drawing:
+  """Images side by side, each below its name; small ones are enlarged."""
+  times = max(1, _TILE // max(images.shape[1:3]))
+  large = images.repeat(times, axis=1).repeat(times, axis=2)
+  panels = [Panel(*one) for one in zip(large, names, strict=True)]
+  return put_together(panels, columns=min(_COLUMNS, len(images)))
 
 
 def _classes(survey: Survey) -> list[str]:

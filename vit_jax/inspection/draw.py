@@ -4,7 +4,8 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import IO, Any
 
 import numpy as np
@@ -13,7 +14,12 @@ from vit_jax.data.reading.image_files import check_found, find_images
 from vit_jax.inference.reading import decode_ahead
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
-from vit_jax.inspection.attention_views import Arrays, Options, make_look
+from vit_jax.inspection.attention_views import (
+  Arrays,
+  Options,
+  batch_size,
+  make_look,
+)
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
 from vit_jax.pretrained.load import held, open_checkpoint
@@ -59,25 +65,26 @@ def visualize_files(
   arrays = _draw_parameters(figures, folder, model, params, size)
   found: list[Arrays] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
-  unreadable = 0
   paths = list(find_images(names))
-  images = decode_ahead(paths, preprocessing.transform(), _IMAGES_AHEAD)
-  images = Display().track(images, "drawing", len(paths))
-  for number, (path, image) in enumerate(images, 1):
-    name = printable_path(path)
-    if isinstance(image, str):
-      unreadable += 1
-      print(f"{name}: {image}", file=sys.stderr, flush=True)
-      continue
-    seen = look(image)
-    with open(path, "rb") as file:
-      photograph = seen_part(file.read(), preprocessing)
-    title = _title(path, loaded.class_names, task, seen)
-    stem = folder / _stem(number, path)
-    _draw_image(figures, stem, model, photograph, seen, title)
-    found.append({"images": name, **seen})
-    if options.pca:
-      drawn.append((stem, photograph))
+  transform = preprocessing.transform()
+
+  def read(encoded: bytes) -> Any:
+    return transform(encoded), seen_part(encoded, preprocessing)
+
+  at_once = batch_size(model, len(paths), size)
+  images = decode_ahead(paths, read, max(_IMAGES_AHEAD, at_once))
+  readable = _readable(Display().track(images, "drawing", len(paths)))
+  while batch := list(islice(readable, at_once)):
+    pixels = [image for _, _, (image, _) in batch]
+    # The last batch is filled up, so that nothing is compiled anew for it.
+    pixels += pixels[:1] * (at_once - len(batch))
+    every = zip(batch, look(np.stack(pixels)), strict=False)
+    for (number, path, (_, photograph)), seen in every:
+      stem = folder / _stem(number, path)
+      _draw_image(figures, stem, model, photograph, seen, path, task)
+      found.append({"images": printable_path(path), **seen})
+      if options.pca:
+        drawn.append((stem, photograph))
   if found:
     seen = {key: np.stack([one[key] for one in found]) for key in found[0]}
     arrays |= seen | {"distance": seen["distance"].mean(axis=0)}
@@ -86,11 +93,26 @@ def visualize_files(
     arrays["pca"] = embedding_maps.patch_colours(
       arrays["patches"], options.foreground
     )
-    for (stem, photograph), colours in zip(drawn, arrays["pca"], strict=True):
-      figure = figures.colours_figure(photograph, colours)
+    every = zip(drawn, arrays["pca"], found, strict=True)
+    for (stem, photograph), colours, seen in every:
+      name = f"Attention of layer {seen['attention_layer']}"
+      attention = {name: seen["attention"].mean(axis=0)}
+      figure = figures.colours_figure(photograph, colours, attention)
       _save(stem.with_name(f"{stem.name}_pca.png"), figure)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
-  return 1 if unreadable else 0
+  return 1 if len(found) < len(paths) else 0
+
+
+def _readable(
+  images: Iterable[tuple[str, Any]],
+) -> Iterator[tuple[int, str, Any]]:
+  """The images that could be read, with numbers; the others are printed."""
+  for number, (path, image) in enumerate(images, 1):
+    if isinstance(image, str):
+      name = printable_path(path)
+      print(f"{name}: {image}", file=sys.stderr, flush=True)
+    else:
+      yield number, path, image
 
 
 def _draw_parameters(
@@ -109,28 +131,29 @@ def _draw_parameters(
   return {"filters": components, "position_similarity": similarity}
 
 
-def _title(path: str, known: Sequence[str], task: Task, seen: Arrays) -> str:
-  """The file's name, its label if its folder is a class, and the answer."""
-  folder, name = os.path.split(printable_path(path))
-  told = [name]
-  if (label := os.path.basename(folder)) in known:
-    told.append(f"in folder {label}")
-  if "relevance" in seen:
-    told.append(f"answer {task.answer_text(seen, known)}")
-  return "  |  ".join(told)
-
-
 def _draw_image(
   figures: Any,
   stem: pathlib.Path,
   model: Vit,
   image: np.ndarray,
   seen: Arrays,
-  title: str,
+  path: str,
+  task: Task,
 ) -> None:
-  """Draws the figures of an image, whose file names begin with `stem`."""
+  """Draws the figures of an image, whose file names begin with `stem`.
+
+  Their title is the file's name, its label if its folder is a class, and the
+  answer.
+  """
   assert model.origin is not None
   known = model.origin.class_names
+  folder, name = os.path.split(printable_path(path))
+  label, told = os.path.basename(folder), [name]
+  if label in known:
+    told.append(f"in folder {label}")
+  if "relevance" in seen:
+    told.append(f"answer {task.answer_text(seen, known)}")
+  title = "  |  ".join(told)
 
   def save(kind: str, figure: Any) -> None:
     _save(stem.with_name(f"{stem.name}_{kind}.png"), figure)
@@ -142,12 +165,9 @@ def _draw_image(
   }
   if model.num_classes:
     named = [class_name(known, index) for index in seen.get("index", ())]
-    save(
-      "sheet",
-      figures.sheet_figure(
-        image, named, seen.get("probability", ()), seen["rollout"], title
-      ),
-    )
+    true = {label} if label in known else None
+    shown = image, named, seen.get("probability", ()), seen["rollout"]
+    save("sheet", figures.sheet_figure(*shown, title, true))
     what = class_name(known, seen["relevance_index"])
     drawn[f"Supports {what}"] = seen["relevance"]
   save("rollout", figures.overlay_figure(image, drawn, title))

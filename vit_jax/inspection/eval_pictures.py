@@ -82,17 +82,20 @@ def _make_draw(
     """Draws an example, the model's answer and its attention rollout."""
     best = jax.device_get(predict_step(params, image[None]))
     row = {key: array[0] for key, array in best.items()}
-    kind = "Labels" if np.ndim(label) else "Class"
-    title = f"{kind} {task.label_text(label, names)}"
+    several = np.ndim(label) > 0
+    kind, told = "Labels" if several else "Class", task.label_text(label, names)
+    title = f"{kind} {told}"
     if "index" not in row:
       title += f" (answer {task.answer_text(row, names)})"
-    return figures.sheet_figure(
+    drawn = figures.sheet_figure(
       in_colours(image),
       [names[index] for index in row.get("index", ())],
       row.get("probability", ()),
       attention_maps.image_rollout(model, params, image, **normalization),
-      title=title,
+      title,
+      None if several else {told},
     )
+    return np.asarray(drawn.image)
 
   def draw(params: Any, outcome: Outcome) -> dict[str, Photograph]:
     drawn = {
@@ -101,8 +104,9 @@ def _make_draw(
     }
     for chart in outcome.charts():
       if chart.while_training:
-        drawn[f"eval/{chart.kind}"] = charts.figure_of_chart(chart)
-    return {key: canvas.pixels(one) for key, one in drawn.items()}
+        figure = charts.figure_of_chart(chart)
+        drawn[f"eval/{chart.kind}"] = canvas.pixels(figure)
+    return drawn
 
   return draw
 

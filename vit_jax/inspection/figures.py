@@ -1,79 +1,66 @@
-"""Matplotlib figures of the arrays of `attention_maps` and `embedding_maps`.
+"""Figures of the arrays of `attention_maps` and `embedding_maps`.
 
-They can be read in black and white, with higher values lighter. They need no
-display and leave matplotlib's global state alone.
+They can be read in black and white, with higher values lighter. Photographs are
+put together by Pillow, as a `panels.Drawing`, and charts are matplotlib's. They
+need no display and leave matplotlib's global state alone.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
+from PIL import Image, ImageDraw
 
-from vit_jax.inspection import overlay
-from vit_jax.inspection.canvas import PANEL, SMALL, TEXT, figure_of, short
-from vit_jax.inspection.overlay import Limits
+from vit_jax.inspection import fonts, overlay
+from vit_jax.inspection.canvas import SMALL, TEXT, figure_of
+from vit_jax.inspection.panels import PER_LINE, Drawing, Panel, put_together
 from vit_jax.inspection.photograph import Photograph, in_colours
 
-_GRAY = "0.35"
 _COLORS = "viridis"  # It gets lighter with the value, and is never white.
+_RIGHT, _WRONG, _GREY = "#1f5fa8", "#b3261e", "#595959"
+_IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
+_ON_A_SHEET = 400
+_A_PATCH = 80  # Longer side of a numbered patch, in pixels.
+_MOST = 1600  # Longest side of a photograph with numbered patches.
 
 
 def overlay_figure(
   image: Photograph,
   maps: Mapping[str, Float[np.ndarray, "h w"]],
   title: str = "",
-) -> Figure:
+) -> Drawing:
   """Draws a photograph, then each map on it with its own scale (Fig. 6, 14).
 
   The unit of the scales is the mean of the map, an even share.
   """
-  image = overlay.enlarged(image)
-  height, width = _panel(image)
-  figure = figure_of((1 + len(maps)) * width, height + 0.9, image)
-  if title:
-    figure.suptitle(title, fontsize=TEXT, parse_math=False)
-  ratios = height, 0.07
-  above, below = figure.subplots(2, 1 + len(maps), height_ratios=ratios)
-  _photograph(above[0], image, "Input")
-  below[0].axis("off")
-  for column, (name, map_) in enumerate(maps.items(), 1):
+  panels = [Panel(overlay.enlarged(image), "Input")]
+  for name, map_ in maps.items():
     share = overlay.relative(map_)
-    _photograph(above[column], overlay.overlaid(image, share), name)
-    _scale(figure, overlay.limits(share), cax=below[column])
-  return figure
+    drawn, between = overlay.overlaid(image, share), overlay.limits(share)
+    panels.append(Panel(drawn, name, between))
+  return put_together(panels, title)
 
 
 def grid_figure(
   image: Photograph, maps: Mapping[str, Float[np.ndarray, "h w"]], title: str
-) -> Figure:
+) -> Drawing:
   """Draws many maps on a photograph, all with one scale: by head or by layer.
 
   The unit of the scale is the mean of all maps.
   """
-  columns = _columns(len(maps))
-  rows = -(-len(maps) // columns)
-  image = overlay.enlarged(image)
-  side = PANEL if len(maps) < 4 else 2.0
-  height, width = (part * side / PANEL for part in _panel(image))
-  figure = figure_of(
-    columns * width, rows * (height + 0.25) + 0.9, image, side=side
-  )
-  figure.suptitle(title, fontsize=TEXT, parse_math=False)
+  image = _small(image, _IN_A_GRID)
   shares = overlay.relative(np.stack([*maps.values()]))
   between = overlay.limits(shares)
-  every = _empty(figure, rows, columns)
-  for axes, name, share in zip(every, maps, shares, strict=False):
-    _photograph(axes, overlay.overlaid(image, share, between), name)
-  _scale(figure, between, ax=every, fraction=0.05, pad=0.02, aspect=40)
-  return figure
+  panels = [
+    Panel(overlay.overlaid(image, share, between), name)
+    for name, share in zip(maps, shares, strict=True)
+  ]
+  columns = _columns(len(maps))
+  return put_together(panels, title, columns=columns, between=between)
 
 
 def filters_figure(components: Float[np.ndarray, "n P P C"]) -> Figure:
@@ -81,9 +68,9 @@ def filters_figure(components: Float[np.ndarray, "n P P C"]) -> Figure:
   columns = _columns(len(components), most=7)
   rows = -(-len(components) // columns)
   figure = figure_of(0.7 * columns + 0.6, 0.7 * rows + 0.5)
-  title = "RGB embedding filters"
+  title = "Embedding filters: principal components"
   if (channels := components.shape[-1]) != 3:
-    title = f"Embedding filters of {channels} channel(s)"
+    title += f" of {channels} channel(s)"
   figure.suptitle(title, fontsize=TEXT)
   every = _empty(figure, rows, columns)
   for axes, component in zip(every, components, strict=False):
@@ -135,31 +122,24 @@ def distance_figure(distance: Float[np.ndarray, "L k"]) -> Figure:
   return figure
 
 
-def patches_figure(image: Photograph, grid: tuple[int, int]) -> Figure:
+def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
   """Draws the patches of a photograph, numbered in the model's order."""
   (H, W, _), (h, w) = image.shape, grid
-  # The figure is wide enough for the numbers to fit.
-  figure = figure_of(max(PANEL, 0.3 * w), max(PANEL * H / W, 0.3 * w * H / W))
-  axes = figure.add_subplot()
-  _photograph(axes, image)
-  edge: Any = dict(color="white", linewidth=0.8)
+  times = min(_A_PATCH * max(h / H, w / W), _MOST / max(H, W))
+  tall, wide = round(max(times, 1) * H), round(max(times, 1) * W)
+  sheet = Image.fromarray(image).resize((wide, tall))
+  draw, thick = ImageDraw.Draw(sheet), max(1, wide // 600)
   for x in range(1, w):
-    axes.axvline(x * W / w - 0.5, **edge)
+    draw.line([x * wide / w, 0, x * wide / w, tall], "white", thick)
   for y in range(1, h):
-    axes.axhline(y * H / h - 0.5, **edge)
+    draw.line([0, y * tall / h, wide, y * tall / h], "white", thick)
+  font = fonts.pillow_font("0", 0.36 * min(wide / w, tall / h))
   for number in range(h * w):
     row, column = divmod(number, w)
-    axes.text(
-      (column + 0.5) * W / w - 0.5,
-      (row + 0.5) * H / h - 0.5,
-      str(number + 1),
-      color="white",
-      fontsize=SMALL,
-      ha="center",
-      va="center",
-      path_effects=[withStroke(linewidth=1.5, foreground="black")],
-    )
-  return figure
+    place = (column + 0.5) * wide / w, (row + 0.5) * tall / h
+    edge = {"stroke_width": 2 * thick, "stroke_fill": "black"}
+    draw.text(place, str(number + 1), "white", font, "mm", **edge)
+  return Drawing(sheet)
 
 
 def sheet_figure(
@@ -168,48 +148,42 @@ def sheet_figure(
   probabilities: Sequence[float],
   rollout: Float[np.ndarray, "h w"] | None,
   title: str = "",
-) -> Figure:
+  true: Collection[str] | None = None,
+) -> Drawing:
   """Draws a photograph, its likeliest classes and its attention rollout.
 
   The rollout is None for a model without attention, and is then left out, as
   are the classes of a model that has none.
+
+  Args:
+    true: Classes that are right, if they are known: they get a tick, and the
+      likeliest, if it is none of them, a cross.
   """
-  image = overlay.enlarged(image)
-  height, width = _panel(image)
-  widths = [width, *[3.2] * bool(labels), *[width] * (rollout is not None)]
-  figure = figure_of(sum(widths) + 0.4, height + 0.6, image)
-  if title:
-    figure.suptitle(title, fontsize=TEXT, parse_math=False)
-  parts = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
-  _photograph(parts[0], image, "Input")
+  image = _small(image, _ON_A_SHEET)
+  panels = [Panel(image, "Input")]
   if labels:
-    _bars(parts[1], labels, probabilities)
+    panels.append(Panel(_bars(image, labels, probabilities, true)))
   if rollout is not None:
-    drawn = overlay.overlaid(image, rollout)
-    _photograph(parts[-1], drawn, "Attention rollout")
-  return figure
+    share = overlay.relative(rollout)
+    drawn, between = overlay.overlaid(image, share), overlay.limits(share)
+    panels.append(Panel(drawn, "Attention rollout", between))
+  return put_together(panels, title)
 
 
 def colours_figure(
-  image: Photograph, colours: Float[np.ndarray, "h w 3"]
-) -> Figure:
-  """Draws a photograph beside the colours of its patches."""
+  image: Photograph,
+  colours: Float[np.ndarray, "h w 3"],
+  maps: Mapping[str, Float[np.ndarray, "h w"]],
+) -> Drawing:
+  """Draws a photograph, maps on it, and the colours of its patches."""
   image = overlay.enlarged(image)
-  height, width = _panel(image)
-  figure = figure_of(2 * width, height + 0.4, image)
-  left, right = figure.subplots(1, 2)
-  _photograph(left, image, "Input")
-  H, W, _ = image.shape
-  right.imshow(colours, extent=(0, W, H, 0), interpolation="nearest")
-  right.axis("off")
-  right.set_title("Principal components", fontsize=TEXT)
-  return figure
-
-
-def _panel(image: Photograph) -> tuple[float, float]:
-  """Height and width of a photograph's panel in inches, each at least one."""
-  H, W, _ = image.shape
-  return max(PANEL * H / max(H, W), 1), max(PANEL * W / max(H, W), 1)
+  patches = Image.fromarray(np.uint8(255 * colours + 0.5))
+  drawn = patches.resize(image.shape[1::-1], Image.Resampling.NEAREST)
+  panels = [Panel(image, "Input")]
+  for name, map_ in maps.items():
+    panels.append(Panel(overlay.overlaid(image, map_), name))
+  panels.append(Panel(np.asarray(drawn), "Principal components"))
+  return put_together(panels)
 
 
 def _empty(figure: Figure, rows: int, columns: int) -> list[Axes]:
@@ -227,45 +201,40 @@ def _columns(count: int, most: int = 8) -> int:
   return fits[-1] if fits else most
 
 
-def _photograph(axes: Axes, image: Photograph, title: str = "") -> None:
-  axes.imshow(image)
-  axes.axis("off")
-  if title:
-    axes.set_title(short(title), fontsize=TEXT, parse_math=False)
-
-
-def _scale(figure: Figure, between: Limits, **where: Any) -> None:
-  """Draws a horizontal colour bar in units of an even share."""
-  colors = ScalarMappable(Normalize(*between), overlay.COLORS)
-  bar = figure.colorbar(colors, orientation="horizontal", **where)
-  low, high = between
-  digits = max(1, 1 - math.floor(math.log10(high - low)))
-  ticks = (low, (low + high) / 2, high)
-  bar.set_ticks(ticks, labels=[f"{tick:.{digits}f}" for tick in ticks])
-  bar.ax.tick_params(labelsize=SMALL, length=2)
-  for label, side in zip(
-    bar.ax.get_xticklabels(), ("left", "center", "right"), strict=True
-  ):
-    label.set_horizontalalignment(side)
-  bar.outline.set_visible(False)
-  bar.set_label("times the mean", fontsize=SMALL, labelpad=1)
+def _small(image: Photograph, side: int) -> Photograph:
+  """A photograph whose longer side has `side` pixels, or less from 256 on."""
+  picture = Image.fromarray(overlay.enlarged(image))
+  picture.thumbnail((side, side))
+  return np.asarray(picture)
 
 
 def _bars(
-  axes: Axes, labels: Sequence[str], probabilities: Sequence[float]
-) -> None:
-  """Draws a horizontal bar for each class, with the likeliest on top."""
-  places = range(len(labels))
-  axes.barh(places, probabilities, color=_GRAY, height=0.6)
-  names = [short(label) for label in labels]
-  axes.set_yticks(places, names, fontsize=TEXT, parse_math=False)
-  axes.set_ylim(len(labels) - 0.4, -0.6)
-  axes.set_xlim(0, 1.2)  # Room for the number behind a full bar.
-  axes.set_xticks([])
-  for place, probability in zip(places, probabilities, strict=True):
-    text = f" {probability:.1%}"
-    axes.text(probability, place, text, fontsize=SMALL, va="center")
-  axes.spines[["top", "right", "bottom"]].set_visible(False)
+  image: Photograph,
+  labels: Sequence[str],
+  probabilities: Sequence[float],
+  true: Collection[str] | None,
+) -> Photograph:
+  """A horizontal bar for each class, with the likeliest on top."""
+  height, width = image.shape[0], round(1.1 * max(image.shape[:2]))
+  drawn = Image.new("RGB", (width, height), "white")
+  draw, each = ImageDraw.Draw(drawn), height / len(labels)
+  size = min(0.36 * each, (2 * image.shape[1] + width) / PER_LINE)
+  most = 0.75 * width  # Room for the number behind a full bar.
+  answers = zip(labels, probabilities, strict=True)
+  for number, (name, probability) in enumerate(answers):
+    y, mark, color = (number + 0.3) * each, "", _GREY
+    if true is not None and name in true:
+      mark, color = "✓", _RIGHT
+    elif true is not None and not number:
+      mark, color = "✗", _WRONG
+    after = size / 2 + (1.1 * size if mark else 0)  # Perhaps another font's.
+    fonts.write(draw, (size / 2, y), mark, size, width, "lm", color)
+    fonts.write(draw, (after, y), name, size, width - after, "lm", color)
+    end, y = size / 2 + most * probability, y + 0.6 * size
+    draw.rectangle([size / 2, y, end, y + 0.3 * each], color)
+    place = end + size / 2, y + 0.15 * each
+    fonts.write(draw, place, f"{probability:.1%}", size, width, "lm")
+  return np.asarray(drawn)
 
 
 def _count(axis: Any, count: int) -> None:

@@ -5,9 +5,9 @@ be seen too; the map is smoothly enlarged to the photograph's size and gives the
 colour. Higher values are lighter, also in black and white.
 """
 
+import functools
 import math
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float
 from PIL import Image
@@ -18,7 +18,7 @@ COLORS = "inferno"  # Perceptually uniform.
 _SHARE = 0.55  # Weight of the colour; the rest is the grey photograph.
 _PERCENTILES = 2, 98  # The values at the ends of the colour scale.
 # Weights of R, G and B (ITU-R BT.709).
-_LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)
+_LUMINANCE = (0.2126, 0.7152, 0.0722, 0.0)
 _LEAST_SIDE = 256  # Smaller photographs are enlarged before they are coloured.
 
 Limits = tuple[float, float]
@@ -58,13 +58,24 @@ def overlaid(
   """
   image = enlarged(image)
   low, high = limits(map_) if between is None else between
-  smooth = Image.fromarray(np.float32(map_)).resize(
+  # Clipped first, or an outlier gets a dark ring; bytes truncate what is left.
+  levels = np.clip((map_ - low) / (high - low), 0, 1)
+  levels = np.float32(255 * levels + 0.5)
+  color = Image.fromarray(levels).resize(
     image.shape[1::-1], Image.Resampling.BICUBIC
   )
-  value = np.clip((np.asarray(smooth) - low) / (high - low), 0, 1)
-  color = np.float32(matplotlib.colormaps[COLORS](value)[..., :3])
-  mixed = _SHARE * color + (1 - _SHARE) * _grey(image)[..., None]
-  return np.round(255 * mixed).astype(np.uint8)
+  color = color.convert("L")
+  color.putpalette(palette())
+  mixed = Image.blend(_grey(image), color.convert("RGB"), _SHARE)
+  return np.asarray(mixed)
+
+
+@functools.cache
+def palette() -> bytes:
+  """R, G and B of the 256 colours, from the lowest value to the highest."""
+  import matplotlib  # Not needed by those that draw photographs alone.
+
+  return matplotlib.colormaps[COLORS](range(256), bytes=True)[:, :3].tobytes()
 
 
 def enlarged(image: Photograph) -> Photograph:
@@ -73,8 +84,10 @@ def enlarged(image: Photograph) -> Photograph:
   return image.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def _grey(image: Photograph) -> Float[np.ndarray, "H W"]:
-  """Luminance in [0, 1], stretched between its 1st and 99th percentile."""
-  luminance = image @ _LUMINANCE
-  low, high = np.percentile(luminance, (1, 99))
-  return np.clip((luminance - low) / max(high - low, 1), 0, 1)
+def _grey(image: Photograph) -> Image.Image:
+  """Luminance in grey, stretched between its 1st and 99th percentile."""
+  grey = Image.fromarray(np.ascontiguousarray(image)).convert("L", _LUMINANCE)
+  below = np.cumsum(grey.histogram()) / (grey.width * grey.height)
+  low, high = np.searchsorted(below, (0.01, 0.99))
+  levels = 255 * (np.arange(256) - low) / max(high - low, 1)
+  return grey.point(np.clip(levels, 0, 255).round().tolist()).convert("RGB")

@@ -1,17 +1,20 @@
 """The chart of a study: a score by what its rows vary."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.ticker import NullLocator
 
-from vit_jax.inspection.canvas import SMALL, chart_of, short
+from vit_jax.inspection.canvas import SMALL, figure_of, label, short
 from vit_jax.inspection.charts import COLORS, PALE
 
 _MARKERS = "osD^v"
+_TITLE = 66  # Most characters in a line of the title.
+_APART = 0.14  # Between lines that share a name on the horizontal axis.
 
 
 def study_figure(
@@ -23,6 +26,7 @@ def study_figure(
   lines: str = "",
   log: bool = False,
   title: str = "",
+  names: Mapping[str, str] | None = None,
 ) -> Figure:
   """Draws a score by a column, a line for each value of another column.
 
@@ -31,40 +35,55 @@ def study_figure(
 
   Args:
     rows: The table, with a score between 0 and 1.
-    paper: The paper's points, {line: {x: score}}, drawn in grey behind ours.
+    paper: The paper's points, {line: {x: score}}. They are drawn below ours, on
+      a scale of their own, since they are of other models or data.
     x: Column of the horizontal axis: numbers, or names in the table's order.
     y: Column of the score; rows without it are left out.
     lines: Column whose values are a line each; "" draws one.
     log: Whether the horizontal axis is logarithmic.
+    names: Words for columns and values; in others an underscore is a space.
   """
-  figure, axes = chart_of(5.2, 3.2, x, y, title)
-  axes.grid(axis="y", **PALE)
-  rows = [row for row in rows if isinstance(row.get(y), int | float)]
-  others = [place for points in paper.values() for place in points]
-  places = [*dict.fromkeys([*(row[x] for row in rows), *others])]
+  ours: dict[str, dict[Any, list[float]]] = {}
+  for row in rows:
+    if isinstance(row.get(y), int | float):
+      line = ours.setdefault(str(row.get(lines, "")), {})
+      line.setdefault(row[x], []).append(row[y])
+  theirs = {
+    name: {place: [score] for place, score in points.items()}
+    for name, points in paper.items()
+  }
+  every = [*ours.values(), *theirs.values()]
+  places = [*dict.fromkeys(place for line in every for place in line)]
   named = any(isinstance(place, str) for place in places)
   at = {place: k if named else place for k, place in enumerate(places)}
-  for k, (name, points) in enumerate(paper.items()):
-    label = f"paper, {name}" if name else "paper"
-    xs, ys = [at[place] for place in points], [*points.values()]
-    style = {"color": "0.65", "marker": _MARKERS[k % 5], "markersize": 3}
-    axes.plot(xs, ys, linestyle="" if named else ":", label=label, **style)
-  names = [*dict.fromkeys(str(row.get(lines, "")) for row in rows)]
-  for k, name in enumerate(names):
-    own = [row for row in rows if str(row.get(lines, "")) == name]
-    # Names that several lines share stand beside each other.
-    beside = 0.08 * (k + 1) if named else 0
-    scores = {at[p] + beside: [r[y] for r in own if r[x] == p] for p in places}
-    _draw_line(axes, scores, name, k, "" if named else "-")
+  order = [*dict.fromkeys([*ours, *theirs])]  # A line has one look in both.
+
+  def told(name: Any) -> str:
+    return short((names or {}).get(str(name), str(name).replace("_", " ")))
+
+  figure, both = figure_of(5.2, 4.8 if theirs else 3.2), bool(theirs)
+  ratios: Any = {"height_ratios": (3, 2)[: 1 + both]}
+  panels = figure.subplots(1 + both, sharex=True, squeeze=False, **ratios)[:, 0]
+  for axes, part in zip(panels, (ours, theirs), strict=False):
+    for name, line in part.items():
+      number, beside = order.index(name), 0.0
+      if named:
+        beside = _APART * (number - (len(order) - 1) / 2)
+      scores = {at[place] + beside: values for place, values in line.items()}
+      said = told(name) or "ours"
+      _draw_line(axes, scores, said, number, "" if named else "-")
+    axes.grid(axis="y", **PALE)
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
+    if len(part) > 1:
+      axes.legend(fontsize=SMALL, frameon=False)
+  label(panels[0], "", told(y), textwrap.fill(title, _TITLE))
+  label(panels[-1], told(x), "", "In the paper" if theirs else "")
   if log:
-    axes.set_xscale("log")
+    panels[0].set_xscale("log")
   if named or len(places) <= 8:
-    shown = [short(p) if named else f"{p:,}" for p in places]
-    axes.set_xticks([*at.values()], shown)
-    axes.xaxis.set_minor_locator(NullLocator())
-  axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-  if len(names) > 1 or paper:
-    axes.legend(fontsize=SMALL, frameon=False)
+    shown = [told(place) if named else f"{place:,}" for place in places]
+    panels[-1].set_xticks([*at.values()], shown)
+    panels[-1].xaxis.set_minor_locator(NullLocator())
   return figure
 
 
@@ -75,21 +94,21 @@ def _draw_line(
   number: int,
   style: str,
 ) -> None:
-  """Draws the mean and the deviation of the scores at each place."""
-  found = {place: values for place, values in scores.items() if values}
+  """Draws the mean of the scores at each place, and their deviation."""
+  deviations: Any = [
+    np.std(values, ddof=1) if len(values) > 1 else np.nan
+    for values in scores.values()
+  ]
   axes.errorbar(
-    [*found],
-    [np.mean(values) for values in found.values()],
-    yerr=np.array([_deviation(values) for values in found.values()]),
+    [*scores],
+    [np.mean(values) for values in scores.values()],
+    # Without a single bar, the legend has none either.
+    yerr=None if np.isnan(deviations).all() else deviations,
     color=COLORS[number % 5],
     marker=_MARKERS[number % 5],
     markersize=4,
     linestyle=style,
     linewidth=1.2,
     capsize=2,
-    label=short(name) or "ours",
+    label=name,
   )
-
-
-def _deviation(values: Sequence[float]) -> float:
-  return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

@@ -34,6 +34,8 @@ _PLACES = (
   "fewshot.data.data_dir",
 )
 _SCORES = ("eval/", "fewshot/", "test/", "train/loss")
+# What figures call metrics that begin so.
+_SAID = (("eval/", ""), ("fewshot/", "few-shot "), ("test/", "test "))
 
 
 class _Stopped(Exception):
@@ -103,9 +105,15 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
     if shown:
       display.note(f"No picture: {error}.")
     return found
+  about = (study.module.__doc__ or "").strip().partition("\n")[0]
+  metrics = build.task_of(next(iter(study.settings.values()))).metrics
+  words = {
+    f"{kind}{m.key}": said + m.label for kind, said in _SAID for m in metrics
+  }
   for name, columns in shown.items():
-    drawn = io.BytesIO()
-    figure = chart.study_figure(found, paper, **columns)
+    drawn, given = io.BytesIO(), {"title": about.removesuffix("."), **columns}
+    given["names"] = words | given.get("names", {})
+    figure = chart.study_figure(found, paper, **given)
     figure.savefig(drawn, format="png")
     replace(study.workdir / f"{name}.png", drawn.getvalue())
   return found

@@ -6,7 +6,7 @@ values that set it apart, and `get_config(row)`. It may also have
 - `FIGURES`: for each picture NAME.png what `study_figure` takes;
 - `MEANS`: `of`, `over` and `groups`, for rows with the mean of the metric `of`
   over each of `groups` and over all, where the value `over` alone differs;
-- `PAPER`: the paper's points, drawn behind ours;
+- `PAPER`: the paper's points, drawn below ours;
 - `get_choices(row)`: the learning rates and the share of the training images on
   which `--select` tries them.
 """

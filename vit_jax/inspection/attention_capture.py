@@ -1,0 +1,188 @@
+"""Attention of a model on images, taken out of it as arrays on the host."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from vit_jax.inspection.embedding_maps import check_vit
+from vit_jax.models import BaseVit, Model, scan
+from vit_jax.models.grid import grid_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+  """Attention weights, or gradients with respect to them.
+
+  Attributes:
+    layers: Values of the encoder's layers; row q belongs to query q. An axial
+      block has two, one along rows and one along columns.
+    pool: Values of the MAP head's probe; None without a MAP head.
+    grid: Number of patches along height and width, (h, w).
+    prefix: Number of tokens before the patches; the class token is the first.
+    stride: Distance between neighbouring patches in pixels.
+    readout: Share of each token in the output; None with a MAP head.
+    registers: Number of registers, which are the last of the prefix.
+  """
+
+  layers: Float[np.ndarray, "L B k S S"]
+  pool: Float[np.ndarray, "B k S"] | None
+  grid: tuple[int, int]
+  prefix: int
+  stride: int
+  readout: Float[np.ndarray, " S"] | None = None
+  registers: int = 0
+
+  @property
+  def class_token(self) -> bool:
+    """Whether the first token is the class token."""
+    return self.prefix > self.registers
+
+  def maps(
+    self, rows: Float[np.ndarray, "*axes S"]
+  ) -> Float[np.ndarray, "*axes h w"]:
+    """Reshapes rows over tokens into maps over patches, the last of them."""
+    patches = rows[..., self.prefix :]
+    return patches.reshape(*rows.shape[:-1], *self.grid)
+
+  def without(self, left_out: Bool[np.ndarray, "B h w"]) -> "Attention":
+    """The weights with 0 for every query's attention to these patches."""
+    rest = ~left_out.reshape(len(left_out), 1, -1)
+    kept = np.pad(rest, [(0, 0), (0, 0), (self.prefix, 0)], constant_values=1)
+    pool = None if self.pool is None else self.pool * kept
+    return dataclasses.replace(
+      self, layers=self.layers * kept[:, None], pool=pool
+    )
+
+
+def attention_weights(
+  model: Model, params: Any, images: Float[Array, "B H W C"]
+) -> Attention:
+  """The attention weights of every layer and head on normalised images.
+
+  The model's layers may be scanned.
+
+  Raises:
+    ValueError: if the model has no attention.
+  """
+  vit, params = _unrolled(model, params)
+  return _attention(vit, images, _seen(vit, params, images))
+
+
+def capture_with_gradients(
+  model: Model,
+  params: Any,
+  images: Float[Array, "B H W C"],
+  choose: Callable[[Array, Any], tuple[Array, Any]],
+  given: Any,
+) -> tuple[Attention, Attention, Any]:
+  """The attention weights, and the gradients of chosen logits by them.
+
+  Args:
+    choose: From the logits (B, K) and `given` to the class of each image, (B,),
+      and anything else, which is returned. It is compiled once per function.
+  """
+  vit, params = _unrolled(model, params)
+  *both, more = _seen_with_gradients(vit, choose, params, images, given)
+  seen, gradients = (_attention(vit, images, tree) for tree in both)
+  return seen, gradients, more
+
+
+def _unrolled(model: Model, params: Any) -> tuple[BaseVit, Any]:
+  """An equivalent model without scanned layers, and its parameters."""
+  vit = check_vit(model).clone(scan=False, remat="none")
+  return vit, scan.unstack(nn.unbox(params))
+
+
+@partial(jax.jit, static_argnums=0)
+def _seen(model: BaseVit, params: Any, images: Array) -> Any:
+  """Attention weights, in a tree by the names of their modules."""
+  _, seen = model.apply({"params": params}, images, mutable="intermediates")
+  return _unwrapped(seen)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _seen_with_gradients(
+  model: BaseVit, choose: Any, params: Any, images: Array, given: Any
+) -> tuple[Any, Any, Any]:
+  """`_seen`, the gradients of the chosen logits by it, and what was chosen."""
+
+  def logits_and_seen(changes: Any) -> tuple[Array, Any]:
+    variables = {"params": params, "perturbations": changes}
+    logits, seen = model.apply(variables, images, mutable="intermediates")
+    return logits, _unwrapped(seen)
+
+  shapes = jax.eval_shape(partial(_seen, model), params, images)
+  zeros = jax.tree.map(lambda A: jnp.zeros(A.shape, A.dtype), shapes)
+  logits, back, seen = jax.vjp(logits_and_seen, zeros, has_aux=True)
+  classes, more = choose(logits, given)
+  (gradients,) = back(
+    jax.nn.one_hot(classes, logits.shape[1], dtype=logits.dtype)
+  )
+  return seen, gradients, more
+
+
+def _unwrapped(seen: Any) -> Any:
+  """Intermediates, taken out of the tuples that Flax sows them in."""
+  return jax.tree.map(
+    lambda sown: sown[0],
+    seen["intermediates"],
+    is_leaf=lambda x: isinstance(x, tuple),
+  )
+
+
+def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
+  """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
+  grid = grid_of(model, images.shape[1:3])
+  blocks = [tree.get(f"block_{i}", {}) for i in range(model.num_layers)]
+  return Attention(
+    np.stack([A for block in blocks for A in _layers(block, grid)]),
+    _fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,
+    grid,
+    model.prefix,
+    model.stride,
+    _shares(model, grid),
+    model.registers,
+  )
+
+
+def _fetch(module: Any) -> np.ndarray:
+  return np.asarray(module["msa"]["attention"], np.float32)
+
+
+def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
+  """A of a block, (B, k, S, S); an axial block has two, zero off their axis."""
+  if "msa" in block:
+    return [_fetch(block)]
+  if not {"row", "column"} <= set(block):
+    raise ValueError(
+      "the model's layers are of a class that shows no attention as `msa`; "
+      "there are maps of EncoderBlock and of AxialBlock."
+    )
+  (h, w), (_, k, _, _) = grid, _fetch(block["row"]).shape
+  whole = -1, k, h * w, h * w
+  along_rows = _fetch(block["row"]).reshape(-1, h, k, w, w)
+  along_columns = _fetch(block["column"]).reshape(-1, w, k, h, h)
+  along_rows = np.einsum("bykqs,yz->bkyqzs", along_rows, np.eye(h, dtype="f"))
+  along_columns = np.einsum(
+    "bxkqs,xz->bkqxsz", along_columns, np.eye(w, dtype="f")
+  )
+  return [along_rows.reshape(whole), along_columns.reshape(whole)]
+
+
+def _shares(model: BaseVit, grid: tuple[int, int]) -> np.ndarray | None:
+  """The share of each token in the output; None if a MAP head decides it."""
+  if model.pooling == "map":
+    return None
+  prefix, N = model.prefix, grid[0] * grid[1]
+  x_class, mean = np.zeros((2, prefix + N), np.float32)
+  x_class[: 1 + model.distilled] = 1 / (1 + model.distilled)
+  mean[prefix:] = 1 / N
+  share = {"token": 0.0, "token_gap": 0.5, "gap": 1.0}[model.pooling]
+  return (1 - share) * x_class + share * mean

@@ -1,0 +1,114 @@
+"""Fonts for names in any script, or their transliteration.
+
+DejaVu Sans, which comes with matplotlib, has Latin, Greek, Cyrillic, Arabic and
+Hebrew. For other scripts a font of the machine is taken that has every
+character of a text; if there is none, letters are spelled by their Unicode
+names.
+"""
+
+import functools
+import importlib.util
+import os
+import pathlib
+import re
+import unicodedata
+from typing import Any
+
+from PIL import ImageDraw, ImageFont
+
+FOLDERS = (
+  *("/usr/share/fonts", "/usr/local/share/fonts", "~/.local/share/fonts"),
+  *("~/.fonts", "/System/Library/Fonts", "/Library/Fonts", "~/Library/Fonts"),
+  *("C:/Windows/Fonts", "~/AppData/Local/Microsoft/Windows/Fonts"),
+)
+_BESIDE = "aZ09(%).,|…"  # What we write beside a name.
+_NO_CHARACTER = "\U0010ffff"  # Drawn as a missing one is.
+# What a character is called in Unicode before it is said how it sounds.
+_NAMED = re.compile(r"\b(?:LETTER|SYLLABLE|CHARACTER|SIGN)(?: SMALL)? (.+)")
+_with_script: dict[str, list[str]] = {}
+
+
+def readable(text: str) -> str:
+  """The text, with what no font has spelled in Latin letters: "neko"."""
+  if text.isascii() or font_file(text) is not None:
+    return text
+  return "".join(c if _has(None, c) else _spelled(c) for c in text)
+
+
+def pillow_font(text: str, size: float) -> ImageFont.FreeTypeFont:
+  """The font in which to draw a `readable` text, at a size in pixels."""
+  return _open(font_file(text), round(size))
+
+
+def write(
+  draw: ImageDraw.ImageDraw,
+  place: tuple[float, float],
+  text: str,
+  size: float,
+  width: float,
+  anchor: str = "mm",
+  ink: str = "black",
+) -> None:
+  """Writes a line, shortened in the middle where it is wider than `width`."""
+  text = readable(text)
+  font, kept = pillow_font(text, size), len(text)
+  short = text
+  while kept > 2 and font.getlength(short) > width:
+    kept -= 1
+    short = f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
+  draw.text(place, short, ink, font, anchor)
+
+
+@functools.lru_cache(4096)
+def font_file(text: str) -> str | None:
+  """A font of the machine, for a text that DejaVu lacks; None without one."""
+  lacking = [c for c in text if not _has(None, c)]
+  if not lacking:
+    return None
+  script = unicodedata.name(lacking[0], "?").split()[0]  # THAI CHARACTER ...
+  if script not in _with_script:  # Asked once, not for each of many names.
+    probe = lacking[0] + _BESIDE
+    _with_script[script] = [f for f in _machine_fonts() if _has(f, probe)]
+  return next((f for f in _with_script[script] if _has(f, text)), None)
+
+
+@functools.cache
+def _machine_fonts() -> list[str]:
+  folders = [pathlib.Path(os.path.expanduser(name)) for name in FOLDERS]
+  found = [path for folder in folders for path in folder.rglob("*.[to]t[fc]")]
+  # Upright and of ordinary weight first.
+  return sorted(map(str, found), key=lambda p: ("Regular" not in p, p))
+
+
+@functools.lru_cache(64)
+def _open(path: str | None, size: int) -> ImageFont.FreeTypeFont:
+  if path is not None:
+    return ImageFont.truetype(path, size)
+  spec = importlib.util.find_spec("matplotlib")
+  if spec is None or spec.origin is None:  # inspect_data works without it.
+    default = ImageFont.load_default(size)
+    assert isinstance(default, ImageFont.FreeTypeFont)
+    return default
+  fonts = pathlib.Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf"
+  return ImageFont.truetype(fonts / "DejaVuSans.ttf", size)
+
+
+def _has(path: str | None, text: str) -> bool:
+  """Whether a font has all characters of a text."""
+  try:
+    font: Any = _open(path, 16)
+  except OSError:
+    return False
+  missing = bytes(font.getmask(_NO_CHARACTER))
+  return all(c.isspace() or bytes(font.getmask(c)) != missing for c in text)
+
+
+def _spelled(character: str) -> str:
+  """A character without its marks, or its sound or number in Unicode."""
+  plain = unicodedata.normalize("NFKD", character)[0]
+  if plain != character and _has(None, plain):
+    return plain
+  name = unicodedata.name(character, "")
+  if sound := _NAMED.search(name):
+    return sound[1].lower()
+  return f"U+{ord(character):04X} "
