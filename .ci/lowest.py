@@ -21,7 +21,10 @@ def lowest(pyproject: str, constraints: str) -> str:
     ValueError: if a requirement does not name its lowest version.
   """
   tables = tomllib.loads(pyproject)
-  pins = dict(re.findall(r"^([\w.-]+)==(\S+)", constraints, re.MULTILINE))
+  # Where several versions of Python have their own, the oldest's comes first.
+  pins: dict[str, str] = {}
+  for name, version in re.findall(r"(?m)^([\w.-]+)==(\S+)", constraints):
+    pins.setdefault(name, version)
   pins = {_canonical(name): version for name, version in pins.items()}
   for requirement in (
     *tables["build-system"]["requires"],

@@ -314,8 +314,7 @@ def test_the_models_of_tables_2_and_4_build_at_their_sizes(
 
 # Model -> dropout of the originals' fine-tuning; all others have none.
 DROPOUT = {"L/16": 0.1, "H/14": 0.1, "R50+B/16": 0.1, "R50+L/32": 0.1}
-# DINOv2's g is wider than that of "Scaling Vision Transformers".
-WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024, "H": 1280, "g": 1536}
+WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024, "H": 1280}
 DISTINCT = {(e.model, e.image_size): name for name, e in known.KNOWN.items()}
 
 

@@ -71,7 +71,7 @@ _COLUMNS = (
 _COMMANDS = """
 ## Recording again
 
-A recording is made by the command below. FOLDER is a checkout of the
+A recording is made in a clone by the command below. FOLDER is a checkout of the
 reference's repository, which you have fetched: the script fetches nothing, and
 keeps numbers alone. PYTHON runs the reference and needs its libraries. For a
 library (timm, peft, torch) there is no FOLDER.

@@ -26,12 +26,16 @@ class _Figure(Figure):
   def draw(self, renderer: Any) -> None:
     for axes in self.axes:  # The ticks' texts are written when asked for.
       _ = axes.get_xticklabels(), axes.get_yticklabels()
-    every: Any = self.findobj(Text)
-    for text in every:
-      if path := fonts.font_file(text.get_text()):
-        font = FontProperties(fname=path, size=text.get_size())
-        text.set_fontproperties(font)
+    set_fonts(self.findobj(Text))
     super().draw(renderer)
+
+
+def set_fonts(texts: Any) -> None:
+  """Gives each text a font that has its characters."""
+  for text in texts:
+    if path := fonts.font_file(text.get_text()):
+      font = FontProperties(fname=path, size=text.get_size())
+      text.set_fontproperties(font)
 
 
 def figure_of(width: float, height: float) -> Figure:

@@ -14,7 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from vit_jax.inspection.canvas import SMALL, chart_of, figure_of, short
+from vit_jax.inspection.canvas import (
+  SMALL,
+  chart_of,
+  figure_of,
+  set_fonts,
+  short,
+)
 from vit_jax.tasks.outcome import Chart
 
 _NUMBERED = 12  # A matrix of more classes does not show its counts.
@@ -176,6 +182,7 @@ def _widest(labels: Sequence[Text]) -> float:
   """Inches that the longest text takes."""
   figure = labels[0].get_figure()
   assert figure is not None
+  set_fonts(labels)
   return max(x.get_window_extent().width for x in labels) / figure.dpi
 
 
