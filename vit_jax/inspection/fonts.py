@@ -21,9 +21,9 @@ FOLDERS = (
   *("~/.fonts", "/System/Library/Fonts", "/Library/Fonts", "~/Library/Fonts"),
   *("C:/Windows/Fonts", "~/AppData/Local/Microsoft/Windows/Fonts"),
 )
-_BESIDE = "aZ09(%).,|…"  # What we write beside a name.
+_BESIDE = "aZ09(%).,|…"  # We write these beside a name.
 _NO_CHARACTER = "\U0010ffff"  # Drawn as a missing one is.
-# What a character is called in Unicode before it is said how it sounds.
+# The start of a character's name in Unicode, before its sound.
 _NAMED = re.compile(r"\b(?:LETTER|SYLLABLE|CHARACTER|SIGN)(?: SMALL)? (.+)")
 _with_script: dict[str, list[str]] = {}
 

@@ -78,7 +78,7 @@ class ModernVit(BaseVit):
     qkv_bias: Initials of those among query, key and value that have a bias.
     rope_theta: Ratio of the longest to the shortest period of the patches'
       rotary positions; None for no rotary positions.
-    rope_side: What their places are counted up to; None is for DINOv3's.
+    rope_side: The number that their places count up to; None: as DINOv3's.
     norm_pre: Whether a layer norm precedes the first layer.
     patch_bias: Whether the embedding of patches has a bias.
     projection: Whether the representation layer is linear and without bias, as

@@ -201,7 +201,7 @@ def make_positions(vit: Any, grid: Grid, config: LayerConfig) -> Positions:
 
 
 def _of_layers(vit: Any, name: str, make: Callable[[str], Array]) -> list[Any]:
-  """What `make` makes: the same for all layers, or for each layer its own."""
+  """The results of `make`: one for all layers, or one for each layer."""
   if vit.position_at == "shared":
     return [make(name)] * vit.num_layers
   return [make(f"{name}_{layer}") for layer in range(vit.num_layers)]

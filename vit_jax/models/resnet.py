@@ -91,7 +91,7 @@ class ResNet(Model):
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   origin: Origin | None = None
-  num_layers = 0  # Of a Transformer.
+  num_layers = 0  # It has no Transformer.
 
   @property
   def resnet_layers(self) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ class Loaded:
   held: dict[str, Any] | None = None
 
   def __repr__(self) -> str:
-    """What it is, where it comes from, and the images it takes: three lines."""
+    """The model, its source and the images it takes, in three lines."""
     model, origin = self.model, self.origin
     name = variant_of(model) or type(model).__name__
     values = sum(map(math.prod, self.shapes.values()))

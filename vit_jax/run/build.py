@@ -196,7 +196,7 @@ def build_model(
     from vit_jax.pretrained import transfer
 
     keep: Any = {**vars(settings.transfer)}
-    del keep["interpolation"]  # Of the arrays, which are read later.
+    del keep["interpolation"]  # The arrays need it, which are read later.
     return task.adapted(transfer.fit(start, class_names, fields, **keep))
   if "variant" not in fields:
     raise ValueError(

@@ -20,7 +20,7 @@ _ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
 _ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
 _NAMES = 22  # Columns of a screen for the names of flags.
 _CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
-# What a required flag is set to, for example.
+# Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
 
 
@@ -98,7 +98,7 @@ def until_closed() -> Iterator[None]:
     poll.register(sys.stdout)
     if not any(state & ~select.POLLOUT for _, state in poll.poll(0)):
       raise  # It was another pipe, such as one to a process.
-    # What is still in the buffer must not fail at the end.
+    # The rest of the buffer must not fail at the end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     hosts.leave_soon(_CLOSED_EXIT)
     raise SystemExit(_CLOSED_EXIT) from None

@@ -108,7 +108,7 @@ class Distilled:
     both = self.teacher.settings.form == "deit"
     heads: Any = apply(images, method="by_head") if both else [apply(images)]
     loss, _ = labelled.loss_and_score(heads[0], targets)
-    average = jnp.add(heads[0], heads[-1]) / 2  # Of one head, itself.
+    average = jnp.add(heads[0], heads[-1]) / 2  # One head alone stays itself.
     _, score = labelled.loss_and_score(average, targets)
     taught = self.teacher.logits(params, images, labelled.mean, labelled.std)
     kind = labelled.settings.kind

@@ -86,7 +86,7 @@ class TfdsSource:
     """Raises UnreadableImageError, which names the file and the record."""
     try:
       return self._examples[index]
-    except Exception as error:  # Of Riegeli, protobuf, and others.
+    except Exception as error:  # Riegeli, protobuf and others raise it.
       splits = self._examples.dataset_info.splits
       parts = splits[self._split].file_instructions
       places = ((p.filename, p.skip + k) for p in parts for k in range(p.take))
@@ -148,7 +148,7 @@ def _described(folder: epath.Path) -> tfds.core.DatasetBuilder:
     tfds.core.Version(dataset_info.read_proto_from_builder_dir(folder).version)
     file = folder / "features.json"
     return tfds.builder_from_directory(folder)
-  except Exception as error:  # Of protobuf's, JSON's and TFDS's parsers.
+  except Exception as error:  # Three libraries parse it.
     raise ValueError(_damaged(file, error)) from error
 
 
@@ -175,7 +175,7 @@ def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
       f"there is no TFDS dataset {name!r} (did you mean: {close}?); data "
       "of your own must be prepared in data_dir; folders of images are root."
     ) from error
-  except Exception as error:  # Of damaged files as well.
+  except Exception as error:  # Damaged files raise any error.
     raise ValueError(
       f"TFDS cannot open {name!r}: {_first_line(error)}; give the name as "
       '"dataset", "dataset/config" or "dataset:version".'

@@ -25,9 +25,9 @@ from vit_jax.workdir.provenance import here, read_starts
 from vit_jax.workdir.rows import parse_rows, read, to_line
 
 _MOST = 100  # Steps for which the tolerance holds on other devices.
-_TOLERANCE = 1e-5  # Of loss and gradient norm there, relative (docs/faults.md).
+_TOLERANCE = 1e-5  # Relative, for loss and norm there (docs/faults.md).
 _DEVICES = ("devices", "hosts", "cores", "system")
-# What differs, and what may have caused it; of several, the last one.
+# A difference, and its possible cause; of several, the last counts.
 _CAUSES = {
   "averaged_params": "another average, in code or settings",
   "params": "another optimizer, in code or settings",
@@ -110,7 +110,7 @@ def _chosen(
 def _changed(
   checkpoints: Checkpoints, start: int, last: int
 ) -> tuple[list[str], bool]:
-  """What is not as when the steps were taken; whether the devices are."""
+  """Changes since the steps were taken; whether the devices are the same."""
   starts = read_starts(checkpoints.folder)
   first = max(
     (i for i, s in enumerate(starts) if s["step"] <= start), default=0

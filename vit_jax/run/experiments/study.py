@@ -34,7 +34,7 @@ _PLACES = (
   "fewshot.data.data_dir",
 )
 _SCORES = ("eval/", "fewshot/", "test/", "train/loss")
-# What figures call metrics that begin so.
+# Names in figures of metrics that begin so.
 _SAID = (("eval/", ""), ("fewshot/", "few-shot "), ("test/", "test "))
 
 
