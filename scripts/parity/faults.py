@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from scripts.parity.ours import Setup
-from vit_jax.models.modern_vit import ModernVit
+from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.run import build
 from vit_jax.training import losses, optimizer, step
 from vit_jax.training.distillation import Teacher
@@ -260,7 +260,7 @@ FAULTS: dict[str, Fault] = {
   "the loss without T squared": _patch(Teacher, "loss", _untempered),
   "the other share for the teacher": _teaching(weight=lambda w: 0.9 - w),
   "the teacher's head for the labels": _patch(
-    ModernVit, "by_head", _heads_swapped
+    ExtendedVit, "by_head", _heads_swapped
   ),
   "layers counted from another end": _depth(lambda k, L: L + 1 - _below(k, L)),
   "embeddings with the first block": _depth(lambda k, L: min(_below(k, L), L)),

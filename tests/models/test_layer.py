@@ -207,7 +207,7 @@ def test_every_layer_gets_the_tokens_that_stay(batch, fields, prefix, left):
   shapes = []
 
   def note(call, args, kwargs, context):
-    block = type(context.module).__name__ in ("EncoderBlock", "ModernBlock")
+    block = type(context.module).__name__ in ("EncoderBlock", "ExtendedBlock")
     if block and context.method_name == "__call__":
       shapes.append(args[0].shape)
     if isinstance(context.module, PatchDropout):

@@ -81,7 +81,10 @@ def test_the_trunk_is_the_model_that_was_masked():
   [
     (dict(pooling="map"), "leaves map untrained: take pooling='token' or"),
     (dict(representation_size=8), "leaves representation_size untrained"),
-    (dict(block="dinov2"), "the paper's ViT, not a ModernVit: choose such as"),
+    (
+      dict(block="dinov2"),
+      "the paper's ViT, not ExtendedVit: choose such as",
+    ),
   ],
 )
 def test_models_that_masks_cannot_train_are_refused(fields, message):

@@ -118,12 +118,12 @@ def test_an_encoder_is_the_publishers_and_goes_back(tmp_path, name):
     np.testing.assert_array_equal(after[key], array)
   again = open_checkpoint(str(tmp_path / "out")).model
   first = open_checkpoint(encoders.path(name)).model
-  free = dict(origin=None, **{"layer_scale": 1.0} if first.modern else {})
+  free = dict(origin=None, **{"layer_scale": 1.0} if first.extended else {})
   assert again.clone(**free) == first.clone(**free)
 
 
 def at_size(path, size):
-  """A model, used at a size; publishers interpolate as ModernVits do."""
+  """A model, used at a size; publishers interpolate as ExtendedVits do."""
   if open_checkpoint(path).model.resizes_positions:
     return load_pretrained(path)
   sides = tuple(map(int, size.split("x")))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import runs
-from tests.models.test_modern_vit import Halved
+from tests.models.test_extended_vit import Halved
 from vit_jax import load_pretrained
 from vit_jax.models import scan
 from vit_jax.run import loop

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.config import base_config
-from vit_jax.models import layer, modern_vit, position, scan, vit
+from vit_jax.models import extended_vit, layer, position, scan, vit
 from vit_jax.run import rules, settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
@@ -276,7 +276,7 @@ def test_choices_are_those_of_the_code_that_implements_them():
   """They are repeated so that `--help` need not import the models."""
   assert set(settings.POOLINGS) == {
     *vit.Vit.poolings,
-    *modern_vit.ModernVit.poolings,
+    *extended_vit.ExtendedVit.poolings,
   }
   assert settings.POSITIONS == position.POSITIONS
   assert settings.PLACES == position.PLACES

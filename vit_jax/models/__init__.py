@@ -7,8 +7,8 @@ load all the others.
 from etils import epy
 
 with epy.lazy_api_imports(globals()):
+  from vit_jax.models.extended_vit import ExtendedVit
   from vit_jax.models.model import Model, Origin
-  from vit_jax.models.modern_vit import ModernVit
   from vit_jax.models.resnet import ResNet
   from vit_jax.models.variants import (
     from_fields,
@@ -22,8 +22,8 @@ with epy.lazy_api_imports(globals()):
 
 __all__ = [
   "BaseVit",
+  "ExtendedVit",
   "Model",
-  "ModernVit",
   "Origin",
   "ResNet",
   "Vit",

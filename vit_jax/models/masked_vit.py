@@ -107,7 +107,7 @@ def masked(vit: nn.Module, outputs: int) -> MaskedVit:
   """
   if type(vit) is not Vit:
     raise ValueError(
-      f"masked.rate: masked patches train the paper's ViT, not a "
+      f"masked.rate: masked patches train the paper's ViT, not "
       f"{type(vit).__name__}: choose such as model.variant=B/16, without "
       "model.block=dinov2 and the like."
     )

@@ -65,7 +65,7 @@ class Model(nn.Module):
   antialias = distilled = scan = projection = False
   # Whether it may have what encoders have added since the paper, and whether it
   # interpolates its positions to the grid of each image.
-  modern = resizes_positions = False
+  extended = resizes_positions = False
 
   def __call__(self, x: Images, *, train: bool = False) -> Pooled:
     return self.head(self.encode(x, train=train)[1])

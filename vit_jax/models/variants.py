@@ -9,9 +9,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from vit_jax.models.axial import AxialBlock
+from vit_jax.models.extended_vit import FAMILIES, ExtendedVit
 from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.models.model import Model
-from vit_jax.models.modern_vit import FAMILIES, ModernVit
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import BaseVit, Vit
 
@@ -35,7 +35,12 @@ _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 # Our blocks for a plain `Vit`, by the names that descriptions hold.
 BLOCKS = {"axial": AxialBlock}
 _DTYPES = ("dtype", "param_dtype")
-# Fields of a `Vit` alone, with the values in old descriptions of a `ModernVit`.
+# The names of families that descriptions hold; the last is an older one.
+_NAMES = {
+  **{kind: kind.__name__ for kind in (Vit, MaskedVit, ResNet)},
+  ExtendedVit: "ModernVit",
+}
+# Fields of a `Vit` alone, with the values in old descriptions of the other.
 _ONLY_VIT = {"position_at": "input", "resnet_layers": (), "resnet_width": 64}
 
 
@@ -52,7 +57,7 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
       has axial attention (App. D.6), and average pooling.
     num_classes: Classes of the head; 0 builds no head.
     **fields: Fields of `Vit` that replace the variant's. `block` may also be a
-      name: one of `modern_vit.FAMILIES`, which makes a `ModernVit`, or
+      name: one of `extended_vit.FAMILIES`, which makes an `ExtendedVit`, or
       "package.module:Class", which is imported.
 
   Raises:
@@ -76,7 +81,7 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
   if not isinstance(family, str):
     return _build(Vit, num_classes, defaults | fields)
   del fields["block"]
-  return _build(ModernVit, num_classes, defaults | FAMILIES[family] | fields)
+  return _build(ExtendedVit, num_classes, defaults | FAMILIES[family] | fields)
 
 
 def _hybrid_fields(variant: str, size: str, stride: int) -> dict[str, Any]:
@@ -185,7 +190,7 @@ def to_fields(model: Model) -> dict[str, Any]:
     fields["block"] = own.get(block, path)
   for name in _DTYPES:
     fields[name] = jnp.dtype(fields[name]).name
-  return {"kind": kind.__name__, **fields}
+  return {"kind": _NAMES[kind], **fields}
 
 
 def from_fields(fields: Mapping[str, Any]) -> Model:
@@ -210,7 +215,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
       f"its layers are {block}, a class of your own: open it in Python with "
       f"block=, as in load_pretrained(..., block={block.split(':')[-1]})."
     )
-  kinds = {kind.__name__: kind for kind in (Vit, MaskedVit, ModernVit, ResNet)}
+  kinds = {name: kind for kind, name in _NAMES.items()}
   kind = fields.pop("kind", None)
   if kind not in kinds:
     raise ValueError(

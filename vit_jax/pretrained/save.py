@@ -115,8 +115,8 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
     )
   if encoders := target.encoders(model):
     reasons = encoders.reasons(model)
-  elif model.modern:
-    reasons = [f"it has no place for {equivalent.modern_part(model)}"]
+  elif model.extended:
+    reasons = [f"it has no place for {equivalent.extended_part(model)}"]
   else:
     reasons = [*_reasons(model, target)]
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:

@@ -12,7 +12,7 @@ import pytest
 from tests import encoders
 from tests.tiny import nested, random_model
 from vit_jax import load_pretrained
-from vit_jax.models import ModernVit, Vit
+from vit_jax.models import ExtendedVit, Vit
 from vit_jax.pretrained.arrays import open_arrays, save_arrays
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_checkpoint
@@ -265,7 +265,7 @@ def test_a_model_of_our_own_is_written_and_read(tmp_path):
   ours, params = random_model((16, 16), **{**MODERN, **fields})
   save_as(dataclasses.replace(ours), "hf", tmp_path / "out")
   again = open_checkpoint(str(tmp_path / "out"))
-  assert isinstance(again.model, ModernVit)
+  assert isinstance(again.model, ExtendedVit)
   assert again.model.position_grid == (2, 2) and again.model.antialias
   for path, array in again.read():
     np.testing.assert_array_equal(array, params[path])

@@ -37,7 +37,7 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
     yield f"{name}={value!r} would become {new!r}{flag * (name in _FLAGS)}"
 
 
-def modern_part(vit: Any) -> str:
+def extended_part(vit: Any) -> str:
   """The first field for which the paper's model has no counterpart."""
   plain = Vit.__dataclass_fields__.keys() | _FREE - {"layer_scale"}
   for name, value in to_fields(vit).items():
@@ -64,7 +64,7 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   """
   found = dict(params)
   kinds = vit.position, new.position
-  if not vit.modern and kinds[0] != kinds[1]:
+  if not vit.extended and kinds[0] != kinds[1]:
     found = with_table(vit, params)
   elif kinds == ("learned", "learned_grid") and vit.class_token:
     first, found[_TABLE] = np.split(found[_TABLE], [1])

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import BaseVit
-from vit_jax.models.modern_vit import ModernVit
+from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.pretrained.formats import architecture, table
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table
@@ -30,7 +30,7 @@ def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
   )
 
 
-def _clip_config(vit: ModernVit) -> dict[str, Any]:
+def _clip_config(vit: ExtendedVit) -> dict[str, Any]:
   tower, size = _tower("clip", vit), vit.representation_size
   if size is None:
     return tower
@@ -135,7 +135,7 @@ SIGLIP = Family(
     "hidden_act": "gelu_pytorch_tanh",
     "num_attention_heads": 12,
   },
-  modern=False,
+  extended=False,
   unused=_TEXT,
   mean=HALF,
   std=HALF,

@@ -136,7 +136,7 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
 
 def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
-  if not vit.modern:  # A SigLIP, which has a table of positions.
+  if not vit.extended:  # A SigLIP, which has a table of positions.
     return vit.clone(position="learned") if is_encoder(vit) else vit
   if vit.position == "learned_grid":
     vit = vit.clone(position="learned")
@@ -155,7 +155,7 @@ def family_of(vit: Any) -> Family:
 def is_encoder(vit: Any) -> bool:
   """Whether a model needs a form beyond the paper's ViT; some are SigLIPs."""
   tabled = vit.position != "relative" and vit.position_at == "input"
-  return vit.modern or (tabled and vit.pooling != "token")
+  return vit.extended or (tabled and vit.pooling != "token")
 
 
 def reasons(vit: Any) -> list[str]:
@@ -168,7 +168,7 @@ def reasons(vit: Any) -> list[str]:
 def _closest(vit: Any) -> tuple[Family, list[str]]:
   """The family with the fewest reasons against it, and these reasons."""
   one_layer = vit.clone(num_layers=1)
-  families = [family for family in FAMILIES if family.modern == vit.modern]
+  families = [family for family in FAMILIES if family.extended == vit.extended]
   found = [(family, *_against(family, one_layer)) for family in families]
   family, _, why = min(found, key=lambda item: (item[1], len(item[2])))
   return family, why

@@ -11,7 +11,7 @@ from typing import Any
 
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import BaseVit
-from vit_jax.models.modern_vit import ModernVit
+from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.pretrained.formats import table
 from vit_jax.pretrained.formats.architecture import length
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
@@ -110,7 +110,7 @@ def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
   )
 
 
-def _dinov2_config(vit: ModernVit) -> dict[str, Any]:
+def _dinov2_config(vit: ExtendedVit) -> dict[str, Any]:
   D, registers = vit.hidden_size, vit.registers or vit.antialias
   sizes = [ratio * D for ratio in range(65)]
   if vit.gated_mlp:  # Two thirds, rounded up to a multiple of 8.
@@ -129,7 +129,7 @@ def _dinov2_config(vit: ModernVit) -> dict[str, Any]:
   return found
 
 
-def _dinov3_config(vit: ModernVit) -> dict[str, Any]:
+def _dinov3_config(vit: ExtendedVit) -> dict[str, Any]:
   return dict(
     model_type="dinov3_vit",
     intermediate_size=vit.mlp_size,

@@ -86,7 +86,7 @@ class Family:
     config: Returns the part of a configuration that is particular to it.
     classes: The library's classes without and with a head; None for none.
     defaults: Values that the library has where a configuration has none.
-    modern: Whether its models may be `ModernVit`s.
+    extended: Whether its models may be `ExtendedVit`s.
     any_shape: Whether its table may be for images that are not square.
     one_base: Whether the first base is written, with and without a head.
     mask_token: Name of the token of masked pre-training, which is not read and
@@ -104,7 +104,7 @@ class Family:
   config: Callable[[Any], dict[str, Any]]
   classes: tuple[str | None, str | None]
   defaults: Config
-  modern: bool = True
+  extended: bool = True
   any_shape: bool = False
   one_base: bool = True
   mask_token: str = ""

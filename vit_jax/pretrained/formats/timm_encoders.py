@@ -182,12 +182,12 @@ def _halved(rule: Rule) -> Rule:
 
 def is_encoder(vit: Any) -> bool:
   """Whether a model has more than the paper's; a MAP head makes it a SigLIP."""
-  return vit.modern or (vit.position == "learned" and vit.pooling == "map")
+  return vit.extended or (vit.position == "learned" and vit.pooling == "map")
 
 
 def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
-  if not vit.modern:
+  if not vit.extended:
     return vit
   if vit.registers and vit.position == "learned" and not vit.distilled:
     vit = vit.clone(position="learned_grid")  # Registers have no position.
@@ -235,7 +235,7 @@ def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
 
 def _config(vit: Any) -> dict[str, Any]:
   """The part of the JSON file that makes the model."""
-  if vit.modern:
+  if vit.extended:
     name, arguments = _modern(vit)
   elif is_encoder(vit):
     name, arguments = "vit_base_patch16_siglip_224", {}
@@ -245,7 +245,7 @@ def _config(vit: Any) -> dict[str, Any]:
     if vit.pooling == "gap":
       arguments |= {"class_token": False, "fc_norm": False}
   config = timm.configuration(vit, name, arguments)
-  if vit.modern and (vit.rope_theta or vit.gated_mlp):
+  if vit.extended and (vit.rope_theta or vit.gated_mlp):
     del config["model_args"]["act_layer"]
   return config
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from vit_jax.data.settings import TASKS
-from vit_jax.models.modern_vit import FAMILIES
+from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.models.variants import BLOCKS
 from vit_jax.pretrained.locate import is_trusted
 from vit_jax.run.loop import fresh_state, restored

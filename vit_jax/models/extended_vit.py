@@ -2,7 +2,7 @@
 
 DINOv2 (arXiv:2304.07193), with registers (arXiv:2309.16588), DINOv3
 (arXiv:2508.10104), CLIP (arXiv:2103.00020), DeiT (arXiv:2012.12877) and
-DeiT-III (arXiv:2204.07118) are all `ModernVit`s. Symbols as in `vit`.
+DeiT-III (arXiv:2204.07118) are all `ExtendedVit`s. Symbols as in `vit`.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from vit_jax.models.extended_block import (
+  QKV_BIASES,
+  ExtendedBlock,
+  Grid,
+  ResizedPositions,
+)
 from vit_jax.models.layer import (
   Images,
   Pooled,
@@ -21,12 +27,6 @@ from vit_jax.models.layer import (
   layer_norm,
 )
 from vit_jax.models.model import check_size, classifier
-from vit_jax.models.modern_block import (
-  QKV_BIASES,
-  Grid,
-  ModernBlock,
-  ResizedPositions,
-)
 from vit_jax.models.partitioning import named
 from vit_jax.models.position import Positions
 from vit_jax.models.scan import Layers
@@ -55,7 +55,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-class ModernVit(BaseVit):
+class ExtendedVit(BaseVit):
   """A Vision Transformer with what encoders have added since the paper.
 
   Tokens are in the order: class, distillation, registers, patches.
@@ -111,7 +111,7 @@ class ModernVit(BaseVit):
   drop_path_rate: float = 0.0
   drop_path_grows: bool = False
   poolings = POOLINGS
-  modern = resizes_positions = True
+  extended = resizes_positions = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -187,12 +187,12 @@ class ModernVit(BaseVit):
     theta, side = self.rope_theta, self.rope_side
     rope = (positions.grid, theta, side) if theta else None
 
-    def make_block(name: str) -> ModernBlock:
+    def make_block(name: str) -> ExtendedBlock:
       drop_path = self.drop_path_rate
       if self.drop_path_grows:
         layer = int(name.removeprefix("block_"))
         drop_path = drop_path * layer / max(self.num_layers - 1, 1)
-      return ModernBlock(
+      return ExtendedBlock(
         *(self.num_heads, self.mlp_size, self._config),
         *(self.layer_scale, self.gated_mlp, drop_path),
         *(self.qkv_bias, self.qk_norm, rope),

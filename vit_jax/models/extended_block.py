@@ -32,7 +32,7 @@ Grid = tuple[int, int]
 QKV_BIASES = ("qkv", "qv", "")
 
 
-class ModernMsa(Msa):
+class ExtendedMsa(Msa):
   """`Msa` with norms, rotations and fewer biases; (B, S, D) -> (B, S, D).
 
   `rope` is what `rotate` takes besides the tokens; None for no rotations.
@@ -100,10 +100,10 @@ class GatedMlp(nn.Module):
     return dropout(each_token(contract, dropout(hidden)))
 
 
-class ModernBlock(nn.Module):
+class ExtendedBlock(nn.Module):
   """One layer of the Transformer; (B, S, D) -> (B, S, D).
 
-  `ModernVit` says what its fields are, and `ModernMsa` what `rope` is.
+  `ExtendedVit` says what its fields are, and `ExtendedMsa` what `rope` is.
   """
 
   num_heads: int
@@ -140,7 +140,7 @@ class ModernBlock(nn.Module):
     k, c = self.num_heads, self.config
     if self.qk_norm or self.rope or self.qkv_bias != "qkv":
       own = self.qkv_bias, self.qk_norm, self.rope
-      return ModernMsa(k, c, *own, name="msa")
+      return ExtendedMsa(k, c, *own, name="msa")
     return attention_of(self, None, train)(k, c, name="msa")
 
   def _scaled(self, name: str, y: Tokens) -> Tokens:

@@ -12,16 +12,16 @@ from PIL import Image
 
 from tests.models.tiny_vit import apply, images, random_params, tiny
 from vit_jax import Vit, make_vit
-from vit_jax.models import ModernVit, from_fields, scan, to_fields
-from vit_jax.models.grid import param_shapes
-from vit_jax.models.modern_block import (
+from vit_jax.models import ExtendedVit, from_fields, scan, to_fields
+from vit_jax.models.extended_block import (
+  ExtendedBlock,
+  ExtendedMsa,
   GatedMlp,
-  ModernBlock,
-  ModernMsa,
   bicubic,
   rotate,
 )
-from vit_jax.models.modern_vit import FAMILIES
+from vit_jax.models.extended_vit import FAMILIES
+from vit_jax.models.grid import param_shapes
 from vit_jax.models.variants import OwnBlockError
 from vit_jax.models.vit import EncoderBlock
 
@@ -119,7 +119,7 @@ def test_with_a_side_rotary_places_are_those_of_that_grid():
 
 def test_layer_scale_of_zero_leaves_the_tokens_as_they_are():
   z = jax.random.normal(jax.random.key(0), (2, 5, 24))
-  block = ModernBlock(3, 40, layer_scale=0.5)
+  block = ExtendedBlock(3, 40, layer_scale=0.5)
   params = jax.jit(block.init)(jax.random.key(1), z)["params"]
   assert (np.asarray(nn.unbox(params)["scale_mlp"]) == 0.5).all()
   params = nn.unbox(params) | dict(scale_msa=jnp.zeros(24))
@@ -131,13 +131,14 @@ def test_without_extras_it_is_the_papers_layer():
   z = jax.random.normal(jax.random.key(0), (2, 5, 24))
   params = random_params(EncoderBlock(3, 40), z)
   np.testing.assert_array_equal(
-    apply(ModernBlock(3, 40), params, z), apply(EncoderBlock(3, 40), params, z)
+    apply(ExtendedBlock(3, 40), params, z),
+    apply(EncoderBlock(3, 40), params, z),
   )
 
 
 def test_a_dropped_path_is_skipped_and_the_others_count_for_more():
   z = jax.random.normal(jax.random.key(0), (64, 3, 8))
-  block = ModernBlock(2, 16, layer_scale=1.0, drop_path_rate=0.75)
+  block = ExtendedBlock(2, 16, layer_scale=1.0, drop_path_rate=0.75)
   params = random_params(block, z) | dict(scale_mlp=np.zeros(8, np.float32))
   branch = apply(block, params, z) - z
   rngs = {"dropout": jax.random.key(1)}
@@ -156,7 +157,7 @@ def test_dropped_paths_may_become_more_with_depth():
   rates = {}
 
   def note(next_fun, args, kwargs, context):
-    if isinstance(context.module, ModernBlock):
+    if isinstance(context.module, ExtendedBlock):
       rates[context.module.name] = context.module.drop_path_rate
     return next_fun(*args, **kwargs)
 
@@ -167,7 +168,7 @@ def test_dropped_paths_may_become_more_with_depth():
 
 def test_normed_queries_and_keys_ignore_their_scale():
   z = jax.random.normal(jax.random.key(0), (2, 5, 24))
-  msa = ModernMsa(3, qk_norm=True)
+  msa = ExtendedMsa(3, qk_norm=True)
   params = random_params(msa, z)
   before = apply(msa, params, z)
   for name in ("query", "key"):
@@ -197,7 +198,7 @@ def test_a_gated_mlp_is_swiglu():
 def test_a_family_is_scanned_described_and_made_again(block):
   x = images(8, 8)
   model = tiny(block=block, drop_path_rate=0.1)
-  assert isinstance(model, ModernVit)
+  assert isinstance(model, ExtendedVit)
   params = random_params(model, x)
   scanned = model.clone(scan=True)
   np.testing.assert_allclose(
@@ -219,7 +220,7 @@ def test_a_family_is_scanned_described_and_made_again(block):
     (dict(pool_unnormed=True), "pool_unnormed=True needs pooling='gap', not"),
     (dict(class_token=False), "class_token=False needs pooling='gap', not 't"),
     (dict(drop_path_grows=True, scan=True), "and scan=True compiles one for"),
-    (dict(resnet_layers=(1,)), "ModernVit has no field resnet_layers"),
+    (dict(resnet_layers=(1,)), "ExtendedVit has no field resnet_layers"),
     (dict(distilled=True, pooling="gap"), "leaves the distillation token unus"),
     (dict(rope_theta=9.0, num_heads=4), "a size divisible by 4, not 6"),
     (dict(block="dinov4"), "block='dinov4' is unknown .*; choose one of din"),
