@@ -3,8 +3,9 @@
 python scripts/run_notebook.py [FOLDER]
 
 FOLDER has the weights that `real_weights.py` makes; without it the pictures of
-these weights are lost. It runs on the CPU and without the Internet, so that everyone gets the same
-output; the files that it makes go to a temporary folder. Needs the extra `dev`.
+these weights are lost. It runs on the CPU and without the Internet, so that
+everyone gets the same output; the files that it makes go to a temporary folder.
+Needs the extra `dev`.
 """
 
 import os

@@ -29,7 +29,7 @@ class _Figure(Figure):
     for text in self.findobj(Text):
       if path := fonts.font_file(text.get_text()):
         text.set_fontproperties(
-          FontProperties(fname=path, size=text.get_size())
+          FontProperties(fname=path, size=text.get_fontsize())
         )
     super().draw(renderer)
 

@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import unicodedata
+from typing import Any
 
 from PIL import ImageDraw, ImageFont
 
@@ -98,8 +99,9 @@ def _has(path: str | None, text: str) -> bool:
     font = _open(path, 16)
   except OSError:
     return False
-  missing = bytes(font.getmask(_NO_CHARACTER))
-  return all(c.isspace() or bytes(font.getmask(c)) != missing for c in text)
+  drawn: Any = font.getmask
+  missing = bytes(drawn(_NO_CHARACTER))
+  return all(c.isspace() or bytes(drawn(c)) != missing for c in text)
 
 
 def _spelled(character: str) -> str:

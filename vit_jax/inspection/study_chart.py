@@ -62,7 +62,7 @@ def study_figure(
     return short((names or {}).get(str(name), str(name).replace("_", " ")))
 
   figure, both = figure_of(5.2, 4.8 if theirs else 3.2), bool(theirs)
-  ratios = {"height_ratios": (3, 2)[: 1 + both]}
+  ratios: Any = {"height_ratios": (3, 2)[: 1 + both]}
   panels = figure.subplots(1 + both, sharex=True, squeeze=False, **ratios)[:, 0]
   for axes, part in zip(panels, (ours, theirs), strict=False):
     for name, line in part.items():
@@ -95,10 +95,9 @@ def _draw_line(
   style: str,
 ) -> None:
   """Draws the mean of the scores at each place, and their deviation."""
-  deviations = [
-    np.std(values, ddof=1) if len(values) > 1 else np.nan
-    for values in scores.values()
-  ]
+  deviations = np.array(
+    [np.std(v, ddof=1) if len(v) > 1 else np.nan for v in scores.values()]
+  )
   axes.errorbar(
     [*scores],
     [np.mean(values) for values in scores.values()],
