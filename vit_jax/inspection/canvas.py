@@ -25,7 +25,8 @@ class _Figure(Figure):
 
   def draw(self, renderer: Any) -> None:
     for axes in self.axes:  # The ticks' texts are written when asked for.
-      axes.get_xticklabels(), axes.get_yticklabels()
+      axes.get_xticklabels()
+      axes.get_yticklabels()
     for text in self.findobj(Text):
       if path := fonts.font_file(text.get_text()):
         text.set_fontproperties(

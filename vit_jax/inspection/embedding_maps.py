@@ -44,7 +44,8 @@ def filter_components(
   """
   X = filters.reshape(len(filters), -1)
   components = _scaled(_principal(X, min(count, len(filters) - 1)))
-  return np.float32(components.T.reshape(-1, *filters.shape[1:]))
+  components = components.T.reshape(-1, *filters.shape[1:])
+  return components.astype(np.float32)
 
 
 def position_embeddings(
