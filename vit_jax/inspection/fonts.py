@@ -112,4 +112,6 @@ def _spelled(character: str) -> str:
   name = unicodedata.name(character, "")
   if sound := _NAMED.search(name):
     return sound[1].lower()
+  if unicodedata.category(character) in ("Lm", "Mn"):  # Lengthens, or a mark.
+    return ""
   return f"U+{ord(character):04X} "
