@@ -4,8 +4,14 @@ import gc
 import importlib.metadata
 import os
 import shutil
+import signal
 import tempfile
+import threading
 
+# A shell that starts the tests in the background has them ignore Ctrl-C, and the
+# commands that they start as well.
+if threading.current_thread() is threading.main_thread():
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests shard over eight devices, which an accelerator does not have.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests, and the commands that they start, share a cache of compiled programs.

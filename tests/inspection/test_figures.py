@@ -78,6 +78,9 @@ def test_a_photograph_keeps_its_pixels():
   smaller = io.BytesIO()
   figure.savefig(smaller, dpi=75)
   assert Image.open(smaller).size == (round(width / 2), round(height / 2))
+  written = io.BytesIO()
+  figure.savefig(written)
+  np.testing.assert_array_equal(Image.open(written), figure.image)
 
 
 @pytest.mark.parametrize(

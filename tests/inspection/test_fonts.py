@@ -62,7 +62,7 @@ def machine(monkeypatch, tmp_path):
     ("Käse", "Käse"),
     ("Ягода", "Ягода"),
     ("ねこ", "neko"),
-    ("ネコ", "neko"),
+    ("コーヒー", "kohi"),
     ("고양이", "goyangi"),
     ("猫", "U+732B "),
     ("Ａ級", "AU+7D1A "),

@@ -34,7 +34,7 @@ def set_fonts(texts: Any) -> None:
   """Gives each text a font that has its characters."""
   for text in texts:
     if path := fonts.font_file(text.get_text()):
-      font = FontProperties(fname=path, size=text.get_size())
+      font = FontProperties(fname=path, size=text.get_fontsize())
       text.set_fontproperties(font)
 
 

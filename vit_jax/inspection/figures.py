@@ -5,6 +5,7 @@ put together by Pillow, as a `panels.Drawing`, and charts are matplotlib's. They
 need no display and leave matplotlib's global state alone.
 """
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -128,6 +129,15 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
   times = min(_A_PATCH * max(h / H, w / W), _MOST / max(H, W))
   tall, wide = round(max(times, 1) * H), round(max(times, 1) * W)
   sheet = Image.fromarray(image).resize((wide, tall))
+  numbers = _numbers(wide, tall, h, w)
+  sheet.paste(numbers, mask=numbers)
+  return Drawing(sheet)
+
+
+@functools.lru_cache(4)
+def _numbers(wide: int, tall: int, h: int, w: int) -> Image.Image:
+  """The lines between patches and their numbers, on nothing."""
+  sheet = Image.new("RGBA", (wide, tall), (0, 0, 0, 0))
   draw, thick = ImageDraw.Draw(sheet), max(1, wide // 600)
   for x in range(1, w):
     draw.line([x * wide / w, 0, x * wide / w, tall], "white", thick)
@@ -137,9 +147,9 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
   for number in range(h * w):
     row, column = divmod(number, w)
     place = (column + 0.5) * wide / w, (row + 0.5) * tall / h
-    edge = {"stroke_width": 2 * thick, "stroke_fill": "black"}
+    edge: Any = {"stroke_width": 2 * thick, "stroke_fill": "black"}
     draw.text(place, str(number + 1), "white", font, "mm", **edge)
-  return Drawing(sheet)
+  return sheet
 
 
 def sheet_figure(

@@ -99,8 +99,9 @@ def _has(path: str | None, text: str) -> bool:
     font: Any = _open(path, 16)
   except OSError:
     return False
-  missing = bytes(font.getmask(_NO_CHARACTER))
-  return all(c.isspace() or bytes(font.getmask(c)) != missing for c in text)
+  drawn: Any = font.getmask
+  missing = bytes(drawn(_NO_CHARACTER))
+  return all(c.isspace() or bytes(drawn(c)) != missing for c in text)
 
 
 def _spelled(character: str) -> str:
@@ -111,4 +112,6 @@ def _spelled(character: str) -> str:
   name = unicodedata.name(character, "")
   if sound := _NAMED.search(name):
     return sound[1].lower()
+  if unicodedata.category(character) in ("Lm", "Mn"):  # Lengthens, or a mark.
+    return ""
   return f"U+{ord(character):04X} "

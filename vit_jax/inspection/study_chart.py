@@ -95,10 +95,9 @@ def _draw_line(
   style: str,
 ) -> None:
   """Draws the mean of the scores at each place, and their deviation."""
-  deviations: Any = [
-    np.std(values, ddof=1) if len(values) > 1 else np.nan
-    for values in scores.values()
-  ]
+  deviations = np.array(
+    [np.std(v, ddof=1) if len(v) > 1 else np.nan for v in scores.values()]
+  )
   axes.errorbar(
     [*scores],
     [np.mean(values) for values in scores.values()],
