@@ -8,8 +8,8 @@ import signal
 import tempfile
 import threading
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and the
-# commands that they start as well.
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so
+# would the commands that they start.
 if threading.current_thread() is threading.main_thread():
   signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests shard over eight devices, which an accelerator does not have.
