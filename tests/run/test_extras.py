@@ -267,6 +267,7 @@ def test_a_teacher_of_something_else_is_refused(monkeypatch, options, message):
     _open_teacher(monkeypatch, **options)
 
 
+@pytest.mark.slow
 def test_deits_form_trains_both_heads_by_their_own(
   teacher_run, data_dir, tmp_path
 ):
