@@ -77,7 +77,7 @@ def test_a_wheel_trains_and_predicts_without_a_clone(built, tmp_path):
     *short,
     cwd=folder,
   )
-  assert "python -m vit_jax.evaluate" in trained
+  assert "with: vit_jax evaluate runs/digits" in trained
   resumed = _run(
     *(python, "-m", "vit_jax.train", "--config", "digits"),
     *("--workdir", "runs/digits", *short),

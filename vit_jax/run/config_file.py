@@ -60,7 +60,7 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 
 
 def load_config(argument: str) -> Any:
-  """Calls `get_config` of FILE:ARGUMENT; FILE may be a shipped one's name.
+  """Calls `get_config` of `FILE:ARGUMENT`; FILE may be that of a shipped one.
 
   Returns:
     The `ConfigDict`, locked.
