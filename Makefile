@@ -1,6 +1,11 @@
 # Uses only what GNU make 3.81 understands, since macOS ships that version.
 
-PYTHON ?= python3
+# The newest that is found; `make PYTHON=python3.11 ...` takes another.
+ifndef PYTHON
+PYTHON := $(shell .ci/find_python 3.14 3.13 3.12 3.11)
+OLDEST = $(shell .ci/find_python 3.11 3.12 3.13 3.14)
+endif
+OLDEST ?= $(PYTHON)
 VENV ?= .venv
 WORKDIR ?= runs/digits
 # Further arguments for `make train`, for example
@@ -121,7 +126,7 @@ $(DEV): pyproject.toml constraints.txt | $(MADE)
 	@touch $(RUN) $@
 
 $(MINIMUM)/.made: pyproject.toml constraints.txt .ci/lowest.py | $(MADE)
-	$(BIN)/python -m venv --clear $(MINIMUM)
+	$(OLDEST) -m venv --clear $(MINIMUM)
 	$(BIN)/python .ci/lowest.py > $(MINIMUM)/lowest.txt
 	$(call pinned,$(MINIMUM)/lowest.txt) $(MINIMUM)/bin/python -m pip \
 	  install -q -e ".[dev]"

@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 import re
+import subprocess
 import tomllib
 
 import yaml
@@ -76,3 +77,24 @@ def test_the_table_of_the_folders_has_the_contracts_floors():
   page = (ROOT / "docs/architecture.md").read_text()
   rows = re.findall(r"^\| (`.*?) \| ", page, re.MULTILINE)
   assert [re.findall(r"`(\w+)`", row) for row in rows] == floors
+
+
+def test_make_takes_the_newest_python_that_makes_environments(tmp_path):
+  """From PATH or pyenv, but not pyenv's shim of a version that is not there."""
+  pyenv = tmp_path / ".pyenv/versions/3.12.7/bin"
+  newest = []
+  kinds = (tmp_path, "3.11", 0), (pyenv, "3.12", 0), (tmp_path, "3.13", 127)
+  for folder, version, status in kinds:
+    folder.mkdir(parents=True, exist_ok=True)
+    python = folder / f"python{version}"
+    python.write_text(f"#!/bin/sh\nexit {status}\n")
+    python.chmod(0o755)
+    done = subprocess.run(
+      [ROOT / ".ci/find_python", "3.14", "3.13", "3.12", "3.11"],
+      env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    newest.append(done.stdout.strip())
+  assert newest == ["python3.11", *[str(pyenv / "python3.12")] * 2]
