@@ -103,7 +103,7 @@ def tf_data_batches(files: list[str], batch_size: int):
     files: JPEG files, or one TFRecord file of them.
     batch_size: Images of a batch.
   """
-  import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
+  import tensorflow as tf
 
   def box(height, width):
     """Draws a box as ours does; TensorFlow's own op draws smaller ones."""
@@ -146,7 +146,7 @@ def packed(source: data.Source, folder: str, size: int) -> data.Source:
 
 def tf_record(source: data.Source, path: str) -> str:
   """Copies a source's encoded bytes to a TFRecord file."""
-  import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
+  import tensorflow as tf
 
   with tf.io.TFRecordWriter(path) as writer:
     for index in range(len(source)):
