@@ -5,7 +5,7 @@ python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS [--tf_data]
 The pipeline decodes images, takes an Inception crop at 224 pixels, flips and
 batches them, in as many workers as there are cores: from the folder, and from
 copies that `vit_jax.pack` makes of it, with shorter sides of 512 and 256 pixels
-at most. The bare loop does the same to the folder's files on one core, with
+at most, the last of them as pixels too (raw). The bare loop does the same to the folder's files on one core, with
 nothing around it.
 
 With --tf_data, tf.data takes part, if TensorFlow is installed: on the same
@@ -96,12 +96,13 @@ def image_of(batch) -> np.ndarray:
   return batch["image"] if isinstance(batch, dict) else batch
 
 
-def tf_data_batches(files: list[str], batch_size: int):
+def tf_data_batches(files: list[str], batch_size: int, raw: bool):
   """Batches of 224 x 224 images, made as TensorFlow's ImageNet pipelines do.
 
   Args:
     files: JPEG files, or one TFRecord file of them.
     batch_size: Images of a batch.
+    raw: Whether pixels are stored, not JPEG files.
   """
   import tensorflow as tf
 
@@ -117,10 +118,19 @@ def tf_data_batches(files: list[str], batch_size: int):
     corner = tf.random.uniform((2,)) * tf.stack([height - h + 1, width - w + 1])
     return tf.cast(tf.concat([tf.floor(corner), [h, w]], 0), tf.int32)
 
-  def prepare(encoded):
+  def cropped_jpeg(encoded):
     shape = tf.cast(tf.io.extract_jpeg_shape(encoded), tf.float32)
     window = box(shape[0], shape[1])
-    image = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
+    return tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
+
+  def cropped_pixels(encoded):
+    image = tf.io.decode_bmp(encoded, channels=3)
+    shape = tf.cast(tf.shape(image), tf.float32)
+    top, left, h, w = tf.unstack(box(shape[0], shape[1]))
+    return image[top : top + h, left : left + w]
+
+  def prepare(encoded):
+    image = (cropped_pixels if raw else cropped_jpeg)(encoded)
     image = tf.image.resize(image, (224, 224))
     image = tf.image.random_flip_left_right(image)
     return tf.cast(image, tf.uint8)
@@ -137,10 +147,9 @@ def tf_data_batches(files: list[str], batch_size: int):
   return dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
 
 
-def packed(source: data.Source, folder: str, size: int) -> data.Source:
-  """The photographs, packed with `size` pixels at most on the shorter side."""
-  out = f"{folder}/packed_{size}"
-  pack({"train": source}, out, Encoding(size))
+def packed(source: data.Source, out: str, encoding: Encoding) -> data.Source:
+  """The photographs, packed into a folder."""
+  pack({"train": source}, out, encoding)
   return open_prepared(out, "train")
 
 
@@ -165,7 +174,10 @@ def contestants(
   """
   flat = FlatFolder(args.root)
   sources: dict[str, data.Source] = {"folder": flat}
-  sources |= {f"packed at {s}": packed(flat, folder, s) for s in (512, 256)}
+  forms = Encoding(512), Encoding(256), Encoding(256, None)
+  for name, form in zip(("512", "256", "256, raw"), forms, strict=True):
+    out = f"{folder}/packed_{len(sources)}"
+    sources[f"packed at {name}"] = packed(flat, out, form)
   transform = data.make_train_transform(224)
   rows: dict[str, Callable[[], Iterator]] = {}
   if args.tf_data:
@@ -173,7 +185,7 @@ def contestants(
       files = [tf_record(source, f"{folder}/{name}.tfrecord")]
       files = flat.paths if source is flat else files
       rows[f"tf.data, {name}"] = functools.partial(
-        tf_data_batches, files, args.batch_size
+        tf_data_batches, files, args.batch_size, name.endswith("raw")
       )
   for name, source in sources.items():
     batches = stack.enter_context(

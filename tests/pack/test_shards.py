@@ -39,6 +39,20 @@ def test_a_reduced_image_is_the_mean_of_its_pixels(kind, size):
   assert off.mean() < 2 and np.quantile(off, 0.99) < 8
 
 
+@pytest.mark.parametrize("size", [None, 60, 37])
+def test_raw_pixels_are_those_that_jpeg_would_be_made_of(size):
+  encoded = encode(_picture(80, 60), "PNG")
+  raw = Image.open(io.BytesIO(Encoding(size, None).encode(encoded)))
+  sides = (round(80 * (size or 60) / 60), size or 60)
+  assert raw.format == "BMP" and raw.size == sides
+  if size == 37:  # Reduced, so both are made anew.
+    jpeg = Image.open(io.BytesIO(Encoding(size, 100).encode(encoded)))
+    off = np.abs(np.asarray(jpeg, float) - np.asarray(raw, float))
+    assert off.mean() < 2
+  else:
+    np.testing.assert_array_equal(raw, _picture(80, 60))
+
+
 def test_other_formats_become_jpeg_of_the_quality():
   encoded = encode(_picture(64, 48), "BMP")
   small, large = (Encoding(None, q).encode(encoded) for q in (10, 95))

@@ -53,9 +53,10 @@ def _content(folder):
   return {p.name: p.read_bytes() for p in folder.glob("*array_record*")}
 
 
-def test_tfds_reads_every_image_once(photographs, tmp_path, capsys):
+@pytest.mark.parametrize("quality", [95, None], ids=["as_it_is", "raw"])
+def test_tfds_reads_every_image_once(photographs, tmp_path, capsys, quality):
   out = tmp_path / "Packed photos"
-  _pack(photographs, out)
+  _pack(photographs, out, Encoding(quality=quality))
   builder = tfds.builder_from_directory(str(out))
   assert builder.name == "packed_photos"
   assert builder.info.features["label"].names == ["cat", "dog"]
@@ -129,7 +130,8 @@ def test_unreadable_images_are_listed(photographs, tmp_path, capsys):
 def test_another_packing_is_refused(photographs, tmp_path):
   out = tmp_path / "packed"
   _pack(photographs, out)
-  for change in ({"seed": 1}, {"encoding": Encoding(10)}):
+  encodings = Encoding(10), Encoding(quality=None)
+  for change in ({"seed": 1}, *({"encoding": e} for e in encodings)):
     with pytest.raises(ValueError, match="from other images or labels"):
       _pack(photographs, out, **change)
   (photographs / "train" / "dog" / "9.png").write_bytes(
@@ -245,6 +247,8 @@ def test_the_command_verifies(packed):
   assert "nothing but --verify=OUT" in commands.refused(
     "vit_jax.pack", str(packed)
   )
+  both = ("--encoding=raw", "--quality=90", str(packed), "out")
+  assert "--quality is of JPEG" in commands.refused("vit_jax.pack", *both)
 
 
 @pytest.mark.parametrize("damage", [_change, pathlib.Path.unlink])

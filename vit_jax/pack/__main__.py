@@ -33,7 +33,9 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "size", None, "Shorter side to reduce larger images to, in pixels."
   )
-  flags.DEFINE_integer("quality", 95, "JPEG quality.", 1, 100)
+  flags.DEFINE_integer("quality", None, "JPEG quality; 95 by default.", 1, 100)
+  kinds = ["jpeg", "raw"]
+  flags.DEFINE_enum("encoding", "jpeg", kinds, "How new images are stored.")
   flags.DEFINE_string(
     "labels",
     None,
@@ -59,13 +61,18 @@ def main(arguments: list[str]) -> None:
     raise ValueError("give SOURCE and OUT, or nothing but --verify=OUT.")
   if options.verify is not None:
     return verify(options.verify)
+  quality = options.quality or 95
+  if options.encoding == "raw":
+    if options.quality is not None:
+      raise ValueError("--quality is of JPEG: leave it out for --encoding=raw.")
+    quality = None
   writer = extras.load("vit_jax.pack.writer", "tfds")
   places = arguments[0], options.labels, options.data_dir
   splits = open_sources(*places, options.outside)
   writer.pack(
     splits,
     arguments[1],
-    writer.Encoding(options.size, options.quality),
+    writer.Encoding(options.size, quality),
     name=options.name,
     seed=options.seed,
     shard_bytes=options.shard_mib * 2**20,

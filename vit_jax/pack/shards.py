@@ -21,7 +21,7 @@ from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
 from vit_jax.data.batching.batches import read
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.decoding import decode, jpeg
+from vit_jax.data.decoding import bitmap, decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
 
@@ -37,11 +37,12 @@ class Encoding:
   Attributes:
     size: Length in pixels that the shorter side of larger images is reduced to;
       None keeps every size.
-    quality: JPEG quality of images that are encoded anew, from 1 to 100.
+    quality: JPEG quality of images that are encoded anew, from 1 to 100; None
+      stores the pixels of every image instead, see `bitmap`.
   """
 
   size: int | None = None
-  quality: int = 95
+  quality: int | None = 95
 
   def __post_init__(self):
     if self.size is not None and self.size < 1:
@@ -59,8 +60,10 @@ class Encoding:
     if scale < 1:
       sides = (max(1, round(width * scale)), max(1, round(height * scale)))
       image = cv2.resize(image, sides, interpolation=cv2.INTER_AREA)
-    elif whole and encoded.startswith(_KEPT):
+    elif whole and encoded.startswith(_KEPT) and self.quality:
       return encoded
+    if self.quality is None:
+      return bitmap.encode(image)
     return simplejpeg.encode_jpeg(
       np.ascontiguousarray(image), self.quality, "RGB", "420"
     )
@@ -124,7 +127,9 @@ def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
   unreadable: list[str] = []
   opened, part = tempfile.mkstemp()
   with open(opened, "rb") as file:
-    writer = ArrayRecordWriter(part, "group_size:1")
+    # Decompressing pixels would take longer than reading them.
+    compression = ",uncompressed" if encoding.quality is None else ""
+    writer = ArrayRecordWriter(part, f"group_size:1{compression}")
     os.unlink(part)  # Nothing is left behind, however this process ends.
     for example in examples(source, indices, unreadable):
       try:

@@ -5,7 +5,8 @@ levels are repeated, palettes looked up, CMYK is converted, 16-bit samples keep
 their high byte or are scaled by a window, transparent pixels are blended with
 white, EXIF orientation is applied, and an animation gives its first frame.
 Ordinary JPEG files are decoded by libjpeg-turbo (see `jpeg`), ordinary PNG
-files by OpenCV, and all others by Pillow (see `pillow`).
+files by OpenCV, what `pack` stores as pixels is copied (see `bitmap`), and all
+others are decoded by Pillow (see `pillow`).
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import numpy as np
 import simplejpeg
 
 from vit_jax.data import example
-from vit_jax.data.decoding import jpeg
+from vit_jax.data.decoding import bitmap, jpeg
 from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError, Window
 
 # Chroma may be stored at half or a quarter of the image's rows, and rows in
@@ -60,6 +61,8 @@ def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
     image = _decode_with_opencv(encoded, spec)
   elif header := jpeg.read_header(encoded):
     image = decode_jpeg(encoded, header, reduction(header), spec=spec)
+  elif (stored := _stored(encoded, spec)) is not None:
+    image = cv2.cvtColor(stored, cv2.COLOR_BGR2RGB)
   if image is not None:
     return image
   from vit_jax.data.decoding import pillow  # Few runs have files for it.
@@ -73,9 +76,9 @@ def decode_box(
   draw: Callable[[int, int], tuple[int, int, int, int]],
   spec: ImageSpec = RGB,
 ) -> np.ndarray:
-  """Decodes a box of an image, and of a JPEG no more than the box shows.
+  """Decodes a box of an image, and often no more than the box shows.
 
-  A JPEG whose box is to be shrunk is decoded at a reduced size, which moves the
+  Of stored pixels it copies the box alone. A JPEG whose box is to be shrunk is decoded at a reduced size, which moves the
   box by a pixel at most; and rows below the box are not decoded.
 
   Args:
@@ -97,6 +100,10 @@ def decode_box(
         for start, length in ((top, h), (left, w))
       )
       return image[rows, columns]
+  elif (stored := _stored(encoded, spec)) is not None:
+    top, left, h, w = draw(*stored.shape[:2])
+    box = stored[top : top + h, left : left + w]
+    return cv2.cvtColor(box, cv2.COLOR_BGR2RGB)
   image = decode_image(encoded, spec)
   top, left, h, w = draw(*image.shape[:2])
   return image[top : top + h, left : left + w]
@@ -186,6 +193,11 @@ def _with_alpha(opaque: np.ndarray, channels: int) -> np.ndarray:
   if opaque.shape[2] == channels:
     return opaque
   return np.dstack([opaque, np.full(opaque.shape[:2], 255, np.uint8)])
+
+
+def _stored(encoded: bytes, spec: ImageSpec) -> np.ndarray | None:
+  """Pixels that only need their colours in another order, else None."""
+  return bitmap.read(encoded) if spec.channels == 3 else None
 
 
 def _png_size(encoded: bytes) -> tuple[int, int] | None:

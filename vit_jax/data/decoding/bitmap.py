@@ -1,0 +1,54 @@
+"""Stores pixels as they are, in BMP files, and reads them without a copy.
+
+Of the forms of BMP, this is the one of 24 bits a pixel, without compression,
+whose first row is the top one. Pillow, OpenCV and TensorFlow read it too.
+"""
+
+import struct
+
+import numpy as np
+
+from vit_jax.data import example
+
+# The file's and the picture's header: their sizes, where pixels begin, width,
+# height (less than 0 if the top row is first), planes, bits, compression.
+_HEADER = struct.Struct("<2sI4xIIiiHHI20x")
+_PICTURE = 40  # Bytes of the second header.
+
+
+def encode(image: np.ndarray) -> bytes:
+  """A BMP file of an RGB image, uint8 (H, W, 3)."""
+  height, width, _ = image.shape
+  rows = np.zeros((height, _row_bytes(width)), np.uint8)
+  rows[:, : 3 * width] = image[..., ::-1].reshape(height, -1)
+  kinds = _PICTURE, width, -height, 1, 24, 0
+  start = _HEADER.size
+  header = _HEADER.pack(b"BM", start + rows.size, start, *kinds)
+  return header + rows.tobytes()
+
+
+def read(encoded: bytes) -> np.ndarray | None:
+  """The pixels of such a file, uint8 (H, W, 3), blue first: a view of it.
+
+  Returns:
+    None for any other file.
+
+  Raises:
+    UnreadableImageError: if the image has too many pixels.
+  """
+  if not encoded.startswith(b"BM") or len(encoded) < _HEADER.size:
+    return None
+  _, _, start, *kinds = _HEADER.unpack_from(encoded)
+  header, width, height, planes, bits, compression = kinds
+  if (header, planes, bits, compression) != (_PICTURE, 1, 24, 0):
+    return None
+  height, row = -height, _row_bytes(width)
+  if min(height, width) < 1 or start + height * row > len(encoded):
+    return None
+  example.check_size(height, width)
+  shape, steps = (height, width, 3), (row, 3, 1)
+  return np.ndarray(shape, np.uint8, encoded, start, steps)
+
+
+def _row_bytes(width: int) -> int:
+  return -(-3 * width // 4) * 4
