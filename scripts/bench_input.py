@@ -5,8 +5,8 @@ python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS [--tf_data]
 The pipeline decodes images, takes an Inception crop at 224 pixels, flips and
 batches them, in as many workers as there are cores: from the folder, and from
 copies that `vit_jax.pack` makes of it, with shorter sides of 512 and 256 pixels
-at most, the last of them as pixels too (raw). The bare loop does the same to the folder's files on one core, with
-nothing around it.
+at most, the last of them as pixels too (raw). The bare loop does the same to
+the folder's files on one core, with nothing around it.
 
 With --tf_data, tf.data takes part, if TensorFlow is installed: on the same
 files, and on a TFRecord copy of each packed set, which holds the same encoded

@@ -14,6 +14,7 @@ import time
 import pytest
 from PIL import Image
 
+from tests import commands
 from tests.data.numbered import Numbered, assert_same, noisy, train
 from vit_jax import data
 from vit_jax.data.batching import workers
@@ -294,3 +295,31 @@ def test_batches_may_be_closed_in_the_thread_that_computes_them():
   started.set()
   assert ended.wait(60)
   assert closed == [0]
+
+
+def test_a_worker_uses_freed_memory_again():
+  """Minor page faults, as getrusage(2) counts them, of images read twice."""
+  code = """
+import resource
+from vit_jax.data.batching import workers
+
+def faults():
+  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def read():
+  for _ in range(5):
+    [bytes(300_000) for _ in range(32)]
+
+def of_reading():
+  read()
+  before = faults()
+  read()
+  return faults() - before
+
+first = of_reading()
+workers.keep_memory()
+print(first, of_reading())
+"""
+  done = commands.python("-c", code)
+  before, after = map(int, done.stdout.split())
+  assert before > 5_000 and after < 500

@@ -38,7 +38,9 @@ def test_a_box_is_that_part_of_the_image():
 
 def test_no_copy_is_made_until_a_box_is_known():
   encoded = bitmap.encode(_noise(37, 53))
-  assert np.shares_memory(bitmap.read(encoded), np.frombuffer(encoded, np.uint8))
+  assert np.shares_memory(
+    bitmap.read(encoded), np.frombuffer(encoded, np.uint8)
+  )
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "1"])

@@ -34,6 +34,9 @@ _CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
 _LONGEST_WAIT = 86_400.0  # Seconds for a batch.
 _ENDS = 10  # Longest wait, in seconds, for a process that was killed.
+# glibc's mallopt(3): return no memory, use the heap up to its limit, and one
+# heap for all threads.
+_KEEP_MEMORY = ((-1, 2**30), (-3, 2**25), (-8, 1))
 _SLOW = "no data came for a day: a file system or a worker hangs."
 
 
@@ -187,6 +190,7 @@ def _main(
   connection: Any, memory: Any, numbers: range, slots: Any, shape: tuple
 ) -> None:
   """Runs in a worker: writes images into free slots, and sends the rest."""
+  keep_memory()
   threading.Thread(target=_leave_with_parent, daemon=True).start()
   cv2.setNumThreads(0)
   images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
@@ -199,6 +203,18 @@ def _main(
       connection.send((slot, batch))
   except Exception as error:
     _send_error(connection, error)
+
+
+def keep_memory() -> None:
+  """Uses freed memory again, for every image of this process.
+
+  Mapping in new memory for the pixels of an image takes longer than reading
+  them. Only glibc is told so; on other systems nothing happens.
+  """
+  library = ctypes.CDLL(None)
+  if hasattr(library, "mallopt"):
+    for option, value in _KEEP_MEMORY:
+      library.mallopt(option, value)
 
 
 def _send_error(connection: Any, error: Exception) -> None:

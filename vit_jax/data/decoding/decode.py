@@ -78,8 +78,9 @@ def decode_box(
 ) -> np.ndarray:
   """Decodes a box of an image, and often no more than the box shows.
 
-  Of stored pixels it copies the box alone. A JPEG whose box is to be shrunk is decoded at a reduced size, which moves the
-  box by a pixel at most; and rows below the box are not decoded.
+  Of stored pixels it copies the box alone. A JPEG whose box is to be shrunk is
+  decoded at a reduced size, which moves the box by a pixel at most; and rows
+  below the box are not decoded.
 
   Args:
     size: Height and width that the caller will resize the box to.
