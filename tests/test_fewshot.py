@@ -12,13 +12,13 @@ import pytest
 from tests import encoders, tinted, tiny
 from tests.commands import refused, run
 from vit_jax import fewshot
-from vit_jax.evaluation import linear_probe
 from vit_jax.pretrained.convert import convert
 from vit_jax.run.experiments import probe as run_probe
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import untracked
 from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.probes import linear_probe
 
 
 @pytest.fixture(scope="module")

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from vit_jax import evaluation
 from vit_jax.runtime import command
+from vit_jax.tasks import probes
 
 if TYPE_CHECKING:
-  from vit_jax.evaluation.few_shot import Outcome
-  from vit_jax.evaluation.segmentation import Segmentation
-  from vit_jax.evaluation.whole_set import Score
   from vit_jax.runtime.display import Display
+  from vit_jax.tasks.probes.few_shot import Outcome
+  from vit_jax.tasks.probes.segmentation import Segmentation
+  from vit_jax.tasks.probes.whole_set import Score
 
-PROBES = (*evaluation.PROBES, "segment")
+PROBES = (*probes.PROBES, "segment")
 
 
 def define_flags() -> None:

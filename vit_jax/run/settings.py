@@ -23,7 +23,6 @@ from vit_jax.data.settings import (
   NormalizationSettings,
   TrainTransformSettings,
 )
-from vit_jax.evaluation.settings import FewShotSettings
 from vit_jax.pretrained.settings import InterpolationSettings, TransferSettings
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, WIDTH
@@ -37,7 +36,7 @@ from vit_jax.runtime.settings import (
   setting,
   types_of,
 )
-from vit_jax.tasks.masked_settings import MaskedSettings
+from vit_jax.tasks.settings import FewShotSettings, MaskedSettings
 from vit_jax.training.settings import (
   DistillSettings,
   LoraSettings,

@@ -17,7 +17,6 @@ from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Track, untracked
-from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.outcome import (
   Curves,
@@ -26,6 +25,7 @@ from vit_jax.tasks.outcome import (
   Stream,
   check_readable,
 )
+from vit_jax.tasks.settings import MaskedSettings
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 

@@ -32,7 +32,7 @@ class Masking:
 
   Attributes:
     rate: Share of the patches to corrupt, rounded to a number of patches.
-    target: One of `masked_settings.TARGETS`.
+    target: One of `settings.TARGETS`.
     patch_size: Side of a patch in pixels; in a hybrid, that of what it sees.
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.

@@ -13,16 +13,6 @@ from vit_jax.data.reading.sources import (
   check_same_classes,
   open_source,
 )
-from vit_jax.evaluation import PROBES
-from vit_jax.evaluation.few_shot import FewShot, Outcome
-from vit_jax.evaluation.segmentation import Segmentation, segment
-from vit_jax.evaluation.whole_set import (
-  Represented,
-  Score,
-  linear,
-  make_represent,
-  nearest_neighbours,
-)
 from vit_jax.inference.features import features
 from vit_jax.models.model import represent
 from vit_jax.pretrained.load import open_checkpoint
@@ -30,6 +20,16 @@ from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.probes import PROBES
+from vit_jax.tasks.probes.few_shot import FewShot, Outcome
+from vit_jax.tasks.probes.segmentation import Segmentation, segment
+from vit_jax.tasks.probes.whole_set import (
+  Represented,
+  Score,
+  linear,
+  make_represent,
+  nearest_neighbours,
+)
 from vit_jax.training import sharding
 
 

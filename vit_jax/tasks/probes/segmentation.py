@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.reading.segmentation import IGNORED, resize_mask
-from vit_jax.evaluation.linear_probe import Probe, fit_in_parts
-from vit_jax.evaluation.whole_set import Readable, Represented
+from vit_jax.tasks.probes.linear_probe import Probe, fit_in_parts
+from vit_jax.tasks.probes.whole_set import Readable, Represented
 
 
 @dataclasses.dataclass(frozen=True)

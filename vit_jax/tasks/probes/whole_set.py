@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.evaluation import linear_probe
 from vit_jax.models.normalize import normalize, unit
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.outcome import Stream, check_readable
+from vit_jax.tasks.probes import linear_probe
 from vit_jax.training import sharding
 
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.

@@ -11,14 +11,14 @@ from tests import tinted
 from vit_jax import data
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.reading.sources import Splits
-from vit_jax.evaluation.few_shot import count_right, no_totals
-from vit_jax.evaluation.linear_probe import fit_shots
-from vit_jax.evaluation.shots import draw_shots
 from vit_jax.run.build import task_of
 from vit_jax.run.evaluation import make_few_shot
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import untracked
 from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.probes.few_shot import count_right, no_totals
+from vit_jax.tasks.probes.linear_probe import fit_shots
+from vit_jax.tasks.probes.shots import draw_shots
 from vit_jax.training import sharding
 
 

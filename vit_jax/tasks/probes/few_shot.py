@@ -22,14 +22,14 @@ from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source, Subset
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import check_classes, check_same_classes
-from vit_jax.evaluation import linear_probe
-from vit_jax.evaluation.shots import draw_shots
-from vit_jax.evaluation.whole_set import make_represent
 from vit_jax.models import Model
 from vit_jax.models.model import represent
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.eval_step import label_rank
 from vit_jax.tasks.outcome import Stream, check_readable
+from vit_jax.tasks.probes import linear_probe
+from vit_jax.tasks.probes.shots import draw_shots
+from vit_jax.tasks.probes.whole_set import make_represent
 from vit_jax.training import sharding
 
 
