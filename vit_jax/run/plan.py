@@ -15,11 +15,11 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, check_same_classes, open_splits
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build, rules
+from vit_jax.run import build
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import extras as libraries
-from vit_jax.runtime.settings import flat, replaced, to_dict
+from vit_jax.runtime.settings import check_needs, flat, replaced, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
@@ -122,7 +122,8 @@ def make_plan(
   """
   task = build.task_of(settings)
   if saved is None:  # A run of an older version may have set such a key.
-    rules.check(settings)
+    check_needs(settings)
+    _check_repeats(settings)
   _check(settings, task)
   settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
@@ -158,6 +159,15 @@ def make_plan(
     evaluation=RunEvaluation(*parts),
     lengths=lengths,
   )
+
+
+def _check_repeats(settings: Settings) -> None:
+  repeats, size = settings.train_transform.repeats, settings.batch_size
+  if repeats > size:
+    raise ValueError(
+      f"train_transform.repeats={repeats} is more than batch_size={size}: a "
+      "batch would show copies of a single image."
+    )
 
 
 def _absolute(settings: Settings) -> dict[str, str]:

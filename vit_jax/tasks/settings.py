@@ -24,6 +24,7 @@ class MaskedSettings(Section):
     'Prediction for a patch: its mean colour of 3 bits a channel ("colour"), '
     'those of its 4 x 4 parts ("colour4x4"), or all its "pixels".',
     choices=TARGETS,
+    needs="rate",
   )
 
 
@@ -32,7 +33,10 @@ class FewShotSettings(Section):
   """Linear probes fitted at each evaluation (arXiv:2010.11929, Sec. 4.1)."""
 
   shots: int = setting(
-    0, "Training images per class; 0 is off.", must=NOT_NEGATIVE
+    0,
+    "Training images per class; 0 is off.",
+    must=NOT_NEGATIVE,
+    needs="eval_every",
   )
   seeds: int = setting(3, "Number of draws of the shots.", must=_SEEDS)
   pre_logits: bool = setting(
