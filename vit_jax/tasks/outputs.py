@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.models.normalize import normalize
-from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.tasks.outcome import (
   Evaluator,
@@ -61,10 +60,7 @@ def outputs_evaluator(
     logits = logits.astype(jnp.float32)
     return logits, loss, label, batch["mask"], batch["skipped"]
 
-  whole = sharding.replicated(stream.mesh)
-  step = hosts.together(
-    jax.jit(sharding.on_mesh(eval_step, stream.mesh), out_shardings=whole)
-  )
+  step = sharding.jit_replicated(eval_step, stream.mesh)
 
   def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
     found, skipped, first = [], 0, 0

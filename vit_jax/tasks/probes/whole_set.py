@@ -50,10 +50,7 @@ def make_represent(
     rest = {k: batch[k] for k in ("label", "mask", "skipped")}
     return represent(params, images).astype(jnp.float32), rest
 
-  step = jax.jit(
-    sharding.on_mesh(represent_batch, mesh),
-    out_shardings=sharding.replicated(mesh),
-  )
+  step = sharding.jit_replicated(represent_batch, mesh)
 
   def read(params: Any, stream: Stream, what: str, track: Track = untracked):
     for batch in stream(track, what):
