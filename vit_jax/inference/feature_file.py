@@ -37,8 +37,7 @@ class FeatureFile:
   def write(self, file: IO[bytes], layers: Sequence[int] = ()) -> None:
     """Writes the .npz file, with the numbers of the layers if there are any.
 
-    Raises:
-      ValueError: if no row was added.
+    Raises ValueError if no row was added.
     """
     if not self.count:
       raise ValueError("no image could be read: there are no features.")
@@ -67,10 +66,8 @@ def feature_file(
 
   The file appears at `path` when the block ends without an exception, and only
   then. Until then, the rows are kept in unnamed temporary files in its folder.
-
-  Raises:
-    ValueError: if `path` is a folder, or no row was added.
-    OSError: if the file cannot be written.
+  Raises ValueError if `path` is a folder, or no row was added, and OSError if
+  the file cannot be written.
   """
   target = local_file(path)
   with (

@@ -73,8 +73,8 @@ class ParquetImages(Source):
 def open_parquet(folder: epath.Path) -> Splits:
   """Opens the splits of a folder of Parquet files, by the files' names.
 
-  Raises:
-    ValueError: if the files have no column of images and one of class numbers.
+  Raises ValueError if the files have no column of images and one of class
+  numbers.
   """
   files: dict[str, list[str]] = {}
   for path in sorted(folder.iterdir()):

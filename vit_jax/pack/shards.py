@@ -50,8 +50,7 @@ class Encoding:
   def encode(self, encoded: bytes) -> bytes:
     """The image's bytes as they are packed.
 
-    Raises:
-      UnreadableImageError: if the image cannot be decoded.
+    Raises UnreadableImageError if the image cannot be decoded.
     """
     image, whole = self._decode(encoded)
     height, width = image.shape[:2]

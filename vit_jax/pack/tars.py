@@ -63,10 +63,8 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
 
   The members of a sample stand next to each other; their names are equal up to
   the first dot of the last part. Beside `x.jpg`, others such as `x.seg.png` are
-  passed over.
-
-  Raises:
-    ValueError: if a sample has no label, or it is unclear which image is meant.
+  passed over. Raises ValueError if a sample has no label, or it is unclear
+  which image is meant.
   """
   key, place, label, name, plain = None, None, None, "", False
   with path.open("rb") as file, _opened(file, path) as tar:

@@ -75,8 +75,7 @@ def load_config(argument: str) -> Any:
 def load_file(name: str) -> tuple[pathlib.Path, Any]:
   """Runs a configuration file, or a shipped one of this name, as a module.
 
-  Raises:
-    ValueError: in one line, if there is no such file or it has a mistake.
+  Raises ValueError, of one line, if there is no such file or it has a mistake.
   """
   path = pathlib.Path(name)
   if not path.is_file():
@@ -100,8 +99,7 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
 def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
   """Calls `get_config` of a file that was loaded.
 
-  Raises:
-    ValueError: in one line, if it has a mistake or takes no argument.
+  Raises ValueError, of one line, if it has a mistake or takes no argument.
   """
   try:
     _check_argument(path, module, *argument)

@@ -92,9 +92,8 @@ def open_teacher(
 ) -> Loaded | None:
   """Opens the teacher, if the settings name one; no array is read yet.
 
-  Raises:
-    ValueError: if there is no such checkpoint, or its classes or its loss are
-      not the student's.
+  Raises ValueError if there is no such checkpoint, or its classes or its loss
+  are not the student's.
   """
   source, kind = settings.distill.teacher, settings.loss.kind
   if not source:

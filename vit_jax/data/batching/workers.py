@@ -80,11 +80,9 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
   def __next__(self) -> Batch:
     """Returns the next batch.
 
-    Raises:
-      ValueError: this iterator is closed.
-      ChildProcessError: a worker was killed or could not start, or no batch
-        came within a day.
-      Exception: computing the batch raised it.
+    Raises ValueError if this iterator is closed, ChildProcessError if a worker
+    was killed or could not start or no batch came within a day, and otherwise
+    what computing the batch raised.
     """
     if not self._lanes:
       raise ValueError("these batches are closed; make new ones.")

@@ -115,10 +115,8 @@ def _orientation(encoded: bytes, at: int) -> int | None:
 def _short_orientation(tiff: bytes) -> int:
   """The orientation in the first directory of TIFF data; 1 if it has none.
 
-  Pillow takes longer to parse all tags than to decode a small image.
-
-  Raises:
-    KeyError, struct.error: if the data are damaged or the tag is not a short.
+  Pillow takes longer to parse all tags than to decode a small image. Raises
+  KeyError or struct.error if the data are damaged or the tag is not a short.
   """
   order = {b"II*\0": "<", b"MM\0*": ">"}[tiff[:4]]
   (start,) = struct.unpack_from(f"{order}I", tiff, 4)

@@ -80,9 +80,8 @@ class Layout:
 def find_layout(root: bytes) -> Layout:
   """Finds the splits below `root`, or below the only folder in it.
 
-  Raises:
-    ValueError: if two folders have names of the same split, or there are some
-      to evaluate on and none to train on.
+  Raises ValueError if two folders have names of the same split, or there are
+  some to evaluate on and none to train on.
   """
   ignored: Ignored = collections.Counter()
   root = _innermost(root, ignored)

@@ -181,8 +181,7 @@ def _number(name: str) -> int:
 def without_border(encoded: bytes) -> bytes:
   """An image file without its outermost two pixels, as a PNG file.
 
-  Raises:
-    UnreadableImageError: if it cannot be decoded.
+  Raises UnreadableImageError if it cannot be decoded.
   """
   try:
     image = Image.open(io.BytesIO(encoded)).convert("RGB")

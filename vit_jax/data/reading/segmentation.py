@@ -146,9 +146,8 @@ def _check_proportions(
 def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:
   """The indices in a file.
 
-  Raises:
-    ValueError: if it has colours in place of indices, or a negative index.
-    UnreadableImageError: if it cannot be read.
+  Raises ValueError if it has colours in place of indices, or a negative index,
+  and UnreadableImageError if it cannot be read.
   """
   try:
     with open(path, "rb") as file:

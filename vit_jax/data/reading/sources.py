@@ -151,8 +151,7 @@ class Digits(Source):
   def __init__(self, split: str):
     """Opens a split, a part such as "train[:90%]", or a sum of parts by "+".
 
-    Raises:
-      ValueError: there is no such split, or it is empty.
+    Raises ValueError if there is no such split, or it is empty.
     """
     with np.load(pathlib.Path(__file__).with_name("digits.npz")) as table:
       images, labels, order = (table[k] for k in ("images", "labels", "order"))

@@ -111,9 +111,8 @@ def open_tfds(
 ) -> TfdsSource:
   """Opens a split of a dataset such as "cifar10" or "beans:0.1.0".
 
-  Raises:
-    ValueError: there is no dataset of that name, or for the reasons of
-      `TfdsSource`.
+  Raises ValueError if there is no dataset of that name, or for the reasons of
+  `TfdsSource`.
   """
   return TfdsSource(_builder(name, data_dir), split, label)
 

@@ -54,9 +54,8 @@ class Study:
 def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
   """Reads and checks all rows of a study.
 
-  Raises:
-    ValueError: if there is a mistake in the file, in a row or in a change, or
-      in `workdir`.
+  Raises ValueError if there is a mistake in the file, in a row or in a change,
+  or in `workdir`.
   """
   bucket.check(workdir, writes=False)
   name, _, argument = file.partition(":")
@@ -119,8 +118,7 @@ def _change(text: str) -> tuple[str, Any]:
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
   """The settings with other values at some keys.
 
-  Raises:
-    ValueError: if there is no such key, or a value is invalid.
+  Raises ValueError if there is no such key, or a value is invalid.
   """
   try:
     return replaced(settings, {**other_units(changes), **changes})
