@@ -82,12 +82,7 @@ class Encoding:
 def written(
   processes: int, job: tuple, parts: list[np.ndarray], missing: list[int]
 ) -> Iterator[None]:
-  """Writes the missing shards, and yields when one is complete.
-
-  Args:
-    job: The source, its encoding, the folder, the data set's name, the split,
-      and its number of shards.
-  """
+  """Writes the missing shards of `_write_shard`'s job; yields after each."""
   if processes == 1:
     for k in missing:
       yield _write_shard(k, parts[k], job)

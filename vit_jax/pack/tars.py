@@ -26,12 +26,9 @@ _IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
 def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   """Opens the splits of a folder of .tar files.
 
-  Args:
-    labels: For ImageNet, the file of the validation images' WordNet ids; for
-      WebDataset, the file of the classes' names, one in each line.
-
-  Raises:
-    ValueError: if a file is not such an archive, or an image has no label.
+  `labels` is a file: for ImageNet, of the validation images' WordNet ids; for
+  WebDataset, of the classes' names, one in each line. Raises ValueError if a
+  file is not such an archive, or an image has no label.
   """
   if (folder / _TRAIN).exists():
     return _imagenet(folder, labels)

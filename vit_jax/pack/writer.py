@@ -39,17 +39,9 @@ def pack(
 ) -> None:
   """Packs splits into a folder, and goes on with one that is unfinished.
 
-  Args:
-    splits: Sources by the names of TFDS's splits.
-    out: Folder to write, which may be in a bucket.
-    encoding: The bytes of an image.
-    name: Name of the data set; by default that of the folder.
-    seed: Seed of the images' order.
-    shard_bytes: About how large a shard becomes.
-    workers: Number of processes; by default one a core.
-
-  Raises:
-    ValueError: if the folder holds something else, or another packing.
+  The arguments are those of the command, with TFDS's names of the splits; `out`
+  may be in a bucket, and a shard has about `shard_bytes`. Raises ValueError if
+  the folder holds something else, or another packing.
   """
   folder = epath.Path(out).expanduser()
   name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")

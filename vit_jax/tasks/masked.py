@@ -32,11 +32,7 @@ from vit_jax.training import sharding
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPatchesTask(Task):
-  """Predicting the colours or the pixels of corrupted patches.
-
-  Attributes:
-    masked: The share of the patches to corrupt, and what is predicted.
-  """
+  """Predicting the colours or the pixels of corrupted patches."""
 
   masked: MaskedSettings = MaskedSettings()
   name = "masked"

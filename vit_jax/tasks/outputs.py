@@ -43,11 +43,9 @@ def outputs_evaluator(
 ) -> Evaluator:
   """Returns what evaluates on a split, without the weights of classes.
 
-  Args:
-    task: The task, whose objective is a `Classification`.
-    stream: The split.
-    answers: Maps outputs (N, K) of the model, float64, to answers (N, K).
-    outcome: The class of the outcome.
+  The task's objective is a `Classification`. `answers` maps outputs (N, K) of
+  the model, float64, to answers (N, K), and `outcome` is the class of the
+  result.
   """
   objective: Any = task.objective(model, stream.preprocessing)
   plain, names = objective.for_evaluation(), stream.source.class_names
@@ -89,7 +87,6 @@ class OutputsOutcome(Outcome):
     index: Place of each example in the split.
     label: 0 or 1 for each label, or the numbers.
     output: Probabilities, or numbers in the unit of the labels.
-    skipped: Number of unreadable images.
   """
 
   task: Task

@@ -58,10 +58,9 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
   ):
     """Starts to prepare batches from number `first` on.
 
-    Args:
-      batches: endless batches, indexed by number; each worker gets a copy.
-      num_workers: number of processes; 0 prepares batches in a thread instead.
-      images_shape: shape of a batch's "image", uint8; needed by processes only.
+    They are endless, and indexed by number; each worker process gets a copy,
+    and with 0 workers a thread prepares them. Processes need the shape of a
+    batch's "image", uint8.
     """
     self.unreadable: dict[str, None] = {}
     self._turn, self._lanes = 0, []

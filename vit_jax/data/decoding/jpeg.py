@@ -45,13 +45,10 @@ class Header(NamedTuple):
 
 
 def read_header(encoded: bytes) -> Header | None:
-  """Reads the header of a complete 8-bit JPEG of 1 or 3 colours.
+  """Reads the header of a complete 8-bit JPEG of 1 or 3 colours; else None.
 
   Decoders fill the missing part of a cut file with grey, so a file counts as
   complete only if it has an end marker.
-
-  Returns:
-    The header; None for any other file.
   """
   if not (encoded.startswith(_START) and encoded.endswith(_END)):
     return None

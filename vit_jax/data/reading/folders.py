@@ -51,12 +51,9 @@ class Layout:
   def evaluation(self, eval_split: str | None) -> str | None:
     """The split to evaluate on; None for a part of the training images.
 
-    Args:
-      eval_split: Its name; None takes val, else test, else a part. "test",
-        which was once the default, falls back to val and then to a part.
-
-    Raises:
-      ValueError: if there is no such split.
+    Without a name it is val, else test, else a part. "test", once the default,
+    falls back to val and then to a part. Raises ValueError if there is no such
+    split.
     """
     orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
     order = ("val", "test")
@@ -181,15 +178,11 @@ def images_below(
   endings: tuple[bytes, ...] | None = None,
   above: tuple = (),
 ) -> Iterator[bytes]:
-  """Yields the paths, from `folder` on, of all images in it, sorted.
+  """Yields the paths, from `folder` on, of the images at any depth, sorted.
 
-  Memory holds one listing for each level of folders.
-
-  Args:
-    folder: Searched at any depth.
-    ignored: Counts the files that are not images.
-    endings: Endings of images, in lower case; by default `EXTENSIONS`.
-    above: The folders above, to which a link may lead back.
+  Memory holds one listing for each level of folders. `ignored` counts the files
+  that are not images, which have other `endings` than `EXTENSIONS` or those
+  given, in lower case; `above` has the folders to which a link may lead back.
   """
   status = os.stat(folder)
   here = status.st_dev, status.st_ino

@@ -31,15 +31,11 @@ class TfdsSource:
     split: str,
     label: str | None = None,
   ):
-    """Opens a split.
+    """Opens any split of TFDS's, with a label that `labels_of` explains.
 
-    Args:
-      split: Any TFDS split expression, such as "train[:98%]".
-      label: Another label, see `tfds_labels.labels_of`.
-
-    Raises:
-      ValueError: the data is not prepared, has no such split, allows no random
-        access, or does not have one image and one class label in each example.
+    Raises ValueError if the data is not prepared, has no such split, allows no
+    random access, or does not have one image and one class label in each
+    example.
     """
     _check_prepared(builder)
     features: Any = builder.info.features
@@ -118,15 +114,11 @@ def open_tfds(
 
 
 def open_prepared(folder: str, split: str | None) -> TfdsSource:
-  """Opens a split of the data set that a folder holds, as `pack` writes it.
+  """Opens a split of the data set in a folder or a bucket, as `pack` writes it.
 
-  Args:
-    folder: The folder with dataset_info.json, which may be in a bucket.
-    split: A TFDS split; None is "validation" if there is one, else "test".
-
-  Raises:
-    ValueError: there is no data set in the folder, or for the reasons of
-      `TfdsSource`.
+  A split of None is "validation" if there is one, else "test". Raises
+  ValueError if the folder holds no data set, or for the reasons of
+  `TfdsSource`.
   """
   path = epath.Path(folder).expanduser()
   if not (path / "dataset_info.json").exists():

@@ -34,10 +34,8 @@ _LEAST_STEPS = 10
 class Found:
   """The outcome of a range test.
 
-  Attributes:
-    smoothed: The exponential average of the losses.
-    suggested: The rate at which the average falls fastest; None if it never
-      falls.
+  `smoothed` is the exponential average of the losses, which falls fastest at
+  the rate `suggested`; None if it never falls.
   """
 
   rates: list[float]

@@ -52,14 +52,9 @@ def run_study(
 ) -> int:
   """Runs a study's rows, writes `study.csv` and figures, and shows the scores.
 
-  The arguments are those of the command; `changes` are its --set, and `index`
-  counts from 1.
-
-  Returns:
-    The exit code: 1 if a row failed, 128 + signal if it was told to stop.
-
-  Raises:
-    ValueError: if the file, a row's settings or the arguments do not fit.
+  The arguments are those of the command. Returns the exit code: 1 if a row
+  failed, 128 + signal if it was told to stop. Raises ValueError if the file, a
+  row's settings or the arguments do not fit.
   """
   study, display = open_study(file, workdir, changes), Display()
   names = [*study.rows]
@@ -157,12 +152,9 @@ def means(study: Study, found: Sequence[Mapping]) -> list[dict[str, Any]]:
 def held_out(split: str, share: float) -> tuple[str, str]:
   """The two parts of a training split, to train and to choose on.
 
-  Args:
-    split: Whole TFDS splits, such as "train" or "train+validation".
-    share: Share of each that is held out, its last examples.
-
-  Raises:
-    ValueError: if a split is itself a part, or the share is no whole percent.
+  The last examples of each whole TFDS split, such as "train" or
+  "train+validation", are held out. Raises ValueError if a split is itself a
+  part, or the share is no whole percent.
   """
   percent = round(100 * share)
   if "[" in split or not 0 < percent < 100 or abs(percent - 100 * share) > 1e-6:

@@ -33,13 +33,10 @@ class Study:
   """A study's file and folder.
 
   Attributes:
-    file: The file, or the name of one that comes with the package.
-    module: The file as a module.
     rows: For each row its values in the table.
     configs: For each row `FILE:ROW`, as `train --config` takes it.
     settings: For each row its settings, with the changes.
     changes: Keys and values that replace those of every row.
-    workdir: The study's folder.
   """
 
   file: str
