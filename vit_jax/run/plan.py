@@ -172,18 +172,16 @@ def _check_repeats(settings: Settings) -> None:
 
 def _absolute(settings: Settings) -> dict[str, str]:
   """The places of the data as absolute paths, by their keys."""
-  places = ("root", "dir", "data_dir", "labels_file", "eval_labels_file")
-  given = {place: getattr(settings.data, place) for place in places}
-  return {k: _full_path(settings, k, path) for k, path in given.items() if path}
+  found = {}
+  for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
+    if path := getattr(settings.data, key):
+      if "file" in key:
+        from vit_jax.data.reading.label_file import located
 
-
-def _full_path(settings: Settings, place: str, path: str) -> str:
-  if "file" in place:
-    from vit_jax.data.reading.label_file import located
-
-    path = located(settings.data, path)
-  path = os.path.expanduser(path)
-  return path if "://" in path else os.path.abspath(path)
+        path = located(settings.data, path)
+      path = os.path.expanduser(path)
+      found[key] = path if "://" in path else os.path.abspath(path)
+  return found
 
 
 def _lengths(settings: Settings, train: Source) -> Lengths:

@@ -14,7 +14,7 @@ def printable(text: str) -> str:
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def printable_path(path: str) -> str:
+def printable_path(path: str | bytes) -> str:
   """Returns a path as text to print, with non-UTF-8 bytes as \\xNN."""
   return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
 

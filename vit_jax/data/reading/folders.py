@@ -7,7 +7,7 @@ import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable_path as text
 
 HEIF = (b".heic", b".heif")
 EXTENSIONS = (
@@ -217,11 +217,6 @@ def ignored_text(ignored: Mapping[str, int]) -> str:
       part += f" ({_INSTALL_HEIF})"
     parts.append(part)
   return ", ".join(parts)
-
-
-def text(name: bytes) -> str:
-  """Returns a file name as text to print, with non-UTF-8 bytes as \\xNN."""
-  return printable(name.decode("utf-8", "backslashreplace"))
 
 
 def _visible(name: bytes) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below, text
+from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
+from vit_jax.runtime.printable import printable_path as text
 
 # Without the library for HEIC, reading such a file says what to install.
 _ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))

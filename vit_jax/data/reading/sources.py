@@ -99,8 +99,8 @@ def _open_tfds(settings: DataSettings, part: str | None) -> Source:
   reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
   if settings.dir:
     return reader.open_prepared(settings.dir, part)
-  name, label = settings.name, settings.tfds_label
-  return reader.open_tfds(name, part or "test", settings.data_dir, label)
+  builder = reader.find(settings.name, settings.data_dir)
+  return reader.TfdsSource(builder, part or "test", settings.tfds_label)
 
 
 def _folder_reader(settings: DataSettings) -> Any:

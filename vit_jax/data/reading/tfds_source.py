@@ -102,17 +102,6 @@ class TfdsSource:
     return {"image": image, "label": self._labels.label(record), "id": name}
 
 
-def open_tfds(
-  name: str, split: str, data_dir: str | None = None, label: str | None = None
-) -> TfdsSource:
-  """Opens a split of a dataset such as "cifar10" or "beans:0.1.0".
-
-  Raises ValueError if there is no dataset of that name, or for the reasons of
-  `TfdsSource`.
-  """
-  return TfdsSource(_builder(name, data_dir), split, label)
-
-
 def open_prepared(folder: str, split: str | None) -> TfdsSource:
   """Opens a split of the data set in a folder or a bucket, as `pack` writes it.
 
@@ -150,12 +139,13 @@ def _damaged(place: Any, error: Exception) -> str:
 
 def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
   """Opens every split of a dataset, by its name."""
-  builder = _builder(name, data_dir)
+  builder = find(name, data_dir)
   _check_prepared(builder)
   return {split: TfdsSource(builder, split) for split in builder.info.splits}
 
 
-def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+def find(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+  """The builder of a data set such as "cifar10" or "beans:0.1.0"."""
   try:
     with _no_temporary_folder():
       return tfds.builder(name, data_dir=data_dir)
