@@ -15,7 +15,7 @@ from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display, Metric, clock, evaluation_text
-from vit_jax.runtime.printable import as_typed
+from vit_jax.runtime.usage import as_typed
 from vit_jax.training.optimizer import HEADS, trainable_filter
 from vit_jax.workdir.meter import shares
 
