@@ -110,7 +110,6 @@ def _show_segmentation(
 
 
 def _show_score(display: "Display", score: "Score", unreadable: str) -> None:
-  """Shows the result of a probe on the whole training split."""
   how = f"the {flags.FLAGS.neighbours} nearest"
   if score.l2 is not None:
     how = f"a linear probe, L2 {score.l2:.2g},"
@@ -123,7 +122,6 @@ def _show_score(display: "Display", score: "Score", unreadable: str) -> None:
 def _show_few_shot(
   display: "Display", outcome: "Outcome", unreadable: str
 ) -> None:
-  """Shows one line per seed, and one for their mean."""
   for draw in outcome.draws:
     display.note(f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}")
   spread, name = outcome.top1_std, f"{flags.FLAGS.shots}-shot"

@@ -109,7 +109,6 @@ class _Shards:
 
 
 def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
-  """Writes a shard and then its note."""
   source, encoding, folder, name, split, count = job
   root = getattr(source, "root", None)
   info: Any = features(source).get_serialized_info()

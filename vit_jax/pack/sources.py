@@ -119,7 +119,6 @@ def open_bucket(address: str) -> Splits:
 
 
 def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
-  """The images of a split, listed class by class."""
   listing = Listing()
   for label, name in enumerate(names):
     inside = f"{folder}/{name}"

@@ -113,7 +113,6 @@ def _label(file: IO[bytes], ending: str, where: str) -> int | None:
 
 
 def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
-  """ImageNet's training images in a tar of tars, and its validation images."""
   train = Listing(files=[str(folder / _TRAIN)])
   names: list[str] = []
   path = folder / _TRAIN

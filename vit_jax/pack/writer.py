@@ -113,7 +113,6 @@ def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
 def _write_split(
   job: tuple, parts: list[np.ndarray], workers: int | None
 ) -> None:
-  """Writes the shards of a split that are missing, by several processes."""
   _, _, folder, name, split, count = job
   missing = []
   for k in range(count):

@@ -131,7 +131,6 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
 
 
 def _losses(loaded: Loaded, name: str) -> Iterator[str]:
-  """Lines on what a format does not keep."""
   preprocessing = loaded.preprocessing
   near, crop = processor.nearest(preprocessing), preprocessing.crop
   torch = name in ("hf", "timm", "torchvision")

@@ -235,7 +235,6 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
 
 
 def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
-  """Stacks or unstacks the blocks' parameters, as the plan needs them."""
   if scanned == plan.model.scan:
     return state
   change = scan.unstack if scanned else scan.stack

@@ -210,7 +210,6 @@ def _model(
 
 
 def _as_saved(settings: Settings, saved: Mapping[str, Any]) -> Model:
-  """The model of the checkpoint that a run is resumed from."""
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
@@ -239,7 +238,6 @@ def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
 
 
 def _check_splits(settings: Settings, splits: Splits) -> None:
-  """Raises ValueError if the data does not fit the settings."""
   names = splits.train.class_names
   check_same_classes(
     names, "the training split", splits.eval.class_names, "the evaluation split"
@@ -256,7 +254,6 @@ def _check_splits(settings: Settings, splits: Splits) -> None:
 
 
 def _check(settings: Settings, task: Task) -> None:
-  """Raises ValueError if a library is missing, or keys of LoRA do not fit."""
   if settings.eval_pictures and task.has_answers:
     libraries.check("matplotlib", "figures", "eval_pictures")
   if settings.wandb_project:

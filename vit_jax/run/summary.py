@@ -172,7 +172,6 @@ def layer_rows(plan: Plan) -> list[list[str]]:
 
 
 def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
-  """Whether a parameter is trained, or with LoRA adapted."""
   settings, model = plan.settings, plan.model
   if settings.lora.rank:
     from vit_jax.training.lora import chosen

@@ -128,7 +128,6 @@ def make_optimizer(
 
 
 def _decaying(settings: OptimizerSettings, params: Any) -> Any:
-  """Maps each parameter to whether it decays."""
   pattern = settings.weight_decay_on
   path_decays = re.compile(pattern).search
   found = map_paths(lambda path, _: path_decays(path) is not None, params)

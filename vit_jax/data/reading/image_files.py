@@ -64,7 +64,6 @@ def _named(path: str) -> Iterator[str]:
 
 
 def _below(folder: str) -> Iterator[str]:
-  """Yields the images in a folder, sorted by path."""
   for path in images_below(os.fsencode(folder), endings=_ENDINGS):
     yield os.path.join(folder, os.fsdecode(path))
 

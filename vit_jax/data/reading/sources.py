@@ -89,7 +89,6 @@ def open_source(
 
 
 def _open_tfds(settings: DataSettings, part: str | None) -> Source:
-  """Opens a part of a packed folder or of a TFDS data set."""
   if not settings.dir and not settings.name:
     raise ValueError(
       "the configuration names no data: give --config.data.root=FOLDER, a "

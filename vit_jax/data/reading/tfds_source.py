@@ -198,7 +198,6 @@ def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
 
 
 def _feature_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
-  """Returns the names of the image feature and the label feature."""
   keys: Any = builder.info.supervised_keys or ("image", "label")
   features: Any = builder.info.features
   expected = (tfds.features.Image, tfds.features.ClassLabel)

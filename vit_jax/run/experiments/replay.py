@@ -139,7 +139,6 @@ def _replayed(
   rows: Mapping[int, Any],
   display: Display,
 ) -> dict[int, dict[str, Any]]:
-  """The digests of the steps of `rows`, of which the first may be `start`."""
   saved = checkpoints.describe(start) if start else None
   plan = make_plan(settings, saved)
   plan.evaluation.stream.close()

@@ -115,7 +115,6 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
 
 
 def _show_best(study: Study, found: Sequence[Any], display: Display) -> None:
-  """Shows the score of each row in a table, and names the best row."""
   metric = build.task_of(next(iter(study.settings.values()))).score_metric
   key = f"eval/{metric.key}"
   if scored := [row for row in found if row.get(key) is not None]:
@@ -193,7 +192,6 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
 
 
 def _choices(study: Study, row: str) -> tuple[list[float], tuple[str, str]]:
-  """The learning rates of a row, and the splits to try them on."""
   get = getattr(study.module, "get_choices", None)
   if get is None:
     raise ValueError(
@@ -255,13 +253,11 @@ def _run(
 
 
 def _read(workdir: epath.Path) -> dict | None:
-  """The result of a finished row."""
   path = workdir / "row.json"
   return json.loads(path.read_text()) if path.exists() else None
 
 
 def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
-  """The last value of each metric of a run, and its last step."""
   wanted = (*_SCORES, *(f"train/{metric.key}" for metric in task.metrics))
   found: dict[str, Any] = {}
   for row in read_rows(workdir / "metrics.jsonl"):

@@ -102,7 +102,6 @@ def csv_text(
 
 
 def _change(text: str) -> tuple[str, Any]:
-  """A key and its value, from "key=value"."""
   key, equals, value = text.partition("=")
   if not equals:
     raise ValueError(f"--set={text}: give KEY=VALUE, such as total_steps=100.")

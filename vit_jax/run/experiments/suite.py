@@ -248,7 +248,6 @@ def _few_shot(
 
 
 def _check_classes(checkpoint: str, loaded: Loaded) -> None:
-  """Raises ValueError unless the classes are ImageNet's, in their order."""
   ids = imagenet_sets.wordnet_ids()
   if loaded.model.num_classes != len(ids):
     raise ValueError(
