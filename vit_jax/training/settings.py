@@ -178,7 +178,8 @@ class LossSettings(Section):
 
   def __post_init__(self):
     super().__post_init__()
-    self.listed_weights()
+    if self.class_weights is not None:
+      self.listed_weights()
     if self.binary_targets and (self.kind != "sigmoid" or self.label_smoothing):
       raise ValueError(
         f"binary_targets=True needs kind='sigmoid' and label_smoothing=0.0; "
