@@ -74,7 +74,9 @@ def test_a_probe_may_take_the_whole_training_split(
     fitted = votes.sum(axis=1).argmax(axis=1)
   assert score.top1 == (fitted == test[1]).mean()
   assert (score.examples, score.train_examples) == (11, 30)
-  with pytest.raises(ValueError, match="probe='svm'; give one of few_shot, k"):
+  with pytest.raises(
+    ValueError, match="probe='svm' is unknown; choose one of few_"
+  ):
     probe_checkpoint(workdir, settings, probe="svm")
 
 

@@ -24,6 +24,7 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.decoding import decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
+from vit_jax.runtime.checks import COUNT, checked
 
 NOTES = "notes"  # Folder of what has been written so far.
 _READ = 32  # Images read at a time.
@@ -44,8 +45,7 @@ class Encoding:
   quality: int = 95
 
   def __post_init__(self):
-    if self.size is not None and self.size < 1:
-      raise ValueError(f"--size={self.size} must be 1 or more.")
+    checked("--size", int | None, self.size, COUNT)
 
   def encode(self, encoded: bytes) -> bytes:
     """The image's bytes as they are packed.

@@ -18,6 +18,7 @@ from vit_jax.models.model import represent
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.probes import PROBES
@@ -59,10 +60,8 @@ def probe_checkpoint(
     ValueError: if the checkpoint, the data and the settings do not fit
       together.
   """
-  if probe not in PROBES:
-    raise ValueError(f"probe={probe!r}; give one of {', '.join(PROBES)}.")
-  if neighbours < 1:
-    raise ValueError(f"neighbours={neighbours} must be 1 or more.")
+  checked("probe", str, probe, choices=PROBES)
+  checked("neighbours", int, neighbours, COUNT)
   if probe == "few_shot":
     options: Any = {"pre_logits": pre_logits, "display": display, **overrides}
     found = probe_shots(checkpoint, settings, (shots,), seeds=seeds, **options)

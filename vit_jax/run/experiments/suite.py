@@ -141,8 +141,6 @@ class _Scorer:
       LoaderSettings(on_unreadable="skip"),
       photographs=True,
       image_size=self._preprocessing.image_size,
-      process_index=0,
-      process_count=1,
     )
     rows, found, skipped = min(_BATCH, len(test_set.source)), [], 0
     where = self._mesh, self._preprocessing, loader

@@ -24,6 +24,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import check_classes, check_same_classes
 from vit_jax.models import Model
 from vit_jax.models.model import represent
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.eval_step import label_rank
 from vit_jax.tasks.outcome import Stream, check_readable, total
@@ -97,9 +98,8 @@ class FewShot:
     seeds: int,
     pre_logits: bool = True,
   ):
-    for name, value in (("shots", shots), ("seeds", seeds)):
-      if value < 1:
-        raise ValueError(f"{name}={value} must be 1 or more.")
+    checked("shots", int, shots, COUNT)
+    checked("seeds", int, seeds, COUNT)
     check_classes(train_source, "a probe")
     check_same_classes(
       train_source.class_names,
