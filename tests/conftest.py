@@ -72,9 +72,9 @@ SHAPES_CHECKED = (
   "vit_jax.training.state",
   "vit_jax.training.step",
   "vit_jax.tasks.eval_step",
-  "vit_jax.evaluation.linear_probe",
+  "vit_jax.tasks.probes.linear_probe",
   "vit_jax.tasks.masked",
-  "vit_jax.evaluation.few_shot",
+  "vit_jax.tasks.probes.few_shot",
 )
 jaxtyping.install_import_hook(SHAPES_CHECKED, f"{__name__}.check_calls")
 

@@ -12,13 +12,13 @@ import pytest
 from tests import encoders, tinted, tiny
 from tests.commands import refused, run
 from vit_jax import fewshot
-from vit_jax.evaluation import linear_probe
 from vit_jax.pretrained.convert import convert
 from vit_jax.run.experiments import probe as run_probe
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import untracked
 from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.probes import linear_probe
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,9 @@ def test_a_probe_may_take_the_whole_training_split(
     fitted = votes.sum(axis=1).argmax(axis=1)
   assert score.top1 == (fitted == test[1]).mean()
   assert (score.examples, score.train_examples) == (11, 30)
-  with pytest.raises(ValueError, match="probe='svm'; give one of few_shot, k"):
+  with pytest.raises(
+    ValueError, match="probe='svm' is unknown; choose one of few_"
+  ):
     probe_checkpoint(workdir, settings, probe="svm")
 
 

@@ -9,8 +9,8 @@ from PIL import Image
 from vit_jax import data, make_vit
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.evaluation.few_shot import FewShot
 from vit_jax.models.model import represent
+from vit_jax.tasks.probes.few_shot import FewShot
 from vit_jax.training import sharding
 
 CLASSES = ("blue", "green", "red")

@@ -43,11 +43,8 @@ def export_checkpoint(
 ) -> None:
   """Exports a checkpoint to a file, and prints how to run it.
 
-  The arguments are those of the command.
-
-  Raises:
-    ValueError: as `export_model` and `export_onnx` do.
-    OSError: if the file cannot be written.
+  The arguments are those of the command. Raises ValueError as `export_model`
+  and `export_onnx` do, and OSError if the file cannot be written.
   """
   from vit_jax.inference import exporter
   from vit_jax.pretrained.load import load_pretrained

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from vit_jax import evaluation
 from vit_jax.runtime import command
+from vit_jax.tasks import probes
 
 if TYPE_CHECKING:
-  from vit_jax.evaluation.few_shot import Outcome
-  from vit_jax.evaluation.segmentation import Segmentation
-  from vit_jax.evaluation.whole_set import Score
   from vit_jax.runtime.display import Display
+  from vit_jax.tasks.probes.few_shot import Outcome
+  from vit_jax.tasks.probes.segmentation import Segmentation
+  from vit_jax.tasks.probes.whole_set import Score
 
-PROBES = (*evaluation.PROBES, "segment")
+PROBES = (*probes.PROBES, "segment")
 
 
 def define_flags() -> None:
@@ -110,7 +110,6 @@ def _show_segmentation(
 
 
 def _show_score(display: "Display", score: "Score", unreadable: str) -> None:
-  """Shows the result of a probe on the whole training split."""
   how = f"the {flags.FLAGS.neighbours} nearest"
   if score.l2 is not None:
     how = f"a linear probe, L2 {score.l2:.2g},"
@@ -123,7 +122,6 @@ def _show_score(display: "Display", score: "Score", unreadable: str) -> None:
 def _show_few_shot(
   display: "Display", outcome: "Outcome", unreadable: str
 ) -> None:
-  """Shows one line per seed, and one for their mean."""
   for draw in outcome.draws:
     display.note(f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}")
   spread, name = outcome.top1_std, f"{flags.FLAGS.shots}-shot"

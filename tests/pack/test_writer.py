@@ -21,9 +21,9 @@ from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
 from vit_jax.pack import shards, writer
+from vit_jax.pack.__main__ import verify
 from vit_jax.pack.shards import Encoding
 from vit_jax.pack.sources import open_sources
-from vit_jax.pack.verify import verify
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 

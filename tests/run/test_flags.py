@@ -1,5 +1,6 @@
 """`--config` as a user types it: names, lengths, other trainers' key names."""
 
+import itertools
 import sys
 
 import pytest
@@ -101,9 +102,9 @@ def test_the_key_that_is_meant_is_suggested(typed, other, ours):
 
 
 def test_every_suggested_key_exists():
-  ours, others = zip(*config_file._OTHER_NAMES.items(), strict=True)
+  ours, others = zip(*config_file.other_names().items(), strict=True)
   assert {*ours} <= {*all_keys(Settings)}
-  names = " ".join(others).split()
+  names = [*itertools.chain(*others)]
   assert len({*names}) == len(names)
   assert not {*names} & {*all_keys(Settings)}
 

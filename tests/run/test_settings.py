@@ -8,10 +8,17 @@ import pytest
 
 from vit_jax.config import base_config
 from vit_jax.models import extended_vit, layer, position, scan, vit
-from vit_jax.run import rules, settings
+from vit_jax.run import settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
-from vit_jax.runtime.settings import all_keys, flat, replaced, to_dict
+from vit_jax.runtime.settings import (
+  all_keys,
+  check_needs,
+  flat,
+  needs,
+  replaced,
+  to_dict,
+)
 
 # Values that a number must not have; the numbers not listed here may be 0.
 NEGATIVE_MEANS_SOMETHING = {
@@ -169,36 +176,28 @@ OTHERS = {
   "transfer.keep_head": True,
   "transfer.keep_pre_logits": True,
 }
-NEEDED = [
-  (needed, key)
-  for needed, keys in rules.NEEDS.items()
-  for start in keys.split()
-  for key in KEYS
-  if key == start or (start[-1] == "." and key.startswith(start))
-  if key not in needed.split(" or ") and not key.startswith("fewshot.data.")
-]
+NEEDED = [pair for pair in needs(Settings) if "fewshot.data." not in pair[0]]
 
 
-def test_the_table_of_needs_names_keys_that_there_are():
-  starts = {start for keys in rules.NEEDS.values() for start in keys.split()}
-  for start in starts:
-    assert any(k == start or k.startswith(start) for k in KEYS), start
+def test_what_keys_need_are_keys_that_there_are():
+  for key, others in needs(Settings):
+    for other in (key, *(name.partition("=")[0] for name in others)):
+      assert any(k in (other, f"{other}_steps") for k in KEYS), (key, other)
   assert len(NEEDED) > 15
+  assert ("fewshot.data.outside", ["fewshot.data.labels_file"]) in needs(
+    Settings
+  )
 
 
-@pytest.mark.parametrize("needed, key", NEEDED)
-def test_a_key_says_nothing_without_another(needed, key):
+@pytest.mark.parametrize("key, needed", NEEDED)
+def test_a_key_says_nothing_without_another(key, needed):
   default = flat(to_dict(Settings()))[key]
   value = OTHERS.get(key, default / 2 if isinstance(default, float) else 7)
   changes = {"eval_every_epochs": 0.0, "save_every_epochs": 0.0, key: value}
-  for part in needed.split(" or "):
-    name, _, wanted = part.partition("=")
-    if name.endswith("!"):
-      changes[name[:-1]] = wanted
   if key == "loss.binary_targets":
     changes["loss.kind"] = "sigmoid"
   with pytest.raises(ValueError, match=f"^{key}=.* says nothing without ") as e:
-    rules.check(replaced(Settings(), changes))
+    check_needs(replaced(Settings(), changes))
   assert str(e.value).isprintable()
 
 
@@ -219,10 +218,10 @@ def test_keys_that_say_something_are_taken():
     "optimizer.b1": 0.8, "optimizer.final_lr": 1e-5,
     "optimizer.weight_decay_on": "E$",
   }  # fmt: skip
-  rules.check(replaced(Settings(), together))
+  check_needs(replaced(Settings(), together))
   # A configuration may have set these before what they tune was turned off.
   left = {"train_transform.randaugment_magnitude": 5.0, "ema_warmup": False}
-  rules.check(replaced(Settings(), left))
+  check_needs(replaced(Settings(), left))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

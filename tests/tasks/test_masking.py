@@ -8,8 +8,8 @@ import pytest
 
 from vit_jax.models import make_vit
 from vit_jax.models.masked_vit import MASK, masked
-from vit_jax.tasks.masked_settings import TARGETS
 from vit_jax.tasks.masking import COLOURS, Masking, draw_patches, mean_colours
+from vit_jax.tasks.settings import TARGETS
 from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import OptimizerSettings

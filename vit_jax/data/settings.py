@@ -48,6 +48,7 @@ class DataSettings(Section):
   labels: bool = setting(
     True,
     "False takes all images below `root`, at any depth and without classes.",
+    needs="root",
   )
   labels_file: str | None = setting(
     None,
@@ -60,6 +61,7 @@ class DataSettings(Section):
   outside: bool = setting(
     False,
     "Let the file of labels name images outside of `root`.",
+    needs="labels_file",
     legacy_default=True,
   )
   file_column: str | None = setting(
@@ -90,7 +92,9 @@ class DataSettings(Section):
     "count_all, closest_object_distance, closest_vehicle_distance.",
   )
   train_split: str = setting(
-    "train", 'TFDS split to train on, such as "train[:90%]".'
+    "train",
+    'TFDS split to train on, such as "train[:90%]".',
+    needs="name or dir",
   )
   eval_split: str | None = setting(
     None,
@@ -102,6 +106,7 @@ class DataSettings(Section):
     0.2,
     "Share of the images held out to evaluate on, if a folder has neither val "
     "nor test.",
+    needs="root",
     must=checks.BETWEEN_0_AND_1,
   )
 

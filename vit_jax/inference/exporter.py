@@ -16,6 +16,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.models import Model, Origin
 from vit_jax.models.normalize import normalize
+from vit_jax.runtime.checks import checked
 
 # jax.export writes flatbuffers, whose size is limited to 31 bits. The program
 # itself takes far less than the margin that is left for it.
@@ -159,11 +160,7 @@ def check_platforms(platforms: Sequence[str]) -> None:
 
 def _check_bytes(params: Any, param_dtype: str) -> None:
   """Raises ValueError unless the parameters fit into an exported file."""
-  if param_dtype not in DTYPES:
-    known = ", ".join(DTYPES)
-    raise ValueError(
-      f"param_dtype={param_dtype!r} is unknown; choose one of {known}."
-    )
+  checked("param_dtype", str, param_dtype, choices=DTYPES)
   count = sum(x.size for x in jax.tree.leaves(params))
   wide, narrow = (count * jnp.dtype(dtype).itemsize for dtype in DTYPES)
   size = narrow if param_dtype == "bfloat16" else wide

@@ -14,11 +14,7 @@ from vit_jax.runtime.atomic_file import local_file, replacing
 
 
 class FeatureFile:
-  """Collects rows on disk until their number is known; see `feature_file`.
-
-  Attributes:
-    count: Number of rows added so far.
-  """
+  """Collects rows on disk until their number, `count`, is known."""
 
   def __init__(self, rows: IO[bytes], names: IO[str]):
     self.count = 0
@@ -37,8 +33,7 @@ class FeatureFile:
   def write(self, file: IO[bytes], layers: Sequence[int] = ()) -> None:
     """Writes the .npz file, with the numbers of the layers if there are any.
 
-    Raises:
-      ValueError: if no row was added.
+    Raises ValueError if no row was added.
     """
     if not self.count:
       raise ValueError("no image could be read: there are no features.")
@@ -63,14 +58,11 @@ def feature_file(
 ) -> Iterator[FeatureFile]:
   """Opens an .npz file of `features`, (n, ...), and the names `images`, (n,).
 
-  With layers, it has their numbers as `layers` as well.
-
-  The file appears at `path` when the block ends without an exception, and only
-  then. Until then, the rows are kept in unnamed temporary files in its folder.
-
-  Raises:
-    ValueError: if `path` is a folder, or no row was added.
-    OSError: if the file cannot be written.
+  With layers, it has their numbers as `layers` as well. The file appears at
+  `path` when the block ends without an exception, and only then. Until then,
+  the rows are kept in unnamed temporary files in its folder. Raises ValueError
+  if `path` is a folder, or no row was added, and OSError if the file cannot be
+  written.
   """
   target = local_file(path)
   with (

@@ -44,8 +44,7 @@ class TextHead:
   def logits(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
     """Scaled cosine similarities of images' representations and the texts.
 
-    Raises:
-      ValueError: if their lengths differ.
+    Raises ValueError if their lengths differ.
     """
     if y.shape[1] != self.embeddings.shape[1]:
       raise ValueError(
@@ -60,8 +59,7 @@ class TextHead:
 def read_text_head(path: str) -> TextHead:
   """Reads an .npz file with `names`, `embeddings`, and `scale` and `bias`.
 
-  Raises:
-    ValueError: if the file is no such file.
+  Raises ValueError if the file is no such file.
   """
   try:
     with np.load(path, allow_pickle=False) as file:

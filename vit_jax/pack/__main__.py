@@ -24,9 +24,15 @@ vit_jax.train --config.data.dir=OUT` reads the result, and so does
 `tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
 
-from absl import flags
+import hashlib
+from typing import Any
 
+from absl import flags
+from etils import epath
+
+from vit_jax.pack import SUMS
 from vit_jax.runtime import command, extras
+from vit_jax.runtime.printable import printable
 
 
 def define_flags() -> None:
@@ -54,7 +60,6 @@ def define_flags() -> None:
 
 def main(arguments: list[str]) -> None:
   from vit_jax.pack.sources import open_sources
-  from vit_jax.pack.verify import verify
 
   options = flags.FLAGS
   if len(arguments) != (2 if options.verify is None else 0):
@@ -78,6 +83,40 @@ def main(arguments: list[str]) -> None:
     shard_bytes=options.shard_mib * 2**20,
     workers=options.workers,
   )
+
+
+def verify(out: str) -> None:
+  """Prints each file that is not as it was; then raises ValueError.
+
+  Without checksums, it raises FileNotFoundError.
+  """
+  folder = epath.Path(out).expanduser()
+  text = (folder / SUMS).read_bytes().decode(errors="replace")
+  lines = (line.partition("  ") for line in text.splitlines())
+  sums = {name: digest for digest, _, name in lines}
+  shards = {p.name for p in folder.iterdir() if "array_record" in p.name}
+  names, bad = sorted(shards | {*sums}), 0
+  for name in names:
+    if (found := _digest(folder / name)) != sums.get(name):
+      wrong = "is missing" if found is None else f"differs from {SUMS}"
+      print(f"{printable(str(folder / name))} {wrong}")
+      bad += 1
+  if bad or not names:
+    raise ValueError(
+      f"{bad} of {len(names)} files of {folder} are not as they were packed: "
+      "copy them again, or remove them and repeat the command that packed them."
+    )
+  print(f"{folder}: all {len(names)} files are as they were packed.")
+
+
+def _digest(path: epath.Path) -> str | None:
+  """The SHA-256 of a file; None if there is none."""
+  try:
+    with path.open("rb") as file:
+      opened: Any = file
+      return hashlib.file_digest(opened, "sha256").hexdigest()
+  except (FileNotFoundError, IsADirectoryError, ValueError):
+    return None
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from vit_jax.pack.records import Splits, numbered, split_of
 class ParquetImages(Source):
   """One split of Parquet files; fastest in the order of their row groups.
 
-  Attributes:
-    blocks: Number of rows of each row group, in order.
+  `blocks` has the number of rows of each row group, in order.
   """
 
   def __init__(self, name: str, files: Sequence[str], columns: tuple[str, str]):
@@ -73,8 +72,8 @@ class ParquetImages(Source):
 def open_parquet(folder: epath.Path) -> Splits:
   """Opens the splits of a folder of Parquet files, by the files' names.
 
-  Raises:
-    ValueError: if the files have no column of images and one of class numbers.
+  Raises ValueError if the files have no column of images and one of class
+  numbers.
   """
   files: dict[str, list[str]] = {}
   for path in sorted(folder.iterdir()):

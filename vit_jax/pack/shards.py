@@ -24,6 +24,7 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.decoding import bitmap, decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.runtime.atomic_file import replacing
+from vit_jax.runtime.checks import COUNT, checked
 
 NOTES = "notes"  # Folder of what has been written so far.
 _READ = 32  # Images read at a time.
@@ -45,14 +46,12 @@ class Encoding:
   quality: int | None = 95
 
   def __post_init__(self):
-    if self.size is not None and self.size < 1:
-      raise ValueError(f"--size={self.size} must be 1 or more.")
+    checked("--size", int | None, self.size, COUNT)
 
   def encode(self, encoded: bytes) -> bytes:
     """The image's bytes as they are packed.
 
-    Raises:
-      UnreadableImageError: if the image cannot be decoded.
+    Raises UnreadableImageError if the image cannot be decoded.
     """
     image, whole = self._decode(encoded)
     height, width = image.shape[:2]
@@ -86,12 +85,7 @@ class Encoding:
 def written(
   processes: int, job: tuple, parts: list[np.ndarray], missing: list[int]
 ) -> Iterator[None]:
-  """Writes the missing shards, and yields when one is complete.
-
-  Args:
-    job: The source, its encoding, the folder, the data set's name, the split,
-      and its number of shards.
-  """
+  """Writes the missing shards of `_write_shard`'s job; yields after each."""
   if processes == 1:
     for k in missing:
       yield _write_shard(k, parts[k], job)
@@ -118,7 +112,6 @@ class _Shards:
 
 
 def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
-  """Writes a shard and then its note."""
   source, encoding, folder, name, split, count = job
   root = getattr(source, "root", None)
   info: Any = features(source).get_serialized_info()

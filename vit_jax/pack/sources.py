@@ -25,14 +25,10 @@ def open_sources(
 ) -> Splits:
   """Opens the splits of a source, by TFDS's names: train, validation, test.
 
-  Args:
-    source: See `vit_jax.pack`.
-    labels: ImageNet's validation labels, or the names of WebDataset's classes.
-    data_dir: Where TFDS keeps its data sets.
-    outside: Whether a file of labels may name images outside of its folder.
-
-  Raises:
-    ValueError: if the source holds no labelled images, or is not there.
+  `vit_jax.pack` lists the sources. `labels` are ImageNet's validation labels,
+  or the names of WebDataset's classes; TFDS keeps its data sets in `data_dir`;
+  and with `outside`, a file of labels may name images outside of its folder.
+  Raises ValueError if the source holds no labelled images, or is not there.
   """
   if source.startswith("tfds:"):
     from vit_jax.data.reading.tfds_source import open_all
@@ -123,7 +119,6 @@ def open_bucket(address: str) -> Splits:
 
 
 def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
-  """The images of a split, listed class by class."""
   listing = Listing()
   for label, name in enumerate(names):
     inside = f"{folder}/{name}"

@@ -26,12 +26,9 @@ _IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
 def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   """Opens the splits of a folder of .tar files.
 
-  Args:
-    labels: For ImageNet, the file of the validation images' WordNet ids; for
-      WebDataset, the file of the classes' names, one in each line.
-
-  Raises:
-    ValueError: if a file is not such an archive, or an image has no label.
+  `labels` is a file: for ImageNet, of the validation images' WordNet ids; for
+  WebDataset, of the classes' names, one in each line. Raises ValueError if a
+  file is not such an archive, or an image has no label.
   """
   if (folder / _TRAIN).exists():
     return _imagenet(folder, labels)
@@ -63,10 +60,8 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
 
   The members of a sample stand next to each other; their names are equal up to
   the first dot of the last part. Beside `x.jpg`, others such as `x.seg.png` are
-  passed over.
-
-  Raises:
-    ValueError: if a sample has no label, or it is unclear which image is meant.
+  passed over. Raises ValueError if a sample has no label, or it is unclear
+  which image is meant.
   """
   key, place, label, name, plain = None, None, None, "", False
   with path.open("rb") as file, _opened(file, path) as tar:
@@ -118,7 +113,6 @@ def _label(file: IO[bytes], ending: str, where: str) -> int | None:
 
 
 def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
-  """ImageNet's training images in a tar of tars, and its validation images."""
   train = Listing(files=[str(folder / _TRAIN)])
   names: list[str] = []
   path = folder / _TRAIN

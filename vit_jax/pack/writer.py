@@ -20,9 +20,8 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.pack import shards
+from vit_jax.pack import SUMS, shards
 from vit_jax.pack.shards import Encoding
-from vit_jax.pack.verify import SUMS, digest
 
 _LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
 
@@ -39,17 +38,9 @@ def pack(
 ) -> None:
   """Packs splits into a folder, and goes on with one that is unfinished.
 
-  Args:
-    splits: Sources by the names of TFDS's splits.
-    out: Folder to write, which may be in a bucket.
-    encoding: The bytes of an image.
-    name: Name of the data set; by default that of the folder.
-    seed: Seed of the images' order.
-    shard_bytes: About how large a shard becomes.
-    workers: Number of processes; by default one a core.
-
-  Raises:
-    ValueError: if the folder holds something else, or another packing.
+  The arguments are those of the command, with TFDS's names of the splits; `out`
+  may be in a bucket, and a shard has about `shard_bytes`. Raises ValueError if
+  the folder holds something else, or another packing.
   """
   folder = epath.Path(out).expanduser()
   name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")
@@ -121,7 +112,6 @@ def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
 def _write_split(
   job: tuple, parts: list[np.ndarray], workers: int | None
 ) -> None:
-  """Writes the shards of a split that are missing, by several processes."""
   _, _, folder, name, split, count = job
   missing = []
   for k in range(count):
@@ -200,7 +190,7 @@ def _describe(
   )
   for path in sorted(folder.iterdir()):
     if path.suffix in (".json", ".txt"):
-      sums[path.name] = digest(path)
+      sums[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
   lines = "".join(f"{digest}  {file}\n" for file, digest in sums.items())
   (folder / SUMS).write_text(lines)
   _say(f"Train on it by --config.data.dir={folder}")

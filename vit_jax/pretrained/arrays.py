@@ -73,13 +73,10 @@ def open_arrays(path: pathlib.Path) -> Iterator[Arrays]:
   """Opens an .npz or .safetensors file, or the index of a sharded one.
 
   The content decides which of these it is, not the name. An index (JSON, such
-  as model.safetensors.index.json) lies beside the shards that it names.
-
-  Raises:
-    UnreadableFileError: if the file is none of these, or is incomplete,
-      damaged, of absurd size, or a pickle. The message is one line, and the
-      error is a ValueError.
-    OSError: if the system cannot open or read the file.
+  as model.safetensors.index.json) lies beside the shards that it names. Raises
+  UnreadableFileError if the file is none of these, or is incomplete, damaged,
+  of absurd size, or a pickle, and OSError if the system cannot open or read the
+  file. The message is one line, and the error is a ValueError.
   """
   with contextlib.ExitStack() as files:
     yield Arrays(_open(pathlib.Path(path), files))

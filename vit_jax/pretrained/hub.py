@@ -95,7 +95,6 @@ def push(folder: pathlib.Path, name: str) -> str:
 
 
 def _explain(error: Exception, repository: str) -> str:
-  """Says in one line why the library failed."""
   from huggingface_hub import constants, errors
 
   for cause in causes(error):

@@ -51,13 +51,9 @@ def open_base(
 ) -> Loaded:
   """Opens the base of a LoRA run again, by `load.open_checkpoint`.
 
-  Args:
-    saved: The base's record.
-    given: Its place, if the user gives it; None takes the record's.
-    **fields: Fields of the model that JSON cannot hold.
-
-  Raises:
-    ValueError: if it cannot be read, or only the record names its address.
+  `saved` is its record, `given` its place if the user gives one, and `fields`
+  are those of the model that JSON cannot hold. Raises ValueError if it cannot
+  be read, or only the record names its address.
   """
   if saved["step"] is not None:
     fields["step"] = saved["step"]

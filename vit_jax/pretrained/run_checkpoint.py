@@ -191,7 +191,6 @@ def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
 
 
 def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
-  """Shapes of the parameters that a run with LoRA holds, by path."""
   shape = descriptions.preprocessing(description).image_shape
   init = lora.trained_init(
     make_params_init(model, shape), descriptions.lora(description)

@@ -101,8 +101,7 @@ _UNRECORDED = {
 def check_expressible(loaded: Loaded, name: str) -> list[str]:
   """Raises ValueError with all reasons why a format cannot express the model.
 
-  Returns:
-    A line on each thing that the format keeps only approximately, or loses.
+  Returns a line on each thing that it keeps only approximately, or loses.
   """
   model, target = loaded.model, TARGETS[name]
   preprocessing = loaded.preprocessing
@@ -132,7 +131,6 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
 
 
 def _losses(loaded: Loaded, name: str) -> Iterator[str]:
-  """Lines on what a format does not keep."""
   preprocessing = loaded.preprocessing
   near, crop = processor.nearest(preprocessing), preprocessing.crop
   torch = name in ("hf", "timm", "torchvision")
@@ -205,15 +203,10 @@ def save_as(
   card: str = "",
   track: Track = untracked,
 ) -> None:
-  """Writes a folder with the weights and the format's other files.
+  """Writes a folder with the weights, the format's other files and a README.md.
 
-  Args:
-    loaded: The model to write, which `check_expressible` accepts.
-    folder: The folder to make, which appears complete or not at all.
-    card: Text of its README.md.
-
-  Raises:
-    ValueError: if the folder exists and is not empty.
+  `check_expressible` accepts the model. The folder appears complete or not at
+  all. Raises ValueError if it exists and is not empty.
   """
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")

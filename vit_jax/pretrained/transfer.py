@@ -178,11 +178,9 @@ def _for_channels(
 ) -> tuple[np.ndarray, str]:
   """A kernel for images of other channels, and a line about it, as in timm.
 
-  Args:
-    kernel: (P^2 C, D) or (P, P, C, D), for images of C channels.
-    before: Its channels, C.
-    channels: Channels of the new kernel. For one, the old channels are added
-      up; for more, they are repeated in turn and multiplied by C / channels.
+  For one channel, those `before` are added up; for more, they are repeated in
+  turn and multiplied by before / channels. The kernel is (P^2 C, D) or (P, P,
+  C, D), for images of C = `before` channels.
   """
   parts = kernel.reshape(-1, before, kernel.shape[-1])
   if channels == 1:

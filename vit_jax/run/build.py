@@ -24,7 +24,7 @@ from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
 from vit_jax.models.variants import with_block
 from vit_jax.run.settings import ProbeSettings, Settings
-from vit_jax.runtime.settings import flat, to_dict
+from vit_jax.runtime.settings import changed
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training.optimizer import (
@@ -158,13 +158,13 @@ def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
       "data.labels=False leaves no classes to train on: leave it out, or set "
       "masked.rate to train without labels."
     )
-  few_shot = settings.fewshot
-  given, default = (flat(to_dict(s)) for s in (settings, Settings()))
+  few_shot, given = settings.fewshot, changed(settings)
   own = few_shot.data.name or few_shot.data.photographs
   for key in task.refuses:
-    if given[key] != default[key] and not (key == "fewshot.shots" and own):
+    if key in given and not (key == "fewshot.shots" and own):
+      value, usual = given[key]
       raise ValueError(
-        f"{key}={given[key]!r} {task.why_refused}: set it to {default[key]!r}."
+        f"{key}={value!r} {task.why_refused}: set it to {usual!r}."
       )
   if few_shot.shots and unlabelled and not own:
     raise ValueError(

@@ -1,5 +1,6 @@
 """Configuration files: where they are, and what a mistake in one means."""
 
+import csv
 import importlib.machinery
 import inspect
 import pathlib
@@ -15,36 +16,6 @@ import vit_jax
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
-
-# Names that other trainers use for our keys.
-_OTHER_NAMES = {
-  "accumulation_steps": (
-    "accum_steps grad_accum grad_accum_steps gradient_accumulation_steps"
-  ),
-  "batch_size": "bs train_batch_size",
-  "data.name": "dataset",
-  "data.root": "data_path",
-  "early_stop_evaluations": "patience",
-  "ema_decay": "ema",
-  "image_size": "img_size input_size resolution",
-  "loader.num_workers": "workers",
-  "log_every_steps": "log_interval",
-  "loss.label_smoothing": "smoothing",
-  "loss.mixup_alpha": "mixup",
-  "model.dropout_rate": "dropout",
-  "model.dtype": "precision",
-  "model.hidden_size": "dim embed_dim",
-  "model.num_layers": "depth",
-  "model.variant": "arch architecture",
-  "optimizer.clip_norm": "grad_clip max_grad_norm",
-  "optimizer.freeze_layers": "freeze",
-  "optimizer.peak_lr": "base_lr learning_rate lr",
-  "optimizer.warmup_steps": "warmup",
-  "optimizer.weight_decay": "wd",
-  "pretrained": "checkpoint init_from",
-  "total_epochs": "epochs max_epochs num_epochs num_train_epochs",
-  "total_steps": "max_steps num_steps steps",
-}
 
 
 def shipped_configs() -> dict[str, pathlib.Path]:
@@ -75,8 +46,7 @@ def load_config(argument: str) -> Any:
 def load_file(name: str) -> tuple[pathlib.Path, Any]:
   """Runs a configuration file, or a shipped one of this name, as a module.
 
-  Raises:
-    ValueError: in one line, if there is no such file or it has a mistake.
+  Raises ValueError, of one line, if there is no such file or it has a mistake.
   """
   path = pathlib.Path(name)
   if not path.is_file():
@@ -100,8 +70,7 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
 def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
   """Calls `get_config` of a file that was loaded.
 
-  Raises:
-    ValueError: in one line, if it has a mistake or takes no argument.
+  Raises ValueError, of one line, if it has a mistake or takes no argument.
   """
   try:
     _check_argument(path, module, *argument)
@@ -125,12 +94,19 @@ def _check_argument(path: pathlib.Path, module: Any, *argument: str) -> None:
     raise ValueError(f"{path} takes no argument after a colon.")
 
 
+def other_names() -> dict[str, list[str]]:
+  """The names that other trainers use for our keys, by key."""
+  table = pathlib.Path(__file__).with_name("other_names.csv").read_text()
+  rows = csv.DictReader(table.splitlines())
+  return {row["key"]: row["others"].split() for row in rows}
+
+
 def nearest(key: str, cls: type[Section]) -> str:
   """The valid key closest to an unknown name."""
   name = key.rsplit(".", 1)[-1].replace("-", "_")
   known = set(all_keys(cls))
-  for meant, others in _OTHER_NAMES.items():
-    if name in others.split() and meant in known:
+  for meant, others in other_names().items():
+    if name in others and meant in known:
       return meant
   return nearest_key(key, cls)
 

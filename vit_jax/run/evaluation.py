@@ -93,7 +93,7 @@ def make_few_shot(
   used; if it has no `data_dir`, the run's is used. Of the models that the task
   has probed, all but the first add only their top-1.
   """
-  from vit_jax.evaluation.few_shot import FewShot
+  from vit_jax.tasks.probes.few_shot import FewShot
 
   few_shot = settings.fewshot
   if few_shot.data.name or few_shot.data.photographs:

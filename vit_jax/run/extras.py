@@ -35,15 +35,9 @@ def open_extras(
 ) -> Extras:
   """Opens and reads what the run uses but does not train.
 
-  Args:
-    settings: The run's settings, which are resolved.
-    class_names: Those of the data.
-    start: The checkpoint that a fresh run starts from.
-    saved: The description of the checkpoint that is resumed, if any.
-
-  Raises:
-    ValueError: if the base of a resumed run is gone or has changed, or the
-      teacher does not fit the student.
+  The settings are resolved. A fresh run may start from a checkpoint, and a
+  resumed one has a description. Raises ValueError if the base of a resumed run
+  is gone or has changed, or the teacher does not fit the student.
   """
   loaded = open_teacher(settings, model, class_names, saved)
   shapes = shapes_of_extras(settings, model, loaded, mesh)
@@ -92,9 +86,8 @@ def open_teacher(
 ) -> Loaded | None:
   """Opens the teacher, if the settings name one; no array is read yet.
 
-  Raises:
-    ValueError: if there is no such checkpoint, or its classes or its loss are
-      not the student's.
+  Raises ValueError if there is no such checkpoint, or its classes or its loss
+  are not the student's.
   """
   source, kind = settings.distill.teacher, settings.loss.kind
   if not source:

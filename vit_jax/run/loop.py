@@ -112,10 +112,7 @@ def train(
     if evaluated and plan.splits.test is not None:
       tested = _test(plan, out, state, saved)
   seconds, kinds = time.perf_counter() - start, out.time_spent()
-  metrics, own = plan.task.metrics, plan.task.is_own
-  task = settings.data.task if own else ""
-  said = closing(metrics, evaluated, seconds, saved, tested, kinds, task, best)
-  display.note(said)
+  display.note(closing(plan, evaluated, seconds, saved, tested, kinds, best))
   return state, evaluated
 
 
@@ -235,7 +232,6 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
 
 
 def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
-  """Stacks or unstacks the blocks' parameters, as the plan needs them."""
   if scanned == plan.model.scan:
     return state
   change = scan.unstack if scanned else scan.stack

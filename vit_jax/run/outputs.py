@@ -59,9 +59,8 @@ class Outputs:
   def list_unreadable(self, plan: Plan, batches: BatchIterator) -> None:
     """Says at the end which images were skipped, and keeps their names."""
     with optional_write(self.display, "the list of unreadable images"):
-      found = batches.unreadable | plan.evaluation.stream.unreadable
-      if line := keep_unreadable(self.checkpoints.folder, found):
-        self.display.note(line)
+      if found := batches.unreadable | plan.evaluation.stream.unreadable:
+        self.display.note(keep_unreadable(self.checkpoints.folder, found))
 
   def time_spent(self) -> dict[str, float] | None:
     """`time_spent` of the run up to now; None where it cannot be read."""

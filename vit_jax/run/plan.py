@@ -15,11 +15,11 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, check_same_classes, open_splits
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build, rules
+from vit_jax.run import build
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import extras as libraries
-from vit_jax.runtime.settings import flat, replaced, to_dict
+from vit_jax.runtime.settings import check_needs, flat, replaced, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
@@ -122,7 +122,8 @@ def make_plan(
   """
   task = build.task_of(settings)
   if saved is None:  # A run of an older version may have set such a key.
-    rules.check(settings)
+    check_needs(settings)
+    _check_repeats(settings)
   _check(settings, task)
   settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
@@ -160,20 +161,27 @@ def make_plan(
   )
 
 
+def _check_repeats(settings: Settings) -> None:
+  repeats, size = settings.train_transform.repeats, settings.batch_size
+  if repeats > size:
+    raise ValueError(
+      f"train_transform.repeats={repeats} is more than batch_size={size}: a "
+      "batch would show copies of a single image."
+    )
+
+
 def _absolute(settings: Settings) -> dict[str, str]:
   """The places of the data as absolute paths, by their keys."""
-  places = ("root", "dir", "data_dir", "labels_file", "eval_labels_file")
-  given = {place: getattr(settings.data, place) for place in places}
-  return {k: _full_path(settings, k, path) for k, path in given.items() if path}
+  found = {}
+  for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
+    if path := getattr(settings.data, key):
+      if "file" in key:
+        from vit_jax.data.reading.label_file import located
 
-
-def _full_path(settings: Settings, place: str, path: str) -> str:
-  if "file" in place:
-    from vit_jax.data.reading.label_file import located
-
-    path = located(settings.data, path)
-  path = os.path.expanduser(path)
-  return path if "://" in path else os.path.abspath(path)
+        path = located(settings.data, path)
+      path = os.path.expanduser(path)
+      found[key] = path if "://" in path else os.path.abspath(path)
+  return found
 
 
 def _lengths(settings: Settings, train: Source) -> Lengths:
@@ -202,7 +210,6 @@ def _model(
 
 
 def _as_saved(settings: Settings, saved: Mapping[str, Any]) -> Model:
-  """The model of the checkpoint that a run is resumed from."""
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
@@ -231,7 +238,6 @@ def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
 
 
 def _check_splits(settings: Settings, splits: Splits) -> None:
-  """Raises ValueError if the data does not fit the settings."""
   names = splits.train.class_names
   check_same_classes(
     names, "the training split", splits.eval.class_names, "the evaluation split"
@@ -248,7 +254,6 @@ def _check_splits(settings: Settings, splits: Splits) -> None:
 
 
 def _check(settings: Settings, task: Task) -> None:
-  """Raises ValueError if a library is missing, or keys of LoRA do not fit."""
   if settings.eval_pictures and task.has_answers:
     libraries.check("matplotlib", "figures", "eval_pictures")
   if settings.wandb_project:

@@ -23,7 +23,6 @@ from vit_jax.data.settings import (
   NormalizationSettings,
   TrainTransformSettings,
 )
-from vit_jax.evaluation.settings import FewShotSettings
 from vit_jax.pretrained.settings import InterpolationSettings, TransferSettings
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, WIDTH
@@ -37,7 +36,7 @@ from vit_jax.runtime.settings import (
   setting,
   types_of,
 )
-from vit_jax.tasks.masked_settings import MaskedSettings
+from vit_jax.tasks.settings import FewShotSettings, MaskedSettings
 from vit_jax.training.settings import (
   DistillSettings,
   LoraSettings,
@@ -134,7 +133,8 @@ class ModelSettings(Section):
     must=BELOW_1,
   )
   drop_path_grows: bool | None = _unset(
-    "Let that chance rise linearly, from 0 in the first layer."
+    "Let that chance rise linearly, from 0 in the first layer.",
+    needs="drop_path_rate or pretrained",
   )
   layer_norm_epsilon: float | None = _unset(
     "Epsilon added to the variance in layer norms.", must=POSITIVE
@@ -220,13 +220,14 @@ class Settings(Section):
     legacy_default=False,
   )
   eval_per_class: bool = setting(
-    False, "Measure the top-1 of each class as well."
+    False, "Measure the top-1 of each class as well.", needs="eval_every"
   )
   eval_pictures: int = setting(
     0,
     "Number of examples to show in TensorBoard, with the confusion matrix if "
     "there are labels.",
     must=NOT_NEGATIVE,
+    needs="eval_every",
   )
   wandb_project: str | None = setting(
     None, "Weights & Biases project; None logs nothing there."
@@ -236,6 +237,7 @@ class Settings(Section):
     "Stop after this many evaluations without a better top-1, or score of the "
     "task; 0 never stops.",
     must=NOT_NEGATIVE,
+    needs="eval_every",
   )
   max_skipped_steps: int = setting(
     10,
@@ -264,14 +266,14 @@ class Settings(Section):
   train_transform: TrainTransformSettings = section(TrainTransformSettings)
   eval_transform: EvalTransformSettings = section(EvalTransformSettings)
   normalization: NormalizationSettings = section(NormalizationSettings)
-  transfer: TransferSettings = section(TransferSettings)
+  transfer: TransferSettings = section(TransferSettings, needs="pretrained")
   model: ModelSettings = section(ModelSettings)
   loss: LossSettings = section(LossSettings)
   masked: MaskedSettings = section(MaskedSettings)
   lora: LoraSettings = section(LoraSettings)
-  distill: DistillSettings = section(DistillSettings)
+  distill: DistillSettings = section(DistillSettings, needs="distill.teacher")
   optimizer: OptimizerSettings = section(OptimizerSettings)
-  fewshot: FewShotSettings = section(FewShotSettings)
+  fewshot: FewShotSettings = section(FewShotSettings, needs="fewshot.shots")
   mesh: MeshSettings = section(MeshSettings)
 
 

@@ -1,7 +1,7 @@
 """Writes the first and the last lines of a run, and the table of layers."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -14,8 +14,8 @@ from vit_jax.models.partitioning import for_tpu
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
-from vit_jax.runtime.display import Display, Metric, clock, evaluation_text
-from vit_jax.runtime.printable import as_typed
+from vit_jax.runtime.display import Display, clock, evaluation_text
+from vit_jax.runtime.usage import as_typed
 from vit_jax.training.optimizer import HEADS, trainable_filter
 from vit_jax.workdir.meter import shares
 
@@ -98,13 +98,12 @@ def _teacher(plan: Plan) -> str:
 
 
 def closing(
-  metrics: Sequence[Metric],
+  plan: Plan,
   evaluated: dict[str, Any],
   seconds: float,
   workdir: str | None,
   tested: dict[str, Any] | None = None,
   spent: dict[str, float] | None = None,
-  own_task: str = "",
   best: tuple[int, str] | None = None,
 ) -> str:
   """The lines that end a run.
@@ -114,10 +113,9 @@ def closing(
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
-    own_task: `data.task` of the run, if it is a class of the user's own.
     best: Step and score of the best checkpoint, if it is not the last.
   """
-  lines = [f"Done in {clock(seconds)}."]
+  lines, metrics = [f"Done in {clock(seconds)}."], plan.task.metrics
   if spent is not None:
     parts = ", ".join(f"{share:.1%} {what}" for what, share in shares(spent))
     lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
@@ -133,8 +131,8 @@ def closing(
     )
   if workdir is not None:
     command = f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
-    if own_task:  # No checkpoint imports it.
-      command += f" --task={shlex.quote(own_task)}"
+    if plan.task.is_own:  # No checkpoint imports it.
+      command += f" --task={shlex.quote(plan.settings.data.task)}"
     if best is not None:
       command += " --best"
     lines.append(f"Evaluate its checkpoint with: {as_typed(command)}")
@@ -172,7 +170,6 @@ def layer_rows(plan: Plan) -> list[list[str]]:
 
 
 def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
-  """Whether a parameter is trained, or with LoRA adapted."""
   settings, model = plan.settings, plan.model
   if settings.lora.rank:
     from vit_jax.training.lora import chosen

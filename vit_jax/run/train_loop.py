@@ -118,7 +118,8 @@ class TrainLoop:
       self._log_if_due(step, metrics)
       if self.signal.reached(step):
         raise self._stopped(state, step)
-      broken = self._is_broken()
+      most = self.plan.settings.max_skipped_steps
+      broken = 0 < most <= len(self.outputs.meter.skipped)
       scores = None if broken else self._evaluate_if_due(state, step)
       over = scores is not None and self._has_stalled()
       every, last = self.plan.lengths.save_every, self.plan.lengths.total
@@ -204,11 +205,6 @@ class TrainLoop:
       values = jax.device_get(metrics)
       out.display.report(step, {f"train/{k}": values[k] for k in values})
 
-  def _is_broken(self) -> bool:
-    """Whether too many steps in a row were not finite."""
-    most = self.plan.settings.max_skipped_steps
-    return 0 < most <= len(self.outputs.meter.skipped)
-
   def _evaluate_if_due(self, state: TrainState, step: int) -> Scores:
     """Evaluates, writes and shows the metrics; a stop gives it up."""
     plan, lengths, out = self.plan, self.plan.lengths, self.outputs
@@ -284,7 +280,5 @@ class TrainLoop:
   def _say_early(self, step: int) -> None:
     patience = self.plan.settings.early_stop_evaluations
     if step < self.plan.lengths.total:
-      self.outputs.display.note(
-        f"Stopped early at step {step:,}: {patience} evaluations without a "
-        "better score."
-      )
+      why = f"{patience} evaluations without a better score."
+      self.outputs.display.note(f"Stopped early at step {step:,}: {why}")

@@ -16,7 +16,6 @@ from absl import app, flags, logging
 
 from vit_jax.runtime import hosts, usage
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
-from vit_jax.runtime.printable import as_typed
 from vit_jax.runtime.restarts import MENDABLE
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -258,6 +257,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
-  print(f"error: {as_typed(message)}", file=sys.stderr, flush=True)
+  print(f"error: {usage.as_typed(message)}", file=sys.stderr, flush=True)
   hosts.leave_soon(code)
   raise SystemExit(code)

@@ -171,7 +171,6 @@ class Display:
     )
 
   def _first_of(self, values: Mapping[str, float], kind: str) -> str:
-    """The first metric that training, or an evaluation, has measured."""
     texts = (metric.text(values, kind) for metric in self._metrics)
     return next(filter(None, texts))
 

@@ -1,7 +1,6 @@
 """Makes untrusted names safe to print in one line."""
 
 import os
-import sys
 
 
 def printable(text: str) -> str:
@@ -14,16 +13,9 @@ def printable(text: str) -> str:
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def printable_path(path: str) -> str:
+def printable_path(path: str | bytes) -> str:
   """Returns a path as text to print, with non-UTF-8 bytes as \\xNN."""
   return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
-
-
-def as_typed(text: str) -> str:
-  """The text, with commands written as `vit_jax` if that was typed."""
-  program = {os.path.basename(word) for word in sys.orig_argv[1:3]}
-  is_short = "vit_jax" in program
-  return text.replace("python -m vit_jax.", "vit_jax ") if is_short else text
 
 
 def quoted(value: object) -> str:

@@ -66,7 +66,6 @@ def newest_step(workdir: str) -> int | None:
 
 
 def _run(command: Sequence[str]) -> int:
-  """Runs a command, and passes SIGTERM on to it."""
   with subprocess.Popen(command) as process:
     passed = {
       # A terminal sends Ctrl-C to both.

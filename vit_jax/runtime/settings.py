@@ -39,12 +39,16 @@ class Duration:
     return max(1, round(self.steps + examples / batch_size))
 
 
+_OFF = (None, False, 0, "", Duration())
+
+
 def setting(
   default: Any,
   says: str,
   *,
   must: Rule | None = None,
   choices: tuple[str, ...] = (),
+  needs: str = "",
   legacy_default: Any = dataclasses.MISSING,
 ) -> Any:
   """Defines a field of a `Section`.
@@ -55,19 +59,25 @@ def setting(
     says: One sentence for `--help` and for the documentation.
     must: A condition on the value.
     choices: The values that a text may have.
+    needs: Another key that has to be on, or this one says nothing: a field of
+      the same section, or a dotted key. "key=value" asks for a value, and
+      " or " stands between several.
     legacy_default: The value for descriptions of older checkpoints, which lack
       this field: the program behaved as with this value before it existed. Only
       needed if it differs from the default.
   """
-  metadata = dict(says=says, must=must, choices=choices)
+  metadata = dict(says=says, must=must, choices=choices, needs=needs)
   missing = legacy_default is dataclasses.MISSING
   metadata["legacy_default"] = default if missing else legacy_default
   return dataclasses.field(default=default, metadata=metadata)
 
 
-def section(cls: type["Section"]) -> Any:
-  """Defines a field of a `Section` that is itself a section."""
-  return dataclasses.field(default_factory=cls)
+def section(cls: type["Section"], needs: str = "") -> Any:
+  """Defines a field of a `Section` that is a section; `needs` is for its keys.
+
+  What one of its own keys needs is not asked of that key.
+  """
+  return dataclasses.field(default_factory=cls, metadata=dict(needs=needs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +202,48 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     is_inner = isinstance(value, Mapping)
     found |= flat(value, f"{name}.") if is_inner else {name: value}
   return found
+
+
+def changed(settings: Section) -> dict[str, tuple[Any, Any]]:
+  """Value and default of each dotted key whose value is not the default."""
+  given, usual = (flat(to_dict(s)) for s in (settings, type(settings)()))
+  return {k: (v, usual[k]) for k, v in given.items() if v != usual[k]}
+
+
+def needs(
+  cls: type[Section], prefix: str = ""
+) -> Iterator[tuple[str, list[str]]]:
+  """Yields each dotted key that needs another, and those that would do."""
+  own = types_of(cls)
+  for field in dataclasses.fields(cls):
+    name, inner = prefix + field.name, is_section(own[field.name])
+    if inner:
+      yield from needs(own[field.name], f"{name}.")
+    if needed := field.metadata["needs"]:
+      others = [
+        prefix * (other.partition("=")[0] in own) + other
+        for other in needed.split(" or ")
+      ]
+      keys = [f"{name}.{k}" for k in all_keys(own[field.name])] if inner else []
+      yield from ((key, others) for key in keys or [name] if key not in others)
+
+
+def check_needs(settings: Section) -> None:
+  """Raises ValueError for a key that is set, but not the one that it needs."""
+  given = changed(settings)
+  for key, others in needs(type(settings)):
+    if key in given and not any(_is_on(settings, other) for other in others):
+      raise ValueError(
+        f"{key}={given[key][0]!r} says nothing without {' or '.join(others)}: "
+        f"set that, or leave {key} out."
+      )
+
+
+def _is_on(settings: Section, other: str) -> bool:
+  """Whether "key" is on, or "key=value" holds."""
+  key, _, wanted = other.partition("=")
+  value = functools.reduce(getattr, key.split("."), settings)
+  return value == wanted if wanted else value not in _OFF
 
 
 def all_keys(cls: type[Section]) -> list[str]:

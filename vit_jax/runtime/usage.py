@@ -14,7 +14,6 @@ from typing import Any
 from absl import flags
 
 from vit_jax.runtime import hosts
-from vit_jax.runtime.printable import as_typed
 
 _ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
 _ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
@@ -22,6 +21,13 @@ _NAMES = 22  # Columns of a screen for the names of flags.
 _CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
 # Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
+
+
+def as_typed(text: str) -> str:
+  """The text, with commands written as `vit_jax` if that was typed."""
+  program = {os.path.basename(word) for word in sys.orig_argv[1:3]}
+  is_short = "vit_jax" in program
+  return text.replace("python -m vit_jax.", "vit_jax ") if is_short else text
 
 
 def asked(argv: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from vit_jax.data.settings import TASKS
 from vit_jax.runtime.settings import from_dict
-from vit_jax.tasks.masked_settings import MaskedSettings
+from vit_jax.tasks.settings import MaskedSettings
 from vit_jax.tasks.task import Task
 from vit_jax.training.settings import LossSettings
 
@@ -73,14 +73,14 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   """The task of a configuration.
 
   Args:
-    name: Its `data.task`. A task whose own section is on goes before it.
+    name: Its `data.task`. A task whose own section has a rate goes before it.
     sections: The sections of the configuration by name: `loss`, and those that
       tasks have.
 
   Raises:
     ValueError: if there is no such task, or it does not take this loss.
   """
-  own = (k for k in _TASKS if k in sections and sections[k].on)
+  own = (k for k in _TASKS if k in sections and sections[k].rate)
   return task_class(next(own, name)).configured(sections)
 
 

@@ -160,9 +160,7 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
 
   Balanced weights of single classes are N / (K n_k); of several labels, those
   of the positive terms are (N - n_k) / n_k, with n_k of N images having k.
-
-  Raises:
-    ValueError: if the weights do not fit the data.
+  Raises ValueError if the weights do not fit the data.
   """
   names, listed = train.class_names, settings.listed_weights()
   if listed is not None:

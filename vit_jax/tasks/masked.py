@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -17,7 +16,6 @@ from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Track, untracked
-from vit_jax.tasks.masked_settings import MaskedSettings
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.outcome import (
   Curves,
@@ -25,18 +23,16 @@ from vit_jax.tasks.outcome import (
   Outcome,
   Stream,
   check_readable,
+  total,
 )
+from vit_jax.tasks.settings import MaskedSettings
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPatchesTask(Task):
-  """Predicting the colours or the pixels of corrupted patches.
-
-  Attributes:
-    masked: The share of the patches to corrupt, and what is predicted.
-  """
+  """Predicting the colours or the pixels of corrupted patches."""
 
   masked: MaskedSettings = MaskedSettings()
   name = "masked"
@@ -127,19 +123,14 @@ class MaskedPatchesTask(Task):
 
   def evaluator(self, model: Any, stream: Stream) -> Evaluator:
     masking = self.objective(model, stream.preprocessing)
-    whole = sharding.replicated(stream.mesh)
-    step = jax.jit(
-      sharding.on_mesh(make_eval_step(model, masking), stream.mesh),
-      in_shardings=(whole, None, None, None),
-      out_shardings=whole,
-    )
+    step = sharding.jit_replicated(make_eval_step(model, masking), stream.mesh)
 
     def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      totals, first = no_totals(), 0
+      parts, first = [], 0
       for batch in stream(track):
-        totals = step(totals, params, batch, np.int32(first))
+        parts.append(step(params, batch, np.int32(first)))
         first += len(batch["mask"])
-      return MaskedOutcome(jax.device_get(totals))
+      return MaskedOutcome(total(parts))
 
     return evaluate
 
@@ -158,29 +149,19 @@ class MaskedPatchesTask(Task):
     )
 
 
-Totals = dict[str, Any]
-"""Sums over the examples seen so far."""
-
-
-def no_totals() -> Totals:
-  """Sums over no examples, as NumPy arrays that are equal on every host."""
-  counts = dict.fromkeys(("correct", "examples", "skipped"), np.int32(0))
-  colours = np.zeros(COLOURS, np.int32)  # True colours, by their number.
-  return {"loss": np.float32(0), "colours": colours, **counts}
-
-
 def make_eval_step(
   model: Any, masking: Masking
-) -> Callable[[Totals, Any, dict[str, Array], Array], Totals]:
-  """Returns a function from (totals, params, batch, first) to totals.
+) -> Callable[[Any, dict[str, Array], Array], dict[str, Array]]:
+  """Returns a function from (params, batch, first) to sums over the batch.
 
   A batch is one of `EvalBatches`, and `first` the number of its first example,
-  so an example has the same patches corrupted at every evaluation.
+  so an example has the same patches corrupted at every evaluation. `colours`
+  counts the true colours by their number.
   """
 
   def eval_step(
-    totals: Totals, params: Any, batch: dict[str, Array], first: Array
-  ) -> Totals:
+    params: Any, batch: dict[str, Array], first: Array
+  ) -> dict[str, Array]:
     counts = batch["mask"] > 0  # (B,)
     examples = first + jnp.arange(len(counts))
     targets, predicted = masking.predict(model, params, batch, examples)
@@ -188,14 +169,13 @@ def make_eval_step(
     true = targets["colours"]  # (B, M, parts)
     weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)
     correct = (masking.colours(predicted) == true) * weight
-    of_batch = {
+    return {
       "loss": jnp.where(counts, loss, 0).sum(),
       "correct": correct.sum(),
       "colours": jnp.zeros(COLOURS, jnp.int32).at[true].add(weight),
       "examples": counts.sum(),
       "skipped": batch["skipped"].sum(),
     }
-    return jax.tree.map(jnp.add, totals, of_batch)
 
   return eval_step
 
@@ -209,7 +189,7 @@ class MaskedOutcome(Outcome):
   naming it would score.
   """
 
-  totals: Totals
+  totals: dict[str, Any]
 
   @property
   def metrics(self) -> dict[str, Any]:

@@ -77,7 +77,6 @@ def _sheet(
   guess: np.ndarray,
   truth: np.ndarray,
 ) -> Photograph:
-  """The three panels of one example, side by side."""
   P, (H, W, _) = guess.shape[1], image.shape
   panels = np.stack([image] * 3)
   cut = panels.reshape(3, H // P, P, W // P, P, 3)  # A view of the patches.

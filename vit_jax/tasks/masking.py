@@ -32,7 +32,7 @@ class Masking:
 
   Attributes:
     rate: Share of the patches to corrupt, rounded to a number of patches.
-    target: One of `masked_settings.TARGETS`.
+    target: One of `settings.TARGETS`.
     patch_size: Side of a patch in pixels; in a hybrid, that of what it sees.
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.
@@ -67,10 +67,8 @@ class Masking:
   ) -> tuple[Float[Array, "B H W C"], dict[str, Any]]:
     """Returns a batch's normalised images, and what to corrupt and predict.
 
-    Args:
-      batch: `image`, uint8 (B, H, W, C).
-      key: Key of the draw, together with each example's number.
-      examples: The numbers; by default the places in the batch.
+    The batch has `image`, uint8 (B, H, W, C). The key and each example's
+    number, by default its place in the batch, decide what is drawn.
     """
     images = normalize(batch["image"], self.mean, self.std)
     B, H, W, _ = images.shape
@@ -151,14 +149,11 @@ def num_corrupted(N: int, rate: float) -> int:
 def draw_patches(
   key: Key[Array, ""], examples: Int[Array, " B"], N: int, rate: float
 ) -> dict[str, Int[Array, "B ..."]]:
-  """Draws the patches to corrupt in each image, and what becomes of them.
+  """Draws `where` and `source` of `MaskedVit`: what becomes of which patches.
 
   A corrupted patch's embedding becomes [mask] in 80 %, that of another patch of
   the image, any with equal chance, in 10 %, and stays in 10 % of the cases. The
   draw of an image depends on the key and on its number alone.
-
-  Returns:
-    `where` (B, M) and `source` (B, N), as `MaskedVit` takes them.
   """
 
   def one(example: Array) -> dict[str, Array]:
@@ -179,10 +174,8 @@ def mean_colours(
   """The mean colour of each patch in 3 bits a channel, one of 512.
 
   The means are of values in [0, 255], and 32 of them share a level. Red counts
-  64 and green 8 times as much as blue.
-
-  P is the side of a patch in pixels, which is cut into parts x parts, in rows,
-  with a colour each.
+  64 and green 8 times as much as blue. A patch of P x P pixels is cut into
+  parts x parts, in rows, with a colour each.
   """
   B, H, W, C = images.shape
   side = P // parts

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -197,6 +198,12 @@ class Evaluator(Protocol):
       ValueError: if no image can be read.
     """
     ...
+
+
+def total(parts: Iterable[Any]) -> Any:
+  """The sum of a step's results, as NumPy arrays equal on every host."""
+  add = functools.partial(jax.tree.map, np.add)
+  return functools.reduce(add, jax.device_get([*parts]))
 
 
 def check_readable(examples: int) -> None:

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.models.normalize import normalize
-from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.tasks.outcome import (
   Evaluator,
@@ -44,11 +43,9 @@ def outputs_evaluator(
 ) -> Evaluator:
   """Returns what evaluates on a split, without the weights of classes.
 
-  Args:
-    task: The task, whose objective is a `Classification`.
-    stream: The split.
-    answers: Maps outputs (N, K) of the model, float64, to answers (N, K).
-    outcome: The class of the outcome.
+  The task's objective is a `Classification`. `answers` maps outputs (N, K) of
+  the model, float64, to answers (N, K), and `outcome` is the class of the
+  result.
   """
   objective: Any = task.objective(model, stream.preprocessing)
   plain, names = objective.for_evaluation(), stream.source.class_names
@@ -61,10 +58,7 @@ def outputs_evaluator(
     logits = logits.astype(jnp.float32)
     return logits, loss, label, batch["mask"], batch["skipped"]
 
-  whole = sharding.replicated(stream.mesh)
-  step = hosts.together(
-    jax.jit(sharding.on_mesh(eval_step, stream.mesh), out_shardings=whole)
-  )
+  step = sharding.jit_replicated(eval_step, stream.mesh)
 
   def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
     found, skipped, first = [], 0, 0
@@ -93,7 +87,6 @@ class OutputsOutcome(Outcome):
     index: Place of each example in the split.
     label: 0 or 1 for each label, or the numbers.
     output: Probabilities, or numbers in the unit of the labels.
-    skipped: Number of unreadable images.
   """
 
   task: Task

@@ -30,9 +30,8 @@ _MOST_CHARTS = 12  # Most targets whose predictions are drawn.
 class Regression(Classification):
   """The objective of regression: the outputs are standardised targets.
 
-  Attributes:
-    target_mean: Mean of each target over the training images.
-    target_std: Standard deviation of each, likewise.
+  `target_mean` and `target_std` are those of each target over the training
+  images.
   """
 
   target_mean: Sequence[float] = ()

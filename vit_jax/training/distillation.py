@@ -24,11 +24,8 @@ Losses = Float[Array, " B"]
 class Teacher:
   """A teacher without its parameters, and what the student learns from it.
 
-  Attributes:
-    model: The model, from images to logits of the student's classes.
-    image_size: Height and width of its images.
-    mean, std: Those of its images, as in `Classification`.
-    settings: The kind of loss and its weight.
+  The model maps images of `image_size`, `mean` and `std` to logits of the
+  student's classes; `settings` have the kind of loss and its weight.
   """
 
   model: nn.Module

@@ -111,7 +111,8 @@ def make_optimizer(
   if settings.kind == "sgd":
     core = optax.trace(settings.momentum)
   elif settings.kind == "muon":
-    core = _muon_and(core, settings.momentum)
+    kinds: Any = {"muon": _scale_by_muon(settings.momentum), "adam": core}
+    core = optax.partition(kinds, _muon_or_adam)
   decays = functools.partial(_decaying, settings)
   decay = optax.add_decayed_weights(settings.weight_decay, mask=decays)
   if settings.kind == "lamb":
@@ -128,7 +129,6 @@ def make_optimizer(
 
 
 def _decaying(settings: OptimizerSettings, params: Any) -> Any:
-  """Maps each parameter to whether it decays."""
   pattern = settings.weight_decay_on
   path_decays = re.compile(pattern).search
   found = map_paths(lambda path, _: path_decays(path) is not None, params)
@@ -197,11 +197,6 @@ def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
     contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes),
     optax.stateless(lambda updates, _: map_paths(scale, updates)),
   )
-
-
-def _muon_and(adam: Tx, momentum: float) -> Tx:
-  kinds: dict[Any, Tx] = {"muon": _scale_by_muon(momentum), "adam": adam}
-  return optax.partition(kinds, _muon_or_adam)
 
 
 def _muon_or_adam(params: Any) -> Any:

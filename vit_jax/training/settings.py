@@ -65,6 +65,7 @@ class OptimizerSettings(Section):
     "Regular expression for the parameters that decay, by paths such as "
     '"block_0/mlp/expand/kernel".',
     must=checks.PATTERN,
+    needs="weight_decay or kind=lamb",
   )
   clip_norm: float = setting(
     1.0, "Largest global norm of the gradient; 0 is off.", must=NOT_NEGATIVE
@@ -92,15 +93,20 @@ class LoraSettings(Section):
     0,
     "Rank r of the product that is added to a kernel; 0 trains all parameters.",
     must=checks.WIDTH_OR_0,
+    needs="pretrained",
   )
   alpha: float = setting(
-    16.0, "The product is multiplied by alpha / rank.", must=POSITIVE
+    16.0,
+    "The product is multiplied by alpha / rank.",
+    must=POSITIVE,
+    needs="rank",
   )
   kernels: str = setting(
     r"(msa|mlp)/",
     "Regular expression for the kernels to adapt, by paths such as "
     '"block_0/msa/query/kernel".',
     must=checks.PATTERN,
+    needs="rank",
   )
 
 
@@ -165,12 +171,15 @@ class LossSettings(Section):
     must=_ALPHA,
   )
   binary_targets: bool = setting(
-    False, "Raise every target above 0 to 1, as DeiT III does for mixed images."
+    False,
+    "Raise every target above 0 to 1, as DeiT III does for mixed images.",
+    needs="mixup_alpha or cutmix_alpha",
   )
 
   def __post_init__(self):
     super().__post_init__()
-    self.listed_weights()
+    if self.class_weights is not None:
+      self.listed_weights()
     if self.binary_targets and (self.kind != "sigmoid" or self.label_smoothing):
       raise ValueError(
         f"binary_targets=True needs kind='sigmoid' and label_smoothing=0.0; "

@@ -170,6 +170,12 @@ def jit_train_step(
   )
 
 
+def jit_replicated(function: Callable, mesh: Mesh) -> Any:
+  """Compiles a function of the model; every device gets its whole result."""
+  result = replicated(mesh)
+  return hosts.together(jax.jit(on_mesh(function, mesh), out_shardings=result))
+
+
 def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
   """Raises ValueError unless the batch splits evenly.
 

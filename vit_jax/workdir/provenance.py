@@ -41,20 +41,18 @@ def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
   return read_rows(folder / "starts.jsonl")
 
 
-def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str | None:
+def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str:
   """Adds images to WORKDIR/unreadable.txt, one a line with its reason.
 
   A line is such as "photos/cat/1.jpg: the file is empty." Another host's file
   has the host's number in its name. Raises OSError if it cannot be written.
 
-  Returns how many there are and the first names, in a line; None if none are.
+  Returns how many there are and the first names, in a line.
   """
-  if not (lines := dict.fromkeys(found)):
-    return None
   host = f"_{jax.process_index()}" if jax.process_index() else ""
   path = folder / f"unreadable{host}.txt"
   before = read(path).decode(errors="replace")
-  lines = dict.fromkeys(before.splitlines()) | lines
+  lines = dict.fromkeys([*before.splitlines(), *found])
   replace(path, "".join(f"{line}\n" for line in lines).encode())
   first = " ".join(list(lines)[:_SHOWN])
   more = "" if len(lines) <= _SHOWN else " ..."

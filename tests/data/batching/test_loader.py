@@ -26,8 +26,11 @@ def test_evaluation_repeats_with_the_same_workers():
     ({"batch_size": 6, "process_count": 4}, "batch_size=6 .* is 8"),
     ({"batch_size": 0}, "batch_size=0 .* is 1"),
     ({"process_count": 2, "process_index": 2}, "process_index=2 of"),
-    ({"num_workers": -1}, "num_workers=-1; it has to be 0 or more"),
-    ({"on_unreadable": "ignore"}, "'ignore' is unknown; use one of stop, skip"),
+    ({"num_workers": -1}, "num_workers=-1 must not be negative"),
+    (
+      {"on_unreadable": "ignore"},
+      "'ignore' is unknown; choose one of stop",
+    ),
   ],
 )
 def test_bad_arguments(arguments, match):

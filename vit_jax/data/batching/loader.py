@@ -20,6 +20,7 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Source
 from vit_jax.data.settings import ON_UNREADABLE, LoaderSettings
 from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
+from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 
 _SMALL_IMAGE = 64 * 64  # Pixels; processes for smaller ones do not pay off.
 _MOST_WORKERS = 16
@@ -107,15 +108,8 @@ class Loader:
         f"process_index={index} of process_count={count}; the index has to lie "
         "between 0 and process_count - 1."
       )
-    if self.num_workers < 0:
-      raise ValueError(
-        f"num_workers={self.num_workers}; it has to be 0 or more."
-      )
-    if self.on_unreadable not in ON_UNREADABLE:
-      raise ValueError(
-        f"on_unreadable={self.on_unreadable!r} is unknown; use one of "
-        f"{', '.join(ON_UNREADABLE)}."
-      )
+    checked("num_workers", int, self.num_workers, NOT_NEGATIVE)
+    checked("on_unreadable", str, self.on_unreadable, choices=ON_UNREADABLE)
 
   def check(self, source: Source, batch_size: int, seed: int) -> None:
     """Raises ValueError unless `train` takes these; starts nothing."""
@@ -159,8 +153,7 @@ class Loader:
       ValueError: an argument out of range, before any worker starts.
     """
     self.check(source, batch_size, seed)
-    if first_batch < 0:
-      raise ValueError(f"first_batch={first_batch}; it has to be 0 or more.")
+    checked("first_batch", int, first_batch, NOT_NEGATIVE)
     rows = self._rows(batch_size)
     endless = batches.TrainBatches(
       source, transform, batch_size, rows, self._skip, seed, repeats
@@ -216,8 +209,8 @@ def make_loader(
   *,
   photographs: bool,
   image_size: tuple[int, int],
-  process_index: int,
-  process_count: int,
+  process_index: int = 0,
+  process_count: int = 1,
 ) -> Loader:
   """Makes the loader that settings ask for.
 

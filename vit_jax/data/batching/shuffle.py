@@ -21,14 +21,11 @@ _MIN_BITS = 16  # In smaller blocks the permutations show patterns.
 def example_indices(
   positions: range, num_examples: int, seed: int
 ) -> list[int]:
-  """Returns the index of the example at each global position of a run.
+  """The index of the example at each global position of a run.
 
   Position p lies in epoch p // num_examples, at place p % num_examples of that
-  epoch's order.
-
-  Args:
-    positions: consecutive positions; they may run on into later epochs.
-    seed: selects the order, together with the epoch.
+  epoch's order, which the seed and the epoch select. The positions are
+  consecutive, and may run on into later epochs.
   """
   indices = []
   while positions:
@@ -61,19 +58,12 @@ def _order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
 def shuffle_indices(
   indices: np.ndarray, max_index: int, seed: int
 ) -> np.ndarray:
-  """Maps indices by a pseudo-random permutation of 0 ... `max_index`.
+  """Maps indices by a pseudo-random permutation of 0 ... `max_index` < 2**48.
 
   Equal to Grain's `index_shuffle` with 8 rounds, so that runs begun with Grain
   go on in the same order. That includes its one flaw: where `max_index` is a
-  power of four, the last index is mapped like index 0.
-
-  Args:
-    indices: uint64, each from 0 to `max_index`.
-    max_index: less than 2**48.
-    seed: 32 bits that select the permutation.
-
-  Returns:
-    uint64 of the same length.
+  power of four, the last index is mapped like index 0. The indices and the
+  result are uint64, and the seed has 32 bits.
   """
   bits = max((max_index - 1).bit_length(), _MIN_BITS)
   word_bits = (bits + 1) // 2

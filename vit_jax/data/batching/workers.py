@@ -61,10 +61,9 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
   ):
     """Starts to prepare batches from number `first` on.
 
-    Args:
-      batches: endless batches, indexed by number; each worker gets a copy.
-      num_workers: number of processes; 0 prepares batches in a thread instead.
-      images_shape: shape of a batch's "image", uint8; needed by processes only.
+    They are endless, and indexed by number; each worker process gets a copy,
+    and with 0 workers a thread prepares them. Processes need the shape of a
+    batch's "image", uint8.
     """
     self.unreadable: dict[str, None] = {}
     self._turn, self._lanes = 0, []
@@ -83,11 +82,9 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
   def __next__(self) -> Batch:
     """Returns the next batch.
 
-    Raises:
-      ValueError: this iterator is closed.
-      ChildProcessError: a worker was killed or could not start, or no batch
-        came within a day.
-      Exception: computing the batch raised it.
+    Raises ValueError if this iterator is closed, ChildProcessError if a worker
+    was killed or could not start or no batch came within a day, and otherwise
+    what computing the batch raised.
     """
     if not self._lanes:
       raise ValueError("these batches are closed; make new ones.")

@@ -45,13 +45,10 @@ class Header(NamedTuple):
 
 
 def read_header(encoded: bytes) -> Header | None:
-  """Reads the header of a complete 8-bit JPEG of 1 or 3 colours.
+  """Reads the header of a complete 8-bit JPEG of 1 or 3 colours; else None.
 
   Decoders fill the missing part of a cut file with grey, so a file counts as
   complete only if it has an end marker.
-
-  Returns:
-    The header; None for any other file.
   """
   if not (encoded.startswith(_START) and encoded.endswith(_END)):
     return None
@@ -115,10 +112,8 @@ def _orientation(encoded: bytes, at: int) -> int | None:
 def _short_orientation(tiff: bytes) -> int:
   """The orientation in the first directory of TIFF data; 1 if it has none.
 
-  Pillow takes longer to parse all tags than to decode a small image.
-
-  Raises:
-    KeyError, struct.error: if the data are damaged or the tag is not a short.
+  Pillow takes longer to parse all tags than to decode a small image. Raises
+  KeyError or struct.error if the data are damaged or the tag is not a short.
   """
   order = {b"II*\0": "<", b"MM\0*": ">"}[tiff[:4]]
   (start,) = struct.unpack_from(f"{order}I", tiff, 4)

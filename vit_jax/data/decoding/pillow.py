@@ -68,11 +68,8 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
 def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
   """Decodes a file of any format that Pillow, pillow-heif or tifffile reads.
 
-  Returns:
-    The image as it is stored, uint8 (H, W, channels), and its EXIF orientation.
-
-  Raises:
-    UnreadableImageError: if it cannot be decoded.
+  Returns the image as it is stored, uint8 (H, W, channels), and its EXIF
+  orientation. Raises UnreadableImageError if it cannot be decoded.
   """
   channels, window = spec.channels, spec.window
   try:
@@ -162,9 +159,8 @@ def _wide_samples(
 ) -> np.ndarray | None:
   """Samples of more than 8 bits, (H, W), (H, W, 3) or (H, W, 4).
 
-  Returns:
-    None if Pillow's own pixels will do. In colours these are the high bytes,
-    without any sample being transparent.
+  It is None if Pillow's own pixels will do. In colours these are the high
+  bytes, without any sample being transparent.
   """
   if image.mode.startswith("I") or image.mode == "F":
     return np.asarray(image)

@@ -7,7 +7,7 @@ import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable_path as text
 
 HEIF = (b".heic", b".heif")
 EXTENSIONS = (
@@ -51,12 +51,9 @@ class Layout:
   def evaluation(self, eval_split: str | None) -> str | None:
     """The split to evaluate on; None for a part of the training images.
 
-    Args:
-      eval_split: Its name; None takes val, else test, else a part. "test",
-        which was once the default, falls back to val and then to a part.
-
-    Raises:
-      ValueError: if there is no such split.
+    Without a name it is val, else test, else a part. "test", once the default,
+    falls back to val and then to a part. Raises ValueError if there is no such
+    split.
     """
     orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
     order = ("val", "test")
@@ -80,9 +77,8 @@ class Layout:
 def find_layout(root: bytes) -> Layout:
   """Finds the splits below `root`, or below the only folder in it.
 
-  Raises:
-    ValueError: if two folders have names of the same split, or there are some
-      to evaluate on and none to train on.
+  Raises ValueError if two folders have names of the same split, or there are
+  some to evaluate on and none to train on.
   """
   ignored: Ignored = collections.Counter()
   root = _innermost(root, ignored)
@@ -182,15 +178,11 @@ def images_below(
   endings: tuple[bytes, ...] | None = None,
   above: tuple = (),
 ) -> Iterator[bytes]:
-  """Yields the paths, from `folder` on, of all images in it, sorted.
+  """Yields the paths, from `folder` on, of the images at any depth, sorted.
 
-  Memory holds one listing for each level of folders.
-
-  Args:
-    folder: Searched at any depth.
-    ignored: Counts the files that are not images.
-    endings: Endings of images, in lower case; by default `EXTENSIONS`.
-    above: The folders above, to which a link may lead back.
+  Memory holds one listing for each level of folders. `ignored` counts the files
+  that are not images, which have other `endings` than `EXTENSIONS` or those
+  given, in lower case; `above` has the folders to which a link may lead back.
   """
   status = os.stat(folder)
   here = status.st_dev, status.st_ino
@@ -225,11 +217,6 @@ def ignored_text(ignored: Mapping[str, int]) -> str:
       part += f" ({_INSTALL_HEIF})"
     parts.append(part)
   return ", ".join(parts)
-
-
-def text(name: bytes) -> str:
-  """Returns a file name as text to print, with non-UTF-8 bytes as \\xNN."""
-  return printable(name.decode("utf-8", "backslashreplace"))
 
 
 def _visible(name: bytes) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below, text
+from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
+from vit_jax.runtime.printable import printable_path as text
 
 # Without the library for HEIC, reading such a file says what to install.
 _ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))
@@ -63,7 +64,6 @@ def _named(path: str) -> Iterator[str]:
 
 
 def _below(folder: str) -> Iterator[str]:
-  """Yields the images in a folder, sorted by path."""
   for path in images_below(os.fsencode(folder), endings=_ENDINGS):
     yield os.path.join(folder, os.fsdecode(path))
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from vit_jax.data.reading import folders
-from vit_jax.data.reading.folders import EXTENSIONS, text
+from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.image_files import ImageFiles, held_out
 from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import printable_path as text
 
 
 class ImageFolder(ImageFiles):

@@ -79,13 +79,9 @@ def wordnet_ids() -> tuple[str, ...]:
 def open_set(name: str, root: str | None, data_dir: str | None) -> TestSet:
   """Opens one of `SETS`, or a corruption such as "c/fog/3".
 
-  Args:
-    root: A folder with the sets' own folders; it goes before TFDS.
-    data_dir: Folder of TFDS.
-
-  Raises:
-    AbsentError: if the set is not there.
-    ValueError: if it has classes that it should not have.
+  The sets' own folders in `root` go before TFDS's in `data_dir`. Raises
+  AbsentError if the set is not there, and ValueError if it has classes that it
+  should not have.
   """
   if name.startswith("c/"):
     _, corruption, severity = name.split("/")
@@ -181,8 +177,7 @@ def _number(name: str) -> int:
 def without_border(encoded: bytes) -> bytes:
   """An image file without its outermost two pixels, as a PNG file.
 
-  Raises:
-    UnreadableImageError: if it cannot be decoded.
+  Raises UnreadableImageError if it cannot be decoded.
   """
   try:
     image = Image.open(io.BytesIO(encoded)).convert("RGB")
@@ -205,12 +200,7 @@ class _Files(ImageFiles):
     change: Callable[[bytes], bytes] | None = None,
     flat: bool = False,
   ):
-    """Lists the images.
-
-    Args:
-      only: The class folders to read; others are passed over.
-      flat: Takes all images below the folder, as one class.
-    """
+    """Lists the images in the folders `only`, or if `flat` in one class."""
     base = os.fsencode(folder)
     names = [n for n in subfolders(base) if not only or os.fsdecode(n) in only]
     files, labels = [], []

@@ -65,8 +65,7 @@ class LabelledImages(ImageFiles):
 def located(settings: DataSettings, file: str) -> str:
   """Finds a file of labels: at its path, or else below the root.
 
-  Raises:
-    ValueError: if there is no such file.
+  Raises ValueError if there is no such file.
   """
   file, root = os.path.expanduser(file), settings.root or "."
   inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
@@ -79,9 +78,8 @@ def located(settings: DataSettings, file: str) -> str:
 def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
   """Opens the splits "train", "eval" and, if there is one, "test".
 
-  Raises:
-    ValueError: if a file of labels is missing, has a mistake (the message names
-      its line), or names an image that is missing.
+  Raises ValueError if a file of labels is missing, has a mistake (the message
+  names its line), or names an image that is missing.
   """
   assert settings.labels_file
   path = located(settings, settings.labels_file)

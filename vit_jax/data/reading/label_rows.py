@@ -177,8 +177,7 @@ def make_encode(
 ) -> tuple[tuple[str, ...], Encode]:
   """The names of the classes, labels or targets, and how rows are encoded.
 
-  Raises:
-    ValueError: if a label is missing or of another kind; `Encode` does too.
+  Raises ValueError if a label is missing or of another kind; `Encode` does too.
   """
   if task == "regression":
     return tuple(columns), functools.partial(_table, columns, _number)

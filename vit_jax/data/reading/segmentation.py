@@ -10,9 +10,9 @@ from PIL import ExifTags, Image
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading import folders
-from vit_jax.data.reading.folders import text
 from vit_jax.data.reading.image_files import content, held_out
 from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import printable_path as text
 
 IGNORED = 255  # Pixels of no class.
 _IGNORED_OF_16_BITS = 65535
@@ -146,9 +146,8 @@ def _check_proportions(
 def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:
   """The indices in a file.
 
-  Raises:
-    ValueError: if it has colours in place of indices, or a negative index.
-    UnreadableImageError: if it cannot be read.
+  Raises ValueError if it has colours in place of indices, or a negative index,
+  and UnreadableImageError if it cannot be read.
   """
   try:
     with open(path, "rb") as file:

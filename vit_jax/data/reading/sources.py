@@ -89,7 +89,6 @@ def open_source(
 
 
 def _open_tfds(settings: DataSettings, part: str | None) -> Source:
-  """Opens a part of a packed folder or of a TFDS data set."""
   if not settings.dir and not settings.name:
     raise ValueError(
       "the configuration names no data: give --config.data.root=FOLDER, a "
@@ -99,8 +98,8 @@ def _open_tfds(settings: DataSettings, part: str | None) -> Source:
   reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
   if settings.dir:
     return reader.open_prepared(settings.dir, part)
-  name, label = settings.name, settings.tfds_label
-  return reader.open_tfds(name, part or "test", settings.data_dir, label)
+  builder = reader.find(settings.name, settings.data_dir)
+  return reader.TfdsSource(builder, part or "test", settings.tfds_label)
 
 
 def _folder_reader(settings: DataSettings) -> Any:
@@ -151,8 +150,7 @@ class Digits(Source):
   def __init__(self, split: str):
     """Opens a split, a part such as "train[:90%]", or a sum of parts by "+".
 
-    Raises:
-      ValueError: there is no such split, or it is empty.
+    Raises ValueError if there is no such split, or it is empty.
     """
     with np.load(pathlib.Path(__file__).with_name("digits.npz")) as table:
       images, labels, order = (table[k] for k in ("images", "labels", "order"))

@@ -33,8 +33,6 @@ class Look:
   """One file.
 
   Attributes:
-    split: The name of its split.
-    label: The index of its class.
     id: The file, from the root on, with the reason if it is unreadable.
     kind: Its format, such as "JPEG"; "unknown" if it cannot be told.
     size: Height and width of the upright image; None if it is unreadable.

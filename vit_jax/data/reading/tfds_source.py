@@ -31,15 +31,11 @@ class TfdsSource:
     split: str,
     label: str | None = None,
   ):
-    """Opens a split.
+    """Opens any split of TFDS's, with a label that `labels_of` explains.
 
-    Args:
-      split: Any TFDS split expression, such as "train[:98%]".
-      label: Another label, see `tfds_labels.labels_of`.
-
-    Raises:
-      ValueError: the data is not prepared, has no such split, allows no random
-        access, or does not have one image and one class label in each example.
+    Raises ValueError if the data is not prepared, has no such split, allows no
+    random access, or does not have one image and one class label in each
+    example.
     """
     _check_prepared(builder)
     features: Any = builder.info.features
@@ -106,28 +102,12 @@ class TfdsSource:
     return {"image": image, "label": self._labels.label(record), "id": name}
 
 
-def open_tfds(
-  name: str, split: str, data_dir: str | None = None, label: str | None = None
-) -> TfdsSource:
-  """Opens a split of a dataset such as "cifar10" or "beans:0.1.0".
-
-  Raises:
-    ValueError: there is no dataset of that name, or for the reasons of
-      `TfdsSource`.
-  """
-  return TfdsSource(_builder(name, data_dir), split, label)
-
-
 def open_prepared(folder: str, split: str | None) -> TfdsSource:
-  """Opens a split of the data set that a folder holds, as `pack` writes it.
+  """Opens a split of the data set in a folder or a bucket, as `pack` writes it.
 
-  Args:
-    folder: The folder with dataset_info.json, which may be in a bucket.
-    split: A TFDS split; None is "validation" if there is one, else "test".
-
-  Raises:
-    ValueError: there is no data set in the folder, or for the reasons of
-      `TfdsSource`.
+  A split of None is "validation" if there is one, else "test". Raises
+  ValueError if the folder holds no data set, or for the reasons of
+  `TfdsSource`.
   """
   path = epath.Path(folder).expanduser()
   if not (path / "dataset_info.json").exists():
@@ -159,12 +139,13 @@ def _damaged(place: Any, error: Exception) -> str:
 
 def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
   """Opens every split of a dataset, by its name."""
-  builder = _builder(name, data_dir)
+  builder = find(name, data_dir)
   _check_prepared(builder)
   return {split: TfdsSource(builder, split) for split in builder.info.splits}
 
 
-def _builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+def find(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+  """The builder of a data set such as "cifar10" or "beans:0.1.0"."""
   try:
     with _no_temporary_folder():
       return tfds.builder(name, data_dir=data_dir)
@@ -217,7 +198,6 @@ def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
 
 
 def _feature_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
-  """Returns the names of the image feature and the label feature."""
   keys: Any = builder.info.supervised_keys or ("image", "label")
   features: Any = builder.info.features
   expected = (tfds.features.Image, tfds.features.ClassLabel)

@@ -80,10 +80,9 @@ class Architecture:
 def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
   """The shape of an array from which a model size is read.
 
-  Raises:
-    ValueError: if the array is missing, has another number of axes, or is
-      empty. The axes of an empty array can claim any length, since they take
-      no byte of the file.
+  Raises ValueError if the array is missing, has another number of axes, or is
+  empty. The axes of an empty array can claim any length, since they take no
+  byte of the file.
   """
   if name not in shapes:
     raise ValueError(

@@ -58,9 +58,8 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
 
   The new model may differ in these: computed positions, which become a table;
   the class token's vector in the table of positions, which is added to the
-  token or is zero; the pooling, where the
-  head's new rows are zeros; and the projection, which becomes a head with a
-  bias of zeros.
+  token or is zero; the pooling, where the head's new rows are zeros; and the
+  projection, which becomes a head with a bias of zeros.
   """
   found = dict(params)
   kinds = vit.position, new.position

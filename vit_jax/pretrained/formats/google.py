@@ -8,6 +8,7 @@ The positions tell the two libraries apart: vision_transformer keeps them in
 keeps them at the top, without that vector, or computes `sincos2d`.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -18,14 +19,21 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Table, dense, layer_norm, rows
+from vit_jax.pretrained.formats.table import Table
 
-# The submodules of a block, in the order: norm, attention, norm, MLP.
-_PARTS = ("LayerNorm", "MultiHeadDotProductAttention", "LayerNorm", "MlpBlock")
-PUBLISHED = tuple(f"{part}_{i}" for i, part in enumerate(_PARTS))
-LINEN = tuple(
-  f"{part}_{i}" for i, part in zip((0, 0, 1, 0), _PARTS, strict=True)
-)
+# The names of a block's submodules, in the two ways.
+PUBLISHED = {
+  "norm_msa": "LayerNorm_0",
+  "msa": "MultiHeadDotProductAttention_1",
+  "norm_mlp": "LayerNorm_2",
+  "mlp": "MlpBlock_3",
+}
+LINEN = {
+  "norm_msa": "LayerNorm_0",
+  "msa": "MultiHeadDotProductAttention_0",
+  "norm_mlp": "LayerNorm_1",
+  "mlp": "MlpBlock_0",
+}
 # Prefixes of the image tower's parameters: in a file of their own, in a
 # training checkpoint, and in an image-text model.
 PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/")
@@ -53,7 +61,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   P, _, _, D = need(shapes, "embedding/kernel", 4)
   stacked = int("encoderblock" in _blocks(shapes))
   first = "Transformer/encoderblock" + "_0" * (not stacked)
-  msa, mlp = (_numbering(shapes)[i] for i in (1, 3))
+  msa, mlp = (_numbering(shapes)[part] for part in ("msa", "mlp"))
   query = need(shapes, f"{first}/{msa}/query/kernel", 3 + stacked)
   expand = need(shapes, f"{first}/{mlp}/Dense_0/kernel", 2 + stacked)
   class_token = "cls" in shapes
@@ -128,34 +136,16 @@ def big_vision_rules(vit: BaseVit) -> list[Rule]:
 
 def _rules(
   vit: BaseVit,
-  numbering: tuple[str, ...],
+  numbering: dict[str, str],
   big_vision: bool,
   group_norm: str = _GROUP_NORM,
 ) -> list[Rule]:
-  norm_msa, msa, norm_mlp, mlp = numbering
   position = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
-  table = Table(
-    root=rows(
-      dense("embedding/", "patches/E", "P Q C D -> (P Q C) D", "kernel"),
-      Rule("cls", ("x_class",), "1 1 D -> D"),
-      Rule(position, ("position/E_pos",), "1 S D -> S D"),
-      layer_norm("Transformer/encoder_norm/", "norm", "scale"),
-      Rule("MAPHead_0/probe", ("map_head/probe",), "1 T D -> T D"),
-      _attention("MAPHead_0/" + LINEN[1], "map_head/msa"),
-      layer_norm("MAPHead_0/LayerNorm_0/", "map_head/norm", "scale"),
-      _mlp("MAPHead_0/" + LINEN[3], "map_head/mlp"),
-      _same("pre_logits", "pre_logits"),
-      _same("head", "head"),
-    ),
-    layers="Transformer/encoderblock_{}/",
-    layer=rows(
-      layer_norm(f"{norm_msa}/", "norm_msa", "scale"),
-      _attention(msa, "msa"),
-      layer_norm(f"{norm_mlp}/", "norm_mlp", "scale"),
-      _mlp(mlp, "mlp"),
-    ),
-  )
-  return [*_resnet_rules(vit, group_norm), *table.rules(vit)]
+  found = _resnet_rules(vit, group_norm)
+  for rule in Table("google", "Transformer/encoderblock_{}/").rules(vit):
+    name = rule.theirs.format(**numbering, position=position)
+    found.append(dataclasses.replace(rule, theirs=name))
+  return found
 
 
 def _stacked(found: list[Rule]) -> list[Rule]:
@@ -165,21 +155,6 @@ def _stacked(found: list[Rule]) -> list[Rule]:
     name = re.sub(r"encoderblock_\d+/", "encoderblock/", rule.theirs)
     paths.setdefault((name, rule.pattern), []).extend(rule.ours)
   return [Rule(name, tuple(x), pattern) for (name, pattern), x in paths.items()]
-
-
-def _attention(theirs: str, ours: str) -> list[Rule]:
-  parts = ("query", "key", "value", "out")
-  return [r for x in parts for r in _same(f"{theirs}/{x}", f"{ours}/{x}")]
-
-
-def _mlp(theirs: str, ours: str) -> list[Rule]:
-  first = _same(f"{theirs}/Dense_0", f"{ours}/expand")
-  return first + _same(f"{theirs}/Dense_1", f"{ours}/contract")
-
-
-def _same(theirs: str, ours: str) -> list[Rule]:
-  """The rules for a dense layer whose arrays are laid out as ours."""
-  return dense(f"{theirs}/", ours, "... -> ...", "kernel")
 
 
 def _resnet_rules(vit: BaseVit, group_norm: str) -> list[Rule]:
@@ -214,8 +189,8 @@ def _blocks(shapes: Shapes) -> set[str]:
   return {match[1] for match in found if match}
 
 
-def _numbering(shapes: Shapes) -> tuple[str, ...]:
-  published = any(f"/{PUBLISHED[1]}/" in name for name in shapes)
+def _numbering(shapes: Shapes) -> dict[str, str]:
+  published = any(f"/{PUBLISHED['msa']}/" in name for name in shapes)
   return PUBLISHED if published else LINEN
 
 

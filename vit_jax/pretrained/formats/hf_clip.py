@@ -9,8 +9,8 @@ from typing import Any
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import BaseVit
 from vit_jax.models.extended_vit import ExtendedVit
-from vit_jax.pretrained.formats import architecture, table
-from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats import architecture
+from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table
 
 _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
@@ -59,37 +59,12 @@ def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
   return dict(pooling="map" if attends else "gap")
 
 
-_LAYER: dict[str, Any] = dict(
-  layers="encoder.layers.{}.",
-  layer=table.rows(
-    table.layer_norm("layer_norm1.", "norm_msa"),
-    table.layer_norm("layer_norm2.", "norm_mlp"),
-    table.attention("self_attn.", "q_proj", "k_proj", "v_proj"),
-    table.heads_out("self_attn.out_proj."),
-  ),
-  mlp=table.mlp("mlp.fc1.", "mlp.fc2."),
-)
-_POSITIONS = Rule("embeddings.position_embedding.weight", ("position/E_pos",))
 _BASES = ("vision_model.", "", "vision_model.vision_model.")
 
-_HEAD = table.rows(table.dense("classifier.", "head"))
 CLIP = Family(
   types=("clip_vision_model", "clip"),
-  signature="pre_layrnorm.weight",
-  table=Table(
-    root=table.rows(
-      Rule("visual_projection.weight", ("pre_logits/kernel",), "O I -> I O"),
-      *_HEAD,
-    ),
-    base=table.rows(
-      table.patches("embeddings.patch_embedding."),
-      Rule("embeddings.class_embedding", ("x_class",)),
-      _POSITIONS,
-      table.layer_norm("pre_layrnorm.", "norm_pre"),  # Sic.
-      table.layer_norm("post_layernorm.", "norm"),
-    ),
-    **_LAYER,
-  ),
+  signature="pre_layrnorm.weight",  # Sic.
+  table=Table("clip", "encoder.layers.{}."),
   bases=_BASES,
   fields=_clip,
   config=_clip_config,
@@ -104,26 +79,10 @@ CLIP = Family(
   std=architecture.CLIP_STD,
 )
 
-_PROBE = "map_head/msa"
 SIGLIP = Family(
   types=("siglip_vision_model", "siglip"),
   signature="embeddings.patch_embedding.weight",
-  table=Table(
-    root=_HEAD,
-    base=table.rows(
-      table.patches("embeddings.patch_embedding."),
-      _POSITIONS,
-      table.layer_norm("post_layernorm.", "norm"),
-      Rule("head.probe", ("map_head/probe",), "1 T D -> T D"),
-      table.fused(
-        "head.attention.in_proj_weight", "head.attention.in_proj_bias", _PROBE
-      ),
-      table.heads_out("head.attention.out_proj.", f"{_PROBE}/out"),
-      table.layer_norm("head.layernorm.", "map_head/norm"),
-      *table.mlp("head.mlp.fc1.", "head.mlp.fc2.", ours="map_head/mlp"),
-    ),
-    **_LAYER,
-  ),
+  table=Table("siglip", "encoder.layers.{}."),
   bases=_BASES,
   fields=_siglip,
   config=lambda vit: _tower(

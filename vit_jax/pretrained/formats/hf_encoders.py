@@ -65,12 +65,12 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
   particular = family.fields(local, config)
   gated = particular.get("gated_mlp", False)
-  D, _, P, _ = need(local, _name(family.table.base, "patches/E/kernel"), 4)
+  D, _, P, _ = need(local, _name(family.table, "base", "patches/E/kernel"), 4)
   usual = architecture.guess_num_heads(D)
   num_heads = config.get("num_attention_heads", usual)
   epsilon = config.get("layer_norm_eps", family.defaults["layer_norm_eps"])
   layers = family.table.layers.split("{")[0]
-  head = _name(family.table.root, "head/bias")
+  head = _name(family.table, "root", "head/bias")
   fields: dict[str, Any] = dict(
     num_classes=architecture.length(shapes, head, 0),
     patch_size=P,
@@ -105,25 +105,25 @@ def _activation(family: Family, config: Config, gated: bool) -> str:
 
 
 def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
-  mlp = table.gated_mlp if gated else table.mlp
-  row = next(row for row in mlp if "mlp/expand/kernel" in row.ours)
+  rows = table.rows("gated_mlp" if gated else "mlp")
+  row = next(row for row in rows if "mlp/expand/kernel" in row.ours)
   sizes = need(shapes, table.layers.format(0) + row.theirs, 2)
   return sizes[0] // len(row.ours)
 
 
 def _tokens(table: Table, shapes: Shapes, position: Any) -> int | None:
   """Number of patches that the position table is for, if there is one."""
-  name = _name(table.base, "position/E_pos")
+  name = _name(table, "base", "position/E_pos")
   if not name:
     return None
   placed = ["x_class", "x_dist", *["registers"] * (position == "learned_all")]
-  own = sum(_name(table.base, token) in shapes for token in placed)
+  own = sum(_name(table, "base", token) in shapes for token in placed)
   return need(shapes, name, len(shapes.get(name, ())))[-2] - own
 
 
-def _name(rows: tuple[Rule, ...], ours: str) -> str:
+def _name(table: Table, part: str, ours: str) -> str:
   """The published name of one of our parameters; "" if it has none."""
-  return next((row.theirs for row in rows if ours in row.ours), "")
+  return next((row.theirs for row in table.rows(part) if ours in row.ours), "")
 
 
 def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:

@@ -12,42 +12,13 @@ from typing import Any
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import BaseVit
 from vit_jax.models.extended_vit import ExtendedVit
-from vit_jax.pretrained.formats import table
 from vit_jax.pretrained.formats.architecture import length
-from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Config, Family, Table, rows
+from vit_jax.pretrained.formats.mapping import Shapes
+from vit_jax.pretrained.formats.table import Config, Family, Table
 from vit_jax.runtime.checks import POSITIVE, checked
 from vit_jax.runtime.printable import quoted
 
-_CLS = Rule("embeddings.cls_token", ("x_class",), "1 1 D -> D")
-_REGISTERS = Rule("embeddings.register_tokens", ("registers",), "1 R D -> R D")
-_BASE = rows(
-  table.patches("embeddings.patch_embeddings.projection."),
-  _CLS,
-  Rule("embeddings.position_embeddings", ("position/E_pos",), "1 S D -> S D"),
-  table.layer_norm("layernorm.", "norm"),
-)
 _DISTILLED = "embeddings.distillation_token"
-_CLASSIFIER = rows(table.dense("classifier.", "head"))
-_ATTENTION = rows(
-  table.attention("attention.attention.", "query", "key", "value"),
-  table.heads_out("attention.output.dense."),
-)
-_LAYERS: dict[str, Any] = dict(
-  layers="encoder.layer.{}.",
-  layer=rows(
-    table.layer_norm("layernorm_before.", "norm_msa"),
-    table.layer_norm("layernorm_after.", "norm_mlp"),
-    *_ATTENTION,
-  ),
-  mlp=table.mlp("intermediate.dense.", "output.dense."),
-)
-_DINO_LAYER = rows(
-  table.layer_norm("norm1.", "norm_msa"),
-  table.layer_norm("norm2.", "norm_mlp"),
-  Rule("layer_scale1.lambda1", ("scale_msa",)),
-  Rule("layer_scale2.lambda1", ("scale_mlp",)),
-)
 
 
 def _config(name: str, vit: Any) -> dict[str, Any]:
@@ -159,14 +130,7 @@ def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
   )
 
 
-_TABLE = Table(
-  root=_CLASSIFIER,
-  base=rows(
-    *(*_BASE, Rule(_DISTILLED, ("registers",), "1 R D -> R D")),
-    table.dense("pooler.dense.", "pre_logits"),
-  ),
-  **_LAYERS,
-)
+_TABLE = Table("vit", "encoder.layer.{}.")
 VIT = Family(
   types=("vit", "vit_mae"),
   signature="embeddings.patch_embeddings.projection.weight",
@@ -195,14 +159,7 @@ DEIT = Family(
 )
 TEACHER = dataclasses.replace(
   DEIT,
-  table=Table(
-    root=rows(
-      table.dense("cls_classifier.", "head"),
-      table.dense("distillation_classifier.", "head_dist"),
-    ),
-    base=rows(*_BASE, Rule(_DISTILLED, ("x_dist",), "1 1 D -> D")),
-    **_LAYERS,
-  ),
+  table=Table("teacher", "encoder.layer.{}."),
   fields=lambda *given: _vit(*given) | dict(kind="ModernVit", distilled=True),
   classes=(None, "DeiTForImageClassificationWithTeacher"),
 )
@@ -210,17 +167,7 @@ TEACHER = dataclasses.replace(
 DINOV2 = Family(
   types=("dinov2", "dinov2_with_registers"),
   signature="encoder.layer.0.layer_scale1.lambda1",
-  table=Table(
-    root=_CLASSIFIER,
-    base=rows(*_BASE, _REGISTERS),
-    layers="encoder.layer.{}.",
-    layer=rows(*_DINO_LAYER, *_ATTENTION),
-    mlp=table.mlp("mlp.fc1.", "mlp.fc2."),
-    gated_mlp=rows(
-      table.fused_gate("mlp.weights_in."),
-      table.dense("mlp.weights_out.", "mlp/contract"),
-    ),
-  ),
+  table=Table("dinov2", "encoder.layer.{}."),
   bases=("", "dinov2.", "dinov2_with_registers."),
   fields=_dinov2,
   config=_dinov2_config,
@@ -233,21 +180,7 @@ DINOV2 = Family(
 DINOV3 = Family(
   types=("dinov3_vit",),
   signature="layer.0.layer_scale1.lambda1",
-  table=Table(
-    base=rows(
-      table.patches("embeddings.patch_embeddings."),
-      *(_CLS, _REGISTERS),
-      table.layer_norm("norm.", "norm"),
-    ),
-    layers="layer.{}.",
-    layer=rows(
-      *_DINO_LAYER,
-      table.attention("attention.", "q_proj", "k_proj", "v_proj"),
-      table.heads_out("attention.o_proj."),
-    ),
-    mlp=table.mlp("mlp.up_proj.", "mlp.down_proj."),
-    gated_mlp=table.mlp("mlp.up_proj.", "mlp.down_proj.", "mlp.gate_proj."),
-  ),
+  table=Table("dinov3", "layer.{}."),
   bases=("",),
   fields=_dinov3,
   config=_dinov3_config,

@@ -14,6 +14,7 @@ import numpy as np
 from vit_jax.models import BaseVit
 
 Shapes = Mapping[str, tuple[int, ...]]
+SAME = "... -> ..."
 
 _MOST_LISTED = 4  # Names listed in each group of a message.
 # Pattern of an unknown array's name -> the feature that it points to.
@@ -43,7 +44,7 @@ class Rule:
 
   theirs: str
   ours: tuple[str, ...]
-  pattern: str = "... -> ..."
+  pattern: str = SAME
 
   def read(
     self, array: np.ndarray, sizes: Mapping[str, int]

@@ -1,59 +1,75 @@
 """Tables of names: which published array holds which of our parameters.
 
-One table serves a whole family of models. A row applies to a model that has the
+`names.csv` has a row for each array, with the tables that it belongs to. One
+table serves a whole family of models: a row applies to a model that has the
 row's parameters, so rows for a bias, registers or LayerScale are skipped for
 models without them.
 """
 
+import csv
 import dataclasses
 import functools
+import importlib.resources
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from vit_jax.models import BaseVit
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
-from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
 
 Config = Mapping[str, Any]
 
 _LAYER = "block_0/"
-_QKV = ("query", "key", "value")
-_KERNEL = "(k d) D -> D k d"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@functools.cache
+def _names_csv() -> list[dict[str, str]]:
+  table = importlib.resources.files("vit_jax.pretrained.formats") / "names.csv"
+  return [*csv.DictReader(table.read_text("utf-8").splitlines())]
+
+
+@dataclasses.dataclass(frozen=True)
 class Table:
   """The names of a family's arrays.
 
   Attributes:
-    root: Rows for arrays whose names start with no base, such as a head's.
-    base: Rows for the other arrays outside the layers.
+    name: Its name in `names.csv`.
     layers: Prefix of a layer's names, with {} for its number.
-    layer: Rows for one layer, without `layers` and without "block_0/".
-    mlp: Further rows for a layer whose MLP is the paper's.
-    gated_mlp: Further rows for a layer whose MLP is gated.
   """
 
-  root: tuple[Rule, ...] = ()
-  base: tuple[Rule, ...] = ()
+  name: str
   layers: str
-  layer: tuple[Rule, ...]
-  mlp: tuple[Rule, ...] = ()
-  gated_mlp: tuple[Rule, ...] = ()
+
+  @functools.cache  # noqa: B019
+  def rows(self, *parts: str) -> tuple[Rule, ...]:
+    """The rows of these parts of the table.
+
+    "root" has the arrays whose names start with no base, such as a head's, and
+    "base" the others outside the layers. "layer" has those of a layer, without
+    `layers` and "block_0/", to which "mlp" adds the paper's MLP and "gated_mlp"
+    a gated one.
+    """
+    return tuple(
+      Rule(row["theirs"], tuple(row["ours"].split()), row["pattern"] or SAME)
+      for row in _names_csv()
+      if self.name in row["tables"].split() and row["part"] in parts
+    )
 
   def rules(self, vit: Any, base: str = "") -> list[Rule]:
     """The rules for a model's arrays, whose names start with `base`."""
     names = _names(vit)
 
-    def held(rows: tuple[Rule, ...], before: str = "") -> list[Rule]:
+    def held(*parts: str, before: str = "") -> list[Rule]:
+      rows = self.rows(*parts)
       return [r for r in rows if names >= {before + path for path in r.ours}]
 
-    found = held(self.root)
-    for row in held(self.base):
+    found = held("root")
+    for row in held("base"):
       found.append(dataclasses.replace(row, theirs=base + row.theirs))
     gated = f"{_LAYER}mlp/gate/kernel" in names
-    rows = held(self.layer + (self.gated_mlp if gated else self.mlp), _LAYER)
+    mlp = "gated_mlp" if gated else "mlp"
+    rows = held("layer", mlp, before=_LAYER)
     for i in range(vit.num_layers):
       before = base + self.layers.format(i)
       for row in rows:
@@ -122,87 +138,3 @@ class Family:
   def rules(self, vit: BaseVit) -> list[Rule]:
     """The rules for the arrays of a file that is written."""
     return self.table.rules(vit, self.base(vit))
-
-
-def dense(
-  theirs: str, ours: str, pattern: str = "O I -> I O", kernel: str = "weight"
-) -> list[Rule]:
-  """The rows of a dense layer; its published name ends with a separator.
-
-  The pattern is the kernel's, and `kernel` the publisher's name for it.
-  """
-  return [
-    Rule(f"{theirs}{kernel}", (f"{ours}/kernel",), pattern),
-    Rule(f"{theirs}bias", (f"{ours}/bias",)),
-  ]
-
-
-def layer_norm(theirs: str, ours: str, scale: str = "weight") -> list[Rule]:
-  """The rows of a layer norm; `scale` is the publisher's name for it."""
-  return [
-    Rule(f"{theirs}{scale}", (f"{ours}/scale",)),
-    Rule(f"{theirs}bias", (f"{ours}/bias",)),
-  ]
-
-
-def patches(theirs: str) -> list[Rule]:
-  """The rows of the convolution that embeds the patches."""
-  return dense(theirs, "patches/E", "D C P Q -> (P Q C) D")
-
-
-def heads_out(theirs: str, ours: str = "msa/out") -> list[Rule]:
-  """The rows of the projection that joins the heads."""
-  return dense(theirs, ours, "D (k d) -> k d D")
-
-
-def attention(theirs: str, *names: str) -> list[Rule]:
-  """The rows of the projections to query, key and value, by these names."""
-  return [
-    rule
-    for ours, name in zip(_QKV, names, strict=True)
-    for rule in (
-      Rule(f"{theirs}{name}.weight", (f"msa/{ours}/kernel",), _KERNEL),
-      Rule(f"{theirs}{name}.bias", (f"msa/{ours}/bias",), "(k d) -> k d"),
-    )
-  ]
-
-
-def fused(
-  weight: str, bias: str, ours: str = "msa", parts: tuple[str, ...] = _QKV
-) -> list[Rule]:
-  """The rows of a dense layer that stacks these parts of attention."""
-  kernels, biases = (
-    tuple(f"{ours}/{name}/{leaf}" for name in parts)
-    for leaf in ("kernel", "bias")
-  )
-  return [
-    Rule(weight, kernels, "(n k d) D -> n D k d"),
-    Rule(bias, biases, "(n k d) -> n k d"),
-  ]
-
-
-def mlp(
-  expand: str, contract: str, gate: str = "", ours: str = "mlp"
-) -> tuple[Rule, ...]:
-  """The rows of an MLP, by the names of its dense layers."""
-  return rows(
-    dense(gate, f"{ours}/gate") if gate else [],
-    dense(expand, f"{ours}/expand"),
-    dense(contract, f"{ours}/contract"),
-  )
-
-
-def fused_gate(theirs: str) -> list[Rule]:
-  """The rows of a dense layer that holds a gated MLP's gate and expansion."""
-  kernels = ("mlp/gate/kernel", "mlp/expand/kernel")
-  biases = ("mlp/gate/bias", "mlp/expand/bias")
-  return [
-    Rule(f"{theirs}weight", kernels, "(m O) I -> m I O"),
-    Rule(f"{theirs}bias", biases, "(m O) -> m O"),
-  ]
-
-
-def rows(*parts: list[Rule] | Rule) -> tuple[Rule, ...]:
-  """Rows and lists of rows as one tuple."""
-  lists = ([part] if isinstance(part, Rule) else part for part in parts)
-  return tuple(row for part in lists for row in part)

@@ -14,9 +14,9 @@ from typing import Any
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
 from vit_jax.models import BaseVit
-from vit_jax.pretrained.formats import architecture, table
-from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Config, Table, dense, rows
+from vit_jax.pretrained.formats import architecture
+from vit_jax.pretrained.formats.mapping import Shapes
+from vit_jax.pretrained.formats.table import Config, Table
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import quoted
@@ -40,66 +40,7 @@ _TANH = re.compile(
 )
 _MODES = ("center", "squash")
 _SHARE = checks.Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
-_PROBE = "map_head/msa"
-_HEAD_ROWS = rows(dense("head.", "head"), dense("head_dist.", "head_dist"))
-_BASE = rows(
-  table.patches("patch_embed.proj."),
-  Rule("cls_token", ("x_class",), "1 1 D -> D"),
-  Rule("dist_token", ("x_dist",), "1 1 D -> D"),
-  Rule("reg_token", ("registers",), "1 R D -> R D"),
-  Rule("pos_embed", ("position/E_pos",), "1 S D -> S D"),
-  table.layer_norm("norm_pre.", "norm_pre"),
-  table.layer_norm("norm.", "norm"),
-  dense("pre_logits.fc.", "pre_logits"),
-  Rule("attn_pool.latent", ("map_head/probe",), "1 T D -> T D"),
-  Rule("attn_pool.q.weight", (f"{_PROBE}/query/kernel",), "(k d) D -> D k d"),
-  Rule("attn_pool.q.bias", (f"{_PROBE}/query/bias",), "(k d) -> k d"),
-  table.fused(
-    "attn_pool.kv.weight", "attn_pool.kv.bias", _PROBE, ("key", "value")
-  ),
-  table.heads_out("attn_pool.proj.", f"{_PROBE}/out"),
-  table.layer_norm("attn_pool.norm.", "map_head/norm"),
-  *table.mlp("attn_pool.mlp.fc1.", "attn_pool.mlp.fc2.", ours="map_head/mlp"),
-)
-_MLP = table.mlp("mlp.fc1.", "mlp.fc2.")
-_WEIGHT, _BIAS = table.fused("attn.qkv.weight", "attn.qkv.bias")
-_LAYER = rows(
-  table.layer_norm("norm1.", "norm_msa"),
-  table.layer_norm("norm2.", "norm_mlp"),
-  _WEIGHT,
-  table.heads_out("attn.proj."),
-)
-VIT = Table(
-  root=_HEAD_ROWS,
-  base=_BASE,
-  layers="blocks.{}.",
-  layer=rows(
-    *_LAYER,
-    _BIAS,
-    table.layer_norm("attn.q_norm.", "msa/norm_query"),
-    table.layer_norm("attn.k_norm.", "msa/norm_key"),
-    Rule("ls1.gamma", ("scale_msa",)),
-    Rule("ls2.gamma", ("scale_mlp",)),
-  ),
-  mlp=_MLP,
-  gated_mlp=rows(
-    table.fused_gate("mlp.fc1."), dense("mlp.fc2.", "mlp/contract")
-  ),
-)
-EVA = Table(
-  root=_HEAD_ROWS,
-  base=_BASE,
-  layers="blocks.{}.",
-  layer=rows(
-    *_LAYER,
-    Rule("attn.q_bias", ("msa/query/bias",), "(k d) -> k d"),
-    Rule("attn.v_bias", ("msa/value/bias",), "(k d) -> k d"),
-    Rule("gamma_1", ("scale_msa",)),
-    Rule("gamma_2", ("scale_mlp",)),
-  ),
-  mlp=_MLP,
-  gated_mlp=table.mlp("mlp.fc1_x.", "mlp.fc2.", gate="mlp.fc1_g."),
-)
+VIT, EVA = Table("timm", "blocks.{}."), Table("timm_eva", "blocks.{}.")
 
 
 def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:

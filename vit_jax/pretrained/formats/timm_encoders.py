@@ -234,7 +234,6 @@ def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
 
 
 def _config(vit: Any) -> dict[str, Any]:
-  """The part of the JSON file that makes the model."""
   if vit.extended:
     name, arguments = _modern(vit)
   elif is_encoder(vit):

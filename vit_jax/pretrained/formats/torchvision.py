@@ -11,7 +11,7 @@ from typing import Any
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.models import BaseVit
-from vit_jax.pretrained.formats import architecture, table
+from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Table
@@ -34,24 +34,7 @@ _RESIZE = {
 _PUBLISHED = ((768, 12), (1024, 24), (1280, 32))
 _LAYERS = "encoder.layers.encoder_layer_"
 _POSITION = "encoder.pos_embedding"
-_TABLE = Table(
-  root=table.rows(
-    Rule("class_token", ("x_class",), "1 1 D -> D"),
-    table.patches("conv_proj."),
-    Rule(_POSITION, ("position/E_pos",), "1 S D -> S D"),
-    table.layer_norm("encoder.ln.", "norm"),
-    table.dense("heads.pre_logits.", "pre_logits"),
-    table.dense("heads.head.", "head"),
-  ),
-  layers=_LAYERS + "{}.",
-  layer=table.rows(
-    table.layer_norm("ln_1.", "norm_msa"),
-    table.fused("self_attention.in_proj_weight", "self_attention.in_proj_bias"),
-    table.heads_out("self_attention.out_proj."),
-    table.layer_norm("ln_2.", "norm_mlp"),
-  ),
-  mlp=table.mlp("mlp.0.", "mlp.3."),
-)
+_TABLE = Table("torchvision", _LAYERS + "{}.")
 
 
 def prefix(shapes: Shapes) -> str | None:

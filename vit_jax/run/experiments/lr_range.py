@@ -34,10 +34,8 @@ _LEAST_STEPS = 10
 class Found:
   """The outcome of a range test.
 
-  Attributes:
-    smoothed: The exponential average of the losses.
-    suggested: The rate at which the average falls fastest; None if it never
-      falls.
+  `smoothed` is the exponential average of the losses, which falls fastest at
+  the rate `suggested`; None if it never falls.
   """
 
   rates: list[float]
@@ -52,10 +50,8 @@ def find_lr(
   """Runs the test; writes `lr_range.csv` and, with matplotlib, a picture.
 
   The arguments are those of the command. The settings' own schedule and length
-  do not matter, and the test may end before `steps`.
-
-  Raises:
-    ValueError: if the settings, the data or the range do not fit.
+  do not matter, and the test may end before `steps`. Raises ValueError if the
+  settings, the data or the range do not fit.
   """
   if steps < _LEAST_STEPS or not 0 < lowest < highest:
     raise ValueError(

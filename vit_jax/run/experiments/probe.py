@@ -13,23 +13,24 @@ from vit_jax.data.reading.sources import (
   check_same_classes,
   open_source,
 )
-from vit_jax.evaluation import PROBES
-from vit_jax.evaluation.few_shot import FewShot, Outcome
-from vit_jax.evaluation.segmentation import Segmentation, segment
-from vit_jax.evaluation.whole_set import (
+from vit_jax.inference.features import features
+from vit_jax.models.model import represent
+from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.run import build
+from vit_jax.run.settings import ProbeSettings
+from vit_jax.runtime.checks import COUNT, checked
+from vit_jax.runtime.display import Display, Track, untracked
+from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.probes import PROBES
+from vit_jax.tasks.probes.few_shot import FewShot, Outcome
+from vit_jax.tasks.probes.segmentation import Segmentation, segment
+from vit_jax.tasks.probes.whole_set import (
   Represented,
   Score,
   linear,
   make_represent,
   nearest_neighbours,
 )
-from vit_jax.inference.features import features
-from vit_jax.models.model import represent
-from vit_jax.pretrained.load import open_checkpoint
-from vit_jax.run import build
-from vit_jax.run.settings import ProbeSettings
-from vit_jax.runtime.display import Display, Track, untracked
-from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
 
 
@@ -59,10 +60,8 @@ def probe_checkpoint(
     ValueError: if the checkpoint, the data and the settings do not fit
       together.
   """
-  if probe not in PROBES:
-    raise ValueError(f"probe={probe!r}; give one of {', '.join(PROBES)}.")
-  if neighbours < 1:
-    raise ValueError(f"neighbours={neighbours} must be 1 or more.")
+  checked("probe", str, probe, choices=PROBES)
+  checked("neighbours", int, neighbours, COUNT)
   if probe == "few_shot":
     options: Any = {"pre_logits": pre_logits, "display": display, **overrides}
     found = probe_shots(checkpoint, settings, (shots,), seeds=seeds, **options)

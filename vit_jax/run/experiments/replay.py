@@ -43,16 +43,10 @@ def verify(
 ) -> bool:
   """Replays steps of a run, and prints whether they are what the run did.
 
-  Args:
-    steps: The first and the last, as "400:420"; by default at most 100 after
-      the newest checkpoint that digests follow.
-    trust: Whether to import classes and ask addresses that only the run's
-      checkpoint names.
-    **moved: `root` and `data_dir`, as in `saved.opened`.
-
-  Raises:
-    ValueError: if there is no digest of these steps, the checkpoint before them
-      is damaged, or other devices would need too many steps.
+  The arguments are those of the command; by default, at most 100 steps are
+  replayed, after the newest checkpoint that digests follow. Raises ValueError
+  if there is no digest of these steps, the checkpoint before them is damaged,
+  or other devices would need too many steps.
   """
   display = Display(active=jax.process_index() == 0)
   with contextlib.closing(open_run(workdir)) as checkpoints:
@@ -145,7 +139,6 @@ def _replayed(
   rows: Mapping[int, Any],
   display: Display,
 ) -> dict[int, dict[str, Any]]:
-  """The digests of the steps of `rows`, of which the first may be `start`."""
   saved = checkpoints.describe(start) if start else None
   plan = make_plan(settings, saved)
   plan.evaluation.stream.close()

@@ -52,14 +52,9 @@ def run_study(
 ) -> int:
   """Runs a study's rows, writes `study.csv` and figures, and shows the scores.
 
-  The arguments are those of the command; `changes` are its --set, and `index`
-  counts from 1.
-
-  Returns:
-    The exit code: 1 if a row failed, 128 + signal if it was told to stop.
-
-  Raises:
-    ValueError: if the file, a row's settings or the arguments do not fit.
+  The arguments are those of the command. Returns the exit code: 1 if a row
+  failed, 128 + signal if it was told to stop. Raises ValueError if the file, a
+  row's settings or the arguments do not fit.
   """
   study, display = open_study(file, workdir, changes), Display()
   names = [*study.rows]
@@ -120,7 +115,6 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
 
 
 def _show_best(study: Study, found: Sequence[Any], display: Display) -> None:
-  """Shows the score of each row in a table, and names the best row."""
   metric = build.task_of(next(iter(study.settings.values()))).score_metric
   key = f"eval/{metric.key}"
   if scored := [row for row in found if row.get(key) is not None]:
@@ -157,12 +151,9 @@ def means(study: Study, found: Sequence[Mapping]) -> list[dict[str, Any]]:
 def held_out(split: str, share: float) -> tuple[str, str]:
   """The two parts of a training split, to train and to choose on.
 
-  Args:
-    split: Whole TFDS splits, such as "train" or "train+validation".
-    share: Share of each that is held out, its last examples.
-
-  Raises:
-    ValueError: if a split is itself a part, or the share is no whole percent.
+  The last examples of each whole TFDS split, such as "train" or
+  "train+validation", are held out. Raises ValueError if a split is itself a
+  part, or the share is no whole percent.
   """
   percent = round(100 * share)
   if "[" in split or not 0 < percent < 100 or abs(percent - 100 * share) > 1e-6:
@@ -201,7 +192,6 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
 
 
 def _choices(study: Study, row: str) -> tuple[list[float], tuple[str, str]]:
-  """The learning rates of a row, and the splits to try them on."""
   get = getattr(study.module, "get_choices", None)
   if get is None:
     raise ValueError(
@@ -263,13 +253,11 @@ def _run(
 
 
 def _read(workdir: epath.Path) -> dict | None:
-  """The result of a finished row."""
   path = workdir / "row.json"
   return json.loads(path.read_text()) if path.exists() else None
 
 
 def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
-  """The last value of each metric of a run, and its last step."""
   wanted = (*_SCORES, *(f"train/{metric.key}" for metric in task.metrics))
   found: dict[str, Any] = {}
   for row in read_rows(workdir / "metrics.jsonl"):

@@ -33,13 +33,10 @@ class Study:
   """A study's file and folder.
 
   Attributes:
-    file: The file, or the name of one that comes with the package.
-    module: The file as a module.
     rows: For each row its values in the table.
     configs: For each row `FILE:ROW`, as `train --config` takes it.
     settings: For each row its settings, with the changes.
     changes: Keys and values that replace those of every row.
-    workdir: The study's folder.
   """
 
   file: str
@@ -54,9 +51,8 @@ class Study:
 def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
   """Reads and checks all rows of a study.
 
-  Raises:
-    ValueError: if there is a mistake in the file, in a row or in a change, or
-      in `workdir`.
+  Raises ValueError if there is a mistake in the file, in a row or in a change,
+  or in `workdir`.
   """
   bucket.check(workdir, writes=False)
   name, _, argument = file.partition(":")
@@ -106,7 +102,6 @@ def csv_text(
 
 
 def _change(text: str) -> tuple[str, Any]:
-  """A key and its value, from "key=value"."""
   key, equals, value = text.partition("=")
   if not equals:
     raise ValueError(f"--set={text}: give KEY=VALUE, such as total_steps=100.")
@@ -119,8 +114,7 @@ def _change(text: str) -> tuple[str, Any]:
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
   """The settings with other values at some keys.
 
-  Raises:
-    ValueError: if there is no such key, or a value is invalid.
+  Raises ValueError if there is no such key, or a value is invalid.
   """
   try:
     return replaced(settings, {**other_units(changes), **changes})

@@ -55,16 +55,9 @@ def run_suite(
 ) -> list[Row]:
   """Prints a table with a row for each set that is there.
 
-  Args:
-    checkpoint: Any source that `load_pretrained` takes.
-    names: Some of `NAMES`, or "few_shot/NAME" for any other data set.
-    root: Folder with the folders of the sets, which go before TFDS.
-    data_dir: Folder of TFDS.
-    out: A .csv or .json file to write the table to.
-    **overrides: Keywords of `load_pretrained`.
-
-  Raises:
-    ValueError: if a name is unknown, or the model is none of ImageNet's.
+  The arguments are those of the command, and keywords of `load_pretrained`. A
+  name is one of `NAMES`, or "few_shot/NAME" for any other data set. Raises
+  ValueError if a name is unknown, or the model is none of ImageNet's.
   """
   path = None if out is None else local_file(out)
   if path is not None and path.suffix not in (".csv", ".json"):
@@ -113,12 +106,7 @@ def run_suite(
 
 
 def mean_corruption_error(errors: Mapping[str, Sequence[float]]) -> float:
-  """mCE of arXiv:1903.12261, in percent.
-
-  Args:
-    errors: For each of the fifteen corruptions the top-1 error at each of the
-      five severities.
-  """
+  """mCE in percent (arXiv:1903.12261), by the errors at each severity."""
   each = [np.mean(errors[name]) / e for name, e in ALEXNET_ERRORS.items()]
   return 100 * float(np.mean(each))
 
@@ -153,8 +141,6 @@ class _Scorer:
       LoaderSettings(on_unreadable="skip"),
       photographs=True,
       image_size=self._preprocessing.image_size,
-      process_index=0,
-      process_count=1,
     )
     rows, found, skipped = min(_BATCH, len(test_set.source)), [], 0
     where = self._mesh, self._preprocessing, loader
@@ -260,7 +246,6 @@ def _few_shot(
 
 
 def _check_classes(checkpoint: str, loaded: Loaded) -> None:
-  """Raises ValueError unless the classes are ImageNet's, in their order."""
   ids = imagenet_sets.wordnet_ids()
   if loaded.model.num_classes != len(ids):
     raise ValueError(

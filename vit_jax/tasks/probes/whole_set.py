@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.evaluation import linear_probe
 from vit_jax.models.normalize import normalize, unit
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.outcome import Stream, check_readable
+from vit_jax.tasks.probes import linear_probe
 from vit_jax.training import sharding
 
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
@@ -40,9 +40,7 @@ def make_represent(
 
   It makes one pass over a `Stream`, which `track` shows as `what`. Every device
   gets all of a batch, whose mask is 0 for padding and for unreadable images.
-
-  Args:
-    represent: From parameters and normalised images to representations.
+  `represent` maps parameters and normalised images to representations.
   """
 
   def represent_batch(params: Any, batch: dict[str, Array]):
@@ -50,10 +48,7 @@ def make_represent(
     rest = {k: batch[k] for k in ("label", "mask", "skipped")}
     return represent(params, images).astype(jnp.float32), rest
 
-  step = jax.jit(
-    sharding.on_mesh(represent_batch, mesh),
-    out_shardings=sharding.replicated(mesh),
-  )
+  step = sharding.jit_replicated(represent_batch, mesh)
 
   def read(params: Any, stream: Stream, what: str, track: Track = untracked):
     for batch in stream(track, what):
@@ -65,9 +60,7 @@ def make_represent(
 class Readable:
   """Iterates over batches on the host, without images that cannot be read.
 
-  Attributes:
-    examples: Number of images that were readable so far.
-    skipped: Number of those that were not.
+  `examples` counts the images that were readable so far, and `skipped` others.
   """
 
   def __init__(self, batches: Represented):
@@ -86,12 +79,8 @@ class Readable:
 class Score:
   """The result of a probe; `top1` is in [0, 1].
 
-  Attributes:
-    top1: Share of the evaluation images that were classified right.
-    examples: Number of evaluation images.
-    train_examples: Number of training images.
-    skipped_images: Number of unreadable images in both splits.
-    l2: The linear probe's L2; None for nearest neighbours.
+  `skipped_images` counts the unreadable images of both splits, and `l2` is the
+  linear probe's; None for nearest neighbours.
   """
 
   top1: float
@@ -107,14 +96,9 @@ def nearest_neighbours(
   """Classifies each test image by its k nearest training images.
 
   They are those of the highest cosine similarity s, and each votes for its
-  class with the weight exp(s / 0.07) (arXiv:2104.14294, Section 4).
-
-  Args:
-    train: The training split, whose representations are (B, D).
-    test: The evaluation split, which is read first.
-
-  Raises:
-    ValueError: if a split has too few readable images.
+  class with the weight exp(s / 0.07) (arXiv:2104.14294, Section 4). The
+  evaluation split is read first; representations are (B, D). Raises ValueError
+  if a split has too few readable images.
   """
   tested = Readable(test)
   y, labels = map(np.concatenate, zip(*tested, strict=True))
@@ -179,14 +163,9 @@ def linear(
 ) -> Score:
   """Fits the probe of `linear_probe` to all training images, and tests it.
 
-  A tenth of the training images, at most 5,000, choose its L2 first, by the
-  most right answers; then they are fitted as well.
-
-  Args:
-    train_examples: About how many training images there are.
-
-  Raises:
-    ValueError: if a split has too few readable images.
+  A tenth of the training images, about `train_examples`, at most 5,000, choose
+  its L2 first, by the most right answers; then they are fitted as well. Raises
+  ValueError if a split has too few readable images.
   """
   every = max(10, -(-train_examples // _MOST_HELD_OUT))
   trained, tested = Readable(train), Readable(test)

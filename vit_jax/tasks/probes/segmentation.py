@@ -11,23 +11,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.reading.segmentation import IGNORED, resize_mask
-from vit_jax.evaluation.linear_probe import Probe, fit_in_parts
-from vit_jax.evaluation.whole_set import Readable, Represented
+from vit_jax.tasks.probes.linear_probe import Probe, fit_in_parts
+from vit_jax.tasks.probes.whole_set import Readable, Represented
 
 
 @dataclasses.dataclass(frozen=True)
 class Segmentation:
-  """The result of the probe.
+  """The result of the probe, by pixel.
 
   Attributes:
     iou: Intersection over union of each class, in [0, 1]; None for one that
       neither a mask nor an answer has.
     mean_iou: Mean over the others.
     pixels_right: Share of the pixels with a class that are right.
-    examples: Number of evaluation images.
-    train_examples: Number of training images.
     skipped_images: Number of unreadable images in both splits.
-    l2: The probe's L2.
   """
 
   iou: tuple[float | None, ...]
@@ -44,16 +41,11 @@ def segment(
 ) -> Segmentation:
   """Fits the closed-form linear probe to the patches, and tests it by pixel.
 
-  The class of a patch is that of the mask resized to the grid of patches by
-  nearest neighbour. Every tenth training image chooses the L2. To test, the
-  scores are enlarged to the masks' size bilinearly.
-
-  Args:
-    train: Maps of the patches, (B, h, w, D), whose labels are masks (B, H, W).
-    test: The same of the images to test on.
-
-  Raises:
-    ValueError: if there are too few training images, or none to test on.
+  Representations are maps of the patches, (B, h, w, D), and labels masks, (B,
+  H, W). The class of a patch is that of the mask resized to the grid of patches
+  by nearest neighbour. Every tenth training image chooses the L2. To test, the
+  scores are enlarged to the masks' size bilinearly. Raises ValueError if there
+  are too few training images, or none to test on.
   """
   trained = Readable(train)
   probe = fit_in_parts(_patches(trained), num_classes)

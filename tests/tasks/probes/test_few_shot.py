@@ -11,14 +11,15 @@ from tests import tinted
 from vit_jax import data
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.reading.sources import Splits
-from vit_jax.evaluation.few_shot import count_right, no_totals
-from vit_jax.evaluation.linear_probe import fit_shots
-from vit_jax.evaluation.shots import draw_shots
 from vit_jax.run.build import task_of
 from vit_jax.run.evaluation import make_few_shot
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import untracked
 from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.outcome import total
+from vit_jax.tasks.probes.few_shot import count_right
+from vit_jax.tasks.probes.linear_probe import fit_shots
+from vit_jax.tasks.probes.shots import draw_shots
 from vit_jax.training import sharding
 
 
@@ -189,9 +190,8 @@ def test_masked_rows_are_not_counted():
   mask = np.float32([1, 1, 0, 1, 0, 1, 1, 0])
   batch = {"label": label, "mask": mask, "skipped": mask == 0}
   probes = {"mean": mean, "scale": scale, "W": W}
-  totals = no_totals(2)
-  for _ in range(2):
-    totals = jax.jit(count_right)(totals, probes, y, batch)
+  count = jax.jit(count_right)
+  totals = total(count(probes, y, batch) for _ in range(2))
   z = (y - mean[:, None]) / scale[:, None]
   right = (z @ W[:, :-1] + W[:, -1:]).argmax(-1) == label
   np.testing.assert_array_equal(totals["correct"], 2 * (right * mask).sum(1))

@@ -22,14 +22,15 @@ from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source, Subset
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import check_classes, check_same_classes
-from vit_jax.evaluation import linear_probe
-from vit_jax.evaluation.shots import draw_shots
-from vit_jax.evaluation.whole_set import make_represent
 from vit_jax.models import Model
 from vit_jax.models.model import represent
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.eval_step import label_rank
-from vit_jax.tasks.outcome import Stream, check_readable
+from vit_jax.tasks.outcome import Stream, check_readable, total
+from vit_jax.tasks.probes import linear_probe
+from vit_jax.tasks.probes.shots import draw_shots
+from vit_jax.tasks.probes.whole_set import make_represent
 from vit_jax.training import sharding
 
 
@@ -97,9 +98,8 @@ class FewShot:
     seeds: int,
     pre_logits: bool = True,
   ):
-    for name, value in (("shots", shots), ("seeds", seeds)):
-      if value < 1:
-        raise ValueError(f"{name}={value} must be 1 or more.")
+    checked("shots", int, shots, COUNT)
+    checked("seeds", int, seeds, COUNT)
     check_classes(train_source, "a probe")
     check_same_classes(
       train_source.class_names,
@@ -123,10 +123,7 @@ class FewShot:
     self._represent = make_represent(
       partial(represent, model, pre_logits=pre_logits), mesh, preprocessing
     )
-    whole = sharding.replicated(mesh)
-    self._count = jax.jit(
-      count_right, in_shardings=(whole, whole, whole, None), out_shardings=whole
-    )
+    self._count = sharding.jit_replicated(count_right, mesh)
 
   @property
   def num_shots(self) -> int:
@@ -171,12 +168,9 @@ class FewShot:
       name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
       for name in ("mean", "scale", "W")
     }
-    totals = no_totals(len(probes))
     with contextlib.closing(self._test):
       tested = self._represent(params, self._test, "testing probes", track)
-      for y, batch in tested:
-        totals = self._count(totals, stacked, y, batch)
-      totals = jax.device_get(totals)
+      totals = total(self._count(stacked, *features) for features in tested)
     examples, skipped = int(totals["examples"]), int(totals["skipped"])
     check_readable(examples)
     top1 = (
@@ -221,23 +215,12 @@ class FewShot:
       self._draws = self._draw()
 
 
-Totals = dict[str, Any]
-"""Counts of the test examples so far; `correct` has one for each probe."""
-
-
-def no_totals(probes: int) -> Totals:
-  """Counts of no examples, as NumPy arrays that are equal on every host."""
-  counts = dict.fromkeys(("examples", "skipped"), np.int32(0))
-  return {"correct": np.zeros(probes, np.int32), **counts}
-
-
 def count_right(
-  totals: Totals,
   probes: dict[str, Array],
   y: Float[Array, "B D"],
   batch: dict[str, Array],
-) -> Totals:
-  """Adds a batch of features y to the totals; masked rows do not count.
+) -> dict[str, Array]:
+  """Counts of a batch of features y, without masked rows; `correct` by probe.
 
   `probes` holds the stacked `mean`, `scale` and `W` of several
   `linear_probe.Probe`s.
@@ -250,9 +233,8 @@ def count_right(
     rank = label_rank(scores + probe["W"][-1:], batch["label"])
     return (counts & (rank < 1)).sum()
 
-  of_batch = {
+  return {
     "correct": jax.vmap(correct)(probes),
     "examples": counts.sum(),
     "skipped": batch["skipped"].sum(),
   }
-  return jax.tree.map(jnp.add, totals, of_batch)

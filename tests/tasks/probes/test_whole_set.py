@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.evaluation import linear_probe, whole_set
+from vit_jax.tasks.probes import linear_probe, whole_set
 
 K, D = 3, 6
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import pytest
 
 from tests import tinted
 from vit_jax.data.example import Subset
-from vit_jax.evaluation.shots import draw_shots
+from vit_jax.tasks.probes.shots import draw_shots
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from vit_jax.data.reading.segmentation import (
   resize_mask,
 )
 from vit_jax.data.settings import DataSettings
-from vit_jax.evaluation.segmentation import count
 from vit_jax.run.experiments.probe import probe_segmentation
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.probes.segmentation import count
 
 COLOURS = np.array([[30, 30, 30], [220, 40, 40], [40, 60, 220]])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from vit_jax.evaluation import linear_probe
+from vit_jax.tasks.probes import linear_probe
 
 
 def _shots(K, n, D, spread=1.0, seed=0):

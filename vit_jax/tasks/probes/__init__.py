@@ -1,0 +1,3 @@
+"""Probes: images classified by the representations of a frozen model."""
+
+PROBES = ("few_shot", "knn", "linear")
