@@ -137,6 +137,7 @@ def test_what_is_missing_is_one_line():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scan", [False, True])
 @of_qwix
 def test_qwix_adapts_a_model_that_is_then_bridged(scan):
   """NNX's own LoRA replaces layers of NNX, of which there are none here."""
