@@ -164,7 +164,7 @@ def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
 
 
 def _began(description: Mapping[str, Any]) -> tuple[str, str]:
-  """What a run says of its data's name and of the checkpoint it started from."""
+  """Names of a run's data and of its first checkpoint, as far as it says."""
   config = description["config"]
   data = config.get("data") or {}
   places = (data.get(key) for key in ("root", "dir", "labels_file"))
