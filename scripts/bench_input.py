@@ -1,4 +1,4 @@
-"""Compares the training input with its bare work and with tf.data.
+"""Compares the training input with its bare work, with Grain and with tf.data.
 
 python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS [--tf_data]
 
@@ -8,6 +8,9 @@ copies that `vit_jax.pack` makes of it, with shorter sides of 512 and 256 pixels
 at most, the last of them as pixels too (raw). The bare loop does the same to
 the folder's files on one core, with nothing around it.
 
+Grain, if it is installed, makes the same batches of the folder
+(`data.as_grain`): in as many processes, and in as many threads of this process.
+
 With --tf_data, tf.data takes part, if TensorFlow is installed: on the same
 files, and on a TFRecord copy of each packed set, which holds the same encoded
 bytes. It has the same distribution of boxes, `decode_and_crop_jpeg`, bilinear
@@ -16,23 +19,26 @@ resizing, flips and batches, as the published pipelines do.
 All take turns, round after round. The table has medians of images per second,
 and per second of processor time, which other work on the machine hardly
 changes; then the ratio to the first row, in the same round, as median and
-range.
+range; and the memory of its processes.
 """
 
 import argparse
 import contextlib
 import functools
+import importlib.util
 import itertools
 import math
 import multiprocessing
 import os
 import pathlib
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 
 import cv2
 import numpy as np
+from absl import flags
 
 from vit_jax import data
 from vit_jax.data.reading.tfds_source import open_prepared
@@ -147,6 +153,33 @@ def tf_data_batches(files: list[str], batch_size: int, raw: bool):
   return dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
 
 
+def grain_batches(
+  source: data.Source, args: argparse.Namespace, processes: bool
+):
+  """The batches of our loader, prepared by Grain; two for each worker ahead."""
+  import grain
+
+  flags.FLAGS.mark_as_parsed()  # Its processes read some.
+  threads = 1 if processes else args.workers
+  options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2)
+  found = data.as_grain(source, data.make_train_transform(224))
+  batches = found.batch(args.batch_size).to_iter_dataset(options)
+  if processes:
+    batches = batches.mp_prefetch(
+      grain.MultiprocessingOptions(args.workers, per_worker_buffer_size=2),
+      worker_init_fn=lambda index, count: cv2.setNumThreads(0),
+    )
+  return iter(batches)
+
+
+def own_memory(pids: set[int]) -> float:
+  """MiB that processes hold, where shared pages count in parts."""
+  lines = "".join(
+    pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids
+  )
+  return sum(map(int, re.findall(r"^Pss: +(\d+) kB", lines, re.M))) / 1024
+
+
 def packed(source: data.Source, out: str, encoding: Encoding) -> data.Source:
   """The photographs, packed into a folder."""
   pack({"train": source}, out, encoding)
@@ -187,13 +220,19 @@ def contestants(
       rows[f"tf.data, {name}"] = functools.partial(
         tf_data_batches, files, args.batch_size, name.endswith("raw")
       )
+
+  def started(source: data.Source) -> Iterator:
+    sizes = {"batch_size": args.batch_size, "seed": 0}
+    batches = data.Loader(args.workers).train(source, transform, **sizes)
+    return stack.enter_context(batches)
+
   for name, source in sources.items():
-    batches = stack.enter_context(
-      data.Loader(args.workers).train(
-        source, transform, batch_size=args.batch_size, seed=0
+    rows[name] = functools.cache(functools.partial(started, source))
+  if importlib.util.find_spec("grain"):
+    for kind in ("processes", "threads"):
+      rows[f"Grain, {kind}, folder"] = functools.cache(
+        functools.partial(grain_batches, flat, args, kind == "processes")
       )
-    )
-    rows[name] = functools.partial(iter, batches)
   bare = bare_batches(flat, args.batch_size)
   rows["bare loop, one core"] = functools.partial(iter, bare)
   return rows
@@ -212,17 +251,26 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
     rows = contestants(args, folder, stack)
     found: dict[str, list] = {name: [] for name in rows}
+    known: set[int] = set()
+    memory = dict.fromkeys(rows, 0.0)
     for turn in range(args.rounds):
       for name, begin in rows.items():
         found[name].append(pipeline_rate(begin(), args.seconds))
+        if (
+          turn == 0
+        ):  # The processes that came with the first turn are its own.
+          running = {c.pid for c in multiprocessing.active_children() if c.pid}
+          memory[name], known = own_memory(running - known), running
       rates = ", ".join(f"{turns[-1][0]:.0f}" for turns in found.values())
       print(f"round {turn + 1}: {rates} images/s", flush=True)
-  show(found)
+  show(found, memory)
 
 
-def show(found: dict[str, list[tuple[float, float]]]) -> None:
+def show(
+  found: dict[str, list[tuple[float, float]]], memory: dict[str, float]
+) -> None:
   """Prints the table: a row for each contestant, against the first."""
-  print(f"{'':26}{'images/s':>9}{'':20}{'by processor time':>18}")
+  print(f"{'':26}{'images/s':>9}{'':20}{'by processor time':>18}{'MiB':>20}")
   first = np.array(next(iter(found.values())))
   for name, rates in found.items():
     ratios = np.array(rates) / first
@@ -236,7 +284,7 @@ def show(found: dict[str, list[tuple[float, float]]]) -> None:
         strict=True,
       )
     )
-    print(f"{name:26}" + "   ".join(cells))
+    print(f"{name:26}" + "   ".join(cells) + f"{memory[name]:7.0f}")
 
 
 if __name__ == "__main__":

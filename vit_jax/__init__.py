@@ -17,6 +17,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.pretrained.known import list_models
   from vit_jax.pretrained.load import load_pretrained
   from vit_jax.pretrained.transfer import new_head
+  from vit_jax.training.nnx_model import as_nnx
   from vit_jax.training.state import TrainState, init_params
   from vit_jax.training.step import make_train_step
 
@@ -33,6 +34,7 @@ __all__ = [
   "ResNet",
   "TrainState",
   "Vit",
+  "as_nnx",
   "export_model",
   "features",
   "init_params",

@@ -135,6 +135,23 @@ def test_the_card_is_of_the_step_that_was_chosen(tmp_path, workdir, step, said):
   assert card.count("Top-1") == 1 and said in card
 
 
+@pytest.mark.parametrize(
+  "data, said",
+  [
+    (None, "data that the run does not name.\n"),  # A loop of one's own.
+    ({"name": None, "root": None, "dir": "x/flowers"}, "flowers.\n"),
+    ({"name": None, "root": None, "labels_file": "a/b.csv"}, "b.csv.\n"),
+  ],
+)
+def test_the_card_of_a_run_that_names_no_data_set(data, said):
+  loaded, _ = tiny.random_model()
+  config = {"image_size": (16, 24)} | ({"data": data} if data else {})
+  run = dataclasses.replace(loaded, step=1, description={"config": config})
+  card = model_card(run, "google", "out")
+  assert f"Trained on {said}" in card
+  assert ("datasets:" in card) == (data is not None)
+
+
 def test_licences_and_base_models_of_known_sources():
   assert known.license_of("b16_augreg") == "apache-2.0"
   assert known.license_of("hf_b16_224") == "apache-2.0"

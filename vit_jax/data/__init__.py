@@ -8,6 +8,7 @@ from etils import epy
 
 with epy.lazy_api_imports(globals()):
   from vit_jax.data.batching.batches import batch_ids
+  from vit_jax.data.batching.grain_dataset import as_grain
   from vit_jax.data.batching.loader import Loader
   from vit_jax.data.batching.workers import BatchIterator
   from vit_jax.data.decoding.decode import decode_rgb
@@ -34,6 +35,7 @@ __all__ = [
   "Preprocessing",
   "Source",
   "UnreadableImageError",
+  "as_grain",
   "batch_ids",
   "decode_rgb",
   "make_eval_transform",

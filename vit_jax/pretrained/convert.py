@@ -4,6 +4,7 @@ import importlib.resources
 import json
 import pathlib
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
@@ -107,11 +108,9 @@ def model_card(
 def metadata(loaded: Loaded, license: str | None) -> str:
   """Lines of the card's header on licence, data and base model."""
   found = {"license": license}
-  config = (loaded.description or {}).get("config")
   start = loaded.origin.source
-  if config:
-    data, start = config["data"], config["pretrained"] or ""
-    found["datasets"] = data["name"] or pathlib.Path(data["root"] or "").name
+  if loaded.description:
+    found["datasets"], start = _began(loaded.description)
   if listed := known.find(start):
     start = listed.url
   if start.startswith("hf://"):  # Only the hub's own names are links.
@@ -164,20 +163,29 @@ def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
   return found
 
 
+def _began(description: Mapping[str, Any]) -> tuple[str, str]:
+  """Names of a run's data and of its first checkpoint, as far as it says."""
+  config = description["config"]
+  data = config.get("data") or {}
+  places = (data.get(key) for key in ("root", "dir", "labels_file"))
+  name = data.get("name") or pathlib.Path(next(filter(None, places), "")).name
+  return name, config.get("pretrained") or ""
+
+
 def _training(loaded: Loaded) -> str:
   """A run's training data and accuracy in words; "" for other sources."""
   description = loaded.description
   if description is None or loaded.step is None:
     return ""
-  config = description["config"]
-  data = config["data"]
-  name = data["name"] or pathlib.Path(data["root"]).name
-  text = (
-    f"Trained on {name}: {description['train_examples']:,} examples of "
-    f"{len(description['class_names'])} classes"
-  )
-  if config["pretrained"]:
-    text += f", starting from `{config['pretrained']}`"
+  data, start = _began(description)
+  text = f"Trained on {data or 'data that the run does not name'}"
+  if "train_examples" in description:  # A loop of one's own may not say it.
+    text += (
+      f": {description['train_examples']:,} examples of "
+      f"{len(description['class_names'])} classes"
+    )
+  if start:
+    text += f", starting from `{start}`"
   metrics = epath.Path(loaded.origin.source).expanduser() / "metrics.jsonl"
   rows = read_rows(metrics) if metrics.exists() else []
   score = loaded.task.score_metric

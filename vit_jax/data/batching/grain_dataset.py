@@ -1,0 +1,65 @@
+"""The images of a source as a data set of Grain, for programs built on it."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from vit_jax.data.batching.batches import UNREADABLE, EvalBatches, TrainBatches
+from vit_jax.data.batching.loader import Loader
+from vit_jax.data.example import Source
+from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
+from vit_jax.runtime import extras
+
+if TYPE_CHECKING:  # It needs the extra `grain`.
+  import grain
+
+
+def as_grain(
+  source: Source,
+  transform: TrainTransform | EvalTransform,
+  *,
+  seed: int | None = 0,
+  epochs: int | None = None,
+  on_unreadable: str = "stop",
+) -> "grain.MapDataset[dict[str, Any]]":
+  """Makes a `grain.MapDataset` of the images that `Loader` gives, in its order.
+
+  Element p is bit for bit row p % B of batch p // B of `Loader.train`, whatever
+  the batch size B: image and augmentation depend on (seed, p) alone. Grain's
+  slices, batches, processes and restored iterators keep that, and epochs run on
+  with a new order each. Host i of n takes `as_grain(...)[i::n]`.
+
+  Args:
+    transform: (encoded, rng) -> uint8 (H, W, C); without a seed, encoded alone.
+    seed: Seed of the order and the augmentation. None keeps the source's order,
+      for evaluation, as `Loader.evaluate` has it.
+    epochs: How often each example comes; None never ends.
+    on_unreadable: As in `Loader`.
+
+  Returns:
+    Elements with `image` uint8 (H, W, C), `label` int32 or float32 (K,), and
+    `skipped` bool; without a seed also `mask`, as `EvalPasses` has it.
+
+  Raises:
+    ValueError: if an argument is out of range, or Grain is not installed.
+  """
+  library = extras.load("grain", "grain")
+  loader = Loader(on_unreadable=on_unreadable)
+  loader.check(source, 1, seed or 0)
+  given = source, transform, 1, range(1), on_unreadable == "skip"
+  ones = EvalBatches(*given) if seed is None else TrainBatches(*given, seed)
+  length = sys.maxsize if epochs is None else epochs * len(source)
+  return library.MapDataset.source(_Elements(ones, length))
+
+
+class _Elements:
+  """Batches of one as a sequence of examples, which Grain sends to workers."""
+
+  def __init__(self, ones: EvalBatches | TrainBatches, length: int):
+    self._ones, self._length = ones, length
+
+  def __len__(self) -> int:
+    return self._length
+
+  def __getitem__(self, position: int) -> dict[str, Any]:
+    batch = self._ones[int(position)]
+    return {key: batch[key][0] for key in batch if key != UNREADABLE}

@@ -1,0 +1,99 @@
+"""A model for code that is written in Flax NNX.
+
+The mathematics stays that of the linen module, which is applied to parameters
+that NNX's transforms and optimizers see.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import errors, nnx
+from jax.typing import ArrayLike
+
+from vit_jax.models import Model
+from vit_jax.training.state import init_params
+
+
+class NnxModel(nnx.Module):
+  """A model of ours and its parameters, as one NNX module.
+
+  It is called as the linen module is applied: `train=True` turns dropout on,
+  and `method=` and `mutable=` are those of `apply`.
+
+  Attributes:
+    linen: The linen module.
+    params: Its parameters, a tree of `nnx.Param`. Those that qwix adds for LoRA
+      are `nnx.LoRAParam`, which `wrt=nnx.LoRAParam` trains alone.
+    rngs: Gives the key `dropout` of calls that train; None if each brings its
+      own.
+  """
+
+  def __init__(self, model: Model, params: Any, rngs: nnx.Rngs | None = None):
+    """See `as_nnx`."""
+    tree = jax.tree_util.tree_map_with_path(_variable, nn.unbox(params))
+    self.linen, self.rngs, self.params = model, rngs, nnx.data(tree)
+
+  def __call__(
+    self,
+    *args: Any,
+    train: bool = False,
+    rngs: nnx.Rngs | None = None,
+    **options: Any,
+  ) -> Any:
+    rngs = rngs or self.rngs
+    if train:  # Not all that `method=` can name has such an argument.
+      options["train"] = True
+    keys = {"dropout": rngs.dropout()} if train and rngs else {}
+    variables = {"params": self.linen_params()}
+    try:
+      return self.linen.apply(variables, *args, rngs=keys, **options)
+    except errors.InvalidRngError as error:
+      raise ValueError(
+        "train=True draws dropout and there is no key: give as_nnx, or the "
+        "call, rngs=nnx.Rngs(0)."
+      ) from error
+
+  def linen_params(self) -> dict[str, Any]:
+    """The parameters as a tree of arrays, as every other function takes it."""
+    return nnx.to_pure_dict(nnx.state(self.params))
+
+
+def as_nnx(
+  model: Model,
+  params: Any = None,
+  *,
+  rngs: nnx.Rngs | None = None,
+  image_size: int | tuple[int, int] | None = None,
+  channels: int = 3,
+) -> NnxModel:
+  """Makes an NNX module of a model, for `nnx.jit`, `nnx.Optimizer` and others.
+
+  Logits and gradients are those of the linen module.
+
+  Args:
+    model: Any model of ours, or what qwix made of one.
+    params: Its parameters, as `load_pretrained` and `init_params` return them.
+      By default they are drawn with the key `params` of `rngs`.
+    rngs: Keys for dropout, unless each call brings its own.
+    image_size: Height and width of the images, to draw parameters.
+    channels: Channels of the images, for the same.
+
+  Raises:
+    ValueError: if there are no parameters, and nothing to draw them with.
+  """
+  if params is None:
+    if rngs is None or image_size is None:
+      raise ValueError(
+        "as_nnx(model) has no parameters: give params, or rngs and image_size "
+        "to draw them."
+      )
+    params = init_params(model, rngs.params(), image_size, channels)
+  return NnxModel(model, params, rngs)
+
+
+def _variable(path: tuple[Any, ...], array: ArrayLike) -> nnx.Variable:
+  """An array as NNX holds it; qwix names LoRA's "kernel_lora_a"."""
+  lora = "_lora_" in jax.tree_util.keystr(path[-1:])
+  return (nnx.LoRAParam if lora else nnx.Param)(jnp.asarray(array))
