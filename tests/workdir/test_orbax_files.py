@@ -17,7 +17,7 @@ from tests import runs
 from tests.workdir import saved
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
-from vit_jax.workdir.orbax_manager import CLASSES, read_score
+from vit_jax.workdir.orbax_files import CLASSES, read_score
 from vit_jax.workdir.read_errors import DamagedError
 
 DAMAGED = [
