@@ -131,6 +131,7 @@ def _disturb(workdir, data_dir, number):
     2,
     *("--config.total_steps=50000", "--config.save_every_steps=20"),
     *("--config.eval_every_steps=0", "--config.loader.num_workers=1"),
+    "--config.eval_pictures=0",
   )
   for line in processes[0].stdout:
     if line.startswith("step      3"):

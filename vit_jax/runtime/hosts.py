@@ -8,6 +8,7 @@ python -m vit_jax.train ... --coordinator=10.0.0.1:1234 --num_processes=2 \
   --process_id=0
 """
 
+import asyncio
 import contextlib
 import faulthandler
 import functools
@@ -24,7 +25,7 @@ flags.disclaim_key_flags()
 
 _TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
 _SILENCE_SECONDS = 60  # Heartbeat timeout for another process.
-_COMPILE_SECONDS = 3600  # Longest wait for the others to compile a program.
+_MEET_SECONDS = 3600  # Longest wait for the others, which may compile.
 _LEAVE_SECONDS = 10  # Longest wait for the others after an error.
 # Errors of XLA that come again after a restart.
 _LASTING = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
@@ -110,8 +111,6 @@ def together(function: Any) -> Any:
 
   if jax.process_count() == 1:
     return function
-  from orbax.checkpoint import multihost
-
   compiled = False
 
   @functools.wraps(function)
@@ -119,15 +118,27 @@ def together(function: Any) -> Any:
     nonlocal compiled
     if not compiled:
       function.lower(*arguments).compile()
-      # Given the processes, it asks the coordinator and runs no program itself.
-      everyone = set(range(jax.process_count()))
-      multihost.sync_global_processes(
-        "compiled", timeout=_COMPILE_SECONDS, processes=everyone
-      )
+      meet("compiled")
       compiled = True
     return function(*arguments)
 
   return call
+
+
+def meet(name: str) -> None:
+  """Waits for all processes, up to an hour, without running a program.
+
+  The coordinator is asked, so a background thread may call this as well.
+  """
+  import jax
+
+  if jax.process_count() > 1:
+    from orbax.checkpoint import v1
+
+    met = v1.multihost.sync_global_processes(
+      name, operation_id="vit_jax", timeout=_MEET_SECONDS
+    )
+    asyncio.run(met)
 
 
 @contextlib.contextmanager

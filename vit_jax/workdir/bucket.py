@@ -7,6 +7,7 @@ object, writing one only if nobody else has, and saying why access failed.
 import contextlib
 import functools
 import os
+import pathlib
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -89,17 +90,41 @@ def names(folder: epath.Path) -> list[str]:
   """Names of the folders in a folder; on gs://, epath may list stale ones."""
   if not is_address(folder):
     return [path.name for path in folder.iterdir()]
-  prefix = f"{blob(folder).name.rstrip('/')}/"
-  bucket = blob(folder).bucket
-  found = bucket.list_blobs(prefix=prefix, delimiter="/", retry=retry())
+  found, prefix = _listed(folder, delimiter="/")
   list(found)  # Listing fills in the prefixes.
   return [name.removeprefix(prefix).rstrip("/") for name in found.prefixes]
+
+
+def sizes(folder: epath.Path) -> dict[str, int]:
+  """The bytes of each file in a folder and in those below it, by its path."""
+  if not is_address(folder):
+    files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in files]
+    return {n: p.stat().st_size for n, p in zip(names, files, strict=True)}
+  found, prefix = _listed(folder)
+  return {
+    each.name.removeprefix(prefix): each.size
+    for each in found
+    if not each.name.endswith("/")
+  }
+
+
+def _listed(folder: epath.Path, **options: Any) -> tuple[Any, str]:
+  """The objects below an address, and what their names begin with."""
+  prefix = f"{blob(folder).name.rstrip('/')}/"
+  bucket = blob(folder).bucket
+  return bucket.list_blobs(prefix=prefix, retry=retry(), **options), prefix
+
+
+def exists(address: Any) -> bool:
+  """Whether there is such an object; unlike epath, raises if that is unclear."""
+  return blob(address).exists(retry=retry())
 
 
 def size(address: Any) -> int:
   """The number of bytes of an object; 0 if it is not there."""
   found = blob(address)
-  if not found.exists(retry=retry()):
+  if not exists(address):
     return 0
   found.reload(retry=retry())
   return found.size

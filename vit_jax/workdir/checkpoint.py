@@ -3,32 +3,31 @@
 `workdir/checkpoints/<step>/` holds `params`, `opt_state`, `averaged_params` if
 the run averages, and a `description` (description.py), so that evaluating the
 run and going on with it need nothing else. Whatever is read is compared with
-the checksums in the description.
+the checksums in the description. Kept are the newest checkpoints and the best.
 """
 
+import concurrent.futures
 import contextlib
 import itertools
-import pathlib
 import shutil
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 from etils import epath
-from jax.experimental import multihost_utils
 
+from vit_jax.runtime import hosts
 from vit_jax.training.state import TrainState
-from vit_jax.workdir import bucket, orbax_manager
+from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
-from vit_jax.workdir.description import checksums, with_digest
-from vit_jax.workdir.orbax_manager import CLASSES
+from vit_jax.workdir.description import checksums
+from vit_jax.workdir.orbax_files import CLASSES
 
 _SET_ASIDE = """\
 Checkpoints that could not be read, named after their steps. The run
 went on from an older one.
 """
-_PARTIAL = "*.orbax-checkpoint-tmp"  # Folders that Orbax has not finished.
 
 
 class Checkpoints(CheckpointReader):
@@ -54,11 +53,18 @@ class Checkpoints(CheckpointReader):
   ):
     if keep_last < 1:
       raise ValueError(f"keep_last={keep_last} must be 1 or more.")
-    super().__init__(workdir, keep_last, read_only=read_only, keys=keys)
-    self._saving: int | None = None
+    super().__init__(workdir, read_only=read_only, keys=keys)
+    self._keep_last = keep_last
+    self._known = {} if read_only else self._scores()
+    self._saving: tuple[int, concurrent.futures.Future[Any]] | None = None
     self._problem: str | None = None  # Why the newest save failed.
     self._failed = False
-    self._quiet = None if read_only else orbax_manager.QuietSaves()
+    self._show = orbax_files.hide_tracebacks()
+
+  @property
+  def latest_step(self) -> int | None:
+    """The newest checkpoint's step, also if it is still being saved."""
+    return self._saving[0] if self._saving else super().latest_step
 
   def save(
     self,
@@ -77,28 +83,54 @@ class Checkpoints(CheckpointReader):
     earlier are unharmed.
     """
     trees = items(state)
-    description = with_digest({**description, "checksums": checksums(trees)})
-    args = ocp.args.Composite(
-      **{name: ocp.args.PyTreeSave(tree) for name, tree in trees.items()},
-      description=ocp.args.JsonSave(description),
-    )
+    description = {**description, "checksums": checksums(trees)}
     problem, self._problem = self.wait(), None
+    scores = self._known | {step: orbax_files.score_of(metrics or {}, self._keys)}
     try:
       self._make_room(trees)
-      if not self._manager.save(step, args=args, metrics=metrics):
-        raise ValueError(f"there is one of step {self.latest_step} already")
-      self._saving = step
+      if self._steps and step <= self._steps[-1]:
+        raise ValueError(f"there is one of step {self._steps[-1]} already")
+      finish = orbax_files.begin(self._at(step), trees, description)
     except Exception as error:  # Orbax raises errors of all kinds.
       return self._not_saved(step, error)
+    done = concurrent.futures.Future[Any]()
+    self._saving = step, done
+
+    def run() -> None:
+      try:
+        done.set_result(self._finish(finish, step, scores, metrics))
+      except BaseException as error:
+        done.set_exception(error)
+
+    # No executor: its threads would keep the process from ending.
+    threading.Thread(target=run, daemon=True).start()
     return problem
+
+  def _finish(self, finish: Any, step: int, scores: Any, metrics: Any) -> Any:
+    """Waits for a save, and deletes the others; returns the scores of all."""
+    try:
+      finish(metrics)
+      keep = {*sorted(scores)[-self._keep_last :], orbax_files.best(scores)}
+      for old in scores.keys() - keep if jax.process_index() == 0 else ():
+        orbax_files.delete(self._at(old))
+    finally:
+      hosts.meet(f"saved {step}")
+    if not orbax_files.is_whole(self._at(step)):
+      raise OSError("the first process could not write it")
+    return {step: score for step, score in scores.items() if step in keep}
 
   def wait(self) -> str | None:
     """Waits until the last save is on disk; returns what went wrong with it."""
-    step, self._saving = self._saving, None
+    if self._saving is None:
+      return None
+    step, done = self._saving
     try:
-      self._manager.wait_until_finished()
+      self._known = done.result()
+      self._steps = sorted(self._known)
     except Exception as error:
       return self._not_saved(step, error)
+    finally:
+      self._saving = None
     return None
 
   def _not_saved(self, step: int | None, error: Exception) -> str:
@@ -112,12 +144,10 @@ class Checkpoints(CheckpointReader):
     if jax.process_index() or bucket.is_address(folder) or not folder.exists():
       return
     with contextlib.suppress(OSError):
-      for partial in folder.glob(_PARTIAL):
-        partial.rmtree()
+      orbax_files.delete_partial(folder)
     size = 0.9 * sum(x.nbytes for x in jax.tree.leaves(trees))  # Compressed.
     if newest is not None:  # The next is about as large.
-      files = pathlib.Path(folder, str(newest)).rglob("*")
-      size = sum(file.stat().st_size for file in files)
+      size = sum(bucket.sizes(self._at(newest)).values())
     free = shutil.disk_usage(folder).free
     if size > free and jax.process_count() == 1:  # Hosts may disagree.
       raise OSError(f"it takes {size / 1e6:.1f} of {free / 1e6:.1f} MB free")
@@ -133,19 +163,17 @@ class Checkpoints(CheckpointReader):
       place.parent.mkdir(exist_ok=True)
       # On a store, a folder exists once it holds an object.
       (place.parent / "README.txt").write_text(_SET_ASIDE)
-      (self._steps_folder / str(step)).rename(place)
-    if jax.process_count() > 1:
-      multihost_utils.sync_global_devices(f"set aside {step}")
-    self._manager.reload()
+      self._at(step).rename(place)
+    hosts.meet(f"set aside {step}")
+    self._steps.remove(step)
+    self._known.pop(step, None)
     return place
 
   def close(self) -> None:
     """Waits until everything is on disk; raises OSError if it cannot be."""
     self.wait()
-    self._manager.close()
-    # Writes that were under way when a save failed may outlast this.
-    if self._quiet is not None and not self._failed:
-      self._quiet.end()
+    if not self._failed:  # Its other writes may outlast this.
+      self._show()
     if self._problem:
       newest = self.latest_step
       good = "there is no other" if newest is None else f"step {newest} is good"

@@ -6,11 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.training.state import TrainState
-from vit_jax.workdir import bucket, orbax_manager
+from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.description import checksums, named_leaves, verify_digest
 from vit_jax.workdir.read_errors import DamagedError, attempt
 
@@ -23,9 +22,7 @@ class CheckpointReader:
   `notes` has a line for each thing that was damaged and skipped.
   """
 
-  def __init__(
-    self, workdir: str, keep_last: int, *, read_only: bool, keys: Sequence[str]
-  ):
+  def __init__(self, workdir: str, *, read_only: bool, keys: Sequence[str]):
     path = epath.Path(workdir).expanduser()
     self.folder = path if bucket.is_address(workdir) else path.resolve()
     self.notes: list[str] = []
@@ -34,21 +31,19 @@ class CheckpointReader:
     self._steps_folder = folder = self.folder / "checkpoints"
     with bucket.as_os_error(f"{workdir} cannot be opened: "):
       if not read_only:
-        self.notes += orbax_manager.set_damaged_aside(folder, keys)
-      self._manager = orbax_manager.open_manager(
-        folder, keep_last, read_only, keys
-      )
-    self.seen: Set[int] = {*self.all_steps}  # When the run was opened.
+        orbax_files.prepare(folder)
+      self._steps = orbax_files.steps(folder)
+    self.seen: Set[int] = {*self._steps}  # When the run was opened.
 
   @property
   def all_steps(self) -> list[int]:
     """Steps of all checkpoints, oldest first."""
-    return sorted(self._manager.all_steps())
+    return [*self._steps]
 
   @property
   def latest_step(self) -> int | None:
     """The newest checkpoint's step; None if there is no checkpoint."""
-    return self._manager.latest_step()
+    return self._steps[-1] if self._steps else None
 
   @property
   def best_step(self) -> int | None:
@@ -59,16 +54,22 @@ class CheckpointReader:
     newest = self.newest_description()
     if newest and "score" in newest[1]:
       self._keys = (newest[1]["score"],)
-    rated: list[tuple[float, int]] = []
-    for step in self.all_steps:
+    best = orbax_files.best(self._scores())
+    return self.latest_step if best is None else best
+
+  def _scores(self) -> dict[int, float | None]:
+    """The scores of the checkpoints, by step; notes those that are damaged."""
+    scores: dict[int, float | None] = {}
+    for step in self._steps:
       try:
-        folder = self._steps_folder / str(step)
-        score = orbax_manager.read_score(folder, self._keys)
-        if score is not None:
-          rated.append((score, step))
+        scores[step] = orbax_files.read_score(self._at(step), self._keys)
       except ValueError as error:
         self.notes.append(str(error))
-    return max(rated)[1] if rated else self.latest_step
+        scores[step] = None
+    return scores
+
+  def _at(self, step: int) -> epath.Path:
+    return self._steps_folder / str(step)
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
     """The step of a checkpoint: the given, the best or the newest.
@@ -91,8 +92,7 @@ class CheckpointReader:
     """The description that was saved at `step`; raises as `attempt`."""
 
     def read() -> dict[str, Any]:
-      args = ocp.args.Composite(description=ocp.args.JsonRestore())
-      description = self._manager.restore(step, args=args)["description"]
+      description = orbax_files.read_description(self._at(step))
       verify_digest(description)
       return description
 
@@ -132,13 +132,15 @@ class CheckpointReader:
 
   def _restore(self, step: int, shapes: dict[str, Any]) -> Any:
     """The arrays of some items, after comparing them with their checksums."""
-    args = {k: orbax_manager.restore_args(tree) for k, tree in shapes.items()}
-    saved = self.describe(step)["checksums"]
+    description = self.describe(step)
+    saved = description["checksums"]
     self._check_arrays(step, saved, shapes)
 
     def read() -> Any:
-      found = self._manager.restore(step, args=ocp.args.Composite(**args))
-      for path, number in checksums({k: found[k] for k in shapes}).items():
+      # Earlier versions did not note the lengths of the files.
+      files = description.get("files", {})
+      found = orbax_files.load(self._at(step), shapes, files)
+      for path, number in checksums(found).items():
         if saved.get(path) != number:
           raise ValueError(f"the checksum of {path} does not match")
       return found

@@ -1,0 +1,208 @@
+"""Writes and reads the files of a checkpoint with Orbax, and keeps it quiet.
+
+Orbax's own manager could not force them onto the disk before they get their
+name, so the folder of a run's checkpoints is looked after here. A checkpoint
+there is whole: it is written under another name, or on an object store, where
+nothing can be renamed, counts from its last object on.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from absl import logging as absl_logging
+from etils import epath
+from orbax.checkpoint import v1
+
+from vit_jax.runtime import atomic_file, hosts
+from vit_jax.workdir import bucket
+from vit_jax.workdir.description import with_digest
+
+CLASSES = ("eval/top1",)
+"""The default score, that of classes."""
+_DRAFT = ".orbax-checkpoint-tmp"  # Ends the name of a folder without one.
+_DESCRIPTION = "description/metadata"  # Written last.
+_METRICS = "metrics/metrics"
+_COMMITTED = "commit_success.txt"  # Written by Orbax after all that it writes.
+
+
+def prepare(folder: epath.Path) -> None:
+  """Makes the folder of a run's checkpoints, and deletes partial ones there."""
+  if jax.process_index() == 0:
+    folder.mkdir(parents=True, exist_ok=True)
+    delete_partial(folder)
+  hosts.meet("partial checkpoints are deleted")
+
+
+def delete_partial(folder: epath.Path) -> None:
+  """Deletes what a run that was killed, or a save that failed, has left."""
+  for path in (folder / name for name in bucket.names(folder)):
+    partial = path.name.endswith(_DRAFT)
+    if bucket.is_address(path):
+      partial = path.name.isdecimal() and not is_whole(path)
+    if partial:
+      path.rmtree()
+
+
+def steps(folder: epath.Path) -> list[int]:
+  """The steps of the checkpoints in a folder, oldest first."""
+  names = bucket.names(folder) if folder.exists() else []
+  found = [n for n in names if n.isdecimal() and is_whole(folder / n)]
+  return sorted(map(int, found))
+
+
+def is_whole(checkpoint: epath.Path) -> bool:
+  """Whether a folder with a step's name is a complete checkpoint."""
+  if not bucket.is_address(checkpoint):
+    return checkpoint.is_dir()
+  last = (checkpoint / name for name in (_COMMITTED, _DESCRIPTION))
+  return all(map(bucket.exists, last))
+
+
+def begin(
+  checkpoint: epath.Path, trees: Mapping[str, Any], description: dict[str, Any]
+) -> Callable[[Any], None]:
+  """Copies arrays to the host, and begins to write them to a folder.
+
+  Returns a function to be called, in the background, with the metrics or None.
+  It waits until all is written, and makes it the checkpoint.
+  """
+  local = not bucket.is_address(checkpoint)
+  draft = checkpoint.with_name(f"{checkpoint.name}{_DRAFT}")
+  draft = draft if local else checkpoint
+  with _options():
+    written = v1.save_checkpointables_async(
+      draft, {**trees, "description": description}, overwrite=True
+    )
+
+  def finish(metrics: Any) -> None:
+    written.result()
+    if jax.process_index() == 0:
+      _complete(draft, description, metrics)
+    if jax.process_index() == 0 and local:
+      run = checkpoint.parent.parent
+      atomic_file.sync(*run.glob("*.jsonl"), run, run.parent)
+      atomic_file.commit(draft, checkpoint)
+
+  return finish
+
+
+def _options() -> v1.Context:
+  context = v1.Context()
+  registry = v1.handlers.local_registry()
+  registry.add(v1.handlers.JsonHandler, checkpointable_name="description")
+  context.checkpointables.registry = registry
+  # Written to the folder that is given: only we rename it.
+  context.atomicity.mode = v1.options.AtomicityMode.COMMIT_FILE
+  # A folder that cannot be made is an error at once.
+  context.asynchronous.create_directories_asynchronously = False
+  saving = context.array.saving
+  saving.use_zarr3 = False  # As in the checkpoints of earlier versions.
+  # It is for arrays that we do not have. If a save fails, that file is written
+  # beside others, which then complain of an event loop that is closed.
+  saving.array_metadata_store = None
+  # Every device that holds a copy of an array saves a part of it, for which
+  # Orbax compiles a program for each shape. For a part of less than a MiB, such
+  # as a bias's, that takes longer than it saves: one device saves it whole.
+  saving.min_slice_bytes_for_replica_parallel = 2**20
+  return context
+
+
+def _complete(draft: epath.Path, description: Any, metrics: Any) -> None:
+  """Adds the metrics and, last of all, the description with all lengths."""
+  if metrics:
+    (draft / _METRICS).parent.mkdir(exist_ok=True)
+    (draft / _METRICS).write_text(json.dumps(metrics))
+  (draft / "description" / "data.json").unlink()  # Orbax's name for it.
+  description = {**description, "files": bucket.sizes(draft)}
+  (draft / _DESCRIPTION).write_text(json.dumps(with_digest(description)))
+
+
+def delete(checkpoint: epath.Path) -> None:
+  """Deletes a checkpoint; what is left of it, if any, is no checkpoint."""
+  with contextlib.suppress(Exception):  # The rest goes before the next save.
+    if bucket.is_address(checkpoint):
+      (checkpoint / _COMMITTED).unlink()
+    else:
+      draft = checkpoint.with_name(f"{checkpoint.name}{_DRAFT}")
+      checkpoint = checkpoint.rename(draft)
+    checkpoint.rmtree()
+
+
+def read_description(checkpoint: epath.Path) -> Any:
+  """The description as it was written; raises any error."""
+  return json.loads((checkpoint / _DESCRIPTION).read_bytes())
+
+
+def load(checkpoint: epath.Path, shapes: dict[str, Any], files: Any) -> Any:
+  """Reads some trees of arrays, each laid out as its leaf in `shapes`.
+
+  `files` are the lengths in the description. A file that is cut or missing is
+  noticed by them: all reads of Orbax that are under way when one fails would
+  print a traceback each. Raises any error.
+  """
+  _check_lengths(checkpoint, shapes, files)
+  try:
+    return v1.load_checkpointables(checkpoint, shapes)
+  except Exception as error:  # It wraps even what a signal has raised.
+    raise bucket.cause(error) from None
+
+
+def _check_lengths(
+  checkpoint: epath.Path, items: Iterable[str], files: Any
+) -> None:
+  there = bucket.sizes(checkpoint) if files else {}
+  for name, length in files.items():
+    if name.partition("/")[0] in items and there.get(name) != length:
+      found = f"{there[name]:,} bytes" if name in there else "nothing"
+      raise ValueError(f"{name} had {length:,} bytes, and now there is {found}")
+
+
+def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
+  """The score of a checkpoint; None if the run did not evaluate there.
+
+  `keys` are the metrics that may be the score; none is above 1. Raises
+  ValueError if its file is damaged, so that it cannot be chosen as the best,
+  and OSError if it cannot be read.
+  """
+  metrics, why = {}, f"their file holds no {keys[0]}"
+  try:
+    metrics = json.loads((checkpoint / _METRICS).read_bytes())
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except IsADirectoryError:
+    why = "their file is a folder"
+  except (ValueError, RecursionError) as error:
+    why = str(error)
+  score = score_of(metrics, keys) if isinstance(metrics, dict) else None
+  if score is None:
+    raise ValueError(
+      f"the metrics of checkpoint {checkpoint.name} are damaged ({why}): it "
+      "cannot be chosen as the best."
+    )
+  return score
+
+
+def score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> float | None:
+  """The first of these metrics that an evaluation has, if it is a score."""
+  score = next((metrics[key] for key in keys if key in metrics), None)
+  return score if isinstance(score, int | float) and score <= 1 else None
+
+
+def best(scores: Mapping[int, float | None]) -> int | None:
+  """The step with the best score, of equal ones the last; None without any."""
+  rated = ((score, step) for step, score in scores.items() if score is not None)
+  return max(rated, default=(0, None))[1]
+
+
+def hide_tracebacks() -> Callable[[], None]:
+  """Hides what Orbax logs of failures, which we say in a line; returns undo."""
+  logger = absl_logging.get_absl_logger()
+
+  def keeps(record: Any) -> bool:  # One of ours, as others may hide the same.
+    return not (record.exc_info and "orbax" in record.pathname)
+
+  logger.addFilter(keeps)
+  return lambda: logger.removeFilter(keeps)
