@@ -66,6 +66,14 @@ class Checkpoints(CheckpointReader):
     """The newest checkpoint's step, also if it is still being saved."""
     return self._saving[0] if self._saving else super().latest_step
 
+  @property
+  def best_step(self) -> int | None:
+    """As in CheckpointReader; a run that saves knows the scores of its own."""
+    if self._read_only:
+      return super().best_step
+    best = orbax_files.best(self._known)
+    return self.latest_step if best is None else best
+
   def save(
     self,
     state: TrainState,
@@ -85,7 +93,9 @@ class Checkpoints(CheckpointReader):
     trees = items(state)
     description = {**description, "checksums": checksums(trees)}
     problem, self._problem = self.wait(), None
-    scores = self._known | {step: orbax_files.score_of(metrics or {}, self._keys)}
+    scores = self._known | {
+      step: orbax_files.score_of(metrics or {}, self._keys)
+    }
     try:
       self._make_room(trees)
       if self._steps and step <= self._steps[-1]:
