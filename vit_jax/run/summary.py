@@ -16,6 +16,7 @@ from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display, clock, evaluation_text
 from vit_jax.runtime.usage import as_typed
+from vit_jax.training import lora
 from vit_jax.training.optimizer import HEADS, trainable_filter
 from vit_jax.workdir.meter import shares
 
@@ -77,9 +78,7 @@ def _trained(plan: Plan) -> int:
 
 def _lora(plan: Plan) -> str:
   settings, base = plan.settings.lora, plan.extras.sources["base"]
-  from vit_jax.training.lora import chosen
-
-  kernels = chosen(settings, flatten_dict(plan.param_shapes, sep="/"))
+  kernels = lora.chosen(settings, flatten_dict(plan.param_shapes, sep="/"))
   return (
     f"rank {settings.rank}, alpha {settings.alpha:g}, on {len(kernels)} "
     f"kernels of {base['source']}, which every use of this run needs"
@@ -172,9 +171,7 @@ def layer_rows(plan: Plan) -> list[list[str]]:
 def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
   settings, model = plan.settings, plan.model
   if settings.lora.rank:
-    from vit_jax.training.lora import chosen
-
-    adapted = chosen(settings.lora, shapes)
+    adapted = lora.chosen(settings.lora, shapes)
     return lambda path: path in adapted or path.startswith(HEADS)
   frozen = settings.optimizer.freeze_layers
   only = trainable_filter(frozen, model.num_layers, model.scan)

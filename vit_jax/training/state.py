@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,12 +14,10 @@ from flax import struct
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Int
 
+from vit_jax.training import lora
+from vit_jax.training.distillation import Distilled, Teacher
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
-
-# Imported only by the runs that need it.
-if TYPE_CHECKING:
-  from vit_jax.training.distillation import Teacher
 
 Init = Callable[[Array], Any]
 
@@ -62,7 +60,7 @@ class Extras:
   """
 
   lora: LoraSettings = LoraSettings()
-  teacher: Optional["Teacher"] = None
+  teacher: Teacher | None = None
   frozen_params: tuple[dict[str, Any], ...] = ()
   sources: dict[str, Any] = dataclasses.field(default_factory=dict)
   param_shapes: Any = None
@@ -71,16 +69,12 @@ class Extras:
     """Initialises the parameters that are trained."""
     if not self.lora.rank:
       return params_init
-    from vit_jax.training.lora import trained_init
-
-    return trained_init(params_init, self.lora)
+    return lora.trained_init(params_init, self.lora)
 
   def objective(self, objective: Any) -> Objective:
     """The objective, which learns the teacher's answers too."""
     if self.teacher is None:
       return objective
-    from vit_jax.training.distillation import Distilled
-
     return Distilled(objective, self.teacher)
 
   def merged_params(self, params: Any, frozen_params: Any) -> Any:
@@ -90,9 +84,7 @@ class Extras:
     """
     if not self.lora.rank:
       return params
-    from vit_jax.training.lora import merged
-
-    return merged(self.lora, frozen_params["base"], params)
+    return lora.merged(self.lora, frozen_params["base"], params)
 
   def merge(self, params: Any) -> Any:
     """`merged_params` on the devices, outside a compiled step."""
