@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.attention import MapHead, attention_of
+from vit_jax.models.attention import MapHead, Msa
 from vit_jax.models.layer import (
   GELUS,
   Images,
@@ -87,12 +87,14 @@ class Mlp(nn.Module):
   config: LayerConfig = LayerConfig()
 
   @nn.compact
-  def __call__(self, z: Tokens, *, train: bool = False) -> Tokens:
+  def __call__(
+    self, z: Tokens, *, train: bool = False, scale: Any = None
+  ) -> Tokens:
     c, D = self.config, z.shape[-1]
     expand = dense(
       self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name="expand"
     )
-    contract = dense(D, ("mlp", "embed"), c, name="contract")
+    contract = dense(D, ("mlp", "embed"), c, scale=scale, name="contract")
     gelu = GELUS[c.gelu]
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
 
@@ -111,7 +113,7 @@ class EncoderBlock(nn.Module):
   def __call__(
     self, z: Tokens, R: Offsets = None, *, train: bool = False
   ) -> Tokens:
-    msa = attention_of(self, R, train)(self.num_heads, self.config, name="msa")
+    msa = Msa(self.num_heads, self.config, name="msa")
     mlp = Mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")
