@@ -31,7 +31,7 @@ FORMS = {
   "whole": "our form for TPUs",
   "blocks": "our form for TPUs, some heads and images at a time",
 }
-_WHOLE = 512  # Tokens of which a TPU keeps all attention weights.
+WHOLE = 512  # Tokens of which a TPU keeps all attention weights.
 
 
 def form_of(tokens: int, needs_A: bool) -> str:
@@ -41,7 +41,7 @@ def form_of(tokens: int, needs_A: bool) -> str:
   """
   if needs_A or not for_tpu():
     return "plain"
-  return "whole" if tokens <= _WHOLE else "blocks"
+  return "whole" if tokens <= WHOLE else "blocks"
 
 
 class Msa(nn.Module):

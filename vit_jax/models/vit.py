@@ -9,6 +9,7 @@ Every attention matrix is sown as `attention`: a caller sees all of them with
 every module as well with `capture_intermediates=True`.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.attention import MapHead, Msa
+from vit_jax.models.attention import FORMS, MapHead, Msa, form_of
 from vit_jax.models.layer import (
   GELUS,
   Images,
@@ -134,6 +135,14 @@ class BaseVit(VitFields):
   def prefix(self) -> int:
     """Number of tokens before the patches."""
     return int(self.pooling == "token")
+
+  def attention_form(self, size: tuple[int, int]) -> str | None:
+    if self.block is not None:
+      return None
+    patches = math.prod(side // self.stride for side in size)
+    kept = max(round((1 - self.patch_dropout_rate) * patches), 1)
+    needs_A = self.attention_dropout_rate > 0 or self.position == "relative"
+    return FORMS[form_of(self.prefix + kept, needs_A)]
 
   @nn.compact
   def encode(self, x: Images, *, train: bool = False) -> tuple[Tokens, Pooled]:
