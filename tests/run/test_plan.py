@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.config import base_config
-from vit_jax.models import partitioning
+from vit_jax.models import attention, partitioning
 from vit_jax.pretrained import load
 from vit_jax.run import build
 from vit_jax.run.plan import make_plan
@@ -105,13 +105,27 @@ def test_a_shortened_warm_up_is_said(config):
   assert "warm-up" not in dict(header(plan(config), "runs/x"))
 
 
-@pytest.mark.parametrize("block, said", [("dinov2", False), ("dinov3", True)])
-def test_attention_without_a_form_for_tpus_is_said(
-  config, monkeypatch, block, said
+DINOV3 = dict(block="dinov3", position="none")
+
+
+@pytest.mark.parametrize(
+  "model, whole, said",
+  [
+    (DINOV3, 9, "our form for TPUs"),  # A class token, registers, 4 patches.
+    (DINOV3, 8, "our form for TPUs, some heads and images at a time"),
+    (dict(patch_dropout_rate=0.5), 3, "our form for TPUs"),
+    (dict(attention_dropout_rate=0.1), 9, "as written, A as an array"),
+    (dict(block="axial", pooling="gap"), 9, None),
+  ],
+)
+def test_the_form_of_attention_on_a_tpu_is_said(
+  config, monkeypatch, model, whole, said
 ):
+  config.model.update(**model)
+  assert "attention" not in dict(header(plan(config), "runs/x"))
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
-  config.model.update(block=block, position="none")
-  assert ("attention" in dict(header(plan(config), "runs/x"))) == said
+  monkeypatch.setattr(attention, "WHOLE", whole)
+  assert dict(header(plan(config), "runs/x")).get("attention") == said
 
 
 def test_a_cut_is_said_and_described(config):
