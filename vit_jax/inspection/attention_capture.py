@@ -25,10 +25,10 @@ class Attention:
       block has two, one along rows and one along columns.
     pool: Values of the MAP head's probe; None without a MAP head.
     grid: Number of patches along height and width, (h, w).
-    prefix: Number of tokens before the patches; the class token is the first.
+    prefix: Number of tokens before the patches.
     stride: Distance between neighbouring patches in pixels.
     readout: Share of each token in the output; None with a MAP head.
-    registers: Number of registers, which are the last of the prefix.
+    class_token: Whether the first token is the class token.
   """
 
   layers: Float[np.ndarray, "L B k S S"]
@@ -37,12 +37,7 @@ class Attention:
   prefix: int
   stride: int
   readout: Float[np.ndarray, " S"] | None = None
-  registers: int = 0
-
-  @property
-  def class_token(self) -> bool:
-    """Whether the first token is the class token."""
-    return self.prefix > self.registers
+  class_token: bool = True
 
   def maps(
     self, rows: Float[np.ndarray, "*axes S"]
@@ -148,7 +143,7 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
     model.prefix,
     model.stride,
     _shares(model, grid),
-    model.registers,
+    model.class_token,
   )
 
 
