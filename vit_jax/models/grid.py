@@ -96,10 +96,9 @@ def _operations(jaxpr: core.Jaxpr) -> int:
 def _called(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
   """The programs that an equation calls."""
   for value in params.values():
-    if isinstance(value, core.ClosedJaxpr):
-      yield value.jaxpr
-    elif isinstance(value, core.Jaxpr):
-      yield value
+    program = getattr(value, "jaxpr", value)  # Some hold their constants.
+    if isinstance(program, core.Jaxpr):
+      yield program
 
 
 def forward_gflops(
