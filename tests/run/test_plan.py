@@ -24,8 +24,14 @@ def plan(config):
     (dict(optimizer=dict(warmup_steps=2, warmup_epochs=1.0)), "are both given"),
     (dict(batch_size=12), "batch_size=12 does not split .* that does is 16"),
     (dict(batch_size=32), "batch_size=32 is more than the 24 examples of"),
-    (dict(image_size=(16, 20)), "16 x 20 do not split .* 16 x 16 would"),
-    (dict(model=dict(num_classes=2)), "num_classes is 2: set it to 3 or more"),
+    (
+      dict(image_size=(16, 20)),
+      r"^image_size=\(16, 20\) does not .* \(16, 16\) does",
+    ),
+    (
+      dict(model=dict(num_classes=2)),
+      "^model.num_classes=2 is less than the 3 cl",
+    ),
     (dict(model=dict(num_heads=5)), "hidden_size=24 .* num_heads=5; 4 heads"),
     (dict(model=dict(variant="B/17x")), "B/17x"),
     (dict(mesh=dict(data=3)), "fsdp=1, tensor=1 does not lay out 8"),

@@ -132,9 +132,14 @@ class BaseVit(VitFields):
   """
 
   @property
+  def class_token(self) -> bool:
+    """Whether the first token is the class token."""
+    return self.pooling == "token"
+
+  @property
   def prefix(self) -> int:
     """Number of tokens before the patches."""
-    return int(self.pooling == "token")
+    return int(self.class_token)
 
   def attention_form(self, size: tuple[int, int]) -> str | None:
     if self.block is not None:

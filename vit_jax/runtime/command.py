@@ -235,6 +235,7 @@ def _parse(
       del argv[1:]
     if define is not None:
       define()
+    usage.complete()
     if which:
       doc = sys.modules["__main__"].__doc__ or ""
       with usage.until_closed():
