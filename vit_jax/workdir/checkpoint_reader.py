@@ -138,7 +138,7 @@ class CheckpointReader:
     def read() -> Any:
       # Earlier versions did not note the lengths of the files.
       files = description.get("files", {})
-      found = orbax_files.load(self._at(step), shapes, files)
+      found = orbax_files.read_arrays(self._at(step), shapes, files)
       for path, number in checksums(found).items():
         if saved.get(path) != number:
           raise ValueError(f"the checksum of {path} does not match")

@@ -143,7 +143,9 @@ def read_description(checkpoint: epath.Path) -> Any:
   return json.loads((checkpoint / _DESCRIPTION).read_bytes())
 
 
-def load(checkpoint: epath.Path, shapes: dict[str, Any], files: Any) -> Any:
+def read_arrays(
+  checkpoint: epath.Path, shapes: dict[str, Any], files: Any
+) -> Any:
   """Reads some trees of arrays, each laid out as its leaf in `shapes`.
 
   `files` are the lengths in the description. A file that is cut or missing is
