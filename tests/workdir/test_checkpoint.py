@@ -73,7 +73,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path, opened):
   saved.save(tmp_path, [2, 4, 6, 8, 10], top1, keep_last=2)
   checkpoints = opened(read_only=True)
   assert checkpoints.all_steps == [2, 8, 10]
-  assert checkpoints.best_step == 2
+  assert checkpoints.best_step == opened().best_step == 2
   assert checkpoints.latest_step == 10
 
 
