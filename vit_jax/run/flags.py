@@ -184,7 +184,8 @@ def key_table(section: str = "", cls: type[Section] = Settings) -> str:
   """
   found = [row for row in keys(cls) if row[0].startswith(section)]
   if not found:
-    near = nearest(section, cls)
+    depth = 1 + section.count(".")
+    near = ".".join(nearest(section, cls).split(".")[:depth])
     raise ValueError(f"no key begins with {section!r}; did you mean {near}?")
   return "\n".join(
     f"  {key}_steps|_epochs|_examples: {says}"
