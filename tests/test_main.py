@@ -60,7 +60,7 @@ def test_what_it_prints_itself(call):
   own = [f"  {key}" for key, *_ in keys(OptimizerSettings, "optimizer.")]
   assert (code, names) == (0, [*own, ""])
   assert len(call("help", "config")[1].splitlines()) == len([*keys(Settings)])
-  wrong = "no key begins with 'optimiser'; did you mean optimizer"
+  wrong = "no key begins with 'optimiser'; did you mean optimizer?"
   assert wrong in call("help", "config", "optimiser")[2]
 
 

@@ -190,7 +190,7 @@ def _report(
   to: TextIO | None = None,
 ) -> int:
   """Prints and writes predictions as they come; returns the exit code."""
-  to, count, unreadable = to or sys.stdout, 0, 0
+  stream, count, unreadable = to or sys.stdout, 0, 0
   for batch in batches:
     count += len(batch)
     for prediction in batch:
@@ -200,8 +200,8 @@ def _report(
       elif features is not None and prediction.features is not None:
         features.add(prediction.image, prediction.features)
     try:
-      to.writelines(f"{line}\n" for line in lines(batch))
-      to.flush()
+      stream.writelines(f"{line}\n" for line in lines(batch))
+      stream.flush()
     except BrokenPipeError:  # The reader, such as `head`, has closed the pipe.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       if features is None:

@@ -70,7 +70,7 @@ def filters_figure(components: Float[np.ndarray, "n P P C"]) -> Drawing:
   title = "Embedding filters: principal components"
   if (channels := components.shape[-1]) != 3:
     title += f" of {channels} channel(s)"
-  levels = np.uint8(255 * in_colours(components) + 0.5)
+  levels: Any = np.uint8(255 * in_colours(components) + 0.5)
   times = max(1, _A_FILTER // levels.shape[1])
   panels = [Panel(overlay.in_squares(one, times)) for one in levels]
   return put_together(panels, title, columns=_columns(len(panels), most=7))
