@@ -111,6 +111,16 @@ def test_an_axis_may_take_part_of_a_row_of_chips():
     assert sorted((len(set(xs)), len(set(ys)))) == [2, 4]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5p:2x2x1"])
+def test_both_cores_of_a_chip_are_one_device(topology):
+  """As on the machines: JAX makes no mesh of cores there."""
+  pytest.importorskip("libtpu")
+  chip, devices = compiler.devices_of(topology)
+  assert len(devices) == 4 and chip.devices == 1
+  assert sharding.make_mesh(fsdp=4, devices=devices).size == 4
+
+
 @pytest.mark.parametrize("topology", ["v9:2x4", "v5e", "v5e:2"])
 def test_a_topology_that_there_is_not_is_one_line(topology):
   with pytest.raises(ValueError, match="v5p, v6e, tpu7x followed"):

@@ -44,7 +44,7 @@ class Chip:
 
 CHIPS = {
   "v3": Chip(32, 131_072, 940, devices=2),
-  "v4": Chip(32, 262_144, 1_050, devices=2),
+  "v4": Chip(32, 262_144, 1_050),
   "v5e": Chip(16, 131_072, 1_500),
   "v5p": Chip(95, 262_144, 1_750),
   "v6e": Chip(32, 524_288, 1_750),
@@ -209,6 +209,9 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
   if kind == "v5e":
     bounds = (1, 1, 1) if shape == "1x1" else (2, 2, 1)
     options = dict(chip_config_name="default", chips_per_host_bounds=bounds)
+  if kind == "v4":  # Both cores of a chip are one device, as JAX has it there.
+    bounds = (2, 2, 1)
+    options = dict(chip_config_name="megacore", chips_per_host_bounds=bounds)
   try:
     described = topologies.get_topology_desc(
       platform="tpu", topology_name=name, **options

@@ -197,7 +197,8 @@ def build_model(
     from vit_jax.pretrained import transfer
 
     keep: Any = {**vars(settings.transfer)}
-    del keep["interpolation"]  # The arrays need it, which are read later.
+    for later in ("interpolation", "probe_head"):  # They are for the arrays.
+      del keep[later]
     return task.adapted(transfer.fit(start, class_names, fields, **keep))
   if "variant" not in fields:
     raise ValueError(
