@@ -33,12 +33,7 @@ EXTRA = os.environ.get("PARITY_PYTHONPATH", "")
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("row", choices=list(rows.ROWS))
-  parser.add_argument("--reference", type=pathlib.Path)
-  parser.add_argument("--commit", default="")
-  parser.add_argument("--python", default=sys.executable)
-  a = parser.parse_args()
+  a = arguments(list(rows.ROWS))
   row = rows.ROWS[a.row]
   setup = row.setup()
   inputs = row.inputs(setup)
@@ -61,6 +56,17 @@ def main() -> None:
   mine = ours.run(setup, inputs, recording.MARKS)
   compared = recording.differences(mine, recording.read(a.row), row.scale)
   print(shown(compared), "beyond:", recording.beyond(compared, row.tolerances))
+
+
+def arguments(names: list[str]) -> argparse.Namespace:
+  """The command's arguments; it records one of these rows."""
+  main = sys.modules["__main__"]
+  parser = argparse.ArgumentParser(description=main.__doc__)
+  parser.add_argument("row", choices=names)
+  parser.add_argument("--reference", type=pathlib.Path)
+  parser.add_argument("--commit", default="")
+  parser.add_argument("--python", default=sys.executable)
+  return parser.parse_args()
 
 
 def shown(gap: dict[str, float]) -> str:

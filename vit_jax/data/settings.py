@@ -14,7 +14,10 @@ TRAIN_CROPS = ("inception", "pad", "resize")
 EVAL_CROPS = ("resize", "center", "squash")
 PILLOW_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 FILTERS = ("area", *PILLOW_FILTERS)
-RESIZERS = ("pillow", "torchvision", "torchvision_float")
+TENSORFLOW = ("vision_transformer", "big_vision")
+RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
+TRAIN_RESIZERS = ("fast", "bicubic", *TENSORFLOW)
+CORNERS = ("floor", "even")
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
 TASK_OF_LABELS = {
@@ -187,6 +190,13 @@ class TrainTransformSettings(Section):
     "Draw the inception crop and RandAugment as the published models' code "
     "does: smaller boxes, and its slips in contrast and posterize.",
   )
+  resizer: str = setting(
+    "fast",
+    "How a crop is resized: by areas or bilinear, from a JPEG that is decoded "
+    'no larger than that needs ("fast"), with Pillow ("bicubic"), or as by '
+    "TensorFlow in that repository, without antialiasing.",
+    choices=TRAIN_RESIZERS,
+  )
   pad: int = setting(
     4, 'Pixels that the "pad" crop adds at each edge.', must=_PAD
   )
@@ -223,6 +233,13 @@ class TrainTransformSettings(Section):
   )
 
   @property
+  def filter(self) -> "EvalTransformSettings":
+    """How a crop is resized, if not fast."""
+    if self.resizer == "bicubic":
+      return EvalTransformSettings(interpolation="bicubic")
+    return EvalTransformSettings(antialias=False, resizer=self.resizer)
+
+  @property
   def colour_changes(self) -> dict[str, float]:
     """The augmentations of colours that are on, by name, and their strength."""
     names = ("randaugment_layers", "three_augment", "colour_jitter")
@@ -257,9 +274,28 @@ class EvalTransformSettings(Section):
   resizer: str = setting(
     "pillow",
     'Whose rounding the filters have: "pillow", "torchvision" for its tensors '
-    'of 8 bits, or "torchvision_float", which is rounded once, at the end.',
+    'of 8 bits, or "torchvision_float", which is rounded once, at the end. '
+    "With the names of Google's repositories, JPEG files are decoded as by "
+    'TensorFlow too, and "big_vision" rounds down.',
     choices=RESIZERS,
   )
+  corner: str = setting(
+    "floor",
+    'How half a pixel in the place of the crop is rounded: "floor", or "even", '
+    "as torchvision and timm do.",
+    choices=CORNERS,
+  )
+
+  def __post_init__(self):
+    super().__post_init__()
+    plain = self.interpolation == "bilinear" and not self.antialias
+    if self.resizer in TENSORFLOW and not (
+      plain or self.interpolation == "area"
+    ):
+      raise ValueError(
+        f"resizer={self.resizer!r} resizes by areas or bilinear: set "
+        'interpolation="area", or "bilinear" and antialias=False.'
+      )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,10 +150,10 @@ def test_eval_squash_cuts_after_losing_proportions():
 
 def test_the_corner_of_the_crop_is_rounded_as_asked():
   """11 - 8 = 3 spare columns: 1.5 becomes 1, or 2, which is even."""
-  settings = EvalTransformSettings("center", 1.0)
   encoded = png(coordinates(8, 11))
   for corner, left in (("floor", 1), ("even", 2)):
-    image = make_eval_transform(8, settings, ImageSpec(corner=corner))(encoded)
+    settings = EvalTransformSettings("center", 1.0, corner=corner)
+    image = make_eval_transform(8, settings)(encoded)
     assert image[0, :, 0].tolist() == list(range(left, left + 8))
 
 

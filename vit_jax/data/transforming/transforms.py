@@ -19,7 +19,11 @@ from PIL import Image
 
 from vit_jax.data.decoding.decode import by_fours, decode_box, decode_image
 from vit_jax.data.example import RGB, ImageSpec
-from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+from vit_jax.data.settings import (
+  TENSORFLOW,
+  EvalTransformSettings,
+  TrainTransformSettings,
+)
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
@@ -109,8 +113,11 @@ class _TrainTransform:
     settings = self.settings
     if settings.crop == "inception":
       image = self._random_box(encoded, rng)
-    else:
+    elif settings.resizer == "fast":
       image = resize(decode_image(encoded, self.spec), self.size)
+    else:
+      image = decode_image(encoded, _spec(self.spec, settings.filter))
+      image = filtered(image, self.size, settings.filter)
     if settings.crop == "pad" and settings.pad:
       image = _pad_crop(image, settings.pad, rng)
     if settings.flip and rng.random() < 0.5:
@@ -127,6 +134,11 @@ class _TrainTransform:
 
     kind = published_box if self.settings.as_published else inception_box
     draw = functools.partial(kind, min_area=self.settings.min_area, rng=rng)
+    if self.settings.resizer != "fast":
+      how = self.settings.filter
+      image = decode_image(encoded, _spec(self.spec, how))
+      top, left, h, w = draw(*image.shape[:2])
+      return filtered(image[top : top + h, left : left + w], self.size, how)
     box = decode_box(encoded, self.size, draw, self.spec)
     return resize_fast(box, self.size)
 
@@ -151,14 +163,18 @@ class _EvalTransform:
   spec: ImageSpec
 
   def __call__(self, encoded: bytes) -> np.ndarray:
-    image = decode_image(encoded, self.spec)
+    image = decode_image(encoded, _spec(self.spec, self.settings))
     h, w = resized_shape(image.shape[:2], self.size, self.settings)
     if image.shape[:2] != (h, w):
       image = filtered(image, (h, w), self.settings)
     H, W = self.size
-    half = round if self.spec.corner == "even" else math.floor
+    half = round if self.settings.corner == "even" else math.floor
     top, left = half((h - H) / 2), half((w - W) / 2)
     return image[top : top + H, left : left + W]
+
+
+def _spec(spec: ImageSpec, settings: EvalTransformSettings) -> ImageSpec:
+  return dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -231,6 +247,11 @@ def filtered(
   width. torchvision resizes along the width first, or rounds nothing.
   """
   name = settings.interpolation
+  if settings.resizer in TENSORFLOW:
+    how = {"area": cv2.INTER_AREA, "bilinear": cv2.INTER_LINEAR}[name]
+    exact = _resized(image.astype(np.float32), size, how)
+    whole = np.floor if settings.resizer == "big_vision" else np.rint
+    return whole(exact).astype(np.uint8)
   if name == "area":
     return resize(image, size)
   if not settings.antialias and name in ("bilinear", "bicubic"):
