@@ -43,17 +43,22 @@ class Script:
   """Stands for a NumPy generator whose numbers are given.
 
   `draws` has, for each of its methods, the numbers in [0, 1) that it turns into
-  its answers, in their order; "order" is that of a permutation.
+  its answers, in their order; "order" is that of a permutation. Where none is
+  left, as a faulty program may ask for more, it is 1/2.
   """
 
   def __init__(self, draws: dict[str, list[Any]]):
     self.left = {name: list(values) for name, values in draws.items()}
 
+  def take(self, name: str) -> float:
+    left = self.left.get(name)
+    return left.pop(0) if left else 0.5
+
   def random(self) -> float:
-    return self.left["random"].pop(0)
+    return self.take("random")
 
   def uniform(self, low: float, high: float) -> float:
-    return low + (high - low) * self.left["uniform"].pop(0)
+    return low + (high - low) * self.take("uniform")
 
   def integers(
     self, low: int, size: Any = None, endpoint: bool = False, **_: Any
@@ -61,7 +66,7 @@ class Script:
     """Numbers from 0 up to `low`, as none of ours begins elsewhere."""
     if size is not None and not isinstance(size, int):
       return np.full(size, 7, np.uint8)  # Noise.
-    one = lambda: int((low + endpoint) * self.left["integers"].pop(0))  # noqa: E731
+    one = lambda: int((low + endpoint) * self.take("integers"))  # noqa: E731
     return one() if size is None else [one() for _ in range(size)]
 
   def permutation(self, count: int) -> list[int]:

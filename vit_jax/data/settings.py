@@ -192,9 +192,8 @@ class TrainTransformSettings(Section):
   )
   resizer: str = setting(
     "fast",
-    "How a crop is resized: by areas or bilinear, from a JPEG that is decoded "
-    'no larger than that needs ("fast"), with Pillow ("bicubic"), or as by '
-    "TensorFlow in that repository, without antialiasing.",
+    'How a crop is resized: "fast" by areas or bilinear, from a JPEG decoded '
+    'at a reduced size, "bicubic" by Pillow, or as in eval_transform.',
     choices=TRAIN_RESIZERS,
   )
   pad: int = setting(
@@ -233,13 +232,6 @@ class TrainTransformSettings(Section):
   )
 
   @property
-  def filter(self) -> "EvalTransformSettings":
-    """How a crop is resized, if not fast."""
-    if self.resizer == "bicubic":
-      return EvalTransformSettings(interpolation="bicubic")
-    return EvalTransformSettings(antialias=False, resizer=self.resizer)
-
-  @property
   def colour_changes(self) -> dict[str, float]:
     """The augmentations of colours that are on, by name, and their strength."""
     names = ("randaugment_layers", "three_augment", "colour_jitter")
@@ -275,8 +267,8 @@ class EvalTransformSettings(Section):
     "pillow",
     'Whose rounding the filters have: "pillow", "torchvision" for its tensors '
     'of 8 bits, or "torchvision_float", which is rounded once, at the end. '
-    "With the names of Google's repositories, JPEG files are decoded as by "
-    'TensorFlow too, and "big_vision" rounds down.',
+    "The names of Google's repositories stand for TensorFlow, which decodes "
+    'JPEG files otherwise, and has no antialiasing; "big_vision" rounds down.',
     choices=RESIZERS,
   )
   corner: str = setting(
@@ -288,13 +280,11 @@ class EvalTransformSettings(Section):
 
   def __post_init__(self):
     super().__post_init__()
-    plain = self.interpolation == "bilinear" and not self.antialias
-    if self.resizer in TENSORFLOW and not (
-      plain or self.interpolation == "area"
-    ):
+    name = self.interpolation
+    if self.resizer in TENSORFLOW and name not in ("area", "bilinear"):
       raise ValueError(
-        f"resizer={self.resizer!r} resizes by areas or bilinear: set "
-        'interpolation="area", or "bilinear" and antialias=False.'
+        f"resizer={self.resizer!r} has no interpolation={name!r}: set it to "
+        "area or bilinear."
       )
 
 

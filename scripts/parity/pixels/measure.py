@@ -3,12 +3,14 @@
 import functools
 import hashlib
 import json
+import math
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from scripts.parity.pixels import boxes, operations, recipes
+from scripts.parity.pixels.faults import FAULTS
 from scripts.parity.pixels.row import Case, PixelRow
 
 FOLDER = pathlib.Path(__file__).parents[3] / "tests" / "parity" / "pixels"
@@ -32,7 +34,7 @@ def write(name: str, meta: dict[str, Any], found: dict[str, Any]) -> None:
   arrays |= {f"file_{k}": x for k, x in sources.items()}
   arrays["meta"] = np.array(json.dumps(meta))
   FOLDER.mkdir(exist_ok=True)
-  np.savez_compressed(FOLDER / f"{name}.npz", **arrays)  # pyright: ignore
+  np.savez_compressed(FOLDER / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
 
 
 @functools.cache
@@ -71,7 +73,22 @@ def differences(name: str, cases: slice = slice(None)) -> dict[str, float]:
   return {k: max(gap[k] for gap in gaps) for k in ("most", "share")}
 
 
-def found_by(name: str, gaps: dict[str, float]) -> bool:
-  """Whether a difference is larger than it may be."""
+def shown_by(name: str, fault: str) -> dict[str, Any]:
+  """How much larger than it may be the difference is, with a fault in ours.
+
+  `times` is how many times as many numbers as may differ do, or how many times
+  as large as it may be the largest difference is.
+  """
   row = ROWS[name]
-  return gaps["most"] > row.most or gaps["share"] > row.share
+  with FAULTS[name][fault]():
+    found = differences(name)
+  times = {
+    k: found[k] / allowed if (allowed := getattr(row, k)) else math.inf
+    for k in ("most", "share")
+    if found[k] > 0
+  }
+  best = max(times, key=lambda k: times[k], default="most")
+  by, size = (
+    ("levels", found["most"]) if best == "most" else ("share", found["share"])
+  )
+  return {"by": by, "size": size, "found": times.get(best, 0.0) > 1}

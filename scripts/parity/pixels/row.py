@@ -23,7 +23,6 @@ class PixelRow:
     most: The largest difference that may be, in levels of 255.
     share: The share of numbers that may differ at all.
     every: Of rows and columns of an image, one in so many is kept.
-    faults: Names of the faults that apply; `pixel_faults.py` has them.
     different: What is different on purpose, in a sentence each.
   """
 
@@ -32,7 +31,6 @@ class PixelRow:
   program: str
   cases: Callable[[], list[Case]]
   ours: Callable[[Case, Any], Any]
-  faults: tuple[str, ...]
   sources: Callable[[], dict[str, np.ndarray]] = dict
   most: float = 0.0
   share: float = 0.0

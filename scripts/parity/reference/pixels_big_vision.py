@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_addons as tfa
 from cases import answer
 
-from big_vision.pp import builder, ops_image  # noqa: F401  # isort: skip
+from big_vision.pp import builder, ops_image  # isort: skip
 from big_vision.pp.archive import autoaugment, randaug  # noqa: F401
 
 # As it is within a step of the data's graph; eager mode has other conversions.
@@ -120,7 +120,7 @@ def boxes(size: list, count: int, **_: Any) -> Any:
 
 
 def layers(count: int, magnitude: float, **_: Any) -> Any:
-  """The operation of each of so many layers, and what it is told, (count, 2)."""
+  """The operation of each of many layers, and what it is told, (count, 2)."""
 
   def op(i: int) -> Any:
     return lambda image, *args: tf.stack(

@@ -57,9 +57,11 @@ def _sign(rng: np.random.Generator) -> int:
   return 1 if rng.random() < 0.5 else -1
 
 
-def _enhance(kind: type) -> _Op:
-  """Blends towards a degenerate image (factor < 1) or away from it."""
-  return lambda image, strength, _: kind(image).enhance(0.1 + 1.8 * strength)
+def _blend(other: Callable[[Image.Image], Image.Image]) -> _Op:
+  """Blends towards another image (factor < 1) or away from it."""
+  return lambda image, strength, _: Image.blend(
+    other(image), image, 0.1 + 1.8 * strength
+  )
 
 
 def _posterize(image, strength, _):
@@ -74,57 +76,45 @@ def _solarize_add(image, strength, _):
   return image.point(table * 3)
 
 
-def _affine(image, matrix):
+def _bilinear(image, matrix):
   """Maps out(x, y) = in(a x + b y + c, d x + e y + f), given (a, ..., f)."""
   kind, by = Image.Transform.AFFINE, Image.Resampling.BILINEAR
   return image.transform(image.size, kind, matrix, by, fillcolor=_FILL)
 
 
 def _nearest(image, matrix):
-  """The same for the nearest pixel, whose centre is (x, y), in float32."""
+  """The same where (x, y) is a pixel's centre; halves are rounded from 0."""
   a, b, c, d, e, f = np.float32(matrix)
   x, y = (np.arange(side, dtype=np.float32) for side in image.size)
   places = a * x + (b * y)[:, None] + c, d * x + (e * y)[:, None] + f
-  # Halves are rounded away from 0.
   maps = (np.trunc(p + np.copysign(np.float32(0.5), p)) for p in places)
   outside = dict(borderMode=cv2.BORDER_CONSTANT, borderValue=_FILL)
   moved = cv2.remap(np.asarray(image), *maps, cv2.INTER_NEAREST, **outside)
   return Image.fromarray(moved)
 
 
-def _moves(affine: Callable, rotate: Callable) -> dict[str, _Op]:
-  """The operations that move pixels, by a function that does."""
+def _rotation(size, angle):
+  """About the centre of (W, H)."""
+  (x, y), radians = (side / 2 for side in size), math.radians(angle)
+  c, s = round(math.cos(radians), 15), round(math.sin(radians), 15)
+  return c, -s, c * -x - s * -y + x, s, c, s * -x + c * -y + y
 
-  def op(matrix: Callable[[Image.Image, float], tuple]) -> _Op:
-    def move(image, strength, rng):
-      return affine(image, matrix(image, strength * _sign(rng)))
 
-    return move
+def _moves(affine: Callable, edge: int) -> dict[str, _Op]:
+  """The operations that move pixels; `edge` is what a side has beyond them."""
+
+  def op(matrix: Callable[[int, int, float], tuple]) -> _Op:
+    return lambda image, strength, rng: affine(
+      image, matrix(*image.size, strength * _sign(rng))
+    )
 
   return {
-    "rotate": lambda x, strength, rng: rotate(x, 30 * strength * _sign(rng)),
-    "shear_x": op(lambda _, by: (1, 0.3 * by, 0, 0, 1, 0)),
-    "shear_y": op(lambda _, by: (1, 0, 0, 0.3 * by, 1, 0)),
-    "translate_x": op(
-      lambda image, by: (1, 0, _TRANSLATE * by * image.width, 0, 1, 0)
-    ),
-    "translate_y": op(
-      lambda image, by: (1, 0, 0, 0, 1, _TRANSLATE * by * image.height)
-    ),
+    "rotate": op(lambda W, H, by: _rotation((W - edge, H - edge), 30 * by)),
+    "shear_x": op(lambda W, H, by: (1, 0.3 * by, 0, 0, 1, 0)),
+    "shear_y": op(lambda W, H, by: (1, 0, 0, 0.3 * by, 1, 0)),
+    "translate_x": op(lambda W, H, by: (1, 0, _TRANSLATE * by * W, 0, 1, 0)),
+    "translate_y": op(lambda W, H, by: (1, 0, 0, 0, 1, _TRANSLATE * by * H)),
   }
-
-
-def _rotate(image, angle):
-  return image.rotate(angle, Image.Resampling.BILINEAR, fillcolor=_FILL)
-
-
-def _rotate_nearest(image, angle):
-  """About the image's centre, in float32."""
-  radians = np.float32(math.radians(angle))
-  c, s = np.cos(radians), np.sin(radians)
-  w, h = np.float32(image.width - 1), np.float32(image.height - 1)
-  x, y = (w - (c * w - s * h)) / 2, (h - (s * w + c * h)) / 2
-  return _nearest(image, (c, -s, x, s, c, y))
 
 
 def _cutout(image, strength, rng):
@@ -137,7 +127,7 @@ def _cutout(image, strength, rng):
   return image
 
 
-_MOVES = _moves(_affine, _rotate)
+_MOVES = _moves(_bilinear, 0)
 OPS: dict[str, _Op] = {
   "autocontrast": lambda image, *_: ImageOps.autocontrast(image),
   "equalize": lambda image, *_: ImageOps.equalize(image),
@@ -145,10 +135,10 @@ OPS: dict[str, _Op] = {
   "rotate": _MOVES["rotate"],
   "posterize": _posterize,
   "solarize": lambda x, strength, _: ImageOps.solarize(x, int(256 * strength)),
-  "color": _enhance(ImageEnhance.Color),
-  "contrast": _enhance(ImageEnhance.Contrast),
-  "brightness": _enhance(ImageEnhance.Brightness),
-  "sharpness": _enhance(ImageEnhance.Sharpness),
+  "color": _blend(lambda x: ImageEnhance.Color(x).degenerate),
+  "contrast": _blend(lambda x: ImageEnhance.Contrast(x).degenerate),
+  "brightness": _blend(lambda x: ImageEnhance.Brightness(x).degenerate),
+  "sharpness": _blend(lambda x: ImageEnhance.Sharpness(x).degenerate),
   **_MOVES,  # Where they are not above: "rotate" keeps its place.
   "cutout": _cutout,
   "solarize_add": _solarize_add,
@@ -156,42 +146,30 @@ OPS: dict[str, _Op] = {
 """Operations by name: (image, magnitude / 10, rng) -> image of equal size."""
 
 
-def _published_blend(degenerate: Callable[[np.ndarray], np.ndarray]) -> _Op:
-  """Blends with what a function makes of the pixels, float32 (H, W, 3)."""
-
-  def op(image, strength, _):
-    pixels = np.asarray(image).astype(np.float32)
-    other = degenerate(pixels).astype(np.uint8)
-    shape = Image.fromarray(np.broadcast_to(other, pixels.shape))
-    return Image.blend(shape, image, 0.1 + 1.8 * strength)
-
-  return op
+def _grey(image):
+  x = np.float32(image) * np.float32(1 / 255)
+  grey = x @ np.float32([0.2989, 0.587, 0.114]) * 255.5
+  return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
 
 
-def _published_grey(x: np.ndarray) -> np.ndarray:
-  weights = np.float32([0.2989, 0.587, 0.114])
-  return (x * np.float32(1 / 255) @ weights * np.float32(255.5))[..., None]
-
-
-def _published_smooth(x: np.ndarray) -> np.ndarray:
-  """Of each pixel and its neighbours; the image's edge stays."""
+def _smooth(image):
+  x, inside = np.array(image), np.s_[1:-1, 1:-1]
   kernel = np.float32([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / np.float32(13)
-  smooth = x.copy()
-  smooth[1:-1, 1:-1] = cv2.filter2D(x, -1, kernel)[1:-1, 1:-1]
-  return smooth
+  x[inside] = cv2.filter2D(np.float32(x), -1, kernel)[inside]
+  return Image.fromarray(x)
 
 
 PUBLISHED: dict[str, _Op] = {
   **OPS,
-  **_moves(_nearest, _rotate_nearest),
-  "color": _published_blend(_published_grey),
-  "contrast": _published_blend(
-    lambda x: np.float32(min(x.shape[0] * x.shape[1] // 256, 255))
+  **_moves(_nearest, 1),
+  "color": _blend(_grey),
+  "contrast": _blend(
+    lambda x: Image.new(
+      "RGB", x.size, (min(x.width * x.height // 256, 255),) * 3
+    )
   ),
-  "sharpness": _published_blend(_published_smooth),
-  "posterize": lambda x, strength, rng: _posterize(
-    x, strength * (strength < 2.25), rng
-  ),
+  "sharpness": _blend(_smooth),
+  "posterize": lambda x, by, _: _posterize(x, by * (by < 2.25), _),
   "solarize": lambda x, strength, _: ImageOps.solarize(
     x, int(256 * strength) % 256
   ),
