@@ -4,7 +4,8 @@ python scripts/parity/page.py [ROW ...] [--render]
 
 It compares each row as the tests do, with and without its faults, which takes
 some seconds each, keeps the numbers in tests/parity/measured.json and
-augmentations.json and writes the page. --render writes the page from the numbers that are kept.
+augmentations.json and writes the page. --render writes the page from the
+numbers that are kept.
 """
 
 import argparse
@@ -18,7 +19,8 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.parity import measure, page_images, recording  # noqa: E402
 from scripts.parity.recording import Tolerances  # noqa: E402
-from scripts.parity.rows import ROWS, STEPS  # noqa: E402
+from scripts.parity.row import STEPS  # noqa: E402
+from scripts.parity.rows import ROWS  # noqa: E402
 
 PAGE = ROOT / "docs" / "parity.md"
 MEASURED = recording.FOLDER / "measured.json"
@@ -55,9 +57,10 @@ into our side one at a time, such as a decay of the biases or a warm-up that is
 off by one. The column "faults" counts those that a tolerance showed.
 
 `make test` compares two recipes and all images with the recorded numbers, which
-are in `tests/parity/`; `make test-slow` compares all and puts in the faults. This page
-is written by `python scripts/parity/page.py`. Nobody has repeated the papers'
-results with these recipes here; [Results](results.md) says what was trained.
+are in `tests/parity/`; `make test-slow` compares all and puts in the faults.
+This page is written by `python scripts/parity/page.py`. Nobody has repeated the
+papers' results with these recipes here; [Results](results.md) says what was
+trained.
 
 ## Recipes
 """

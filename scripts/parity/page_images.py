@@ -29,8 +29,8 @@ _DRAWS = """
 
 Where TensorFlow and JAX draw by themselves, {count:,} draws of each side are
 compared as distributions. The largest difference of the counts in {bins} bins
-and of two moments, in its own standard deviations, may be {allowed:g}. Faults of
-2 % are beyond that, in the last column at least so many times.
+and of two moments, in its own standard deviations, may be {allowed:g}. Faults
+of 2 % are beyond that, at least so many times as the last column says.
 """
 
 

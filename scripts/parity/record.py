@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from scripts.parity import ours, recording, rows  # noqa: E402
+from scripts.parity.row import build, normalized  # noqa: E402
 
 # Where the libraries of the reference are, if not where PYTHON looks.
 EXTRA = os.environ.get("PARITY_PYTHONPATH", "")
@@ -85,7 +86,7 @@ def run(
   row: Any, setup: Any, inputs: Any, python: str, folder: Any, change: Any
 ) -> dict[str, Any]:
   """Runs the reference on the inputs, and returns what it writes."""
-  preprocessing = rows.build.make_preprocessing(setup.settings)
+  preprocessing = build.make_preprocessing(setup.settings)
   arrays: dict[str, Any] = {
     "config": np.array(
       json.dumps(
@@ -97,7 +98,7 @@ def run(
         }
       )
     ),
-    "images": rows.normalized(inputs.images, preprocessing),
+    "images": normalized(inputs.images, preprocessing),
     "labels": inputs.labels,
     "mixing": inputs.mixing,
     "probe": inputs.probe,
