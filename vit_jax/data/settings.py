@@ -16,8 +16,6 @@ PILLOW_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 FILTERS = ("area", *PILLOW_FILTERS)
 TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
-TRAIN_RESIZERS = ("fast", "bicubic", *TENSORFLOW)
-CORNERS = ("floor", "even")
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
 TASK_OF_LABELS = {
@@ -194,7 +192,7 @@ class TrainTransformSettings(Section):
     "fast",
     'How a crop is resized: "fast" by areas or bilinear, from a JPEG decoded '
     'at a reduced size, "bicubic" by Pillow, or as in eval_transform.',
-    choices=TRAIN_RESIZERS,
+    choices=("fast", "bicubic", *TENSORFLOW),
   )
   pad: int = setting(
     4, 'Pixels that the "pad" crop adds at each edge.', must=_PAD
@@ -266,16 +264,14 @@ class EvalTransformSettings(Section):
   resizer: str = setting(
     "pillow",
     'Whose rounding the filters have: "pillow", "torchvision" for its tensors '
-    'of 8 bits, or "torchvision_float", which is rounded once, at the end. '
-    "The names of Google's repositories stand for TensorFlow, which decodes "
-    'JPEG files otherwise, and has no antialiasing; "big_vision" rounds down.',
+    'of 8 bits, "torchvision_float", which is rounded at the end, or that of '
+    "TensorFlow's decoder and filters, without antialiasing, in a repository.",
     choices=RESIZERS,
   )
   corner: str = setting(
     "floor",
-    'How half a pixel in the place of the crop is rounded: "floor", or "even", '
-    "as torchvision and timm do.",
-    choices=CORNERS,
+    'How half a pixel in the crop\'s place is rounded: "even" in torchvision.',
+    choices=("floor", "even"),
   )
 
   def __post_init__(self):

@@ -164,14 +164,10 @@ PUBLISHED: dict[str, _Op] = {
   **_moves(_nearest, 1),
   "color": _blend(_grey),
   "contrast": _blend(
-    lambda x: Image.new(
-      "RGB", x.size, (min(x.width * x.height // 256, 255),) * 3
-    )
+    lambda x: x.point([min(x.width * x.height // 256, 255)] * 768)
   ),
   "sharpness": _blend(_smooth),
   "posterize": lambda x, by, _: _posterize(x, by * (by < 2.25), _),
-  "solarize": lambda x, strength, _: ImageOps.solarize(
-    x, int(256 * strength) % 256
-  ),
+  "solarize": lambda x, by, _: ImageOps.solarize(x, int(256 * by) % 256),
 }
 """The reference's own operations, in the same order."""

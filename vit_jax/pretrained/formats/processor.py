@@ -9,13 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
-from vit_jax.data.settings import (
-  CORNERS,
-  FILTERS,
-  RESIZERS,
-  TENSORFLOW,
-  EvalTransformSettings,
-)
+from vit_jax.data.settings import FILTERS, TENSORFLOW, EvalTransformSettings
 from vit_jax.pretrained.formats import architecture
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import COUNT, PerChannel, Sides, checked
@@ -79,8 +73,8 @@ def _crop(
   filters: dict[str, Any] = dict(
     interpolation=_filter(found),
     antialias=checked("antialias", bool, found.get("antialias", True)),
-    resizer=checked("resizer", str, found["resizer"], None, RESIZERS),
-    corner=checked("corner", str, found.get("corner", "floor"), None, CORNERS),
+    resizer=checked("resizer", str, found["resizer"]),
+    corner=checked("corner", str, found.get("corner", "floor")),
   )
   size = found["size"]
   if isinstance(size, int) and kind in ("CLIP", "Bit"):
