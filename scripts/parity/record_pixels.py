@@ -25,7 +25,7 @@ from scripts.parity.pixels import measure  # noqa: E402
 
 def main() -> None:
   a = record.arguments([*measure.ROWS, *draws.ROWS])
-  row = (measure.ROWS | draws.ROWS)[a.row]
+  row: Any = {**measure.ROWS, **draws.ROWS}[a.row]
   found = answers(row, a.python, a.reference)
   meta = {
     "reference": row.reference,
@@ -49,7 +49,7 @@ def answers(row: Any, python: str, folder: Any) -> dict[str, Any]:
   program = ROOT / "scripts" / "parity" / "reference" / row.program
   with tempfile.TemporaryDirectory() as place:
     given, taken = f"{place}/given.npz", f"{place}/taken.npz"
-    np.savez(given, **arrays)  # pyright: ignore[reportArgumentType]
+    np.savez(given, **arrays)
     extra = str(folder.resolve()) if folder else record.EXTRA
     environment = {**os.environ, "PYTHONPATH": extra}
     command = [python, str(program), given, taken]

@@ -32,7 +32,8 @@ def _crops() -> list[Case]:
 
 def _cropped(case: Case, _: Any) -> Any:
   script: Any = Script(case["draws"])
-  return augment.inception_box(*case["size"], 0.08, script)
+  H, W = case["size"]
+  return augment.inception_box(H, W, 0.08, script)
 
 
 def _erasings() -> list[Case]:

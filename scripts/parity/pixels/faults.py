@@ -76,7 +76,7 @@ def _published_level(image: Image.Image) -> int:
 def _posterize_to_black(image: Any, strength: float, rng: Any) -> Any:
   if int(4 * strength) == 0:
     return Image.new("RGB", image.size)
-  return randaugment._posterize(image, strength, rng)  # pyright: ignore[reportPrivateUsage]
+  return randaugment._posterize(image, strength, rng)
 
 
 def _box(change: Callable[..., Any]) -> Callable[[Any], Any]:

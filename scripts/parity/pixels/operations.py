@@ -75,7 +75,7 @@ def draws_of(layers: list) -> dict[str, list[float]]:
 def _published(case: Case, image: np.ndarray) -> Any:
   """One operation, with its draws."""
   index = [*OPERATIONS].index(case["name"])
-  script = Script(draws_of([[index, *case["layer"][1:]]]))
+  script: Any = Script(draws_of([[index, *case["layer"][1:]]]))
   script.left["integers"] = script.left["integers"][1:]
   op = randaugment.PUBLISHED[OPERATIONS[case["name"]]]
   return op(Image.fromarray(image), case["magnitude"] / 10, script)

@@ -169,7 +169,9 @@ def test_tensorflows_resizers_round_once_or_down():
 
 def test_bicubic_crops_are_resized_by_pillow():
   own = TrainTransformSettings(crop="resize", flip=False, resizer="bicubic")
-  result = make_train_transform((20, 30), own)(png(noise(40, 60)), None)
+  result = make_train_transform((20, 30), own)(
+    png(noise(40, 60)), np.random.default_rng(0)
+  )
   same = EvalTransformSettings(interpolation="bicubic")
   expected = make_eval_transform((20, 30), same)(png(noise(40, 60)))
   np.testing.assert_array_equal(result, expected)
