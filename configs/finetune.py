@@ -165,7 +165,8 @@ def _table_4(c, model: str, dataset: str, variant: str):
   c.optimizer.peak_lr = rates[min(2, len(rates) - 1)]
   c.optimizer.warmup_steps = min(500, steps // 10)
   c.data.name = dataset
-  c.train_transform.as_published = True
+  c.train_transform.update(as_published=True, resizer="vision_transformer")
+  c.eval_transform.update(antialias=False, resizer="vision_transformer")
   c.eval_every_epochs, c.eval_every_steps = 0.0, max(100, steps // 20)
   c.save_every_epochs, c.save_every_steps = 0.0, max(100, steps // 20)
   if dataset == "imagenet2012":

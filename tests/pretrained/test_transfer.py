@@ -12,7 +12,6 @@ import vit_jax
 from configs import digits, finetune
 from tests import encoders, published, tiny
 from vit_jax import load_pretrained
-from vit_jax.tasks.probes import linear_probe
 from vit_jax.models.model import represent
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import open_checkpoint
@@ -21,6 +20,7 @@ from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.probes import linear_probe
 
 CLASSES = tuple(map(str, range(10)))
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from vit_jax.tasks.probes import whole_set
 from vit_jax.models.model import represent
 from vit_jax.run import build
 from vit_jax.run.plan import Plan
 from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.probes import whole_set
 
 
 def head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
