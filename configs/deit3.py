@@ -13,11 +13,11 @@ The schedule, LAMB and its clipping are theirs. The sigmoid loss is a sum over
 the classes here and a mean there, so `clip_norm` and `epsilon` are 1,000 times
 theirs, which gives the same updates.
 
-Five details differ. Crops are resized bilinearly or by areas instead of
-bicubically. Kernels begin as the paper's and the head at 0, instead of with a
-standard deviation of 0.02. A batch is mixed with one draw instead of one for
-each GPU. An epoch has 625.6 steps instead of 625. It computes in bfloat16
-instead of float16.
+Images have the pixels of their code (docs/parity.md). Four details differ.
+Kernels begin as the paper's and the head at 0, instead of with a standard
+deviation of 0.02. A batch is mixed with one draw instead of one for each GPU.
+An epoch has 625.6 steps instead of 625. It computes in bfloat16 instead of
+float16.
 """
 
 from vit_jax.config import base_config
@@ -42,10 +42,14 @@ def get_config(argument: str = "B/16"):
   c.data.update(name="imagenet2012", eval_split="validation")
   c.normalization.update(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
   c.train_transform.update(
-    min_area=0.08, three_augment=True, colour_jitter=0.3, repeats=3
+    min_area=0.08,
+    resizer="bicubic",
+    three_augment=True,
+    colour_jitter=0.3,
+    repeats=3,
   )
   c.eval_transform.update(
-    crop="center", resize_ratio=1.0, interpolation="bicubic"
+    crop="center", resize_ratio=1.0, interpolation="bicubic", corner="even"
   )
   c.model.update(
     variant=argument,

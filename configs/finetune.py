@@ -8,6 +8,15 @@ python -m vit_jax.train --config configs/finetune.py \
   --config.pretrained=b16_augreg --config.data.root=my_photos \
   --workdir runs/my_photos
 
+For a few hundred images, `finetune:small` takes minutes instead: the head is a
+linear probe of the checkpoint's features, whose L2 five folds choose, and only
+the head is trained, for one epoch at a low rate. On 225 photographs nothing that
+we tried was better (docs/results.md):
+
+python -m vit_jax.train --config configs/finetune.py:small \
+  --config.pretrained=hf_dinov2_s14 --config.model.pooling=token_gap \
+  --config.data.root=my_photos --workdir runs/my_photos
+
 A small model that you trained yourself learns faster with Adam:
 --config.optimizer.kind=adam --config.optimizer.peak_lr=5e-4. Images are resized
 to the checkpoint's own size; a larger --config.image_size costs more and is
@@ -113,9 +122,11 @@ def get_choices(argument: str) -> tuple[tuple[float, ...], float]:
 def get_config(argument: str = ""):
   c = base_config()
   c.optimizer.update(kind="sgd", momentum=0.9, decay="cosine", clip_norm=1.0)
-  if argument:
+  if argument not in ("", "small"):
     return _table_4(c, *_row(argument))
   c.image_size = None  # Takes the checkpoint's own.
+  if argument:
+    return _small(c)
   c.total_epochs = 40.0
   c.batch_size = 32
   c.train_transform.update(
@@ -126,6 +137,16 @@ def get_config(argument: str = ""):
   c.log_every_epochs, c.log_every_steps = 2.0, 0
   c.eval_every_epochs = 10.0
   c.save_every_epochs = 10.0
+  return c
+
+
+def _small(c):
+  """A head from a linear probe, for a few hundred images."""
+  c.total_epochs = 1.0
+  c.batch_size = 32
+  c.transfer.probe_head = True
+  c.optimizer.update(kind="adam", peak_lr=1e-5, freeze_layers=-1)
+  c.log_every_epochs, c.log_every_steps = 1.0, 0
   return c
 
 
@@ -144,7 +165,8 @@ def _table_4(c, model: str, dataset: str, variant: str):
   c.optimizer.peak_lr = rates[min(2, len(rates) - 1)]
   c.optimizer.warmup_steps = min(500, steps // 10)
   c.data.name = dataset
-  c.train_transform.as_published = True
+  c.train_transform.update(as_published=True, resizer="vision_transformer")
+  c.eval_transform.update(antialias=False, resizer="vision_transformer")
   c.eval_every_epochs, c.eval_every_steps = 0.0, max(100, steps // 20)
   c.save_every_epochs, c.save_every_steps = 0.0, max(100, steps // 20)
   if dataset == "imagenet2012":

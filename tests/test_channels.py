@@ -108,7 +108,7 @@ def test_every_use_follows_the_checkpoint(channels, tmp_path, capsys):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (dict(mean=None, std=None), "of 4 channel.* need as many .* are 3 and 3: "),
+    (dict(mean=None, std=None), "^channels=4 needs as many .* are 3 and 3: "),
     (dict(mean=(0.5,) * 4, std=None), "there are 4 and 3: .*such as .0.5,0.5,"),
     (dict(mean=(0.5,) * 3, std=(0.5,) * 4), "there are 3 and 4: set channels"),
   ],

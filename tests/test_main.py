@@ -60,7 +60,7 @@ def test_what_it_prints_itself(call):
   own = [f"  {key}" for key, *_ in keys(OptimizerSettings, "optimizer.")]
   assert (code, names) == (0, [*own, ""])
   assert len(call("help", "config")[1].splitlines()) == len([*keys(Settings)])
-  wrong = "no key begins with 'optimiser'; did you mean optimizer"
+  wrong = "no key begins with 'optimiser'; did you mean optimizer?"
   assert wrong in call("help", "config", "optimiser")[2]
 
 
@@ -120,3 +120,24 @@ def test_it_lists_the_configurations(call):
     assert first in printed
     assert f"{path.stem} " in printed
     assert str(path) in printed
+
+
+@pytest.mark.parametrize(
+  "typed, expected",
+  [
+    ("vit_jax tr", ["train "]),
+    ("vit_jax predict --o", ["--out "]),
+    ("vit_jax train digits --ep", ["--epochs "]),
+  ],
+)
+def test_a_shell_completes_commands_and_flags(tmp_path, typed, expected):
+  pytest.importorskip("argcomplete")
+  asks = {"_ARGCOMPLETE": "1", "COMP_LINE": typed, "_ARGCOMPLETE_IFS": "\n"}
+  asks |= {"COMP_POINT": str(len(typed)), "_ARGCOMPLETE_SHELL": "bash"}
+  answer = tmp_path / "answer"
+  asks |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_TYPE": "9"}
+  done = subprocess.run(
+    [sys.executable, "-m", "vit_jax"], env={**os.environ, **asks}, check=False
+  )
+  assert done.returncode == 0
+  assert answer.read_text().split("\n") == expected

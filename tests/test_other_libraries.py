@@ -25,6 +25,13 @@ NAMES = tuple("abcdefg")
 CENTER = {"crop": "center", "resize_ratio": 1.25, "interpolation": "bicubic"}
 
 
+def cornered(loaded, corner):
+  """The same with another rounding of half a pixel in the crop's place."""
+  crop = dataclasses.replace(loaded.preprocessing.crop, corner=corner)
+  own = dataclasses.replace(loaded.preprocessing, crop=crop)
+  return dataclasses.replace(loaded, preprocessing=own)
+
+
 def make_run(folder, *, loss="softmax", crop=CENTER, **fields) -> str:
   """Writes a workdir with random parameters."""
   fields = {"num_classes": len(NAMES)} | fields
@@ -89,11 +96,8 @@ def test_the_export_of_a_run_has_its_pixels(tmp_path, photos, to, crop):
   first, again = open_checkpoint(run), open_checkpoint(str(tmp_path / "out"))
   ours, theirs = pixels(first, photos), pixels(again, photos)
   if to == "timm" and crop == "center":  # It rounds half a pixel to even.
-    assert again.preprocessing.corner == "even"
-    again = dataclasses.replace(
-      again,
-      preprocessing=dataclasses.replace(again.preprocessing, corner="floor"),
-    )
+    assert again.preprocessing.crop.corner == "even"
+    again = cornered(again, "floor")
     theirs = pixels(again, photos)
   np.testing.assert_allclose(ours, theirs, atol=1e-6)
   card = (tmp_path / "out" / "README.md").read_text()
@@ -152,8 +156,8 @@ def test_what_a_filter_becomes_is_said():
   (line,) = check_expressible(loaded, "hf")
   assert "hf cannot resize pictures by 'area', and will by 'bilinear'" in line
   assert check_expressible(loaded, "google") == []
-  even = dataclasses.replace(loaded.preprocessing, corner="even")
-  loaded = dataclasses.replace(loaded, preprocessing=even)
+  loaded = cornered(loaded, "even")
+  even = loaded.preprocessing
   found = json.loads(sidecar_files(loaded, "google")[processor.FILE])
   assert processor.read(found) == even
   lines = check_expressible(loaded, "hf")
@@ -236,8 +240,7 @@ def test_the_printed_lines_answer_as_the_run_does(
   exec(usage(loaded, to, str(folder)), names)
   images = [opened(pathlib.Path(path).read_bytes()) for path in photos]
   seen = torch.stack([names["transform"](image) for image in images])
-  even = dataclasses.replace(loaded.preprocessing, corner="even")
-  ours = pixels(dataclasses.replace(loaded, preprocessing=even), photos)
+  ours = pixels(cornered(loaded, "even"), photos)
   theirs = seen.numpy().transpose(0, 2, 3, 1)
   np.testing.assert_allclose(ours, theirs, atol=1e-4)
   with torch.no_grad():

@@ -92,9 +92,9 @@ def _wait_for(moment, folder, process, rng):
   time.sleep(rng.uniform(1, 4))
   before = names = _names(folder)
   while process.poll() is None:
-    if moment == "any" or (
-      moment == "renaming" and any("whole" in name for name in names)
-    ):
+    # All is written, and being forced onto the disk.
+    whole = (folder / "checkpoints").glob("*-tmp/description/metadata")
+    if moment == "any" or (moment == "renaming" and any(whole)):
       return
     # Older ones are deleted once there is another name.
     if moment == "deleting" and {*filter(str.isdecimal, names)} - before:

@@ -20,11 +20,13 @@ from tests.photos import (
   softmax,
   write_photos,
 )
-from vit_jax import predict as predict_module
+from vit_jax.inference.answers import csv_lines
 from vit_jax.inference.features import features
 from vit_jax.inference.predictor import Prediction
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.tasks.multilabel import MultiLabelTask
+from vit_jax.tasks.regression import RegressionTask
 
 
 @pytest.fixture
@@ -192,33 +194,20 @@ def test_answers_go_to_a_file_and_are_summed_up(
     predict_files(checkpoint, photos, out=str(out), as_json=True)
 
 
-def test_labels_and_numbers_go_to_a_file(tmp_path, capsys):
+def test_rows_of_labels_and_of_numbers():
   """Several labels as a file of labels has them, and a column per target."""
-  found = {
-    "predictions": [
-      {"class": "sea", "probability": 0.9, "given": True},
-      {"class": "sky", "probability": 0.8, "given": True},
-      {"class": "cat", "probability": 0.1, "given": False},
-    ]
-  }
-  batch = [Prediction("a.png"), Prediction("b.png")]
-  for name, answer in (
-    ("labels", found),
-    ("numbers", {"values": {"age": 3.5}}),
-  ):
-    out = str(tmp_path / f"{name}.csv")
-    assert (
-      predict_module._to_csv(out, [batch], lambda _, a=answer: dict(a), None)
-      == 0
-    )
-  text = (tmp_path / "labels.csv").read_text()
-  row, _ = csv.DictReader(text.splitlines())
-  assert row["class"] == "sea;sky" and row["probability_3"] == "0.1"
-  shown = capsys.readouterr().out.splitlines()
-  assert [line.split() for line in shown[:2]] == [
-    ["2", "100.0%", "sea"],
-    ["2", "100.0%", "sky"],
-  ]
-  assert (
-    tmp_path / "numbers.csv"
-  ).read_text() == "image,age\na.png,3.5\nb.png,3.5\n"
+  sea = Prediction("a.png", index=(2, 0, 1), probability=(0.9, 0.8, 0.1))
+  bad = Prediction("b.png", error='none, "b"')
+  counts, names = Counter(), ("sky", "cat", "sea")
+  lines = csv_lines(MultiLabelTask(threshold=0.5), names, 2, 3, counts)
+  text = "\n".join(lines([bad]) + lines([sea, sea]))
+  first, second, third = csv.DictReader(text.splitlines())
+  assert first["error"] == bad.error and not first["class"]
+  assert second == third
+  assert second["class"] == "sea;sky" and not second["error"]
+  assert second["class_2"] == "sky" and second["probability_2"] == "0.8"
+  assert counts == {"sea": 2, "sky": 2}
+  lines = csv_lines(RegressionTask(), ("age",), 3, 1, counts)
+  numbers = Prediction("a.png", values=(3.5,))
+  assert lines([numbers]) == ["image,age,error\na.png,3.5,"]
+  assert lines([numbers] * 2) == ["a.png,3.5,\na.png,3.5,"]

@@ -9,6 +9,9 @@ import tomllib
 import yaml
 
 import vit_jax
+from vit_jax import config, data, models
+from vit_jax.__main__ import COMMANDS
+from vit_jax.runtime.settings import flat
 
 ROOT = pathlib.Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -67,6 +70,45 @@ def test_one_version_is_given_everywhere():
   assert citation["title"] == project["name"]
   assert citation["license"] == project["license"]
   assert citation["repository-code"] == project["urls"]["Source"]
+
+
+def _public_names():
+  """What docs/compatibility.md promises not to take away silently."""
+  names = {f"vit_jax {name}" for name in COMMANDS}
+  for module in (vit_jax, config, data, models):
+    assert all(hasattr(module, name) for name in module.__all__)
+    names |= {f"{module.__name__}.{name}" for name in module.__all__}
+  keys = flat(config.base_config().to_dict())
+  return names | {f"config.{key}" for key in keys}
+
+
+def _vanished(before, now, changelog):
+  """Names that are gone, and that no "Removed" of a changelog mentions."""
+  removed = "".join(
+    re.findall(r"^### Removed\n(.*?)^##", changelog, re.M | re.S)
+  )
+  return {
+    n for n in before - now if f"`{n.removeprefix('config.')}`" not in removed
+  }
+
+
+def test_public_names_do_not_vanish_without_a_line_in_the_changelog():
+  """tests/public_names.txt has all that there ever were; add new ones to it."""
+  before = set((ROOT / "tests/public_names.txt").read_text().splitlines())
+  changelog = (ROOT / "CHANGELOG.md").read_text()
+  now = _public_names()
+  assert _vanished(before, now, changelog + "\n##") == set()
+  assert now - before == set()
+
+
+def test_a_name_that_vanished_is_found():
+  before, now = {"vit_jax.a", "config.b.c", "vit_jax.d"}, {"vit_jax.d"}
+  text = (
+    "## [2]\n\n### Removed\n\n- {}\n\n## [1]\n\n- `config.b.c`, `vit_jax.a`\n"
+  )
+  assert _vanished(before, now, text) == {"vit_jax.a", "config.b.c"}
+  assert _vanished(before, now, text.format("`vit_jax.a`")) == {"config.b.c"}
+  assert _vanished(before, now, text.format("`vit_jax.a` and `b.c`")) == set()
 
 
 def test_the_table_of_the_folders_has_the_contracts_floors():

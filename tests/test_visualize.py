@@ -147,6 +147,11 @@ def test_several_images_are_compiled_once(many, tmp_path, checkpoint):
   alone = tmp_path / "alone"
   last = many[-1:]
   assert visualize_files(checkpoint, last, out=str(alone), grid=(2, 3)) == 0
+  assert compiled._cache_size() == 2  # For another size of the batch.
+  again = {"out": str(tmp_path / "again"), "grid": (2, 3)}
+  with tiny.compilations() as found:
+    assert visualize_files(checkpoint, many, **again) == 0
+  assert not found
   with (
     np.load(out / "arrays.npz") as all_,
     np.load(alone / "arrays.npz") as one,
@@ -160,7 +165,8 @@ def test_several_images_are_compiled_once(many, tmp_path, checkpoint):
 def test_memory_bounds_the_images_at_once():
   """L k S^2 floats, twice, of an image; S/14 at 518 pixels has 1,370 tokens."""
   small = make_vit("S/14", 10)
-  assert batch_size(small, 30, (224, 224)) == 8
+  assert batch_size(small, 30, (224, 224)) == 6  # Five full batches.
+  assert batch_size(small, 32, (224, 224)) == 8
   assert [batch_size(small, n, (224, 224)) for n in (0, 3, 9)] == [1, 3, 5]
   each = 2 * 4 * 12 * 6 * 1370**2
   assert batch_size(small, 30, (518, 518)) == max(1, 2**29 // each)

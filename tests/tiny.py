@@ -23,6 +23,20 @@ from vit_jax.workdir.checkpoint import Checkpoints
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
+@contextlib.contextmanager
+def compilations():
+  """Collects an entry for each program that JAX compiles in the block."""
+  found = []
+
+  def listen(event, seconds, **_):
+    if event == "/jax/core/compile/backend_compile_duration":
+      found.append(seconds)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  yield found
+  jax.monitoring.unregister_event_duration_listener(listen)
+
+
 def vit(origin):
   return Vit(
     num_classes=5,

@@ -8,6 +8,7 @@ alone lists the commands, and `vit_jax help COMMAND` describes one.
 
 import ast
 import difflib
+import os
 import runpy
 import sys
 
@@ -36,15 +37,17 @@ COMMANDS = {
 
 def main() -> int:
   """Runs the command that `sys.argv` names; returns the exit code."""
-  name, *rest = sys.argv[1:] or ["help"]
+  typed = os.environ.get("COMP_LINE", "").split(" ")  # A shell asks about it.
+  name, *rest = typed[1:-1] or sys.argv[1:] or ["help"]
   if name in ("help", "--help", "-h", "-?") and rest[:1] != ["config"]:
     # `help train` is `train --help`.
     name, sys.argv[1:] = (rest or [""])[0], [*rest[:1], "--help"]
   if name in COMMANDS:
-    del sys.argv[1]
+    del sys.argv[1:2]
     runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
     return 0
   printed = {"": _help, "configs": _configs, "help": lambda: _keys(*rest[1:2])}
+  usage.complete(*COMMANDS, *filter(None, printed))
   printed["--version"] = lambda: f"vit_jax {__version__}"
   try:
     with usage.until_closed():

@@ -13,19 +13,22 @@ predicted.
 
 import collections
 import contextlib
-import functools
+import io
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
 
 from absl import flags
 
 from vit_jax.runtime import command
 
 if TYPE_CHECKING:
+  from vit_jax.inference.answers import Lines
   from vit_jax.inference.feature_file import FeatureFile
-  from vit_jax.inference.predictor import Lines, Prediction
+  from vit_jax.inference.predictor import Prediction
+  from vit_jax.inference.text_head import TextHead
+  from vit_jax.pretrained.loaded import Loaded
 
 
 def define_flags() -> None:
@@ -98,10 +101,10 @@ def predict_files(
   """
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.image_files import check_found, find_images
+  from vit_jax.inference import answers
   from vit_jax.inference.feature_file import feature_file
-  from vit_jax.inference.predictor import json_lines, predict, table
-  from vit_jax.inference.text_head import read_text_head
-  from vit_jax.pretrained.load import held, open_checkpoint
+  from vit_jax.inference.predictor import predict
+  from vit_jax.runtime.atomic_file import local_file, replacing
   from vit_jax.runtime.display import Display
   from vit_jax.tasks.choose import answering
 
@@ -111,20 +114,12 @@ def predict_files(
   if as_json and out:
     raise ValueError("--json prints the answers that --out writes: drop one.")
   check_found(files)
-  with contextlib.ExitStack() as stack:
-    rows = None
-    if features:
-      rows = stack.enter_context(feature_file(features, layers))
-    loaded = held(lambda: open_checkpoint(checkpoint, **overrides))
-    for note in loaded.notes:
-      _say(note)
-    text_head = read_text_head(head) if head else None
-    if not (loaded.model.num_classes or rows or text_head):
-      raise ValueError(
-        f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
-        "to write its features, or --head=FILE.npz with embeddings of texts."
-      )
+  kept = feature_file(features, layers) if features else None
+  with kept or contextlib.nullcontext() as rows:
+    loaded, text_head = _opened(checkpoint, head, bool(features), overrides)
     task = answering(text_head.loss) if text_head else loaded.task
+    names = text_head.names if text_head else loaded.class_names
+    outputs = len(names) if text_head else loaded.model.num_classes
     batches = predict(
       loaded.model,
       loaded.params(),
@@ -132,62 +127,50 @@ def predict_files(
       preprocessing=loaded.preprocessing,
       task=task,
       # Any label may reach the threshold.
-      top=top if task.given_from is None else loaded.model.num_classes,
+      top=top if task.given_from is None else outputs,
       batch_size=batch_size,
       features=rows is not None,
       layers=layers,
       tokens=tokens,
       text_head=text_head,
     )
-    names = text_head.names if text_head else loaded.class_names
     if task.legend and not as_json:
       _say(task.legend)
-    if out:
-      steps = -(-sum(1 for _ in find_images(files)) // batch_size)
-      batches = Display().track(batches, "predicting", steps)
-      answer = functools.partial(task.as_json, names=names, top=top)
-      return _to_csv(out, batches, answer, rows)
-    to_lines = json_lines if as_json else table
-    return _report(batches, to_lines(task, names, top), rows)
-
-
-def _to_csv(
-  out: str,
-  batches: Iterable[list["Prediction"]],
-  answer: Callable[["Prediction"], dict[str, Any]],
-  features: "FeatureFile | None",
-) -> int:
-  """Writes a row per image, and shows how many images got each class."""
-  from vit_jax.run.experiments.study_file import csv_text
-  from vit_jax.runtime.atomic_file import local_file, replacing
-  from vit_jax.runtime.display import Display
-
-  rows, count, display = [], collections.Counter(), Display()
-
-  def keep(batch: list["Prediction"]) -> list[str]:
-    for one in batch:
-      found: Any = {"error": one.error} if one.error else answer(one)
-      ranked = found.pop("predictions", [])
-      given = [x["class"] for x in ranked if x.get("given", x is ranked[0])]
-      count.update(given)
-      cells = {"class": ";".join(given)} if ranked else {}
-      for n, x in enumerate(ranked, start=1):
-        cells |= {
-          f"class_{n}": x["class"],
-          f"probability_{n}": x["probability"],
-        }
-      rows.append(
-        {"image": one.image} | cells | found.pop("values", {}) | found
-      )
-    return []
-
-  with replacing(local_file(out)) as file:
-    code = _report(batches, keep, features)
-    file.write(csv_text(rows).encode())
-  for name, n in count.most_common():
-    display.note(f"{n:7,} {n / len(rows):6.1%}  {name}")
-  display.note(f"Wrote {len(rows):,} rows to {out}.")
+    if not out:
+      to_lines = answers.json_lines if as_json else answers.table
+      return _report(batches, to_lines(task, names, top), rows)
+    display, counts = Display(), collections.Counter()
+    images = sum(1 for _ in find_images(files))
+    batches = display.track(batches, "predicting", -(-images // batch_size))
+    lines = answers.csv_lines(task, names, top, outputs, counts)
+    with (
+      replacing(local_file(out)) as file,
+      io.TextIOWrapper(file, "utf-8") as text,
+    ):
+      code = _report(batches, lines, rows, text)
+  for name, n in counts.most_common():
+    display.note(f"{n:7,} {n / images:6.1%}  {name}")
+  display.note(f"Wrote {images:,} rows to {out}.")
   return code
+
+
+def _opened(
+  checkpoint: str, head: str | None, features: bool, overrides: dict[str, Any]
+) -> "tuple[Loaded, TextHead | None]":
+  """The model and the head for its classes; ValueError if it has none."""
+  from vit_jax.inference.text_head import read_text_head
+  from vit_jax.pretrained.load import held, open_checkpoint
+
+  loaded = held(lambda: open_checkpoint(checkpoint, **overrides))
+  for note in loaded.notes:
+    _say(note)
+  text_head = read_text_head(head) if head else None
+  if not (loaded.model.num_classes or features or text_head):
+    raise ValueError(
+      f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
+      "to write its features, or --head=FILE.npz with embeddings of texts."
+    )
+  return loaded, text_head
 
 
 def _layers(texts: list[str]) -> tuple[int, ...]:
@@ -204,9 +187,10 @@ def _report(
   batches: Iterable[list["Prediction"]],
   lines: "Lines",
   features: "FeatureFile | None",
+  to: TextIO | None = None,
 ) -> int:
   """Prints and writes predictions as they come; returns the exit code."""
-  count = unreadable = 0
+  stream, count, unreadable = to or sys.stdout, 0, 0
   for batch in batches:
     count += len(batch)
     for prediction in batch:
@@ -216,8 +200,8 @@ def _report(
       elif features is not None and prediction.features is not None:
         features.add(prediction.image, prediction.features)
     try:
-      sys.stdout.writelines(f"{line}\n" for line in lines(batch))
-      sys.stdout.flush()
+      stream.writelines(f"{line}\n" for line in lines(batch))
+      stream.flush()
     except BrokenPipeError:  # The reader, such as `head`, has closed the pipe.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       if features is None:

@@ -3,8 +3,9 @@
 python scripts/parity/page.py [ROW ...] [--render]
 
 It compares each row as the tests do, with and without its faults, which takes
-some seconds each, keeps the numbers in tests/parity/measured.json and writes
-the page. --render writes the page from the numbers that are kept.
+some seconds each, keeps the numbers in tests/parity/measured.json and
+augmentations.json and writes the page. --render writes the page from the
+numbers that are kept.
 """
 
 import argparse
@@ -16,13 +17,13 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from scripts.parity import measure, recording  # noqa: E402
+from scripts.parity import measure, page_images, recording  # noqa: E402
 from scripts.parity.recording import Tolerances  # noqa: E402
-from scripts.parity.rows import ROWS, STEPS  # noqa: E402
+from scripts.parity.row import STEPS  # noqa: E402
+from scripts.parity.rows import ROWS  # noqa: E402
 
 PAGE = ROOT / "docs" / "parity.md"
 MEASURED = recording.FOLDER / "measured.json"
-AUGMENTATIONS = recording.FOLDER / "augmentations.json"
 TOLERANCES = Tolerances()
 
 _HEAD = """# Training compared with the references
@@ -55,10 +56,11 @@ A comparison that cannot fail proves nothing. For each row, faults were put
 into our side one at a time, such as a decay of the biases or a warm-up that is
 off by one. The column "faults" counts those that a tolerance showed.
 
-`make test` compares two rows with the recorded numbers, which are in
-`tests/parity/`; `make test-slow` compares all and puts in the faults. This page
-is written by `python scripts/parity/page.py`. Nobody has repeated the papers'
-results with these recipes here; [Results](results.md) says what was trained.
+`make test` compares two recipes and all images with the recorded numbers, which
+are in `tests/parity/`; `make test-slow` compares all and puts in the faults.
+This page is written by `python scripts/parity/page.py`. Nobody has repeated the
+papers' results with these recipes here; [Results](results.md) says what was
+trained.
 
 ## Recipes
 """
@@ -79,27 +81,42 @@ library (timm, peft, torch) there is no FOLDER.
 <!-- not run: the reference has to be fetched -->
 ```sh
 python scripts/parity/record.py ROW --reference FOLDER --python PYTHON
+python scripts/parity/record_pixels.py ROW --reference FOLDER --python PYTHON
 ```
+
+The second is for images and draws. big_vision's and vision_transformer's were
+made with Python 3.11, tensorflow-cpu 2.15.1, tensorflow-addons 0.23.0 and
+ml_collections, DeiT's and timm's with torch 2.13, torchvision and timm 1.0.31.
 
 Libraries that the reference imports and its step does not use are replaced by
 empty stand-ins: for vision_transformer and big_vision TensorFlow, clu and the
 libraries of their data, for BeiT the optimizers that timm no longer has.
-torch.cuda's `synchronize` does nothing for DeiT.
+torch.cuda's `synchronize` does nothing for DeiT, and its augment.py gets one
+name that timm no longer has.
 """
 
 _TIMES = (
   "How many times as large as it may be the difference is that shows a fault "
   "best."
 )
+_SIZES = (
+  "Of images: the largest difference, the share of numbers that differ, or how "
+  "many times as far off as they may be draws are."
+)
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("rows", nargs="*", choices=[[], *ROWS])
+  images = [name for rows in page_images.KINDS.values() for name in rows]
+  parser.add_argument("rows", nargs="*", choices=[[], *ROWS, *images])
   parser.add_argument("--render", action="store_true")
   arguments = parser.parse_args()
   if not arguments.render:
-    for name in arguments.rows or ROWS:
+    for name in arguments.rows or (*ROWS, *images):
+      if name in images:
+        found = rounded(page_images.measured(name))
+        page_images.keep(name, found)
+        continue
       found = rounded(measured(name))
       print(name, found["differences"], flush=True)
       kept = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
@@ -136,11 +153,7 @@ def rendered() -> str:
   parts += ["", "## What is different", ""]
   for name in names:
     parts += [f"- **{name}**: {line}" for line in remarks(name)]
-  if AUGMENTATIONS.exists():
-    rows = json.loads(AUGMENTATIONS.read_text())
-    columns = tuple(rows[0])
-    parts += ["", "## Augmentations", ""]
-    parts += table(columns, [[str(row[k]) for k in columns] for row in rows])
+  parts += page_images.sections(table)
   parts += [_COMMANDS, "## Faults", ""]
   parts += [
     _TIMES,
@@ -154,6 +167,8 @@ def rendered() -> str:
       for fault, found in kept[name]["faults"].items()
     ],
   )
+  parts += ["", _SIZES, ""]
+  parts += table(("images", "fault", "size"), page_images.fault_rows())
   return "\n".join(parts) + "\n"
 
 

@@ -27,18 +27,14 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from scripts.parity import ours, recording, rows  # noqa: E402
+from scripts.parity.row import build, normalized  # noqa: E402
 
 # Where the libraries of the reference are, if not where PYTHON looks.
 EXTRA = os.environ.get("PARITY_PYTHONPATH", "")
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("row", choices=list(rows.ROWS))
-  parser.add_argument("--reference", type=pathlib.Path)
-  parser.add_argument("--commit", default="")
-  parser.add_argument("--python", default=sys.executable)
-  a = parser.parse_args()
+  a = arguments(list(rows.ROWS))
   row = rows.ROWS[a.row]
   setup = row.setup()
   inputs = row.inputs(setup)
@@ -63,6 +59,17 @@ def main() -> None:
   print(shown(compared), "beyond:", recording.beyond(compared, row.tolerances))
 
 
+def arguments(names: list[str]) -> argparse.Namespace:
+  """The command's arguments; it records one of these rows."""
+  main = sys.modules["__main__"]
+  parser = argparse.ArgumentParser(description=main.__doc__)
+  parser.add_argument("row", choices=names)
+  parser.add_argument("--reference", type=pathlib.Path)
+  parser.add_argument("--commit", default="")
+  parser.add_argument("--python", default=sys.executable)
+  return parser.parse_args()
+
+
 def shown(gap: dict[str, float]) -> str:
   return ", ".join(f"{kind} {value:.1e}" for kind, value in gap.items())
 
@@ -79,7 +86,7 @@ def run(
   row: Any, setup: Any, inputs: Any, python: str, folder: Any, change: Any
 ) -> dict[str, Any]:
   """Runs the reference on the inputs, and returns what it writes."""
-  preprocessing = rows.build.make_preprocessing(setup.settings)
+  preprocessing = build.make_preprocessing(setup.settings)
   arrays: dict[str, Any] = {
     "config": np.array(
       json.dumps(
@@ -91,7 +98,7 @@ def run(
         }
       )
     ),
-    "images": rows.normalized(inputs.images, preprocessing),
+    "images": normalized(inputs.images, preprocessing),
     "labels": inputs.labels,
     "mixing": inputs.mixing,
     "probe": inputs.probe,

@@ -13,10 +13,10 @@ from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
 
 
-def _estimate(*flags):
+def _estimate(*flags, topology="v5e:2x2"):
   """The estimate of these flags, for four chips, as the command prints it."""
   pytest.importorskip("libtpu")
-  flags = (*flags, "--topology=v5e:2x2", "--json")
+  flags = (*flags, f"--topology={topology}", "--json")
   done = commands.run("vit_jax.estimate", *flags)
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout)
@@ -72,6 +72,21 @@ def test_a_chip_has_the_published_peak():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fsdp", [1, 8])
+def test_a_chip_of_two_devices_without_a_published_clock(fsdp):
+  flags = ("--config=configs/digits.py", f"--config.mesh.fsdp={fsdp}")
+  row = _estimate(*flags, topology="tpu7x:2x2x1")
+  assert row["chips"] == 4 and row["mesh"]["fsdp"] == fsdp
+  assert row["images_per_chip"] == 16 and row["hbm_gib"]["of"] == 192
+  assert row["mcycles"] > 0
+  assert row["mfu"] is None and row["images_per_second"] is None
+  done = commands.run("vit_jax.estimate", *flags, "--topology=tpu7x:2x2x1")
+  assert "Mcycles, and no time: the clock of this chip" in done.stdout
+  gathered = row["collectives"].get("all-gather", {"count": 0})["count"]
+  assert (gathered > 0) == (fsdp > 1)
+
+
+@pytest.mark.slow
 def test_a_step_from_a_published_encoder():
   row = _estimate(
     "--config=configs/finetune.py",
@@ -96,9 +111,19 @@ def test_an_axis_may_take_part_of_a_row_of_chips():
     assert sorted((len(set(xs)), len(set(ys)))) == [2, 4]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5p:2x2x1"])
+def test_both_cores_of_a_chip_are_one_device(topology):
+  """As on the machines: JAX makes no mesh of cores there."""
+  pytest.importorskip("libtpu")
+  chip, devices = compiler.devices_of(topology)
+  assert len(devices) == 4 and chip.devices == 1
+  assert sharding.make_mesh(fsdp=4, devices=devices).size == 4
+
+
 @pytest.mark.parametrize("topology", ["v9:2x4", "v5e", "v5e:2"])
 def test_a_topology_that_there_is_not_is_one_line(topology):
-  with pytest.raises(ValueError, match="one of v3, v4, v5e, v5p, v6e followed"):
+  with pytest.raises(ValueError, match="v5p, v6e, tpu7x followed"):
     compiler.devices_of(topology)
 
 

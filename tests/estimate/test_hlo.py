@@ -1,5 +1,7 @@
 """The cost read from a compiled program's text."""
 
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,6 +96,53 @@ def test_blocks_are_taken_together():
   sources = {source: (times, cycles) for source, _, times, cycles in rows}
   assert sources["jit(step)/block/mlp/dot_general"] in [(24, 24_000), (1, 5)]
   assert sum(cycles for *_, cycles in rows) == 24 * 1010 + 5
+
+
+# The estimates in golden/*.txt, copied by hand: those of the entry, and those
+# of the loops over three layers, forwards and backwards.
+V5E = (
+  [15185, 8724, 208, 23302],
+  [5206, 6336, 8596, 15377, 12636, 6336, 16480, 3010, 12636],
+)
+ENTRY_7X = [4205, 3316, 3316, 3220, 112, 3970]
+GOLDEN = {
+  "v5e_2x2_0.0.42": V5E,
+  "v5e_2x2_0.0.50.1": V5E,
+  "tpu7x_2x2x1_0.0.42": (
+    ENTRY_7X,
+    [
+      *(2861, 2964, 3092, 8229, 3156, 5482),
+      *(3476, 3316, 3316, 2964, 7571, 4868, 2495),
+    ],
+  ),
+  "tpu7x_2x2x1_0.0.50.1": (
+    ENTRY_7X,
+    [2861, 2964, 3092, 6563, 4868, 3156, 3316, 2964, 7571, 4868, 2495],
+  ),
+}
+
+
+def _golden(name):
+  path = pathlib.Path(__file__).with_name("golden") / f"{name}.txt"
+  return path.read_text()
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_texts_of_two_compilers_give_the_sums_taken_by_hand(name):
+  entry, loops = GOLDEN[name]
+  ops = hlo.read(_golden(name))
+  assert hlo.total_cycles(ops) == sum(entry) + 3 * sum(loops)
+  # Of each layer, the kernel is gathered, and its gradient summed up; both are
+  # 1024 x 1024 in bfloat16. On Ironwood the SparseCores do it.
+  both = 3, 3 * 2 * 1024 * 1024
+  summed = "reduce-scatter"
+  assert hlo.collective_bytes(ops) == {"all-gather": both, summed: both}
+
+
+def test_a_text_without_estimates_is_refused():
+  text = _golden("v5e_2x2_0.0.50.1").replace("estimated_cycles", "cycles")
+  with pytest.raises(ValueError, match="no estimated cycles .* a libtpu that"):
+    hlo.total_cycles(hlo.read(text))
 
 
 @pytest.mark.parametrize("loops", [1, 5])

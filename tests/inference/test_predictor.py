@@ -22,18 +22,14 @@ from tests.photos import (
   softmax,
   write_photos,
 )
-from tests.tiny import MEAN, STD, random_params
+from tests.tiny import MEAN, STD, compilations, random_params
 from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
-from vit_jax.inference import predictor
-from vit_jax.inference.predictor import (
-  Prediction,
-  json_lines,
-  predict,
-  predict_images,
-  table,
-)
+from vit_jax.inference import predictor, reading
+from vit_jax.inference.answers import json_lines, table
+from vit_jax.inference.predictor import Prediction, predict, predict_images
+from vit_jax.inference.text_head import TextHead
 from vit_jax.models import ResNet, to_fields
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.classification import ClassificationTask
@@ -97,6 +93,7 @@ def test_batches_change_nothing_and_compile_once(photos, monkeypatch):
     return lambda *xs: (traced.append(xs[1].shape), step(*xs))[1]
 
   monkeypatch.setattr(predictor, "make_predict_step", counting)
+  predictor._compiled.cache_clear()
   # Batch sizes are rounded up to multiples of the eight devices: two batches
   # of 8, and one of 16.
   two = list(
@@ -110,6 +107,36 @@ def test_batches_change_nothing_and_compile_once(photos, monkeypatch):
     assert (a.image, a.index) == (b.image, b.index)
     np.testing.assert_allclose(a.probability, b.probability, atol=1e-6)
     np.testing.assert_allclose(a.features, b.features, atol=1e-5)
+
+
+def test_a_second_call_compiles_nothing(photos):
+  texts = np.eye(3, VIT.hidden_size, dtype=np.float32)
+  head = TextHead(("x", "y", "z"), texts)
+  for options in ({}, {"top": 1}, {"layers": (1,)}, {"text_head": head}):
+    _all(VIT, PARAMS, photos, **options)
+    with compilations() as found:
+      _all(VIT, PARAMS, photos, **options)
+    assert not found, options
+
+
+def test_images_are_decoded_while_the_device_computes(photos, monkeypatch):
+  events, read = [], reading.read_image
+
+  def reading_one(picture, transform):
+    events.append("read")
+    return read(picture, transform)
+
+  def fetching(found):
+    events.append("fetch")
+    return fetch(found)
+
+  fetch = jax.device_get
+  monkeypatch.setattr(reading, "read_image", reading_one)
+  monkeypatch.setattr(predictor.jax, "device_get", fetching)
+  for _ in predictions(VIT, PARAMS, photos * 3, batch_size=8):
+    pass
+  # Three batches are on the device when the first answer is fetched.
+  assert events.index("fetch") >= 24 and events.count("fetch") == 5
 
 
 def test_no_more_is_decoded_than_a_few_batches_ahead(photos):

@@ -50,6 +50,7 @@ def random_attention(pooling="token", grid=GRID, seed=0):
     int(pooling == "token"),
     P,
     shares.get(pooling),
+    pooling == "token",
   )
 
 
@@ -191,7 +192,7 @@ def test_the_class_token_keeps_its_own_attention():
   kept, whole = rollout(first, discard=1 / 16), rollout(first)
   np.testing.assert_array_equal(kept, whole)
   np.testing.assert_allclose(whole, 0.2 / 1.7, rtol=1e-6)
-  none = Attention(A, None, (1, 4), 0, 1, np.full(4, 0.25))
+  none = Attention(A, None, (1, 4), 0, 1, np.full(4, 0.25), False)
   assert rollout(none, discard=1 / 16)[0, 0, 0] == pytest.approx(
     (1 / 1.6 + 3 * 0.2 / 1.8) / 4
   )

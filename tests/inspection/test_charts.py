@@ -70,6 +70,15 @@ def test_labels_are_turned_only_if_they_would_overlap():
   assert 7 / 72 * 358 / charts.narrowest(ten) >= 11
 
 
+def test_a_single_point_is_seen():
+  """Also of training, whose line is thin and has no dots."""
+  curves = {"training": ([3], [1.0]), "evaluation": ([3], [2.0])}
+  curves = {"long": ([1, 2], [1.0, 2.0]), **curves}
+  figure = charts.curves_figure(curves, "Loss", thin=("long", "training"))
+  marks = [line.get_marker() for line in figure.axes[0].lines]
+  assert marks == ["", ".", "."]
+
+
 def test_points_at_the_edge_are_whole():
   figure = charts.curves_figure({"a": ([3], [1.0])}, "Accuracy", percent=True)
   bins = np.array([[4, 1.0, 1.0]])

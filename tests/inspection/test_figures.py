@@ -142,6 +142,7 @@ def test_patches_are_numbered_from_the_upper_left(monkeypatch):
     "text",
     lambda _, place, text, *args, **options: numbers.append((text, place)),
   )
+  figures._numbers.cache_clear()
   figure = figures.patches_figure(PHOTO, (2, 3))
   assert [text for text, _ in numbers] == ["1", "2", "3", "4", "5", "6"]
   H, W, _ = np.asarray(figure.image).shape
@@ -195,9 +196,17 @@ def test_components_are_beside_the_photograph_and_its_maps():
   assert left[0] == right[0] and right[1] > 2 * W
 
 
-def test_filters_say_what_they_are():
-  figure = figures.filters_figure(RNG.random((5, 4, 4, 3)))
-  assert figure.get_suptitle() == "Embedding filters: principal components"
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_filters_are_squares_and_say_what_they_are(written, channels):
+  components = RNG.random((5, 4, 4, channels))
+  figure = figures.filters_figure(components)
+  told = "Embedding filters: principal components"
+  more = "" if channels == 3 else f" of {channels} channel(s)"
+  assert written[0] == told + more
+  shown = components[..., [0, 0, 0] if channels < 3 else [0, 1, 2]]
+  levels = np.uint8(255 * shown + 0.5)
+  found = [places(figure, np.kron(x, np.ones((24, 24, 1)))) for x in levels]
+  assert all(len(one) == 1 for one in found) and found == sorted(found)
 
 
 def test_pyplot_stays_out():

@@ -79,8 +79,8 @@ def test_the_trunk_is_the_model_that_was_masked():
 @pytest.mark.parametrize(
   "fields, message",
   [
-    (dict(pooling="map"), "leaves map untrained: take pooling='token' or"),
-    (dict(representation_size=8), "leaves representation_size untrained"),
+    (dict(pooling="map"), "^pooling='map' and .* take pooling='token' or"),
+    (dict(representation_size=8), "representation_size=8: masked patches"),
     (
       dict(block="dinov2"),
       "the paper's ViT, not ExtendedVit: choose such as",

@@ -1,5 +1,7 @@
 """The forms for a TPU, which compute the same on any platform."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,8 @@ import pytest
 
 from tests.models import equations
 from tests.models.tiny_vit import HEADS, MLP, B, D, images, random_params, tiny
-from vit_jax.models import layer, partitioning, tpu, vit
+from vit_jax.models import attention, layer, partitioning, tpu, vit
+from vit_jax.models.extended_block import ExtendedBlock
 
 
 @pytest.fixture
@@ -33,31 +36,67 @@ def relative_difference(one, other):
   return np.linalg.norm(one - other) / np.linalg.norm(other)
 
 
-def block_and_params(dtype, q_std=1.0):
+def block_and_params(dtype, q_std=1.0, kind=vit.EncoderBlock, **fields):
   """A block whose queries and keys have a standard deviation near `q_std`."""
   z = jax.random.normal(jax.random.key(0), (B, 7, D))
-  block = vit.EncoderBlock(HEADS, MLP, layer.LayerConfig(dtype=dtype))
+  gelu = fields.pop("gelu", "tanh")
+  config = layer.LayerConfig(gelu=gelu, dtype=dtype)
+  block = kind(HEADS, MLP, config, **fields)
   params = jax.tree.map(jnp.asarray, random_params(block, z))
   for name in ("query", "key"):
     params["msa"][name]["kernel"] *= q_std / (0.2 * D**0.5)
   return block, params, z
 
 
-def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(monkeypatch):
-  block, params, z = block_and_params(jnp.float32)
+ROPE = ((2, 3), 100.0, None)
+EXTENDED = dict(kind=ExtendedBlock, layer_scale=0.5, gelu="exact")
+KINDS = [
+  {},
+  EXTENDED | dict(rope=ROPE, qkv_bias="qv"),
+  EXTENDED | dict(rope=ROPE, qk_norm=True, gated_mlp=True),
+  EXTENDED | dict(qk_norm=True, qkv_bias=""),
+]
+
+
+@pytest.mark.parametrize(
+  "kind, whole",
+  [
+    (KINDS[0], True),
+    (KINDS[1], True),
+    (KINDS[1], False),
+    pytest.param(KINDS[0], False, marks=pytest.mark.slow),
+    *(
+      pytest.param(kind, whole, marks=pytest.mark.slow)
+      for kind in KINDS[2:]
+      for whole in (True, False)
+    ),
+  ],
+)
+def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
+  monkeypatch, kind, whole
+):
+  block, params, z = block_and_params(jnp.float32, **kind)
   expected, (expected_grads, expected_dz) = loss_and_gradients(block, params, z)
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
-  assert "custom_vjp_call" in str(
-    jax.make_jaxpr(lambda p: block.apply({"params": p}, z))(params)
-  )
+  if not whole:
+    monkeypatch.setattr(attention, "WHOLE", 6)
+    monkeypatch.setattr(tpu, "BLOCK_BYTES", 2 * 4 * 7 * 128)  # Two of 6 pairs.
+  traced = str(jax.make_jaxpr(lambda p: block.apply({"params": p}, z))(params))
+  assert "custom_vjp_call" in traced
+  assert ("while" in traced or "scan" in traced) != whole
   found, (grads, dz) = loss_and_gradients(block, params, z)
   assert float(found) == pytest.approx(float(expected), rel=1e-5)
-  assert relative_difference(dz, expected_dz) < 1e-5
-  # The keys' bias adds the same to all logits of a query: its gradient is 0.
-  assert not grads["msa"]["key"].pop("bias").any()
-  assert np.abs(expected_grads["msa"]["key"].pop("bias")).max() < 1e-4
+  assert relative_difference(dz, expected_dz) < 1e-6
+  msa, expected_msa = grads["msa"], expected_grads["msa"]
+  if not kind:
+    # The keys' bias adds the same to all logits of a query: its gradient is 0.
+    assert not msa["key"].pop("bias").any()
+    assert np.abs(expected_msa["key"].pop("bias")).max() < 1e-4
+  if "norm_key" in msa and "rope" not in kind:  # So does that of their norm.
+    for one in (msa, expected_msa):
+      assert np.abs(one["norm_key"].pop("bias")).max() < 1e-4
   for a, b in zip(*map(jax.tree.leaves, (grads, expected_grads)), strict=True):
-    assert relative_difference(a, b) < 1e-5
+    assert relative_difference(a, b) < 2e-6
 
 
 @pytest.mark.parametrize("std, tolerance", [(1.0, 0.01), (4.0, 0.02)])
@@ -72,8 +111,10 @@ def test_a_block_for_tpu_is_exact_enough_in_bfloat16(for_tpu, std, tolerance):
     assert relative_difference(a, b) < tolerance
 
 
+@pytest.mark.parametrize("form", [tpu.attend, tpu.attend_in_blocks])
+@pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("std", [1.0, 4.0])
-def test_attention_for_tpu_stays_within_a_percent(std):
+def test_attention_for_tpu_stays_within_a_percent(form, turns, std):
   """Compares with float64 on the same bfloat16 tokens, at logits of std 16."""
   k, D_h, S = 2, 64, 50
   keys = jax.random.split(jax.random.key(0), 6)
@@ -84,15 +125,27 @@ def test_attention_for_tpu_stays_within_a_percent(std):
     for s, key in zip((size / 8, size, size / std), keys[1:4], strict=True)
   )
   identity = jnp.eye(k * D_h, dtype=jnp.bfloat16).reshape(k, D_h, k * D_h)
-  none = jnp.zeros((k, D_h), jnp.bfloat16)
-  y = tpu.msa(z, W_q, none, W_k, none, W_v, none, identity, none.reshape(-1))
+  angles = 3 * jax.random.normal(keys[4], (D_h // 2, S)) * turns
+  turn = jnp.cos(angles), jnp.sin(angles)
+  none = jnp.zeros(k * D_h, jnp.bfloat16)
+  q, key = (
+    tpu.project_turned(z, W, None, *turn) if turns else tpu.project(z, W, None)
+    for W in (W_q, W_k)
+  )
+  y = form(q, key, z, W_v, None, identity, none)
 
   def rounded(W):
     exact = np.einsum("bnd,dhe->bhne", *(np.float64(x) for x in (z, W)))
     return np.float64(jnp.asarray(exact, jnp.bfloat16))
 
-  q, keys_, v = map(rounded, (W_q, W_k, W_v))
-  A = equations.softmax(q @ keys_.swapaxes(-1, -2))
+  def turned(x):
+    pairs = x[..., :32] + 1j * x[..., 32:]
+    pairs = pairs * np.exp(1j * np.float64(angles).T)
+    exact = np.concatenate([pairs.real, pairs.imag], axis=-1)
+    return np.float64(jnp.asarray(exact, jnp.bfloat16))
+
+  q, key, v = map(rounded, (W_q, W_k, W_v))
+  A = equations.softmax(turned(q) @ turned(key).swapaxes(-1, -2))
   expected = (A @ v).transpose(0, 2, 1, 3).reshape(B, S, -1)
   assert relative_difference(y, expected) < 0.01
 
@@ -106,6 +159,8 @@ def test_attention_for_tpu_stays_within_a_percent(std):
     ({"attention_dropout_rate": 0.1}, {"train": True}, 0),
     ({}, {"mutable": "intermediates"}, 0),
     ({"position": "relative"}, {}, 0),
+    ({"block": "dinov3"}, {}, 2),
+    ({"block": "dinov3", "qk_norm": True}, {"mutable": "intermediates"}, 0),
   ],
 )
 def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
@@ -114,8 +169,8 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
   x, model = images(), tiny(**fields)
   params = random_params(model, x)
   calls = []
-  msa = tpu.msa
-  monkeypatch.setattr(tpu, "msa", lambda *a: calls.append(a) or msa(*a))
+  attend = tpu.attend
+  monkeypatch.setattr(tpu, "attend", lambda *a: calls.append(a) or attend(*a))
   jax.eval_shape(
     lambda p: model.apply(
       {"params": p}, x, rngs={"dropout": jax.random.key(0)}, **options
@@ -125,8 +180,10 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
   assert len(calls) == forms
 
 
+@pytest.mark.parametrize("kind", ["tanh", "exact"])
 @pytest.mark.parametrize("x", [-40.0, -3.0, -0.1, 0.0, 0.5, 2.0, 40.0])
-def test_gelu_for_tpu_has_the_slope_of_gelu(for_tpu, x):
-  found = jax.value_and_grad(layer.gelu_tanh)(jnp.float32(x))
-  expected = jax.value_and_grad(nn.gelu)(jnp.float32(x))
+def test_gelu_for_tpu_has_the_slope_of_gelu(for_tpu, kind, x):
+  gelu = partial(nn.gelu, approximate=kind == "tanh")
+  found = jax.value_and_grad(layer.GELUS[kind])(jnp.float32(x))
+  expected = jax.value_and_grad(gelu)(jnp.float32(x))
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -12,6 +12,7 @@ import vit_jax
 from configs import digits, finetune
 from tests import encoders, published, tiny
 from vit_jax import load_pretrained
+from vit_jax.models.model import represent
 from vit_jax.pretrained import transfer
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import build, loop
@@ -19,6 +20,7 @@ from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.probes import linear_probe
 
 CLASSES = tuple(map(str, range(10)))
 
@@ -83,6 +85,54 @@ def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
   tree = traverse_util.unflatten_dict(params, sep="/")
   examples = published.examples("google_vit.npz")
   published.assert_same_logits(plan.model, tree, *examples)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_head_may_start_from_a_probe(data_dir, flip):
+  path = published.path("google_vit.npz")
+  config = fine_tuning(data_dir, path)
+  config.transfer.probe_head = True
+  config.train_transform.flip = flip
+  config.data.train_split = "train[:60]"
+  params, plan = first_params(config)
+  stored = dict(open_checkpoint(path).read())
+  np.testing.assert_array_equal(
+    params["patches/E/kernel"], stored["patches/E/kernel"]
+  )
+  transform = plan.preprocessing.transform()
+  examples = [plan.source[i] for i in range(60)]
+  pixels = np.stack([transform(e["image"]) for e in examples])
+  views = [pixels, pixels[:, :, ::-1]] if flip else [pixels]
+  tree = traverse_util.unflatten_dict(params, sep="/")
+  tree = jax.tree.map(jnp.asarray, tree)
+  x = [
+    vit_jax.normalize(jnp.asarray(v), **plan.preprocessing.normalization)
+    for v in views
+  ]
+  y = np.concatenate([represent(plan.model, tree, v) for v in x])
+  labels = np.tile([e["label"] for e in examples], len(views))
+  heads = []
+  for l2 in linear_probe.L2S:  # All that may be chosen; one of them is it.
+    head = linear_probe.fit(y, labels, 10, l2).head()["head/kernel"]
+    heads.append(
+      np.allclose(
+        params["head/kernel"] / params["head/kernel"].std(),
+        head / head.std(),
+        atol=1e-3,
+      )
+    )
+  assert any(heads) and params["head/bias"].any()
+
+
+def test_heads_that_no_probe_can_start_are_refused(data_dir):
+  config = fine_tuning(data_dir, published.path("google_vit.npz"))
+  config.transfer.update(keep_head=True, probe_head=True)
+  with pytest.raises(ValueError, match="probe_head=True needs keep_head=False"):
+    read(config)
+  config = fine_tuning(data_dir, encoders.path("hf_deit"))
+  config.transfer.probe_head = True
+  with pytest.raises(ValueError, match="fits one head, and the model has two"):
+    first_params(config)
 
 
 def test_a_head_of_other_classes_cannot_stay():

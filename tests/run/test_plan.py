@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.config import base_config
-from vit_jax.models import partitioning
+from vit_jax.models import attention, partitioning
 from vit_jax.pretrained import load
 from vit_jax.run import build
 from vit_jax.run.plan import make_plan
@@ -24,8 +24,14 @@ def plan(config):
     (dict(optimizer=dict(warmup_steps=2, warmup_epochs=1.0)), "are both given"),
     (dict(batch_size=12), "batch_size=12 does not split .* that does is 16"),
     (dict(batch_size=32), "batch_size=32 is more than the 24 examples of"),
-    (dict(image_size=(16, 20)), "16 x 20 do not split .* 16 x 16 would"),
-    (dict(model=dict(num_classes=2)), "num_classes is 2: set it to 3 or more"),
+    (
+      dict(image_size=(16, 20)),
+      r"^image_size=\(16, 20\) does not .* \(16, 16\) does",
+    ),
+    (
+      dict(model=dict(num_classes=2)),
+      "^model.num_classes=2 is less than the 3 cl",
+    ),
     (dict(model=dict(num_heads=5)), "hidden_size=24 .* num_heads=5; 4 heads"),
     (dict(model=dict(variant="B/17x")), "B/17x"),
     (dict(mesh=dict(data=3)), "fsdp=1, tensor=1 does not lay out 8"),
@@ -105,13 +111,27 @@ def test_a_shortened_warm_up_is_said(config):
   assert "warm-up" not in dict(header(plan(config), "runs/x"))
 
 
-@pytest.mark.parametrize("block, said", [("dinov2", False), ("dinov3", True)])
-def test_attention_without_a_form_for_tpus_is_said(
-  config, monkeypatch, block, said
+DINOV3 = dict(block="dinov3", position="none")
+
+
+@pytest.mark.parametrize(
+  "model, whole, said",
+  [
+    (DINOV3, 9, "our form for TPUs"),  # A class token, registers, 4 patches.
+    (DINOV3, 8, "our form for TPUs, some heads and images at a time"),
+    (dict(patch_dropout_rate=0.5), 3, "our form for TPUs"),
+    (dict(attention_dropout_rate=0.1), 9, "as written, A as an array"),
+    (dict(block="axial", pooling="gap"), 9, None),
+  ],
+)
+def test_the_form_of_attention_on_a_tpu_is_said(
+  config, monkeypatch, model, whole, said
 ):
+  config.model.update(**model)
+  assert "attention" not in dict(header(plan(config), "runs/x"))
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
-  config.model.update(block=block, position="none")
-  assert ("attention" in dict(header(plan(config), "runs/x"))) == said
+  monkeypatch.setattr(attention, "WHOLE", whole)
+  assert dict(header(plan(config), "runs/x")).get("attention") == said
 
 
 def test_a_cut_is_said_and_described(config):

@@ -1,6 +1,9 @@
 """Settings: bad durations, types, ranges and keys are refused in one line."""
 
+import ast
 import contextlib
+import pathlib
+import re
 
 import jax
 import numpy as np
@@ -46,6 +49,7 @@ ZERO_MEANS_NOTHING = {
   "train_transform.repeats",
 }
 KEYS = all_keys(Settings)
+PACKAGE = pathlib.Path(settings.__file__).parent.parent
 
 
 def section_of(config, key):
@@ -281,3 +285,44 @@ def test_choices_are_those_of_the_code_that_implements_them():
   assert settings.PLACES == position.PLACES
   assert settings.GELUS == tuple(layer.GELUS)
   assert settings.REMATS == tuple(scan.REMATS)
+
+
+# Messages about something else, which they name first.
+ABOUT_ANOTHER = (
+  *("a data worker ended", "{}; set normalization.window", "the checkpoint "),
+  *("{} takes one class for each image", "{} of shape {} does not divide over"),
+)
+
+
+def _messages(rooms):
+  """The place and the text of each ValueError, with {} for its values."""
+  for room in rooms:
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+      for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+          for given in node.exc.args[:1]:
+            parts = getattr(given, "values", [given])
+            texts = [getattr(part, "value", "{}") for part in parts]
+            yield (
+              path,
+              "".join(t if isinstance(t, str) else "{}" for t in texts),
+            )
+
+
+def test_a_message_about_a_key_begins_with_it():
+  """So that it can be told as its flag: "--config.batch_size=32 is ..."."""
+  rooms = ("data", "run", "tasks", "training", "evaluation")
+  key = "|".join(map(re.escape, sorted(KEYS, key=len, reverse=True)))
+  dotted = "|".join(re.escape(k) for k in KEYS if "." in k)
+  mentions = re.compile(
+    rf"(?<![\w.])(?:{dotted})(?![\w.]*\w)|(?<![\w.])(?:{key})="
+  )
+  begins = re.compile(rf"--|\{{\}}=|(?:{key})(?!\w)")
+  wrong = [
+    f"{path.relative_to(PACKAGE)}: {text}"
+    for path, text in _messages(rooms)
+    if mentions.search(text)
+    and not begins.match(text)
+    and not text.startswith(ABOUT_ANOTHER)
+  ]
+  assert not wrong

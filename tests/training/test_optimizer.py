@@ -353,7 +353,7 @@ def test_bad_optimizers_are_refused(fields, message):
 
 @pytest.mark.parametrize("warmup", [10, 11])
 def test_a_warm_up_as_long_as_the_run_is_refused(warmup):
-  message = f"a warm-up of {warmup} steps leaves none of the run's 10 steps"
+  message = f"optimizer.warmup_steps={warmup} leaves none of the run's 10 steps"
   with pytest.raises(ValueError, match=message):
     make_schedule(OptimizerSettings(), total_steps=10, warmup_steps=warmup)
 

@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import os
 import secrets
 import shutil
 
 import pytest
+from etils import epath
 
 from tests import runs
 from tests.workdir import saved
@@ -66,7 +68,9 @@ def test_only_what_is_asked_for_needs_to_be_good(run, item):
   folder, checkpoints = run
   shutil.rmtree(folder / "checkpoints/4" / item)
   state = saved.state(4)
-  with pytest.raises(DamagedError, match=f"{item}/.* bytes, and now there is n"):
+  with pytest.raises(
+    DamagedError, match=f"{item}/.* bytes, and now there is n"
+  ):
     checkpoints.restore(4, saved.shapes(state))
   shapes = saved.shapes(state.params)
   if item == "opt_state":
@@ -152,17 +156,18 @@ def test_a_checkpoint_that_its_run_deletes_is_not_called_damaged(run):
   assert not isinstance(info.value, DamagedError)
 
 
-def test_one_that_is_being_deleted_is_waited_for(run, monkeypatch):
-  """Its folder is there for a moment when its files are not."""
+def test_one_that_is_half_deleted_is_none(run, monkeypatch):
+  """Its name goes first, so no reader takes it for a damaged one."""
   folder, checkpoints = run
-  saved.save(folder, [6], keep_last=3)
-  shutil.rmtree(folder / "checkpoints/4/description")
-  monkeypatch.setattr(
-    "vit_jax.workdir.checkpoint_reader.time.sleep",
-    lambda _: shutil.rmtree(folder / "checkpoints/4"),
-  )
+  monkeypatch.setattr(type(epath.Path(folder)), "rmtree", lambda _: None)
+  saved.save(folder, [6], keep_last=1)
+  names = os.listdir(folder / "checkpoints")
+  assert sorted(names) == ["2", "4.orbax-checkpoint-tmp", "6"]
   with pytest.raises(OSError, match="was deleted while it was read"):
     checkpoints.describe(4)
+  monkeypatch.undo()
+  saved.save(folder, [8], keep_last=1)
+  assert sorted(os.listdir(folder / "checkpoints")) == ["2", "8"]
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
-"""Damaged metrics are set aside, and nothing is printed of damaged arrays."""
+"""Files of checkpoints: whole or not there, quietly refused, plain Orbax's."""
 
 import contextlib
 import gc
 import os
 import pathlib
+import secrets
 import shutil
 import time
 
@@ -14,8 +15,10 @@ import pytest
 from etils import epath
 
 from tests import runs
+from tests.pages import ROOT, blocks
 from tests.workdir import saved
 from vit_jax.training.state import TrainState
+from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
 from vit_jax.workdir.orbax_files import CLASSES, read_score
 from vit_jax.workdir.read_errors import DamagedError
@@ -122,6 +125,68 @@ def test_a_checkpoint_is_on_the_disk_before_its_name_and_older_ones_go(
   assert synced == expected | others
 
 
+def test_plain_orbax_reads_a_checkpoint_as_the_page_says(
+  whole, tmp_path, monkeypatch, capsys
+):
+  page = (ROOT / "docs/howto/own_loop.md").read_text()
+  (block,) = [b for b in blocks(page) if "orbax.checkpoint" in b.text]
+  (tmp_path / "runs").mkdir()
+  (tmp_path / "runs/own_loop").symlink_to(whole)
+  monkeypatch.chdir(tmp_path)
+  names = {}
+  exec(block.text, names)
+  assert capsys.readouterr().out == "8 ['a', 'b']\n"
+  params = names["found"]["params"]
+  assert isinstance(params["head"]["kernel"], np.ndarray)
+  assert runs.identical(params, jax.device_get(saved.state(8).params))
+
+
+def test_a_checkpoint_without_its_name_is_none(whole, tmp_path):
+  """A run that is killed between the last file and the name."""
+  run = tmp_path / "run"
+  shutil.copytree(whole, run)
+  draft = run / "checkpoints/8.orbax-checkpoint-tmp"
+  (run / "checkpoints/8").rename(draft)
+  with contextlib.closing(open_run(str(run))) as checkpoints:
+    assert checkpoints.all_steps == [2, 4, 6]
+  assert draft.exists()
+  Checkpoints(str(run)).close()
+  assert not draft.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", ["commit_success.txt", "description/metadata"])
+def test_on_a_store_a_checkpoint_counts_from_its_last_objects_on(store, last):
+  run = f"gs://bucket/{secrets.token_hex(4)}"
+  saved.save(run, [4, 8])
+  bucket.blob(f"{run}/checkpoints/8/{last}").delete()
+  with contextlib.closing(open_run(run)) as checkpoints:
+    assert checkpoints.all_steps == [4]
+  # Nothing is deleted where the store does not say whether it is complete.
+  store.fault = lambda _, page: 403 if "%2Fcommit_success" in page else None
+  with pytest.raises(OSError, match="cannot be opened"):
+    Checkpoints(run)
+  store.no_fault()
+  folder = epath.Path(run) / "checkpoints"
+  assert {*bucket.names(folder)} == {"4", "8"}
+  Checkpoints(run).close()
+  assert bucket.names(folder) == ["4"]
+
+
+def test_a_file_of_another_length_is_named_before_orbax_reads(whole, tmp_path):
+  run = shutil.copytree(whole, tmp_path / "run")
+  path = run / "checkpoints/8/params/manifest.ocdbt"
+  length = path.stat().st_size
+  path.write_bytes(path.read_bytes()[:-1])
+  with contextlib.closing(open_run(str(run))) as checkpoints:
+    said = f"params/manifest.ocdbt had {length} bytes, and now there is "
+    with pytest.raises(DamagedError, match=f"{said}{length - 1} bytes"):
+      checkpoints.restore(8, saved.shapes(saved.state(8)))
+    path.unlink()
+    with pytest.raises(DamagedError, match=f"{said}nothing"):
+      checkpoints.restore(8, saved.shapes(saved.state(8)))
+
+
 def _emptied(path):
   if path.is_dir():
     shutil.rmtree(path)
@@ -222,7 +287,9 @@ def test_reads_under_way_say_nothing_when_another_fails(
   path, params = cut_run
   checkpoints = Checkpoints(str(path), read_only=True)
   for _ in range(10):
-    with pytest.raises(DamagedError, match=r"bytes, and now there is 1,000") as info:
+    with pytest.raises(
+      DamagedError, match=r"bytes, and now there is 1,000"
+    ) as info:
       checkpoints.restore_params(1, place(params), averaged=False)
     assert "\n" not in str(info.value)
   checkpoints.close()

@@ -33,12 +33,11 @@ class Preprocessing:
 
   Attributes:
     size: Height and width in pixels; None where the source does not tell.
-    crop: How an image is brought to that size: crop, filter, antialiasing.
+    crop: How an image is brought to that size: crop, filter, rounding.
     mean: Subtracted from each channel, in units of full scale; on the device.
       Its length is the number of channels.
     std: Then divides each channel. The two give the range of values: 0.5 for
       both is [-1, 1], 0 and 1 is [0, 1].
-    corner: See `ImageSpec`; torchvision and timm have "even".
     window: See `ImageSpec`.
     cut_from: The size to which an image is resized before its upper-left part
       of `size` is kept; None resizes it to `size`.
@@ -48,7 +47,6 @@ class Preprocessing:
   crop: EvalTransformSettings = EvalTransformSettings()
   mean: tuple[float, ...] = HALF
   std: tuple[float, ...] = HALF
-  corner: str = "floor"
   window: tuple[float, float] | None = None
   cut_from: tuple[int, int] | None = None
 
@@ -92,7 +90,7 @@ class Preprocessing:
   @property
   def spec(self) -> ImageSpec:
     """How a file becomes pixels, before they are cut to size."""
-    return ImageSpec(self.channels, self.window, self.corner)
+    return ImageSpec(self.channels, self.window)
 
   def transform(self) -> EvalTransform:
     """The part done on the host: encoded bytes to uint8 pixels (H, W, C).

@@ -14,7 +14,8 @@ TRAIN_CROPS = ("inception", "pad", "resize")
 EVAL_CROPS = ("resize", "center", "squash")
 PILLOW_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 FILTERS = ("area", *PILLOW_FILTERS)
-RESIZERS = ("pillow", "torchvision", "torchvision_float")
+TENSORFLOW = ("vision_transformer", "big_vision")
+RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
 TASK_OF_LABELS = {
@@ -192,6 +193,12 @@ class TrainTransformSettings(Section):
     "Draw the inception crop and RandAugment as the published models' code "
     "does: smaller boxes, and its slips in contrast and posterize.",
   )
+  resizer: str = setting(
+    "fast",
+    'How a crop is resized: "fast" by areas or bilinear, from a JPEG decoded '
+    'at a reduced size, "bicubic" by Pillow, or as in eval_transform.',
+    choices=("fast", "bicubic", *TENSORFLOW),
+  )
   pad: int = setting(
     4, 'Pixels that the "pad" crop adds at each edge.', must=_PAD
   )
@@ -262,9 +269,24 @@ class EvalTransformSettings(Section):
   resizer: str = setting(
     "pillow",
     'Whose rounding the filters have: "pillow", "torchvision" for its tensors '
-    'of 8 bits, or "torchvision_float", which is rounded once, at the end.',
+    'of 8 bits, "torchvision_float", which is rounded at the end, or that of '
+    "TensorFlow's decoder and filters, without antialiasing, in a repository.",
     choices=RESIZERS,
   )
+  corner: str = setting(
+    "floor",
+    'How half a pixel in the crop\'s place is rounded: "even" in torchvision.',
+    choices=("floor", "even"),
+  )
+
+  def __post_init__(self):
+    super().__post_init__()
+    name = self.interpolation
+    if self.resizer in TENSORFLOW and name not in ("area", "bilinear"):
+      raise ValueError(
+        f"resizer={self.resizer!r} has no interpolation={name!r}: set it to "
+        "area or bilinear."
+      )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ XLA's own TPU compiler runs on this machine (`pip install "vit_jax[tpu]"`) and
 compiles for the chips that --topology names. The command prints the memory that
 each chip needs and has, XLA's estimate of its work in cycles, and the bytes
 sent between chips. The time for communication is not estimated, so the share of
-the peak ("MFU") is that of a chip which never waits. If the step does not fit
+the peak ("MFU") is that of a chip which never waits; Ironwood's clock is not
+published, so tpu7x has cycles alone. If the step does not fit
 into memory, the command looks for the smallest change that makes it fit, prints
 it, and exits with code 1.
 
@@ -129,7 +130,8 @@ def _suggestion(
     except ValueError:
       continue
     peak, mfu = row["hbm_gib"]["peak"], row["mfu"]
-    return f"This fits, with {peak:.1f} GiB per chip and MFU {mfu:.2f}: {text}"
+    speed = f"{row['mcycles']:.1f} Mcycles" if mfu is None else f"MFU {mfu:.2f}"
+    return f"This fits, with {peak:.1f} GiB per chip and {speed}: {text}"
   return "None of these changes makes it fit: use more chips."
 
 
@@ -140,8 +142,7 @@ memory/chip    {hbm_gib[peak]:.2f} of {hbm_gib[of]:g} GiB: \
 arguments {hbm_gib[arguments]:.2f}, temporaries {hbm_gib[temporaries]:.2f}
 TFLOP/chip     {model_tflop:.2f} in the model, {compiled_tflop:.2f} compiled \
 (counting a loop's body once)
-estimated      {mcycles:.1f} Mcycles, MFU {mfu:.3f}, \
-{images_per_second:,.0f} images/s per chip
+estimated      {mcycles:.1f} Mcycles, {speed}
 between chips  {collectives}
 no estimate    {without_estimate}
 compiled in    {compile_seconds:.0f} s"""
@@ -149,7 +150,12 @@ compiled in    {compile_seconds:.0f} s"""
 
 def _table(row: dict[str, Any]) -> str:
   sent, unknown = row["collectives"].items(), row["without_estimate"].items()
+  speed = "and no time: the clock of this chip is not published"
+  if row["mfu"] is not None:
+    rate = f"{row['images_per_second']:,.0f} images/s per chip"
+    speed = f"MFU {row['mfu']:.3f}, {rate}"
   texts = {
+    "speed": speed,
     "mesh": " x ".join(f"{size} {axis}" for axis, size in row["mesh"].items()),
     "collectives": ", ".join(
       f"{one['count']} {kind} {one['mib']:.1f} MiB" for kind, one in sent

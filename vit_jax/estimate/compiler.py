@@ -32,21 +32,23 @@ class Chip:
   """A TPU chip, with the figures that Google Cloud publishes.
 
   `flop_per_cycle` is the number of operations of the matrix units in a cycle,
-  and `mhz` their clock: the peak in bfloat16 is the product of both.
+  and `mhz` their clock: the peak in bfloat16 is the product of both. Both are
+  None where no clock is published.
   """
 
   hbm_gib: float
-  flop_per_cycle: int
-  mhz: int
+  flop_per_cycle: int | None
+  mhz: int | None
   devices: int = 1  # Number of JAX devices on one chip.
 
 
 CHIPS = {
   "v3": Chip(32, 131_072, 940, devices=2),
-  "v4": Chip(32, 262_144, 1_050, devices=2),
+  "v4": Chip(32, 262_144, 1_050),
   "v5e": Chip(16, 131_072, 1_500),
   "v5p": Chip(95, 262_144, 1_750),
   "v6e": Chip(32, 524_288, 1_750),
+  "tpu7x": Chip(192, None, None, devices=2),  # Ironwood.
 }
 
 
@@ -109,8 +111,10 @@ def estimate(
     "model_tflop": model_flop * chip.devices / 1e12,
     "compiled_tflop": _compiled_flop(compiled) * chip.devices / 1e12,
     "mcycles": cycles / 1e6,
-    "mfu": model_flop / (cycles * chip.flop_per_cycle / chip.devices),
-    "images_per_second": images * chip.devices / cycles * chip.mhz * 1e6,
+    "mfu": (per_cycle := chip.flop_per_cycle)
+    and model_flop * chip.devices / (cycles * per_cycle),
+    "images_per_second": chip.mhz
+    and images * chip.devices / cycles * chip.mhz * 1e6,
     "collectives": {
       kind: {"count": count, "mib": size / 2**20}
       for kind, (count, size) in hlo.collective_bytes(ops).items()
@@ -205,6 +209,9 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
   if kind == "v5e":
     bounds = (1, 1, 1) if shape == "1x1" else (2, 2, 1)
     options = dict(chip_config_name="default", chips_per_host_bounds=bounds)
+  if kind == "v4":  # Both cores of a chip are one device, as JAX has it there.
+    bounds = (2, 2, 1)
+    options = dict(chip_config_name="megacore", chips_per_host_bounds=bounds)
   try:
     described = topologies.get_topology_desc(
       platform="tpu", topology_name=name, **options

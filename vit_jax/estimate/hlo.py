@@ -18,7 +18,7 @@ COLLECTIVES = (
 )
 # Operations that only name values and cost nothing.
 _FREE = {"bitcast", "constant", "get-tuple-element", "parameter"}
-_FREE |= {"partition-id", "tuple", "while"}
+_FREE |= {"partition-id", "replica-id", "tuple", "while"}
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
@@ -67,8 +67,18 @@ def read(text: str) -> list[Op]:
 
 
 def total_cycles(ops: Iterable[Op]) -> int:
-  """Sum of all estimates, each multiplied by how often its operation runs."""
-  return sum(op.cycles * op.times for op in ops if op.cycles is not None)
+  """Sum of all estimates, each multiplied by how often its operation runs.
+
+  Raises:
+    ValueError: if no operation has an estimate, as another compiler's would.
+  """
+  known = [op.cycles * op.times for op in ops if op.cycles is not None]
+  if not known:
+    raise ValueError(
+      "the compiled program has no estimated cycles in a form that is known: "
+      "install a libtpu that constraints.txt names."
+    )
+  return sum(known)
 
 
 def without_estimate(ops: Sequence[Op]) -> dict[str, int]:
@@ -150,11 +160,11 @@ def _walk(
       yield from _walk(
         computations, _called(line, "body"), times * _trips(computations, line)
       )
-    elif opcode == "call":
+    elif opcode in ("call", "call-start"):  # On the SparseCores, meanwhile.
       yield from _walk(computations, _called(line, "to_apply"), times)
     elif opcode.removesuffix("-start") in COLLECTIVES:
       yield _collective(computations[name], opcode, shape, line, times)
-    elif opcode not in _FREE and not opcode.endswith("-done"):
+    elif opcode not in _FREE and not opcode.endswith(("-update", "-done")):
       yield Op(opcode, shape, *_facts(line), times)
       if opcode in ("fusion", "async-start") and "calls=" in line:
         yield from _fused(computations[_called(line, "calls")], times)

@@ -6,8 +6,8 @@ decoded ahead of the device.
 
 import collections
 import dataclasses
+import functools
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -31,7 +31,6 @@ from vit_jax.training import sharding
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
 _BATCHES_RUNNING = 2  # Batches on the device while the host reads an older one.
 
-Lines = Callable[[list["Prediction"]], list[str]]
 # Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
 
@@ -81,12 +80,10 @@ def predict(
     ValueError: if the image size is unknown, or the model's outputs are NaN.
   """
   shape, transform = preprocessing.image_shape, preprocessing.transform()
-  predict_step = make_predict_step(
-    model, **preprocessing.normalization, **options
-  )
   mesh = sharding.make_mesh()
   whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
-  step = jax.jit(predict_step, in_shardings=(whole, split), out_shardings=whole)
+  options |= preprocessing.normalization
+  step = _compiled(model, (whole, split), **options)
   params = jax.device_put(nn.unbox(params), whole)
   images = iter(images)
   first = list(itertools.islice(images, batch_size))
@@ -99,6 +96,13 @@ def predict(
       yield _predictions(*running.popleft())
   for names, found in running:
     yield _predictions(names, found)
+
+
+@functools.lru_cache(8)
+def _compiled(model: Model, shardings: tuple[Any, Any], **options: Any) -> Any:
+  """The step, which is compiled once for all calls with the same options."""
+  step = make_predict_step(model, **options)
+  return jax.jit(step, in_shardings=shardings, out_shardings=shardings[0])
 
 
 def predict_images(
@@ -238,33 +242,3 @@ def _batches(
         pixels[row] = image
       names.append((reading.name_of(picture, number), error))
     yield names, pixels
-
-
-def json_lines(
-  task: Task, names: Sequence[str], top: int | None = None
-) -> Lines:
-  """Formats predictions as lines, a JSON object per image by `task.as_json`."""
-
-  def line(prediction: Prediction) -> str:
-    found: dict[str, object] = {"image": prediction.image}
-    if prediction.error is not None:
-      return json.dumps(found | {"error": prediction.error})
-    return json.dumps(found | task.as_json(prediction, names, top))
-
-  return lambda batch: [line(prediction) for prediction in batch]
-
-
-def table(task: Task, names: Sequence[str], top: int | None = None) -> Lines:
-  """Formats predictions as a table, with a row for each of `task.lines`."""
-  width = 0
-
-  def rows(batch: list[Prediction]) -> list[str]:
-    nonlocal width
-    width = max(width, *(len(prediction.image) for prediction in batch))
-    return [
-      f"{'' if number else prediction.image:<{width}}  {cell}"
-      for prediction in batch
-      for number, cell in enumerate(task.lines(prediction, names, top))
-    ]
-
-  return rows

@@ -20,7 +20,7 @@ _HOLDS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TextHead:
   """A classifier whose weights are embeddings of texts.
 

@@ -43,6 +43,26 @@ class Options:
       )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+  """The class that is drawn, and the predictions: one pass for both.
+
+  Equal ones are compiled once, as they have the same hash.
+  """
+
+  task: Task
+  top: int
+  index: int | None
+
+  def __call__(self, logits: Array, _: Any) -> tuple[Array, Any]:
+    found = self.task.outputs(logits, self.top)
+    index = self.index
+    if index is None:
+      index = found["index"][:, 0] if "index" in found else 0
+    classes = jnp.full(len(logits), index)
+    return classes, found | {"relevance_index": classes}
+
+
 def make_look(
   model: BaseVit, params: Any, options: Options, task: Task
 ) -> Callable[[np.ndarray], list[Arrays]]:
@@ -55,14 +75,8 @@ def make_look(
   assert origin is not None
   layer = _layer(model, options.layer)
   index = _class_index(model, origin, options.class_name)
+  choose = _Choice(task, options.top, index)
   normalization: Any = {"mean": origin.mean, "std": origin.std}
-
-  def choose(logits: Array, _: Any) -> tuple[Array, Any]:
-    """The class that is drawn, and the predictions: one pass for both."""
-    found = task.outputs(logits, options.top)
-    likeliest = found["index"][:, 0] if "index" in found else 0
-    classes = jnp.full(len(logits), likeliest if index is None else index)
-    return classes, found | {"relevance_index": classes}
 
   def look(images: np.ndarray) -> list[Arrays]:
     x = normalize(jnp.asarray(images), **normalization)
@@ -107,9 +121,9 @@ def batch_size(model: BaseVit, images: int, size: tuple[int, int]) -> int:
   h, w = grid_of(model, size)
   heads = model.num_layers * model.num_heads
   each = 4 * heads * (h * w + model.prefix) ** 2  # Bytes, and for gradients.
-  most = max(1, min(_MOST_IMAGES, _MEMORY // (2 * each)))
-  batches = max(1, -(-images // most))
-  return max(1, -(-images // batches))  # So that the last is almost full.
+  most = max(1, min(images, _MOST_IMAGES, _MEMORY // (2 * each)))
+  # That of which the last batch wastes the least.
+  return min(range(most, most // 2, -1), key=lambda size: -images % size)
 
 
 def _layer(model: BaseVit, layer: int | None) -> int:

@@ -70,10 +70,7 @@ def label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
 def short(name: str) -> str:
   """A name as it fits beside a bar, in letters that a font has."""
   name = fonts.readable(name)
-  if len(name) <= _LONGEST:
-    return name
-  half = _LONGEST // 2  # Keeps both ends: names that begin alike may differ.
-  return f"{name[: half - 1]}…{name[-half:]}"
+  return fonts.shortened(name, lambda some: len(some) <= _LONGEST)
 
 
 def pixels(figure: Figure) -> Photograph:

@@ -66,7 +66,8 @@ def curves_figure(
       color=COLORS[number % len(COLORS)],
       linewidth=1 if pale else 1.6,
       alpha=0.6 if pale else 1,
-      marker="" if pale or len(steps) >= 40 else ".",
+      # A single point would be no line.
+      marker="." if len(steps) < (2 if pale else 40) else "",
       clip_on=False,  # A point at the edge is drawn whole.
     )
     number += not pale

@@ -171,7 +171,7 @@ def _draw_image(
     what = class_name(known, seen["relevance_index"])
     drawn[f"Supports {what}"] = seen["relevance"]
   save("rollout", figures.overlay_figure(image, drawn, title))
-  whose = "the class token's" if model.prefix > model.registers else "mean"
+  whose = "the class token's" if model.class_token else "mean"
   by_head = {f"head {k}": map_ for k, map_ in enumerate(heads, 1)}
   told = f"{title}\nLayer {layer}: {whose} attention"
   save("attention", figures.grid_figure(image, by_head, told))

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image, ImageDraw
@@ -25,6 +24,7 @@ _COLORS = "viridis"  # It gets lighter with the value, and is never white.
 _RIGHT, _WRONG, _GREY = "#1f5fa8", "#b3261e", "#595959"
 _IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
 _ON_A_SHEET = 400
+_A_FILTER = 96  # Side of a filter, in pixels.
 _A_PATCH = 80  # Longer side of a numbered patch, in pixels.
 _MOST = 1600  # Longest side of a photograph with numbered patches.
 
@@ -38,10 +38,11 @@ def overlay_figure(
 
   The unit of the scales is the mean of the map, an even share.
   """
-  panels = [Panel(overlay.enlarged(image), "Input")]
+  image = overlay.enlarged(image)
+  panels, grey = [Panel(image, "Input")], overlay.grey(image)
   for name, map_ in maps.items():
     share = overlay.relative(map_)
-    drawn, between = overlay.overlaid(image, share), overlay.limits(share)
+    drawn, between = overlay.coloured(grey, share), overlay.limits(share)
     panels.append(Panel(drawn, name, between))
   return put_together(panels, title)
 
@@ -53,30 +54,26 @@ def grid_figure(
 
   The unit of the scale is the mean of all maps.
   """
-  image = _small(image, _IN_A_GRID)
+  grey = overlay.grey(_small(image, _IN_A_GRID))
   shares = overlay.relative(np.stack([*maps.values()]))
   between = overlay.limits(shares)
   panels = [
-    Panel(overlay.overlaid(image, share, between), name)
+    Panel(overlay.coloured(grey, share, between), name)
     for name, share in zip(maps, shares, strict=True)
   ]
   columns = _columns(len(maps))
   return put_together(panels, title, columns=columns, between=between)
 
 
-def filters_figure(components: Float[np.ndarray, "n P P C"]) -> Figure:
+def filters_figure(components: Float[np.ndarray, "n P P C"]) -> Drawing:
   """Draws principal components of the embedding filters (Fig. 7, left)."""
-  columns = _columns(len(components), most=7)
-  rows = -(-len(components) // columns)
-  figure = figure_of(0.7 * columns + 0.6, 0.7 * rows + 0.5)
   title = "Embedding filters: principal components"
   if (channels := components.shape[-1]) != 3:
     title += f" of {channels} channel(s)"
-  figure.suptitle(title, fontsize=TEXT)
-  every = _empty(figure, rows, columns)
-  for axes, component in zip(every, components, strict=False):
-    axes.imshow(in_colours(component), vmin=0, vmax=1)
-  return figure
+  levels: Any = np.uint8(255 * in_colours(components) + 0.5)
+  times = max(1, _A_FILTER // levels.shape[1])
+  panels = [Panel(overlay.in_squares(one, times)) for one in levels]
+  return put_together(panels, title, columns=_columns(len(panels), most=7))
 
 
 def positions_figure(similarity: Float[np.ndarray, "h w h w"]) -> Figure:
@@ -127,9 +124,8 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
   """Draws the patches of a photograph, numbered in the model's order."""
   (H, W, _), (h, w) = image.shape, grid
   times = min(_A_PATCH * max(h / H, w / W), _MOST / max(H, W))
-  tall, wide = round(max(times, 1) * H), round(max(times, 1) * W)
-  sheet = Image.fromarray(image).resize((wide, tall))
-  numbers = _numbers(wide, tall, h, w)
+  sheet = Image.fromarray(overlay.in_squares(image, max(1, round(times))))
+  numbers = _numbers(*sheet.size, h, w)
   sheet.paste(numbers, mask=numbers)
   return Drawing(sheet)
 
@@ -194,13 +190,6 @@ def colours_figure(
     panels.append(Panel(overlay.overlaid(image, map_), name))
   panels.append(Panel(np.asarray(drawn), "Principal components"))
   return put_together(panels)
-
-
-def _empty(figure: Figure, rows: int, columns: int) -> list[Axes]:
-  every = [*figure.subplots(rows, columns, squeeze=False).flat]
-  for axes in every:
-    axes.axis("off")
-  return every
 
 
 def _columns(count: int, most: int = 8) -> int:

@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
 from PIL import ImageDraw, ImageFont
@@ -51,18 +52,24 @@ def write(
 ) -> None:
   """Writes a line, shortened in the middle where it is wider than `width`."""
   text = readable(text)
-  font, kept = pillow_font(text, size), len(text)
-  short = text
-  while kept > 2 and font.getlength(short) > width:
+  font = pillow_font(text, size)
+  text = shortened(text, lambda some: font.getlength(some) <= width)
+  draw.text(place, text, ink, font, anchor)
+
+
+def shortened(text: str, fits: Callable[[str], bool]) -> str:
+  """The text, or as much of both its ends as fits, with "…" between them."""
+  short, kept = text, len(text)
+  while kept > 2 and not fits(short):
     kept -= 1
     short = f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
-  draw.text(place, short, ink, font, anchor)
+  return short
 
 
 @functools.lru_cache(4096)
 def font_file(text: str) -> str | None:
   """A font of the machine, for a text that DejaVu lacks; None without one."""
-  lacking = [c for c in text if not _has(None, c)]
+  lacking = [c for c in text if not (c.isascii() or _has(None, c))]
   if not lacking:
     return None
   script = unicodedata.name(lacking[0], "?").split()[0]  # THAI CHARACTER ...

@@ -56,17 +56,23 @@ def overlaid(
     map_: The map, with a value for each patch of a regular grid.
     between: The values at the two ends of the colours; by default `limits`.
   """
-  image = enlarged(image)
+  return coloured(grey(enlarged(image)), map_, between)
+
+
+def coloured(
+  grey: Image.Image,
+  map_: Float[np.ndarray, "h w"],
+  between: Limits | None = None,
+) -> Photograph:
+  """`overlaid`, on a photograph that `grey` has made grey."""
   low, high = limits(map_) if between is None else between
   # Clipped first, or an outlier gets a dark ring; bytes truncate what is left.
   levels = np.clip((map_ - low) / (high - low), 0, 1)
   levels = np.float32(255 * levels + 0.5)
-  color = Image.fromarray(levels).resize(
-    image.shape[1::-1], Image.Resampling.BICUBIC
-  )
+  color = Image.fromarray(levels).resize(grey.size, Image.Resampling.BICUBIC)
   color = color.convert("L")
   color.putpalette(palette())
-  mixed = Image.blend(_grey(image), color.convert("RGB"), _SHARE)
+  mixed = Image.blend(grey, color.convert("RGB"), _SHARE)
   return np.asarray(mixed)
 
 
@@ -79,15 +85,19 @@ def palette() -> bytes:
 
 
 def enlarged(image: Photograph) -> Photograph:
-  """A small photograph with each pixel as a square of several."""
-  times = math.ceil(_LEAST_SIDE / max(image.shape[:2]))
+  """A small photograph with its pixels as squares."""
+  return in_squares(image, math.ceil(_LEAST_SIDE / max(image.shape[:2])))
+
+
+def in_squares(image: Photograph, times: int) -> Photograph:
+  """A photograph with each pixel as a square of `times` by `times`."""
   return image.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def _grey(image: Photograph) -> Image.Image:
+def grey(image: Photograph) -> Image.Image:
   """Luminance in grey, stretched between its 1st and 99th percentile."""
-  grey = Image.fromarray(np.ascontiguousarray(image)).convert("L", _LUMINANCE)
-  below = np.cumsum(grey.histogram()) / (grey.width * grey.height)
+  whole = Image.fromarray(np.ascontiguousarray(image)).convert("L", _LUMINANCE)
+  below = np.cumsum(whole.histogram()) / (whole.width * whole.height)
   low, high = np.searchsorted(below, (0.01, 0.99))
   levels = 255 * (np.arange(256) - low) / max(high - low, 1)
-  return grey.point(np.clip(levels, 0, 255).round().tolist()).convert("RGB")
+  return whole.point(np.clip(levels, 0, 255).round().tolist()).convert("RGB")

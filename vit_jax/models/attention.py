@@ -26,6 +26,24 @@ Queries = Float[Array, "B k T D_h"]
 Keys = Float[Array, "B k S D_h"]
 
 
+FORMS = {
+  "plain": "as written, A as an array",
+  "whole": "our form for TPUs",
+  "blocks": "our form for TPUs, some heads and images at a time",
+}
+WHOLE = 512  # Tokens of which a TPU keeps all attention weights.
+
+
+def form_of(tokens: int, needs_A: bool) -> str:
+  """The name of the form, in `FORMS`, in which attention is computed.
+
+  Only the plain form has A as an array.
+  """
+  if needs_A or not for_tpu():
+    return "plain"
+  return "whole" if tokens <= WHOLE else "blocks"
+
+
 class Msa(nn.Module):
   """Multi-head self-attention, Eq. 5-8; (B, S, D) -> (B, S, D).
 
@@ -49,9 +67,14 @@ class Msa(nn.Module):
     *,
     queries: Float[Array, "B T D"] | None = None,
     train: bool = False,
+    scale: Float[Array, " D"] | None = None,
   ) -> Float[Array, "B T D"]:
     c, D = self.config, z.shape[-1]
-    U_q, U_k, U_v, U_msa = self.projections(D)
+    U_q, U_k, U_v, U_msa = U = self.projections(D)
+    special = R is not None or queries is not None
+    form = form_of(z.shape[1], special or self._needs_A(train))
+    if form != "plain":
+      return self._on_tpu(form, z.astype(c.dtype), *U, scale)
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
     z_q = z if queries is None else queries
     D_h = D // self.num_heads
@@ -63,7 +86,8 @@ class Msa(nn.Module):
     A = self._show(A)
     A = dropout(A)
     SA = A @ v  # Eq. 7
-    return from_heads(U_msa, SA)  # Eq. 8
+    y = from_heads(U_msa, SA)  # Eq. 8
+    return y if scale is None else y * scale.astype(y.dtype)[None, None]
 
   def projections(self, D: int) -> tuple[Projection, ...]:
     """U_q, U_k, U_v, each (D, k, D_h), and U_msa, (k, D_h, D)."""
@@ -83,6 +107,46 @@ class Msa(nn.Module):
   def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
     """The queries and keys as Eq. 6 takes them, which a subclass may change."""
     return q, k
+
+  def _needs_A(self, train: bool) -> bool:
+    """Whether A has to be an array: something drops, sows or offsets it."""
+    return (
+      (train and self.config.attention_dropout_rate > 0)
+      or self.is_initializing()
+      or self.is_mutable_collection("intermediates")
+      or self.has_variable("perturbations", "attention")
+    )
+
+  def _on_tpu(
+    self,
+    form: str,
+    z: Tokens,
+    U_q: Projection,
+    U_k: Projection,
+    U_v: Projection,
+    U_msa: Projection,
+    scale: Any,
+  ) -> Tokens:
+    """Eq. 5-8 as `models.tpu` computes them; `scale` multiplies the output."""
+    from vit_jax.models import tpu
+
+    sqrt_D_h = math.sqrt(z.shape[-1] // self.num_heads)
+    q = self._compared_on_tpu("query", z, U_q, 1 / sqrt_D_h)
+    k = self._compared_on_tpu("key", z, U_k, 1.0)
+    factors = 1.0 if scale is None else scale
+    attend = tpu.attend if form == "whole" else tpu.attend_in_blocks
+    return attend(q, k, z, *U_v.weights(), *U_msa.weights(factors))
+
+  def _compared_on_tpu(
+    self, name: str, z: Tokens, U: Projection, scale: float
+  ) -> Array:
+    """`_compared` of z U, times `scale`, in the order of `models.tpu`."""
+    from vit_jax.models import tpu
+
+    W, b = U.weights(scale)
+    # The keys' bias adds the same to all logits of a query.
+    b = jax.lax.stop_gradient(b) if name == "key" else b
+    return tpu.project(z, W, b)
 
   def _show(self, A: Float[Array, "B k T S"]) -> Float[Array, "B k T S"]:
     """Sows A, and adds its perturbation if one is given."""
@@ -119,37 +183,6 @@ def _softmax_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
   A, dlogits = (x.astype(jnp.float32) for x in (result, *tangents))
   dA = A * (dlogits - (A * dlogits).sum(axis=-1, keepdims=True))
   return result, dA.astype(result.dtype)
-
-
-def attention_of(block: nn.Module, R: Offsets, train: bool) -> type[Msa]:
-  """The self-attention of an encoder block with a `config`.
-
-  `TpuMsa` never has A as an array, so nothing may drop, sow or offset A.
-  """
-  if not for_tpu() or block.is_initializing() or R is not None:
-    return Msa
-  drops = train and block.config.attention_dropout_rate > 0
-  sown = block.is_mutable_collection("intermediates")
-  return Msa if drops or sown or "perturbations" in block.variables else TpuMsa
-
-
-class TpuMsa(Msa):
-  """`Msa` as `tpu.msa` computes it, Eq. 5-8; (B, S, D) -> (B, S, D)."""
-
-  @nn.compact
-  def __call__(
-    self, z: Tokens, R: Offsets = None, *, queries: Any = None, **_: bool
-  ) -> Tokens:
-    from vit_jax.models import tpu
-
-    assert R is None and queries is None  # See `attention_of`.
-    U_q, U_k, U_v, U_msa = self.projections(z.shape[-1])
-    D_h = z.shape[-1] // self.num_heads
-    return tpu.msa(
-      z.astype(self.config.dtype),
-      *U_q.weights(scale=1 / math.sqrt(D_h)),
-      *(*U_k.weights(), *U_v.weights(), *U_msa.weights()),
-    )
 
 
 class MapHead(nn.Module):

@@ -7,6 +7,7 @@ turn queries and keys, projections without bias and stochastic depth
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -15,7 +16,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.attention import Keys, Msa, Queries, attention_of
+from vit_jax.models.attention import Keys, Msa, Queries
 from vit_jax.models.layer import (
   LayerConfig,
   Offsets,
@@ -24,7 +25,7 @@ from vit_jax.models.layer import (
   each_token,
   layer_norm,
 )
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import Projection, for_tpu, named
 from vit_jax.models.position import learned_table
 from vit_jax.models.vit import Mlp
 
@@ -50,31 +51,53 @@ class ExtendedMsa(Msa):
       q, k = rotate(q, *self.rope), rotate(k, *self.rope)
     return q, k
 
+  def _compared_on_tpu(
+    self, name: str, z: Tokens, U: Projection, scale: float
+  ) -> Array:
+    from vit_jax.models import tpu
+
+    S, D_h = z.shape[1], U.shape[-1]
+    turn = [f.T for f in rotary(S, D_h, *self.rope)] if self.rope else None
+    if not self.qk_norm:
+      if turn is None:
+        return super()._compared_on_tpu(name, z, U, scale)
+      return tpu.project_turned(z, *U.weights(scale), *turn)
+    norm = layer_norm(self.config, name=f"norm_{name}", axis=2)
+    x = norm(tpu.project(z, *U.weights())) * scale
+    return tpu.turned(*jnp.split(x, 2, axis=2), *turn) if turn else x
+
 
 def rotate(x: Keys, grid: Grid, theta: float, side: int | None = None) -> Keys:
-  """Turns the patches' queries or keys by their places (arXiv:2508.10104).
+  """Turns queries or keys: entries i and i + D_h / 2 by angle i of `rotary`."""
+  parts = rotary(*x.shape[2:], grid, theta, side)
+  cos, sin = (jnp.tile(f.astype(x.dtype), 2)[None, None] for f in parts)
+  a, b = jnp.split(x, 2, axis=-1)
+  return x * cos + jnp.concatenate([-b, a], axis=-1) * sin
 
-  The patches are the last tokens, and those before them are not turned. Each
+
+def rotary(
+  S: int, D_h: int, grid: Grid, theta: float, side: int | None = None
+) -> list[Float[Array, "S half"]]:
+  """Cosine and sine of the patches' rotary angles (arXiv:2508.10104).
+
+  The patches are the last tokens, and those before them have angles of 0. Each
   patch lies at (y, x) in [-1, 1]. D_h / 4 frequencies fall from 1 period per
-  unit towards 1 / theta of it. Entry i is paired with entry i + D_h / 2; the
-  first half of the pairs is turned by y and the second by x. With a `side`, y
-  and x count from 0 to it, and the frequencies are from 1 radian per unit.
+  unit towards 1 / theta of it. The first half of the angles is of y and the
+  second of x. With a `side`, y and x count from 0 to it, and the frequencies
+  are from 1 radian per unit.
   """
   h, w = grid
-  N, D_h = h * w, x.shape[-1]
+  N = h * w
   periods = theta ** (jnp.arange(D_h // 4) * 4 / D_h)  # (D_h / 4,)
   radians = [2 * math.pi * ((2 * jnp.arange(n) + 1) / n - 1) for n in grid]
   if side is not None:
     radians = [jnp.arange(n) / n * side for n in grid]
   places = jnp.meshgrid(*radians, indexing="ij")
   angles = jnp.concatenate(
-    [p.reshape(N, 1) / periods[None] for p in places] * 2, axis=1
-  )  # (N, D_h)
-  cos, sin = (f(angles).astype(x.dtype)[None, None] for f in (jnp.cos, jnp.sin))
-  first, patches = jnp.split(x, [x.shape[2] - N], axis=2)
-  a, b = jnp.split(patches, 2, axis=-1)
-  turned = patches * cos + jnp.concatenate([-b, a], axis=-1) * sin
-  return jnp.concatenate([first, turned], axis=2)
+    [p.reshape(N, 1) / periods[None] for p in places], axis=1
+  )  # (N, D_h / 2)
+  angles = jnp.pad(angles, ((S - N, 0), (0, 0)))
+  return [jnp.cos(angles), jnp.sin(angles)]
 
 
 class GatedMlp(nn.Module):
@@ -87,13 +110,15 @@ class GatedMlp(nn.Module):
   config: LayerConfig = LayerConfig()
 
   @nn.compact
-  def __call__(self, z: Tokens, *, train: bool = False) -> Tokens:
+  def __call__(
+    self, z: Tokens, *, train: bool = False, scale: Any = None
+  ) -> Tokens:
     c, D = self.config, z.shape[-1]
     gate, expand = (
       dense(self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name=name)
       for name in ("gate", "expand")
     )
-    contract = dense(D, ("mlp", "embed"), c, name="contract")
+    contract = dense(D, ("mlp", "embed"), c, scale=scale, name="contract")
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
 
     hidden = nn.silu(each_token(gate, z)) * each_token(expand, z)
@@ -120,7 +145,7 @@ class ExtendedBlock(nn.Module):
   def __call__(
     self, z: Tokens, R: Offsets = None, *, train: bool = False
   ) -> Tokens:
-    msa = self._msa(train)
+    msa = self._msa()
     mlp = GatedMlp if self.gated_mlp else Mlp
     mlp = mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
@@ -130,27 +155,35 @@ class ExtendedBlock(nn.Module):
       self.drop_path_rate, broadcast_dims=(1, 2), deterministic=not train
     )
 
-    y = dropout(msa(norm_msa(z), R, train=train))
-    z = drop_path(self._scaled("scale_msa", y)) + z  # Eq. 2
-    y = mlp(norm_mlp(z), train=train)
-    return drop_path(self._scaled("scale_mlp", y)) + z  # Eq. 3
+    within, after = self._layer_scale("scale_msa", z)
+    y = dropout(msa(norm_msa(z), R, train=train, scale=within))
+    z = drop_path(after(y)) + z  # Eq. 2
+    within, after = self._layer_scale("scale_mlp", z)
+    y = mlp(norm_mlp(z), train=train, scale=within)
+    return drop_path(after(y)) + z  # Eq. 3
 
-  def _msa(self, train: bool) -> Msa:
+  def _msa(self) -> Msa:
     """The paper's attention, unless this one differs from it."""
     k, c = self.num_heads, self.config
     if self.qk_norm or self.rope or self.qkv_bias != "qkv":
       own = self.qkv_bias, self.qk_norm, self.rope
       return ExtendedMsa(k, c, *own, name="msa")
-    return attention_of(self, None, train)(k, c, name="msa")
+    return Msa(k, c, name="msa")
 
-  def _scaled(self, name: str, y: Tokens) -> Tokens:
-    """LayerScale: the branch times a learned factor per channel."""
+  def _layer_scale(self, name: str, z: Tokens) -> tuple[Any, Callable]:
+    """LayerScale: a learned factor per channel, on one of two sides.
+
+    The first result scales the branch's last weights, which on a TPU costs
+    nothing; the second is applied to the branch's output.
+    """
     if self.layer_scale is None:
-      return y
+      return None, lambda y: y
     init = named(nn.initializers.constant(self.layer_scale), (None,))
-    shape = y.shape[-1:]
+    shape = z.shape[-1:]
     scale: Any = self.param(name, init, shape, self.config.param_dtype)
-    return y * scale.astype(y.dtype)[None, None]
+    if for_tpu():
+      return scale, lambda y: y
+    return None, lambda y: y * scale.astype(y.dtype)[None, None]
 
 
 class ResizedPositions(nn.Module):

@@ -201,11 +201,6 @@ class ExtendedVit(BaseVit):
 
     return make_block
 
-  @property
-  def has_tpu_attention(self) -> bool:
-    """Whether attention is the paper's, for which `tpu` has a form."""
-    return not (self.rope_theta or self.qk_norm or self.qkv_bias != "qkv")
-
   def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Pooled:
     """The outputs that the head reads; two rows if there are two heads."""
     if self.norm_pooled:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -28,6 +27,15 @@ _PATCH_INITS = nn.initializers.lecun_normal(), init_zeros
 _DENSE_INITS = init_kernel, nn.initializers.normal(1e-6)
 
 
+def gelu_exact(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+  """GELU, x Phi(x)."""
+  if not for_tpu():
+    return nn.gelu(x, approximate=False)
+  from vit_jax.models import tpu
+
+  return tpu.gelu_exact(x)
+
+
 def gelu_tanh(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
   """GELU by the tanh approximation, as in the published models."""
   if not for_tpu():
@@ -39,7 +47,7 @@ def gelu_tanh(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
 
 GELUS = {
   "tanh": gelu_tanh,
-  "exact": partial(nn.gelu, approximate=False),
+  "exact": gelu_exact,
   "quick": lambda x: x * nn.sigmoid(1.702 * x),  # CLIP's.
 }
 
@@ -100,6 +108,7 @@ def dense(
   *,
   bias_axis: str | None = None,
   use_bias: bool = True,
+  scale: Any = None,
   name: str,
 ) -> Dense:
   """A dense layer that starts as those of the published models do.
@@ -115,14 +124,17 @@ def dense(
     use_bias=use_bias,
     kernel_init=named(kernel_init, axes),
     bias_init=named(bias_init, (bias_axis,)),
+    scale=scale,
     **config.dtypes,
     name=name,
   )
 
 
-def layer_norm(config: LayerConfig, name: str) -> nn.LayerNorm:
+def layer_norm(config: LayerConfig, name: str, axis: int = -1) -> nn.LayerNorm:
   """LN of Eq. 2-4."""
   return nn.LayerNorm(
+    reduction_axes=axis,
+    feature_axes=axis,
     epsilon=config.layer_norm_epsilon,
     scale_init=named(nn.initializers.ones_init(), (None,)),
     bias_init=named(nn.initializers.zeros_init(), (None,)),

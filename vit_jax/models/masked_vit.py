@@ -40,10 +40,10 @@ class MaskedVit(Vit):
 
   def __post_init__(self):
     if self.pooling == "map" or self.representation_size is not None:
-      name = "map" if self.pooling == "map" else "representation_size"
       raise ValueError(
-        f"masked patches are predicted from each patch's output, which leaves "
-        f"{name} untrained: take pooling='token' or 'gap', and no "
+        f"pooling={self.pooling!r} and representation_size="
+        f"{self.representation_size}: masked patches are predicted from each "
+        "patch's output, so take pooling='token' or 'gap', and no "
         "representation_size."
       )
     if self.patch_dropout_rate:

@@ -96,6 +96,10 @@ class Model(nn.Module):
     """Number of tokens before the patches."""
     raise NotImplementedError
 
+  def attention_form(self, size: tuple[int, int]) -> str | None:
+    """How attention is computed on images of (height, width), if known."""
+    return None
+
   @property
   def stride(self) -> int:
     """Pixels between neighbouring patches, or cells of a feature map."""

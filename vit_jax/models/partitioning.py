@@ -76,15 +76,40 @@ def in_use(x: ArrayLike, axes: Axes) -> Array:
   return jax.lax.with_sharding_constraint(x, layout(axes))
 
 
+def on_each_device(f: Callable, axes: Axes) -> Callable:
+  """Has each device apply f to its own part of all arrays, which have `axes`.
+
+  The compiler would gather the arrays that a loop in f goes through.
+  """
+  layout = _layout.get()
+  if layout is None:
+    return f
+  sharding: Any = layout(axes)
+  return jax.shard_map(
+    f,
+    mesh=sharding.mesh,
+    in_specs=sharding.spec,
+    out_specs=sharding.spec,
+    check_vma=False,
+  )
+
+
 class Dense(nn.Dense):
   """`nn.Dense` that casts and gathers its parameters where it uses them.
 
   Left to itself, XLA computes a product piece by piece instead: a train step of
   L/16 then takes 2.8 times as long on eight chips of v5e.
+
+  Attributes:
+    scale: A factor for each feature, which multiplies kernel and bias.
   """
+
+  scale: Any = None
 
   def param(self, name: str, init_fn: Callable, *args, **kwargs) -> Any:
     value: Any = super().param(name, init_fn, *args, **kwargs)
+    if self.scale is not None:
+      value = value * jnp.broadcast_to(self.scale, value.shape)
     axes = getattr(self, f"{name}_init").axes
     return in_use(value.astype(self.dtype), axes)
 
@@ -133,10 +158,17 @@ class Projection(nn.Module):
     y = jax.lax.dot_general(x.astype(self.dtype), kernel, axes)
     return y if bias is None else y + bias[(None,) * (y.ndim - bias.ndim)]
 
-  def weights(self, scale: float = 1.0) -> tuple[Array, Any]:
-    """The kernel and the bias, scaled, cast and gathered for their use."""
-    kernel = in_use((self.kernel * scale).astype(self.dtype), self.axes)
-    if self.bias is None:
-      return kernel, None
-    bias = (self.bias * scale).astype(self.dtype)
-    return kernel, in_use(bias, self.bias_axes)
+  def weights(self, scale: ArrayLike = 1.0) -> tuple[Array, Any]:
+    """The kernel and the bias, scaled, cast and gathered for their use.
+
+    `scale` is one factor, or one for each entry of the last axis.
+    """
+
+    def used(x: Any, axes: Axes) -> Array:
+      x = x * jnp.broadcast_to(scale, x.shape).astype(x.dtype)
+      return in_use(x.astype(self.dtype), axes)
+
+    bias = self.bias
+    return used(self.kernel, self.axes), (
+      None if bias is None else used(bias, self.bias_axes)
+    )

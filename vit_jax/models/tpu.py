@@ -25,31 +25,104 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-from vit_jax.models.partitioning import in_use, splits
+from vit_jax.models.partitioning import in_use, on_each_device, splits
+
+Heads = Float[Array, "k B D_h S"]
 
 
 @jax.custom_vjp
-def msa(
+def project(
   z: Float[Array, "B S D"],
-  W_q: Float[Array, "D k D_h"],
-  b_q: Float[Array, "k D_h"],
-  W_k: Float[Array, "D k D_h"],
-  b_k: Float[Array, "k D_h"],
+  W: Float[Array, "D k D_h"],
+  b: Float[Array, "k D_h"] | None,
+) -> Heads:
+  """The product z W + b for every head, Eq. 5."""
+  y = _product("bnd,dhe->hben", z, W)
+  return _in_order(y if b is None else y + b[:, None, :, None])
+
+
+def _project_forward(z, W, b):
+  z = _in_order(z)
+  return project(z, W, b), (z, W, b)
+
+
+def _project_backward(saved: tuple, d: Array) -> tuple:
+  z, W, b = saved
+  d = _in_order(d)
+  db = None if b is None else d.astype(jnp.float32).sum(axis=(1, 3))
+  dW, dz = _projection_gradients(z, d, W)
+  return dz, dW, None if db is None else db.astype(z.dtype)
+
+
+project.defvjp(_project_forward, _project_backward)
+
+
+@jax.custom_vjp
+def project_turned(
+  z: Float[Array, "B S D"],
+  W: Float[Array, "D k D_h"],
+  b: Float[Array, "k D_h"] | None,
+  cos: Float[Array, "half S"],
+  sin: Float[Array, "half S"],
+) -> Heads:
+  """`project`, then entries i and i + D_h / 2 turned by the angle of i.
+
+  Both halves are products of their own, as cutting their product would copy.
+  """
+  half = len(cos)
+  parts = [
+    project(z, W[..., cut], None if b is None else b[:, cut])
+    for cut in (slice(half), slice(half, None))
+  ]
+  return turned(*parts, cos, sin)
+
+
+def turned(x: Array, y: Array, cos: Array, sin: Array) -> Array:
+  """The turned halves, joined; the angles' shape is that of the last axes."""
+  x_, y_ = (part.astype(jnp.float32) for part in (x, y))
+  axes = tuple(range(x.ndim - 2))
+  cos, sin = (jnp.expand_dims(f, axes) for f in (cos, sin))
+  turned = x_ * cos - y_ * sin, y_ * cos + x_ * sin
+  return jnp.concatenate(turned, axis=-2).astype(x.dtype)
+
+
+def _turned_forward(z, W, b, cos, sin):
+  z = _in_order(z)
+  return project_turned(z, W, b, cos, sin), (z, W, b, cos, sin)
+
+
+def _turned_backward(saved: tuple, d: Array) -> tuple:
+  z, W, b, cos, sin = saved
+  d = _in_order(d)
+  # The sum over images precedes the turn back, as it then fuses with the
+  # product that makes d.
+  sums = jnp.split(d.astype(jnp.float32).sum(axis=1), 2, axis=1)
+  db = None if b is None else turned(*sums, cos, -sin).sum(axis=2)
+  d = turned(*jnp.split(d, 2, axis=2), cos, -sin)
+  dW, dz = _projection_gradients(z, d, W)
+  return dz, dW, None if db is None else db.astype(z.dtype), None, None
+
+
+project_turned.defvjp(_turned_forward, _turned_backward)
+
+
+@jax.custom_vjp
+def attend(
+  q: Heads,
+  k: Heads,
+  z: Float[Array, "B S D"],
   W_v: Float[Array, "D k D_h"],
-  b_v: Float[Array, "k D_h"],
+  b_v: Float[Array, "k D_h"] | None,
   W_out: Float[Array, "k D_h D"],
   b_out: Float[Array, " D"],
 ) -> Float[Array, "B S D"]:
-  """Multi-head self-attention; W_q and b_q are scaled by 1 / sqrt(D_h)."""
-  return _forward(z, W_q, b_q, W_k, b_k, W_v, b_v, W_out, b_out)[0]
+  """Self-attention, Eq. 5-8, given the queries, scaled, and the keys."""
+  return _forward(q, k, z, W_v, b_v, W_out, b_out)[0]
 
 
-def _forward(z, W_q, b_q, W_k, b_k, W_v, b_v, W_out, b_out):
+def _forward(q, k, z, W_v, b_v, W_out, b_out):
   z = _in_order(z)
-  q, k, v = (
-    _in_order(_product("bnd,dhe->hben", z, W) + b[:, None, :, None])
-    for W, b in ((W_q, b_q), (W_k, b_k), (W_v, b_v))
-  )  # Eq. 5
+  v = project(z, W_v, b_v)
   logits = _sums("hbeq,hbek->hbkq", q, k)  # (k, B, S, S), float32
   top = logits.max(axis=2, keepdims=True)
   E = jnp.exp(logits - top).astype(z.dtype)
@@ -58,11 +131,11 @@ def _forward(z, W_q, b_q, W_k, b_k, W_v, b_v, W_out, b_out):
     (_sums("hbkq,hbek->hbeq", E, v) * scale).astype(z.dtype)
   )  # Eq. 6, 7
   y = _product("hben,hed->bnd", SA, W_out) + b_out[None, None]  # Eq. 8
-  return y, (z, W_q, W_k, W_v, W_out, q, k, v, E, scale, SA)
+  return y, (z, W_v, b_v, W_out, q, k, v, E, scale, SA)
 
 
 def _backward(saved: tuple, dy: Array) -> tuple:
-  z, W_q, W_k, W_v, W_out, q, k, v, E, scale, SA = saved
+  z, W_v, b_v, W_out, q, k, v, E, scale, SA = saved
   db_out = dy.astype(jnp.float32).sum(axis=(0, 1))
   db_v = jnp.einsum("hed,d->he", W_out.astype(jnp.float32), db_out)
   dy = _in_order(dy)
@@ -80,20 +153,89 @@ def _backward(saved: tuple, dy: Array) -> tuple:
   dlogits, dW_v, dz = jax.lax.optimization_barrier((dlogits, dW_v, dz))
   dq = _in_order(_product("hbkq,hbek->hbeq", dlogits, k))
   dk = _in_order(_product("hbkq,hbeq->hbek", dlogits, q))
-  db_q = dq.astype(jnp.float32).sum(axis=(1, 3))
-  dW_q, dz_q = _projection_gradients(z, dq, W_q)
-  dW_k, dz_k = _projection_gradients(z, dk, W_k)
-  dz = dz + dz_q + dz_k
   return (
-    _in_order(dz),
-    *(dW_q, db_q.astype(z.dtype)),
-    *(dW_k, jnp.zeros_like(db_q, z.dtype)),
-    *(dW_v, db_v.astype(z.dtype)),
+    *(dq, dk, _in_order(dz), dW_v),
+    *(None if b_v is None else db_v.astype(z.dtype),),
     *(dW_out, db_out.astype(z.dtype)),
   )
 
 
-msa.defvjp(_forward, _backward)
+attend.defvjp(_forward, _backward)
+
+
+# Bytes of float32 logits that are computed at once. A v5e chip has 128 MiB of
+# its own memory.
+BLOCK_BYTES = 2**25
+
+
+def attend_in_blocks(q, k, z, W_v, b_v, W_out, b_out) -> Array:
+  """As `attend`, some heads and images at a time; saves no S x S matrix."""
+  v = project(z, W_v, None)
+  SA = on_each_device(_in_blocks, ("heads", "batch", None, None))(q, k, v)
+  if b_v is not None:  # The weights of a query sum to 1.
+    b_out += _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
+  return _product("hben,hed->bnd", SA, W_out) + b_out[None, None]  # Eq. 8
+
+
+@jax.custom_vjp
+def _in_blocks(q: Heads, k: Heads, v: Heads) -> Heads:
+  return _blocks_forward(q, k, v)[0]
+
+
+def _blocks_forward(q, k, v):
+  split = _blocks(q, k, v)
+
+  def block(i, results):
+    q, k, v = (x[i] for x in split)
+    logits = _sums("neq,nek->nkq", q, k)
+    top = logits.max(axis=1, keepdims=True)
+    E = jnp.exp(logits - top).astype(q.dtype)
+    # With a row of ones, the product has the sums of E as well.
+    v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
+    sums = _sums("nkq,nek->neq", E, v)
+    SA, total = jnp.split(sums, [sums.shape[1] - 1], axis=1)
+    found = (SA / total).astype(q.dtype), top + jnp.log(total)
+    return [r.at[i].set(x) for r, x in zip(results, found, strict=True)]
+
+  like = split[0]
+  log_sums = jnp.zeros((*like.shape[:2], 1, like.shape[3]))
+  start = [jnp.zeros_like(like), log_sums]
+  SA, log_sums = jax.lax.fori_loop(0, len(like), block, start)
+  SA = SA.reshape(q.shape)
+  return SA, (q, k, v, SA, log_sums)
+
+
+def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
+  *arrays, SA, log_sums = saved
+  SA, dSA = _blocks(SA, dSA)
+
+  def block(i, arrays):
+    # Each gradient takes the place of what it is a gradient of.
+    here = jax.lax.optimization_barrier([x[i] for x in (*arrays, SA, dSA)])
+    q, k, v, SA_i, dSA_i = here
+    A = jnp.exp(_sums("neq,nek->nkq", q, k) - log_sums[i])
+    shift = dSA_i.astype(jnp.float32) * SA_i.astype(jnp.float32)
+    dA = _sums("neq,nek->nkq", dSA_i, v)
+    dlogits = (A * (dA - shift.sum(axis=1, keepdims=True))).astype(q.dtype)
+    dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA_i)
+    dq = _product("nkq,nek->neq", dlogits, k)
+    dk = _product("nkq,neq->nek", dlogits, q)
+    found = zip(arrays, (dq, dk, dv), strict=True)
+    return [x.at[i].set(d) for x, d in found]
+
+  found = jax.lax.fori_loop(0, len(SA), block, list(_blocks(*arrays)))
+  return tuple(x.reshape(arrays[0].shape) for x in found)
+
+
+_in_blocks.defvjp(_blocks_forward, _blocks_backward)
+
+
+def _blocks(*arrays: Array) -> list[Array]:
+  """Each (k, B, ...) as (blocks, n, ...), n pairs of a head and an image."""
+  k, B, _, S = arrays[0].shape
+  most = max(1, BLOCK_BYTES // (4 * S * -(-S // 128) * 128))
+  n = max(n for n in range(1, min(most, k * B) + 1) if k * B % n == 0)
+  return [x.reshape(k * B // n, n, *x.shape[2:]) for x in arrays]
 
 
 def _projection_gradients(z: Array, d: Array, W: Array) -> tuple[Array, Array]:
@@ -135,6 +277,28 @@ def gelu(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
   wide = x.astype(jnp.float32)
   tanh = jnp.tanh(wide * (_A + _B * wide * wide))
   return (wide * (0.5 + 0.5 * tanh)).astype(x.dtype)
+
+
+@jax.custom_vjp
+def gelu_exact(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+  """GELU, x Phi(x), in float32; saves only x for its gradient."""
+  wide = x.astype(jnp.float32)
+  return (wide * _phi(wide)).astype(x.dtype)
+
+
+def _phi(x: Array) -> Array:
+  """The normal distribution's probability below x."""
+  return 0.5 + 0.5 * jax.lax.erf(x * math.sqrt(0.5))
+
+
+def _gelu_exact_backward(x: Array, dy: Array) -> tuple[Array]:
+  wide = x.astype(jnp.float32)
+  density = jnp.exp(-0.5 * wide * wide) * math.sqrt(0.5 / math.pi)
+  slope = _phi(wide) + wide * density
+  return ((dy.astype(jnp.float32) * slope).astype(x.dtype),)
+
+
+gelu_exact.defvjp(lambda x: (gelu_exact(x), x), _gelu_exact_backward)
 
 
 def _gelu_forward(x: Array) -> tuple[Array, Array]:

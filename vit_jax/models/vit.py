@@ -9,6 +9,7 @@ Every attention matrix is sown as `attention`: a caller sees all of them with
 every module as well with `capture_intermediates=True`.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.attention import MapHead, attention_of
+from vit_jax.models.attention import FORMS, MapHead, Msa, form_of
 from vit_jax.models.layer import (
   GELUS,
   Images,
@@ -87,12 +88,14 @@ class Mlp(nn.Module):
   config: LayerConfig = LayerConfig()
 
   @nn.compact
-  def __call__(self, z: Tokens, *, train: bool = False) -> Tokens:
+  def __call__(
+    self, z: Tokens, *, train: bool = False, scale: Any = None
+  ) -> Tokens:
     c, D = self.config, z.shape[-1]
     expand = dense(
       self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name="expand"
     )
-    contract = dense(D, ("mlp", "embed"), c, name="contract")
+    contract = dense(D, ("mlp", "embed"), c, scale=scale, name="contract")
     gelu = GELUS[c.gelu]
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
 
@@ -111,7 +114,7 @@ class EncoderBlock(nn.Module):
   def __call__(
     self, z: Tokens, R: Offsets = None, *, train: bool = False
   ) -> Tokens:
-    msa = attention_of(self, R, train)(self.num_heads, self.config, name="msa")
+    msa = Msa(self.num_heads, self.config, name="msa")
     mlp = Mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")
@@ -129,9 +132,22 @@ class BaseVit(VitFields):
   """
 
   @property
+  def class_token(self) -> bool:
+    """Whether the first token is the class token."""
+    return self.pooling == "token"
+
+  @property
   def prefix(self) -> int:
     """Number of tokens before the patches."""
-    return int(self.pooling == "token")
+    return int(self.class_token)
+
+  def attention_form(self, size: tuple[int, int]) -> str | None:
+    if self.block is not None:
+      return None
+    patches = math.prod(side // self.stride for side in size)
+    kept = max(round((1 - self.patch_dropout_rate) * patches), 1)
+    needs_A = self.attention_dropout_rate > 0 or self.position == "relative"
+    return FORMS[form_of(self.prefix + kept, needs_A)]
 
   @nn.compact
   def encode(self, x: Images, *, train: bool = False) -> tuple[Tokens, Pooled]:

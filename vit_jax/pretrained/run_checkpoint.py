@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -63,8 +63,8 @@ def open_run_checkpoint(
   with _opened(workdir) as checkpoints:
     step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
-    notes, seen = tuple(checkpoints.notes), checkpoints.seen
-  saved = _Saved(workdir, step, description, seen)
+    notes = tuple(checkpoints.notes)
+  saved = _Saved(workdir, step, description)
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     names = descriptions.class_names(description)
@@ -124,12 +124,11 @@ def held(open_: Callable[[], Loaded], read: Any = Loaded.params) -> Loaded:
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-  """A checkpoint in the folder of its run, which then had those `seen`."""
+  """A checkpoint in the folder of its run."""
 
   workdir: str
   step: int
   description: Mapping[str, Any]
-  seen: Set[int]
 
   @property
   def scanned(self) -> bool:
@@ -146,7 +145,6 @@ class _Saved:
     """The parameters, or their average, laid out on the devices as `shapes`."""
     averaged = descriptions.averages(self.description)
     with _opened(self.workdir) as checkpoints:
-      checkpoints.seen = self.seen
       return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
   def read(self, held: Shapes) -> Leaves:

@@ -134,7 +134,7 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
   preprocessing = loaded.preprocessing
   near, crop = processor.nearest(preprocessing), preprocessing.crop
   torch = name in ("hf", "timm", "torchvision")
-  if torch and near.crop != crop:
+  if torch and near.crop != dataclasses.replace(crop, corner="floor"):
     plain = "" if crop.antialias else " without antialiasing"
     yield (
       f"{name} cannot resize pictures by {crop.interpolation!r}{plain}, and "
@@ -150,7 +150,7 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
       "16-bit images: scale them to 8 bits first"
     )
   corner = "floor" if name == "hf" else "even"
-  if torch and crop.crop == "center" and preprocessing.corner != corner:
+  if torch and crop.crop == "center" and crop.corner != corner:
     yield (
       f"{name} rounds half a pixel in the place of the crop differently: where "
       "an odd number of pixels is cut away, its crop lies one pixel off"

@@ -29,6 +29,18 @@ class TransferSettings(InterpolationSettings):
   keep_head: bool = setting(
     False, "Keep the checkpoint's head, instead of a new head of zeros."
   )
+  probe_head: bool = setting(
+    False,
+    "Start the new head from a linear probe of the training images, instead of "
+    "zeros (arXiv:2202.10054); it reads each image once.",
+  )
   keep_pre_logits: bool = setting(
     False, "Keep the checkpoint's representation layer, if it has one."
   )
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.keep_head and self.probe_head:
+      raise ValueError(
+        "probe_head=True needs keep_head=False: one head starts."
+      )

@@ -22,6 +22,7 @@ from vit_jax.data.settings import (
 )
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
+from vit_jax.models.grid import grid_of
 from vit_jax.models.variants import with_block
 from vit_jax.run.settings import ProbeSettings, Settings
 from vit_jax.runtime.settings import changed
@@ -110,9 +111,9 @@ def _normalization(
   if not len(mean) == len(std) == channels:
     half = str((0.5,) * channels).replace(" ", "")
     raise ValueError(
-      f"images of {channels} channel(s) need as many means and standard "
-      f"deviations, and there are {len(mean)} and {len(std)}: set "
-      f"channels, normalization.mean and normalization.std, such as {half}."
+      f"channels={channels} needs as many means and standard deviations, and "
+      f"there are {len(mean)} and {len(std)}: set channels, normalization.mean "
+      f"and normalization.std, such as {half}."
     )
   check_colours(settings.train_transform, channels)
   return dataclasses.replace(
@@ -196,14 +197,20 @@ def build_model(
     from vit_jax.pretrained import transfer
 
     keep: Any = {**vars(settings.transfer)}
-    del keep["interpolation"]  # The arrays need it, which are read later.
+    for later in ("interpolation", "probe_head"):  # They are for the arrays.
+      del keep[later]
     return task.adapted(transfer.fit(start, class_names, fields, **keep))
   if "variant" not in fields:
     raise ValueError(
       "model.variant is not set: set it, as in --config.model.variant=B/16, or "
       "--config.pretrained=CHECKPOINT."
     )
-  return task.adapted(make_model(**fields))
+  try:
+    return task.adapted(make_model(**fields))
+  except ValueError as error:
+    if str(error).partition("=")[0] in fields:  # It is told as its key.
+      raise ValueError(f"model.{error}") from error
+    raise
 
 
 def train_functions(
@@ -222,6 +229,8 @@ def train_functions(
     schedule: The learning rate by step, in place of that of the settings.
   """
   options, preprocessing = settings.optimizer, make_preprocessing(settings)
+  if model.num_layers:
+    grid_of(model, preprocessing.image_size)  # ValueError if it does not fit.
   warmup = warmup_steps(settings, total_steps, num_examples)
   epoch = num_examples / settings.batch_size
   schedule = schedule or make_schedule(options, total_steps, warmup, epoch)

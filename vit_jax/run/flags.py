@@ -1,6 +1,7 @@
 """Defines the configuration's flags: `--config` and `--config.key=value`."""
 
 import dataclasses
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -55,19 +56,17 @@ def expand(workdir: bool = False) -> None:
   is neither a flag nor its value. Raises ValueError if it is none of these, or
   if something is given twice.
   """
-  words, given, data, is_value = [], [], [], False
-  for word in sys.argv[1:]:
-    name, equals, value = word.lstrip("-").partition("=")
-    if is_value:
-      words[-1] += f"={word}"
-    elif not word.startswith("-"):
+  words, given, data, every = [], [], [], iter(sys.argv[1:])
+  for word in every:
+    if not word.startswith("-"):
       data.append(word)
-    else:
-      long = f"config.{SHORT[name]}" if name in SHORT else name
-      words.append(f"--{long}{equals}{value}")
-      given += dict.fromkeys((long, name))
-    starts = word.startswith("-") and not is_value
-    is_value = starts and not equals and not _stands_alone(name)
+      continue
+    name, *value = word.lstrip("-").split("=", 1)
+    if not value and not _stands_alone(name):
+      value = [*itertools.islice(every, 1)]
+    long = f"config.{SHORT[name]}" if name in SHORT else name
+    words.append("=".join([f"--{long}", *value]))
+    given += dict.fromkeys((long, name))
   for name, key in SHORT.items():
     if name in given and given.count(f"config.{key}") > 1:
       raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
@@ -185,7 +184,8 @@ def key_table(section: str = "", cls: type[Section] = Settings) -> str:
   """
   found = [row for row in keys(cls) if row[0].startswith(section)]
   if not found:
-    near = nearest(section, cls)
+    depth = 1 + section.count(".")
+    near = ".".join(nearest(section, cls).split(".")[:depth])
     raise ValueError(f"no key begins with {section!r}; did you mean {near}?")
   return "\n".join(
     f"  {key}_steps|_epochs|_examples: {says}"

@@ -199,7 +199,12 @@ def fresh_state(plan: Plan) -> TrainState:
     return _drawn(plan, plan.init, plan.shapes)
   state = _drawn(plan, *_start(plan, scanned=False))
   state = with_params(state, _transferred(plan, plan.start))
-  return _in_layout(plan, state, scanned=False)
+  state = _in_layout(plan, state, scanned=False)
+  if not plan.settings.transfer.probe_head:
+    return state
+  from vit_jax.run.probe_head import head
+
+  return with_params(state, head(plan, state.params).items())
 
 
 def _drawn(plan: Plan, init: Callable, shapes: TrainState) -> TrainState:

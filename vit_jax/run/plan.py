@@ -190,7 +190,7 @@ def _lengths(settings: Settings, train: Source) -> Lengths:
   steps = [getattr(settings, name).in_steps(size, len(train)) for name in names]
   if not steps[0]:
     raise ValueError(
-      "the run has no length: set total_steps, total_epochs or total_examples."
+      "total_steps, total_epochs or total_examples is missing: set one of them."
     )
   return Lengths(*steps)
 
@@ -245,8 +245,8 @@ def _check_splits(settings: Settings, splits: Splits) -> None:
   num_classes = settings.model.num_classes
   if num_classes is not None and num_classes < len(names):
     raise ValueError(
-      f"the data set has {len(names)} classes and model.num_classes is "
-      f"{num_classes}: set it to {len(names)} or more."
+      f"model.num_classes={num_classes} is less than the {len(names)} classes "
+      f"of the data: set it to {len(names)} or more."
     )
   hosts = jax.process_index(), jax.process_count()
   loader = Loader(0, settings.loader.on_unreadable, *hosts)

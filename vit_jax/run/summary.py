@@ -47,9 +47,8 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
     rows.append(("teacher", _teacher(plan)))
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
-  if for_tpu() and not getattr(plan.model, "has_tpu_attention", True):
-    plain = "without our form for TPUs, which only the paper's attention has"
-    rows.append(("attention", plain))
+  if for_tpu() and (form := plan.model.attention_form(height_width)):
+    rows.append(("attention", form))
   wanted = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
   if (warmup := warmup_steps(settings, total, examples)) < wanted:
     said = f"shortened from {wanted:,} to {warmup:,} steps, as the run is short"

@@ -144,6 +144,8 @@ def define_overrides() -> None:
   _define_own()
   says = "GELU to use in place of the source's."
   flags.DEFINE_enum("gelu", None, ("exact", "tanh"), says)
+  says = "Pooling to use in place of the source's: token, gap or token_gap."
+  flags.DEFINE_string("pooling", None, says)
   says = "Epsilon to use in place of the source's."
   flags.DEFINE_float("layer_norm_epsilon", None, says)
   for name, says in _SEVERAL.items():
@@ -156,7 +158,7 @@ def overrides() -> dict[str, Any]:
   Raises ValueError if numbers are malformed, out of range or too few.
   """
   given = values("step", "task", "base", "num_heads", "gelu")
-  given |= values("layer_norm_epsilon")
+  given |= values("layer_norm_epsilon", "pooling")
   given |= {name: _several(name) for name in _SEVERAL}
   return {name: value for name, value in given.items() if value is not None}
 
@@ -235,6 +237,7 @@ def _parse(
       del argv[1:]
     if define is not None:
       define()
+    usage.complete()
     if which:
       doc = sys.modules["__main__"].__doc__ or ""
       with usage.until_closed():

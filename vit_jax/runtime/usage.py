@@ -93,6 +93,24 @@ def in_flags(line: str) -> str:
   return f"--config.{line}"
 
 
+def complete(*words: str) -> None:
+  """Answers a shell that asks for completions, and ends the process.
+
+  `eval "$(register-python-argcomplete vit_jax)"` makes bash and zsh ask.
+
+  Args:
+    words: What the first word may be; any, if the command is known already.
+  """
+  if "_ARGCOMPLETE" in os.environ:
+    import argcomplete
+    from absl.flags import argparse_flags
+
+    parser = argparse_flags.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("command", choices=words or None)
+    parser.add_argument("files", nargs="*")
+    argcomplete.autocomplete(parser, always_complete_options="long")
+
+
 @contextlib.contextmanager
 def until_closed() -> Iterator[None]:
   """Ends the process quietly if the reader of its output, as `head`, has."""

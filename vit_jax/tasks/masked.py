@@ -51,7 +51,7 @@ class MaskedPatchesTask(Task):
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
     *("model.head_bias", "eval_per_class", "data.task"),
-    *("lora.rank", "distill.teacher"),
+    *("lora.rank", "distill.teacher", "transfer.probe_head"),
   )
   curves = (
     Curves(

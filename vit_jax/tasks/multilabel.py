@@ -65,7 +65,7 @@ class MultiLabelTask(ClassificationTask):
   objective_class = MultiLabel
   refuses = (
     *("loss.label_smoothing", "model.num_classes"),
-    *("fewshot.shots", "distill.teacher"),
+    *("fewshot.shots", "distill.teacher", "transfer.probe_head"),
   )
   curves = (
     Curves(

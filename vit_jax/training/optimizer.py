@@ -43,8 +43,8 @@ def make_schedule(
   peak_lr, final_lr = settings.peak_lr, settings.final_lr
   if warmup_steps and warmup_steps >= total_steps:
     raise ValueError(
-      f"a warm-up of {warmup_steps} steps leaves none of the run's "
-      f"{total_steps} steps: shorten optimizer.warmup_steps (or _epochs, "
+      f"optimizer.warmup_steps={warmup_steps} leaves none of the run's "
+      f"{total_steps} steps: shorten the warm-up (in _steps, _epochs or "
       "_examples) or train longer."
     )
   if settings.decay == "deit":

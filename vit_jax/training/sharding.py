@@ -56,20 +56,20 @@ def make_mesh(
       its own.
   """
   devices = jax.devices() if devices is None else devices
-  asked, count = f"data={data}, fsdp={fsdp}, tensor={tensor}", len(devices)
+  asked, count = f"mesh.data={data}, fsdp={fsdp}, tensor={tensor}", len(devices)
   fixed = [size for size in (data, fsdp, tensor) if size != -1]
   product, free = math.prod(fixed), len(AXES) - len(fixed)
   wrong = free > 1 or min(fixed) < 1 or count % product
   if wrong or (not free and product != count):
     raise ValueError(
-      f"mesh {asked} does not lay out {count} devices: the product must be "
-      f"{count}, and one axis may be -1 (the rest)."
+      f"{asked} does not lay out {count} devices: the product must be {count}, "
+      "and one axis may be -1 (the rest)."
     )
   shape = [count // product if n == -1 else n for n in (data, fsdp, tensor)]
   local = sum(d.process_index == devices[0].process_index for d in devices)
   if local % shape[-1]:
     raise ValueError(
-      f"mesh {asked}: the tensor axis must stay within a host, so its size "
+      f"{asked}: the tensor axis must stay within a host, so its size "
       f"must divide the {local} devices of a host."
     )
   slices = len({getattr(d, "slice_index", 0) for d in devices})

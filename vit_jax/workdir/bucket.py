@@ -117,7 +117,7 @@ def _listed(folder: epath.Path, **options: Any) -> tuple[Any, str]:
 
 
 def exists(address: Any) -> bool:
-  """Whether there is such an object; unlike epath, raises if that is unclear."""
+  """Whether there is an object; unlike epath, raises if that is unclear."""
   return blob(address).exists(retry=retry())
 
 

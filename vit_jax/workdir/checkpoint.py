@@ -55,7 +55,6 @@ class Checkpoints(CheckpointReader):
       raise ValueError(f"keep_last={keep_last} must be 1 or more.")
     super().__init__(workdir, read_only=read_only, keys=keys)
     self._keep_last = keep_last
-    self._known = {} if read_only else self._scores()
     self._saving: tuple[int, concurrent.futures.Future[Any]] | None = None
     self._problem: str | None = None  # Why the newest save failed.
     self._failed = False
@@ -71,7 +70,7 @@ class Checkpoints(CheckpointReader):
     """As in CheckpointReader; a run that saves knows the scores of its own."""
     if self._read_only:
       return super().best_step
-    best = orbax_files.best(self._known)
+    best = orbax_files.best(self._steps)
     return self.latest_step if best is None else best
 
   def save(
@@ -93,13 +92,11 @@ class Checkpoints(CheckpointReader):
     trees = items(state)
     description = {**description, "checksums": checksums(trees)}
     problem, self._problem = self.wait(), None
-    scores = self._known | {
-      step: orbax_files.score_of(metrics or {}, self._keys)
-    }
+    score = orbax_files.score_of(metrics or {}, self._keys)
     try:
       self._make_room(trees)
-      if self._steps and step <= self._steps[-1]:
-        raise ValueError(f"there is one of step {self._steps[-1]} already")
+      if any(there >= step for there in self._steps):
+        raise ValueError(f"there is one of step {self.latest_step} already")
       finish = orbax_files.begin(self._at(step), trees, description)
     except Exception as error:  # Orbax raises errors of all kinds.
       return self._not_saved(step, error)
@@ -108,7 +105,8 @@ class Checkpoints(CheckpointReader):
 
     def run() -> None:
       try:
-        done.set_result(self._finish(finish, step, scores, metrics))
+        finish(metrics)
+        done.set_result(self._keep({**self._steps, step: score}))
       except BaseException as error:
         done.set_exception(error)
 
@@ -116,18 +114,12 @@ class Checkpoints(CheckpointReader):
     threading.Thread(target=run, daemon=True).start()
     return problem
 
-  def _finish(self, finish: Any, step: int, scores: Any, metrics: Any) -> Any:
-    """Waits for a save, and deletes the others; returns the scores of all."""
-    try:
-      finish(metrics)
-      keep = {*sorted(scores)[-self._keep_last :], orbax_files.best(scores)}
-      for old in scores.keys() - keep if jax.process_index() == 0 else ():
-        orbax_files.delete(self._at(old))
-    finally:
-      hosts.meet(f"saved {step}")
-    if not orbax_files.is_whole(self._at(step)):
-      raise OSError("the first process could not write it")
-    return {step: score for step, score in scores.items() if step in keep}
+  def _keep(self, scores: dict[int, float | None]) -> dict[int, float | None]:
+    """Deletes what need not be kept, and returns the rest."""
+    keep = {*sorted(scores)[-self._keep_last :], orbax_files.best(scores)}
+    for old in scores.keys() - keep if jax.process_index() == 0 else ():
+      orbax_files.delete(self._at(old))
+    return {step: scores[step] for step in scores.keys() & keep}
 
   def wait(self) -> str | None:
     """Waits until the last save is on disk; returns what went wrong with it."""
@@ -135,8 +127,7 @@ class Checkpoints(CheckpointReader):
       return None
     step, done = self._saving
     try:
-      self._known = done.result()
-      self._steps = sorted(self._known)
+      self._steps = done.result()
     except Exception as error:
       return self._not_saved(step, error)
     finally:
@@ -150,14 +141,14 @@ class Checkpoints(CheckpointReader):
 
   def _make_room(self, trees: dict[str, Any]) -> None:
     """Deletes partial checkpoints; raises OSError if the next will not fit."""
-    folder, newest = self._steps_folder, self.latest_step
+    folder = self._steps_folder
     if jax.process_index() or bucket.is_address(folder) or not folder.exists():
       return
     with contextlib.suppress(OSError):
       orbax_files.delete_partial(folder)
     size = 0.9 * sum(x.nbytes for x in jax.tree.leaves(trees))  # Compressed.
-    if newest is not None:  # The next is about as large.
-      size = sum(bucket.sizes(self._at(newest)).values())
+    if self._steps:  # The next is about as large.
+      size = sum(bucket.sizes(self._at(max(self._steps))).values())
     free = shutil.disk_usage(folder).free
     if size > free and jax.process_count() == 1:  # Hosts may disagree.
       raise OSError(f"it takes {size / 1e6:.1f} of {free / 1e6:.1f} MB free")
@@ -175,8 +166,7 @@ class Checkpoints(CheckpointReader):
       (place.parent / "README.txt").write_text(_SET_ASIDE)
       self._at(step).rename(place)
     hosts.meet(f"set aside {step}")
-    self._steps.remove(step)
-    self._known.pop(step, None)
+    self._steps.pop(step)
     return place
 
   def close(self) -> None:

@@ -1,7 +1,6 @@
 """Reads a run's checkpoints; `checkpoint.Checkpoints` also saves them."""
 
-import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,8 +11,6 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.description import checksums, named_leaves, verify_digest
 from vit_jax.workdir.read_errors import DamagedError, attempt
-
-_DELETING = 5  # Seconds that deleting a checkpoint may take.
 
 
 class CheckpointReader:
@@ -32,18 +29,20 @@ class CheckpointReader:
     with bucket.as_os_error(f"{workdir} cannot be opened: "):
       if not read_only:
         orbax_files.prepare(folder)
-      self._steps = orbax_files.steps(folder)
-    self.seen: Set[int] = {*self._steps}  # When the run was opened.
+      # With their scores, if more will be saved.
+      self._steps: dict[int, float | None] = {}
+      self._steps |= dict.fromkeys(orbax_files.steps(folder))
+      self._steps |= {} if read_only else self._scores()
 
   @property
   def all_steps(self) -> list[int]:
     """Steps of all checkpoints, oldest first."""
-    return [*self._steps]
+    return sorted(self._steps)
 
   @property
   def latest_step(self) -> int | None:
     """The newest checkpoint's step; None if there is no checkpoint."""
-    return self._steps[-1] if self._steps else None
+    return max(self._steps, default=None)
 
   @property
   def best_step(self) -> int | None:
@@ -139,7 +138,7 @@ class CheckpointReader:
     def read() -> Any:
       # Earlier versions did not note the lengths of the files.
       files = description.get("files", {})
-      found = orbax_files.load(self._at(step), shapes, files)
+      found = orbax_files.read_arrays(self._at(step), shapes, files)
       for path, number in checksums(found).items():
         if saved.get(path) != number:
           raise ValueError(f"the checksum of {path} does not match")
@@ -169,17 +168,9 @@ class CheckpointReader:
   def _was_deleted(self, step: int) -> bool:
     """Whether the training run has deleted this checkpoint since we opened it.
 
-    A checkpoint that is half deleted looks like a damaged one.
+    Deleting begins with what makes it a checkpoint.
     """
-    if not self._read_only:
-      return False
-    end = time.monotonic() + _DELETING
-    while str(step) in (now := bucket.names(self._steps_folder)):
-      same = {int(name) for name in now if name.isdecimal()} == self.seen
-      if same or time.monotonic() > end:
-        return False  # No run has saved or deleted anything, or it is slow.
-      time.sleep(0.1)
-    return True
+    return self._read_only and not orbax_files.is_whole(self._at(step))
 
 
 def items(state: TrainState) -> dict[str, Any]:

@@ -8,7 +8,7 @@ nothing can be renamed, counts from its last object on.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -67,24 +67,25 @@ def begin(
   """Copies arrays to the host, and begins to write them to a folder.
 
   Returns a function to be called, in the background, with the metrics or None.
-  It waits until all is written, and makes it the checkpoint.
+  It waits until all is written by all processes, and makes it the checkpoint.
   """
-  local = not bucket.is_address(checkpoint)
-  draft = checkpoint.with_name(f"{checkpoint.name}{_DRAFT}")
-  draft = draft if local else checkpoint
+  draft = checkpoint
+  if not bucket.is_address(checkpoint):
+    draft = checkpoint.with_name(f"{checkpoint.name}{_DRAFT}")
   with _options():
     written = v1.save_checkpointables_async(
       draft, {**trees, "description": description}, overwrite=True
     )
 
   def finish(metrics: Any) -> None:
-    written.result()
-    if jax.process_index() == 0:
-      _complete(draft, description, metrics)
-    if jax.process_index() == 0 and local:
-      run = checkpoint.parent.parent
-      atomic_file.sync(*run.glob("*.jsonl"), run, run.parent)
-      atomic_file.commit(draft, checkpoint)
+    try:
+      written.result()
+      if jax.process_index() == 0:
+        _complete(draft, checkpoint, description, metrics)
+    finally:
+      hosts.meet(f"{checkpoint.name} is complete")
+    if not is_whole(checkpoint):
+      raise OSError("the first process could not write it")
 
   return finish
 
@@ -110,14 +111,20 @@ def _options() -> v1.Context:
   return context
 
 
-def _complete(draft: epath.Path, description: Any, metrics: Any) -> None:
-  """Adds the metrics and, last of all, the description with all lengths."""
+def _complete(
+  draft: epath.Path, checkpoint: epath.Path, description: Any, metrics: Any
+) -> None:
+  """Adds metrics, then the description with all lengths, and last the name."""
   if metrics:
     (draft / _METRICS).parent.mkdir(exist_ok=True)
     (draft / _METRICS).write_text(json.dumps(metrics))
   (draft / "description" / "data.json").unlink()  # Orbax's name for it.
   description = {**description, "files": bucket.sizes(draft)}
   (draft / _DESCRIPTION).write_text(json.dumps(with_digest(description)))
+  if draft != checkpoint:
+    run = checkpoint.parent.parent
+    atomic_file.sync(*run.glob("*.jsonl"), run, run.parent)
+    atomic_file.commit(draft, checkpoint)
 
 
 def delete(checkpoint: epath.Path) -> None:
@@ -136,28 +143,24 @@ def read_description(checkpoint: epath.Path) -> Any:
   return json.loads((checkpoint / _DESCRIPTION).read_bytes())
 
 
-def load(checkpoint: epath.Path, shapes: dict[str, Any], files: Any) -> Any:
+def read_arrays(
+  checkpoint: epath.Path, shapes: dict[str, Any], files: Any
+) -> Any:
   """Reads some trees of arrays, each laid out as its leaf in `shapes`.
 
   `files` are the lengths in the description. A file that is cut or missing is
   noticed by them: all reads of Orbax that are under way when one fails would
   print a traceback each. Raises any error.
   """
-  _check_lengths(checkpoint, shapes, files)
+  there = bucket.sizes(checkpoint) if files else {}
+  for name, length in files.items():
+    if name.partition("/")[0] in shapes and there.get(name) != length:
+      found = f"{there[name]:,} bytes" if name in there else "nothing"
+      raise ValueError(f"{name} had {length:,} bytes, and now there is {found}")
   try:
     return v1.load_checkpointables(checkpoint, shapes)
   except Exception as error:  # It wraps even what a signal has raised.
     raise bucket.cause(error) from None
-
-
-def _check_lengths(
-  checkpoint: epath.Path, items: Iterable[str], files: Any
-) -> None:
-  there = bucket.sizes(checkpoint) if files else {}
-  for name, length in files.items():
-    if name.partition("/")[0] in items and there.get(name) != length:
-      found = f"{there[name]:,} bytes" if name in there else "nothing"
-      raise ValueError(f"{name} had {length:,} bytes, and now there is {found}")
 
 
 def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
@@ -167,22 +170,22 @@ def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
   ValueError if its file is damaged, so that it cannot be chosen as the best,
   and OSError if it cannot be read.
   """
-  metrics, why = {}, f"their file holds no {keys[0]}"
+  why = f"their file holds no {keys[0]}"
   try:
     metrics = json.loads((checkpoint / _METRICS).read_bytes())
+    score = score_of(metrics, keys) if isinstance(metrics, dict) else None
+    if score is not None:
+      return score
   except (FileNotFoundError, NotADirectoryError):
     return None
   except IsADirectoryError:
     why = "their file is a folder"
   except (ValueError, RecursionError) as error:
     why = str(error)
-  score = score_of(metrics, keys) if isinstance(metrics, dict) else None
-  if score is None:
-    raise ValueError(
-      f"the metrics of checkpoint {checkpoint.name} are damaged ({why}): it "
-      "cannot be chosen as the best."
-    )
-  return score
+  raise ValueError(
+    f"the metrics of checkpoint {checkpoint.name} are damaged ({why}): it "
+    "cannot be chosen as the best."
+  )
 
 
 def score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> float | None:

@@ -6,13 +6,21 @@ tiny sizes.
 """
 
 import argparse
-import functools
 import math
 from typing import Any
 
 import torch
 from common import Job, Stubs
-from torch_draws import Draws, arrays_of, load, mixing, rates
+from torch_draws import (
+  Draws,
+  arrays_of,
+  keep,
+  load,
+  mixer,
+  rates,
+  sizes,
+  tensors,
+)
 
 Stubs("submitit")
 
@@ -21,7 +29,6 @@ import models  # noqa: E402
 import models_v2  # noqa: E402
 import timm  # noqa: E402
 from losses import DistillationLoss  # noqa: E402
-from timm.data import Mixup  # noqa: E402
 from timm.loss import SoftTargetCrossEntropy  # noqa: E402
 from timm.optim import create_optimizer  # noqa: E402
 from timm.scheduler import create_scheduler  # noqa: E402
@@ -31,29 +38,15 @@ torch.cuda.synchronize = lambda *_: None  # There is no such device.
 
 
 def make_model(c: dict, kind: str) -> Any:
-  sizes: Any = dict(
-    img_size=c["side"],
-    patch_size=c["patch"],
-    num_classes=c["classes"],
-    embed_dim=c["hidden"],
-    depth=c["layers"],
-    num_heads=c["heads"],
-    mlp_ratio=c["mlp"] / c["hidden"],
-    qkv_bias=True,
-    norm_layer=functools.partial(torch.nn.LayerNorm, eps=1e-6),
-  )
+  if kind == "teacher":
+    return models.VisionTransformer(**sizes(c))
+  own = dict(sizes(c), drop_path_rate=c["drop_path"])
   if kind == "deit3":
     block = models_v2.Layer_scale_init_Block
-    rate = c["drop_path"]
-    return models_v2.vit_models(
-      block_layers=block, drop_path_rate=rate, **sizes
-    )
+    return models_v2.vit_models(block_layers=block, **own)
   if kind == "deit_distilled":
-    return models.DistilledVisionTransformer(
-      drop_path_rate=c["drop_path"], **sizes
-    )
-  rate = c["drop_path"] if kind == "deit" else 0.0
-  return models.VisionTransformer(drop_path_rate=rate, **sizes)
+    return models.DistilledVisionTransformer(**own)
+  return models.VisionTransformer(**own)
 
 
 def theirs(name: str) -> str:
@@ -71,14 +64,9 @@ def ours(arrays: dict) -> dict:
   return found
 
 
-def main() -> None:
-  job = Job()
-  c, draws = job.config, Draws(job.masks[1:])
-  model = make_model(c, c["model"])
-  load(model, {theirs(k): x for k, x in job.params.items()})
-  average = ModelEma(model, decay=c["ema"]) if c["ema"] else None
-  epochs = job.steps // c["epoch_steps"]
-  args = argparse.Namespace(
+def arguments(c: dict, epochs: int) -> argparse.Namespace:
+  """The arguments of its `main`."""
+  return argparse.Namespace(
     opt=c["optimizer"],
     opt_eps=1e-8,
     opt_betas=None,
@@ -101,83 +89,83 @@ def main() -> None:
     cosub=False,
     bce_loss=c["bce"],
   )
-  optimizer = create_optimizer(args, model)
-  scheduler, _ = create_scheduler(args, optimizer)
-  criterion: Any = SoftTargetCrossEntropy()
-  if c["bce"]:
-    criterion = torch.nn.BCEWithLogitsLoss()
-  teacher = None
+
+
+def criterion_of(job: Job) -> Any:
+  c, teacher = job.config, None
+  own = torch.nn.BCEWithLogitsLoss() if c["bce"] else SoftTargetCrossEntropy()
   if c["distillation"] != "none":
     teacher = make_model(c, "teacher").eval()
     load(teacher, job.extra)
-  criterion = DistillationLoss(
-    criterion, teacher, c["distillation"], c["alpha"], c["tau"]
-  )
-  mixup = Mixup(
-    mixup_alpha=0.8,
-    cutmix_alpha=1.0,
-    cutmix_minmax=None,
-    prob=1.0,
-    switch_prob=0.5,
-    mode="batch",
-    label_smoothing=c["smoothing"],
-    num_classes=c["classes"],
-  )
-  scaler, images = (
-    NativeScaler(),
-    torch.tensor(job.images).permute(0, 1, 4, 2, 3),
-  )
-  labels, probe = torch.tensor(job.labels), torch.tensor(job.probe)
-  seen: list[float] = []
+  return DistillationLoss(own, teacher, c["distillation"], c["alpha"], c["tau"])
 
-  def scaled(loss: Any, optimizer: Any, **options: Any) -> None:
-    seen.append(loss.item())
-    scaler(loss, optimizer, **options)
 
-  def mix(samples: Any, targets: Any) -> Any:
-    t = draws.step
-    with mixing(job.mixing[t], bool(job.masks[0][t])):
-      return mixup(samples, targets)
+class Steps:
+  """What `train_one_epoch` calls: batches, Mixup and the loss's scaler."""
 
-  def kept() -> None:
+  def __init__(self, job: Job, model: Any, average: Any, optimizer: Any):
+    self.job, self.model, self.average = job, model, average
+    self.optimizer, self.scaler = optimizer, NativeScaler()
+    self.draws, self.mix_at = (
+      Draws(job.masks[1:]),
+      mixer(job, job.config["smoothing"]),
+    )
+    self.images, self.labels, self.probe = tensors(job)
+    self.loss = math.nan
+
+  def batches(self, first: int, count: int) -> Any:
+    class Batches(list):
+      def __iter__(own) -> Any:
+        for t in range(first, first + count):
+          self.draws.step = t
+          yield self.images[t].clone(), self.labels[t]
+          self.keep()
+
+    return Batches(range(count))  # Its length is asked for.
+
+  def mix(self, images: Any, labels: Any) -> Any:
+    return self.mix_at(self.draws.step, images, labels)
+
+  def scaled(self, loss: Any, optimizer: Any, **options: Any) -> None:
+    self.loss = loss.item()
+    self.scaler(loss, optimizer, **options)
+
+  def keep(self) -> None:
     """After a step, with its average."""
-    found = rates(optimizer, model)
-    job.log(seen[-1], *(ours(x) for x in found))
-    if job.due():
-      job.keep("params", ours(arrays_of(model)))
-      if average is not None:
-        job.keep("averaged", ours(arrays_of(average.ema)))
-      model.eval()
-      with torch.no_grad():
-        job.keep("logits", {"": model(probe.permute(0, 3, 1, 2)).numpy()})
-      model.train()
+    job, model = self.job, self.model
+    assert math.isfinite(self.loss)
+    job.log(self.loss, *map(ours, rates(self.optimizer, model)))
+    keep(job, model, ours(arrays_of(model)), lambda: model(self.probe))
+    if self.average is not None and job.due():
+      job.keep("averaged", ours(arrays_of(self.average.ema)))
 
-  class Batches(list):
-    def __iter__(self) -> Any:
-      for t in super().__iter__():
-        draws.step = t
-        yield images[t].clone(), labels[t].long()
-        kept()
 
+def main() -> None:
+  job = Job()
+  c, size = job.config, job.config["epoch_steps"]
+  model, epochs = make_model(c, c["model"]), job.steps // size
+  load(model, {theirs(k): x for k, x in job.params.items()})
+  average = ModelEma(model, decay=c["ema"]) if c["ema"] else None
+  args, criterion = arguments(c, epochs), criterion_of(job)
+  optimizer = create_optimizer(args, model)
+  scheduler, _ = create_scheduler(args, optimizer)
+  steps = Steps(job, model, average, optimizer)
   for epoch in range(epochs):
-    first = epoch * c["epoch_steps"]
-    batches = Batches(range(first, first + c["epoch_steps"]))
     engine.train_one_epoch(
       model,
       criterion,
-      batches,
+      steps.batches(epoch * size, size),
       optimizer,
       torch.device("cpu"),
       epoch,
-      scaled,
+      steps.scaled,
       c["clip"],
       average,
-      mix,
+      steps.mix,
       set_training_mode=True,
       args=args,
     )
     scheduler.step(epoch)
-  assert math.isfinite(seen[-1])
   job.facts = {"torch": torch.__version__, "timm": timm.__version__}
   job.save()
 

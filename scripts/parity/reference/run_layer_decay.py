@@ -6,7 +6,6 @@ torch's, and the groups are those of `timm.optim` or of microsoft/unilm's
 `lr_scale`.
 """
 
-import functools
 import math
 import sys
 from typing import Any
@@ -14,10 +13,18 @@ from unittest import mock
 
 import torch
 from common import Job, Stubs
-from torch_draws import Draws, arrays_of, load, mixing, rates
+from torch_draws import (
+  Draws,
+  arrays_of,
+  keep,
+  load,
+  mixer,
+  rates,
+  sizes,
+  tensors,
+)
 
 import timm  # isort: skip
-from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from timm.models.vision_transformer import VisionTransformer
 from timm.optim import param_groups_layer_decay
@@ -75,17 +82,7 @@ def beits_schedule(c: dict, steps: int) -> Any:
 def main() -> None:
   job = Job()
   c, draws = job.config, Draws(job.masks[1:])
-  model = VisionTransformer(
-    img_size=c["side"],
-    patch_size=c["patch"],
-    num_classes=c["classes"],
-    embed_dim=c["hidden"],
-    depth=c["layers"],
-    num_heads=c["heads"],
-    mlp_ratio=c["mlp"] / c["hidden"],
-    drop_path_rate=c["drop_path"],
-    norm_layer=functools.partial(torch.nn.LayerNorm, eps=1e-6),
-  )
+  model = VisionTransformer(**sizes(c), drop_path_rate=c["drop_path"])
   load(model, job.params)
   groups = (beits_groups if c["groups"] == "beit" else timms_groups)(c, model)
   optimizer = torch.optim.AdamW(groups, lr=c["rate"], eps=1e-8)
@@ -100,15 +97,8 @@ def main() -> None:
     t_in_epochs=False,
   )
   own = beits_schedule(c, job.steps) if c["schedule"] == "beit" else None
-  mixup = Mixup(
-    mixup_alpha=0.8,
-    cutmix_alpha=1.0,
-    label_smoothing=0.1,
-    num_classes=c["classes"],
-  )
-  criterion = SoftTargetCrossEntropy()
-  images = torch.tensor(job.images).permute(0, 1, 4, 2, 3)
-  labels, probe = torch.tensor(job.labels).long(), torch.tensor(job.probe)
+  mix_at, criterion = mixer(job, smoothing=0.1), SoftTargetCrossEntropy()
+  images, labels, probe = tensors(job)
   model.train()
   for t in range(job.steps):
     draws.step = t
@@ -116,20 +106,14 @@ def main() -> None:
     if own is not None:
       for group in optimizer.param_groups:
         group["lr"] = float(own[t]) * group["lr_scale"]
-    with mixing(job.mixing[t], bool(job.masks[0][t])):
-      samples, targets = mixup(images[t].clone(), labels[t])
+    samples, targets = mix_at(t, images[t].clone(), labels[t])
     loss = criterion(model(samples), targets)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     assert math.isfinite(loss.item())
     job.log(loss.item(), *rates(optimizer, model))
-    if job.due():
-      job.keep("params", arrays_of(model))
-      model.eval()
-      with torch.no_grad():
-        job.keep("logits", {"": model(probe.permute(0, 3, 1, 2)).numpy()})
-      model.train()
+    keep(job, model, arrays_of(model), lambda: model(probe))
   job.facts = {"torch": torch.__version__, "timm": timm.__version__}
   job.save()
 

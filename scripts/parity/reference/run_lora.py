@@ -3,42 +3,41 @@
 That model holds query, key and value by themselves, as ours does.
 """
 
-import math
 import re
+from typing import Any
 
 import torch
 from common import Job
 from hf_vit import make_model, today
-from torch_draws import load
+from torch_draws import keep, load, rising_then_cosine, tensors
 
 import peft  # isort: skip
 import transformers  # isort: skip
 
 
-def main() -> None:
-  job = Job()
+def adapted_model(job: Job) -> Any:
+  """LoRA around the base, with the arrays of the job."""
   c = job.config
   model = make_model(c)
   heads = {k: x for k, x in job.params.items() if k.startswith("classifier")}
-  named = {today(k, model): x for k, x in {**job.extra, **heads}.items()}
-  load(model, named)
-  adapted = peft.get_peft_model(
-    model,
-    peft.LoraConfig(
-      r=c["rank"],
-      lora_alpha=c["alpha"],
-      target_modules=r".*\.([qkvo]_proj|fc[12])",
-      lora_dropout=0.0,
-      modules_to_save=["classifier"],
-    ),
+  load(model, {today(k, model): x for k, x in {**job.extra, **heads}.items()})
+  settings = peft.LoraConfig(
+    r=c["rank"],
+    lora_alpha=c["alpha"],
+    target_modules=r".*\.([qkvo]_proj|fc[12])",
+    lora_dropout=0.0,
+    modules_to_save=["classifier"],
   )
+  return peft.get_peft_model(model, settings)
+
+
+def main() -> None:
+  job = Job()
+  c, adapted = job.config, adapted_model(job)
   trained = {
     ours(name): p for name, p in adapted.named_parameters() if p.requires_grad
   }
-  assert sorted(trained) == sorted(job.params), (
-    sorted(trained),
-    sorted(job.params),
-  )
+  assert sorted(trained) == sorted(job.params), [*trained]
   with torch.no_grad():
     for name, p in trained.items():
       p.copy_(torch.tensor(job.params[name]))
@@ -50,19 +49,9 @@ def main() -> None:
   optimizer = torch.optim.AdamW(
     groups, lr=c["rate"], weight_decay=0.0, eps=1e-8
   )
-  schedule = torch.optim.lr_scheduler.LambdaLR(
-    optimizer,
-    lambda t: (
-      t / c["warmup"]
-      if t < c["warmup"]
-      else (
-        1 + math.cos(math.pi * (t - c["warmup"]) / (job.steps - c["warmup"]))
-      )
-      / 2
-    ),
-  )
-  images = torch.tensor(job.images).permute(0, 1, 4, 2, 3)
-  labels, probe = torch.tensor(job.labels).long(), torch.tensor(job.probe)
+  factor = rising_then_cosine(c, job.steps)
+  schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+  images, labels, probe = tensors(job)
   adapted.train()
   for t in range(job.steps):
     logits = adapted(pixel_values=images[t]).logits
@@ -75,19 +64,10 @@ def main() -> None:
     job.log(loss.item(), rate, decay)
     optimizer.step()
     schedule.step()
-    if job.due():
-      job.keep("params", {k: p.detach().numpy() for k, p in trained.items()})
-      with torch.no_grad():
-        answers = adapted(pixel_values=probe.permute(0, 3, 1, 2)).logits
-      job.keep("logits", {"": answers.numpy()})
-  job.facts = {
-    name: module.__version__
-    for name, module in (
-      ("torch", torch),
-      ("peft", peft),
-      ("transformers", transformers),
-    )
-  }
+    arrays = {k: p.detach().numpy() for k, p in trained.items()}
+    keep(job, adapted, arrays, lambda: adapted(pixel_values=probe).logits)
+  libraries = torch, peft, transformers
+  job.facts = {module.__name__: module.__version__ for module in libraries}
   job.save()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from common import Job
 from hf_vit import make_model, today
-from torch_draws import load
+from torch_draws import keep, load, rising_then_cosine, tensors
 
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315
 
@@ -74,13 +74,11 @@ def main() -> None:
     momentum=c["momentum"],
     adjust_lr_fn="match_rms_adamw",
   )
-  images = torch.tensor(job.images).permute(0, 1, 4, 2, 3)
-  labels, probe = torch.tensor(job.labels).long(), torch.tensor(job.probe)
+  images, labels, probe = tensors(job)
+  factor = rising_then_cosine(c, job.steps)
   model.train()
   for t in range(job.steps):
-    w, T = c["warmup"], job.steps
-    falling = (1 + math.cos(math.pi * (t - w) / (T - w))) / 2
-    rate = c["rate"] * (t / w if t < w else falling)
+    rate = c["rate"] * factor(t)
     loss = torch.nn.functional.cross_entropy(
       model(pixel_values=images[t]).logits, labels[t]
     )
@@ -97,11 +95,8 @@ def main() -> None:
         muon.step(own[k], rate)
     decay = {names[k]: rate * c["decay"] * (k in decays) for k in own}
     job.log(loss.item(), rate, decay)
-    if job.due():
-      job.keep("params", {names[k]: p.detach().numpy() for k, p in own.items()})
-      with torch.no_grad():
-        logits = model(pixel_values=probe.permute(0, 3, 1, 2)).logits
-      job.keep("logits", {"": logits.numpy()})
+    arrays = {names[k]: p.detach().numpy() for k, p in own.items()}
+    keep(job, model, arrays, lambda: model(pixel_values=probe).logits)
   job.facts = {"torch": torch.__version__, "numpy": np.__version__}
   job.save()
 

@@ -1,7 +1,9 @@
 """Imports timm beside torch alone, and gives torch and timm a step's draws."""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -13,6 +15,8 @@ _LIBRARY = torch.library.Library("torchvision", "DEF")
 for _name in ("nms", "qnms"):
   with contextlib.suppress(RuntimeError):
     _LIBRARY.define(f"{_name}(Tensor a, Tensor b, float c) -> Tensor")
+
+from timm.data import Mixup  # noqa: E402
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -74,3 +78,63 @@ def rates(optimizer: Any, model: Any) -> tuple[dict, dict]:
       rate[names[id(p)]] = group["lr"]
       decay[names[id(p)]] = group["lr"] * group["weight_decay"]
   return rate, decay
+
+
+def tensors(job: Any) -> tuple[Any, Any, Any]:
+  """Images (T, B, C, H, W), labels (T, B) and the probe's (E, C, H, W)."""
+  images = torch.tensor(job.images).permute(0, 1, 4, 2, 3)
+  probe = torch.tensor(job.probe).permute(0, 3, 1, 2)
+  return images, torch.tensor(job.labels).long(), probe
+
+
+def keep(job: Any, model: Any, arrays: Any, probe: Callable[[], Any]) -> None:
+  """Keeps the arrays and the probe's logits after a step where they are due."""
+  if not job.due():
+    return
+  job.keep("params", arrays)
+  model.eval()
+  with torch.no_grad():
+    job.keep("logits", {"": probe().numpy()})
+  model.train()
+
+
+def rising_then_cosine(c: dict, steps: int) -> Callable[[int], float]:
+  """The factor of the learning rate at a step."""
+  w = c["warmup"]
+
+  def factor(t: int) -> float:
+    falling = (1 + math.cos(math.pi * (t - w) / (steps - w))) / 2
+    return t / w if t < w else falling
+
+  return factor
+
+
+def sizes(c: dict) -> dict[str, Any]:
+  """The fields of a ViT of timm or DeiT."""
+  return dict(
+    img_size=c["side"],
+    patch_size=c["patch"],
+    num_classes=c["classes"],
+    embed_dim=c["hidden"],
+    depth=c["layers"],
+    num_heads=c["heads"],
+    mlp_ratio=c["mlp"] / c["hidden"],
+    qkv_bias=True,
+    norm_layer=functools.partial(torch.nn.LayerNorm, eps=1e-6),
+  )
+
+
+def mixer(job: Any, smoothing: float) -> Callable[..., Any]:
+  """timm's Mixup and CutMix of a step, with its draws."""
+  mix = Mixup(
+    mixup_alpha=0.8,
+    cutmix_alpha=1.0,
+    label_smoothing=smoothing,
+    num_classes=job.config["classes"],
+  )
+
+  def at(t: int, images: Any, labels: Any) -> Any:
+    with mixing(job.mixing[t], bool(job.masks[0][t])):
+      return mix(images, labels)
+
+  return at

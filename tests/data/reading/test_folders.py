@@ -77,7 +77,9 @@ def test_a_part_of_the_training_images_is_held_out(tmp_path):
   assert [e["id"] for e in same.eval] == [e["id"] for e in splits.eval]
   # Descriptions of older versions say "test" for any folder.
   assert len(opened(tmp_path, eval_split="test").eval) == 4
-  with pytest.raises(ValueError, match="has no split val, and"):
+  with pytest.raises(
+    ValueError, match="^data.eval_split=.*has no split val; add it"
+  ):
     opened(tmp_path, eval_split="validation")
 
 

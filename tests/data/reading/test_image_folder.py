@@ -124,7 +124,7 @@ def test_folders_that_are_not_datasets(tmp_path):
     with pytest.raises(ValueError, match=match):
       data.open_source(split, data.DataSettings(root=str(tmp_path), **kwargs))
 
-  with pytest.raises(ValueError, match="there is no folder"):
+  with pytest.raises(ValueError, match="^data.root=.* is no folder"):
     data.open_source("train", data.DataSettings(root=str(tmp_path / "missing")))
   with pytest.raises(ValueError, match="root='gs://b/c' lies .* pack them"):
     data.DataSettings(root="gs://b/c")

@@ -72,7 +72,9 @@ def test_two_files_and_another_root(folder, tmp_path_factory):
     root=str(folder),
     eval_labels_file="val.csv",
   )
-  with pytest.raises(ValueError, match="no file of labels 'val.csv', nor in"):
+  with pytest.raises(
+    ValueError, match="data.labels_file='val.csv' is no file, nor is it in"
+  ):
     open_splits(given)
   (place / "val.csv").rename(folder / "val.csv")
   splits = open_splits(given, windowed=True)
@@ -211,7 +213,7 @@ SEVERAL = {"task": "multilabel", "label_columns": "a,b"}
     ),
     ("file,label,split\n0.png,a,fold 1\n", {}, "split='fold 1' is not train, "),
     ("file,label,split\n0.png,a,val\n", {}, "has no row with split=train"),
-    (ONE + "1.png,b\n", {"eval_split": "val"}, "has no split val, and"),
+    (ONE + "1.png,b\n", {"eval_split": "val"}, "has no split val; add"),
     (b"\xff\xfef\0", {}, "is not UTF-8 \\(at byte 0\\): save it as UTF-8"),
     ("file,a,b\n0.png,x,y\n", {"label_columns": "a,b"}, "has 2 columns, and"),
     (

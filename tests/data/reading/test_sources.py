@@ -20,7 +20,7 @@ DIGITS = data.DataSettings(name="digits")
 
 
 def test_a_name_or_a_root_is_needed():
-  with pytest.raises(ValueError, match="the configuration names no data"):
+  with pytest.raises(ValueError, match="^data.root, .* is missing"):
     data.open_source("train", data.DataSettings())
   with pytest.raises(ValueError, match="split='dev' is unknown"):
     data.open_source("dev", data.DataSettings(name="digits"))

@@ -64,7 +64,9 @@ def test_cifar10():
 
 
 def test_unknown_dataset_suggests_the_nearest(tmp_path):
-  with pytest.raises(ValueError, match="no TFDS dataset 'cifra10'.* cifar10"):
+  with pytest.raises(
+    ValueError, match="'cifra10' is no TFDS data set.* cifar10"
+  ):
     data.open_source(
       "train", data.DataSettings(name="cifra10", data_dir=str(tmp_path))
     )
@@ -85,7 +87,9 @@ def test_dataset_not_prepared_says_how(tmp_path, monkeypatch):
 
 
 def test_a_version_that_does_not_exist(tmp_path):
-  with pytest.raises(ValueError, match="TFDS cannot open 'cifar10:9.9.9': "):
+  with pytest.raises(
+    ValueError, match="data.name='cifar10:9.9.9': TFDS says: "
+  ):
     data.open_source(
       "train", data.DataSettings(name="cifar10:9.9.9", data_dir=str(tmp_path))
     )

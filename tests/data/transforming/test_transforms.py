@@ -1,5 +1,6 @@
 """Crops and resizing against their formulas."""
 
+import dataclasses
 import io
 import pickle
 
@@ -7,10 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.pictures import coordinates, noise, png, rngs
+from tests.data.pictures import coordinates, encode, noise, png, rngs
 from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
 from vit_jax.data.decoding import decode
-from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+from vit_jax.data.decoding.decode import decode_image
+from vit_jax.data.settings import (
+  TENSORFLOW,
+  EvalTransformSettings,
+  TrainTransformSettings,
+)
+from vit_jax.data.transforming import augment
 from vit_jax.data.transforming.transforms import resize, resize_fast
 
 
@@ -140,6 +147,52 @@ def test_eval_resize_by_areas_and_without_antialiasing():
   np.testing.assert_allclose(result, expected, atol=1)
 
 
+def test_tensorflows_resizers_round_once_or_down():
+  """A quarter of the size: the four pixels around the centre of each patch."""
+  pixels = noise(40, 60)
+  exact = pixels.reshape(10, 4, 15, 4, 3)[:, 1:3, :, 1:3].mean((1, 3))
+  for name, whole in (
+    ("vision_transformer", np.rint),
+    ("big_vision", np.floor),
+  ):
+    own = TrainTransformSettings(crop="resize", flip=False, resizer=name)
+    train = make_train_transform((10, 15), own)
+    evaluate = make_eval_transform(
+      (10, 15), EvalTransformSettings(resizer=name)
+    )
+    rng = np.random.default_rng(0)
+    for result in (train(png(pixels), rng), evaluate(png(pixels))):
+      np.testing.assert_array_equal(result, whole(exact))
+  with pytest.raises(ValueError, match="has no interpolation='bicubic': set"):
+    EvalTransformSettings(interpolation="bicubic", resizer="big_vision")
+
+
+def test_bicubic_crops_are_resized_by_pillow():
+  own = TrainTransformSettings(crop="resize", flip=False, resizer="bicubic")
+  result = make_train_transform((20, 30), own)(
+    png(noise(40, 60)), np.random.default_rng(0)
+  )
+  same = EvalTransformSettings(interpolation="bicubic")
+  expected = make_eval_transform((20, 30), same)(png(noise(40, 60)))
+  np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("resizer", ["bicubic", "big_vision"])
+def test_exact_resizers_take_a_box_of_the_whole_jpeg(resizer, monkeypatch):
+  """Not of one that is decoded at a reduced size, and with chroma as there."""
+  monkeypatch.setattr(
+    augment, "inception_box", lambda *_, **__: (24, 8, 96, 80)
+  )
+  file = encode(Image.fromarray(noise(160, 120)), "JPEG", subsampling=2)
+  own = TrainTransformSettings(flip=False, resizer=resizer)
+  result = make_train_transform(16, own)(file, np.random.default_rng(0))
+  fast = ImageSpec(fast_dct=resizer == "big_vision")
+  box = decode_image(file, fast)[24:120, 8:88]
+  same = make_train_transform(16, dataclasses.replace(own, crop="resize"))
+  expected = same(png(box), np.random.default_rng(0))
+  np.testing.assert_array_equal(result, expected)
+
+
 def test_eval_squash_cuts_after_losing_proportions():
   settings = EvalTransformSettings("squash", 2.0, "nearest")
   result = make_eval_transform((8, 16), settings)(png(coordinates(32, 64)))
@@ -150,10 +203,10 @@ def test_eval_squash_cuts_after_losing_proportions():
 
 def test_the_corner_of_the_crop_is_rounded_as_asked():
   """11 - 8 = 3 spare columns: 1.5 becomes 1, or 2, which is even."""
-  settings = EvalTransformSettings("center", 1.0)
   encoded = png(coordinates(8, 11))
   for corner, left in (("floor", 1), ("even", 2)):
-    image = make_eval_transform(8, settings, ImageSpec(corner=corner))(encoded)
+    settings = EvalTransformSettings("center", 1.0, corner=corner)
+    image = make_eval_transform(8, settings)(encoded)
     assert image[0, :, 0].tolist() == list(range(left, left + 8))
 
 

@@ -28,7 +28,7 @@ def _batches(y, labels, size=8):
       "mask": np.pad(mask, (0, padding)),
       "skipped": np.pad(rows < 0, (0, padding)),
     }
-    yield np.pad(y[rows], ((0, padding), (0, 0))), rest
+    yield np.pad(y[rows], ((0, padding), *[(0, 0)] * (y.ndim - 1))), rest
 
 
 TRAIN, TEST = _examples(40), _examples(17)
@@ -81,17 +81,50 @@ def test_moments_give_the_probe_of_the_examples(count):
     np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
-def test_every_tenth_image_chooses_the_l2_of_the_linear_probe():
-  (y, labels), (x, expected) = TRAIN, TEST
-  held = np.arange(40) % 10 == 9
-  right = []
+def _chosen(y, labels, folds):
+  """(L2, sharpness) by refitting for every fold, and NumPy's cross-entropy."""
+  ranks, Y = [], 2 * np.eye(K)[labels] - 1
   for l2 in linear_probe.L2S:
-    probe = linear_probe.fit(y[~held], labels[~held], K, l2)
-    right.append((probe.predict(y[held]) == labels[held]).sum())
-  l2 = linear_probe.L2S[int(np.argmax(right))]
-  probe = linear_probe.fit(y, labels, K, l2)
+    scores = np.zeros_like(Y)
+    for fold in range(5):
+      held = folds == fold
+      probe = linear_probe.fit(y[~held], labels[~held], K, l2)
+      scores[held] = probe.scores(y[held])
+    scores, wanted = scores[folds >= 0], Y[folds >= 0]
+    wrong = (scores.argmax(1) != wanted.argmax(1)).sum()
+    ranks.append((wrong, ((scores - wanted) ** 2).sum(), l2, scores))
+  l2, scores = min(ranks, key=lambda rank: rank[:2])[2:]
+  losses = []
+  for t in linear_probe.SHARPNESS:
+    p = np.exp(t * scores) / np.exp(t * scores).sum(1, keepdims=True)
+    losses.append(-np.log(p[wanted > 0]).mean())
+  return l2, linear_probe.SHARPNESS[int(np.argmin(losses))]
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("most, every", [(5_000, 1), (20, 2)])
+def test_five_folds_choose_the_linear_probe(views, most, every, monkeypatch):
+  monkeypatch.setattr(whole_set, "_MOST_HELD_OUT", most)
+  y, labels = TRAIN
+  if views == 2:
+    y = np.stack([y, y + RNG.normal(size=y.shape).astype(np.float32)], axis=1)
+  numbers = np.arange(40)
+  folds = np.where(numbers % every == 0, numbers // every % 5, -1)
+  found = whole_set.fit(whole_set.Readable(_batches(y, labels)), K, 40)
+  flat = y.reshape(-1, D), labels.repeat(views), folds.repeat(views)
+  assert (found.l2, found.sharpness) == _chosen(*flat)
+  expected = linear_probe.fit(*flat[:2], K, found.l2)
+  np.testing.assert_allclose(found.W, expected.W, rtol=1e-6, atol=1e-9)
+  head = found.head()
+  logits = TEST[0] @ head["head/kernel"] + head["head/bias"]
+  scores = found.sharpness * expected.scores(TEST[0])
+  np.testing.assert_allclose(logits, scores, rtol=1e-5, atol=1e-6)
+
+
+def test_the_linear_probe_is_tested_on_all_images():
+  (y, labels), (x, expected) = TRAIN, TEST
   score = whole_set.linear(_batches(*TRAIN), _batches(*TEST), K, 40)
-  assert score.l2 == l2
+  probe = linear_probe.fit(y, labels, K, score.l2)
   assert score.top1 == (probe.predict(x) == expected).mean()
   assert (score.examples, score.train_examples) == (17, 40)
   assert score.skipped_images == 6 + 3

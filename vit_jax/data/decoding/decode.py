@@ -160,6 +160,7 @@ def decode_jpeg(
     image = simplejpeg.decode_jpeg(
       encoded,
       colorspace="GRAY" if spec.grey else "RGB",
+      fastdct=spec.fast_dct,
       min_height=-(-height // reduce),
       min_width=-(-header.width // reduce),
       min_factor=reduce,

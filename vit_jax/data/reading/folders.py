@@ -61,15 +61,16 @@ class Layout:
       order = orders.get(split_named(os.fsencode(eval_split)) or "")
     if order is None:
       raise ValueError(
-        f"eval_split={eval_split!r} is no split of a folder; use val or test."
+        f"data.eval_split={eval_split!r} is no split of a folder; use val or "
+        "test."
       )
     for name in order:
       if getattr(self, name) is not None:
         return name
     if order == ("val",):
       raise ValueError(
-        f"{text(self.root)!r} has no split val, and eval_split={eval_split!r} "
-        "asks for one; add it or leave eval_split out."
+        f"data.eval_split={eval_split!r}: {text(self.root)!r} has no split "
+        "val; add it or leave data.eval_split out."
       )
     return None
 

@@ -61,7 +61,7 @@ class ImageFolder(ImageFiles):
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
-      raise ValueError(f"there is no folder {root!r}; root has to be one.")
+      raise ValueError(f"data.root={root!r} is no folder; give one.")
     layout = (folders.find_layout if labels else folders.unlabelled)(base)
     evaluation = layout.evaluation(eval_split)
     chosen = evaluation if split == "eval" else split

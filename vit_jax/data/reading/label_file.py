@@ -71,7 +71,9 @@ def located(settings: DataSettings, file: str) -> str:
   inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
   found = next(filter(os.path.isfile, (file, *inside)), None)
   if found is None:
-    raise ValueError(f"there is no file of labels {file!r}, nor in {root!r}.")
+    raise ValueError(
+      f"data.labels_file={file!r} is no file, nor is it in {root!r}."
+    )
   return found
 
 

@@ -91,9 +91,8 @@ def open_source(
 def _open_tfds(settings: DataSettings, part: str | None) -> Source:
   if not settings.dir and not settings.name:
     raise ValueError(
-      "the configuration names no data: give --config.data.root=FOLDER, a "
-      "folder of class folders, --config.data.dir=FOLDER, one of packed "
-      "images, or --config.data.name=NAME, a TFDS data set."
+      "data.root, a folder of class folders, data.dir, one of packed images, "
+      "or data.name, a TFDS data set, is missing, as in --config.data.root=DIR."
     )
   reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
   if settings.dir:

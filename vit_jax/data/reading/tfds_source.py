@@ -153,12 +153,12 @@ def find(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     known = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
     raise ValueError(
-      f"there is no TFDS dataset {name!r} (did you mean: {close}?); data "
-      "of your own must be prepared in data_dir; folders of images are root."
+      f"data.name={name!r} is no TFDS data set (did you mean: {close}?); one "
+      "of your own must be prepared in data.data_dir; folders are data.root."
     ) from error
   except Exception as error:  # Damaged files raise any error.
     raise ValueError(
-      f"TFDS cannot open {name!r}: {_first_line(error)}; give the name as "
+      f"data.name={name!r}: TFDS says: {_first_line(error)}; give the name as "
       '"dataset", "dataset/config" or "dataset:version".'
     ) from error
 

@@ -81,12 +81,8 @@ def augment(
     if settings.three_augment:
       image = three_augment(image, rng)
     image = colour_jitter(image, rng, settings.colour_jitter)
-    layers, magnitude = (
-      settings.randaugment_layers,
-      settings.randaugment_magnitude,
-    )
-    image = rand_augment(image, rng, layers, magnitude, settings.as_published)
-    image = image[..., :C]
+    strength = settings.randaugment_layers, settings.randaugment_magnitude
+    image = rand_augment(image, rng, *strength, settings.as_published)[..., :C]
   return erase(image, rng, settings.erase)
 
 

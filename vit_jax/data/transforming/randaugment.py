@@ -7,15 +7,18 @@ As in the reference, posterize and solarize get weaker as the magnitude grows.
 The reference gives lengths in pixels of a 224 x 224 image; here they are
 fractions of the side, so that small images keep their content.
 
-Three more differences can be undone, for the published recipes (`PUBLISHED`).
-The reference's contrast blends with the grey level (number of pixels) / 256, at
-most 255, where it means to take the mean grey; its posterize keeps no bit below
-magnitude 2.5, which leaves a black image, where ours keeps one; and it moves
-images by nearest neighbour, where ours is bilinear.
+`PUBLISHED` are the reference's own operations, to the pixel (docs/parity.md).
+Its contrast blends with the grey level (number of pixels) / 256, at most 255,
+where it means to take the mean grey. Its solarize inverts the whole image at
+magnitudes 10 and 20, since the threshold, 256 and 512, is taken modulo 256, and
+its posterize keeps one bit beyond 22.5. It moves images by nearest neighbour,
+where ours is bilinear, and shears about a pixel's centre instead of its corner.
 """
 
+import math
 from collections.abc import Callable
 
+import cv2
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
@@ -54,24 +57,17 @@ def _sign(rng: np.random.Generator) -> int:
   return 1 if rng.random() < 0.5 else -1
 
 
-def _enhance(kind: type) -> _Op:
-  """Blends towards a degenerate image (factor < 1) or away from it."""
-  return lambda image, strength, _: kind(image).enhance(0.1 + 1.8 * strength)
+def _blend(other: Callable[[Image.Image], Image.Image]) -> _Op:
+  """Blends towards another image (factor < 1) or away from it."""
+  return lambda image, strength, _: Image.blend(
+    other(image), image, 0.1 + 1.8 * strength
+  )
 
 
-def _published_contrast(image, strength, _):
-  level = min(image.width * image.height // 256, 255)
-  degenerate = Image.new("RGB", image.size, (level,) * 3)
-  return Image.blend(degenerate, image, 0.1 + 1.8 * strength)
-
-
-def _posterize(least_bits: int) -> _Op:
-  def op(image, strength, _):
-    bits = min(max(int(4 * strength), least_bits), 8)
-    mask = 256 - 2 ** (8 - bits)
-    return image.point([v & mask for v in range(256)] * 3)
-
-  return op
+def _posterize(image, strength, _):
+  bits = min(max(int(4 * strength), 1), 8)
+  mask = 256 - 2 ** (8 - bits)
+  return image.point([v & mask for v in range(256)] * 3)
 
 
 def _solarize_add(image, strength, _):
@@ -80,32 +76,44 @@ def _solarize_add(image, strength, _):
   return image.point(table * 3)
 
 
-def _moves(resampling: Image.Resampling) -> dict[str, _Op]:
-  """The operations that move pixels, which take one resampling."""
+def _bilinear(image, matrix):
+  """Maps out(x, y) = in(a x + b y + c, d x + e y + f), given (a, ..., f)."""
+  kind, by = Image.Transform.AFFINE, Image.Resampling.BILINEAR
+  return image.transform(image.size, kind, matrix, by, fillcolor=_FILL)
 
-  def affine(change: Callable[[Image.Image, float], tuple]) -> _Op:
-    """Maps out(x, y) = in(a x + b y + c, d x + e y + f), given (a, ..., f)."""
 
-    def op(image, strength, rng):
-      kind, by = Image.Transform.AFFINE, change(image, strength * _sign(rng))
-      return image.transform(image.size, kind, by, resampling, fillcolor=_FILL)
+def _nearest(image, matrix):
+  """The same where (x, y) is a pixel's centre; halves are rounded from 0."""
+  a, b, c, d, e, f = np.float32(matrix)
+  x, y = (np.arange(side, dtype=np.float32) for side in image.size)
+  places = a * x + (b * y)[:, None] + c, d * x + (e * y)[:, None] + f
+  maps = (np.trunc(p + np.copysign(np.float32(0.5), p)) for p in places)
+  outside = dict(borderMode=cv2.BORDER_CONSTANT, borderValue=_FILL)
+  moved = cv2.remap(np.asarray(image), *maps, cv2.INTER_NEAREST, **outside)
+  return Image.fromarray(moved)
 
-    return op
 
-  def rotate(image, strength, rng):
-    angle = 30 * strength * _sign(rng)
-    return image.rotate(angle, resampling, fillcolor=_FILL)
+def _rotation(size, angle):
+  """About the centre of (W, H)."""
+  (x, y), radians = (side / 2 for side in size), math.radians(angle)
+  c, s = round(math.cos(radians), 15), round(math.sin(radians), 15)
+  return c, -s, c * -x - s * -y + x, s, c, s * -x + c * -y + y
+
+
+def _moves(affine: Callable, edge: int) -> dict[str, _Op]:
+  """The operations that move pixels; `edge` is what a side has beyond them."""
+
+  def op(matrix: Callable[[int, int, float], tuple]) -> _Op:
+    return lambda image, strength, rng: affine(
+      image, matrix(*image.size, strength * _sign(rng))
+    )
 
   return {
-    "rotate": rotate,
-    "shear_x": affine(lambda _, by: (1, 0.3 * by, 0, 0, 1, 0)),
-    "shear_y": affine(lambda _, by: (1, 0, 0, 0.3 * by, 1, 0)),
-    "translate_x": affine(
-      lambda image, by: (1, 0, _TRANSLATE * by * image.width, 0, 1, 0)
-    ),
-    "translate_y": affine(
-      lambda image, by: (1, 0, 0, 0, 1, _TRANSLATE * by * image.height)
-    ),
+    "rotate": op(lambda W, H, by: _rotation((W - edge, H - edge), 30 * by)),
+    "shear_x": op(lambda W, H, by: (1, 0.3 * by, 0, 0, 1, 0)),
+    "shear_y": op(lambda W, H, by: (1, 0, 0, 0.3 * by, 1, 0)),
+    "translate_x": op(lambda W, H, by: (1, 0, _TRANSLATE * by * W, 0, 1, 0)),
+    "translate_y": op(lambda W, H, by: (1, 0, 0, 0, 1, _TRANSLATE * by * H)),
   }
 
 
@@ -119,28 +127,47 @@ def _cutout(image, strength, rng):
   return image
 
 
-_MOVES = _moves(Image.Resampling.BILINEAR)
+_MOVES = _moves(_bilinear, 0)
 OPS: dict[str, _Op] = {
   "autocontrast": lambda image, *_: ImageOps.autocontrast(image),
   "equalize": lambda image, *_: ImageOps.equalize(image),
   "invert": lambda image, *_: ImageOps.invert(image),
   "rotate": _MOVES["rotate"],
-  "posterize": _posterize(1),
+  "posterize": _posterize,
   "solarize": lambda x, strength, _: ImageOps.solarize(x, int(256 * strength)),
-  "color": _enhance(ImageEnhance.Color),
-  "contrast": _enhance(ImageEnhance.Contrast),
-  "brightness": _enhance(ImageEnhance.Brightness),
-  "sharpness": _enhance(ImageEnhance.Sharpness),
+  "color": _blend(lambda x: ImageEnhance.Color(x).degenerate),
+  "contrast": _blend(lambda x: ImageEnhance.Contrast(x).degenerate),
+  "brightness": _blend(lambda x: ImageEnhance.Brightness(x).degenerate),
+  "sharpness": _blend(lambda x: ImageEnhance.Sharpness(x).degenerate),
   **_MOVES,  # Where they are not above: "rotate" keeps its place.
   "cutout": _cutout,
   "solarize_add": _solarize_add,
 }
 """Operations by name: (image, magnitude / 10, rng) -> image of equal size."""
 
+
+def _grey(image):
+  x = np.float32(image) * np.float32(1 / 255)
+  grey = x @ np.float32([0.2989, 0.587, 0.114]) * 255.5
+  return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+
+
+def _smooth(image):
+  x, inside = np.array(image), np.s_[1:-1, 1:-1]
+  kernel = np.float32([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / np.float32(13)
+  x[inside] = cv2.filter2D(np.float32(x), -1, kernel)[inside]
+  return Image.fromarray(x)
+
+
 PUBLISHED: dict[str, _Op] = {
   **OPS,
-  **_moves(Image.Resampling.NEAREST),
-  "contrast": _published_contrast,
-  "posterize": _posterize(0),
+  **_moves(_nearest, 1),
+  "color": _blend(_grey),
+  "contrast": _blend(
+    lambda x: x.point([min(x.width * x.height // 256, 255)] * 768)
+  ),
+  "sharpness": _blend(_smooth),
+  "posterize": lambda x, by, _: _posterize(x, by * (by < 2.25), _),
+  "solarize": lambda x, by, _: ImageOps.solarize(x, int(256 * by) % 256),
 }
-"""The operations as in the reference, in the same order."""
+"""The reference's own operations, in the same order."""

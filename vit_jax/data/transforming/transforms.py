@@ -18,10 +18,20 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data.decoding.decode import by_fours, decode_box, decode_image
-from vit_jax.data.example import RGB, ImageSpec
-from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+from vit_jax.data.example import MAX_PIXELS, RGB, ImageSpec
+from vit_jax.data.settings import (
+  TENSORFLOW,
+  EvalTransformSettings,
+  TrainTransformSettings,
+)
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 
+# How a training image is resized; random boxes are faster where it is "fast".
+_FILTERS = {
+  "fast": EvalTransformSettings(interpolation="area"),
+  "bicubic": EvalTransformSettings(interpolation="bicubic"),
+  **{name: EvalTransformSettings(resizer=name) for name in TENSORFLOW},
+}
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
 EvalTransform = Callable[[bytes], np.ndarray]
 
@@ -46,6 +56,7 @@ def make_train_transform(
     ValueError: if the size is not positive, or as `check_colours` does.
   """
   check_colours(settings, spec.channels)
+  spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
   return _TrainTransform(_height_width(image_size), settings, spec)
 
 
@@ -69,6 +80,7 @@ def make_eval_transform(
   Raises:
     ValueError: if the size is not positive.
   """
+  spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
   return _EvalTransform(_height_width(image_size), settings, spec)
 
 
@@ -110,7 +122,8 @@ class _TrainTransform:
     if settings.crop == "inception":
       image = self._random_box(encoded, rng)
     else:
-      image = resize(decode_image(encoded, self.spec), self.size)
+      image = decode_image(encoded, self.spec)
+      image = filtered(image, self.size, _FILTERS[settings.resizer])
     if settings.crop == "pad" and settings.pad:
       image = _pad_crop(image, settings.pad, rng)
     if settings.flip and rng.random() < 0.5:
@@ -127,8 +140,12 @@ class _TrainTransform:
 
     kind = published_box if self.settings.as_published else inception_box
     draw = functools.partial(kind, min_area=self.settings.min_area, rng=rng)
-    box = decode_box(encoded, self.size, draw, self.spec)
-    return resize_fast(box, self.size)
+    if self.settings.resizer == "fast":
+      return resize_fast(
+        decode_box(encoded, self.size, draw, self.spec), self.size
+      )
+    box = decode_box(encoded, (MAX_PIXELS,) * 2, draw, self.spec)
+    return filtered(box, self.size, _FILTERS[self.settings.resizer])
 
 
 def _pad_crop(
@@ -156,7 +173,7 @@ class _EvalTransform:
     if image.shape[:2] != (h, w):
       image = filtered(image, (h, w), self.settings)
     H, W = self.size
-    half = round if self.spec.corner == "even" else math.floor
+    half = round if self.settings.corner == "even" else math.floor
     top, left = half((h - H) / 2), half((w - W) / 2)
     return image[top : top + H, left : left + W]
 
@@ -203,12 +220,6 @@ def resized_shape(
   """
   if settings.crop == "resize":
     return size
-  return _before_crop(shape, size, settings)
-
-
-def _before_crop(
-  shape: tuple[int, int], size: tuple[int, int], settings: EvalTransformSettings
-) -> tuple[int, int]:
   H, W = (round(settings.resize_ratio * side) for side in size)
   if settings.crop == "squash":
     return H, W
@@ -231,6 +242,11 @@ def filtered(
   width. torchvision resizes along the width first, or rounds nothing.
   """
   name = settings.interpolation
+  if settings.resizer in TENSORFLOW:
+    how = {"area": cv2.INTER_AREA, "bilinear": cv2.INTER_LINEAR}[name]
+    exact = _resized(image.astype(np.float32), size, how)
+    whole = np.floor if settings.resizer == "big_vision" else np.rint
+    return whole(exact).astype(np.uint8)
   if name == "area":
     return resize(image, size)
   if not settings.antialias and name in ("bilinear", "bicubic"):

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
-from vit_jax.data.settings import FILTERS, RESIZERS, EvalTransformSettings
+from vit_jax.data.settings import FILTERS, TENSORFLOW, EvalTransformSettings
 from vit_jax.pretrained.formats import architecture
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import COUNT, PerChannel, Sides, checked
 from vit_jax.runtime.printable import quoted
 
 FILE = "preprocessor_config.json"
-CORNERS = ("floor", "even")
 # Pillow's numbers of its filters.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _VIT = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
@@ -63,8 +62,7 @@ def read(config: Mapping[str, Any]) -> Preprocessing:
     raise _refusal("do_resize", False, "pictures must be resized")
   size, crop = _crop(found, kind)
   mean, std = _normalization(found)
-  corner = checked("corner", str, found.get("corner", "floor"), None, CORNERS)
-  return Preprocessing(size, crop, mean, std, corner)
+  return Preprocessing(size, crop, mean, std)
 
 
 def _crop(
@@ -74,7 +72,8 @@ def _crop(
   filters: dict[str, Any] = dict(
     interpolation=_filter(found),
     antialias=checked("antialias", bool, found.get("antialias", True)),
-    resizer=checked("resizer", str, found["resizer"], None, RESIZERS),
+    resizer=checked("resizer", str, found["resizer"]),
+    corner=checked("corner", str, found.get("corner", "floor")),
   )
   size = found["size"]
   if isinstance(size, int) and kind in ("CLIP", "Bit"):
@@ -172,11 +171,11 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
     name, size = "CLIPImageProcessor", {"shortest_edge": tall}
   ours: dict[str, Any] = {}
   near = nearest(preprocessing).crop
-  if near != crop:
+  if near != dataclasses.replace(crop, corner="floor"):
     ours = dict(interpolation=crop.interpolation, antialias=crop.antialias)
-  if preprocessing.corner != "floor":
-    ours["corner"] = preprocessing.corner
-  if crop.resizer == "pillow":
+  if crop.corner != "floor":
+    ours["corner"] = crop.corner
+  if crop.resizer in ("pillow", *TENSORFLOW):
     ours["resizer"] = crop.resizer
   elif crop.resizer == "torchvision_float":
     name = "DINOv3ViTImageProcessor"
@@ -199,6 +198,8 @@ def nearest(preprocessing: Preprocessing) -> Preprocessing:
   """The most similar preprocessing that Hugging Face's library can do."""
   name = preprocessing.crop.interpolation
   name = "bilinear" if name == "area" else name
-  changes = dict(interpolation=name, antialias=True)
+  changes = dict(interpolation=name, antialias=True, corner="floor")
+  if preprocessing.crop.resizer in TENSORFLOW:
+    changes["resizer"] = "torchvision"
   crop = dataclasses.replace(preprocessing.crop, **changes)
-  return dataclasses.replace(preprocessing, crop=crop, corner="floor")
+  return dataclasses.replace(preprocessing, crop=crop)

@@ -124,10 +124,9 @@ def preprocessing(published: Config) -> Preprocessing:
   name = checked("interpolation", str, name, None, PILLOW_FILTERS)
   return Preprocessing(
     None,
-    EvalTransformSettings(mode, ratio, name),
+    EvalTransformSettings(mode, ratio, name, corner="even"),
     checked("mean", checks.PerChannel, found["mean"], checks.CHANNELS),
     checked("std", checks.PerChannel, found["std"], checks.POSITIVE_CHANNELS),
-    corner="even",
   )
 
 

@@ -78,9 +78,10 @@ def preprocessing(file: str) -> tuple[Preprocessing, dict[str, str]]:
       "the file's name is none of torchvision's, so pictures are resized as "
       "for its first weights, to 256 for a crop of 224"
     )
-  crop = EvalTransformSettings("center", short / side, interpolation)
+  ratio = short / side
+  crop = EvalTransformSettings("center", ratio, interpolation, corner="even")
   colours = architecture.IMAGENET_MEAN, architecture.IMAGENET_STD
-  return Preprocessing(None, crop, *colours, "even"), guesses
+  return Preprocessing(None, crop, *colours), guesses
 
 
 def rules(vit: BaseVit, _: Shapes | None = None) -> list[Rule]:

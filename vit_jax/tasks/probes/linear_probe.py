@@ -12,14 +12,17 @@ The solver runs in NumPy and float64, because those eigenvalues span more than
 float32 resolves, and float64 is slow or absent on accelerators.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.special import logsumexp
 
 L2S = tuple(2.0**power for power in range(-10, 21))
 
+SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 13))
 _EPSILON = 1e-6  # Added to the standard deviation of each feature.
 _MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
 _MOST_SCORES = 1 << 22  # Scores per block; as float64 they take 32 MB.
@@ -34,12 +37,14 @@ class Probe:
     scale: Standard deviation of each feature over the shots, plus 1e-6.
     W: The weights; the last row is the bias.
     l2: The L2 regularisation that the weights were fitted with.
+    sharpness: Factor that makes logits of scores, by `fit_in_parts`.
   """
 
   mean: Float[np.ndarray, " D"]
   scale: Float[np.ndarray, " D"]
   W: Float[np.ndarray, "D+1 K"]
   l2: float
+  sharpness: float = 1.0
 
   def scores(
     self, features: Float[np.ndarray, "N D"]
@@ -52,6 +57,12 @@ class Probe:
   ) -> Int[np.ndarray, " N"]:
     """The class with the highest score."""
     return self.scores(features).argmax(axis=1)
+
+  def head(self) -> dict[str, np.ndarray]:
+    """The kernel (D, K) and bias (K,) of a model's head with these answers."""
+    kernel = self.sharpness * self.W[:-1] / self.scale[:, None]
+    bias = self.sharpness * self.W[-1] - self.mean @ kernel
+    return {"head/kernel": kernel, "head/bias": bias}
 
 
 def whitening(
@@ -113,9 +124,7 @@ def choose_l2(
     path = _Path.of_examples(others, own, K)
     for i, scores, labels in path.try_out(features[:, turn], l2s):
       right[i] += (scores.argmax(axis=1) == labels).sum()
-      # The squares of scores - Y, summed without building Y.
-      right_scores = scores[np.arange(len(labels)), labels]
-      error[i] += np.sum((scores + 1) ** 2) - 4 * np.sum(right_scores)
+      error[i] += _error(scores, labels)
   best = min(range(len(l2s)), key=lambda i: (-right[i], error[i]))
   return float(l2s[best])
 
@@ -136,6 +145,14 @@ class Moments:
     self._squares += x.T @ x
     np.add.at(self._by_class, labels, x)
     np.add.at(self._counts, labels, 1)
+
+  @classmethod
+  def total(cls, parts: Sequence["Moments"]) -> "Moments":
+    """The sums over the examples of all parts."""
+    found = cls(parts[0]._total.size, parts[0]._counts.size)
+    for name in vars(found):
+      setattr(found, name, sum(getattr(part, name) for part in parts))
+    return found
 
   def path(self) -> "_Path":
     """The problem of `fit`, with the examples that were added."""
@@ -159,23 +176,49 @@ def fit_in_parts(
 ) -> Probe:
   """Fits a probe to examples of which only those that choose L2 are kept.
 
-  The L2 with the most right answers to them is taken, the lowest of several;
-  then they are fitted as well.
+  Each fold is held out in turn and predicted by a probe of all other examples.
+  The L2 with the most right answers wins; ties go to the lowest squared error.
+  The probe's `sharpness` has the lowest cross-entropy on the same answers.
 
   Args:
-    parts: Features (N, D), labels (N,), and which choose the L2, bool (N,).
+    parts: Features (N, D), labels (N,), and the fold of each, int (N,); -1 is
+      never held out.
   """
-  moments, chosen = None, []
-  for features, labels, choose in parts:
-    moments = moments or Moments(features.shape[1], num_classes)
-    moments.add(features[~choose], labels[~choose])
-    chosen.append((features[choose], labels[choose]))
-  assert moments is not None
-  features, labels = map(np.concatenate, zip(*chosen, strict=True))
-  path = moments.path()
-  right = [(path.probe(l2).predict(features) == labels).sum() for l2 in L2S]
-  moments.add(features, labels)
-  return moments.path().probe(L2S[int(np.argmax(right))])
+  moments: dict[int, Moments] = {}
+  held = collections.defaultdict(list)
+  for features, labels, folds in parts:
+    for fold in np.unique(folds).tolist():
+      some = features[folds == fold], labels[folds == fold]
+      own = moments.setdefault(fold, Moments(features.shape[1], num_classes))
+      own.add(*some)
+      held[fold].extend([some] if fold >= 0 else [])
+  answers = []  # The solutions without each fold, and the fold itself.
+  for fold in moments.keys() - {-1}:
+    others = [part for other, part in moments.items() if other != fold]
+    examples = map(np.concatenate, zip(*held[fold], strict=True))
+    answers.append((Moments.total(others).path(), *examples))
+  ranks = []
+  for l2 in L2S:
+    scores = [(path.probe(l2).scores(x), y) for path, x, y in answers]
+    wrong = sum((s.argmax(axis=1) != y).sum() for s, y in scores)
+    ranks.append((wrong, sum(_error(s, y) for s, y in scores), l2))
+  l2 = min(ranks)[-1]
+  scores = [(path.probe(l2).scores(x), y) for path, x, y in answers]
+  losses = [sum(_loss(t * s, y) for s, y in scores) for t in SHARPNESS]
+  probe = Moments.total([*moments.values()]).path().probe(l2)
+  return dataclasses.replace(probe, sharpness=SHARPNESS[np.argmin(losses)])
+
+
+def _error(scores: np.ndarray, labels: np.ndarray) -> float:
+  """The sum of the squares of scores - Y, without building Y."""
+  right = scores[np.arange(len(labels)), labels]
+  return np.sum((scores + 1) ** 2) - 4 * np.sum(right)
+
+
+def _loss(logits: np.ndarray, labels: np.ndarray) -> float:
+  """The sum of the softmax cross-entropies."""
+  right = logits[np.arange(len(labels)), labels]
+  return np.sum(logsumexp(logits, axis=1) - right)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,14 +109,14 @@ def count(
 def _patches(
   train: Readable,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-  """Each image's patches of a class, and whether they choose the L2."""
+  """Each image's patches of a class; every tenth image's are the one fold."""
   for maps, masks in train:
     numbers = range(train.examples - len(maps), train.examples)
     for number, features, mask in zip(numbers, maps, masks, strict=True):
       label = resize_mask(mask.astype(np.int32), features.shape[:2])
       known = label != IGNORED
-      chosen = np.full(known.sum(), number % 10 == 9)
-      yield features[known], label[known], chosen
+      fold = 0 if number % 10 == 9 else -1
+      yield features[known], label[known], np.full(known.sum(), fold)
   if train.examples < 10:
     raise ValueError(
       f"{train.examples} readable training images are too few for a probe of "

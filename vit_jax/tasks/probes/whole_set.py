@@ -20,11 +20,13 @@ from vit_jax.models.normalize import normalize, unit
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.tasks.probes import linear_probe
+from vit_jax.tasks.probes.linear_probe import Probe
 from vit_jax.training import sharding
 
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
 TEMPERATURE = 0.07
 _MOST_HELD_OUT = 5_000  # Training images that choose the linear probe's L2.
+_FOLDS, _LEAST = 5, 10  # Folds of these, and training images to have at least.
 _MOST_VOTES = 1 << 24  # Votes (images times classes) counted at a time.
 
 Represented = Iterable[tuple[Array, dict[str, Array]]]
@@ -163,13 +165,12 @@ def linear(
 ) -> Score:
   """Fits the probe of `linear_probe` to all training images, and tests it.
 
-  A tenth of the training images, about `train_examples`, at most 5,000, choose
-  its L2 first, by the most right answers; then they are fitted as well. Raises
-  ValueError if a split has too few readable images.
+  At most 5,000 training images, of about `train_examples`, choose its L2 first,
+  by five-fold cross-validation; then all are fitted. Raises ValueError if a
+  split has too few readable images.
   """
-  every = max(10, -(-train_examples // _MOST_HELD_OUT))
   trained, tested = Readable(train), Readable(test)
-  probe = linear_probe.fit_in_parts(_parts(trained, every), num_classes)
+  probe = fit(trained, num_classes, train_examples)
   right = sum((probe.predict(y) == labels).sum() for y, labels in tested)
   check_readable(tested.examples)
   return Score(
@@ -181,15 +182,25 @@ def linear(
   )
 
 
-def _parts(
-  train: Readable, every: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-  """The training images, and which of them choose the L2: one in `every`."""
-  for y, labels in train:
-    numbers = train.examples - len(labels) + np.arange(len(labels))
-    yield y, labels, numbers % every == every - 1
-  if train.examples < every:
-    raise ValueError(
-      f"{train.examples} readable training images are too few for a linear "
-      f"probe; give {every} or more, or --probe=few_shot."
-    )
+def fit(train: Readable, num_classes: int, train_examples: int) -> Probe:
+  """Fits the probe of `linear_probe` to all readable training images.
+
+  Representations are (B, D), or (B, V, D) for V views of each image. Raises
+  ValueError if there are fewer than 10 images.
+  """
+  every = max(1, -(-train_examples // _MOST_HELD_OUT))
+
+  def parts() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    for y, labels in train:
+      numbers = train.examples - len(labels) + np.arange(len(labels))
+      fold = np.where(numbers % every == 0, numbers // every % _FOLDS, -1)
+      views = 1 if y.ndim == 2 else y.shape[1]
+      y = y.reshape(len(labels) * views, y.shape[-1])
+      yield y, labels.repeat(views), fold.repeat(views)
+    if train.examples < _LEAST:
+      raise ValueError(
+        f"{train.examples} readable training images are too few for a linear "
+        f"probe; give {_LEAST} or more, or --probe=few_shot."
+      )
+
+  return linear_probe.fit_in_parts(parts(), num_classes)

@@ -1,0 +1,117 @@
+"""The part of docs/parity.md on images, and what is measured for it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from scripts.parity import draws, recording
+from scripts.parity.pixels import measure
+from scripts.parity.pixels.faults import FAULTS
+
+MEASURED = recording.FOLDER / "augmentations.json"
+KINDS = {"pixels": measure.ROWS, "draws": draws.ROWS}
+
+_PIXELS = """
+## Images
+
+What a model sees depends on the decoder, the crop, the filter and each change
+of colour as well. Here both sides got equal pictures, none of them square, and
+equal random numbers, and what they made of them is compared number by number:
+the largest difference, in levels of 0 to 255 (for Mixup and CutMix, of images
+in 0 to 1; for labels, of their order), and the share of numbers that differ at
+all. Rows of a recipe go through its configuration file, from the encoded JPEG
+to what the model gets. In the reference everything but the random numbers is
+its own code; TensorFlow's and timm's functions that draw are told what to draw.
+"""
+
+_DRAWS = """
+## Draws
+
+Where TensorFlow and JAX draw by themselves, {count:,} draws of each side are
+compared as distributions. The largest difference of the counts in {bins} bins
+and of two moments, in its own standard deviations, may be {allowed:g}. Faults
+of 2 % are beyond that, at least so many times as the last column says.
+"""
+
+
+def measured(name: str) -> dict[str, Any]:
+  """The numbers of a row."""
+  if name in draws.ROWS:
+    faults = {k: draws.shown_by(name, k) for k in draws.ROWS[name].faults}
+    return {"differences": draws.differences(name), "faults": faults}
+  faults = {k: measure.shown_by(name, k) for k in FAULTS[name]}
+  return {"differences": measure.differences(name), "faults": faults}
+
+
+def keep(name: str, found: dict[str, Any]) -> None:
+  """Adds the numbers of a row to those that are kept."""
+  kept = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+  for kind, rows in KINDS.items():
+    known = kept.get(kind, {}) | ({name: found} if name in rows else {})
+    kept[kind] = {k: known[k] for k in rows if k in known}
+  MEASURED.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def sections(table: Callable[..., list[str]]) -> list[str]:
+  """The lines of the page."""
+  kept = json.loads(MEASURED.read_text())
+  columns = ("compared", "reference, commit", "images")
+  pixels = [_cells(name, found) for name, found in kept["pixels"].items()]
+  lines = [_PIXELS]
+  lines += table((*columns, "largest", "share", "faults"), pixels)
+  lines += ["", "What is different:", ""]
+  lines += [
+    f"- **{name}**: {text}"
+    for name in kept["pixels"]
+    for text in measure.ROWS[name].different
+  ]
+  head = dict(count=draws.COUNT, bins=draws.BINS, allowed=draws.ALLOWED)
+  lines.append(_DRAWS.format(**head))
+  columns = ("drawn", "reference, commit", "quantities", "largest")
+  rows = []
+  for name, found in kept["draws"].items():
+    row, meta = draws.ROWS[name], json.loads(draws.path_of(name).read_text())
+    gaps, faults = found["differences"], found["faults"].values()
+    rows.append(
+      [
+        f"{row.title} (`{name}`)",
+        _reference(meta["meta"]),
+        ", ".join(gaps),
+        f"{max(gaps.values()):.1f}",
+        f"{sum(f['found'] for f in faults)} of {len(faults)}",
+        f"{min(f['times'] for f in faults):.1f}",
+      ]
+    )
+  return [*lines, *table((*columns, "faults", "times"), rows)]
+
+
+def _cells(name: str, found: dict[str, Any]) -> list[str]:
+  row, (meta, _, theirs) = measure.ROWS[name], measure.recorded(name)
+  gaps, faults = found["differences"], found["faults"].values()
+  return [
+    f"{row.title} (`{name}`)",
+    _reference(meta),
+    f"{len(theirs)}",
+    f"{gaps['most']:.0e}" if 0 < gaps["most"] < 0.1 else f"{gaps['most']:g}",
+    f"{100 * gaps['share']:.2g} %",
+    f"{sum(f['found'] for f in faults)} of {len(faults)}",
+  ]
+
+
+def _reference(meta: dict[str, Any]) -> str:
+  versions = ", ".join(f"{k} {v}" for k, v in meta["facts"].items())
+  commit = f"`{meta['commit'][:10]}`, " * bool(meta["commit"])
+  return f"{meta['reference']}, {commit}{versions}"
+
+
+def fault_rows() -> list[list[str]]:
+  """The rows of the page's table of faults, which are images' and draws'."""
+  rows = []
+  for kind, kept in json.loads(MEASURED.read_text()).items():
+    for name, row in kept.items():
+      for fault, found in row["faults"].items():
+        size = found["times"] if kind == "draws" else found["size"]
+        unit = {"levels": " levels", "share": " of numbers"}
+        by = unit.get(found["by"], f" times, {found['by']}")
+        rows.append([name, fault, f"{size:.3g}{by}"])
+  return rows

