@@ -14,6 +14,7 @@ predicted.
 import collections
 import contextlib
 import io
+import itertools
 import os
 import sys
 from collections.abc import Iterable
@@ -108,11 +109,8 @@ def predict_files(
   from vit_jax.runtime.display import Display
   from vit_jax.tasks.choose import answering
 
-  if (layers and not features) or (tokens and not layers):
-    flag, needs = ("layers", "features") if layers else ("tokens", "layers")
-    raise ValueError(f"--{flag} needs --{needs}, which is not given.")
-  if as_json and out:
-    raise ValueError("--json prints the answers that --out writes: drop one.")
+  given = {"features": features, "layers": layers, "tokens": tokens}
+  _check_flags(given, as_json and out)
   check_found(files)
   kept = feature_file(features, layers) if features else None
   with kept or contextlib.nullcontext() as rows:
@@ -139,9 +137,8 @@ def predict_files(
     if not out:
       to_lines = answers.json_lines if as_json else answers.table
       return _report(batches, to_lines(task, names, top), rows)
-    display, counts = Display(), collections.Counter()
-    images = sum(1 for _ in find_images(files))
-    batches = display.track(batches, "predicting", -(-images // batch_size))
+    counts, images = collections.Counter(), sum(1 for _ in find_images(files))
+    batches = Display().track(batches, "predicting", -(-images // batch_size))
     lines = answers.csv_lines(task, names, top, outputs, counts)
     with (
       replacing(local_file(out)) as file,
@@ -149,9 +146,17 @@ def predict_files(
     ):
       code = _report(batches, lines, rows, text)
   for name, n in counts.most_common():
-    display.note(f"{n:7,} {n / images:6.1%}  {name}")
-  display.note(f"Wrote {images:,} rows to {out}.")
+    print(f"{n:7,} {n / images:6.1%}  {name}")
+  print(f"Wrote {images:,} rows to {out}.")
   return code
+
+
+def _check_flags(given: dict[str, Any], twice: Any) -> None:
+  for needs, flag in itertools.pairwise(given):
+    if given[flag] and not given[needs]:
+      raise ValueError(f"--{flag} needs --{needs}, which is not given.")
+  if twice:
+    raise ValueError("--json prints the answers that --out writes: drop one.")
 
 
 def _opened(

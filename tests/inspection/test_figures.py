@@ -205,7 +205,7 @@ def test_filters_are_squares_and_say_what_they_are(written, channels):
   assert written[0] == told + more
   shown = components[..., [0, 0, 0] if channels < 3 else [0, 1, 2]]
   levels = np.uint8(255 * shown + 0.5)
-  found = [places(figure, np.kron(x, np.ones((24, 24, 1)))) for x in levels]
+  found = [places(figure, np.kron(x, np.ones((48, 48, 1)))) for x in levels]
   assert all(len(one) == 1 for one in found) and found == sorted(found)
 
 

@@ -24,7 +24,7 @@ _COLORS = "viridis"  # It gets lighter with the value, and is never white.
 _RIGHT, _WRONG, _GREY = "#1f5fa8", "#b3261e", "#595959"
 _IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
 _ON_A_SHEET = 400
-_A_FILTER = 96  # Side of a filter, in pixels.
+_A_FILTER = 192  # Side of a filter, in pixels.
 _A_PATCH = 80  # Longer side of a numbered patch, in pixels.
 _MOST = 1600  # Longest side of a photograph with numbered patches.
 
