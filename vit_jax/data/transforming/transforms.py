@@ -144,7 +144,7 @@ class _TrainTransform:
       return resize_fast(
         decode_box(encoded, self.size, draw, self.spec), self.size
       )
-    box = decode_box(encoded, (MAX_PIXELS,) * 2, draw, self.spec)
+    box = decode_box(encoded, (MAX_PIXELS, MAX_PIXELS), draw, self.spec)
     return filtered(box, self.size, _FILTERS[self.settings.resizer])
 
 
