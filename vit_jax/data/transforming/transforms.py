@@ -225,7 +225,7 @@ def resized_shape(
     return H, W
   h, w = shape
   if settings.interpolation == "area":
-    scale = settings.resize_ratio * max(size[0] / h, size[1] / w)
+    scale = max(H / h, W / w)
     return max(round(h * scale), size[0]), max(round(w * scale), size[1])
   if H == W:
     return int(H * h / min(h, w)), int(W * w / min(h, w))
