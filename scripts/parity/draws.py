@@ -141,7 +141,8 @@ def _layers(found: np.ndarray) -> Columns:
   moves = [k for k in MOVES if k != "Cutout"]
   index = index.astype(int)
   columns = {k: by[index == names.index(k)] for k in moves}
-  return {"operation": index / 15, "sign": np.sign(by[by != 0]), **columns}
+  signs = np.sign(np.concatenate([*columns.values()]))
+  return {"operation": index / 15, "sign": signs, **columns}
 
 
 def _our_layers(count: int) -> Columns:

@@ -82,10 +82,8 @@ def teacher(settings: Any, model: Any) -> tuple[Extras, Arrays]:
   """A teacher of the student's sizes, with one head and its own arrays."""
   own = model.clone(distilled=False, drop_path_rate=0.0)
   params, theirs = frozen(own, timm_encoders.rules, seed=99)
-  pixels, size = (
-    build.make_preprocessing(settings),
-    (given_inputs.SIDE, given_inputs.SIDE),
-  )
+  pixels = build.make_preprocessing(settings)
+  size = given_inputs.SIDE, given_inputs.SIDE
   made = Teacher(own, size, pixels.mean, pixels.std, settings.distill)
   extras = ({"teacher": on_device(params)},)
   return Extras(teacher=made, frozen_params=extras), theirs

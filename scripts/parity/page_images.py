@@ -15,22 +15,24 @@ _PIXELS = """
 ## Images
 
 What a model sees depends on the decoder, the crop, the filter and each change
-of colour as well. Here both sides got equal pictures, none of them square, and
-equal random numbers, and what they made of them is compared number by number:
-the largest difference, in levels of 0 to 255 (for Mixup and CutMix, of images
-in 0 to 1; for labels, of their order), and the share of numbers that differ at
-all. Rows of a recipe go through its configuration file, from the encoded JPEG
-to what the model gets. In the reference everything but the random numbers is
-its own code; TensorFlow's and timm's functions that draw are told what to draw.
+of colour as well. Here both sides got equal pictures and equal random numbers,
+and what they made of them is compared number by number: the largest difference,
+in levels of 0 to 255 (for Mixup and CutMix, of images in 0 to 1; for labels, of
+their order), and the share of numbers that differ at all. Rows of a recipe go
+through its configuration file, from a JPEG file that is not square to what the
+model gets. In the reference everything but the random numbers is its own code;
+TensorFlow's and timm's functions that draw are told what to draw.
 """
 
 _DRAWS = """
 ## Draws
 
 Where TensorFlow and JAX draw by themselves, {count:,} draws of each side are
-compared as distributions. The largest difference of the counts in {bins} bins
-and of two moments, in its own standard deviations, may be {allowed:g}. Faults
-of 2 % are beyond that, at least so many times as the last column says.
+compared as distributions: of boxes, of the signs of RandAugment's layers, of
+Mixup and of CutMix. The largest difference of the counts in {bins} bins and of
+two moments, in its own standard deviations, may be {allowed:g}. Faults of 2 %
+are beyond that, at least so many times as the last column says. One that is
+not: CutMix's alpha of 1.02 instead of 1.
 """
 
 

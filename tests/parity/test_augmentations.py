@@ -31,6 +31,8 @@ def test_each_row_was_measured_and_five_faults_of_it_were_found():
   for name, row in {**MEASURED["pixels"], **MEASURED["draws"]}.items():
     assert known[name] == {*row["faults"]} and len(known[name]) >= 5
     assert all(fault["found"] for fault in row["faults"].values())
+  for row in MEASURED["draws"].values():
+    assert max(row["differences"].values()) <= draws.ALLOWED
 
 
 @pytest.mark.slow

@@ -12,11 +12,7 @@ from tests.data.pictures import coordinates, encode, noise, png, rngs
 from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
 from vit_jax.data.decoding import decode
 from vit_jax.data.decoding.decode import decode_image
-from vit_jax.data.settings import (
-  TENSORFLOW,
-  EvalTransformSettings,
-  TrainTransformSettings,
-)
+from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming import augment
 from vit_jax.data.transforming.transforms import resize, resize_fast
 

@@ -84,13 +84,12 @@ def _bilinear(image, matrix):
 
 def _nearest(image, matrix):
   """The same where (x, y) is a pixel's centre; halves are rounded from 0."""
-  a, b, c, d, e, f = np.float32(matrix)
+  a, b, c, d, e, f = np.array(matrix, np.float32)
   x, y = (np.arange(side, dtype=np.float32) for side in image.size)
   places = a * x + (b * y)[:, None] + c, d * x + (e * y)[:, None] + f
-  maps = (np.trunc(p + np.copysign(np.float32(0.5), p)) for p in places)
-  outside = dict(borderMode=cv2.BORDER_CONSTANT, borderValue=_FILL)
-  moved = cv2.remap(np.asarray(image), *maps, cv2.INTER_NEAREST, **outside)
-  return Image.fromarray(moved)
+  u, v = (np.trunc(p + np.copysign(np.float32(0.5), p)) for p in places)
+  how = cv2.INTER_NEAREST, None, cv2.BORDER_CONSTANT, _FILL
+  return Image.fromarray(cv2.remap(np.asarray(image), u, v, *how))
 
 
 def _rotation(size, angle):
@@ -147,15 +146,15 @@ OPS: dict[str, _Op] = {
 
 
 def _grey(image):
-  x = np.float32(image) * np.float32(1 / 255)
-  grey = x @ np.float32([0.2989, 0.587, 0.114]) * 255.5
+  x = np.asarray(image, np.float32) * np.float32(1 / 255)
+  grey = x @ np.array([0.2989, 0.587, 0.114], np.float32) * 255.5
   return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
 
 
 def _smooth(image):
   x, inside = np.array(image), np.s_[1:-1, 1:-1]
-  kernel = np.float32([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / np.float32(13)
-  x[inside] = cv2.filter2D(np.float32(x), -1, kernel)[inside]
+  kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+  x[inside] = cv2.filter2D(x.astype(np.float32), -1, kernel)[inside]
   return Image.fromarray(x)
 
 

@@ -144,7 +144,7 @@ class _TrainTransform:
       return resize_fast(
         decode_box(encoded, self.size, draw, self.spec), self.size
       )
-    box = decode_box(encoded, (MAX_PIXELS,) * 2, draw, self.spec)
+    box = decode_box(encoded, (MAX_PIXELS, MAX_PIXELS), draw, self.spec)
     return filtered(box, self.size, _FILTERS[self.settings.resizer])
 
 
@@ -225,7 +225,7 @@ def resized_shape(
     return H, W
   h, w = shape
   if settings.interpolation == "area":
-    scale = settings.resize_ratio * max(size[0] / h, size[1] / w)
+    scale = max(H / h, W / w)
     return max(round(h * scale), size[0]), max(round(w * scale), size[1])
   if H == W:
     return int(H * h / min(h, w)), int(W * w / min(h, w))
