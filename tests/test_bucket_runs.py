@@ -86,7 +86,8 @@ def test_a_run_that_is_killed_ends_as_a_local_one(
   tops = {name.partition("/")[0] for name in found}
   assert tops == {
     "log.txt",
-    *("checkpoints", "metrics.jsonl", "starts.jsonl", "tensorboard"),
+    *("checkpoints", "metrics.jsonl", "digests.jsonl", "starts.jsonl"),
+    "tensorboard",
   }
   rows = found["metrics.jsonl"].download_as_bytes().splitlines()
   steps = [row["step"] for row in map(json.loads, rows) if "train/loss" in row]

@@ -98,9 +98,8 @@ def names(folder: epath.Path) -> list[str]:
 def sizes(folder: epath.Path) -> dict[str, int]:
   """The bytes of each file in a folder and in those below it, by its path."""
   if not is_address(folder):
-    files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
-    names = [path.relative_to(folder).as_posix() for path in files]
-    return {n: p.stat().st_size for n, p in zip(names, files, strict=True)}
+    files = (p for p in pathlib.Path(folder).rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
   found, prefix = _listed(folder)
   return {
     each.name.removeprefix(prefix): each.size

@@ -30,9 +30,8 @@ class CheckpointReader:
       if not read_only:
         orbax_files.prepare(folder)
       # With their scores, if more will be saved.
-      self._steps: dict[int, float | None] = {}
-      self._steps |= dict.fromkeys(orbax_files.steps(folder))
-      self._steps |= {} if read_only else self._scores()
+      self._steps = dict[int, Any].fromkeys(orbax_files.steps(folder))
+      self._steps = self._steps if read_only else self._scores()
 
   @property
   def all_steps(self) -> list[int]:
