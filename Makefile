@@ -21,7 +21,7 @@ MADE := $(VENV)/.made
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 # Separate environments for the lowest versions that pyproject.toml allows, for
-# the newest, and for pip-audit.
+# the newest, and for pip-audit and twine.
 MINIMUM := $(VENV)/minimum
 NEWEST := $(VENV)/newest
 AUDIT := $(VENV)/audit
@@ -140,5 +140,5 @@ $(NEWEST)/.made: pyproject.toml | $(MADE)
 $(AUDIT)/.made: constraints.txt | $(MADE)
 	$(BIN)/python -m venv $(AUDIT)
 	$(call pinned,constraints.txt) $(AUDIT)/bin/python -m pip \
-	  install -q pip-audit
+	  install -q pip-audit twine
 	@touch $@

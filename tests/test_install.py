@@ -1,8 +1,10 @@
 """What a user installs: the wheel alone, and the model with little else."""
 
 import os
+import socket
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
@@ -55,6 +57,50 @@ def test_the_wheel_holds_the_package_and_the_configurations(built):
   assert "\nLicense-Expression: Apache-2.0" in described
   # Relative links lead nowhere on the page of a package index.
   assert "](docs/" not in described and "](vit_jax/" not in described
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+  """A folder for make's VENV, in which pip-audit and twine are installed."""
+  venv = tmp_path_factory.mktemp("tools") / "venv"
+  made = (f"VENV={venv}", f"PYTHON={sys.executable}", venv / "audit/.made")
+  _run("make", "-s", *made, cwd=ROOT)
+  return venv
+
+
+@pytest.mark.slow
+def test_another_build_has_the_same_bytes(built, tmp_path):
+  """At another time, of files of another date, by a user with other rights."""
+  sdist, wheel = built
+  with tarfile.open(sdist) as archive:
+    archive.extractall(tmp_path, filter="data")
+  (unpacked,) = tmp_path.iterdir()
+  for path in unpacked.rglob("*"):
+    os.utime(path, (10**9, 10**9))
+    path.chmod(0o700)
+  build = f"umask 077 && '{sys.executable}' -m build -w -o '{tmp_path / 'out'}'"
+  pins = str(ROOT / "constraints.txt")
+  _run("sh", "-c", build, cwd=unpacked, PIP_CONSTRAINT=pins)
+  (again,) = (tmp_path / "out").iterdir()
+  assert again.name == wheel.name
+  assert again.read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.slow
+def test_twine_finds_nothing_wrong_with_what_is_released(built, tools):
+  twine = tools / "audit/bin/twine"
+  said = _run(twine, "check", "--strict", *built, cwd=ROOT, NO_COLOR="1")
+  assert said.count("PASSED") == 2
+
+
+@pytest.mark.slow
+def test_no_pin_has_a_known_vulnerability(tools):
+  try:
+    socket.create_connection(("api.osv.dev", 443), timeout=5).close()
+  except OSError as error:
+    pytest.skip(f"the database of vulnerabilities cannot be reached: {error}")
+  make = ("make", "-s", "audit", f"VENV={tools}", f"PYTHON={sys.executable}")
+  _run(*make, cwd=ROOT)
 
 
 @pytest.mark.slow
