@@ -105,7 +105,10 @@ def test_a_head_may_start_from_a_probe(data_dir, flip):
   views = [pixels, pixels[:, :, ::-1]] if flip else [pixels]
   tree = traverse_util.unflatten_dict(params, sep="/")
   tree = jax.tree.map(jnp.asarray, tree)
-  x = [vit_jax.normalize(jnp.asarray(v), **plan.preprocessing.normalization) for v in views]
+  x = [
+    vit_jax.normalize(jnp.asarray(v), **plan.preprocessing.normalization)
+    for v in views
+  ]
   y = np.concatenate([represent(plan.model, tree, v) for v in x])
   labels = np.tile([e["label"] for e in examples], len(views))
   heads = []
