@@ -33,8 +33,10 @@ TPUS = {
   "v5p-8": "v5p:2x2x1",
   "v6e-8": "v6e:2x4",
 }
-COLUMNS = ("step", "tpu", "libtpu", "chips", "parts", "images_per_second")
-COLUMNS += ("mfu", "memory_gib")
+COLUMNS: tuple[str, ...] = (
+  *("step", "tpu", "libtpu", "chips", "parts"),
+  *("images_per_second", "mfu", "memory_gib"),
+)
 SCANNED = dict(scan=True, remat="dots")
 
 
@@ -241,6 +243,7 @@ def main() -> None:
         rows.append({"step": name, "tpu": tpu, **estimated(name, tpu)})
         print(*rows[-1].values(), flush=True)
         write_rows(rows)
+    PAGE.write_text(page(rows))
   PAGE.write_text(page(rows))
 
 
