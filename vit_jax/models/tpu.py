@@ -210,14 +210,14 @@ def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
   SA, dSA = _blocks(SA, dSA)
 
   def block(i, arrays):
-    # Each gradient takes the place of what it is a gradient of.
-    here = jax.lax.optimization_barrier([x[i] for x in (*arrays, SA, dSA)])
-    q, k, v, SA_i, dSA_i = here
+    # Each gradient takes the place of what it is a gradient of, so that is
+    # read before.
+    q, k, v = jax.lax.optimization_barrier([x[i] for x in arrays])
     A = jnp.exp(_sums("neq,nek->nkq", q, k) - log_sums[i])
-    shift = dSA_i.astype(jnp.float32) * SA_i.astype(jnp.float32)
-    dA = _sums("neq,nek->nkq", dSA_i, v)
+    shift = dSA[i].astype(jnp.float32) * SA[i].astype(jnp.float32)
+    dA = _sums("neq,nek->nkq", dSA[i], v)
     dlogits = (A * (dA - shift.sum(axis=1, keepdims=True))).astype(q.dtype)
-    dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA_i)
+    dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
     dq = _product("nkq,nek->neq", dlogits, k)
     dk = _product("nkq,neq->nek", dlogits, q)
     found = zip(arrays, (dq, dk, dv), strict=True)
