@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from vit_jax import make_vit
-from vit_jax.models import partitioning
+from vit_jax.models import attention, partitioning
 from vit_jax.training import sharding
 from vit_jax.training.losses import Classification
 from vit_jax.training.optimizer import make_optimizer
@@ -242,9 +242,12 @@ def test_eight_devices_do_as_one(axes, fields):
 
 
 @pytest.mark.slow
-def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch):
+@pytest.mark.parametrize("own", [(), MODERN])
+@pytest.mark.parametrize("whole", [512, 1])
+def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch, whole, own):
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
-  fields = (("num_layers", 2), ("num_heads", 4), ("remat", "full"))
+  monkeypatch.setattr(attention, "WHOLE", whole)
+  fields = (("num_layers", 2), ("num_heads", 4), ("remat", "full"), *own)
   expected = _losses_on_one_device(fields)
   for axes in ((2, 4, 1), (2, 2, 2)):
     found = _losses_on(sharding.make_mesh(*axes), fields)

@@ -74,7 +74,7 @@ class Msa(nn.Module):
     special = R is not None or queries is not None
     form = form_of(z.shape[1], special or self._needs_A(train))
     if form != "plain":
-      return self._on_tpu(form, z.astype(c.dtype), *U, scale)
+      return self._on_tpu(form, z.astype(c.dtype), U, scale)
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
     z_q = z if queries is None else queries
     D_h = D // self.num_heads
@@ -118,18 +118,12 @@ class Msa(nn.Module):
     )
 
   def _on_tpu(
-    self,
-    form: str,
-    z: Tokens,
-    U_q: Projection,
-    U_k: Projection,
-    U_v: Projection,
-    U_msa: Projection,
-    scale: Any,
+    self, form: str, z: Tokens, U: tuple[Projection, ...], scale: Any
   ) -> Tokens:
     """Eq. 5-8 as `models.tpu` computes them; `scale` multiplies the output."""
     from vit_jax.models import tpu
 
+    U_q, U_k, U_v, U_msa = U
     sqrt_D_h = math.sqrt(z.shape[-1] // self.num_heads)
     q = self._compared_on_tpu("query", z, U_q, 1 / sqrt_D_h)
     k = self._compared_on_tpu("key", z, U_k, 1.0)

@@ -57,14 +57,17 @@ class ExtendedMsa(Msa):
     from vit_jax.models import tpu
 
     S, D_h = z.shape[1], U.shape[-1]
-    turn = [f.T for f in rotary(S, D_h, *self.rope)] if self.rope else None
+    turn = rotary(S, D_h, *self.rope) if self.rope else None
     if not self.qk_norm:
       if turn is None:
         return super()._compared_on_tpu(name, z, U, scale)
-      return tpu.project_turned(z, *U.weights(scale), *turn)
+      W, b = U.weights(scale)
+      return tpu.project_turned(z, W, b, turn[0].T, turn[1].T)
     norm = layer_norm(self.config, name=f"norm_{name}", axis=2)
     x = norm(tpu.project(z, *U.weights())) * scale
-    return tpu.turned(*jnp.split(x, 2, axis=2), *turn) if turn else x
+    if turn is None:
+      return x
+    return tpu.turned(jnp.split(x, 2, axis=2), turn[0].T, turn[1].T)
 
 
 def rotate(x: Keys, grid: Grid, theta: float, side: int | None = None) -> Keys:

@@ -31,18 +31,18 @@ def gelu_exact(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
   """GELU, x Phi(x)."""
   if not for_tpu():
     return nn.gelu(x, approximate=False)
-  from vit_jax.models import tpu
+  from vit_jax.models import tpu_gelu
 
-  return tpu.gelu_exact(x)
+  return tpu_gelu.gelu_exact(x)
 
 
 def gelu_tanh(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
   """GELU by the tanh approximation, as in the published models."""
   if not for_tpu():
     return nn.gelu(x)
-  from vit_jax.models import tpu
+  from vit_jax.models import tpu_gelu
 
-  return tpu.gelu(x)
+  return tpu_gelu.gelu(x)
 
 
 GELUS = {

@@ -1,7 +1,7 @@
-"""Self-attention and GELU, in the forms that XLA compiles best for a TPU.
+"""Self-attention in the form that XLA compiles best for a TPU.
 
-The mathematics of `msa` is that of `attention.Msa`, Eq. 5-8. It differs in what
-TPUs are slow at:
+The mathematics is that of `attention.Msa`, Eq. 5-8. It differs in what TPUs are
+slow at:
 
 - Heads are outermost and tokens innermost, (k, B, D_h, S): registers are 128
   wide, and heads of size 64 would leave half of each empty.
@@ -17,7 +17,7 @@ TPUs are slow at:
 Only reverse-mode differentiation is defined.
 """
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -74,16 +74,16 @@ def project_turned(
     project(z, W[..., cut], None if b is None else b[:, cut])
     for cut in (slice(half), slice(half, None))
   ]
-  return turned(*parts, cos, sin)
+  return turned(parts, cos, sin)
 
 
-def turned(x: Array, y: Array, cos: Array, sin: Array) -> Array:
-  """The turned halves, joined; the angles' shape is that of the last axes."""
-  x_, y_ = (part.astype(jnp.float32) for part in (x, y))
+def turned(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
+  """Halves of D_h entries, turned and joined; the angles are (D_h / 2, S)."""
+  x, y = (half.astype(jnp.float32) for half in halves)
   axes = tuple(range(x.ndim - 2))
   cos, sin = (jnp.expand_dims(f, axes) for f in (cos, sin))
-  turned = x_ * cos - y_ * sin, y_ * cos + x_ * sin
-  return jnp.concatenate(turned, axis=-2).astype(x.dtype)
+  both = [x * cos - y * sin, y * cos + x * sin]
+  return jnp.concatenate(both, axis=-2).astype(halves[0].dtype)
 
 
 def _turned_forward(z, W, b, cos, sin):
@@ -97,8 +97,8 @@ def _turned_backward(saved: tuple, d: Array) -> tuple:
   # The sum over images precedes the turn back, as it then fuses with the
   # product that makes d.
   sums = jnp.split(d.astype(jnp.float32).sum(axis=1), 2, axis=1)
-  db = None if b is None else turned(*sums, cos, -sin).sum(axis=2)
-  d = turned(*jnp.split(d, 2, axis=2), cos, -sin)
+  db = None if b is None else turned(sums, cos, -sin).sum(axis=2)
+  d = turned(jnp.split(d, 2, axis=2), cos, -sin)
   dW, dz = _projection_gradients(z, d, W)
   return dz, dW, None if db is None else db.astype(z.dtype), None, None
 
@@ -210,14 +210,14 @@ def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
   SA, dSA = _blocks(SA, dSA)
 
   def block(i, arrays):
-    # Each gradient takes the place of what it is a gradient of.
-    here = jax.lax.optimization_barrier([x[i] for x in (*arrays, SA, dSA)])
-    q, k, v, SA_i, dSA_i = here
+    # Each gradient takes the place of what it is a gradient of, so that is
+    # read before.
+    q, k, v = jax.lax.optimization_barrier([x[i] for x in arrays])
     A = jnp.exp(_sums("neq,nek->nkq", q, k) - log_sums[i])
-    shift = dSA_i.astype(jnp.float32) * SA_i.astype(jnp.float32)
-    dA = _sums("neq,nek->nkq", dSA_i, v)
+    shift = dSA[i].astype(jnp.float32) * SA[i].astype(jnp.float32)
+    dA = _sums("neq,nek->nkq", dSA[i], v)
     dlogits = (A * (dA - shift.sum(axis=1, keepdims=True))).astype(q.dtype)
-    dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA_i)
+    dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
     dq = _product("nkq,nek->neq", dlogits, k)
     dk = _product("nkq,neq->nek", dlogits, q)
     found = zip(arrays, (dq, dk, dv), strict=True)
@@ -260,57 +260,3 @@ def _in_order(x: Array) -> Any:
     return in_use(x, (*axes, *(None,) * (x.ndim - len(axes))))
   layout = Layout(major_to_minor=tuple(range(x.ndim)))
   return with_layout_constraint(x, layout)
-
-
-# x Phi(x) = x (1 + tanh(_A x + _B x^3)) / 2, approximately.
-_A = math.sqrt(2 / math.pi)
-_B = 0.044715 * _A
-
-
-@jax.custom_vjp
-def gelu(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-  """GELU by the tanh approximation, in float32; saves only x for its gradient.
-
-  The backward pass computes the tanh again: on a TPU that is faster than
-  reading what JAX would save.
-  """
-  wide = x.astype(jnp.float32)
-  tanh = jnp.tanh(wide * (_A + _B * wide * wide))
-  return (wide * (0.5 + 0.5 * tanh)).astype(x.dtype)
-
-
-@jax.custom_vjp
-def gelu_exact(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-  """GELU, x Phi(x), in float32; saves only x for its gradient."""
-  wide = x.astype(jnp.float32)
-  return (wide * _phi(wide)).astype(x.dtype)
-
-
-def _phi(x: Array) -> Array:
-  """The normal distribution's probability below x."""
-  return 0.5 + 0.5 * jax.lax.erf(x * math.sqrt(0.5))
-
-
-def _gelu_exact_backward(x: Array, dy: Array) -> tuple[Array]:
-  wide = x.astype(jnp.float32)
-  density = jnp.exp(-0.5 * wide * wide) * math.sqrt(0.5 / math.pi)
-  slope = _phi(wide) + wide * density
-  return ((dy.astype(jnp.float32) * slope).astype(x.dtype),)
-
-
-gelu_exact.defvjp(lambda x: (gelu_exact(x), x), _gelu_exact_backward)
-
-
-def _gelu_forward(x: Array) -> tuple[Array, Array]:
-  return gelu(x), x
-
-
-def _gelu_backward(x: Array, dy: Array) -> tuple[Array]:
-  wide = x.astype(jnp.float32)
-  square = wide * wide
-  tanh = jnp.tanh(wide * (_A + _B * square))
-  slope = (0.5 + 0.5 * tanh) * (1 + (1 - tanh) * wide * (_A + 3 * _B * square))
-  return ((dy.astype(jnp.float32) * slope).astype(x.dtype),)
-
-
-gelu.defvjp(_gelu_forward, _gelu_backward)
