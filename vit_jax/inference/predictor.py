@@ -83,7 +83,8 @@ def predict(
   mesh = sharding.make_mesh()
   whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
   options |= preprocessing.normalization
-  step = _compiled(model, (whole, split), **options)
+  hashable: Any = model
+  step = _compiled(hashable, (whole, split), **options)
   params = jax.device_put(nn.unbox(params), whole)
   images = iter(images)
   first = list(itertools.islice(images, batch_size))

@@ -94,7 +94,7 @@ class ExtendedVit(BaseVit):
 
   position_grid: Grid | None = None
   antialias: bool = False
-  class_token: bool = True
+  class_token: bool = True  # pyright: ignore[reportIncompatibleMethodOverride]
   registers: int = 0
   distilled: bool = False
   layer_scale: float | None = None

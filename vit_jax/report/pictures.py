@@ -12,6 +12,7 @@ from PIL import Image
 
 from vit_jax.inspection import charts, figures, overlay
 from vit_jax.inspection.canvas import SMALL
+from vit_jax.inspection.panels import Drawing
 from vit_jax.inspection.photograph import LONGEST, in_colours
 from vit_jax.report.measure import Measured, Shown
 
@@ -100,7 +101,7 @@ def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
   return Picture(uri, alt, caption, narrow=narrow, least=needed)
 
 
-def _png(figure: Figure, alt: str, caption: str) -> Picture:
+def _png(figure: Figure | Drawing, alt: str, caption: str) -> Picture:
   uri = _uri("png", lambda f: figure.savefig(f, format="png", dpi=100))
   return Picture(uri, alt, caption)
 
