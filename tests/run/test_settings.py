@@ -168,6 +168,7 @@ OTHERS = {
   "transfer.interpolation": "linear",
   "transfer.keep_head": True,
   "transfer.keep_pre_logits": True,
+  "transfer.probe_head": True,
 }
 NEEDED = [
   (needed, key)
