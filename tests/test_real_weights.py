@@ -129,5 +129,9 @@ def test_every_command_takes_them(weights, photos, tmp_path):
   with np.load(features) as arrays:
     assert any(np.abs(arrays[name]).max() > 1 for name in arrays.files)
   ok("vit_jax.export", weights, tmp_path / "model.bin")
-  pytest.importorskip("onnx", reason="needs onnx")
+
+
+def test_an_onnx_file_is_written_and_compared(weights, tmp_path):
+  for library in ("onnxruntime", "jax2onnx"):
+    pytest.importorskip(library, reason=f"needs {library}")
   ok("vit_jax.export", weights, tmp_path / "model.onnx", "--to", "onnx")

@@ -179,6 +179,7 @@ OTHERS = {
   "transfer.interpolation": "linear",
   "transfer.keep_head": True,
   "transfer.keep_pre_logits": True,
+  "transfer.probe_head": True,
 }
 NEEDED = [pair for pair in needs(Settings) if "fewshot.data." not in pair[0]]
 
