@@ -142,7 +142,7 @@ def test_attention_for_tpu_stays_within_a_percent(form, turns, std):
     pairs = x[..., :32] + 1j * x[..., 32:]
     pairs = pairs * np.exp(1j * np.float64(angles).T)
     exact = np.concatenate([pairs.real, pairs.imag], axis=-1)
-    return np.float64(jnp.asarray(exact, jnp.bfloat16))
+    return np.asarray(jnp.asarray(exact, jnp.bfloat16), np.float64)
 
   q, key, v = map(rounded, (W_q, W_k, W_v))
   A = equations.softmax(turned(q) @ turned(key).swapaxes(-1, -2))

@@ -72,8 +72,7 @@ class ExtendedMsa(Msa):
 
 def rotate(x: Keys, grid: Grid, theta: float, side: int | None = None) -> Keys:
   """Turns queries or keys: entries i and i + D_h / 2 by angle i of `rotary`."""
-  S, D_h = x.shape[2:]
-  parts = rotary(S, D_h, grid, theta, side)
+  parts = rotary(x.shape[2], x.shape[3], grid, theta, side)
   cos, sin = (jnp.tile(f.astype(x.dtype), 2)[None, None] for f in parts)
   a, b = jnp.split(x, 2, axis=-1)
   return x * cos + jnp.concatenate([-b, a], axis=-1) * sin
