@@ -37,7 +37,7 @@ def project(
   b: Float[Array, "k D_h"] | None,
 ) -> Heads:
   """The product z W + b for every head, Eq. 5."""
-  y = _product("bnd,dhe->hben", z, W)
+  y = _product("bnd,dhe->hben", z, W)  # Eq. 5
   return _in_order(y if b is None else y + b[:, None, :, None])
 
 
