@@ -95,6 +95,7 @@ ALLOWED = {
   ("vit_jax/models/variants.py", "import_module"): "of a class that a "
   "configuration names; of none that a checkpoint names",
   ("scripts/bench_load.py", "import_module"): "of names in the file",
+  ("scripts/recipes.py", "import_module"): "the same",
   ("vit_jax/runtime/extras.py", "import_module"): "of names in our code",
   ("vit_jax/tasks/choose.py", "import_module"): "of our own, and of a class "
   "that a configuration or a flag names; of none that a checkpoint names",

@@ -104,12 +104,18 @@ def _write(text):
 @pytest.mark.parametrize(
   "damage, message",
   [
-    (lambda f: shutil.rmtree(f / "params"), 'Item "params" was not found'),
-    (lambda f: shutil.rmtree(f / "description"), '"description" was not fo'),
+    (
+      lambda f: shutil.rmtree(f / "params"),
+      "params/.* now there is nothing",
+    ),
+    (lambda f: shutil.rmtree(f / "description"), "No such file .*description"),
     (_write('{"config'), "Unterminated string"),
     (_write("[1]"), "not a JSON object"),
-    (_truncate, "OUT_OF_RANGE"),
-    (lambda f: (f / "params/_METADATA").write_text("{"), "Expecting property"),
+    (_truncate, "and now there is 100 bytes"),
+    (
+      lambda f: (f / "params/_METADATA").write_text("{"),
+      "there is 1 bytes",
+    ),
   ],
 )
 def test_a_damaged_checkpoint_is_named(

@@ -173,6 +173,7 @@ REFUSED = {
   "distill.teacher": "teacher",
   "fewshot.shots": 5,
   "transfer.keep_head": True,
+  "transfer.probe_head": True,
 }
 
 

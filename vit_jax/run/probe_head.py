@@ -15,7 +15,7 @@ from vit_jax.tasks.probes import whole_set
 
 
 def head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
-  """The head's arrays by path, from the probe of `evaluation.linear_probe`.
+  """The head's arrays by path, from the probe of `tasks.probes.linear_probe`.
 
   The training images are prepared as for evaluation, and fitted mirrored as
   well if training mirrors them. `params` are the state's.

@@ -322,4 +322,4 @@ print(first, of_reading())
 """
   done = commands.python("-c", code)
   before, after = map(int, done.stdout.split())
-  assert before > 5_000 and after < 500
+  assert before > 4_000 and after < 500
