@@ -9,7 +9,7 @@ from scripts.parity import measure, page, recording
 from scripts.parity.faults import FAULTS
 from scripts.parity.rows import ROWS
 
-FAST = ("deit3", "lora")  # The others are slow.
+FAST = ("deit3",)  # The others are slow.
 
 
 @pytest.mark.parametrize(

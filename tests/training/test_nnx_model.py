@@ -119,6 +119,7 @@ def test_an_nnx_loop_takes_the_steps_of_a_linen_loop():
   assert jax.tree.structure(found) == jax.tree.structure(params)
 
 
+@pytest.mark.slow
 def test_other_methods_and_intermediates_are_those_of_linen():
   model, params = _vit()
   module, x = as_nnx(model, params), images()
