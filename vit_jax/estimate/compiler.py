@@ -66,11 +66,9 @@ def estimate(
 ) -> tuple[dict[str, Any], str]:
   """Compiles the train step; returns its cost and its program's text.
 
-  With `forward`, it compiles the prediction of a batch instead.
-
-  Raises:
-    DoesNotFit: if the step needs more memory than a chip has.
-    ValueError: if the configuration cannot be built.
+  With `forward`, it compiles the prediction of a batch instead. Raises
+  DoesNotFit if the step needs more memory than a chip has, and ValueError if
+  the configuration cannot be built.
   """
   mesh = sharding.make_mesh(
     settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor, devices

@@ -61,10 +61,8 @@ def attention_weights(
 ) -> Attention:
   """The attention weights of every layer and head on normalised images.
 
-  The model's layers may be scanned.
-
-  Raises:
-    ValueError: if the model has no attention.
+  The model's layers may be scanned. Raises ValueError if the model has no
+  attention.
   """
   vit, params = _unrolled(model, params)
   return _attention(vit, images, _seen(vit, params, images))

@@ -125,7 +125,8 @@ class VitFields(Model):
   """The fields that all Vision Transformers share, and their checks.
 
   H and W need only be divisible by the patches' size. The representation is y
-  of Eq. 4, (B, D), or the representation layer's output if there is one.
+  of Eq. 4, (B, D), or the representation layer's output if there is one. Raises
+  ValueError if fields, or a call's images, do not fit together.
 
   Attributes:
     patch_size: P, the side of a patch in pixels.
@@ -152,9 +153,6 @@ class VitFields(Model):
       `scan.REMATS`.
     dtype, param_dtype: Types of the computation and of the parameters.
     origin: Where published weights came from; the model ignores it.
-
-  Raises:
-    ValueError: if fields, or a call's images, do not fit together.
   """
 
   patch_size: int

@@ -18,15 +18,13 @@ def locate(source: str) -> pathlib.Path:
   """The local file or folder of a checkpoint, downloaded if it has to be.
 
   For hf:// it is a folder that holds `config.json`, the safetensors and
-  `preprocessor_config.json` where there is one, under these names.
+  `preprocessor_config.json` where there is one, under these names. Raises
+  ValueError or OSError if there is no such checkpoint, it is a pickle, or the
+  download fails.
 
   Args:
     source: A path that exists, https:// or http://, gs://bucket/object,
       hf://owner/name[@revision], or a name that `known.find` knows.
-
-  Raises:
-    ValueError, OSError: if there is no such checkpoint, it is a pickle, or the
-      download fails.
   """
   path = os.path.expanduser(source)
   if os.path.exists(path):

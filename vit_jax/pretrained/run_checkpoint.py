@@ -42,8 +42,10 @@ def open_run_checkpoint(
 ) -> Loaded:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
-  A run without labels gives its model without a head, and one with LoRA a
-  model whose products are merged into the kernels of its base.
+  A run without labels gives its model without a head, and one with LoRA a model
+  whose products are merged into the kernels of its base. Raises ValueError if
+  there is no such checkpoint, it is damaged, or its arrays are not those of a
+  model with these fields. Reading raises it if the base is gone or has changed.
 
   Args:
     open_: Opens the base of a run with LoRA, `load.open_checkpoint`.
@@ -54,11 +56,6 @@ def open_run_checkpoint(
     task: The run's task, as "file.py:Class", if it is one of the user's own.
     base: Where the base of a run with LoRA is; an address has to be given.
     **fields: Fields of the model to replace.
-
-  Raises:
-    ValueError: if there is no such checkpoint, it is damaged, or its arrays are
-      not those of a model with these fields. Reading raises it if the base is
-      gone or has changed.
   """
   with _opened(workdir) as checkpoints:
     step = checkpoints.choose(step, best)

@@ -54,9 +54,8 @@ class Dataset:
 def look_at(run: SavedRun) -> Dataset:
   """Looks at the data of a run.
 
-  Raises:
-    ValueError: if the training split cannot be opened or read, or has other
-      classes than the checkpoint.
+  Raises ValueError if the training split cannot be opened or read, or has other
+  classes than the checkpoint.
   """
   settings, names = run.settings, run.source.class_names
   train = open_source("train", build.data_of(settings, run.task))

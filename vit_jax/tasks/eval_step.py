@@ -159,10 +159,8 @@ def _show(answers: Predictions, observe: Callable | None) -> None:
 def summary(totals: Totals) -> dict[str, float]:
   """Mean loss, top-1 and top-5 in [0, 1], and the number of examples.
 
-  With five classes or fewer, there is no top-5: it would always be 1.
-
-  Raises:
-    ValueError: if no example was counted.
+  With five classes or fewer, there is no top-5: it would always be 1. Raises
+  ValueError if no example was counted.
   """
   count = float(totals["count"].sum())
   check_readable(int(count))

@@ -190,12 +190,11 @@ class Evaluator(Protocol):
   ) -> Outcome:
     """Evaluates every example of the split once.
 
+    Raises ValueError if no image can be read.
+
     Args:
       detail: Whether the outcome needs more than `metrics` and `by_class`.
       examples: Whether it will be asked to `write` all answers.
-
-    Raises:
-      ValueError: if no image can be read.
     """
     ...
 

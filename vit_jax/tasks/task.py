@@ -66,11 +66,10 @@ class Task:
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
     """The task of a configuration, with its default loss if none is set.
 
+    Raises ValueError if the loss is not one of the task's.
+
     Args:
       sections: Sections by their names, such as `loss`.
-
-    Raises:
-      ValueError: if the loss is not one of the task's.
     """
     loss = sections["loss"]
     if loss.kind not in cls.losses:
@@ -95,8 +94,7 @@ class Task:
   def fitted(self, train: Source) -> "Task":
     """The task with the facts that it needs of the training labels.
 
-    Raises:
-      ValueError: if the labels do not give them.
+    Raises ValueError if the labels do not give them.
     """
     return self
 
@@ -141,8 +139,7 @@ class Task:
   ) -> Objective:
     """The objective of a train step.
 
-    Raises:
-      ValueError: if the task does not fit the model or its images.
+    Raises ValueError if the task does not fit the model or its images.
     """
     raise NotImplementedError
 
@@ -155,9 +152,8 @@ class Task:
   ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]] | None:
     """Makes what draws examples of its own; None to draw the answers.
 
-    Returns:
-      A function from parameters, and the place in the split, the pixels and the
-      label of each example, to a picture (H, W, 3) of each.
+    Returns a function from parameters, and the place in the split, the pixels
+    and the label of each example, to a picture (H, W, 3) of each.
     """
     return None
 

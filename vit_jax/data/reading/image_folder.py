@@ -46,17 +46,16 @@ class ImageFolder(ImageFiles):
   ):
     """Lists the files of a split.
 
+    Raises ValueError if there is no such folder or split, it holds fewer than
+    two classes, a class to evaluate is not among those to train on, or a
+    training class has no images.
+
     Args:
       split: "train", "eval" or "test".
       eval_fraction: Share of each class that is kept for evaluation if there is
         no folder for it.
       eval_split: The split that "eval" stands for; None takes val, else test.
       labels: False takes all images of the split, as of a single class.
-
-    Raises:
-      ValueError: there is no such folder or split, it holds fewer than two
-        classes, a class to evaluate is not among those to train on, or a
-        training class has no images.
     """
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))

@@ -39,11 +39,10 @@ class Splits:
 def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
   """Opens the splits of a run.
 
+  Raises ValueError if the settings name no data, or the data are not there.
+
   Args:
     windowed: Whether the run sets a window for images of 16 bits.
-
-  Raises:
-    ValueError: if the settings name no data, or the data are not there.
   """
   if settings.root:
     return _folder_splits(settings, windowed)
@@ -70,13 +69,12 @@ def open_source(
 ) -> Source:
   """Opens a split of a folder of images, of `Digits` or of a TFDS data set.
 
+  Raises ValueError if the settings name no data, the data are not there, or
+  their reader is not installed.
+
   Args:
     split: "train", "eval", or "test", which only folders have.
     settings: Which data; a folder, `root`, goes before a `name`.
-
-  Raises:
-    ValueError: if the settings name no data, the data are not there, or their
-      reader is not installed.
   """
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
