@@ -29,9 +29,7 @@ def read_images(
   """Reads images and preprocesses them, except for the normalisation.
 
   Raises ValueError if an image cannot be read, or the image size is unknown.
-
-  Args:
-    images: A few images; all are held in memory.
+  The images should be few, as all are held in memory.
   """
   transform = preprocessing.transform()
   found = []

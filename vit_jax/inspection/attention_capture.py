@@ -77,9 +77,8 @@ def capture_with_gradients(
 ) -> tuple[Attention, Attention, Any]:
   """The attention weights, and the gradients of chosen logits by them.
 
-  Args:
-    choose: From the logits (B, K) and `given` to the class of each image, (B,),
-      and anything else, which is returned. It is compiled once per function.
+  `choose` maps the logits (B, K) and `given` to the class of each image, (B,),
+  and anything else, which is returned. It is compiled once per function.
   """
   vit, params = _unrolled(model, params)
   *both, more = _seen_with_gradients(vit, choose, params, images, given)

@@ -61,11 +61,8 @@ def outliers(
   Smaller ones send much of a layer's attention to a few patches of ordinary
   norm. Both are told by their size: a norm above `OUTLIER_NORM` times the
   image's median, or, in some layer, more than `OUTLIER_SHARE` times an even
-  share of the attention of all heads and queries.
-
-  Args:
-    norms: Norm of each patch's token after the last layer, before the final
-      layer norm.
+  share of the attention of all heads and queries. `norms` has the norm of each
+  patch's token after the last layer, before the final layer norm.
   """
   received = attention.layers.mean(axis=(2, 3)).max(axis=0)  # (B, S)
   median = np.median(norms, axis=(1, 2), keepdims=True)

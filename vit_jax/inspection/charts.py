@@ -107,8 +107,7 @@ def range_figure(
 ) -> Figure:
   """Draws a learning-rate range test: the loss by learning rate.
 
-  Args:
-    suggested: A learning rate to mark.
+  `suggested` is a learning rate to mark.
   """
   figure, axes = chart_of(5.2, 2.9, "learning rate", "loss")
   axes.grid(axis="y", **PALE)
@@ -190,10 +189,8 @@ def _widest(labels: Sequence[Text]) -> float:
 def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   """Draws accuracy by probability, a reliability diagram (arXiv:1706.04599).
 
-  The area of a bin's dot grows with its number of answers.
-
-  Args:
-    bins: The bins that `ConfusionMatrix.calibration` returns.
+  The area of a bin's dot grows with its number of answers. `bins` are those
+  that `ConfusionMatrix.calibration` returns.
   """
   count, right, probability = bins.T
   labels = "probability of the answer", "share of right answers"

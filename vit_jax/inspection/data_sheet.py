@@ -29,10 +29,7 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
 
   Returns the exit code: 1 if a file is unreadable. Raises ValueError if the
   folder is no data set, or `out` cannot be written, and UnreadableImageError if
-  no training image can be read.
-
-  Args:
-    out: The picture to write.
+  no training image can be read. `out` is the picture to write.
   """
   path = local_file(out)
   spec = ImageSpec(settings.channels, settings.normalization.window)

@@ -41,9 +41,7 @@ def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
   """Downloads one file by https:// or http://, unless the cache has it.
 
   Raises ValueError or OSError if the download fails, or the checksum differs.
-
-  Args:
-    sha256: The file's checksum in hexadecimal, where it is known.
+  `sha256` is the file's checksum in hexadecimal, where it is known.
   """
   target, name = cached_path(url), without_secrets(url)
   if sha256 is None and target.is_file():

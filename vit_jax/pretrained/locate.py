@@ -20,11 +20,9 @@ def locate(source: str) -> pathlib.Path:
   For hf:// it is a folder that holds `config.json`, the safetensors and
   `preprocessor_config.json` where there is one, under these names. Raises
   ValueError or OSError if there is no such checkpoint, it is a pickle, or the
-  download fails.
-
-  Args:
-    source: A path that exists, https:// or http://, gs://bucket/object,
-      hf://owner/name[@revision], or a name that `known.find` knows.
+  download fails. `source` is a path that exists, https:// or http://,
+  gs://bucket/object, hf://owner/name[@revision], or a name that `known.find`
+  knows.
   """
   path = os.path.expanduser(source)
   if os.path.exists(path):

@@ -113,12 +113,10 @@ def make_plan(
 ) -> Plan:
   """Opens the data and builds everything that the run needs.
 
-  Args:
-    saved: The description of the checkpoint that the run is resumed from, if
-      any. Its model and preprocessing replace those of `settings.pretrained`.
-
-  Raises:
-    ValueError: if the settings, the data and the devices do not fit together.
+  `saved` is the description of the checkpoint that the run is resumed from, if
+  any. Its model and preprocessing replace those of `settings.pretrained`.
+  Raises ValueError if the settings, the data and the devices do not fit
+  together.
   """
   task = build.task_of(settings)
   if saved is None:  # A run of an older version may have set such a key.

@@ -90,11 +90,9 @@ def saved(
   """The task of a checkpoint, with its facts.
 
   Raises OwnTaskError if the description names a class, and none or another is
-  given, and ValueError if the description is damaged.
-
-  Args:
-    given: The user's own task, as "file.py:Class", if the description names
-      one. No class is imported because a checkpoint names it.
+  given, and ValueError if the description is damaged. `given` is the user's own
+  task, as "file.py:Class", if the description names one. No class is imported
+  because a checkpoint names it.
   """
   own = description.get("task")
   if own is not None and given is None:

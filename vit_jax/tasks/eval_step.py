@@ -136,8 +136,7 @@ def total_over(
 ) -> Totals:
   """Totals over all batches, fetched from the device once at the end.
 
-  Args:
-    observe: Called with the answers to each batch, on the host and in order.
+  `observe` is called with the answers to each batch, on the host and in order.
   """
   totals = no_totals(num_classes)
   running: collections.deque[Predictions] = collections.deque()

@@ -124,8 +124,7 @@ class Outcome:
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
     """Captioned tables of a report.
 
-    Args:
-      counts: Number of training examples of each class, if known.
+    `counts` has the number of training examples of each class, if known.
     """
     return []
 

@@ -66,10 +66,8 @@ class Task:
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
     """The task of a configuration, with its default loss if none is set.
 
-    Raises ValueError if the loss is not one of the task's.
-
-    Args:
-      sections: Sections by their names, such as `loss`.
+    Raises ValueError if the loss is not one of the task's. `sections` has
+    the sections by their names, such as `loss`.
     """
     loss = sections["loss"]
     if loss.kind not in cls.losses:

@@ -36,10 +36,8 @@ class EvalPasses(contextlib.AbstractContextManager):
 
   A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask` float32
   (b,), 1 for an example and 0 for padding and skipped images, and `skipped`
-  bool (b,), true for an unreadable image.
-
-  Attributes:
-    unreadable: As `BatchIterator.unreadable`, of all passes.
+  bool (b,), true for an unreadable image. `unreadable` has those of
+  all passes, as `BatchIterator.unreadable`.
   """
 
   def __init__(self, passes: batches.EvalBatches, num_workers: int):

@@ -40,9 +40,7 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
   """Opens the splits of a run.
 
   Raises ValueError if the settings name no data, or the data are not there.
-
-  Args:
-    windowed: Whether the run sets a window for images of 16 bits.
+  `windowed` tells whether the run sets a window for images of 16 bits.
   """
   if settings.root:
     return _folder_splits(settings, windowed)

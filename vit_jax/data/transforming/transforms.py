@@ -47,9 +47,7 @@ def make_train_transform(
   edge and crops at random (for small images); "resize" takes the whole image.
   Returns a picklable function (encoded, rng) -> uint8 (H, W, channels). Raises
   ValueError if the size is not positive, or as `check_colours` does.
-
-  Args:
-    image_size: Height and width of the result, or one number for both.
+  `image_size` is the height and width of the result, or one number for both.
   """
   check_colours(settings, spec.channels)
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
@@ -67,10 +65,8 @@ def make_eval_transform(
   it to cover `resize_ratio` times the size and cuts out the centre (256 / 224
   keeps 7/8 of the short side); "squash" resizes it to exactly that, and cuts.
   Returns a picklable function encoded -> uint8 (H, W, channels). Raises
-  ValueError if the size is not positive.
-
-  Args:
-    image_size: Height and width of the result, or one number for both.
+  ValueError if the size is not positive. `image_size` is the height and width
+  of the result, or one number for both.
   """
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
   return _EvalTransform(_height_width(image_size), settings, spec)
