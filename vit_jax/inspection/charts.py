@@ -49,7 +49,6 @@ def curves_figure(
   Args:
     curves: (steps, values) of each name.
     percent: Whether to show values, which are fractions, as percentages.
-    logarithmic: Whether the vertical axis is logarithmic.
     thin: Names whose lines are thin and pale, in the colour and style of the
       next name that is not: training curves beside those of evaluation.
   """

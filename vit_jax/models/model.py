@@ -135,10 +135,8 @@ class VitFields(Model):
     mlp_size: Width of the MLP's hidden layer.
     num_heads: k, the heads of each layer's self-attention.
     pooling: How the head's input is read from the tokens' outputs.
-    position: Kind of position embedding.
     representation_size: Width of the pre-training head's hidden tanh layer
       (Section 3.1); None for the single dense layer of fine-tuning.
-    head_bias: Initial value of the head's bias.
     dropout_rate: Dropout after every dense layer except query, key, value and
       the heads, and after adding position embeddings (App. B.1).
     embedding_dropout_rate: The latter, if it should differ.

@@ -117,9 +117,7 @@ class Projection(nn.Module):
 
   Attributes:
     shape: Shape of the kernel: the axes of the input, then of the output.
-    num_inputs: Number of input axes.
     axes: Logical names of the kernel's axes.
-    bias_axes: Logical names of the bias's axes.
     kernel_init: Initializer of the kernel, called with its shape as a matrix.
     bias_init: Initializer of the bias; None for no bias.
   """

@@ -51,12 +51,10 @@ class Plan:
   Attributes:
     task: The task, with the facts of its labels.
     start: The checkpoint whose weights the run starts from, if any.
-    preprocessing: The preprocessing of an image in evaluation.
     extras: LoRA's base and a teacher: used, but not trained.
     init: Makes the initial state from a random key.
     train_step: Maps (state, batch, *extras.frozen_params) to (state, metrics).
     shapes: Shapes, types and shardings of the state.
-    evaluation: Measures parameters on the evaluation split.
   """
 
   settings: Settings

@@ -63,10 +63,7 @@ def opened(
   missing or are not those of the run.
 
   Args:
-    step: The checkpoint's step; by default the newest.
-    best: Whether to take the checkpoint with the best score instead.
-    task: The run's task, as "file.py:Class", if it is one of the user's own.
-    base: Where the base of a run with LoRA is, as in `open_run_checkpoint`.
+    step, best, task, base: As in `open_run_checkpoint`.
     data_dir: The folder where TFDS data sets are now, if they have moved.
     root: The place of the folder of images or of packed images now, if it has
       moved.

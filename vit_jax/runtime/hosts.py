@@ -65,12 +65,10 @@ def join(
 
   If one of them dies, JAX ends the others within a minute and says which it
   was. Call this before any other function of JAX. If all arguments are None,
-  the environment is consulted.
-
-  Raises ValueError if some of the arguments are missing or do not fit together,
-  or if the other processes cannot be found, and ConnectionError if joining
-  fails otherwise. If they do not join in time, this process ends with a line
-  and exit code 2.
+  the environment is consulted. Raises ValueError if some of the arguments are
+  missing or do not fit together, or if the other processes cannot be found, and
+  ConnectionError if joining fails otherwise. If they do not join in time, this
+  process ends with a line and exit code 2.
   """
   where = (coordinator, num_processes, process_id)
   if num_processes != 1 and where != (None, None, None):

@@ -149,9 +149,8 @@ def from_dict(
 
   If they are `saved`, an older version may have written them, and a missing key
   gets the value under which that version behaved as it did. If `cls` is a part
-  of the section `whole`, messages have `prefix` before the keys.
-
-  Raises ValueError, naming the key, if one is unknown, missing or invalid.
+  of the section `whole`, messages have `prefix` before the keys. Raises
+  ValueError, naming the key, if one is unknown, missing or invalid.
   """
   rest, found = dict(values), {}
   for field in dataclasses.fields(cls):

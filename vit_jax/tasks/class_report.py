@@ -45,7 +45,6 @@ class ClassificationOutcome(Outcome):
   """The outcome of an evaluation of classes.
 
   Attributes:
-    totals: Sums over all examples.
     confusion: Counts of the answers, if details were asked for.
     predictions: The answers to each batch, if they are to be written.
   """

@@ -28,10 +28,7 @@ class ClassificationTask(Task):
   """Naming the class of an image.
 
   Attributes:
-    class_weights: A factor for each class's part of the loss.
-    outcome: The class of what an evaluation finds.
     counts_answers: Whether its metrics need the counts of the answers.
-    objective_class: The class of its objective.
   """
 
   class_weights: tuple[float, ...] | None = None

@@ -33,7 +33,6 @@ class Predictions:
 
   Attributes:
     answer: The likeliest class, or the lowest of several equally likely ones.
-    probability: The probability the model gives to its answer.
     counted: False for padding and for unreadable images.
   """
 

@@ -32,8 +32,6 @@ class Curves:
 
   Attributes:
     curves: The name of each curve, by the metric, such as "eval/top1".
-    percent: Whether the values are shares.
-    logarithmic: Whether the vertical axis is logarithmic.
   """
 
   title: str
@@ -50,7 +48,6 @@ class Chart:
     kind: `inspection.charts.<kind>_figure` draws it.
     arrays: The arguments of that function.
     alt: The chart in words.
-    caption: The line below it.
     while_training: Whether a run that asks for pictures draws it at each
       evaluation.
   """

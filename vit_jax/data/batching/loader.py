@@ -89,8 +89,6 @@ class Loader:
     on_unreadable: "stop" raises UnreadableImageError at an unreadable image;
       "skip" replaces it by the next readable example in training, and masks it
       out in evaluation.
-    process_index: Number of this host, from 0.
-    process_count: Number of hosts.
   """
 
   num_workers: int = 0

@@ -25,14 +25,11 @@ class ImageFolder(ImageFiles):
   The classes are the folders to train on, sorted by name. A file is an image if
   it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
   class folder; hidden files are ignored. The part kept for evaluation depends
-  on the file names alone, so every run on every machine has the same.
-
-  Paths are kept in one block of bytes, so that 14 million fit in memory.
+  on the file names alone, so every run on every machine has the same. Paths are
+  kept in one block of bytes, so that 14 million fit in memory.
 
   Attributes:
     split: "train", "val", "test" or "held out".
-    root: The folder that holds the splits or the classes.
-    layout: The folders of all splits.
     ignored: Files of the classes that are no images, by kind.
   """
 

@@ -22,8 +22,6 @@ class Splits:
   """The splits of a run.
 
   Attributes:
-    train: The split to train on.
-    eval: The split to evaluate on while training.
     test: The split to report on once, at the end; only folders may have it.
     found: A line with the numbers of images found and of files ignored.
     warnings: Warnings about what may be a mistake, a line each.

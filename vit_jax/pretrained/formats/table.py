@@ -34,7 +34,6 @@ class Table:
   """The names of a family's arrays.
 
   Attributes:
-    name: Its name in `names.csv`.
     layers: Prefix of a layer's names, with {} for its number.
   """
 

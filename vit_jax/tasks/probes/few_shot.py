@@ -74,10 +74,8 @@ class FewShot:
   Args:
     model: The model, with or without a head.
     train_source: The split that shots are drawn from.
-    eval_source: The split to test on.
     batch_size: Examples per step, or fewer if there are not as many.
     shots: Training images per class.
-    seeds: The number of draws.
     pre_logits: Whether a representation layer is kept, as big_vision does.
   """
 
