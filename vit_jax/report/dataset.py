@@ -24,9 +24,8 @@ _AUGMENTED = 12  # Examples shown as the model was trained on them.
 class Sizes:
   """Sizes of some files of a split, spread evenly over it.
 
-  Attributes:
-    sides: Width and height in pixels of each file.
-    weights: Size in bytes of each file.
+  Of each file, `sides` has the width and height in pixels, and `weights` the
+  size in bytes.
   """
 
   examples: int

@@ -219,9 +219,8 @@ def train_functions(
 ) -> tuple[Callable[[jax.Array], TrainState], Callable]:
   """Makes the functions `init` and `train_step` from resolved settings.
 
-  Args:
-    num_examples: Examples per epoch, for a warm-up given in epochs.
-    schedule: The learning rate by step, in place of that of the settings.
+  `num_examples` are those of an epoch, for a warm-up given in epochs, and
+  `schedule` is the learning rate by step, in place of that of the settings.
   """
   options, preprocessing = settings.optimizer, make_preprocessing(settings)
   if model.num_layers:

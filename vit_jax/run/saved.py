@@ -135,11 +135,9 @@ def test_run(
 ) -> dict[str, Any]:
   """Evaluates a run that has ended on the test split, with its best checkpoint.
 
-  Returns the step evaluated, `test/step`, and the metrics, `test/...`.
-
-  Args:
-    state: The last state, which is evaluated if there is no checkpoint.
-    workdir: The run's folder; None if it has no checkpoint.
+  Returns the step evaluated, `test/step`, and the metrics, `test/...`. `state`
+  is the last, which is evaluated if there is no checkpoint; `workdir` is None
+  then.
   """
   model, step, task = plan.model, int(state.step), plan.task
   if workdir is None:

@@ -27,8 +27,7 @@ from vit_jax.training.settings import LossSettings
 class ClassificationTask(Task):
   """Naming the class of an image.
 
-  Attributes:
-    counts_answers: Whether its metrics need the counts of the answers.
+  `counts_answers` tells whether its metrics need the counts of the answers.
   """
 
   class_weights: tuple[float, ...] | None = None

@@ -22,8 +22,7 @@ _KEPT = 6  # Examples kept of each kind.
 class Answered:
   """A model's answer to one example, as in `Predictions`.
 
-  Attributes:
-    rank: The value that orders the kept examples, highest first.
+  `rank` orders the kept examples, highest first.
   """
 
   rank: float

@@ -30,8 +30,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 class Curves:
   """A chart of metrics by step.
 
-  Attributes:
-    curves: The name of each curve, by the metric, such as "eval/top1".
+  `curves` has the name of each curve, by the metric, such as "eval/top1".
   """
 
   title: str

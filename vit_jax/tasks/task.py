@@ -185,9 +185,8 @@ class Task:
   ) -> dict[str, Any]:
     """An answer as JSON.
 
-    Args:
-      names: Names of the classes or targets, as far as they are known.
-      top: The most classes to give; by default all that the answer has.
+    `names` are those of classes or targets, as far as they are known, and `top`
+    is the most classes to give; by default all that the answer has.
     """
     raise NotImplementedError
 

@@ -32,11 +32,9 @@ class EvalPasses(contextlib.AbstractContextManager):
   The workers start with `start` or the first pass, stay for the next ones, and
   stop at `close` or the end of a `with` block; a pass that was left early makes
   the next one start them anew. Its length, batches a pass, is equal on all
-  hosts.
-
-  A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask` float32
-  (b,), 1 for an example and 0 for padding and skipped images, and `skipped`
-  bool (b,), true for an unreadable image. `unreadable` has those of
+  hosts. A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask`
+  float32 (b,), 1 for an example and 0 for padding and skipped images, and
+  `skipped` bool (b,), true for an unreadable image. `unreadable` has those of
   all passes, as `BatchIterator.unreadable`.
   """
 
@@ -160,11 +158,9 @@ class Loader:
 
     At most as many processes decode as there are batches; a process for a
     single batch would be slower than a thread. Raises ValueError for an
-    argument out of range, before any worker starts.
-
-    Args:
-      transform: encoded -> uint8 (H, W, 3), of one shape.
-      batch_size: Examples over all hosts; the last batch is padded to it.
+    argument out of range, before any worker starts. `transform` maps encoded to
+    uint8 (H, W, 3), of one shape. `batch_size` counts examples over all hosts;
+    the last batch is padded to it.
     """
     rows = self._rows(batch_size)
     if len(source) == 0:

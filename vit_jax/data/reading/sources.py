@@ -66,11 +66,8 @@ def open_source(
   """Opens a split of a folder of images, of `Digits` or of a TFDS data set.
 
   Raises ValueError if the settings name no data, the data are not there, or
-  their reader is not installed.
-
-  Args:
-    split: "train", "eval", or "test", which only folders have.
-    settings: Which data; a folder, `root`, goes before a `name`.
+  their reader is not installed. `split` is "train", "eval", or "test", which
+  only folders have. Of the settings, a folder, `root`, goes before a `name`.
   """
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
