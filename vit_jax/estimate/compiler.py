@@ -228,10 +228,7 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
 
 
 def explained(error: Exception) -> Exception:
-  """Makes a one-line `DoesNotFit` of the compiler's error for lack of memory.
-
-  Other errors are returned as they are.
-  """
+  """A one-line `DoesNotFit` for an error of lacking memory, else the error."""
   used = re.search(
     r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
     r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",

@@ -104,10 +104,7 @@ def range_figure(
   smoothed: Sequence[float],
   suggested: float | None,
 ) -> Figure:
-  """Draws a learning-rate range test: the loss by learning rate.
-
-  `suggested` is a learning rate to mark.
-  """
+  """Draws the loss by learning rate, and marks the `suggested` rate."""
   figure, axes = chart_of(5.2, 2.9, "learning rate", "loss")
   axes.grid(axis="y", **PALE)
   axes.plot(rates, losses, color="0.7", linewidth=0.8, label="loss of a step")

@@ -114,7 +114,6 @@ def patch_colours(
   Raises ValueError if too few patches are kept.
 
   Args:
-    maps: Features of the patches.
     foreground: Share in (0, 1) of the range of the first component, above which
       a patch is kept; the others become black, and the next three components of
       those that are kept are the colours. The first component is turned so that

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """The length of a run, and the time between its periodic work, in steps.
-
-  A time of 0 means never.
-  """
+  """Steps of a run, and between its periodic work, where 0 means never."""
 
   total: int
   log_every: int

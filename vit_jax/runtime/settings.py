@@ -29,10 +29,7 @@ class Duration:
   examples: int = 0
 
   def in_steps(self, batch_size: int, num_examples: int) -> int:
-    """The duration in steps, at least 1; 0 if it is unset.
-
-    An epoch has `num_examples`.
-    """
+    """Steps, at least 1, by `num_examples` an epoch; 0 if it is unset."""
     if not (self.steps or self.epochs or self.examples):
       return 0
     examples = self.epochs * num_examples + self.examples

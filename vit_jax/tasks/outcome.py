@@ -185,11 +185,8 @@ class Evaluator(Protocol):
   ) -> Outcome:
     """Evaluates every example of the split once.
 
-    Raises ValueError if no image can be read.
-
-    Args:
-      detail: Whether the outcome needs more than `metrics` and `by_class`.
-      examples: Whether it will be asked to `write` all answers.
+    Raises ValueError if no image can be read. The outcome has more than
+    `metrics` and `by_class` with `detail`, and can `write` with `examples`.
     """
     ...
 
