@@ -21,8 +21,7 @@ def locate(source: str) -> pathlib.Path:
   `preprocessor_config.json` where there is one, under these names. Raises
   ValueError or OSError if there is no such checkpoint, it is a pickle, or the
   download fails. `source` is a path that exists, https:// or http://,
-  gs://bucket/object, hf://owner/name[@revision], or a name that `known.find`
-  knows.
+  gs://bucket/object, hf://owner/name[@revision], or a name for `known.find`.
   """
   path = os.path.expanduser(source)
   if os.path.exists(path):

@@ -51,8 +51,7 @@ def open_run_checkpoint(
     open_: Opens the base of a run with LoRA, `load.open_checkpoint`.
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best score instead.
-    as_trained: Whether to give the model as the run trains it: with stacked
-      layers, and with what only its task needs.
+    as_trained: Gives the model with stacked layers and its task's own parts.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
     base: Where the base of a run with LoRA is; an address has to be given.
     **fields: Fields of the model to replace.

@@ -135,9 +135,8 @@ def test_run(
 ) -> dict[str, Any]:
   """Evaluates a run that has ended on the test split, with its best checkpoint.
 
-  Returns the step evaluated, `test/step`, and the metrics, `test/...`. `state`
-  is the last, which is evaluated if there is no checkpoint; `workdir` is None
-  then.
+  Returns the step evaluated, `test/step`, and the metrics, `test/...`. The
+  last `state` is evaluated if `workdir` is None, as there is no checkpoint.
   """
   model, step, task = plan.model, int(state.step), plan.task
   if workdir is None:

@@ -206,8 +206,7 @@ def _check_alone() -> None:
   """Refuses to run alone if this is one of several processes.
 
   The pods of an indexed Kubernetes job and the processes that Open MPI 5 starts
-  may not see each other. Each would train alone, and all of them would write
-  into one workdir.
+  may not see each other. Each would train alone, and all into one workdir.
   """
   count = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
   if count != "1":
