@@ -109,8 +109,12 @@ class Display:
     self._first: tuple[int, float] | None = None
     if self._live:
       self._progress = self._bars(transient=False)
-      sizes = {"total": self._last_step, "completed": first_step}
-      self._progress.add_task("step", **sizes, report="compiling ...")
+      self._progress.add_task(
+        "step",
+        total=self._last_step,
+        completed=first_step,
+        report="compiling ...",
+      )
       self._progress.start()
     else:
       self.note("compiling ...")
