@@ -93,12 +93,9 @@ def predict_files(
 ) -> int:
   """Prints predictions for image files; returns the exit code.
 
-  The arguments are those of the command.
-
-  Raises:
-    ValueError: if a name matches no image, or the model has no classes and no
-      features are asked for.
-    OSError: if a file cannot be written.
+  The arguments are those of the command. Raises ValueError if a name matches no
+  image, or the model has no classes and no features are asked for, and OSError
+  if a file cannot be written.
   """
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.image_files import check_found, find_images

@@ -136,9 +136,8 @@ def check_scans(encoded: bytes) -> None:
 def check_channels(channels: int, bands: int = 4) -> None:
   """Raises UnreadableImageError for channels that a file does not have.
 
-  Args:
-    channels: Channels wanted; 1 to 4 can be made of any grey or colour image.
-    bands: Bands of the file.
+  `channels` are those wanted, of which 1 to 4 can be made of any grey or colour
+  image, and `bands` those of the file.
   """
   if channels > 4 or bands > 4:
     found = f"it has {bands}" if bands > 4 else "it is no TIFF file of bands"

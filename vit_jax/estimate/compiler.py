@@ -66,11 +66,9 @@ def estimate(
 ) -> tuple[dict[str, Any], str]:
   """Compiles the train step; returns its cost and its program's text.
 
-  With `forward`, it compiles the prediction of a batch instead.
-
-  Raises:
-    DoesNotFit: if the step needs more memory than a chip has.
-    ValueError: if the configuration cannot be built.
+  With `forward`, it compiles the prediction of a batch instead. Raises
+  DoesNotFit if the step needs more memory than a chip has, and ValueError if
+  the configuration cannot be built.
   """
   mesh = sharding.make_mesh(
     settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor, devices
@@ -90,6 +88,8 @@ def estimate(
   cycles = hlo.total_cycles(ops)
   images = settings.batch_size / len(devices)
   model_flop = gflops * 1e9 * images
+  # XLA's count, in which a loop's body counts once.
+  compiled_flop = compiled.cost_analysis().get("flops", 0.0)
   memory = compiled.memory_analysis()
   per_device = chip.hbm_gib / chip.devices
   held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
@@ -109,7 +109,7 @@ def estimate(
       "of": per_device * chip.devices,
     },
     "model_tflop": model_flop * chip.devices / 1e12,
-    "compiled_tflop": _compiled_flop(compiled) * chip.devices / 1e12,
+    "compiled_tflop": compiled_flop * chip.devices / 1e12,
     "mcycles": cycles / 1e6,
     "mfu": (per_cycle := chip.flop_per_cycle)
     and model_flop * chip.devices / (cycles * per_cycle),
@@ -228,10 +228,7 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
 
 
 def explained(error: Exception) -> Exception:
-  """Makes a one-line `DoesNotFit` of the compiler's error for lack of memory.
-
-  Other errors are returned as they are.
-  """
+  """A one-line `DoesNotFit` for an error of lacking memory, else the error."""
   used = re.search(
     r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
     r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
@@ -259,10 +256,3 @@ def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
 
 def _memory(needed: str, available: str) -> str:
   return f"it needs {needed} of HBM, and a device has {available}."
-
-
-def _compiled_flop(compiled: Any) -> float:
-  """XLA's count of operations, in which a loop's body counts once."""
-  cost = compiled.cost_analysis()
-  cost = cost[0] if isinstance(cost, list) else cost
-  return cost.get("flops", 0.0)

@@ -33,7 +33,6 @@ class Op:
     shape: The type of the result, as XLA writes it, without layouts.
     source: The operation's name in the traced program.
     cycles: XLA's estimate for running it once, or None without an estimate.
-    times: How often the operation runs.
     channel: A collective's channel. Operations of the same channel are parts of
       one transfer, which XLA spreads over the computation that it overlaps.
   """

@@ -53,11 +53,9 @@ def csv_lines(
   """Formats predictions as CSV, a row per image.
 
   A row has the class, or all labels that are given, and the `top` likeliest
-  with their probabilities; or a number for each target; or an error.
-
-  Args:
-    outputs: Number of classes or targets of the model.
-    counts: Is given the number of images of each class.
+  with their probabilities; or a number for each target; or an error. `outputs`
+  is the number of classes or targets of the model, and `counts` is given the
+  number of images of each class.
   """
   every = (0.0,) * outputs
   blank = Prediction("", None, tuple(range(outputs)), every, every)

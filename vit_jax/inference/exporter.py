@@ -78,10 +78,8 @@ def export_onnx(model: Model, params: Any) -> bytes:
 
   It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`. It is
   run by ONNX Runtime on random images, and refused if it answers otherwise.
-
-  Raises:
-    ValueError: if a library is missing, the parameters take more than 2 GB, or
-      the model cannot be converted.
+  Raises ValueError if a library is missing, the parameters take more than 2 GB,
+  or the model cannot be converted.
   """
   _check_bytes(params, "float32")
   try:

@@ -45,7 +45,6 @@ class Prediction:
     error: Why the image could not be read, or None; if it could not be, all
       other fields are empty.
     index: Indices of the likeliest classes, the likeliest first.
-    probability: Probabilities of these classes.
     values: The numbers that a regression predicts, in their unit; it has no
       classes.
     features: The head's input (D,), or the tokens after several layers, (L, h,

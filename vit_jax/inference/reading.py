@@ -28,11 +28,8 @@ def read_images(
 ) -> UInt8[np.ndarray, "B H W C"]:
   """Reads images and preprocesses them, except for the normalisation.
 
-  Args:
-    images: A few images; all are held in memory.
-
-  Raises:
-    ValueError: if an image cannot be read, or the image size is unknown.
+  Raises ValueError if an image cannot be read, or the image size is unknown.
+  The images should be few, as all are held in memory.
   """
   transform = preprocessing.transform()
   found = []
@@ -72,8 +69,7 @@ def decode_ahead(
 def read_image(picture: Picture, transform: EvalTransform) -> np.ndarray | str:
   """Returns an image, uint8 (H, W, C), or the reason it cannot be read.
 
-  Raises:
-    ValueError: for an array of another type or shape.
+  Raises ValueError for an array of another type or shape.
   """
   try:
     return transform(_encoded(picture))

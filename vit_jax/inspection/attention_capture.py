@@ -61,10 +61,8 @@ def attention_weights(
 ) -> Attention:
   """The attention weights of every layer and head on normalised images.
 
-  The model's layers may be scanned.
-
-  Raises:
-    ValueError: if the model has no attention.
+  The model's layers may be scanned. Raises ValueError if the model has no
+  attention.
   """
   vit, params = _unrolled(model, params)
   return _attention(vit, images, _seen(vit, params, images))
@@ -79,9 +77,8 @@ def capture_with_gradients(
 ) -> tuple[Attention, Attention, Any]:
   """The attention weights, and the gradients of chosen logits by them.
 
-  Args:
-    choose: From the logits (B, K) and `given` to the class of each image, (B,),
-      and anything else, which is returned. It is compiled once per function.
+  `choose` maps the logits (B, K) and `given` to the class of each image, (B,),
+  and anything else, which is returned. It is compiled once per function.
   """
   vit, params = _unrolled(model, params)
   *both, more = _seen_with_gradients(vit, choose, params, images, given)

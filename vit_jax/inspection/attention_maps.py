@@ -34,10 +34,8 @@ def attention_gradients(
 ) -> tuple[Attention, Attention]:
   """The attention weights, and the gradients of a class's logit by them.
 
-  `classes` has the class of each image whose logit is differentiated.
-
-  Raises:
-    ValueError: if the model has no attention, or does not have these classes.
+  `classes` has the class of each image whose logit is differentiated. Raises
+  ValueError if the model has no attention, or does not have these classes.
   """
   if not (0 <= np.min(classes) and np.max(classes) < model.num_classes):
     raise ValueError(
@@ -63,11 +61,8 @@ def outliers(
   Smaller ones send much of a layer's attention to a few patches of ordinary
   norm. Both are told by their size: a norm above `OUTLIER_NORM` times the
   image's median, or, in some layer, more than `OUTLIER_SHARE` times an even
-  share of the attention of all heads and queries.
-
-  Args:
-    norms: Norm of each patch's token after the last layer, before the final
-      layer norm.
+  share of the attention of all heads and queries. `norms` has the norm of each
+  patch's token after the last layer, before the final layer norm.
   """
   received = attention.layers.mean(axis=(2, 3)).max(axis=0)  # (B, S)
   median = np.median(norms, axis=(1, 2), keepdims=True)
@@ -84,15 +79,13 @@ def rollout(
   Eq. 2, rows are scaled to sum to 1, and the layers' matrices are multiplied
   (App. D.8, arXiv:2005.00928). The output is the class token. Without one, it
   is the mean over tokens or the tokens weighted by the MAP head's probe. A map
-  sums to 1, less the share that stays with the class token.
+  sums to 1, less the share that stays with the class token. Raises ValueError
+  if `fusion` is unknown or `discard` is not in [0, 1).
 
   Args:
     fusion: How heads are fused, one of `FUSIONS`.
     discard: Fraction of each layer's fused weights to set to zero, lowest
       first. The class token's attention to itself is always kept.
-
-  Raises:
-    ValueError: if `fusion` is unknown or `discard` is not in [0, 1).
   """
   check_rollout(fusion, discard)
   fuse = partial(FUSIONS[fusion], axis=1)

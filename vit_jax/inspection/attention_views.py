@@ -68,8 +68,7 @@ def make_look(
 ) -> Callable[[np.ndarray], list[Arrays]]:
   """Makes a function from images, (B, H, W, 3), to the arrays of their figures.
 
-  Raises:
-    ValueError: if the model does not have the requested layer or class.
+  Raises ValueError if the model does not have the requested layer or class.
   """
   origin = model.origin
   assert origin is not None

@@ -49,7 +49,6 @@ def curves_figure(
   Args:
     curves: (steps, values) of each name.
     percent: Whether to show values, which are fractions, as percentages.
-    logarithmic: Whether the vertical axis is logarithmic.
     thin: Names whose lines are thin and pale, in the colour and style of the
       next name that is not: training curves beside those of evaluation.
   """
@@ -105,11 +104,7 @@ def range_figure(
   smoothed: Sequence[float],
   suggested: float | None,
 ) -> Figure:
-  """Draws a learning-rate range test: the loss by learning rate.
-
-  Args:
-    suggested: A learning rate to mark.
-  """
+  """Draws the loss by learning rate, and marks the `suggested` rate."""
   figure, axes = chart_of(5.2, 2.9, "learning rate", "loss")
   axes.grid(axis="y", **PALE)
   axes.plot(rates, losses, color="0.7", linewidth=0.8, label="loss of a step")
@@ -190,10 +185,8 @@ def _widest(labels: Sequence[Text]) -> float:
 def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   """Draws accuracy by probability, a reliability diagram (arXiv:1706.04599).
 
-  The area of a bin's dot grows with its number of answers.
-
-  Args:
-    bins: The bins that `ConfusionMatrix.calibration` returns.
+  The area of a bin's dot grows with its number of answers. `bins` are those
+  that `ConfusionMatrix.calibration` returns.
   """
   count, right, probability = bins.T
   labels = "probability of the answer", "share of right answers"

@@ -27,15 +27,9 @@ _COLUMNS, _BATCH = 8, 32
 def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   """Prints what is in a folder, and draws an augmented batch.
 
-  Args:
-    out: The picture to write.
-
-  Returns:
-    The exit code: 1 if a file is unreadable.
-
-  Raises:
-    ValueError: if the folder is no data set, or `out` cannot be written.
-    UnreadableImageError: if no training image can be read.
+  Returns the exit code: 1 if a file is unreadable. Raises ValueError if the
+  folder is no data set, or `out` cannot be written, and UnreadableImageError if
+  no training image can be read. `out` is the picture to write.
   """
   path = local_file(out)
   spec = ImageSpec(settings.channels, settings.normalization.window)

@@ -43,11 +43,8 @@ def visualize_files(
   """Writes figures and arrays, and prints their names; returns the exit code.
 
   The arguments are those of the command. Without `names` of images, only the
-  model's parameters are drawn.
-
-  Raises:
-    ValueError: if a name matches no image, the model is not a `Vit`, or
-      matplotlib is missing.
+  model's parameters are drawn. Raises ValueError if a name matches no image,
+  the model is not a `Vit`, or matplotlib is missing.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
   maps.check_rollout(options.head_fusion, options.discard)

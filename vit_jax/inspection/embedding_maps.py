@@ -54,10 +54,8 @@ def position_embeddings(
   """The position embedding E_pos (Eq. 1) of every patch.
 
   If every layer has its own, those of the first layer are returned; if the
-  model interpolates its table, those of the table.
-
-  Raises:
-    ValueError: if the model adds no position embeddings.
+  model interpolates its table, those of the table. Raises ValueError if the
+  model adds no position embeddings.
   """
   model, params = check_vit(model), nn.unbox(params)
   if model.position in _NOT_ADDED:
@@ -113,16 +111,13 @@ def patch_colours(
   """The first three principal components over the patches of all images.
 
   Each is scaled to [0, 1], and a component's sign is that of its largest part.
+  Raises ValueError if too few patches are kept.
 
   Args:
-    maps: Features of the patches.
     foreground: Share in (0, 1) of the range of the first component, above which
       a patch is kept; the others become black, and the next three components of
       those that are kept are the colours. The first component is turned so that
       patches at the edges of the images lie lower.
-
-  Raises:
-    ValueError: if too few patches are kept.
   """
   n, h, w, D = maps.shape
   X = maps.reshape(-1, D)

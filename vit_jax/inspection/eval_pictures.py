@@ -35,8 +35,7 @@ def make_pictures(
 ) -> Pictures:
   """Draws the same examples of the eval split at every evaluation.
 
-  Raises:
-    ValueError: if matplotlib is needed and not installed.
+  Raises ValueError if matplotlib is needed and not installed.
   """
   examples = chosen_examples(source, preprocessing, count)
   panels: Any = task.make_panels(model, preprocessing)
@@ -116,8 +115,7 @@ def chosen_examples(
 ) -> list[tuple[int, np.ndarray, Any]]:
   """Readable images, spread evenly over the split.
 
-  Returns:
-    The index, the pixels (H, W, 3) and the label of each.
+  Returns the index, the pixels (H, W, 3) and the label of each.
   """
   transform = preprocessing.transform()
   last, count = len(source) - 1, min(count, len(source))

@@ -159,11 +159,9 @@ def sheet_figure(
   """Draws a photograph, its likeliest classes and its attention rollout.
 
   The rollout is None for a model without attention, and is then left out, as
-  are the classes of a model that has none.
-
-  Args:
-    true: Classes that are right, if they are known: they get a tick, and the
-      likeliest, if it is none of them, a cross.
+  are the classes of a model that has none. Classes that are right, if they are
+  known, are in `true`: they get a tick, and the likeliest, if it is none of
+  them, a cross.
   """
   image = _small(image, _ON_A_SHEET)
   panels = [Panel(image, "Input")]

@@ -51,10 +51,8 @@ def overlaid(
   """Draws a map on a photograph, at the photograph's own resolution.
 
   A photograph with less than 256 pixels on its longer side is enlarged first.
-
-  Args:
-    map_: The map, with a value for each patch of a regular grid.
-    between: The values at the two ends of the colours; by default `limits`.
+  `map_` has a value for each patch of a regular grid, and `between` those at
+  the two ends of the colours; by default `limits`.
   """
   return coloured(grey(enlarged(image)), map_, between)
 

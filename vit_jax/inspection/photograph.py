@@ -17,10 +17,8 @@ def seen_part(encoded: bytes, preprocessing: Preprocessing) -> Photograph:
   """The part of a photograph that a model sees, with the photograph's pixels.
 
   It has the photograph's own proportions even if the model's input squashes
-  them, and fewer pixels only if a side would have more than `LONGEST`.
-
-  Raises:
-    UnreadableImageError: if the file cannot be decoded.
+  them, and fewer pixels only if a side would have more than `LONGEST`. Raises
+  UnreadableImageError if the file cannot be decoded.
   """
   image = in_colours(decode_image(encoded, preprocessing.spec))
   shape, size = image.shape[:2], preprocessing.image_size

@@ -40,7 +40,6 @@ def study_figure(
     x: Column of the horizontal axis: numbers, or names in the table's order.
     y: Column of the score; rows without it are left out.
     lines: Column whose values are a line each; "" draws one.
-    log: Whether the horizontal axis is logarithmic.
     names: Words for columns and values; in others an underscore is a space.
   """
   ours: dict[str, dict[Any, list[float]]] = {}

@@ -162,11 +162,10 @@ class PatchDropout(nn.Module):
 
   Without half of its patches, an image costs a layer half the products, and the
   model learns not to depend on single patches (PatchDropout, arXiv:2208.07220).
-  Outside training nothing is left out.
-
-  Of the N patches of each image, n = round((1 - rate) N) stay, at least one:
-  every choice of n is equally likely, and drawn anew by the key `dropout`. They
-  keep their order. Nothing is scaled, since no layer sums over patches.
+  Outside training nothing is left out. Of the N patches of each image, n =
+  round((1 - rate) N) stay, at least one: every choice of n is equally likely,
+  and drawn anew by the key `dropout`. They keep their order. Nothing is scaled,
+  since no layer sums over patches.
 
   Attributes:
     rate: Share of the patches to leave out, in [0, 1).

@@ -125,7 +125,8 @@ class VitFields(Model):
   """The fields that all Vision Transformers share, and their checks.
 
   H and W need only be divisible by the patches' size. The representation is y
-  of Eq. 4, (B, D), or the representation layer's output if there is one.
+  of Eq. 4, (B, D), or the representation layer's output if there is one. Raises
+  ValueError if fields, or a call's images, do not fit together.
 
   Attributes:
     patch_size: P, the side of a patch in pixels.
@@ -134,10 +135,8 @@ class VitFields(Model):
     mlp_size: Width of the MLP's hidden layer.
     num_heads: k, the heads of each layer's self-attention.
     pooling: How the head's input is read from the tokens' outputs.
-    position: Kind of position embedding.
     representation_size: Width of the pre-training head's hidden tanh layer
       (Section 3.1); None for the single dense layer of fine-tuning.
-    head_bias: Initial value of the head's bias.
     dropout_rate: Dropout after every dense layer except query, key, value and
       the heads, and after adding position embeddings (App. B.1).
     embedding_dropout_rate: The latter, if it should differ.
@@ -152,9 +151,6 @@ class VitFields(Model):
       `scan.REMATS`.
     dtype, param_dtype: Types of the computation and of the parameters.
     origin: Where published weights came from; the model ignores it.
-
-  Raises:
-    ValueError: if fields, or a call's images, do not fit together.
   """
 
   patch_size: int

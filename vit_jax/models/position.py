@@ -168,7 +168,6 @@ class Positions:
   Attributes:
     added: For each layer the embeddings added to its input, (1, S, D), or None.
     relative: For each layer the offsets R that its attention uses, or None.
-    grid: The patches along height and width that they were made for.
   """
 
   added: list[Array | None]

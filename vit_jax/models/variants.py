@@ -196,10 +196,9 @@ def to_fields(model: Model) -> dict[str, Any]:
 def from_fields(fields: Mapping[str, Any]) -> Model:
   """The model that `to_fields` described, even if JSON made tuples lists.
 
-  Raises:
-    OwnBlockError: if `block` is the path of a class. No class is imported
-      because a file names it, so the caller has to give it.
-    ValueError: if a field, the kind or a type is unknown.
+  Raises OwnBlockError if `block` is the path of a class. No class is imported
+  because a file names it, so the caller has to give it. Raises ValueError if a
+  field, the kind or a type is unknown.
   """
   fields = dict(fields)
   block = fields.get("block")

@@ -36,12 +36,9 @@ def convert(
 ) -> None:
   """Converts a checkpoint, and prints how to load the result.
 
-  The arguments are those of the command.
-
-  Raises:
-    ValueError: if the source cannot be read, the format cannot express it, or
-      it is to be published without a licence; nothing is written then.
-    OSError: if the upload fails.
+  The arguments are those of the command. Raises ValueError if the source cannot
+  be read, the format cannot express it, or it is to be published without a
+  licence; nothing is written then. Raises OSError if the upload fails.
   """
   if to not in TARGETS:
     known_ones = ", ".join(TARGETS)

@@ -40,11 +40,8 @@ _ADVICE = {401: _PRIVATE, 403: _PRIVATE, 404: _MISSING, 410: _MISSING}
 def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
   """Downloads one file by https:// or http://, unless the cache has it.
 
-  Args:
-    sha256: The file's checksum in hexadecimal, where it is known.
-
-  Raises:
-    ValueError, OSError: if the download fails, or the checksum differs.
+  Raises ValueError or OSError if the download fails, or the checksum differs.
+  `sha256` is the file's checksum in hexadecimal, where it is known.
   """
   target, name = cached_path(url), without_secrets(url)
   if sha256 is None and target.is_file():

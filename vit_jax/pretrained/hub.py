@@ -29,9 +29,8 @@ _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 def fetch_repository(name: str) -> pathlib.Path:
   """The local folder of `owner/name[@revision]`, downloaded if it has to be.
 
-  Raises:
-    ValueError, OSError: if there is no such repository, it has no safetensors,
-      the download fails, or the library is not installed.
+  Raises ValueError or OSError if there is no such repository, it has no
+  safetensors, the download fails, or the library is not installed.
   """
   source = f"hf://{name}"
   if not (match := REPOSITORY.fullmatch(name)):
@@ -74,8 +73,7 @@ def check_repository(name: str) -> None:
 def push(folder: pathlib.Path, name: str) -> str:
   """Uploads a folder to a repository, new or not; returns the commit's address.
 
-  Raises:
-    OSError: if the upload fails.
+  Raises OSError if the upload fails.
   """
   import huggingface_hub as library
 

@@ -16,6 +16,9 @@ def resized(
 ) -> np.ndarray:
   """Adapts a parameter to another grid of patches; only positions change.
 
+  Raises ValueError if the table does not fit the old grid, or is one of
+  relative positions.
+
   Args:
     path: The parameter's path. Tables of positions end in E_pos, (h w, D) or,
       with the class token's vector first, (h w + 1, D); X_pos, (w, D / 2); or
@@ -28,10 +31,6 @@ def resized(
       does; "bicubic_antialias" also smooths where it shrinks, as timm does; and
       "bicubic_corners" aligns the corner patches, as torchvision does. Callers
       have checked it.
-
-  Raises:
-    ValueError: if the table does not fit the old grid, or is one of relative
-      positions.
   """
   leaf = path.rsplit("/", 1)[-1]
   if old == new or leaf not in ("E_pos", "X_pos", "Y_pos", "R"):

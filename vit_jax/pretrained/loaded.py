@@ -83,8 +83,7 @@ class Loaded:
   def task(self) -> Task:
     """The task that it was trained on, with its facts.
 
-    Raises:
-      ValueError: if it is one of the user's own, and was not given.
+    Raises ValueError if it is one of the user's own, and was not given.
     """
     return self.open_task()
 

@@ -18,15 +18,10 @@ def locate(source: str) -> pathlib.Path:
   """The local file or folder of a checkpoint, downloaded if it has to be.
 
   For hf:// it is a folder that holds `config.json`, the safetensors and
-  `preprocessor_config.json` where there is one, under these names.
-
-  Args:
-    source: A path that exists, https:// or http://, gs://bucket/object,
-      hf://owner/name[@revision], or a name that `known.find` knows.
-
-  Raises:
-    ValueError, OSError: if there is no such checkpoint, it is a pickle, or the
-      download fails.
+  `preprocessor_config.json` where there is one, under these names. Raises
+  ValueError or OSError if there is no such checkpoint, it is a pickle, or the
+  download fails. `source` is a path that exists, https:// or http://,
+  gs://bucket/object, hf://owner/name[@revision], or a name for `known.find`.
   """
   path = os.path.expanduser(source)
   if os.path.exists(path):

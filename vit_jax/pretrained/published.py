@@ -47,12 +47,9 @@ def open_published(
 ) -> tuple[Loaded, Grid]:
   """Opens a file of weights, or a folder that holds one, which is `source`.
 
-  Args:
-    fields: Fields of the model that replace the format's.
-    given: `mean`, `std` and `grid`, where they replace the format's.
-
-  Returns:
-    The model, and the grid of patches that its stored positions are for.
+  Returns the model, and the grid of patches that its stored positions are for.
+  `fields` of the model replace those of the format, as do `mean`, `std` and
+  `grid` in `given`.
   """
   path, config, preprocessor = _weights_and_configs(path)
   architectures.check_supported(config)

@@ -42,23 +42,19 @@ def open_run_checkpoint(
 ) -> Loaded:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
-  A run without labels gives its model without a head, and one with LoRA a
-  model whose products are merged into the kernels of its base.
+  A run without labels gives its model without a head, and one with LoRA a model
+  whose products are merged into the kernels of its base. Raises ValueError if
+  there is no such checkpoint, it is damaged, or its arrays are not those of a
+  model with these fields. Reading raises it if the base is gone or has changed.
 
   Args:
     open_: Opens the base of a run with LoRA, `load.open_checkpoint`.
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best score instead.
-    as_trained: Whether to give the model as the run trains it: with stacked
-      layers, and with what only its task needs.
+    as_trained: Gives the model with stacked layers and its task's own parts.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
     base: Where the base of a run with LoRA is; an address has to be given.
     **fields: Fields of the model to replace.
-
-  Raises:
-    ValueError: if there is no such checkpoint, it is damaged, or its arrays are
-      not those of a model with these fields. Reading raises it if the base is
-      gone or has changed.
   """
   with _opened(workdir) as checkpoints:
     step = checkpoints.choose(step, best)

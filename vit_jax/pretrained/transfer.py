@@ -32,14 +32,13 @@ def fit(
 ) -> Model:
   """Makes the model to fine-tune.
 
+  Raises ValueError if the head cannot be kept.
+
   Args:
     fields: Fields of the model that replace the checkpoint's.
     keep_head: Whether to keep the head, and the representation layer with it;
       the classes must then be the same.
     keep_pre_logits: Whether to keep the representation layer under a new head.
-
-  Raises:
-    ValueError: if the head cannot be kept.
   """
   old = to_fields(loaded.model)
   if loaded.model.block:
@@ -137,10 +136,8 @@ def leaves(
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (path, array) for all parameters that the model takes over.
 
-  A line says how the first kernel is adapted to other channels.
-
-  Raises:
-    ValueError: if one of them does not fit or is missing.
+  A line says how the first kernel is adapted to other channels. Raises
+  ValueError if one of them does not fit or is missing.
   """
   grid = grid_of(model, image_size)
   old_size = loaded.preprocessing.size

@@ -24,9 +24,8 @@ _AUGMENTED = 12  # Examples shown as the model was trained on them.
 class Sizes:
   """Sizes of some files of a split, spread evenly over it.
 
-  Attributes:
-    sides: Width and height in pixels of each file.
-    weights: Size in bytes of each file.
+  Of each file, `sides` has the width and height in pixels, and `weights` the
+  size in bytes.
   """
 
   examples: int
@@ -54,9 +53,8 @@ class Dataset:
 def look_at(run: SavedRun) -> Dataset:
   """Looks at the data of a run.
 
-  Raises:
-    ValueError: if the training split cannot be opened or read, or has other
-      classes than the checkpoint.
+  Raises ValueError if the training split cannot be opened or read, or has other
+  classes than the checkpoint.
   """
   settings, names = run.settings, run.source.class_names
   train = open_source("train", build.data_of(settings, run.task))

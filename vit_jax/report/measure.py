@@ -136,12 +136,9 @@ def read_run(
 ) -> RunFacts:
   """Reads a run's folder and evaluates its checkpoint if that is possible.
 
-  Args:
-    **options: Options of `run.saved.opened`.
-
-  Raises:
-    ValueError: if the folder holds no run, or if options are given and the run
-      cannot be evaluated with them.
+  Raises ValueError if the folder holds no run, or if options are given and the
+  run cannot be evaluated with them. The options are those of
+  `run.saved.opened`.
   """
   if "://" in workdir:
     # Fails with a clear message if the address cannot be read.

@@ -14,13 +14,12 @@ def report_files(
 ) -> int:
   """Writes a report on some runs; returns the exit code.
 
+  Raises ValueError if a folder holds no run, or matplotlib or Jinja is missing.
+
   Args:
     out: The file to write; by default report.html in the workdir of a single
       local run, and in the current folder otherwise.
     **options: Options of `run.saved.opened`, for a single run only.
-
-  Raises:
-    ValueError: if a folder holds no run, or matplotlib or Jinja is missing.
   """
   if len(workdirs) > 1 and options:
     given = " and ".join(f"--{name}" for name in options)

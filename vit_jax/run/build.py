@@ -51,11 +51,9 @@ _FREE_FIELDS = ("num_classes", "representation_size", *_TYPES, *EXECUTION)
 def open_start(settings: Settings) -> Optional["Loaded"]:
   """Opens the checkpoint to start from, if any; no array is read yet.
 
-  Fields set in `settings.model` override those that the format records.
-
-  Raises:
-    ValueError: if there is no such checkpoint, or the settings name a variant
-      as well.
+  Fields set in `settings.model` override those that the format records. Raises
+  ValueError if there is no such checkpoint, or the settings name a variant as
+  well.
   """
   if not settings.pretrained:
     return None
@@ -79,9 +77,8 @@ def start_fields(settings: Settings) -> dict[str, Any]:
 def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
   """Fills in the settings that are left to the preprocessing of a checkpoint.
 
-  Raises:
-    ValueError: if neither the settings nor a checkpoint give the image size, or
-      a mean and a standard deviation for each channel.
+  Raises ValueError if neither the settings nor a checkpoint give the image
+  size, or a mean and a standard deviation for each channel.
   """
   start = start or Preprocessing(None)
   size, cut_from = settings.image_size or start.size, settings.cut_from
@@ -143,8 +140,7 @@ def open_loader(
 def task_of(settings: Settings) -> Task:
   """The task of the settings, without the facts of its labels.
 
-  Raises:
-    ValueError: if keys mean nothing for the task.
+  Raises ValueError if keys mean nothing for the task.
   """
   task = choose.configured(settings.data.task, vars(settings))
   unlabelled = bool(settings.data.root) and not settings.data.labels
@@ -187,8 +183,7 @@ def build_model(
 ) -> Model:
   """Makes the model, with a head for the task unless set otherwise.
 
-  Raises:
-    ValueError: if the fields or the checkpoint do not fit the data.
+  Raises ValueError if the fields or the checkpoint do not fit the data.
   """
   fields = with_block(settings.model.given())
   fields |= {k: jnp.dtype(fields[k]) for k in _TYPES if k in fields}
@@ -224,9 +219,8 @@ def train_functions(
 ) -> tuple[Callable[[jax.Array], TrainState], Callable]:
   """Makes the functions `init` and `train_step` from resolved settings.
 
-  Args:
-    num_examples: Examples per epoch, for a warm-up given in epochs.
-    schedule: The learning rate by step, in place of that of the settings.
+  `num_examples` are those of an epoch, for a warm-up given in epochs, and
+  `schedule` is the learning rate by step, in place of that of the settings.
   """
   options, preprocessing = settings.optimizer, make_preprocessing(settings)
   if model.num_layers:

@@ -33,11 +33,8 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 def load_config(argument: str) -> Any:
   """Calls `get_config` of `FILE:ARGUMENT`; FILE may be that of a shipped one.
 
-  Returns:
-    The `ConfigDict`, locked.
-
-  Raises:
-    ValueError: in one line, if there is no such file or it has a mistake.
+  Returns the `ConfigDict`, locked. Raises ValueError, in one line, if there is
+  no such file or it has a mistake.
   """
   name, *parameter = argument.split(":", 1)
   return make_config(*load_file(name), *parameter)

@@ -129,11 +129,8 @@ def config_settings(cls: type[Section] = Settings) -> Any:
   """Reads the settings from the flags.
 
   A length on the command line replaces the one that the file gives in another
-  unit. One number for a size is the side of a square.
-
-  Raises:
-    ValueError: if a value is invalid; the message is one line and names the
-      key.
+  unit. One number for a size is the side of a square. Raises ValueError if a
+  value is invalid; the message is one line and names the key.
   """
   config: Any = flags.FLAGS["config"].value
   given = config_flags.get_override_values(flags.FLAGS["config"])

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """The length of a run, and the time between its periodic work, in steps.
-
-  A time of 0 means never.
-  """
+  """Steps of a run, and between its periodic work, where 0 means never."""
 
   total: int
   log_every: int
@@ -51,12 +48,10 @@ class Plan:
   Attributes:
     task: The task, with the facts of its labels.
     start: The checkpoint whose weights the run starts from, if any.
-    preprocessing: The preprocessing of an image in evaluation.
     extras: LoRA's base and a teacher: used, but not trained.
     init: Makes the initial state from a random key.
     train_step: Maps (state, batch, *extras.frozen_params) to (state, metrics).
     shapes: Shapes, types and shardings of the state.
-    evaluation: Measures parameters on the evaluation split.
   """
 
   settings: Settings
@@ -113,12 +108,10 @@ def make_plan(
 ) -> Plan:
   """Opens the data and builds everything that the run needs.
 
-  Args:
-    saved: The description of the checkpoint that the run is resumed from, if
-      any. Its model and preprocessing replace those of `settings.pretrained`.
-
-  Raises:
-    ValueError: if the settings, the data and the devices do not fit together.
+  `saved` is the description of the checkpoint that the run is resumed from, if
+  any. Its model and preprocessing replace those of `settings.pretrained`.
+  Raises ValueError if the settings, the data and the devices do not fit
+  together.
   """
   task = build.task_of(settings)
   if saved is None:  # A run of an older version may have set such a key.

@@ -59,19 +59,15 @@ def opened(
 ) -> Iterator[SavedRun]:
   """Opens a checkpoint and the data that its run is evaluated on.
 
+  Raises ValueError if the folder does not hold the checkpoint, or the data are
+  missing or are not those of the run.
+
   Args:
-    step: The checkpoint's step; by default the newest.
-    best: Whether to take the checkpoint with the best score instead.
-    task: The run's task, as "file.py:Class", if it is one of the user's own.
-    base: Where the base of a run with LoRA is, as in `open_run_checkpoint`.
+    step, best, task, base: As in `open_run_checkpoint`.
     data_dir: The folder where TFDS data sets are now, if they have moved.
     root: The place of the folder of images or of packed images now, if it has
       moved.
     test: Whether to take a folder's test split, not the one of evaluation.
-
-  Raises:
-    ValueError: if the folder does not hold the checkpoint, or the data are
-      missing or are not those of the run.
   """
   own: Any = {"task": task, "base": base}
   loaded = held(
@@ -98,14 +94,13 @@ def evaluate_checkpoint(
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on its run's evaluation split; prints the result.
 
+  Returns the metrics `eval/...` of the task.
+
   Args:
     per_class: Whether to show the scores of each class as well, and which
       classes are confused.
     out: A CSV file to write the answer to every example to.
     **options: Keywords of `opened`, which raises the errors.
-
-  Returns:
-    The metrics `eval/...` of the task.
   """
   path = local_file(out) if out is not None else None
   first = jax.process_index() == 0
@@ -140,12 +135,8 @@ def test_run(
 ) -> dict[str, Any]:
   """Evaluates a run that has ended on the test split, with its best checkpoint.
 
-  Args:
-    state: The last state, which is evaluated if there is no checkpoint.
-    workdir: The run's folder; None if it has no checkpoint.
-
-  Returns:
-    The step evaluated, `test/step`, and the metrics, `test/...`.
+  Returns the step evaluated, `test/step`, and the metrics, `test/...`. The
+  last `state` is evaluated if `workdir` is None, as there is no checkpoint.
   """
   model, step, task = plan.model, int(state.step), plan.task
   if workdir is None:

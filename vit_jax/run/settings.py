@@ -309,10 +309,8 @@ class ProbeSettings(Section):
 def base_config(cls: type[Section] = Settings) -> Any:
   """Makes a configuration with all keys and their defaults.
 
-  None leaves the choice to the program.
-
-  Returns:
-    A `ConfigDict`, which is locked, so that a misspelt key is an error.
+  None leaves the choice to the program. Returns a `ConfigDict`, which is
+  locked, so that a misspelt key is an error.
   """
   return _config(cls).lock()
 
@@ -323,9 +321,8 @@ def read(
 ) -> Any:
   """Reads the settings from a configuration.
 
-  Raises:
-    ValueError: if a value is invalid; the message is one line and names the
-      key.
+  Raises ValueError if a value is invalid; the message is one line and names the
+  key.
   """
   if isinstance(config, ml_collections.ConfigDict):
     config = config.to_dict()
@@ -336,10 +333,8 @@ def read_saved(config: Mapping[str, Any]) -> Settings:
   """Reads the settings from a checkpoint's description.
 
   An older version may have written it. A key that it lacks gets the value under
-  which that version behaved as it did.
-
-  Raises:
-    ValueError: as `read` does, also for keys of a newer version.
+  which that version behaved as it did. Raises ValueError as `read` does, also
+  for keys of a newer version.
   """
   return from_dict(Settings, config, saved=True)
 

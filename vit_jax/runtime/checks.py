@@ -93,9 +93,8 @@ def checked(
   The type is `int`, `float`, `bool`, `str` or a tuple type such as
   `tuple[int, int]`, for which one number stands for both, or
   `tuple[float, ...]`; with `| None`, None is accepted as well. `must` is a
-  condition on the converted value.
-
-  Raises ValueError if the value has another type, or is out of range.
+  condition on the converted value. Raises ValueError if the value has another
+  type, or is out of range.
   """
   kind, optional = without_none(kind)
   if value is None and optional:

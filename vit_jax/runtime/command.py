@@ -50,9 +50,8 @@ def run(
 ) -> None:
   """Runs `main` under absl's flags; bad input prints one line and exits with 2.
 
-  A lost worker or peer exits with 75, as the same command may succeed.
-
-  Our checks raise ValueError or OSError, which are printed without a traceback.
+  A lost worker or peer exits with 75, as the same command may succeed. Our
+  checks raise ValueError or OSError, which are printed without a traceback.
   VIT_JAX_TRACEBACK=1 shows the traceback.
 
   Args:

@@ -30,8 +30,6 @@ class Metric:
 
   Attributes:
     key: Its name in `metrics.jsonl`, after "eval/" or "train/".
-    label: Its name in tables and charts.
-    format: How its value is written.
     higher_is_better: None if it is neither good nor bad.
     words: The text before the value in a line; the label by default.
   """
@@ -110,16 +108,16 @@ class Display:
     # Step and time of the first report, by which all has been compiled.
     self._first: tuple[int, float] | None = None
     if self._live:
-      self._start_bar(first_step, "compiling ...")
+      self._progress = self._bars(transient=False)
+      self._progress.add_task(
+        "step",
+        total=self._last_step,
+        completed=first_step,
+        report="compiling ...",
+      )
+      self._progress.start()
     else:
       self.note("compiling ...")
-
-  def _start_bar(self, first_step: int, report: str) -> None:
-    self._progress = self._bars(transient=False)
-    self._progress.add_task(
-      "step", total=self._last_step, completed=first_step, report=report
-    )
-    self._progress.start()
 
   def step(self, step: int) -> None:
     """Advances the bar without a report."""

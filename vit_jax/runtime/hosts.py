@@ -65,12 +65,10 @@ def join(
 
   If one of them dies, JAX ends the others within a minute and says which it
   was. Call this before any other function of JAX. If all arguments are None,
-  the environment is consulted.
-
-  Raises ValueError if some of the arguments are missing or do not fit together,
-  or if the other processes cannot be found, and ConnectionError if joining
-  fails otherwise. If they do not join in time, this process ends with a line
-  and exit code 2.
+  the environment is consulted. Raises ValueError if some of the arguments are
+  missing or do not fit together, or if the other processes cannot be found, and
+  ConnectionError if joining fails otherwise. If they do not join in time, this
+  process ends with a line and exit code 2.
   """
   where = (coordinator, num_processes, process_id)
   if num_processes != 1 and where != (None, None, None):
@@ -208,8 +206,7 @@ def _check_alone() -> None:
   """Refuses to run alone if this is one of several processes.
 
   The pods of an indexed Kubernetes job and the processes that Open MPI 5 starts
-  may not see each other. Each would train alone, and all of them would write
-  into one workdir.
+  may not see each other. Each would train alone, and all into one workdir.
   """
   count = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
   if count != "1":

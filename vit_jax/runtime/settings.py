@@ -29,10 +29,7 @@ class Duration:
   examples: int = 0
 
   def in_steps(self, batch_size: int, num_examples: int) -> int:
-    """The duration in steps, at least 1; 0 if it is unset.
-
-    An epoch has `num_examples`.
-    """
+    """Steps, at least 1, by `num_examples` an epoch; 0 if it is unset."""
     if not (self.steps or self.epochs or self.examples):
       return 0
     examples = self.epochs * num_examples + self.examples
@@ -149,9 +146,8 @@ def from_dict(
 
   If they are `saved`, an older version may have written them, and a missing key
   gets the value under which that version behaved as it did. If `cls` is a part
-  of the section `whole`, messages have `prefix` before the keys.
-
-  Raises ValueError, naming the key, if one is unknown, missing or invalid.
+  of the section `whole`, messages have `prefix` before the keys. Raises
+  ValueError, naming the key, if one is unknown, missing or invalid.
   """
   rest, found = dict(values), {}
   for field in dataclasses.fields(cls):

@@ -133,11 +133,10 @@ class Watchdog:
   It then writes the stacks of all threads to a file, prints a line, and leaves
   with the exit code that `--restarts` restarts. Time in which the process was
   stopped itself, as by Ctrl-Z, does not count. A hang in compiled code that
-  keeps Python's lock is not noticed.
-
-  A step may take `times` times the median of the last 100 steps, and at least
-  10 minutes, and anything else a day; 0 never ends the process. The file for
-  the stacks is local or such as gs://bucket/run/stacks.txt.
+  keeps Python's lock is not noticed. A step may take `times` times the median
+  of the last 100 steps, and at least 10 minutes, and anything else a day; 0
+  never ends the process. The file for the stacks is local or such as
+  gs://bucket/run/stacks.txt.
   """
 
   def __init__(self, times: float, path: epath.Path):

@@ -96,10 +96,8 @@ def in_flags(line: str) -> str:
 def complete(*words: str) -> None:
   """Answers a shell that asks for completions, and ends the process.
 
-  `eval "$(register-python-argcomplete vit_jax)"` makes bash and zsh ask.
-
-  Args:
-    words: What the first word may be; any, if the command is known already.
+  `eval "$(register-python-argcomplete vit_jax)"` makes bash and zsh ask. The
+  first word may be one of `words`; any, if the command is known already.
   """
   if "_ARGCOMPLETE" in os.environ:
     import argcomplete

@@ -34,8 +34,7 @@ class OwnTaskError(ValueError):
 def task_class(name: str | type[Task]) -> type[Task]:
   """The class of a task, by its name or as "file.py:Class", or itself.
 
-  Raises:
-    OwnTaskError: if there is no such task.
+  Raises OwnTaskError if there is no such task.
   """
   if isinstance(name, type):
     return name
@@ -72,13 +71,12 @@ def _imported(place: str) -> Any:
 def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   """The task of a configuration.
 
+  Raises ValueError if there is no such task, or it does not take this loss.
+
   Args:
     name: Its `data.task`. A task whose own section has a rate goes before it.
     sections: The sections of the configuration by name: `loss`, and those that
       tasks have.
-
-  Raises:
-    ValueError: if there is no such task, or it does not take this loss.
   """
   own = (k for k in _TASKS if k in sections and sections[k].rate)
   return task_class(next(own, name)).configured(sections)
@@ -91,14 +89,10 @@ def saved(
 ) -> Task:
   """The task of a checkpoint, with its facts.
 
-  Args:
-    given: The user's own task, as "file.py:Class", if the description names
-      one. No class is imported because a checkpoint names it.
-
-  Raises:
-    OwnTaskError: if the description names a class, and none or another is
-      given.
-    ValueError: if the description is damaged.
+  Raises OwnTaskError if the description names a class, and none or another is
+  given, and ValueError if the description is damaged. `given` is the user's own
+  task, as "file.py:Class", if the description names one. No class is imported
+  because a checkpoint names it.
   """
   own = description.get("task")
   if own is not None and given is None:

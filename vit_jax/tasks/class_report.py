@@ -44,10 +44,8 @@ _KINDS = {
 class ClassificationOutcome(Outcome):
   """The outcome of an evaluation of classes.
 
-  Attributes:
-    totals: Sums over all examples.
-    confusion: Counts of the answers, if details were asked for.
-    predictions: The answers to each batch, if they are to be written.
+  `confusion` counts the answers, if details were asked for, and `predictions`
+  has those to each batch, if they are to be written.
   """
 
   totals: Totals

@@ -27,11 +27,7 @@ from vit_jax.training.settings import LossSettings
 class ClassificationTask(Task):
   """Naming the class of an image.
 
-  Attributes:
-    class_weights: A factor for each class's part of the loss.
-    outcome: The class of what an evaluation finds.
-    counts_answers: Whether its metrics need the counts of the answers.
-    objective_class: The class of its objective.
+  `counts_answers` tells whether its metrics need the counts of the answers.
   """
 
   class_weights: tuple[float, ...] | None = None

@@ -22,9 +22,7 @@ _KEPT = 6  # Examples kept of each kind.
 class Answered:
   """A model's answer to one example, as in `Predictions`.
 
-  Attributes:
-    rank: The value that orders the kept examples, highest first.
-    index: The example's index in its source.
+  `rank` orders the kept examples, highest first.
   """
 
   rank: float
@@ -89,7 +87,11 @@ class ConfusionMatrix:
     right = rows["label"] == rows["answer"]
     pairs = zip(rows["label"].tolist(), rows["answer"].tolist(), strict=True)
     self.pairs.update(pairs)
-    self._count_bins(rows["probability"], right)
+    # As in the paper, a bin includes its upper edge but not its lower one.
+    p = rows["probability"]
+    place = np.clip(np.ceil(p * BINS) - 1, 0, BINS - 1).astype(int)
+    for row, values in enumerate((None, right, p)):
+      self._bins[row] += np.bincount(place, values, BINS)
     self._keep("surest", rows, rows["probability"], right)
     self._keep("nearest", rows, -rows["loss"], ~right)
     self._keep("worst", rows, rows["loss"], ~right)
@@ -160,12 +162,6 @@ class ConfusionMatrix:
     if not count.size:
       return float("nan")
     return float((count * np.abs(right - probability)).sum() / count.sum())
-
-  def _count_bins(self, probability: np.ndarray, right: np.ndarray) -> None:
-    # As in the paper, a bin includes its upper edge but not its lower one.
-    place = np.clip(np.ceil(probability * BINS) - 1, 0, BINS - 1).astype(int)
-    for row, values in enumerate((None, right, probability)):
-      self._bins[row] += np.bincount(place, values, BINS)
 
   def _keep(
     self,

@@ -33,7 +33,6 @@ class Predictions:
 
   Attributes:
     answer: The likeliest class, or the lowest of several equally likely ones.
-    probability: The probability the model gives to its answer.
     counted: False for padding and for unreadable images.
   """
 
@@ -136,8 +135,7 @@ def total_over(
 ) -> Totals:
   """Totals over all batches, fetched from the device once at the end.
 
-  Args:
-    observe: Called with the answers to each batch, on the host and in order.
+  `observe` is called with the answers to each batch, on the host and in order.
   """
   totals = no_totals(num_classes)
   running: collections.deque[Predictions] = collections.deque()
@@ -159,10 +157,8 @@ def _show(answers: Predictions, observe: Callable | None) -> None:
 def summary(totals: Totals) -> dict[str, float]:
   """Mean loss, top-1 and top-5 in [0, 1], and the number of examples.
 
-  With five classes or fewer, there is no top-5: it would always be 1.
-
-  Raises:
-    ValueError: if no example was counted.
+  With five classes or fewer, there is no top-5: it would always be 1. Raises
+  ValueError if no example was counted.
   """
   count = float(totals["count"].sum())
   check_readable(int(count))

@@ -185,8 +185,7 @@ class MaskedOutcome(Outcome):
   """The outcome of an evaluation of masked patches.
 
   `eval/colours_right` is the share of colours predicted right, and
-  `eval/commonest_colour` that of the commonest one, which is what always
-  naming it would score.
+  `eval/commonest_colour` what always naming the commonest one would score.
   """
 
   totals: dict[str, Any]

@@ -34,8 +34,6 @@ class Masking:
     rate: Share of the patches to corrupt, rounded to a number of patches.
     target: One of `settings.TARGETS`.
     patch_size: Side of a patch in pixels; in a hybrid, that of what it sees.
-    mean: Mean subtracted from each channel, in units of full scale.
-    std: Standard deviation that then divides each channel.
   """
 
   rate: float

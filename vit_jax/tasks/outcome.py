@@ -30,10 +30,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 class Curves:
   """A chart of metrics by step.
 
-  Attributes:
-    curves: The name of each curve, by the metric, such as "eval/top1".
-    percent: Whether the values are shares.
-    logarithmic: Whether the vertical axis is logarithmic.
+  `curves` has the name of each curve, by the metric, such as "eval/top1".
   """
 
   title: str
@@ -50,7 +47,6 @@ class Chart:
     kind: `inspection.charts.<kind>_figure` draws it.
     arrays: The arguments of that function.
     alt: The chart in words.
-    caption: The line below it.
     while_training: Whether a run that asks for pictures draws it at each
       evaluation.
   """
@@ -124,8 +120,7 @@ class Outcome:
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
     """Captioned tables of a report.
 
-    Args:
-      counts: Number of training examples of each class, if known.
+    `counts` has the number of training examples of each class, if known.
     """
     return []
 
@@ -190,12 +185,8 @@ class Evaluator(Protocol):
   ) -> Outcome:
     """Evaluates every example of the split once.
 
-    Args:
-      detail: Whether the outcome needs more than `metrics` and `by_class`.
-      examples: Whether it will be asked to `write` all answers.
-
-    Raises:
-      ValueError: if no image can be read.
+    Raises ValueError if no image can be read. The outcome has more than
+    `metrics` and `by_class` with `detail`, and can `write` with `examples`.
     """
     ...
 

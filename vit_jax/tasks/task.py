@@ -66,11 +66,8 @@ class Task:
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
     """The task of a configuration, with its default loss if none is set.
 
-    Args:
-      sections: Sections by their names, such as `loss`.
-
-    Raises:
-      ValueError: if the loss is not one of the task's.
+    Raises ValueError if the loss is not one of the task's. `sections` has
+    the sections by their names, such as `loss`.
     """
     loss = sections["loss"]
     if loss.kind not in cls.losses:
@@ -95,8 +92,7 @@ class Task:
   def fitted(self, train: Source) -> "Task":
     """The task with the facts that it needs of the training labels.
 
-    Raises:
-      ValueError: if the labels do not give them.
+    Raises ValueError if the labels do not give them.
     """
     return self
 
@@ -141,8 +137,7 @@ class Task:
   ) -> Objective:
     """The objective of a train step.
 
-    Raises:
-      ValueError: if the task does not fit the model or its images.
+    Raises ValueError if the task does not fit the model or its images.
     """
     raise NotImplementedError
 
@@ -155,9 +150,8 @@ class Task:
   ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]] | None:
     """Makes what draws examples of its own; None to draw the answers.
 
-    Returns:
-      A function from parameters, and the place in the split, the pixels and the
-      label of each example, to a picture (H, W, 3) of each.
+    Returns a function from parameters, and the place in the split, the pixels
+    and the label of each example, to a picture (H, W, 3) of each.
     """
     return None
 
@@ -191,9 +185,8 @@ class Task:
   ) -> dict[str, Any]:
     """An answer as JSON.
 
-    Args:
-      names: Names of the classes or targets, as far as they are known.
-      top: The most classes to give; by default all that the answer has.
+    `names` are those of classes or targets, as far as they are known, and `top`
+    is the most classes to give; by default all that the answer has.
     """
     raise NotImplementedError
 

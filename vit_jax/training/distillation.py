@@ -58,10 +58,9 @@ class Teacher:
 
     Soft answers give T^2 KL(teacher || student) at temperature T, summed over
     the classes if the loss is sigmoid; DeiT's form divides it by the number of
-    classes. Hard ones are taken for labels.
-
-    The logits are the student's, and `taught` the teacher's; `labelled` is the
-    loss of each example under its labels.
+    classes. Hard ones are taken for labels. The logits are the student's, and
+    `taught` the teacher's; `labelled` is the loss of each example under its
+    labels.
     """
     settings, T = self.settings, self.settings.temperature
     K = taught.shape[1]

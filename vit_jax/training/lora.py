@@ -31,7 +31,6 @@ def trained_init(params_init: Init, settings: LoraSettings) -> Init:
   These are the heads', and beside each chosen kernel `lora_a` (*inputs, r),
   normal with variance 1 / inputs, and `lora_b` (r, *outputs), zero: at first
   the model is as it was. Stacked kernels have a product for each layer.
-
   `params_init` maps a key to all parameters of the model, boxed with their
   logical axes, as the result is.
   """

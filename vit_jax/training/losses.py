@@ -126,8 +126,7 @@ def mixup_or_cutmix(
 class Objective(Protocol):
   """The objective of a train step.
 
-  Attributes:
-    metric: The name of the score that `loss` returns, such as "top1".
+  `metric` is the name of the score that `loss` returns, such as "top1".
   """
 
   @property

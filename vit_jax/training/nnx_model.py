@@ -23,7 +23,6 @@ class NnxModel(nnx.Module):
   and `method=` and `mutable=` are those of `apply`.
 
   Attributes:
-    linen: The linen module.
     params: Its parameters, a tree of `nnx.Param`. Those that qwix adds for LoRA
       are `nnx.LoRAParam`, which `wrt=nnx.LoRAParam` trains alone.
     rngs: Gives the key `dropout` of calls that train; None if each brings its

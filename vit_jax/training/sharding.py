@@ -45,15 +45,13 @@ def make_mesh(
 
   Neighbours along `tensor`, then along `fsdp`, are joined by the fastest links.
   If the devices form several slices, only the `data` axis crosses between them.
+  Raises ValueError if the axes do not multiply to the number of devices, or if
+  the tensor axis spans hosts: its devices share examples, but each host reads
+  its own.
 
   Args:
     data, fsdp, tensor: Devices along each axis, as in `MeshSettings`.
     devices: The devices to use, all of them by default.
-
-  Raises:
-    ValueError: if the axes do not multiply to the number of devices, or if the
-      tensor axis spans hosts: its devices share examples, but each host reads
-      its own.
   """
   devices = jax.devices() if devices is None else devices
   asked, count = f"mesh.data={data}, fsdp={fsdp}, tensor={tensor}", len(devices)

@@ -50,7 +50,6 @@ class Extras:
 
   Attributes:
     lora: With a rank, the state holds LoRA's products and the heads alone.
-    teacher: A teacher whose answers are learned as well.
     frozen_params: The train step's arguments after state and batch: a
       dictionary with the trees `base` and `teacher`, as far as the run has
       them, or none. No checkpoint holds them.

@@ -149,10 +149,7 @@ def _average(decay: Any, warmup: bool, state: TrainState, params: Any) -> Any:
 
 
 def _updates(state: TrainState) -> Array:
-  """Number of updates so far, by which the optimizer reads its schedule.
-
-  Steps that were skipped do not count.
-  """
+  """Number of updates, without skipped steps: the schedule's argument."""
   counts = optax.tree.get_all_with_path(state.opt_state, "count")
   return counts[0][1] if counts else state.step
 

@@ -83,11 +83,9 @@ class Checkpoints(CheckpointReader):
     """Begins to save the state after `step` steps.
 
     The checksums are added to the description. `metrics` are the evaluation
-    after this step, if there was one.
-
-    Returns one line on what went wrong with this save, or with the previous
-    one, which ran in the background; None if nothing did. Checkpoints saved
-    earlier are unharmed.
+    after this step, if there was one. Returns one line on what went wrong with
+    this save, or with the previous one, which ran in the background; None if
+    nothing did. Checkpoints saved earlier are unharmed.
     """
     trees = items(state)
     description = {**description, "checksums": checksums(trees)}

@@ -165,10 +165,7 @@ class CheckpointReader:
     return attempt(read, name, lambda: self._was_deleted(step))
 
   def _was_deleted(self, step: int) -> bool:
-    """Whether the training run has deleted this checkpoint since we opened it.
-
-    Deleting begins with what makes it a checkpoint.
-    """
+    # Deleting begins with what makes it a checkpoint.
     return self._read_only and not orbax_files.is_whole(self._at(step))
 
 

@@ -31,10 +31,9 @@ def sole_writer(
   ends with this process, however that ends. On gs://, the lock is an object
   that its owner rewrites every 20 seconds; another run may take it over after a
   minute without a rewrite. `say` gets a line if the lock of a dead run has to
-  be waited for.
-
-  Yields a function that raises OSError if another run has taken the workdir
-  over, which can happen on gs:// to a machine that slept or was cut off.
+  be waited for. Yields a function that raises OSError if another run has taken
+  the workdir over, which can happen on gs:// to a machine that slept or was cut
+  off.
   """
   if jax.process_index() != 0:
     yield lambda: None

@@ -38,7 +38,6 @@ class Meter:
 
   Metrics stay on the device until they are read. `add` waits until the step
   before last is done, so that the host is never more than two steps ahead.
-
   `skipped` has (step, metrics) of the most recent consecutive steps that were
   not applied because they were not finite; it is empty if the last was applied.
   `most` is the most steps between two reads; 0 if it is never read.
@@ -193,10 +192,9 @@ def _began(start: Mapping[str, Any]) -> float | None:
 class Tracer:
   """Writes a trace of some steps, which XProf or TensorBoard shows.
 
-  If that fails, its methods raise OSError, and the run has no trace.
-
-  Its first step is `begin`; if `steps` is 0, none is traced. The run's last
-  step ends it. The folder is local or such as gs://bucket/run/profile.
+  If that fails, its methods raise OSError, and the run has no trace. Its first
+  step is `begin`; if `steps` is 0, none is traced. The run's last step ends it.
+  The folder is local or such as gs://bucket/run/profile.
   """
 
   def __init__(self, folder: str, begin: int, steps: int, last: int):

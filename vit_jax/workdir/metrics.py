@@ -30,14 +30,12 @@ class MetricWriter:
   """Writes metrics to `metrics.jsonl`, TensorBoard and Weights & Biases.
 
   `workdir/metrics.jsonl` has a JSON object a line, with `step` and keys such as
-  `train/loss`. Only the first process writes.
-
-  If one of the three cannot be written, the others still are. All methods raise
-  an OSError that tells of it once, and again only if it fails after a success.
-
-  The run starts from `first_step`, as for `RowFile`. `wandb_log` receives the
-  same metrics, and is closed with this writer. `notes` has a line for each
-  thing that was broken in files of earlier starts.
+  `train/loss`. Only the first process writes. If one of the three cannot be
+  written, the others still are. All methods raise an OSError that tells of it
+  once, and again only if it fails after a success. The run starts from
+  `first_step`, as for `RowFile`. `wandb_log` receives the same metrics, and is
+  closed with this writer. `notes` has a line for each thing that was broken in
+  files of earlier starts.
   """
 
   def __init__(

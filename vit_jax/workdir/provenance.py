@@ -46,7 +46,6 @@ def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str:
 
   A line is such as "photos/cat/1.jpg: the file is empty." Another host's file
   has the host's number in its name. Raises OSError if it cannot be written.
-
   Returns how many there are and the first names, in a line.
   """
   host = f"_{jax.process_index()}" if jax.process_index() else ""

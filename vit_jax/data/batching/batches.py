@@ -87,11 +87,9 @@ class TrainBatches(_Batches):
   The image at row r of batch k has the global position p = k * batch_size + r,
   and p decides everything about it: the epoch p // n of n examples, the example
   (entry p % n of the epoch's order), and the key (seed, p) of the random
-  numbers that augment it.
-
-  With `repeats`, batch k has m = ceil(batch_size / repeats) examples, those of
-  the positions k * m on, and row r shows the one at r % m. Copies of an example
-  are far apart, since Mixup mixes neighbours.
+  numbers that augment it. With `repeats`, batch k has m = ceil(batch_size /
+  repeats) examples, those of the positions k * m on, and row r shows the one at
+  r % m. Copies of an example are far apart, since Mixup mixes neighbours.
   """
 
   seed: int

@@ -26,7 +26,10 @@ def as_grain(
   Element p is bit for bit row p % B of batch p // B of `Loader.train`, whatever
   the batch size B: image and augmentation depend on (seed, p) alone. Grain's
   slices, batches, processes and restored iterators keep that, and epochs run on
-  with a new order each. Host i of n takes `as_grain(...)[i::n]`.
+  with a new order each. Host i of n takes `as_grain(...)[i::n]`. Returns
+  elements with `image` uint8 (H, W, C), `label` int32 or float32 (K,), and
+  `skipped` bool; without a seed also `mask`, as `EvalPasses` has it. Raises
+  ValueError if an argument is out of range, or Grain is not installed.
 
   Args:
     transform: (encoded, rng) -> uint8 (H, W, C); without a seed, encoded alone.
@@ -34,13 +37,6 @@ def as_grain(
       for evaluation, as `Loader.evaluate` has it.
     epochs: How often each example comes; None never ends.
     on_unreadable: As in `Loader`.
-
-  Returns:
-    Elements with `image` uint8 (H, W, C), `label` int32 or float32 (K,), and
-    `skipped` bool; without a seed also `mask`, as `EvalPasses` has it.
-
-  Raises:
-    ValueError: if an argument is out of range, or Grain is not installed.
   """
   library = extras.load("grain", "grain")
   loader = Loader(on_unreadable=on_unreadable)

@@ -32,14 +32,10 @@ class EvalPasses(contextlib.AbstractContextManager):
   The workers start with `start` or the first pass, stay for the next ones, and
   stop at `close` or the end of a `with` block; a pass that was left early makes
   the next one start them anew. Its length, batches a pass, is equal on all
-  hosts.
-
-  A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask` float32
-  (b,), 1 for an example and 0 for padding and skipped images, and `skipped`
-  bool (b,), true for an unreadable image.
-
-  Attributes:
-    unreadable: As `BatchIterator.unreadable`, of all passes.
+  hosts. A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask`
+  float32 (b,), 1 for an example and 0 for padding and skipped images, and
+  `skipped` bool (b,), true for an unreadable image. `unreadable` has those of
+  all passes, as `BatchIterator.unreadable`.
   """
 
   def __init__(self, passes: batches.EvalBatches, num_workers: int):
@@ -84,16 +80,13 @@ class EvalPasses(contextlib.AbstractContextManager):
 class Loader:
   """Opens batches, of which this host gets its part.
 
+  Raises ValueError if an attribute is out of range.
+
   Attributes:
     num_workers: Processes that prepare batches; 0 prepares them in a thread.
     on_unreadable: "stop" raises UnreadableImageError at an unreadable image;
       "skip" replaces it by the next readable example in training, and masks it
       out in evaluation.
-    process_index: Number of this host, from 0.
-    process_count: Number of hosts.
-
-  Raises:
-    ValueError: if an attribute is out of range.
   """
 
   num_workers: int = 0
@@ -135,7 +128,11 @@ class Loader:
     """Endless shuffled batches; every example once an epoch, epochs run on.
 
     Batch k over all hosts depends on (seed, k) alone, augmentation included,
-    and a host gets its contiguous rows of it.
+    and a host gets its contiguous rows of it. Returns an iterator, to be closed
+    when done with, of dicts: `image` uint8 (b, H, W, 3), `label` int32 (b,),
+    `skipped` bool (b,), true for a row that was replaced; b = batch_size /
+    process_count. Raises ValueError for an argument out of range, before any
+    worker starts.
 
     Args:
       transform: (encoded, rng) -> uint8 (H, W, 3), of one shape.
@@ -143,14 +140,6 @@ class Loader:
       seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
       first_batch: The number of the first batch; a resumed run's next.
       repeats: Times that a batch shows an example, augmented anew each time.
-
-    Returns:
-      An iterator, to be closed when done with, of dicts: `image` uint8
-      (b, H, W, 3), `label` int32 (b,), `skipped` bool (b,), true for a row
-      that was replaced; b = batch_size / process_count.
-
-    Raises:
-      ValueError: an argument out of range, before any worker starts.
     """
     self.check(source, batch_size, seed)
     checked("first_batch", int, first_batch, NOT_NEGATIVE)
@@ -168,14 +157,10 @@ class Loader:
     """Passes over every example exactly once, in the source's order.
 
     At most as many processes decode as there are batches; a process for a
-    single batch would be slower than a thread.
-
-    Args:
-      transform: encoded -> uint8 (H, W, 3), of one shape.
-      batch_size: Examples over all hosts; the last batch is padded to it.
-
-    Raises:
-      ValueError: an argument out of range, before any worker starts.
+    single batch would be slower than a thread. Raises ValueError for an
+    argument out of range, before any worker starts. `transform` maps encoded to
+    uint8 (H, W, 3), of one shape. `batch_size` counts examples over all hosts;
+    the last batch is padded to it.
     """
     rows = self._rows(batch_size)
     if len(source) == 0:

@@ -45,11 +45,8 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
 
   The workers start at once. They stop at `close` or the end of a `with` block,
   when this object is garbage, when the program ends, and by themselves if the
-  process that started them is killed.
-
-  Attributes:
-    unreadable: The unreadable images that were skipped so far, as the keys of a
-      dictionary: their names and what is wrong with them.
+  process that started them is killed. The keys of the dictionary
+  `unreadable` are the images skipped so far and what is wrong with them.
   """
 
   def __init__(

@@ -30,11 +30,8 @@ def encode(image: np.ndarray) -> bytes:
 def read(encoded: bytes) -> np.ndarray | None:
   """The pixels of such a file, uint8 (H, W, 3), blue first: a view of it.
 
-  Returns:
-    None for any other file.
-
-  Raises:
-    UnreadableImageError: if the image has too many pixels.
+  It is None for any other file. Raises UnreadableImageError if the image has
+  too many pixels.
   """
   if not encoded.startswith(b"BM") or len(encoded) < _HEADER.size:
     return None

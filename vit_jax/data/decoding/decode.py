@@ -45,13 +45,10 @@ def decode_rgb(encoded: bytes, window: Window | None = None) -> np.ndarray:
 def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
   """Decodes a JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, JPEG 2000 or HEIC file.
 
-  Returns:
-    The image, uint8 of shape (H, W, channels). A JPEG of more than
-    `example.MAX_PIXELS` pixels has half its height and width, or less.
-
-  Raises:
-    UnreadableImageError: the file is empty, cut short, damaged or of another
-      format, or the image has too many pixels or not so many bands.
+  Returns the image, uint8 of shape (H, W, channels). A JPEG of more than
+  `example.MAX_PIXELS` pixels has half its height and width, or less. Raises
+  UnreadableImageError if the file is empty, cut short, damaged or of another
+  format, or the image has too many pixels or not so many bands.
   """
   if not encoded:
     raise UnreadableImageError("the file is empty.")
@@ -80,16 +77,14 @@ def decode_box(
 
   Of stored pixels it copies the box alone. A JPEG whose box is to be shrunk is
   decoded at a reduced size, which moves the box by a pixel at most; and rows
-  below the box are not decoded.
+  below the box are not decoded. Returns the box, uint8 of shape (h, w,
+  channels). From a JPEG its sides may be a half, a quarter or an eighth as
+  long. Errors are those of `decode_image`.
 
   Args:
     size: Height and width that the caller will resize the box to.
     draw: Takes the height and width of the upright image and returns the box,
       (top, left, h, w). It is called again if the first decoder fails.
-
-  Returns:
-    The box, uint8 of shape (h, w, channels). From a JPEG its sides may be a
-    half, a quarter or an eighth as long. Errors are those of `decode_image`.
   """
   if header := jpeg.read_header(encoded):
     top, left, h, w = draw(*header.upright_size)
@@ -129,20 +124,16 @@ def decode_jpeg(
 ) -> np.ndarray | None:
   """Decodes a JPEG file, at a reduced size or down to a given row.
 
+  Returns the upright image or its upper part, uint8 of shape (H, W, channels);
+  None if the file is damaged. Raises UnreadableImageError if the image has too
+  many pixels, an absurd number of scans, or no such channels.
+
   Args:
     reduce: one of `jpeg.REDUCTIONS`, which divides both sides, rounding up. The
       decoder skips the detail that a smaller image cannot show.
     rows: how many rows of the upright image are needed, counted from its top;
       None for all. If the header is `top_down` and the image upright as stored,
       decoding stops soon after them.
-
-  Returns:
-    The upright image or its upper part, uint8 of shape (H, W, channels); None
-    if the file is damaged.
-
-  Raises:
-    UnreadableImageError: the image has too many pixels, an absurd number of
-      scans, or no such channels.
   """
   example.check_channels(spec.channels)
   # Several scans are held in memory whole, however much they are reduced.

@@ -161,10 +161,7 @@ def subfolders(folder: bytes) -> list[bytes]:
 
 
 def is_folder(entry: os.DirEntry) -> bool:
-  """Returns whether an entry is a folder or a link to one.
-
-  A link to itself counts as neither.
-  """
+  """Whether an entry is a folder or a link to one, but not to itself."""
   try:
     return entry.is_dir()
   except OSError as error:

@@ -25,14 +25,11 @@ class ImageFolder(ImageFiles):
   The classes are the folders to train on, sorted by name. A file is an image if
   it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
   class folder; hidden files are ignored. The part kept for evaluation depends
-  on the file names alone, so every run on every machine has the same.
-
-  Paths are kept in one block of bytes, so that 14 million fit in memory.
+  on the file names alone, so every run on every machine has the same. Paths are
+  kept in one block of bytes, so that 14 million fit in memory.
 
   Attributes:
     split: "train", "val", "test" or "held out".
-    root: The folder that holds the splits or the classes.
-    layout: The folders of all splits.
     ignored: Files of the classes that are no images, by kind.
   """
 
@@ -46,17 +43,16 @@ class ImageFolder(ImageFiles):
   ):
     """Lists the files of a split.
 
+    Raises ValueError if there is no such folder or split, it holds fewer than
+    two classes, a class to evaluate is not among those to train on, or a
+    training class has no images.
+
     Args:
       split: "train", "eval" or "test".
       eval_fraction: Share of each class that is kept for evaluation if there is
         no folder for it.
       eval_split: The split that "eval" stands for; None takes val, else test.
       labels: False takes all images of the split, as of a single class.
-
-    Raises:
-      ValueError: there is no such folder or split, it holds fewer than two
-        classes, a class to evaluate is not among those to train on, or a
-        training class has no images.
     """
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))

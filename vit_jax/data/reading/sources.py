@@ -22,8 +22,6 @@ class Splits:
   """The splits of a run.
 
   Attributes:
-    train: The split to train on.
-    eval: The split to evaluate on while training.
     test: The split to report on once, at the end; only folders may have it.
     found: A line with the numbers of images found and of files ignored.
     warnings: Warnings about what may be a mistake, a line each.
@@ -39,11 +37,8 @@ class Splits:
 def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
   """Opens the splits of a run.
 
-  Args:
-    windowed: Whether the run sets a window for images of 16 bits.
-
-  Raises:
-    ValueError: if the settings name no data, or the data are not there.
+  Raises ValueError if the settings name no data, or the data are not there.
+  `windowed` tells whether the run sets a window for images of 16 bits.
   """
   if settings.root:
     return _folder_splits(settings, windowed)
@@ -70,13 +65,9 @@ def open_source(
 ) -> Source:
   """Opens a split of a folder of images, of `Digits` or of a TFDS data set.
 
-  Args:
-    split: "train", "eval", or "test", which only folders have.
-    settings: Which data; a folder, `root`, goes before a `name`.
-
-  Raises:
-    ValueError: if the settings name no data, the data are not there, or their
-      reader is not installed.
+  Raises ValueError if the settings name no data, the data are not there, or
+  their reader is not installed. `split` is "train", "eval", or "test", which
+  only folders have. Of the settings, a folder, `root`, goes before a `name`.
   """
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')

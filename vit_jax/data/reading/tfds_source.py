@@ -34,8 +34,7 @@ class TfdsSource:
     """Opens any split of TFDS's, with a label that `labels_of` explains.
 
     Raises ValueError if the data is not prepared, has no such split, allows no
-    random access, or does not have one image and one class label in each
-    example.
+    random access, or has not one image and one class label in an example.
     """
     _check_prepared(builder)
     features: Any = builder.info.features
@@ -106,8 +105,7 @@ def open_prepared(folder: str, split: str | None) -> TfdsSource:
   """Opens a split of the data set in a folder or a bucket, as `pack` writes it.
 
   A split of None is "validation" if there is one, else "test". Raises
-  ValueError if the folder holds no data set, or for the reasons of
-  `TfdsSource`.
+  ValueError if the folder holds no data set, or as `TfdsSource` does.
   """
   path = epath.Path(folder).expanduser()
   if not (path / "dataset_info.json").exists():

@@ -45,15 +45,9 @@ def make_train_transform(
 
   The crop "inception" is a random box; "pad" resizes, adds black pixels at each
   edge and crops at random (for small images); "resize" takes the whole image.
-
-  Args:
-    image_size: Height and width of the result, or one number for both.
-
-  Returns:
-    A picklable function (encoded, rng) -> uint8 (H, W, channels).
-
-  Raises:
-    ValueError: if the size is not positive, or as `check_colours` does.
+  Returns a picklable function (encoded, rng) -> uint8 (H, W, channels). Raises
+  ValueError if the size is not positive, or as `check_colours` does.
+  `image_size` is the height and width of the result, or one number for both.
   """
   check_colours(settings, spec.channels)
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
@@ -70,15 +64,9 @@ def make_eval_transform(
   The crop "resize" takes the whole image, whatever its shape; "center" resizes
   it to cover `resize_ratio` times the size and cuts out the centre (256 / 224
   keeps 7/8 of the short side); "squash" resizes it to exactly that, and cuts.
-
-  Args:
-    image_size: Height and width of the result, or one number for both.
-
-  Returns:
-    A picklable function encoded -> uint8 (H, W, channels).
-
-  Raises:
-    ValueError: if the size is not positive.
+  Returns a picklable function encoded -> uint8 (H, W, channels). Raises
+  ValueError if the size is not positive. `image_size` is the height and width
+  of the result, or one number for both.
   """
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
   return _EvalTransform(_height_width(image_size), settings, spec)

@@ -33,9 +33,7 @@ def _names_csv() -> list[dict[str, str]]:
 class Table:
   """The names of a family's arrays.
 
-  Attributes:
-    name: Its name in `names.csv`.
-    layers: Prefix of a layer's names, with {} for its number.
+  `layers` is the prefix of a layer's names, with {} for its number.
   """
 
   name: str

@@ -48,17 +48,14 @@ def probe_checkpoint(
 ) -> Outcome | Score:
   """Classifies by the representations of a published checkpoint, or of a run.
 
-  The arguments are those of the command.
+  The arguments are those of the command. Raises ValueError if the checkpoint,
+  the data and the settings do not fit together.
 
   Args:
     settings: Data, crop, loader and mesh.
     display: Display for the header and the progress; nothing is shown without
       one.
     **overrides: Keywords of `load_pretrained`.
-
-  Raises:
-    ValueError: if the checkpoint, the data and the settings do not fit
-      together.
   """
   checked("probe", str, probe, choices=PROBES)
   checked("neighbours", int, neighbours, COUNT)
@@ -128,10 +125,8 @@ def probe_segmentation(
 
   Whole images are resized to the model's size, whatever its crop is, so that
   masks and images fit. The arguments are those of `probe_checkpoint`;
-  `data.root` holds images and masks.
-
-  Raises:
-    ValueError: if the checkpoint is no ViT, or the folder no such data.
+  `data.root` holds images and masks. Raises ValueError if the checkpoint is no
+  ViT, or the folder no such data.
   """
   if not settings.data.root or settings.data.labels_file:
     raise ValueError(

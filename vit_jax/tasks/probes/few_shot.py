@@ -68,20 +68,15 @@ class FewShot:
   """Few-shot evaluation of parameters, always on the same shots.
 
   The shots are drawn with the seeds 0, 1, ... whatever the run's seed is, so
-  that runs can be compared.
+  that runs can be compared. Raises ValueError if `shots` or `seeds` is below 1,
+  the splits have different classes, or a class has too few images.
 
   Args:
     model: The model, with or without a head.
     train_source: The split that shots are drawn from.
-    eval_source: The split to test on.
     batch_size: Examples per step, or fewer if there are not as many.
     shots: Training images per class.
-    seeds: The number of draws.
     pre_logits: Whether a representation layer is kept, as big_vision does.
-
-  Raises:
-    ValueError: if `shots` or `seeds` is below 1, the splits have different
-      classes, or a class has too few images.
   """
 
   def __init__(

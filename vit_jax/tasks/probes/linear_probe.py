@@ -180,10 +180,8 @@ def fit_in_parts(
 
   Each fold is held out in turn and predicted by a probe of all other examples.
   The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`.
-
-  Args:
-    parts: Features (N, D), labels (N,), and the fold of each, int (N,); -1 is
-      never held out.
+  `parts` are features (N, D), labels (N,), and the fold of each, int (N,); -1
+  is never held out.
   """
   whole, held = None, collections.defaultdict(list)
   for features, labels, folds in parts:
