@@ -4,6 +4,13 @@ import os
 import subprocess
 import sys
 
+# What a library will take away is an error here too.
+_COMMON = {
+  "JAX_PLATFORMS": "cpu",
+  "PYTHONWARNINGS": "error::DeprecationWarning,error::FutureWarning,"
+  "error::PendingDeprecationWarning",
+}
+
 
 def run(module: str, *arguments: str, **environment: str):
   """Runs `python -m MODULE ARGUMENTS`; returns code, stdout and stderr."""
@@ -25,7 +32,7 @@ def python(*arguments: str, **environment: str):
     [sys.executable, *arguments],
     capture_output=True,
     text=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+    env={**os.environ, **_COMMON, **environment},
     timeout=300,
     check=False,
   )
@@ -38,5 +45,5 @@ def start(*arguments: str, **environment: str):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+    env={**os.environ, **_COMMON, **environment},
   )

@@ -12,11 +12,6 @@ import threading
 # would the commands that they start.
 if threading.current_thread() is threading.main_thread():
   signal.signal(signal.SIGINT, signal.default_int_handler)
-# Warns of what a library will take away, in the commands that tests start too.
-os.environ["PYTHONWARNINGS"] = ",".join(
-  f"error::{kind}Warning"
-  for kind in ("Deprecation", "PendingDeprecation", "Future")
-)
 # Tests shard over eight devices, which an accelerator does not have.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests, and the commands that they start, share a cache of compiled programs.

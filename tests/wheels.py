@@ -17,9 +17,7 @@ sys.path[:] = [
 
 
 def _python(*arguments: str | pathlib.Path, cwd: pathlib.Path) -> None:
-  # pip and build have warnings of their own.
-  without = ("PYTHONPATH", "PYTHONWARNINGS")
-  kept = {k: v for k, v in os.environ.items() if k not in without}
+  kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
   done = subprocess.run(
     [sys.executable, *map(str, arguments)],
     cwd=cwd,
