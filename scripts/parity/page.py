@@ -56,7 +56,7 @@ A comparison that cannot fail proves nothing. For each row, faults were put
 into our side one at a time, such as a decay of the biases or a warm-up that is
 off by one. The column "faults" counts those that a tolerance showed.
 
-`make test` compares two recipes and all images with the recorded numbers, which
+`make test` compares one recipe and all images with the recorded numbers, which
 are in `tests/parity/`; `make test-slow` compares all and puts in the faults.
 This page is written by `python scripts/parity/page.py`. Nobody has repeated the
 papers' results with these recipes here; [Results](results.md) says what was
