@@ -105,5 +105,7 @@ def test_parts_are_those_of_tfds(split):
   "split", ["dev", "train[:x%]", "test[:0]", "train[:1439]", "train[5]", ""]
 )
 def test_other_splits_are_refused(split):
-  with pytest.raises(ValueError, match="no split .*, or .* it has train, test"):
+  with pytest.raises(
+    ValueError, match="^data.train_split and .* take train, test .* is none, or"
+  ):
     Digits(split)

@@ -155,8 +155,9 @@ class Digits(Source):
     parts = [_part(p, order) for p in re.split(r"\s*\+\s*", split)]
     if not all(map(len, parts)):
       raise ValueError(
-        f"{self.name} has no split {split!r}, or it is empty; it has "
-        f'{", ".join(_SIZES)}, and parts of them such as "train[:90%]".'
+        f"data.train_split and data.eval_split take {', '.join(_SIZES)} of "
+        f'{self.name}, and parts of them such as "train[:90%]"; {split!r} is '
+        "none, or is empty."
       )
     return np.concatenate(parts)
 

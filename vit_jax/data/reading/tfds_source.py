@@ -55,8 +55,9 @@ class TfdsSource:
     except (ValueError, AssertionError) as error:
       splits = ", ".join(builder.info.splits)
       raise ValueError(
-        f"{self.name} has no split {split!r}, or it is empty; it has "
-        f'{splits}, and parts of them such as "{splits.split(",")[0]}[:90%]".'
+        f"data.train_split and data.eval_split take {splits} of {self.name}, "
+        f'and parts of them such as "{splits.split(",")[0]}[:90%]"; {split!r} '
+        "is none, or is empty."
       ) from error
 
   def __len__(self) -> int:
