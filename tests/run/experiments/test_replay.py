@@ -108,7 +108,7 @@ def _setting(folder, patch):
   here = replay.settings_here
 
   def other(*args):
-    return replaced(here(*args), {"loss.label_smoothing": 0.1001})
+    return replaced(here(*args), {"loss.label_smoothing": 0.2})
 
   patch.setattr(replay, "settings_here", other)
 
