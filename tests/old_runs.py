@@ -48,22 +48,24 @@ def trained(state):
   return outlines(flat(tree))
 
 
-def assert_same(found, old, where=""):
-  """Compares values as of JSON, numbers up to rounding.
+# The order of summation depends on the CPU, the number of devices and the
+# version of XLA. Steps of training add up what that changes.
+ROUNDING, TRAINED = 1e-5, 1e-4
 
-  The order of summation depends on the CPU, the number of devices and the
-  version of XLA, so trained values cannot be reproduced to the bit.
-  """
+
+def assert_same(found, old, where="", rounding=ROUNDING):
+  """Compares values as of JSON, numbers up to rounding (relative)."""
   if isinstance(old, dict):
     assert sorted(found) == sorted(old), where
     for key in old:
       if not key.endswith(UNSEEN):
-        assert_same(found[key], old[key], f"{where}/{key}")
+        assert_same(found[key], old[key], f"{where}/{key}", rounding)
   elif isinstance(old, list):
     assert len(found) == len(old), where
     for k, (one, other) in enumerate(zip(found, old, strict=True)):
-      assert_same(one, other, f"{where}/{k}")
+      assert_same(one, other, f"{where}/{k}", rounding)
   elif isinstance(old, float):
-    assert found == pytest.approx(old, rel=1e-5, abs=1e-6), where
+    close = pytest.approx(old, rel=rounding, abs=rounding / 10)
+    assert found == close, where
   else:
     assert found == old, where

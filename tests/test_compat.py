@@ -22,6 +22,7 @@ from PIL import Image
 from tests.commands import run
 from tests.old_runs import (
   CHECKPOINTS,
+  TRAINED,
   assert_same,
   described,
   description_file,
@@ -184,8 +185,8 @@ def test_a_run_of_old_goes_on_to_the_same_end(workdir, data_dir):
   assert int(state.step) == TOTAL
   known = expected(workdir)["resumed"]
   evaluated.pop("eval/top1_not_averaged", None)  # It is newer.
-  assert evaluated == pytest.approx(known["evaluated"], rel=1e-5)
-  assert_same(trained(state), known["outlines"])
+  assert evaluated == pytest.approx(known["evaluated"], rel=TRAINED)
+  assert_same(trained(state), known["outlines"], rounding=TRAINED)
 
 
 @pytest.mark.slow
@@ -272,7 +273,7 @@ def test_a_key_that_a_description_lacks_is_as_before(
 def test_a_run_whose_description_lacks_keys_goes_on(older, data_dir):
   state, _ = train(read(config_of(older, data_dir)), str(older))
   known = expected(older)["resumed"]["outlines"]
-  assert_same(trained(state), known)
+  assert_same(trained(state), known, rounding=TRAINED)
 
 
 # Keys whose default has changed, with the one that they had before.
