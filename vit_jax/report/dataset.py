@@ -73,7 +73,7 @@ def look_at(run: SavedRun) -> Dataset:
     seed=settings.seed,
     skip=True,
   )
-  first = batches[0]
+  first = batches.compute(0)
   return Dataset(
     train=_sizes(train),
     evaluation=_sizes(run.source),

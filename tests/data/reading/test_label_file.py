@@ -175,13 +175,13 @@ def test_numbers_reach_the_batches(folder):
   train = pickle.loads(pickle.dumps(train))
   batches = TrainBatches(train, make_train_transform(4), 4, range(4), 0, False)
   for k in range(2):
-    batch = batches[k]
+    batch = batches.compute(k)
     level = batch["image"][:, 0, 0, 0].astype(float)
     expected = np.stack([level / 4, 10 - level / 10], axis=1)
     np.testing.assert_allclose(batch["label"], expected, rtol=1e-6)
     assert batch["label"].dtype == np.float32
   passes = EvalBatches(evaluation, make_eval_transform(4), 4, range(4), False)
-  assert passes[0]["label"].tolist()[2:] == [[0, 0], [0, 0]]
+  assert passes.compute(0)["label"].tolist()[2:] == [[0, 0], [0, 0]]
   np.testing.assert_allclose(passes[0]["label"][:2], [[2, 9.2], [2.25, 9.1]])
   chosen = settings(folder, text, task="regression", label_columns="height")
   assert open_source("train", chosen).class_names == ("height",)

@@ -16,7 +16,10 @@ from vit_jax.data.reading import tfds_source
 INSTALL = 'pip install "vit_jax[tfds-prepare]"'
 
 
-def test_a_part_of_a_tfds_split_and_a_pickled_copy(tfds_dir):
+# As if every record lay in memory, and as if each had to be waited for.
+@pytest.mark.parametrize("wait", [60, 0])
+def test_a_part_of_a_tfds_split_and_a_pickled_copy(tfds_dir, wait, monkeypatch):
+  monkeypatch.setattr(tfds_source, "_WAIT", wait)
   source = data.open_source(
     "train",
     data.DataSettings(

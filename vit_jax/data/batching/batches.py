@@ -1,6 +1,6 @@
 """Batch k as a pure function of k.
 
-Each class is a sequence of batches, or rather of one host's rows of each batch.
+Each class computes batches, or rather one host's rows of each batch.
 Any process can compute any batch, in any order, from the batch's number alone.
 """
 
@@ -29,7 +29,11 @@ _CHUNK = 256  # Examples held in memory as encoded files at a time.
 
 @dataclasses.dataclass(frozen=True)
 class _Batches:
-  """Batches of transformed images; `rows` are this host's rows of each."""
+  """Batches of transformed images; `rows` are this host's rows of each.
+
+  `compute(k)` is batch k; its pixels go to `images`, uint8 (B, H, W, C), if
+  that is given.
+  """
 
   source: Source
   transform: Any
@@ -49,15 +53,16 @@ class _Batches:
       "readable."
     )
 
-  def _empty(self) -> Batch:
-    """A batch without images: labels are int32 (B,), or float32 (B, K)."""
+  def _empty(self, images: np.ndarray | None) -> Batch:
+    """A batch to be filled: labels are int32 (B,), or float32 (B, K)."""
     B, shape = len(self.rows), getattr(self.source, "label_shape", ())
     labels = np.zeros((B, *shape), np.float32 if shape else np.int32)
-    return {"label": labels, "skipped": np.zeros(B, bool)}
+    known = {} if images is None else {"image": images}
+    return {"label": labels, "skipped": np.zeros(B, bool), **known}
 
   def _put(self, batch: Batch, row: int, image: np.ndarray, label: Any) -> None:
     if "image" not in batch:  # The first image shows the shape.
-      batch["image"] = np.zeros((len(self.rows), *image.shape), np.uint8)
+      batch["image"] = np.empty((len(self.rows), *image.shape), np.uint8)
     batch["image"][row], batch["label"][row] = image, label
 
   def _try(
@@ -95,11 +100,11 @@ class TrainBatches(_Batches):
   seed: int
   repeats: int = 1
 
-  def __getitem__(self, k: int) -> Batch:
+  def compute(self, k: int, images: np.ndarray | None = None) -> Batch:
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
     indices = self._indices(k, positions)
-    batch, random = self._empty(), _KeyedRandom(self.seed)
+    batch, random = self._empty(images), _KeyedRandom(self.seed)
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
       missed: list[str] = []
@@ -143,11 +148,14 @@ class EvalBatches(_Batches):
     """The number of batches in a pass, the same on every host."""
     return -(-len(self.source) // self.batch_size)
 
-  def __getitem__(self, k: int) -> Batch:
+  def compute(self, k: int, images: np.ndarray | None = None) -> Batch:
     first = k % self.num_batches * self.batch_size
     stop = min(first + self.rows.stop, len(self.source))
     indices = range(first + self.rows.start, stop)
-    batch = {**self._empty(), "mask": np.zeros(len(self.rows), np.float32)}
+    batch = {
+      **self._empty(images),
+      "mask": np.zeros(len(self.rows), np.float32),
+    }
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
       if (found := self._try(example, unreadable)) is None:
@@ -156,7 +164,8 @@ class EvalBatches(_Batches):
         self._put(batch, row, *found)
         batch["mask"][row] = 1
     if "image" not in batch:  # Every row is padding or unreadable.
-      batch["image"] = np.zeros((len(self.rows), *self.image_shape()), np.uint8)
+      batch["image"] = np.empty((len(self.rows), *self.image_shape()), np.uint8)
+    batch["image"][batch["mask"] == 0] = 0
     return {**batch, UNREADABLE: np.array(unreadable, object)}
 
 

@@ -57,5 +57,5 @@ class _Elements:
     return self._length
 
   def __getitem__(self, position: int) -> dict[str, Any]:
-    batch = self._ones[int(position)]
+    batch = self._ones.compute(int(position))
     return {key: batch[key][0] for key in batch if key != UNREADABLE}

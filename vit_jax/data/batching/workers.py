@@ -58,7 +58,8 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
   ):
     """Starts to prepare batches from number `first` on.
 
-    They are endless, and indexed by number; each worker process gets a copy,
+    They are endless: `batches.compute(number, images)` returns one, and writes
+    its pixels to `images` if that is given. Each worker process gets a copy,
     and with 0 workers a thread prepares them. Processes need the shape of a
     batch's "image", uint8.
     """
@@ -113,7 +114,7 @@ class _Thread:
     )
 
   def _begin(self) -> futures.Future[Batch]:
-    return self._pool.submit(self._batches.__getitem__, next(self._numbers))
+    return self._pool.submit(self._batches.compute, next(self._numbers))
 
   def next(self) -> Batch:
     self._ahead.append(self._begin())
@@ -131,8 +132,9 @@ class _Process:
   """
 
   def __init__(self, memory: Any, numbers: range, shape: tuple[int, ...]):
-    slots: Any = _CONTEXT.RawArray(ctypes.c_uint8, _SLOTS * math.prod(shape))
-    self._images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
+    count = _SLOTS + 1  # The last is for the batch that is being computed.
+    slots: Any = _CONTEXT.RawArray(ctypes.c_uint8, count * math.prod(shape))
+    self._images = np.frombuffer(slots, np.uint8).reshape(count, *shape)
     self._memory = memory  # Kept, as the worker may not have read it.
     self._connection, theirs = _CONTEXT.Pipe()
     given = (theirs, memory, numbers, slots, shape)
@@ -140,7 +142,7 @@ class _Process:
     # In a thread, no signal's handler can interrupt it halfway.
     with theirs, futures.ThreadPoolExecutor(1) as thread:
       thread.submit(self._start).result()
-    for slot in range(_SLOTS):
+    for slot in range(count):
       self._send(slot)
 
   def _start(self) -> None:
@@ -183,18 +185,17 @@ def _end(process: Any) -> None:
 def _main(
   connection: Any, memory: Any, numbers: range, slots: Any, shape: tuple
 ) -> None:
-  """Runs in a worker: writes images into free slots, and sends the rest."""
+  """Runs in a worker: computes images into free slots, and sends the rest."""
   keep_memory()
   threading.Thread(target=_leave_with_parent, daemon=True).start()
   cv2.setNumThreads(0)
-  images = np.frombuffer(slots, np.uint8).reshape(_SLOTS, *shape)
+  images = np.frombuffer(slots, np.uint8).reshape(-1, *shape)
   try:
     batches = cloudpickle.loads(memoryview(memory))
     for number in numbers:
-      batch = dict(batches[number])
       slot = connection.recv()
-      images[slot] = batch.pop("image")
-      connection.send((slot, batch))
+      batch = batches.compute(number, images[slot])
+      connection.send((slot, {**batch, "image": None}))
   except Exception as error:
     _send_error(connection, error)
 

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from vit_jax.data.reading import tfds_labels
 from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
+_WAIT = 1e-3  # Seconds; a record of 256 kB in memory takes an eighth of it.
 _INSTALL = 'pip install "vit_jax[tfds-prepare]"'  # Installs TensorFlow.
 
 
@@ -67,12 +69,17 @@ class TfdsSource:
     return self._example(index, self._record(index))
 
   def read(self, indices: Sequence[int]) -> list[Example]:
-    """Reads several examples in parallel, which is several times faster."""
-    try:
-      records = self._examples.__getitems__(list(indices))
-    except Exception:  # One of them is damaged: they are read one by one.
-      return [self[index] for index in indices]
-    return [self._example(i, r) for i, r in zip(indices, records, strict=True)]
+    """Reads several examples, in parallel if the first takes long to come.
+
+    What lies in memory already takes two thirds of the time one by one.
+    """
+    start = time.perf_counter()
+    read, left = [self[index] for index in indices[:1]], indices[1:]
+    if time.perf_counter() - start > _WAIT:
+      with contextlib.suppress(Exception):  # One is damaged, and named below.
+        records = self._examples.__getitems__(list(left))
+        return read + list(map(self._example, left, records))
+    return read + [self[index] for index in left]
 
   def column(self, name: str) -> list[Any]:
     """A feature of every example; reads the whole split."""
