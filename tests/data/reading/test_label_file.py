@@ -181,8 +181,9 @@ def test_numbers_reach_the_batches(folder):
     np.testing.assert_allclose(batch["label"], expected, rtol=1e-6)
     assert batch["label"].dtype == np.float32
   passes = EvalBatches(evaluation, make_eval_transform(4), 4, range(4), False)
-  assert passes.compute(0)["label"].tolist()[2:] == [[0, 0], [0, 0]]
-  np.testing.assert_allclose(passes[0]["label"][:2], [[2, 9.2], [2.25, 9.1]])
+  labels = passes.compute(0)["label"]
+  assert labels.tolist()[2:] == [[0, 0], [0, 0]]
+  np.testing.assert_allclose(labels[:2], [[2, 9.2], [2.25, 9.1]])
   chosen = settings(folder, text, task="regression", label_columns="height")
   assert open_source("train", chosen).class_names == ("height",)
 
