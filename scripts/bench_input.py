@@ -1,6 +1,6 @@
 """Compares the training input with its bare work, with Grain and with tf.data.
 
-python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS [--tf_data]
+python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS [--tf_data] [--cold]
 
 The pipeline decodes images, takes an Inception crop at 224 pixels, flips and
 batches them, in as many workers as there are cores: from the folder, and from
@@ -15,6 +15,10 @@ With --tf_data, tf.data takes part, if TensorFlow is installed: on the same
 files, and on a TFRecord copy of each packed set, which holds the same encoded
 bytes. It has the same distribution of boxes, `decode_and_crop_jpeg`, bilinear
 resizing, flips and batches, as the published pipelines do.
+
+With --cold, the system forgets the files before each turn, which is as many
+images as there are: so nearly each is read from the disk. Take more photographs
+than --batch_size times ten.
 
 All take turns, round after round. The table has medians of images per second,
 and per second of processor time, which other work on the machine hardly
@@ -96,6 +100,24 @@ def pipeline_rate(batches: Iterator, seconds: float) -> tuple[float, float]:
     count += len(image_of(next(batches)))
   wall = time.perf_counter() - start
   return count / wall, count / (processor_seconds() - spent)
+
+
+def cold_rate(batches: Iterator, images: int) -> tuple[float, float]:
+  """As `pipeline_rate`, over a number of images."""
+  count, start, spent = 0, time.perf_counter(), processor_seconds()
+  while count < images:
+    count += len(image_of(next(batches)))
+  wall = time.perf_counter() - start
+  return count / wall, count / (processor_seconds() - spent)
+
+
+def forget(folders: list[str]) -> None:
+  """Lets the system forget what it holds of the folders' files."""
+  os.sync()
+  for folder in folders:
+    for path in filter(pathlib.Path.is_file, pathlib.Path(folder).rglob("*")):
+      with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def image_of(batch) -> np.ndarray:
@@ -246,6 +268,7 @@ def main() -> None:
   parser.add_argument("--rounds", type=int, default=8)
   parser.add_argument("--seconds", type=float, default=3.0, help="a turn")
   parser.add_argument("--tf_data", action="store_true")
+  parser.add_argument("--cold", action="store_true", help="read from the disk")
   args = parser.parse_args()
   cv2.setNumThreads(0)
   with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -255,10 +278,17 @@ def main() -> None:
     memory = dict.fromkeys(rows, 0.0)
     for turn in range(args.rounds):
       for name, begin in rows.items():
-        found[name].append(pipeline_rate(begin(), args.seconds))
-        if (
-          turn == 0
-        ):  # The processes that came with the first turn are its own.
+        batches = begin()
+        if args.cold:
+          next(batches)  # Processes have started.
+          forget([args.root, folder])
+          images = sum(
+            path.is_file() for path in pathlib.Path(args.root).rglob("*")
+          )
+          found[name].append(cold_rate(batches, images))
+        else:
+          found[name].append(pipeline_rate(batches, args.seconds))
+        if turn == 0:  # The processes that came with it are its own.
           running = {c.pid for c in multiprocessing.active_children() if c.pid}
           memory[name], known = own_memory(running - known), running
       rates = ", ".join(f"{turns[-1][0]:.0f}" for turns in found.values())
