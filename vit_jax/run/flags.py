@@ -1,6 +1,7 @@
 """Defines the configuration's flags: `--config` and `--config.key=value`."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import sys
@@ -18,6 +19,7 @@ from vit_jax.run.config_file import (
   shipped_configs,
 )
 from vit_jax.run.settings import Settings, base_config, read
+from vit_jax.runtime import usage
 from vit_jax.runtime.settings import Duration, Section, all_keys, keys
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -40,9 +42,9 @@ def define_config_file() -> None:
     "config",
     None,
     "Configuration: a file or a name that `vit_jax configs` lists, with "
-    ":argument if it takes one. --config.KEY=VALUE sets any of its keys:\n"
-    + key_table(),
+    ":argument if it takes one. --config.KEY=VALUE sets any of its keys:\n",
   )
+  usage.FURTHER["config"] = key_table
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
   for name, key in SHORT.items():
@@ -119,8 +121,9 @@ def define_config_keys(cls: type[Section]) -> None:
   config_flags.DEFINE_config_dict(
     "config",
     base_config(cls),
-    "Settings, given as --config.KEY=VALUE:\n" + key_table(cls=cls),
+    "Settings, given as --config.KEY=VALUE:\n",
   )
+  usage.FURTHER["config"] = functools.partial(key_table, cls=cls)
   flags.FLAGS["config"].default_as_str = None  # The help lists the defaults.
   flags.declare_key_flag("config")
 

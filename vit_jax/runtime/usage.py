@@ -8,7 +8,7 @@ import pathlib
 import select
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -19,6 +19,7 @@ _ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
 _ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
 _NAMES = 22  # Columns of a screen for the names of flags.
 _CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
+FURTHER: dict[str, Callable[[], str]] = {}  # More help, by name of the flag.
 # Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
 
@@ -49,12 +50,16 @@ def text(doc: str, takes: str, which: str) -> str:
   parts.append(textwrap.indent(examples, "  "))
   own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
   if which == "all":
-    parts += [*rest, *(f"--{flag.name}: {flag.help}" for flag in own)]
+    parts += [*rest, *(f"--{flag.name}: {_whole(flag)}" for flag in own)]
   else:
     parts.append("\n".join(map(_in_columns, own)))
     more = " and the keys of --config" * has_keys
     parts.append(f"--help=all shows all of the explanations{more}.")
   return as_typed("\n\n".join(parts))
+
+
+def _whole(flag: flags.Flag) -> str:
+  return f"{flag.help}{FURTHER.get(flag.name, str)()}"
 
 
 def _in_columns(flag: flags.Flag) -> str:

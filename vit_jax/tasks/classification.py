@@ -15,7 +15,12 @@ from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Metric, Track, untracked
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions, eval_step_of, total_over
+from vit_jax.tasks.eval_step import (
+  Predictions,
+  eval_step_of,
+  summary,
+  total_over,
+)
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.tasks.task import Answer, Task, class_name, class_names
 from vit_jax.training import losses, sharding
@@ -101,7 +106,8 @@ class ClassificationTask(Task):
 
       wanted = observe if confusion is not None or examples else None
       totals = total_over(step, params, stream(track), len(names), wanted)
-      return self.outcome(totals, names, confusion, predictions)
+      scores = summary(totals)
+      return self.outcome(scores, totals, names, confusion, predictions)
 
     return evaluate
 

@@ -182,7 +182,7 @@ class MultiLabelOutcome(OutputsOutcome):
     return np.array([average_precision(*c) for c in columns])
 
   @property
-  def metrics(self) -> dict[str, Any]:
+  def scores(self) -> dict[str, Any]:
     f1_of_all = f1(self.label > 0, self.answers)
     scores = {"map": mean_of_known(self.precisions), "f1": f1_of_all}
     return self.common({**scores, "threshold": self.threshold})

@@ -98,14 +98,13 @@ class OutputsOutcome(Outcome):
   skipped: int
 
   def common(self, scores: dict[str, float]) -> dict[str, Any]:
-    """The metrics, with the loss and the counts around these scores."""
-    every = {
+    """These scores, with the loss before and the counts after them."""
+    return {
       "loss": float(self.loss.mean(dtype=np.float64)),
       **scores,
       "examples": len(self.index),
       "skipped_images": self.skipped,
     }
-    return {f"eval/{key}": value for key, value in every.items()}
 
   def each(self, key: str, values: np.ndarray) -> dict[str, dict[str, float]]:
     """A metric of each label or target, where it is defined."""

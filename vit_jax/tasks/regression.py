@@ -176,7 +176,9 @@ class RegressionOutcome(OutputsOutcome):
   """The outcome of an evaluation of numbers."""
 
   @functools.cached_property
-  def scores(self) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+  def by_target(
+    self,
+  ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
     """Mean absolute error, in the unit, and R2 of each target.
 
     They are infinite where an output is NaN; R2 is NaN without any spread.
@@ -189,16 +191,16 @@ class RegressionOutcome(OutputsOutcome):
     return mae, r2
 
   @property
-  def metrics(self) -> dict[str, Any]:
-    mae, r2 = map(mean_of_known, self.scores)
+  def scores(self) -> dict[str, Any]:
+    mae, r2 = map(mean_of_known, self.by_target)
     return self.common({"mae": mae, "r2": r2})
 
   def by_class(self) -> dict[str, Any]:
-    mae, r2 = self.scores
+    mae, r2 = self.by_target
     return self.each("mae_by_target", mae) | self.each("r2_by_target", r2)
 
   def table(self) -> Table:
-    columns = zip(self.names, self.label.T, *self.scores, strict=True)
+    columns = zip(self.names, self.label.T, *self.by_target, strict=True)
     rows = []
     for name, label, mae, r2 in columns:
       numbers = f"{label.mean():.6g}", f"{label.std():.4g}", f"{mae:.4g}"
