@@ -55,8 +55,7 @@ def expand(workdir: bool = False) -> None:
   """Replaces short forms and DATA in `sys.argv`, once all flags are defined.
 
   DATA is a folder of images, a file of labels or a configuration: the word that
-  is neither a flag nor its value. Raises ValueError if it is none of these, or
-  if something is given twice.
+  is neither a flag nor its value.
   """
   words, given, data, every = [], [], [], iter(sys.argv[1:])
   for word in every:
@@ -178,10 +177,7 @@ def _unknown(name: str, key: str, cls: type[Section]) -> str:
 
 
 def key_table(section: str = "", cls: type[Section] = Settings) -> str:
-  """One line for each key of a section, with its default and its sentence.
-
-  Raises ValueError if there is no such section.
-  """
+  """One line for each key of a section, with its default and its sentence."""
   found = [row for row in keys(cls) if row[0].startswith(section)]
   if not found:
     depth = 1 + section.count(".")

@@ -50,16 +50,14 @@ def text(doc: str, takes: str, which: str) -> str:
   parts.append(textwrap.indent(examples, "  "))
   own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
   if which == "all":
-    parts += [*rest, *(f"--{flag.name}: {_whole(flag)}" for flag in own)]
+    more = {name: further() for name, further in FURTHER.items()}
+    parts += rest
+    parts += [f"--{f.name}: {f.help}{more.get(f.name, '')}" for f in own]
   else:
     parts.append("\n".join(map(_in_columns, own)))
     more = " and the keys of --config" * has_keys
     parts.append(f"--help=all shows all of the explanations{more}.")
   return as_typed("\n\n".join(parts))
-
-
-def _whole(flag: flags.Flag) -> str:
-  return f"{flag.help}{FURTHER.get(flag.name, str)()}"
 
 
 def _in_columns(flag: flags.Flag) -> str:

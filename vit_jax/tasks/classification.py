@@ -104,8 +104,7 @@ class ClassificationTask(Task):
         if examples:
           predictions.append(batch)
 
-      wanted = observe if confusion is not None or examples else None
-      totals = total_over(step, params, stream(track), len(names), wanted)
+      totals = total_over(step, params, stream(track), len(names), observe)
       scores = summary(totals)
       return self.outcome(scores, totals, names, confusion, predictions)
 
@@ -162,7 +161,6 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
 
   Balanced weights of single classes are N / (K n_k); of several labels, those
   of the positive terms are (N - n_k) / n_k, with n_k of N images having k.
-  Raises ValueError if the weights do not fit the data.
   """
   names, listed = train.class_names, settings.listed_weights()
   if listed is not None:

@@ -81,18 +81,13 @@ def outputs_evaluator(
 
 @dataclasses.dataclass(frozen=True)
 class OutputsOutcome(Outcome):
-  """The outputs for the readable examples of a split, in its order.
-
-  Attributes:
-    index: Place of each example in the split.
-    label: 0 or 1 for each label, or the numbers.
-    output: Probabilities, or numbers in the unit of the labels.
-  """
+  """The outputs for the readable examples of a split, in its order."""
 
   task: Task
   names: Sequence[str]
-  index: np.ndarray
-  label: Float[np.ndarray, "N K"]
+  index: np.ndarray  # Place of each example in the split.
+  label: Float[np.ndarray, "N K"]  # 0 or 1 for each label, or the numbers.
+  # Probabilities, or numbers in the unit of the labels.
   output: Float[np.ndarray, "N K"]
   loss: Float[np.ndarray, " N"]
   skipped: int

@@ -46,10 +46,7 @@ class Regression(Classification):
   def loss_and_score(
     self, logits: Array, targets: Array
   ) -> tuple[Array, Array]:
-    """The squared error of each example, and its absolute error in the unit.
-
-    Both are means over the targets.
-    """
+    """The squared error of each example, and its absolute error in the unit."""
     error = logits - targets
     absolute = jnp.abs(error) * jnp.asarray(self.target_std)[None]
     return (error**2).mean(axis=-1), absolute.mean(axis=-1)
@@ -57,16 +54,12 @@ class Regression(Classification):
 
 @dataclasses.dataclass(frozen=True)
 class RegressionTask(Task):
-  """Predicting numbers, in their unit.
+  """Predicting numbers, in their unit."""
 
-  Attributes:
-    target_mean: Mean of each target over the training images; empty if the
-      model's outputs are in the unit of the targets by themselves.
-    target_std: Standard deviation of each, likewise.
-  """
-
+  # Mean of each target over the training images; empty if the model's outputs
+  # are in the unit of the targets by themselves.
   target_mean: tuple[float, ...] = ()
-  target_std: tuple[float, ...] = ()
+  target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
   labels = "numbers"
   metrics = (
