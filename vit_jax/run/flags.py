@@ -159,21 +159,13 @@ def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
     if argument.startswith("-") and name.startswith("config."):
       key = name.removeprefix("config.").split("[")[0]
       if key not in all_keys(cls):
-        raise ValueError(_unknown(name, key, cls))
-
-
-def _unknown(name: str, key: str, cls: type[Section]) -> str:
-  if key in all_keys(Settings):
-    sections = ", ".join(f.name for f in dataclasses.fields(cls))
-    return (
-      f"--{name} is a key of a training run; this command takes only "
-      f"{sections}."
-    )
-  meant = nearest(key, cls)
-  return (
-    f"--{name} is not a key of the configuration; did you mean "
-    f"--config.{meant}?"
-  )
+        said = "is not a key of the configuration; did you mean"
+        said += f" --config.{nearest(key, cls)}?"
+        if key in all_keys(Settings):
+          sections = ", ".join(f.name for f in dataclasses.fields(cls))
+          said = "is a key of a training run; this command takes only"
+          said += f" {sections}."
+        raise ValueError(f"--{name} {said}")
 
 
 def key_table(section: str = "", cls: type[Section] = Settings) -> str:

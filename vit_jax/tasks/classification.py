@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Metric, Track, untracked
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
@@ -86,10 +85,9 @@ class ClassificationTask(Task):
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     objective = self.objective(model, stream.preprocessing).for_evaluation()
     step = eval_step_of(model, objective, self.class_logits)
-    step = sharding.on_mesh(step, stream.mesh)
-    whole = sharding.replicated(stream.mesh)
-    shardings: Any = dict(in_shardings=(whole, None, None), out_shardings=whole)
-    step = hosts.together(jax.jit(step, **shardings))
+    totals = sharding.replicated(stream.mesh)
+    shardings = totals, None, None
+    step = sharding.jit_replicated(step, stream.mesh, in_shardings=shardings)
     names = class_names(stream.source.class_names, model.num_classes)
 
     def evaluate(
@@ -135,8 +133,13 @@ class ClassificationTask(Task):
     self, answer: Answer, names: Sequence[str], top: int | None = None
   ) -> list[str]:
     return [
-      f"{p:7.2%}  {class_name(names, k)}" for k, p in self.ranked(answer, top)
+      f"{p:7.2%}{self.mark(p)}  {class_name(names, k)}"
+      for k, p in self.ranked(answer, top)
     ]
+
+  def mark(self, probability: float) -> str:
+    """What stands after a probability; nothing if one class is right."""
+    return ""
 
   def ranked(
     self, answer: Answer, top: int | None = None

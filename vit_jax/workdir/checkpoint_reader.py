@@ -166,11 +166,11 @@ class CheckpointReader:
   def _read(self, step: int, read: Callable[[], Any]) -> Any:
     """Calls `read` and turns any failure into a one-line error."""
     name = f"checkpoint {step} of {self.folder}"
-    return attempt(read, name, lambda: self._was_deleted(step))
 
-  def _was_deleted(self, step: int) -> bool:
-    # Deleting begins with what makes it a checkpoint.
-    return self._read_only and not orbax_files.is_whole(self._at(step))
+    def was_deleted() -> bool:  # That begins with what makes it a checkpoint.
+      return self._read_only and not orbax_files.is_whole(self._at(step))
+
+    return attempt(read, name, was_deleted)
 
 
 def items(state: TrainState) -> dict[str, Any]:
