@@ -227,7 +227,7 @@ def _parse(
   `argv` is `sys.argv`, in which `define` may replace short forms.
   """
   flags.FLAGS.set_gnu_getopt(True)
-  which = usage.asked(argv)
+  which = next(filter(None, map(usage.ASKED.get, argv[1:])), "")
   try:
     if which:
       del argv[1:]

@@ -138,7 +138,7 @@ class ClassificationTask(Task):
     ]
 
   def mark(self, probability: float) -> str:
-    """What stands after a probability; nothing if one class is right."""
+    """The mark after a probability; none if an image has one class."""
     return ""
 
   def ranked(

@@ -115,7 +115,7 @@ class Family:
   mask_axes: int = 1  # Number of axes of length 1 that this token has.
   # Beginnings of the names of other arrays that are not read.
   unused: tuple[str, ...] = ()
-  # Of each channel, as `std`, where no preprocessor tells them.
+  # Where no preprocessor tells them, mean and deviation of each channel.
   mean: tuple[float, ...] = IMAGENET_MEAN
   std: tuple[float, ...] = IMAGENET_STD
 
