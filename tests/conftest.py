@@ -100,6 +100,24 @@ def run_copy(whole_run, tmp_path):
   return shutil.copytree(whole_run.folder, tmp_path / "run")
 
 
+@pytest.fixture(scope="module")
+def tinted_root(tmp_path_factory) -> str:
+  """A folder of the images of `tinted`, which a module may change."""
+  from tests import tinted
+
+  folder = tmp_path_factory.mktemp("images")
+  tinted.write_images(folder)
+  return str(folder)
+
+
+@pytest.fixture(scope="module")
+def tinted_model():
+  """The model of `tinted`, and its parameters."""
+  from tests import tinted
+
+  return tinted.model_and_params()
+
+
 @pytest.fixture(scope="session")
 def bucket_server():
   """A store on loopback with a bucket; skips where none is installed."""

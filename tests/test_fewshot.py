@@ -21,26 +21,16 @@ from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.probes import linear_probe
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory) -> str:
-  folder = tmp_path_factory.mktemp("images")
-  tinted.write_images(folder)
-  return str(folder)
+def _probe_settings(tinted_root):
+  return replaced(
+    ProbeSettings(), {"data.root": tinted_root, "loader.num_workers": 0}
+  )
 
 
 @pytest.fixture(scope="module")
-def model_and_params():
-  return tinted.model_and_params()
-
-
-def _probe_settings(root):
-  return replaced(ProbeSettings(), {"data.root": root, "loader.num_workers": 0})
-
-
-@pytest.fixture(scope="module")
-def workdir(model_and_params, tmp_path_factory) -> str:
+def workdir(tinted_model, tmp_path_factory) -> str:
   """A run with a checkpoint of step 3, and one of step 4 with zero weights."""
-  model, params = model_and_params
+  model, params = tinted_model
   folder = tmp_path_factory.mktemp("run")
   zeros = jax.tree.map(jnp.zeros_like, params)
   places = dict(mean=tinted.MEAN, std=tinted.STD)
@@ -52,14 +42,14 @@ def workdir(model_and_params, tmp_path_factory) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("probe", ["knn", "linear"])
 def test_a_probe_may_take_the_whole_training_split(
-  root, model_and_params, workdir, probe
+  tinted_root, tinted_model, workdir, probe
 ):
-  model, params = model_and_params
+  model, params = tinted_model
   train, test = (
     tinted.features_by_hand(model, params, source)
-    for source in tinted.sources(root)
+    for source in tinted.sources(tinted_root)
   )
-  settings = _probe_settings(root)
+  settings = _probe_settings(tinted_root)
   score = probe_checkpoint(workdir, settings, probe=probe, neighbours=3, step=3)
   if probe == "linear":
     fitted = linear_probe.fit(*train, 3, score.l2).predict(test[0])
@@ -81,11 +71,11 @@ def test_a_probe_may_take_the_whole_training_split(
 
 
 def test_a_checkpoint_gets_the_preprocessing_of_its_run(
-  root, model_and_params, workdir
+  tinted_root, tinted_model, workdir
 ):
-  model, params = model_and_params
-  settings = _probe_settings(root)
-  expected = tinted.few_shot(root, model).measure(params)
+  model, params = tinted_model
+  settings = _probe_settings(tinted_root)
+  expected = tinted.few_shot(tinted_root, model).measure(params)
   found = probe_checkpoint(workdir, settings, shots=3, seeds=2, step=3)
   assert found == expected
   newest = probe_checkpoint(workdir, settings, shots=3, seeds=2)
@@ -102,12 +92,18 @@ def test_a_checkpoint_gets_the_preprocessing_of_its_run(
 @pytest.mark.parametrize(
   "name", ["hf_dinov2_giant", "hf_dinov3", "hf_siglip", "hf_deit"]
 )
-def test_an_encoder_is_as_good_in_another_librarys_form(root, tmp_path, name):
+def test_an_encoder_is_as_good_in_another_librarys_form(
+  tinted_root, tmp_path, name
+):
   options = dict(layer_norm_epsilon=1e-6) if name == "hf_deit" else {}
   convert(encoders.path(name), str(tmp_path / "out"), "timm", **options)
   here, there = (
     probe_checkpoint(
-      source, _probe_settings(root), shots=6, seeds=2, image_size=(32, 32)
+      source,
+      _probe_settings(tinted_root),
+      shots=6,
+      seeds=2,
+      image_size=(32, 32),
     )
     for source in (encoders.path(name), str(tmp_path / "out"))
   )
@@ -115,11 +111,11 @@ def test_an_encoder_is_as_good_in_another_librarys_form(root, tmp_path, name):
 
 
 @pytest.mark.slow
-def test_the_command_prints_json(root, workdir):
+def test_the_command_prints_json(tinted_root, workdir):
   done = run(
     "vit_jax.fewshot",
     workdir,
-    f"--config.data.root={root}",
+    f"--config.data.root={tinted_root}",
     "--shots=3",
     "--step=3",
     "--json",

@@ -11,7 +11,7 @@ import json
 import math
 import pathlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scripts.parity import draw_faults
 from scripts.parity.pixels.operations import MOVES, OPERATIONS
 from vit_jax.data.transforming import augment, randaugment
 from vit_jax.training import losses
@@ -39,7 +40,7 @@ class DrawRow:
     ours: The same quantities, of this many draws of ours.
     count: How many: half of the batches get Mixup, and a quarter of the layers
       has a sign.
-    faults: Changes of ours by 2 %, or by as little as can be, by their names.
+    faults: Those of `draw_faults`, by their names.
   """
 
   title: str
@@ -224,136 +225,6 @@ def _our_shares(count: int) -> Columns:
   return _shares(np.stack([cut, share - 2 * ~cut], axis=1))
 
 
-# Faults, each a change of ours by 2 %.
-
-
-def _patch(place: Any, name: str, make: Callable[[Any], Any]) -> Any:
-  return lambda: mock.patch.object(place, name, make(getattr(place, name)))
-
-
-def _box(change: Callable[..., Any]) -> Any:
-  return _patch(
-    augment,
-    "published_box",
-    lambda draw: lambda H, W, area, rng: change(draw, H, W, area, rng),
-  )
-
-
-def _higher(draw: Any, H: int, W: int, area: float, rng: Any) -> Any:
-  top, left, h, w = draw(H, W, area, rng)
-  return top, left, min(round(1.02 * h), H), w
-
-
-def _further(draw: Any, H: int, W: int, area: float, rng: Any) -> Any:
-  top, left, h, w = draw(H, W, area, rng)
-  return round(0.98 * top), left, h, w
-
-
-@contextlib.contextmanager
-def _rng(name: str, change: Callable[[Any], Any]) -> Iterator[None]:
-  """Another method of NumPy's generators."""
-  made = np.random.default_rng
-
-  class Changed:
-    def __init__(self, seed: int):
-      self.rng = made(seed)
-
-    def __getattr__(self, other: str) -> Any:
-      method = getattr(self.rng, other)
-      return change(method) if other == name else method
-
-  with mock.patch.object(np.random, "default_rng", Changed):
-    yield
-
-
-def _integers(change: Callable[[Any, int], Any]) -> Any:
-  return lambda: _rng("integers", lambda draw: lambda n: change(draw, n))
-
-
-_BOX_FAULTS = {
-  "boxes 2 % higher": _box(_higher),
-  "boxes 2 % further up": _box(_further),
-  "2 % more of the least area": _box(
-    lambda draw, H, W, area, rng: draw(H, W, 1.02 * area, rng)
-  ),
-  "ratios 2 % wider": _patch(
-    augment, "_PUBLISHED_RATIOS", lambda _: (0.735, 1.3566)
-  ),
-  "2 % of boxes are the whole image": _box(
-    lambda draw, H, W, area, rng: (
-      (0, 0, H, W) if rng.random() < 0.02 else draw(H, W, area, rng)
-    )
-  ),
-  "areas that are uniform": _patch(
-    augment, "published_box", lambda _: augment.inception_box
-  ),
-}
-_LAYER_FAULTS = {
-  "2 % of layers are the first operation": lambda: mock.patch.object(
-    randaugment,
-    "rand_augment",
-    _often(randaugment.rand_augment),
-  ),
-  "one sign 2 % oftener": _patch(
-    randaugment, "_sign", lambda _: lambda rng: 1 if rng.random() < 0.51 else -1
-  ),
-  "movements 2 % larger": _patch(
-    randaugment, "_sign", lambda sign: lambda rng: 1.02 * sign(rng)
-  ),
-  "one sign alone": _patch(randaugment, "_sign", lambda _: lambda rng: 1),
-  "translations of 102 pixels": _patch(
-    randaugment, "_TRANSLATE", lambda x: 1.02 * x
-  ),
-}
-
-
-def _often(augmented: Callable[..., Any]) -> Callable[..., Any]:
-  def own(image: Any, rng: Any, *args: Any, **options: Any) -> Any:
-    if rng.random() < 0.02:
-      return randaugment.PUBLISHED["autocontrast"](image, 1.0, rng)
-    return augmented(image, rng, *args, **options)
-
-  return own
-
-
-_CENTRE_FAULTS = {
-  "no centre in the last 2 %": _integers(lambda draw, n: int(0.98 * draw(n))),
-  "the first place 2 % oftener": _integers(
-    lambda draw, n: draw(n) * (draw(50) > 0)
-  ),
-  "centres off the edge": _integers(lambda draw, n: 1 + draw(n - 2)),
-  "places that are even": _integers(lambda draw, n: 2 * draw(n // 2)),
-  "a place further": _integers(lambda draw, n: min(draw(n) + 1, n - 1)),
-}
-
-
-def _mix(change: Callable[[Any], Any], name: str = "mixup") -> Any:
-  """Another share of Mixup or CutMix."""
-
-  def make(mix: Any) -> Any:
-    def own(key: Any, images: Any, targets: Any, alpha: float) -> Any:
-      images, targets = mix(key, images, targets, alpha)
-      return images, change(targets)
-
-    return own
-
-  return _patch(losses, name, make)
-
-
-_SHARE_FAULTS = {
-  "Mixup's alpha of 0.816": _patch(
-    losses, "mixup", lambda mix: lambda *a: mix(*a[:3], 1.02 * a[3])
-  ),
-  "2 % less of what CutMix leaves": _mix(lambda x: 0.98 * x, "cutmix"),
-  "CutMix 2 % oftener": _patch(
-    jax.random, "bernoulli", lambda draw: lambda key: draw(key, 0.49)
-  ),
-  "2 % less of an example": _mix(lambda targets: 0.98 * targets),
-  "CutMix's boxes 2 % longer": _patch(
-    jnp, "sqrt", lambda root: lambda x: 1.02 * root(x)
-  ),
-}
-
 _BIG_VISION, _TENSORFLOW = "google-research/big_vision", "pixels_big_vision.py"
 ROWS = {
   **{
@@ -364,7 +235,7 @@ ROWS = {
       case=dict(kind="boxes", size=[H, W]),
       columns=lambda x, H=H, W=W: _boxes((H, W), x),
       ours=lambda n, H=H, W=W: _our_boxes((H, W), n),
-      faults=_BOX_FAULTS,
+      faults=draw_faults.BOXES,
     )
     for H, W in ((375, 500), (640, 427))
   },
@@ -375,7 +246,7 @@ ROWS = {
     case=dict(kind="layers", magnitude=10),
     columns=_layers,
     ours=_our_layers,
-    faults=_LAYER_FAULTS,
+    faults=draw_faults.LAYERS,
     count=4 * COUNT,
   ),
   "cutout": DrawRow(
@@ -385,7 +256,7 @@ ROWS = {
     case=dict(kind="centres", size=[48, 64]),
     columns=_centres,
     ours=_our_centres,
-    faults=_CENTRE_FAULTS,
+    faults=draw_faults.CENTRES,
   ),
   "shares": DrawRow(
     title="Mixup or CutMix, and the share that an example keeps",
@@ -394,7 +265,7 @@ ROWS = {
     case=dict(kind="shares", size=[1792, 1792]),
     columns=_shares,
     ours=_our_shares,
-    faults=_SHARE_FAULTS,
+    faults=draw_faults.SHARES,
     count=2 * COUNT,
   ),
 }

@@ -31,7 +31,7 @@ def test_known_addresses_are_well_formed(name):
   else:
     assert scheme == "https"
     assert without_secrets(entry.url) == entry.url
-    assert entry.is_pickle
+    assert entry.url.endswith(known.PICKLES)
     assert name.startswith("torchvision_")
 
 

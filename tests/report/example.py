@@ -66,7 +66,7 @@ def measured():
   confusion.add(
     Predictions(label, answer, probability, np.float32(loss), counted)
   )
-  outcome = ClassificationOutcome(no_totals(3), NAMES, confusion)
+  outcome = ClassificationOutcome({}, no_totals(3), NAMES, confusion)
   photo = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
   rollout = np.zeros((4, 4), np.float32)
   rollout[0, 3] = 1

@@ -8,6 +8,7 @@ from absl import flags as absl_flags
 
 from vit_jax.run import config_file, flags
 from vit_jax.run.settings import ProbeSettings, Settings
+from vit_jax.runtime import usage
 from vit_jax.runtime.settings import all_keys, keys
 
 
@@ -173,7 +174,7 @@ def test_help_has_every_key_and_its_sentence(typed, monkeypatch, cls):
   else:
     flags.define_config_keys(cls)
   # `--help` shows the flags of the command, `--helpfull` those of all modules.
-  shown = absl_flags.FLAGS["config"].help
+  shown = absl_flags.FLAGS["config"].help + usage.FURTHER["config"]()
   for key, _, says in keys(cls):
     assert any(
       line.strip().startswith(key) and line.endswith(says)

@@ -24,7 +24,7 @@ class Files:
 
 
 def written(tmp_path, source, *batches):
-  outcome = ClassificationOutcome(no_totals(3), NAMES, None, batches)
+  outcome = ClassificationOutcome({}, no_totals(3), NAMES, None, batches)
   outcome.write(tmp_path / "out.csv", source)
   with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
     header, *rows = csv.reader(file)

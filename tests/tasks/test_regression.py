@@ -36,7 +36,7 @@ def test_numbers_of_which_one_is_nan_are_infinitely_wrong():
   label = np.array([[1.0, 5], [2, 7], [4, 6]])
   output = np.array([[1.0, 5], [3, np.nan], [4, 6]])
   found = np.arange(3), label, output, np.zeros(3), 0
-  mae, r2 = RegressionOutcome(RegressionTask(), ("a", "b"), *found).scores
+  mae, r2 = RegressionOutcome(RegressionTask(), ("a", "b"), *found).by_target
   np.testing.assert_allclose(mae, [1 / 3, np.inf])
   deviation = ((label[:, 0] - label[:, 0].mean()) ** 2).sum()
   np.testing.assert_allclose(r2, [1 - 1 / deviation, -np.inf])

@@ -182,7 +182,7 @@ def lower_forward(
 def _build(settings: Settings, num_classes: int) -> tuple[Settings, Model]:
   """The settings with what a checkpoint decides, and their model."""
   names = tuple(map(str, range(num_classes)))
-  start = build.open_start(settings)
+  start = build.open_start(settings) if settings.pretrained else None
   settings = build.resolved(settings, start and start.preprocessing)
   return settings, build.build_model(
     settings, build.task_of(settings), names, start

@@ -31,10 +31,7 @@ class FeatureFile:
     self._longest = max(self._longest, len(image))
 
   def write(self, file: IO[bytes], layers: Sequence[int] = ()) -> None:
-    """Writes the .npz file, with the numbers of the layers if there are any.
-
-    Raises ValueError if no row was added.
-    """
+    """Writes the .npz file, with the numbers of the layers if there are any."""
     if not self.count:
       raise ValueError("no image could be read: there are no features.")
     dtype = f"<U{self._longest}"
@@ -60,9 +57,7 @@ def feature_file(
 
   With layers, it has their numbers as `layers` as well. The file appears at
   `path` when the block ends without an exception, and only then. Until then,
-  the rows are kept in unnamed temporary files in its folder. Raises ValueError
-  if `path` is a folder, or no row was added, and OSError if the file cannot be
-  written.
+  the rows are kept in unnamed temporary files in its folder.
   """
   target = local_file(path)
   with (

@@ -22,18 +22,14 @@ _HOLDS = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextHead:
-  """A classifier whose weights are embeddings of texts.
+  """A classifier whose weights are embeddings of texts."""
 
-  Attributes:
-    names: The K classes' names.
-    embeddings: The texts' embeddings, one row per class, of any length.
-    scale: Factor of the cosine similarities; CLIP's is about 100.
-    bias: Added to the scaled similarities, as SigLIP does; None for CLIP.
-  """
-
-  names: tuple[str, ...]
+  names: tuple[str, ...]  # The K classes' names.
+  # The texts' embeddings, one row per class, of any length.
   embeddings: Float[np.ndarray, "K D"]
+  # Factor of the cosine similarities; CLIP's is about 100.
   scale: float = 100.0
+  # Added to the scaled similarities, as SigLIP does; None for CLIP.
   bias: float | None = None
 
   @property
@@ -42,10 +38,7 @@ class TextHead:
     return "softmax" if self.bias is None else "sigmoid"
 
   def logits(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
-    """Scaled cosine similarities of images' representations and the texts.
-
-    Raises ValueError if their lengths differ.
-    """
+    """Scaled cosine similarities of images' representations and the texts."""
     if y.shape[1] != self.embeddings.shape[1]:
       raise ValueError(
         f"the embeddings of --head have {self.embeddings.shape[1]} values, and "
@@ -57,10 +50,7 @@ class TextHead:
 
 
 def read_text_head(path: str) -> TextHead:
-  """Reads an .npz file with `names`, `embeddings`, and `scale` and `bias`.
-
-  Raises ValueError if the file is no such file.
-  """
+  """Reads an .npz file with `names`, `embeddings`, and `scale` and `bias`."""
   try:
     with np.load(path, allow_pickle=False) as file:
       arrays = {name: file[name] for name in file.files}

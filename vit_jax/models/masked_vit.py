@@ -101,10 +101,7 @@ def corrupted(
 
 
 def masked(vit: nn.Module, outputs: int) -> MaskedVit:
-  """A model like `vit` that predicts so many values for each masked patch.
-
-  Raises ValueError if masked patches cannot train it.
-  """
+  """A model like `vit` that predicts so many values for each masked patch."""
   if type(vit) is not Vit:
     raise ValueError(
       f"masked.rate: masked patches train the paper's ViT, not "

@@ -57,14 +57,9 @@ def splits(axis: str) -> bool:
   return layout is not None and not layout((axis,)).is_fully_replicated
 
 
-def platform() -> str:
-  """The platform that a computation is traced for: "tpu", "gpu" or "cpu"."""
-  return _platform.get() or jax.default_backend()
-
-
 def for_tpu() -> bool:
   """Whether a computation is traced for TPUs."""
-  return platform() == "tpu"
+  return (_platform.get() or jax.default_backend()) == "tpu"
 
 
 def in_use(x: ArrayLike, axes: Axes) -> Array:
@@ -113,20 +108,16 @@ class Dense(nn.Dense):
 
 
 class Projection(nn.Module):
-  """An affine map between several axes: (..., *inputs) -> (..., *outputs).
+  """An affine map between several axes: (..., *inputs) -> (..., *outputs)."""
 
-  Attributes:
-    shape: Shape of the kernel: the axes of the input, then of the output.
-    axes: Logical names of the kernel's axes.
-    kernel_init: Initializer of the kernel, called with its shape as a matrix.
-    bias_init: Initializer of the bias; None for no bias.
-  """
-
+  # Shape of the kernel: the axes of the input, then of the output.
   shape: tuple[int, ...]
   num_inputs: int
-  axes: Axes
+  axes: Axes  # Logical names of the kernel's axes.
   bias_axes: Axes
+  # Initializer of the kernel, called with its shape as a matrix.
   kernel_init: Callable[..., Array]
+  # Initializer of the bias; None for no bias.
   bias_init: Callable[..., Array] | None
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32

@@ -86,10 +86,7 @@ def main(arguments: list[str]) -> None:
 
 
 def verify(out: str) -> None:
-  """Prints each file that is not as it was; then raises ValueError.
-
-  Without checksums, it raises FileNotFoundError.
-  """
+  """Prints each file that is not as it was; then raises ValueError."""
   folder = epath.Path(out).expanduser()
   text = (folder / SUMS).read_bytes().decode(errors="replace")
   lines = (line.partition("  ") for line in text.splitlines())

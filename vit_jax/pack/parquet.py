@@ -70,11 +70,7 @@ class ParquetImages(Source):
 
 
 def open_parquet(folder: epath.Path) -> Splits:
-  """Opens the splits of a folder of Parquet files, by the files' names.
-
-  Raises ValueError if the files have no column of images and one of class
-  numbers.
-  """
+  """Opens the splits of a folder of Parquet files, by the files' names."""
   files: dict[str, list[str]] = {}
   for path in sorted(folder.iterdir()):
     if path.suffix == ".parquet":

@@ -35,10 +35,7 @@ def numbered(most: int, num_images: int, where: str) -> list[str]:
 
 
 class Listing:
-  """Places of images, gathered while a source is listed.
-
-  A million of them take some 60 MB.
-  """
+  """Places of images, gathered while a source is listed."""
 
   def __init__(self, files: Sequence[str] = ()):
     self.files, self.names = [*files], bytearray()

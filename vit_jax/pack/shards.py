@@ -33,16 +33,13 @@ _KEPT = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # JPEG and PNG begin so.
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-  """How images are stored.
+  """How images are stored."""
 
-  Attributes:
-    size: Length in pixels that the shorter side of larger images is reduced to;
-      None keeps every size.
-    quality: JPEG quality of images that are encoded anew, from 1 to 100; None
-      stores the pixels of every image instead, see `bitmap`.
-  """
-
+  # Length in pixels that the shorter side of larger images is reduced to; None
+  # keeps every size.
   size: int | None = None
+  # JPEG quality of images that are encoded anew, from 1 to 100; None stores the
+  # pixels of every image instead, see `bitmap`.
   quality: int | None = 95
 
   def __post_init__(self):

@@ -27,8 +27,7 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   """Opens the splits of a folder of .tar files.
 
   `labels` is a file: for ImageNet, of the validation images' WordNet ids; for
-  WebDataset, of the classes' names, one in each line. Raises ValueError if a
-  file is not such an archive, or an image has no label.
+  WebDataset, of the classes' names, one in each line.
   """
   if (folder / _TRAIN).exists():
     return _imagenet(folder, labels)
@@ -60,8 +59,7 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
 
   The members of a sample stand next to each other; their names are equal up to
   the first dot of the last part. Beside `x.jpg`, others such as `x.seg.png` are
-  passed over. Raises ValueError if a sample has no label, or it is unclear
-  which image is meant.
+  passed over.
   """
   key, place, label, name, plain = None, None, None, "", False
   with path.open("rb") as file, _opened(file, path) as tar:

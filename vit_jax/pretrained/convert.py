@@ -184,8 +184,7 @@ def _training(loaded: Loaded) -> str:
   if start:
     text += f", starting from `{start}`"
   metrics = epath.Path(loaded.origin.source).expanduser() / "metrics.jsonl"
-  rows = read_rows(metrics) if metrics.exists() else []
-  score = loaded.task.score_metric
+  rows, score = read_rows(metrics), loaded.task.score_metric
   key = f"eval/{score.key}"
   if evaluated := [r for r in rows if key in r and r["step"] <= loaded.step]:
     last = evaluated[-1]

@@ -79,11 +79,6 @@ class Known:
     own = (hub, hub.rpartition("/")[2]) if is_hub else ()
     return self.url, *own, *filter(None, [self.timm])
 
-  @property
-  def is_pickle(self) -> bool:
-    """Whether it has to be converted before it can be read."""
-    return self.url.endswith(PICKLES)
-
 
 # The heads of the columns of `rows`.
 COLUMNS = ("name", "model", "parameters", "trained on", "top-1", "address")
@@ -98,7 +93,7 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
       f"{known.parameters / 1e6:.0f} M",
       known.trained_on,
       "" if known.top1 is None else f"{known.top1:.1f}",
-      known.url + (" (a pickle: convert it once)" if known.is_pickle else ""),
+      known.url + " (a pickle: convert it once)" * known.url.endswith(PICKLES),
     )
     for name, known in list_models(pattern).items()
   ]

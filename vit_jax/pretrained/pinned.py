@@ -52,8 +52,7 @@ def open_base(
   """Opens the base of a LoRA run again, by `load.open_checkpoint`.
 
   `saved` is its record, `given` its place if the user gives one, and `fields`
-  are those of the model that JSON cannot hold. Raises ValueError if it cannot
-  be read, or only the record names its address.
+  are those of the model that JSON cannot hold.
   """
   if saved["step"] is not None:
     fields["step"] = saved["step"]

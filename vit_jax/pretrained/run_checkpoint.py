@@ -133,13 +133,13 @@ class _Saved:
 
   def open_task(self, given: str | type[Task] | None) -> Task:
     """The run's task; `given` is the user's own, if it is one."""
-    loss = descriptions.loss(self.description)
+    loss = descriptions.recorded(self.description).loss
     with _describing(self.workdir, self.step):
       return choose.saved(self.description, loss, given)
 
   def restore(self, shapes: Any) -> Any:
     """The parameters, or their average, laid out on the devices as `shapes`."""
-    averaged = descriptions.averages(self.description)
+    averaged = bool(descriptions.recorded(self.description).ema_decay)
     with _opened(self.workdir) as checkpoints:
       return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
@@ -159,7 +159,7 @@ class _Saved:
     self, held: Shapes, open_: pinned.Open, model: Model, given: str | None
   ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, array) of every parameter, with LoRA's products merged."""
-    settings = descriptions.lora(self.description)
+    settings = descriptions.recorded(self.description).lora
     base = self.description["base"]
     preprocessing = descriptions.preprocessing(self.description)
     known = model.block in (None, *BLOCKS.values())  # JSON cannot hold others.
@@ -187,7 +187,7 @@ def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
 def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
   shape = descriptions.preprocessing(description).image_shape
   init = lora.trained_init(
-    make_params_init(model, shape), descriptions.lora(description)
+    make_params_init(model, shape), descriptions.recorded(description).lora
   )
   shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
   flat: dict[str, Any] = traverse_util.flatten_dict(shapes, sep="/")

@@ -32,27 +32,22 @@ from vit_jax.runtime.display import Track, untracked
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-  """A format to write.
-
-  Attributes:
-    gelus: GELUs that the format can record; the first is its default.
-    epsilon: Epsilon of all layer norms; None if the format records it.
-    hybrids: Whether a ResNet may precede the patches.
-    pre_logits: The models that may have a representation layer: True is those
-      with a head, False those without.
-    any_shape: Whether images may have another shape than a square.
-    module: Writes JSON files beside the weights, which record the grid of
-      patches as well, and models with more than the paper's have.
-  """
+  """A format to write."""
 
   rules: Callable[[BaseVit], list[Rule]]
   poolings: tuple[str, ...]
+  # GELUs that the format can record; the first is its default.
   gelus: tuple[str, ...] = ("tanh",)
+  # Epsilon of all layer norms; None if the format records it.
   epsilon: float | None = 1e-6
-  hybrids: bool = False
+  hybrids: bool = False  # Whether a ResNet may precede the patches.
+  # The models that may have a representation layer: True is those with a head,
+  # False those without.
   pre_logits: tuple[bool, ...] = ()
-  any_shape: bool = True
+  any_shape: bool = True  # Whether images may have another shape than a square.
   file: str = "model.safetensors"
+  # Writes JSON files beside the weights, which record the grid of patches as
+  # well, and models with more than the paper's have.
   module: Any = None
 
   def encoders(self, model: Any) -> Any:
@@ -206,7 +201,7 @@ def save_as(
   """Writes a folder with the weights, the format's other files and a README.md.
 
   `check_expressible` accepts the model. The folder appears complete or not at
-  all. Raises ValueError if it exists and is not empty.
+  all.
   """
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")
@@ -233,18 +228,13 @@ def _expressed(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
   params = dict(loaded.read())
   if encoders := TARGETS[name].encoders(model):
     written = encoders.equivalent(model)
-    return written, equivalent.refitted(model, written, params)
-  own = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
-  token = model.pooling == "token"
-  grid_only = name == "big_vision" and token
-  native = ("learned_grid",) if grid_only else ("learned", own)
-  if model.position in native:
-    return model, params
-  params = equivalent.with_table(model, params)
-  if grid_only:
-    first, params["position/E_pos"] = np.split(params["position/E_pos"], [1])
-    params["x_class"] = params["x_class"] + first[0]
-  return model.clone(position=native[0]), params
+  else:
+    own = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
+    grid_only = name == "big_vision" and model.pooling == "token"
+    native = ("learned_grid",) if grid_only else ("learned", own)
+    kept = model.position in native
+    written = model if kept else model.clone(position=native[0])
+  return written, equivalent.refitted(model, written, params)
 
 
 def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:

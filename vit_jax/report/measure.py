@@ -144,8 +144,7 @@ def read_run(
     # Fails with a clear message if the address cannot be read.
     open_run(workdir).close()
   folder = epath.Path(workdir).expanduser()
-  metrics = folder / "metrics.jsonl"
-  rows = read_rows(metrics) if metrics.exists() else []
+  rows = read_rows(folder / "metrics.jsonl")
   config: dict[str, Any] = {}
   task = choose.by_metrics(key for row in rows for key in row)
   measured = problem = best = None

@@ -48,15 +48,14 @@ _TYPES = ("dtype", "param_dtype")
 _FREE_FIELDS = ("num_classes", "representation_size", *_TYPES, *EXECUTION)
 
 
-def open_start(settings: Settings) -> Optional["Loaded"]:
-  """Opens the checkpoint to start from, if any; no array is read yet.
+def open_start(settings: Settings) -> "Loaded":
+  """Opens the checkpoint that `pretrained` names; no array is read yet.
 
   Fields set in `settings.model` override those that the format records. Raises
   ValueError if there is no such checkpoint, or the settings name a variant as
   well.
   """
-  if not settings.pretrained:
-    return None
+  assert settings.pretrained
   if settings.model.variant:
     raise ValueError(
       f"model.variant={settings.model.variant!r} and pretrained="

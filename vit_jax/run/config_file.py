@@ -31,11 +31,7 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 
 
 def load_config(argument: str) -> Any:
-  """Calls `get_config` of `FILE:ARGUMENT`; FILE may be that of a shipped one.
-
-  Returns the `ConfigDict`, locked. Raises ValueError, in one line, if there is
-  no such file or it has a mistake.
-  """
+  """Calls `get_config` of `FILE:ARGUMENT`; FILE may be a shipped one's name."""
   name, *parameter = argument.split(":", 1)
   return make_config(*load_file(name), *parameter)
 
@@ -65,10 +61,7 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
 
 
 def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
-  """Calls `get_config` of a file that was loaded.
-
-  Raises ValueError, of one line, if it has a mistake or takes no argument.
-  """
+  """Calls `get_config` of a file that was loaded."""
   try:
     _check_argument(path, module, *argument)
     config = module.get_config(*argument)

@@ -36,8 +36,7 @@ def open_extras(
   """Opens and reads what the run uses but does not train.
 
   The settings are resolved. A fresh run may start from a checkpoint, and a
-  resumed one has a description. Raises ValueError if the base of a resumed run
-  is gone or has changed, or the teacher does not fit the student.
+  resumed one has a description.
   """
   loaded = open_teacher(settings, model, class_names, saved)
   shapes = shapes_of_extras(settings, model, loaded, mesh)
@@ -84,11 +83,7 @@ def open_teacher(
   class_names: tuple[str, ...] = (),
   saved: Saved = None,
 ) -> Loaded | None:
-  """Opens the teacher, if the settings name one; no array is read yet.
-
-  Raises ValueError if there is no such checkpoint, or its classes or its loss
-  are not the student's.
-  """
+  """Opens the teacher, if the settings name one; no array is read yet."""
   source, kind = settings.distill.teacher, settings.loss.kind
   if not source:
     return None

@@ -1,6 +1,7 @@
 """Defines the configuration's flags: `--config` and `--config.key=value`."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import sys
@@ -18,6 +19,7 @@ from vit_jax.run.config_file import (
   shipped_configs,
 )
 from vit_jax.run.settings import Settings, base_config, read
+from vit_jax.runtime import usage
 from vit_jax.runtime.settings import Duration, Section, all_keys, keys
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -40,9 +42,9 @@ def define_config_file() -> None:
     "config",
     None,
     "Configuration: a file or a name that `vit_jax configs` lists, with "
-    ":argument if it takes one. --config.KEY=VALUE sets any of its keys:\n"
-    + key_table(),
+    ":argument if it takes one. --config.KEY=VALUE sets any of its keys:\n",
   )
+  usage.FURTHER["config"] = key_table
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
   for name, key in SHORT.items():
@@ -53,8 +55,7 @@ def expand(workdir: bool = False) -> None:
   """Replaces short forms and DATA in `sys.argv`, once all flags are defined.
 
   DATA is a folder of images, a file of labels or a configuration: the word that
-  is neither a flag nor its value. Raises ValueError if it is none of these, or
-  if something is given twice.
+  is neither a flag nor its value.
   """
   words, given, data, every = [], [], [], iter(sys.argv[1:])
   for word in every:
@@ -119,8 +120,9 @@ def define_config_keys(cls: type[Section]) -> None:
   config_flags.DEFINE_config_dict(
     "config",
     base_config(cls),
-    "Settings, given as --config.KEY=VALUE:\n" + key_table(cls=cls),
+    "Settings, given as --config.KEY=VALUE:\n",
   )
+  usage.FURTHER["config"] = functools.partial(key_table, cls=cls)
   flags.FLAGS["config"].default_as_str = None  # The help lists the defaults.
   flags.declare_key_flag("config")
 
@@ -157,28 +159,17 @@ def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
     if argument.startswith("-") and name.startswith("config."):
       key = name.removeprefix("config.").split("[")[0]
       if key not in all_keys(cls):
-        raise ValueError(_unknown(name, key, cls))
-
-
-def _unknown(name: str, key: str, cls: type[Section]) -> str:
-  if key in all_keys(Settings):
-    sections = ", ".join(f.name for f in dataclasses.fields(cls))
-    return (
-      f"--{name} is a key of a training run; this command takes only "
-      f"{sections}."
-    )
-  meant = nearest(key, cls)
-  return (
-    f"--{name} is not a key of the configuration; did you mean "
-    f"--config.{meant}?"
-  )
+        said = "is not a key of the configuration; did you mean"
+        said += f" --config.{nearest(key, cls)}?"
+        if key in all_keys(Settings):
+          sections = ", ".join(f.name for f in dataclasses.fields(cls))
+          said = "is a key of a training run; this command takes only"
+          said += f" {sections}."
+        raise ValueError(f"--{name} {said}")
 
 
 def key_table(section: str = "", cls: type[Section] = Settings) -> str:
-  """One line for each key of a section, with its default and its sentence.
-
-  Raises ValueError if there is no such section.
-  """
+  """One line for each key of a section, with its default and its sentence."""
   found = [row for row in keys(cls) if row[0].startswith(section)]
   if not found:
     depth = 1 + section.count(".")

@@ -197,7 +197,7 @@ def _model(
   """The checkpoint to start from, the model, and the preprocessing it had."""
   if saved is not None:
     return None, _as_saved(settings, saved), descriptions.preprocessing(saved)
-  start = build.open_start(settings)
+  start = build.open_start(settings) if settings.pretrained else None
   model = build.build_model(settings, task, class_names, start)
   return start, model, start.preprocessing if start else None
 

@@ -312,7 +312,17 @@ def base_config(cls: type[Section] = Settings) -> Any:
   None leaves the choice to the program. Returns a `ConfigDict`, which is
   locked, so that a misspelt key is an error.
   """
-  return _config(cls).lock()
+  config = ml_collections.ConfigDict()
+  for field in dataclasses.fields(cls):
+    kind = types_of(cls)[field.name]
+    if is_section(kind):
+      config[field.name] = base_config(kind)
+    elif kind is Duration:
+      for unit in UNITS:
+        config[f"{field.name}_{unit}"] = getattr(field.default, unit)
+    else:
+      config[field.name] = _value(kind, field.default)
+  return config.lock()
 
 
 def read(
@@ -337,20 +347,6 @@ def read_saved(config: Mapping[str, Any]) -> Settings:
   for keys of a newer version.
   """
   return from_dict(Settings, config, saved=True)
-
-
-def _config(cls: type[Section]) -> ml_collections.ConfigDict:
-  config = ml_collections.ConfigDict()
-  for field in dataclasses.fields(cls):
-    kind = types_of(cls)[field.name]
-    if is_section(kind):
-      config[field.name] = _config(kind)
-    elif kind is Duration:
-      for unit in UNITS:
-        config[f"{field.name}_{unit}"] = getattr(field.default, unit)
-    else:
-      config[field.name] = _value(kind, field.default)
-  return config
 
 
 def _value(kind: Any, default: Any) -> Any:

@@ -152,10 +152,7 @@ def define_overrides() -> None:
 
 
 def overrides() -> dict[str, Any]:
-  """Keywords for `load_pretrained`, from the flags that were given.
-
-  Raises ValueError if numbers are malformed, out of range or too few.
-  """
+  """Keywords for `load_pretrained`, from the flags that were given."""
   given = values("step", "task", "base", "num_heads", "gelu")
   given |= values("layer_norm_epsilon", "pooling")
   given |= {name: _several(name) for name in _SEVERAL}
@@ -230,7 +227,7 @@ def _parse(
   `argv` is `sys.argv`, in which `define` may replace short forms.
   """
   flags.FLAGS.set_gnu_getopt(True)
-  which = usage.asked(argv)
+  which = next(filter(None, map(usage.ASKED.get, argv[1:])), "")
   try:
     if which:
       del argv[1:]

@@ -26,18 +26,13 @@ def untracked(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  """A metric of a task: how it is named and shown.
+  """A metric of a task: how it is named and shown."""
 
-  Attributes:
-    key: Its name in `metrics.jsonl`, after "eval/" or "train/".
-    higher_is_better: None if it is neither good nor bad.
-    words: The text before the value in a line; the label by default.
-  """
-
-  key: str
+  key: str  # Its name in `metrics.jsonl`, after "eval/" or "train/".
   label: str
   format: str = "{:.2%}"
-  higher_is_better: bool | None = True
+  higher_is_better: bool | None = True  # None if it is neither good nor bad.
+  # The text before the value in a line; the label by default.
   words: str | None = None
 
   def text(self, values: Mapping[str, Any], kind: str = "eval") -> str | None:

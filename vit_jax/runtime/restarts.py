@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 MENDABLE = 75  # EX_TEMPFAIL: the same command may succeed later.
+_TOLD = (signal.SIGTERM, signal.SIGINT)
 _WAIT = 5  # Seconds before a restart.
 
 
@@ -30,7 +31,10 @@ def supervise(
   """
   command = command or [sys.executable, *sys.orig_argv[1:], "--restarts=0"]
   before, used = newest_step(), 0
-  while _can_be_mended(code := _run(command)):
+  # Killed, but not as it was told to, or by its exit code asking for a restart.
+  while (code := _run(command)) == MENDABLE or (
+    code < 0 and -code not in _TOLD
+  ):
     now = newest_step()
     used = 1 if now != before else used + 1
     before = now
@@ -78,9 +82,3 @@ def _run(command: Sequence[str]) -> int:
     finally:
       for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def _can_be_mended(code: int) -> bool:
-  """Whether a process was killed, or its exit code asks for a restart."""
-  told = (signal.SIGTERM, signal.SIGINT)
-  return code == MENDABLE or (code < 0 and -code not in told)

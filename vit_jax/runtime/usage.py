@@ -8,17 +8,18 @@ import pathlib
 import select
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
 
 from vit_jax.runtime import hosts
 
-_ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
-_ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
+ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
+ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
 _NAMES = 22  # Columns of a screen for the names of flags.
 _CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
+FURTHER: dict[str, Callable[[], str]] = {}  # More help, by name of the flag.
 # Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
 
@@ -28,11 +29,6 @@ def as_typed(text: str) -> str:
   program = {os.path.basename(word) for word in sys.orig_argv[1:3]}
   is_short = "vit_jax" in program
   return text.replace("python -m vit_jax.", "vit_jax ") if is_short else text
-
-
-def asked(argv: Sequence[str]) -> str:
-  """Which help these arguments ask for: "short", "all", or "" for none."""
-  return next((_ASKED[word] for word in argv[1:] if word in _ASKED), "")
 
 
 def text(doc: str, takes: str, which: str) -> str:
@@ -49,7 +45,9 @@ def text(doc: str, takes: str, which: str) -> str:
   parts.append(textwrap.indent(examples, "  "))
   own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
   if which == "all":
-    parts += [*rest, *(f"--{flag.name}: {flag.help}" for flag in own)]
+    more = {name: further() for name, further in FURTHER.items()}
+    parts += rest
+    parts += [f"--{f.name}: {f.help}{more.get(f.name, '')}" for f in own]
   else:
     parts.append("\n".join(map(_in_columns, own)))
     more = " and the keys of --config" * has_keys

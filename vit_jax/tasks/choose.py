@@ -23,9 +23,6 @@ _TASKS = {
   "masked": "MaskedPatchesTask",
 }
 
-# The sections that tasks have, by the tasks' names.
-_SECTIONS = {"masked": MaskedSettings}
-
 
 class OwnTaskError(ValueError):
   """The task that a caller gives, or has to give, does not fit."""
@@ -103,9 +100,11 @@ def saved(
   name = description.get("targets", {}).get("task", "classification")
   if own is None and name not in _TASKS:  # It must not be imported.
     raise ValueError(f"targets.task={name!r} is unknown")
-  config, sections = description["config"], {"loss": loss}
-  for key, kind in _SECTIONS.items():
-    sections[key] = from_dict(kind, config.get(key, {}), saved=True)
+  masked = description["config"].get("masked", {})
+  sections = {
+    "loss": loss,
+    "masked": from_dict(MaskedSettings, masked, saved=True),
+  }
   task = configured(given or name if own else name, sections)
   if given is not None:
     kind, wanted = task_class(given), own or task.name

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Display, table_lines
 from vit_jax.tasks.confusion import ClassScore, ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions, Totals, class_accuracy, summary
+from vit_jax.tasks.eval_step import Predictions, Totals, class_accuracy
 from vit_jax.tasks.outcome import (
   Chart,
   Example,
@@ -42,12 +42,13 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationOutcome(Outcome):
-  """The outcome of an evaluation of classes.
+  """The outcome of an evaluation of classes, whose `scores` are a `summary`.
 
   `confusion` counts the answers, if details were asked for, and `predictions`
   has those to each batch, if they are to be written.
   """
 
+  scores: Mapping[str, float]
   totals: Totals
   names: Sequence[str]
   confusion: ConfusionMatrix | None = None
@@ -58,10 +59,6 @@ class ClassificationOutcome(Outcome):
     """The counts of the answers, which details alone have."""
     assert self.confusion is not None
     return self.confusion
-
-  @property
-  def metrics(self) -> dict[str, Any]:
-    return {f"eval/{k}": v for k, v in summary(self.totals).items()}
 
   @property
   def details(self) -> dict[str, float]:

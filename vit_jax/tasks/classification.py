@@ -11,11 +11,15 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Metric, Track, untracked
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions, eval_step_of, total_over
+from vit_jax.tasks.eval_step import (
+  Predictions,
+  eval_step_of,
+  summary,
+  total_over,
+)
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.tasks.task import Answer, Task, class_name, class_names
 from vit_jax.training import losses, sharding
@@ -81,10 +85,9 @@ class ClassificationTask(Task):
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     objective = self.objective(model, stream.preprocessing).for_evaluation()
     step = eval_step_of(model, objective, self.class_logits)
-    step = sharding.on_mesh(step, stream.mesh)
-    whole = sharding.replicated(stream.mesh)
-    shardings: Any = dict(in_shardings=(whole, None, None), out_shardings=whole)
-    step = hosts.together(jax.jit(step, **shardings))
+    totals = sharding.replicated(stream.mesh)
+    shardings = totals, None, None
+    step = sharding.jit_replicated(step, stream.mesh, in_shardings=shardings)
     names = class_names(stream.source.class_names, model.num_classes)
 
     def evaluate(
@@ -99,9 +102,9 @@ class ClassificationTask(Task):
         if examples:
           predictions.append(batch)
 
-      wanted = observe if confusion is not None or examples else None
-      totals = total_over(step, params, stream(track), len(names), wanted)
-      return self.outcome(totals, names, confusion, predictions)
+      totals = total_over(step, params, stream(track), len(names), observe)
+      scores = summary(totals)
+      return self.outcome(scores, totals, names, confusion, predictions)
 
     return evaluate
 
@@ -130,8 +133,13 @@ class ClassificationTask(Task):
     self, answer: Answer, names: Sequence[str], top: int | None = None
   ) -> list[str]:
     return [
-      f"{p:7.2%}  {class_name(names, k)}" for k, p in self.ranked(answer, top)
+      f"{p:7.2%}{self.mark(p)}  {class_name(names, k)}"
+      for k, p in self.ranked(answer, top)
     ]
+
+  def mark(self, probability: float) -> str:
+    """The mark after a probability; none if an image has one class."""
+    return ""
 
   def ranked(
     self, answer: Answer, top: int | None = None
@@ -156,7 +164,6 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
 
   Balanced weights of single classes are N / (K n_k); of several labels, those
   of the positive terms are (N - n_k) / n_k, with n_k of N images having k.
-  Raises ValueError if the weights do not fit the data.
   """
   names, listed = train.class_names, settings.listed_weights()
   if listed is not None:

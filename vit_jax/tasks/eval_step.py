@@ -131,7 +131,7 @@ def total_over(
   params: Any,
   batches: Iterable[dict[str, Array]],
   num_classes: int,
-  observe: Callable[[Predictions], None] | None = None,
+  observe: Callable[[Predictions], None] = lambda _: None,
 ) -> Totals:
   """Totals over all batches, fetched from the device once at the end.
 
@@ -143,15 +143,10 @@ def total_over(
     totals, answers = eval_step(totals, params, batch)
     running.append(answers)
     if len(running) > _BATCHES_RUNNING:
-      _show(running.popleft(), observe)
+      observe(jax.device_get(running.popleft()))
   for answers in running:
-    _show(answers, observe)
-  return jax.device_get(totals)
-
-
-def _show(answers: Predictions, observe: Callable | None) -> None:
-  if observe is not None:
     observe(jax.device_get(answers))
+  return jax.device_get(totals)
 
 
 def summary(totals: Totals) -> dict[str, float]:

@@ -184,21 +184,21 @@ def make_eval_step(
 class MaskedOutcome(Outcome):
   """The outcome of an evaluation of masked patches.
 
-  `eval/colours_right` is the share of colours predicted right, and
-  `eval/commonest_colour` what always naming the commonest one would score.
+  `colours_right` is the share of colours predicted right, and
+  `commonest_colour` what always naming the commonest one would score.
   """
 
   totals: dict[str, Any]
 
   @property
-  def metrics(self) -> dict[str, Any]:
+  def scores(self) -> dict[str, Any]:
     totals = self.totals
     examples, colours = int(totals["examples"]), int(totals["colours"].sum())
     check_readable(examples)
     return {
-      "eval/loss": float(totals["loss"]) / examples,
-      "eval/colours_right": int(totals["correct"]) / colours,
-      "eval/commonest_colour": int(totals["colours"].max()) / colours,
-      "eval/examples": examples,
-      "eval/skipped_images": int(totals["skipped"]),
+      "loss": float(totals["loss"]) / examples,
+      "colours_right": int(totals["correct"]) / colours,
+      "commonest_colour": int(totals["colours"].max()) / colours,
+      "examples": examples,
+      "skipped_images": int(totals["skipped"]),
     }

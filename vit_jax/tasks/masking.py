@@ -28,16 +28,12 @@ _PARTS = {"colour": 1, "colour4x4": 4}  # Predictions along a patch's side.
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-  """The objective of masked patches, a `losses.Objective`.
+  """The objective of masked patches, a `losses.Objective`."""
 
-  Attributes:
-    rate: Share of the patches to corrupt, rounded to a number of patches.
-    target: One of `settings.TARGETS`.
-    patch_size: Side of a patch in pixels; in a hybrid, that of what it sees.
-  """
-
+  # Share of the patches to corrupt, rounded to a number of patches.
   rate: float
-  target: str
+  target: str  # One of `settings.TARGETS`.
+  # Side of a patch in pixels; in a hybrid, that of what it sees.
   patch_size: int
   mean: tuple[float, ...]
   std: tuple[float, ...]
@@ -93,10 +89,7 @@ class Masking:
     targets: dict[str, Any],
     frozen_params: Any = None,
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """The mean loss, and share of right colours, of each image's patches.
-
-    They are those of `prepare`, and `apply` takes `corruption`.
-    """
+    """The mean loss, and share of right colours, of each image's patches."""
     del frozen_params
     predicted = apply(images, corruption=targets["draw"])
     right = self.colours(predicted) == targets["colours"]
@@ -105,10 +98,7 @@ class Masking:
   def predict(
     self, model: Any, params: Any, batch: dict[str, Array], examples: Array
   ) -> tuple[dict[str, Any], Float[Array, "B M K"]]:
-    """The targets and predictions of an evaluation: an example draws the same.
-
-    The arguments are those of `prepare`.
-    """
+    """The targets and predictions of an evaluation; an example draws alike."""
     images, targets = self.prepare(batch, jax.random.key(0), examples)
     variables = {"params": params, "corruption": targets["draw"]}
     return targets, model.apply(variables, images)

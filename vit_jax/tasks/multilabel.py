@@ -18,7 +18,7 @@ from vit_jax.tasks.outputs import (
   mean_of_known,
   outputs_evaluator,
 )
-from vit_jax.tasks.task import Answer, all_labels, class_name
+from vit_jax.tasks.task import Answer, all_labels
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
 
@@ -44,13 +44,10 @@ class MultiLabel(Classification):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelTask(ClassificationTask):
-  """Naming all labels of an image.
+  """Naming all labels of an image."""
 
-  Attributes:
-    threshold: Probability from which on a label is given. None chooses, in an
-      evaluation, that of the highest F1 over all labels, and is 0.5 elsewhere.
-  """
-
+  # Probability from which on a label is given. None chooses, in an evaluation,
+  # that of the highest F1 over all labels, and is 0.5 elsewhere.
   threshold: float | None = None
   name = "multilabel"
   labels = "several"
@@ -127,13 +124,8 @@ class MultiLabelTask(ClassificationTask):
       one["given"] = one["probability"] >= self.given_from
     return found
 
-  def lines(
-    self, answer: Answer, names: Sequence[str], top: int | None = None
-  ) -> list[str]:
-    return [
-      f"{p:7.2%}{'*' if p >= self.given_from else ' '}  {class_name(names, k)}"
-      for k, p in self.ranked(answer, top)
-    ]
+  def mark(self, probability: float) -> str:
+    return "*" if probability >= self.given_from else " "
 
   def ranked(
     self, answer: Answer, top: int | None = None
@@ -182,7 +174,7 @@ class MultiLabelOutcome(OutputsOutcome):
     return np.array([average_precision(*c) for c in columns])
 
   @property
-  def metrics(self) -> dict[str, Any]:
+  def scores(self) -> dict[str, Any]:
     f1_of_all = f1(self.label > 0, self.answers)
     scores = {"map": mean_of_known(self.precisions), "f1": f1_of_all}
     return self.common({**scores, "threshold": self.threshold})

@@ -77,15 +77,17 @@ class Examples:
 
 
 class Outcome:
-  """The outcome of an evaluation of a split."""
+  """The outcome of an evaluation of a split.
+
+  `scores` are those of the task, with `loss`, `examples` and `skipped_images`.
+  """
+
+  scores: Any
 
   @property
   def metrics(self) -> dict[str, Any]:
-    """The metrics `eval/...` of the task, as a new dictionary.
-
-    It has `eval/loss`, `eval/examples` and `eval/skipped_images` as well.
-    """
-    raise NotImplementedError
+    """The scores as metrics `eval/...`, in a new dictionary."""
+    return {f"eval/{key}": value for key, value in self.scores.items()}
 
   @property
   def details(self) -> dict[str, float]:

@@ -81,31 +81,25 @@ def outputs_evaluator(
 
 @dataclasses.dataclass(frozen=True)
 class OutputsOutcome(Outcome):
-  """The outputs for the readable examples of a split, in its order.
-
-  Attributes:
-    index: Place of each example in the split.
-    label: 0 or 1 for each label, or the numbers.
-    output: Probabilities, or numbers in the unit of the labels.
-  """
+  """The outputs for the readable examples of a split, in its order."""
 
   task: Task
   names: Sequence[str]
-  index: np.ndarray
-  label: Float[np.ndarray, "N K"]
+  index: np.ndarray  # Place of each example in the split.
+  label: Float[np.ndarray, "N K"]  # 0 or 1 for each label, or the numbers.
+  # Probabilities, or numbers in the unit of the labels.
   output: Float[np.ndarray, "N K"]
   loss: Float[np.ndarray, " N"]
   skipped: int
 
   def common(self, scores: dict[str, float]) -> dict[str, Any]:
-    """The metrics, with the loss and the counts around these scores."""
-    every = {
+    """These scores, with the loss before and the counts after them."""
+    return {
       "loss": float(self.loss.mean(dtype=np.float64)),
       **scores,
       "examples": len(self.index),
       "skipped_images": self.skipped,
     }
-    return {f"eval/{key}": value for key, value in every.items()}
 
   def each(self, key: str, values: np.ndarray) -> dict[str, dict[str, float]]:
     """A metric of each label or target, where it is defined."""

@@ -46,10 +46,7 @@ class Regression(Classification):
   def loss_and_score(
     self, logits: Array, targets: Array
   ) -> tuple[Array, Array]:
-    """The squared error of each example, and its absolute error in the unit.
-
-    Both are means over the targets.
-    """
+    """The squared error of each example, and its absolute error in the unit."""
     error = logits - targets
     absolute = jnp.abs(error) * jnp.asarray(self.target_std)[None]
     return (error**2).mean(axis=-1), absolute.mean(axis=-1)
@@ -57,16 +54,12 @@ class Regression(Classification):
 
 @dataclasses.dataclass(frozen=True)
 class RegressionTask(Task):
-  """Predicting numbers, in their unit.
+  """Predicting numbers, in their unit."""
 
-  Attributes:
-    target_mean: Mean of each target over the training images; empty if the
-      model's outputs are in the unit of the targets by themselves.
-    target_std: Standard deviation of each, likewise.
-  """
-
+  # Mean of each target over the training images; empty if the model's outputs
+  # are in the unit of the targets by themselves.
   target_mean: tuple[float, ...] = ()
-  target_std: tuple[float, ...] = ()
+  target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
   labels = "numbers"
   metrics = (
@@ -176,7 +169,9 @@ class RegressionOutcome(OutputsOutcome):
   """The outcome of an evaluation of numbers."""
 
   @functools.cached_property
-  def scores(self) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+  def by_target(
+    self,
+  ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
     """Mean absolute error, in the unit, and R2 of each target.
 
     They are infinite where an output is NaN; R2 is NaN without any spread.
@@ -189,16 +184,16 @@ class RegressionOutcome(OutputsOutcome):
     return mae, r2
 
   @property
-  def metrics(self) -> dict[str, Any]:
-    mae, r2 = map(mean_of_known, self.scores)
+  def scores(self) -> dict[str, Any]:
+    mae, r2 = map(mean_of_known, self.by_target)
     return self.common({"mae": mae, "r2": r2})
 
   def by_class(self) -> dict[str, Any]:
-    mae, r2 = self.scores
+    mae, r2 = self.by_target
     return self.each("mae_by_target", mae) | self.each("r2_by_target", r2)
 
   def table(self) -> Table:
-    columns = zip(self.names, self.label.T, *self.scores, strict=True)
+    columns = zip(self.names, self.label.T, *self.by_target, strict=True)
     rows = []
     for name, label, mae, r2 in columns:
       numbers = f"{label.mean():.6g}", f"{label.std():.4g}", f"{mae:.4g}"

@@ -168,10 +168,10 @@ def jit_train_step(
   )
 
 
-def jit_replicated(function: Callable, mesh: Mesh) -> Any:
+def jit_replicated(function: Callable, mesh: Mesh, **options: Any) -> Any:
   """Compiles a function of the model; every device gets its whole result."""
-  result = replicated(mesh)
-  return hosts.together(jax.jit(on_mesh(function, mesh), out_shardings=result))
+  options["out_shardings"] = replicated(mesh)
+  return hosts.together(jax.jit(on_mesh(function, mesh), **options))
 
 
 def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:

@@ -65,14 +65,6 @@ class Checkpoints(CheckpointReader):
     """The newest checkpoint's step, also if it is still being saved."""
     return self._saving[0] if self._saving else super().latest_step
 
-  @property
-  def best_step(self) -> int | None:
-    """As in CheckpointReader; a run that saves knows the scores of its own."""
-    if self._read_only:
-      return super().best_step
-    best = orbax_files.best(self._steps)
-    return self.latest_step if best is None else best
-
   def save(
     self,
     state: TrainState,

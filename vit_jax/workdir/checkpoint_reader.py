@@ -47,12 +47,16 @@ class CheckpointReader:
   def best_step(self) -> int | None:
     """The step with the best score; the newest if none has one.
 
-    A description names the score of a task of the user's own.
+    A description names the score of a task of the user's own. A run that saves
+    knows the scores of its own.
     """
-    newest = self.newest_description()
-    if newest and "score" in newest[1]:
-      self._keys = (newest[1]["score"],)
-    best = orbax_files.best(self._scores())
+    scores = self._steps
+    if self._read_only:
+      newest = self.newest_description()
+      if newest and "score" in newest[1]:
+        self._keys = (newest[1]["score"],)
+      scores = self._scores()
+    best = orbax_files.best(scores)
     return self.latest_step if best is None else best
 
   def _scores(self) -> dict[int, float | None]:
@@ -162,11 +166,11 @@ class CheckpointReader:
   def _read(self, step: int, read: Callable[[], Any]) -> Any:
     """Calls `read` and turns any failure into a one-line error."""
     name = f"checkpoint {step} of {self.folder}"
-    return attempt(read, name, lambda: self._was_deleted(step))
 
-  def _was_deleted(self, step: int) -> bool:
-    # Deleting begins with what makes it a checkpoint.
-    return self._read_only and not orbax_files.is_whole(self._at(step))
+    def was_deleted() -> bool:  # That begins with what makes it a checkpoint.
+      return self._read_only and not orbax_files.is_whole(self._at(step))
+
+    return attempt(read, name, was_deleted)
 
 
 def items(state: TrainState) -> dict[str, Any]:

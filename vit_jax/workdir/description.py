@@ -42,7 +42,7 @@ _FREE_KEYS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _Recorded(Section):
+class Recorded(Section):
   """The part of a run's configuration that is needed to use its model."""
 
   image_size: Sides = setting((224, 224), "Height and width.", must=SIDES)
@@ -54,16 +54,17 @@ class _Recorded(Section):
   lora: LoraSettings = section(LoraSettings)
 
 
-def _recorded(description: Mapping[str, Any]) -> _Recorded:
+def recorded(description: Mapping[str, Any]) -> Recorded:
+  """This part, read from a checkpoint's description."""
   config = description["config"]
-  names = [field.name for field in dataclasses.fields(_Recorded)]
+  names = [field.name for field in dataclasses.fields(Recorded)]
   found = {name: config[name] for name in names if name in config}
-  return from_dict(_Recorded, found, saved=True)
+  return from_dict(Recorded, found, saved=True)
 
 
 def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
   """The preprocessing of the images that the run was evaluated on."""
-  found = _recorded(description)
+  found = recorded(description)
   mean, std = found.normalization.mean, found.normalization.std
   return Preprocessing(
     found.image_size,
@@ -73,21 +74,6 @@ def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
     window=found.normalization.window,
     cut_from=found.cut_from,
   )
-
-
-def loss(description: Mapping[str, Any]) -> LossSettings:
-  """The loss the run was trained with."""
-  return _recorded(description).loss
-
-
-def averages(description: Mapping[str, Any]) -> bool:
-  """Whether the run evaluates the Polyak average of its parameters."""
-  return bool(_recorded(description).ema_decay)
-
-
-def lora(description: Mapping[str, Any]) -> LoraSettings:
-  """The run's low-rank products; their rank is 0 if it has none."""
-  return _recorded(description).lora
 
 
 def class_names(description: Mapping[str, Any]) -> tuple[str, ...]:

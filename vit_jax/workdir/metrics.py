@@ -5,7 +5,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -65,18 +65,16 @@ class MetricWriter:
     def write_to(file: RowFile | EventFile | WandbLog) -> None:
       file.write(step, values if isinstance(file, RowFile) else numbers)
 
-    metrics = {n: f for n, f in self._files.items() if n != DIGESTS}
-    self._attempt(metrics, write_to)
+    self._attempt(self._files.keys() - {DIGESTS}, write_to)
 
   def write_digests(self, step: int, row: dict[str, Any]) -> None:
     """Writes a row of `digests.jsonl`."""
-    digests = {n: f for n, f in self._files.items() if n == DIGESTS}
+    digests = self._files.keys() & {DIGESTS}
     self._attempt(digests, lambda file: file.write(step, row))
 
   def write_images(self, step: int, images: _Images) -> None:
     """Writes pictures, which `metrics.jsonl` does not get."""
-    rows = (_ROWS, DIGESTS)
-    boards = {n: f for n, f in self._files.items() if n not in rows}
+    boards = self._files.keys() - {_ROWS, DIGESTS}
     self._attempt(boards, lambda board: board.write_images(step, images))
 
   def close(self, failed: bool = False) -> None:
@@ -87,13 +85,13 @@ class MetricWriter:
     self._attempt(self._files, lambda file: file.close(failed))
 
   def _attempt(
-    self, files: Mapping[str, Any], write: Callable[[Any], None]
+    self, names: Collection[str], write: Callable[[Any], None]
   ) -> None:
-    """Calls for each file; raises one OSError for those that begin to fail."""
+    """Calls for some files; raises one OSError for those that begin to fail."""
     said = []
-    for name, file in files.items():
+    for name in filter(names.__contains__, self._files):
       try:
-        write(file)
+        write(self._files[name])
         self._failing.discard(name)
       except OSError as error:
         if name not in self._failing:
@@ -160,10 +158,13 @@ class WandbLog:
     local = None if bucket.is_address(folder) else os.fspath(folder)
     settings = {"console": "off", "silent": True, "finish_timeout_raises": True}
     settings["finish_timeout"] = _LAST_UPLOAD
+    path = folder / "wandb_id"  # The workdir keeps the run's name there.
+    if not path.exists():
+      replace(path, secrets.token_hex(8).encode())
     try:
       self._run = wandb.init(
         project=project,
-        id=_run_id(folder),
+        id=path.read_text().strip(),
         resume="allow",
         name=folder.name,
         dir=local,
@@ -196,11 +197,3 @@ class WandbLog:
     """Sends the rest, and how the run ended; raises OSError if it cannot."""
     with bucket.as_os_error():
       self._run.finish(exit_code=int(failed))
-
-
-def _run_id(folder: epath.Path) -> str:
-  """The run's name at Weights & Biases, which the workdir keeps."""
-  path = folder / "wandb_id"
-  if not path.exists():
-    replace(path, secrets.token_hex(8).encode())
-  return path.read_text().strip()

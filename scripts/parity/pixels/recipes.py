@@ -1,5 +1,6 @@
 """Images as whole recipes train on and evaluate them."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -38,14 +39,14 @@ def recipe(name: str) -> Any:
   )
 
 
-def _trained(name: str, case: Case, file: bytes, draws: Any, box: Any) -> Any:
-  """A training image of a recipe; its box is given where ours draws another."""
-  transform = transforms.make_train_transform(
-    case["size"], recipe(name).train_transform
-  )
-  if box is None:
-    return transform(file, Script(draws))  # pyright: ignore[reportArgumentType]
-  given = mock.patch.object(augment, "published_box", lambda *_, **__: box)
+def _trained(
+  settings: Any, case: Case, file: bytes, draws: Any, box: Any = None
+) -> Any:
+  """A training image by a recipe's settings; with a box if ours is another."""
+  transform = transforms.make_train_transform(case["size"], settings)
+  given = contextlib.nullcontext()
+  if box is not None:
+    given = mock.patch.object(augment, "published_box", lambda *_, **__: box)
   with given:
     return transform(file, Script(draws))  # pyright: ignore[reportArgumentType]
 
@@ -79,13 +80,10 @@ def _big_visions() -> list[Case]:
 def _as_big_vision(case: Case, file: bytes) -> Any:
   draws = draws_of(case["layers"])
   draws["random"].insert(0, 0.25 if case["flip"] else 0.75)
-  if case["layers"]:
-    return _trained("big_vision", case, file, draws, case["box"])
-  kept = recipe("big_vision")
-  plain = dataclasses.replace(kept.train_transform, randaugment_layers=0)
-  kept = dataclasses.replace(kept, train_transform=plain)
-  with mock.patch(f"{__name__}.recipe", lambda _: kept):
-    return _trained("big_vision", case, file, draws, case["box"])
+  settings = recipe("big_vision").train_transform
+  if not case["layers"]:
+    settings = dataclasses.replace(settings, randaugment_layers=0)
+  return _trained(settings, case, file, draws, case["box"])
 
 
 def _evals_of_big_vision() -> list[Case]:
@@ -122,7 +120,8 @@ def _googles() -> list[Case]:
 
 def _as_google(case: Case, file: bytes) -> Any:
   draws = {"random": [0.25 if case["flip"] else 0.75]}
-  return _trained("google", case, file, draws, case["box"])
+  settings = recipe("google").train_transform
+  return _trained(settings, case, file, draws, case["box"])
 
 
 def _evals_of_google() -> list[Case]:
@@ -160,7 +159,7 @@ def _as_deit(case: Case, file: bytes) -> Any:
     random=draws["flip"],
     order=draws["order"],
   )
-  return _trained("deit", case, file, own, None)
+  return _trained(recipe("deit").train_transform, case, file, own)
 
 
 def _evals_of_deit() -> list[Case]:

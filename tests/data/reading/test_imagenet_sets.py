@@ -12,11 +12,11 @@ from PIL import Image
 from vit_jax.data import decode_rgb
 from vit_jax.data.reading.imagenet_sets import (
   ALEXNET_ERRORS,
+  CLASSES,
+  WORDNET_IDS,
   AbsentError,
-  classes,
   open_set,
   without_border,
-  wordnet_ids,
 )
 
 TENCH, GOLDFISH, STINGRAY = "n01440764", "n01443537", "n01498041"
@@ -28,18 +28,18 @@ def save(path, level=0):
 
 
 def test_the_maps_of_classes():
-  assert len(classes()) == len(set(wordnet_ids())) == 1000
-  assert list(wordnet_ids()) == sorted(wordnet_ids())
+  assert len(CLASSES) == len(set(WORDNET_IDS)) == 1000
+  assert list(WORDNET_IDS) == sorted(WORDNET_IDS)
   for name in ("imagenet_a", "imagenet_r"):
-    assert sum(row[name] == "1" for row in classes()) == 200
-  found = [row["objectnet"] for row in classes() if row["objectnet"]]
+    assert sum(row[name] == "1" for row in CLASSES) == 200
+  found = [row["objectnet"] for row in CLASSES if row["objectnet"]]
   assert (len(set(found)), len(found)) == (113, 125)
 
 
 def test_some_classes_by_name():
   """The names are those of another file, in the same order."""
   path = importlib.resources.files("vit_jax.pretrained") / "imagenet_names.txt"
-  rows = dict(zip(path.read_text().splitlines(), classes(), strict=False))
+  rows = dict(zip(path.read_text().splitlines(), CLASSES, strict=False))
   assert rows["tench"]["wordnet_id"] == TENCH
   assert rows["analog clock"]["objectnet"] == "alarm_clock"
   assert rows["digital clock"]["objectnet"] == "alarm_clock"
@@ -135,7 +135,7 @@ def test_what_is_wrong_with_a_set(tmp_path):
 def test_sets_that_tfds_has_prepared(tmp_path):
   import tensorflow_datasets as tfds
 
-  ids, file = list(wordnet_ids()), io.BytesIO()
+  ids, file = list(WORDNET_IDS), io.BytesIO()
   Image.new("RGB", (9, 7)).save(file, "JPEG")
   label = tfds.features.ClassLabel(names=ids)
   common = {"image": tfds.features.Image(encoding_format="jpeg")}

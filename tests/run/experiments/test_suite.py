@@ -10,8 +10,8 @@ from PIL import Image
 from tests import tiny
 from vit_jax.data.reading.imagenet_sets import (
   ALEXNET_ERRORS,
-  classes,
-  wordnet_ids,
+  CLASSES,
+  WORDNET_IDS,
 )
 from vit_jax.models import Origin
 from vit_jax.pretrained.load import load_pretrained
@@ -51,7 +51,7 @@ def logits_of(checkpoint, paths):
 
 @pytest.mark.slow
 def test_the_200_classes_of_imagenet_a_compete_alone(checkpoint, tmp_path):
-  ids = wordnet_ids()
+  ids = WORDNET_IDS
   for k in A_CLASSES:
     pictures(tmp_path / "imagenet-a" / ids[k], 8, k)
   out = tmp_path / "suite.json"
@@ -64,7 +64,7 @@ def test_the_200_classes_of_imagenet_a_compete_alone(checkpoint, tmp_path):
     out=str(out),
     num_heads=3,
   )
-  among = [k for k in range(1000) if classes()[k]["imagenet_a"] == "1"]
+  among = [k for k in range(1000) if CLASSES[k]["imagenet_a"] == "1"]
   hits = {1: [], 5: []}
   for k in A_CLASSES:
     paths = sorted((tmp_path / "imagenet-a" / ids[k]).iterdir())

@@ -23,28 +23,16 @@ from vit_jax.tasks.probes.shots import draw_shots
 from vit_jax.training import sharding
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory) -> str:
-  folder = tmp_path_factory.mktemp("images")
-  tinted.write_images(folder)
-  return str(folder)
-
-
-@pytest.fixture(scope="module")
-def model_and_params():
-  return tinted.model_and_params()
-
-
 @pytest.mark.parametrize(
   "batch_size", [8, pytest.param(128, marks=pytest.mark.slow)]
 )
-def test_every_test_image_counts_once(root, model_and_params, batch_size):
+def test_every_test_image_counts_once(tinted_root, tinted_model, batch_size):
   """The 11 images are padded to two batches of 8, or to one batch of 24."""
-  model, params = model_and_params
-  few_shot = tinted.few_shot(root, model, batch_size=batch_size)
+  model, params = tinted_model
+  few_shot = tinted.few_shot(tinted_root, model, batch_size=batch_size)
   probes = [fit_shots(y) for y in few_shot.read_shots(params)]
   outcome = few_shot.measure(params)
-  _, test = tinted.sources(root)
+  _, test = tinted.sources(tinted_root)
   y, labels = tinted.features_by_hand(model, params, test)
   assert outcome.examples == 11 and outcome.skipped_images == 0
   for draw, probe in zip(outcome.draws, probes, strict=True):
@@ -60,9 +48,9 @@ def test_every_test_image_counts_once(root, model_and_params, batch_size):
   json.dumps(metrics)
 
 
-def test_probes_are_fitted_to_the_shots_alone(root, model_and_params):
-  model, params = model_and_params
-  train, test = tinted.sources(root)
+def test_probes_are_fitted_to_the_shots_alone(tinted_root, tinted_model):
+  model, params = tinted_model
+  train, test = tinted.sources(tinted_root)
   few_shot = tinted.few_shot_on(model, train, test, shots=3, seeds=2)
   test.read = lambda indices: pytest.fail("a test image was read")
   probes = [fit_shots(y) for y in few_shot.read_shots(params)]
@@ -72,24 +60,24 @@ def test_probes_are_fitted_to_the_shots_alone(root, model_and_params):
     np.testing.assert_allclose(probe.mean, shots.mean(0), rtol=1e-4, atol=1e-5)
 
 
-def test_several_devices_do_as_one(root, model_and_params):
-  model, params = model_and_params
+def test_several_devices_do_as_one(tinted_root, tinted_model):
+  model, params = tinted_model
   alone = np.array(jax.devices()[:1]).reshape(1, 1, 1)
   meshes = jax.sharding.Mesh(alone, sharding.AXES), sharding.make_mesh(2, 4)
   found = [
-    tinted.few_shot(root, model, mesh).measure(params) for mesh in meshes
+    tinted.few_shot(tinted_root, model, mesh).measure(params) for mesh in meshes
   ]
   assert found[0] == found[1]
 
 
 @pytest.mark.slow
 def test_several_numbers_of_shots_are_as_many_evaluations(
-  root, model_and_params
+  tinted_root, tinted_model
 ):
-  model, params = model_and_params
-  found = tinted.few_shot(root, model).measure_each(params, (1, 3))
+  model, params = tinted_model
+  found = tinted.few_shot(tinted_root, model).measure_each(params, (1, 3))
   for shots, outcome in zip((1, 3), found, strict=True):
-    alone = tinted.few_shot(root, model, shots=shots).measure(params)
+    alone = tinted.few_shot(tinted_root, model, shots=shots).measure(params)
     for own, other in zip(outcome.draws, alone.draws, strict=True):
       assert (own.seed, own.top1) == (other.seed, other.top1)
       assert own.l2 == pytest.approx(other.l2)
@@ -97,11 +85,11 @@ def test_several_numbers_of_shots_are_as_many_evaluations(
 
 
 @pytest.mark.slow
-def test_worker_processes_change_nothing(root, model_and_params):
-  model, params = model_and_params
+def test_worker_processes_change_nothing(tinted_root, tinted_model):
+  model, params = tinted_model
   found = [
     tinted.few_shot(
-      root, model, batch_size=8, loader=Loader(num_workers=workers)
+      tinted_root, model, batch_size=8, loader=Loader(num_workers=workers)
     ).measure(params)
     for workers in (0, 2)
   ]
@@ -109,11 +97,11 @@ def test_worker_processes_change_nothing(root, model_and_params):
 
 
 def test_unreadable_images_stop_it_or_are_replaced(
-  root, model_and_params, tmp_path
+  tinted_root, tinted_model, tmp_path
 ):
-  model, params = model_and_params
-  for file in pathlib.Path(root).rglob("*.png"):
-    copy = tmp_path / file.relative_to(root)
+  model, params = tinted_model
+  for file in pathlib.Path(tinted_root).rglob("*.png"):
+    copy = tmp_path / file.relative_to(tinted_root)
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_bytes(file.read_bytes())
   train, _ = tinted.sources(str(tmp_path))
@@ -135,27 +123,27 @@ def test_unreadable_images_stop_it_or_are_replaced(
 
 
 def test_arguments_that_do_not_fit_are_refused_at_once(
-  root, model_and_params, tmp_path
+  tinted_root, tinted_model, tmp_path
 ):
-  model, _ = model_and_params
+  model, _ = tinted_model
   for changes, message in [
     (dict(shots=0), "shots=0 must be 1 or more"),
     (dict(seeds=0), "seeds=0 must be 1 or more"),
     (dict(shots=9), "'red' has only 8: choose fewer shots"),
   ]:
     with pytest.raises(ValueError, match=message):
-      tinted.few_shot(root, model, **changes)
-  train, test = tinted.sources(root)
+      tinted.few_shot(tinted_root, model, **changes)
+  train, test = tinted.sources(tinted_root)
   test.class_names = ("blue", "red")
   with pytest.raises(ValueError, match="has 3 classes .* 2,.*only: green"):
     tinted.few_shot_on(model, train, test, shots=1, seeds=1)
 
 
 def test_a_run_measures_on_its_own_data_or_on_others(
-  root, model_and_params, tmp_path
+  tinted_root, tinted_model, tmp_path
 ):
-  model, params = model_and_params
-  mesh, sources = sharding.make_mesh(), tinted.sources(root)
+  model, params = tinted_model
+  mesh, sources = sharding.make_mesh(), tinted.sources(tinted_root)
 
   def made(*sources, **changes):
     settings = replaced(
@@ -173,12 +161,15 @@ def test_a_run_measures_on_its_own_data_or_on_others(
     )
     return measure(params, untracked)
 
-  own = made(*sources, data__root=root, fewshot__shots=3)
-  assert own == tinted.few_shot(root, model)(params)
+  own = made(*sources, data__root=tinted_root, fewshot__shots=3)
+  assert own == tinted.few_shot(tinted_root, model)(params)
   nowhere = {"data__root": str(tmp_path / "nowhere"), "fewshot__shots": 3}
-  y_of_equation_4 = {"fewshot__data__root": root, "fewshot__pre_logits": False}
+  y_of_equation_4 = {
+    "fewshot__data__root": tinted_root,
+    "fewshot__pre_logits": False,
+  }
   other = made(*reversed(sources), **nowhere, **y_of_equation_4)
-  assert other == tinted.few_shot(root, model, pre_logits=False)(params)
+  assert other == tinted.few_shot(tinted_root, model, pre_logits=False)(params)
 
 
 def test_masked_rows_are_not_counted():

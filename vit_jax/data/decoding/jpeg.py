@@ -22,20 +22,13 @@ _ORIENTATION, _SHORT = int(ExifTags.Base.Orientation), 3  # A tag and its type.
 
 
 class Header(NamedTuple):
-  """Header of a grey or three-colour JPEG.
+  """Header of a grey or three-colour JPEG."""
 
-  Attributes:
-    height: rows as stored, before `orientation` is applied.
-    height_at: offset in the file of the height, 2 bytes, big endian.
-    orientation: Exif's number, 1 to 8, for the turn that makes it upright.
-    top_down: whether pixels are stored in one scan, from top to bottom.
-  """
-
-  height: int
+  height: int  # rows as stored, before `orientation` is applied.
   width: int
-  height_at: int
-  orientation: int
-  top_down: bool
+  height_at: int  # offset in the file of the height, 2 bytes, big endian.
+  orientation: int  # Exif's number, 1 to 8, for the turn that makes it upright.
+  top_down: bool  # whether pixels are stored in one scan, from top to bottom.
 
   @property
   def upright_size(self) -> tuple[int, int]:

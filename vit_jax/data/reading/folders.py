@@ -52,8 +52,7 @@ class Layout:
     """The split to evaluate on; None for a part of the training images.
 
     Without a name it is val, else test, else a part. "test", once the default,
-    falls back to val and then to a part. Raises ValueError if there is no such
-    split.
+    falls back to val and then to a part.
     """
     orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
     order = ("val", "test")
@@ -76,11 +75,7 @@ class Layout:
 
 
 def find_layout(root: bytes) -> Layout:
-  """Finds the splits below `root`, or below the only folder in it.
-
-  Raises ValueError if two folders have names of the same split, or there are
-  some to evaluate on and none to train on.
-  """
+  """Finds the splits below `root`, or below the only folder in it."""
   ignored: Ignored = collections.Counter()
   root = _innermost(root, ignored)
   found = _splits(root)

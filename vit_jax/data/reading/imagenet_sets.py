@@ -9,7 +9,6 @@ github.com/abarbu/objectnet-template-tensorflow, which agree).
 
 import csv
 import dataclasses
-import functools
 import io
 import json
 import os
@@ -40,40 +39,26 @@ def _rows(table: str) -> list[dict[str, str]]:
 ALEXNET_ERRORS = {
   row["corruption"]: float(row["error"]) for row in _rows("alexnet_errors.csv")
 }
+CLASSES = _rows("imagenet_classes.csv")
+WORDNET_IDS = tuple(row["wordnet_id"] for row in CLASSES)
 SEVERITIES = (1, 2, 3, 4, 5)
 _BORDER = 2  # Pixels of ObjectNet's red border.
 
 
 @dataclasses.dataclass(frozen=True)
 class TestSet:
-  """A test set.
+  """A test set."""
 
-  Attributes:
-    source: The images; a label is an index into `right`.
-    right: For each label, the model's classes that count as correct.
-    among: The classes that the model chooses from; None for all.
-    lacks: A note that classes are missing from the folder, or empty.
-  """
-
-  source: Source
+  source: Source  # The images; a label is an index into `right`.
+  # For each label, the model's classes that count as correct.
   right: Sequence[frozenset[int]]
+  # The classes that the model chooses from; None for all.
   among: tuple[int, ...] | None = None
-  lacks: str = ""
+  lacks: str = ""  # A note that classes are missing from the folder, or empty.
 
 
 class AbsentError(ValueError):
   """Raised for a set that is neither in the folder nor prepared by TFDS."""
-
-
-@functools.cache
-def classes() -> list[dict[str, str]]:
-  """The rows of `imagenet_classes.csv`."""
-  return _rows("imagenet_classes.csv")
-
-
-@functools.cache
-def wordnet_ids() -> tuple[str, ...]:
-  return tuple(row["wordnet_id"] for row in classes())
 
 
 def open_set(name: str, root: str | None, data_dir: str | None) -> TestSet:
@@ -101,7 +86,7 @@ def _by_class(
 ) -> TestSet:
   """A set of class folders named by WordNet ids or by numbers."""
   source = _folder(root, folder) or _prepared(tfds, split, data_dir)
-  ids = {name: k for k, name in enumerate(wordnet_ids())}
+  ids = {name: k for k, name in enumerate(WORDNET_IDS)}
   ids |= {str(k): k for k in range(len(ids))}
   if odd := [name for name in source.class_names if name not in ids]:
     raise ValueError(
@@ -110,9 +95,9 @@ def _by_class(
     )
   among = None
   if only:
-    among = tuple(k for k, row in enumerate(classes()) if row[only] == "1")
+    among = tuple(k for k, row in enumerate(CLASSES) if row[only] == "1")
   right = [frozenset([ids[name]]) for name in source.class_names]
-  whole = len(among or wordnet_ids())
+  whole = len(among or WORDNET_IDS)
   return TestSet(source, right, among, _lacks(source, whole))
 
 
@@ -128,7 +113,7 @@ def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
   any of those that the object stands for is correct.
   """
   right: dict[str, set[int]] = {}
-  for k, row in enumerate(classes()):
+  for k, row in enumerate(CLASSES):
     if row["objectnet"]:
       right.setdefault(row["objectnet"], set()).add(k)
   folder = os.path.join("objectnet-1.0", "images")

@@ -63,10 +63,7 @@ class LabelledImages(ImageFiles):
 
 
 def located(settings: DataSettings, file: str) -> str:
-  """Finds a file of labels: at its path, or else below the root.
-
-  Raises ValueError if there is no such file.
-  """
+  """Finds a file of labels: at its path, or else below the root."""
   file, root = os.path.expanduser(file), settings.root or "."
   inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
   found = next(filter(os.path.isfile, (file, *inside)), None)

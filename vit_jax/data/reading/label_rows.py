@@ -27,19 +27,13 @@ _LARGEST = 3e38  # In float32.
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A row of a file of labels.
+  """A row of a file of labels."""
 
-  Attributes:
-    place: The file of labels and the line, for messages.
-    file: The image, from the root on.
-    split: "train", "val" or "test"; None if there is no such column.
-    values: The value of each column of labels.
-  """
-
-  place: str
-  file: str
+  place: str  # The file of labels and the line, for messages.
+  file: str  # The image, from the root on.
+  # "train", "val" or "test"; None if there is no such column.
   split: str | None
-  values: Sequence[Any]
+  values: Sequence[Any]  # The value of each column of labels.
 
 
 Encode = Callable[[Sequence[Row]], np.ndarray]
@@ -175,10 +169,7 @@ def _text(path: str) -> str:
 def make_encode(
   task: str, columns: list[str], train: Sequence[Row]
 ) -> tuple[tuple[str, ...], Encode]:
-  """The names of the classes, labels or targets, and how rows are encoded.
-
-  Raises ValueError if a label is missing or of another kind; `Encode` does too.
-  """
+  """The names of the classes, labels or targets, and how rows are encoded."""
   if task == "regression":
     return tuple(columns), functools.partial(_table, columns, _number)
   if len(columns) > 1:

@@ -144,11 +144,7 @@ def _check_proportions(
 
 
 def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:
-  """The indices in a file.
-
-  Raises ValueError if it has colours in place of indices, or a negative index,
-  and UnreadableImageError if it cannot be read.
-  """
+  """The indices in a file."""
   try:
     with open(path, "rb") as file:
       image = Image.open(io.BytesIO(file.read()))

@@ -93,10 +93,7 @@ def _open_tfds(settings: DataSettings, part: str | None) -> Source:
 
 
 def _folder_reader(settings: DataSettings) -> Any:
-  """The module that reads a folder: by a file of labels, or by class folders.
-
-  It is imported here, as is TFDS's reader above, since a run takes one.
-  """
+  """The module that reads a folder: by a file of labels, or class folders."""
   if settings.labels_file:
     from vit_jax.data.reading import label_file as reader
   else:

@@ -30,22 +30,16 @@ _CHUNK = 1000  # Files that the threads are given at once.
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-  """One file.
-
-  Attributes:
-    id: The file, from the root on, with the reason if it is unreadable.
-    kind: Its format, such as "JPEG"; "unknown" if it cannot be told.
-    size: Height and width of the upright image; None if it is unreadable.
-    odd: Words for each unusual property.
-    digest: Equal for images of equal pixels; None if it is unreadable.
-  """
+  """One file."""
 
   split: str
   label: int
-  id: str
-  kind: str
+  id: str  # The file, from the root on, with the reason if it is unreadable.
+  kind: str  # Its format, such as "JPEG"; "unknown" if it cannot be told.
+  # Height and width of the upright image; None if it is unreadable.
   size: tuple[int, int] | None
-  odd: tuple[str, ...]
+  odd: tuple[str, ...]  # Words for each unusual property.
+  # Equal for images of equal pixels; None if it is unreadable.
   digest: bytes | None
 
 

@@ -51,29 +51,26 @@ def check_supported(config: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-  """Everything that a format can tell about a published model.
-
-  Attributes:
-    tokens: Number of patches that the stored positions are for; None if no
-      positions are stored.
-    image_size: Height and width that the positions are for, if recorded.
-    preprocessing: How the publisher prepares a picture; without a size, it is
-      brought to `image_size`.
-    loss: The loss that it was trained with: softmax, sigmoid or numbers.
-    interpolation: How the family fits its positions to other sizes.
-    guesses: A line for each field or for "preprocessing" that is a guess.
-  """
+  """Everything that a format can tell about a published model."""
 
   format: str
   fields: Mapping[str, Any]
+  # Number of patches that the stored positions are for; None if no positions
+  # are stored.
   tokens: int | None
+  # Height and width that the positions are for, if recorded.
   image_size: tuple[int, int] | None = None
+  # How the publisher prepares a picture; without a size, it is brought to
+  # `image_size`.
   preprocessing: Preprocessing = dataclasses.field(
     default_factory=lambda: Preprocessing(None)
   )
   class_names: tuple[str, ...] = ()
+  # The loss that it was trained with: softmax, sigmoid or numbers.
   loss: str = "softmax"
+  # How the family fits its positions to other sizes.
   interpolation: str = "linear"
+  # A line for each field or for "preprocessing" that is a guess.
   guesses: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

@@ -64,8 +64,8 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   found = dict(params)
   kinds = vit.position, new.position
   if not vit.extended and kinds[0] != kinds[1]:
-    found = with_table(vit, params)
-  elif kinds == ("learned", "learned_grid") and vit.class_token:
+    found, kinds = with_table(vit, params), ("learned", kinds[1])
+  if kinds == ("learned", "learned_grid") and vit.class_token:
     first, found[_TABLE] = np.split(found[_TABLE], [1])
     found["x_class"] = found["x_class"] + first[0]
   elif kinds == ("learned_grid", "learned"):

@@ -43,10 +43,7 @@ def loss(config: Mapping[str, Any], num_classes: int) -> str:
 
 
 def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-  """The names in `id2label`, unless they are the library's placeholders.
-
-  Raises ValueError if its keys are not numbers.
-  """
+  """The names in `id2label`, unless they are the library's placeholders."""
   labels = section("id2label", config.get("id2label"))
   strange = [key for key in labels if not re.fullmatch(r"\d{1,9}", key)]
   if strange:

@@ -33,18 +33,13 @@ _STRANGERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """One published array and the parameters of ours that it holds.
+  """One published array and the parameters of ours that it holds."""
 
-  Attributes:
-    theirs: Name of the published array.
-    ours: Paths of our parameters. If there are several, the first axis of the
-      pattern's right side runs over them.
-    pattern: `einops.rearrange` pattern from their layout to ours.
-  """
-
-  theirs: str
+  theirs: str  # Name of the published array.
+  # Paths of our parameters. If there are several, the first axis of the
+  # pattern's right side runs over them.
   ours: tuple[str, ...]
-  pattern: str = SAME
+  pattern: str = SAME  # `einops.rearrange` pattern from their layout to ours.
 
   def read(
     self, array: np.ndarray, sizes: Mapping[str, int]

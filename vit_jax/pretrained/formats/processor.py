@@ -40,11 +40,7 @@ _ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 
 
 def read(config: Mapping[str, Any]) -> Preprocessing:
-  """The preprocessing that a `preprocessor_config.json` describes.
-
-  Raises ValueError if a value is invalid, the class is unknown, or it asks for
-  something that `Preprocessing` cannot express.
-  """
+  """The preprocessing that a `preprocessor_config.json` describes."""
   older = config.get("feature_extractor_type", "ViT")
   name = config.get("image_processor_type") or older
   kind = checked("image_processor_type", str, name)

@@ -90,40 +90,32 @@ def unmapped(vit: Any, rules: list[Rule]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """A family of encoders.
+  """A family of encoders."""
 
-  Attributes:
-    types: The `model_type`s of its configurations.
-    signature: Name of an array that only this family has, after its base.
-    bases: Prefixes that the names of the table's base may have.
-    fields: Returns fields of the model that are particular to the family.
-    config: Returns the part of a configuration that is particular to it.
-    classes: The library's classes without and with a head; None for none.
-    defaults: Values that the library has where a configuration has none.
-    extended: Whether its models may be `ExtendedVit`s.
-    any_shape: Whether its table may be for images that are not square.
-    one_base: Whether the first base is written, with and without a head.
-    mask_token: Name of the token of masked pre-training, which is not read and
-      written as zeros; "" if there is none.
-    mask_axes: Number of axes of length 1 that this token has.
-    unused: Beginnings of the names of other arrays that are not read.
-    mean, std: Of each channel, where no preprocessor tells them.
-  """
-
-  types: tuple[str, ...]
-  signature: str
+  types: tuple[str, ...]  # The `model_type`s of its configurations.
+  signature: str  # Name of an array that only this family has, after its base.
   table: Table
-  bases: tuple[str, ...]
+  bases: tuple[str, ...]  # Prefixes that names of the table's base may have.
+  # Returns fields of the model that are particular to the family.
   fields: Callable[[Shapes, Config], dict[str, Any]]
+  # Returns the part of a configuration that is particular to it.
   config: Callable[[Any], dict[str, Any]]
+  # The library's classes without and with a head; None for none.
   classes: tuple[str | None, str | None]
+  # Values that the library has where a configuration has none.
   defaults: Config
-  extended: bool = True
+  extended: bool = True  # Whether its models may be `ExtendedVit`s.
+  # Whether its table may be for images that are no squares.
   any_shape: bool = False
+  # Whether the first base is written, also without a head.
   one_base: bool = True
+  # Name of the token of masked pre-training, which is not read and written as
+  # zeros; "" if there is none.
   mask_token: str = ""
-  mask_axes: int = 1
+  mask_axes: int = 1  # Number of axes of length 1 that this token has.
+  # Beginnings of the names of other arrays that are not read.
   unused: tuple[str, ...] = ()
+  # Where no preprocessor tells them, mean and deviation of each channel.
   mean: tuple[float, ...] = IMAGENET_MEAN
   std: tuple[float, ...] = IMAGENET_STD
 

@@ -64,8 +64,7 @@ def positions(
 
   `no_embed_class` tells whether tokens have none, or else `grid`, the patches
   of an image; by timm's default all have one, but for most models with
-  registers. Raises ValueError if there is no configuration and the count fits
-  two grids.
+  registers.
   """
   if "pos_embed" not in shapes:
     return None, "none"

@@ -53,8 +53,7 @@ def run_study(
   """Runs a study's rows, writes `study.csv` and figures, and shows the scores.
 
   The arguments are those of the command. Returns the exit code: 1 if a row
-  failed, 128 + signal if it was told to stop. Raises ValueError if the file, a
-  row's settings or the arguments do not fit.
+  failed, 128 + signal if it was told to stop.
   """
   study, display = open_study(file, workdir, changes), Display()
   names = [*study.rows]
@@ -152,8 +151,7 @@ def held_out(split: str, share: float) -> tuple[str, str]:
   """The two parts of a training split, to train and to choose on.
 
   The last examples of each whole TFDS split, such as "train" or
-  "train+validation", are held out. Raises ValueError if a split is itself a
-  part, or the share is no whole percent.
+  "train+validation", are held out.
   """
   percent = round(100 * share)
   if "[" in split or not 0 < percent < 100 or abs(percent - 100 * share) > 1e-6:

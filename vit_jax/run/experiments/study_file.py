@@ -30,30 +30,21 @@ from vit_jax.workdir import bucket
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """A study's file and folder.
-
-  Attributes:
-    rows: For each row its values in the table.
-    configs: For each row `FILE:ROW`, as `train --config` takes it.
-    settings: For each row its settings, with the changes.
-    changes: Keys and values that replace those of every row.
-  """
+  """A study's file and folder."""
 
   file: str
   module: Any
-  rows: Mapping[str, Mapping[str, Any]]
+  rows: Mapping[str, Mapping[str, Any]]  # For each row its values in the table.
+  # For each row `FILE:ROW`, as `train --config` takes it.
   configs: Mapping[str, str]
+  # For each row its settings, with the changes.
   settings: Mapping[str, Settings]
-  changes: Mapping[str, Any]
+  changes: Mapping[str, Any]  # Keys and values that replace those of every row.
   workdir: epath.Path
 
 
 def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
-  """Reads and checks all rows of a study.
-
-  Raises ValueError if there is a mistake in the file, in a row or in a change,
-  or in `workdir`.
-  """
+  """Reads and checks all rows of a study."""
   bucket.check(workdir, writes=False)
   name, _, argument = file.partition(":")
   path, module = load_file(name)
@@ -112,10 +103,7 @@ def _change(text: str) -> tuple[str, Any]:
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-  """The settings with other values at some keys.
-
-  Raises ValueError if there is no such key, or a value is invalid.
-  """
+  """The settings with other values at some keys."""
   try:
     return replaced(settings, {**other_units(changes), **changes})
   except KeyError as error:

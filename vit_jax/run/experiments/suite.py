@@ -56,8 +56,7 @@ def run_suite(
   """Prints a table with a row for each set that is there.
 
   The arguments are those of the command, and keywords of `load_pretrained`. A
-  name is one of `NAMES`, or "few_shot/NAME" for any other data set. Raises
-  ValueError if a name is unknown, or the model is none of ImageNet's.
+  name is one of `NAMES`, or "few_shot/NAME" for any other data set.
   """
   path = None if out is None else local_file(out)
   if path is not None and path.suffix not in (".csv", ".json"):
@@ -75,7 +74,7 @@ def run_suite(
   scorer = None
   if not all(name.startswith("few_shot/") for name in names):
     _check_classes(checkpoint, loaded)
-    if loaded.class_names != imagenet_sets.wordnet_ids():
+    if loaded.class_names != imagenet_sets.WORDNET_IDS:
       display.note(
         f"The classes of {checkpoint} are taken for ImageNet's in their usual "
         "order."
@@ -246,7 +245,7 @@ def _few_shot(
 
 
 def _check_classes(checkpoint: str, loaded: Loaded) -> None:
-  ids = imagenet_sets.wordnet_ids()
+  ids = imagenet_sets.WORDNET_IDS
   if loaded.model.num_classes != len(ids):
     raise ValueError(
       f"{checkpoint} has {loaded.model.num_classes} classes, and the suite's "

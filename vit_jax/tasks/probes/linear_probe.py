@@ -65,14 +65,6 @@ class Probe:
     return {"head/kernel": kernel, "head/bias": bias}
 
 
-def whitening(
-  features: Float[np.ndarray, "N D"],
-) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
-  """The mean and the scale of each feature, as `whiten` takes them."""
-  x = features.astype(np.float64)
-  return x.mean(axis=0), x.std(axis=0) + _EPSILON
-
-
 def whiten(
   features: Float[np.ndarray, "N D"],
   mean: Float[np.ndarray, " D"],
@@ -231,7 +223,8 @@ class _Path:
     labels: Int[np.ndarray, " N"],
     num_classes: int,
   ) -> "_Path":
-    mean, scale = whitening(features)
+    x = features.astype(np.float64)
+    mean, scale = x.mean(axis=0), x.std(axis=0) + _EPSILON
     Z = whiten(features, mean, scale)
     Y = np.full((len(labels), num_classes), -1.0)
     Y[np.arange(len(labels)), labels] = 1

@@ -17,22 +17,16 @@ from vit_jax.tasks.probes.whole_set import Readable, Represented
 
 @dataclasses.dataclass(frozen=True)
 class Segmentation:
-  """The result of the probe, by pixel.
+  """The result of the probe, by pixel."""
 
-  Attributes:
-    iou: Intersection over union of each class, in [0, 1]; None for one that
-      neither a mask nor an answer has.
-    mean_iou: Mean over the others.
-    pixels_right: Share of the pixels with a class that are right.
-    skipped_images: Number of unreadable images in both splits.
-  """
-
+  # Intersection over union of each class, in [0, 1]; None for one that neither
+  # a mask nor an answer has.
   iou: tuple[float | None, ...]
-  mean_iou: float
-  pixels_right: float
+  mean_iou: float  # Mean over the others.
+  pixels_right: float  # Share of the pixels with a class that are right.
   examples: int
   train_examples: int
-  skipped_images: int
+  skipped_images: int  # Number of unreadable images in both splits.
   l2: float
 
 
@@ -44,8 +38,7 @@ def segment(
   Representations are maps of the patches, (B, h, w, D), and labels masks, (B,
   H, W). The class of a patch is that of the mask resized to the grid of patches
   by nearest neighbour. Every tenth training image chooses the L2. To test, the
-  scores are enlarged to the masks' size bilinearly. Raises ValueError if there
-  are too few training images, or none to test on.
+  scores are enlarged to the masks' size bilinearly.
   """
   trained = Readable(train)
   probe = fit_in_parts(_patches(trained), num_classes)
