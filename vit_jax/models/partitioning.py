@@ -57,9 +57,14 @@ def splits(axis: str) -> bool:
   return layout is not None and not layout((axis,)).is_fully_replicated
 
 
+def platform() -> str:
+  """The platform that a computation is traced for: "tpu", "gpu" or "cpu"."""
+  return _platform.get() or jax.default_backend()
+
+
 def for_tpu() -> bool:
   """Whether a computation is traced for TPUs."""
-  return (_platform.get() or jax.default_backend()) == "tpu"
+  return platform() == "tpu"
 
 
 def in_use(x: ArrayLike, axes: Axes) -> Array:
