@@ -135,24 +135,49 @@ def test_distances_by_layer():
   saved(figures.distance_figure(np.zeros((1, 1))))
 
 
-def test_patches_are_numbered_from_the_upper_left(monkeypatch):
-  numbers = []
+def test_patches_are_numbered_from_the_upper_left():
+  figure = figures.patches_figure(np.full_like(PHOTO, 90), (2, 3))
+  whole = np.asarray(figure.image).astype(int)
+  H, W, _ = whole.shape
+  assert (whole[H // 2] == 255).all() and (whole[:, W // 3] == 255).all()
+  font = fonts.pillow_font("0", round(0.36 * min(W / 3, H / 2)))
+  for number in range(6):
+    row, column = divmod(number, 3)
+    y, x = round((row + 0.5) * H / 2), round((column + 0.5) * W / 3)
+    patch = whole[y - H // 5 : y + H // 5, x - W // 8 : x + W // 8, 0]
+    plain = Image.new("L", patch.shape[::-1])
+    middle = patch.shape[1] / 2, patch.shape[0] / 2
+    ImageDraw.Draw(plain).text(middle, str(number + 1), 255, font, "mm")
+    assert (patch == 0).any()  # The edge.
+    white, expected = patch == 255, np.asarray(plain) == 255
+    assert (white & expected).sum() > 0.8 * max(white.sum(), expected.sum())
+
+
+def test_numbers_of_patches_are_written_once(monkeypatch):
+  """Not anew for each photograph of nearly the same size."""
+  texts, text = [], ImageDraw.ImageDraw.text
   monkeypatch.setattr(
     ImageDraw.ImageDraw,
     "text",
-    lambda _, place, text, *args, **options: numbers.append((text, place)),
+    lambda *args, **options: (texts.append(args[2]), text(*args, **options)),
   )
-  figures._numbers.cache_clear()
-  figure = figures.patches_figure(PHOTO, (2, 3))
-  assert [text for text, _ in numbers] == ["1", "2", "3", "4", "5", "6"]
-  H, W, _ = np.asarray(figure.image).shape
-  assert numbers[0][1] == pytest.approx((W / 6, H / 4))
-  assert numbers[3][1] == pytest.approx((W / 6, 3 * H / 4))
-  white = (np.asarray(figure.image) == 255).all(axis=-1)
-  assert white[H // 2].all() and white[:, W // 3].all()
+  figures._number.cache_clear()
+  for width in (47, 46):
+    figures.patches_figure(PHOTO[:, :width], (2, 3))
+  assert texts == ["1", "2", "3", "4", "5", "6"]
   # A patch of a square photograph at 224 is twice as wide as its number.
   many = figures.patches_figure(PHOTO[:, :32], (14, 14))
   assert min(many.image.size) >= 2 * 14 * 40
+
+
+def test_rows_that_repeat_take_little_of_a_file():
+  """Photographs in squares are most of what is written."""
+  squares = overlay.in_squares(PHOTO, 3)
+  assert np.array_equal(squares, PHOTO.repeat(3, axis=0).repeat(3, axis=1))
+  file = io.BytesIO()
+  panels.Drawing(Image.fromarray(squares)).savefig(file)
+  assert np.array_equal(Image.open(file), squares)
+  assert len(file.getvalue()) < 0.4 * squares.nbytes
 
 
 def test_sheet(written):

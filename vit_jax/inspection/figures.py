@@ -6,6 +6,7 @@ need no display and leave matplotlib's global state alone.
 """
 
 import functools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -125,27 +126,30 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
   (H, W, _), (h, w) = image.shape, grid
   times = min(_A_PATCH * max(h / H, w / W), _MOST / max(H, W))
   sheet = Image.fromarray(overlay.in_squares(image, max(1, round(times))))
-  numbers = _numbers(*sheet.size, h, w)
-  sheet.paste(numbers, mask=numbers)
-  return Drawing(sheet)
-
-
-@functools.lru_cache(4)
-def _numbers(wide: int, tall: int, h: int, w: int) -> Image.Image:
-  """The lines between patches and their numbers, on nothing."""
-  sheet = Image.new("RGBA", (wide, tall), (0, 0, 0, 0))
-  draw, thick = ImageDraw.Draw(sheet), max(1, wide // 600)
+  (wide, tall), draw = sheet.size, ImageDraw.Draw(sheet)
+  thick, size = max(1, wide // 600), round(0.36 * min(wide / w, tall / h))
   for x in range(1, w):
     draw.line([x * wide / w, 0, x * wide / w, tall], "white", thick)
   for y in range(1, h):
     draw.line([0, y * tall / h, wide, y * tall / h], "white", thick)
-  font = fonts.pillow_font("0", 0.36 * min(wide / w, tall / h))
-  for number in range(h * w):
-    row, column = divmod(number, w)
-    place = (column + 0.5) * wide / w, (row + 0.5) * tall / h
-    edge: Any = {"stroke_width": 2 * thick, "stroke_fill": "black"}
-    draw.text(place, str(number + 1), "white", font, "mm", **edge)
-  return sheet
+  for at in range(h * w):
+    number, (row, column) = _number(at + 1, size, thick), divmod(at, w)
+    x, y = (column + 0.5) * wide / w, (row + 0.5) * tall / h
+    place = round(x - number.width / 2), round(y - number.height / 2)
+    sheet.paste(number, place, number)
+  return Drawing(sheet)
+
+
+@functools.lru_cache(2048)
+def _number(number: int, size: int, thick: int) -> Image.Image:
+  """A white number with a black edge, on nothing."""
+  text, font = str(number), fonts.pillow_font("0", size)
+  wide, tall = math.ceil(font.getlength(text)) + 4 * thick, 2 * size
+  stamp = Image.new("RGBA", (wide, tall), (0, 0, 0, 0))
+  edge: Any = {"stroke_width": 2 * thick, "stroke_fill": "black"}
+  place = wide / 2, tall / 2
+  ImageDraw.Draw(stamp).text(place, text, "white", font, "mm", **edge)
+  return stamp
 
 
 def sheet_figure(

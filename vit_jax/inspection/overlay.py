@@ -8,6 +8,7 @@ colour. Higher values are lighter, also in black and white.
 import functools
 import math
 
+import cv2
 import numpy as np
 from jaxtyping import Float
 from PIL import Image
@@ -89,7 +90,8 @@ def enlarged(image: Photograph) -> Photograph:
 
 def in_squares(image: Photograph, times: int) -> Photograph:
   """A photograph with each pixel as a square of `times` by `times`."""
-  return image.repeat(times, axis=0).repeat(times, axis=1)
+  size = times * image.shape[1], times * image.shape[0]
+  return cv2.resize(image, size, interpolation=cv2.INTER_NEAREST)
 
 
 def grey(image: Photograph) -> Image.Image:

@@ -19,6 +19,11 @@ from vit_jax.inspection.overlay import Limits
 from vit_jax.inspection.photograph import Photograph
 
 DPI = 150  # Pixels per inch, for those who save at another resolution.
+_FAST = (
+  *(cv2.IMWRITE_PNG_COMPRESSION, 1),
+  *(cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE),
+  *(19, 32),  # IMWRITE_PNG_FILTER, ..._UP: OpenCV 4.11 ignores it.
+)
 PER_LINE = 64  # Height of the text in widths of the picture: 11 px in 720.
 
 
@@ -39,9 +44,9 @@ class Drawing:
     if format != "png":
       image.save(file, format)
       return
-    # OpenCV takes less than two thirds of the time that Pillow takes.
+    # OpenCV takes half of Pillow's time, given what is fast for photographs.
     pixels = cv2.cvtColor(np.asarray(image), cv2.COLOR_RGB2BGR)
-    encoded = cv2.imencode(".png", pixels)[1].tobytes()
+    encoded = cv2.imencode(".png", pixels, _FAST)[1].tobytes()
     if isinstance(file, str):
       pathlib.Path(file).write_bytes(encoded)
     else:
