@@ -11,7 +11,7 @@ python -m vit_jax.train --config configs/finetune.py \
 For a few hundred images, `finetune:small` takes minutes instead: the head is a
 linear probe of the checkpoint's features, whose L2 five folds choose, and only
 the head is trained, for one epoch at a low rate. On 225 photographs nothing
-that we tried was better (docs/results.md):
+that we tried was reliably better (docs/results.md):
 
 python -m vit_jax.train --config configs/finetune.py:small \
   --config.pretrained=hf_dinov2_s14 --config.model.pooling=token_gap \

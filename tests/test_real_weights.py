@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scripts import make_masks
 from tests import commands, libraries
 from tests.data.pictures import photographs
 from vit_jax import load_pretrained
@@ -113,6 +114,57 @@ def test_the_timm_form_answers_as_in_timm(weights, tmp_path):
   found = tokens(weights, x)
   assert np.abs(expected).max() > 5
   np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def tuned(weights, photos, tmp_path_factory):
+  """A run of `finetune:small`, which is exact on images that it has seen."""
+  workdir = tmp_path_factory.mktemp("tuned") / "run"
+  out = ok(
+    *("vit_jax.train", "--config", "configs/finetune.py:small"),
+    f"--config.pretrained={weights}",
+    f"--config.data.root={photos}",
+    *("--config.model.pooling=token_gap", "--config.batch_size=6"),
+    *("--workdir", workdir),
+  )
+  assert "top-1 100.00%" in out.splitlines()[-2]
+  return workdir
+
+
+def test_a_tuned_head_names_photographs(tuned, photos):
+  found = sorted((photos / "test").rglob("*.png"))
+  answers = ok("vit_jax.predict", tuned, *found, "--json", "--top=1")
+  for path, line in zip(found, answers.splitlines(), strict=True):
+    (best,) = json.loads(line)["predictions"]
+    assert best["class"] == path.parent.name
+    assert best["probability"] > 0.6  # Two classes, and L2 on all weights.
+
+
+def test_a_tuned_head_answers_as_in_transformers(tuned, tmp_path):
+  transformers, torch = libraries.needed("transformers", "torch")
+  convert(str(tuned), str(tmp_path / "hf"), "hf")
+  auto = transformers.AutoModelForImageClassification
+  theirs = auto.from_pretrained(tmp_path / "hf").eval()
+  x = images(224)
+  with torch.no_grad():
+    pixels = torch.from_numpy(x.transpose(0, 3, 1, 2).copy())
+    expected = theirs(pixels).logits.numpy()
+  model, params = load_pretrained(str(tuned))
+  found = model.apply({"params": params}, jnp.asarray(x))
+  np.testing.assert_allclose(found, expected, atol=1e-4)
+  assert [*theirs.config.id2label.values()] == [*model.origin.class_names]
+
+
+def test_patches_name_the_classes_of_pixels(
+  weights, photos, tmp_path, monkeypatch
+):
+  monkeypatch.setattr("sys.argv", ["", str(photos), str(tmp_path)])
+  make_masks.main()
+  data = f"--config.data.root={tmp_path}"
+  found = json.loads(
+    ok("vit_jax.fewshot", weights, data, "--probe=segment", "--json")
+  )
+  assert len(found["iou"]) == 3 and found["pixels_right"] > 0.7
 
 
 def test_every_command_takes_them(weights, photos, tmp_path):

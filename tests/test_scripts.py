@@ -17,7 +17,7 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import real_weights
+from scripts import make_masks, real_weights
 from tests import commands, encoders
 from tests.image_files import encode
 from vit_jax.workdir import bucket
@@ -332,3 +332,32 @@ def test_the_arrays_of_an_exported_encoder_get_their_names_back(tmp_path):
     np.testing.assert_array_equal(found[name], array)
   config = json.loads((folder / "config.json").read_text())
   assert real_weights.CONFIG.keys() <= config.keys()
+
+
+def test_masks_are_of_what_lies_in_the_middle(tmp_path, monkeypatch):
+  """A disc of another colour, in photographs of two sizes and two classes."""
+  rng = np.random.default_rng(0)
+  y, x = np.mgrid[:300, :400]
+  disc = (y - 150) ** 2 + (x - 200) ** 2 < 90**2
+  colours = np.where(disc[..., None], [200, 40, 30], [40, 120, 60])
+  pixels = np.clip(colours + rng.normal(0, 8, (300, 400, 3)), 0, 255)
+  for split in ("train", "test"):
+    for name in ("pizza", "steak"):
+      place = tmp_path / "in" / split / name / "1.png"
+      place.parent.mkdir(parents=True)
+      place.write_bytes(encode(Image.fromarray(pixels.astype(np.uint8)), "PNG"))
+  arguments = [str(tmp_path / "in"), str(tmp_path / "out")]
+  monkeypatch.setattr("sys.argv", ["", *arguments])
+  make_masks.main()
+  expected = Image.fromarray(disc).resize((341, 256), Image.Resampling.NEAREST)
+  middle = np.asarray(expected)
+  for split in ("train", "test"):
+    for number, name in enumerate(("pizza", "steak"), start=1):
+      file = f"{split}/{name}_1.png"
+      with Image.open(tmp_path / "out" / "masks" / file) as image:
+        mask = np.asarray(image)
+      with Image.open(tmp_path / "out" / "images" / file) as image:
+        assert image.size == (341, 256)
+      assert {*np.unique(mask)} == {0, number}
+      both = ((mask == number) & middle).sum()
+      assert both > 0.97 * ((mask == number) | middle).sum()
