@@ -201,30 +201,35 @@ def _blocks_forward(q, k, v):
   log_sums = jnp.zeros((*like.shape[:2], 1, like.shape[3]))
   start = [jnp.zeros_like(like), log_sums]
   SA, log_sums = jax.lax.fori_loop(0, len(like), block, start)
-  SA = SA.reshape(q.shape)
-  return SA, (q, k, v, SA, log_sums)
+  return SA.reshape(q.shape), (q, k, v, log_sums)
 
 
 def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
-  *arrays, SA, log_sums = saved
-  SA, dSA = _blocks(SA, dSA)
+  *arrays, log_sums = saved
+  (dSA,) = _blocks(dSA)
 
   def block(i, arrays):
     # Each gradient takes the place of what it is a gradient of, so that is
     # read before.
     q, k, v = jax.lax.optimization_barrier([x[i] for x in arrays])
     A = jnp.exp(_sums("neq,nek->nkq", q, k) - log_sums[i])
-    shift = dSA[i].astype(jnp.float32) * SA[i].astype(jnp.float32)
     dA = _sums("neq,nek->nkq", dSA[i], v)
-    dlogits = (A * (dA - shift.sum(axis=1, keepdims=True))).astype(q.dtype)
     dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
-    dq = _product("nkq,nek->neq", dlogits, k)
-    dk = _product("nkq,neq->nek", dlogits, q)
+    both = A, dA, (A * dA).sum(axis=1, keepdims=True)
+    dq = _product("nkq,nek->neq", _softmax_gradient(*both, q.dtype), k)
+    # Each product computes the gradient as it reads A and dA: written once in
+    # bfloat16 for both, it would cost more than both products.
+    both = jax.lax.optimization_barrier(both)
+    dk = _product("nkq,neq->nek", _softmax_gradient(*both, q.dtype), q)
     found = zip(arrays, (dq, dk, dv), strict=True)
     return [x.at[i].set(d) for x, d in found]
 
-  found = jax.lax.fori_loop(0, len(SA), block, list(_blocks(*arrays)))
+  found = jax.lax.fori_loop(0, len(dSA), block, list(_blocks(*arrays)))
   return tuple(x.reshape(arrays[0].shape) for x in found)
+
+
+def _softmax_gradient(A: Array, dA: Array, shift: Array, dtype: Any) -> Array:
+  return (A * (dA - shift)).astype(dtype)
 
 
 _in_blocks.defvjp(_blocks_forward, _blocks_backward)
