@@ -77,6 +77,18 @@ def estimate(
     lowered, gflops = lower_forward(settings, mesh, num_classes)
   else:
     lowered, gflops = lower(settings, mesh, num_classes, num_examples)
+  images = settings.batch_size / len(devices)
+  return cost(lowered, chip, mesh, images, gflops)
+
+
+def cost(
+  lowered: Any, chip: Chip, mesh: Mesh, images: float, gflops: float
+) -> tuple[dict[str, Any], str]:
+  """Compiles a lowered step; returns its cost and its program's text.
+
+  `images` are those of one device, and `gflops` the work for one of them.
+  Raises DoesNotFit as `estimate` does.
+  """
   start = time.perf_counter()
   try:
     compiled = lowered.compile()
@@ -86,7 +98,6 @@ def estimate(
   text = compiled.as_text()
   ops = hlo.read(text)
   cycles = hlo.total_cycles(ops)
-  images = settings.batch_size / len(devices)
   model_flop = gflops * 1e9 * images
   # XLA's count, in which a loop's body counts once.
   compiled_flop = compiled.cost_analysis().get("flops", 0.0)
@@ -99,7 +110,7 @@ def estimate(
       _memory(f"{(held + extra) / GIB:.2f}G", f"{per_device:g}G")
     )
   row = {
-    "chips": len(devices) // chip.devices,
+    "chips": mesh.size // chip.devices,
     "mesh": dict(mesh.shape),
     "images_per_chip": images * chip.devices,
     "hbm_gib": {
