@@ -279,10 +279,12 @@ def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
   parts = [f"### {key[0]}, {key[1]}, {key[2]}\n", f"libtpu {libtpu}.\n", table]
   parts += [_leader(found, NOTES.get(key, "")), OPERATIONS]
   for library, row in found.items():
-    lines = [f"{library}, *estimate*, Mcycles of all its calls:\n", "```text"]
-    for source, shape, times, cycles in json.loads(row["operations"]):
-      lines.append(f"{cycles:7.2f} {times:4} x {_short(source)}  {shape[:40]}")
-    parts.append("\n".join([*lines, "```\n"]))
+    cells = [
+      (f"{cycles:.2f}", str(times), f"`{_short(source)}`", f"`{shape[:60]}`")
+      for source, shape, times, cycles in json.loads(row["operations"])
+    ]
+    names = (f"{library}: Mcycles, *estimate*", "times", "operation", "result")
+    parts.append(_markdown(names, cells))
   return [*parts, "</details>\n"]
 
 
@@ -337,7 +339,7 @@ def _markdown(names: tuple[str, ...], cells: list[tuple[str, ...]]) -> str:
 
 
 def _short(source: str) -> str:
-  return "/".join(source.split("/")[1:])[-70:].ljust(70)
+  return "/".join(source.split("/")[1:])[-70:]
 
 
 if __name__ == "__main__":
