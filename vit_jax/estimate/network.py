@@ -55,7 +55,7 @@ def link_bytes(op: Op, coords: np.ndarray, ring: int) -> float:
 def members(groups: str, devices: int) -> np.ndarray:
   """The devices of the first group in XLA's text; all, if it names none."""
   ids = np.arange(devices)
-  if named := re.match(r"mesh\[(.*?)\] \{([^}]*)\}", groups):
+  if named := re.match(r"mesh\[(.*?)\][^{]*\{([^}]*)\}", groups):
     sizes = re.findall(r"'(\w+)'=(\d+)", named[1])
     whole = [slice(None) if f"'{axis}'" in named[2] else 0 for axis, _ in sizes]
     return ids.reshape([int(size) for _, size in sizes])[*whole].ravel()
