@@ -17,7 +17,8 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import make_masks, real_weights
+from scripts import make_masks, real_weights, scoreboard
+from scripts.scoreboard_models import gflops
 from tests import commands, encoders
 from tests.image_files import encode
 from vit_jax.workdir import bucket
@@ -361,3 +362,30 @@ def test_masks_are_of_what_lies_in_the_middle(tmp_path, monkeypatch):
       assert {*np.unique(mask)} == {0, number}
       both = ((mask == number) & middle).sum()
       assert both > 0.97 * ((mask == number) | middle).sum()
+
+
+def test_the_scoreboards_line_goes_through_two_and_four_layers():
+  def row(cycles, times, mcycles):
+    sizes = dict(memory_gib=1.0, sent_mib=8.0, seconds=60.0)
+    operations = {("mlp", "f32[2]"): (times, mcycles)}
+    return dict(mcycles=cycles, operations=operations, **sizes)
+
+  found = scoreboard.extended(row(22, 2, 6), row(40, 4, 11), 12)
+  assert found["mcycles"] == 40 + 4 * 18 and found["memory_gib"] == 1
+  assert found["operations"] == {("mlp", "f32[2]"): (12, 11 + 4 * 5)}
+
+
+def test_the_scoreboard_counts_the_operations_of_b16():
+  # 17.56 thousand million multiply-adds an image, as timm counts them.
+  assert gflops((768, 3072, 12, 12), "forward") == pytest.approx(35.1, rel=0.01)
+
+
+def test_the_scoreboards_page_is_that_of_its_rows():
+  rows = scoreboard.read(scoreboard.TABLE)
+  text = scoreboard.page(rows)
+  assert text == scoreboard.PAGE.read_text()
+  assert "not compiled yet" in text
+  heads = re.findall(r"^\| .*Mcycles.*|^\| library.*", text, re.MULTILINE)
+  assert heads and all("*estimate*" in head for head in heads)
+  known = {tuple(row[name] for name in scoreboard.KEY) for row in rows}
+  assert len(known) == len(rows)

@@ -45,6 +45,11 @@ def test_a_step_compiled_for_four_chips():
   # The all-reduce takes all gradients, which are in float32.
   gradients = row["collectives"]["all-reduce"]["mib"]
   assert gradients == pytest.approx(137_802 * 4 / 2**20, rel=0.02)
+  # It passes over the two links of a chip, three quarters of it there and back.
+  low, high = row["step_ms"]
+  network = high - row["mcycles"] / 1_500
+  assert network == pytest.approx(gradients * 2**20 * 1.5 / 2 / 50e9 * 1e3, 0.1)
+  assert row["mcycles"] / 1_500 <= low <= high
 
 
 @pytest.mark.slow
@@ -79,7 +84,7 @@ def test_a_chip_of_two_devices_without_a_published_clock(fsdp):
   assert row["chips"] == 4 and row["mesh"]["fsdp"] == fsdp
   assert row["images_per_chip"] == 16 and row["hbm_gib"]["of"] == 192
   assert row["mcycles"] > 0
-  assert row["mfu"] is None and row["images_per_second"] is None
+  assert row["mfu"] is row["images_per_second"] is row["step_ms"] is None
   done = commands.run("vit_jax.estimate", *flags, "--topology=tpu7x:2x2x1")
   assert "Mcycles, and no time: the clock of this chip" in done.stdout
   gathered = row["collectives"].get("all-gather", {"count": 0})["count"]

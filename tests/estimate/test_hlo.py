@@ -122,7 +122,7 @@ GOLDEN = {
 }
 
 
-def _golden(name):
+def golden(name):
   path = pathlib.Path(__file__).with_name("golden") / f"{name}.txt"
   return path.read_text()
 
@@ -130,7 +130,7 @@ def _golden(name):
 @pytest.mark.parametrize("name", GOLDEN)
 def test_texts_of_two_compilers_give_the_sums_taken_by_hand(name):
   entry, loops = GOLDEN[name]
-  ops = hlo.read(_golden(name))
+  ops = hlo.read(golden(name))
   assert hlo.total_cycles(ops) == sum(entry) + 3 * sum(loops)
   # Of each layer, the kernel is gathered, and its gradient summed up; both are
   # 1024 x 1024 in bfloat16. On Ironwood the SparseCores do it.
@@ -140,7 +140,7 @@ def test_texts_of_two_compilers_give_the_sums_taken_by_hand(name):
 
 
 def test_a_text_without_estimates_is_refused():
-  text = _golden("v5e_2x2_0.0.50.1").replace("estimated_cycles", "cycles")
+  text = golden("v5e_2x2_0.0.50.1").replace("estimated_cycles", "cycles")
   with pytest.raises(ValueError, match="no estimated cycles .* a libtpu that"):
     hlo.total_cycles(hlo.read(text))
 

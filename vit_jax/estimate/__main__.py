@@ -6,11 +6,11 @@ python -m vit_jax.estimate --config deit3:L/16 --topology v5e:4x4 --forward
 XLA's own TPU compiler runs on this machine (`pip install "vit_jax[tpu]"`) and
 compiles for the chips that --topology names. The command prints the memory that
 each chip needs and has, XLA's estimate of its work in cycles, and the bytes
-sent between chips. The time for communication is not estimated, so the share of
-the peak ("MFU") is that of a chip which never waits; Ironwood's clock is not
-published, so tpu7x has cycles alone. If the step does not fit
-into memory, the command looks for the smallest change that makes it fit, prints
-it, and exits with code 1.
+sent between chips. The share of the peak ("MFU") is that of a chip which never
+waits. The times "with the network" add these bytes at the published rate of the
+links: what no computation can hide, and all. Ironwood's clock is not published,
+so tpu7x has cycles alone. If the step does not fit into memory, the command
+looks for the smallest change that makes it fit, prints it, and exits with 1.
 
 With --forward, the step is the prediction of a batch: the command prints how
 many images a chip classifies in a second, and the memory that it needs.
@@ -82,7 +82,7 @@ def main(_: list[str]) -> int:
   settings = config_settings()
   chip, devices = compiler.devices_of(topology)
   sizes = _data_set(settings.data.name)
-  _say(f"Compiling for {topology} ...")
+  print(f"Compiling for {topology} ...", file=sys.stderr, flush=True)
   try:
     row, text = compiler.estimate(
       settings, chip, devices, *sizes, forward=options.forward
@@ -123,7 +123,7 @@ def _suggestion(
 
   for change in compiler.changes(settings, len(devices)):
     text = " ".join(f"--config.{k}={v}" for k, v in change.items())
-    _say(f"Trying {text} ...")
+    print(f"Trying {text} ...", file=sys.stderr, flush=True)
     try:
       trial = replaced(settings, change)
       row, _ = compiler.estimate(trial, chip, devices, *sizes)
@@ -153,7 +153,8 @@ def _table(row: dict[str, Any]) -> str:
   speed = "and no time: the clock of this chip is not published"
   if row["mfu"] is not None:
     rate = f"{row['images_per_second']:,.0f} images/s per chip"
-    speed = f"MFU {row['mfu']:.3f}, {rate}"
+    waits = "{:.1f} to {:.1f} ms with the network".format(*row["step_ms"])
+    speed = f"MFU {row['mfu']:.3f}, {rate}, {waits}"
   texts = {
     "speed": speed,
     "mesh": " x ".join(f"{size} {axis}" for axis, size in row["mesh"].items()),
@@ -170,10 +171,6 @@ def _table(row: dict[str, Any]) -> str:
       f"{source[-70:]:70}  {shape[:60]}"
     )
   return "\n".join(text)
-
-
-def _say(text: str) -> None:
-  print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

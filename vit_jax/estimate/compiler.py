@@ -12,10 +12,11 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from vit_jax.estimate import hlo
+from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.models import Model
 from vit_jax.models.grid import forward_gflops
@@ -33,22 +34,26 @@ class Chip:
 
   `flop_per_cycle` is the number of operations of the matrix units in a cycle,
   and `mhz` their clock: the peak in bfloat16 is the product of both. Both are
-  None where no clock is published.
+  None where no clock is published. A link carries `link_gb` GB/s each way (v3
+  and v4: arXiv:2304.01433, Table 4; the others: the bandwidth of a chip over
+  its number of links), and `ring` chips in a row close to a ring.
   """
 
   hbm_gib: float
   flop_per_cycle: int | None
   mhz: int | None
+  link_gb: int
+  ring: int
   devices: int = 1  # Number of JAX devices on one chip.
 
 
 CHIPS = {
-  "v3": Chip(32, 131_072, 940, devices=2),
-  "v4": Chip(32, 262_144, 1_050),
-  "v5e": Chip(16, 131_072, 1_500),
-  "v5p": Chip(95, 262_144, 1_750),
-  "v6e": Chip(32, 524_288, 1_750),
-  "tpu7x": Chip(192, None, None, devices=2),  # Ironwood.
+  "v3": Chip(32, 131_072, 940, 70, 32, devices=2),
+  "v4": Chip(32, 262_144, 1_050, 50, 4),
+  "v5e": Chip(16, 131_072, 1_500, 50, 16),
+  "v5p": Chip(95, 262_144, 1_750, 100, 4),
+  "v6e": Chip(32, 524_288, 1_750, 100, 16),
+  "tpu7x": Chip(192, None, None, 100, 4, devices=2),  # Ironwood.
 }
 
 
@@ -77,6 +82,14 @@ def estimate(
     lowered, gflops = lower_forward(settings, mesh, num_classes)
   else:
     lowered, gflops = lower(settings, mesh, num_classes, num_examples)
+  images = settings.batch_size / len(devices)
+  return cost(lowered, chip, mesh, images, gflops)
+
+
+def cost(
+  lowered: Any, chip: Chip, mesh: Mesh, images: float, gflops: float
+) -> tuple[dict[str, Any], str]:
+  """As `estimate`, of a lowered step: images a device, GFLOP an image."""
   start = time.perf_counter()
   try:
     compiled = lowered.compile()
@@ -86,8 +99,10 @@ def estimate(
   text = compiled.as_text()
   ops = hlo.read(text)
   cycles = hlo.total_cycles(ops)
-  images = settings.batch_size / len(devices)
   model_flop = gflops * 1e9 * images
+  coords = np.array([device.coords for device in mesh.devices.flat])
+  rate = chip.link_gb * 1e3 / (chip.mhz or 1)
+  waiting = network.step_cycles(ops, coords, rate, chip.ring)
   # XLA's count, in which a loop's body counts once.
   compiled_flop = compiled.cost_analysis().get("flops", 0.0)
   memory = compiled.memory_analysis()
@@ -99,7 +114,7 @@ def estimate(
       _memory(f"{(held + extra) / GIB:.2f}G", f"{per_device:g}G")
     )
   row = {
-    "chips": len(devices) // chip.devices,
+    "chips": mesh.size // chip.devices,
     "mesh": dict(mesh.shape),
     "images_per_chip": images * chip.devices,
     "hbm_gib": {
@@ -115,6 +130,7 @@ def estimate(
     and model_flop * chip.devices / (cycles * per_cycle),
     "images_per_second": chip.mhz
     and images * chip.devices / cycles * chip.mhz * 1e6,
+    "step_ms": chip.mhz and [count / chip.mhz / 1e3 for count in waiting],
     "collectives": {
       kind: {"count": count, "mib": size / 2**20}
       for kind, (count, size) in hlo.collective_bytes(ops).items()

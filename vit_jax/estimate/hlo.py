@@ -34,7 +34,8 @@ class Op:
     source: The operation's name in the traced program.
     cycles: XLA's estimate for running it once, or None without an estimate.
     channel: A collective's channel. Operations of the same channel are parts of
-      one transfer, which XLA spreads over the computation that it overlaps.
+      one transfer, from its start to its end, with what it overlaps in between.
+    groups: The devices that a collective joins, as XLA writes them.
   """
 
   kind: str
@@ -43,6 +44,7 @@ class Op:
   cycles: int | None
   times: int
   channel: str = ""
+  groups: str = ""
 
   @property
   def num_bytes(self) -> int:
@@ -154,19 +156,34 @@ def _type_and_opcode(definition: str) -> tuple[str, str]:
 def _walk(
   computations: dict[str, _Computation], name: str, times: int
 ) -> Iterator[Op]:
+  """Operations in their order; the end of a transfer repeats its `Op`."""
+  begun: dict[str, list[Op]] = {}
   for opcode, shape, line in computations[name].instructions:
+    ops: list[Op] = []
     if opcode == "while":
-      yield from _walk(
-        computations, _called(line, "body"), times * _trips(computations, line)
-      )
+      rounds = times * _trips(computations, line)
+      ops += _walk(computations, _called(line, "body"), rounds)
     elif opcode in ("call", "call-start"):  # On the SparseCores, meanwhile.
-      yield from _walk(computations, _called(line, "to_apply"), times)
+      ops += _walk(computations, _called(line, "to_apply"), times)
     elif opcode.removesuffix("-start") in COLLECTIVES:
-      yield _collective(computations[name], opcode, shape, line, times)
-    elif opcode not in _FREE and not opcode.endswith(("-update", "-done")):
-      yield Op(opcode, shape, *_facts(line), times)
+      ops.append(_collective(computations[name], opcode, shape, line, times))
+    elif opcode.endswith(("-update", "-done")):
+      ops += begun.get(_operand(opcode, line), [])
+    elif opcode not in _FREE:
+      ops.append(Op(opcode, shape, *_facts(line), times))
       if opcode in ("fusion", "async-start") and "calls=" in line:
-        yield from _fused(computations[_called(line, "calls")], times)
+        ops += _fused(computations[_called(line, "calls")], times)
+    if opcode.endswith(("-start", "-update")):
+      own = line.partition(" = ")[0].strip(" %")
+      begun[own] = [op for op in ops if op.channel]
+    given = "-start()" not in line  # Else an update brings the operands.
+    yield from (op for op in ops if given or not op.channel)
+
+
+def _operand(opcode: str, line: str) -> str:
+  """The name of an instruction's first operand."""
+  match = re.match(r"\(%?([\w.\-]+)", line.partition(f" {opcode}")[2])
+  return match[1] if match else ""
 
 
 def _called(line: str, role: str) -> str:
@@ -195,13 +212,14 @@ def _collective(
   if opcode != kind and shape.startswith("("):  # (operand, result, ...)
     shape = [*_ARRAY.finditer(shape)][1][0]
   if kind == "reduce-scatter":
-    operand = re.search(r"\(%?([\w.\-]+)", line.partition(f" {opcode}")[2])
+    operand = _operand(opcode, line)
     for _, other, text in computation.instructions:
-      if operand and text.lstrip().startswith(f"%{operand[1]} ="):
+      if operand and text.lstrip().startswith(f"%{operand} ="):
         shape = other
   channel = re.search(r"channel_id=(\d+)", line)
-  source, cycles = _facts(line)
-  return Op(kind, shape, source, cycles, times, channel[1] if channel else line)
+  groups = re.search(r"replica_groups=(.*?), \w+=", line)
+  joined = channel[1] if channel else line, groups[1] if groups else ""
+  return Op(kind, shape, *_facts(line), times, *joined)
 
 
 def _trips(computations: dict[str, _Computation], line: str) -> int:
