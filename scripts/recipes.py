@@ -1,14 +1,17 @@
 """Writes docs/recipes.md: what the published recipes would cost on TPUs.
 
 python scripts/recipes.py [STEP ...]
+python scripts/recipes.py --whole [--scan] [STEP ...]
 python scripts/recipes.py --render
 
 The compiler for TPUs (`pip install "vit_jax[tpu]"`) compiles the train step of
 each recipe for eight chips of v5e and v6e and for four of v4 and v5p, which
 Google calls v4-8 and v5p-8. Its cycles, and the number of images that a recipe
-trains on, give chip hours. Steps that docs/_static/recipes.csv has are not
-compiled again, so a stopped run goes on where it was; some take minutes.
---render compiles nothing.
+trains on, give chip hours. Layers are unrolled, and only a few are compiled:
+the whole model lies on the line through two depths (scripts/depths.py).
+--whole compiles all layers, and --scan one for all of them. Rows that
+docs/_static/recipes.csv has are not made again, so a stopped run goes on where
+it was. --render compiles nothing.
 """
 
 import argparse
@@ -23,8 +26,10 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.depths import depths_of, extrapolated  # noqa: E402
 from vit_jax.estimate import set_environment  # noqa: E402
 from vit_jax.estimate.__main__ import DATA_SETS  # noqa: E402
+from vit_jax.models.variants import VITS  # noqa: E402
 
 TABLE, PAGE = ROOT / "docs/_static/recipes.csv", ROOT / "docs/recipes.md"
 TPUS = {
@@ -34,9 +39,10 @@ TPUS = {
   "v6e-8": "v6e:2x4",
 }
 COLUMNS: tuple[str, ...] = (
-  *("step", "tpu", "libtpu", "chips", "parts"),
-  *("images_per_second", "mfu", "memory_gib"),
+  *("step", "tpu", "layers", "compiled", "libtpu", "chips", "parts"),
+  *("images_per_second", "mfu", "memory_gib", "note"),
 )
+KEY = COLUMNS[:4]
 SCANNED = dict(scan=True, remat="dots")
 
 
@@ -59,19 +65,19 @@ class Step:
 
 def _table_3(model: str, data: str) -> Step:
   images = 32 if model[0] in "LH" else 64
-  return Step(f"pretrain:{model},{data}", images, SCANNED, data)
+  return Step(f"pretrain:{model},{data}", images, data=data)
 
 
 def _table_4(model: str) -> Step:
   name = model.lower().replace("/", "") + "_i21k"
-  fields = {"variant": model, "dtype": "bfloat16", **SCANNED}
+  fields = {"variant": model, "dtype": "bfloat16"}
   return Step(f"finetune:{name},imagenet2012", 16, fields)
 
 
 STEPS = {
   "big_vision_s16": Step("big_vision_s16"),
-  "deit3_b16": Step("deit3:B/16", 64, SCANNED),
-  "deit3_l16": Step("deit3:L/16", 32, SCANNED),
+  "deit3_b16": Step("deit3:B/16", 64),
+  "deit3_l16": Step("deit3:L/16", 32),
   "b16_imagenet": _table_3("B/16", "imagenet2012"),
   "b16_384": _table_4("B/16"),
   "l16_384": _table_4("L/16"),
@@ -82,7 +88,7 @@ STEPS = {
   "l16_imagenet": _table_3("L/16", "imagenet2012"),
   "s16_imagenet21k": Step(
     "pretrain:B/16,imagenet21k",
-    model=dict(variant="S/16", representation_size=384, **SCANNED),
+    model=dict(variant="S/16", representation_size=384),
     data="imagenet21k",
   ),
   "h14_378": _table_4("H/14"),
@@ -234,13 +240,20 @@ def main() -> None:
   )
   parser.add_argument("steps", nargs="*", help="steps to compile; all if none")
   parser.add_argument("--tpus", nargs="*", default=[*TPUS], choices=TPUS)
+  parser.add_argument("--depths", default="2,4", help="layers to compile")
+  parser.add_argument("--whole", action="store_true", help="compile all layers")
+  parser.add_argument("--scan", action="store_true", help="one layer for all")
   parser.add_argument("--render", action="store_true", help="compile nothing")
   options = parser.parse_args()
+  depths = None if options.whole else depths_of(options.depths)
+  form = "scanned" if options.scan else "unrolled"
+  compiled = "all" if depths is None else options.depths
   rows = read_rows()
-  for name in [] if options.render else options.steps or STEPS:
-    for tpu in options.tpus:
-      if (name, tpu) not in {(row["step"], row["tpu"]) for row in rows}:
-        rows.append({"step": name, "tpu": tpu, **estimated(name, tpu)})
+  for tpu in [] if options.render else options.tpus:
+    for name in options.steps or STEPS:
+      key = dict(zip(KEY, (name, tpu, form, compiled), strict=True))
+      if not any(key.items() <= row.items() for row in rows):
+        rows.append({**key, **estimated(name, tpu, options.scan, depths)})
         print(*rows[-1].values(), flush=True)
         write_rows(rows)
     PAGE.write_text(page(rows))
@@ -278,8 +291,10 @@ def config_of(step: Step, devices: int) -> Any:
   return config
 
 
-def estimated(name: str, tpu: str) -> dict[str, str]:
-  """Compiles a step for a TPU; returns the other columns."""
+def estimated(
+  name: str, tpu: str, scan: bool, depths: tuple[int, int] | None
+) -> dict[str, str]:
+  """Compiles a step for a TPU, whole or at two depths; the other columns."""
   set_environment()  # Before JAX is imported.
   from vit_jax.estimate import compiler
   from vit_jax.run.settings import read
@@ -287,15 +302,29 @@ def estimated(name: str, tpu: str) -> dict[str, str]:
   chip, devices = compiler.devices_of(TPUS[tpu])
   step = STEPS[name]
   config = config_of(step, len(devices))
-  sizes = DATA_SETS[step.data]
-  row, _ = compiler.estimate(read(config), chip, devices, *sizes)
-  return {
+  config.model.update(SCANNED if scan else {})
+  known = {
     "libtpu": importlib.metadata.version("libtpu"),
-    "chips": str(row["chips"]),
+    "chips": str(len(devices) // chip.devices),
     "parts": str(config.accumulation_steps),
+  }
+  layers = VITS[config.model.variant.partition("/")[0]][0]
+  rows = []
+  for config.model.num_layers in depths or (layers,):
+    try:
+      rows.append(
+        compiler.estimate(read(config), chip, devices, *DATA_SETS[step.data])[0]
+      )
+    except (ValueError, RuntimeError) as error:
+      return {**known, "note": str(error).partition("\n")[0][:200]}
+  row = extrapolated(rows, depths, layers) if depths else rows[0]
+  used = row["hbm_gib"]
+  return {
+    **known,
     "images_per_second": f"{row['images_per_second']:.0f}",
     "mfu": f"{row['mfu']:.3f}",
-    "memory_gib": f"{row['hbm_gib']['peak']:.1f}",
+    "memory_gib": f"{used['peak']:.1f}",
+    "note": "does not fit" if used["peak"] > used["of"] else "",
   }
 
 
@@ -306,29 +335,68 @@ def chip_hours(recipe: Recipe, row: dict[str, str]) -> float:
 
 def page(rows: list[dict[str, str]]) -> str:
   """The page, with the recipes whose step was compiled for a TPU."""
-  by_step = {(row["step"], row["tpu"]): row for row in rows}
+  best = {(r["step"], r["tpu"]): r for r in sorted(rows, key=_trust)}
   lines = []
   for recipe in RECIPES:
-    found = [by_step.get((recipe.step, tpu)) for tpu in TPUS]
+    found = [best.get((recipe.step, tpu)) for tpu in TPUS]
     if any(found):
-      hours = [f"{chip_hours(recipe, r):,.0f}" if r else "-" for r in found]
+      hours = [_hours(recipe, row) for row in found]
       parity = f"[{recipe.parity}](parity.md#recipes)" if recipe.parity else "-"
       cells = (recipe.name, recipe.result, recipe.source, parity)
       cells += (*hours, recipe.hours or "-")
       lines.append(f"| {' | '.join(cells)} |")
-  steps = []
-  for row in rows:
-    step = STEPS[row["step"]]
-    how = "scanned" if step.model.get("scan") else "unrolled"
-    cells = (f"`{step.config}`", row["tpu"], how, row["parts"])
-    cells += (row["images_per_second"], row["mfu"], row["memory_gib"])
-    if row["step"] == "s16_imagenet21k":
-      cells = (f"{cells[0]}, with S/16's sizes", *cells[1:])
-    steps.append(f"| {' | '.join(cells)} |")
+  order = [(step, tpu) for step in STEPS for tpu in TPUS]
+  steps = [
+    _step_line(row)
+    for row in sorted(rows, key=lambda r: order.index((r["step"], r["tpu"])))
+  ]
   versions = " and ".join(sorted({row["libtpu"] for row in rows}))
   return _PAGE.format(
-    recipes="\n".join(lines), steps="\n".join(steps), libtpu=versions
+    recipes="\n".join(lines),
+    steps="\n".join(steps),
+    libtpu=versions,
+    accuracy=accuracy(rows),
   )
+
+
+def accuracy(rows: list[dict[str, str]]) -> str:
+  """A sentence on how far rows from two depths are from whole ones."""
+  kept = {tuple(row[key] for key in KEY): row for row in rows if row["mfu"]}
+  errors = []
+  for (*key, compiled), row in kept.items():
+    whole = kept.get((*key, "all"))
+    if whole and compiled != "all":
+      few, all_ = (float(r["images_per_second"]) for r in (row, whole))
+      errors.append(abs(few / all_ - 1))
+  if not errors:
+    return "No step was compiled both ways yet, so its error is not known."
+  return (
+    f"Where a step was compiled both ways ({len(errors)} so far), images a "
+    f"second differ by at most {max(errors):.1%}."
+  )
+
+
+def _trust(row: dict[str, str]) -> tuple[bool, bool, bool]:
+  """The row of a step that counts has the most of these."""
+  whole = row["compiled"] == "all"
+  return bool(row["mfu"]), row["layers"] == "unrolled", whole
+
+
+def _hours(recipe: Recipe, row: dict[str, str] | None) -> str:
+  if not row or not row["mfu"]:
+    return "-"
+  text = f"{chip_hours(recipe, row):,.0f}"
+  return f"{text} (s)" if row["layers"] == "scanned" else text
+
+
+def _step_line(row: dict[str, str]) -> str:
+  name = f"`{STEPS[row['step']].config}`"
+  if row["step"] == "s16_imagenet21k":
+    name += ", with S/16's sizes"
+  compiled = row["compiled"].replace(",", " and ")
+  cells = (name, row["tpu"], row["layers"], compiled, row["parts"])
+  cells += (row["images_per_second"], row["mfu"], row["memory_gib"])
+  return f"| {' | '.join(cell or '-' for cell in (*cells, row['note']))} |"
 
 
 _PAGE = """# What a recipe costs
@@ -357,6 +425,9 @@ known: a v3-8 has 4 chips, and a v4-64 has 32.
 | --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
 {recipes}
 
+- (s) Of a scanned step, since the unrolled one was not compiled. Unrolled, B/16,
+  L/16 and H/14 took a fifth to a third fewer cycles [on the page about
+  scaling](scaling.md#what-to-set-for-each-size).
 - (a) There is no file of this recipe in `configs/`. Its cost is that of the
   step of B/16 of Table 3, which has the same sizes.
 - (b) Without the fine-tuning at 224 for 20 epochs, which the accuracies
@@ -375,13 +446,16 @@ Every step is in bfloat16 with float32 parameters, as the recipe's file has it;
 for Table 4, whose file has float32, this is changed. FSDP is over all chips,
 and the batch is computed in parts of at most 64 images for each device (32 for
 L and H, 16 for Table 4), as [the page about
-scaling](scaling.md#what-to-set-for-each-size) advises. All but the first are
-scanned with `remat=dots`, since they compile in a tenth of the time. Unrolled,
-B/16, L/16 and H/14 took a fifth to a third fewer cycles there. Steps that are
-missing here have not been compiled yet. Images a second are those of one chip.
+scaling](scaling.md#what-to-set-for-each-size) advises. Images a second are those
+of one chip.
 
-| step | TPU | layers | parts | images/s | MFU | memory, GiB |
-| --- | --- | --- | ---: | ---: | ---: | ---: |
+"All" layers were compiled, or as many as the column says: then the row lies on
+the line through both depths, and so does its memory. {accuracy}
+Scanned rows have `remat=dots`. Steps that are missing here have not been
+compiled yet.
+
+| step | TPU | form | layers compiled | parts | images/s | MFU | memory, GiB | note |
+| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
 {steps}
 
 [The rows](_static/recipes.csv) come from these commands, in a clone:
@@ -389,11 +463,14 @@ missing here have not been compiled yet. Images a second are those of one chip.
 <!-- not run: needs the extra tpu, and takes hours of a core -->
 ```sh
 python scripts/recipes.py
+python scripts/recipes.py --whole --scan b16_imagenet --tpus v5e-8
 python -m vit_jax.estimate --config big_vision_s16 --topology v5e:2x4 \\
   --config.mesh.fsdp=8 --config.accumulation_steps=2
 ```
 
-The second is one step by itself.
+The second compiles one layer for all, and the third is one step by itself. For
+any other model, `python scripts/depths.py 2,4 --layers=24` followed by the flags
+of `estimate` gives the line of one with 24 layers.
 """  # noqa: E501
 
 

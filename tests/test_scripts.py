@@ -17,7 +17,7 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import make_masks, real_weights, scoreboard
+from scripts import depths, make_masks, real_weights, recipes, scoreboard
 from scripts.scoreboard_models import gflops
 from tests import commands, encoders
 from tests.image_files import encode
@@ -389,3 +389,69 @@ def test_the_scoreboards_page_is_that_of_its_rows():
   assert heads and all("*estimate*" in head for head in heads)
   known = {tuple(row[name] for name in scoreboard.KEY) for row in rows}
   assert len(known) == len(rows)
+
+
+def _step(layers, clock=True):
+  """A row of `estimate` on v5e: 2.5 Mcycles, and 6.5 for each layer."""
+  cycles, tflop = 2.5e6 + 6.5e6 * layers, 0.1 + 0.4 * layers
+  reduced = {"all-reduce": {"count": 3, "mib": 2}} if layers > 2 else {}
+  return {
+    "chips": 8,
+    "mesh": {"data": 1, "fsdp": 8},
+    "images_per_chip": 64.0,
+    "mcycles": cycles / 1e6,
+    "model_tflop": tflop,
+    "hbm_gib": {"peak": 0.2 + 0.15 * layers, "of": 16.0},
+    "collectives": {"all-gather": {"count": layers, "mib": 8}, **reduced},
+    "mfu": tflop * 1e12 / (cycles * 131_072) if clock else None,
+    "images_per_second": 64 / cycles * 1.5e9 if clock else None,
+  }
+
+
+def test_a_deep_model_lies_on_the_line_of_two_of_few_layers():
+  row = depths.extrapolated([_step(2), _step(4)], (2, 4), 12)
+  assert row["chips"] == 8 and row["mesh"]["fsdp"] == 8
+  assert row["mcycles"] == pytest.approx(80.5)
+  assert row["hbm_gib"] == pytest.approx({"peak": 2.0, "of": 16.0})
+  assert row["mfu"] == pytest.approx(4.9e12 / (80.5e6 * 131_072))
+  assert row["images_per_second"] == pytest.approx(64 / 80.5e6 * 1.5e9)
+  assert row["collectives"]["all-gather"] == {"count": 12, "mib": 8}
+  assert row["collectives"]["all-reduce"] == {"count": 15, "mib": 10}
+
+
+def test_a_chip_without_a_clock_has_cycles_alone():
+  rows = [_step(1, clock=False), _step(3, clock=False)]
+  row = depths.extrapolated(rows, (1, 3), 12)
+  assert row["mcycles"] == pytest.approx(80.5)
+  assert row["mfu"] is row["images_per_second"] is None
+
+
+@pytest.mark.parametrize("text", ["2", "4,2", "2,2", "0,2", "two,4", "1,2,3"])
+def test_depths_are_two_that_grow(text):
+  assert depths.depths_of("2,4") == (2, 4)
+  with pytest.raises(ValueError, match=f"depths='{text}' must be two numbers"):
+    depths.depths_of(text)
+
+
+def test_hours_of_a_recipe_take_the_row_that_compiled_most():
+  (recipe, *_) = recipes.RECIPES
+  shared = {"step": recipe.step, "tpu": "v5e-8", "libtpu": "1", "parts": "2"}
+  shared |= {"memory_gib": "1.0", "note": ""}
+  ways = [("scanned", "all", 1), ("unrolled", "2,4", 2), ("unrolled", "all", 3)]
+  rows = [
+    {**shared, "layers": form, "compiled": compiled}
+    | {"mfu": "0.5", "images_per_second": f"{images * 1000}"}
+    for form, compiled, images in ways
+  ]
+  failed = {**rows[2], "mfu": "", "images_per_second": "", "note": "no memory"}
+  images = 90 * 0.99 * 1_281_167
+  for kept, rate in (rows, 3000), ([*rows[:2], failed], 2000):
+    hours = f"{images / rate / 3600:,.0f}"
+    for order in kept, kept[::-1]:
+      line = recipes.page(order).partition("| S/16, 90 epochs")[2]
+      assert f"| - | {hours} | - | - |" in line.partition("\n")[0]
+  assert " (s) | - | - |" in recipes.page(rows[:1])
+  assert "so its error is not known" in recipes.page(rows[:2])
+  assert "(1 so far), images a second differ by at most 33.3%" in (
+    recipes.page(rows).replace("\n", " ")
+  )
