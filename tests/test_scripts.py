@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from scripts import depths, make_masks, real_weights, recipes, scoreboard
 from scripts.scoreboard_models import gflops
 from tests import commands, encoders
+from tests.data.pictures import disc
 from tests.image_files import encode
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
@@ -336,21 +337,19 @@ def test_the_arrays_of_an_exported_encoder_get_their_names_back(tmp_path):
 
 
 def test_masks_are_of_what_lies_in_the_middle(tmp_path, monkeypatch):
-  """A disc of another colour, in photographs of two sizes and two classes."""
-  rng = np.random.default_rng(0)
-  y, x = np.mgrid[:300, :400]
-  disc = (y - 150) ** 2 + (x - 200) ** 2 < 90**2
-  colours = np.where(disc[..., None], [200, 40, 30], [40, 120, 60])
-  pixels = np.clip(colours + rng.normal(0, 8, (300, 400, 3)), 0, 255)
+  """A disc of another colour, in photographs of two classes."""
+  image, inside = disc((200, 40, 30))
   for split in ("train", "test"):
     for name in ("pizza", "steak"):
       place = tmp_path / "in" / split / name / "1.png"
       place.parent.mkdir(parents=True)
-      place.write_bytes(encode(Image.fromarray(pixels.astype(np.uint8)), "PNG"))
+      image.save(place)
   arguments = [str(tmp_path / "in"), str(tmp_path / "out")]
   monkeypatch.setattr("sys.argv", ["", *arguments])
   make_masks.main()
-  expected = Image.fromarray(disc).resize((341, 256), Image.Resampling.NEAREST)
+  expected = Image.fromarray(inside).resize(
+    (341, 256), Image.Resampling.NEAREST
+  )
   middle = np.asarray(expected)
   for split in ("train", "test"):
     for number, name in enumerate(("pizza", "steak"), start=1):

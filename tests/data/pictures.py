@@ -54,6 +54,16 @@ def scene(height: int, width: int, seed: int = 0) -> np.ndarray:
   return np.clip(128 + 4 * image, 0, 255).astype(np.uint8)
 
 
+def disc(colour: tuple[int, int, int]) -> tuple[Image.Image, np.ndarray]:
+  """A noisy disc before green, 300 x 400, and where it is, as booleans."""
+  y, x = np.mgrid[:300, :400]
+  inside = (y - 150) ** 2 + (x - 200) ** 2 < 90**2
+  pixels = np.where(inside[..., None], colour, (40, 120, 60))
+  pixels = pixels + np.random.default_rng(0).normal(0, 8, pixels.shape)
+  pixels = np.clip(pixels, 0, 255).astype(np.uint8)
+  return Image.fromarray(pixels), inside
+
+
 @functools.cache
 def photographs() -> dict[str, bytes]:
   """PNG files of all the kinds that libraries have treated differently."""
