@@ -95,8 +95,11 @@ def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
   if "norm_key" in msa and "rope" not in kind:  # So does that of their norm.
     for one in (msa, expected_msa):
       assert np.abs(one["norm_key"].pop("bias")).max() < 1e-4
+  # Without biases of their own, normed queries have gradients in which much
+  # cancels: those of the plain form are off from float64 by 8e-7 themselves.
+  most = 2e-6 if kind is KINDS[3] else 1e-6
   for a, b in zip(*map(jax.tree.leaves, (grads, expected_grads)), strict=True):
-    assert relative_difference(a, b) < 2e-6
+    assert relative_difference(a, b) < most
 
 
 @pytest.mark.parametrize("std, tolerance", [(1.0, 0.01), (4.0, 0.02)])
