@@ -96,6 +96,8 @@ ALLOWED = {
   "configuration names; of none that a checkpoint names",
   ("scripts/bench_load.py", "import_module"): "of names in the file",
   ("scripts/recipes.py", "import_module"): "the same",
+  ("scripts/scoreboard_models.py", "spec_from_file_location"): "of the "
+  "libraries whose folders the reader names",
   ("vit_jax/runtime/extras.py", "import_module"): "of names in our code",
   ("vit_jax/tasks/choose.py", "import_module"): "of our own, and of a class "
   "that a configuration or a flag names; of none that a checkpoint names",
