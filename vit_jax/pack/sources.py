@@ -28,6 +28,7 @@ def open_sources(
   `vit_jax.pack` lists the sources. `labels` are ImageNet's validation labels,
   or the names of WebDataset's classes; TFDS keeps its data sets in `data_dir`;
   and with `outside`, a file of labels may name images outside of its folder.
+  Raises ValueError if the source holds no labelled images, or is not there.
   """
   if source.startswith("tfds:"):
     from vit_jax.data.reading.tfds_source import open_all

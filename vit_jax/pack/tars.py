@@ -27,7 +27,8 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   """Opens the splits of a folder of .tar files.
 
   `labels` is a file: for ImageNet, of the validation images' WordNet ids; for
-  WebDataset, of the classes' names, one in each line.
+  WebDataset, of the classes' names, one in each line. Raises ValueError if a
+  file is not such an archive, or an image has no label.
   """
   if (folder / _TRAIN).exists():
     return _imagenet(folder, labels)

@@ -39,7 +39,8 @@ def pack(
   """Packs splits into a folder, and goes on with one that is unfinished.
 
   The arguments are those of the command, with TFDS's names of the splits; `out`
-  may be in a bucket, and a shard has about `shard_bytes`.
+  may be in a bucket, and a shard has about `shard_bytes`. Raises ValueError if
+  the folder holds something else, or another packing.
   """
   folder = epath.Path(out).expanduser()
   name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")

@@ -52,7 +52,8 @@ def open_base(
   """Opens the base of a LoRA run again, by `load.open_checkpoint`.
 
   `saved` is its record, `given` its place if the user gives one, and `fields`
-  are those of the model that JSON cannot hold.
+  are those of the model that JSON cannot hold. Raises ValueError if it cannot
+  be read, or only the record names its address.
   """
   if saved["step"] is not None:
     fields["step"] = saved["step"]

@@ -201,7 +201,7 @@ def save_as(
   """Writes a folder with the weights, the format's other files and a README.md.
 
   `check_expressible` accepts the model. The folder appears complete or not at
-  all.
+  all. Raises ValueError if it exists and is not empty.
   """
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")

@@ -31,7 +31,10 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 
 
 def load_config(argument: str) -> Any:
-  """Calls `get_config` of `FILE:ARGUMENT`; FILE may be a shipped one's name."""
+  """Calls `get_config` of `FILE:ARGUMENT`; FILE may be a shipped one's name.
+
+  Returns the `ConfigDict`, locked. Raises what `load_file` and `make_config` do.
+  """
   name, *parameter = argument.split(":", 1)
   return make_config(*load_file(name), *parameter)
 
@@ -61,7 +64,10 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
 
 
 def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
-  """Calls `get_config` of a file that was loaded."""
+  """Calls `get_config` of a file that was loaded.
+
+  Raises ValueError, of one line, if it has a mistake or takes no argument.
+  """
   try:
     _check_argument(path, module, *argument)
     config = module.get_config(*argument)

@@ -36,7 +36,8 @@ def open_extras(
   """Opens and reads what the run uses but does not train.
 
   The settings are resolved. A fresh run may start from a checkpoint, and a
-  resumed one has a description.
+  resumed one has a description. Raises ValueError if the base of a resumed run
+  is gone or has changed, or the teacher does not fit the student.
   """
   loaded = open_teacher(settings, model, class_names, saved)
   shapes = shapes_of_extras(settings, model, loaded, mesh)

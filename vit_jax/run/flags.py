@@ -55,7 +55,8 @@ def expand(workdir: bool = False) -> None:
   """Replaces short forms and DATA in `sys.argv`, once all flags are defined.
 
   DATA is a folder of images, a file of labels or a configuration: the word that
-  is neither a flag nor its value.
+  is neither a flag nor its value. Raises ValueError if it is none of these, or
+  if something is given twice.
   """
   words, given, data, every = [], [], [], iter(sys.argv[1:])
   for word in every:

@@ -18,7 +18,8 @@ def head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
   """The head's arrays by path, from the probe of `tasks.probes.linear_probe`.
 
   The training images are prepared as for evaluation, and fitted mirrored as
-  well if training mirrors them. `params` are the state's.
+  well if training mirrors them. `params` are the state's. Raises ValueError if
+  the model has two heads, or there are too few images.
   """
   model, settings = plan.model, plan.settings
   if model.distilled:

@@ -65,7 +65,8 @@ def chosen(settings: LoraSettings, params: Mapping[str, Any]) -> list[str]:
 
   The heads' are not among them, since these are trained themselves. The pattern
   is searched in paths such as "block_0/msa/query/kernel", also if the layers
-  are stacked. `params` holds all parameters by path, or their shapes.
+  are stacked. `params` holds all parameters by path, or their shapes. Raises
+  ValueError if there are none, or only some of the stacked layers' are.
   """
   pattern = re.compile(settings.kernels)
   paths = sorted(path for path in params if path.endswith("/kernel"))

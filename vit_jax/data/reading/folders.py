@@ -52,7 +52,8 @@ class Layout:
     """The split to evaluate on; None for a part of the training images.
 
     Without a name it is val, else test, else a part. "test", once the default,
-    falls back to val and then to a part.
+    falls back to val and then to a part. Raises ValueError if there is no such
+    split.
     """
     orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
     order = ("val", "test")

@@ -32,6 +32,7 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
   It is a class label, such as "label_azimuth"; "label_orientation/16" for 16
   groups of neighbouring classes; or a rule: "count_all" and
   "closest_object_distance" of CLEVR, "closest_vehicle_distance" of KITTI.
+  Raises ValueError if the data set does not have them.
   """
   if name in _RULES:
     count, rule, columns = _RULES[name]

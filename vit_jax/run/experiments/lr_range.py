@@ -50,7 +50,8 @@ def find_lr(
   """Runs the test; writes `lr_range.csv` and, with matplotlib, a picture.
 
   The arguments are those of the command. The settings' own schedule and length
-  do not matter, and the test may end before `steps`.
+  do not matter, and the test may end before `steps`. Raises ValueError if the
+  settings, the data or the range do not fit.
   """
   if steps < _LEAST_STEPS or not 0 < lowest < highest:
     raise ValueError(

@@ -44,7 +44,9 @@ def verify(
   """Replays steps of a run, and prints whether they are what the run did.
 
   The arguments are those of the command; by default, at most 100 steps are
-  replayed, after the newest checkpoint that digests follow.
+  replayed, after the newest checkpoint that digests follow. Raises ValueError
+  if there is no digest of these steps, the checkpoint before them is damaged,
+  or other devices would need too many steps.
   """
   display = Display(active=jax.process_index() == 0)
   with contextlib.closing(open_run(workdir)) as checkpoints:

@@ -56,7 +56,8 @@ def run_suite(
   """Prints a table with a row for each set that is there.
 
   The arguments are those of the command, and keywords of `load_pretrained`. A
-  name is one of `NAMES`, or "few_shot/NAME" for any other data set.
+  name is one of `NAMES`, or "few_shot/NAME" for any other data set. Raises
+  ValueError if a name is unknown, or the model is none of ImageNet's.
   """
   path = None if out is None else local_file(out)
   if path is not None and path.suffix not in (".csv", ".json"):

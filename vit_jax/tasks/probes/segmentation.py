@@ -38,7 +38,8 @@ def segment(
   Representations are maps of the patches, (B, h, w, D), and labels masks, (B,
   H, W). The class of a patch is that of the mask resized to the grid of patches
   by nearest neighbour. Every tenth training image chooses the L2. To test, the
-  scores are enlarged to the masks' size bilinearly.
+  scores are enlarged to the masks' size bilinearly. Raises ValueError if there
+  are too few training images, or none to test on.
   """
   trained = Readable(train)
   probe = fit_in_parts(_patches(trained), num_classes)

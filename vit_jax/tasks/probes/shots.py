@@ -18,7 +18,8 @@ def draw_shots(
   Labels are read in a random order and only until every class has its shots, so
   a large data set is not read to its end. The order takes 4 bytes per example.
   The indices `without` are not drawn. Returns the examples' indices, int64 of
-  shape (number of classes, shots).
+  shape (number of classes, shots). Raises ValueError if a class has too few
+  examples.
   """
   order = np.arange(len(source), dtype=np.int32)
   np.random.default_rng(seed).shuffle(order)

@@ -99,7 +99,8 @@ def nearest_neighbours(
 
   They are those of the highest cosine similarity s, and each votes for its
   class with the weight exp(s / 0.07) (arXiv:2104.14294, Section 4). The
-  evaluation split is read first; representations are (B, D).
+  evaluation split is read first; representations are (B, D). Raises ValueError
+  if a split has too few readable images.
   """
   tested = Readable(test)
   y, labels = map(np.concatenate, zip(*tested, strict=True))
@@ -165,7 +166,8 @@ def linear(
   """Fits the probe of `linear_probe` to all training images, and tests it.
 
   At most 5,000 training images, of about `train_examples`, choose its L2 first,
-  by five-fold cross-validation; then all are fitted.
+  by five-fold cross-validation; then all are fitted. Raises ValueError if a
+  split has too few readable images.
   """
   trained, tested = Readable(train), Readable(test)
   probe = fit(trained, num_classes, train_examples)
@@ -183,7 +185,8 @@ def linear(
 def fit(train: Readable, num_classes: int, train_examples: int) -> Probe:
   """Fits the probe of `linear_probe` to all readable training images.
 
-  Representations are (B, D), or (B, V, D) for V views of each image.
+  Representations are (B, D), or (B, V, D) for V views of each image. Raises
+  ValueError if there are fewer than 10 images.
   """
   every = max(1, -(-train_examples // _MOST_HELD_OUT))
 
