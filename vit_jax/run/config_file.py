@@ -33,7 +33,7 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 def load_config(argument: str) -> Any:
   """Calls `get_config` of `FILE:ARGUMENT`; FILE may be a shipped one's name.
 
-  Returns the `ConfigDict`, locked. Raises what `load_file` and `make_config` do.
+  Returns the `ConfigDict`, locked. Raises as `load_file` and `make_config` do.
   """
   name, *parameter = argument.split(":", 1)
   return make_config(*load_file(name), *parameter)
