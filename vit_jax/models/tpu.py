@@ -216,11 +216,11 @@ def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
     dA = _sums("neq,nek->nkq", dSA[i], v)
     dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
     both = A, dA, (A * dA).sum(axis=1, keepdims=True)
-    dq = _product("nkq,nek->neq", _softmax_gradient(*both, q.dtype), k)
+    dq = _product("nkq,nek->neq", _softmax_gradient(both, q.dtype), k)
     # Each product computes the gradient as it reads A and dA: written once in
     # bfloat16 for both, it would cost more than both products.
     both = jax.lax.optimization_barrier(both)
-    dk = _product("nkq,neq->nek", _softmax_gradient(*both, q.dtype), q)
+    dk = _product("nkq,neq->nek", _softmax_gradient(both, q.dtype), q)
     found = zip(arrays, (dq, dk, dv), strict=True)
     return [x.at[i].set(d) for x, d in found]
 
@@ -228,7 +228,8 @@ def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
   return tuple(x.reshape(arrays[0].shape) for x in found)
 
 
-def _softmax_gradient(A: Array, dA: Array, shift: Array, dtype: Any) -> Array:
+def _softmax_gradient(both: tuple[Array, ...], dtype: Any) -> Array:
+  A, dA, shift = both
   return (A * (dA - shift)).astype(dtype)
 
 
