@@ -56,9 +56,7 @@ class DataSettings(Section):
     "CSV or JSONL file with the columns file and label, and split if it has "
     "all splits; its folder is `root` unless that is set.",
   )
-  eval_labels_file: str | None = setting(
-    None, "The same for the images to evaluate on."
-  )
+  eval_labels_file: str | None = setting(None, "The same for evaluation.")
   outside: bool = setting(
     False,
     "Let the file of labels name images outside of `root`.",

@@ -69,22 +69,16 @@ class ModelSettings(Section):
   )
   patch_size: int | None = _unset("Side of a patch in pixels, P.", must=WIDTH)
   hidden_size: int | None = _unset("Width of a token, D.", must=WIDTH)
-  num_layers: int | None = _unset(
-    "Layers of the encoder, L.", must=checks.DEPTH
-  )
+  num_layers: int | None = _unset("Encoder layers, L.", must=checks.DEPTH)
   mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=WIDTH)
-  num_heads: int | None = _unset(
-    "Heads of each layer's self-attention, k.", must=WIDTH
-  )
+  num_heads: int | None = _unset("Attention heads of a layer, k.", must=WIDTH)
   pooling: str | None = _unset(
     'The class token ("token"), the mean over patches ("gap"), attention '
     'pooling ("map"), or the first two together ("token_gap", for a model with '
     "one of our `block`s).",
     choices=POOLINGS,
   )
-  position: str | None = _unset(
-    "Kind of position embedding.", choices=POSITIONS
-  )
+  position: str | None = _unset("Kind of positions.", choices=POSITIONS)
   position_at: str | None = _unset(
     "Where position embeddings are added (App. D.4).", choices=PLACES
   )

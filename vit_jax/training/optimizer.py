@@ -184,19 +184,33 @@ def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
   as large as Adam's, so that the same learning rate fits (arXiv:2502.16982).
   """
 
-  def scale(path: str, update: Array) -> Array:
+  def orthogonal(path: str, update: Array) -> Array:
     both = _matrix_axes(path, update)
-    sides = (math.prod(update.shape[i] for i in axes) for axes in both)
-    return update * (0.2 * math.sqrt(max(sides)))
+    sides = [math.prod(update.shape[i] for i in axes) for axes in both]
+    x = update.reshape(*update.shape[: both[0][0]], *sides)
+    x = _newton_schulz(x) if sides[0] <= sides[1] else _newton_schulz(x.mT).mT
+    return x.reshape(update.shape) * (0.2 * math.sqrt(max(sides)))
 
   def dimensions(path: str, array: Array) -> contrib.MuonDimensionNumbers:
     return contrib.MuonDimensionNumbers(*_matrix_axes(path, array))
 
+  # Optax divides by the norm alone, as its iteration is on stacks of one matrix,
+  # whose products take 1.6 times as long on a CPU.
   axes = functools.partial(map_paths, dimensions)
   return optax.chain(
-    contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes),
-    optax.stateless(lambda updates, _: map_paths(scale, updates)),
+    contrib.scale_by_muon(
+      beta=momentum, ns_steps=0, weight_dimension_numbers=axes
+    ),
+    optax.stateless(lambda updates, _: map_paths(orthogonal, updates)),
   )
+
+
+def _newton_schulz(x: Array) -> Array:
+  """Five quintic steps that bring the singular values of (..., m, n) near 1."""
+  for _ in range(5):
+    A = x @ x.mT
+    x = 3.4445 * x + (-4.7750 * A + 2.0315 * (A @ A)) @ x
+  return x
 
 
 def _muon_or_adam(params: Any) -> Any:
