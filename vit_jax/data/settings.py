@@ -197,9 +197,7 @@ class TrainTransformSettings(Section):
     'at a reduced size, "bicubic" by Pillow, or as in eval_transform.',
     choices=("fast", "bicubic", *TENSORFLOW),
   )
-  pad: int = setting(
-    4, 'Pixels that the "pad" crop adds at each edge.', must=_PAD
-  )
+  pad: int = setting(4, 'Pixels that "pad" adds at each edge.', must=_PAD)
   flip: bool = setting(True, "Mirror every other image left to right.")
   randaugment_layers: int = setting(
     0, "RandAugment operations an image; 0 is off.", must=_OPERATIONS

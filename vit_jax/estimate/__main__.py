@@ -49,12 +49,8 @@ def define_flags() -> None:
   from vit_jax.run.flags import define_config_file, expand
 
   define_config_file()
-  flags.DEFINE_string(
-    "topology", "v5e:2x4", "Kind and arrangement of the chips."
-  )
-  flags.DEFINE_integer(
-    "num_classes", None, "Number of classes of the data set."
-  )
+  flags.DEFINE_string("topology", "v5e:2x4", "Kind and arrangement of chips.")
+  flags.DEFINE_integer("num_classes", None, "Classes of the data set.")
   flags.DEFINE_integer("num_examples", None, "Number of training images.")
   flags.DEFINE_integer(
     "by_op", 0, "Print the cycles of this many of the costliest operations."

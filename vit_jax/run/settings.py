@@ -149,13 +149,9 @@ class Settings(Section):
   it unset.
   """
 
-  seed: int = setting(
-    0, "Seed of all randomness: parameters, order, crops, dropout."
-  )
+  seed: int = setting(0, "Seed of parameters, order, crops and dropout.")
   total: Duration = setting(Duration(), "Length of the run.")
-  log_every: Duration = setting(
-    Duration(steps=50), "Time between two log lines."
-  )
+  log_every: Duration = setting(Duration(steps=50), "Time between log lines.")
   eval_every: Duration = setting(
     Duration(epochs=1.0), "Time between two evaluations."
   )

@@ -142,6 +142,12 @@ class MultiLabelTask(ClassificationTask):
   def score_text(self, metrics: Mapping[str, Any]) -> str:
     return f"the mean average precision is {metrics['eval/map']:.1%}"
 
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    return (
+      f"The mean average precision is {metrics['eval/map']:.1%} on "
+      f"{metrics['eval/examples']:,} images"
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelOutcome(OutputsOutcome):

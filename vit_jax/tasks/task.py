@@ -211,8 +211,7 @@ class Task:
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
     """The result in a phrase, without a full stop."""
-    said = self.score_text(metrics)
-    return f"{said[0].upper()}{said[1:]} on {metrics['eval/examples']:,} images"
+    raise NotImplementedError
 
   def score_text(self, metrics: Mapping[str, Any]) -> str:
     """The score in words."""

@@ -45,9 +45,7 @@ class OptimizerSettings(Section):
   warmup: Duration = setting(
     Duration(), "Time over which the learning rate rises from 0."
   )
-  b1: float = setting(
-    0.9, "Adam's decay rate of the mean gradient.", must=BELOW_1
-  )
+  b1: float = setting(0.9, "Adam's decay of the mean gradient.", must=BELOW_1)
   b2: float = setting(
     0.999, "Adam's decay rate of the mean squared gradient.", must=BELOW_1
   )
@@ -207,7 +205,5 @@ class MeshSettings(Section):
   """Devices along each axis of the mesh; -1 takes the rest."""
 
   data: int = setting(-1, "Devices that split the batch.")
-  fsdp: int = setting(
-    1, "Devices that split the batch and the stored parameters."
-  )
+  fsdp: int = setting(1, "Devices that split batch and stored parameters.")
   tensor: int = setting(1, "Devices that split the heads and the MLP.")
