@@ -77,6 +77,7 @@ def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
 ):
   block, params, z = block_and_params(jnp.float32, **kind)
   expected, (expected_grads, expected_dz) = loss_and_gradients(block, params, z)
+  expected_y = block.apply({"params": params}, z)
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   if not whole:
     monkeypatch.setattr(attention, "WHOLE", 6)
@@ -87,6 +88,8 @@ def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
   found, (grads, dz) = loss_and_gradients(block, params, z)
   assert float(found) == pytest.approx(float(expected), rel=1e-5)
   assert relative_difference(dz, expected_dz) < 1e-6
+  y = jax.jit(block.apply)({"params": params}, z)  # Another form has gradients.
+  assert relative_difference(y, expected_y) < 1e-6
   msa, expected_msa = grads["msa"], expected_grads["msa"]
   if not kind:
     # The keys' bias adds the same to all logits of a query: its gradient is 0.
@@ -114,7 +117,10 @@ def test_a_block_for_tpu_is_exact_enough_in_bfloat16(for_tpu, std, tolerance):
     assert relative_difference(a, b) < tolerance
 
 
-@pytest.mark.parametrize("form", [tpu.attend, tpu.attend_in_blocks])
+FORMS = [tpu.attend, tpu.attend_turned, tpu.attend_in_blocks]
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("std", [1.0, 4.0])
 def test_attention_for_tpu_stays_within_a_percent(form, turns, std):
@@ -172,8 +178,10 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
   x, model = images(), tiny(**fields)
   params = random_params(model, x)
   calls = []
-  attend = tpu.attend
-  monkeypatch.setattr(tpu, "attend", lambda *a: calls.append(a) or attend(*a))
+  for name in ("attend", "attend_turned"):
+    attend = getattr(tpu, name)
+    count = partial(lambda attend, *a: calls.append(a) or attend(*a), attend)
+    monkeypatch.setattr(tpu, name, count)
   jax.eval_shape(
     lambda p: model.apply(
       {"params": p}, x, rngs={"dropout": jax.random.key(0)}, **options

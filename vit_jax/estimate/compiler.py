@@ -110,9 +110,8 @@ def cost(
   held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
   extra = memory.output_size_in_bytes - memory.alias_size_in_bytes
   if held + extra > per_device * GIB:  # The compiler may let this pass.
-    raise DoesNotFit(
-      _memory(f"{(held + extra) / GIB:.2f}G", f"{per_device:g}G")
-    )
+    needed = (held + extra) / GIB
+    raise DoesNotFit(_memory(f"{needed:.2f}G", f"{per_device:g}G"))
   row = {
     "chips": mesh.size // chip.devices,
     "mesh": dict(mesh.shape),
@@ -192,7 +191,7 @@ def lower_forward(
   )
   images = _rows(mesh, (settings.batch_size, *shape), jnp.uint8)
   gflops = forward_gflops(model, params, shape)
-  return jax.jit(step, out_shardings=whole).lower(params, images), gflops
+  return sharding.jit_replicated(step, mesh).lower(params, images), gflops
 
 
 def _build(settings: Settings, num_classes: int) -> tuple[Settings, Model]:

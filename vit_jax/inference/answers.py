@@ -66,9 +66,8 @@ def csv_lines(
     found = task.as_json(one, names, top)
     ranked = found.get("predictions", [])
     given = [x["class"] for x in ranked if x.get("given", x is ranked[0])]
-    cells = {"image": one.image} | (
-      {"class": ";".join(given)} if ranked else {}
-    )
+    classes = {"class": ";".join(given)} if ranked else {}
+    cells = {"image": one.image} | classes
     for n, x in enumerate(ranked[:top], start=1):
       cells |= {f"class_{n}": x["class"], f"probability_{n}": x["probability"]}
     return given, cells | found.get("values", {})

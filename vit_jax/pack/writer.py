@@ -102,9 +102,7 @@ def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
       )
     return
   if folder.exists() and next(iter(folder.iterdir()), None) is not None:
-    raise ValueError(
-      f"{folder} is not empty, and is not an unfinished packing."
-    )
+    raise ValueError(f"{folder} is not empty, and is no unfinished packing.")
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(json.dumps(plan))
 

@@ -63,9 +63,8 @@ def outputs_evaluator(
   def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
     found, skipped, first = [], 0, 0
     for batch in stream(track):
-      logits, loss, label, mask, unreadable = jax.device_get(
-        step(params, batch)
-      )
+      result = jax.device_get(step(params, batch))
+      logits, loss, label, mask, unreadable = result
       rows = np.flatnonzero(mask > 0)
       found.append((first + rows, label[rows], logits[rows], loss[rows]))
       skipped += int(unreadable.sum())

@@ -162,12 +162,10 @@ class Loader:
     uint8 (H, W, 3), of one shape. `batch_size` counts examples over all hosts;
     the last batch is padded to it.
     """
-    rows = self._rows(batch_size)
+    of = batch_size, self._rows(batch_size), self._skip
     if len(source) == 0:
       raise ValueError(f"{source.name} has no examples to evaluate on.")
-    passes = batches.EvalBatches(
-      source, transform, batch_size, rows, self._skip
-    )
+    passes = batches.EvalBatches(source, transform, *of)
     workers = min(self.num_workers, passes.num_batches)
     return EvalPasses(passes, workers if passes.num_batches > 1 else 0)
 

@@ -120,10 +120,8 @@ class ImageFolder(ImageFiles):
 def open_split(settings: DataSettings, split: str) -> ImageFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`."""
   assert settings.root
-  fraction, eval_split = settings.eval_fraction, settings.eval_split
-  return ImageFolder(
-    settings.root, split, fraction, eval_split, settings.labels
-  )
+  own = settings.eval_fraction, settings.eval_split, settings.labels
+  return ImageFolder(settings.root, split, *own)
 
 
 def open_folder(settings: DataSettings) -> dict[str, ImageFolder]:

@@ -115,10 +115,8 @@ def _losses(
   def schedule(step: Any) -> Any:
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))
 
-  parts = plan.settings, plan.model, plan.task, plan.extras
-  _, train_step = build.train_functions(
-    *parts, steps, len(plan.source), schedule
-  )
+  parts = plan.settings, plan.model, plan.task, plan.extras, steps
+  _, train_step = build.train_functions(*parts, len(plan.source), schedule)
   plan = dataclasses.replace(plan, train_step=train_step)
   state, frozen = fresh_state(plan), plan.extras.frozen_params
   step = sharding.jit_train_step(train_step, plan.shapes, plan.mesh, *frozen)

@@ -106,9 +106,8 @@ def _changed(
 ) -> tuple[list[str], bool]:
   """Changes since the steps were taken; whether the devices are the same."""
   starts = read_starts(checkpoints.folder)
-  first = max(
-    (i for i, s in enumerate(starts) if s["step"] <= start), default=0
-  )
+  before = (i for i, s in enumerate(starts) if s["step"] <= start)
+  first = max(before, default=0)
   now, said = flat(here()), {}
   for was in (flat(s) for s in starts[first:] if s["step"] < last):
     for key in was.keys() - {"step", "time", "command"}:

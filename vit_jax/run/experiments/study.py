@@ -219,10 +219,8 @@ def _run(
   workdir = study.workdir / (folder or row)
   changes = {**study.changes, **(changes or {})}
   settings = to_dict(changed(study.settings[row], changes))
-  lasting = {
-    k: v for k, v in flat(settings).items() if not k.startswith(_PLACES)
-  }
-  wanted = json.loads(json.dumps(lasting))  # As `_read` returns it.
+  fixed = {k: v for k, v in flat(settings).items() if not k.startswith(_PLACES)}
+  wanted = json.loads(json.dumps(fixed))  # As `_read` returns it.
   result = _read(workdir)
   if result is None:
     command = (

@@ -188,9 +188,7 @@ def fit_in_parts(
   answers = [(whole.without(*fold).path(), *fold) for fold in examples]
   ranks = []
   for l2 in L2S:
-    scores = np.concatenate(
-      [path.probe(l2).scores(x) for path, x, _ in answers]
-    )
+    scores = np.concatenate([p.probe(l2).scores(x) for p, x, _ in answers])
     y = np.concatenate([labels for _, _, labels in answers])
     right = scores[np.arange(len(y)), y]
     for t in SHARPNESS:
