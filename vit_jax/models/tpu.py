@@ -14,6 +14,9 @@ slow at:
   to 1, so the gradient of the values' bias is that of the output's bias, taken
   back through the last product.
 
+Where nothing is differentiated, and no weights need to be saved, heads are
+inside and keys innermost: XLA then joins the softmax to the products around it.
+
 Only reverse-mode differentiation is defined.
 """
 
@@ -37,13 +40,15 @@ def project(
   b: Float[Array, "k D_h"] | None,
 ) -> Heads:
   """The product z W + b for every head, Eq. 5."""
-  y = _product("bnd,dhe->hben", z, W)  # Eq. 5
-  return _in_order(y if b is None else y + b[:, None, :, None])
+  y = _product("bnd,dhe->bnhe", z, W)  # Eq. 5
+  return (y if b is None else y + b[None, None]).transpose(2, 0, 3, 1)
 
 
 def _project_forward(z, W, b):
   z = _in_order(z)
-  return project(z, W, b), (z, W, b)
+  y = _product("bnd,dhe->hben", z, W)
+  y = _in_order(y if b is None else y + b[:, None, :, None])
+  return y, (z, W, b)
 
 
 def _project_backward(saved: tuple, d: Array) -> tuple:
@@ -69,12 +74,12 @@ def project_turned(
 
   Both halves are products of their own, as cutting their product would copy.
   """
-  half = len(cos)
-  parts = [
-    project(z, W[..., cut], None if b is None else b[:, cut])
-    for cut in (slice(half), slice(half, None))
-  ]
-  return turned(parts, cos, sin)
+  return turned([project(z, *part) for part in _halves(W, b)], cos, sin)
+
+
+def _halves(W: Array, b: Array | None) -> list[tuple[Array, Array | None]]:
+  biases = (None, None) if b is None else jnp.split(b, 2, axis=-1)
+  return list(zip(jnp.split(W, 2, axis=-1), biases, strict=True))
 
 
 def turned(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
@@ -87,8 +92,8 @@ def turned(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
 
 
 def _turned_forward(z, W, b, cos, sin):
-  z = _in_order(z)
-  return project_turned(z, W, b, cos, sin), (z, W, b, cos, sin)
+  parts = [_project_forward(z, *part)[0] for part in _halves(W, b)]
+  return turned(parts, cos, sin), (_in_order(z), W, b, cos, sin)
 
 
 def _turned_backward(saved: tuple, d: Array) -> tuple:
@@ -117,12 +122,14 @@ def attend(
   b_out: Float[Array, " D"],
 ) -> Float[Array, "B S D"]:
   """Self-attention, Eq. 5-8, given the queries, scaled, and the keys."""
-  return _forward(q, k, z, W_v, b_v, W_out, b_out)[0]
+  q, k, v = (x.transpose(1, 3, 0, 2) for x in (q, k, project(z, W_v, b_v)))
+  A = jax.nn.softmax(_sums("bqhe,bkhe->bhqk", q, k)).astype(z.dtype)  # Eq. 6
+  SA = _product("bhqk,bkhe->bqhe", A, v)  # Eq. 7
+  return _product("bqhe,hed->bqd", SA, W_out) + b_out[None, None]  # Eq. 8
 
 
 def _forward(q, k, z, W_v, b_v, W_out, b_out):
-  z = _in_order(z)
-  v = project(z, W_v, b_v)
+  v, (z, *_) = _project_forward(z, W_v, b_v)
   logits = _sums("hbeq,hbek->hbkq", q, k)  # (k, B, S, S), float32
   top = logits.max(axis=2, keepdims=True)
   E = jnp.exp(logits - top).astype(z.dtype)
@@ -170,7 +177,7 @@ BLOCK_BYTES = 2**25
 
 def attend_in_blocks(q, k, z, W_v, b_v, W_out, b_out) -> Array:
   """As `attend`, some heads and images at a time; saves no S x S matrix."""
-  v = project(z, W_v, None)
+  q, k, v = map(_in_order, (q, k, project(z, W_v, None)))
   SA = on_each_device(_in_blocks, ("heads", "batch", None, None))(q, k, v)
   if b_v is not None:  # The weights of a query sum to 1.
     b_out += _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
