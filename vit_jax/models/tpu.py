@@ -40,15 +40,13 @@ def project(
   b: Float[Array, "k D_h"] | None,
 ) -> Heads:
   """The product z W + b for every head, Eq. 5."""
-  y = _product("bnd,dhe->bnhe", z, W)  # Eq. 5
-  return (y if b is None else y + b[None, None]).transpose(2, 0, 3, 1)
+  y = _product("bnd,dhe->hben", z, W)  # Eq. 5
+  return y if b is None else y + b[:, None, :, None]
 
 
 def _project_forward(z, W, b):
   z = _in_order(z)
-  y = _product("bnd,dhe->hben", z, W)
-  y = _in_order(y if b is None else y + b[:, None, :, None])
-  return y, (z, W, b)
+  return _in_order(project(z, W, b)), (z, W, b)
 
 
 def _project_backward(saved: tuple, d: Array) -> tuple:
@@ -74,12 +72,12 @@ def project_turned(
 
   Both halves are products of their own, as cutting their product would copy.
   """
-  return turned([project(z, *part) for part in _halves(W, b)], cos, sin)
-
-
-def _halves(W: Array, b: Array | None) -> list[tuple[Array, Array | None]]:
-  biases = (None, None) if b is None else jnp.split(b, 2, axis=-1)
-  return list(zip(jnp.split(W, 2, axis=-1), biases, strict=True))
+  half = len(cos)
+  parts = [
+    project(z, W[..., cut], None if b is None else b[:, cut])
+    for cut in (slice(half), slice(half, None))
+  ]
+  return turned(parts, cos, sin)
 
 
 def turned(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
@@ -92,8 +90,8 @@ def turned(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
 
 
 def _turned_forward(z, W, b, cos, sin):
-  parts = [_project_forward(z, *part)[0] for part in _halves(W, b)]
-  return turned(parts, cos, sin), (_in_order(z), W, b, cos, sin)
+  z = _in_order(z)
+  return _in_order(project_turned(z, W, b, cos, sin)), (z, W, b, cos, sin)
 
 
 def _turned_backward(saved: tuple, d: Array) -> tuple:
