@@ -42,6 +42,7 @@ class ExtendedMsa(Msa):
   qkv_bias: str = "qkv"
   qk_norm: bool = False
   rope: tuple[Grid, float, int | None] | None = None
+  turns = True
 
   def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
     if self.qk_norm:

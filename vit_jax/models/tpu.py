@@ -14,8 +14,8 @@ slow at:
   to 1, so the gradient of the values' bias is that of the output's bias, taken
   back through the last product.
 
-Where nothing is differentiated, and no weights need to be saved, heads are
-inside and keys innermost: XLA then joins the softmax to the products around it.
+Where nothing is differentiated or turned, heads are inside and keys innermost:
+XLA then joins the softmax to the products around it.
 
 Only reverse-mode differentiation is defined.
 """
@@ -166,6 +166,15 @@ def _backward(saved: tuple, dy: Array) -> tuple:
 
 
 attend.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def attend_in_order(q, k, *rest) -> Array:
+  """`attend`, for what was turned: with heads inside, turning costs more."""
+  return _forward(_in_order(q), _in_order(k), *rest)[0]
+
+
+attend_in_order.defvjp(_forward, _backward)
 
 
 # Bytes of float32 logits that are computed at once. A v5e chip has 128 MiB of
