@@ -197,24 +197,15 @@ def extended(few: Row, more: Row, layers: int) -> Row:
 
 NOTES = {
   ("B/16", "forward", "v5e"): """\
-Their softmax writes its exponentials in float32 (4.97 Mcycles in jimm and
-bonsai, 4.96 in vision_transformer). Ours writes bfloat16 (6.61), as training
-saves them for the backward pass, and so does big_vision's (7.30). Asking for
-float32 in our forward pass changed nothing, not even a cycle. Keys and values
-take 3.83 Mcycles in jimm; ours, with heads outermost, take 6.67 together with
-the queries, which jimm has inside a larger operation. Our layout is that of the
-train step, where ours leads. We have taken over neither: a form for the forward
-pass alone is still to be tried.""",
+Our forward pass has heads inside, as theirs do, and exponentials in float32,
+which vision_transformer, jimm and bonsai have as well. Other layouts took more:
+[attempts](attempts.md#passes-without-gradients-and-v6e).""",
   ("B/16", "train", "v6e"): """\
-Our form of attention is made for v5e, and costs time here: its softmax takes
-8.20 Mcycles where big_vision's takes 3.83, and the products of its backward
-pass with the values and keys take 6.07 and 4.40. The products of the MLP are
-about as fast in both. A form for v6e with heads inside, as the others have,
-would be the thing to take over. It is larger than this page, and not done.""",
-  ("B/16", "forward", "v6e"): """\
-It is attention again: our softmax takes 7.05 Mcycles and the logits that it
-reads in float32 another 2.55, where big_vision's takes 3.82 with its logits in
-the same operation. Not taken over, as for the train step.""",
+Our softmax takes 8.20 Mcycles where big_vision's takes 3.83: its logits are
+bfloat16, ours float32, as [its error](scaling.md#steps-on-eight-chips) would be
+larger. Forms with heads inside, the plain one among them, bring the step to
+between 57 and 58 Mcycles. None is taken over: in two parts with FSDP, the plain
+form is slower ([attempts](attempts.md#passes-without-gradients-and-v6e)).""",
 }
 
 HEAD = """\

@@ -85,11 +85,14 @@ def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
   traced = str(jax.make_jaxpr(lambda p: block.apply({"params": p}, z))(params))
   assert "custom_vjp_call" in traced
   assert ("while" in traced or "scan" in traced) != whole
+  # XLA lays out a pass without gradients, as heads are inside there.
+  turns = "rope" in kind or "qk_norm" in kind
+  assert ("layout_constraint" in traced) == (turns or not whole)
+  y = jax.jit(block.apply)({"params": params}, z)
+  assert relative_difference(y, expected_y) < 1e-6
   found, (grads, dz) = loss_and_gradients(block, params, z)
   assert float(found) == pytest.approx(float(expected), rel=1e-5)
   assert relative_difference(dz, expected_dz) < 1e-6
-  y = jax.jit(block.apply)({"params": params}, z)  # Another form has gradients.
-  assert relative_difference(y, expected_y) < 1e-6
   msa, expected_msa = grads["msa"], expected_grads["msa"]
   if not kind:
     # The keys' bias adds the same to all logits of a query: its gradient is 0.
@@ -117,13 +120,13 @@ def test_a_block_for_tpu_is_exact_enough_in_bfloat16(for_tpu, std, tolerance):
     assert relative_difference(a, b) < tolerance
 
 
-FORMS = [tpu.attend, tpu.attend_turned, tpu.attend_in_blocks]
-
-
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+  "form", [tpu.attend, tpu.attend_in_order, tpu.attend_in_blocks]
+)
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("std", [1.0, 4.0])
-def test_attention_for_tpu_stays_within_a_percent(form, turns, std):
+@pytest.mark.parametrize("saves", [False, True])
+def test_attention_for_tpu_stays_within_a_percent(form, turns, std, saves):
   """Compares with float64 on the same bfloat16 tokens, at logits of std 16."""
   k, D_h, S = 2, 64, 50
   keys = jax.random.split(jax.random.key(0), 6)
@@ -137,11 +140,17 @@ def test_attention_for_tpu_stays_within_a_percent(form, turns, std):
   angles = 3 * jax.random.normal(keys[4], (D_h // 2, S)) * turns
   turn = jnp.cos(angles), jnp.sin(angles)
   none = jnp.zeros(k * D_h, jnp.bfloat16)
-  q, key = (
-    tpu.project_turned(z, W, None, *turn) if turns else tpu.project(z, W, None)
-    for W in (W_q, W_k)
-  )
-  y = form(q, key, z, W_v, None, identity, none)
+
+  def attention(z):
+    q, key = (
+      tpu.project_turned(z, W, None, *turn)
+      if turns
+      else tpu.project(z, W, None)
+      for W in (W_q, W_k)
+    )
+    return form(q, key, z, W_v, None, identity, none)
+
+  y = jax.vjp(attention, z)[0] if saves else attention(z)
 
   def rounded(W):
     exact = np.einsum("bnd,dhe->bhne", *(np.float64(x) for x in (z, W)))
@@ -178,10 +187,11 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
   x, model = images(), tiny(**fields)
   params = random_params(model, x)
   calls = []
-  for name in ("attend", "attend_turned"):
+  for name in ("attend", "attend_in_order"):
     attend = getattr(tpu, name)
-    count = partial(lambda attend, *a: calls.append(a) or attend(*a), attend)
-    monkeypatch.setattr(tpu, name, count)
+    monkeypatch.setattr(
+      tpu, name, lambda *a, attend=attend: calls.append(a) or attend(*a)
+    )
   jax.eval_shape(
     lambda p: model.apply(
       {"params": p}, x, rngs={"dropout": jax.random.key(0)}, **options

@@ -58,7 +58,7 @@ class Msa(nn.Module):
   num_heads: int
   config: LayerConfig = LayerConfig()
   qkv_bias = "qkv"  # Initials of the projections that have a bias.
-  turned = False  # Whether Eq. 6 takes other queries and keys than Eq. 5 gives.
+  turns = False  # Whether `_compared` may change queries and keys.
 
   @nn.compact
   def __call__(
@@ -129,7 +129,7 @@ class Msa(nn.Module):
     q = self._compared_on_tpu("query", z, U_q, 1 / sqrt_D_h)
     k = self._compared_on_tpu("key", z, U_k, 1.0)
     factors = 1.0 if scale is None else scale
-    whole = tpu.attend_turned if self.turned else tpu.attend
+    whole = tpu.attend_in_order if self.turns else tpu.attend
     attend = whole if form == "whole" else tpu.attend_in_blocks
     return attend(q, k, z, *U_v.weights(), *U_msa.weights(factors))
 

@@ -42,10 +42,7 @@ class ExtendedMsa(Msa):
   qkv_bias: str = "qkv"
   qk_norm: bool = False
   rope: tuple[Grid, float, int | None] | None = None
-
-  @property
-  def turned(self) -> bool:
-    return self.qk_norm or self.rope is not None
+  turns = True
 
   def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
     if self.qk_norm:
@@ -68,7 +65,7 @@ class ExtendedMsa(Msa):
       W, b = U.weights(scale)
       return tpu.project_turned(z, W, b, turn[0].T, turn[1].T)
     norm = layer_norm(self.config, name=f"norm_{name}", axis=2)
-    x = norm(tpu.project_in_order(z, *U.weights())) * scale
+    x = norm(tpu.project(z, *U.weights())) * scale
     if turn is None:
       return x
     return tpu.turned(jnp.split(x, 2, axis=2), turn[0].T, turn[1].T)

@@ -14,6 +14,9 @@ slow at:
   to 1, so the gradient of the values' bias is that of the output's bias, taken
   back through the last product.
 
+Where nothing is differentiated or turned, heads are inside and keys innermost:
+XLA then joins the softmax to the products around it.
+
 Only reverse-mode differentiation is defined.
 """
 
@@ -37,13 +40,13 @@ def project(
   b: Float[Array, "k D_h"] | None,
 ) -> Heads:
   """The product z W + b for every head, Eq. 5."""
-  y = _product("bnd,dhe->hben", z, W)
+  y = _product("bnd,dhe->hben", z, W)  # Eq. 5
   return y if b is None else y + b[:, None, :, None]
 
 
 def _project_forward(z, W, b):
   z = _in_order(z)
-  return project_in_order(z, W, b), (z, W, b)
+  return _in_order(project(z, W, b)), (z, W, b)
 
 
 def _project_backward(saved: tuple, d: Array) -> tuple:
@@ -55,11 +58,6 @@ def _project_backward(saved: tuple, d: Array) -> tuple:
 
 
 project.defvjp(_project_forward, _project_backward)
-
-
-def project_in_order(z: Array, W: Array, b: Array | None) -> Heads:
-  """As `project`, laid out with tokens innermost, whatever it is for."""
-  return _in_order(project(z, W, b))
 
 
 @jax.custom_vjp
@@ -76,7 +74,7 @@ def project_turned(
   """
   half = len(cos)
   parts = [
-    project_in_order(z, W[..., cut], None if b is None else b[:, cut])
+    project(z, W[..., cut], None if b is None else b[:, cut])
     for cut in (slice(half), slice(half, None))
   ]
   return turned(parts, cos, sin)
@@ -93,7 +91,7 @@ def turned(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
 
 def _turned_forward(z, W, b, cos, sin):
   z = _in_order(z)
-  return project_turned(z, W, b, cos, sin), (z, W, b, cos, sin)
+  return _in_order(project_turned(z, W, b, cos, sin)), (z, W, b, cos, sin)
 
 
 def _turned_backward(saved: tuple, d: Array) -> tuple:
@@ -121,27 +119,15 @@ def attend(
   W_out: Float[Array, "k D_h D"],
   b_out: Float[Array, " D"],
 ) -> Float[Array, "B S D"]:
-  """Self-attention, Eq. 5-8, given the queries, scaled, and the keys.
-
-  Where nothing is differentiated, this is what runs: keys are innermost, and
-  XLA chooses the layouts. Gradients take the form described above.
-  """
-  v = project(z, W_v, b_v)
-  q, k, v = (x.transpose(1, 3, 0, 2) for x in (q, k, v))
+  """Self-attention, Eq. 5-8, given the queries, scaled, and the keys."""
+  q, k, v = (x.transpose(1, 3, 0, 2) for x in (q, k, project(z, W_v, b_v)))
   A = jax.nn.softmax(_sums("bqhe,bkhe->bhqk", q, k)).astype(z.dtype)  # Eq. 6
   SA = _product("bhqk,bkhe->bqhe", A, v)  # Eq. 7
   return _product("bqhe,hed->bqd", SA, W_out) + b_out[None, None]  # Eq. 8
 
 
-@jax.custom_vjp
-def attend_turned(*arrays: Any) -> Float[Array, "B S D"]:
-  """As `attend`, always in the form described above, for turned queries."""
-  return _forward(*arrays)[0]
-
-
 def _forward(q, k, z, W_v, b_v, W_out, b_out):
-  z = _in_order(z)
-  v = project_in_order(z, W_v, b_v)
+  v, (z, *_) = _project_forward(z, W_v, b_v)
   logits = _sums("hbeq,hbek->hbkq", q, k)  # (k, B, S, S), float32
   top = logits.max(axis=2, keepdims=True)
   E = jnp.exp(logits - top).astype(z.dtype)
@@ -180,7 +166,15 @@ def _backward(saved: tuple, dy: Array) -> tuple:
 
 
 attend.defvjp(_forward, _backward)
-attend_turned.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def attend_in_order(q, k, *rest) -> Array:
+  """`attend`, for what was turned: with heads inside, turning costs more."""
+  return _forward(_in_order(q), _in_order(k), *rest)[0]
+
+
+attend_in_order.defvjp(_forward, _backward)
 
 
 # Bytes of float32 logits that are computed at once. A v5e chip has 128 MiB of
@@ -190,7 +184,7 @@ BLOCK_BYTES = 2**25
 
 def attend_in_blocks(q, k, z, W_v, b_v, W_out, b_out) -> Array:
   """As `attend`, some heads and images at a time; saves no S x S matrix."""
-  q, k, v = _in_order(q), _in_order(k), project_in_order(z, W_v, None)
+  q, k, v = map(_in_order, (q, k, project(z, W_v, None)))
   SA = on_each_device(_in_blocks, ("heads", "batch", None, None))(q, k, v)
   if b_v is not None:  # The weights of a query sum to 1.
     b_out += _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
