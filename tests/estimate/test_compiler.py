@@ -5,9 +5,10 @@ import json
 import jax
 import pytest
 
-from configs import pretrain
+from configs import digits, pretrain
 from tests import commands, encoders
 from vit_jax.estimate import compiler
+from vit_jax.models import partitioning, tpu
 from vit_jax.run.settings import read
 from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
@@ -66,6 +67,20 @@ def test_the_forward_pass_alone():
   # Each chip sends its answers, a class and a probability for each image.
   sent = sum(kind["mib"] for kind in row["collectives"].values())
   assert sent * 2**20 <= 4 * 256 * 8
+
+
+def test_the_forward_pass_has_the_form_for_the_chips(monkeypatch):
+  """The mesh decides, here one that says it is of TPUs, not this machine."""
+  calls, attend = [], tpu.attend
+  monkeypatch.setattr(tpu, "attend", lambda *a: calls.append(a) or attend(*a))
+
+  def on_tpu(layout, _):
+    return partitioning.laid_out(layout, "tpu")
+
+  monkeypatch.setattr(sharding, "laid_out", on_tpu)
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  compiler.lower_forward(read(digits.get_config()), mesh, 10)
+  assert len(calls) >= 4  # One for each layer, at least.
 
 
 def test_a_chip_has_the_published_peak():
