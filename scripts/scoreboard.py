@@ -236,8 +236,11 @@ python -m scripts.scoreboard --render
 
 The first command makes one row that is missing, and the second this page.
 "Sent" is what a chip's collectives return. [The rows](_static/scoreboard.csv)
-have the versions as well; a "+" means that files of the clone differed from
-the commit.
+have the versions and all six libraries' costliest operations as well; this page
+shows ours and those of the fastest other library. A "+" means that files of the
+clone differed from the commit.
+
+In short, the cycles of the fastest other library over ours; above 1, ours leads:
 """
 
 
@@ -245,7 +248,7 @@ def page(rows: list[Row]) -> str:
   known = {tuple(row[name] for name in KEY): row for row in rows}
   images = " or ".join(f"{n} ({model})" for model, n in IMAGES.items())
   topologies = ", ".join(f"`{name}`" for name in CHIPS.values())
-  parts = [HEAD.format(images=images, chips=topologies)]
+  parts = [HEAD.format(images=images, chips=topologies), _overview(known)]
   for model, shape in SHAPES.items():
     for step in STEPS:
       parts.append(f"## {model}, {TITLES[step]}\n")
@@ -255,13 +258,44 @@ def page(rows: list[Row]) -> str:
   return "\n".join(parts)
 
 
-def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
-  """The table of a step on a chip, and the operations of its rows."""
+def _overview(known: dict) -> str:
+  """The fastest other library's cycles over ours, of every step and chip."""
+  cells = []
+  for model, shape in SHAPES.items():
+    for step in STEPS:
+      row = [f"{model}, {TITLES[step]}"]
+      for chip in CHIPS:
+        found = _found(known, (model, step, chip), str(shape[-1]))
+        best = _best(found)
+        ratio = _cycles(found[best]) / _cycles(found["ours"])
+        row.append(f"{ratio:.2f} ({best})")
+      cells.append(tuple(row))
+  return _markdown(("*estimate*", *CHIPS), cells)
+
+
+def _found(known: dict, key: tuple[str, str, str], layers: str) -> dict:
+  """The row of each library, of the whole model if it was compiled."""
   found = {}
   for library in LIBRARIES:
     few, whole = ((library, *key, how) for how in ("2, 4", layers))
     if row := known.get(whole) or known.get(few):
       found[library] = row
+  return found
+
+
+def _best(found: dict[str, Row]) -> str:
+  """The fastest of the other libraries."""
+  others = [name for name in found if name != "ours"]
+  return min(others, key=lambda name: _cycles(found[name]), default="ours")
+
+
+def _cycles(row: Row) -> float:
+  return float(row["mcycles"])
+
+
+def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
+  """The table of a step on a chip, and the operations of its rows."""
+  found = _found(known, key, layers)
   if not found:
     return [f"On {key[-1]}: not compiled yet.\n"]
   cells = []
@@ -280,10 +314,12 @@ def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
   table = _markdown((*names, "commit"), cells)
   parts = [f"### {key[0]}, {key[1]}, {key[2]}\n", f"libtpu {libtpu}.\n", table]
   parts += [_leader(found, NOTES.get(key, "")), OPERATIONS]
-  for library, row in found.items():
+  for library in dict.fromkeys(("ours", _best(found))):
     cells = [
       (f"{cycles:.2f}", str(times), f"`{_short(source)}`", f"`{shape[:60]}`")
-      for source, shape, times, cycles in json.loads(row["operations"])
+      for source, shape, times, cycles in json.loads(
+        found[library]["operations"]
+      )
     ]
     names = (f"{library}: Mcycles, *estimate*", "times", "operation", "result")
     parts.append(_markdown(names, cells))
@@ -293,11 +329,11 @@ def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
 def _leader(found: dict[str, Row], note: str) -> str:
   if "ours" not in found or len(found) == 1:
     return ""
-  cycles = {name: float(row["mcycles"]) for name, row in found.items()}
+  cycles = {name: _cycles(row) for name, row in found.items()}
   own = cycles.pop("ours")
   ahead = {k: own / n - 1 for k, n in cycles.items() if n < own}
   if not ahead:
-    best = min(cycles, key=lambda name: cycles[name])
+    best = _best(found)
     return (
       f"Ours leads, and {best} takes {cycles[best] / own:.2f} times as long.\n"
     )

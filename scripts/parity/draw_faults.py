@@ -105,6 +105,22 @@ def _often(augmented: Callable[..., Any]) -> Callable[..., Any]:
   return own
 
 
+POLICY = {
+  "operations 2 % oftener": _patch(randaugment, "_CHANCE", lambda x: 1.02 * x),
+  "a spread of 0.51": _patch(randaugment, "_SPREAD", lambda x: 1.02 * x),
+  "magnitudes 2 % larger": _patch(
+    randaugment,
+    "rand_augment",
+    lambda own: lambda x, rng, n, m, **how: own(x, rng, n, 1.02 * m, **how),
+  ),
+  "no limit of 10": lambda: mock.patch.object(
+    randaugment, "min", lambda x, _: x, create=True
+  ),
+  "2 % of operations are the first": lambda: _rng(
+    "integers", lambda draw: lambda n, size: draw(n, size=size) * (draw(50) > 0)
+  ),
+  "one sign 2 % oftener": LAYERS["one sign 2 % oftener"],
+}
 CENTRES = {
   "no centre in the last 2 %": _integers(lambda draw, n: int(0.98 * draw(n))),
   "the first place 2 % oftener": _integers(

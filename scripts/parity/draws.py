@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scripts.parity import draw_faults
+from scripts.parity import draw_faults, policy
 from scripts.parity.pixels.operations import MOVES, OPERATIONS
 from vit_jax.data.transforming import augment, randaugment
 from vit_jax.training import losses
@@ -39,7 +39,7 @@ class DrawRow:
     columns: The quantities, of what the reference's program returns.
     ours: The same quantities, of this many draws of ours.
     count: How many: half of the batches get Mixup, and a quarter of the layers
-      has a sign.
+      has a sign, of timm's three in ten.
     faults: Those of `draw_faults`, by their names.
   """
 
@@ -160,7 +160,7 @@ def _our_layers(count: int) -> Columns:
     return image
 
   ops = {k: lambda image, *_: image for k in randaugment.PUBLISHED}
-  ops |= randaugment._moves(move, 1)
+  ops |= randaugment._moves(move, 1, randaugment._TRANSLATE)
   kept = {
     k: lambda *a, i=i, op=ops[k]: (last.append(i), op(*a))[1]
     for i, k in enumerate(OPERATIONS.values())
@@ -257,6 +257,16 @@ ROWS = {
     columns=_centres,
     ours=_our_centres,
     faults=draw_faults.CENTRES,
+  ),
+  "layers_deit": DrawRow(
+    title="DeiT's RandAugment: how many operations, which, and how strong",
+    reference="timm",
+    program="pixels_torch.py",
+    case=dict(kind="deit_layers", policy=policy.POLICY, centres=policy.CENTRES),
+    columns=policy.columns,
+    ours=policy.drawn,
+    faults=draw_faults.POLICY,
+    count=2 * COUNT,
   ),
   "shares": DrawRow(
     title="Mixup or CutMix, and the share that an example keeps",

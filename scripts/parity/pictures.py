@@ -1,6 +1,7 @@
 """Pictures, and given numbers in the place of random ones, for both sides."""
 
 import io
+import statistics
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,9 @@ class Script:
 
   def uniform(self, low: float, high: float) -> float:
     return low + (high - low) * self.take("uniform")
+
+  def normal(self, mean: float, std: float) -> float:
+    return statistics.NormalDist(mean, std).inv_cdf(self.take("normal"))
 
   def integers(
     self, low: int, size: Any = None, endpoint: bool = False, **_: Any

@@ -209,6 +209,12 @@ class TrainTransformSettings(Section):
       f"lie between 0 and {MAX_MAGNITUDE}", lambda x: 0 <= x <= MAX_MAGNITUDE
     ),
   )
+  randaugment_timm: bool = setting(
+    False,
+    "RandAugment as timm's rand-mstd0.5-inc1, which DeiT takes, whatever "
+    "as_published says: half of the time, magnitudes spread by 0.5, up to 10.",
+    needs="randaugment_layers",
+  )
   three_augment: bool = setting(
     False, "Make each image grey, solarize it or blur it (DeiT III)."
   )

@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 from PIL import Image
 
+from scripts.parity import policy
 from scripts.parity.pixels import recipes
 from vit_jax.data.decoding import decode
 from vit_jax.data.reading import image_folder
@@ -151,6 +152,47 @@ _TIMM: dict[str, Fault] = {
   "rotation the other way": _patch(
     randaugment, "_rotation", lambda make: lambda size, by: make(size, -by)
   ),
+}
+
+
+def _policy(**fields: Any) -> Fault:
+  return _patch(policy, "SETTINGS", lambda x: dataclasses.replace(x, **fields))
+
+
+def _original(*names: str) -> Fault:
+  """Operations of timm's other set, which inc1 replaces."""
+  ops = {k: randaugment.OPS[k] for k in names}
+  return lambda: mock.patch.dict(randaugment.TIMM, ops)
+
+
+def _moving(
+  shift: float = 0.45,
+  how: Image.Resampling = Image.Resampling.BICUBIC,
+  fill: tuple[int, int, int] = randaugment._IMAGENET,
+) -> Fault:
+  moves = randaugment._moves(randaugment._filtered, 0, shift, how, fill)
+  return _by(moves, randaugment.TIMM)
+
+
+_DEIT: dict[str, Fault] = {
+  "one magnitude": _patch(randaugment, "_SPREAD", lambda _: 1e-9),
+  "magnitudes spread by 0.51": _patch(randaugment, "_SPREAD", lambda _: 0.51),
+  "a magnitude of 9.18": _policy(randaugment_magnitude=9.18),
+  "no operation left out": _patch(randaugment, "_CHANCE", lambda _: 1.0),
+  "half of those that are left out": _patch(
+    randaugment, "_CHANCE", lambda _: 0.75
+  ),
+  "one layer": _policy(randaugment_layers=1),
+  "posterize of the original set": _original("posterize"),
+  "solarize of the original set": _original("solarize"),
+  "colours of the original set": _original(
+    "color", "contrast", "brightness", "sharpness"
+  ),
+  "our own operations": _original(*_SAME_MOVES),
+  "grey from outside": _moving(fill=(randaugment.GREY,) * 3),
+  "bilinear moves": _moving(how=Image.Resampling.BILINEAR),
+  "moves by 0.446 of the side": _moving(shift=100 / 224),
+  "without `randaugment_timm`": _policy(randaugment_timm=False),
 }
 _CONTRAST: dict[str, Fault] = {
   "the mean grey": _contrast(_mean_grey),
@@ -368,6 +410,7 @@ FAULTS: dict[str, dict[str, Fault]] = {
   "randaugment_big_vision": _RANDAUGMENT,
   "contrast": _CONTRAST,
   "randaugment_timm": _TIMM,
+  "randaugment_deit": _DEIT,
   "jpeg": _JPEG,
   "train_big_vision": _TRAIN_BIG_VISION,
   "train_google": _train("fast", "big_vision"),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from scripts.parity import policy
 from scripts.parity.pictures import Script, encoded, patchwork, photograph
 from scripts.parity.pixels.row import Case, PixelRow
 from vit_jax.data.decoding import decode
@@ -160,15 +161,34 @@ ROWS = {
     every=(13, 9),
     different=(
       (
-        "There is no setting for timm's stronger operations (inc1), its random"
-        " magnitudes (mstd), its probability of 1/2 and its bicubic moves, so "
-        "DeiT's rand-m9-mstd0.5-inc1 cannot be had. Beyond magnitude 10, timm "
-        "stays at 10 unless told otherwise, and images move by 100/224 of the "
-        "side here and 0.45 there."
+        "These are the operations without `randaugment_timm`. Beyond magnitude "
+        "10, timm stays at 10 unless told otherwise, and images move by "
+        "100/224 of the side here and 0.45 there."
       ),
       (
         "Below magnitude 2.5 timm's posterize asks Pillow for no bits, which "
         "it refuses, and ours keeps one; timm has no cutout."
+      ),
+    ),
+  ),
+  "randaugment_deit": PixelRow(
+    title=f"DeiT's RandAugment as a whole, `{policy.POLICY}`",
+    reference="timm",
+    program="pixels_torch.py",
+    cases=policy.cases,
+    ours=policy.ours,
+    sources=policy.pictures,
+    every=(7, 5),
+    different=(
+      (
+        "With `randaugment_layers=2`, `randaugment_magnitude=9` and "
+        "`randaugment_timm`. What comes from outside an image is ImageNet's "
+        "mean, 124, 116, 104, as in DeiT, whatever `normalization.mean` is."
+      ),
+      (
+        "At magnitude 10, which one image in 650 gets, timm's posterize asks "
+        "Pillow for no bits, which Pillow 13 refuses. Here the image turns "
+        "black, as it did with Pillow 12 and before; this is not compared."
       ),
     ),
   ),

@@ -69,6 +69,63 @@ def operation(
     return op(Image.fromarray(image))
 
 
+def _deits(policy: str) -> Any:
+  """RandAugment as DeiT has it made: bicubic, with the mean from outside."""
+  made: Any = timm.data.create_transform(
+    224, is_training=True, auto_augment=policy, interpolation="bicubic"
+  )
+  kind = auto_augment.RandAugment
+  return next(x for x in made.transforms if isinstance(x, kind))
+
+
+def deit_randaugment(
+  image: Any, policy: str, names: list, draws: dict, **_: Any
+) -> Any:
+  """RandAugment as a whole, with these operations and draws."""
+  augmented = _deits(policy)
+  ops = {op.name: op for op in augmented.ops}
+  assert augmented.num_layers == len(names)
+  choice = lambda *_, **__: [ops[name] for name in names]  # noqa: E731
+  with given(draws), mock.patch.object(np.random, "choice", choice):
+    return augmented(Image.fromarray(image))
+
+
+def deit_layers(count: int, policy: str, centres: dict, **_: Any) -> Any:
+  """Operation, magnitude and sign of each layer of so many images.
+
+  The operation is -1 where none is applied. A centre is what an operation's
+  argument is above or below, or nothing.
+  """
+  random.seed(0)
+  np.random.seed(0)  # noqa: NPY002  # timm draws from it.
+  augmented, last = _deits(policy), []
+
+  def watch(op: Any) -> None:
+    level_of, names = op.level_fn, [*centres]
+
+    def level(magnitude: float, hparams: dict) -> tuple:
+      args = level_of(magnitude, hparams) if level_of else ()
+      centre = centres[op.name]
+      sign = 0 if centre is None else np.sign(args[0] - centre)
+      magnitude = magnitude if level_of else -1
+      last.append([names.index(op.name), magnitude, sign])
+      return args
+
+    op.level_fn = level
+    op.aug_fn = lambda image, *_, **__: image
+
+  for op in augmented.ops:
+    watch(op)
+  found = np.zeros((count, 2, 3))
+  found[..., :2] = -1
+  for i in range(count):
+    last.clear()
+    augmented(None)
+    for k, layer in enumerate(last):
+      found[i, k] = layer
+  return found
+
+
 def erased(image: Any, draws: dict, **_: Any) -> Any:
   """Where random erasing erases."""
   tensor = torch.zeros(3, *image.shape[:2])
@@ -153,7 +210,7 @@ def labels(names: list, **_: Any) -> Any:
 
 if __name__ == "__main__":
   kinds = (operation, erased, crop, mixed, shares, labels)
-  kinds += (deit_train, deit_eval)
+  kinds += (deit_train, deit_eval, deit_randaugment, deit_layers)
   answer(
     {kind.__name__: kind for kind in kinds},
     {

@@ -82,7 +82,8 @@ def augment(
       image = three_augment(image, rng)
     image = colour_jitter(image, rng, settings.colour_jitter)
     strength = settings.randaugment_layers, settings.randaugment_magnitude
-    image = rand_augment(image, rng, *strength, settings.as_published)[..., :C]
+    whose = settings.as_published, settings.randaugment_timm
+    image = rand_augment(image, rng, *strength, *whose)[..., :C]
   return erase(image, rng, settings.erase)
 
 

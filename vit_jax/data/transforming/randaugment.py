@@ -25,8 +25,9 @@ from PIL import Image, ImageEnhance, ImageOps
 GREY = 128
 """The value of pixels that come from outside the image, or are cut out."""
 
-_FILL = (GREY, GREY, GREY)
+_FILL, _IMAGENET = (GREY, GREY, GREY), (124, 116, 104)
 _TRANSLATE, _CUTOUT = 100 / 224, 40 / 224
+_CHANCE, _SPREAD = 0.5, 0.5  # Of an operation and of its magnitude, in timm.
 _Op = Callable[[Image.Image, float, np.random.Generator], Image.Image]
 
 
@@ -36,6 +37,7 @@ def rand_augment(
   num_layers: int = 2,
   magnitude: float = 10,
   as_published: bool = False,
+  timm: bool = False,
 ) -> np.ndarray:
   """Applies `num_layers` operations, drawn from `OPS` with replacement.
 
@@ -43,13 +45,17 @@ def rand_augment(
     image: uint8 of shape (H, W, 3), as the result is.
     magnitude: strength of every operation, 0 to `settings.MAX_MAGNITUDE`.
     as_published: whether to draw from `PUBLISHED` instead.
+    timm: whether to draw from `TIMM`, half of the time and up to 10.
   """
   if num_layers == 0:
     return image
-  ops = tuple((PUBLISHED if as_published else OPS).values())
+  ops = tuple((TIMM if timm else PUBLISHED if as_published else OPS).values())
   pixels = Image.fromarray(image)
   for choice in rng.integers(len(ops), size=num_layers):
-    pixels = ops[choice](pixels, magnitude / 10, rng)
+    if timm and rng.random() >= _CHANCE:
+      continue
+    by = min(max(rng.normal(magnitude, _SPREAD), 0), 10) if timm else magnitude
+    pixels = ops[choice](pixels, by / 10, rng)
   return np.asarray(pixels)
 
 
@@ -64,9 +70,8 @@ def _blend(other: Callable[[Image.Image], Image.Image]) -> _Op:
   )
 
 
-def _posterize(image, strength, _):
-  bits = min(max(int(4 * strength), 1), 8)
-  mask = 256 - 2 ** (8 - bits)
+def _posterize(image, strength, _, least=1):
+  mask = 256 - (256 >> min(max(int(4 * strength), least), 8))
   return image.point([v & mask for v in range(256)] * 3)
 
 
@@ -76,10 +81,10 @@ def _solarize_add(image, strength, _):
   return image.point(table * 3)
 
 
-def _bilinear(image, matrix):
+def _filtered(image, matrix, by=Image.Resampling.BILINEAR, fill=_FILL):
   """Maps out(x, y) = in(a x + b y + c, d x + e y + f), given (a, ..., f)."""
-  kind, by = Image.Transform.AFFINE, Image.Resampling.BILINEAR
-  return image.transform(image.size, kind, matrix, by, fillcolor=_FILL)
+  kind = Image.Transform.AFFINE
+  return image.transform(image.size, kind, matrix, by, fillcolor=fill)
 
 
 def _nearest(image, matrix):
@@ -99,20 +104,20 @@ def _rotation(size, angle):
   return c, -s, c * -x - s * -y + x, s, c, s * -x + c * -y + y
 
 
-def _moves(affine: Callable, edge: int) -> dict[str, _Op]:
+def _moves(affine: Callable, edge: int, shift: float, *how) -> dict[str, _Op]:
   """The operations that move pixels; `edge` is what a side has beyond them."""
 
   def op(matrix: Callable[[int, int, float], tuple]) -> _Op:
     return lambda image, strength, rng: affine(
-      image, matrix(*image.size, strength * _sign(rng))
+      image, matrix(*image.size, strength * _sign(rng)), *how
     )
 
   return {
     "rotate": op(lambda W, H, by: _rotation((W - edge, H - edge), 30 * by)),
     "shear_x": op(lambda W, H, by: (1, 0.3 * by, 0, 0, 1, 0)),
     "shear_y": op(lambda W, H, by: (1, 0, 0, 0.3 * by, 1, 0)),
-    "translate_x": op(lambda W, H, by: (1, 0, _TRANSLATE * by * W, 0, 1, 0)),
-    "translate_y": op(lambda W, H, by: (1, 0, 0, 0, 1, _TRANSLATE * by * H)),
+    "translate_x": op(lambda W, H, by: (1, 0, shift * by * W, 0, 1, 0)),
+    "translate_y": op(lambda W, H, by: (1, 0, 0, 0, 1, shift * by * H)),
   }
 
 
@@ -126,7 +131,7 @@ def _cutout(image, strength, rng):
   return image
 
 
-_MOVES = _moves(_bilinear, 0)
+_MOVES = _moves(_filtered, 0, _TRANSLATE)
 OPS: dict[str, _Op] = {
   "autocontrast": lambda image, *_: ImageOps.autocontrast(image),
   "equalize": lambda image, *_: ImageOps.equalize(image),
@@ -160,7 +165,7 @@ def _smooth(image):
 
 PUBLISHED: dict[str, _Op] = {
   **OPS,
-  **_moves(_nearest, 1),
+  **_moves(_nearest, 1, _TRANSLATE),
   "color": _blend(_grey),
   "contrast": _blend(
     lambda x: x.point([min(x.width * x.height // 256, 255)] * 768)
@@ -170,3 +175,16 @@ PUBLISHED: dict[str, _Op] = {
   "solarize": lambda x, by, _: ImageOps.solarize(x, int(256 * by) % 256),
 }
 """The reference's own operations, in the same order."""
+
+TIMM: dict[str, _Op] = {
+  **OPS,
+  **_moves(_filtered, 0, 0.45, Image.Resampling.BICUBIC, _IMAGENET),
+  **{
+    k: lambda x, by, rng, op=OPS[k]: op(x, (1 + by * _sign(rng)) / 2, rng)
+    for k in ("color", "contrast", "brightness", "sharpness")
+  },
+  "posterize": lambda x, by, rng: _posterize(x, 1 - int(4 * by) / 4, rng, 0),
+  "solarize": lambda x, by, _: ImageOps.solarize(x, 256 - int(256 * by)),
+}
+"""timm's for rand-m9-mstd0.5-inc1: all get stronger as the magnitude grows."""
+del TIMM["cutout"]
