@@ -383,7 +383,8 @@ def test_the_scoreboards_page_is_that_of_its_rows():
   rows = scoreboard.read(scoreboard.TABLE)
   text = scoreboard.page(rows)
   assert text == scoreboard.PAGE.read_text()
-  assert "not compiled yet" in text
+  fewer = [row for row in rows if row["library"] != "jimm"]
+  assert "not compiled yet" in scoreboard.page(fewer)
   heads = re.findall(r"^\| .*Mcycles.*|^\| library.*", text, re.MULTILINE)
   assert heads and all("*estimate*" in head for head in heads)
   known = {tuple(row[name] for name in scoreboard.KEY) for row in rows}
