@@ -113,9 +113,6 @@ POLICY = {
     "rand_augment",
     lambda own: lambda x, rng, n, m, **how: own(x, rng, n, 1.02 * m, **how),
   ),
-  "no limit of 10": lambda: mock.patch.object(
-    randaugment, "min", lambda x, _: x, create=True
-  ),
   "2 % of operations are the first": lambda: _rng(
     "integers", lambda draw: lambda n, size: draw(n, size=size) * (draw(50) > 0)
   ),

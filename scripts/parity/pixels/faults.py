@@ -178,6 +178,9 @@ _DEIT: dict[str, Fault] = {
   "one magnitude": _patch(randaugment, "_SPREAD", lambda _: 1e-9),
   "magnitudes spread by 0.51": _patch(randaugment, "_SPREAD", lambda _: 0.51),
   "a magnitude of 9.18": _policy(randaugment_magnitude=9.18),
+  "no limit of 10": lambda: mock.patch.object(
+    randaugment, "min", lambda x, _: x, create=True
+  ),
   "no operation left out": _patch(randaugment, "_CHANCE", lambda _: 1.0),
   "half of those that are left out": _patch(
     randaugment, "_CHANCE", lambda _: 0.75
