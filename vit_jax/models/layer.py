@@ -1,6 +1,7 @@
 """The parts and settings that all layers of the Transformer share."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,27 +28,20 @@ _PATCH_INITS = nn.initializers.lecun_normal(), init_zeros
 _DENSE_INITS = init_kernel, nn.initializers.normal(1e-6)
 
 
-def gelu_exact(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-  """GELU, x Phi(x)."""
+def _gelu(
+  x: Float[Array, "*axes"], approximate: bool
+) -> Float[Array, "*axes"]:
+  """GELU, x Phi(x), or its tanh approximation, as in the published models."""
   if not for_tpu():
-    return nn.gelu(x, approximate=False)
+    return nn.gelu(x, approximate)
   from vit_jax.models import tpu_gelu
 
-  return tpu_gelu.gelu_exact(x)
-
-
-def gelu_tanh(x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-  """GELU by the tanh approximation, as in the published models."""
-  if not for_tpu():
-    return nn.gelu(x)
-  from vit_jax.models import tpu_gelu
-
-  return tpu_gelu.gelu(x)
+  return (tpu_gelu.gelu if approximate else tpu_gelu.gelu_exact)(x)
 
 
 GELUS = {
-  "tanh": gelu_tanh,
-  "exact": gelu_exact,
+  "tanh": functools.partial(_gelu, approximate=True),
+  "exact": functools.partial(_gelu, approximate=False),
   "quick": lambda x: x * nn.sigmoid(1.702 * x),  # CLIP's.
 }
 
