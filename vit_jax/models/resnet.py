@@ -5,11 +5,11 @@ ResNet v1.5 with group norm in place of batch norm and weight-standardised
 convolutions (arXiv:1903.10520).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -22,29 +22,20 @@ from vit_jax.models.partitioning import in_use, named
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 
 
-class StdConv(nn.Module):
+class StdConv(nn.Conv):
   """Convolution with its kernel scaled to mean 0, variance 1 per output."""
 
-  features: int
-  kernel_size: tuple[int, int]
-  strides: tuple[int, int] = (1, 1)
-  epsilon: float = 1e-5
+  use_bias: bool = False
   dtype: DTypeLike = jnp.float32
-  param_dtype: DTypeLike = jnp.float32
+  kernel_init: Any = named(nn.initializers.lecun_normal(), _CONV_AXES)
+  epsilon: float = 1e-5
 
-  @nn.compact
-  def __call__(self, x: Images) -> Float[Array, "B h w K"]:
-    init = named(nn.initializers.lecun_normal(), _CONV_AXES)
-    shape = *self.kernel_size, x.shape[-1], self.features
-    kernel = self.param("kernel", init, shape, self.param_dtype)
+  def param(self, name: str, init_fn: Callable, *args, **kwargs) -> Any:
+    kernel: Any = super().param(name, init_fn, *args, **kwargs)
     mean = kernel.mean(axis=(0, 1, 2), keepdims=True)
     std = kernel.std(axis=(0, 1, 2), keepdims=True)
-    kernel = ((kernel - mean) / (std + self.epsilon)).astype(self.dtype)
-    x, kernel = x.astype(self.dtype), in_use(kernel, _CONV_AXES)
-    order = "NHWC", "HWIO", "NHWC"
-    return jax.lax.conv_general_dilated(
-      x, kernel, self.strides, "SAME", dimension_numbers=order
-    )
+    kernel = (kernel - mean) / (std + self.epsilon)
+    return in_use(kernel.astype(self.dtype), _CONV_AXES)
 
 
 class ResidualUnit(nn.Module):
