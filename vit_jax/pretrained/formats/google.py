@@ -160,26 +160,21 @@ def _stacked(found: list[Rule]) -> list[Rule]:
 def _resnet_rules(vit: BaseVit, group_norm: str) -> list[Rule]:
   if not vit.resnet_layers:
     return []
-  found = [Rule("conv_root/kernel", ("resnet/conv_root/kernel",))]
-  found += _group_norm("gn_root", "resnet/norm_root", group_norm)
+  layers = [("", "resnet/", "_root")]
   for stage, units in enumerate(vit.resnet_layers):
     for unit in range(units):
-      theirs = f"block{stage + 1}/unit{unit + 1}"
-      ours = f"resnet/stage{stage}_unit{unit}"
+      theirs = f"block{stage + 1}/unit{unit + 1}/"
+      ours = f"resnet/stage{stage}_unit{unit}/"
       names = ["1", "2", "3"] if unit else ["1", "2", "3", "_proj"]
-      for name in names:
-        kernel = f"conv{name}/kernel"
-        found.append(Rule(f"{theirs}/{kernel}", (f"{ours}/{kernel}",)))
-        norm_name = f"{ours}/norm{name}"
-        found += _group_norm(f"{theirs}/gn{name}", norm_name, group_norm)
+      layers += [(theirs, ours, name) for name in names]
+  found = []
+  for theirs, ours, name in layers:
+    kernel = f"conv{name}/kernel"
+    found.append(Rule(theirs + kernel, (ours + kernel,)))
+    for leaf in (f"{name}/scale", f"{name}/bias"):
+      norm = (f"{ours}norm{leaf}",)
+      found.append(Rule(f"{theirs}gn{leaf}", norm, group_norm))
   return found
-
-
-def _group_norm(theirs: str, ours: str, pattern: str) -> list[Rule]:
-  return [
-    Rule(f"{theirs}/{leaf}", (f"{ours}/{leaf}",), pattern)
-    for leaf in ("scale", "bias")
-  ]
 
 
 def _blocks(shapes: Shapes) -> set[str]:
