@@ -4,7 +4,6 @@ Memory does not grow with the number of images, as only a few batches are
 decoded ahead of the device.
 """
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -88,13 +87,12 @@ def predict(
   images = iter(images)
   first = list(itertools.islice(images, batch_size))
   rows = sharding.padded_batch_size(len(first), mesh)
-  running = collections.deque()
   every_image = itertools.chain(first, images)
-  for names, pixels in _batches(every_image, transform, rows, shape):
-    running.append((names, step(params, jax.device_put(pixels, split))))
-    if len(running) > _BATCHES_RUNNING:
-      yield _predictions(*running.popleft())
-  for names, found in running:
+  running = (
+    (names, step(params, jax.device_put(pixels, split)))
+    for names, pixels in _batches(every_image, transform, rows, shape)
+  )
+  for names, found in sharding.begun_ahead(running, _BATCHES_RUNNING):
     yield _predictions(names, found)
 
 

@@ -1,6 +1,5 @@
 """Reads and preprocesses images: files, Pillow images and arrays."""
 
-import collections
 import io
 import os
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.runtime.printable import printable_path
+from vit_jax.training.sharding import begun_ahead
 
 Picture = str | os.PathLike | Image.Image | np.ndarray
 """A path, a Pillow image, or an array, uint8 (H, W) or (H, W, 1 to 4)."""
@@ -52,15 +52,10 @@ def decode_ahead(
   images: Iterable[Picture], transform: EvalTransform, ahead: int
 ) -> Iterator[tuple[Any, np.ndarray | str]]:
   """Yields each picture, and it read, `ahead` of them in advance by threads."""
-  waiting = collections.deque()
   pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
+  reads = ((p, pool.submit(read_image, p, transform)) for p in images)
   try:
-    for picture in images:
-      waiting.append((picture, pool.submit(read_image, picture, transform)))
-      if len(waiting) > ahead:
-        picture, image = waiting.popleft()
-        yield picture, image.result()
-    for picture, image in waiting:
+    for picture, image in begun_ahead(reads, ahead):
       yield picture, image.result()
   finally:
     pool.shutdown(wait=False, cancel_futures=True)  # A read may hang.

@@ -208,12 +208,16 @@ def to_device(
   A batch is this host's rows, and the sharding is over all hosts. While one
   batch is in use, `ahead` of them are sent.
   """
-
   send = functools.partial(jax.make_array_from_process_local_data, sharding)
   put = functools.partial(jax.tree.map, send)
-  source = iter(batches)
-  queue = collections.deque(put(b) for b in itertools.islice(source, ahead))
-  for batch in source:
-    queue.append(put(batch))
-    yield queue.popleft()
-  yield from queue
+  return begun_ahead(map(put, batches), ahead)
+
+
+def begun_ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
+  """Passes items on, each when `count` after it have been taken as well."""
+  source = iter(items)
+  waiting = collections.deque(itertools.islice(source, count))
+  for item in source:
+    waiting.append(item)
+    yield waiting.popleft()
+  yield from waiting
