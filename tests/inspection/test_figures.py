@@ -98,7 +98,7 @@ def test_each_head_has_its_place_on_the_photograph(written, count, columns):
   small.thumbnail((256, 256))
   found = []
   for share in shares:
-    drawn = overlay.overlaid(np.asarray(small), share, between)
+    drawn = overlay.coloured(overlay.grey(np.asarray(small)), share, between)
     found += places(figure, drawn)
   assert found == sorted(found) and len(found) == count  # In reading order.
   assert len({x for _, x in found}) == min(columns, count)

@@ -40,7 +40,8 @@ def test_map_and_photograph_can_both_be_seen(levels, flatness):
 def test_the_colours_are_those_of_the_map():
   """On black, what is left is the colour map at the map's smooth values."""
   black = np.zeros((256, 384, 3), np.uint8)
-  seen = overlay.overlaid(black, np.array([[1.0, 3.0]]), (1, 3))
+  map_ = np.array([[1.0, 3.0]])
+  seen = overlay.coloured(overlay.grey(black), map_, (1, 3))
   ends = matplotlib.colormaps["inferno"]([0.0, 1.0])[:, :3]
   np.testing.assert_allclose(seen[0, [0, -1]], 0.55 * 255 * ends, atol=1.5)
   # From left to right the picture only gets lighter, without a step.

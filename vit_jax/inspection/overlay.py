@@ -44,18 +44,13 @@ def limits(maps: Float[np.ndarray, "*axes"]) -> Limits:
   return low, high
 
 
-def overlaid(
-  image: Photograph,
-  map_: Float[np.ndarray, "h w"],
-  between: Limits | None = None,
-) -> Photograph:
+def overlaid(image: Photograph, map_: Float[np.ndarray, "h w"]) -> Photograph:
   """Draws a map on a photograph, at the photograph's own resolution.
 
   A photograph with less than 256 pixels on its longer side is enlarged first.
-  `map_` has a value for each patch of a regular grid, and `between` those at
-  the two ends of the colours; by default `limits`.
+  `map_` has a value for each patch of a regular grid.
   """
-  return coloured(grey(enlarged(image)), map_, between)
+  return coloured(grey(enlarged(image)), map_)
 
 
 def coloured(
@@ -63,7 +58,10 @@ def coloured(
   map_: Float[np.ndarray, "h w"],
   between: Limits | None = None,
 ) -> Photograph:
-  """`overlaid`, on a photograph that `grey` has made grey."""
+  """`overlaid`, on a photograph that `grey` has made grey.
+
+  `between` are the values at the two ends of the colours; by default `limits`.
+  """
   low, high = limits(map_) if between is None else between
   # Clipped first, or an outlier gets a dark ring; bytes truncate what is left.
   levels = np.clip((map_ - low) / (high - low), 0, 1)

@@ -67,12 +67,6 @@ class Known:
   sha256: str | None = None
 
   @property
-  def description(self) -> str:
-    """The checkpoint in one line."""
-    size = self.image_size
-    return f"ViT-{self.model} for {size} x {size}, {self.trained_on}"
-
-  @property
   def names(self) -> tuple[str, ...]:
     """Its address, and its names on Hugging Face and in timm."""
     _, is_hub, hub = self.url.partition("@")[0].rpartition("hf://")
