@@ -79,15 +79,12 @@ def _sheet(
 ) -> Photograph:
   P, (H, W, _) = guess.shape[1], image.shape
   panels = np.stack([image] * 3)
-  cut = panels.reshape(3, H // P, P, W // P, P, 3)  # A view of the patches.
-  for n, taken in enumerate(source):
-    y, x = divmod(n, W // P)
-    own = image.reshape(H // P, P, W // P, P, 3)
-    row, column = divmod(int(taken), W // P)
-    cut[0, y, :, x] = _GREY if taken == MASK else own[row, :, column]
-  for n, guessed, true in zip(where, guess, truth, strict=True):
-    y, x = divmod(int(n), W // P)
-    cut[1, y, :, x], cut[2, y, :, x] = guessed, true
+  cut = panels.reshape(3, H // P, P, W // P, P, 3).swapaxes(2, 3)  # A view.
+  corrupted = cut[0][np.divmod(source, W // P)]  # (N, P, P, 3)
+  corrupted[source == MASK] = _GREY
+  cut[0] = corrupted.reshape(cut[0].shape)
+  places = np.divmod(where, W // P)
+  cut[1][places], cut[2][places] = guess, truth
   times = max(1, _SIDE // max(H, W))
   large = panels.repeat(times, axis=1).repeat(times, axis=2)
   gap = np.full((len(large[0]), _GAP, 3), 255, np.uint8)
