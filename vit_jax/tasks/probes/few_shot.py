@@ -154,11 +154,8 @@ class FewShot:
     first ones of each class, as a draw of so many would find them.
     """
     drawn = self.read_shots(params, track)
-    fitted = [
-      [linear_probe.fit_shots(shots_of[:, :n]) for shots_of in drawn]
-      for n in shots
-    ]
-    probes = [probe for some in fitted for probe in some]
+    fit = linear_probe.fit_shots
+    probes = [fit(shots_of[:, :n]) for n in shots for shots_of in drawn]
     stacked = {
       name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
       for name in ("mean", "scale", "W")
@@ -168,19 +165,14 @@ class FewShot:
       totals = total(self._count(stacked, *features) for features in tested)
     examples, skipped = int(totals["examples"]), int(totals["skipped"])
     check_readable(examples)
-    top1 = (
-      (totals["correct"] / examples).reshape(len(shots), self._seeds).tolist()
-    )
+    top1 = (totals["correct"] / examples).tolist()
+    draws = [
+      Draw(number % self._seeds, probe.l2, right)
+      for number, (probe, right) in enumerate(zip(probes, top1, strict=True))
+    ]
     return [
-      Outcome(
-        tuple(
-          Draw(seed, probe.l2, right)
-          for seed, (probe, right) in enumerate(zip(some, row, strict=True))
-        ),
-        examples,
-        skipped,
-      )
-      for some, row in zip(fitted, top1, strict=True)
+      Outcome(tuple(draws[first : first + self._seeds]), examples, skipped)
+      for first in range(0, len(draws), self._seeds)
     ]
 
   def _draw(self) -> np.ndarray:
