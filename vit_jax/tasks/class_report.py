@@ -122,9 +122,7 @@ class ClassificationOutcome(Outcome):
       for field in dataclasses.fields(Predictions)
     )
     order = np.flatnonzero(counted)
-    order = order[np.argsort(-loss[order], kind="stable")]
-    nan = np.isnan(loss[order])
-    order = np.concatenate([order[nan], order[~nan]])
+    order = order[np.lexsort((-loss[order], ~np.isnan(loss[order])))]
 
     def cells(row: int) -> list[Any]:
       p, names = probability[row], self.names
