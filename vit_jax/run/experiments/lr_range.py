@@ -90,10 +90,8 @@ def find_lr(
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> Found:
   """Smooths the losses and finds where they fall fastest, by log rate."""
   weights = np.cumsum(_SMOOTHING ** np.arange(len(losses)))
-  total, smoothed = 0.0, []
-  for loss, weight in zip(losses, weights, strict=True):
-    total = _SMOOTHING * total + loss
-    smoothed.append(total / weight)
+  totals = itertools.accumulate(losses, lambda total, x: _SMOOTHING * total + x)
+  smoothed = (np.array([*totals]) / weights).tolist()
   slope = np.gradient(smoothed, np.log(rates))
   steepest = int(np.argmin(slope))
   suggested = float(rates[steepest]) if slope[steepest] < 0 else None
