@@ -75,22 +75,18 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
   if match[1] == "Axial-":
     defaults |= {"block": AxialBlock, "pooling": "gap"}
   elif match[1]:
-    defaults |= _hybrid_fields(variant, match[2], int(match[3]))
+    if (stride := int(match[3])) not in _HYBRID_LAYERS:
+      raise ValueError(
+        f"variant={variant!r}: R50's feature map is 1/16 or 1/32 of the image; "
+        f"choose R50+{match[2]}/16 or R50+{match[2]}/32."
+      )
+    defaults |= {"resnet_layers": _HYBRID_LAYERS[stride], "patch_size": 1}
   fields = with_block(fields)
   family = fields.get("block")
   if not isinstance(family, str):
     return _build(Vit, num_classes, defaults | fields)
   del fields["block"]
   return _build(ExtendedVit, num_classes, defaults | FAMILIES[family] | fields)
-
-
-def _hybrid_fields(variant: str, size: str, stride: int) -> dict[str, Any]:
-  if stride not in _HYBRID_LAYERS:
-    raise ValueError(
-      f"variant={variant!r}: R50's feature map is 1/16 or 1/32 of the image; "
-      f"choose R50+{size}/16 or R50+{size}/32."
-    )
-  return {"resnet_layers": _HYBRID_LAYERS[stride], "patch_size": 1}
 
 
 def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,13 @@ def open_sources(
     return open_all(source.removeprefix("tfds:"), data_dir)
   folder = epath.Path(source).expanduser()
   if folder.is_file():
-    return _labelled(source, outside)
+    if not source.endswith((".csv", ".tsv", ".jsonl")):
+      raise ValueError(
+        f"{source!r} is a file, and only CSV and JSONL files of labels can be "
+        "packed; for others, give the folder that holds them."
+      )
+    settings = DataSettings(labels_file=source, outside=outside)
+    return _named(label_file.open_folder(settings))
   if not folder.is_dir():
     raise ValueError(f"there is no folder or file {source!r} to pack.")
   endings = {path.suffix for path in folder.iterdir()}
@@ -49,16 +55,6 @@ def open_sources(
   if "://" in source:
     return open_bucket(source)
   return _named(image_folder.open_folder(DataSettings(root=source)))
-
-
-def _labelled(source: str, outside: bool) -> Splits:
-  if not source.endswith((".csv", ".tsv", ".jsonl")):
-    raise ValueError(
-      f"{source!r} is a file, and only CSV and JSONL files of labels can be "
-      "packed; for others, give the folder that holds them."
-    )
-  settings = DataSettings(labels_file=source, outside=outside)
-  return _named(label_file.open_folder(settings))
 
 
 def _named(splits: dict[str, Any]) -> Splits:

@@ -49,13 +49,15 @@ def page(runs: Sequence[RunFacts]) -> str:
   template = environment.get_template("report.html.jinja")
   now = datetime.datetime.now().astimezone()
   several = len(runs) > 1
+  own = [chart for run in runs if run.task for chart in run.task.curves]
+  own = [chart for n, chart in enumerate(own) if chart not in own[:n]]
   context = {
     "title": f"{len(runs)} runs compared" if several else f"Run {names[0]}",
     "date": f"{now:%Y-%m-%d %H:%M}",
     "headline": headline_of(names, runs),
     "results": tables.results(names, runs),
     "alone": not several,
-    "curves": _curves(names, runs, _wanted(runs)),
+    "curves": _curves(names, runs, [_LOSS, *own]),
     "more_curves": _curves(names, runs, _MORE_CURVES),
     "differences": tables.differences(names, runs) if several else None,
     "shrunk": None,
@@ -134,12 +136,6 @@ def _names(workdirs: Sequence[str]) -> list[str]:
     if len({*names}) == len(names):
       return names
   return [f"{number}: {w}" for number, w in enumerate(workdirs, 1)]
-
-
-def _wanted(runs: Sequence[RunFacts]) -> list[Curves]:
-  """The charts of the loss and of the runs' tasks."""
-  own = [c for run in runs if run.task for c in run.task.curves]
-  return [_LOSS, *(c for n, c in enumerate(own) if c not in own[:n])]
 
 
 def _curves(

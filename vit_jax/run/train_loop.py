@@ -113,7 +113,8 @@ class TrainLoop:
       self._train_step = self._traced(first)
     self.outputs.display.start(first)
     for step in range(first + 1, self.plan.lengths.total + 1):
-      batch = self._next_batch(state, step)
+      with self._saved_if_told(state, step - 1), self.outputs.spent.on("data"):
+        batch = next(self._on_device)
       state, metrics = self._take_step(state, batch, step)
       self._log_if_due(step, metrics)
       if self.signal.reached(step):
@@ -174,10 +175,6 @@ class TrainLoop:
       with self.signal.waiting():
         batch = next(self.batches)
       yield batch
-
-  def _next_batch(self, state: TrainState, step: int) -> dict[str, jax.Array]:
-    with self._saved_if_told(state, step - 1), self.outputs.spent.on("data"):
-      return next(self._on_device)
 
   def _take_step(
     self, state: TrainState, batch: dict[str, jax.Array], step: int

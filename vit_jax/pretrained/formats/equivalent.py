@@ -64,7 +64,8 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   found = dict(params)
   kinds = vit.position, new.position
   if not vit.extended and kinds[0] != kinds[1]:
-    found, kinds = with_table(vit, params), ("learned", kinds[1])
+    found = {k: v for k, v in params.items() if not k.startswith("position/")}
+    found[_TABLE], kinds = _position_table(vit, params), ("learned", kinds[1])
   if kinds == ("learned", "learned_grid") and vit.class_token:
     first, found[_TABLE] = np.split(found[_TABLE], [1])
     found["x_class"] = found["x_class"] + first[0]
@@ -81,13 +82,8 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   return found
 
 
-def with_table(model: Any, params: Params) -> Params:
-  """The parameters with a table E_pos, (S, D), for positions of any kind."""
-  rest = {k: v for k, v in params.items() if not k.startswith("position/")}
-  return rest | {_TABLE: _position_table(model, params)}
-
-
 def _position_table(model: Any, params: Params) -> np.ndarray:
+  """The table E_pos, (S, D), of positions of any kind."""
   size = model.origin.image_size if model.origin else None
   if size is None:
     raise ValueError(
