@@ -52,17 +52,17 @@ class ResidualUnit(nn.Module):
   @nn.compact
   def __call__(self, x: Images) -> Float[Array, "B h w C4"]:
     dtypes: Any = dict(dtype=self.dtype, param_dtype=self.param_dtype)
-    conv, norm = partial(_conv, **dtypes), partial(_group_norm, **dtypes)
+    conv, norm = partial(StdConv, **dtypes), partial(_group_norm, **dtypes)
     zeros = nn.initializers.zeros_init()
 
     shortcut = x
     if x.shape[-1] != 4 * self.width or self.stride != 1:
-      shortcut = conv(4 * self.width, 1, self.stride, name="conv_proj")(x)
+      shortcut = conv(4 * self.width, (1, 1), self.stride, name="conv_proj")(x)
       shortcut = norm(name="norm_proj")(shortcut)
-    x = nn.relu(norm(name="norm1")(conv(self.width, 1, name="conv1")(x)))
-    x = conv(self.width, 3, self.stride, name="conv2")(x)
+    x = nn.relu(norm(name="norm1")(conv(self.width, (1, 1), name="conv1")(x)))
+    x = conv(self.width, (3, 3), self.stride, name="conv2")(x)
     x = nn.relu(norm(name="norm2")(x))
-    x = conv(4 * self.width, 1, name="conv3")(x)
+    x = conv(4 * self.width, (1, 1), name="conv3")(x)
     x = norm(scale_init=zeros, name="norm3")(x)
     return nn.relu(x + shortcut)
 
@@ -103,7 +103,7 @@ class ResNet(Model):
     check_images(x)
     dtypes: Any = dict(dtype=self.dtype, param_dtype=self.param_dtype)
     width = self.width
-    x = _conv(width, 7, 2, **dtypes, name="conv_root")(x)
+    x = StdConv(width, (7, 7), 2, **dtypes, name="conv_root")(x)
     x = nn.relu(_group_norm(**dtypes, name="norm_root")(x))
     x = nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME")
     for stage, units in enumerate(self.layers):
@@ -112,10 +112,6 @@ class ResNet(Model):
         name, wide = f"stage{stage}_unit{unit}", width * 2**stage
         x = ResidualUnit(wide, stride, **dtypes, name=name)(x)
     return x, x.mean(axis=(1, 2))
-
-
-def _conv(width: int, size: int, stride: int = 1, **fields) -> StdConv:
-  return StdConv(width, (size, size), (stride, stride), **fields)
 
 
 def _group_norm(
