@@ -40,16 +40,11 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
   Raises ValueError if the settings name no data, or the data are not there.
   `windowed` tells whether the run sets a window for images of 16 bits.
   """
-  if settings.root:
-    return _folder_splits(settings, windowed)
-  train, evaluation = (open_source(s, settings) for s in ("train", "eval"))
-  counts = (
-    f"{len(train):,} training examples, {len(train.class_names):,} classes"
-  )
-  return Splits(train, evaluation, None, f"{train.name}, {counts}", [])
-
-
-def _folder_splits(settings: DataSettings, windowed: bool) -> Splits:
+  if not settings.root:
+    train, evaluation = (open_source(s, settings) for s in ("train", "eval"))
+    examples, classes = len(train), len(train.class_names)
+    found = f"{train.name}, {examples:,} training examples, {classes:,} classes"
+    return Splits(train, evaluation, None, found, [])
   reader = _folder_reader(settings)
   opened = reader.open_folder(settings)
   if opened["eval"].split == "test":
