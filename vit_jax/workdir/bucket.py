@@ -156,11 +156,8 @@ def check(workdir: str, *, writes: bool) -> None:
   """
   if not workdir.strip():  # It would be the current folder.
     raise ValueError("--workdir is empty: name a folder, such as runs/digits.")
-  if is_address(workdir):
-    _check_address(workdir, writes)
-
-
-def _check_address(workdir: str, writes: bool) -> None:
+  if not is_address(workdir):
+    return
   name, _, key = workdir.removeprefix("gs://").partition("/")
   if not workdir.startswith("gs://") or not name or not key.strip("/"):
     needed = "must be a local folder or gs://bucket/folder."

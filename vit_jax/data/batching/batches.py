@@ -74,15 +74,12 @@ class _Batches:
         return self.transform(example["image"], *rng), example["label"]
       except UnreadableImageError as error:
         example = UnreadableImageError(f"{example['id']}: {error}")
-    unreadable.append(self._passed_over(example))
-    return None
-
-  def _passed_over(self, why: UnreadableImageError) -> str:
     if not self.skip:
       raise UnreadableImageError(
-        f"{why} --config.loader.on_unreadable=skip passes over such images."
+        f"{example} --config.loader.on_unreadable=skip passes over such images."
       )
-    return str(why)
+    unreadable.append(str(example))
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
