@@ -122,11 +122,9 @@ def exists(address: Any) -> bool:
 
 def size(address: Any) -> int:
   """The number of bytes of an object; 0 if it is not there."""
-  found = blob(address)
-  if not exists(address):
-    return 0
-  found.reload(retry=retry())
-  return found.size
+  target = blob(address)
+  found = target.bucket.get_blob(target.name, retry=retry())
+  return found.size if found else 0
 
 
 def append(address: Any, data: bytes) -> None:

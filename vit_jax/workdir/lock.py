@@ -52,17 +52,15 @@ def _local_lock(workdir: str) -> Iterator[None]:
   path = folder / "lock"
   lock = filelock.FileLock(os.fspath(path), timeout=0)
   try:
-    lock.acquire()
+    held = lock.acquire()
   except filelock.Timeout:
     owner = "which is starting"
     with contextlib.suppress(OSError, UnicodeDecodeError):
       owner = path.read_text() or owner
     raise _taken(workdir, owner) from None
-  try:
+  with held:
     path.write_text(_this_process())
     yield
-  finally:
-    lock.release()
 
 
 def _taken(workdir: str, owner: str) -> ValueError:
