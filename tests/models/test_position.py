@@ -52,10 +52,9 @@ def test_sincos1d_is_the_formula():
   np.testing.assert_allclose(position.sincos1d(S, D), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [10_000.0, 100.0])
-def test_sincos2d_is_the_formula(temperature):
+def test_sincos2d_is_the_formula():
   h, w, D = 3, 5, 16
-  omega = [temperature ** (-i / (D // 4 - 1)) for i in range(D // 4)]
+  omega = [10_000 ** (-i / (D // 4 - 1)) for i in range(D // 4)]
   expected = np.zeros((h, w, D))
   for y, x, (i, frequency) in itertools.product(
     range(h), range(w), enumerate(omega)
@@ -64,7 +63,7 @@ def test_sincos2d_is_the_formula(temperature):
     expected[y, x, i :: D // 4] = [
       wave(angle) for angle in angles for wave in (np.sin, np.cos)
     ]
-  found = position.sincos2d(h, w, D, temperature)
+  found = position.sincos2d(h, w, D)
   np.testing.assert_allclose(found, expected.reshape(h * w, D), atol=1e-5)
 
 

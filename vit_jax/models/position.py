@@ -131,14 +131,12 @@ def sincos1d(S: int, D: int) -> Float[Array, "S D"]:
   return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(S, D)
 
 
-def sincos2d(
-  h: int, w: int, D: int, temperature: float = 10_000.0
-) -> Float[Array, "N D"]:
+def sincos2d(h: int, w: int, D: int) -> Float[Array, "N D"]:
   """Sine and cosine of x, then of y, each D / 4 entries, as in big_vision.
 
-  Frequencies fall geometrically from 1 to 1 / temperature.
+  Frequencies fall geometrically from 1 to 1 / 10,000.
   """
-  frequency = temperature ** -jnp.linspace(0.0, 1.0, D // 4)  # (D / 4,)
+  frequency = 10_000.0 ** -jnp.linspace(0.0, 1.0, D // 4)  # (D / 4,)
   y, x = jnp.meshgrid(jnp.arange(h), jnp.arange(w), indexing="ij")
   x, y = (p.reshape(-1, 1) * frequency[None, :] for p in (x, y))  # (N, D / 4)
   waves = [jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)]

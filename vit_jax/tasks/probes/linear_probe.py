@@ -14,7 +14,7 @@ float32 resolves, and float64 is slow or absent on accelerators.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -94,9 +94,7 @@ def fit_shots(features: Float[np.ndarray, "K n D"]) -> Probe:
   return fit(features.reshape(-1, D), labels, K, choose_l2(features))
 
 
-def choose_l2(
-  features: Float[np.ndarray, "K n D"], l2s: Sequence[float] = L2S
-) -> float:
+def choose_l2(features: Float[np.ndarray, "K n D"]) -> float:
   """Chooses the L2 that classifies held-out shots best.
 
   One shot of each class is held out in turn and predicted by a probe that is
@@ -110,17 +108,17 @@ def choose_l2(
     return float(D)  # Near the best in 20 draws from each of three data sets.
   turns = min(n, -(-_MOST_HELD_OUT // K))
   own = np.repeat(np.arange(K), n - 1)
-  right, error = np.zeros(len(l2s), np.int64), np.zeros(len(l2s))
+  right, error = np.zeros(len(L2S), np.int64), np.zeros(len(L2S))
   for turn in range(turns):
     others = np.delete(features, turn, axis=1).reshape(-1, D)
     path = _Path.of_examples(others, own, K)
-    for i, scores, labels in path.try_out(features[:, turn], l2s):
+    for i, scores, labels in path.try_out(features[:, turn]):
       right[i] += (scores.argmax(axis=1) == labels).sum()
       # The squares of scores - Y, summed without building Y.
       right_scores = scores[np.arange(len(labels)), labels]
       error[i] += np.sum((scores + 1) ** 2) - 4 * np.sum(right_scores)
-  best = min(range(len(l2s)), key=lambda i: (-right[i], error[i]))
-  return float(l2s[best])
+  best = min(range(len(L2S)), key=lambda i: (-right[i], error[i]))
+  return L2S[best]
 
 
 class Moments:
@@ -241,17 +239,17 @@ class _Path:
     return self.coordinates / (s + l2)[:, None]
 
   def try_out(
-    self, features: Float[np.ndarray, "K D"], l2s: Sequence[float]
+    self, features: Float[np.ndarray, "K D"]
   ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Scores one example per class with every L2, in blocks.
 
     Yields:
-      (index into `l2s`, scores, labels) of each block.
+      (index into `L2S`, scores, labels) of each block.
     """
     K = len(features)
     Z = whiten(features, self.mean, self.scale) @ self.basis
     rows = max(1, _MOST_SCORES // K)
-    for i, l2 in enumerate(l2s):
+    for i, l2 in enumerate(L2S):
       shrunken = self._shrunken(l2)
       for first in range(0, K, rows):
         labels = np.arange(first, min(first + rows, K))
