@@ -28,9 +28,7 @@ _PATCH_INITS = nn.initializers.lecun_normal(), init_zeros
 _DENSE_INITS = init_kernel, nn.initializers.normal(1e-6)
 
 
-def _gelu(
-  x: Float[Array, "*axes"], approximate: bool
-) -> Float[Array, "*axes"]:
+def _gelu(x: Float[Array, "*axes"], approximate: bool) -> Float[Array, "*axes"]:
   """GELU, x Phi(x), or its tanh approximation, as in the published models."""
   if not for_tpu():
     return nn.gelu(x, approximate)
