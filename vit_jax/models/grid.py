@@ -44,19 +44,9 @@ def param_shapes(
 ) -> dict[str, tuple[int, ...]]:
   """The shape of every parameter, by its path, for images of a grid of patches.
 
-  By default, the images have the channels of the model's origin, or 3.
+  By default, the images have the channels of the model's origin, or 3. Raises
+  ValueError for more layers than any real model has.
   """
-  _check_depth(model)
-  size = grid[0] * model.stride, grid[1] * model.stride
-  channels = channels or (len(model.origin.mean) if model.origin else 3)
-  image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
-  flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
-  return {path: leaf.shape for path, leaf in flat.items()}
-
-
-def _check_depth(model: Model) -> None:
-  """Raises ValueError for more layers than any real model has."""
   stages = model.resnet_layers
   layers = sum(stages) + model.num_layers
   if layers > _MOST_LAYERS or len(stages) > _MOST_STAGES:
@@ -64,6 +54,12 @@ def _check_depth(model: Model) -> None:
       f"it would have {layers} layers, in {len(stages)} stages of a ResNet and "
       f"a Transformer; at most {_MOST_LAYERS} and {_MOST_STAGES} are built."
     )
+  size = grid[0] * model.stride, grid[1] * model.stride
+  channels = channels or (len(model.origin.mean) if model.origin else 3)
+  image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
+  return {path: leaf.shape for path, leaf in flat.items()}
 
 
 def count_operations(function: Callable, *args: Any) -> int:

@@ -150,14 +150,8 @@ def first_state(
   allow_changes: bool = False,
 ) -> tuple[TrainState, int]:
   """Returns (state, step) of the newest intact checkpoint, or a fresh one."""
-  if checkpoints.all_steps:
-    return _newest_intact(plan, checkpoints, display, allow_changes)
-  return fresh_state(plan), 0
-
-
-def _newest_intact(
-  plan: Plan, checkpoints: Checkpoints, display: Display, allow_changes: bool
-) -> tuple[TrainState, int]:
+  if not checkpoints.all_steps:
+    return fresh_state(plan), 0
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
     try:
