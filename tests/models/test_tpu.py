@@ -1,5 +1,6 @@
 """The forms for a TPU, which compute the same on any platform."""
 
+import dataclasses
 from functools import partial
 
 import flax.linen as nn
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention
 
 from tests.models import equations
 from tests.models.tiny_vit import HEADS, MLP, B, D, images, random_params, tiny
@@ -166,6 +168,70 @@ def test_attention_for_tpu_stays_within_a_percent(form, turns, std, saves):
   A = equations.softmax(turned(q) @ turned(key).swapaxes(-1, -2))
   expected = (A @ v).transpose(0, 2, 1, 3).reshape(B, S, -1)
   assert relative_difference(y, expected) < 0.01
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+  """Has JAX interpret its splash attention kernel, which is for TPUs alone."""
+  make = partial(splash_attention.make_splash_mha_single_device, interpret=True)
+  monkeypatch.setattr(splash_attention, "make_splash_mha_single_device", make)
+
+
+@pytest.mark.parametrize("S", [197, 640, 1025])
+def test_the_splash_kernel_has_the_value_and_gradients_of_attention(
+  interpreted, S
+):
+  """In float32, with and without padding, for a whole and several blocks."""
+  k, D_h = 2, 64
+  D = k * D_h
+  keys = jax.random.split(jax.random.key(0), 4)
+  q, key = (jax.random.normal(i, (k, 1, D_h, S)) for i in keys[:2])
+  z, weights = (jax.random.normal(i, (1, S, D)) for i in keys[2:])
+  identity = jnp.eye(D).reshape(k, D_h, D)
+  q /= D_h**0.5
+
+  def splash(q, key, z):
+    rest = identity.transpose(2, 0, 1), None, identity, jnp.zeros(D)
+    return tpu.attend_in_blocks(q, key, z, *rest, splash=True)
+
+  def plain(q, key, z):
+    A = jax.nn.softmax(jnp.einsum("hbeq,hbek->hbqk", q, key))
+    v = z.reshape(1, S, k, D_h)
+    return jnp.einsum("hbqk,bkhe->bqhe", A, v).reshape(1, S, D)
+
+  def value_and_gradients(attend):
+    y, backward = jax.vjp(jax.jit(attend), q, key, z)
+    return y, *backward(weights)
+
+  both = map(value_and_gradients, (splash, plain))
+  for found, expected in zip(*both, strict=True):
+    assert relative_difference(found, expected) < 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_a_block_has_the_splash_kernel_on_tpus_for_many_tokens_alone(
+  interpreted, monkeypatch, kind
+):
+  plain, params, z = block_and_params(jnp.float32, **kind)
+  config = dataclasses.replace(plain.config, splash=True)
+  block = plain.clone(config=config)
+
+  def has_kernel():
+    traced = jax.make_jaxpr(lambda p: block.apply({"params": p}, z))(params)
+    return "pallas_call" in str(traced)
+
+  expected, expected_grads = loss_and_gradients(plain, params, z)
+  assert not has_kernel()
+  monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
+  assert not has_kernel()
+  monkeypatch.setattr(attention, "WHOLE", 6)
+  assert has_kernel()
+  found, grads = loss_and_gradients(block, params, z)
+  assert float(found) == pytest.approx(float(expected), rel=1e-5)
+  for params, _ in (grads, expected_grads):
+    params["msa"]["key"].pop("bias", None)  # All 0 in the form for TPUs.
+  for a, b in zip(*map(jax.tree.leaves, (grads, expected_grads)), strict=True):
+    assert relative_difference(a, b) < 2e-6
 
 
 @pytest.mark.parametrize(

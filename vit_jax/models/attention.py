@@ -30,18 +30,21 @@ FORMS = {
   "plain": "as written, A as an array",
   "whole": "our form for TPUs",
   "blocks": "our form for TPUs, some heads and images at a time",
+  "splash": "JAX's splash attention kernel",
 }
 WHOLE = 512  # Tokens of which a TPU keeps all attention weights.
 
 
-def form_of(tokens: int, needs_A: bool) -> str:
+def form_of(tokens: int, needs_A: bool, splash: bool) -> str:
   """The name of the form, in `FORMS`, in which attention is computed.
 
   Only the plain form has A as an array.
   """
   if needs_A or not for_tpu():
     return "plain"
-  return "whole" if tokens <= WHOLE else "blocks"
+  if tokens <= WHOLE:
+    return "whole"
+  return "splash" if splash else "blocks"
 
 
 class Msa(nn.Module):
@@ -73,7 +76,7 @@ class Msa(nn.Module):
     c, D = self.config, z.shape[-1]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
     special = R is not None or queries is not None
-    form = form_of(z.shape[1], special or self._needs_A(train))
+    form = form_of(z.shape[1], special or self._needs_A(train), c.splash)
     if form != "plain":
       return self._on_tpu(form, z.astype(c.dtype), U, scale)
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
@@ -130,7 +133,8 @@ class Msa(nn.Module):
     k = self._compared_on_tpu("key", z, U_k, 1.0)
     factors = 1.0 if scale is None else scale
     whole = tpu.attend_in_order if self.turns else tpu.attend
-    attend = whole if form == "whole" else tpu.attend_in_blocks
+    blocks = partial(tpu.attend_in_blocks, splash=form == "splash")
+    attend = whole if form == "whole" else blocks
     return attend(q, k, z, *U_v.weights(), *U_msa.weights(factors))
 
   def _compared_on_tpu(

@@ -55,6 +55,7 @@ class LayerConfig:
   attention_dropout_rate: float = 0.0
   gelu: str = "tanh"
   layer_norm_epsilon: float = 1e-6
+  splash: bool = False
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
 

@@ -149,6 +149,8 @@ class VitFields(Model):
       (L, ...) as `blocks` instead of `block_0` and so on; see `models.scan`.
     remat: How much the backward pass computes again to save memory, one of
       `scan.REMATS`.
+    splash: On TPUs, computes attention between more than 512 tokens by JAX's
+      kernel instead of our form, unless something needs A.
     dtype, param_dtype: Types of the computation and of the parameters.
     origin: Where published weights came from; the model ignores it.
   """
@@ -168,6 +170,7 @@ class VitFields(Model):
   layer_norm_epsilon: float = 1e-6
   scan: bool = False
   remat: str = "none"
+  splash: bool = False
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   embedding_dropout_rate: float | None = None

@@ -182,10 +182,13 @@ attend_in_order.defvjp(_forward, _backward)
 BLOCK_BYTES = 2**25
 
 
-def attend_in_blocks(q, k, z, W_v, b_v, W_out, b_out) -> Array:
+def attend_in_blocks(
+  q, k, z, W_v, b_v, W_out, b_out, *, splash: bool = False
+) -> Array:
   """As `attend`, some heads and images at a time; saves no S x S matrix."""
   q, k, v = map(_in_order, (q, k, project(z, W_v, None)))
-  SA = on_each_device(_in_blocks, ("heads", "batch", None, None))(q, k, v)
+  core = _splash if splash else _in_blocks
+  SA = on_each_device(core, ("heads", "batch", None, None))(q, k, v)
   if b_v is not None:  # The weights of a query sum to 1.
     b_out += _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
   return _product("hben,hed->bnd", SA, W_out) + b_out[None, None]  # Eq. 8
@@ -256,6 +259,29 @@ def _blocks(*arrays: Array) -> list[Array]:
   most = max(1, BLOCK_BYTES // (4 * S * -(-S // 128) * 128))
   n = max(n for n in range(1, min(most, k * B) + 1) if k * B % n == 0)
   return [x.reshape(k * B // n, n, *x.shape[2:]) for x in arrays]
+
+
+def _splash(q: Heads, k: Heads, v: Heads) -> Heads:
+  """As `_in_blocks`, by JAX's kernel for TPUs, on (heads, S, D_h)."""
+  import jax.experimental.pallas.ops.tpu.splash_attention as kernels
+
+  S = q.shape[3]
+  side = min((640, 512, 384), key=lambda side: -S % side)  # Of a block.
+  padding = (0, 0), (0, 0), (0, -S % side)
+  flat = (jnp.pad(x.reshape(-1, *x.shape[2:]), padding) for x in (q, k, v))
+  queries, *others = (x.mT for x in flat)  # (k B, S', D_h)
+  heads, tokens, _ = queries.shape
+  sizes = kernels.BlockSizes(
+    *(*[side] * 8, False), *[kernels.QKVLayout.SEQ_MINOR] * 3
+  )
+  masks = [kernels.FullMask((tokens, tokens))] * heads
+  attend = kernels.make_splash_mha_single_device(
+    kernels.MultiHeadMask(masks), block_sizes=sizes
+  )
+  # Tokens attend to their own segment, and those of the padding are another.
+  segment = (jnp.arange(tokens) >= S).astype(jnp.int32)
+  SA = attend(queries, *others, kernels.SegmentIds(segment, segment))
+  return SA.mT[..., :S].reshape(q.shape)
 
 
 def _projection_gradients(z: Array, d: Array, W: Array) -> tuple[Array, Array]:

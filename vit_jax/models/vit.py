@@ -147,7 +147,7 @@ class BaseVit(VitFields):
     patches = math.prod(side // self.stride for side in size)
     kept = max(round((1 - self.patch_dropout_rate) * patches), 1)
     needs_A = self.attention_dropout_rate > 0 or self.position == "relative"
-    return FORMS[form_of(self.prefix + kept, needs_A)]
+    return FORMS[form_of(self.prefix + kept, needs_A, self.splash)]
 
   @nn.compact
   def encode(self, x: Images, *, train: bool = False) -> tuple[Tokens, Pooled]:

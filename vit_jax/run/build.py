@@ -42,7 +42,7 @@ if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
 
 # Fields that change how a model is executed, but not its result.
-EXECUTION = ("scan", "remat")
+EXECUTION = ("scan", "remat", "splash")
 _TYPES = ("dtype", "param_dtype")
 # Fields that may differ between a run and the checkpoint it starts from.
 _FREE_FIELDS = ("num_classes", "representation_size", *_TYPES, *EXECUTION)

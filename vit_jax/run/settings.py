@@ -116,6 +116,10 @@ class ModelSettings(Section):
     "dense products (dots), or all (full).",
     choices=REMATS,
   )
+  splash: bool | None = _unset(
+    "Compute attention between more than 512 tokens by JAX's splash attention "
+    "kernel on TPUs; no chip has confirmed it yet."
+  )
   block: str | None = _unset(
     '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '
     '"deit" with its distillation token, "deit3"), or a class of your own as '

@@ -20,7 +20,7 @@ _FREE = {
   *("layer_scale", "position_grid", "antialias", "head_bias"),
   *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
   *("patch_dropout_rate", "drop_path_rate", "drop_path_grows"),
-  *("dtype", "param_dtype", "scan", "remat"),
+  *("dtype", "param_dtype", "scan", "remat", "splash"),
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
 _TABLE, _HEAD = "position/E_pos", "head/kernel"
