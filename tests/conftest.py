@@ -1,5 +1,6 @@
 """Sets up every test: eight CPU devices and checked shapes."""
 
+import functools
 import gc
 import importlib.metadata
 import os
@@ -78,6 +79,16 @@ jaxtyping.install_import_hook(SHAPES_CHECKED, f"{__name__}.check_calls")
 def shapes_checked():
   """Names of the modules and packages whose calls have their shapes checked."""
   return SHAPES_CHECKED
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+  """Has JAX interpret its splash attention kernel, which is for TPUs alone."""
+  from jax.experimental.pallas.ops.tpu import splash_attention
+
+  name = "make_splash_mha_single_device"
+  make = functools.partial(getattr(splash_attention, name), interpret=True)
+  monkeypatch.setattr(splash_attention, name, make)
 
 
 @pytest.fixture(scope="session")

@@ -242,9 +242,16 @@ def test_eight_devices_do_as_one(axes, fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [(), MODERN])
-@pytest.mark.parametrize("whole", [512, 1])
-def test_eight_devices_do_as_one_in_the_form_for_tpu(monkeypatch, whole, own):
+@pytest.mark.parametrize(
+  "whole, own",
+  [
+    *((512, ()), (512, MODERN), (1, ()), (1, MODERN)),
+    (1, (("splash", True),)),
+  ],
+)
+def test_eight_devices_do_as_one_in_the_form_for_tpu(
+  monkeypatch, interpreted, whole, own
+):
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   monkeypatch.setattr(attention, "WHOLE", whole)
   fields = (("num_layers", 2), ("num_heads", 4), ("remat", "full"), *own)
