@@ -90,6 +90,16 @@ def test_operations_without_an_estimate_are_listed():
   }
 
 
+def test_pallas_kernels_are_told_from_other_custom_calls():
+  text = TEXT.replace(
+    "fusion(%arg), kind=kCustom, calls=%cut_sum",
+    'custom-call(%arg), custom_call_target="tpu_custom_call"',
+  )
+  assert hlo.without_estimate(hlo.read(text))["Pallas kernel"] == 24
+  text = text.replace("tpu_custom_call", "ConcatBitcast")
+  assert hlo.without_estimate(hlo.read(text))["custom-call"] == 24
+
+
 def test_blocks_are_taken_together():
   text = TEXT.replace("bf16[2,3]{1,0:T(8,128)(2,1)S(1)}, ", "")
   rows = hlo.by_source(hlo.read(text))

@@ -9,8 +9,10 @@ each chip needs and has, XLA's estimate of its work in cycles, and the bytes
 sent between chips. The share of the peak ("MFU") is that of a chip which never
 waits. The times "with the network" add these bytes at the published rate of the
 links: what no computation can hide, and all. Ironwood's clock is not published,
-so tpu7x has cycles alone. If the step does not fit into memory, the command
-looks for the smallest change that makes it fit, prints it, and exits with 1.
+so tpu7x has cycles alone. Pallas kernels, those of model.splash, are counted
+under "no estimate": their time is missing from all of these figures. If the
+step does not fit into memory, the command looks for the smallest change that
+makes it fit, prints it, and exits with 1.
 
 With --forward, the step is the prediction of a batch: the command prints how
 many images a chip classifies in a second, and the memory that it needs.

@@ -170,7 +170,9 @@ def _walk(
     elif opcode.endswith(("-update", "-done")):
       ops += begun.get(_operand(opcode, line), [])
     elif opcode not in _FREE:
-      ops.append(Op(opcode, shape, *_facts(line), times))
+      kernel = 'custom_call_target="tpu_custom_call"' in line
+      kind = "Pallas kernel" if kernel else opcode
+      ops.append(Op(kind, shape, *_facts(line), times))
       if opcode in ("fusion", "async-start") and "calls=" in line:
         ops += _fused(computations[_called(line, "calls")], times)
     if opcode.endswith(("-start", "-update")):

@@ -42,9 +42,8 @@ def form_of(tokens: int, needs_A: bool, splash: bool) -> str:
   """
   if needs_A or not for_tpu():
     return "plain"
-  if tokens <= WHOLE:
-    return "whole"
-  return "splash" if splash else "blocks"
+  many = "splash" if splash else "blocks"
+  return "whole" if tokens <= WHOLE else many
 
 
 class Msa(nn.Module):

@@ -117,8 +117,7 @@ class ModelSettings(Section):
     choices=REMATS,
   )
   splash: bool | None = _unset(
-    "Compute attention between more than 512 tokens by JAX's splash attention "
-    "kernel on TPUs; no chip has confirmed it yet."
+    "Use JAX's splash attention on TPUs, above 512 tokens; not yet confirmed."
   )
   block: str | None = _unset(
     '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '

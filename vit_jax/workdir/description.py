@@ -34,11 +34,10 @@ _FREE_KEYS = (
   *("log_every", "eval_every", "save_every", "keep_last", "profile_steps"),
   *("early_stop_evaluations", "max_skipped_steps", "hang_factor", "fewshot."),
   *("eval_batch_size", "eval_per_class", "eval_pictures", "eval_transform."),
-  *("model.scan", "model.remat", "model.splash"),
-  *("loader.", "mesh.", "wandb_project"),
+  *("model.scan", "model.remat", "loader.", "mesh.", "wandb_project"),
   *("data.data_dir", "data.root", "data.dir", "data.labels_file"),
   *("data.eval_labels_file", "data.eval_split", "teacher.source"),
-  "digest_every",
+  *("model.splash", "digest_every"),
 )
 
 
