@@ -90,6 +90,12 @@ def test_operations_without_an_estimate_are_listed():
   }
 
 
+def test_the_largest_number_of_cycles_is_no_estimate():
+  text = TEXT.replace('cycles":"10"', f'cycles":"{2**63 - 1}"')
+  assert hlo.total_cycles(hlo.read(text)) == 24 * 1000 + 5
+  assert hlo.without_estimate(hlo.read(text))["fusion"] == 48
+
+
 def test_pallas_kernels_are_told_from_other_custom_calls():
   text = TEXT.replace(
     "fusion(%arg), kind=kCustom, calls=%cut_sum",

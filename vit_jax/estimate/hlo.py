@@ -232,7 +232,7 @@ def _trips(computations: dict[str, _Computation], line: str) -> int:
 
 
 def _facts(line: str) -> tuple[str, int | None]:
-  """(source, cycles) of an instruction."""
+  """(source, cycles) of an instruction; 2^63 - 1 cycles are no estimate."""
   source = re.search(r'op_name="([^"]*)"', line)
-  cycles = re.search(r'"estimated_cycles":"(\d+)"', line)
+  cycles = re.search(r'"estimated_cycles":"(\d{1,18})"', line)
   return source[1] if source else "", int(cycles[1]) if cycles else None
