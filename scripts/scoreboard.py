@@ -219,7 +219,8 @@ exponentials take 2.25 and ours 3.34; both are float32. We found no setting that
 makes XLA do the same for ours.""",
   ("B/16", "forward", "v5p"): """\
 big_vision's last product of attention reads exponentials in bfloat16, of
-bfloat16 logits, at 2.34 Mcycles; ours reads float32, at 3.24. {exponentials}""",
+bfloat16 logits, at 2.34 Mcycles; ours reads float32, at 3.24.
+{exponentials}""",
   ("B/16", "forward", "tpu7x"): """\
 After the exponentials (1.81 Mcycles here, 1.83 there), attention takes 1.72 and
 big_vision's, which reads bfloat16, 0.96. {exponentials}""",
@@ -282,7 +283,8 @@ have the versions and all six libraries' costliest operations as well; this page
 shows ours and those of the fastest other library. A "+" means that files of the
 clone differed from the commit.
 
-In short, the cycles of the fastest other library over ours; above 1, ours leads:
+In short, the cycles of the fastest other library over ours; above 1, ours
+leads:
 """
 
 
@@ -355,7 +357,8 @@ def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
   names = ("*estimate*", "Mcycles", "MFU", "memory, GiB", "sent, MiB", "from")
   table = _markdown((*names, "commit"), cells)
   parts = [f"### {key[0]}, {key[1]}, {key[2]}\n", f"libtpu {libtpu}.\n", table]
-  parts += [_leader(found, NOTES.get(key, "").format(exponentials=EXPONENTIALS)), OPERATIONS]
+  note = NOTES.get(key, "").format(exponentials=EXPONENTIALS)
+  parts += [_leader(found, note), OPERATIONS]
   for library in dict.fromkeys(("ours", _best(found))):
     cells = [
       (f"{cycles:.2f}", str(times), f"`{_short(source)}`", f"`{shape[:60]}`")

@@ -17,7 +17,14 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import depths, make_masks, real_weights, recipes, scoreboard
+from scripts import (
+  depths,
+  make_masks,
+  products,
+  real_weights,
+  recipes,
+  scoreboard,
+)
 from scripts.scoreboard_models import gflops
 from tests import commands, encoders
 from tests.data.pictures import disc
@@ -377,6 +384,13 @@ def test_the_scoreboards_line_goes_through_two_and_four_layers():
 def test_the_scoreboard_counts_the_operations_of_b16():
   # 17.56 thousand million multiply-adds an image, as timm counts them.
   assert gflops((768, 3072, 12, 12), "forward") == pytest.approx(35.1, rel=0.01)
+
+
+def test_the_dense_products_are_all_but_those_of_attention():
+  found = products.sizes("B/16", "token")
+  macs = sum(tokens * d * f * times for _, tokens, d, f, times in found)
+  attention, head = 2 * 12 * 197**2 * 768, 768 * 1000
+  assert (macs + attention + head) / 1e9 == pytest.approx(17.58, abs=0.02)
 
 
 def test_the_scoreboards_page_is_that_of_its_rows():
