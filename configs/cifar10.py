@@ -1,4 +1,4 @@
-"""Trains a small ViT on CIFAR-10, in half an hour on two CPU cores.
+"""Trains a small ViT on CIFAR-10, in half an hour on two CPU cores with AVX-512.
 
 python -m vit_jax.train --config configs/cifar10.py --workdir runs/cifar10 \
   --config.data.data_dir=PATH_OF_PREPARED_TFDS_DATA
@@ -39,7 +39,7 @@ def get_config(recipe: str = "muon"):
     c.train_transform.update(crop="pad", pad=4)
     c.optimizer.update(peak_lr=1e-3, warmup_epochs=1.0)
     return c
-  c.update(total_epochs=9.0, eval_every_epochs=3.0)
+  c.update(total_epochs=19.0, eval_every_epochs=5.0)
   c.train_transform.update(crop="pad", pad=2)
   c.model.patch_dropout_rate = 0.6
   c.optimizer.update(
