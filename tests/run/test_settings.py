@@ -180,6 +180,7 @@ OTHERS = {
   "transfer.keep_head": True,
   "transfer.keep_pre_logits": True,
   "transfer.probe_head": True,
+  "train_transform.randaugment_timm": True,
 }
 NEEDED = [pair for pair in needs(Settings) if "fewshot.data." not in pair[0]]
 
