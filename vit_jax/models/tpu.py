@@ -266,8 +266,9 @@ def _splash(q: Heads, k: Heads, v: Heads) -> Heads:
   import jax.experimental.pallas.ops.tpu.splash_attention as kernels
 
   S = q.shape[3]
-  side = min((640, 512, 384), key=lambda side: -S % side)  # Of a block.
-  padding = (0, 0), (0, 0), (0, -S % side)
+  added = {side: -S % side for side in (640, 512, 384)}  # By a block's side.
+  side = min(added, key=lambda side: added[side])
+  padding = (0, 0), (0, 0), (0, added[side])
   flat = (jnp.pad(x.reshape(-1, *x.shape[2:]), padding) for x in (q, k, v))
   queries, *others = (x.mT for x in flat)  # (k B, S', D_h)
   heads, tokens, _ = queries.shape

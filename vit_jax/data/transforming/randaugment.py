@@ -27,7 +27,8 @@ GREY = 128
 
 _FILL, _IMAGENET = (GREY, GREY, GREY), (124, 116, 104)
 _TRANSLATE, _CUTOUT = 100 / 224, 40 / 224
-_CHANCE, _SPREAD = 0.5, 0.5  # Of an operation and of its magnitude, in timm.
+_CHANCE = 0.5  # That timm's policy applies an operation.
+_SPREAD = 0.5  # Standard deviation of its magnitudes.
 _Op = Callable[[Image.Image, float, np.random.Generator], Image.Image]
 
 
