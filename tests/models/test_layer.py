@@ -111,6 +111,7 @@ def test_layers_take_their_settings_from_the_fields_of_a_vit():
     attention_dropout_rate=0.2,
     gelu="exact",
     layer_norm_epsilon=1e-3,
+    splash=True,
     dtype=jnp.bfloat16,
     param_dtype=jnp.float16,
   )

@@ -263,3 +263,20 @@ def test_gelu_for_tpu_has_the_slope_of_gelu(for_tpu, kind, x):
   found = jax.value_and_grad(layer.GELUS[kind])(jnp.float32(x))
   expected = jax.value_and_grad(gelu)(jnp.float32(x))
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_queries_of_one_head_may_be_too_many(monkeypatch):
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 2, 8, 300))
+
+  def loss(one_block, *args):
+    monkeypatch.setattr(tpu, "BLOCK_BYTES", 2**25 if one_block else 2**18)
+    return jnp.square(tpu._by_queries(*args)).sum()
+
+  both = []
+  for one_block in (True, False):
+    value_and_grad = jax.value_and_grad(loss, argnums=(1, 2, 3))
+    traced = str(jax.make_jaxpr(value_and_grad, 0)(one_block, q, k, v))
+    assert ("f32[2,2,8,256]" in traced) != one_block  # Of 300 queries.
+    both.append(value_and_grad(one_block, q, k, v))
+  for a, b in zip(*map(jax.tree.leaves, both), strict=True):
+    assert relative_difference(a, b) < 1e-6

@@ -187,11 +187,21 @@ def attend_in_blocks(
 ) -> Array:
   """As `attend`, some heads and images at a time; saves no S x S matrix."""
   q, k, v = map(_in_order, (q, k, project(z, W_v, None)))
-  core = _splash if splash else _in_blocks
+  core = _splash if splash else _by_queries
   SA = on_each_device(core, ("heads", "batch", None, None))(q, k, v)
   if b_v is not None:  # The weights of a query sum to 1.
     b_out += _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
   return _product("hben,hed->bnd", SA, W_out) + b_out[None, None]  # Eq. 8
+
+
+def _by_queries(q: Heads, k: Heads, v: Heads) -> Heads:
+  """Some queries at a time, where even those of one head are too many."""
+  S = q.shape[3]
+  parts = -(-_logit_bytes(S, S) // BLOCK_BYTES)
+  most = -(-S // (128 * parts)) * 128
+  cuts = [*range(most, S, most)]
+  found = [_in_blocks(x, k, v) for x in jnp.split(q, cuts, axis=3)]
+  return jnp.concatenate(found, axis=3)
 
 
 @jax.custom_vjp
@@ -223,7 +233,7 @@ def _blocks_forward(q, k, v):
 
 def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
   *arrays, log_sums = saved
-  (dSA,) = _blocks(dSA)
+  dSA, *split = _blocks(dSA, *arrays)
 
   def block(i, arrays):
     # Each gradient takes the place of what it is a gradient of, so that is
@@ -241,8 +251,8 @@ def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
     found = zip(arrays, (dq, dk, dv), strict=True)
     return [x.at[i].set(d) for x, d in found]
 
-  found = jax.lax.fori_loop(0, len(dSA), block, list(_blocks(*arrays)))
-  return tuple(x.reshape(arrays[0].shape) for x in found)
+  found = jax.lax.fori_loop(0, len(dSA), block, split)
+  return tuple(x.reshape(a.shape) for x, a in zip(found, arrays, strict=True))
 
 
 def _softmax_gradient(both: tuple[Array, ...], dtype: Any) -> Array:
@@ -254,11 +264,19 @@ _in_blocks.defvjp(_blocks_forward, _blocks_backward)
 
 
 def _blocks(*arrays: Array) -> list[Array]:
-  """Each (k, B, ...) as (blocks, n, ...), n pairs of a head and an image."""
-  k, B, _, S = arrays[0].shape
-  most = max(1, BLOCK_BYTES // (4 * S * -(-S // 128) * 128))
+  """Each (k, B, ...) as (blocks, n, ...), n pairs of a head and an image.
+
+  The first has the queries, and the last the keys.
+  """
+  k, B, _, queries = arrays[0].shape
+  most = max(1, BLOCK_BYTES // _logit_bytes(arrays[-1].shape[3], queries))
   n = max(n for n in range(1, min(most, k * B) + 1) if k * B % n == 0)
   return [x.reshape(k * B // n, n, *x.shape[2:]) for x in arrays]
+
+
+def _logit_bytes(keys: int, queries: int) -> int:
+  """Bytes of a head's float32 logits, whose rows are registers of 128."""
+  return 4 * keys * -(-queries // 128) * 128
 
 
 def _splash(q: Heads, k: Heads, v: Heads) -> Heads:
