@@ -1,4 +1,4 @@
-"""Trains a small ViT on CIFAR-10, in half an hour on two CPU cores with AVX-512.
+"""Trains a small ViT on CIFAR-10, in half an hour on two cores with AVX-512.
 
 python -m vit_jax.train --config configs/cifar10.py --workdir runs/cifar10 \
   --config.data.data_dir=PATH_OF_PREPARED_TFDS_DATA
