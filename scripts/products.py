@@ -98,7 +98,8 @@ def cycles(form: str, shape: dict[str, int], dtype: str, device: Any) -> int:
     for axes in form.partition("->")[0].split(",")
   ]
   jitted = jax.jit(product, in_shardings=any_layout, out_shardings=any_layout)
-  return hlo.total_cycles(hlo.read(jitted.lower(*factors).compile().as_text()))
+  text = jitted.lower(*factors).compile().as_text()
+  return hlo.total_cycles(hlo.read(text or ""))
 
 
 def _row(name: str, times: Any, count: int, flop: int, peak: Any) -> str:

@@ -281,8 +281,9 @@ def _logit_bytes(keys: int, queries: int) -> int:
 
 def _splash(q: Heads, k: Heads, v: Heads) -> Heads:
   """As `_in_blocks`, by JAX's kernel for TPUs, on (heads, S, D_h)."""
-  import jax.experimental.pallas.ops.tpu.splash_attention as kernels
+  from jax.experimental.pallas.ops.tpu import splash_attention
 
+  kernels: Any = splash_attention
   S = q.shape[3]
   added = {side: -S % side for side in (640, 512, 384)}  # By a block's side.
   side = min(added, key=lambda side: added[side])

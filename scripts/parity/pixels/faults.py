@@ -168,7 +168,7 @@ def _original(*names: str) -> Fault:
 def _moving(
   shift: float = 0.45,
   how: Image.Resampling = Image.Resampling.BICUBIC,
-  fill: tuple[int, int, int] = randaugment._IMAGENET,
+  fill: tuple[int, ...] = randaugment._IMAGENET,
 ) -> Fault:
   moves = randaugment._moves(randaugment._filtered, 0, shift, how, fill)
   return _by(moves, randaugment.TIMM)
