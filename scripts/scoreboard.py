@@ -215,8 +215,8 @@ over.""",
   ("B/16", "forward", "v4"): """\
 vision_transformer's MLP takes 7.30 Mcycles in two products. XLA computes our
 first product inside the second, at 8.80, and big_vision's at 9.73. Its
-exponentials take 2.25 and ours 3.34; both are float32. We found no setting that
-makes XLA do the same for ours.""",
+exponentials take 2.25 and ours 3.34; both are float32. We have not tried to
+make XLA part the two products of ours.""",
   ("B/16", "forward", "v5p"): """\
 big_vision's last product of attention reads exponentials in bfloat16, of
 bfloat16 logits, at 2.34 Mcycles; ours reads float32, at 3.24.
@@ -360,11 +360,10 @@ def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
   note = NOTES.get(key, "").format(exponentials=EXPONENTIALS)
   parts += [_leader(found, note), OPERATIONS]
   for library in dict.fromkeys(("ours", _best(found))):
+    operations = json.loads(found[library]["operations"])
     cells = [
       (f"{cycles:.2f}", str(times), f"`{_short(source)}`", f"`{shape[:60]}`")
-      for source, shape, times, cycles in json.loads(
-        found[library]["operations"]
-      )
+      for source, shape, times, cycles in operations
     ]
     names = (f"{library}: Mcycles, *estimate*", "times", "operation", "result")
     parts.append(_markdown(names, cells))
