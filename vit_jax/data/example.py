@@ -20,8 +20,8 @@ class Example(TypedDict):
   image: bytes
   """The encoded file, as stored."""
   label: Any
-  """Index into the source's `class_names`; or float32 (K,) of 0 and 1, one for
-  each name, or as many numbers."""
+  """Index into the source's `class_names`, or an array as the source's
+  `label_spec` says, such as a 0 or 1 for each name, or as many numbers."""
   id: str
   """Names the example in messages; unique within its source."""
 
@@ -32,8 +32,8 @@ class Source(Protocol):
   A source can be pickled, since each worker process gets a copy, and can be
   read from several threads at once. It may also have a method
   `labels(indices)` that returns the labels of some examples as an array, if
-  that costs less than reading them, and an attribute `label_shape` if labels
-  are arrays.
+  that costs less than reading them, and an attribute `label_spec`, a
+  `data.batch.ArraySpec`, if a label is not the index of a class.
   """
 
   name: str
@@ -66,6 +66,11 @@ class Subset(Source):
 
   def __getitem__(self, index: int) -> Example:
     return self._source[self._indices[index]]
+
+  def __getattr__(self, name: str) -> Any:
+    if name == "label_spec":  # Absent where the source has none.
+      return getattr(self._source, name)
+    raise AttributeError(name)
 
   def read(self, indices: Sequence[int]) -> list[Example]:
     """The examples at `indices`, which count within the subset."""

@@ -1,17 +1,15 @@
 """How an image is prepared before a model sees it."""
 
 import dataclasses
-import functools
-from typing import Any, TypedDict
+from typing import TypedDict
 
+from vit_jax.data.batch import ImageTransform
 from vit_jax.data.example import ImageSpec
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming.transforms import (
-  EvalTransform,
-  TrainTransform,
+  UpperLeft,
   make_eval_transform,
   make_train_transform,
-  upper_left,
 )
 
 HALF = (0.5, 0.5, 0.5)
@@ -92,22 +90,21 @@ class Preprocessing:
     """How a file becomes pixels, before they are cut to size."""
     return ImageSpec(self.channels, self.window)
 
-  def transform(self) -> EvalTransform:
+  def transform(self) -> ImageTransform:
     """The part done on the host: encoded bytes to uint8 pixels (H, W, C).
 
     It raises ValueError as `image_size` does.
     """
     return self._cut(make_eval_transform(self.whole, self.crop, self.spec))
 
-  def train_transform(self, settings: TrainTransformSettings) -> TrainTransform:
+  def train_transform(self, settings: TrainTransformSettings) -> ImageTransform:
     """The same for training: (encoded bytes, rng) to uint8 pixels (H, W, C)."""
     return self._cut(make_train_transform(self.whole, settings, self.spec))
 
-  def _cut(self, transform: Any) -> Any:
+  def _cut(self, transform: ImageTransform) -> ImageTransform:
     if self.cut_from is None:
       return transform
-    size = self.image_size
-    return functools.partial(upper_left, transform=transform, size=size)
+    return UpperLeft(transform, self.image_size)
 
   def __str__(self) -> str:
     """How an image is prepared, in words."""

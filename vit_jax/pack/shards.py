@@ -102,7 +102,7 @@ class _Shards:
   parts: list[np.ndarray]
   missing: list[int]
 
-  def compute(self, k: int, images: np.ndarray) -> dict[str, Any]:
+  def compute(self, k: int, out: dict | None = None) -> dict[str, Any]:
     for number in self.missing[k : k + 1]:
       _write_shard(number, self.parts[number], self.job)
     return {}

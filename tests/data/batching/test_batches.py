@@ -105,7 +105,12 @@ def test_skipping_takes_the_next_readable_one():
 
 def test_skipping_ends_where_nothing_is_readable():
   with pytest.raises(data.UnreadableImageError, match="17 unreadable images"):
-    train(Numbered(30, damaged=tuple(range(30))), 1, on_unreadable="skip")
+    train(
+      Numbered(30, damaged=tuple(range(30))),
+      1,
+      transform=data.make_train_transform(4),
+      on_unreadable="skip",
+    )
 
 
 def test_a_missing_file_is_unreadable(tmp_path):
@@ -160,5 +165,9 @@ def test_evaluation_masks_what_it_cannot_read():
   with pytest.raises(data.UnreadableImageError, match="^file 0: "):
     list(evaluate(source, 4))
   nothing = Numbered(3, damaged=(0, 1, 2))
-  with pytest.raises(data.UnreadableImageError, match="none of the 3 images"):
-    list(evaluate(nothing, 4, on_unreadable="skip"))
+  for num_workers in (0, 1):
+    skip = {"on_unreadable": "skip", "num_workers": num_workers}
+    with evaluate(nothing, 2, **skip) as passes:
+      batches = list(passes)
+    assert [batch["mask"].tolist() for batch in batches] == [[0, 0]] * 2
+    assert not any(batch["image"].any() for batch in batches)

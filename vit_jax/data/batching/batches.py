@@ -11,10 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from vit_jax.data.batch import (
+  LABEL,
+  MASK,
+  SKIPPED,
+  ArraySpec,
+  Batch,
+  Transform,
+  allocate,
+  batched,
+  check_names,
+  label_spec,
+  put,
+  row_spec,
+)
 from vit_jax.data.batching.shuffle import example_indices
 from vit_jax.data.example import Example, Source, UnreadableImageError
 
-Batch = dict[str, np.ndarray]
 _Read = Example | UnreadableImageError
 
 MAX_REPLACEMENTS = 16
@@ -29,49 +42,32 @@ _CHUNK = 256  # Examples held in memory as encoded files at a time.
 
 @dataclasses.dataclass(frozen=True)
 class _Batches:
-  """Batches of transformed images; `rows` are this host's rows of each.
+  """Batches of transformed examples; `rows` are this host's rows of each.
 
-  `compute(k)` is batch k; its pixels go to `images`, uint8 (B, H, W, C), if
-  that is given.
+  `compute(k)` is batch k, in the arrays `out` if they are given.
   """
 
   source: Source
-  transform: Any
+  transform: Transform
   batch_size: int
   rows: range
   skip: bool
 
-  def image_shape(self, *rng: np.random.Generator) -> tuple[int, ...]:
-    """Shape (H, W, C) of an image, found by transforming a readable one."""
-    for index in range(len(self.source)):
-      try:
-        return self.transform(self.source[index]["image"], *rng).shape
-      except UnreadableImageError:
-        continue
-    raise UnreadableImageError(
-      f"none of the {len(self.source)} images of {self.source.name} is "
-      "readable."
-    )
-
-  def _empty(self, images: np.ndarray | None) -> Batch:
-    """A batch to be filled: labels are int32 (B,), or float32 (B, K)."""
-    B, shape = len(self.rows), getattr(self.source, "label_shape", ())
-    labels = np.zeros((B, *shape), np.float32 if shape else np.int32)
-    known = {} if images is None else {"image": images}
-    return {"label": labels, "skipped": np.zeros(B, bool), **known}
-
-  def _put(self, batch: Batch, row: int, image: np.ndarray, label: Any) -> None:
-    if "image" not in batch:  # The first image shows the shape.
-      batch["image"] = np.empty((len(self.rows), *image.shape), np.uint8)
-    batch["image"][row], batch["label"][row] = image, label
+  @property
+  def spec(self) -> dict[str, ArraySpec]:
+    """The arrays of this host's rows of a batch."""
+    row = row_spec(self.transform, label_spec(self.source))
+    return batched(row, len(self.rows))
 
   def _try(
     self, example: _Read, unreadable: list[str], *rng: np.random.Generator
-  ) -> tuple[np.ndarray, Any] | None:
-    """The image and its label; if unreadable, None, and adds why to a list."""
+  ) -> dict[str, Any] | None:
+    """The arrays of an example; if unreadable, None, and adds why to a list."""
     if not isinstance(example, UnreadableImageError):
       try:
-        return self.transform(example["image"], *rng), example["label"]
+        row = self.transform.row(example, *rng)
+        check_names(row, [*self.transform.spec])
+        return {**row, LABEL: example["label"]}
       except UnreadableImageError as error:
         example = UnreadableImageError(f"{example['id']}: {error}")
     if not self.skip:
@@ -97,11 +93,12 @@ class TrainBatches(_Batches):
   seed: int
   repeats: int = 1
 
-  def compute(self, k: int, images: np.ndarray | None = None) -> Batch:
+  def compute(self, k: int, out: Batch | None = None) -> Batch:
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
     indices = self._indices(k, positions)
-    batch, random = self._empty(images), _KeyedRandom(self.seed)
+    batch = allocate(self.spec) if out is None else out
+    random = _KeyedRandom(self.seed)
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
       missed: list[str] = []
@@ -109,8 +106,7 @@ class TrainBatches(_Batches):
       if found is None:
         rng = functools.partial(random.at, positions[row])
         found = self._replacement(indices[row], rng, missed)
-      self._put(batch, row, *found)
-      batch["skipped"][row] = bool(missed)
+      put(batch, row, {**found, SKIPPED: bool(missed)})
       unreadable += missed
     return {**batch, UNREADABLE: np.array(unreadable, object)}
 
@@ -123,8 +119,8 @@ class TrainBatches(_Batches):
 
   def _replacement(
     self, index: int, rng: Callable[[], np.random.Generator], missed: list[str]
-  ) -> tuple[np.ndarray, Any]:
-    """The image and label of the first readable example after `index`."""
+  ) -> dict[str, Any]:
+    """The arrays of the first readable example after `index`."""
     found = None
     while found is None:
       if len(missed) > MAX_REPLACEMENTS:
@@ -145,24 +141,25 @@ class EvalBatches(_Batches):
     """The number of batches in a pass, the same on every host."""
     return -(-len(self.source) // self.batch_size)
 
-  def compute(self, k: int, images: np.ndarray | None = None) -> Batch:
+  @property
+  def spec(self) -> dict[str, ArraySpec]:
+    """The arrays of this host's rows of a batch."""
+    return {**super().spec, MASK: ArraySpec((len(self.rows),), np.float32)}
+
+  def compute(self, k: int, out: Batch | None = None) -> Batch:
     first = k % self.num_batches * self.batch_size
     stop = min(first + self.rows.stop, len(self.source))
     indices = range(first + self.rows.start, stop)
-    batch = {
-      **self._empty(images),
-      "mask": np.zeros(len(self.rows), np.float32),
-    }
+    batch = allocate(self.spec) if out is None else out
+    batch[MASK][:], batch[SKIPPED][:] = 0, False
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
       if (found := self._try(example, unreadable)) is None:
-        batch["skipped"][row] = True
+        batch[SKIPPED][row] = True
       else:
-        self._put(batch, row, *found)
-        batch["mask"][row] = 1
-    if "image" not in batch:  # Every row is padding or unreadable.
-      batch["image"] = np.empty((len(self.rows), *self.image_shape()), np.uint8)
-    batch["image"][batch["mask"] == 0] = 0
+        put(batch, row, {**found, MASK: 1})
+    for name in (LABEL, *self.transform.spec):
+      batch[name][batch[MASK] == 0] = 0
     return {**batch, UNREADABLE: np.array(unreadable, object)}
 
 

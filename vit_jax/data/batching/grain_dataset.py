@@ -3,6 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
+from vit_jax.data.batch import Transform, as_transform
 from vit_jax.data.batching.batches import UNREADABLE, EvalBatches, TrainBatches
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
@@ -15,7 +16,7 @@ if TYPE_CHECKING:  # It needs the extra `grain`.
 
 def as_grain(
   source: Source,
-  transform: TrainTransform | EvalTransform,
+  transform: Transform | TrainTransform | EvalTransform,
   *,
   seed: int | None = 0,
   epochs: int | None = None,
@@ -41,7 +42,8 @@ def as_grain(
   library = extras.load("grain", "grain")
   loader = Loader(on_unreadable=on_unreadable)
   loader.check(source, 1, seed or 0)
-  given = source, transform, 1, range(1), on_unreadable == "skip"
+  made = as_transform(transform, source, train=seed is not None)
+  given = source, made, 1, range(1), on_unreadable == "skip"
   ones = EvalBatches(*given) if seed is None else TrainBatches(*given, seed)
   length = sys.maxsize if epochs is None else epochs * len(source)
   return library.MapDataset.source(_Elements(ones, length))

@@ -12,10 +12,8 @@ import math
 import os
 from collections.abc import Iterator
 
-import numpy as np
-
+from vit_jax.data.batch import Batch, Transform, as_transform
 from vit_jax.data.batching import batches
-from vit_jax.data.batching.batches import Batch
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Source
 from vit_jax.data.settings import ON_UNREADABLE, LoaderSettings
@@ -118,7 +116,7 @@ class Loader:
   def train(
     self,
     source: Source,
-    transform: TrainTransform,
+    transform: Transform | TrainTransform,
     *,
     batch_size: int,
     seed: int,
@@ -129,13 +127,14 @@ class Loader:
 
     Batch k over all hosts depends on (seed, k) alone, augmentation included,
     and a host gets its contiguous rows of it. Returns an iterator, to be closed
-    when done with, of dicts: `image` uint8 (b, H, W, 3), `label` int32 (b,),
-    `skipped` bool (b,), true for a row that was replaced; b = batch_size /
-    process_count. Raises ValueError for an argument out of range, before any
-    worker starts.
+    when done with, of dicts: the arrays of the transform, such as `image` uint8
+    (b, H, W, 3); `label`, int32 (b,) or what the source's labels are; `skipped`
+    bool (b,), true for a row that was replaced; b = batch_size / process_count.
+    Raises ValueError for an argument out of range, before any worker starts.
 
     Args:
-      transform: (encoded, rng) -> uint8 (H, W, 3), of one shape.
+      transform: A `data.batch.Transform`, or a function (encoded, rng) -> uint8
+        (H, W, 3), of one shape, which is called once to learn it.
       batch_size: Examples over all hosts.
       seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
       first_batch: The number of the first batch; a resumed run's next.
@@ -144,28 +143,30 @@ class Loader:
     self.check(source, batch_size, seed)
     checked("first_batch", int, first_batch, NOT_NEGATIVE)
     rows = self._rows(batch_size)
+    made = as_transform(transform, source, train=True)
     endless = batches.TrainBatches(
-      source, transform, batch_size, rows, self._skip, seed, repeats
+      source, made, batch_size, rows, self._skip, seed, repeats
     )
-    rng = np.random.default_rng(0)
     # Workers come up while the model is compiled.
-    return _started(endless, first_batch, self.num_workers, rng)
+    return _started(endless, first_batch, self.num_workers)
 
   def evaluate(
-    self, source: Source, transform: EvalTransform, batch_size: int
+    self, source: Source, transform: Transform | EvalTransform, batch_size: int
   ) -> EvalPasses:
     """Passes over every example exactly once, in the source's order.
 
     At most as many processes decode as there are batches; a process for a
     single batch would be slower than a thread. Raises ValueError for an
-    argument out of range, before any worker starts. `transform` maps encoded to
-    uint8 (H, W, 3), of one shape. `batch_size` counts examples over all hosts;
-    the last batch is padded to it.
+    argument out of range, before any worker starts. `transform` is a
+    `data.batch.Transform`, or a function from encoded to uint8 (H, W, 3), of
+    one shape. `batch_size` counts examples over all hosts; the last batch is
+    padded to it.
     """
     of = batch_size, self._rows(batch_size), self._skip
     if len(source) == 0:
       raise ValueError(f"{source.name} has no examples to evaluate on.")
-    passes = batches.EvalBatches(source, transform, *of)
+    made = as_transform(transform, source, train=False)
+    passes = batches.EvalBatches(source, made, *of)
     workers = min(self.num_workers, passes.num_batches)
     return EvalPasses(passes, workers if passes.num_batches > 1 else 0)
 
@@ -207,12 +208,9 @@ def make_loader(
   return Loader(workers, settings.on_unreadable, process_index, process_count)
 
 
-def _started(sequence, first: int, num_workers: int, *rng) -> BatchIterator:
+def _started(sequence, first: int, num_workers: int) -> BatchIterator:
   """Batches from number `first` on, whose workers have started."""
-  shape = ()
-  if num_workers:  # They need to know the shape (b, H, W, C) of images.
-    shape = (len(sequence.rows), *sequence.image_shape(*rng))
-  return BatchIterator(sequence, first, num_workers, shape)
+  return BatchIterator(sequence, first, num_workers, sequence.spec)
 
 
 def _num_cores() -> int:

@@ -1,6 +1,6 @@
 """Prepares batches ahead of their consumer, in processes or in a thread.
 
-A worker process hands over images in memory that it shares with its parent and
+A worker process hands over arrays in memory that it shares with its parent and
 uses again, since mapping in new memory takes a tenth of the time of decoding.
 The memory has no name, so nothing is left behind however the processes end.
 What a worker needs lies in such memory too, and only a few hundred bytes go
@@ -11,7 +11,6 @@ import collections
 import contextlib
 import ctypes
 import itertools
-import math
 import multiprocessing
 import os
 import signal
@@ -26,9 +25,9 @@ from typing import Any
 
 import cloudpickle
 import cv2
-import numpy as np
 
-from vit_jax.data.batching.batches import UNREADABLE, Batch
+from vit_jax.data.batch import Batch, Spec, in_memory, size_in_memory
+from vit_jax.data.batching.batches import UNREADABLE
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
@@ -54,14 +53,14 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     batches: Any,
     first: int,
     num_workers: int,
-    images_shape: tuple[int, ...] = (),
+    spec: Spec | None = None,
   ):
     """Starts to prepare batches from number `first` on.
 
-    They are endless: `batches.compute(number, images)` returns one, and writes
-    its pixels to `images` if that is given. Each worker process gets a copy,
-    and with 0 workers a thread prepares them. Processes need the shape of a
-    batch's "image", uint8.
+    They are endless: `batches.compute(number, out)` returns one, and writes
+    the arrays that `spec` names to `out` if that is given. Each worker process
+    gets a copy, and with 0 workers a thread prepares them. Processes send what
+    `spec` does not name through a pipe, which is slower.
     """
     self.unreadable: dict[str, None] = {}
     self._turn, self._lanes = 0, []
@@ -75,7 +74,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     # Worker i computes every num_workers-th batch, beginning with the i-th.
     for start in range(first, first + num_workers):
       numbers = range(start, sys.maxsize, num_workers)
-      self._lanes.append(_Process(memory, numbers, images_shape))
+      self._lanes.append(_Process(memory, numbers, spec or {}))
 
   def __next__(self) -> Batch:
     """Returns the next batch.
@@ -131,13 +130,14 @@ class _Process:
   every process of a job: from its first moment, the worker ignores both.
   """
 
-  def __init__(self, memory: Any, numbers: range, shape: tuple[int, ...]):
+  def __init__(self, memory: Any, numbers: range, spec: Spec):
     count = _SLOTS + 1  # The last is for the batch that is being computed.
-    slots: Any = _CONTEXT.RawArray(ctypes.c_uint8, count * math.prod(shape))
-    self._images = np.frombuffer(slots, np.uint8).reshape(count, *shape)
+    size = max(1, size_in_memory(spec))
+    slots: Any = _CONTEXT.RawArray(ctypes.c_uint8, count * size)
+    self._slots = in_memory(slots, spec, count)
     self._memory = memory  # Kept, as the worker may not have read it.
     self._connection, theirs = _CONTEXT.Pipe()
-    given = (theirs, memory, numbers, slots, shape)
+    given = (theirs, memory, numbers, slots, spec)
     self._process = _CONTEXT.Process(target=_main, args=given, daemon=True)
     # In a thread, no signal's handler can interrupt it halfway.
     with theirs, futures.ThreadPoolExecutor(1) as thread:
@@ -171,10 +171,10 @@ class _Process:
       ) from None
     if isinstance(received, BaseException):
       raise received
-    slot, batch = received
-    batch["image"] = self._images[slot].copy()
+    slot, rest = received
+    arrays = {name: array.copy() for name, array in self._slots[slot].items()}
     self._send(slot)
-    return batch
+    return {**arrays, **rest}
 
 
 def _end(process: Any) -> None:
@@ -183,19 +183,20 @@ def _end(process: Any) -> None:
 
 
 def _main(
-  connection: Any, memory: Any, numbers: range, slots: Any, shape: tuple
+  connection: Any, memory: Any, numbers: range, slots: Any, spec: Spec
 ) -> None:
-  """Runs in a worker: computes images into free slots, and sends the rest."""
+  """Runs in a worker: computes arrays into free slots, and sends the rest."""
   keep_memory()
   threading.Thread(target=_leave_with_parent, daemon=True).start()
   cv2.setNumThreads(0)
-  images = np.frombuffer(slots, np.uint8).reshape(-1, *shape)
+  places = in_memory(slots, spec, _SLOTS + 1)
   try:
     batches = cloudpickle.loads(memoryview(memory))
     for number in numbers:
       slot = connection.recv()
-      batch = batches.compute(number, images[slot])
-      connection.send((slot, {**batch, "image": None}))
+      batch = batches.compute(number, places[slot])
+      rest = {name: batch[name] for name in batch.keys() - spec.keys()}
+      connection.send((slot, rest))
   except Exception as error:
     _send_error(connection, error)
 

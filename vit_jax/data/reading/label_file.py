@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Shaped
 
+from vit_jax.data.batch import CLASS, ArraySpec
 from vit_jax.data.reading.folders import Layout
 from vit_jax.data.reading.image_files import ImageFiles, held_out
 from vit_jax.data.reading.label_rows import (
@@ -29,8 +30,8 @@ class LabelledImages(ImageFiles):
 
   Attributes:
     task: One of `settings.TASKS`.
-    label_shape: Shape of a label: () for the index of a class, (K,) for several
-      labels, each 0 or 1, and (T,) for numbers.
+    label_spec: () and int32 for the index of a class, (K,) and float32 for
+      several labels, each 0 or 1, or for numbers.
   """
 
   def __init__(
@@ -45,7 +46,9 @@ class LabelledImages(ImageFiles):
     name = os.path.basename(settings.labels_file)
     self.name = name if split == "train" else f"{name}, {split}"
     self.split, self.class_names, self.root = split, class_names, settings.root
-    self.task, self.label_shape = settings.task, labels.shape[1:]
+    self.task = settings.task
+    several = labels.shape[1:]
+    self.label_spec = ArraySpec(several, np.float32) if several else CLASS
     files = [os.fsencode(row.file) for row in rows]
     self._hold(os.fsencode(settings.root), files, labels)
 

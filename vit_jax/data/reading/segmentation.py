@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 from PIL import ExifTags, Image
 
+from vit_jax.data.batch import ArraySpec
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.image_files import content, held_out
@@ -33,8 +34,8 @@ class SegmentationFolder(Source):
   Attributes:
     split: The name of the split's folder, or "train" or "val" without one.
     name: The name of the whole folder, and `split`.
-    label_shape: Height and width to which masks are resized, by the nearest
-      neighbour of each pixel's centre.
+    label_spec: Masks of int32 are resized to this height and width, by the
+      nearest neighbour of each pixel's centre.
   """
 
   class_names: tuple[str, ...] = ()
@@ -60,7 +61,8 @@ class SegmentationFolder(Source):
       raise ValueError(f"{text(images)!r} has no images for {split}.")
     self._pairs = [(os.path.join(images, f), _mask(masks, f)) for f in files]
     self.name = f"{text(os.path.basename(os.path.abspath(root)))}, {self.split}"
-    self.label_shape = size
+    self._size = size
+    self.label_spec = ArraySpec(size, np.int32)
 
   def __len__(self) -> int:
     return len(self._pairs)
@@ -69,7 +71,7 @@ class SegmentationFolder(Source):
     image, mask = self._pairs[index]
     encoded, indices = content(image), _read_mask(mask)
     _check_proportions(image, encoded, indices.shape)
-    label = resize_mask(indices, self.label_shape)
+    label = resize_mask(indices, self._size)
     return {"image": encoded, "label": label, "id": text(image)}
 
   def num_classes(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import cv2
 import numpy as np
 
+from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.example import Example, Source
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
@@ -98,7 +99,7 @@ def _folder_reader(settings: DataSettings) -> Any:
 
 def check_classes(source: Source, what: str) -> None:
   """Raises ValueError, naming `what`, unless each label is a single class."""
-  if getattr(source, "label_shape", ()):
+  if label_spec(source) != CLASS:
     raise ValueError(
       f"{what} takes one class for each image, and {source.name} is read with "
       "another data.task: leave that out."

@@ -11,12 +11,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import cv2
 import numpy as np
 from PIL import Image
 
+from vit_jax.data.batch import ImageTransform
 from vit_jax.data.decoding.decode import by_fours, decode_box, decode_image
 from vit_jax.data.example import MAX_PIXELS, RGB, ImageSpec
 from vit_jax.data.settings import (
@@ -40,36 +40,37 @@ def make_train_transform(
   image_size: int | tuple[int, int],
   settings: TrainTransformSettings = TrainTransformSettings(),
   spec: ImageSpec = RGB,
-) -> TrainTransform:
+) -> ImageTransform:
   """Builds the training transform: decode, crop, resize, flip, augment.
 
   The crop "inception" is a random box; "pad" resizes, adds black pixels at each
   edge and crops at random (for small images); "resize" takes the whole image.
-  Returns a picklable function (encoded, rng) -> uint8 (H, W, channels). Raises
+  Returns a picklable transform, called as (encoded, rng) -> uint8 (H, W,
+  channels). Raises
   ValueError if the size is not positive, or as `check_colours` does.
   `image_size` is the height and width of the result, or one number for both.
   """
   check_colours(settings, spec.channels)
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
-  return _TrainTransform(_height_width(image_size), settings, spec)
+  return _TrainTransform(_height_width(image_size), spec, settings)
 
 
 def make_eval_transform(
   image_size: int | tuple[int, int],
   settings: EvalTransformSettings = EvalTransformSettings(),
   spec: ImageSpec = RGB,
-) -> EvalTransform:
+) -> ImageTransform:
   """Builds the evaluation transform, which draws nothing at random.
 
   The crop "resize" takes the whole image, whatever its shape; "center" resizes
   it to cover `resize_ratio` times the size and cuts out the centre (256 / 224
   keeps 7/8 of the short side); "squash" resizes it to exactly that, and cuts.
-  Returns a picklable function encoded -> uint8 (H, W, channels). Raises
-  ValueError if the size is not positive. `image_size` is the height and width
-  of the result, or one number for both.
+  Returns a picklable transform, called as encoded -> uint8 (H, W, channels).
+  Raises ValueError if the size is not positive. `image_size` is the height and
+  width of the result, or one number for both.
   """
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
-  return _EvalTransform(_height_width(image_size), settings, spec)
+  return _EvalTransform(_height_width(image_size), spec, settings)
 
 
 def check_colours(settings: TrainTransformSettings, channels: int) -> None:
@@ -85,11 +86,19 @@ def check_colours(settings: TrainTransformSettings, channels: int) -> None:
       )
 
 
-def upper_left(
-  encoded: bytes, *rng: np.random.Generator, transform: Any, size: tuple
-) -> np.ndarray:
-  """The upper-left part, of `size` (H, W), of another transform's result."""
-  return transform(encoded, *rng)[: size[0], : size[1]]
+@dataclasses.dataclass(frozen=True)
+class UpperLeft(ImageTransform):
+  """The upper-left part, of `size` (H, W), of another transform's images."""
+
+  transform: ImageTransform
+  size: tuple[int, int]
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    return (*self.size, self.transform.image_shape[2])
+
+  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
+    return self.transform(encoded, *rng)[: self.size[0], : self.size[1]]
 
 
 def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -98,19 +107,32 @@ def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _TrainTransform:
-  """See `make_train_transform`."""
+class _Sized(ImageTransform):
+  """Images of one size, made of files by a specification."""
 
   size: tuple[int, int]
-  settings: TrainTransformSettings
-  spec: ImageSpec
+  pixels: ImageSpec
 
-  def __call__(self, encoded: bytes, rng: np.random.Generator) -> np.ndarray:
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    return (*self.size, self.pixels.channels)
+
+
+@dataclasses.dataclass(frozen=True)
+class _TrainTransform(_Sized):
+  """See `make_train_transform`."""
+
+  settings: TrainTransformSettings
+
+  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
+    return self._changed(encoded, *rng)
+
+  def _changed(self, encoded: bytes, rng: np.random.Generator) -> np.ndarray:
     settings = self.settings
     if settings.crop == "inception":
       image = self._random_box(encoded, rng)
     else:
-      image = decode_image(encoded, self.spec)
+      image = decode_image(encoded, self.pixels)
       image = filtered(image, self.size, _FILTERS[settings.resizer])
     if settings.crop == "pad" and settings.pad:
       image = _pad_crop(image, settings.pad, rng)
@@ -130,9 +152,9 @@ class _TrainTransform:
     draw = functools.partial(kind, min_area=self.settings.min_area, rng=rng)
     if self.settings.resizer == "fast":
       return resize_fast(
-        decode_box(encoded, self.size, draw, self.spec), self.size
+        decode_box(encoded, self.size, draw, self.pixels), self.size
       )
-    box = decode_box(encoded, (MAX_PIXELS, MAX_PIXELS), draw, self.spec)
+    box = decode_box(encoded, (MAX_PIXELS, MAX_PIXELS), draw, self.pixels)
     return filtered(box, self.size, _FILTERS[self.settings.resizer])
 
 
@@ -148,15 +170,13 @@ def _pad_crop(
 
 
 @dataclasses.dataclass(frozen=True)
-class _EvalTransform:
+class _EvalTransform(_Sized):
   """See `make_eval_transform`."""
 
-  size: tuple[int, int]
   settings: EvalTransformSettings
-  spec: ImageSpec
 
-  def __call__(self, encoded: bytes) -> np.ndarray:
-    image = decode_image(encoded, self.spec)
+  def __call__(self, encoded: bytes, *_: np.random.Generator) -> np.ndarray:
+    image = decode_image(encoded, self.pixels)
     h, w = resized_shape(image.shape[:2], self.size, self.settings)
     if image.shape[:2] != (h, w):
       image = filtered(image, (h, w), self.settings)

@@ -1,0 +1,178 @@
+"""Batches hold the arrays that transform and source name, of any type."""
+
+import numpy as np
+import pytest
+
+from tests.data.numbered import Numbered, assert_same
+from vit_jax import data
+from vit_jax.data.batch import (
+  ArraySpec,
+  allocate,
+  batched,
+  in_memory,
+  size_in_memory,
+)
+from vit_jax.data.batching.batches import UNREADABLE, EvalBatches, TrainBatches
+from vit_jax.data.example import Subset
+
+
+class Views:
+  """Two crops of different sizes, a mask and token ids of each image."""
+
+  spec = {
+    "image": ArraySpec((4, 4, 3)),
+    "local": ArraySpec((2, 2, 2, 3)),
+    "kept": ArraySpec((7,), bool),
+    "ids": ArraySpec((5,), np.int32),
+    "scale": ArraySpec((), np.float64),
+  }
+
+  def row(self, example, *rng):
+    pixels = data.decode_rgb(example["image"])
+    number = int(np.ravel(example["label"])[0])
+    drawn = rng[0].integers(100, size=5) if rng else np.arange(5)
+    return {
+      "image": pixels,
+      "local": np.stack([pixels[:2, :2], pixels[2:, 2:]]),
+      "kept": np.arange(7) % 2 == number % 2,
+      "ids": drawn,
+      "scale": 1 / (1 + number),
+    }
+
+
+class Vectors(Numbered):
+  """Labels that are arrays, of a type of their own."""
+
+  label_spec = ArraySpec((2,), np.int16)
+
+  def __getitem__(self, index):
+    return {**super().__getitem__(index), "label": [index, -index]}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_every_array_arrives_with_its_shape_and_type(num_workers):
+  loader = data.Loader(num_workers=num_workers)
+  order = {"batch_size": 6, "seed": 1}
+  with loader.train(Numbered(9), Views(), **order) as batches:
+    batch = next(batches)
+  expected = {name: one.dtype for name, one in Views.spec.items()}
+  expected |= {"label": np.int32, "skipped": bool}
+  assert {name: array.dtype for name, array in batch.items()} == expected
+  for name, one in Views.spec.items():
+    assert batch[name].shape == (6, *one.shape)
+  label = batch["label"]
+  np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], label)
+  np.testing.assert_array_equal(batch["local"][:, 1, 1, 1, 2], label)
+  np.testing.assert_array_equal(batch["scale"], 1 / (1 + label))
+  odd = np.arange(7)[None] % 2 == label[:, None] % 2
+  np.testing.assert_array_equal(batch["kept"], odd)
+  assert len(np.unique(batch["ids"])) > 5  # Each row has its own generator.
+
+
+def test_processes_change_none_of_the_arrays():
+  def run(num_workers):
+    loader = data.Loader(num_workers=num_workers, on_unreadable="skip")
+    source = Vectors(11, damaged=(3,))
+    with loader.train(source, Views(), batch_size=4, seed=1) as batches:
+      trained = [next(batches) for _ in range(5)]
+    with loader.evaluate(source, Views(), 4) as passes:
+      return trained, [*passes, *passes]
+
+  (train, evaluation), (other_train, other_evaluation) = run(0), run(2)
+  assert_same(train, other_train)
+  assert_same(evaluation, other_evaluation)
+  assert all(batch["label"].dtype == np.int16 for batch in train)
+  (row,) = np.flatnonzero(evaluation[0]["skipped"])
+  names = {*Views.spec, "label", "mask"}
+  assert not any(evaluation[0][name][row].any() for name in names)
+
+
+def test_what_another_batch_left_in_memory_is_gone():
+  source = Numbered(5, damaged=(1,))
+  passes = EvalBatches(source, Views(), 3, range(3), skip=True)
+  memory = bytearray(b"\xff" * size_in_memory(passes.spec))
+  (out,) = in_memory(memory, passes.spec, 1)
+  for number in (0, 1):
+    clean, used = passes.compute(number), passes.compute(number, out)
+    for name in passes.spec:
+      assert used[name] is out[name]
+      np.testing.assert_array_equal(used[name], clean[name])
+    assert used[UNREADABLE].tolist() == clean[UNREADABLE].tolist()
+
+
+def test_arrays_that_share_memory_do_not_touch():
+  spec = batched(Views.spec, rows=3)
+  memory = bytearray(2 * size_in_memory(spec))
+  batches = in_memory(memory, spec, 2)
+  arrays = [array for batch in batches for array in batch.values()]
+  for number, array in enumerate(arrays):
+    array[...] = number % 2 if array.dtype == bool else number
+  for number, array in enumerate(arrays):
+    wanted = number % 2 if array.dtype == bool else number
+    assert (array == wanted).all()
+    assert array.__array_interface__["data"][0] % array.dtype.itemsize == 0
+  assert allocate(spec).keys() == spec.keys()
+
+
+def test_a_subset_has_the_labels_of_its_source():
+  assert Subset(Vectors(4), [0, 2]).label_spec == Vectors.label_spec
+  assert not hasattr(Subset(Numbered(4), [0]), "label_spec")
+  batches = TrainBatches(
+    Subset(Vectors(9), [8]), Views(), 1, range(1), False, 0
+  )
+  assert batches.compute(0)["label"].tolist() == [[8, -8]]
+
+
+class Other(Views):
+  """A transform that does not do what its spec says."""
+
+  def __init__(self, **changes):
+    self.changes = changes
+
+  def row(self, example, *rng):
+    row = {**super().row(example, *rng), **self.changes}
+    return {name: value for name, value in row.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+  "changes, says",
+  [
+    ({"ids": np.zeros(4)}, r"ids has the shape \(4,\), and its spec says \(5,"),
+    ({"scale": np.zeros(1)}, r"scale has the shape \(1,\)"),
+    ({"kept": None}, "returned ids, image, local, scale, and its spec has"),
+    ({"extra": 1}, "returned extra, ids"),
+  ],
+)
+def test_a_transform_that_breaks_its_word_is_refused(changes, says):
+  batches = TrainBatches(Numbered(4), Other(**changes), 2, range(2), False, 0)
+  with pytest.raises(ValueError, match=says):
+    batches.compute(0)
+
+
+def test_labels_of_another_shape_are_refused():
+  source = Vectors(4)
+  source.label_spec = ArraySpec((3,), np.int16)
+  batches = TrainBatches(source, Views(), 2, range(2), False, 0)
+  with pytest.raises(ValueError, match=r"label has the shape \(2,\)"):
+    batches.compute(0)
+
+
+def test_names_of_the_loader_are_taken():
+  class Labelled(Views):
+    spec = {"label": ArraySpec(())}
+
+  with pytest.raises(ValueError, match="an array called 'label'"):
+    data.Loader().train(Numbered(4), Labelled(), batch_size=2, seed=0)
+
+
+@pytest.mark.parametrize("cut_from", [None, (9, 8)])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_our_transforms_know_their_shape(cut_from, channels):
+  half = (0.5,) * channels
+  images = data.Preprocessing((6, 5), mean=half, std=half, cut_from=cut_from)
+  example, rng = Numbered(1)[0], np.random.default_rng(0)
+  train = images.train_transform(data.settings.TrainTransformSettings())
+  for found in (train.row(example, rng), images.transform().row(example)):
+    assert found["image"].shape == images.image_shape
+  assert train.spec == images.transform().spec
+  assert train.spec == {"image": ArraySpec(images.image_shape, np.uint8)}

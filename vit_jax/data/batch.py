@@ -1,0 +1,227 @@
+"""What a batch is made of: the shape and type of each of its arrays.
+
+A transform says what one example becomes, and a source what its labels are.
+Everything that allocates, sends or compiles for a batch takes it from there.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from vit_jax.data.example import Example, Source, UnreadableImageError
+
+Batch = dict[str, np.ndarray]
+"""The arrays of a batch by name; examples lie along the first axis of each."""
+
+LABEL, SKIPPED, MASK = "label", "skipped", "mask"
+"""Names of the arrays that come from elsewhere than the transform."""
+
+_ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+  """The shape and the type of an array; of one example, unless said."""
+
+  shape: tuple[int, ...]
+  dtype: Any = np.uint8
+
+  def __post_init__(self):
+    object.__setattr__(self, "shape", tuple(map(int, self.shape)))
+    object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+  @property
+  def nbytes(self) -> int:
+    """The size of the array in bytes."""
+    return math.prod(self.shape) * self.dtype.itemsize
+
+  def zeros(self) -> np.ndarray:
+    """An array of zeros."""
+    return np.zeros(self.shape, self.dtype)
+
+
+Spec = Mapping[str, ArraySpec]
+"""The arrays of an example or of a batch, by name."""
+
+CLASS = ArraySpec((), np.int32)
+"""A label that is the index of a class."""
+
+
+@runtime_checkable
+class Transform(Protocol):
+  """From an example to the arrays of one row of a batch.
+
+  It can be pickled, since each worker process gets a copy.
+  """
+
+  @property
+  def spec(self) -> Spec:
+    """The arrays that `row` returns; none is called label, skipped or mask."""
+    ...
+
+  def row(
+    self, example: Example, *rng: np.random.Generator
+  ) -> Mapping[str, Any]:
+    """The arrays of an example; in training, `rng` is its own generator.
+
+    Raises UnreadableImageError if the image cannot be decoded.
+    """
+    ...
+
+
+class ImageTransform:
+  """A transform whose only array is `image`, uint8 (H, W, C).
+
+  It is called as a function: (encoded bytes, rng) to pixels in training, and
+  encoded bytes to pixels in evaluation.
+  """
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """Height, width and channels of every image."""
+    raise NotImplementedError
+
+  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
+    """The pixels of an encoded image, uint8 (H, W, C)."""
+    raise NotImplementedError
+
+  @property
+  def spec(self) -> Spec:
+    """The shape of the image."""
+    return {"image": ArraySpec(self.image_shape)}
+
+  def row(
+    self, example: Example, *rng: np.random.Generator
+  ) -> Mapping[str, np.ndarray]:
+    """The pixels of an example."""
+    return {"image": self(example["image"], *rng)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function(ImageTransform):
+  """A function of somebody's own, and the shape that its images have."""
+
+  function: Any
+  shape: tuple[int, int, int]
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    return self.shape
+
+  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
+    return self.function(encoded, *rng)
+
+
+def as_transform(given: Any, source: Source, *, train: bool) -> Transform:
+  """The transform that is given, or one made of a plain function.
+
+  A function from encoded bytes (and, in training, a generator) to pixels says
+  nothing of their shape, so it is called once, with the first image that it can
+  read. Raises UnreadableImageError if it can read none.
+  """
+  if isinstance(given, Transform):
+    return given
+  rng = (np.random.default_rng(0),) if train else ()
+  for index in range(len(source)):
+    try:
+      image = given(source[index]["image"], *rng)
+    except UnreadableImageError:
+      continue
+    return _Function(given, np.shape(image))
+  raise UnreadableImageError(
+    f"none of the {len(source)} images of {source.name} is readable."
+  )
+
+
+def label_spec(source: Source) -> ArraySpec:
+  """The shape and type of a source's labels; by default an index of a class."""
+  return getattr(source, "label_spec", CLASS)
+
+
+def row_spec(transform: Transform, label: ArraySpec) -> dict[str, ArraySpec]:
+  """The arrays of a row of a training batch.
+
+  Raises ValueError if the transform takes a name that is used already.
+  """
+  spec = dict(transform.spec)
+  if taken := sorted({LABEL, SKIPPED, MASK} & {*spec}):
+    raise ValueError(
+      f"the transform has an array called {taken[0]!r}, and the loader has one "
+      "of that name already: call it otherwise."
+    )
+  return {**spec, LABEL: label, SKIPPED: ArraySpec((), bool)}
+
+
+def batched(spec: Spec, rows: int) -> dict[str, ArraySpec]:
+  """The arrays of so many rows."""
+  return {
+    name: ArraySpec((rows, *one.shape), one.dtype) for name, one in spec.items()
+  }
+
+
+def allocate(spec: Spec) -> Batch:
+  """Arrays of zeros."""
+  return {name: one.zeros() for name, one in spec.items()}
+
+
+def size_in_memory(spec: Spec) -> int:
+  """The bytes that `in_memory` needs."""
+  return sum(_padded(one.nbytes) for one in spec.values())
+
+
+def in_memory(memory: Any, spec: Spec, count: int) -> list[Batch]:
+  """`count` batches whose arrays share a buffer of bytes.
+
+  The buffer has `count` times `size_in_memory` bytes or more.
+  """
+  size = size_in_memory(spec)
+  return [
+    dict(_arrays(memory, spec, start=place * size)) for place in range(count)
+  ]
+
+
+def _arrays(
+  memory: Any, spec: Spec, start: int
+) -> Iterator[tuple[str, np.ndarray]]:
+  for name, one in spec.items():
+    count = math.prod(one.shape)
+    flat = np.frombuffer(memory, one.dtype, count=count, offset=start)
+    yield name, flat.reshape(one.shape)
+    start += _padded(one.nbytes)
+
+
+def _padded(size: int) -> int:
+  return -(-size // _ALIGNED) * _ALIGNED
+
+
+def put(batch: Batch, row: int, values: Mapping[str, Any]) -> None:
+  """Writes the arrays of an example into a row of a batch.
+
+  Raises ValueError if one is missing or has another shape than its place.
+  """
+  for name, value in values.items():
+    _check_shape(name, np.shape(value), batch)
+    batch[name][row] = value
+
+
+def check_names(values: Mapping[str, Any], expected: Sequence[str]) -> None:
+  """Raises ValueError unless an example has exactly the expected arrays."""
+  if values.keys() != {*expected}:
+    raise ValueError(
+      f"the transform returned {', '.join(sorted(values)) or 'nothing'}, and "
+      f"its spec has {', '.join(sorted(expected))}."
+    )
+
+
+def _check_shape(name: str, shape: tuple[int, ...], batch: Batch) -> None:
+  if name not in batch:
+    raise ValueError(
+      f"an example has an array {name!r}, which its spec does not have."
+    )
+  if (wanted := batch[name].shape[1:]) != shape:
+    raise ValueError(
+      f"an example's {name} has the shape {shape}, and its spec says {wanted}."
+    )
