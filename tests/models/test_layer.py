@@ -13,7 +13,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tests.models.tiny_vit import LAYERS, B, P, apply, images, tiny
 from vit_jax import models
 from vit_jax.models import grid, masked_vit, partitioning
-from vit_jax.models.layer import LayerConfig, PatchDropout, each_token
+from vit_jax.models.layer import (
+  LayerConfig,
+  PatchDropout,
+  each_token,
+  layer_norm,
+)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +136,83 @@ def test_a_layer_is_applied_to_each_token(monkeypatch, platform):
 
   np.testing.assert_array_equal(each_token(first_two, z), z[..., :2])
   assert shapes == [(6, 4) if platform == "cpu" else (2, 3, 4)]
+
+
+ROWS = {"usual": (0.5, 2.0), "far from 0": (100.0, 0.015)}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_norm_and_its_gradients_are_those_of_float64(rows, dtype):
+  """Rows far from 0 are constant in bfloat16, so their norm is the bias."""
+  rng = np.random.default_rng(0)
+  epsilon, sizes = 1e-6, (7, 192)
+  x = jnp.asarray(rng.normal(*ROWS[rows], sizes), dtype)
+  g = jnp.asarray(rng.normal(size=sizes), dtype)
+  scale, bias = rng.normal(1, 0.1, 192), rng.normal(size=192)
+  params = {"scale": scale.astype(np.float32), "bias": bias.astype(np.float32)}
+  norm = layer_norm(LayerConfig(dtype=dtype), "norm")
+
+  @jax.jit
+  def computed(params, x, g):
+    y, pull = jax.vjp(lambda p, x: norm.apply({"params": p}, x), params, x)
+    return y, pull(g)
+
+  y, (grads, dx) = computed(params, x, g)
+  x64, g64 = (np.asarray(a, np.float64) for a in (x, g))
+  away = x64 - x64.mean(axis=1, keepdims=True)
+  rate = 1 / np.sqrt((away**2).mean(axis=1, keepdims=True) + epsilon)
+  unit, dunit = away * rate, g64 * scale
+  shift = dunit.mean(axis=1, keepdims=True)
+  slope = (dunit * unit).mean(axis=1, keepdims=True)
+  expected = [
+    (y, unit * scale + bias),
+    (dx, rate * (dunit - shift - unit * slope)),
+    (grads["scale"], (g64 * unit).sum(axis=0)),
+    (grads["bias"], g64.sum(axis=0)),
+  ]
+  exact = dtype == jnp.float32
+  # Float32 has steps of 7.6e-6 at 100, which are 5e-4 deviations.
+  most = (2e-6 if rows == "usual" else 2e-3) if exact else 2e-2
+  for one, other in expected:
+    error = np.abs(np.asarray(one, np.float64) - other).max()
+    assert error < most * max(1.0, np.abs(other).max())
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize(
+  "encoder, norms",
+  [
+    (dict(), 5),
+    (dict(pooling="map"), 6),
+    (dict(block="axial", pooling="gap"), 9),
+    (dict(block="clip"), 6),
+    (dict(block="dinov2"), 5),
+    (dict(block="dinov3", scan=True), 3),
+    (dict(block="dinov2", qk_norm=True), 9),
+    ("masked", 5),
+  ],
+)
+def test_only_tpus_take_the_fast_variance(
+  monkeypatch, platform, encoder, norms
+):
+  """In every norm of every encoder: one is left out nowhere."""
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
+  seen = {}
+
+  def watch(call, args, kwargs, context):
+    if isinstance(context.module, nn.LayerNorm):
+      seen[context.module.path] = context.module.use_fast_variance
+    return call(*args, **kwargs)
+
+  fields = {} if encoder == "masked" else encoder
+  model = tiny(**fields)
+  if encoder == "masked":
+    model = masked_vit.masked(model, 48)
+  with nn.intercept_methods(watch):
+    jax.eval_shape(model.init, jax.random.key(0), images())
+  assert len(seen) == norms
+  assert set(seen.values()) == {platform == "tpu"}
 
 
 SIDE, N, COUNT = 24, 36, 6
