@@ -11,11 +11,10 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from flax import traverse_util
 from jax.extend import core
 
-from vit_jax.models.model import Model
+from vit_jax.models.model import Model, inputs_of
 
 Grid = tuple[int, int]  # Patches along height and width.
 
@@ -56,8 +55,8 @@ def param_shapes(
     )
   size = grid[0] * model.stride, grid[1] * model.stride
   channels = channels or (len(model.origin.mean) if model.origin else 3)
-  image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  inputs = model.inputs((*size, channels))
+  shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
   flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
 
@@ -109,10 +108,10 @@ def forward_gflops(
   With `train`, those of a training step's forward pass, from which
   PatchDropout leaves out patches.
   """
-  image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
 
-  def forward(params: Any, image: Any) -> Any:
+  def forward(params: Any, inputs: Any) -> Any:
     rngs = {"dropout": jax.random.key(0)}
-    return model.apply({"params": params}, image, train=train, rngs=rngs)
+    return model.apply({"params": params}, inputs, train=train, rngs=rngs)
 
-  return count_operations(forward, params, image) / 1e9
+  inputs = inputs_of(model, image_shape)
+  return count_operations(forward, params, inputs) / 1e9

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -86,6 +87,10 @@ class Model(nn.Module):
     """Features of an image, from what the head reads."""
     return y
 
+  def inputs(self, image_shape: tuple[int, int, int]) -> Any:
+    """What a call takes: shapes and types, for one image of (H, W, C)."""
+    return _image(image_shape)
+
   @property
   def trunk(self) -> "Model":
     """The model that leaves a run, without what only its task needs."""
@@ -105,6 +110,16 @@ class Model(nn.Module):
     """Pixels between neighbouring patches, or cells of a feature map."""
     stages = len(self.resnet_layers)
     return 4 * 2 ** (stages - 1) if stages else 1
+
+
+def inputs_of(model: nn.Module, image_shape: tuple[int, int, int]) -> Any:
+  """`Model.inputs`; a module of another kind takes an image."""
+  own = isinstance(model, Model)
+  return model.inputs(image_shape) if own else _image(image_shape)
+
+
+def _image(shape: tuple[int, int, int]) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct((1, *shape), jnp.float32)
 
 
 def classifier(

@@ -149,8 +149,8 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   Shapes are those of a batch of one image. Parameters outside of any layer,
   such as the class token, have rows of their own.
   """
-  image = jnp.zeros((1, *plan.preprocessing.image_shape))
-  calls = _calls(plan.model, image)
+  inputs = plan.model.inputs(plan.preprocessing.image_shape)
+  calls = _calls(plan.model, inputs)
   stored: dict[str, Any] = flatten_dict(plan.param_shapes, sep="/")
   sizes = {path: shape.size for path, shape in stored.items()}
   alone = [path for path in sizes if "/" not in path]
@@ -177,7 +177,12 @@ def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
   return only or (lambda path: True)
 
 
-def _calls(model: nn.Module, image: jax.Array) -> dict[str, tuple[str, str]]:
+def _shapes(arrays: Any) -> str:
+  """The shape of an array, or of each array of a tree."""
+  return ", ".join(str(jnp.shape(leaf)) for leaf in jax.tree.leaves(arrays))
+
+
+def _calls(model: nn.Module, inputs: Any) -> dict[str, tuple[str, str]]:
   """The shapes of input and output of each layer, by its path."""
   calls: dict[str, tuple[str, str]] = {}
 
@@ -188,10 +193,10 @@ def _calls(model: nn.Module, image: jax.Array) -> dict[str, tuple[str, str]]:
     name = "/".join(path)
     calls.setdefault(name, ("", ""))  # Before the layers inside it.
     result = call(*args, **kwargs)
-    first = str(jnp.shape(args[0])) if args else ""
-    calls[name] = first, str(jnp.shape(result))
+    first = _shapes(args[0]) if args else ""
+    calls[name] = first, _shapes(result)
     return result
 
   with nn.intercept_methods(watch):
-    jax.eval_shape(model.init, jax.random.key(0), image)
+    jax.eval_shape(model.init, jax.random.key(0), inputs)
   return calls

@@ -11,7 +11,6 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from vit_jax.models.normalize import normalize
 from vit_jax.tasks.outcome import check_readable
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
@@ -84,8 +83,8 @@ def eval_step_of(
   def eval_step(
     totals: Totals, params: Any, batch: dict[str, Array]
   ) -> tuple[Totals, Predictions]:
-    images = normalize(batch["image"], objective.mean, objective.std)
-    outputs: Any = model.apply({"params": params}, images)
+    inputs = objective.inputs(batch)
+    outputs: Any = model.apply({"params": params}, inputs)
     label = batch["label"]
     mask = batch.get("mask", jnp.ones(label.shape)).astype(jnp.float32)
     skipped = batch.get("skipped", jnp.zeros(label.shape, bool))

@@ -6,7 +6,7 @@ the model. Labels are not used.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,8 @@ import optax
 from jaxtyping import Array, Float, Int, Key, UInt8
 
 from vit_jax.models.masked_vit import MASK
-from vit_jax.models.normalize import normalize
 from vit_jax.models.vit import patchify
+from vit_jax.training.losses import TakesImages
 
 _LEVELS = 8  # Levels of a channel: 3 bits.
 _LEVEL = 256 // _LEVELS
@@ -27,7 +27,7 @@ _PARTS = {"colour": 1, "colour4x4": 4}  # Predictions along a patch's side.
 
 
 @dataclasses.dataclass(frozen=True)
-class Masking:
+class Masking(TakesImages):
   """The objective of masked patches, a `losses.Objective`."""
 
   # Share of the patches to corrupt, rounded to a number of patches.
@@ -35,8 +35,8 @@ class Masking:
   target: str  # One of `settings.TARGETS`.
   # Side of a patch in pixels; in a hybrid, that of what it sees.
   patch_size: int
-  mean: tuple[float, ...]
-  std: tuple[float, ...]
+  mean: Sequence[float]
+  std: Sequence[float]
   metric = "colours_right"
 
   def __post_init__(self):
@@ -55,7 +55,7 @@ class Masking:
 
   def prepare(
     self,
-    batch: dict[str, Array],
+    batch: Mapping[str, Array],
     key: Key[Array, ""],
     examples: Int[Array, " B"] | None = None,
   ) -> tuple[Float[Array, "B H W C"], dict[str, Any]]:
@@ -64,7 +64,7 @@ class Masking:
     The batch has `image`, uint8 (B, H, W, C). The key and each example's
     number, by default its place in the batch, decide what is drawn.
     """
-    images = normalize(batch["image"], self.mean, self.std)
+    images = self.inputs(batch)
     B, H, W, _ = images.shape
     N = H // self.patch_size * (W // self.patch_size)
     if examples is None:

@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
-from vit_jax.models.normalize import normalize
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.tasks.outcome import (
   Evaluator,
@@ -51,8 +50,8 @@ def outputs_evaluator(
   plain, names = objective.for_evaluation(), stream.source.class_names
 
   def eval_step(params: Any, batch: dict[str, Array]) -> tuple[Array, ...]:
-    images = normalize(batch["image"], plain.mean, plain.std)
-    logits: Any = model.apply({"params": params}, images)
+    inputs = plain.inputs(batch)
+    logits: Any = model.apply({"params": params}, inputs)
     label = batch["label"]
     loss, _ = plain.loss_and_score(logits, plain.targets(label))
     logits = logits.astype(jnp.float32)

@@ -5,6 +5,7 @@ Soft answers are those of arXiv:1503.02531, hard ones those of DeiT
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -93,7 +94,12 @@ class Distilled:
     """The score of the labels."""
     return self.labelled.metric
 
-  def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
+  def inputs(self, batch: Mapping[str, Array]) -> Images:
+    return self.labelled.inputs(batch)
+
+  def prepare(
+    self, batch: Mapping[str, Array], key: Array
+  ) -> tuple[Array, Array]:
     return self.labelled.prepare(batch, key)
 
   def loss(

@@ -1,7 +1,7 @@
 """The objective of a train step: losses, their targets, Mixup and CutMix."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -132,28 +132,52 @@ class Objective(Protocol):
   @property
   def metric(self) -> str: ...
 
-  def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Any]:
-    """Returns a batch's images, normalised, and its targets.
+  def inputs(self, batch: Mapping[str, Array]) -> Any:
+    """What the model takes of a batch, without random changes."""
+    ...
 
-    It holds `image`, uint8 (B, H, W, C), and what the objective learns from.
-    The random key is that of the step.
+  def prepare(self, batch: Mapping[str, Array], key: Array) -> tuple[Any, Any]:
+    """Returns what the model takes of a batch in training, and its targets.
+
+    It holds the arrays of the task's `batch_spec`, such as `image`, uint8 (B,
+    H, W, C). The random key is that of the step.
     """
     ...
 
   def loss(
-    self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
+    self, apply: Apply, images: Any, targets: Any, frozen_params: Any = None
   ) -> tuple[Array, Array]:
     """The loss and the score of each example, both (B,).
 
-    `apply` maps images, and collections of variables by name, to the model's
-    outputs, or those of its `method`. Images and targets are those of
-    `prepare`; the run uses `frozen_params`, but does not train them.
+    `apply` maps the model's inputs, such as images, and collections of
+    variables by name, to the model's outputs, or those of its `method`. Inputs
+    and targets are those of `prepare`; the run uses `frozen_params`, but does
+    not train them.
     """
     ...
 
 
+class TakesImages:
+  """An objective whose model takes images alone."""
+
+  mean: Sequence[float]
+  std: Sequence[float]
+
+  def inputs(self, batch: Mapping[str, Array]) -> Images:
+    """The images of a batch, from uint8 (B, H, W, C), normalised."""
+    return normalize(batch["image"], self.mean, self.std)
+
+
 @dataclasses.dataclass(frozen=True)
-class Classification:
+class ImageInputs(TakesImages):
+  """The images of a batch as a model takes them, without any objective."""
+
+  mean: Sequence[float]
+  std: Sequence[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification(TakesImages):
   """The objective of a classifier: an image has one class.
 
   Attributes:
@@ -171,10 +195,12 @@ class Classification:
   class_weights: Sequence[float] | None = None
   metric = "top1"
 
-  def prepare(self, batch: dict[str, Array], key: Array) -> tuple[Array, Array]:
+  def prepare(
+    self, batch: Mapping[str, Array], key: Array
+  ) -> tuple[Array, Array]:
     """Returns a batch's images and targets; the key is Mixup's and CutMix's."""
     settings = self.settings
-    images = normalize(batch["image"], self.mean, self.std)
+    images = self.inputs(batch)
     targets = self.targets(batch["label"])
     alphas = settings.mixup_alpha, settings.cutmix_alpha
     if any(alphas):

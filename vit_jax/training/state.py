@@ -14,6 +14,7 @@ from flax import struct
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Int
 
+from vit_jax.models.model import inputs_of
 from vit_jax.training import lora
 from vit_jax.training.distillation import Distilled, Teacher
 from vit_jax.training.losses import Objective
@@ -102,9 +103,16 @@ def make_params_init(
 ) -> Callable[[Array], Any]:
   """Returns a function from a random key to the model's parameters.
 
-  The parameters are boxed with their logical axes; `nn.unbox` unboxes them.
+  The model says what it takes for an image of (H, W, C). The parameters are
+  boxed with their logical axes; `nn.unbox` unboxes them.
   """
-  return lambda key: model.init(key, jnp.zeros((1, *image_shape)))["params"]
+  inputs = inputs_of(model, image_shape)
+
+  def init(key: Array) -> Any:
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), inputs)
+    return model.init(key, zeros)["params"]
+
+  return init
 
 
 def init_params(

@@ -84,9 +84,9 @@ def make_train_step(
       )
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
-    images, targets = objective.prepare(batch, objective_key)
+    inputs, targets = objective.prepare(batch, objective_key)
     trees = state.params, frozen_params or {}
-    (mean_loss, score), grads = gradient(*trees, dropout_key, images, targets)
+    (mean_loss, score), grads = gradient(*trees, dropout_key, inputs, targets)
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
@@ -113,8 +113,8 @@ def _loss_function(
   objective: Objective,
   is_trainable: Callable[[str], bool] | None,
   extras: Extras,
-) -> Callable[[Any, Any, Array, Array, Any], tuple[Array, Array]]:
-  """A function from (params, frozen_params, key, images, targets).
+) -> Callable[[Any, Any, Array, Any, Any], tuple[Array, Array]]:
+  """A function from (params, frozen_params, key, inputs, targets).
 
   It returns the mean loss and the mean score.
   """
@@ -124,17 +124,17 @@ def _loss_function(
     return leaf if keep else jax.lax.stop_gradient(leaf)
 
   def loss_of(
-    params: Any, frozen_params: Any, key: Array, images: Array, targets: Any
+    params: Any, frozen_params: Any, key: Array, inputs: Any, targets: Any
   ) -> tuple[Array, Array]:
     params = map_paths(stopped, params)
     params = extras.merged_params(params, frozen_params)
 
-    def apply(images: Array, *, method: Any = None, **collections: Any) -> Any:
+    def apply(inputs: Any, *, method: Any = None, **collections: Any) -> Any:
       variables = {"params": params, **collections}
       how: Any = {"method": method, "rngs": {"dropout": key}, "train": True}
-      return model.apply(variables, images, **how)
+      return model.apply(variables, inputs, **how)
 
-    loss, score = objective.loss(apply, images, targets, frozen_params)
+    loss, score = objective.loss(apply, inputs, targets, frozen_params)
     return loss.mean(), score.mean()
 
   return loss_of
@@ -157,7 +157,7 @@ def _updates(state: TrainState) -> Array:
 def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
-  It maps (params, frozen_params, key, images, targets) to ((mean loss, mean
+  It maps (params, frozen_params, key, inputs, targets) to ((mean loss, mean
   score), gradient). Part p takes the rows p, p + parts, ... A device that holds
   a run of rows thus holds its share of every part, and no row moves between
   devices.
@@ -169,14 +169,14 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
     """Splits (B, ...) into (parts, B / parts, ...)."""
     return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
-  def mean(params: Any, frozen: Any, key: Array, images: Array, targets: Any):
+  def mean(params: Any, frozen: Any, key: Array, inputs: Any, targets: Any):
     def add_part(total, xs):
-      part, (part_images, part_targets) = xs
+      part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
-      found = gradient(params, frozen, part_key, part_images, part_targets)
+      found = gradient(params, frozen, part_key, part_inputs, part_targets)
       return jax.tree.map(jnp.add, total, found), None
 
-    data = jax.tree.map(split, (images, targets))
+    data = jax.tree.map(split, (inputs, targets))
     means = jnp.zeros(()), jnp.zeros(())
     zero = (means, jax.tree.map(jnp.zeros_like, params))
     total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))

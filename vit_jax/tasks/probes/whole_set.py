@@ -16,12 +16,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models.normalize import normalize, unit
+from vit_jax.models.normalize import unit
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.linear_probe import Probe
 from vit_jax.training import sharding
+from vit_jax.training.losses import ImageInputs
 
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
 TEMPERATURE = 0.07
@@ -45,8 +46,10 @@ def make_represent(
   `represent` maps parameters and normalised images to representations.
   """
 
+  prepared = ImageInputs(**preprocessing.normalization)
+
   def represent_batch(params: Any, batch: dict[str, Array]):
-    images = normalize(batch["image"], **preprocessing.normalization)
+    images = prepared.inputs(batch)
     rest = {k: batch[k] for k in ("label", "mask", "skipped")}
     return represent(params, images).astype(jnp.float32), rest
 
