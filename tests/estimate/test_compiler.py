@@ -9,6 +9,7 @@ from configs import digits, pretrain
 from tests import commands, encoders
 from vit_jax.estimate import compiler
 from vit_jax.models import partitioning, tpu
+from vit_jax.run import build
 from vit_jax.run.settings import read
 from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
@@ -81,6 +82,63 @@ def test_the_forward_pass_has_the_form_for_the_chips(monkeypatch):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   compiler.lower_forward(read(digits.get_config()), mesh, 10)
   assert len(calls) >= 4  # One for each layer, at least.
+
+
+OWN = """
+import jax.numpy as jnp
+from vit_jax.data.batch import ArraySpec
+from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.training.losses import Classification
+
+class Objective(Classification):
+  def prepare(self, batch, key):
+    assert batch["twice"].shape[1:] == (2, 8, 8, 3)
+    images, targets = super().prepare(batch, key)
+    return images + batch["twice"].mean(1) / 255, targets
+
+class Twice:
+  def __init__(self, transform):
+    self.transform = transform
+    (shape,) = (one.shape for one in transform.spec.values())
+    self.spec = {**transform.spec, "twice": ArraySpec((2, *shape))}
+
+class Own(ClassificationTask):
+  name, objective_class = "own", Objective
+
+  def train_transform(self, preprocessing, settings):
+    return Twice(super().train_transform(preprocessing, settings))
+"""
+
+
+@pytest.mark.parametrize(
+  "changes, label",
+  [
+    ({}, "64xi32"),
+    ({"loss.kind": "sigmoid"}, "64xi32"),
+    ({"data.task": "multilabel"}, "64x5xf32"),
+    ({"data.task": "regression"}, "64x5xf32"),
+    ({"masked.rate": 0.5}, "64xi32"),
+    ({"data.task": "OWN"}, "64x2x8x8x3xui8"),
+  ],
+)
+@pytest.mark.parametrize("forward", [False, True])
+def test_every_task_can_be_estimated(changes, label, forward, tmp_path):
+  """On the CPU, with the arrays that its batches have."""
+  if changes.get("data.task") == "OWN":
+    (tmp_path / "own.py").write_text(OWN)
+    changes = {"data.task": f"{tmp_path}/own.py:Own"}
+  elif "data.task" in changes:
+    changes = {**changes, "data.name": None, "data.labels_file": "labels.csv"}
+  plain = {"loss.label_smoothing": 0.0, **changes}
+  settings = replaced(read(digits.get_config()), plain)
+  mesh = sharding.make_mesh(devices=jax.devices()[:2])
+  if forward and not build.task_of(settings).has_answers:
+    pytest.skip("it answers nothing for a whole image")
+  lower = compiler.lower_forward if forward else compiler.lower
+  sizes = (5,) if forward else (5, 1_000)
+  lowered, gflops = lower(settings, mesh, *sizes)
+  assert f"tensor<{'64x8x8x3xui8' if forward else label}>" in lowered.as_text()
+  assert gflops > 0
 
 
 def test_a_chip_has_the_published_peak():

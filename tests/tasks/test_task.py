@@ -10,7 +10,9 @@ import pytest
 from tests.tasks.made_up import HALF, Split, rows_of, settings, task
 from tests.tiny import random_params
 from vit_jax import make_vit
+from vit_jax.data.labels import NONE, NUMBERS, SEVERAL, SINGLE
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inspection.charts import figure_of_chart
 from vit_jax.run.settings import Settings
@@ -24,10 +26,10 @@ B, NAMES = 24, tuple("abcdefg")
 RNG = np.random.default_rng(0)
 CLASSES = RNG.permutation(np.arange(B) % 7).astype(np.int32)
 LABELS = {
-  "class": CLASSES,
-  "several": (RNG.random((B, 7)) < 0.4).astype(np.float32),
-  "numbers": (100 + 50 * RNG.normal(size=(B, 7))).astype(np.float32),
-  "none": CLASSES,
+  SINGLE: CLASSES,
+  SEVERAL: (RNG.random((B, 7)) < 0.4).astype(np.float32),
+  NUMBERS: (100 + 50 * RNG.normal(size=(B, 7))).astype(np.float32),
+  NONE: CLASSES,
 }
 TASKS = {
   "classification": {},
@@ -78,8 +80,15 @@ def test_what_every_task_does(name, tmp_path):
   )
   found = outcome.metrics | outcome.details
 
-  # What a step minimises is what an evaluation reports.
+  # The arrays of a batch are those that the task says a step takes.
   (batch,) = stream()
+  spec = given.batch_spec(
+    stream.preprocessing, TrainTransformSettings(), names=len(NAMES), rows=B
+  )
+  arrays = {k: (x.shape, x.dtype) for k, x in batch.items() if k != "mask"}
+  assert arrays == {k: (one.shape, one.dtype) for k, one in spec.items()}
+
+  # What a step minimises is what an evaluation reports.
 
   @jax.jit
   def loss_of(params, batch):
@@ -90,6 +99,10 @@ def test_what_every_task_does(name, tmp_path):
 
     return objective.loss(apply, images, targets)[0]
 
+  images, _ = objective.prepare(batch, jax.random.key(0))
+  np.testing.assert_array_equal(objective.inputs(batch), images)
+  shape = model.inputs(stream.preprocessing.image_shape).shape
+  assert images.shape == (B, *shape[1:])
   loss = np.asarray(loss_of(params, batch))[: B - 2].mean()
   assert found["eval/loss"] == pytest.approx(loss, rel=1e-5)
   counts = found["eval/examples"], found["eval/skipped_images"]

@@ -18,13 +18,6 @@ TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
-TASK_OF_LABELS = {
-  "class": "classification",
-  "none": "classification",
-  "several": "multilabel",
-  "numbers": "regression",
-}
-"""The task that has the same labels as another."""
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 _PAD = checks.up_to(4_096, "there would be little else", 0)
 _OPERATIONS = checks.up_to(100, "nothing is left to be seen of an image", 0)

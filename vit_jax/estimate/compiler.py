@@ -24,6 +24,7 @@ from vit_jax.run import build
 from vit_jax.run.extras import open_teacher, shapes_of_extras
 from vit_jax.run.settings import Settings
 from vit_jax.training import sharding
+from vit_jax.training.state import make_params_init
 
 GIB = 2**30
 
@@ -156,12 +157,12 @@ def lower(
     settings, model, task, extras, total, num_examples
   )
   shapes = sharding.array_shapes(init, mesh)
-  shape = build.make_preprocessing(settings).image_shape
-  batch = {
-    "image": _rows(mesh, (batch_size, *shape), jnp.uint8),
-    "label": _rows(mesh, (batch_size,), jnp.int32),
-    "skipped": _rows(mesh, (batch_size,), jnp.bool_),
-  }
+  preprocessing = build.make_preprocessing(settings)
+  shape = preprocessing.image_shape
+  spec = task.batch_spec(
+    preprocessing, settings.train_transform, names=num_classes, rows=batch_size
+  )
+  batch = {k: _rows(mesh, one.shape, one.dtype) for k, one in spec.items()}
   fixed = extras.frozen_params if any(extras.frozen_params) else ()
   jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
   gflops = forward_gflops(model, extras.param_shapes, shape, train=True)
@@ -177,14 +178,14 @@ def lower_forward(
   Every device holds all parameters, in the dtype in which the model computes.
   """
   sharding.check_batch("batch_size", settings.batch_size, mesh)
-  settings, model = _build(settings, num_classes)
+  settings, trained = _build(settings, num_classes)
+  model = trained.trunk
   preprocessing = build.make_preprocessing(settings)
   shape = preprocessing.image_shape
   normalization, task = preprocessing.normalization, build.task_of(settings)
   step = make_predict_step(model, **normalization, task=task, top=1)
   whole = sharding.replicated(mesh)
-  image = jnp.zeros((1, *shape))
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  shapes = jax.eval_shape(make_params_init(model, shape), jax.random.key(0))
   params = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, model.dtype, sharding=whole),
     nn.unbox(shapes),

@@ -62,12 +62,12 @@ def look_at(run: SavedRun) -> Dataset:
   check_same_classes(names, "the checkpoint", *other)
   labels = getattr(train, "labels", None)
   counts = None
-  if labels is not None and run.task.labels == "class":
+  if labels is not None and run.task.labels.are_classes:
     counts = np.bincount(labels(range(len(train))), minlength=len(names))
   preprocessing, size = run.loaded.preprocessing, settings.batch_size
   batches = TrainBatches(
     source=train,
-    transform=preprocessing.train_transform(settings.train_transform),
+    transform=run.task.train_transform(preprocessing, settings.train_transform),
     batch_size=size,
     rows=range(min(_AUGMENTED, size)),
     seed=settings.seed,

@@ -15,11 +15,7 @@ import optax
 
 from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.settings import (
-  TASK_OF_LABELS,
-  DataSettings,
-  NormalizationSettings,
-)
+from vit_jax.data.settings import DataSettings, NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
 from vit_jax.models.grid import grid_of
@@ -149,7 +145,7 @@ def task_of(settings: Settings) -> Task:
 
 
 def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
-  if unlabelled and task.labels != "none":
+  if unlabelled and task.labels.are_used:
     raise ValueError(
       "data.labels=False leaves no classes to train on: leave it out, or set "
       "masked.rate to train without labels."
@@ -171,7 +167,7 @@ def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
 
 def data_of(settings: Settings, task: Task) -> DataSettings:
   """The settings of the data, which are told what a label is."""
-  return dataclasses.replace(settings.data, task=TASK_OF_LABELS[task.labels])
+  return dataclasses.replace(settings.data, task=task.labels.key)
 
 
 def build_model(

@@ -20,12 +20,17 @@ FewShotMetrics = Callable[[Any, Track], dict[str, Any]]
 
 
 def open_stream(
-  settings: Settings, mesh: Mesh, preprocessing: Preprocessing, source: Source
+  settings: Settings,
+  task: Task,
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+  source: Source,
 ) -> Stream:
   """Opens the batches of a split to evaluate on."""
   loader = build.open_loader(settings, preprocessing)
   rows = settings.eval_batch_size or settings.batch_size
-  return Stream(source, mesh, preprocessing, loader, rows)
+  transform = task.eval_transform(preprocessing)
+  return Stream(source, mesh, preprocessing, loader, rows, transform)
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,7 +51,7 @@ class RunEvaluation:
     settings, splits = self.settings, self.splits
     where = self.mesh, self.preprocessing
     parts = self.task, self.model, *where
-    self.stream = open_stream(settings, *where, splits.eval)
+    self.stream = open_stream(settings, self.task, *where, splits.eval)
     self._evaluator = self.task.evaluator(self.model, self.stream)
     self._few_shot = self._pictures = None
     if settings.fewshot.shots:

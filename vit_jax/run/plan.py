@@ -81,7 +81,7 @@ class Plan:
   def open_batches(self, first_batch: int) -> BatchIterator:
     """Opens the training batches, starting at a batch number."""
     settings, changes = self.settings, self.settings.train_transform
-    transform = self.preprocessing.train_transform(changes)
+    transform = self.task.train_transform(self.preprocessing, changes)
     order: Any = {"seed": settings.seed, "first_batch": first_batch}
     order |= {"batch_size": settings.batch_size, "repeats": changes.repeats}
     loader = build.open_loader(settings, self.preprocessing)

@@ -83,7 +83,9 @@ def opened(
   source = open_source("test" if test else "eval", data)
   trained = tuple(description["class_names"]), "the checkpoint"
   check_same_classes(*trained, source.class_names, "the evaluation split")
-  stream = open_stream(settings, _mesh(loaded), loaded.preprocessing, source)
+  stream = open_stream(
+    settings, fitted, _mesh(loaded), loaded.preprocessing, source
+  )
   with contextlib.closing(stream):
     evaluator = fitted.evaluator(loaded.model, stream)
     yield SavedRun(loaded, fitted, settings, source, loaded.held, evaluator)
@@ -149,8 +151,10 @@ def test_run(
     model, step, task = loaded.model, loaded.step, loaded.task
     params = loaded.params_on(plan.mesh)
   assert plan.splits.test is not None
-  parts = plan.settings, plan.mesh, plan.preprocessing, plan.splits.test
-  with contextlib.closing(open_stream(*parts)) as stream:
+  stream = open_stream(
+    plan.settings, task, plan.mesh, plan.preprocessing, plan.splits.test
+  )
+  with contextlib.closing(stream):
     metrics = task.for_test().evaluator(model, stream)(params).metrics
   found = {k.replace("eval/", "test/"): v for k, v in metrics.items()}
   return {"test/step": step, **found}

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from vit_jax.data.labels import NONE
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
@@ -36,7 +37,7 @@ class MaskedPatchesTask(Task):
 
   masked: MaskedSettings = MaskedSettings()
   name = "masked"
-  labels = "none"
+  labels = NONE
   metrics = (
     Metric("colours_right", "colours right"),
     Metric(

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
+from vit_jax.data.labels import SEVERAL
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
@@ -50,7 +51,7 @@ class MultiLabelTask(ClassificationTask):
   # that of the highest F1 over all labels, and is 0.5 elsewhere.
   threshold: float | None = None
   name = "multilabel"
-  labels = "several"
+  labels = SEVERAL
   metrics = (
     Metric("map", "mAP"),
     Metric("f1", "F1"),

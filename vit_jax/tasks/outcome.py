@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from vit_jax.data.batch import Transform
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
@@ -137,17 +138,21 @@ class Outcome:
 
 @dataclasses.dataclass(eq=False)
 class Stream:
-  """Every example of a split once per pass; `close` ends its processes."""
+  """Every example of a split once per pass; `close` ends its processes.
+
+  `transform` makes the arrays of an example; by default its image alone.
+  """
 
   source: Source
   mesh: Mesh
   preprocessing: Preprocessing  # The one that the model expects.
   loader: Loader
   batch_size: int  # Rounded up to split over the mesh.
+  transform: Transform | None = None
 
   def __post_init__(self):
     rows = sharding.padded_batch_size(self.batch_size, self.mesh)
-    transform = self.preprocessing.transform()
+    transform = self.transform or self.preprocessing.transform()
     self._batches = self.loader.evaluate(self.source, transform, rows)
 
   @property

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
+from vit_jax.data.labels import NUMBERS
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
@@ -31,7 +32,7 @@ class Regression(Classification):
   """The objective of regression: the outputs are standardised targets.
 
   `target_mean` and `target_std` are those of each target over the training
-  images.
+  images; without them, the outputs are the targets in their unit.
   """
 
   target_mean: Sequence[float] = ()
@@ -40,6 +41,8 @@ class Regression(Classification):
 
   def targets(self, label: Float[Array, "B K"]) -> Array:
     """The standardised numbers."""
+    if not self.target_std:
+      return label
     mean, std = map(jnp.asarray, (self.target_mean, self.target_std))
     return (label - mean[None]) / std[None]
 
@@ -48,7 +51,9 @@ class Regression(Classification):
   ) -> tuple[Array, Array]:
     """The squared error of each example, and its absolute error in the unit."""
     error = logits - targets
-    absolute = jnp.abs(error) * jnp.asarray(self.target_std)[None]
+    absolute = jnp.abs(error)
+    if self.target_std:
+      absolute = absolute * jnp.asarray(self.target_std)[None]
     return (error**2).mean(axis=-1), absolute.mean(axis=-1)
 
 
@@ -61,7 +66,7 @@ class RegressionTask(Task):
   target_mean: tuple[float, ...] = ()
   target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
-  labels = "numbers"
+  labels = NUMBERS
   metrics = (
     Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
     Metric("r2", "R2", "{:.4f}"),

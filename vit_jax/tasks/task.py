@@ -12,8 +12,11 @@ import flax.linen as nn
 import numpy as np
 from jaxtyping import Array, Float
 
+from vit_jax.data.batch import ArraySpec, Transform, batched, row_spec
 from vit_jax.data.example import Source
+from vit_jax.data.labels import SINGLE, Labels
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.training.losses import Objective
@@ -39,7 +42,7 @@ class Task:
   Attributes:
     loss: The loss, of a kind that the task takes.
     name: The task's name, as `data.task` has it.
-    labels: The kind of its labels: "class", "several", "numbers", or "none".
+    labels: The kind of its labels, such as `labels.SINGLE`.
     metrics: The metrics, in the order in which they are shown. The first that
       training measures stands in the lines of training.
     score: The key of the metric by which the best checkpoint is found. It is at
@@ -53,7 +56,7 @@ class Task:
 
   loss: LossSettings = LossSettings()
   name: ClassVar[str]
-  labels: ClassVar[str] = "class"
+  labels: ClassVar[Labels] = SINGLE
   metrics: ClassVar[tuple[Metric, ...]]
   score: ClassVar[str]
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
@@ -131,6 +134,31 @@ class Task:
 
   def check_evaluation(self, source: Source) -> None:
     """Raises ValueError if the scores mean nothing on an evaluation split."""
+
+  def train_transform(
+    self, preprocessing: Preprocessing, settings: TrainTransformSettings
+  ) -> Transform:
+    """From an example to its arrays in a batch to train on."""
+    return preprocessing.train_transform(settings)
+
+  def eval_transform(self, preprocessing: Preprocessing) -> Transform:
+    """From an example to its arrays in a batch to evaluate."""
+    return preprocessing.transform()
+
+  def batch_spec(
+    self,
+    preprocessing: Preprocessing,
+    settings: TrainTransformSettings,
+    *,
+    names: int,
+    rows: int,
+  ) -> dict[str, ArraySpec]:
+    """The arrays of a batch that the train step takes.
+
+    `names` is the number of classes or targets of the data.
+    """
+    transform = self.train_transform(preprocessing, settings)
+    return batched(row_spec(transform, self.labels.spec(names)), rows)
 
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing
