@@ -1,6 +1,6 @@
-"""A power cut costs a run no more than its last two saves.
+"""A power cut costs a run two saves at most, and a packing its last shard.
 
-The workdir lies on an ext4 file system in a file, which is shut down as a power
+They lie on an ext4 file system in a file, which is shut down as a power
 cut does it: what was not forced onto the disk is lost.
 """
 
@@ -14,7 +14,9 @@ import struct
 import subprocess
 import time
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests import commands
 from vit_jax.workdir.checkpoint import open_run
@@ -155,3 +157,38 @@ def test_a_power_cut_costs_no_more_than_two_saves(disk, data_dir, tmp_path):
     assert not done.returncode, done.stderr
   assert _end(disk.folder / "run") == _end(tmp_path / "whole")
   assert _end(tmp_path / "whole")[0] == _STEPS
+
+
+def _content(folder):
+  paths = (path for path in folder.rglob("*") if path.is_file())
+  return {str(p.relative_to(folder)): p.read_bytes() for p in paths}
+
+
+def test_a_power_cut_damages_no_packing(disk, tmp_path):
+  """Cut while it packs, going on each time; then right after its last line."""
+  random_pixels = np.random.default_rng(0)
+  for number in range(12):
+    folder = tmp_path / "photos" / "cat dog".split()[number % 2]
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = random_pixels.integers(0, 256, (600, 600, 3), np.uint8)
+    Image.fromarray(pixels).save(folder / f"{number}.png")
+  command = ("-m", "vit_jax.pack", tmp_path / "photos")
+  whole, out = tmp_path / "whole" / "out", disk.folder / "out"
+  options = ("--workers=2", "--shard_mib=1")
+  done = commands.python(*command, whole, *options)
+  assert not done.returncode, done.stderr
+  for lines in (1, 3, 4, 2):
+    with commands.start(*command, out, *options) as process:
+      for _ in range(lines):
+        assert process.stdout.readline()
+      disk.cut()
+      process.kill()
+    disk.repair()
+  for _ in range(2):  # The second packs all of it.
+    with commands.start(*command, out, *options) as process:
+      while not process.stdout.readline().startswith("Train on it by"):
+        assert process.poll() is None
+      disk.cut()
+    disk.repair()
+    assert _content(out) == _content(whole)
+    shutil.rmtree(out)

@@ -24,15 +24,14 @@ vit_jax.train --config.data.dir=OUT` reads the result, and so does
 `tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
 
-import hashlib
-from typing import Any
-
 from absl import flags
 from etils import epath
 
-from vit_jax.pack import SUMS
+from vit_jax.data.reading.class_lists import SUMS, read_sums
+from vit_jax.pack import notes
 from vit_jax.runtime import command, extras
 from vit_jax.runtime.printable import printable
+from vit_jax.runtime.regular_file import read_regular
 
 
 def define_flags() -> None:
@@ -88,32 +87,21 @@ def main(arguments: list[str]) -> None:
 def verify(out: str) -> None:
   """Prints each file that is not as it was; then raises ValueError."""
   folder = epath.Path(out).expanduser()
-  text = (folder / SUMS).read_bytes().decode(errors="replace")
-  lines = (line.partition("  ") for line in text.splitlines())
-  sums = {name: digest for digest, _, name in lines}
-  shards = {p.name for p in folder.iterdir() if "array_record" in p.name}
+  sums = read_sums(read_regular(folder / SUMS))
+  there = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+  shards = {name for name in there if "array_record" in name}
   names, bad = sorted(shards | {*sums}), 0
   for name in names:
-    if (found := _digest(folder / name)) != sums.get(name):
+    if (found := notes.file_digest(folder / name)) != sums.get(name):
       wrong = "is missing" if found is None else f"differs from {SUMS}"
       print(f"{printable(str(folder / name))} {wrong}")
       bad += 1
   if bad or not names:
     raise ValueError(
       f"{bad} of {len(names)} files of {folder} are not as they were packed: "
-      "copy them again, or remove them and repeat the command that packed them."
+      "copy them again, or repeat the command that packed them."
     )
   print(f"{folder}: all {len(names)} files are as they were packed.")
-
-
-def _digest(path: epath.Path) -> str | None:
-  """The SHA-256 of a file; None if there is none."""
-  try:
-    with path.open("rb") as file:
-      opened: Any = file
-      return hashlib.file_digest(opened, "sha256").hexdigest()
-  except (FileNotFoundError, IsADirectoryError, ValueError):
-    return None
 
 
 if __name__ == "__main__":

@@ -2,31 +2,25 @@
 
 import dataclasses
 import hashlib
-import io
-import json
 import os
-import pathlib
-import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 import cv2
 import numpy as np
 import simplejpeg
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
-from etils import epath
 from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
 from vit_jax.data.batching.batches import read
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.decoding import bitmap, decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
-from vit_jax.runtime.atomic_file import replacing
+from vit_jax.pack import notes
 from vit_jax.runtime.checks import COUNT, checked
 
-NOTES = "notes"  # Folder of what has been written so far.
 _READ = 32  # Images read at a time.
 _KEPT = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # JPEG and PNG begin so.
 
@@ -109,7 +103,7 @@ class _Shards:
 
 
 def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
-  source, encoding, folder, name, split, count = job
+  source, encoding, folder, name, split, count, plan = job
   root = getattr(source, "root", None)
   info: Any = features(source).get_serialized_info()
   serializer = ExampleSerializer(info)
@@ -138,10 +132,9 @@ def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
     writer.close()
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     size = file.tell()
-    _publish(file, folder / file_name(name, split, number, count))
-  note = {"bytes": size, "sha256": digest, "unreadable": unreadable}
-  text = json.dumps({"classes": classes.tolist(), **note})
-  _publish(io.BytesIO(text.encode()), note_path(folder, split, number))
+    notes.publish(file, folder / file_name(name, split, number, count))
+  note = notes.Note(classes.tolist(), size, digest, unreadable, plan)
+  notes.write(notes.path_of(folder, split, number), note)
 
 
 def examples(
@@ -155,15 +148,6 @@ def examples(
       yield example
 
 
-def _publish(file: IO[bytes], path: epath.Path) -> None:
-  """Copies a file to where it belongs, where it appears complete."""
-  place = os.fspath(path)
-  in_bucket = "://" in place
-  file.seek(0)
-  with path.open("wb") if in_bucket else replacing(pathlib.Path(place)) as copy:
-    shutil.copyfileobj(file, copy, 2**22)
-
-
 def features(source: Source) -> tfds.features.FeaturesDict:
   """The features of an example, as TFDS describes them."""
   image = tfds.features.Image(shape=(None, None, 3))
@@ -175,8 +159,3 @@ def features(source: Source) -> tfds.features.FeaturesDict:
 def file_name(name: str, split: str, number: int, count: int) -> str:
   """The name of a shard, in TFDS's form."""
   return f"{name}-{split}.array_record-{number:05}-of-{count:05}"
-
-
-def note_path(folder: epath.Path, split: str, number: int) -> epath.Path:
-  """Where the note about a complete shard is kept."""
-  return folder / NOTES / f"{split}-{number:05}.json"

@@ -9,20 +9,26 @@ of the images and one shard's ids for each process.
 import contextlib
 import dataclasses
 import hashlib
+import io
+import itertools
 import json
 import os
+import pathlib
 import re
+import tempfile
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.pack import SUMS, shards
+from vit_jax.data.reading.class_lists import SUMS
+from vit_jax.pack import notes, shards
 from vit_jax.pack.shards import Encoding
 
+_UNREADABLE = "unreadable.txt"
+_TEXTS = (".json", ".txt")  # Endings of the files of a description.
 _LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
 
 
@@ -43,6 +49,7 @@ def pack(
   the folder holds something else, or another packing.
   """
   folder = epath.Path(out).expanduser()
+  processes = workers or os.cpu_count() or 1
   name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")
   if not re.fullmatch(r"[a-z]\w*", name):
     raise ValueError(f"--name={name!r} must be letters, digits and _.")
@@ -53,13 +60,23 @@ def pack(
     counts[split] = _number_of_shards(few, count, encoding, shard_bytes)
     planned[split] = [count, counts[split], _digest(source.class_names, few)]
   images = {**dataclasses.asdict(encoding), "splits": planned}
-  _check_plan(folder, {"name": name, "seed": seed, **images})
+  plan = {"name": name, "seed": seed, **images}
+  files = {
+    split: [shards.file_name(name, split, k, count) for k in range(count)]
+    for split, count in counts.items()
+  }
+  remade = notes.settle_plan(folder, plan, itertools.chain(*files.values()))
+  if remade:
+    _say(remade)
+  notes.remove_drafts(folder)
+  digest = notes.digest(plan)
   for split, source in splits.items():
     _say(f"{split:<11}{len(source):,} images in {counts[split]} files")
     parts = np.array_split(_order(source, seed), counts[split])
-    job = (source, encoding, folder, name, split, counts[split])
-    _write_split(job, parts, workers)
-  _describe(folder, name, splits, counts)
+    job = (source, encoding, folder, name, split, counts[split], digest)
+    trust_older = remade is None
+    _write_split(job, parts, trust_older, processes)
+  _describe(folder, name, splits, files)
 
 
 def _looked_at(source: Source) -> list[Example]:
@@ -91,37 +108,31 @@ def _digest(class_names: tuple[str, ...], looked_at: list[Example]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_plan(folder: epath.Path, plan: dict[str, Any]) -> None:
-  """Writes the plan into the folder, or compares it with the one there."""
-  path = folder / shards.NOTES / "plan.json"
-  if path.exists():
-    if json.loads(path.read_text()) != plan:
-      raise ValueError(
-        f"{folder} was packed from other images or labels, or with other "
-        "flags; choose another folder, or remove it."
-      )
-    return
-  if folder.exists() and next(iter(folder.iterdir()), None) is not None:
-    raise ValueError(f"{folder} is not empty, and is no unfinished packing.")
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(json.dumps(plan))
-
-
 def _write_split(
-  job: tuple, parts: list[np.ndarray], workers: int | None
+  job: tuple, parts: list[np.ndarray], trust_older: bool, processes: int
 ) -> None:
-  _, _, folder, name, split, count = job
+  """Writes the shards that are not there as they were packed."""
+  _, _, folder, name, split, count, plan = job
+  places = [
+    (
+      folder / shards.file_name(name, split, k, count),
+      notes.path_of(folder, split, k),
+    )
+    for k in range(count)
+  ]
   missing = []
-  for k in range(count):
-    file = folder / shards.file_name(name, split, k, count)
-    if not (shards.note_path(folder, split, k).exists() and file.exists()):
+  states = notes.whole(places, plan, trust_older, processes)
+  for k, (is_whole, damage) in enumerate(states):
+    if damage:
+      _say(damage)
+    if not is_whole:
       missing.append(k)
   if len(missing) < count:
     _say(f"{'':<11}{count - len(missing)} of them are there already")
   if not missing:
     return
-  processes = min(workers or os.cpu_count() or 1, len(missing))
-  for done, _ in enumerate(shards.written(processes, job, parts, missing), 1):
+  written = shards.written(min(processes, len(missing)), job, parts, missing)
+  for done, _ in enumerate(written, 1):
     _say(f"{'':<11}{done} of {len(missing)} written")
 
 
@@ -140,31 +151,20 @@ def _describe(
   folder: epath.Path,
   name: str,
   splits: Mapping[str, Source],
-  counts: Mapping[str, int],
+  files: Mapping[str, list[str]],
 ) -> None:
   """Writes TFDS's description, the checksums and the unreadable images."""
-  template = tfds.core.ShardedFileTemplate(
-    data_dir=folder,
-    dataset_name=name,
-    filetype_suffix="array_record",
-    template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-  )
-  infos, sums, unreadable = [], {}, []
-  for split, count in counts.items():
-    paths = [shards.note_path(folder, split, k) for k in range(count)]
-    notes = [json.loads(path.read_text()) for path in paths]
-    classes = np.array([note["classes"] for note in notes])
-    num_bytes = sum(note["bytes"] for note in notes)
-    info = tfds.core.SplitInfo(
-      name=split,
-      shard_lengths=classes.sum(axis=1).tolist(),
-      num_bytes=num_bytes,
-      filename_template=template.replace(split=split),
-    )
-    infos.append(info)
-    for k, note in enumerate(notes):
-      sums[shards.file_name(name, split, k, count)] = note["sha256"]
-    lost = [line for note in notes for line in note["unreadable"]]
+  lengths: dict[str, tuple[list[int], int]] = {}
+  sums: dict[str, str] = {}
+  unreadable: list[str] = []
+  for split, names in files.items():
+    found = [notes.reread(folder, split, k) for k in range(len(names))]
+    classes = np.array([note.classes for note in found])
+    num_bytes = sum(note.bytes for note in found)
+    lengths[split] = classes.sum(axis=1).tolist(), num_bytes
+    for file, note in zip(names, found, strict=True):
+      sums[file] = note.sha256
+    lost = [line for note in found for line in note.unreadable]
     unreadable += lost
     classes = classes.sum(axis=0)
     _say(
@@ -173,25 +173,63 @@ def _describe(
       f"{num_bytes / 2**20:,.0f} MiB"
       + (f"; {len(lost):,} unreadable" if lost else "")
     )
-  (folder / SUMS).unlink(missing_ok=True)
+  texts = _metadata(name, next(iter(splits.values())), lengths, files)
   if unreadable:
-    (folder / "unreadable.txt").write_text("\n".join(unreadable) + "\n")
-    _say(f"The unreadable images are listed in {folder / 'unreadable.txt'}.")
-  tfds.folder_dataset.write_metadata(
-    data_dir=folder,
-    features=shards.features(next(iter(splits.values()))),
-    split_infos=infos,
-    version="1.0.0",
-    filename_template=template,
-    check_data=False,
-    supervised_keys=("image", "label"),
-  )
-  for path in sorted(folder.iterdir()):
-    if path.suffix in (".json", ".txt"):
-      sums[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    texts[_UNREADABLE] = ("\n".join(unreadable) + "\n").encode()
+    _say(f"The unreadable images are listed in {folder / _UNREADABLE}.")
+  else:
+    (folder / _UNREADABLE).unlink(missing_ok=True)
+  # The shards come last: each needs a line, so it is noticed if some are lost.
+  described = {k: hashlib.sha256(v).hexdigest() for k, v in texts.items()}
+  sums = {**described, **notes.sums(folder), **sums}
   lines = "".join(f"{digest}  {file}\n" for file, digest in sums.items())
-  (folder / SUMS).write_text(lines)
+  texts[SUMS] = lines.encode()
+  for file, text in texts.items():
+    notes.publish(io.BytesIO(text), folder / file)
   _say(f"Train on it by --config.data.dir={folder}")
+
+
+def _metadata(
+  name: str,
+  source: Source,
+  lengths: Mapping[str, tuple[list[int], int]],
+  files: Mapping[str, list[str]],
+) -> dict[str, bytes]:
+  """The files of TFDS's description, by name.
+
+  Args:
+    lengths: The numbers of examples in a split's shards, and its bytes.
+    files: Names of a split's shards.
+  """
+  with tempfile.TemporaryDirectory() as made:
+    draft = epath.Path(made)
+    template = tfds.core.ShardedFileTemplate(
+      data_dir=draft,
+      dataset_name=name,
+      filetype_suffix="array_record",
+      template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+    )
+    infos = []
+    for split, (shard_lengths, num_bytes) in lengths.items():
+      (draft / files[split][0]).touch()  # TFDS looks for the splits' names.
+      info = tfds.core.SplitInfo(
+        name=split,
+        shard_lengths=shard_lengths,
+        num_bytes=num_bytes,
+        filename_template=template.replace(split=split),
+      )
+      infos.append(info)
+    tfds.folder_dataset.write_metadata(
+      data_dir=draft,
+      features=shards.features(source),
+      split_infos=infos,
+      version="1.0.0",
+      filename_template=template,
+      check_data=False,
+      supervised_keys=("image", "label"),
+    )
+    paths = sorted(pathlib.Path(made).iterdir())
+    return {p.name: p.read_bytes() for p in paths if p.suffix in _TEXTS}
 
 
 def _say(line: str) -> None:

@@ -6,9 +6,12 @@ import errno
 import io
 import os
 import pathlib
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
+
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
 
 
 def local_path(name: str) -> pathlib.Path:
@@ -67,6 +70,13 @@ def commit(draft: os.PathLike[str], path: os.PathLike[str]) -> None:
   sync(pathlib.Path(path).parent)
 
 
+def remove_drafts(folder: pathlib.Path) -> None:
+  """Removes drafts in a folder, whose processes were killed."""
+  for path in folder.glob(".*.part"):
+    if _DRAFT.fullmatch(path.name):
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def sync(*paths: os.PathLike[str]) -> None:
   """Forces files, and the names in folders that can be, onto the disk."""
   with concurrent.futures.ThreadPoolExecutor(16) as pool:  # They share writes.
@@ -90,7 +100,7 @@ def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a name beside `path`; an error cleans up, and then names `path`."""
   part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     yield part
   except BaseException as error:
     if os.path.isdir(part):
@@ -106,6 +116,14 @@ def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
       found.errno = number  # An enclosing `_part` may look at it.
       raise found from error
     raise
+
+
+def _make_folder(folder: pathlib.Path) -> None:
+  """Makes a folder and its parents, and forces their names onto the disk."""
+  missing = [path for path in (folder, *folder.parents) if not path.exists()]
+  folder.mkdir(parents=True, exist_ok=True)
+  if missing:
+    sync(*(path.parent for path in missing))
 
 
 def _is_about(error: OSError, part: pathlib.Path) -> bool:

@@ -13,6 +13,7 @@ from tensorflow_datasets.core import dataset_info
 
 from vit_jax.data.example import Example, UnreadableImageError, check_classes
 from vit_jax.data.reading import tfds_labels
+from vit_jax.data.reading.class_lists import check_class_lists
 from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
@@ -42,8 +43,11 @@ class TfdsSource:
     features: Any = builder.info.features
     self.name = builder.info.full_name
     seen = builder.info.splits.total_num_examples
-    for key in features:
-      check_classes(getattr(features[key], "num_classes", 0) or 0, seen, key)
+    counts = {k: getattr(features[k], "num_classes", 0) or 0 for k in features}
+    for key, count in counts.items():
+      check_classes(count, seen, key)
+    listed = {key: count for key, count in counts.items() if count}
+    check_class_lists(epath.Path(builder.data_dir), listed)
     self._image, known = ("image", label) if label else _feature_keys(builder)
     self._labels = tfds_labels.labels_of(dict(features), known)
     self._binary, self._split = builder.name == "dsprites", split

@@ -1,0 +1,55 @@
+"""Checks the lists of class names beside a data set that TFDS prepared.
+
+TFDS believes a list that a power cut or an interrupted copy has shortened, and
+numbers the classes of an empty one.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+from etils import epath
+
+from vit_jax.runtime.regular_file import read_regular
+
+SUMS = "sha256sums.txt"  # The checksums of a packed folder's files.
+
+
+def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
+  """Raises ValueError, which names the file, unless the lists are whole.
+
+  Args:
+    folder: The folder of the data set; it may have checksums, as `pack` writes.
+    counts: The number of classes of each feature, by features.json.
+  """
+  sums = read_sums(_read(folder / SUMS) or b"")
+  for feature, count in counts.items():
+    path = folder / f"{feature}.labels.txt"
+    content, wanted = _read(path), sums.get(path.name)
+    if content is None:
+      if wanted is not None:
+        raise ValueError(f"{path} is missing: copy it again, or pack again.")
+      continue
+    lines = content.decode(errors="replace").split("\n")
+    names = sum(bool(line.strip()) for line in lines)  # As TFDS counts them.
+    if names != count:
+      raise ValueError(
+        f"{path} names {names:,} classes, and features.json counts {count:,}: "
+        "copy it again, or pack again."
+      )
+    if wanted not in (None, hashlib.sha256(content).hexdigest()):
+      raise ValueError(
+        f"{path} differs from {SUMS}: copy it again, or pack again; if you "
+        "changed the names yourself, remove its line there."
+      )
+
+
+def read_sums(content: bytes) -> dict[str, str]:
+  """The checksums in a file of `sha256sum`, by the files' names."""
+  text = content.decode(errors="replace")
+  lines = (line.partition("  ") for line in text.splitlines())
+  return {name: digest for digest, _, name in lines}
+
+
+def _read(path: epath.Path) -> bytes | None:
+  """The content of a file; None if there is none."""
+  return read_regular(path) if path.exists() else None

@@ -1,0 +1,213 @@
+"""The plan of a packing and the notes about its shards, in OUT/notes.
+
+A command that is started again goes on by them. A cut of the power or a failing
+disk may have damaged any file of the folder, so nothing in it is believed
+unseen: the plan's digest stands in each note, and a note's digest in itself.
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import IO, Any
+
+from etils import epath
+
+from vit_jax.runtime import atomic_file
+from vit_jax.runtime.regular_file import (
+  NotRegularError,
+  open_regular,
+  read_regular,
+)
+
+_FOLDER = "notes"
+_AGAIN = "its images are packed again."
+_OTHER = (
+  "{} was packed from other images or labels, or with other flags; choose "
+  "another folder, or remove it."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+  """What a complete shard holds.
+
+  `plan` is the digest of the plan that it belongs to; earlier versions did not
+  write it.
+  """
+
+  classes: list[int]  # The number of images of each class.
+  bytes: int
+  sha256: str
+  unreadable: list[str]
+  plan: str | None = None
+
+
+def publish(file: IO[bytes], path: epath.Path) -> None:
+  """Copies a file to where it belongs; it is on the disk when this returns."""
+  place = os.fspath(path)
+  file.seek(0)
+  if "://" in place:  # An object appears whole, and its folder needs no making.
+    with path.open("wb") as copy:
+      return shutil.copyfileobj(file, copy, 2**22)
+  with atomic_file.replacing(pathlib.Path(place)) as copy:
+    shutil.copyfileobj(file, copy, 2**22)
+
+
+def file_digest(path: epath.Path) -> str | None:
+  """The SHA-256 of a file; None if there is none, or it is no regular file."""
+  is_local = "://" not in os.fspath(path)
+  try:
+    with open_regular(path) if is_local else path.open("rb") as file:
+      opened: Any = file
+      return hashlib.file_digest(opened, "sha256").hexdigest()
+  except (FileNotFoundError, NotRegularError, ValueError):
+    return None
+
+
+def path_of(folder: epath.Path, split: str, number: int) -> epath.Path:
+  """Where the note about a complete shard is kept."""
+  return folder / _FOLDER / f"{split}-{number:05}.json"
+
+
+def write(path: epath.Path, note: Note) -> None:
+  """Writes a note."""
+  fields = dataclasses.asdict(note)
+  text = json.dumps({**fields, "digest": digest(fields)})
+  publish(io.BytesIO(text.encode()), path)
+
+
+def read(path: epath.Path) -> Note | None:
+  """Reads a note; None if it is missing or damaged."""
+  found = _read_object(path) or {}
+  if found.pop("digest", None) not in (None, digest(found)):
+    return None
+  try:
+    note = Note(**found)
+    numbers = [*note.classes, note.bytes]
+    texts = [note.sha256, *note.unreadable]
+  except TypeError:
+    return None
+  right = all(type(number) is int for number in numbers)
+  return note if right and all(isinstance(t, str) for t in texts) else None
+
+
+def digest(content: Mapping[str, Any]) -> str:
+  """The SHA-256 of a plan or a note."""
+  return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def reread(folder: epath.Path, split: str, number: int) -> Note:
+  """Reads the note about a shard that was just written or compared."""
+  path = path_of(folder, split, number)
+  note = read(path)
+  if note is None:
+    raise OSError(f"{path} was changed meanwhile: repeat this command.")
+  return note
+
+
+def sums(folder: epath.Path) -> dict[str, str]:
+  """The SHA-256 of the plan and the notes, by their names in the folder."""
+  paths = sorted((folder / _FOLDER).glob("*.json"))
+  return {
+    f"{_FOLDER}/{path.name}": hashlib.sha256(read_regular(path)).hexdigest()
+    for path in paths
+  }
+
+
+def _read_object(path: epath.Path) -> dict[str, Any] | None:
+  """Reads a JSON object; None if there is none, or it is damaged."""
+  try:
+    content = json.loads(read_regular(path))
+  except (FileNotFoundError, ValueError, RecursionError):
+    return None
+  return content if isinstance(content, dict) else None
+
+
+def settle_plan(
+  folder: epath.Path, plan: Mapping[str, Any], shards: Iterable[str]
+) -> str | None:
+  """Writes the plan into the folder, or compares it with the one there.
+
+  Returns a line if the plan there was damaged, and is made again. Notes that
+  do not name it are then of no use. Raises ValueError if the folder holds
+  something else, or another packing.
+
+  Args:
+    shards: Names of all shards that the plan leads to.
+  """
+  path = folder / _FOLDER / "plan.json"
+  there = _read_object(path)
+  if there == plan:
+    return None
+  if there is None and not _names(folder):
+    publish(io.BytesIO(json.dumps(plan).encode()), path)
+    return None
+  if _FOLDER not in _names(folder):
+    raise ValueError(f"{folder} is not empty, and is no unfinished packing.")
+  notes = map(read, sorted((folder / _FOLDER).glob("*-*.json")))
+  plans = {note.plan for note in notes if note and note.plan}
+  strange = {name for name in _names(folder) if "array_record" in name}
+  if plans - {digest(plan)} or strange - {*shards} or (there and not plans):
+    raise ValueError(_OTHER.format(folder))
+  is_first = not plans and not strange and not path.exists()
+  publish(io.BytesIO(json.dumps(plan).encode()), path)
+  return (
+    None if is_first else f"{path} is damaged or missing: it is made again."
+  )
+
+
+def _names(folder: epath.Path) -> set[str]:
+  """Names in a folder; those of drafts and hidden files begin with a dot."""
+  if not folder.exists():
+    return set()
+  return {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+
+
+def remove_drafts(folder: epath.Path) -> None:
+  """Removes the drafts that a killed command or a cut has left."""
+  if "://" not in os.fspath(folder):
+    for place in (folder, folder / _FOLDER):
+      atomic_file.remove_drafts(pathlib.Path(place))
+
+
+def whole(
+  shards: list[tuple[epath.Path, epath.Path]],
+  plan: str,
+  trust_older: bool,
+  processes: int,
+) -> list[tuple[bool, str | None]]:
+  """Compares shards with their notes; reads all of their bytes.
+
+  Args:
+    shards: Paths of each shard and of its note.
+    plan: Digest of the plan.
+    trust_older: Whether to believe notes that name no plan.
+    processes: Number of files that are read at the same time.
+
+  Returns:
+    Whether each shard is as it was packed; and if not, a line, unless it was
+    never there.
+  """
+
+  def check(places: tuple[epath.Path, epath.Path]) -> tuple[bool, str | None]:
+    shard, about = places
+    note = read(about)
+    if note is None:
+      return False, f"{about} is damaged: {_AGAIN}" if about.exists() else None
+    if note.plan != plan and not (note.plan is None and trust_older):
+      return False, f"{about} is of no known plan: {_AGAIN}"
+    if not shard.exists():
+      return False, f"{shard} is missing: {_AGAIN}"
+    same_length = shard.stat().length == note.bytes
+    if not same_length or file_digest(shard) != note.sha256:
+      return False, f"{shard} differs from its note: {_AGAIN}"
+    return True, None
+
+  with concurrent.futures.ThreadPoolExecutor(processes) as threads:
+    return [*threads.map(check, shards)]
