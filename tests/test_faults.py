@@ -11,10 +11,17 @@ import pytest
 
 from tests import commands, runs
 from tests.workdir.test_rows import room_for
+from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.load import load_pretrained
 from vit_jax.run import loop
+from vit_jax.run.experiments.probe import probe_checkpoint
+from vit_jax.run.experiments.replay import verify
+from vit_jax.run.experiments.suite import run_suite
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
-from vit_jax.run.settings import read
+from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.runtime.display import Display
+from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.metrics import MetricWriter
@@ -122,17 +129,50 @@ def _deleted_once_described(folder, monkeypatch, step):
   monkeypatch.setattr(Checkpoints, "describe", describe_then_delete)
 
 
-def test_a_reader_whose_checkpoint_is_deleted_takes_the_next(
-  run_copy, monkeypatch, capsys
-):
-  _deleted_once_described(run_copy, monkeypatch, 12)
-  evaluate_checkpoint(str(run_copy))
-  printed = " ".join(capsys.readouterr().out.split())
-  gone = (
-    f"checkpoint 12 of {run_copy} was deleted while it was read, as its run"
+def _convert(run, folder):
+  """Converts to what the checkpoint of step 8 is converted to."""
+  convert(run, str(folder / "newest"), "big_vision")
+  convert(run, str(folder / "of_8"), "big_vision", step=8)
+  one, other = (
+    load_pretrained(str(folder / name)).params() for name in ("newest", "of_8")
   )
-  assert f"{gone} goes on." in printed
-  assert "step 8 on" in printed
+  assert runs.identical(one, other)
+
+
+def _fewshot(run, _):
+  changes = {"data.name": "digits", "loader.num_workers": 0}
+  settings = replaced(ProbeSettings(), changes)
+  probe_checkpoint(run, settings, shots=1, display=Display())
+
+
+READERS = {
+  "evaluate": (12, lambda run, _: evaluate_checkpoint(run)),
+  "convert": (12, _convert),
+  "fewshot": (12, _fewshot),
+  "suite": (12, lambda run, _: run_suite(run, ["few_shot/digits"])),
+  # It begins at the newest checkpoint that digests follow.
+  "verify": (8, lambda run, _: verify(run)),
+}
+
+
+@pytest.mark.parametrize(
+  "reader",
+  [
+    *("evaluate", "convert", "fewshot"),
+    *(pytest.param(x, marks=pytest.mark.slow) for x in ("suite", "verify")),
+  ],
+)
+def test_a_reader_whose_checkpoint_is_deleted_takes_the_next(
+  run_copy, tmp_path, monkeypatch, capsys, reader
+):
+  step, read_it = READERS[reader]
+  _deleted_once_described(run_copy, monkeypatch, step)
+  read_it(str(run_copy), tmp_path)
+  printed = " ".join(capsys.readouterr().out.split())
+  gone = f"checkpoint {step} of {run_copy} was deleted while it was read, as"
+  assert printed.count(f"{gone} its run goes on.") == 1
+  taken = {"evaluate": "step 8 on", "verify": "Replayed steps 5 to 12"}
+  assert taken.get(reader, "") in printed
 
 
 def test_one_that_was_asked_for_by_its_step_is_said_to_be_gone(

@@ -19,6 +19,7 @@ from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 from vit_jax.runtime.atomic_file import local_path
 from vit_jax.runtime.display import Display
+from vit_jax.workdir.read_errors import again_if_deleted
 from vit_jax.workdir.rows import read_rows
 
 _FILE = importlib.resources.files("vit_jax.pretrained") / "model_card.toml"
@@ -54,11 +55,16 @@ def convert(
         "known: give --license, such as --license=apache-2.0."
       )
   target = local_path(folder).resolve()
-  loaded = open_checkpoint(source, **overrides).in_unit()
-  lost = check_expressible(loaded, to)
   display = Display()
-  card = model_card(loaded, to, target.name, license)
-  save_as(loaded, to, target, card, display.track)
+
+  def written() -> tuple[Loaded, list[str]]:
+    loaded = open_checkpoint(source, **overrides).in_unit()
+    lost = check_expressible(loaded, to)
+    card = model_card(loaded, to, target.name, license)
+    save_as(loaded, to, target, card, display.track)
+    return loaded, lost
+
+  loaded, lost = again_if_deleted(written, display.note)
   display.note(f"Wrote {source} as {to} to {folder}. Load it with:")
   display.note(usage(loaded, to, folder))
   for line in lost:

@@ -106,8 +106,10 @@ class Loaded:
     They are placed as `shapes`, a tree of shapes with shardings, says; by
     default on the default device.
     """
-    if shapes is None and self.held is not None:
-      return self.held
+    if self.held is not None:
+      if shapes is None:
+        return self.held
+      return jax.device_put(self.held, sharding.shardings_of(shapes))
     if shapes is not None and self.restore is not None:
       return self.restore(shapes)
     wanted: dict[str, Any] = traverse_util.flatten_dict(shapes or {}, sep="/")
@@ -130,7 +132,8 @@ class Loaded:
     def read() -> Leaves:
       return ((path, change(path, array)) for path, array in self.read())
 
-    return dataclasses.replace(self, read=read, restore=None, **fields)
+    changed = {"read": read, "restore": None, "held": None, **fields}
+    return dataclasses.replace(self, **changed)
 
   def in_unit(self) -> "Loaded":
     """A copy whose outputs mean the answer by themselves, for others' code.

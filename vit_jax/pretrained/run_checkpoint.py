@@ -26,7 +26,7 @@ from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import make_params_init
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
-from vit_jax.workdir.read_errors import DeletedError
+from vit_jax.workdir.read_errors import again_if_deleted
 
 
 def open_run_checkpoint(
@@ -102,20 +102,17 @@ def open_run_checkpoint(
 def held(open_: Callable[[], Loaded], read: Any = Loaded.params) -> Loaded:
   """Opens a checkpoint and reads its parameters, which it then holds.
 
-  If its run deletes it meanwhile, the next that fits is opened, with a note.
+  If its run deletes it meanwhile, the next that fits is opened, with a note;
+  raises as `again_if_deleted`.
   """
   gone: list[str] = []
-  while True:
-    try:
-      loaded = open_()
-      notes = (*gone, *loaded.notes)
-      return dataclasses.replace(loaded, held=read(loaded), notes=notes)
-    except DeletedError as error:
-      gone.append(str(error))
-    except ValueError as error:
-      if gone:  # And it was asked for by its step, or there is no other.
-        raise ValueError(f"{gone[-1][:-1]}: {error}") from error
-      raise
+
+  def opened() -> Loaded:
+    loaded = open_()
+    notes = (*gone, *loaded.notes)
+    return dataclasses.replace(loaded, held=read(loaded), notes=notes)
+
+  return again_if_deleted(opened, gone.append)
 
 
 @dataclasses.dataclass(frozen=True)

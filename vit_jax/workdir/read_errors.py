@@ -63,6 +63,28 @@ def attempt(
     time.sleep(seconds)
 
 
+def again_if_deleted(call: Callable[[], T], tell: Callable[[str], None]) -> T:
+  """Calls `call`, and again where its checkpoint was deleted meanwhile.
+
+  Every reader of a run that goes on reads through here. `call` chooses a
+  checkpoint, opens it and reads what is needed, so another call takes the next
+  newest or best one. `tell` is called with a line on each that is gone. Raises
+  ValueError if the next call finds none that fits, as where `call` asks for one
+  by its step.
+  """
+  gone = ""
+  while True:
+    try:
+      return call()
+    except DeletedError as error:
+      gone = str(error)
+      tell(gone)
+    except ValueError as error:
+      if gone:
+        raise ValueError(f"{gone[:-1]}: {error}") from error
+      raise
+
+
 def is_damage(error: BaseException) -> bool:
   """Whether files are missing or wrong, rather than out of reach just now."""
   root = cause(error)

@@ -16,6 +16,8 @@ from vit_jax.data.reading.sources import (
 from vit_jax.inference.features import features
 from vit_jax.models.model import represent
 from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.run_checkpoint import held
 from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.checks import COUNT, checked
@@ -85,7 +87,7 @@ def probe_checkpoint(
 
 
 def probe_shots(
-  checkpoint: str,
+  checkpoint: str | Loaded,
   settings: ProbeSettings,
   shots: Sequence[int],
   *,
@@ -96,7 +98,8 @@ def probe_shots(
 ) -> list[Outcome]:
   """Few-shot evaluation for several numbers of shots, which share all passes.
 
-  The arguments are those of `probe_checkpoint`, and so are the errors.
+  The arguments are those of `probe_checkpoint`, and so are the errors; the
+  checkpoint may be open already, and its parameters held.
   """
   splits = _open_splits(settings)
   opened = _Opened(checkpoint, settings, overrides)
@@ -148,13 +151,13 @@ def probe_segmentation(
     counts = " + ".join(f"{len(split):,}" for split in splits)
     names = f"{splits[0].name} + {splits[1].split}"
     data = f"{names}: {counts} images, {num_classes:,} classes"
-    display.header([("model", opened.name), ("data", data)])
+    opened.show(display, [("data", data)])
 
   def last_layer(params: Any, x: Any) -> Any:
     layers = (model.num_layers,)
     return features(model, params, x, layers=layers, as_maps=True)[0]
 
-  params = opened.loaded.params_on(opened.mesh)
+  params = opened.loaded.held
   track = display.track if display else untracked
   with opened.reading(last_layer, splits, params, track) as (train, test):
     return segment(train, test, num_classes)
@@ -169,14 +172,21 @@ class _Opened:
 
   def __init__(
     self,
-    checkpoint: str,
+    checkpoint: str | Loaded,
     settings: ProbeSettings,
     overrides: dict[str, Any],
     **crop: Any,
   ):
-    self.mesh = sharding.make_mesh(**vars(settings.mesh))
+    self.mesh = mesh = sharding.make_mesh(**vars(settings.mesh))
     overrides["interpolation"] = settings.transfer.interpolation
-    self.loaded = open_checkpoint(checkpoint, **overrides)
+    self.loaded = held(
+      lambda: (
+        checkpoint
+        if isinstance(checkpoint, Loaded)
+        else open_checkpoint(checkpoint, **overrides)
+      ),
+      lambda loaded: loaded.params_on(mesh),
+    )
     self.model = self.loaded.task.probed(self.loaded.model)[""]
     given = {k: v for k, v in vars(settings.eval_transform).items() if v}
     own = self.loaded.preprocessing
@@ -185,7 +195,7 @@ class _Opened:
     self.loader = build.open_loader(settings, self.preprocessing)
     self.batch_size = settings.eval_batch_size or settings.batch_size
     height, width = self.preprocessing.image_size
-    self.name = f"{checkpoint} at {height} x {width}"
+    self.name = f"{self.loaded.origin.source} at {height} x {width}"
 
   def params(
     self, splits: tuple[Source, Source], used: int, display: Display | None
@@ -196,15 +206,16 @@ class _Opened:
         display.note(self.loaded.task.probe_note)
       train, test = splits
       classes = f"{len(train.class_names):,} classes"
-      display.header(
-        [
-          ("model", self.name),
-          ("data", f"{train.name}, {classes}, {len(test):,} test images"),
-          ("probe", f"fitted to {used:,} training images"),
-        ]
-      )
-    params = self.loaded.params_on(self.mesh)
-    return params, display.track if display else untracked
+      data = f"{train.name}, {classes}, {len(test):,} test images"
+      fitted = f"fitted to {used:,} training images"
+      self.show(display, [("data", data), ("probe", fitted)])
+    return self.loaded.held, display.track if display else untracked
+
+  def show(self, display: Display, rows: Sequence[tuple[str, str]]) -> None:
+    """Shows a header, after what was skipped in a workdir."""
+    for line in self.loaded.notes:
+      display.note(line)
+    display.header([("model", self.name), *rows])
 
   @contextlib.contextmanager
   def reading(

@@ -22,6 +22,7 @@ from vit_jax.training import sharding
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
 from vit_jax.workdir.metrics import DIGESTS
 from vit_jax.workdir.provenance import here, read_starts
+from vit_jax.workdir.read_errors import again_if_deleted
 from vit_jax.workdir.rows import parse_rows, read, to_line
 
 _MOST = 100  # Steps for which the tolerance holds on other devices.
@@ -49,6 +50,18 @@ def verify(
   or other devices would need too many steps.
   """
   display = Display(active=jax.process_index() == 0)
+  return again_if_deleted(
+    lambda: _verify(workdir, steps, trust, display, moved), display.note
+  )
+
+
+def _verify(
+  workdir: str,
+  steps: str | None,
+  trust: bool,
+  display: Display,
+  moved: Mapping[str, Any],
+) -> bool:
   with contextlib.closing(open_run(workdir)) as checkpoints:
     known, broken = parse_rows(read(checkpoints.folder / DIGESTS))
     saved = checkpoints.all_steps

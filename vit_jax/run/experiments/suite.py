@@ -24,6 +24,7 @@ from vit_jax.data.settings import DataSettings, LoaderSettings
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.run_checkpoint import held
 from vit_jax.run.experiments.probe import probe_shots
 from vit_jax.run.experiments.study_file import csv_text
 from vit_jax.run.settings import ProbeSettings
@@ -71,7 +72,9 @@ def run_suite(
   if jax.process_count() > 1:
     raise ValueError("--suite runs in one process: start it on one host.")
   display = Display()
-  loaded = open_checkpoint(checkpoint, **overrides)
+  loaded = held(lambda: open_checkpoint(checkpoint, **overrides))
+  for line in loaded.notes:
+    display.note(line)
   scorer = None
   if not all(name.startswith("few_shot/") for name in names):
     _check_classes(checkpoint, loaded)
@@ -86,7 +89,7 @@ def run_suite(
   for name in names:
     try:
       if name.startswith("few_shot/"):
-        rows += _few_shot(checkpoint, name, display, overrides, **where)
+        rows += _few_shot(loaded, name, display, **where)
       else:
         assert scorer is not None
         rows += _scores(scorer, name, display, **where)
@@ -210,10 +213,9 @@ def _scores(
 
 
 def _few_shot(
-  checkpoint: str,
+  loaded: Loaded,
   name: str,
   display: Display,
-  overrides: dict[str, Any],
   root: str | None,
   data_dir: str | None,
 ) -> list[Row]:
@@ -226,7 +228,7 @@ def _few_shot(
   skipped: list[str] = []
   while each is None:
     try:
-      each = probe_shots(checkpoint, settings, shots, **overrides)
+      each = probe_shots(loaded, settings, shots)
     except ValueError as error:
       most = shots.pop()
       if not shots:
