@@ -40,6 +40,8 @@ _NAMES = {
   **{kind: kind.__name__ for kind in (Vit, MaskedVit, ResNet)},
   ExtendedVit: "ModernVit",
 }
+ADAPTED = "adapted"
+"""Marks fields of a model from which `Task.adapted` makes the trained one."""
 # Fields of a `Vit` alone, with the values in old descriptions of the other.
 _ONLY_VIT = {"position_at": "input", "resnet_layers": (), "resnet_width": 64}
 
@@ -176,9 +178,18 @@ def to_fields(model: Model) -> dict[str, Any]:
   """The fields of a model, as values that JSON can hold.
 
   A class of layers is given by its name in `BLOCKS`, or else by the path to
-  import it by.
+  import it by. A model of a class of somebody's own has the fields of its
+  trunk, and is marked as `ADAPTED`. Raises ValueError if it has no trunk of a
+  known class.
   """
   kind = type(model)
+  if kind not in _NAMES:
+    if type(model.trunk) is kind:
+      raise ValueError(
+        f"{kind.__name__} is a model of your own: give it a property `trunk`, "
+        "the model of this package that its task makes it of."
+      )
+    return {**to_fields(model.trunk), ADAPTED: True}
   fields = {name: getattr(model, name) for name in sorted(_field_names(kind))}
   if (block := fields.pop("block", None)) is not None:
     own = {cls: name for name, cls in BLOCKS.items()}

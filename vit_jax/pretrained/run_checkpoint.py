@@ -14,7 +14,7 @@ from flax import traverse_util
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model, from_fields, scan
 from vit_jax.models.grid import grid_of, param_shapes
-from vit_jax.models.variants import BLOCKS, OwnBlockError
+from vit_jax.models.variants import ADAPTED, BLOCKS, OwnBlockError
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
 from vit_jax.pretrained.loaded import Leaves, Loaded, origin_of
@@ -69,7 +69,8 @@ def open_run_checkpoint(
     own = {k: v for k, v in description["model"].items() if k != "scan"}
     if "block" in fields:
       own["block"] = fields.pop("block")
-    trained = from_fields(own).clone(origin=origin)
+    made = saved.open_task(task).described if own.get(ADAPTED) else from_fields
+    trained = made(own).clone(origin=origin)
     model = trained if as_trained else trained.trunk
     shapes = held = _shapes(model, preprocessing)
     if "base" in description:
@@ -77,7 +78,7 @@ def open_run_checkpoint(
     elif model is not trained:  # Its task has parameters of its own.
       held = _shapes(trained, preprocessing)
   if fields:
-    model = from_fields({**own, **fields}).clone(origin=origin).trunk
+    model = made({**own, **fields}).clone(origin=origin).trunk
     stored, shapes = shapes, _shapes(model, preprocessing)
     _check_fields(workdir, stored, shapes, fields)
   read, restore = functools.partial(saved.read, held), None

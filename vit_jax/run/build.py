@@ -141,6 +141,13 @@ def task_of(settings: Settings) -> Task:
   unlabelled = bool(settings.data.root) and not settings.data.labels
   if task.refuses or unlabelled:
     _check_keys(settings, task, unlabelled)
+  parts = settings.accumulation_steps
+  if task.couples_examples and parts > 1:
+    raise ValueError(
+      f"accumulation_steps={parts} computes a batch in parts, and in "
+      f"data.task={task.name!r} the loss of an example depends on the whole "
+      "batch: set it to 1."
+    )
   return task
 
 

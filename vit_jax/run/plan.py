@@ -13,7 +13,7 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, check_same_classes, open_splits
-from vit_jax.models import Model, from_fields, to_fields
+from vit_jax.models import Model, to_fields
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build
 from vit_jax.run.evaluation import RunEvaluation
@@ -196,19 +196,22 @@ def _model(
 ) -> tuple[Optional["Loaded"], Model, Preprocessing | None]:
   """The checkpoint to start from, the model, and the preprocessing it had."""
   if saved is not None:
-    return None, _as_saved(settings, saved), descriptions.preprocessing(saved)
+    decided = descriptions.preprocessing(saved)
+    return None, _as_saved(settings, task, saved), decided
   start = build.open_start(settings) if settings.pretrained else None
   model = build.build_model(settings, task, class_names, start)
   return start, model, start.preprocessing if start else None
 
 
-def _as_saved(settings: Settings, saved: Mapping[str, Any]) -> Model:
+def _as_saved(
+  settings: Settings, task: Task, saved: Mapping[str, Any]
+) -> Model:
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
   given = settings.model.given()
   changed = {key: given[key] for key in build.EXECUTION if key in given}
-  return from_fields(fields).clone(**changed)
+  return task.described(fields).clone(**changed)
 
 
 def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:

@@ -71,12 +71,13 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   Raises ValueError if there is no such task, or it does not take this loss.
 
   Args:
-    name: Its `data.task`. A task whose own section has a rate goes before it.
+    name: Its `data.task`. A task that its own section enables goes before it.
     sections: The sections of the configuration by name: `loss`, and those that
       tasks have.
   """
-  own = (k for k in _TASKS if k in sections and sections[k].rate)
-  return task_class(next(own, name)).configured(sections)
+  kinds = map(task_class, _TASKS)
+  enabled = (kind for kind in kinds if kind.section and kind.enabled(sections))
+  return (next(enabled, None) or task_class(name)).configured(sections)
 
 
 def saved(
@@ -91,28 +92,40 @@ def saved(
   task, as "file.py:Class", if the description names one. No class is imported
   because a checkpoint names it.
   """
-  own = description.get("task")
-  if own is not None and given is None:
+  name, is_own = _named(description)
+  if is_own and given is None:
     raise OwnTaskError(
-      f"its task is {own}, a class of your own: give it, as in "
-      f"--task=file.py:{own.split(':')[-1]}."
+      f"its task is {name}, a class of your own: give it, as in "
+      f"--task=file.py:{name.split(':')[-1]}."
     )
-  name = description.get("targets", {}).get("task", "classification")
-  if own is None and name not in _TASKS:  # It must not be imported.
-    raise ValueError(f"targets.task={name!r} is unknown")
   masked = description["config"].get("masked", {})
   sections = {
     "loss": loss,
     "masked": from_dict(MaskedSettings, masked, saved=True),
   }
-  task = configured(given or name if own else name, sections)
+  task = configured(given if given and is_own else name, sections)
   if given is not None:
-    kind, wanted = task_class(given), own or task.name
+    kind, wanted = task_class(given), name if is_own else task.name
     if wanted.split(":")[-1] not in (kind.__qualname__, kind.name):
       raise OwnTaskError(
         f"task={given!r} is given, and the run's task is {wanted}."
       )
   return task.with_facts(description)
+
+
+def _named(description: Mapping[str, Any]) -> tuple[str, bool]:
+  """The task that a description names, and whether it is the user's own.
+
+  A class of the user's own stands in `task`, and another one in its facts,
+  `targets`; classification has neither. One that a section of the configuration
+  enables is found by `configured`. Raises ValueError if the name is unknown.
+  """
+  if (own := description.get("task")) is not None:
+    return own, True
+  name = description.get("targets", {}).get("task", "classification")
+  if name not in _TASKS:  # It must not be imported.
+    raise ValueError(f"targets.task={name!r} is unknown")
+  return name, False
 
 
 def answering(loss: str) -> Task:

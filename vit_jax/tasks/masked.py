@@ -38,6 +38,7 @@ class MaskedPatchesTask(Task):
   masked: MaskedSettings = MaskedSettings()
   name = "masked"
   labels = NONE
+  section = "masked"
   metrics = (
     Metric("colours_right", "colours right"),
     Metric(
@@ -78,6 +79,10 @@ class MaskedPatchesTask(Task):
     "class token's output."
   )
   has_answers = False
+
+  @classmethod
+  def enabled(cls, sections: Mapping[str, Any]) -> bool:
+    return bool(sections["masked"].rate)
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> Task:

@@ -17,6 +17,8 @@ from vit_jax.data.example import Source
 from vit_jax.data.labels import SINGLE, Labels
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.models import Model, from_fields
+from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.training.losses import Objective
@@ -43,6 +45,7 @@ class Task:
     loss: The loss, of a kind that the task takes.
     name: The task's name, as `data.task` has it.
     labels: The kind of its labels, such as `labels.SINGLE`.
+    section: The section of the configuration that is about this task alone.
     metrics: The metrics, in the order in which they are shown. The first that
       training measures stands in the lines of training.
     score: The key of the metric by which the best checkpoint is found. It is at
@@ -52,11 +55,15 @@ class Task:
     curves: The charts of a report on its runs.
     probe_note: A line on the representations, where `probed` changes the model.
     has_answers: Whether it answers for whole images, in words or numbers.
+    couples_examples: Whether the loss of an example depends on the others of
+      its batch, as a contrastive loss does. A batch is then not computed in
+      parts.
   """
 
   loss: LossSettings = LossSettings()
   name: ClassVar[str]
   labels: ClassVar[Labels] = SINGLE
+  section: ClassVar[str | None] = None
   metrics: ClassVar[tuple[Metric, ...]]
   score: ClassVar[str]
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
@@ -64,6 +71,7 @@ class Task:
   curves: ClassVar[tuple[Curves, ...]] = ()
   probe_note: ClassVar[str] = ""
   has_answers: ClassVar[bool] = True
+  couples_examples: ClassVar[bool] = False
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
@@ -81,6 +89,11 @@ class Task:
         )
       loss = dataclasses.replace(loss, kind=cls.losses[0])
     return cls(loss)
+
+  @classmethod
+  def enabled(cls, sections: Mapping[str, Any]) -> bool:
+    """Whether its section of the configuration asks for it."""
+    return False
 
   @property
   def is_own(self) -> bool:
@@ -127,6 +140,15 @@ class Task:
   def adapted(self, model: Any) -> Any:
     """The model to train, from the one that the settings choose."""
     return model
+
+  def described(self, fields: Mapping[str, Any]) -> Model:
+    """The model that a description's fields stand for.
+
+    Raises ValueError as `from_fields` does.
+    """
+    own = {key: value for key, value in fields.items() if key != ADAPTED}
+    model = from_fields(own)
+    return self.adapted(model) if fields.get(ADAPTED) else model
 
   def probed(self, model: Any) -> dict[str, Any]:
     """The models whose representations a probe reads, by a metric's suffix."""
