@@ -3,20 +3,23 @@
 import contextlib
 import difflib
 import itertools
+import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow_datasets as tfds
 from etils import epath
-from tensorflow_datasets.core import dataset_info
+from tensorflow_datasets.core import dataset_builder, read_only_builder
 
 from vit_jax.data.example import Example, UnreadableImageError, check_classes
-from vit_jax.data.reading import tfds_labels
+from vit_jax.data.reading import tfds_files, tfds_labels
 from vit_jax.data.reading.class_lists import check_class_lists
 from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
+# Others have a community's code downloaded, or hand a builder any argument.
+_NAME = re.compile(r"\w+(/[\w+-][\w.+-]*)?(:[\d.*]+)?")
 _WAIT = 1e-3  # Seconds; a record of 256 kB in memory takes an eighth of it.
 _INSTALL = 'pip install "vit_jax[tfds-prepare]"'  # Installs TensorFlow.
 
@@ -113,6 +116,17 @@ class TfdsSource:
     return {"image": image, "label": self._labels.label(record), "id": name}
 
 
+class _CheckedBuilder(
+  read_only_builder.ReadOnlyBuilder, skip_registration=True
+):
+  """The builder of a folder whose files are checked, in every process anew."""
+
+  def __init__(self, builder_dir: Any):
+    """Raises as `tfds_files.read_description` does."""
+    info = tfds_files.read_description(epath.Path(builder_dir))
+    super().__init__(builder_dir, info_proto=info)
+
+
 def open_prepared(folder: str, split: str | None) -> TfdsSource:
   """Opens a split of the data set in a folder or a bucket, as `pack` writes it.
 
@@ -135,9 +149,11 @@ def _described(folder: epath.Path) -> tfds.core.DatasetBuilder:
   """The builder of a folder; a ValueError names the file that is damaged."""
   file = folder / "dataset_info.json"
   try:
-    tfds.core.Version(dataset_info.read_proto_from_builder_dir(folder).version)
+    tfds.core.Version(tfds_files.read_info(folder).version)
     file = folder / "features.json"
-    return tfds.builder_from_directory(folder)
+    return _CheckedBuilder(folder)
+  except tfds_files.RefusedError:
+    raise
   except Exception as error:  # Three libraries parse it.
     raise ValueError(_damaged(file, error)) from error
 
@@ -156,9 +172,16 @@ def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
 
 def find(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
   """The builder of a data set such as "cifar10" or "beans:0.1.0"."""
+  if not _NAME.fullmatch(name):
+    raise ValueError(
+      f"data.name={name!r} is not the name of a TFDS data set: give "
+      '"dataset", "dataset/config" or "dataset:version".'
+    )
   try:
-    with _no_temporary_folder():
+    with _no_temporary_folder(), _checked_files():
       return tfds.builder(name, data_dir=data_dir)
+  except tfds_files.RefusedError:
+    raise
   except tfds.core.DatasetNotFoundError as error:
     known = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
@@ -189,6 +212,31 @@ def _no_temporary_folder() -> Iterator[None]:
     info.initialize_from_bucket = original
 
 
+@contextlib.contextmanager
+def _checked_files() -> Iterator[None]:
+  """Has TFDS take what files say from `tfds_files`, which checks it."""
+  originals = (
+    read_only_builder.builder_from_directory,
+    dataset_builder.load_default_config_name,
+  )
+
+  def described(folder: Any, file_format: None = None) -> Any:
+    return _described(epath.Path(folder).expanduser())
+
+  def default_config(folder: epath.Path) -> str | None:
+    name = originals[1](folder)
+    tfds_files.check_config_name(name, folder)
+    return name
+
+  read_only_builder.builder_from_directory = described
+  dataset_builder.load_default_config_name = default_config
+  try:
+    yield
+  finally:
+    read_only_builder.builder_from_directory = originals[0]
+    dataset_builder.load_default_config_name = originals[1]
+
+
 def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
   name, root = builder.name, builder.data_dir_root
   if not builder.info.splits:
@@ -197,6 +245,7 @@ def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
       f"{_INSTALL} && tfds build {name} "
       f"--file_format=array_record --data_dir={root}"
     )
+  tfds_files.check_places(builder.info.splits.values(), builder.data_dir)
   formats = {f.value for f in builder.info.available_file_formats()}
   if not formats & set(_RANDOM_ACCESS):
     raise ValueError(
@@ -223,4 +272,5 @@ def _feature_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
 
 
 def _first_line(error: Exception) -> str:
-  return (str(error).strip() or type(error).__name__).splitlines()[0].strip(".")
+  line = (str(error).strip() or type(error).__name__).splitlines()[0]
+  return printable(line.strip("."))
