@@ -173,6 +173,18 @@ def test_the_form_of_tfds_4_0_is_read(gift):
   assert again.class_names == ("a", "b", "c")
 
 
+def test_the_name_of_a_feature_leads_to_no_class_list_elsewhere(gift):
+  """TFDS has a dot for each slash, so that there is no such list."""
+  (gift.parent / "more.labels.txt").write_text("other\nnames\nof three\n")
+
+  def change(content):
+    label = {"pythonClassName": LABEL, "classLabel": {"numClasses": "2"}}
+    content["featuresDict"]["features"]["../more"] = label
+
+  edit(gift / "features.json", change)
+  assert len(tfds_source.open_prepared("gift/data", "train")) == 40
+
+
 @pytest.mark.parametrize(
   "changes",
   [

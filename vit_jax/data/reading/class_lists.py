@@ -23,7 +23,8 @@ def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
   """
   sums = read_sums(_read(folder / SUMS) or b"")
   for feature, count in counts.items():
-    path = folder / f"{feature}.labels.txt"
+    file = feature.replace("/", ".")  # As TFDS does; it leaves no folder.
+    path = folder / f"{file}.labels.txt"
     content, wanted = _read(path), sums.get(path.name)
     if content is None:
       if wanted is not None:
