@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
 
 def predict_files(
   checkpoint: str,
-  files: list[str],
+  files: str | os.PathLike[str] | list[str],
   *,
   top: int = 3,
   as_json: bool = False,

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -248,6 +249,17 @@ def test_files_pillow_images_and_arrays_get_the_same_answers(photos):
   assert [p.image for p in found[1:]] == ["image 2", "image 3"]
   for one, other in zip(found, expected, strict=True):
     assert one == dataclasses.replace(other, image=one.image)
+
+
+def test_a_single_picture_gets_one_answer(photos):
+  given = [photos[0], pathlib.Path(photos[0]), pixels_of(photos[0])]
+  expected = _all(VIT, PARAMS, photos[:1])
+  for picture in given:
+    found = predict_images(VIT, PARAMS, picture, preprocessing=PREPROCESSING)
+    assert [dataclasses.replace(p, image=photos[0]) for p in found] == expected
+  with pytest.raises(ValueError, match=r"\(3, 16, 16\) is no picture"):
+    channels = pixels_of(photos[0]).transpose(2, 0, 1)
+    predict_images(VIT, PARAMS, channels, preprocessing=PREPROCESSING)
 
 
 def test_parameters_of_nan_are_reported(photos):

@@ -67,9 +67,60 @@ def test_a_turned_photograph_is_upright(tmp_path):
     np.zeros((16, 16, 3), np.float32),
     np.zeros((1, 16, 16, 3), np.uint8),
     np.zeros((3, 16, 16), np.uint8),
+    np.zeros((16, 3), np.uint8),  # A row of a picture, as of list(picture).
+    np.zeros((0, 16, 3), np.uint8),
     [[0, 1], [1, 0]],
   ],
 )
 def test_other_arrays_are_refused(array):
   with pytest.raises(ValueError, match="give a path, a Pillow image or an arr"):
     read_images(PREPROCESSING, [array])
+
+
+ONE = np.random.default_rng(1).integers(0, 256, (16, 24, 3), np.uint8)
+ONES = {
+  "array": lambda path: ONE,
+  "grey": lambda path: ONE[..., 0],
+  "grey with an axis": lambda path: ONE[..., :1],
+  "path": str,
+  "Path": lambda path: path,
+  "Pillow image": Image.open,
+}
+
+
+@pytest.mark.parametrize("one", ONES)
+def test_a_single_picture_is_a_batch_of_one(tmp_path, one):
+  Image.fromarray(ONE).save(tmp_path / "one.png")
+  picture = ONES[one](tmp_path / "one.png")
+  found = read_images(PREPROCESSING, picture)
+  pixels = ONE[..., [0, 0, 0]] if "grey" in one else ONE
+  (expected,) = read_images(PREPROCESSING, [pixels])
+  np.testing.assert_array_equal(found, expected[None])
+
+
+def test_arrays_of_four_axes_and_of_paths_have_several(photos):
+  expected = read_images(PREPROCESSING, [ONE, ONE[::-1]])
+  found = read_images(PREPROCESSING, np.stack([ONE, ONE[::-1]]))
+  np.testing.assert_array_equal(found, expected)
+  found = read_images(PREPROCESSING, np.array(photos[:2]))
+  np.testing.assert_array_equal(found, read_images(PREPROCESSING, photos[:2]))
+
+
+@pytest.mark.parametrize(
+  "images, message",
+  [
+    (ONE.astype(np.float32), r"shape \(16, 24, 3\) and type float32; give .*u"),
+    (ONE[..., 0] / 255, r"shape \(16, 24\) and type float64; give .*uint8"),
+    (ONE.transpose(2, 0, 1), r"\(3, 16, 24\) is no picture.* transpose"),
+    (np.stack([ONE[..., 0]] * 9), r"\(9, 16, 24\) is no .* as \(B, H, W, 1\)"),
+    (ONE[None, None], r"\(1, 1, 16, 24, 3\) is no picture"),
+    (np.uint8(1), r"an array of shape \(\) is no picture"),
+    (ONE[0], r"an array of shape \(24, 3\) is no picture"),
+    (list(ONE), r"an image of shape \(24, 3\) and type uint8; give"),
+    (ONE.tobytes(), "images of type bytes; give paths"),
+    (None, "images of type NoneType; give paths"),
+  ],
+)
+def test_what_may_be_one_picture_or_several_is_refused(images, message):
+  with pytest.raises(ValueError, match=message):
+    read_images(PREPROCESSING, images)

@@ -26,6 +26,12 @@ def test_pixels_span_minus_one_to_one_by_default():
   np.testing.assert_allclose(found[0, 0, :, 0], [-1, 1])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.int32])
+def test_only_pixels_of_bytes_are_normalised(dtype):
+  with pytest.raises(ValueError, match=f"of type {dtype.__name__}; .* uint8"):
+    normalize(jnp.ones((1, 8, 8, 3), dtype), (0.5,) * 3, (0.5,) * 3)
+
+
 @pytest.mark.parametrize(
   "images, message",
   [

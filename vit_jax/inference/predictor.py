@@ -61,7 +61,7 @@ class Prediction:
 def predict(
   model: Model,
   params: Any,
-  images: Iterable[reading.Picture],
+  images: reading.Pictures,
   *,
   preprocessing: Preprocessing,
   batch_size: int = 32,
@@ -70,7 +70,7 @@ def predict(
   """Yields predictions for images, a batch at a time, in their order.
 
   Args:
-    images: Paths, Pillow images or arrays, see `reading.Picture`.
+    images: Paths, Pillow images or arrays, see `reading.Picture`; or one.
     batch_size: Images per step, or fewer if there are not as many.
     **options: What to predict: keywords of `make_predict_step`.
 
@@ -84,10 +84,10 @@ def predict(
   hashable: Any = model
   step = _compiled(hashable, (whole, split), **options)
   params = jax.device_put(nn.unbox(params), whole)
-  images = iter(images)
-  first = list(itertools.islice(images, batch_size))
+  pictures = iter(reading.each_picture(images))
+  first = list(itertools.islice(pictures, batch_size))
   rows = sharding.padded_batch_size(len(first), mesh)
-  every_image = itertools.chain(first, images)
+  every_image = itertools.chain(first, pictures)
   running = (
     (names, step(params, jax.device_put(pixels, split)))
     for names, pixels in _batches(every_image, transform, rows, shape)
@@ -106,7 +106,7 @@ def _compiled(model: Model, shardings: tuple[Any, Any], **options: Any) -> Any:
 def predict_images(
   model: Model,
   params: Any,
-  images: Iterable[reading.Picture],
+  images: reading.Pictures,
   *,
   preprocessing: Preprocessing,
   loss: str = "softmax",
@@ -124,15 +124,19 @@ def predict_images(
 
   Args:
     images: Paths, Pillow images of any mode, or arrays, uint8 (H, W, C) or
-      (H, W), before any preprocessing.
+      (H, W), before any preprocessing. A single one is as good as a list of it,
+      and an array (B, H, W, C) has B of them.
     loss: The loss the model was trained with; it decides between softmax,
       sigmoid, and numbers ("mse").
     top: Number of the likeliest classes to return for each image.
     batch_size: Images per step.
 
+  Returns:
+    A prediction for each image, in their order; a list of one for a single one.
+
   Raises:
     ValueError: if the image size is unknown, the model's outputs are NaN, or
-      an array is neither uint8 nor of such a shape.
+      an array is not uint8 or not of such a shape.
   """
   batches = predict(
     model,

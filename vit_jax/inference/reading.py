@@ -18,22 +18,67 @@ from vit_jax.training.sharding import begun_ahead
 
 Picture = str | os.PathLike | Image.Image | np.ndarray
 """A path, a Pillow image, or an array, uint8 (H, W) or (H, W, 1 to 4)."""
+Pictures = Picture | Iterable[Picture]
+"""Pictures, or a single one, which is as good as a list of it alone."""
 
+_MOST_CHANNELS = 4
 _MOST_THREADS = 16
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
+def each_picture(images: Pictures) -> Iterable[Picture]:
+  """The pictures one by one, also if a single one is given without a list.
+
+  An array (H, W) or (H, W, 1 to 4) is a single picture, and (B, H, W, C) has B
+  of them. Raises ValueError for other arrays of pixels, and for what is neither
+  a picture nor iterable.
+  """
+  if isinstance(images, str | os.PathLike | Image.Image):
+    return [images]
+  given: Any = images
+  shape = getattr(given, "shape", None)
+  if shape is None:
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+      raise ValueError(
+        f"images of type {type(given).__name__}; give paths, Pillow images or "
+        "arrays, uint8 (H, W, 3), one or a list."
+      )
+    return given
+  if _is_picture(shape):
+    return [given]
+  if len(shape) not in (1, 4):  # An array of paths has one axis.
+    raise ValueError(
+      f"an array of shape {tuple(shape)} is no picture, (H, W, 3), and no "
+      "batch, (B, H, W, 3): transpose channels that come first, and give grey "
+      "pictures as (B, H, W, 1)."
+    )
+  return given
+
+
+def _is_picture(shape: tuple[int, ...]) -> bool:
+  """Whether an array of this shape is one picture: (H, W) or (H, W, 1 to 4).
+
+  What looks like (W, 3) is a row of pixels, not a grey picture of width 3.
+  """
+  if 0 in shape:
+    return False
+  if len(shape) == 2:
+    return shape[1] > _MOST_CHANNELS
+  return len(shape) == 3 and 1 <= shape[2] <= _MOST_CHANNELS
+
+
 def read_images(
-  preprocessing: Preprocessing, images: Iterable[Picture]
+  preprocessing: Preprocessing, images: Pictures
 ) -> UInt8[np.ndarray, "B H W C"]:
   """Reads images and preprocesses them, except for the normalisation.
 
-  Raises ValueError if an image cannot be read, or the image size is unknown.
-  The images should be few, as all are held in memory.
+  A single one is a batch of one. Raises ValueError if an image cannot be read,
+  or the image size is unknown. The images should be few, as all are held in
+  memory.
   """
   transform = preprocessing.transform()
   found = []
-  for number, picture in enumerate(images, start=1):
+  for number, picture in enumerate(each_picture(images), start=1):
     image = read_image(picture, transform)
     if isinstance(image, str):
       raise ValueError(f"{name_of(picture, number)}: {image}")
@@ -93,10 +138,7 @@ def _encoded(picture: Picture) -> bytes:
 
 def _from_array(array: Any) -> Image.Image:
   shape, dtype = getattr(array, "shape", ()), getattr(array, "dtype", None)
-  grey = len(shape) == 2
-  if dtype != np.uint8 or not (
-    grey or (len(shape) == 3 and 1 <= shape[2] <= 4)
-  ):
+  if dtype != np.uint8 or not _is_picture(shape):
     raise ValueError(
       f"an image of shape {tuple(shape)} and type {dtype or type(array)}; give "
       "a path, a Pillow image or an array, uint8 (H, W, 3), one image each."

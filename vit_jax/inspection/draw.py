@@ -34,7 +34,7 @@ _IMAGES_AHEAD = 4  # Images decoded while another is drawn.
 
 def visualize_files(
   checkpoint: str,
-  names: list[str],
+  names: str | os.PathLike[str] | list[str],
   *,
   out: str,
   options: Options = Options(),

@@ -7,16 +7,25 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Shaped
 
 _MOST_CHANNELS = 4  # As an axis, more look like a height or a width.
 _LARGEST = 20.0  # Normalised pixels stay far below, unnormalised ones do not.
 
 
 def normalize(
-  images: UInt8[Array, "B H W C"], mean: Sequence[float], std: Sequence[float]
+  images: Shaped[Array, "B H W C"], mean: Sequence[float], std: Sequence[float]
 ) -> Float[Array, "B H W C"]:
-  """(x / 255 - mean) / std per channel; 0.5 and 0.5 give [-1, 1]."""
+  """(x / 255 - mean) / std per channel; 0.5 and 0.5 give [-1, 1].
+
+  Raises ValueError unless the images are uint8: nobody can tell whether floats
+  are of [0, 1], of [0, 255] or normalised already.
+  """
+  if images.dtype != jnp.uint8:
+    raise ValueError(
+      f"images of type {images.dtype}; vit_jax.normalize takes uint8. Of "
+      "floats in [0, 1], compute (images - mean) / std yourself."
+    )
   shift, scale = (jnp.array(x).reshape(1, 1, 1, -1) for x in (mean, std))
   return (images.astype(jnp.float32) / 255 - shift) / scale
 

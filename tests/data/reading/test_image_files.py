@@ -1,5 +1,7 @@
 """Names, folders and patterns of image files on the command line."""
 
+import pathlib
+
 import pytest
 
 from vit_jax.data.reading.image_files import check_found, find_images
@@ -32,6 +34,9 @@ def folder(tmp_path, monkeypatch):
     (["p/b.png", "q 1.png", "p/b.png"], ["p/b.png", "q 1.png", "p/b.png"]),
     (["p/notes.txt"], ["p/notes.txt"]),
     (["./~x.bmp"], ["./~x.bmp"]),
+    ("p/b.png", ["p/b.png"]),
+    (pathlib.Path("p"), IN_P),
+    ([pathlib.Path("p/b.png")], ["p/b.png"]),
   ],
 )
 def test_find_images(folder, names, found):

@@ -18,21 +18,26 @@ _LOOKED_AT = 8  # Images whose range of values is looked at.
 _FEW = 5  # Images of a class; fewer are hardly enough to learn it.
 
 
-def find_images(names: Iterable[str]) -> Iterator[str]:
+Path = str | os.PathLike[str]
+
+
+def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
   """Yields the image files that names stand for, in the order of the names.
+
+  One name is as good as a list of it.
 
   A name is a file with any extension; a folder, which is searched at any depth
   for images of all kinds that are read; or a pattern such as
   "photos/**/*.jpg" that matches such files and folders. Hidden files have to be
   named in full.
   """
-  for name in names:
+  for name in _each(names):
     yield from _named(os.path.expanduser(name))
 
 
-def check_found(names: Iterable[str]) -> None:
+def check_found(names: Path | Iterable[Path]) -> None:
   """Raises ValueError if any of the names stands for no image."""
-  for name in names:
+  for name in _each(names):
     if next(find_images([name]), None) is not None:
       continue
     if os.path.isdir(os.path.expanduser(name)):
@@ -41,6 +46,13 @@ def check_found(names: Iterable[str]) -> None:
     raise ValueError(
       f"{name!r} matches no image: give files, folders or quoted patterns."
     )
+
+
+def _each(names: Path | Iterable[Path]) -> Iterator[str]:
+  if isinstance(names, str | os.PathLike):
+    names = [names]
+  for name in names:
+    yield os.fspath(name)
 
 
 def _named(path: str) -> Iterator[str]:
