@@ -65,6 +65,90 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
   assert message in refused("vit_jax.train", *flags, data, *arguments)
 
 
+def write_report(out):
+  from vit_jax.report.write import report_files
+
+  return report_files(["no run"], out=out)
+
+
+def write_answers(**options):
+  from vit_jax.predict import predict_files
+
+  return predict_files("no checkpoint", [__file__], **options)
+
+
+def write_scores(out):
+  from vit_jax.run.saved import evaluate_checkpoint
+
+  return evaluate_checkpoint("no run", out=out)
+
+
+def write_export(out, to=None):
+  from vit_jax.export import export_checkpoint
+
+  return export_checkpoint("no checkpoint", out, to=to)
+
+
+def write_sheet(out):
+  from vit_jax.data.settings import InspectSettings
+  from vit_jax.inspection.data_sheet import inspect_folder
+
+  return inspect_folder("no folder", InspectSettings(), out)
+
+
+def write_figures(out):
+  from vit_jax.inspection.draw import visualize_files
+
+  return visualize_files("no checkpoint", [], out=out)
+
+
+def write_weights(out):
+  from vit_jax.pretrained.convert import convert
+
+  return convert("no checkpoint", out, to="hf")
+
+
+def write_rates(out):
+  from vit_jax.run.experiments.lr_range import find_lr
+  from vit_jax.run.settings import Settings
+
+  return find_lr(Settings(), out=out, steps=50, lowest=1e-6, highest=1)
+
+
+@pytest.mark.parametrize(
+  "write, out, formats",
+  [
+    (write_report, "a.pdf", r"HTML \(.html, .htm\)"),
+    (lambda out: write_answers(out=out), "a.xlsx", "CSV .* or JSON Lines"),
+    (lambda out: write_answers(features=out), "a.csv", r"NumPy .* \(.npz\)"),
+    (write_scores, "a.json", "CSV"),
+    (write_export, "a.mlir", "stablehlo .* or onnx"),
+    (
+      lambda out: write_export(out, "stablehlo"),
+      "a.onnx",
+      "stablehlo .*lo.: ",
+    ),
+    (lambda out: write_export(out, "onnx"), "a.stablehlo", "onnx"),
+    (write_sheet, "a.pdf", "png .* or jpeg .* or webp"),
+    (write_figures, "a.png", "a folder is written"),
+    (write_weights, "a.safetensors", "a folder is written"),
+    (write_rates, "a.csv", "a folder is written"),
+  ],
+)
+def test_a_file_of_another_format_is_refused_first(
+  tmp_path, monkeypatch, write, out, formats
+):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match=f"'{out}'.* {formats}"):
+    write(out)
+  assert not [*tmp_path.iterdir()]
+
+
+def test_a_program_of_another_format_is_refused_first():
+  told = refused("vit_jax.estimate", "--config=digits", "--save_hlo=a.pb")
+  assert "'a.pb': .pb says another format than what is written, HLO" in told
+
+
 @pytest.mark.parametrize(
   "command, arguments, example",
   [

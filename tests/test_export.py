@@ -144,6 +144,8 @@ def test_a_wrong_conversion_is_refused(monkeypatch):
 def test_onnx_has_one_type_and_no_platforms(tmp_path):
   with pytest.raises(ValueError, match="are for StableHLO: an ONNX file holds"):
     export_checkpoint("run", str(tmp_path / "a"), to="onnx", platforms=["cpu"])
+  with pytest.raises(ValueError, match="are for StableHLO"):  # By its ending.
+    export_checkpoint("run", str(tmp_path / "a.onnx"), platforms=["cpu"])
 
 
 @pytest.mark.slow

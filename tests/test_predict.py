@@ -20,7 +20,7 @@ from tests.photos import (
   softmax,
   write_photos,
 )
-from vit_jax.inference.answers import csv_lines
+from vit_jax.inference.answers import counted, csv_lines
 from vit_jax.inference.features import features
 from vit_jax.inference.predictor import Prediction
 from vit_jax.predict import predict_files
@@ -192,6 +192,15 @@ def test_answers_go_to_a_file_and_are_summed_up(
   assert table[0][1] == f"{int(table[0][0]) / 5:.1%}"
   with pytest.raises(ValueError, match="--json prints the answers that --out"):
     predict_files(checkpoint, photos, out=str(out), as_json=True)
+  out = tmp_path / "answers.jsonl"
+  assert predict_files(checkpoint, photos[:5], out=str(out), top=2) == 1
+  assert capsys.readouterr().out.splitlines()[:-1] == shown[:-1]
+  answers = [json.loads(line) for line in out.read_text().splitlines()]
+  assert [answer["image"] for answer in answers] == photos[:5]
+  assert answers.pop(1).keys() == {"image", "error"}
+  for answer, row in zip(answers, rows, strict=True):
+    ranked = [x["class"] for x in answer["predictions"]]
+    assert ranked == [row["class_1"], row["class_2"]]
 
 
 def test_rows_of_labels_and_of_numbers():
@@ -199,7 +208,9 @@ def test_rows_of_labels_and_of_numbers():
   sea = Prediction("a.png", index=(2, 0, 1), probability=(0.9, 0.8, 0.1))
   bad = Prediction("b.png", error='none, "b"')
   counts, names = Counter(), ("sky", "cat", "sea")
-  lines = csv_lines(MultiLabelTask(threshold=0.5), names, 2, 3, counts)
+  task = MultiLabelTask(threshold=0.5)
+  lines = csv_lines(task, names, 2, 3)
+  lines = counted(lines, task, names, 2, counts)
   text = "\n".join(lines([bad]) + lines([sea, sea]))
   first, second, third = csv.DictReader(text.splitlines())
   assert first["error"] == bad.error and not first["class"]
@@ -207,7 +218,7 @@ def test_rows_of_labels_and_of_numbers():
   assert second["class"] == "sea;sky" and not second["error"]
   assert second["class_2"] == "sky" and second["probability_2"] == "0.8"
   assert counts == {"sea": 2, "sky": 2}
-  lines = csv_lines(RegressionTask(), ("age",), 3, 1, counts)
+  lines = csv_lines(RegressionTask(), ("age",), 3, 1)
   numbers = Prediction("a.png", values=(3.5,))
   assert lines([numbers]) == ["image,age,error\na.png,3.5,"]
   assert lines([numbers] * 2) == ["a.png,3.5,\na.png,3.5,"]

@@ -1,13 +1,14 @@
 """Exports a model and its parameters to one file, which runs without vit_jax.
 
 python -m vit_jax.export runs/digits digits.stablehlo --platforms=cpu,tpu
-python -m vit_jax.export runs/digits digits.onnx --to onnx
+python -m vit_jax.export runs/digits digits.onnx
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. The file takes uint8
 images (b, H, W, C) for any b, normalises them, and returns float32 logits
 (b, K). It is a `jax.export` artifact (StableHLO), which JAX promises that its
-releases of the next six months can read; or an ONNX file, for ONNX Runtime.
+releases of the next six months can read; or, if OUT_FILE ends in .onnx or --to
+says so, an ONNX file, for ONNX Runtime.
 """
 
 import json
@@ -19,7 +20,7 @@ from absl import flags
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.runtime import command
 
-TARGETS = ("stablehlo", "onnx")
+TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
 _RUN = """\
 import jax
 exported = jax.export.deserialize(bytearray(open({path}, "rb").read()))
@@ -36,7 +37,7 @@ def export_checkpoint(
   checkpoint: str,
   path: str,
   *,
-  to: str = "stablehlo",
+  to: str | None = None,
   platforms: Sequence[str] = PLATFORMS,
   param_dtype: str = "float32",
   **overrides: Any,
@@ -48,15 +49,15 @@ def export_checkpoint(
   """
   from vit_jax.inference import exporter
   from vit_jax.pretrained.load import load_pretrained
-  from vit_jax.runtime.atomic_file import local_file, replacing
+  from vit_jax.runtime.atomic_file import output_file, replacing
 
   exporter.check_platforms(platforms)
+  out, to = output_file(path, TARGETS, to)
   if to == "onnx" and ((*platforms,) != PLATFORMS or param_dtype != DTYPES[0]):
     raise ValueError(
       "platforms and param_dtype are for StableHLO: an ONNX file holds float32 "
       "and runs wherever ONNX Runtime does. Leave them out."
     )
-  out = local_file(path)
   with replacing(out) as file:
     loaded = load_pretrained(checkpoint, **overrides)
     model, params = loaded
@@ -86,7 +87,12 @@ def export_checkpoint(
 
 
 def define_flags() -> None:
-  flags.DEFINE_enum("to", TARGETS[0], TARGETS, "Format of the file.")
+  flags.DEFINE_enum(
+    "to",
+    None,
+    [*TARGETS],
+    "Format of the file; by default what its ending says.",
+  )
   flags.DEFINE_list(
     "platforms",
     list(PLATFORMS),

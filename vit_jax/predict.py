@@ -6,9 +6,9 @@ python -m vit_jax.predict b16_augreg_i1k_224 cat.jpg --top 5
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,
 which is searched recursively, or a quoted pattern such as "photos/**/*.jpg".
-With --out, the answers go to a CSV file and the number of images of each class
-is shown. The exit code is 1 if an image could not be read; all others are
-predicted.
+With --out, the answers go to a CSV file, or to JSON Lines if it ends in .jsonl,
+and the number of images of each class is shown. The exit code is 1 if an image
+could not be read; all others are predicted.
 """
 
 import collections
@@ -37,7 +37,7 @@ def define_flags() -> None:
     "top", 3, "Number of classes to show for each image.", lower_bound=1
   )
   flags.DEFINE_string(
-    "out", None, "CSV file for a row per image, in place of the table."
+    "out", None, "CSV or .jsonl file for a row per image, not a table."
   )
   flags.DEFINE_bool(
     "json", False, "Print one JSON object per image instead of a table."
@@ -102,12 +102,15 @@ def predict_files(
   from vit_jax.inference import answers
   from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import predict
-  from vit_jax.runtime.atomic_file import local_file, replacing
+  from vit_jax.runtime.atomic_file import CSV, output_file, replacing
   from vit_jax.runtime.display import Display
   from vit_jax.tasks.choose import answering
 
   given = {"features": features, "layers": layers, "tokens": tokens}
   _check_flags(given, as_json and out)
+  path, kind = None, ""
+  if out:
+    path, kind = output_file(out, CSV | {"JSON Lines": (".jsonl", ".ndjson")})
   check_found(files)
   kept = feature_file(features, layers) if features else None
   with kept or contextlib.nullcontext() as rows:
@@ -131,14 +134,17 @@ def predict_files(
     )
     if task.legend and not as_json:
       _say(task.legend)
-    if not out:
+    if path is None:
       to_lines = answers.json_lines if as_json else answers.table
       return _report(batches, to_lines(task, names, top), rows)
     counts, images = collections.Counter(), sum(1 for _ in find_images(files))
     batches = Display().track(batches, "predicting", -(-images // batch_size))
-    lines = answers.csv_lines(task, names, top, outputs, counts)
+    lines = answers.json_lines(task, names, top)
+    if kind == "CSV":
+      lines = answers.csv_lines(task, names, top, outputs)
+    lines = answers.counted(lines, task, names, top, counts)
     with (
-      replacing(local_file(out)) as file,
+      replacing(path) as file,
       io.TextIOWrapper(file, "utf-8") as text,
     ):
       code = _report(batches, lines, rows, text)

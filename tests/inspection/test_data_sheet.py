@@ -48,7 +48,10 @@ def test_lines_and_picture(tmp_path, capsys):
   assert "17 under 32 pixels: " in text
   assert "1 picture is " in text and "class 01/copy.png" in text
   with Image.open(out) as sheet:
-    assert sheet.width >= 8 * 7 * 18
+    assert sheet.width >= 8 * 7 * 18 and sheet.format == "PNG"
+  inspect_folder(str(root), settings, str(tmp_path / "batch.jpg"))
+  with Image.open(tmp_path / "batch.jpg") as sheet:
+    assert sheet.format == "JPEG"
   with pytest.raises(ValueError, match="is a folder; name the file"):
     inspect_folder(str(root), settings, str(tmp_path))
 

@@ -35,6 +35,61 @@ def test_a_file_is_synced_before_its_name_and_its_folder_after(tmp_path, calls):
   assert (tmp_path / "a").read_bytes() == b"1"
 
 
+TABLES = {"CSV": (".csv", ".txt"), "JSON": (".json",)}
+
+
+@pytest.mark.parametrize(
+  "name, chosen, expected",
+  [
+    ("a", None, "CSV"),
+    ("a.csv", None, "CSV"),
+    ("A.CSV", None, "CSV"),
+    ("a.csv.json", None, "JSON"),
+    ("a.v2", None, "CSV"),
+    ("2026.01", "JSON", "JSON"),
+    ("a.json", "JSON", "JSON"),
+    (".json", None, "CSV"),
+  ],
+)
+def test_an_ending_chooses_the_format(name, chosen, expected):
+  path = pathlib.Path("new folder.xlsx", name)
+  found = atomic_file.output_file(str(path), TABLES, chosen)
+  assert found == (path, expected)
+
+
+@pytest.mark.parametrize(
+  "name, chosen, message",
+  [
+    (
+      "a.xlsx",
+      None,
+      r"a.xlsx': .xlsx says .* CSV \(.csv, .txt\) or JSON ",
+    ),
+    ("a.csv.GZ", None, "a.csv.GZ': .GZ says another format than what"),
+    ("a.csv", "JSON", r".csv says another .* written, JSON \(.json\): give"),
+    ("a.onnx", "JSON", r".onnx says another .* written, JSON \(.json\): give"),
+    ("", None, "the path to write to is empty"),
+    ("gs://a/a.csv", None, "only local files can be written"),
+  ],
+)
+def test_an_ending_of_another_format_is_refused(name, chosen, message):
+  with pytest.raises(ValueError, match=message):
+    atomic_file.output_file(name, TABLES, chosen)
+
+
+def test_a_folder_has_no_ending_of_a_file(tmp_path):
+  for name in ("new", "vit.v2"):
+    path = tmp_path / name
+    assert atomic_file.output_folder(str(path)) == path
+  with pytest.raises(ValueError, match="b.npz' is the name of a .npz file"):
+    atomic_file.output_folder(str(tmp_path / "b.npz"))
+  (tmp_path / "b.npz").mkdir()
+  atomic_file.output_folder(str(tmp_path / "b.npz"))
+  (tmp_path / "file").touch()
+  with pytest.raises(ValueError, match="file' is a file; name the folder"):
+    atomic_file.output_folder(str(tmp_path / "file"))
+
+
 def test_a_folder_is_synced_with_all_that_it_holds(tmp_path, calls):
   with atomic_file.filling(tmp_path / "folder") as folder:
     (folder / "in").mkdir()

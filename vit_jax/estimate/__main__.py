@@ -29,6 +29,7 @@ from absl import flags
 
 from vit_jax.estimate import set_environment
 from vit_jax.runtime import command
+from vit_jax.runtime.atomic_file import output_file, replacing
 
 if TYPE_CHECKING:
   from vit_jax.estimate.compiler import Chip
@@ -71,12 +72,15 @@ def define_flags() -> None:
 
 
 def main(_: list[str]) -> int:
+  options = flags.FLAGS
+  topology = options.topology
+  program = None
+  if options.save_hlo:
+    program, _ = output_file(options.save_hlo, {"HLO": (".hlo", ".txt")})
   set_environment()
   from vit_jax.estimate import compiler
   from vit_jax.run.flags import config_settings
 
-  options = flags.FLAGS
-  topology = options.topology
   settings = config_settings()
   chip, devices = compiler.devices_of(topology)
   sizes = _data_set(settings.data.name)
@@ -90,9 +94,9 @@ def main(_: list[str]) -> int:
     if options.suggest and not options.forward:
       print(_suggestion(settings, chip, devices, sizes))
     return 1
-  if options.save_hlo:
-    with open(options.save_hlo, "w") as file:
-      file.write(text)
+  if program:
+    with replacing(program) as file:
+      file.write(text.encode())
   row = {"topology": topology, **row}
   row["by_op"] = row["by_op"][: options.by_op]
   print(json.dumps(row) if options.json else _table(row))

@@ -43,48 +43,64 @@ def table(task: Task, names: Sequence[str], top: int | None = None) -> Lines:
   return rows
 
 
-def csv_lines(
+def counted(
+  lines: Lines,
   task: Task,
   names: Sequence[str],
   top: int,
-  outputs: int,
   counts: collections.Counter[str],
+) -> Lines:
+  """`lines`, which also gives `counts` the number of images of each class."""
+
+  def rows(batch: list[Prediction]) -> list[str]:
+    for one in batch:
+      if one.error is None:
+        counts.update(_given(task.as_json(one, names, top)))
+    return lines(batch)
+
+  return rows
+
+
+def _given(answer: dict[str, Any]) -> list[str]:
+  """The class of an answer, or all labels that are given."""
+  ranked = answer.get("predictions", [])
+  return [x["class"] for x in ranked if x.get("given", x is ranked[0])]
+
+
+def csv_lines(
+  task: Task, names: Sequence[str], top: int, outputs: int
 ) -> Lines:
   """Formats predictions as CSV, a row per image.
 
   A row has the class, or all labels that are given, and the `top` likeliest
   with their probabilities; or a number for each target; or an error. `outputs`
-  is the number of classes or targets of the model, and `counts` is given the
-  number of images of each class.
+  is the number of classes or targets of the model.
   """
   every = (0.0,) * outputs
   blank = Prediction("", None, tuple(range(outputs)), every, every)
   text = io.StringIO()
 
-  def answer(one: Prediction) -> tuple[list[str], dict[str, Any]]:
-    """The classes that are given, and the cells of a row."""
+  def answer(one: Prediction) -> dict[str, Any]:
     found = task.as_json(one, names, top)
     ranked = found.get("predictions", [])
-    given = [x["class"] for x in ranked if x.get("given", x is ranked[0])]
-    classes = {"class": ";".join(given)} if ranked else {}
+    classes = {"class": ";".join(_given(found))} if ranked else {}
     cells = {"image": one.image} | classes
     for n, x in enumerate(ranked[:top], start=1):
       cells |= {f"class_{n}": x["class"], f"probability_{n}": x["probability"]}
-    return given, cells | found.get("values", {})
+    return cells | found.get("values", {})
 
   def rows(batch: list[Prediction]) -> list[str]:
     for one in batch:
-      given, cells = [], {"image": one.image, "error": one.error}
+      cells = {"image": one.image, "error": one.error}
       if one.error is None:
-        given, cells = answer(one)
-      counts.update(given)
+        cells = answer(one)
       writer.writerow(cells)
     written = text.getvalue()[:-1]
     text.seek(0)
     text.truncate()
     return [written]
 
-  columns = [*answer(blank)[1], "error"]
+  columns = [*answer(blank), "error"]
   writer = csv.DictWriter(text, columns, lineterminator="\n")
   writer.writeheader()
   return rows

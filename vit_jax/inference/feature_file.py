@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from vit_jax.runtime.atomic_file import local_file, replacing
+from vit_jax.runtime.atomic_file import output_file, replacing
 
 
 class FeatureFile:
@@ -59,7 +59,7 @@ def feature_file(
   `path` when the block ends without an exception, and only then. Until then,
   the rows are kept in unnamed temporary files in its folder.
   """
-  target = local_file(path)
+  target, _ = output_file(path, {"NumPy arrays": (".npz",)})
   with (
     replacing(target) as file,
     tempfile.TemporaryFile(dir=target.parent) as rows,

@@ -15,13 +15,14 @@ from vit_jax.data.settings import InspectSettings
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import in_colours
-from vit_jax.runtime.atomic_file import local_file, replacing
+from vit_jax.runtime.atomic_file import output_file, replacing
 from vit_jax.runtime.display import Display, table_lines
 
 _SHOWN = 3  # Files named for each finding.
 _CLASSES = 30  # Classes listed.
 _TILE = 128  # Pixels.
 _COLUMNS, _BATCH = 8, 32
+_PICTURES = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "webp": (".webp",)}
 
 
 def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
@@ -31,7 +32,7 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   folder is no data set, or `out` cannot be written, and UnreadableImageError if
   no training image can be read. `out` is the picture to write.
   """
-  path = local_file(out)
+  path, kind = output_file(out, _PICTURES)
   spec = ImageSpec(settings.channels, settings.normalization.window)
   data = dataclasses.replace(settings.data, root=root)
   splits = open_splits(data, windowed=spec.window is not None)
@@ -55,7 +56,7 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
     batch = next(batches)
   names = [splits.train.class_names[label] for label in batch["label"]]
   with replacing(path) as file:
-    batch_sheet(in_colours(batch["image"]), names).savefig(file)
+    batch_sheet(in_colours(batch["image"]), names).savefig(file, format=kind)
   display.note(f"an augmented batch: {path}")
   return int(UNREADABLE in survey.odd)
 

@@ -24,7 +24,7 @@ from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
 from vit_jax.pretrained.load import held, open_checkpoint
 from vit_jax.runtime import extras
-from vit_jax.runtime.atomic_file import local_path, replacing
+from vit_jax.runtime.atomic_file import output_folder, replacing
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import printable_path
 from vit_jax.tasks.task import Task, class_name
@@ -48,9 +48,7 @@ def visualize_files(
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
   maps.check_rollout(options.head_fusion, options.discard)
-  folder = local_path(out)
-  if folder.exists() and not folder.is_dir():
-    raise ValueError(f"{out!r} is a file; name the folder to write to.")
+  folder = output_folder(out)
   check_found(names)
   loaded = held(lambda: open_checkpoint(checkpoint, **overrides).in_unit())
   for note in loaded.notes:

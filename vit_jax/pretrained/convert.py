@@ -17,7 +17,7 @@ from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
-from vit_jax.runtime.atomic_file import local_path
+from vit_jax.runtime.atomic_file import output_folder
 from vit_jax.runtime.display import Display
 from vit_jax.workdir.read_errors import again_if_deleted
 from vit_jax.workdir.rows import read_rows
@@ -54,7 +54,7 @@ def convert(
         "what is published needs a licence, and that of the source is not "
         "known: give --license, such as --license=apache-2.0."
       )
-  target = local_path(folder).resolve()
+  target = output_folder(folder).resolve()
   display = Display()
 
   def written() -> tuple[Loaded, list[str]]:

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from vit_jax.runtime import extras
-from vit_jax.runtime.atomic_file import local_file, replacing
+from vit_jax.runtime.atomic_file import output_file, replacing
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import printable_path
 
@@ -26,7 +26,8 @@ def report_files(
     raise ValueError(f"{given} needs a single run: report on one at a time.")
   alone = len(workdirs) == 1 and "://" not in workdirs[0]
   folder = workdirs[0] if alone else ""
-  path = local_file(os.path.join(folder, "report.html") if out is None else out)
+  name = os.path.join(folder, "report.html") if out is None else out
+  path, _ = output_file(name, {"HTML": (".html", ".htm")})
   page = extras.load("vit_jax.report.page", "figures").page
   # Imported here as it is slow, and a missing library is reported before.
   from vit_jax.report.measure import read_run

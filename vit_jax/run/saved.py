@@ -17,7 +17,7 @@ from vit_jax.run import build
 from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
-from vit_jax.runtime.atomic_file import local_file
+from vit_jax.runtime.atomic_file import CSV, output_file
 from vit_jax.runtime.display import Display, evaluation_text
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.outcome import Evaluator
@@ -104,7 +104,7 @@ def evaluate_checkpoint(
     out: A CSV file to write the answer to every example to.
     **options: Keywords of `opened`, which raises the errors.
   """
-  path = local_file(out) if out is not None else None
+  path = None if out is None else output_file(out, CSV)[0]
   first = jax.process_index() == 0
   display = Display(active=first)
   with opened(workdir, **options) as run:

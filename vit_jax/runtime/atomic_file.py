@@ -9,7 +9,21 @@ import pathlib
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+
+CSV = {"CSV": (".csv", ".txt")}
+# Endings by which people and programs tell what is in a file. Others, such as
+# that of "model.v2", say nothing.
+_ENDINGS = frozenset(
+  """
+  .csv .tsv .txt .md .json .jsonl .ndjson .yaml .yml .toml .xml .html .htm .xls
+  .xlsx .ods .parquet .arrow .feather .db .sqlite .pdf .doc .docx .tex .py
+  .ipynb .png .jpg .jpeg .webp .gif .bmp .tif .tiff .svg .eps .ps .heic .avif
+  .npy .npz .h5 .hdf5 .mat .pkl .pickle .joblib .safetensors .pt .pth .pt2 .ckpt
+  .gguf .onnx .tflite .pb .mlmodel .mlpackage .engine .stablehlo .mlir .hlo .zip
+  .tar .gz .tgz .bz2 .xz .zst .7z
+  """.split()
+)
 
 _DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
 
@@ -24,11 +38,49 @@ def local_path(name: str) -> pathlib.Path:
   return pathlib.Path(os.path.expanduser(name))
 
 
-def local_file(name: str) -> pathlib.Path:
-  """`local_path` of a file; raises ValueError for a folder as well."""
+def output_file(
+  name: str, formats: Mapping[str, Sequence[str]], chosen: str | None = None
+) -> tuple[pathlib.Path, str]:
+  """The path of a file to write, and the format that its ending says.
+
+  Args:
+    formats: The endings of each format that can be written. An ending that says
+      nothing, or none, stands for the first format.
+    chosen: The format that was asked for by other means, if it was.
+
+  Raises:
+    ValueError: as `local_path` does, for a folder, for the ending of a format
+      that is not among `formats`, or if it is not the chosen one's.
+  """
   path = local_path(name)
   if path.is_dir():
     raise ValueError(f"{name!r} is a folder; name the file to write.")
+  ending = path.suffix.lower()
+  said = [key for key, endings in formats.items() if ending in endings]
+  if ending in _ENDINGS and not (said and chosen in (None, *said)):
+    can = {chosen: formats[chosen]} if chosen else formats
+    those = " or ".join(f"{key} ({', '.join(can[key])})" for key in can)
+    raise ValueError(
+      f"{name!r}: {path.suffix} says another format than what is written, "
+      f"{those}: give another ending."
+    )
+  return path, chosen or [*said, *formats][0]
+
+
+def output_folder(name: str) -> pathlib.Path:
+  """The path of a folder to write.
+
+  Raises ValueError as `local_path` does, for a file, and for a name that has
+  the ending of one, unless there is such a folder.
+  """
+  path = local_path(name)
+  if path.exists() and not path.is_dir():
+    raise ValueError(f"{name!r} is a file; name the folder to write to.")
+  if path.suffix.lower() in _ENDINGS and not path.exists():
+    raise ValueError(
+      f"{name!r} is the name of a {path.suffix} file, and a folder is written: "
+      "leave out the ending."
+    )
   return path
 
 

@@ -128,7 +128,7 @@ def test_the_mean_corruption_error_against_a_loop():
   "names, out, message",
   [
     (["b"], None, "--suite has no 'b'; it has imagenet, real, v2"),
-    (["a"], "x.txt", "writes a .csv or a .json file"),
+    (["a"], "x.xlsx", ".xlsx says another .*, CSV .* or JSON "),
     (["a"], None, "has 5 classes, and the suite's sets are for ImageNet's"),
   ],
 )

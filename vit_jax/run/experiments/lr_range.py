@@ -20,7 +20,7 @@ from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime import extras
-from vit_jax.runtime.atomic_file import local_path, replacing
+from vit_jax.runtime.atomic_file import output_folder, replacing
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
@@ -58,7 +58,7 @@ def find_lr(
       f"--steps={steps}, --lowest={lowest:g} and --highest={highest:g}: give "
       f"{_LEAST_STEPS} steps or more, and a range above 0 that rises."
     )
-  folder = local_path(out)
+  folder = output_folder(out)
   display = Display()
   rates, losses = _losses(settings, steps, lowest, highest, display)
   found = suggest(rates, losses)

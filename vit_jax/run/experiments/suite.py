@@ -28,7 +28,7 @@ from vit_jax.pretrained.run_checkpoint import held
 from vit_jax.run.experiments.probe import probe_shots
 from vit_jax.run.experiments.study_file import csv_text
 from vit_jax.run.settings import ProbeSettings
-from vit_jax.runtime.atomic_file import local_file, replacing
+from vit_jax.runtime.atomic_file import CSV, output_file, replacing
 from vit_jax.runtime.display import Display, Track
 from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
@@ -60,9 +60,9 @@ def run_suite(
   name is one of `NAMES`, or "few_shot/NAME" for any other data set. Raises
   ValueError if a name is unknown, or the model is none of ImageNet's.
   """
-  path = None if out is None else local_file(out)
-  if path is not None and path.suffix not in (".csv", ".json"):
-    raise ValueError(f"--out={out}: the suite writes a .csv or a .json file.")
+  path, kind = None, ""
+  if out is not None:
+    path, kind = output_file(out, CSV | {"JSON": (".json",)})
   for name in names:
     if name not in NAMES and not name.startswith("few_shot/"):
       raise ValueError(
@@ -101,7 +101,7 @@ def run_suite(
   if path is not None:
     with replacing(path) as file:
       text = json.dumps([*rows], indent=1) + "\n"
-      if path.suffix == ".csv":
+      if kind == "CSV":
         text = csv_text(rows, COLUMNS)
       file.write(text.encode())
     display.note(f"Wrote {path}.")
