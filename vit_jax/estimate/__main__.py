@@ -76,7 +76,8 @@ def main(_: list[str]) -> int:
   topology = options.topology
   program = None
   if options.save_hlo:
-    program, _ = output_file(options.save_hlo, {"HLO": (".hlo", ".txt")})
+    kinds = {"HLO": (".hlo", ".txt")}
+    program = output_file(options.save_hlo, kinds)[0]
   set_environment()
   from vit_jax.estimate import compiler
   from vit_jax.run.flags import config_settings
