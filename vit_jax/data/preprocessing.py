@@ -121,6 +121,9 @@ class Preprocessing:
       height, width = (round(crop.resize_ratio * side) for side in self.whole)
       cover = "cover " * (crop.crop == "center")
       text += f"resized to {cover}{height} x {width}"
+      if crop.longest_ratio is not None and cover:
+        longest = round(crop.longest_ratio * max(self.whole))
+        text += f", with a long side of at most {longest},"
       text += " and cut to {} x {} from the centre".format(*self.whole)
     if self.cut_from:
       kept = "{} x {}".format(*self.image_size)

@@ -274,6 +274,13 @@ class EvalTransformSettings(Section):
     choices=("floor", "even"),
   )
 
+  longest_ratio: float | None = setting(
+    None,
+    'With the crop "center", the most that the long side is resized to, '
+    "divided by the side of the crop; what the crop then lacks is black.",
+    must=checks.RATIO,
+  )
+
   def __post_init__(self):
     super().__post_init__()
     name = self.interpolation

@@ -55,6 +55,7 @@ DEPTH = up_to(1_000, "the deepest Transformer known has as many layers")
 CLASSES = up_to(10_000_000, "the head has a column for each")
 _HELD = "a batch is held in memory"
 BATCH, BATCH_OR_0 = up_to(2**20, _HELD), up_to(2**20, _HELD, 0)
+SHARE = Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
 RATIO = up_to(64, "of a larger image, a crop shows less than 1/4096")
 BANDS = up_to(1_024, "no camera is known to have more bands")
 PATTERN = Rule("be a regular expression", _is_pattern)

@@ -181,9 +181,18 @@ class _EvalTransform(_Sized):
     if image.shape[:2] != (h, w):
       image = filtered(image, (h, w), self.settings)
     H, W = self.size
+    if h < H or w < W:
+      image = _padded(image, self.size)
+      h, w = image.shape[:2]
     half = round if self.settings.corner == "even" else math.floor
     top, left = half((h - H) / 2), half((w - W) / 2)
     return image[top : top + H, left : left + W]
+
+
+def _padded(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+  """Adds black on both sides of each axis that is shorter than in `size`."""
+  lacks = [max(0, side - old) for side, old in zip(size, image.shape[:2])]
+  return np.pad(image, [*((n // 2, n - n // 2) for n in lacks), (0, 0)])
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -224,7 +233,7 @@ def resized_shape(
 
   Where it is cropped to a square, the long side is rounded down, as
   torchvision and Hugging Face do; with areas it is rounded to the nearest, as
-  big_vision does.
+  big_vision does. With `longest_ratio`, it may be smaller than the crop.
   """
   if settings.crop == "resize":
     return size
@@ -232,6 +241,8 @@ def resized_shape(
   if settings.crop == "squash":
     return H, W
   h, w = shape
+  if settings.longest_ratio is not None:
+    return _at_most(shape, min(H, W), round(settings.longest_ratio * max(size)))
   if settings.interpolation == "area":
     scale = max(H / h, W / w)
     return max(round(h * scale), size[0]), max(round(w * scale), size[1])
@@ -239,6 +250,16 @@ def resized_shape(
     return int(H * h / min(h, w)), int(W * w / min(h, w))
   ratio = min(h / H, w / W)
   return round(h / ratio), round(w / ratio)
+
+
+def _at_most(shape: tuple[int, int], short: int, longest: int) -> tuple:
+  """Height and width for a short side, unless the long side is too long."""
+  least, most = min(shape), max(shape)
+  exact: float = short
+  if most / least * short > longest:
+    exact = longest * least / most
+  sides = round(exact), int(exact * most / least)
+  return sides if shape[0] <= shape[1] else sides[::-1]
 
 
 def filtered(

@@ -1,7 +1,8 @@
 """Hugging Face's `preprocessor_config.json`, read and written.
 
 The class that it names decides the defaults of missing keys. `convert` writes
-the same file for formats that have none of their own.
+the same file for formats that have none of their own. What release 5 saves with
+a tokenizer, it keeps in a section of `processor_config.json`.
 """
 
 import dataclasses
@@ -16,6 +17,8 @@ from vit_jax.runtime.checks import COUNT, PerChannel, Sides, checked
 from vit_jax.runtime.printable import quoted
 
 FILE = "preprocessor_config.json"
+# A file of which a section may stand for it, and that section.
+NESTED, SECTION = "processor_config.json", "image_processor"
 # Pillow's numbers of its filters.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _VIT = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
@@ -35,12 +38,26 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
   "DINOv3ViT": _VIT | _IMAGENET | {"resizer": "torchvision_float"},
   "CLIP": _CLIP,
   "Bit": _CLIP,
+  "ConvNext": _VIT | {"size": {"shortest_edge": 384}, "resample": 3},
 }
+_SHORT = ("CLIP", "Bit", "ConvNext")  # One number is the short side's.
+_CONVNEXT_PCT = 224 / 256
+_CONVNEXT_WARPED = 384  # From this size on, its pictures are squeezed instead.
 _ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 
 
-def read(config: Mapping[str, Any]) -> Preprocessing:
-  """The preprocessing that a `preprocessor_config.json` describes."""
+def read(config: Mapping[str, Any], file: str = FILE) -> Preprocessing:
+  """The preprocessing that a `preprocessor_config.json` describes.
+
+  Raises ValueError, with the name of the file, if it cannot be done.
+  """
+  try:
+    return _read(config)
+  except ValueError as error:
+    raise ValueError(f"its {file} says {error}") from error
+
+
+def _read(config: Mapping[str, Any]) -> Preprocessing:
   older = config.get("feature_extractor_type", "ViT")
   name = config.get("image_processor_type") or older
   kind = checked("image_processor_type", str, name)
@@ -51,7 +68,8 @@ def read(config: Mapping[str, Any]) -> Preprocessing:
     raise _refusal("image_processor_type", name, known)
   found = {**_KINDS[kind]}
   found |= {k: v for k, v in config.items() if v is not None}
-  for key in ("do_pad", "crop_pct"):
+  unknown = ("do_pad", "crop_pct") if kind != "ConvNext" else ("do_pad",)
+  for key in unknown:
     if found.get(key):
       raise _refusal(key, found[key], "this is not supported")
   if not found.get("do_resize", True):
@@ -72,8 +90,10 @@ def _crop(
     corner=checked("corner", str, found.get("corner", "floor")),
   )
   size = found["size"]
-  if isinstance(size, int) and kind in ("CLIP", "Bit"):
+  if isinstance(size, int) and kind in _SHORT:
     size = {"shortest_edge": size}
+  if kind == "ConvNext":
+    found, size = _as_clip(found, size)
   cut = None
   if checked("do_center_crop", bool, found.get("do_center_crop", False)):
     cut = _sides("crop_size", found.get("crop_size", 224))
@@ -81,8 +101,17 @@ def _crop(
     short = size.get("shortest_edge")
     short = checked("size['shortest_edge']", int, short, COUNT)
     if cut is None or cut[0] != cut[1] or short < cut[0]:
-      needs = f"it needs do_center_crop and a square crop_size, {short} or less"
+      needs = (
+        "pictures keep their shape then, and the model takes squares, so it "
+        f"needs do_center_crop and a square crop_size, {short} or less, or a "
+        "height and a width"
+      )
       raise _refusal("size", size, needs)
+    if (longest := size.get("longest_edge")) is not None:
+      longest = checked("size['longest_edge']", int, longest, COUNT)
+      if longest < cut[0]:
+        raise _refusal("size", size, f"longest_edge is below a crop of {cut}")
+      filters["longest_ratio"] = longest / cut[0]
     return cut, EvalTransformSettings("center", short / cut[0], **filters)
   resized = _sides("size", size)
   if cut is None or cut == resized:
@@ -92,6 +121,20 @@ def _crop(
     needs = f"size must be a multiple of it, not {resized}"
     raise _refusal("crop_size", list(cut), needs)
   return cut, EvalTransformSettings("squash", min(ratios), **filters)
+
+
+def _as_clip(found: Mapping[str, Any], size: Any) -> tuple[dict[str, Any], Any]:
+  """ConvNext's rules as CLIP's: a crop of a size that `crop_pct` tells."""
+  if not isinstance(size, dict) or "shortest_edge" not in size:
+    raise _refusal("size", size, "ConvNext's needs a shortest_edge")
+  side = checked("size['shortest_edge']", int, size["shortest_edge"], COUNT)
+  square = {"height": side, "width": side}
+  if side >= _CONVNEXT_WARPED:
+    return {**found, "do_center_crop": False}, square
+  share = found.get("crop_pct", _CONVNEXT_PCT)
+  share = checked("crop_pct", float, share, checks.SHARE)
+  cut = {"do_center_crop": True, "crop_size": square}
+  return {**found, **cut}, {"shortest_edge": int(side / share)}
 
 
 def _sides(name: str, value: Any) -> Sides:
@@ -104,7 +147,10 @@ def _sides(name: str, value: Any) -> Sides:
 def _filter(found: Mapping[str, Any]) -> str:
   if "interpolation" in found:  # `write` adds it for a filter without a number.
     return checked("interpolation", str, found["interpolation"], None, FILTERS)
-  number = checked("resample", int, found["resample"])
+  number = found["resample"]
+  if isinstance(number, str) and number.lower() in _FILTERS:
+    return number.lower()
+  number = checked("resample", int, number)
   if not 0 <= number < len(_FILTERS):
     raise _refusal("resample", number, "it must be one of 0 to 5")
   return _FILTERS[number]
@@ -118,7 +164,7 @@ def _normalization(found: Mapping[str, Any]) -> tuple[PerChannel, PerChannel]:
   mean: PerChannel = (0.0, 0.0, 0.0)
   std: PerChannel = (1.0, 1.0, 1.0)
   if checked("do_normalize", bool, found.get("do_normalize", True)):
-    mean, std = found["image_mean"], found["image_std"]
+    mean, std = _for_each(found["image_mean"], found["image_std"])
     mean = checked("image_mean", PerChannel, mean, checks.CHANNELS)
     std = checked("image_std", PerChannel, std, checks.POSITIVE_CHANNELS)
   factor = 1.0
@@ -131,8 +177,20 @@ def _normalization(found: Mapping[str, Any]) -> tuple[PerChannel, PerChannel]:
   return mean, std
 
 
+def _for_each(*given: Any) -> list[Any]:
+  """Repeats one number for all channels: those of the other, or 3."""
+  lengths = [len(values) for values in given if isinstance(values, list)]
+  channels = max(lengths, default=3)
+
+  def repeated(value: Any) -> Any:
+    single = isinstance(value, int | float) and not isinstance(value, bool)
+    return [value] * channels if single else value
+
+  return [repeated(value) for value in given]
+
+
 def _refusal(name: str, value: Any, why: str) -> ValueError:
-  return ValueError(f"its {FILE} says {name}={quoted(value)}: {why}.")
+  return ValueError(f"{name}={quoted(value)}: {why}.")
 
 
 def reason(preprocessing: Preprocessing) -> str | None:
@@ -165,6 +223,8 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
     name, size = "DeiTImageProcessor", {"height": tall, "width": wide}
   if crop.crop == "center":
     name, size = "CLIPImageProcessor", {"shortest_edge": tall}
+    if crop.longest_ratio is not None:
+      size["longest_edge"] = round(crop.longest_ratio * height)
   ours: dict[str, Any] = {}
   near = nearest(preprocessing).crop
   if near != dataclasses.replace(crop, corner="floor"):

@@ -39,7 +39,6 @@ _TANH = re.compile(
   r"|vit_large_patch16_siglip_(gap_)?512"
 )
 _MODES = ("center", "squash")
-_SHARE = checks.Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
 VIT, EVA = Table("timm", "blocks.{}."), Table("timm_eva", "blocks.{}.")
 
 
@@ -111,7 +110,7 @@ def preprocessing(published: Config) -> Preprocessing:
   if not published:
     usual |= {"crop_pct": 0.9, "mean": HALF, "std": HALF}
   found = usual | {k: published[k] for k in usual if published.get(k)}
-  share = checked("crop_pct", float, found["crop_pct"], _SHARE)
+  share = checked("crop_pct", float, found["crop_pct"], checks.SHARE)
   shape = published.get("input_size")
   side = shape[-1] if isinstance(shape, list) and shape else 224
   side = checked("input_size", int, side, checks.COUNT)
