@@ -169,10 +169,10 @@ def test_what_a_filter_becomes_is_said():
 
 def test_a_crop_of_the_upper_left_is_said_and_no_file_denies_it():
   loaded, _ = tiny.random_model((32, 32))
-  cut = dataclasses.replace(loaded.preprocessing, cut_from=(36, 36))
+  cut = dataclasses.replace(loaded.preprocessing, cut_from=(40, 40))
   loaded = dataclasses.replace(loaded, preprocessing=cut)
   (line,) = check_expressible(loaded, "hf")
-  assert "resized to 36 x 36, of which the upper left 32 x 32 is kept" in line
+  assert "resized to 40 x 40, of which the upper left 32 x 32 is kept" in line
   assert processor.FILE not in sidecar_files(loaded, "google")
 
 

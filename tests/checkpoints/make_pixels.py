@@ -42,6 +42,15 @@ HUGGING_FACE = {
     "size": {"shortest_edge": SHORT},
     "crop_size": {"height": SIDE, "width": SIDE},
   },
+  "longest": {  # A crop that lacks pixels, which are black.
+    "image_processor_type": "CLIPImageProcessor",
+    "size": {"shortest_edge": SHORT, "longest_edge": 31},
+    "crop_size": {"height": SIDE, "width": SIDE},
+  },
+  "convnext": {
+    "image_processor_type": "ConvNextImageProcessor",
+    "size": {"shortest_edge": SIDE},
+  },
   "siglip": {
     "image_processor_type": "SiglipImageProcessor",
     "size": [SIDE] * 2,
@@ -112,7 +121,8 @@ def transforms() -> dict[str, tuple[dict[str, Any], Any]]:
   found: dict[str, tuple[dict[str, Any], Any]] = {}
   for name, config in HUGGING_FACE.items():
     found[name] = config, hugging_face(config, "")
-    if name != "dinov3":  # It has no variant on Pillow.
+    # DINOv3 has no variant on Pillow; that of CLIP adds black elsewhere.
+    if name not in ("dinov3", "longest"):
       found[f"{name}_pil"] = config, hugging_face(config, "Pil")
   for name, config in TIMM.items():
     config = {"input_size": [3, SIDE, SIDE], "mean": HALF, "std": HALF} | config

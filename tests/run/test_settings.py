@@ -35,7 +35,8 @@ NEGATIVE_MEANS_SOMETHING = {
 ZERO_MEANS_NOTHING = {
   *("accumulation_steps", "batch_size", "channels", "data.eval_fraction"),
   *("distill.temperature", "distill.weight"),
-  *("eval_transform.resize_ratio", "fewshot.data.eval_fraction"),
+  *("eval_transform.resize_ratio", "eval_transform.longest_ratio"),
+  "fewshot.data.eval_fraction",
   *("fewshot.seeds", "keep_last", "lora.alpha", "mesh.data", "mesh.fsdp"),
   *(
     "optimizer.epsilon",
@@ -119,7 +120,8 @@ def test_zero_is_taken_everywhere_else(config):
 
 SIZES = {
   *("batch_size", "channels", "cut_from", "eval_batch_size", "fewshot.seeds"),
-  *("eval_transform.resize_ratio", "image_size", "loader.num_workers"),
+  *("eval_transform.resize_ratio", "eval_transform.longest_ratio"),
+  *("image_size", "loader.num_workers"),
   *("lora.rank", "model.hidden_size", "model.mlp_size", "model.num_classes"),
   *("model.num_heads", "model.num_layers", "model.patch_size"),
   *("model.representation_size", "train_transform.pad"),

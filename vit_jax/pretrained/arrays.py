@@ -47,6 +47,13 @@ _OTHER_FILES = {
 }
 
 
+# The name of a shard: its number, and how many there are.
+_SHARD = re.compile(
+  r"(?P<name>.+)-(?P<i>[0-9]{5})-of-(?P<n>[0-9]{5})(?P<end>.+)"
+)
+_MOST_SHARDS = 1_000
+
+
 class Arrays(collections.UserDict[str, np.ndarray]):
   """The arrays of a file, or of its shards, each read when it is asked for.
 
@@ -73,13 +80,19 @@ def open_arrays(path: pathlib.Path) -> Iterator[Arrays]:
   """Opens an .npz or .safetensors file, or the index of a sharded one.
 
   The content decides which of these it is, not the name. An index (JSON, such
-  as model.safetensors.index.json) lies beside the shards that it names. Raises
+  as model.safetensors.index.json) lies beside the shards that it names. A file
+  that is named as a shard is read with the others beside it. Raises
   UnreadableFileError if the file is none of these, or is incomplete, damaged,
   of absurd size, or a pickle, and OSError if the system cannot open or read the
   file. The message is one line, and the error is a ValueError.
   """
+  path = pathlib.Path(path)
   with contextlib.ExitStack() as files:
-    yield Arrays(_open(pathlib.Path(path), files))
+    shard = _SHARD.fullmatch(path.name)
+    if shard and int(shard["n"]) > 1:
+      yield Arrays(_open_siblings(path, shard, files))
+    else:
+      yield Arrays(_open(path, files))
 
 
 @contextlib.contextmanager
@@ -179,6 +192,35 @@ def _open_shards(
       "again."
     )
   return {name: contents[name] for name in shard_of}
+
+
+def _open_siblings(
+  path: pathlib.Path, shard: re.Match[str], files: contextlib.ExitStack
+) -> dict[str, Stored]:
+  """The arrays of all shards of which one is named, without their index."""
+  count = int(shard["n"])
+  with _naming(path):
+    if count > _MOST_SHARDS:
+      raise UnreadableFileError(
+        f"its name says {count} shards; at most {_MOST_SHARDS} are read."
+      )
+    contents: dict[str, Stored] = {}
+    for i in range(1, count + 1):
+      name = f"{shard['name']}-{i:05}-of-{count:05}{shard['end']}"
+      other = path.with_name(name)
+      if not other.is_file():
+        raise UnreadableFileError(
+          f"it is one of {count} shards, and {quoted(name)} is not beside it; "
+          "get that file too."
+        )
+      more = _open(other, files, is_shard=True)
+      if twice := contents.keys() & more.keys():
+        raise UnreadableFileError(
+          f"it and its shards have two of array {quoted(min(twice))}; get them "
+          "again."
+        )
+      contents |= more
+  return contents
 
 
 def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -16,7 +16,12 @@ from vit_jax.pretrained.formats import hf_encoders, processor
 from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
+from vit_jax.pretrained.save import (
+  TARGETS,
+  as_recorded,
+  check_expressible,
+  save_as,
+)
 from vit_jax.runtime.atomic_file import output_folder
 from vit_jax.runtime.display import Display
 from vit_jax.workdir.read_errors import again_if_deleted
@@ -152,13 +157,14 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
 def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
   """Keywords that `load_pretrained` needs because the files lack them."""
   model: Any = loaded.model
-  origin, preprocessing = loaded.origin, loaded.preprocessing
+  origin = loaded.origin
   if TARGETS[to].module:  # The configuration holds all of them.
     return {}
   found: dict[str, Any] = {}
   guess = guess_num_heads(model.hidden_size)
   if to == "torchvision" and guess != model.num_heads:
     found["num_heads"] = model.num_heads
+  preprocessing = as_recorded(loaded, to).preprocessing
   if preprocessing.size is None or processor.reason(preprocessing):
     found |= preprocessing.normalization
   if origin.image_size and origin.image_size[0] != origin.image_size[1]:

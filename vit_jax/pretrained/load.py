@@ -116,6 +116,8 @@ def _at_size(loaded: Loaded, grid: Grid, given: Mapping[str, Any]) -> Loaded:
   if "image_size" not in given:
     return loaded
   size = given["image_size"]
+  if size == loaded.preprocessing.cut_from:
+    return loaded  # Its last pixels belong to no patch.
   method = given.get("interpolation", loaded.interpolation)
   new = grid_of(loaded.model, size)
   resized = with_preprocessing(loaded, size=size)

@@ -42,6 +42,8 @@ class Loaded:
     restore: Reads the parameters straight onto the devices, laid out as a tree
       of shapes says, where nothing has to be done to them on the way.
     held: The parameters, if they have been read already.
+    guessed: What no file tells and was guessed: num_heads, gelu,
+      layer_norm_epsilon, mean, std, or crop, which is how images are resized.
   """
 
   model: Model
@@ -55,6 +57,7 @@ class Loaded:
   notes: tuple[str, ...] = ()
   restore: Callable[[Any], Any] | None = None
   held: dict[str, Any] | None = None
+  guessed: tuple[str, ...] = ()
 
   def __repr__(self) -> str:
     """The model, its source and the images it takes, in three lines."""

@@ -3,40 +3,28 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import BaseVit, from_fields
+from vit_jax.models import from_fields
 from vit_jax.models.grid import Grid, param_shapes
 from vit_jax.pretrained import known
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
+from vit_jax.pretrained.folder import open_folder
 from vit_jax.pretrained.formats import architecture as architectures
-from vit_jax.pretrained.formats import (
-  google,
-  hf_encoders,
-  huggingface,
-  processor,
-  timm_encoders,
-  torchvision,
-)
+from vit_jax.pretrained.formats import guesses, processor, torchvision
 from vit_jax.pretrained.formats.architecture import Architecture
-from vit_jax.pretrained.formats.mapping import Shapes, check, read_all
+from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded, origin_of
 from vit_jax.pretrained.locate import drop_download
+from vit_jax.pretrained.naming import recognise
 from vit_jax.runtime.printable import printable
 from vit_jax.tasks.choose import answering
-
-# In the order in which they are tried; each recognises its own names.
-FORMATS = (google, hf_encoders, timm_encoders, torchvision)
-# Names of files of weights, as other libraries and `convert` write them.
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
-_MOST_TEXT_BYTES = 16 << 20
 
 
 def open_published(
@@ -51,26 +39,25 @@ def open_published(
   `fields` of the model replace those of the format, as do `mean`, `std` and
   `grid` in `given`.
   """
-  path, config, preprocessor = _weights_and_configs(path)
+  files = open_folder(path)
+  config, path = files.config, files.weights
   architectures.check_supported(config)
   with _arrays(path) as arrays:
     stored = arrays.shapes
-  saved = {huggingface.saved_name(name): name for name in stored}
-  layout, prefix = _recognise({k: stored[name] for k, name in saved.items()})
-  names = {
-    short.removeprefix(prefix): name
-    for short, name in saved.items()
-    if short.startswith(prefix)
-  }
+  naming = recognise(stored)
+  layout, names = naming.layout, naming.names
   found = {short: stored[name] for short, name in names.items()}
   if layout is torchvision:  # It has no configuration, but names its files.
     config = {torchvision.FILE: path.name}
   unused = getattr(layout, "unused", lambda found: [])(found)
   found = {k: v for k, v in found.items() if k not in unused}
-  architecture = _named(layout.infer(found, config, given.get("grid")), path)
-  if preprocessor:
-    pictures = processor.read(preprocessor)
+  architecture = layout.infer(found, config, given.get("grid"))
+  if files.pictures:
+    pictures = processor.read(files.pictures, files.pictures_file)
     architecture = dataclasses.replace(architecture, preprocessing=pictures)
+  if not architecture.class_names:
+    labels = files.class_names(architecture.fields["num_classes"])
+    architecture = dataclasses.replace(architecture, class_names=labels)
   model, grid, preprocessing = _build(source, architecture, fields, given)
   shapes, rules = param_shapes(model, grid), layout.rules(model, found)
   sizes = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
@@ -83,8 +70,16 @@ def open_published(
       for leaf, array in read_all(rules, arrays.renamed(names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
-  told = {*fields, "preprocessing"} if preprocessor else fields
-  _say(source, model, architecture, unused, told)
+  told = {*fields, *given, *(guesses.PICTURES if files.pictures else ())}
+  guessed = guesses.facts(architecture.guessed, told, model)
+  lines = [*naming.notes, *architecture.notes, *_left_out(unused)]
+  lines += [*_other_sizes(model, architecture)]
+  if files.pictures and processor.KIND not in files.pictures:
+    lines += processor.taken(files.pictures, files.pictures_file)
+  if line := guesses.line(guessed, model, preprocessing):
+    lines.append(line)
+  for line in lines:
+    print(f"{source}: {printable(line)}.", file=sys.stderr)
   return Loaded(
     model,
     preprocessing,
@@ -92,33 +87,30 @@ def open_published(
     shapes,
     read,
     architecture.interpolation,
+    guessed=guessed,
   ), grid
 
 
-def _say(
-  source: str,
-  model: BaseVit,
-  architecture: Architecture,
-  unused: list[str],
-  told: Container[str],
-) -> None:
-  """Prints what is guessed or left out of the model or its preprocessing."""
-  lines = [v for k, v in architecture.guesses.items() if k not in told]
-  pictures, positions = architecture.preprocessing.size, architecture.image_size
+def _left_out(unused: list[str]) -> Iterator[str]:
+  """A line on the arrays that the model does not need."""
   if unused:
     names = ", ".join(unused[:2] + ["..."] * bool(unused[2:]))
-    lines.append(
+    yield (
       f"{len(unused)} array(s) are left out, as only pre-training or a text "
       f"tower needs them ({names})"
     )
-  fixed = not model.resizes_positions
-  if fixed and pictures and positions and pictures != positions:
-    lines.append(
+
+
+def _other_sizes(model: Any, architecture: Architecture) -> Iterator[str]:
+  """A line on pictures of another size than the positions are for."""
+  pictures, positions = architecture.preprocessing.size, architecture.image_size
+  if model.resizes_positions or not pictures or not positions:
+    return
+  if _patches(pictures, model) != _patches(positions, model):
+    yield (
       "its preprocessor makes pictures of {} x {}, and its positions are for "
       "{} x {}, which is used".format(*pictures, *positions)
     )
-  for line in lines:
-    print(f"{source}: {printable(line)}.", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -135,19 +127,6 @@ def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
     ) from error
 
 
-def _recognise(shapes: Shapes) -> tuple[Any, str]:
-  """The format that these names belong to, and their common prefix."""
-  for layout in FORMATS:
-    prefix = layout.prefix(shapes)
-    if prefix is not None:
-      return layout, prefix
-  raise ValueError(
-    f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) are not named "
-    "as in any supported format (vision_transformer, big_vision, Hugging Face "
-    "ViT, timm, torchvision): it may be another architecture."
-  )
-
-
 def _build(
   source: str,
   architecture: Architecture,
@@ -162,27 +141,20 @@ def _build(
       f"{fields['hidden_size']}: give num_heads=..."
     )
   model: Any = from_fields(fields)
-  stride, pictures = model.stride, architecture.preprocessing
-  size, tokens = architecture.image_size, architecture.tokens
-  grid = given.get("grid")
-  if grid is None and size is not None:
-    grid = size[0] // stride, size[1] // stride
-  if grid is None and tokens is not None:
-    grid = architectures.square(tokens)
+  pictures, size = architecture.preprocessing, architecture.image_size
+  grid = given.get("grid") or (size and _patches(size, model))
+  if grid is None and architecture.tokens is not None:
+    grid = architectures.square(architecture.tokens)
     if grid is None:
       raise ValueError(
-        f"its {tokens} positions do not form a square grid: give grid=(h, w), "
-        "the number of patches along height and width."
+        f"its {architecture.tokens} positions do not form a square grid: give "
+        "grid=(h, w), the number of patches along height and width."
       )
-  if grid is not None:
-    size = grid[0] * stride, grid[1] * stride
-  if model.resizes_positions:  # They fit pictures of any size.
-    size = pictures.size or size
-    if tokens is not None:
-      model = model.clone(position_grid=grid)
+  if model.resizes_positions and architecture.tokens is not None:
+    model = model.clone(position_grid=grid)
   colours = {k: given[k] for k in ("mean", "std") if k in given}
   pictures = dataclasses.replace(
-    pictures, size=size or pictures.size, **colours
+    pictures, **_sizes(model, architecture, grid), **colours
   )
   names = tuple(printable(str(name)) for name in architecture.class_names)
   names = names or known.class_names(source, fields["num_classes"])
@@ -190,63 +162,26 @@ def _build(
   return model.clone(origin=origin), grid or (1, 1), pictures
 
 
-def _weights_and_configs(
-  path: pathlib.Path,
-) -> tuple[pathlib.Path, dict[str, Any], dict[str, Any]]:
-  """A checkpoint's file of weights, and its two configurations, {} for none."""
-  folder = path if path.is_dir() else path.parent
-  if path.is_dir():
-    present = [path / name for name in _WEIGHTS if (path / name).exists()]
-    if not present:
-      raise ValueError(
-        f"{path} is a folder without checkpoints/, which a workdir has, and "
-        f"without {_WEIGHTS[0]} or {_WEIGHTS[-1]}: name a file of weights in "
-        "it, or another folder."
-      )
-    path = present[0]
-  torch = path.name.endswith((".safetensors", ".json"))
-  config = _read_json(folder / "config.json") if torch else {}
-  own = config or path.name in _WEIGHTS
-  return path, config, _read_json(folder / processor.FILE) if own else {}
+def _sizes(
+  model: Any, architecture: Architecture, grid: Grid | None
+) -> dict[str, Any]:
+  """The size of the model's images, and that from which they are cut.
+
+  Libraries whose patches do not fill an image leave out its last pixels.
+  """
+  sizes = architecture.preprocessing.size, architecture.image_size
+  stride = model.stride
+  for whole in filter(None, sizes):
+    patches = _patches(whole, model)
+    fits = model.resizes_positions or grid in (None, patches)
+    if fits and min(patches):
+      size = patches[0] * stride, patches[1] * stride
+      return dict(size=size, cut_from=None if size == whole else whole)
+  if grid is not None:
+    return dict(size=(grid[0] * stride, grid[1] * stride))
+  return dict(size=sizes[0])
 
 
-def _named(architecture: Architecture, path: pathlib.Path) -> Architecture:
-  """Adds the class names that `labels.txt` beside the weights may hold."""
-  labels = path.parent / "labels.txt"
-  num_classes = architecture.fields["num_classes"]
-  named = architecture.class_names or path.name not in _WEIGHTS
-  if named or not num_classes or not labels.exists():
-    return architecture
-  names = _read_text(labels).removesuffix("\n").split("\n")
-  while len(names) > num_classes and not names[-1]:  # Empty lines at the end.
-    names.pop()
-  if len(names) > num_classes:
-    raise ValueError(
-      f"{labels} names {len(names)} classes and the model has {num_classes}: "
-      "correct the file or remove it."
-    )
-  return dataclasses.replace(architecture, class_names=tuple(names))
-
-
-def _read_text(path: pathlib.Path) -> str:
-  """The text of a file, which must be of reasonable size."""
-  if path.stat().st_size > _MOST_TEXT_BYTES:
-    raise ValueError(f"{path} is too large for a configuration file.")
-  try:
-    return path.read_text("utf-8")
-  except UnicodeDecodeError as error:
-    raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  """The JSON object in a file; {} if there is no such file."""
-  if not path.exists():
-    return {}
-  text = _read_text(path)
-  try:
-    found = json.loads(text)
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path} is not JSON: {error}.") from error
-  if not isinstance(found, dict):
-    raise ValueError(f"{path} does not hold a JSON object.")
-  return found
+def _patches(size: tuple[int, int], model: Any) -> Grid:
+  """The patches that fit whole into an image."""
+  return size[0] // model.stride, size[1] // model.stride

@@ -25,7 +25,7 @@ from vit_jax.pretrained.formats import (
 )
 from vit_jax.pretrained.formats.architecture import channels_of
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
-from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.loaded import Loaded, with_preprocessing
 from vit_jax.runtime.atomic_file import filling
 from vit_jax.runtime.display import Track, untracked
 
@@ -93,13 +93,32 @@ _UNRECORDED = {
 }
 
 
+def as_recorded(loaded: Loaded, name: str) -> Loaded:
+  """The model with the size of images that the format's files record.
+
+  Where patches do not fill an image, other libraries take all of it, and leave
+  out its last pixels.
+  """
+  old, model = loaded.preprocessing, loaded.model
+  if old.cut_from is None or name == "torchvision":  # It refuses such sizes.
+    return loaded
+  whole, kept = (
+    (height // model.stride, width // model.stride)
+    for height, width in (old.cut_from, old.image_size)
+  )
+  fixed = (model.position_grid or kept) == kept
+  if whole != kept or (name == "timm" and not fixed):
+    return loaded
+  return with_preprocessing(loaded, size=old.cut_from)
+
+
 def check_expressible(loaded: Loaded, name: str) -> list[str]:
   """Raises ValueError with all reasons why a format cannot express the model.
 
   Returns a line on each thing that it keeps only approximately, or loses.
   """
   model, target = loaded.model, TARGETS[name]
-  preprocessing = loaded.preprocessing
+  preprocessing = as_recorded(loaded, name).preprocessing
   if not model.num_layers:
     raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
   if model.block is not None:
@@ -122,7 +141,7 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
     raise ValueError(
       f"{name} cannot express this model: {'; '.join(reasons)}{hint}."
     )
-  return [*_losses(loaded, name)]
+  return [*_losses(as_recorded(loaded, name), name)]
 
 
 def _losses(loaded: Loaded, name: str) -> Iterator[str]:
@@ -138,6 +157,8 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
     )
   if preprocessing.cut_from:
     yield f"the format does not record how images are cut: {preprocessing}"
+  if crop.longest_ratio is not None and name in ("timm", "torchvision"):
+    yield f"{name} has no most for the long side of a picture: {preprocessing}"
   if preprocessing.window is not None:
     low, high = preprocessing.window
     yield (
@@ -216,7 +237,7 @@ def save_as(
   assert not params, f"no rule writes {list(params)}"
   with filling(folder) as draft:
     save_arrays(draft / target.file, arrays)
-    written = dataclasses.replace(loaded, model=model)
+    written = as_recorded(dataclasses.replace(loaded, model=model), name)
     for file, content in sidecar_files(written, name).items():
       (draft / file).write_text(content, "utf-8")
     (draft / "README.md").write_text(card, "utf-8")

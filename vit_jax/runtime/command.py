@@ -142,7 +142,7 @@ def define_overrides() -> None:
   flags.DEFINE_integer("num_heads", None, says)
   _define_own()
   says = "GELU to use in place of the source's."
-  flags.DEFINE_enum("gelu", None, ("exact", "tanh"), says)
+  flags.DEFINE_enum("gelu", None, ("exact", "tanh", "quick"), says)
   says = "Pooling to use in place of the source's: token, gap or token_gap."
   flags.DEFINE_string("pooling", None, says)
   says = "Epsilon to use in place of the source's."

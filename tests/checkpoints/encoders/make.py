@@ -133,6 +133,9 @@ MODELS = {
     "ViTForImageClassification", qkv_bias=False, **_TINY
   ),
   "hf_vit_pooler": huggingface("ViTModel", **_TINY),
+  "hf_msn": huggingface("ViTMSNForImageClassification", **_TINY),
+  "hf_ijepa": huggingface("IJepaForImageClassification", **_TINY),
+  "hf_mim": huggingface("ViTForMaskedImageModeling", encoder_stride=8, **_TINY),
   "hf_deit_pooler": huggingface("DeiTModel", **_TINY),
   "hf_deit_head": huggingface("DeiTForImageClassification", **_TINY),
   "hf_deit": huggingface(
@@ -227,11 +230,14 @@ def answers_of_huggingface(model, images):
     noise = torch.arange(count)[None].repeat(len(images), 1).float()
     done = base(images, noise=noise, interpolate_pos_encoding=True)
     return done.last_hidden_state, done.last_hidden_state[:, 0]
+  if name == "ViTForMaskedImageModeling":
+    tokens = model.vit(images, interpolate_pos_encoding=True).last_hidden_state
+    return tokens, tokens[:, 0]
   options = {}
-  if name.startswith(("Siglip", "CLIP", "DeiT", "ViT")):
+  if name.startswith(("Siglip", "CLIP", "DeiT", "ViT", "IJepa")):
     options["interpolate_pos_encoding"] = True
   done = model(images, output_hidden_states=True, **options)
-  for base in ("dinov2", "dinov2_with_registers", "deit", "vit"):
+  for base in ("dinov2", "dinov2_with_registers", "deit", "vit", "ijepa"):
     if hasattr(model, base):
       norm = getattr(model, base).layernorm
       return norm(done.hidden_states[-1]), done.logits

@@ -29,7 +29,11 @@ NAMES = (
   "hf_deit",
 )
 # Plain `Vit`s, whose positions are resized when they are loaded.
-PLAIN = ("hf_siglip", "hf_siglip_head", "hf_siglip_text", "hf_mae_decoder")
+PLAIN = (
+  *("hf_siglip", "hf_siglip_head", "hf_siglip_text", "hf_mae_decoder"),
+  *("hf_msn", "hf_ijepa", "hf_mim"),
+)
+FAST_PLAIN = ("hf_siglip_head", "hf_msn", "hf_ijepa", "hf_mim")
 
 
 # The others differ from these in a detail, and are slow tests.
@@ -44,7 +48,7 @@ def test_all_tokens_and_the_answer_are_the_publishers(name, size):
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
-@pytest.mark.parametrize("name", encoders.some_slow(PLAIN, ("hf_siglip_head",)))
+@pytest.mark.parametrize("name", encoders.some_slow(PLAIN, FAST_PLAIN))
 def test_a_plain_encoder_is_the_publishers_at_every_size(name, size):
   sides = tuple(map(int, size.split("x")))
   model, params = load_pretrained(encoders.path(name), image_size=sides)
@@ -64,6 +68,7 @@ def test_a_plain_encoder_is_the_publishers_at_every_size(name, size):
     ("hf_siglip_text", "array.* .logit_bias, logit_scale, ..."),
     ("hf_siglip_head", "11 array.* .vision_model.head.attention.in_proj_bias,"),
     ("hf_mae_decoder", "array.* .decoder.decoder_embed.bias,"),
+    ("hf_mim", "3 array.* .decoder.0.bias, decoder.0.weight, ..."),
   ],
 )
 def test_arrays_that_are_left_out_are_named(name, names, capsys):
@@ -132,6 +137,8 @@ def changed(tmp_path, name, arrays=lambda a: None, **config):
     ("hf_dinov2", dict(model_type="internvl_vision"), "InternViT is not sup"),
     ("hf_siglip", dict(model_type="siglip2"), "any aspect ratio .NaFlex. is"),
     ("hf_dinov2", dict(model_type="clip"), "='clip', and its arrays are named"),
+    ("hf_clip", dict(model_type="metaclip_2"), "'metaclip_2', which is not kn"),
+    ("hf_dinov2", dict(model_type=["x"]), "=.'x'., which is not known here"),
     ("hf_dinov2", dict(hidden_act="relu"), "hidden_act='relu' is unknown; cho"),
     ("hf_dinov3", dict(rope_theta=0), "rope_theta=0.* must be more than 0"),
     ("hf_dinov3", dict(rope_theta="x"), "rope_theta='x' must be a finite"),

@@ -16,12 +16,15 @@ from vit_jax.pretrained.load import open_checkpoint
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 TYPE = "image_processor_type"
 CLIP, DEIT = {TYPE: "CLIPImageProcessor"}, {TYPE: "DeiTImageProcessor"}
+CONVNEXT = {TYPE: "ConvNextImageProcessor"}
 OLD_CLIP = {
   "feature_extractor_type": "CLIPFeatureExtractor",
   "size": {"shortest_edge": 256},
   "crop_size": {"height": 224, "width": 224},
 }
 CENTER = EvalTransformSettings("center", 256 / 224, "bicubic")
+LOOSE = dataclasses.replace(CENTER, resize_ratio=320 / 224)
+LONGEST = (224, 224), dataclasses.replace(CENTER, longest_ratio=2.0)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,11 @@ CENTER = EvalTransformSettings("center", 256 / 224, "bicubic")
     ({**DEIT, "do_center_crop": False}, (256, 256), ("resize", "bicubic")),
     ({"resample": 1}, (224, 224), ("resize", "lanczos")),
     ({"resample": 0}, (224, 224), ("resize", "nearest")),
+    ({"resample": "Bicubic"}, (224, 224), ("resize", "bicubic")),
+    ({**CLIP, "size": {"shortest_edge": 256, "longest_edge": 448}}, *LONGEST),
+    ({**CONVNEXT, "size": {"shortest_edge": 224}}, (224, 224), CENTER),
+    ({**CONVNEXT, "size": 224, "crop_pct": 0.7}, (224, 224), LOOSE),
+    (CONVNEXT, (384, 384), ("resize", "bicubic")),
   ],
 )
 def test_sizes_crops_and_filters(config, size, crop):
@@ -64,6 +72,8 @@ def test_dinov3s_processor_resizes_floats(cut):
   [
     ({}, HALF, HALF),
     (CLIP, CLIP_MEAN, None),
+    ({"image_mean": 0.25, "image_std": 1}, (0.25,) * 3, (1.0,) * 3),
+    ({"image_mean": [0.25], "image_std": 0.5}, (0.25,), (0.5,)),
     ({"do_normalize": False}, (0.0,) * 3, (1.0,) * 3),
     ({"rescale_factor": 1 / 127.5}, (0.25,) * 3, (0.25,) * 3),
     ({"do_rescale": False, "do_normalize": False}, (0.0,) * 3, (1 / 255,) * 3),
@@ -85,7 +95,7 @@ def test_the_range_of_values_is_in_mean_and_std(config, mean, std):
 @pytest.mark.parametrize(
   "config, message",
   [
-    ({"image_mean": 0.5}, "image_mean=0.5 must be a finite number"),
+    ({"image_mean": True}, "image_mean=True must be a finite number"),
     ({"image_mean": ["a", 1, 1]}, "image_mean=.* must be a finite number"),
     ({"image_mean": [0, 0, 0, 0]}, "must have a number for each channel"),
     ({"image_std": [0, 0, 0]}, "image_std=.* must be a number above 0"),
@@ -93,7 +103,17 @@ def test_the_range_of_values_is_in_mean_and_std(config, mean, std):
     ({"resample": "x\ny"}, "resample='x.*y' must be a whole number"),
     ({"do_resize": False}, "do_resize=False: pictures must be resized"),
     ({"do_pad": True}, "do_pad=True: this is not supported"),
-    ({"size": {"shortest_edge": 224}}, "size=.*: it needs do_center_crop"),
+    (
+      {"size": {"shortest_edge": 224}},
+      "size=.*: pictures keep their shape then, .* it needs do_center_crop",
+    ),
+    ({**CLIP, "size": {"shortest_edge": 224, "longest_edge": 9}}, "is below a"),
+    ({**CONVNEXT, "size": [224, 224]}, "ConvNext's needs a shortest_edge"),
+    (
+      {**CONVNEXT, "size": 9, "crop_pct": 2},
+      r"crop_pct=2 must lie in \(0, 1\]",
+    ),
+    ({"crop_pct": 0.9}, "crop_pct=0.9: this is not supported"),
     ({"size": {"longest_edge": 224}}, r"shortest_edge'\]=None must be a whole"),
     ({"size": {"height": 2}}, r"size=\[2, None\] must be a height and a wid"),
     ({"size": "big"}, "size='big' must be a height and a width"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from vit_jax.pretrained.formats import timm, timm_encoders
+from vit_jax.pretrained.formats import guesses, timm, timm_encoders
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import save_as
 
@@ -181,9 +181,17 @@ def test_a_guess_is_said_once_and_not_where_it_is_given(tmp_path, capsys):
   path = str(tmp_path / "x.safetensors")
   shutil.copy(tmp_path / "out" / "model.safetensors", path)
   open_checkpoint(str(tmp_path / "out"))
-  open_checkpoint(path, num_heads=3)
   assert capsys.readouterr().err == ""
-  open_checkpoint(path)
+  assert open_checkpoint(path).guessed == guesses.FACTS
   said = capsys.readouterr().err
   assert said.count("\n") == 1
-  assert "x.safetensors: 3 attention heads are a guess, from the width" in said
+  assert (
+    "x.safetensors: no file tells what is guessed: --num_heads=3 --gelu=exact "
+    "--layer_norm_epsilon=1e-06 --mean=0.5,0.5,0.5 --std=0.5,0.5,0.5, and "
+    "pictures are resized to cover 18 x 18 and cut to 16 x 16"
+  ) in said
+  given = dict(gelu="tanh", layer_norm_epsilon=1e-5, std=(0.5, 0.5, 0.5))
+  given["mean"] = (0.4, 0.5, 0.6)
+  assert open_checkpoint(path, num_heads=3, **given).guessed == ("crop",)
+  said = capsys.readouterr().err
+  assert "is guessed: pictures are resized" in said and "--" not in said

@@ -279,5 +279,6 @@ def test_norms_that_may_follow_the_branches_are_refused(tmp_path, named):
 def test_dynamic_sizes_take_pictures_of_the_preprocessors_size():
   """Its positions are for 32 x 32, and its pictures 518 x 518."""
   loaded = open_checkpoint(encoders.path("timm_dinov2_reg"))
-  assert loaded.preprocessing.size == (518, 518)
+  assert loaded.preprocessing.whole == (518, 518)
+  assert loaded.preprocessing.size == (512, 512)  # Patches of 8 pixels.
   assert loaded.model.position_grid == (4, 4)

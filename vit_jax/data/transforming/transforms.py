@@ -191,8 +191,11 @@ class _EvalTransform(_Sized):
 
 def _padded(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   """Adds black on both sides of each axis that is shorter than in `size`."""
-  lacks = [max(0, side - old) for side, old in zip(size, image.shape[:2])]
-  return np.pad(image, [*((n // 2, n - n // 2) for n in lacks), (0, 0)])
+  height, width = (max(0, size[axis] - image.shape[axis]) for axis in (0, 1))
+  rows, columns = (
+    (lacks // 2, lacks - lacks // 2) for lacks in (height, width)
+  )
+  return np.pad(image, (rows, columns, (0, 0)))
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -70,8 +70,10 @@ class Architecture:
   loss: str = "softmax"
   # How the family fits its positions to other sizes.
   interpolation: str = "linear"
-  # A line for each field or for "preprocessing" that is a guess.
-  guesses: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  # What no file tells and is guessed: names of `guesses.FACTS`.
+  guessed: frozenset[str] = frozenset()
+  # Lines on what a file says that is not taken as it stands.
+  notes: tuple[str, ...] = ()
 
 
 def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
@@ -114,14 +116,6 @@ def guess_num_heads(hidden_size: int) -> int | None:
   return hidden_size // head_size
 
 
-def guessed_heads(num_heads: int | None) -> dict[str, str]:
-  """The line that says that a number of heads is a guess."""
-  return {
-    "num_heads": f"{num_heads} attention heads are a guess, from the width; "
-    "give num_heads (--num_heads) if there are more or fewer"
-  }
-
-
 def square(tokens: int) -> tuple[int, int] | None:
   """The square grid with this number of patches, or None if there is none."""
   side = math.isqrt(tokens)
@@ -136,11 +130,17 @@ def one_or_both(vit: BaseVit) -> int | list[int]:
 
 
 def table_size(vit: Any) -> tuple[int, int] | None:
-  """Height and width in pixels that the positions are for."""
-  if vit.position_grid:
-    h, w = vit.position_grid
-    return h * vit.patch_size, w * vit.patch_size
-  return vit.origin.image_size if vit.origin else None
+  """Height and width in pixels that the positions are for.
+
+  The patches may leave out the last pixels of the model's images.
+  """
+  size, P = vit.origin and vit.origin.image_size, vit.patch_size
+  if vit.position_grid is None:
+    return size
+  h, w = vit.position_grid
+  return (
+    size if size and (size[0] // P, size[1] // P) == (h, w) else (h * P, w * P)
+  )
 
 
 def channels_of(vit: Any) -> int:

@@ -49,7 +49,9 @@ def extended_part(vit: Any) -> str:
 def shapes_of(vit: Any, written: list[Rule]) -> Shapes:
   """The shapes of the arrays that these rules would write."""
   size, sizes = table_size(vit), axis_sizes(vit)
-  ours = param_shapes(vit, grid_of(vit, size) if size else (1, 1))
+  height, width = size or (vit.stride, vit.stride)
+  # The last pixels may belong to no patch.
+  ours = param_shapes(vit, (height // vit.stride, width // vit.stride))
   return {rule.theirs: rule.needs(ours, sizes) for rule in written}
 
 

@@ -8,18 +8,30 @@ import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import BaseVit
-from vit_jax.pretrained.formats import architecture, huggingface, processor
+from vit_jax.pretrained.formats import (
+  architecture,
+  guesses,
+  huggingface,
+  processor,
+)
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
-from vit_jax.pretrained.formats.hf_vit import DEIT, DINOV2, DINOV3, TEACHER, VIT
+from vit_jax.pretrained.formats.hf_vit import (
+  DEIT,
+  DINOV2,
+  DINOV3,
+  MSN,
+  TEACHER,
+  VIT,
+)
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, unmapped
 from vit_jax.runtime.checks import COUNT, POSITIVE, SIDES, Sides, checked
 from vit_jax.runtime.printable import quoted
 
 # In the order in which their signatures are looked for.
-FAMILIES = (DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP, VIT)
+FAMILIES = (DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP, VIT, MSN)
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
 _GELUS = {
   "gelu": "exact",
@@ -52,16 +64,10 @@ def unused(shapes: Shapes) -> list[str]:
 
 def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
-  family, base = _found(shapes)[0]
   given = config or {}
+  family, base = _of_type(shapes, given.get("model_type"))
   vision = architecture.section("vision_config", given.get("vision_config"))
   config = {**(family.defaults if given else {}), **given, **vision}
-  model_type = given.get("model_type", family.types[0])
-  if model_type not in family.types:
-    raise ValueError(
-      f"its config.json says model_type={quoted(model_type)}, and its arrays "
-      f"are named as those of {family.types[0]}: one of the two is wrong."
-    )
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
   particular = family.fields(local, config)
   gated = particular.get("gated_mlp", False)
@@ -81,17 +87,42 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     gelu=_activation(family, config, gated),
     layer_norm_epsilon=checked("layer_norm_eps", float, epsilon, POSITIVE),
   )
-  known, size = "num_attention_heads" in config, config.get("image_size")
+  guessed = {*guesses.PICTURES}
+  if not given:
+    guessed |= {*guesses.FACTS}
+  size = config.get("image_size")
+  names, notes = huggingface.class_names(config, fields["num_classes"])
   return Architecture(
     "hf",
     fields | particular,
     _tokens(family.table, local, particular.get("position")),
     image_size=checked("image_size", Sides | None, size, SIDES),
     preprocessing=Preprocessing(None, mean=family.mean, std=family.std),
-    class_names=huggingface.class_names(config),
+    class_names=names,
     loss=huggingface.loss(config, fields["num_classes"]),
     interpolation="bicubic",
-    guesses={} if known else architecture.guessed_heads(num_heads),
+    guessed=frozenset(guessed),
+    notes=notes,
+  )
+
+
+def _of_type(shapes: Shapes, model_type: Any) -> tuple[Family, str]:
+  """The family that names and configuration tell, and the base of the names.
+
+  Raises ValueError if the configuration names another one.
+  """
+  found = _found(shapes)
+  found = [x for x in found if x[0].signature == found[0][0].signature]
+  fitting = [pair for pair in found if model_type in (None, *pair[0].types)]
+  if fitting:
+    return fitting[0]
+  says = f"its config.json says model_type={quoted(model_type)}"
+  named = f"its arrays are named as those of {found[0][0].types[0]}"
+  if any(model_type in family.types for family in FAMILIES):
+    raise ValueError(f"{says}, and {named}: one of the two is wrong.")
+  raise ValueError(
+    f"{says}, which is not known here, though {named}: what its models compute "
+    "may differ, so it is not read."
   )
 
 

@@ -1,4 +1,4 @@
-"""ViT, MAE, DeiT, DINOv2 and DINOv3 as transformers saves them.
+"""ViT and its kin (MAE, MSN, I-JEPA, DeiT, DINOv2, DINOv3) of transformers.
 
 The pooler of `ViTModel` and `DeiTModel` is the paper's representation layer
 (dense, tanh). Without its distillation token, DeiT is a ViT, for transformers
@@ -49,6 +49,9 @@ def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
     )
   biased = "encoder.layer.0.attention.attention.query.bias" in shapes
   more = {} if biased else dict(kind="ModernVit", qkv_bias="")
+  ijepa = config.get("model_type", "ijepa") == "ijepa"
+  if ijepa and not {"embeddings.cls_token", _DISTILLED} & shapes.keys():
+    more |= dict(pooling="gap")
   return dict(representation_size=size, **more)
 
 
@@ -132,18 +135,27 @@ def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
 
 _TABLE = Table("vit", "encoder.layer.{}.")
 VIT = Family(
-  types=("vit", "vit_mae"),
+  types=("vit", "vit_mae", "ijepa"),
   signature="embeddings.patch_embeddings.projection.weight",
   table=_TABLE,
-  bases=("vit.", ""),
+  bases=("vit.", "", "ijepa."),
   fields=_vit,
   config=functools.partial(_vit_config, "ViT"),
   classes=("ViTForImageClassification", "ViTForImageClassification"),
   defaults={"layer_norm_eps": 1e-12},
   any_shape=True,
-  unused=("decoder.decoder_", "decoder.mask_token"),
+  unused=(
+    *("decoder.decoder_", "decoder.mask_token", "decoder.0."),
+    *(f"{base}embeddings.mask_token" for base in ("vit.", "", "ijepa.")),
+  ),
   mean=HALF,
   std=HALF,
+)
+MSN = dataclasses.replace(
+  VIT,
+  types=("vit_msn",),
+  classes=("ViTMSNModel", "ViTMSNForImageClassification"),
+  defaults={"layer_norm_eps": 1e-6, "num_attention_heads": 12},
 )
 
 DEIT = Family(

@@ -1,7 +1,7 @@
 """Names of arrays, classes and the loss, in any checkpoint of transformers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vit_jax.models import BaseVit
@@ -15,6 +15,7 @@ _SAVED = {
   "attention.v_proj.": "attention.attention.value.",
   "attention.o_proj.": "attention.output.dense.",
 }
+_EMBEDDED = "embeddings.patch_embeddings."
 _SAVED_MLP = {"mlp.fc1.": "intermediate.dense.", "mlp.fc2.": "output.dense."}
 
 
@@ -25,12 +26,28 @@ def saved_name(name: str) -> str:
   other formats stay as they are.
   """
   found = re.sub(r"^model\.(layer\.\d+\.)", r"\1", name)
-  found = re.sub(r"^((?:vit|deit)\.)?layers\.", r"\1encoder.layer.", found)
+  found = re.sub(
+    r"^((?:vit|deit|ijepa)\.)?layers\.", r"\1encoder.layer.", found
+  )
   if "encoder.layer." in found:
     parts = _SAVED_MLP if found != name else {}
     for new, saved in (parts | _SAVED).items():
       found = found.replace(new, saved)
   return found
+
+
+def saved_names(names: Iterable[str]) -> dict[str, str]:
+  """The name that `save_pretrained` gives -> the name in a file.
+
+  Release 5.23 leaves out the base before the layers of some models (MSN).
+  """
+  found = {saved_name(name): name for name in names}
+  starts = {name.split("embeddings.")[0] for name in found if _EMBEDDED in name}
+  bare = {name for name in found if name.startswith("encoder.layer.")}
+  if len(starts) != 1 or not bare:
+    return found
+  base = starts.pop()
+  return {(base + k if k in bare else k): name for k, name in found.items()}
 
 
 def loss(config: Mapping[str, Any], num_classes: int) -> str:
@@ -42,18 +59,46 @@ def loss(config: Mapping[str, Any], num_classes: int) -> str:
   return "sigmoid" if several or num_classes == 1 else "softmax"
 
 
-def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-  """The names in `id2label`, unless they are the library's placeholders."""
-  labels = section("id2label", config.get("id2label"))
-  strange = [key for key in labels if not re.fullmatch(r"\d{1,9}", key)]
-  if strange:
-    raise ValueError(
-      f"id2label has the key {quoted(strange[0])}; all must be the numbers of "
-      "classes: correct it."
+def class_names(
+  config: Mapping[str, Any], num_classes: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  """The names in `id2label`, and a line on each thing that is odd about them.
+
+  A class without a name is called by its number. There are none if no class
+  has a name of its own, instead of the library's placeholder. Raises ValueError
+  if a key is not a number, or stands there twice.
+  """
+  labels, found = section("id2label", config.get("id2label")), {}
+  for key, name in labels.items():
+    if not re.fullmatch(r"[0-9]{1,9}", key):
+      raise ValueError(
+        f"id2label has the key {quoted(key)}; all must be the numbers of "
+        "classes: correct it."
+      )
+    if int(key) in found:
+      raise ValueError(f"id2label names class {int(key)} twice: correct it.")
+    if not isinstance(name, str | int | float) or isinstance(name, bool):
+      raise ValueError(
+        f"id2label names class {int(key)} {quoted(name)}, which is no name: "
+        "correct it."
+      )
+    found[int(key)] = str(name)
+  if all(name == f"LABEL_{i}" for i, name in found.items()) or not num_classes:
+    return (), ()
+  notes = []
+  lacking = [i for i in range(num_classes) if i not in found]
+  if lacking:
+    notes.append(
+      f"id2label names {num_classes - len(lacking)} of {num_classes} classes; "
+      f"the others are called by their numbers, as 'class {lacking[0]}'"
     )
-  names = tuple(str(labels[key]) for key in sorted(labels, key=int))
-  placeholders = (f"LABEL_{i}" for i in range(len(names)))
-  return () if names == tuple(placeholders) else names
+  if beyond := sorted(i for i in found if i >= num_classes):
+    notes.append(
+      f"id2label names a class {beyond[-1]}, and the head has {num_classes} "
+      "classes: names from there on are left out"
+    )
+  names = (found.get(i, f"class {i}") for i in range(num_classes))
+  return tuple(names), tuple(notes)
 
 
 def problem(loss: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from vit_jax.runtime.checks import COUNT, PerChannel, Sides, checked
 from vit_jax.runtime.printable import quoted
 
 FILE = "preprocessor_config.json"
+KIND = "image_processor_type"
 # A file of which a section may stand for it, and that section.
 NESTED, SECTION = "processor_config.json", "image_processor"
 # Pillow's numbers of its filters.
@@ -54,12 +55,12 @@ def read(config: Mapping[str, Any], file: str = FILE) -> Preprocessing:
   try:
     return _read(config)
   except ValueError as error:
-    raise ValueError(f"its {file} says {error}") from error
+    raise ValueError(f"its {file}: {error}") from error
 
 
 def _read(config: Mapping[str, Any]) -> Preprocessing:
   older = config.get("feature_extractor_type", "ViT")
-  name = config.get("image_processor_type") or older
+  name = config.get(KIND) or older
   kind = checked("image_processor_type", str, name)
   for ending in _ENDINGS:
     kind = kind.removesuffix(ending)
@@ -77,6 +78,15 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
   size, crop = _crop(found, kind)
   mean, std = _normalization(found)
   return Preprocessing(size, crop, mean, std)
+
+
+def taken(config: Mapping[str, Any], file: str) -> list[str]:
+  """A line on the values that a file does not tell, without a class's name."""
+  lacking = [key for key in _VIT if key != "resizer" and key not in config]
+  if not lacking or "feature_extractor_type" in config:
+    return []
+  names = ", ".join(lacking)
+  return [f"its {file} names no {KIND}, so ViT's {names} are taken"]
 
 
 def _crop(

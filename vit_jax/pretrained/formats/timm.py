@@ -86,29 +86,51 @@ def positions(
   return count - own - registers, kind
 
 
-def by_name(model: Any, width: int) -> tuple[int | None, str, dict[str, str]]:
+def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
   """The heads and GELU that a model's name tells, and which are guesses."""
   name = str(model or "")
   gelu = "gelu_tanh" if _TANH.match(name) else "gelu"
   gelu = "quick_gelu" if "quickgelu" in name else gelu
   for pattern, num_heads in _HEADS.items():
     if re.match(pattern, name):
-      return num_heads, gelu, {}
+      return num_heads, gelu, set()
   num_heads = architecture.guess_num_heads(width)
-  usual = _USUAL_HEADS.match(name)
-  return num_heads, gelu, {} if usual else architecture.guessed_heads(num_heads)
+  guessed = {"num_heads", "gelu", "layer_norm_epsilon"}
+  return num_heads, gelu, set() if _USUAL_HEADS.match(name) else guessed
 
 
-def preprocessing(published: Config) -> Preprocessing:
+def usual_pictures(shapes: Shapes) -> dict[str, Any]:
+  """How timm prepares pictures for most of its models with these arrays.
+
+  CLIPs are normed before the first layer. DINOv2, DINOv3 and DeiT have
+  LayerScale or a second token, and a class token. The others are AugReg's,
+  SigLIPs, or ViTs of timm's own with registers alone.
+  """
+  half = {"crop_pct": 0.9, "mean": HALF, "std": HALF}
+  if "norm_pre.weight" in shapes:
+    colours = {"mean": architecture.CLIP_MEAN, "std": architecture.CLIP_STD}
+    return {"crop_pct": 1.0, **colours}
+  scaled = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
+  if "cls_token" not in shapes or not (scaled or "dist_token" in shapes):
+    return half
+  colours = {"mean": architecture.IMAGENET_MEAN}
+  colours |= {"std": architecture.IMAGENET_STD}
+  return {"crop_pct": 1.0 if scaled else 0.9, **colours}
+
+
+def preprocessing(
+  published: Config, shapes: Shapes | None = None
+) -> Preprocessing:
   """Reads timm's evaluation transform; its defaults depend on the file.
 
-  A file without any configuration is taken for one of timm's own ViTs.
+  A file without any configuration is taken for one of timm's own models, of
+  which the names of its arrays tell the kind.
   """
   usual: dict[str, Any] = {"crop_pct": 0.875, "crop_mode": "center"}
   usual |= {"mean": architecture.IMAGENET_MEAN, "interpolation": "bicubic"}
   usual["std"] = architecture.IMAGENET_STD
   if not published:
-    usual |= {"crop_pct": 0.9, "mean": HALF, "std": HALF}
+    usual |= usual_pictures(shapes or {})
   found = usual | {k: published[k] for k in usual if published.get(k)}
   share = checked("crop_pct", float, found["crop_pct"], checks.SHARE)
   shape = published.get("input_size")
@@ -126,6 +148,13 @@ def preprocessing(published: Config) -> Preprocessing:
     checked("mean", checks.PerChannel, found["mean"], checks.CHANNELS),
     checked("std", checks.PerChannel, found["std"], checks.POSITIVE_CHANNELS),
   )
+
+
+def untold(published: Config) -> set[str]:
+  """What of the evaluation transform is not told, by `guesses.PICTURES`."""
+  missing = {name for name in ("mean", "std") if not published.get(name)}
+  cut = {"crop_pct", "interpolation"} - {k for k, v in published.items() if v}
+  return missing | {*["crop"] * bool(cut)}
 
 
 def image_size(arguments: Config, published: Config) -> tuple[int, int] | None:

@@ -62,15 +62,18 @@ def infer(
   )
   published = published or config
   D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
-  num_heads, gelu, guesses = timm.by_name(config.get("architecture"), D)
+  num_heads, gelu, guessed = timm.by_name(config.get("architecture"), D)
   if "num_heads" in arguments:
-    num_heads, guesses = arguments["num_heads"], {}
+    num_heads = arguments["num_heads"]
+  if "act_layer" in arguments or config.get("architecture"):
+    guessed -= {"gelu", "layer_norm_epsilon"}
+  guessed -= arguments.keys()
   gelu = arguments.get("act_layer", gelu)
   gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
   size = timm.image_size(arguments, published)
   patches = patches or (size and (size[0] // P, size[1] // P))
   grid = math.prod(patches) if patches else None
-  pictures = timm.preprocessing(published)
+  pictures = timm.preprocessing(published, shapes)
   tokens, position = timm.positions(shapes, arguments, config, grid)
   if _is_plain(shapes):
     need(shapes, "pos_embed", 3)
@@ -100,7 +103,7 @@ def infer(
     preprocessing=pictures,
     class_names=timm.class_names(config, published),
     interpolation="bicubic_antialias",
-    guesses=guesses,
+    guessed=frozenset(guessed | timm.untold(published)),
   )
 
 
@@ -252,7 +255,10 @@ def _config(vit: Any) -> dict[str, Any]:
 def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   """The name of a similar architecture of timm's, and what differs from it."""
   found: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
-  found |= {"init_values": vit.layer_scale, "dynamic_img_size": True}
+  size = architecture.table_size(vit) or (0, 0)
+  # It refuses other sizes whose last pixels belong to no patch.
+  filled = all(side % vit.patch_size == 0 for side in size)
+  found |= {"init_values": vit.layer_scale, "dynamic_img_size": filled}
   if vit.rope_theta:
     found |= {"num_reg_tokens": vit.registers, "swiglu_mlp": vit.gated_mlp}
     found |= {"swiglu_align_to": 1}

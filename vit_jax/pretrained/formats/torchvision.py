@@ -56,32 +56,32 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     gelu="exact",
   )
   tokens = need(shapes, _POSITION, 3)[1] - 1
-  pictures, guesses = preprocessing(str((config or {}).get(FILE)))
+  pictures, guessed = preprocessing(str((config or {}).get(FILE)))
   if (D, fields["num_layers"]) not in _PUBLISHED:
-    guesses |= architecture.guessed_heads(fields["num_heads"])
+    guessed |= {"num_heads"}
   return Architecture(
     "torchvision",
     fields,
     tokens,
     preprocessing=pictures,
     interpolation="bicubic_corners",
-    guesses=guesses,
+    guessed=guessed,
   )
 
 
-def preprocessing(file: str) -> tuple[Preprocessing, dict[str, str]]:
-  """The evaluation transform of the weights that are published as `file`."""
-  names, guesses = [name for name in _RESIZE if file.startswith(name)], {}
+def preprocessing(file: str) -> tuple[Preprocessing, frozenset[str]]:
+  """The evaluation transform of the weights that are published as `file`.
+
+  Under another name it is that of the first weights, which is a guess.
+  """
+  names = [name for name in _RESIZE if file.startswith(name)]
   side, short, interpolation = _RESIZE[(names or [*_RESIZE])[0]]
-  if not names:
-    guesses["preprocessing"] = (
-      "the file's name is none of torchvision's, so pictures are resized as "
-      "for its first weights, to 256 for a crop of 224"
-    )
   ratio = short / side
   crop = EvalTransformSettings("center", ratio, interpolation, corner="even")
   colours = architecture.IMAGENET_MEAN, architecture.IMAGENET_STD
-  return Preprocessing(None, crop, *colours), guesses
+  return Preprocessing(None, crop, *colours), frozenset(
+    () if names else ("crop",)
+  )
 
 
 def rules(vit: BaseVit, _: Shapes | None = None) -> list[Rule]:

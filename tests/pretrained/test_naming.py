@@ -1,0 +1,147 @@
+"""Words before the names of a checkpoint's arrays."""
+
+import re
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tests import encoders, published
+from vit_jax import load_pretrained
+from vit_jax.pretrained.load import open_checkpoint
+
+HF = published.path("hf_vit") + "/model.safetensors"
+TIMM = published.path("timm_vit.safetensors")
+
+
+def renamed(tmp_path, source, change):
+  """A file with the arrays of another, named by `change(name)`."""
+  arrays = safetensors.numpy.load_file(source)
+  path = tmp_path / "renamed.safetensors"
+  safetensors.numpy.save_file(change(arrays), path)
+  return str(path)
+
+
+@pytest.mark.parametrize(
+  "source, before",
+  [
+    (HF, "module."),
+    (TIMM, "_orig_mod."),
+    (TIMM, "module._orig_mod."),
+    (HF, "model."),
+    (published.path("torchvision_vit.safetensors"), "backbone."),
+  ],
+)
+def test_words_before_every_name_are_dropped(tmp_path, capsys, source, before):
+  path = renamed(
+    tmp_path, source, lambda x: {f"{before}{k}": v for k, v in x.items()}
+  )
+  model, params = load_pretrained(path, num_heads=3)
+  name = "hf_vit" if source == HF else source.rpartition("/")[2]
+  published.assert_same_logits(model, params, *published.examples(name))
+  said = capsys.readouterr().err
+  assert f"'{before}' before the names of its arrays is dropped" in said
+
+
+@pytest.mark.parametrize(
+  "before, others, said",
+  [
+    (
+      "visual.trunk.",
+      ["text.a.weight", "logit_scale"],
+      "2 array.* .logit_scale, text.a.w",
+    ),
+    ("backbone.", ["head.weight"], r"1 array.* without it are left out .head"),
+    ("teacher.backbone.", ["student.backbone.{}"], r"'teacher.backbone.' befo"),
+  ],
+)
+def test_a_part_of_a_larger_model_is_read(
+  tmp_path, capsys, before, others, said
+):
+  def change(arrays):
+    found = {f"{before}{k}": v for k, v in arrays.items()}
+    for other in others:
+      names = [*arrays] if "{}" in other else [""]
+      found |= {other.format(k): np.zeros(3, np.float32) for k in names}
+    return found
+
+  loaded = open_checkpoint(renamed(tmp_path, TIMM, change), num_heads=3)
+  err = capsys.readouterr().err
+  assert re.search(said, err)
+  same = dict(open_checkpoint(TIMM, num_heads=3).read())
+  for path, array in loaded.read():
+    np.testing.assert_array_equal(array, same[path])
+
+
+def test_of_two_models_none_is_chosen(tmp_path):
+  path = renamed(
+    tmp_path,
+    TIMM,
+    lambda x: {f"{k}.{n}": v for n, v in x.items() for k in ("left", "right")},
+  )
+  with pytest.raises(
+    ValueError, match="holds 2 models, .*'left.', 'right.': sa"
+  ):
+    open_checkpoint(path)
+
+
+def test_arrays_of_lora_alone_say_what_to_do(tmp_path):
+  name = "base_model.model.vit.encoder.layer.0.query.lora_A.weight"
+  path = renamed(tmp_path, TIMM, lambda _: {name: np.zeros((2, 8), "f4")})
+  with pytest.raises(ValueError, match=r"LoRA added to a model.*merge_and_unl"):
+    open_checkpoint(path)
+
+
+def of_dinov2(name):
+  """facebookresearch/dinov2's name for one of transformers'."""
+  parts = {
+    "dinov2_with_registers.": "",
+    "dinov2.": "",
+    "embeddings.patch_embeddings.projection": "patch_embed.proj",
+    "embeddings.position_embeddings": "pos_embed",
+    "embeddings.": "",
+    "encoder.layer.": "blocks.0.",
+    "attention.output.dense": "attn.proj",
+    "layer_scale1.lambda1": "ls1.gamma",
+    "layer_scale2.lambda1": "ls2.gamma",
+    "weights_in": "w12",
+    "weights_out": "w3",
+    "layernorm": "norm",
+  }
+  for old, new in parts.items():
+    name = name.replace(old, new)
+  return name
+
+
+def as_dinov2(arrays):
+  """An encoder of transformers under the names of facebookresearch/dinov2."""
+  found = {}
+  for name, array in arrays.items():
+    if name.startswith("classifier"):
+      continue
+    if "attention.attention." not in name:
+      found[of_dinov2(name)] = array
+    elif ".query." in name:
+      three = [
+        arrays[name.replace("query", x)] for x in ("query", "key", "value")
+      ]
+      fused = of_dinov2(name.replace("attention.attention.query", "attn.qkv"))
+      found[fused] = np.concatenate(three)
+  return found
+
+
+@pytest.mark.parametrize("size", ["32x32", "24x40"])
+@pytest.mark.parametrize(
+  "name", ["hf_dinov2", "hf_dinov2_reg", "hf_dinov2_giant"]
+)
+def test_dinov2s_own_names_are_read(tmp_path, name, size):
+  """Those of layers that were trained in chunks; transformers' answers."""
+  source = encoders.path(name) + "/model.safetensors"
+  path = renamed(tmp_path, source, as_dinov2)
+  loaded = open_checkpoint(path, num_heads=2)
+  assert loaded.origin.format == "dinov2"
+  assert loaded.origin.mean == (0.485, 0.456, 0.406)
+  images, tokens, _ = encoders.expected(name, size)
+  found, answer = encoders.computed(*loaded, images)
+  encoders.assert_close(found, tokens)
+  encoders.assert_close(answer, tokens[:, 0])

@@ -1,0 +1,158 @@
+"""The files of a published checkpoint: its weights, and what lies beside them.
+
+The folder comes from anywhere: only regular files of a bounded size are read.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+from typing import Any
+
+from vit_jax.pretrained.formats import processor
+from vit_jax.runtime.printable import quoted
+from vit_jax.runtime.regular_file import read_regular
+
+# Names of files of weights, as other libraries and `convert` write them.
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
+# Names of those in another precision, and of a first shard without an index.
+_OTHERS = ("model.*.safetensors", "model.safetensors.index.*.json")
+_OTHERS += ("model-00001-of-*.safetensors",)
+_OWN = re.compile(r"model(-\d+-of-\d+)?(\.\w+)*\.(safetensors|npz|json)")
+_ADAPTER = "adapter_config.json"
+_MOST_TEXT_BYTES = 16 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+  """What a checkpoint's file or folder holds.
+
+  Attributes:
+    weights: The file of weights, one of its shards, or their index.
+    config: The contents of `config.json`; {} if there is none.
+    pictures: Those of the file that tells how images are prepared; or {}.
+    pictures_file: That file's name.
+    labels: The file that may name the classes, if there is one.
+  """
+
+  weights: pathlib.Path
+  config: dict[str, Any]
+  pictures: dict[str, Any]
+  pictures_file: str
+  labels: pathlib.Path | None
+
+  def class_names(self, num_classes: int) -> tuple[str, ...]:
+    """The names in `labels`, or (); ValueError if there are too many."""
+    if not num_classes or self.labels is None:
+      return ()
+    names = _read_text(self.labels).removesuffix("\n").split("\n")
+    while len(names) > num_classes and not names[-1]:  # Empty lines at the end.
+      names.pop()
+    if len(names) > num_classes:
+      raise ValueError(
+        f"{self.labels} names {len(names)} classes and the model has "
+        f"{num_classes}: correct the file or remove it."
+      )
+    return tuple(names)
+
+
+def open_folder(path: pathlib.Path) -> Files:
+  """Reads what lies beside a file of weights, or in a checkpoint's folder.
+
+  Raises ValueError if there are no weights, or a file is not what its name
+  says, and OSError if one cannot be read.
+  """
+  folder, weights = path.parent, path
+  if path.is_dir():
+    folder, weights = path, _weights_in(path)
+  if weights.name.startswith("adapter_"):
+    raise ValueError(_of_adapter(folder))
+  torch = weights.name.endswith((".safetensors", ".json"))
+  config = _read_json(folder / "config.json") if torch else {}
+  own = _OWN.fullmatch(weights.name)
+  pictures, file = {}, processor.FILE
+  if own or config:
+    pictures, file = _pictures(folder)
+  labels = folder / "labels.txt"
+  named = labels if own and labels.exists() else None
+  return Files(weights, config, pictures, file, named)
+
+
+def _weights_in(folder: pathlib.Path) -> pathlib.Path:
+  """The file of weights in a folder."""
+  present = [folder / name for name in _WEIGHTS if (folder / name).exists()]
+  if present:
+    return present[0]
+  present = sorted(file for kind in _OTHERS for file in folder.glob(kind))
+  if not present and (folder / _ADAPTER).exists():
+    raise ValueError(_of_adapter(folder))
+  present = present or sorted(folder.glob("*.safetensors"))
+  if len(present) == 1:
+    return present[0]
+  if present:
+    names = ", ".join(file.name for file in present[:3])
+    raise ValueError(f"{folder} holds several weights, {names}: name one.")
+  raise ValueError(
+    f"{folder} is a folder without checkpoints/, which a workdir has, and "
+    f"without {_WEIGHTS[0]} or {_WEIGHTS[-1]}: name a file of weights in "
+    "it, or another folder."
+  )
+
+
+def _of_adapter(folder: pathlib.Path) -> str:
+  """Why an adapter is not read, with its base, and what to do."""
+  base = _read_json(folder / _ADAPTER).get("base_model_name_or_path")
+  of = f" of {quoted(base)}" if base else ""
+  return (
+    f"{folder} is an adapter{of} that peft saved, which holds only what was "
+    "added to its base: load both in peft, then save what "
+    "model.merge_and_unload() returns with save_pretrained, and give that."
+  )
+
+
+def _pictures(folder: pathlib.Path) -> tuple[dict[str, Any], str]:
+  """How images are prepared, and the file that says it.
+
+  Where both files do, a section of the newer one counts, as in transformers.
+  """
+  section = _read_json(folder / processor.NESTED).get(processor.SECTION)
+  if section is None:
+    return _read_json(folder / processor.FILE), processor.FILE
+  if not isinstance(section, dict):
+    raise ValueError(
+      f"its {processor.NESTED} says {processor.SECTION}={quoted(section)}, "
+      "which must be a JSON object."
+    )
+  return section, processor.NESTED
+
+
+def _read_text(path: pathlib.Path) -> str:
+  """The text of a file, which must be of reasonable size."""
+  try:
+    return read_regular(path, _MOST_TEXT_BYTES).decode("utf-8")
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  """The JSON object in a file; {} if there is no such file."""
+  if not path.exists():
+    return {}
+  text = _read_text(path)
+  try:
+    found = json.loads(text, object_pairs_hook=_once)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path} is not JSON: {error}.") from error
+  if not isinstance(found, dict):
+    raise ValueError(f"{path} does not hold a JSON object.")
+  return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """A JSON object; ValueError if it has two values for one number."""
+  found: dict[str, Any] = {}
+  for key, value in pairs:
+    if key in found and re.fullmatch(r"[0-9]+", key):
+      raise ValueError(f"it has two values for the key {quoted(key)}")
+    found[key] = value
+  return found

@@ -1,0 +1,138 @@
+"""Recognises a checkpoint's format by the names of its arrays.
+
+Trainers and larger models put words in front of every name, such as `module.`
+or `visual.trunk.`: they are dropped, with a line.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+from vit_jax.pretrained.formats import (
+  dinov2,
+  google,
+  hf_encoders,
+  huggingface,
+  timm_encoders,
+  torchvision,
+)
+from vit_jax.pretrained.formats.mapping import Shapes
+from vit_jax.runtime.printable import quoted
+
+# In the order in which they are tried; each recognises its own names.
+FORMATS = (google, hf_encoders, dinov2, timm_encoders, torchvision)
+# Ends of the names of patch embeddings, in the formats that have dots in names.
+_ENDS = (
+  "patch_embed.proj.weight",
+  "embeddings.patch_embeddings.projection.weight",
+  "embeddings.patch_embeddings.weight",
+  "embeddings.patch_embedding.weight",
+  "conv_proj.weight",
+)
+_MOST_PARTS = 6  # Words before the name of a patch embedding.
+# Of several models, the average of one that is trained.
+_AVERAGES = {"teacher", "ema", "model_ema", "target_encoder"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Naming:
+  """A format, and what its names are in a file.
+
+  Attributes:
+    layout: The module that reads the format.
+    names: The format's name of each array -> the name in the file.
+    notes: Lines on what was dropped.
+  """
+
+  layout: Any
+  names: dict[str, str]
+  notes: tuple[str, ...] = ()
+
+
+def recognise(stored: Shapes) -> Naming:
+  """Finds the format of a file's arrays.
+
+  Raises ValueError if there is none, or several models are in the file.
+  """
+  if (plain := _under(stored, "")) is not None:
+    return plain
+  found: dict[str, Naming] = {}
+  for before in _beginnings(stored):
+    inside = any(before.startswith(other) for other in found)
+    naming = None if inside else _under(stored, before)
+    if naming is not None:
+      found[before] = naming
+  if not found:
+    raise ValueError(_unknown(stored))
+  chosen = [*found]
+  if len(found) > 1:
+    chosen = [x for x in found if _AVERAGES & {*x.split(".")}]
+  if len(chosen) != 1:
+    names = ", ".join(map(quoted, [*found][:3]))
+    raise ValueError(
+      f"it holds {len(found)} models, whose names start with {names}: save one "
+      "of them in a file of its own."
+    )
+  naming = found[chosen[0]]
+  notes = [f"{quoted(chosen[0])} before the names of its arrays is dropped"]
+  outside = [name for name in stored if not name.startswith(chosen[0])]
+  if outside:
+    few = ", ".join(outside[:2] + ["..."] * bool(outside[2:]))
+    notes.append(f"{len(outside)} array(s) without it are left out ({few})")
+  return dataclasses.replace(naming, notes=tuple(notes))
+
+
+def _under(stored: Shapes, before: str) -> Naming | None:
+  """The format of the arrays whose names start with `before`, if it is one."""
+  inside = {
+    name.removeprefix(before): name
+    for name in stored
+    if name.startswith(before)
+  }
+  saved = huggingface.saved_names(inside)
+  short = {_unchunked(new): inside[old] for new, old in saved.items()}
+  shapes = {name: stored[short[name]] for name in short}
+  for layout in FORMATS:
+    prefix = layout.prefix(shapes)
+    if prefix is not None:
+      names = {
+        name.removeprefix(prefix): short[name]
+        for name in short
+        if name.startswith(prefix)
+      }
+      return Naming(layout, names)
+  return None
+
+
+def _unchunked(name: str) -> str:
+  """The name of an array without the number of its chunk of layers.
+
+  The second number counts all layers.
+  """
+  return re.sub(r"^blocks\.[0-9]+\.([0-9]+\.)", r"blocks.\1", name)
+
+
+def _beginnings(stored: Shapes) -> list[str]:
+  """What may stand before every name of a model, the shortest first."""
+  found = set()
+  for name in stored:
+    for end in _ENDS:
+      if name.endswith(f".{end}"):
+        words = name.removesuffix(end).split(".")[:-1][:_MOST_PARTS]
+        for count in range(1, len(words) + 1):
+          found.add(".".join(words[:count]) + ".")
+  return sorted(found, key=lambda before: (len(before), before))
+
+
+def _unknown(stored: Shapes) -> str:
+  """Why no format has these names."""
+  if any(".lora_" in name for name in stored):
+    return (
+      "it holds what LoRA added to a model, and not the model: load both in "
+      "peft, and save what model.merge_and_unload() returns."
+    )
+  return (
+    f"its {len(stored)} arrays ({', '.join([*stored][:3])}, ...) are not named "
+    "as in any supported format (vision_transformer, big_vision, Hugging Face "
+    "ViT, timm, torchvision): it may be another architecture."
+  )
