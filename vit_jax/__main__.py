@@ -13,7 +13,7 @@ import runpy
 import sys
 
 from vit_jax import __version__
-from vit_jax.runtime import command, usage
+from vit_jax.runtime import command, streams, usage
 
 # Each command's module, and what it does. A test compares the table with the
 # modules and their docstrings.
@@ -46,11 +46,12 @@ def main() -> int:
     del sys.argv[1:2]
     runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
     return 0
+  streams.open_closed()
   printed = {"": _help, "configs": _configs, "help": lambda: _keys(*rest[1:2])}
   usage.complete(*COMMANDS, *filter(None, printed))
   printed["--version"] = lambda: f"vit_jax {__version__}"
   try:
-    with usage.until_closed():
+    with streams.until_closed():
       if name in printed:
         print(printed[name]())
         return 0

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-from vit_jax.runtime import hosts, usage
+from vit_jax.runtime import hosts, streams, usage
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.restarts import MENDABLE
 
@@ -26,6 +26,11 @@ USAGE_EXIT = 2
 _EXITS = dict.fromkeys((ChildProcessError, ConnectionError), MENDABLE)
 _EXITS |= {ValueError: USAGE_EXIT, OSError: USAGE_EXIT, FloatingPointError: 1}
 _COMPILED_BYTES = 4 * 2**30  # Size limit of the cache of compiled programs.
+_KEPT = "the run goes on, and its log.txt has what it prints."
+_GONE = (
+  "the current folder was deleted: change to another one, or give absolute "
+  "paths."
+)
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # Flags that take several numbers, with their help texts.
@@ -74,16 +79,22 @@ def run(
     _check_arguments(arguments, takes)
     if "coordinator" not in flags.FLAGS:  # It cannot run on several hosts.
       hosts.stay_alone()
+    if was_closed:
+      then = _KEPT if resumes else "what this command prints is lost."
+      print(f"standard output is closed: {then}", file=sys.stderr, flush=True)
+    if resumes:
+      streams.outlive_readers(_KEPT)
     if os.environ.get("VIT_JAX_TRACEBACK"):
       sys.exit(main(arguments))
     try:
-      with usage.until_closed():
+      with streams.until_closed():
         code = main(arguments)
       sys.exit(code)
     except (Exception, KeyboardInterrupt) as error:
       _explain(error, resumes)
       raise
 
+  was_closed = streams.open_closed()
   keep_freed_memory()
   _keep_compiled()
   app.run(guarded, flags_parser=functools.partial(_parse, define, takes))
@@ -236,7 +247,7 @@ def _parse(
     usage.complete()
     if which:
       doc = sys.modules["__main__"].__doc__ or ""
-      with usage.until_closed():
+      with streams.until_closed():
         sys.exit(print(usage.text(doc, takes, which), flush=True))
     return flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
@@ -255,7 +266,18 @@ def _one_line(error: BaseException) -> str:
   return line.strip(line[0]) if quoted else line
 
 
+def _folder_is_gone() -> bool:
+  """Whether the current folder was deleted, so that no relative path works."""
+  try:
+    os.getcwd()
+  except FileNotFoundError:
+    return True
+  return False
+
+
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
+  if _folder_is_gone():
+    message = f"{message.removesuffix('.')}; {_GONE}"
   print(f"error: {usage.as_typed(message)}", file=sys.stderr, flush=True)
   hosts.leave_soon(code)
   raise SystemExit(code)

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import errno
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +45,13 @@ class Metric:
     return f"{self.words or self.label} {self.format.format(value)}"
 
 
+class _Console(Console):
+  """Leaves it to `streams.until_closed` to end at a closed pipe."""
+
+  def on_broken_pipe(self) -> None:
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 class Display:
   """A header, live progress, evaluation rows and a closing summary.
 
@@ -53,7 +62,7 @@ class Display:
 
   def __init__(self, active: bool = True):
     terminal = sys.stdout.isatty()
-    self._console = Console(
+    self._console = _Console(
       quiet=not active,
       highlight=False,
       markup=False,  # A path may contain brackets.

@@ -1,24 +1,19 @@
-"""The text of `--help`, what is said of wrong flags, and a closed output."""
+"""The text of `--help`, and what is said of wrong flags."""
 
-import contextlib
 import difflib
 import inspect
 import os
 import pathlib
-import select
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
-from vit_jax.runtime import hosts
-
 ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
 ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
 _NAMES = 22  # Columns of a screen for the names of flags.
-_CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
 FURTHER: dict[str, Callable[[], str]] = {}  # More help, by name of the flag.
 # Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
@@ -105,20 +100,3 @@ def complete(*words: str) -> None:
     parser.add_argument("command", choices=words or None)
     parser.add_argument("files", nargs="*")
     argcomplete.autocomplete(parser, always_complete_options="long")
-
-
-@contextlib.contextmanager
-def until_closed() -> Iterator[None]:
-  """Ends the process quietly if the reader of its output, as `head`, has."""
-  try:
-    yield
-    sys.stdout.flush()
-  except BrokenPipeError:
-    poll = select.poll()
-    poll.register(sys.stdout)
-    if not any(state & ~select.POLLOUT for _, state in poll.poll(0)):
-      raise  # It was another pipe, such as one to a process.
-    # The rest of the buffer must not fail at the end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    hosts.leave_soon(_CLOSED_EXIT)
-    raise SystemExit(_CLOSED_EXIT) from None

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import heap
 
 import pytest
 from PIL import Image
@@ -37,6 +38,16 @@ def test_an_unreadable_image_in_a_worker_is_named_too():
     train(Numbered(20, damaged=(9,)), 4, num_workers=1)
   assert str(caught.value).startswith("file 9: ")
   assert "\n" not in str(caught.value)
+
+
+def test_a_place_for_shared_memory_that_is_not_there(tmp_path, monkeypatch):
+  """As a container without /dev/shm, where Python looks first."""
+  place = str(tmp_path / "absent")
+  monkeypatch.setattr(heap.Arena, "_dir_candidates", [place])
+  heaps = heap.Heap()  # Another one may have some memory left.
+  monkeypatch.setattr(heap.BufferWrapper, "_heap", heaps)
+  with pytest.raises(OSError, match=f"share memory in /dev/shm .*{place} can"):
+    train(Numbered(9), 4, num_workers=1)
 
 
 def test_a_closed_iterator_says_so():

@@ -69,7 +69,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
       return
     # Unlike pickle, this also sends classes that a notebook defines.
     pickled = cloudpickle.dumps(batches)
-    memory = _CONTEXT.RawArray(ctypes.c_ubyte, len(pickled))
+    memory = _shared(len(pickled))
     memoryview(memory).cast("B")[:] = pickled
     # Worker i computes every num_workers-th batch, beginning with the i-th.
     for start in range(first, first + num_workers):
@@ -133,7 +133,7 @@ class _Process:
   def __init__(self, memory: Any, numbers: range, spec: Spec):
     count = _SLOTS + 1  # The last is for the batch that is being computed.
     size = max(1, size_in_memory(spec))
-    slots: Any = _CONTEXT.RawArray(ctypes.c_uint8, count * size)
+    slots = _shared(count * size)
     self._slots = in_memory(slots, spec, count)
     self._memory = memory  # Kept, as the worker may not have read it.
     self._connection, theirs = _CONTEXT.Pipe()
@@ -175,6 +175,22 @@ class _Process:
     arrays = {name: array.copy() for name, array in self._slots[slot].items()}
     self._send(slot)
     return {**arrays, **rest}
+
+
+def _shared(size: int) -> Any:
+  """Memory of `size` bytes that processes share.
+
+  Raises OSError if there is no place for it.
+  """
+  try:
+    return _CONTEXT.RawArray(ctypes.c_ubyte, size)
+  except OSError as error:
+    place = f"{error.filename} " if error.filename else ""
+    raise OSError(
+      f"data workers share memory in /dev/shm or else in TMPDIR, and {place}"
+      f"cannot be used ({error.strerror or error}): make it writable, or do "
+      "without workers (loader.num_workers=0, --workers=1)."
+    ) from error
 
 
 def _end(process: Any) -> None:
