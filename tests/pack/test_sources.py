@@ -36,6 +36,14 @@ def test_photographs_are_packed_and_trained_on(photographs, store, tmp_path):
   done = commands.run("vit_jax.pack", photos, packed, "--shard_mib=1")
   assert done.returncode == 0, done.stderr
   assert "train      20 images of 2 classes, 10 to 10 of a class" in done.stdout
+  shard = "packed-train.array_record-00000-of-00001"
+  for name in ("notes/plan.json", shard):
+    bucket.blob(f"{packed}/{name}").upload_from_string(b"")
+  assert commands.run("vit_jax.pack", "--verify", packed).returncode == 2
+  done = commands.run("vit_jax.pack", photos, packed, "--shard_mib=1")
+  assert f"{packed}/notes/plan.json is damaged" in done.stdout, done.stderr
+  assert f"{packed}/{shard} differs from its note" in done.stdout
+  assert commands.run("vit_jax.pack", "--verify", packed).returncode == 0
   splits = open_splits(DataSettings(dir=packed, eval_split="train[:4]"))
   assert (len(splits.train), len(splits.eval)) == (20, 4)
   examples = splits.train.read([*range(20)])

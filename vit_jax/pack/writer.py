@@ -120,6 +120,9 @@ def _write_split(
     )
     for k in range(count)
   ]
+  names = {path.name for path in folder.iterdir()}
+  if there := sum(shard.name in names for shard, _ in places):
+    _say(f"{'':<11}{there} files are there; comparing their checksums")
   missing = []
   states = notes.whole(places, plan, trust_older, processes)
   for k, (is_whole, damage) in enumerate(states):
@@ -128,7 +131,7 @@ def _write_split(
     if not is_whole:
       missing.append(k)
   if len(missing) < count:
-    _say(f"{'':<11}{count - len(missing)} of them are there already")
+    _say(f"{'':<11}{count - len(missing)} of them are as they were packed")
   if not missing:
     return
   written = shards.written(min(processes, len(missing)), job, parts, missing)
