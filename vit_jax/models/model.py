@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -67,6 +67,17 @@ class Model(nn.Module):
   # Whether it may have what encoders have added since the paper, and whether it
   # interpolates its positions to the grid of each image.
   extended = resizes_positions = False
+
+  @classmethod
+  def like(cls, model: "Model", **fields: Any) -> Self:
+    """A model of this class with the fields of another, as far as it has them.
+
+    `fields` replace some of them.
+    """
+    names = {field.name for field in dataclasses.fields(cls)}
+    names -= {"parent", "name"}
+    of_model = {n: getattr(model, n) for n in names if hasattr(model, n)}
+    return cls(**{**of_model, **fields})
 
   def __call__(self, x: Images, *, train: bool = False) -> Pooled:
     return self.head(self.encode(x, train=train)[1])

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import cloudpickle
+
 from vit_jax.data.settings import TASKS
 from vit_jax.runtime.settings import from_dict
 from vit_jax.tasks.settings import MaskedSettings
@@ -62,6 +64,8 @@ def _imported(place: str) -> Any:
   module = importlib.util.module_from_spec(spec)
   sys.modules.setdefault(path.stem, module)
   spec.loader.exec_module(module)
+  # Data workers cannot import it, so they get what they need of it itself.
+  cloudpickle.register_pickle_by_value(module)
   return module
 
 

@@ -192,8 +192,11 @@ class Task:
     raise NotImplementedError
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
-    """Evaluates the model on a split."""
-    raise NotImplementedError
+    """Evaluates the model on a split, by default by its objective's means."""
+    from vit_jax.tasks.means import means_evaluator
+
+    objective = self.objective(model, stream.preprocessing)
+    return means_evaluator(objective, model, stream, self.score)
 
   def make_panels(
     self, model: nn.Module, preprocessing: Preprocessing
@@ -261,7 +264,8 @@ class Task:
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
     """The result in a phrase, without a full stop."""
-    raise NotImplementedError
+    examples = f"{metrics['eval/examples']:,} images"
+    return f"{self.score_metric.text(metrics)} on {examples}"
 
   def score_text(self, metrics: Mapping[str, Any]) -> str:
     """The score in words."""
