@@ -56,6 +56,25 @@ def test_a_cached_repository_needs_no_network(hub, monkeypatch):
   assert "it is not in the cache, and HF_HUB_OFFLINE is set" in message
 
 
+@pytest.mark.parametrize(
+  "other", ["processor_config.json", "model.fp16.safetensors"]
+)
+def test_files_of_other_names_that_are_read_are_downloaded(hub, other):
+  files = dict(PLAIN)
+  if other.startswith("model"):
+    del files["model.safetensors"]
+  hub.add_repository({**files, other: BODY})
+  assert names(locate("hf://o/n")) == sorted([*files, other])
+
+
+def test_a_repository_of_an_adapter_is_named_as_one(hub):
+  config = json.dumps({"base_model_name_or_path": "o/base"}).encode()
+  files = {"adapter_config.json": config, "adapter_model.safetensors": BODY}
+  hub.add_repository(files)
+  message = refusal(load_pretrained, "hf://o/n")
+  assert "is an adapter of 'o/base' that peft saved" in message
+
+
 def test_only_what_is_read_is_downloaded(hub):
   others = ("pytorch_model.bin", "tf_model.h5", "onnx/model.onnx", "README.md")
   others += ("training_args.bin", "model.fp16.bin", "text/model.safetensors")

@@ -20,8 +20,11 @@ REPOSITORY = re.compile(  # owner/name[@revision].
 )
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-_CONFIGS = ("config.json", "preprocessor_config.json")
+_CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
 _FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
+# What is fetched where there are no weights of these names: those in another
+# precision, and what tells that the repository holds an adapter.
+_OTHERS = ("model.*.safetensors", "adapter_config.json")
 _PICKLE = "pytorch_model.bin"
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
@@ -29,8 +32,9 @@ _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 def fetch_repository(name: str) -> pathlib.Path:
   """The local folder of `owner/name[@revision]`, downloaded if it has to be.
 
-  Raises ValueError or OSError if there is no such repository, it has no
-  safetensors, the download fails, or the library is not installed.
+  Weights in another precision are fetched only if there are no others. Raises
+  ValueError or OSError if there is no such repository, it has no safetensors,
+  the download fails, or the library is not installed.
   """
   source = f"hf://{name}"
   if not (match := REPOSITORY.fullmatch(name)):
@@ -46,7 +50,12 @@ def fetch_repository(name: str) -> pathlib.Path:
     folder = library.snapshot_download(
       repository, revision=revision, allow_patterns=[*_FILES]
     )
-    if any(pathlib.Path(folder, weights).exists() for weights in _WEIGHTS):
+    if _holds(folder, (*_WEIGHTS, "model-*.safetensors")):
+      return pathlib.Path(folder)
+    folder = library.snapshot_download(
+      repository, revision=revision, allow_patterns=[*_CONFIGS, *_OTHERS]
+    )
+    if _holds(folder, _OTHERS):
       return pathlib.Path(folder)
     api = library.HfApi()
     only_pickle = api.file_exists(repository, _PICKLE, revision=revision)
@@ -60,6 +69,13 @@ def fetch_repository(name: str) -> pathlib.Path:
   raise ValueError(
     f"{source} has no {_WEIGHTS[0]}; choose a repository or a revision that "
     "has one."
+  )
+
+
+def _holds(folder: str, patterns: tuple[str, ...]) -> bool:
+  """Whether a folder has a file of one of these names."""
+  return any(
+    True for pattern in patterns for _ in pathlib.Path(folder).glob(pattern)
   )
 
 

@@ -217,6 +217,12 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
   [
     ("timm_deit3", dict(architecture="beit_base"), {}, "beit_base': BEiT is"),
     ("timm_deit3", dict(architecture="eva_large"), {}, ": EVA is not suppo"),
+    (
+      "timm_deit3",
+      {},
+      dict(dynamic_img_pad=True, img_size=33),
+      "do not fill 3",
+    ),
     ("timm_deit3", {}, dict(final_norm="x"), "'final_norm'='x' in model"),
     ("timm_dinov3", {}, dict(rope_temperature=9), "temperature'=9 in"),
     ("timm_deit3", {}, dict(global_pool="max"), "global_pool='max' is unknown"),

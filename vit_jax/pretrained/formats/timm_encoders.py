@@ -30,7 +30,13 @@ _SIGNATURES = (
 _ARGUMENTS = (
   *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"),
   *("num_classes", "in_chans", "global_pool", "act_layer", "class_token"),
-  *("dynamic_img_size", "init_values", "reg_tokens", "num_reg_tokens"),
+  *(
+    "dynamic_img_size",
+    "dynamic_img_pad",
+    "init_values",
+    "reg_tokens",
+    "num_reg_tokens",
+  ),
   *("no_embed_class", "qk_norm", "pre_norm", "fc_norm", "qkv_bias"),
   *("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
   *("swiglu_mlp", "swiglu_align_to"),
@@ -75,6 +81,13 @@ def infer(
   grid = math.prod(patches) if patches else None
   pictures = timm.preprocessing(published, shapes)
   tokens, position = timm.positions(shapes, arguments, config, grid)
+  padded = arguments.get("dynamic_img_pad") and size
+  if padded and any(side % P for side in size):
+    raise ValueError(
+      f"its config.json says dynamic_img_pad, and patches of {P} do not fill "
+      f"{size[0]} x {size[1]}: such images, with zeros beside them, are not "
+      "supported."
+    )
   if _is_plain(shapes):
     need(shapes, "pos_embed", 3)
     own = dict(pooling=timm.pooling(shapes, arguments, config))
@@ -120,8 +133,8 @@ def _particular(
   eva, class_token = "blocks.0.gamma_1" in shapes, "cls_token" in shapes
   dinov3 = eva and class_token
   norm_pooled = "fc_norm.weight" in shapes
-  usual = "map" if "attn_pool.latent" in shapes else "token"
-  usual = "avg" if eva or norm_pooled or not class_token else usual
+  usual = "avg" if eva or norm_pooled or not class_token else "token"
+  usual = "map" if "attn_pool.latent" in shapes else usual
   theirs = arguments.get("global_pool", config.get("global_pool")) or usual
   pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
   if pooling == "map":

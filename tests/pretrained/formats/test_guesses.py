@@ -1,0 +1,61 @@
+"""What no file tells of published weights."""
+
+import pathlib
+import shutil
+
+import pytest
+
+from tests import encoders, published
+from vit_jax.data.preprocessing import HALF
+from vit_jax.pretrained.formats import guesses
+from vit_jax.pretrained.formats.architecture import (
+  CLIP_MEAN,
+  CLIP_STD,
+  IMAGENET_MEAN,
+  IMAGENET_STD,
+)
+from vit_jax.pretrained.load import open_checkpoint
+
+
+@pytest.mark.parametrize(
+  "name, mean, std, ratio",
+  [
+    ("timm_clip", CLIP_MEAN, CLIP_STD, 1.0),
+    ("timm_dinov2_reg", IMAGENET_MEAN, IMAGENET_STD, 1.0),
+    ("timm_dinov3", IMAGENET_MEAN, IMAGENET_STD, 1.0),
+    ("timm_deit", IMAGENET_MEAN, IMAGENET_STD, 35 / 32),
+    ("timm_siglip", HALF, HALF, 35 / 32),
+    ("timm_gap", HALF, HALF, 35 / 32),
+  ],
+)
+def test_a_file_of_timm_alone_tells_its_familys_pictures(
+  tmp_path, capsys, name, mean, std, ratio
+):
+  """The mean and crop of most of timm's models with the same arrays."""
+  source = pathlib.Path(encoders.path(name), "model.safetensors")
+  path = shutil.copy(source, tmp_path / "x.safetensors")
+  size = dict(image_size=32) if name in ("timm_dinov3", "timm_gap") else {}
+  loaded = open_checkpoint(str(path), num_heads=2, grid=(4, 4), **size)
+  assert (loaded.origin.mean, loaded.origin.std) == (mean, std)
+  crop = loaded.preprocessing.crop
+  assert (crop.crop, crop.interpolation) == ("center", "bicubic")
+  assert crop.resize_ratio == pytest.approx(ratio, abs=0.02)
+  said = capsys.readouterr().err
+  text = ",".join(map(str, mean))
+  assert said.count("\n") == 1 and f" --mean={text} --std=" in said
+  assert "num_heads" not in said and loaded.guessed[-1] == "crop"
+
+
+def test_what_the_format_tells_is_no_guess(tmp_path, capsys):
+  for name in ("google_vit.npz", "big_vision_tok.npz"):
+    assert open_checkpoint(published.path(name)).guessed == ()
+  assert capsys.readouterr().err == ""
+  source = published.path("torchvision_vit.safetensors")
+  assert open_checkpoint(source, num_heads=3).guessed == ("crop",)
+  assert "is guessed: pictures are resized to cov" in capsys.readouterr().err
+
+
+def test_a_gated_mlp_has_no_gelu_to_guess():
+  found = open_checkpoint(encoders.path("timm_dinov2_giant")).model
+  assert "gelu" not in guesses.facts({*guesses.FACTS}, (), found)
+  assert guesses.line((), found, None) is None
