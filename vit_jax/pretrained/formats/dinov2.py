@@ -24,7 +24,8 @@ _OWN = {"mask_token", "register_tokens"}
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
-  if not _OWN & shapes.keys() or "cls_token" not in shapes:
+  scaled = {"cls_token", "blocks.0.ls1.gamma"} <= shapes.keys()
+  if not scaled or not _OWN & shapes.keys():
     return None
   return timm_encoders.prefix(shapes)
 
@@ -36,6 +37,11 @@ def unused(shapes: Shapes) -> list[str]:
 
 def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
   """Infers the model of these arrays; the format has no configuration."""
+  if "rope_embed.periods" in shapes:
+    raise ValueError(
+      "it is a DINOv3 as facebookresearch/dinov3 saves it, which is not "
+      "supported: take the file that transformers or timm reads."
+    )
   timms = dict(zip(_NAMES.values(), _NAMES, strict=True))
   renamed = {_renamed(name, timms): shape for name, shape in shapes.items()}
   found = timm_encoders.infer(renamed, None, grid)

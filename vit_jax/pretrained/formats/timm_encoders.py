@@ -50,6 +50,12 @@ def prefix(shapes: Shapes) -> str | None:
   return "" if "patch_embed.proj.weight" in shapes and layers else None
 
 
+def unused(shapes: Shapes) -> list[str]:
+  """Names of the arrays that only MAE's pre-training needs."""
+  beginnings = ("mask_token", "decoder_")
+  return [name for name in shapes if name.startswith(beginnings)]
+
+
 def _is_plain(shapes: Shapes) -> bool:
   """Whether these are the arrays of the paper's model."""
   fused = [name for name in shapes if ".attn.qkv." in name]
