@@ -37,7 +37,8 @@ def open_stream(
 class RunEvaluation:
   """Everything that is measured at an evaluation of a run.
 
-  The settings are resolved, and the task has its facts.
+  The settings are resolved, and the task has its facts. After a call, `chance`
+  is the score of one answer for all examples, if the task knows it.
   """
 
   settings: Settings
@@ -46,6 +47,7 @@ class RunEvaluation:
   mesh: Mesh
   preprocessing: Preprocessing
   splits: Splits
+  chance: float | None = dataclasses.field(default=None, init=False)
 
   def __post_init__(self):
     settings, splits = self.settings, self.splits
@@ -70,6 +72,7 @@ class RunEvaluation:
     """
     detail = self._pictures is not None
     outcome = self._evaluator(params, track, detail=detail)
+    self.chance = outcome.chance
     metrics, pictures = outcome.metrics, {}
     if self.settings.eval_per_class:
       metrics |= outcome.by_class()

@@ -13,6 +13,7 @@ from etils import epath
 
 from vit_jax.models import scan
 from vit_jax.run import build, outputs
+from vit_jax.run.divergence import ADVICE, DivergedError
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.run.summary import closing, header
@@ -62,6 +63,8 @@ def train(
     Interrupted: if the process was told to stop, after the state is saved.
     FloatingPointError: after `max_skipped_steps` consecutive non-finite steps;
       the last finite state is saved, and the steps are written to a file.
+    DivergedError: at the end of a run that has diverged; it is saved as any
+      other.
     OSError: if the last checkpoint could not be saved.
   """
   spent = Stopwatch()
@@ -112,7 +115,10 @@ def train(
     if evaluated and plan.splits.test is not None:
       tested = _test(plan, out, state, saved)
   seconds, kinds = time.perf_counter() - start, out.time_spent()
-  display.note(closing(plan, evaluated, seconds, saved, tested, kinds, best))
+  results = evaluated, seconds, saved, tested, kinds, best
+  display.note(closing(plan, *results, diverged=bool(loop.diverged)))
+  if loop.diverged:
+    raise DivergedError(f"the run has diverged: {loop.diverged}. {ADVICE}")
   return state, evaluated
 
 

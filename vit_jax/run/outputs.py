@@ -14,6 +14,7 @@ import jax
 
 from vit_jax.data.batching.batches import batch_ids
 from vit_jax.data.batching.workers import BatchIterator
+from vit_jax.run.divergence import ADVICE
 from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import to_dict
@@ -154,6 +155,5 @@ def report_skipped(plan: Plan, outputs: Outputs) -> str:
     f"the loss or its gradient was not finite in {len(rows)} steps in a row, "
     f"up to step {last['step']:,}, at a learning rate of "
     f"{last['learning_rate']}. None was applied, and the state before them "
-    f"is saved; {path} names their images. Try a smaller optimizer.peak_lr, "
-    "more warm-up, or optimizer.clip_norm."
+    f"is saved; {path} names their images. {ADVICE}"
   )

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.run.build import warmup_steps
+from vit_jax.run.divergence import at_chance
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display, clock, evaluation_text
@@ -103,6 +104,8 @@ def closing(
   tested: dict[str, Any] | None = None,
   spent: dict[str, float] | None = None,
   best: tuple[int, str] | None = None,
+  *,
+  diverged: bool = False,
 ) -> str:
   """The lines that end a run.
 
@@ -112,13 +115,17 @@ def closing(
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
     best: Step and score of the best checkpoint, if it is not the last.
+    diverged: Whether the training diverged.
   """
-  lines, metrics = [f"Done in {clock(seconds)}."], plan.task.metrics
+  ended = "Ended" if diverged else "Done"
+  lines, metrics = [f"{ended} in {clock(seconds)}."], plan.task.metrics
   if spent is not None:
     parts = ", ".join(f"{share:.1%} {what}" for what, share in shares(spent))
     lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
   if evaluated:
     lines.append(f"Last evaluation: {evaluation_text(evaluated, metrics)}.")
+  if not diverged:
+    lines += _if_at_chance(plan, evaluated)
   if best is not None:
     lines.append("Best checkpoint: step {:,} with {}.".format(*best))
   if tested is not None:
@@ -135,6 +142,23 @@ def closing(
       command += " --best"
     lines.append(f"Evaluate its checkpoint with: {as_typed(command)}")
   return "\n".join(lines)
+
+
+def _if_at_chance(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
+  """A line if the run has learned nothing, though it saw all images."""
+  metric, chance = plan.task.score_metric, plan.evaluation.chance
+  score = evaluated.get(f"eval/{metric.key}")
+  count = evaluated.get("eval/examples", 0)
+  seen = plan.lengths.total * plan.settings.batch_size
+  if seen < len(plan.source) or not at_chance(score, chance, count):
+    return []
+  shown = metric.text(evaluated), metric.format.format(chance)
+  line = (
+    "{} is no better than one answer for all images ({}): nothing was learned. "
+    "Train longer, or with the learning rate that python -m vit_jax.find_lr "
+    "suggests."
+  )
+  return [line.format(*shown)]
 
 
 def show_layers(settings: Settings) -> None:

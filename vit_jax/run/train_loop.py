@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from vit_jax.run.divergence import RECENT, why_diverged
 from vit_jax.run.outputs import Outputs, optional_write, report_skipped
 from vit_jax.run.plan import Plan
 from vit_jax.runtime import hosts
@@ -27,6 +28,9 @@ _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 _FIRST_TRACED = 10
 
 DIGESTED = {"loss", "gradient_norm"}  # Metrics that a digest holds.
+
+_JUDGED = ("loss", "skipped_steps")  # Metrics that tell of a divergence.
+_DIVERGED = "train/diverged"  # A metric of the last step, if it did.
 
 OnStep = Callable[[int, TrainState, dict[str, Any]], None]
 """Called after a step with its number, the state and its metrics, which are on
@@ -75,7 +79,8 @@ def due(step: int, every: int, last: int) -> bool:
 class TrainLoop:
   """The loop over the steps, with the periodic work between them.
 
-  `batches` are those of this host, from the first that is to be used.
+  `batches` are those of this host, from the first that is to be used. Once the
+  loop has ended, `diverged` says how the run diverged, or is None.
   """
 
   plan: Plan
@@ -90,6 +95,9 @@ class TrainLoop:
     plan = self.plan
     self._evaluated: dict[str, Any] = {}  # The last evaluation.
     self._scores: list[float] = []
+    self.diverged: str | None = None
+    self._first_loss: Any = None
+    self._recent = collections.deque[dict[str, jax.Array]](maxlen=RECENT)
     self._train_step: Callable = sharding.jit_train_step(
       plan.train_step, plan.shapes, plan.mesh, *plan.extras.frozen_params
     )
@@ -134,6 +142,7 @@ class TrainLoop:
         self._say_early(step)
         break
     self._write_digests()
+    self._judge(state)
     return state, self._evaluated
 
   def _is_over(self, state: TrainState, first: int) -> bool:
@@ -142,7 +151,11 @@ class TrainLoop:
     past = []
     with contextlib.suppress(OSError):
       past = read_rows(self.outputs.checkpoints.folder / "metrics.jsonl")
-    past = [row for row in past if row["step"] <= first and key in row]
+    past = [row for row in past if row["step"] <= first]
+    losses = (row["train/loss"] for row in past if "train/loss" in row)
+    self._first_loss = next(losses, None)
+    diverged = any(_DIVERGED in row for row in past if row["step"] == first)
+    past = [row for row in past if key in row]
     self._scores = [row[key] for row in past if row[key] is not None]
     if first not in {row["step"] for row in past}:
       # The run was stopped between this step and its evaluation.
@@ -150,7 +163,19 @@ class TrainLoop:
     over = first == plan.lengths.total or self._has_stalled()
     if over:
       self._say_early(first)
+      self.diverged = "it did so in an earlier start" if diverged else None
     return over
+
+  def _judge(self, state: TrainState) -> None:
+    """Tells by the last steps whether the run diverged, and keeps that."""
+    first, last = jax.device_get((self._first_loss, [*self._recent]))
+    self.diverged = why_diverged(
+      [float(metrics["loss"]) for metrics in last],
+      [bool(metrics["skipped_steps"]) for metrics in last],
+      None if first is None else float(first),
+    )
+    if self.diverged:
+      self.outputs.write(int(state.step), {_DIVERGED: 1})
 
   def _traced(self, first: int) -> Callable:
     """The train step, with a trace of some of the steps after `first`."""
@@ -186,6 +211,9 @@ class TrainLoop:
       state, found = self._digest(state, batch, metrics)
       self._digests.append((step, found))
     self.outputs.meter.add(step, metrics)
+    self._recent.append({key: metrics[key] for key in _JUDGED})
+    if step == 1:
+      self._first_loss = metrics["loss"]
     self.watchdog.step()
     if step == self._first_step:
       self.outputs.spent.set_up()

@@ -107,7 +107,7 @@ def _explain(error: BaseException, resumes: bool) -> None:
     _fail(f"stopped by Ctrl-C{further}.", code=130)
   for kind, code in _EXITS.items():
     if isinstance(error, kind):
-      _fail(usage.in_flags(_one_line(error)), code)
+      _fail(usage.in_flags(_one_line(error)), getattr(error, "exit_code", code))
   hosts.leave_soon(1)
 
 

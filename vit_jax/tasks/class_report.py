@@ -61,6 +61,11 @@ class ClassificationOutcome(Outcome):
     return self.confusion
 
   @property
+  def chance(self) -> float:
+    """The share of the commonest class, as top-1."""
+    return float(self.totals["count"].max() / self.totals["count"].sum())
+
+  @property
   def details(self) -> dict[str, float]:
     if self.confusion is None:
       return {}

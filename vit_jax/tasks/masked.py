@@ -197,6 +197,10 @@ class MaskedOutcome(Outcome):
   totals: dict[str, Any]
 
   @property
+  def chance(self) -> float:
+    return self.scores["commonest_colour"]
+
+  @property
   def scores(self) -> dict[str, Any]:
     totals = self.totals
     examples, colours = int(totals["examples"]), int(totals["colours"].sum())

@@ -180,6 +180,12 @@ class MultiLabelOutcome(OutputsOutcome):
     scores = {"map": mean_of_known(self.precisions), "f1": f1_of_all}
     return self.common({**scores, "threshold": self.threshold})
 
+  @property
+  def chance(self) -> float:
+    """The mean share of images with a label, as mAP, of labels that occur."""
+    shares = self.label.mean(axis=0)
+    return mean_of_known(np.where(shares > 0, shares, np.nan))
+
   def by_class(self) -> dict[str, Any]:
     return self.each("ap_by_class", self.precisions)
 

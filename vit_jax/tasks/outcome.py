@@ -91,6 +91,11 @@ class Outcome:
     return {f"eval/{key}": value for key, value in self.scores.items()}
 
   @property
+  def chance(self) -> float | None:
+    """The task's score of one answer for all examples; None if not known."""
+    return None
+
+  @property
   def details(self) -> dict[str, float]:
     """Further metrics by key, if details were asked for."""
     return {}

@@ -193,6 +193,11 @@ class RegressionOutcome(OutputsOutcome):
     mae, r2 = map(mean_of_known, self.by_target)
     return self.common({"mae": mae, "r2": r2})
 
+  @property
+  def chance(self) -> float:
+    """R2 of the mean."""
+    return 0.0
+
   def by_class(self) -> dict[str, Any]:
     mae, r2 = self.by_target
     return self.each("mae_by_target", mae) | self.each("r2_by_target", r2)

@@ -11,6 +11,7 @@ from typing import Any
 from etils import epath
 
 from vit_jax.run import build
+from vit_jax.run.divergence import DIVERGED
 from vit_jax.run.experiments.study_file import (
   Study,
   changed,
@@ -232,7 +233,9 @@ def _run(
     code = restarts.supervise(_RESTARTS, newest, command)
     if code in _STOPPED:
       raise _Stopped(code)
-    if code:
+    if code == DIVERGED:  # A result as well, if a bad one.
+      display.note(f"{workdir.name} has diverged.")
+    elif code:
       display.note(f"{workdir.name} failed with exit code {code}.")
       return None
     metrics = _metrics(workdir, build.task_of(study.settings[row]))

@@ -1,0 +1,158 @@
+"""Whether a run has diverged, or has learned nothing."""
+
+import re
+import types
+
+import numpy as np
+import pytest
+
+from tests import commands, runs
+from vit_jax.run import loop
+from vit_jax.run.divergence import DivergedError, at_chance, why_diverged
+from vit_jax.run.settings import read
+from vit_jax.run.summary import closing
+from vit_jax.tasks.class_report import ClassificationOutcome
+from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.masked import MaskedOutcome
+from vit_jax.tasks.multilabel import MultiLabelOutcome, MultiLabelTask
+from vit_jax.tasks.outcome import Outcome
+from vit_jax.tasks.regression import RegressionOutcome, RegressionTask
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+  "losses, skipped, first, why",
+  [
+    ([2.3, 3e9, NAN, NAN, NAN, NAN, NAN], 5, 2.3, "5 of its last 7 updates"),
+    ([NAN], 1, NAN, "1 of its last 1 updates were not finite"),
+    ([2.3, 40, 50, 60, 50], 0, 2.3, "began at 2.3 and ended at 50"),
+    ([0.02, 12, 12], 0, 0.02, "began at 0.02 and ended at 12"),
+    ([7000.0] * 10, 0, 693.0, "began at 693 and ended at 7000"),
+    # Healthy: short, noisy, with a bad image, with a trained head, or back.
+    ([2.3], 0, 2.3, None),
+    ([2.3, 6.1, 9.0], 0, 2.3, None),
+    ([2.3, NAN, 2.2], 1, 2.3, None),
+    ([0.3, 0.8, 0.5, 0.6], 0, 0.002, None),
+    ([2.1, 2.0, 1e5, 2.2, 2.0], 0, 2.3, None),
+    ([5000.0] * 10, 0, 693.0, None),
+    ([50.0] * 3, 0, None, None),
+    ([], 0, 2.3, None),
+  ],
+)
+def test_the_last_steps_tell_whether_a_run_diverged(
+  losses, skipped, first, why
+):
+  flags = [loss != loss for loss in losses]
+  assert sum(flags) == skipped
+  found = why_diverged(losses, flags, first)
+  assert (found is None) if why is None else (why in found)
+
+
+@pytest.mark.parametrize(
+  "score, chance, count, expected",
+  [
+    (0.1003, 0.1031, 359, True),
+    (0.115, 0.1031, 359, True),  # A standard deviation is 0.016.
+    (0.13, 0.1031, 359, False),
+    (0.9, 0.9, 10_000, True),
+    (0.91, 0.9, 10_000, False),
+    (-0.02, 0.0, 359, True),
+    (0.01, 0.0, 359, False),
+    (-np.inf, 0.0, 359, True),
+    (1.0, 1.0, 359, False),
+    (None, 0.1, 359, False),
+    (0.1, None, 359, False),
+    (NAN, 0.1, 359, False),
+    (0.1, NAN, 359, False),
+  ],
+)
+def test_a_score_at_chance_is_told(score, chance, count, expected):
+  assert at_chance(score, chance, count) is expected
+
+
+def test_the_tasks_know_what_one_answer_for_all_scores():
+  counts = {"count": np.array([3, 5, 2]), "correct": np.zeros(3)}
+  outcome = ClassificationOutcome({}, counts, ("a", "b", "c"))
+  assert outcome.chance == 0.5
+  label = np.array([[1.0, 0, 1], [1, 0, 0], [0, 0, 0], [1, 0, 0]])
+  same = np.full(label.shape, 0.3)
+  found = ("a", "b", "c"), np.arange(4), label, same, np.zeros(4), 0
+  outcome = MultiLabelOutcome(MultiLabelTask(), *found)
+  assert outcome.chance == pytest.approx((3 / 4 + 1 / 4) / 2)
+  assert outcome.scores["map"] == pytest.approx(outcome.chance)
+  spread = np.array([[1.0], [2.0], [6.0]])
+  mean = np.full(spread.shape, spread.mean())
+  found = ("a",), np.arange(3), spread, mean, np.zeros(3), 0
+  outcome = RegressionOutcome(RegressionTask(), *found)
+  assert outcome.chance == outcome.scores["r2"] == 0
+  totals = dict(examples=1, correct=0, loss=1.0, skipped=0)
+  colours = np.array([1, 3, 0])
+  assert MaskedOutcome({**totals, "colours": colours}).chance == 0.75
+  assert Outcome().chance is None
+
+
+@pytest.mark.parametrize(
+  "top1, chance, steps, said",
+  [
+    (0.1, 0.103, 40, "top-1 10.00% is no better than one answer .* .10.30%.: "),
+    (0.5, 0.103, 40, None),
+    (0.1, None, 40, None),
+    (0.1, 0.103, 9, None),  # Less than an epoch.
+  ],
+)
+def test_a_run_that_learned_nothing_gets_a_hint(top1, chance, steps, said):
+  names = types.SimpleNamespace
+  plan = names(
+    task=ClassificationTask(),
+    evaluation=names(chance=chance),
+    lengths=names(total=steps),
+    settings=names(batch_size=10),
+    source=range(100),
+  )
+  counts = {"eval/examples": 500, "eval/skipped_images": 0}
+  evaluated = {"eval/loss": 2.3, "eval/top1": top1, **counts}
+  lines = closing(plan, evaluated, 1.0, None).splitlines()
+  assert len(lines) == (2 if said is None else 3)
+  if said:
+    assert re.match(said, lines[2]) and "find_lr suggests." in lines[2]
+  ended = closing(plan, evaluated, 1.0, None, diverged=True).splitlines()
+  assert ended[0] == "Ended in 0:01." and len(ended) == 2
+
+
+def test_a_run_that_diverged_has_an_exit_code_of_its_own():
+  code = (
+    "from vit_jax.run.divergence import DivergedError\n"
+    "from vit_jax.runtime import command\n"
+    "def main(_):\n"
+    "  raise DivergedError('the run has diverged.')\n"
+    "command.run(main)"
+  )
+  done = commands.python("-c", code)
+  assert (done.returncode, done.stderr) == (3, "error: the run has diverged.\n")
+
+
+@pytest.mark.slow
+def test_a_diverged_run_is_saved_and_says_so_every_time(
+  data_dir, tmp_path, capsys
+):
+  config = runs.config(data_dir, total_steps=7)
+  config.optimizer.update(peak_lr=1e3, warmup_steps=0)
+  for _ in range(2):  # The second one takes no step.
+    with pytest.raises(
+      DivergedError, match="the run has diverged: .* Try a sm"
+    ):
+      loop.train(read(config), str(tmp_path))
+    shown = capsys.readouterr().out
+    assert "Ended in 0:" in shown and "Done in" not in shown
+    assert (tmp_path / "checkpoints" / "7").is_dir()
+  assert [row["step"] for row in runs.rows(tmp_path) if "train/diverged" in row]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_a_short_healthy_run_has_not_diverged(data_dir, tmp_path, steps):
+  config = runs.config(data_dir, total_steps=steps)
+  state, _ = loop.train(read(config), str(tmp_path))
+  assert int(state.step) == steps
+  assert not any("train/diverged" in row for row in runs.rows(tmp_path))
