@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -69,7 +69,7 @@ class Model(nn.Module):
   extended = resizes_positions = False
 
   @classmethod
-  def like(cls, model: "Model", **fields: Any) -> Self:
+  def like(cls, model: "Model", **fields: Any) -> Any:
     """A model of this class with the fields of another, as far as it has them.
 
     `fields` replace some of them.
