@@ -2,6 +2,7 @@
 
 import io
 import json
+import pathlib
 import tarfile
 
 import pytest
@@ -68,6 +69,46 @@ def test_webdataset(tmp_path):
 
 
 @pytest.mark.parametrize(
+  ("names", "samples"),
+  [
+    # As WebDataset reads them, up to the first dot.
+    (("0.seg.png", "0.cls=1"), {"0.seg.png": 1}),
+    (("0.cls=1", "0.seg.png", "0.depth.png", "0.png"), {"0.png": 1}),
+    (("0.png", "0.cls=1", "0.other.cls=0", "0.seg.json"), {"0.png": 1}),
+    # With dots in the names.
+    (
+      ("a.b/0.1.png", "a.b/0.1.cls=1", "a.b/0.2.cls=0", "a.b/0.2.png"),
+      {"a.b/0.1.png": 1, "a.b/0.2.png": 0},
+    ),
+    (
+      ("0.1.png", "0.2.png", "0.1.cls=1", "0.2.cls=0"),
+      {"0.1.png": 1, "0.2.png": 0},
+    ),
+    (("0.1.seg.png", "0.1.png", "0.1.cls=1"), {"0.1.png": 1}),
+  ],
+)  # fmt: skip
+def test_dots_in_names(tmp_path, names, samples):
+  members = [name.partition("=")[::2] for name in names]
+  content = [(name, text.encode() or name.encode()) for name, text in members]
+  (tmp_path / "train-0.tar").write_bytes(_tar(content))
+  found = _all(open_sources(str(tmp_path))["train"])
+  assert found == [(n.encode(), label, n) for n, label in samples.items()]
+
+
+def test_an_archive_of_dotted_names(tmp_path):
+  path = pathlib.Path(__file__).with_name("dotted_stems.tar")
+  (tmp_path / "train.tar").write_bytes(path.read_bytes())
+  source = open_sources(str(tmp_path))["train"]
+  names = [f"a/22.0/{k}.1.png" for k in range(4)]
+  assert [name for _, _, name in _all(source)] == names
+  with tarfile.open(path) as tar:
+    files = [tar.extractfile(f"a/22.0/{k}.1.cls") for k in range(4)]
+    wanted = [int(file.read()) for file in files if file]
+  assert [label for _, label, _ in _all(source)] == wanted
+  assert len(source.class_names) == 2
+
+
+@pytest.mark.parametrize(
   ("members", "message"),
   [
     ([("0.jpg", b"x")], "0.jpg has no label: a .cls file"),
@@ -83,6 +124,11 @@ def test_webdataset(tmp_path):
     ),
     ([("0.jpg", b"x"), ("0.json", b"[1]")], "0.json must hold the number"),
     ([("0.jpg", b"x"), ("0.png", b"y"), ("0.cls", b"1")], "0.png are images"),
+    (
+      [("0.png", b"x"), ("0.cls", b"1"), ("0.1.png", b"y"), ("0.1.cls", b"0")],
+      "0.1.png may belong to 0.1.cls or to the label of 0, ",
+    ),
+    ([("0.1.png", b"x"), ("0.2.cls", b"1")], "0.1.png has no label: a .cls"),
     ([("readme.txt", b"x")], "holds no images"),
   ],
 )

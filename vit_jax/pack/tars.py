@@ -4,11 +4,13 @@ The files are read through once for the places of their images, and then image
 by image.
 """
 
+import collections
+import itertools
 import json
 import operator
 import pathlib
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from etils import epath
@@ -58,40 +60,84 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
 def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
   """Yields ((start, size), label, name) of a WebDataset file's images.
 
-  The members of a sample stand next to each other; their names are equal up to
-  the first dot of the last part. Beside `x.jpg`, others such as `x.seg.png` are
-  passed over.
+  The members of a sample stand next to each other. As in WebDataset, their
+  names are equal up to the first dot of the last part, if that is the name of
+  a label: `x.jpg`, `x.seg.png` and `x.cls` are one sample. Else dots are part
+  of the names, and an image belongs to the label whose name without its ending
+  is the longest to begin its own: `0.1.png` to `0.1.cls`. Of the images of a
+  sample the one with the fewest dots is taken, `x.jpg` before `x.seg.png`.
+
+  Raises ValueError for an image that has no label, or one in either reading,
+  and for two images of a sample with equally many dots.
   """
-  key, place, label, name, plain = None, None, None, "", False
   with path.open("rb") as file, _opened(file, path) as tar:
-    for member in [*tar, None]:
-      folder, _, last = (member.name if member else "").rpartition("/")
-      stem, _, ending = last.partition(".")
-      if member is None or (folder, stem) != key:
-        if place is not None:
-          if label is None:
-            raise ValueError(
-              f"{path}: {name} has no label: a .cls file beside it, or a .json "
-              'file with "label".'
-            )
-          yield place, label, name
-        key, place, label = (folder, stem), None, None
-      if member is None or not member.isfile():
+    for key, group in itertools.groupby(tar, _key):
+      members = {member.name: member for member in group if member.isfile()}
+      images = [name for name in members if name.lower().endswith(_IMAGES)]
+      if not images:
         continue
-      if f".{ending}".lower().endswith(_IMAGES):
-        new_plain = "." not in ending
-        if place is not None and new_plain == plain:
+      labels = _labels(tar, members, key, path)
+      chosen: dict[str, str] = {}
+      for name in sorted(images, key=lambda name: name.count(".")):
+        begins = [stem for stem in labels if name.startswith(f"{stem}.")]
+        if not begins:
           raise ValueError(
-            f"{path}: {name} and {member.name} are images of one sample; keep "
-            "one of them."
+            f"{path}: {name} has no label: a .cls file beside it, or a .json "
+            'file with "label".'
           )
-        if place is None or new_plain:
-          place, name = (member.offset_data, member.size), member.name
-          plain = new_plain
-      elif ending in ("cls", "json"):
-        content: Any = tar.extractfile(member)
-        found = _label(content, ending, f"{path}: {member.name}")
-        label = found if found is not None else label
+        first = chosen.setdefault(max(begins, key=len), name)
+        if first != name and first.count(".") == name.count("."):
+          raise ValueError(
+            f"{path}: {first} and {name} are images of one sample; keep one of "
+            "them."
+          )
+      names = {name: stem for stem, name in chosen.items()}
+      for name in filter(names.__contains__, images):
+        place = members[name].offset_data, members[name].size
+        yield place, labels[names[name]], name
+
+
+def _key(member: tarfile.TarInfo) -> str:
+  """The name of a member up to the first dot of its last part."""
+  folder, slash, last = member.name.rpartition("/")
+  return folder + slash + last.partition(".")[0]
+
+
+def _labels(
+  tar: tarfile.TarFile,
+  members: Mapping[str, tarfile.TarInfo],
+  key: str,
+  path: epath.Path,
+) -> dict[str, int]:
+  """The labels of members with equal keys, by the name without its ending.
+
+  If the key itself has a label, the others are passed over.
+  """
+  files: dict[str, list[str]] = collections.defaultdict(list)
+  for name in members:
+    stem, _, ending = name.rpartition(".")
+    if ending in ("cls", "json"):
+      files[stem].append(name)
+  labels: dict[str, int] = {}
+  for stem in sorted(files, key=len):  # The key is the shortest.
+    for name in files[stem]:
+      content: Any = tar.extractfile(members[name])
+      ending = name.rpartition(".")[2]
+      label = _label(content, ending, f"{path}: {name}")
+      if label is not None:
+        labels[stem] = label
+    if key in labels:
+      break
+  if key in labels:
+    for name in members:
+      stem = name.rpartition(".")[0]
+      second = f"{stem}.cls"
+      if stem != key and second in members and name.lower().endswith(_IMAGES):
+        raise ValueError(
+          f"{path}: {name} may belong to {second} or to the label of {key}, "
+          "which is its name up to the first dot: rename one of them."
+        )
+  return labels
 
 
 def _label(file: IO[bytes], ending: str, where: str) -> int | None:
