@@ -25,6 +25,10 @@ _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 _JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
+_PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
+_PLANES, _APART = 284, 2
+_EXTRA_SAMPLES, _PLAIN_ALPHA = 338, 2  # Not multiplied into the colours.
+_SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
 
 
 def brightest(encoded: bytes) -> float | None:
@@ -83,8 +87,10 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
       example.check_size(image.height, image.width)
       if encoded.startswith(_JPEG_START):
         example.check_scans(encoded)
+      # Loading turns a TIFF file, but not the samples that tifffile reads.
+      before = _orientation(image) if _apart(image) else None
       image.load()
-      orientation = _orientation(image)
+      orientation = before or _orientation(image)
       samples = _wide_samples(image, encoded, window)
       if samples is not None:
         return _narrowed(samples, image, spec), orientation
@@ -120,8 +126,11 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
       raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
     sizes = dict(zip(axes, shape, strict=True))
     example.check_size(sizes["Y"], sizes["X"])
+    tags = file.pages.first.tags
+    if tags.valueof(_PHOTOMETRIC) == _MIN_IS_WHITE:
+      raise UnreadableImageError("0 is white in its bands (MinIsWhite).")
     samples = series.asarray()
-    tag = file.pages.first.tags.get(_ORIENTATION)
+    tag = tags.get(_ORIENTATION)
   samples = np.moveaxis(samples, [axes.index("Y"), axes.index("X")], [0, 1])
   return samples.reshape(*samples.shape[:2], -1), tag.value if tag else 1
 
@@ -162,20 +171,44 @@ def _wide_samples(
   It is None if Pillow's own pixels will do. In colours these are the high
   bytes, without any sample being transparent.
   """
+  tags = getattr(image, "tag_v2", {})  # Those of TIFF alone.
+  formats = {*tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))}
+  if image.mode == "L" and _SIGNED in formats:
+    return np.asarray(image).view(np.int8)
   if image.mode.startswith("I") or image.mode == "F":
-    return np.asarray(image)
+    samples = np.asarray(image)
+    unsigned = tags and image.mode == "I" and formats == {_UNSIGNED}
+    return samples.view(np.uint32) if unsigned else samples
+  if _apart(image):
+    alpha = tags.get(_EXTRA_SAMPLES, (_PLAIN_ALPHA,))
+    if image.mode not in ("RGB", "RGBA") or {*alpha} != {_PLAIN_ALPHA}:
+      raise UnreadableImageError(
+        f"planes of 16 bits that are stored apart, of the mode {image.mode}: "
+        "save it with the samples of a pixel together."
+      )
+    return _bands(encoded)[0]
   if window is None and "transparency" not in image.info:
     return None
   if image.format == "PNG":
     bits = encoded[24]
-  else:  # Pillow knows the tags of a TIFF file only.
-    bits = min(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,)))
+  else:
+    bits = min(tags.get(_BITS_PER_SAMPLE, (8,)))
   if bits != 16:
     return None
   samples = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
   if samples is None:
     raise UnreadableImageError("its 16-bit samples cannot be decoded.")
   return samples[..., [2, 1, 0, 3][: samples.shape[2]]]  # From BGR.
+
+
+def _apart(image: Image.Image) -> bool:
+  """Whether a TIFF file has a plane of 16 bits for each colour.
+
+  Pillow and OpenCV mix up their bytes.
+  """
+  tags = getattr(image, "tag_v2", {})
+  wide = max(tags.get(_BITS_PER_SAMPLE, (8,))) > 8
+  return wide and tags.get(_PLANES) == _APART and len(image.getbands()) > 1
 
 
 def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
@@ -187,9 +220,11 @@ def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
     scaled = (samples.astype(np.float32) - low) / (high - low)
     pixels = np.rint(255 * np.clip(np.nan_to_num(scaled), 0, 1))
     return pixels.astype(np.uint8)
-  whole = samples.dtype.kind in "iu"
-  if not whole or samples.min() < 0 or samples.max() > 0xFFFF:
-    kind = "samples of more than 16 bits" if whole else "floating-point samples"
+  kind, size = samples.dtype.kind, samples.itemsize
+  if (kind, size) != ("u", 2):
+    # Pillow gives signed samples of 16 bits in 32.
+    kinds = {"i": "signed", "f": "floating-point"}
+    kind = f"{kinds[kind]} samples" if kind in kinds else "samples of 32 bits"
     raise UnreadableImageError(
       f"{kind}; set normalization.window to their least and greatest value."
     )
@@ -204,6 +239,9 @@ def _narrowed(
   mode = "L" if spec.grey else "RGB"
   pixels = Image.fromarray(_eight_bits(colours, spec.window)).convert(mode)
   pixels = np.array(pixels).reshape(*samples.shape[:2], -1)
+  # The window's values are those of the file, whichever end is white.
+  if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _MIN_IS_WHITE:
+    pixels = 255 - pixels
   alpha: np.ndarray = np.ones((*samples.shape[:2], 1))
   if samples.ndim == 3 and samples.shape[2] == 4:
     alpha = samples[..., 3:] / 0xFFFF
