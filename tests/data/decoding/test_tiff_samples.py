@@ -13,7 +13,6 @@ from tests.data.pictures import encode
 from vit_jax.data.decoding.decode import decode_image, decode_rgb
 from vit_jax.data.example import ImageSpec, UnreadableImageError
 
-
 HERE = pathlib.Path(__file__).parent
 LAYOUTS: dict[str, dict[str, Any]] = {
   "grey": dict(photometric="minisblack"),
@@ -82,9 +81,9 @@ def test_samples_are_shown_rightly_or_refused(kind, layout, byteorder):
         decode_rgb(encoded, window)
       assert "\n" not in str(error.value)
       continue
-    ends = window
-    if window is None or kind == "u1":  # No window is for 8 bits.
-      ends = (0, np.iinfo(dtype).max)
+    ends = (0, np.iinfo(dtype).max)
+    if window is not None and kind != "u1":  # No window is for 8 bits.
+      ends = window
     expected = shown(samples, layout, *ends)
     tolerance = 1 if "alpha" not in layout else 1.6
     found = decode_rgb(encoded, window)
