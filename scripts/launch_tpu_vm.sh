@@ -16,7 +16,7 @@
 # It puts this checkout's last commit into the archive, which every host unpacks
 # and installs once, with a Python of its own. The run is a systemd service, so
 # that a lost connection ends nothing: it logs to ~/vit_jax.log, and starts again
-# after a crash, but not after exit codes 1 and 2, which a restart cannot mend.
+# after a crash, but not after exit codes 1, 2 and 3, which no restart mends.
 # If you start the script again, the run resumes where it was. It needs gcloud,
 # logged in, and a workdir and data that all hosts can reach.
 set -eo pipefail  # Not -u: an empty array is unset to the Bash of macOS.
@@ -81,7 +81,7 @@ fi
 sudo systemctl stop vit_jax 2> /dev/null || true
 sudo systemd-run -q --collect --unit=vit_jax --uid=\$(id -u) \
   -p WorkingDirectory=\$PWD -p Restart=on-failure -p RestartSec=10 \
-  -p 'RestartPreventExitStatus=1 2' -p TimeoutStopSec=120 -p KillMode=mixed \
+  -p 'RestartPreventExitStatus=1 2 3' -p TimeoutStopSec=120 -p KillMode=mixed \
   -p StandardOutput=append:\$HOME/vit_jax.log \
   -p StandardError=append:\$HOME/vit_jax.log \
   \$PWD/.venv/bin/python -m vit_jax.train $arguments"

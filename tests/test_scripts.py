@@ -111,6 +111,7 @@ def test_every_host_gets_the_arguments_as_they_were(tmp_path):
   calls, service = _launch(tmp_path, "--project=p", "--iap", *target, *TRAIN)
   assert service[-len(TRAIN) - 2 :] == ["-m", "vit_jax.train", *TRAIN]
   assert "Restart=on-failure" in service
+  assert "RestartPreventExitStatus=1 2 3" in service
   (ssh,) = (call for call in calls if " ssh " in call)
   assert ssh.startswith("compute tpus tpu-vm ssh tpu --tunnel-through-iap")
   assert calls[0] == "storage cp --project=p - gs://b/v.tar.gz"
@@ -285,7 +286,7 @@ def test_the_jobset_fits_its_slice_its_image_and_itself(manifests):
   assert pod["serviceAccountName"] == account
   (rule,) = job["podFailurePolicy"]["rules"]
   assert rule["onExitCodes"]["containerName"] == container["name"]
-  assert rule["onExitCodes"]["values"] == [2]
+  assert rule["onExitCodes"]["values"] == [2, 3]
 
 
 def test_the_jobset_is_valid(manifests):

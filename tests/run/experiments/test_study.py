@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.commands import run
+from vit_jax.run.divergence import DIVERGED
 from vit_jax.run.experiments import study
 from vit_jax.run.experiments.study import held_out, open_study, run_study
 
@@ -49,7 +50,7 @@ def trained(monkeypatch):
     flags = dict(part.lstrip("-").split("=", 1) for part in command[3:])
     commands.append(flags)
     name = flags["workdir"].rpartition("/")[2]
-    if code := codes.get(name, 0):
+    if (code := codes.get(name, 0)) not in (0, DIVERGED):
       return code
     # The best rate is 0.2.
     rate = float(flags.get("config.optimizer.peak_lr", 0.5))
@@ -61,7 +62,7 @@ def trained(monkeypatch):
     folder.mkdir(parents=True)
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "metrics.jsonl").write_text(lines)
-    return 0
+    return code
 
   monkeypatch.setattr(study.restarts, "supervise", supervise)
   return commands, codes
@@ -74,7 +75,7 @@ def table(folder):
 
 def test_rows_are_run_once_and_collected(file, trained, tmp_path, capsys):
   commands, codes = trained
-  codes["a_1"] = 1
+  codes |= {"a_1": 1, "b_0": DIVERGED}  # The latter has a result as well.
   folder = tmp_path / "runs"
   options = dict(changes=["data.data_dir=/there", "total_steps=9"])
   assert run_study(str(file), str(folder), **options) == 1
@@ -83,7 +84,8 @@ def test_rows_are_run_once_and_collected(file, trained, tmp_path, capsys):
   ]
   assert commands[0]["config.total_steps"] == "9"
   assert commands[0]["config.data.data_dir"] == "/there"
-  assert "Failed: a_1." in capsys.readouterr().out
+  shown = capsys.readouterr().out
+  assert "Failed: a_1." in shown and "b_0 has diverged." in shown
   assert [row["row"] for row in table(folder)] == ["a_0", "b_0", "b_1"]
   codes.clear()
   options["changes"][0] = "data.data_dir=/elsewhere"  # It has moved.
