@@ -124,6 +124,14 @@ def of_dinov2(name):
   return name
 
 
+def test_tipsv2_is_not_taken_for_dinov2(tmp_path):
+  source = encoders.path("hf_dinov2") + "/model.safetensors"
+  path = renamed(tmp_path, source, as_dinov2)
+  (tmp_path / "config.json").write_text('{"model_type": "tipsv2_vision_model"}')
+  with pytest.raises(ValueError, match="'tipsv2_vision_model', which is not k"):
+    open_checkpoint(path)
+
+
 def test_dinov3s_own_files_say_what_they_are(tmp_path):
   source = encoders.path("hf_dinov2") + "/model.safetensors"
   periods = {"rope_embed.periods": np.ones(4, "f4")}

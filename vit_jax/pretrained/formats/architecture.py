@@ -49,6 +49,20 @@ def check_supported(config: Mapping[str, Any]) -> None:
         )
 
 
+def check_timms(config: Mapping[str, Any]) -> None:
+  """Raises ValueError if a configuration is of a class of transformers.
+
+  Except for the one that holds a model of timm's.
+  """
+  kind = config.get("model_type")
+  if kind not in (None, "timm_wrapper"):
+    raise ValueError(
+      f"its config.json says model_type={quoted(kind)}, which is not known "
+      "here, or not with arrays whose names are timm's or DINOv2's own: what "
+      "its models compute may differ, so it is not read."
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Architecture:
   """Everything that a format can tell about a published model."""

@@ -10,7 +10,11 @@ from typing import Any
 
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import timm_encoders
-from vit_jax.pretrained.formats.architecture import Architecture, need
+from vit_jax.pretrained.formats.architecture import (
+  Architecture,
+  check_timms,
+  need,
+)
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 
 # timm's names of some arrays, and theirs here.
@@ -37,6 +41,7 @@ def unused(shapes: Shapes) -> list[str]:
 
 def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
   """Infers the model of these arrays; the format has no configuration."""
+  check_timms(config or {})
   if "rope_embed.periods" in shapes:
     raise ValueError(
       "it is a DINOv3 as facebookresearch/dinov3 saves it, which is not "

@@ -68,6 +68,7 @@ def infer(
 ) -> Architecture:
   """Infers the model that these arrays are the parameters of."""
   config = config or {}
+  architecture.check_timms(config)
   arguments, published = (
     architecture.section(name, config.get(name))
     for name in ("model_args", "pretrained_cfg")
@@ -87,8 +88,8 @@ def infer(
   grid = math.prod(patches) if patches else None
   pictures = timm.preprocessing(published, shapes)
   tokens, position = timm.positions(shapes, arguments, config, grid)
-  padded = arguments.get("dynamic_img_pad") and size
-  if padded and any(side % P for side in size):
+  padded = arguments.get("dynamic_img_pad")
+  if padded and size and any(side % P for side in size):
     raise ValueError(
       f"its config.json says dynamic_img_pad, and patches of {P} do not fill "
       f"{size[0]} x {size[1]}: such images, with zeros beside them, are not "
