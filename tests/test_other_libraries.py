@@ -176,6 +176,21 @@ def test_a_crop_of_the_upper_left_is_said_and_no_file_denies_it():
   assert processor.FILE not in sidecar_files(loaded, "google")
 
 
+def test_a_longest_side_is_kept_by_hugging_face_alone():
+  loaded, _ = tiny.random_model((32, 32))
+  crop = EvalTransformSettings(
+    "center", 1.0, resizer="torchvision", longest_ratio=1.5
+  )
+  preprocessing = dataclasses.replace(loaded.preprocessing, crop=crop)
+  loaded = dataclasses.replace(loaded, preprocessing=preprocessing)
+  assert "with a long side of at most 48, and cut to" in str(preprocessing)
+  assert check_expressible(loaded, "hf") == []
+  written = json.loads(sidecar_files(loaded, "hf")[processor.FILE])
+  assert processor.read(written) == preprocessing
+  lines = check_expressible(loaded, "timm")
+  assert "timm has no most for the long side" in lines[0]
+
+
 def test_a_centre_that_is_no_square_is_refused_by_hugging_face():
   loaded, _ = tiny.random_model((16, 24))
   wide = dataclasses.replace(

@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.config import base_config
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import attention, partitioning
 from vit_jax.pretrained import load
 from vit_jax.run import build
@@ -146,6 +147,17 @@ def test_a_cut_is_said_and_described(config):
   config.cut_from = (20, 12)
   with pytest.raises(ValueError, match=r"cut_from=\(20, 12\) is smaller than"):
     plan(config)
+
+
+def test_a_checkpoints_cut_is_kept_with_its_size(config):
+  """As SigLIP's of 384 pixels, whose patches of 14 fill 378."""
+  start = Preprocessing((378, 378), cut_from=(384, 384))
+  config.image_size = None
+  found = build.make_preprocessing(build.resolved(read(config), start))
+  assert (found.image_size, found.whole) == ((378, 378), (384, 384))
+  config.image_size = (224, 224)
+  found = build.make_preprocessing(build.resolved(read(config), start))
+  assert (found.image_size, found.whole) == ((224, 224), (224, 224))
 
 
 def test_a_default_that_has_changed_leaves_an_old_run_as_it_began(config):
