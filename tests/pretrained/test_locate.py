@@ -12,7 +12,7 @@ from tests.server import files, refusal
 from vit_jax.pretrained import known, load, published
 from vit_jax.pretrained.fetch import fetch
 from vit_jax.pretrained.known import TORCH_ADVICE, conversion
-from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.locate import check_named, is_trusted, locate
 
 BODY = np.random.default_rng(0).bytes(1000)
 
@@ -154,3 +154,35 @@ def test_only_downloads_are_removed(tmp_path, cache):
     with pytest.raises(ValueError, match="was asked for; an .npz or a"):
       load.load_pretrained(str(path))
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+  "source, workdir, trusted",
+  [
+    ("gs://team/packed", "gs://team/run", True),
+    ("gs://other/packed", "gs://team/run", False),
+    ("gs://team.evil/packed", "gs://team/run", False),
+    ("gs://team/../other/packed", "gs://team/run", False),
+    ("gs://team/packed", "runs/team", False),
+    ("gs://team/packed", None, False),
+    ("https://team/packed", "https://team/run", False),
+    ("s3://team/packed", "gs://team/run", False),
+    ("hf://o/n", "hf://o/n", False),
+    ("gs://", "gs://", False),
+    ("no/such/place", None, True),
+    ("/dev/zero", None, False),
+  ],
+)
+def test_what_only_a_file_names_is_asked_in_the_bucket_of_the_run_alone(
+  source, workdir, trusted
+):
+  assert is_trusted(source, workdir) == trusted
+
+
+def test_a_refusal_names_the_flag_and_no_secret():
+  with pytest.raises(ValueError, match="the teacher is") as caught:
+    check_named("https://me:word@e.org/a\x1b?key=1", "the teacher", "base")
+  assert str(caught.value) == (
+    "the teacher is https://e.org/a\\x1b, which only its checkpoint names: if "
+    "you trust it, give --base=https://e.org/a\\x1b (base= in Python)."
+  )

@@ -1,16 +1,66 @@
 """A run on a folder with three splits, and its test split at the end."""
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests import runs
+from tests import runs, tiny
 from vit_jax import data
-from vit_jax.run import loop
+from vit_jax.config import base_config
+from vit_jax.models.vit import Vit
+from vit_jax.report.measure import read_run
+from vit_jax.run import loop, saved
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint, opened
 from vit_jax.run.settings import read
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+  """Makes a run whose data are elsewhere; no reader may open them."""
+
+  def refuse(*_):
+    raise AssertionError("its data were opened")
+
+  monkeypatch.setattr(saved, "open_source", refuse)
+  model = Vit(3, 8, 24, 1, 48, 3)
+  params = nn.unbox(
+    jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))
+  )
+
+  def make(**changes):
+    config = base_config()
+    config.data.update(changes)
+    options = dict(config=config, mean=(0.5,) * 3, std=(0.5,) * 3)
+    folder = tmp_path / "run"
+    tiny.save_run(folder, model, params["params"], (16, 16), "abc", **options)
+    return str(folder)
+
+  return make
+
+
+@pytest.mark.parametrize(
+  "where, flag",
+  [
+    ({"dir": "gs://evil/packed"}, "root"),
+    ({"dir": "hf://evil/packed"}, "root"),
+    ({"name": "cifar10", "data_dir": "gs://evil/packed"}, "data_dir"),
+  ],
+)
+def test_data_that_only_a_checkpoint_names_are_not_asked_for(
+  elsewhere, where, flag
+):
+  run = elsewhere(**where)
+  address = [*where.values()][-1]
+  said = f"the data of this run is {address}, which only .*, give --{flag}="
+  for command in (evaluate_checkpoint, read_run):
+    with pytest.raises(ValueError, match=said):
+      command(run)
+  with pytest.raises(AssertionError, match="its data were opened"):
+    evaluate_checkpoint(run, **{flag: address})
 
 
 @pytest.fixture

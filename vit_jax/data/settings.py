@@ -4,6 +4,7 @@ Only the standard library is imported, here and by `Section`.
 """
 
 import dataclasses
+import importlib.util
 import os
 
 from vit_jax.runtime import checks
@@ -19,9 +20,29 @@ RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
+# The buckets that epath reads, with the library that it takes.
+_BUCKETS = {"gs": None, "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
 _PAD = checks.up_to(4_096, "there would be little else", 0)
 _OPERATIONS = checks.up_to(100, "nothing is left to be seen of an image", 0)
 _SHARE = Rule("lie in [0, 1]", lambda x: 0 <= x <= 1)
+
+
+def check_address(name: str, value: str | None) -> None:
+  """Raises ValueError, naming the key, for an address that cannot be read."""
+  scheme, mark, place = (value or "").partition("://")
+  if not mark:
+    return
+  if scheme not in _BUCKETS or not place.strip("/"):
+    raise ValueError(
+      f"{name}={value!r}: {scheme}:// cannot be read; give a folder of this "
+      "machine, or a bucket's, as gs://bucket/folder."
+    )
+  library = _BUCKETS[scheme]
+  if library is not None and importlib.util.find_spec(library) is None:
+    raise ValueError(
+      f"{name}={value!r}: {scheme}:// is read by {library}, which is not "
+      f"installed: pip install {library}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +131,7 @@ class DataSettings(Section):
   def __post_init__(self):
     super().__post_init__()
     folder = self.root or self.labels_file or self.dir
+    self._check_addresses()
     if folder or self.eval_labels_file:
       self._check_folders()
     if self.tfds_label and (folder or self.name in (None, "digits")):
@@ -129,15 +151,20 @@ class DataSettings(Section):
           "labels."
         )
 
-  def _check_folders(self) -> None:
-    for name in ("root", "labels_file", "eval_labels_file"):
-      if "://" in (value := getattr(self, name) or ""):
+  def _check_addresses(self) -> None:
+    for name in ("dir", "data_dir", "root", "labels_file", "eval_labels_file"):
+      if "://" not in (value := getattr(self, name) or ""):
+        continue
+      check_address(name, value)
+      if name not in ("dir", "data_dir"):
         raise ValueError(
           f"{name}={value!r} lies in a bucket, and images are read one by one "
           "from folders of this machine alone: pack them (python -m "
           "vit_jax.pack) and give the packed folder as dir, which may be in a "
           "bucket, or mount the bucket."
         )
+
+  def _check_folders(self) -> None:
     if self.dir and (self.root or self.labels_file):
       raise ValueError(
         f"dir={self.dir!r} and root={self.root!r} both name images: give one."

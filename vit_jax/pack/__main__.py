@@ -28,6 +28,7 @@ from absl import flags
 from etils import epath
 
 from vit_jax.data.reading.class_lists import SUMS, read_sums
+from vit_jax.data.settings import check_address
 from vit_jax.pack import notes
 from vit_jax.runtime import command, extras
 from vit_jax.runtime.printable import printable
@@ -63,6 +64,10 @@ def main(arguments: list[str]) -> None:
   options = flags.FLAGS
   if len(arguments) != (2 if options.verify is None else 0):
     raise ValueError("give SOURCE and OUT, or nothing but --verify=OUT.")
+  for name, value in zip(("SOURCE", "OUT"), arguments, strict=False):
+    check_address(name, value)
+  for name in ("labels", "data_dir", "verify"):
+    check_address(f"--{name}", options[name].value)
   if options.verify is not None:
     return verify(options.verify)
   quality = options.quality or 95

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from vit_jax.pretrained import fetch, hub
 from vit_jax.pretrained.known import KNOWN, find, refuse_pickle
+from vit_jax.runtime.printable import printable
 
 
 def locate(source: str) -> pathlib.Path:
@@ -43,13 +44,49 @@ def locate(source: str) -> pathlib.Path:
   )
 
 
-def is_trusted(source: str) -> bool:
-  """Whether to open what only a file names: a known checkpoint, or one here."""
+def is_trusted(source: str, workdir: str | None = None) -> bool:
+  """Whether to open what only a file names, such as a run's description.
+
+  That is a known checkpoint, whatever is here, and what lies in the same bucket
+  as the `workdir` that the user named.
+  """
   if "://" in source:
-    return source in (known.url for known in KNOWN.values())
+    known = source in (known.url for known in KNOWN.values())
+    return known or _bucket(source) in {_bucket(workdir or "")} - {None}
   path = os.path.expanduser(source)  # A pipe or a device might never end.
   plain = os.path.isfile(path) or os.path.isdir(path)
   return plain or not os.path.exists(path)
+
+
+def check_named(
+  source: str, what: str, flag: str, workdir: str | None = None
+) -> None:
+  """Raises ValueError unless a source that only a file names may be opened.
+
+  Whatever opens an address that a checkpoint has asks here before.
+
+  Args:
+    what: What the source is, as the subject of the message.
+    flag: The flag, and the keyword in Python, by which the user names it.
+    workdir: The run, as in `is_trusted`.
+  """
+  if not is_trusted(source, workdir):
+    shown = printable(fetch.without_secrets(source))
+    raise ValueError(
+      f"{what} is {shown}, which only its checkpoint names: if you trust it, "
+      f"give --{flag}={shown} ({flag}= in Python)."
+    )
+
+
+def _bucket(address: str) -> str | None:
+  """The bucket of an address; None if it is of another kind, or has a "..".
+
+  >>> _bucket("gs://photos/packed")
+  'photos'
+  """
+  scheme, _, rest = address.partition("://")
+  bucket, *inside = rest.split("/")
+  return bucket if scheme == "gs" and bucket and ".." not in inside else None
 
 
 def drop_download(path: pathlib.Path) -> bool:

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.locate import is_trusted
+from vit_jax.pretrained.locate import check_named
 
 Open = Callable[..., Loaded]
 _OF_THE_USER = ("task", "base")
@@ -58,12 +57,8 @@ def open_base(
   if saved["step"] is not None:
     fields["step"] = saved["step"]
   source = saved["source"] if given is None else given
-  if given is None and not is_trusted(source):
-    shown = without_secrets(source)
-    raise ValueError(
-      f"the base of this LoRA run is {shown}, which only its checkpoint names: "
-      f"if you trust it, give --base={shown} (base= in Python)."
-    )
+  if given is None:
+    check_named(source, "the base of this LoRA run", "base")
   # A class to import and an address to open are the user's alone to name.
   model = {k: v for k, v in saved["fields"].items() if k not in _OF_THE_USER}
   try:

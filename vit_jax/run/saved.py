@@ -10,8 +10,10 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading.sources import check_same_classes, open_source
+from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.locate import check_named
 from vit_jax.pretrained.run_checkpoint import held, open_run_checkpoint
 from vit_jax.run import build
 from vit_jax.run.evaluation import open_stream
@@ -78,6 +80,9 @@ def opened(
   )
   description: Any = loaded.description
   settings = settings_here(description["config"], data_dir, root)
+  for flag, place in prepared(settings.data).items():
+    if {"root": root, "data_dir": data_dir}[flag] is None:
+      check_named(place, "the data of this run", flag, workdir)
   fitted = loaded.task.for_test() if test else loaded.task
   data = build.data_of(settings, fitted)
   source = open_source("test" if test else "eval", data)
@@ -163,6 +168,16 @@ def test_run(
 def _mesh(loaded: Loaded) -> Mesh:
   description: Any = loaded.description
   return sharding.make_mesh(**vars(settings_here(description["config"]).mesh))
+
+
+def prepared(data: DataSettings) -> dict[str, str]:
+  """The place of prepared data, which may be an address; by its flag.
+
+  It is empty if the data are images, or TFDS keeps them in its own folder.
+  """
+  if data.dir:
+    return {"root": data.dir}
+  return {"data_dir": data.data_dir} if data.data_dir and not data.root else {}
 
 
 def settings_here(

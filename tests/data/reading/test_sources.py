@@ -26,6 +26,29 @@ def test_a_name_or_a_root_is_needed():
     data.open_source("dev", data.DataSettings(name="digits"))
 
 
+@pytest.mark.parametrize(
+  "key", ["root", "dir", "data_dir", "labels_file", "eval_labels_file"]
+)
+@pytest.mark.parametrize(
+  "address", ["http://e.org/a", "file:///tmp/a", "GS://b/a", "://", "gs://"]
+)
+def test_an_address_that_cannot_be_read_is_one_line(key, address):
+  with pytest.raises(
+    ValueError, match=f"^{key}='{address}': .* cannot be read"
+  ):
+    data.DataSettings(**{key: address})
+
+
+def test_an_address_whose_library_is_missing_is_one_line():
+  with pytest.raises(ValueError, match="adlfs, which is not installed: pip in"):
+    data.DataSettings(dir="az://b/a")
+
+
+def test_images_are_not_read_one_by_one_from_a_bucket():
+  with pytest.raises(ValueError, match="^root='gs://b/a' lies in a bucket"):
+    data.DataSettings(root="gs://b/a")
+
+
 def test_no_module_imports_jax_or_tensorflow():
   folder = pathlib.Path(data.__file__).parent
   for module in folder.rglob("*.py"):

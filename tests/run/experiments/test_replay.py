@@ -233,6 +233,9 @@ def test_what_cannot_be_replayed_is_refused(run_copy, monkeypatch):
     ({"distill.teacher": "https://evil.org/a.npz"}, 4),
     ({"pretrained": "https://evil.org/a.npz"}, 0),
     ({"pretrained": "https://evil.org/a.npz", "lora.rank": 2}, 4),
+    ({"data.dir": "gs://evil/packed"}, 4),
+    ({"data.data_dir": "gs://evil/tfds", "data.name": "cifar10"}, 4),
+    ({"fewshot.shots": 5, "fewshot.data.dir": "gs://evil/packed"}, 4),
   ],
 )
 def test_what_only_a_checkpoint_names_needs_trust(change, start):
@@ -240,11 +243,20 @@ def test_what_only_a_checkpoint_names_needs_trust(change, start):
   with pytest.raises(
     ValueError, match="only the run's checkpoint names .*evil|os"
   ):
-    replay._check_trusted(settings, start, trust=False)
-  replay._check_trusted(settings, start, trust=True)
-  replay._check_trusted(
-    replaced(Settings(), {"pretrained": "https://evil.org/a.npz"}), 4, False
-  )
+    replay._check_trusted(settings, start, "run", {})
+
+
+@pytest.mark.parametrize(
+  "change, workdir, moved",
+  [
+    ({"pretrained": "https://evil.org/a.npz"}, "run", {}),  # From a checkpoint.
+    ({"data.dir": "gs://b/packed"}, "run", {"root": "gs://b/packed"}),
+    ({"data.dir": "gs://b/packed"}, "gs://b/run", {}),  # The user named it.
+    ({"data.dir": "packed", "data.data_dir": "gs://unused/tfds"}, "run", {}),
+  ],
+)
+def test_what_the_user_names_needs_none(change, workdir, moved):
+  replay._check_trusted(replaced(Settings(), change), 4, workdir, moved)
 
 
 def test_the_command_needs_a_run(tmp_path):

@@ -131,10 +131,16 @@ def open_prepared(folder: str, split: str | None) -> TfdsSource:
   """Opens a split of the data set in a folder or a bucket, as `pack` writes it.
 
   A split of None is "validation" if there is one, else "test". Raises
-  ValueError if the folder holds no data set, or as `TfdsSource` does.
+  ValueError if the folder holds no data set, OSError if its bucket cannot be
+  asked, or as `TfdsSource` does.
   """
   path = epath.Path(folder).expanduser()
-  if not (path / "dataset_info.json").exists():
+  try:
+    is_there = (path / "dataset_info.json").exists()
+  except Exception as error:  # Libraries of buckets raise errors of all kinds.
+    why = f"data.dir={folder!r} cannot be read: {_first_line(error)}."
+    raise OSError(why) from error
+  if not is_there:
     raise ValueError(
       f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
       "dataset_info.json): pack images by python -m vit_jax.pack."

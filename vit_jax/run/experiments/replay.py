@@ -10,13 +10,15 @@ import jax
 from vit_jax.data.settings import TASKS
 from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.models.variants import BLOCKS
+from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.locate import is_trusted
 from vit_jax.run.loop import fresh_state, restored
 from vit_jax.run.plan import make_plan
-from vit_jax.run.saved import settings_here
+from vit_jax.run.saved import prepared, settings_here
 from vit_jax.run.settings import Settings
 from vit_jax.run.train_loop import DIGESTED, jit_digest
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import flat
 from vit_jax.training import sharding
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
@@ -76,7 +78,8 @@ def _verify(
     ended = min((s for s in saved if s >= last), default=checkpoints.choose())
     config = checkpoints.describe(ended)["config"]
     settings = settings_here(config, **moved)
-    _check_trusted(settings, start, trust)
+    if not trust:
+      _check_trusted(settings, start, workdir, moved)
     found = _replayed(settings, checkpoints, start, rows, display)
   wrong = _differences(rows, found, start, exact)
   if broken:
@@ -129,17 +132,28 @@ def _changed(
   return sorted(said), not any(key in _DEVICES for key in said.values())
 
 
-def _check_trusted(settings: Settings, start: int, trust: bool) -> None:
-  """Raises ValueError if only the run's checkpoint names code or addresses."""
+def _check_trusted(
+  settings: Settings, start: int, workdir: str, moved: Mapping[str, Any]
+) -> None:
+  """Raises ValueError if only the run's checkpoint names code or addresses.
+
+  `moved` has the places of the data that the user names.
+  """
   named = {settings.model.block} - {None, *BLOCKS, *FAMILIES}
   named |= {settings.data.task} - {*TASKS}
   sources = {settings.distill.teacher}
   if not start or settings.lora.rank:
     sources.add(settings.pretrained)
-  named |= {source for source in sources if source and not is_trusted(source)}
-  if named and not trust:
+  if settings.fewshot.shots:
+    sources |= {*prepared(settings.fewshot.data).values()}
+  for flag, place in prepared(settings.data).items():
+    if moved.get(flag) is None:
+      sources.add(place)
+  named |= {s for s in sources if s and not is_trusted(s, workdir)}
+  if named:
+    shown = (printable(without_secrets(str(name))) for name in named)
     raise ValueError(
-      f"only the run's checkpoint names {', '.join(map(str, named))}: if you "
+      f"only the run's checkpoint names {', '.join(sorted(shown))}: if you "
       "trust it, give --trust."
     )
 
