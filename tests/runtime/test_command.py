@@ -71,3 +71,15 @@ def test_the_environment_says_where_the_cache_is(monkeypatch):
   assert cache_folder() == pathlib.Path("/scratch/vit_jax")
   monkeypatch.setenv("XDG_CACHE_HOME", "relative")
   assert cache_folder() == pathlib.Path("/home/ann/.cache/vit_jax")
+
+
+def test_a_message_carries_no_escape_sequences():
+  code = (
+    "from vit_jax.runtime import command\n"
+    "def main(arguments):\n"
+    "  raise ValueError('the class \\x1b[2J\\x07\\x9b31m is unknown')\n"
+    "command.run(main)\n"
+  )
+  done = commands.python("-c", code)
+  expected = r"error: the class \x1b[2J\x07\x9b31m is unknown"
+  assert (done.returncode, done.stderr) == (2, f"{expected}\n")

@@ -125,3 +125,12 @@ def test_other_hosts_show_and_copy_nothing(capsys):
   follow(display)
   assert capsys.readouterr().out == ""
   assert copied == []
+
+
+def test_a_note_carries_no_escape_sequences(capsys):
+  copied = []
+  display = Display()
+  display.copy_to(copied.append)
+  display.note("cats\x1b[2J é\ndogs\x07")
+  assert capsys.readouterr().out == "cats\\x1b[2J é\ndogs\\x07\n"
+  assert copied == ["cats\\x1b[2J é\ndogs\\x07"]

@@ -17,6 +17,7 @@ from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
+from vit_jax.runtime.printable import printable
 
 # Parameters for the checkpoint's own task: its heads and the [mask] embedding.
 _OWN_TASK = ("head/", "head_dist/", "mask")
@@ -61,7 +62,7 @@ def fit(
 
 def few(names: tuple[str, ...]) -> str:
   """The first of some class names, for a message."""
-  shown = ", ".join(names[:3]) or "not named"
+  shown = ", ".join(map(printable, names[:3])) or "not named"
   return f"{shown}, ..." if len(names) > 3 else shown
 
 

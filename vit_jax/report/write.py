@@ -6,7 +6,7 @@ from typing import Any
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import output_file, replacing
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.printable import printable_path
+from vit_jax.runtime.printable import printable, printable_path
 
 
 def report_files(
@@ -36,7 +36,8 @@ def report_files(
   runs = [read_run(workdir, track, **options) for workdir in workdirs]
   for run in runs:
     if run.problem:
-      print(f"{run.workdir}: not evaluated: {run.problem}", flush=True)
+      line = printable(f"{run.workdir}: not evaluated: {run.problem}")
+      print(line, flush=True)
   with replacing(path) as file:
     file.write(page(runs).encode())
   print(printable_path(str(path)), flush=True)

@@ -16,6 +16,7 @@ from absl import app, flags, logging
 
 from vit_jax.runtime import hosts, streams, usage
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
+from vit_jax.runtime.printable import printable
 from vit_jax.runtime.restarts import MENDABLE
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -278,6 +279,8 @@ def _folder_is_gone() -> bool:
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
   if _folder_is_gone():
     message = f"{message.removesuffix('.')}; {_GONE}"
-  print(f"error: {usage.as_typed(message)}", file=sys.stderr, flush=True)
+  # Whatever it quotes, from a file or a flag, moves no cursor of a terminal.
+  line = printable(f"error: {usage.as_typed(message)}")
+  print(line, file=sys.stderr, flush=True)
   hosts.leave_soon(code)
   raise SystemExit(code)

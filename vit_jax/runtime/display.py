@@ -14,6 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column
 
+from vit_jax.runtime.printable import printable
+
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
 _PLAIN = "_not_averaged"  # Ends the score of parameters that are averaged.
@@ -177,7 +179,8 @@ class Display:
     return next(filter(None, texts))
 
   def note(self, text: str) -> None:
-    """Prints a plain line."""
+    """Prints a plain line, or several; what cannot be printed is escaped."""
+    text = "\n".join(map(printable, text.split("\n")))
     self._console.print(text, soft_wrap=True)
     self._copied(text)
 

@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 from sklearn.datasets import load_digits
 
 from vit_jax import data
-from vit_jax.data.reading.sources import Digits
+from vit_jax.data.reading.sources import Digits, check_same_classes
 
 DIGITS = data.DataSettings(name="digits")
 
@@ -47,6 +47,13 @@ def test_an_address_whose_library_is_missing_is_one_line():
 def test_images_are_not_read_one_by_one_from_a_bucket():
   with pytest.raises(ValueError, match="^root='gs://b/a' lies in a bucket"):
     data.DataSettings(root="gs://b/a")
+
+
+def test_names_of_two_lists_are_quoted_without_escape_sequences():
+  lists = ("a", "\x1b]0;owned\x07", "c\nd"), "one", ("a",), "the other"
+  with pytest.raises(ValueError, match="in one of them only: ") as caught:
+    check_same_classes(*lists)
+  assert str(caught.value).endswith(r" only: \x1b]0;owned\x07, c\nd.")
 
 
 def test_no_module_imports_jax_or_tensorflow():

@@ -13,6 +13,7 @@ from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.example import Example, Source
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
+from vit_jax.runtime.printable import printable
 
 _SIZES = {"train": 1438, "test": 359}
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
@@ -111,7 +112,8 @@ def check_same_classes(
 ) -> None:
   """Raises ValueError, naming both sources, if their class names differ."""
   if names != others:
-    only = ", ".join(sorted(set(names) ^ set(others))[:5])
+    differing = sorted(set(names) ^ set(others))[:5]
+    only = ", ".join(map(printable, differing))
     raise ValueError(
       f"{of} has {len(names)} classes and {of_others} {len(others)}, and they "
       "must be the same, in the same order; in one of them only: "
