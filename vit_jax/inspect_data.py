@@ -3,12 +3,12 @@
 python -m vit_jax.inspect_data my_photos
 python -m vit_jax.inspect_data my_photos --config.train_transform.crop=pad
 
-ROOT is what `--config.data.root` of a training run would be. Every file is
-read. The command prints the splits and what was ignored, the number of images
-of each class, their sizes, files that are unreadable or odd, and pictures that
-are there more than once, within a class, in several splits or under several
-labels. It compares pixels, so a picture that was resized or compressed anew
-counts as another.
+ROOT is what `--config.data.root` of a training run would be, or a file of
+labels. Every file is read. The command prints the splits and what was ignored,
+the number of images of each class, their sizes, files that are unreadable or
+odd, and pictures that are there more than once, within a class, in several
+splits or under several labels. It compares pixels, so a picture that was
+resized or compressed anew counts as another.
 
 A batch of augmented training images is drawn to --out. The exit code is 1 if a
 file is unreadable.

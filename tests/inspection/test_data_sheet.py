@@ -56,6 +56,21 @@ def test_lines_and_picture(tmp_path, capsys):
     inspect_folder(str(root), settings, str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["labels.csv", "labels.tsv"])
+def test_a_file_of_labels_is_looked_through(tmp_path, capsys, name):
+  fill(tmp_path, 1)
+  mark = "\t" if name.endswith("tsv") else ";"
+  rows = [f"class 00/{k}.png{mark}{'ab'[k % 2]}" for k in range(8)]
+  file = tmp_path / name
+  file.write_text("\n".join([f"\ufefffile{mark}label", *rows]))
+  out = str(tmp_path / "batch.png")
+  settings = InspectSettings(image_size=(18, 18))
+  assert inspect_folder(str(file), settings, out) == 0
+  said = capsys.readouterr().out
+  assert f"{name}: train 6, held out 2 images, 2 classes" in said
+  assert "sizes: 16 x 20 to 23 x 20" in said
+
+
 def test_the_sheet_shows_every_image():
   images = np.random.default_rng(0).integers(0, 256, (9, 150, 140, 3), np.uint8)
   sheet = np.asarray(batch_sheet(images, ["name"] * 9).image)

@@ -17,6 +17,7 @@ PILLOW_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 FILTERS = ("area", *PILLOW_FILTERS)
 TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
+LABEL_FILES = (".csv", ".tsv", ".jsonl")  # Endings that commands know.
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.

@@ -1,6 +1,7 @@
 """A survey of a folder in lines, and an augmented batch as a picture."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import ImageSpec
 from vit_jax.data.reading.sources import check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
-from vit_jax.data.settings import InspectSettings
+from vit_jax.data.settings import LABEL_FILES, InspectSettings
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import in_colours
@@ -28,13 +29,17 @@ _PICTURES = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "webp": (".webp",)}
 def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   """Prints what is in a folder, and draws an augmented batch.
 
+  `root` may be a file of labels, as for a training run.
+
   Returns the exit code: 1 if a file is unreadable. Raises ValueError if the
   folder is no data set, or `out` cannot be written, and UnreadableImageError if
   no training image can be read. `out` is the picture to write.
   """
   path, kind = output_file(out, _PICTURES)
   spec = ImageSpec(settings.channels, settings.normalization.window)
-  data = dataclasses.replace(settings.data, root=root)
+  labels = os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
+  key = "labels_file" if labels else "root"
+  data = dataclasses.replace(settings.data, **{key: root})
   splits = open_splits(data, windowed=spec.window is not None)
   check_classes(splits.train, "inspect_data")
   display = Display()

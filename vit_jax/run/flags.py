@@ -12,6 +12,7 @@ from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
+from vit_jax.data.settings import LABEL_FILES
 from vit_jax.run.config_file import (
   load_config,
   nearest,
@@ -92,7 +93,7 @@ def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
   flag, said = "config", f"the configuration {data}"
   if os.path.isdir(data):
     flag, said = "config.data.root", f"the folder {data}"
-  elif os.path.isfile(data) and data.lower().endswith((".csv", ".jsonl")):
+  elif os.path.isfile(data) and data.lower().endswith(LABEL_FILES):
     flag, said = "config.data.labels_file", f"the file of labels {data}"
   elif not os.path.isfile(name := data.partition(":")[0]) and (
     name not in shipped_configs()

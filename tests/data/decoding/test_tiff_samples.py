@@ -81,9 +81,9 @@ def test_samples_are_shown_rightly_or_refused(kind, layout, byteorder):
         decode_rgb(encoded, window)
       assert "\n" not in str(error.value)
       continue
-    ends = (0, np.iinfo(dtype).max)
-    if window is not None and kind != "u1":  # No window is for 8 bits.
-      ends = window
+    ends = (low, high)
+    if window is None or kind == "u1":  # No window is for 8 bits.
+      ends = (0, np.iinfo(dtype).max)
     expected = shown(samples, layout, *ends)
     tolerance = 1 if "alpha" not in layout else 1.6
     found = decode_rgb(encoded, window)

@@ -11,7 +11,7 @@ import pytest
 from tests.data.pictures import png
 from vit_jax import data
 from vit_jax.data.reading.image_folder import ImageFolder
-from vit_jax.data.reading.sources import open_splits
+from vit_jax.data.reading.sources import check_same_classes, open_splits
 
 
 def grey(value: int) -> bytes:
@@ -69,6 +69,43 @@ def test_an_unsplit_folder_is_split_by_class(tmp_path):
   assert sorted(levels(train) + levels(held_out)) == sorted(files.values())
   again = data.open_source("eval", settings)
   assert [e["id"] for e in again] == [e["id"] for e in held_out]
+
+
+COMPOSED, DECOMPOSED = "caf\xe9", "cafe\u0301"
+
+
+def test_a_class_of_two_spellings_is_one(tmp_path):
+  files = {f"{COMPOSED}/{k}.png": k for k in range(5)}
+  files |= {f"{DECOMPOSED}/{k}.png": 10 + k for k in range(5)}
+  files |= {f"a/{k}.png": 20 + k for k in range(5)}
+  files |= {f".22LR/{k}.png": 30 for k in range(5)} | {".git/x/1.png": 1}
+  root = make_folder(tmp_path, files)
+  splits = open_splits(data.DataSettings(root=root), windowed=True)
+  assert splits.train.class_names == ("a", COMPOSED)
+  cafe = [e for s in (splits.train, splits.eval) for e in s if e["label"] == 1]
+  assert sorted(levels(cafe)) == [*range(5), *range(10, 15)]
+  one, hidden = [s for s in splits.warnings if "fewer than" not in s]
+  assert one.startswith(f"{COMPOSED!r} names 2 folders") and "one class" in one
+  assert hidden.startswith(
+    "1 folders with images begin with a dot, such as '.2"
+  )
+
+
+@pytest.mark.parametrize(
+  "name, other", [(COMPOSED, DECOMPOSED), (DECOMPOSED, COMPOSED)]
+)
+def test_spellings_may_differ_between_splits(tmp_path, name, other):
+  files = {
+    "train/a/1.png": 1,
+    f"train/{name}/2.png": 2,
+    f"val/{other}/3.png": 3,
+  }
+  settings = data.DataSettings(root=make_folder(tmp_path, files))
+  splits = open_splits(settings, windowed=True)
+  assert splits.train.class_names == ("a", name)  # As on the disk.
+  assert splits.eval.class_names == ("a", name)
+  assert [e["label"] for e in splits.eval] == [1] and levels(splits.eval) == [3]
+  check_same_classes(("a", name), "one", ("a", other), "other")
 
 
 def test_odd_names_and_links(tmp_path):

@@ -296,6 +296,63 @@ def test_labels_of_several_parts_are_doubted(folder):
   assert any("'cat;dog', look like several labels" in line for line in warnings)
 
 
+EXCEL = """\ufefffile;label;"size, cm"
+0.png;dog;"1,5"
+1.png;cat;"-2,25"
+2.png;dog;3,0e1
+3.png;cat;4
+"""
+
+
+@pytest.mark.parametrize("mark", ";\t")
+def test_what_excel_writes_in_europe_is_read(folder, mark):
+  text = EXCEL.replace(";", mark)
+  given = settings(folder, text, eval_split="train")
+  assert open_source("train", given).class_names == ("cat", "dog")
+  given = dataclasses.replace(
+    given, task="regression", label_columns="size, cm".split(",")[0]
+  )
+  with pytest.raises(ValueError, match="has no column 'size'; its columns"):
+    open_splits(given)
+  text = text.replace("size, cm", "size")
+  given = settings(
+    folder, text, task="regression", label_columns="size", eval_split="train"
+  )
+  splits = open_splits(given, windowed=True)
+  expected = {"0.png": [1.5], "1.png": [-2.25], "2.png": [30], "3.png": [4]}
+  assert labels(splits.train) == expected
+  assert splits.warnings == ["numbers such as '1,5' have a decimal comma."]
+
+
+@pytest.mark.parametrize(
+  "given, said",
+  [
+    ("0 1 1.0 0 1 1.0", "classes '1' and '1.0' are the same number, and are k"),
+    ("0 1 nan 0 1 nan", "class 'nan' reads like a missing label, and is kept"),
+    ("cat Cat dog cat Cat", "classes 'Cat' and 'cat' differ in case or acce"),
+    ("caf\xe9 cafe\u0301 x", "classes 'cafe\u0301' and 'caf\xe9' differ in"),
+    (
+      " ".join(f"{k}.0" for k in (0, 1, 2, 10)),
+      "sorted as text: 0.0, 1.0, 10.0, 2.0, ...; a class's index is not its n",
+    ),
+  ],
+)
+def test_odd_labels_are_said(folder, given, said):
+  text = rows(*given.split())
+  found = open_splits(settings(folder, text, eval_split="train"), windowed=True)
+  assert sum(said in line for line in found.warnings) == 1
+  names = sorted(set(given.split()))
+  assert found.train.class_names == tuple(names)  # As runs have recorded them.
+
+
+def test_usual_labels_are_not_doubted(folder):
+  for given in ("a b a b", "1 2 10", "0.5 1.5 0.5"):
+    text = rows(*given.split())
+    opened = settings(folder, text, eval_split="train")
+    warnings = open_splits(opened, windowed=True).warnings
+    assert [line for line in warnings if "fewer than" not in line] == []
+
+
 @pytest.mark.parametrize("key", ["eval_labels_file", "label_columns", "task"])
 def test_keys_about_files_of_labels_need_one(key):
   value = "regression" if key == "task" else "x"

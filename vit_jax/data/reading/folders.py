@@ -1,6 +1,7 @@
 """Finds the splits, the classes and the images in folders."""
 
 import collections
+import contextlib
 import dataclasses
 import errno
 import importlib.util
@@ -154,6 +155,23 @@ def subfolders(folder: bytes) -> list[bytes]:
   """The folders in a folder, sorted, without hidden ones and by-products."""
   with os.scandir(folder) as entries:
     return sorted(e.name for e in entries if _visible(e.name) and is_folder(e))
+
+
+def hidden_with_images(folder: bytes) -> list[bytes]:
+  """The folders in a folder that begin with a dot and hold images, sorted."""
+  with os.scandir(folder) as entries:
+    hidden = sorted(
+      e.name for e in entries if e.name.startswith(b".") and is_folder(e)
+    )
+  found = []
+  for name in hidden:
+    with (
+      contextlib.suppress(OSError),
+      os.scandir(os.path.join(folder, name)) as inside,
+    ):
+      if any(_visible(e.name) and _kind(e) is None for e in inside):
+        found.append(name)
+  return found
 
 
 def is_folder(entry: os.DirEntry) -> bool:

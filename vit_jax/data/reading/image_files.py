@@ -1,8 +1,11 @@
 """Image files: those that names stand for, and those that have labels."""
 
+import collections
 import contextlib
 import glob
+import math
 import os
+import unicodedata
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -15,6 +18,7 @@ from vit_jax.runtime.printable import printable_path as text
 # Without the library for HEIC, reading such a file says what to install.
 _ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))
 _LOOKED_AT = 8  # Images whose range of values is looked at.
+_MISSING = ("nan", "na", "n/a", "null", "none", "<na>", "?")
 _FEW = 5  # Images of a class; fewer are hardly enough to learn it.
 
 
@@ -132,12 +136,7 @@ class ImageFiles(Source):
         f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
         f"training images: {', '.join(named)}{', ...' * (len(few) > 5)}."
       )
-    names = list(self.class_names)
-    if all(n.isdecimal() for n in names) and names != sorted(names, key=int):
-      lines.append(
-        "the classes are named by numbers and sorted as text: "
-        f"{', '.join(names[:4])}, ...; a class's index is not its name."
-      )
+    lines += doubtful_names(self.class_names)
     return lines
 
   def exposure(self) -> list[str]:
@@ -159,6 +158,56 @@ class ImageFiles(Source):
       f"--config.normalization.window='(0,{white})'."
     )
     return [line]
+
+
+def composed(name: str) -> str:
+  """A name with its accents composed (NFC), which macOS decomposes."""
+  return unicodedata.normalize("NFC", name)
+
+
+def doubtful_names(names: Sequence[str]) -> list[str]:
+  """What may be a mistake in the names of classes, a line each."""
+  lines = []
+  values = [_number(name) for name in names]
+  by_value: dict[float, list[str]] = collections.defaultdict(list)
+  by_case: dict[str, list[str]] = collections.defaultdict(list)
+  for name, value in zip(names, values, strict=True):
+    by_case[composed(name).casefold()].append(name)
+    if value is not None:
+      by_value[value].append(name)
+  for groups, what in (
+    (by_value, "are the same number"),
+    (by_case, "differ in case or accents' encoding alone"),
+  ):
+    same = [group for group in groups.values() if len(group) > 1]
+    if same:
+      shown = " and ".join(map(repr, same[0]))
+      more = f" ({len(same):,} such groups)" if same[1:] else ""
+      lines.append(
+        f"classes {shown} {what}, and are kept as different classes{more}; "
+        "give them one name if they are the same."
+      )
+  if missing := [name for name in names if name.strip().lower() in _MISSING]:
+    lines.append(
+      f"class {missing[0]!r} reads like a missing label, and is kept as a "
+      "class; remove its images if it is none."
+    )
+  known = [value for value in values if value is not None]
+  if names and len(known) == len(names) and known != sorted(known):
+    lines.append(
+      "the classes are named by numbers and sorted as text: "
+      f"{', '.join(names[:4])}, ...; a class's index is not its name."
+    )
+  return lines
+
+
+def _number(name: str) -> float | None:
+  """The number that a name is; None for another, and for NaN and infinity."""
+  try:
+    value = float(name)
+  except ValueError:
+    return None
+  return value if math.isfinite(value) else None
 
 
 def content(path: bytes) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.data.reading.image_files import ImageFiles, held_out
+from vit_jax.data.reading.image_files import ImageFiles, composed, held_out
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
@@ -81,10 +81,13 @@ class ImageFolder(ImageFiles):
     """Lists the files of all classes, and holds out a fraction of each."""
     if self._folder != train and classes != [b""]:
       _check_classes(self._folder, classes)
-    self.class_names = tuple(text(name) for name in classes)
+    spellings = _spellings(self._folder) if classes != [b""] else {"": [b""]}
+    trained = _spellings(train) if classes != [b""] else {}
+    self.class_names = tuple(_class_name(name, trained) for name in classes)
     ends, labels, paths = array("q"), array("i"), bytearray()
     for label, name in enumerate(classes):
-      files = self._files(name)
+      same = spellings.get(composed(text(name)), [])
+      files = [file for spelling in same for file in self._files(spelling)]
       if not files and self._folder == train:
         rest = folders.ignored_text(self.ignored)
         raise ValueError(
@@ -116,6 +119,23 @@ class ImageFolder(ImageFiles):
     below = folders.images_below(folder, self.ignored)
     return [os.path.join(name, path) for path in below]
 
+  def warnings(self) -> list[str]:
+    """The warnings of `ImageFiles`, and those about folders' names."""
+    lines = super().warnings()
+    if self.class_names[1:]:
+      lines += [
+        f"{composed(text(same[0]))!r} names {len(same)} folders whose accents "
+        "are encoded differently, as by macOS; they are one class."
+        for same in _spellings(self._folder).values()
+        if same[1:]
+      ]
+      if hidden := folders.hidden_with_images(self._folder):
+        lines.append(
+          f"{len(hidden):,} folders with images begin with a dot, such as "
+          f"{text(hidden[0])!r}, and are left out; rename a class."
+        )
+    return lines
+
 
 def open_split(settings: DataSettings, split: str) -> ImageFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`."""
@@ -146,8 +166,23 @@ def found(splits: Sequence[ImageFolder]) -> str:
   )
 
 
+def _spellings(folder: bytes) -> dict[str, list[bytes]]:
+  """The class folders by their composed names; most have one spelling."""
+  groups: dict[str, list[bytes]] = collections.defaultdict(list)
+  for name in folders.subfolders(folder):
+    groups[composed(text(name))].append(name)
+  return groups
+
+
+def _class_name(name: bytes, spellings: dict[str, list[bytes]]) -> str:
+  """The name as on the disk, where there is one spelling; runs record it."""
+  key = composed(text(name))
+  return key if len(spellings.get(key, ())) > 1 else text(name)
+
+
 def _classes(folder: bytes) -> list[bytes]:
-  classes = folders.subfolders(folder)
+  """A folder of each class, in the order of their names on the disk."""
+  classes = [same[0] for same in _spellings(folder).values()]
   if len(classes) < 2:
     only = f"only one folder, {text(classes[0])!r}" if classes else "no folders"
     raise ValueError(
@@ -158,9 +193,10 @@ def _classes(folder: bytes) -> list[bytes]:
 
 
 def _check_classes(folder: bytes, known: list[bytes]) -> None:
-  strange = sorted({*folders.subfolders(folder)} - {*known})
+  names = {composed(text(name)) for name in known}
+  strange = sorted({*_spellings(folder)} - names)
   if strange:
     raise ValueError(
-      f"{text(folder)!r} has the class {text(strange[0])!r}, which the train "
+      f"{text(folder)!r} has the class {strange[0]!r}, which the train "
       "folder has not; add it there or remove it here."
     )

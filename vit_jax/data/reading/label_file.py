@@ -10,12 +10,17 @@ from jaxtyping import Shaped
 
 from vit_jax.data.batch import CLASS, ArraySpec
 from vit_jax.data.reading.folders import Layout
-from vit_jax.data.reading.image_files import ImageFiles, held_out
+from vit_jax.data.reading.image_files import (
+  ImageFiles,
+  doubtful_names,
+  held_out,
+)
 from vit_jax.data.reading.label_rows import (
   BETWEEN,
   Encode,
   Row,
   fail,
+  has_decimal_comma,
   make_encode,
   read_rows,
 )
@@ -49,11 +54,17 @@ class LabelledImages(ImageFiles):
     self.task = settings.task
     several = labels.shape[1:]
     self.label_spec = ArraySpec(several, np.float32) if several else CLASS
+    commas = [v for r in rows for v in r.values if has_decimal_comma(r, v)]
+    self._comma = commas[0] if commas else None
     files = [os.fsencode(row.file) for row in rows]
     self._hold(os.fsencode(settings.root), files, labels)
 
   def warnings(self) -> list[str]:
     """The warnings of `ImageFiles`, and one about classes like "cat;dog"."""
+    if self.task == "multilabel":
+      return doubtful_names(self.class_names)
+    if self.task == "regression" and self._comma:
+      return [f"numbers such as {self._comma!r} have a decimal comma."]
     if self.task != "classification":
       return []
     lines = super().warnings()

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ class Row:
   # "train", "val" or "test"; None if there is no such column.
   split: str | None
   values: Sequence[Any]  # The value of each column of labels.
+  decimal_comma: bool = False  # Whether a comma stands for a decimal point.
 
 
 Encode = Callable[[Sequence[Row]], np.ndarray]
@@ -49,7 +51,7 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
   read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
   key, columns, rows, root = "", [], [], settings.root or "."
   usual: list[str] = []  # The ending that names lack.
-  for number, cells in read(path):
+  for number, cells, comma in read(path):
     place = f"{path}, line {number}"
     if not columns:
       key, columns = _columns(place, [*cells], settings)
@@ -67,7 +69,8 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
       split = split_named(os.fsencode(str(cells[_SPLIT]).strip()))
       if split is None:
         fail(place, f"split={cells[_SPLIT]!r} is not train, val or test")
-    rows.append(Row(place, file, split, [cells[name] for name in columns]))
+    values = [cells[name] for name in columns]
+    rows.append(Row(place, file, split, values, comma))
   if not rows:
     said = "has no rows; give it the line file,label and one for each image"
     fail(path, said)
@@ -117,11 +120,16 @@ def _columns(
   return key, columns
 
 
-def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-  """Yields the line number and the cells, by column, of each row."""
+def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
+  """Yields of each row the line number, the cells by column, and a flag.
+
+  The flag tells whether numbers may have a decimal comma, as where Excel puts
+  semicolons between cells.
+  """
   text = _text(path)
   first = text.split("\n", 1)[0]
-  delimiter = next((mark for mark in ",;\t" if mark in first), ",")
+  head = re.sub(r'"[^"]*"', "", first)  # A quoted name may hold any mark.
+  delimiter = max(",;\t", key=head.count)
   names, file = [], io.StringIO(text, newline="")
   reader = csv.reader(file, delimiter=delimiter, strict=True)
   try:
@@ -135,7 +143,8 @@ def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if twice := [name for name in names if names.count(name) > 1]:
           fail(place, f"has two columns {twice[0]!r}")
       elif len(cells) == len(names):
-        yield reader.line_num, dict(zip(names, cells, strict=True))
+        row = dict(zip(names, cells, strict=True))
+        yield reader.line_num, row, delimiter != ","
       else:
         said = f"has {len(cells)} cells and not {len(names)}: put double quotes"
         fail(place, f"{said} around a cell with {delimiter!r}")
@@ -143,7 +152,7 @@ def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     fail(f"{path}, line {reader.line_num}", f"is not CSV: {error}")
 
 
-def _json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
   for number, line in enumerate(_text(path).split("\n"), 1):
     if not line.strip():
       continue
@@ -153,7 +162,7 @@ def _json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
       fail(f"{path}, line {number}", f"is not JSON: {error}")
     if not isinstance(row, dict):
       fail(f"{path}, line {number}", "is not an object with keys such as file")
-    yield number, row
+    yield number, row, False
 
 
 def _text(path: str) -> str:
@@ -235,6 +244,8 @@ def _bit(row: Row, column: str, value: Any) -> np.uint8:
 
 
 def _number(row: Row, column: str, value: Any) -> np.float32:
+  if has_decimal_comma(row, value):
+    value = value.replace(",", ".")
   try:
     found = math.nan if isinstance(value, bool) else float(value)
   except (TypeError, ValueError, OverflowError):
@@ -243,6 +254,11 @@ def _number(row: Row, column: str, value: Any) -> np.float32:
     said = f"has {column}={value!r}, which is no number such as 3.5"
     fail(row.place, f"{said}; data.label_columns chooses the columns")
   return np.float32(found)
+
+
+def has_decimal_comma(row: Row, value: Any) -> bool:
+  """Whether the comma in a value such as "1,5" is that of a decimal."""
+  return row.decimal_comma and isinstance(value, str) and value.count(",") == 1
 
 
 def _table(

@@ -11,6 +11,7 @@ import numpy as np
 
 from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.example import Example, Source
+from vit_jax.data.reading.image_files import composed
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
 from vit_jax.runtime.printable import printable
@@ -111,8 +112,9 @@ def check_same_classes(
   names: tuple[str, ...], of: str, others: tuple[str, ...], of_others: str
 ) -> None:
   """Raises ValueError, naming both sources, if their class names differ."""
-  if names != others:
-    differing = sorted(set(names) ^ set(others))[:5]
+  ours, theirs = ([composed(n) for n in each] for each in (names, others))
+  if ours != theirs:
+    differing = sorted({*ours} ^ {*theirs})[:5]
     only = ", ".join(map(printable, differing))
     raise ValueError(
       f"{of} has {len(names)} classes and {of_others} {len(others)}, and they "
