@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from etils import epath
 
-from vit_jax.workdir.rows import read_rows
+from vit_jax.workdir.metrics import read_metrics
 
 GRACE = 60  # Seconds for a training run to save after it was told to stop.
 LIMIT = 8 * 60 - GRACE  # Seconds until a part is told to stop.
@@ -178,7 +178,7 @@ def resume(tiny: bool, turn: Turn) -> list[str]:
 
 def metrics(workdir: pathlib.Path | str, name: str) -> list[float]:
   """The values of a metric that a run wrote, in order."""
-  rows = read_rows(epath.Path(workdir) / "metrics.jsonl")
+  rows = read_metrics(epath.Path(workdir)).rows
   return [row[name] for row in rows if name in row]
 
 

@@ -34,7 +34,7 @@ from typing import IO
 from etils import epath
 
 from vit_jax.workdir.checkpoint import open_run
-from vit_jax.workdir.rows import read_rows
+from vit_jax.workdir.metrics import read_metrics
 
 COMMAND = [
   *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
@@ -187,7 +187,7 @@ def last_state(workdir: str) -> tuple[int, dict[str, int]]:
 
 def losses(workdir: str) -> dict[int, float]:
   """The training loss of every step that was written."""
-  rows = read_rows(epath.Path(workdir) / "metrics.jsonl")
+  rows = read_metrics(epath.Path(workdir)).rows
   return {r["step"]: r["train/loss"] for r in rows if "train/loss" in r}
 
 

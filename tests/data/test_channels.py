@@ -10,6 +10,7 @@ import tifffile
 from PIL import Image
 
 from tests.data.pictures import encode, noise, png, scene
+from tests.memory import bounded_memory
 from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.decoding.pillow import brightest
@@ -231,3 +232,18 @@ def test_augmentations_of_colours_need_colours(name, value):
 def test_colours_are_read_as_before():
   pixels = noise(9, 7)
   np.testing.assert_array_equal(decode_image(png(pixels)), pixels)
+
+
+def test_bands_that_take_gigabytes_are_refused_unread(tmp_path):
+  """80 megapixels of 5 bands of 16 bits are claimed by a few bytes."""
+  path = tmp_path / "bands.tif"
+  form = {"photometric": "minisblack", "planarconfig": "contig"}
+  tifffile.imwrite(path, bands(5, np.uint16), metadata=None, **form)
+  with tifffile.TiffFile(path, mode="r+") as file:
+    tags = file.pages.first.tags
+    tags["ImageWidth"].overwrite(8_000)
+    tags["ImageLength"].overwrite(10_000)
+  encoded = path.read_bytes()
+  said = "samples take 800,000,000 bytes, more than 715,"
+  with bounded_memory(2**24), pytest.raises(UnreadableImageError, match=said):
+    decode_image(encoded, ImageSpec(channels=5))

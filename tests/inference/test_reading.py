@@ -1,6 +1,7 @@
 """Images read from files, from Pillow and from arrays are the same pixels."""
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -124,3 +125,9 @@ def test_arrays_of_four_axes_and_of_paths_have_several(photos):
 def test_what_may_be_one_picture_or_several_is_refused(images, message):
   with pytest.raises(ValueError, match=message):
     read_images(PREPROCESSING, images)
+
+
+def test_a_picture_that_is_a_fifo_is_not_waited_for(tmp_path):
+  os.mkfifo(tmp_path / "fifo.png")
+  with pytest.raises(ValueError, match=r"fifo\.png: a FIFO, not a regular"):
+    read_images(PREPROCESSING, [tmp_path / "fifo.png"])

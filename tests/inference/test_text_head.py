@@ -1,12 +1,15 @@
 """Zero-shot classes, against NumPy and against transformers."""
 
+import os
 import pathlib
+import zipfile
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.memory import bounded_memory
 from vit_jax.inference.text_head import TextHead, read_text_head
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
@@ -110,3 +113,22 @@ def test_transformers_gives_the_same_logits(family):
   model, params = load_pretrained(source)
   y = model.apply({"params": params}, jnp.asarray(images))
   np.testing.assert_allclose(head.logits(y), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_texts_that_claim_gigabytes_are_refused(tmp_path):
+  os.mkfifo(tmp_path / "fifo.npz")
+  with zipfile.ZipFile(
+    tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED
+  ) as file:
+    file.writestr("names.npy", b"")
+  content = (tmp_path / "bomb.npz").read_bytes()
+  at = content.index(b"PK\1\2") + 24  # What the member unpacks to.
+  claim = (2**31).to_bytes(4, "little")
+  (tmp_path / "bomb.npz").write_bytes(content[:at] + claim + content[at + 4 :])
+  reasons = {
+    "fifo.npz": "a FIFO, not",
+    "bomb.npz": "it unpacks to 2,147,483,648",
+  }
+  for name, reason in reasons.items():
+    with bounded_memory(2**24), pytest.raises(ValueError, match=reason):
+      read_text_head(str(tmp_path / name))

@@ -1,12 +1,14 @@
 """Parquet files as the Hugging Face Hub ships them."""
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from vit_jax.data.example import UnreadableImageError
+from vit_jax.pack import parquet
 from vit_jax.pack.sources import open_sources
 
 
@@ -74,4 +76,42 @@ def test_columns_that_are_refused(tmp_path, labels, columns, message):
 def test_a_damaged_file(tmp_path):
   (tmp_path / "train.parquet").write_bytes(b"PAR1 and nothing else")
   with pytest.raises(ValueError, match="Parquet"):
+    open_sources(str(tmp_path))
+
+
+def test_a_row_group_too_large_for_memory_is_refused(tmp_path, monkeypatch):
+  images = [bytes([n]) * 1000 for n in range(4)]
+  _write(tmp_path / "train.parquet", images, [0, 1, 1, 0], group=4)
+  source = open_sources(str(tmp_path))["train"]
+  monkeypatch.setattr(parquet, "_MOST_GROUP", 3000)
+  with pytest.raises(ValueError, match=r"takes .* more than 3,000; write"):
+    source[0]
+
+
+def test_equal_images_take_their_memory_once(tmp_path):
+  """Four kilobytes on the disk would be 400 MB."""
+  _write(tmp_path / "train.parquet", [bytes(10**7)] * 40, [0] * 40, group=40)
+  assert (tmp_path / "train.parquet").stat().st_size < 10**6
+  source = open_sources(str(tmp_path))["train"]
+  before = pa.total_allocated_bytes()
+  assert source[39]["image"] == bytes(10**7)
+  assert pa.total_allocated_bytes() - before < 10**8
+
+
+def test_rows_and_footers_are_bounded(tmp_path, monkeypatch):
+  path = tmp_path / "train.parquet"
+  _write(path, [b"x", b"y"], [0, 1])
+  with monkeypatch.context() as patch:
+    patch.setattr(parquet, "_MOST_ROWS", 1)
+    with pytest.raises(ValueError, match="claim 2 rows, more than 1: pack"):
+      open_sources(str(tmp_path))
+  content = path.read_bytes()
+  path.write_bytes(content[:-8] + (2**31).to_bytes(4, "little") + b"PAR1")
+  with pytest.raises(ValueError, match="its footer takes 2,147,483,648 bytes"):
+    open_sources(str(tmp_path))
+
+
+def test_a_fifo_is_refused(tmp_path):
+  os.mkfifo(tmp_path / "train.parquet")
+  with pytest.raises(OSError, match="a FIFO, not a regular file"):
     open_sources(str(tmp_path))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pathlib
 import tarfile
 
@@ -9,6 +10,8 @@ import pytest
 from PIL import Image
 
 from tests import image_files
+from tests.memory import bounded_memory
+from vit_jax.data.example import UnreadableImageError
 from vit_jax.pack.records import split_of
 from vit_jax.pack.sources import open_sources
 
@@ -208,3 +211,58 @@ def test_validation_labels_that_are_refused(tmp_path, labels, message):
 )
 def test_the_split_that_a_file_belongs_to(name, split):
   assert split_of(name) == split
+
+
+def _sparse_member():
+  """GNU's header of a file with a hole, which claims 8 GB."""
+  info = tarfile.TarInfo("a/0.jpg")
+  info.type = tarfile.GNUTYPE_SPARSE
+  header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+  header[386:398] = header[398:410] = b"00000000000\0"
+  header[483:495] = b"77777777777\0"  # The size with its holes.
+  header[148:156] = b" " * 8
+  header[148:156] = b"%06o\0 " % sum(header[:512])
+  return bytes(header)
+
+
+def _long_name():
+  """The header of a name that takes 8 GB."""
+  info = tarfile.TarInfo("././@LongLink")
+  info.type, info.size = tarfile.GNUTYPE_LONGNAME, 8 * 2**30 - 1
+  return info.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize(
+  "header, message",
+  [
+    (_sparse_member(), "a/0.jpg is stored without its zeros"),
+    (_long_name(), "a header takes 8,589,934,592 bytes"),
+  ],
+)
+def test_an_archive_that_claims_gigabytes_is_refused(tmp_path, header, message):
+  with (tmp_path / "train.tar").open("wb") as file:
+    file.write(header)
+    file.truncate(9 * 2**30)
+  with bounded_memory(2**26), pytest.raises(ValueError, match=message):
+    open_sources(str(tmp_path))
+
+
+def test_an_image_of_gigabytes_is_unreadable(tmp_path):
+  label = _tar([("0.cls", b"1")])[:1024]
+  info = tarfile.TarInfo("0.jpg")
+  info.size = 6 * 2**30
+  with (tmp_path / "train.tar").open("wb") as file:
+    file.write(label + info.tobuf(tarfile.GNU_FORMAT))
+    file.truncate(7 * 2**30)
+  source = open_sources(str(tmp_path))["train"]
+  with (
+    bounded_memory(2**24),
+    pytest.raises(UnreadableImageError, match=r"0\.jpg: it has 6,442,450,944"),
+  ):
+    source[0]
+
+
+def test_a_fifo_is_no_archive(tmp_path):
+  os.mkfifo(tmp_path / "train.tar")
+  with pytest.raises(OSError, match="a FIFO, not a regular file"):
+    open_sources(str(tmp_path))

@@ -368,3 +368,11 @@ def _kill_workers():
 def test_a_data_set_that_is_not_there(tmp_path):
   with pytest.raises(ValueError, match="holds no data set that TFDS prepared"):
     open_splits(DataSettings(dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../other", "gs://bucket/file"])
+def test_verify_reads_nothing_outside_of_the_folder(tmp_path, capsys, name):
+  (tmp_path / "sha256sums.txt").write_text(f"{'0' * 64}  {name}\n")
+  with pytest.raises(ValueError, match="1 of 1 files"):
+    verify(str(tmp_path))
+  assert f"names {name}, which is not in" in capsys.readouterr().out

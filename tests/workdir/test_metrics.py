@@ -38,7 +38,7 @@ def _values(step):
 
 def _steps(folder):
   """Steps in `metrics.jsonl`, and in TensorBoard's files."""
-  rows = [row["step"] for row in read_rows(folder / "metrics.jsonl")]
+  rows = [row["step"] for row in read_rows(folder / "metrics.jsonl").rows]
   if not (folder / "tensorboard").is_dir():
     return rows, []
   return rows, [step for step, _, _ in runs.events(folder)]
@@ -47,7 +47,7 @@ def _steps(folder):
 def test_a_row_goes_everywhere_and_its_dictionaries_to_the_file(folder):
   writer = MetricWriter(folder)
   writer.write(3, _values(3))
-  assert read_rows(folder / "metrics.jsonl") == [{"step": 3, **_values(3)}]
+  assert read_rows(folder / "metrics.jsonl").rows == [{"step": 3, **_values(3)}]
   ((step, tag, value),) = runs.events(folder)
   assert (step, tag, value.simple_value) == (3, "train/loss", 3.0)
   writer.close()
@@ -121,7 +121,7 @@ def test_a_store_out_of_reach_is_said_once(store):
   assert store.requests == []
   store.no_fault()
   writer.close()
-  rows = read_rows(folder / "metrics.jsonl")
+  rows = read_rows(folder / "metrics.jsonl").rows
   assert [row["step"] for row in rows] == list(range(1, 9))
 
 

@@ -15,6 +15,7 @@ import pytest
 from etils import epath
 
 from tests import runs
+from tests.memory import bounded_memory
 from tests.pages import ROOT, blocks
 from tests.workdir import saved
 from vit_jax.training.state import TrainState
@@ -80,7 +81,7 @@ def test_other_files_beside_the_checkpoints_are_left_alone(folder):
   _metrics(folder, 4).mkdir()
   with contextlib.closing(Checkpoints(str(folder))) as checkpoints:
     (note,) = checkpoints.notes
-  assert "checkpoint 4 are damaged (their file is a folder)" in note
+  assert "checkpoint 4 are damaged (their file is a folder," in note
   assert (folder / "checkpoints/notes.txt").read_text() == "mine"
 
 
@@ -298,3 +299,59 @@ def test_reads_under_way_say_nothing_when_another_fails(
   gc.collect()  # asyncio complains of an error that nobody took when it goes.
   assert capfd.readouterr() == ("", "")
   assert caplog.records == []
+
+
+def test_only_a_number_as_we_write_it_is_a_step(folder):
+  for name in ("0006", "٦", "99999999999", "2147483648", "-1", "6.0", "１"):
+    (folder / "checkpoints" / name).mkdir()
+  with contextlib.closing(open_run(str(folder))) as checkpoints:
+    assert checkpoints.all_steps == [2, 4, 6, 8]
+    with pytest.raises(ValueError, match="no checkpoint of step 99999999999"):
+      checkpoints.choose(99999999999)
+  for step in (2, 4, 6, 8):
+    shutil.rmtree(folder / "checkpoints" / str(step))
+  with (
+    contextlib.closing(open_run(str(folder))) as checkpoints,
+    pytest.raises(ValueError, match="holds no finished checkpoint"),
+  ):
+    checkpoints.choose()
+
+
+def _fifo(path):
+  os.mkfifo(path)
+
+
+def _device(path):
+  path.symlink_to("/dev/zero")
+
+
+def _sparse(path):
+  with path.open("wb") as file:
+    file.truncate(6 * 2**30)
+
+
+@pytest.mark.parametrize("make", [_fifo, _device, _sparse])
+@pytest.mark.parametrize(
+  "name", ["description/metadata", "params/_METADATA", "params/manifest.ocdbt"]
+)
+def test_a_file_that_is_not_regular_is_damage_at_once(folder, name, make):
+  """Opening a FIFO would hang, and a device fill the memory."""
+  path = pathlib.Path(folder / "checkpoints" / "4" / name)
+  path.unlink()
+  make(path)
+  start = time.monotonic()
+  with contextlib.closing(open_run(str(folder))) as checkpoints:
+    shapes = saved.shapes(saved.state(4))
+    with bounded_memory(2**24), pytest.raises(DamagedError) as caught:
+      checkpoints.restore(4, shapes)
+  assert "\n" not in str(caught.value)
+  assert time.monotonic() - start < 4  # It was not tried again.
+
+
+@pytest.mark.parametrize("make", [_fifo, _device, _sparse])
+def test_metrics_that_are_not_regular_are_no_score(folder, make):
+  path = pathlib.Path(_metrics(folder, 4))
+  path.unlink()
+  make(path)
+  with bounded_memory(2**24), pytest.raises(ValueError, match="their file is"):
+    read_score(folder / "checkpoints" / "4", CLASSES)

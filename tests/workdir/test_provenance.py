@@ -14,10 +14,10 @@ from vit_jax.workdir.provenance import read_starts, record_start
 
 def test_every_start_is_a_line_that_says_on_what(tmp_path):
   folder = epath.Path(tmp_path)
-  assert read_starts(folder) == []
+  assert read_starts(folder).rows == []
   record_start(folder, 0)
   record_start(folder, 12)
-  starts = read_starts(folder)
+  starts = read_starts(folder).rows
   lines = (tmp_path / "starts.jsonl").read_text().splitlines()
   assert [json.loads(line) for line in lines] == starts
   assert [start["step"] for start in starts] == [0, 12]
@@ -37,7 +37,7 @@ def test_a_broken_line_stops_no_start_and_stays(tmp_path, broken):
   path.write_bytes(before)
   record_start(folder, 12)
   assert path.read_bytes().startswith(before)
-  assert [start["step"] for start in read_starts(folder)] == [0, 12]
+  assert [start["step"] for start in read_starts(folder).rows] == [0, 12]
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,32 @@ def test_the_command_is_as_it_was_typed(typed, is_ours):
   shown = f"python -m {rest}" if mark else before.partition("/bin/vit_jax")[2]
   command = (shown if mark else f"vit_jax{shown}") if is_ours else None
   assert provenance._command(shlex.split(typed)) == command
+
+
+@pytest.mark.parametrize(
+  ("key", "value"),
+  [
+    ("time", ["2026-01-02T03:04:05+00:00"]),
+    ("time", "yesterday"),
+    ("time", "2026-01-02T03:04:05"),
+    ("command", 7),
+    ("devices", None),
+    ("devices", "half a character: \ud800"),
+    ("hosts", "1"),
+    ("hosts", 10**400),
+    ("cores", {}),
+    ("system", []),
+    ("python", 3.13),
+    ("packages", ["jax"]),
+    ("packages", {"jax": 0.1}),
+  ],
+)
+def test_an_odd_start_is_skipped_and_counted(tmp_path, key, value):
+  folder = epath.Path(tmp_path)
+  record_start(folder, 0)
+  (start,), _ = read_starts(folder)
+  path = tmp_path / "starts.jsonl"
+  lacking = {k: v for k, v in start.items() if k != key}
+  odd = [lacking, {**start, key: value}]
+  path.write_text("".join(f"{json.dumps(row)}\n" for row in [start, *odd]))
+  assert read_starts(folder) == ([start], 2)

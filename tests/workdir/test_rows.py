@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import resource
 import secrets
 import types
@@ -9,10 +10,12 @@ import types
 import pytest
 from etils import epath
 
+from tests.memory import bounded_memory
 from vit_jax.workdir import rows
 from vit_jax.workdir.rows import (
   AppendFile,
   RowFile,
+  holds_numbers,
   parse_rows,
   read_rows,
   replace,
@@ -34,6 +37,9 @@ BROKEN = [
   b"\xff\xfe",
   b"[" * 100_000,
   bytes(20),
+  b'{"step": -1}',
+  b'{"step": 2147483648}',
+  b'{"step": 1%s}' % (b"0" * 400),
 ]
 
 
@@ -46,6 +52,50 @@ def test_a_broken_line_is_skipped_and_counted(line):
   content = to_line(_row(1)) + line + b"\n" + to_line(_row(2))
   assert parse_rows(content) == ([_row(1), _row(2)], 1)
   assert parse_rows(to_line(_row(1)) + line) == ([_row(1)], 1)
+
+
+@pytest.mark.parametrize(
+  "value",
+  [
+    '"x"',
+    "[1]",
+    "{}",
+    "1e999",
+    "1e200",
+    "-1" + "0" * 400,
+    "[" * 400 + "]" * 400,
+  ],
+)
+@pytest.mark.parametrize("key", ["train/loss", "eval/examples"])
+def test_what_is_no_number_makes_a_row_of_metrics_broken(key, value):
+  line = f'{{"step": 2, "{key}": {value}}}\n'.encode()
+  assert parse_rows(to_line(_row(1)) + line, holds_numbers) == ([_row(1)], 1)
+
+
+@pytest.mark.parametrize("value", ["1", "NaN", "-Infinity", "1e38"])
+def test_numbers_are_metrics_and_what_is_not_finite_is_null(value):
+  content = f'{{"step": 2, "train/loss": {value}}}\n'.encode()
+  (row,), skipped = parse_rows(content, holds_numbers)
+  # As to_line would have written it.
+  number = float(value)
+  wanted = number if math.isfinite(number) else None
+  assert (row["train/loss"], skipped) == (wanted, 0)
+
+
+def test_objects_of_numbers_have_names_that_say_so():
+  good = {"step": 1, "time": {"steps": 1.5}, "eval/top1_by_class": {"a": None}}
+  odd = [{"step": 2, "time": {"steps": "x"}}, {"step": 3, "time": 4}]
+  content = b"".join(map(to_line, [good, *odd]))
+  assert parse_rows(content, holds_numbers) == ([good], 2)
+
+
+def test_a_device_and_a_huge_file_are_refused(tmp_path):
+  (tmp_path / "device").symlink_to("/dev/zero")
+  with (tmp_path / "sparse").open("wb") as file:
+    file.truncate(6 * 2**30)
+  for name in ("device", "sparse"):
+    with bounded_memory(2**24), pytest.raises(OSError, match=name):
+      read_rows(epath.Path(tmp_path / name))
 
 
 def test_empty_lines_are_nothing():
@@ -71,9 +121,9 @@ def test_rows_are_there_at_the_end(path):
   rows = RowFile(path, 0)
   for step in (1, 2, 3):
     rows.append(to_line(_row(step)))
-    assert read_rows(path)[0] == _row(1)
+    assert read_rows(path).rows[0] == _row(1)
   rows.flush()
-  assert read_rows(path) == [_row(1), _row(2), _row(3)]
+  assert read_rows(path).rows == [_row(1), _row(2), _row(3)]
 
 
 def test_a_run_that_goes_on_drops_later_rows_and_broken_lines(path):
@@ -93,7 +143,7 @@ def test_a_store_in_trouble_is_an_oserror(store):
   store.fault = lambda *_: 401
   for attempt in (
     lambda: RowFile(path, 0),
-    lambda: read_rows(path),
+    lambda: read_rows(path).rows,
     lambda: replace(path, b""),
   ):
     with pytest.raises(OSError) as caught:  # noqa: PT011

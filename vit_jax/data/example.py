@@ -1,11 +1,14 @@
 """The types that all readers share, the facts of an image, and its limits."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypedDict
 
 from vit_jax.runtime.checks import MAX_PIXELS
 
+MAX_BYTES = 8 * MAX_PIXELS
+"""Bytes of a file, and of samples: four of 16 bits for each of the pixels."""
 _MAX_SCANS = 100
 """A scan costs hardly a byte, but as much time as decoding the whole image."""
 _SCAN = b"\xff\xda"
@@ -125,6 +128,17 @@ def check_size(height: int, width: int, times: int = 1) -> None:
     raise UnreadableImageError(
       f"the image has {width} x {height} pixels, more than {most}; shrink it "
       "first."
+    )
+
+
+def check_samples(shape: Sequence[int], itemsize: int) -> None:
+  """Raises UnreadableImageError for more than `MAX_BYTES` bytes of samples."""
+  size = math.prod(shape) * itemsize
+  if size > MAX_BYTES:
+    sides = " x ".join(map(str, shape))
+    raise UnreadableImageError(
+      f"its {sides} samples take {size:,} bytes, more than {MAX_BYTES:,}; cut "
+      "it into smaller images first."
     )
 
 

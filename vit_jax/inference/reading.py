@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.example import MAX_BYTES, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.runtime.printable import printable_path
+from vit_jax.runtime.regular_file import open_regular
 from vit_jax.training.sharding import begun_ahead
 
 Picture = str | os.PathLike | Image.Image | np.ndarray
@@ -125,7 +126,7 @@ def _encoded(picture: Picture) -> bytes:
   So everything takes one way, whose pixels are compared with others' code.
   """
   if isinstance(picture, str | os.PathLike):
-    with open(picture, "rb") as file:
+    with open_regular(picture, MAX_BYTES) as file:
       return file.read()
   image = picture if isinstance(picture, Image.Image) else _from_array(picture)
   image = ImageOps.exif_transpose(image)

@@ -5,7 +5,8 @@ trained so that an image's representation lies near that of a text on it.
 """
 
 import dataclasses
-from zipfile import BadZipFile
+import zipfile
+from typing import IO
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,13 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.normalize import unit
 from vit_jax.runtime.printable import printable
+from vit_jax.runtime.regular_file import open_regular
 
+_UNREADABLE = (
+  *(OSError, KeyError, MemoryError, TypeError, ValueError),
+  zipfile.BadZipFile,
+)
+_MOST_BYTES = 2**30  # 100,000 texts of 2,048 numbers.
 _HOLDS = (
   "the arrays names (K,), embeddings (K, D), and where they are known scale () "
   "and bias ()"
@@ -49,15 +56,26 @@ class TextHead:
     return self.scale * cosine + (self.bias or 0.0)
 
 
+def _arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
+  """The arrays of an .npz file, which may claim no more than `_MOST_BYTES`."""
+  with zipfile.ZipFile(file) as archive:
+    size = sum(member.file_size for member in archive.infolist())
+  if size > _MOST_BYTES:
+    raise ValueError(f"it unpacks to {size:,} bytes, more than {_MOST_BYTES:,}")
+  file.seek(0)
+  with np.load(file, allow_pickle=False) as arrays:
+    return {name: arrays[name] for name in arrays.files}
+
+
 def read_text_head(path: str) -> TextHead:
   """Reads an .npz file with `names`, `embeddings`, and `scale` and `bias`."""
   try:
-    with np.load(path, allow_pickle=False) as file:
-      arrays = {name: file[name] for name in file.files}
+    with open_regular(path, _MOST_BYTES) as file:
+      arrays = _arrays(file)
     names, embeddings = arrays["names"], np.float32(arrays["embeddings"])
     scale = float(arrays.get("scale", 100.0))
     bias = float(arrays["bias"]) if "bias" in arrays else None
-  except (OSError, KeyError, TypeError, ValueError, BadZipFile) as error:
+  except _UNREADABLE as error:
     text = " ".join(str(error).split())
     raise ValueError(f"{path} does not hold {_HOLDS}: {text}") from error
   if (

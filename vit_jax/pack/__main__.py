@@ -24,6 +24,8 @@ vit_jax.train --config.data.dir=OUT` reads the result, and so does
 `tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
 
+import pathlib
+
 from absl import flags
 from etils import epath
 
@@ -97,7 +99,11 @@ def verify(out: str) -> None:
   shards = {name for name in there if "array_record" in name}
   names, bad = sorted(shards | {*sums}), 0
   for name in names:
-    if (found := notes.file_digest(folder / name)) != sums.get(name):
+    path = pathlib.PurePosixPath(name)
+    if "://" in name or path.is_absolute() or ".." in path.parts:
+      print(f"{SUMS} names {printable(name)}, which is not in {folder}")
+      bad += 1
+    elif (found := notes.file_digest(folder / name)) != sums.get(name):
       wrong = "is missing" if found is None else f"differs from {SUMS}"
       print(f"{printable(str(folder / name))} {wrong}")
       bad += 1

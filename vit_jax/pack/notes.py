@@ -21,7 +21,7 @@ from etils import epath
 from vit_jax.runtime import atomic_file
 from vit_jax.runtime.regular_file import (
   NotRegularError,
-  open_regular,
+  open_anywhere,
   read_regular,
 )
 
@@ -61,9 +61,8 @@ def publish(file: IO[bytes], path: epath.Path) -> None:
 
 def file_digest(path: epath.Path) -> str | None:
   """The SHA-256 of a file; None if there is none, or it is no regular file."""
-  is_local = "://" not in os.fspath(path)
   try:
-    with open_regular(path) if is_local else path.open("rb") as file:
+    with open_anywhere(path) as file:
       opened: Any = file
       return hashlib.file_digest(opened, "sha256").hexdigest()
   except (FileNotFoundError, NotRegularError, ValueError):

@@ -4,8 +4,9 @@ A row group is read as a whole, and the one read last is kept.
 """
 
 import json
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,11 @@ from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.pack.records import Splits, numbered, split_of
+from vit_jax.runtime.regular_file import open_anywhere
+
+_MOST_GROUP = 2**31  # Bytes of a row group, uncompressed.
+_MOST_FOOTER = 2**26  # Bytes: 100,000 row groups.
+_MOST_ROWS = 2**28
 
 
 class ParquetImages(Source):
@@ -28,11 +34,16 @@ class ParquetImages(Source):
     self._groups: list[tuple[str, int]] = []
     blocks: list[int] = []
     for path in files:
-      with epath.Path(path).open("rb") as file:
-        metadata = pq.ParquetFile(file).metadata
+      with open_anywhere(path) as file:
+        metadata = _opened(file, path).metadata
       for group in range(metadata.num_row_groups):
         self._groups.append((path, group))
         blocks.append(metadata.row_group(group).num_rows)
+    if sum(blocks) > _MOST_ROWS:  # Their labels are read into memory.
+      raise ValueError(
+        f"{files[0]} and its like claim {sum(blocks):,} rows, more than "
+        f"{_MOST_ROWS:,}: pack a part of them at a time."
+      )
     self.blocks = np.array(blocks, np.int64)
     self._ends = np.cumsum(self.blocks)
     self._read: tuple[int, pa.Table] | None = None
@@ -55,18 +66,57 @@ class ParquetImages(Source):
     """All labels, read without the images."""
     found = []
     for path in dict.fromkeys(path for path, _ in self._groups):
-      with epath.Path(path).open("rb") as file:
-        table = pq.read_table(file, columns=[self.columns[1]])
+      with open_anywhere(path) as file:
+        table = _opened(file, path).read(columns=[self.columns[1]])
       found.append(table[self.columns[1]].to_numpy())
     return np.concatenate(found)
 
   def _table(self, group: int) -> pa.Table:
     if self._read is None or self._read[0] != group:
       path, number = self._groups[group]
-      with epath.Path(path).open("rb") as file:
-        opened = pq.ParquetFile(file)
+      image, _ = self.columns
+      with open_anywhere(path) as file:
+        opened = _opened(file, path)
+        stored = opened.metadata.row_group(number)
+        names = _check_group(stored, self.columns, f"{path}, {number}")
+        # Images that are equal, and stored once, stay so in memory.
+        once = [name for name in names if _is_below(name, [image])]
+        opened = pq.ParquetFile(
+          file, metadata=opened.metadata, read_dictionary=once
+        )
         self._read = group, opened.read_row_group(number, [*self.columns])
     return self._read[1]
+
+
+def _opened(file: IO[bytes], path: str) -> pq.ParquetFile:
+  """Opens a file whose description of itself has a bounded size."""
+  end = file.seek(0, os.SEEK_END)
+  file.seek(max(end - 8, 0))
+  size, mark = int.from_bytes(file.read(4), "little"), file.read(4)
+  if mark == b"PAR1" and size > _MOST_FOOTER:
+    raise ValueError(
+      f"{path} is damaged: its footer takes {size:,} bytes, more than "
+      f"{_MOST_FOOTER:,}."
+    )
+  return pq.ParquetFile(file)
+
+
+def _check_group(
+  group: pq.RowGroupMetaData, columns: Sequence[str], where: str
+) -> list[str]:
+  """The paths of these columns in a row group, such as "image.bytes".
+
+  Raises ValueError if they take too much memory.
+  """
+  stored = [group.column(number) for number in range(group.num_columns)]
+  taken = [c for c in stored if _is_below(c.path_in_schema, columns)]
+  size = sum(column.total_uncompressed_size for column in taken)
+  if size > _MOST_GROUP:
+    raise ValueError(
+      f"{where}: this row group takes {size:,} bytes of memory, more than "
+      f"{_MOST_GROUP:,}; write the file again in smaller ones."
+    )
+  return [column.path_in_schema for column in taken]
 
 
 def open_parquet(folder: epath.Path) -> Splits:
@@ -75,9 +125,10 @@ def open_parquet(folder: epath.Path) -> Splits:
   for path in sorted(folder.iterdir()):
     if path.suffix == ".parquet":
       files.setdefault(split_of(path.name), []).append(str(path))
-  with epath.Path(next(iter(files.values()))[0]).open("rb") as file:
+  first = next(iter(files.values()))[0]
+  with open_anywhere(first) as file:
     try:
-      schema = pq.ParquetFile(file).schema_arrow
+      schema = _opened(file, first).schema_arrow
     except pa.ArrowInvalid as error:
       raise ValueError(f"{folder}: {str(error).splitlines()[0]}") from error
   columns = _columns(folder, schema)
@@ -98,6 +149,10 @@ def open_parquet(folder: epath.Path) -> Splits:
   for source in splits.values():
     source.class_names = tuple(names)
   return splits
+
+
+def _is_below(path: str, columns: Sequence[str]) -> bool:
+  return any(f"{path}.".startswith(f"{column}.") for column in columns)
 
 
 def _columns(folder: epath.Path, schema: pa.Schema) -> tuple[str, str]:

@@ -5,10 +5,15 @@ import pathlib
 from array import array
 from collections.abc import Mapping, Sequence
 
-from etils import epath
-
-from vit_jax.data.example import Example, Source, check_classes
+from vit_jax.data.example import (
+  MAX_BYTES,
+  Example,
+  Source,
+  UnreadableImageError,
+  check_classes,
+)
 from vit_jax.data.reading.folders import NAMES
+from vit_jax.runtime.regular_file import open_anywhere
 
 Splits = Mapping[str, Source]
 
@@ -66,7 +71,11 @@ class Records(Source):
     at = self._at
     start = at.ends[index - 1] if index else 0
     name = os.fsdecode(bytes(at.names[start : at.ends[index]]))
-    with epath.Path(at.files[at.file[index]]).open("rb") as file:
+    if at.size[index] > MAX_BYTES:
+      raise UnreadableImageError(
+        f"{name}: it has {at.size[index]:,} bytes, more than {MAX_BYTES:,}."
+      )
+    with open_anywhere(at.files[at.file[index]]) as file:
       file.seek(at.start[index])
       image = file.read(at.size[index])
     return {"image": image, "label": at.label[index], "id": name}

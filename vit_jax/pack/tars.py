@@ -18,6 +18,7 @@ from etils import epath
 from vit_jax.data.example import Source
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.pack.records import Listing, Records, Splits, numbered, split_of
+from vit_jax.runtime.regular_file import open_anywhere, read_regular
 
 _MOST_TEXT = 2**24  # Bytes; a sparse archive may claim any number.
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -70,8 +71,8 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
   Raises ValueError for an image that has no label, or one in either reading,
   and for two images of a sample with equally many dots.
   """
-  with path.open("rb") as file, _opened(file, path) as tar:
-    for key, group in itertools.groupby(tar, _key):
+  with open_anywhere(path) as file, _opened(file, path) as tar:
+    for key, group in itertools.groupby(_members(tar, path), _key):
       members = {member.name: member for member in group if member.isfile()}
       images = [name for name in members if name.lower().endswith(_IMAGES)]
       if not images:
@@ -161,14 +162,16 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
   train = Listing(files=[str(folder / _TRAIN)])
   names: list[str] = []
   path = folder / _TRAIN
-  with path.open("rb") as file, _opened(file, path) as tar:
+  with open_anywhere(path) as file, _opened(file, path) as tar:
     # The outer file lists the classes in any order.
-    classes = [member for member in tar if member.name.endswith(".tar")]
+    members = _members(tar, path)
+    classes = [member for member in members if member.name.endswith(".tar")]
     for label, of_class in enumerate(sorted(classes, key=_name)):
       names.append(pathlib.PurePosixPath(of_class.name).stem)
       inner_file: Any = tar.extractfile(of_class)
       with _opened(inner_file, path / of_class.name) as inner:
-        for member in filter(tarfile.TarInfo.isfile, inner):
+        members = _members(inner, path / of_class.name)
+        for member in filter(tarfile.TarInfo.isfile, members):
           start = of_class.offset_data + member.offset_data
           train.add(start, member.size, label, member.name)
   if len(names) < 2:
@@ -189,8 +192,10 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
 
 def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
   listing = Listing(files=[str(folder / _VAL)])
-  with (folder / _VAL).open("rb") as file, _opened(file, folder / _VAL) as tar:
-    members = sorted(filter(tarfile.TarInfo.isfile, tar), key=_name)
+  path = folder / _VAL
+  with open_anywhere(path) as file, _opened(file, path) as tar:
+    found = filter(tarfile.TarInfo.isfile, _members(tar, path))
+    members = sorted(found, key=_name)
   known, wanted = {name: i for i, name in enumerate(names)}, _lines(labels)
   if len(wanted) != len(members):
     raise ValueError(
@@ -207,14 +212,53 @@ def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
   return Records(f"{folder.name}, validation", names, listing)
 
 
+class _Bounded:
+  """A file of which little is read at a time, whatever an archive claims.
+
+  A header may say that gigabytes follow, such as a member's long name.
+  """
+
+  def __init__(self, file: IO[bytes], path: epath.Path):
+    self._file, self._path = file, path
+    self.seek = file.seek
+    self.tell = file.tell
+    self.seekable = file.seekable
+
+  def read(self, size: int) -> bytes:
+    if not 0 <= size <= _MOST_TEXT:
+      raise ValueError(
+        f"{self._path} is damaged: a header takes {size:,} bytes, more than "
+        f"{_MOST_TEXT:,}."
+      )
+    return self._file.read(size)
+
+
+def _members(
+  tar: tarfile.TarFile, path: epath.Path
+) -> Iterator[tarfile.TarInfo]:
+  """The members of an archive; raises ValueError for one with holes.
+
+  Its bytes are not stored as they are, and it may claim any size.
+  """
+  for member in tar:
+    if member.issparse():
+      raise ValueError(
+        f"{path}: {member.name} is stored without its zeros; write the archive "
+        "again, without --sparse."
+      )
+    yield member
+
+
 def _opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
+  bounded: Any = _Bounded(file, path)
   try:
-    return tarfile.open(fileobj=file, mode="r:")
+    return tarfile.open(fileobj=bounded, mode="r:")
   except tarfile.TarError as error:
     said = f"{path} is no uncompressed .tar file ({error})."
     raise ValueError(said) from error
 
 
 def _lines(path: str) -> list[str]:
-  lines = epath.Path(path).expanduser().read_text().splitlines()
+  content = read_regular(epath.Path(path).expanduser())
+  lines = content.decode().splitlines()
   return [line.strip() for line in lines]

@@ -31,6 +31,11 @@ from vit_jax.pretrained.npz import (
   open_npz,
 )
 from vit_jax.runtime.printable import one_line, quoted
+from vit_jax.runtime.regular_file import (
+  TooLargeError,
+  open_regular,
+  read_regular,
+)
 
 _SAFETENSORS_DTYPES = (
   "BOOL I8 U8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64".split()
@@ -50,6 +55,10 @@ _OTHER_FILES = {
 # The name of a shard: its number, and how many there are.
 _SHARD = re.compile(
   r"(?P<name>.+)-(?P<i>[0-9]{5})-of-(?P<n>[0-9]{5})(?P<end>.+)"
+)
+_NO_INDEX = (
+  *(TooLargeError, ValueError, KeyError, TypeError, AttributeError),
+  RecursionError,
 )
 _MOST_SHARDS = 1_000
 
@@ -119,7 +128,7 @@ def _open(
   with _naming(path):
     if path.exists() and not path.is_file():
       raise UnreadableFileError("it is a folder or a device; a file is needed.")
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
       head = file.read(512)
     if head.startswith((b"PK\3\4", b"PK\5\6")):
       return open_npz(path, files)
@@ -167,11 +176,9 @@ def _open_shards(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
   try:
-    if path.stat().st_size > MAX_DIRECTORY_BYTES:
-      raise ValueError("too long")
-    shard_of = json.loads(path.read_bytes())["weight_map"]
+    shard_of = json.loads(read_regular(path, MAX_DIRECTORY_BYTES))["weight_map"]
     shards = sorted({str(shard) for shard in shard_of.values()})
-  except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+  except _NO_INDEX:
     raise UnreadableFileError(
       'it is text, but no JSON of a "weight_map" from arrays to shards and at '
       f"most {MAX_DIRECTORY_BYTES} bytes; an .npz or a .safetensors file or "

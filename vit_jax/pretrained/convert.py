@@ -24,8 +24,8 @@ from vit_jax.pretrained.save import (
 )
 from vit_jax.runtime.atomic_file import output_folder
 from vit_jax.runtime.display import Display
+from vit_jax.workdir.metrics import read_metrics
 from vit_jax.workdir.read_errors import again_if_deleted
-from vit_jax.workdir.rows import read_rows
 
 _FILE = importlib.resources.files("vit_jax.pretrained") / "model_card.toml"
 _TEMPLATES = tomllib.loads(_FILE.read_text("utf-8"))
@@ -195,10 +195,11 @@ def _training(loaded: Loaded) -> str:
     )
   if start:
     text += f", starting from `{start}`"
-  metrics = epath.Path(loaded.origin.source).expanduser() / "metrics.jsonl"
-  rows, score = read_rows(metrics), loaded.task.score_metric
+  workdir = epath.Path(loaded.origin.source).expanduser()
+  rows, score = read_metrics(workdir).rows, loaded.task.score_metric
   key = f"eval/{score.key}"
-  if evaluated := [r for r in rows if key in r and r["step"] <= loaded.step]:
+  scored = (row for row in rows if row.get(key) is not None)
+  if evaluated := [row for row in scored if row["step"] <= loaded.step]:
     last = evaluated[-1]
     text += (
       f". {score.label[0].upper()}{score.label[1:]} on its evaluation split "

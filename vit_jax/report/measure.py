@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,8 @@ from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Example, Outcome
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.workdir.checkpoint import latest_description, open_run
-from vit_jax.workdir.provenance import read_starts
-from vit_jax.workdir.rows import read_rows
+from vit_jax.workdir.metrics import METRICS, read_metrics
+from vit_jax.workdir.provenance import STARTS, read_starts
 
 _PANELS = 6  # Examples that a task may draw in its own way.
 
@@ -88,6 +89,7 @@ class RunFacts:
     measured: The checkpoint's measurements; None if it could not be evaluated.
     problem: Why the checkpoint could not be evaluated, or None.
     best: Step and score of the checkpoint that `--best` chooses, if known.
+    skipped: A line for each file of rows with broken ones, which are left out.
   """
 
   workdir: str
@@ -98,6 +100,7 @@ class RunFacts:
   measured: Measured | None = None
   problem: str | None = None
   best: tuple[int, str] | None = None
+  skipped: Sequence[str] = ()
 
   def curve(self, key: str) -> tuple[list[int], list[float]]:
     """Steps and values of a metric; both are empty if it was never written.
@@ -105,8 +108,10 @@ class RunFacts:
     A value of training is a mean of the steps since the last. If these are less
     than half as many as mostly, it is averaged with the one before.
     """
-    rows = [row for row in self.rows if row.get(key) is not None]
-    steps, values = [row["step"] for row in rows], [row[key] for row in rows]
+    known = {
+      row["step"]: row[key] for row in self.rows if row.get(key) is not None
+    }
+    steps, values = [*known], [*known.values()]
     if key.startswith("train/") and key != "train/learning_rate" and steps:
       counts = np.diff(steps, prepend=0)
       short = np.flatnonzero(counts[1:] < np.median(counts) / 2) + 1
@@ -122,7 +127,8 @@ class RunFacts:
     """Metrics of the checkpoint, or else of the last evaluation in training."""
     if self.measured is not None:
       return self.measured.metrics | {"step": self.measured.step}
-    rows = [row for row in self.rows if "eval/examples" in row]
+    known = (row.get("eval/examples") is not None for row in self.rows)
+    rows = [*itertools.compress(self.rows, known)]
     return rows[-1] if rows else {}
 
   @property
@@ -144,7 +150,8 @@ def read_run(
     # Fails with a clear message if the address cannot be read.
     open_run(workdir).close()
   folder = epath.Path(workdir).expanduser()
-  rows = read_rows(folder / "metrics.jsonl")
+  rows, starts = (found := read_metrics(folder)).rows, read_starts(folder)
+  skipped = [*found.note(METRICS), *starts.note(STARTS)]
   config: dict[str, Any] = {}
   task = choose.by_metrics(key for row in rows for key in row)
   measured = problem = best = None
@@ -160,8 +167,8 @@ def read_run(
     if not rows or options:
       raise
     problem = str(error)
-  found = rows, read_starts(folder), config, task, measured, problem, best
-  return RunFacts(workdir, *found)
+  facts = rows, starts.rows, config, task, measured, problem, best, skipped
+  return RunFacts(workdir, *facts)
 
 
 def defaults() -> dict[str, Any]:

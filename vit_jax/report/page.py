@@ -178,6 +178,7 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     "facts": tables.facts(run),
     "config": run.config,
     "problem": run.problem,
+    "skipped": run.skipped,
     "evaluated": None,
     "left_out": None,
   }

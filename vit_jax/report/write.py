@@ -35,6 +35,8 @@ def report_files(
   track = Display().track
   runs = [read_run(workdir, track, **options) for workdir in workdirs]
   for run in runs:
+    for line in run.skipped:
+      print(f"{run.workdir}: {line}", flush=True)
     if run.problem:
       line = printable(f"{run.workdir}: not evaluated: {run.problem}")
       print(line, flush=True)

@@ -29,8 +29,8 @@ from vit_jax.workdir.checkpoint import Checkpoints, is_run
 from vit_jax.workdir.description import check_same_run
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.meter import Stopwatch
+from vit_jax.workdir.metrics import read_metrics
 from vit_jax.workdir.read_errors import DamagedError
-from vit_jax.workdir.rows import read_rows
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
     return None
   texts = []
   with contextlib.suppress(OSError):
-    rows = read_rows(checkpoints.folder / "metrics.jsonl")
+    rows = read_metrics(checkpoints.folder).rows
     texts = [metric.text(row) for row in rows if row["step"] == step]
   return step, next(filter(None, reversed(texts)), f"the best {metric.label}")
 

@@ -21,13 +21,13 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.stops import Interrupted
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.meter import Meter, Stopwatch, time_spent
-from vit_jax.workdir.metrics import MetricWriter, WandbLog
+from vit_jax.workdir.metrics import MetricWriter, WandbLog, read_metrics
 from vit_jax.workdir.provenance import (
   keep_unreadable,
   read_starts,
   record_start,
 )
-from vit_jax.workdir.rows import AppendFile, read_rows
+from vit_jax.workdir.rows import AppendFile
 
 _GOES_ON = "; the run goes on"
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
@@ -67,8 +67,8 @@ class Outputs:
     """`time_spent` of the run up to now; None where it cannot be read."""
     folder = self.checkpoints.folder
     with contextlib.suppress(OSError):
-      rows = read_rows(folder / "metrics.jsonl")
-      return time_spent(rows, read_starts(folder), self.spent.row())
+      rows = read_metrics(folder).rows
+      return time_spent(rows, read_starts(folder).rows, self.spent.row())
 
   def close(self, kind: Any, *_: Any) -> None:
     """Closes the metrics; a failure does not change the run's result."""

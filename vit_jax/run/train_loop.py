@@ -21,7 +21,7 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint_reader import items
 from vit_jax.workdir.description import digest_of
 from vit_jax.workdir.meter import Tracer
-from vit_jax.workdir.rows import read_rows
+from vit_jax.workdir.metrics import read_metrics
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.
@@ -150,7 +150,7 @@ class TrainLoop:
     plan, key = self.plan, f"eval/{self.plan.task.score}"
     past = []
     with contextlib.suppress(OSError):
-      past = read_rows(self.outputs.checkpoints.folder / "metrics.jsonl")
+      past = read_metrics(self.outputs.checkpoints.folder).rows
     past = [row for row in past if row["step"] <= first]
     losses = (row["train/loss"] for row in past if "train/loss" in row)
     self._first_loss = next(losses, None)

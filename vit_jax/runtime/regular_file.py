@@ -10,6 +10,7 @@ import io
 import os
 import pathlib
 import stat
+from typing import IO
 
 from etils import epath
 
@@ -58,6 +59,13 @@ def open_regular(path: Path, at_most: int | None = None) -> io.BufferedReader:
   return file
 
 
+def open_anywhere(path: Path) -> IO[bytes]:
+  """Opens a local file as `open_regular`, or one at an address such as gs://."""
+  if "://" in os.fspath(path):
+    return epath.Path(path).open("rb")
+  return open_regular(path)
+
+
 def read_regular(path: Path, at_most: int = MOST_TEXT) -> bytes:
   """A file's bytes, of which there are at most `at_most`.
 
@@ -74,7 +82,10 @@ def read_regular(path: Path, at_most: int = MOST_TEXT) -> bytes:
     _check_size(int(remote.stat().length), path, at_most)
     return remote.read_bytes()
   with open_regular(path, at_most) as file:
-    content = file.read(at_most + 1)  # It may grow, and /proc says 0 bytes.
+    size = os.fstat(file.fileno()).st_size
+    content = file.read(size + 1)  # Memory is taken for as much as is asked.
+    if len(content) > size:  # The file grows, or is of /proc and says 0 bytes.
+      content += file.read(at_most + 1 - len(content))
   _check_size(len(content), path, at_most)
   return content
 

@@ -7,6 +7,7 @@ and all meet at the coordinator.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,20 @@ def newest_step(workdir: str) -> int | None:
   except Exception:  # Google's libraries raise errors of all kinds.
     return None
   steps = (name.rstrip("/").rpartition("/")[2] for name in names)
-  return max((int(step) for step in steps if step.isdecimal()), default=None)
+  known = (step for step in map(step_of, steps) if step is not None)
+  return max(known, default=None)
+
+
+def step_of(name: str) -> int | None:
+  """The step whose checkpoint a folder's name is; None if it is no such name.
+
+  A step is an int32 on the devices, and its name has no other form: neither
+  leading zeros nor the digits of other scripts.
+  """
+  if not re.fullmatch("0|[1-9][0-9]{,9}", name):
+    return None
+  step = int(name)
+  return step if step < 2**31 else None
 
 
 def _run(command: Sequence[str]) -> int:

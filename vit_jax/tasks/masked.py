@@ -148,11 +148,12 @@ class MaskedPatchesTask(Task):
     return make_panels(model, self.objective(model, preprocessing))
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
-    correct, common = (metrics[f"eval/{metric.key}"] for metric in self.metrics)
-    return (
-      f"{correct:.1%} of the masked patches' colours are right, where the "
-      f"commonest alone is {common:.1%}"
-    )
+    keys = [f"eval/{metric.key}" for metric in self.metrics]
+    correct, common = (metrics.get(key) for key in keys)
+    said = f"{correct:.1%} of the masked patches' colours are right"
+    if common is None:
+      return said
+    return f"{said}, where the commonest alone is {common:.1%}"
 
 
 def make_eval_step(

@@ -15,9 +15,11 @@ import filelock
 import jax
 from etils import epath
 
+from vit_jax.runtime.regular_file import read_regular
 from vit_jax.workdir import bucket
 
 _BEAT = 20  # Seconds between two heartbeats of the owner of an object.
+_MOST_OWNER = 2**10  # Bytes of a lock.
 _DEAD = 60  # Seconds without one, after which the owner counts as dead.
 
 
@@ -56,7 +58,7 @@ def _local_lock(workdir: str) -> Iterator[None]:
   except filelock.Timeout:
     owner = "which is starting"
     with contextlib.suppress(OSError, UnicodeDecodeError):
-      owner = path.read_text() or owner
+      owner = read_regular(path, _MOST_OWNER).decode() or owner
     raise _taken(workdir, owner) from None
   with held:
     path.write_text(_this_process())

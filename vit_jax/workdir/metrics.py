@@ -17,13 +17,34 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
 from vit_jax.runtime import extras
+from vit_jax.runtime.regular_file import read_regular
 from vit_jax.workdir import bucket
-from vit_jax.workdir.rows import AppendFile, RowFile, replace
+from vit_jax.workdir.rows import (
+  AppendFile,
+  RowFile,
+  Rows,
+  holds_numbers,
+  read_rows,
+  replace,
+)
 
-_ROWS, DIGESTS = "metrics.jsonl", "digests.jsonl"
+METRICS, DIGESTS = "metrics.jsonl", "digests.jsonl"
+_MOST_ID = 2**10  # Bytes of the file with the name of a run.
 _LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.
 _event: Any = event_pb2  # Its classes are unknown to type checkers.
 _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
+
+
+def read_metrics(workdir: epath.Path) -> Rows:
+  """A run's metrics, by step; raises OSError if they cannot be read."""
+  found = read_rows(workdir / METRICS, holds_numbers)
+  rows = sorted(found.rows, key=lambda row: row["step"])
+  return found._replace(rows=rows)
+
+
+def read_digests(workdir: epath.Path) -> Rows:
+  """A run's digests; raises OSError if they cannot be read."""
+  return read_rows(workdir / DIGESTS, holds_numbers)
 
 
 class MetricWriter:
@@ -50,7 +71,7 @@ class MetricWriter:
     if jax.process_index():
       return
     workdir.mkdir(parents=True, exist_ok=True)
-    for name in (_ROWS, DIGESTS):
+    for name in (METRICS, DIGESTS):
       self._files[name] = rows = RowFile(workdir / name, first_step)
       if lines := rows.skipped:
         self.notes.append(f"{name} held {lines} broken lines, dropped now.")
@@ -74,7 +95,7 @@ class MetricWriter:
 
   def write_images(self, step: int, images: _Images) -> None:
     """Writes pictures, which `metrics.jsonl` does not get."""
-    boards = self._files.keys() - {_ROWS, DIGESTS}
+    boards = self._files.keys() - {METRICS, DIGESTS}
     self._attempt(boards, lambda board: board.write_images(step, images))
 
   def close(self, failed: bool = False) -> None:
@@ -164,7 +185,7 @@ class WandbLog:
     try:
       self._run = wandb.init(
         project=project,
-        id=path.read_text().strip(),
+        id=read_regular(path, _MOST_ID).decode().strip(),
         resume="allow",
         name=folder.name,
         dir=local,

@@ -8,6 +8,7 @@ nothing can be renamed, counts from its last object on.
 
 import contextlib
 import json
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,13 @@ from etils import epath
 from orbax.checkpoint import v1
 
 from vit_jax.runtime import atomic_file, hosts
+from vit_jax.runtime.regular_file import (
+  NotRegularError,
+  TooLargeError,
+  open_regular,
+  read_regular,
+)
+from vit_jax.runtime.restarts import step_of
 from vit_jax.workdir import bucket
 from vit_jax.workdir.description import with_digest
 
@@ -25,6 +33,7 @@ CLASSES = ("eval/top1",)
 _DRAFT = ".orbax-checkpoint-tmp"  # Ends the name of a folder without one.
 _DESCRIPTION = "description/metadata"  # Written last.
 _METRICS = "metrics/metrics"
+_MOST_TEXT = 2**25  # Bytes of a description, metrics or Orbax's own notes.
 _COMMITTED = "commit_success.txt"  # Written by Orbax after all that it writes.
 
 
@@ -41,7 +50,7 @@ def delete_partial(folder: epath.Path) -> None:
   for path in (folder / name for name in bucket.names(folder)):
     partial = path.name.endswith(_DRAFT)
     if bucket.is_address(path):
-      partial = path.name.isdecimal() and not is_whole(path)
+      partial = step_of(path.name) is not None and not is_whole(path)
     if partial:
       path.rmtree()
 
@@ -49,8 +58,10 @@ def delete_partial(folder: epath.Path) -> None:
 def steps(folder: epath.Path) -> list[int]:
   """The steps of the checkpoints in a folder, oldest first."""
   names = bucket.names(folder) if folder.exists() else []
-  found = [n for n in names if n.isdecimal() and is_whole(folder / n)]
-  return sorted(map(int, found))
+  found = ((step_of(name), name) for name in names)
+  return sorted(
+    step for step, name in found if step is not None and is_whole(folder / name)
+  )
 
 
 def is_whole(checkpoint: epath.Path) -> bool:
@@ -140,7 +151,7 @@ def delete(checkpoint: epath.Path) -> None:
 
 def read_description(checkpoint: epath.Path) -> Any:
   """The description as it was written; raises any error."""
-  return json.loads((checkpoint / _DESCRIPTION).read_bytes())
+  return json.loads(read_regular(checkpoint / _DESCRIPTION, _MOST_TEXT))
 
 
 def read_arrays(
@@ -152,6 +163,7 @@ def read_arrays(
   noticed by them: all reads of Orbax that are under way when one fails would
   print a traceback each. Raises any error.
   """
+  _check_files(checkpoint)
   there = bucket.sizes(checkpoint) if files else {}
   for name, length in files.items():
     if name.partition("/")[0] in shapes and there.get(name) != length:
@@ -163,6 +175,20 @@ def read_arrays(
     raise bucket.cause(error) from None
 
 
+def _check_files(checkpoint: epath.Path) -> None:
+  """Raises OSError unless a folder holds bounded regular files, and folders.
+
+  TensorStore would wait for a FIFO for ever. What Orbax itself reads whole has
+  a name that begins with "_".
+  """
+  if bucket.is_address(checkpoint):
+    return
+  for path in pathlib.Path(checkpoint).rglob("*"):
+    if path.is_symlink() or not path.is_dir():
+      own = path.name.startswith("_")
+      open_regular(path, _MOST_TEXT if own else None).close()
+
+
 def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
   """The score of a checkpoint; None if the run did not evaluate there.
 
@@ -172,14 +198,14 @@ def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
   """
   why = f"their file holds no {keys[0]}"
   try:
-    metrics = json.loads((checkpoint / _METRICS).read_bytes())
+    metrics = json.loads(read_regular(checkpoint / _METRICS, _MOST_TEXT))
     score = score_of(metrics, keys) if isinstance(metrics, dict) else None
     if score is not None:
       return score
   except (FileNotFoundError, NotADirectoryError):
     return None
-  except IsADirectoryError:
-    why = "their file is a folder"
+  except (NotRegularError, TooLargeError) as error:
+    why = f"their file is {error.strerror}"
   except (ValueError, RecursionError) as error:
     why = str(error)
   raise ValueError(

@@ -16,9 +16,20 @@ from typing import Any
 import jax
 from etils import epath
 
-from vit_jax.workdir.rows import read, read_rows, replace, to_line
+from vit_jax.workdir.rows import (
+  Row,
+  Rows,
+  is_count,
+  is_text,
+  read,
+  read_rows,
+  replace,
+  to_line,
+)
 
+STARTS = "starts.jsonl"
 _PACKAGES = ("vit_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
+_TEXTS = ("time", "devices", "system", "python")  # In a row of starts.jsonl.
 _SHOWN = 3  # Names of unreadable images in a message.
 
 
@@ -29,16 +40,42 @@ def record_start(folder: epath.Path, step: int) -> None:
   """
   if jax.process_index():
     return
-  path = folder / "starts.jsonl"
+  path = folder / STARTS
   before = read(path)
   if before and not before.endswith(b"\n"):  # The disk was full.
     before += b"\n"
   replace(path, before + to_line({"step": step, **here()}))
 
 
-def read_starts(folder: epath.Path) -> list[dict[str, Any]]:
-  """All recorded starts of a run, oldest first."""
-  return read_rows(folder / "starts.jsonl")
+def read_starts(folder: epath.Path) -> Rows:
+  """All recorded starts of a run, oldest first, as `here` describes them."""
+  return read_rows(folder / STARTS, _is_start)
+
+
+def _is_start(row: Row) -> bool:
+  """Whether a row has all that `here` gives, each of its type."""
+  if not {"command", "hosts", "cores", "packages", *_TEXTS} <= row.keys():
+    return False
+  packages = row["packages"]
+  if not isinstance(packages, dict):
+    return False
+  optional = row["command"], *packages.values()
+  texts = [*(row[key] for key in _TEXTS), *packages]
+  texts += [text for text in optional if text is not None]
+  counts = row["hosts"], 0 if row["cores"] is None else row["cores"]
+  return (
+    all(map(is_text, texts))
+    and all(map(is_count, counts))
+    and _is_time(row["time"])
+  )
+
+
+def _is_time(text: str) -> bool:
+  """Whether a text is a time with its zone, as `here` writes it."""
+  try:
+    return datetime.datetime.fromisoformat(text).tzinfo is not None
+  except ValueError:
+    return False
 
 
 def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import jax
 
+from vit_jax.runtime.regular_file import NotRegularError, TooLargeError
 from vit_jax.workdir.bucket import cause, reason
 
 T = TypeVar("T")
@@ -17,7 +18,10 @@ _STATUSES = (
   "OUT_OF_RANGE",
 )
 # Orbax and the JSON parser raise these on files that are gone or do not parse.
-_GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_GONE = (
+  *(FileNotFoundError, IsADirectoryError, NotADirectoryError),
+  *(NotRegularError, TooLargeError),
+)
 _UNPARSED = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 

@@ -1,50 +1,119 @@
 """Files that a run appends to, and survives a full disk or a lost network.
 
-Most hold rows of JSON, one a line, each with its `step`.
+Most hold rows of JSON, one a line, each with its `step`. A row is checked here,
+where it is read, and whoever takes rows need not check them again.
 """
 
 import collections
 import json
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from etils import epath
 
 from vit_jax.runtime import atomic_file
+from vit_jax.runtime.regular_file import read_regular
 from vit_jax.workdir import bucket
 
 MOST_WAITING = 32 * 2**20  # Bytes that may wait in memory for a write.
 UPLOAD_EVERY = 60  # Seconds between two attempts to add to an object.
+MOST_BYTES = 2**29  # Of a file: a million rows of metrics.
+_MOST_LINE = 2**24  # Bytes: scores of each of 100,000 classes.
+_LAST_STEP = 2**31 - 1  # The step is an int32 on the devices.
+_MOST_NUMBER = 1e100  # Squares of float32 are below it, and plots bear it.
+
+Row = dict[str, Any]
 
 
-def read_rows(path: epath.Path) -> list[dict[str, Any]]:
-  """The rows of a file, without invalid lines; raises OSError as `read`."""
-  return parse_rows(read(path))[0]
+class Rows(NamedTuple):
+  """Rows of a file, and the number of its broken lines, which are left out."""
+
+  rows: list[Row]
+  skipped: int
+
+  def note(self, name: str) -> list[str]:
+    """A line that says what was left out of the file `name`, if anything."""
+    if not self.skipped:
+      return []
+    lines = "line is" if self.skipped == 1 else "lines are"
+    return [f"{name}: {self.skipped:,} broken {lines} left out."]
+
+
+def read_rows(
+  path: epath.Path, is_valid: Callable[[Row], bool] = lambda row: True
+) -> Rows:
+  """The rows of a file, as `parse_rows`; raises OSError as `read`."""
+  return parse_rows(read(path), is_valid)
 
 
 def read(path: epath.Path) -> bytes:
   """A file's content, empty if there is none; raises OSError if that fails."""
   with bucket.as_os_error():
-    return path.read_bytes() if path.exists() else b""
+    return read_regular(path, MOST_BYTES) if path.exists() else b""
 
 
-def parse_rows(content: bytes) -> tuple[list[dict[str, Any]], int]:
-  """The rows in a file's content, and the number of invalid lines."""
+def parse_rows(
+  content: bytes, is_valid: Callable[[Row], bool] = lambda row: True
+) -> Rows:
+  """The rows in a file's content: JSON objects with a step that are valid.
+
+  NaN and infinity, which are not JSON, become None.
+  """
   lines = [line for line in content.split(b"\n") if line.strip()]
-  rows = [row for line in lines if (row := _row(line)) is not None]
-  return rows, len(lines) - len(rows)
+  rows = [row for line in lines if (row := _row(line, is_valid)) is not None]
+  return Rows(rows, len(lines) - len(rows))
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-  """The row that a line holds, or None if the line is invalid."""
+def _row(line: bytes, is_valid: Callable[[Row], bool]) -> Row | None:
+  """The row that a line holds, or None if the line is broken."""
+  if len(line) > _MOST_LINE:
+    return None
   try:
-    row = json.loads(line)
+    row = json.loads(line, parse_constant=lambda _: None)
   except (ValueError, RecursionError):  # Invalid UTF-8 raises ValueError.
     return None
-  step = row.get("step") if isinstance(row, dict) else None
-  return row if isinstance(step, int) and not isinstance(step, bool) else None
+  if not isinstance(row, dict) or not is_count(row.get("step"), _LAST_STEP):
+    return None
+  return row if is_valid(row) else None
+
+
+def is_count(value: Any, most: int = _LAST_STEP) -> bool:
+  """Whether a JSON value is a whole number from 0 to `most`."""
+  whole = isinstance(value, int) and not isinstance(value, bool)
+  return whole and 0 <= value <= most
+
+
+def is_text(value: Any) -> bool:
+  """Whether a JSON value is a text that UTF-8 can hold: no half a character."""
+  if not isinstance(value, str):
+    return False
+  try:
+    value.encode()
+  except UnicodeEncodeError:
+    return False
+  return True
+
+
+def holds_numbers(row: Row) -> bool:
+  """Whether all values are numbers or None, as those of metrics and digests.
+
+  "time", and what has the word "by" in its name such as `eval/top1_by_class`,
+  are objects of such values.
+  """
+  return all(map(_is_metric, row.keys(), row.values()))
+
+
+def _is_metric(name: str, value: Any) -> bool:
+  if name == "time" or "by" in name.replace("/", "_").split("_"):
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+  return _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+  is_one = isinstance(value, int | float) and abs(value) <= _MOST_NUMBER
+  return value is None or is_one
 
 
 def to_line(row: dict[str, Any]) -> bytes:

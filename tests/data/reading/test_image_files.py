@@ -1,10 +1,14 @@
 """Names, folders and patterns of image files on the command line."""
 
+import os
 import pathlib
+import re
 
 import pytest
 
-from vit_jax.data.reading.image_files import check_found, find_images
+from tests.memory import bounded_memory
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.reading.image_files import check_found, content, find_images
 
 IN_P = ["p/a-b/3.gif", "p/a/1.jpeg", "p/a/2.JPG", "p/b.png", "p/z.heic"]
 
@@ -61,3 +65,20 @@ def test_a_pattern_finds_each_image_once(folder):
 def test_a_name_without_images_is_refused(folder, name, message):
   with pytest.raises(ValueError, match=message):
     check_found(["p", name])
+
+
+def test_what_is_no_regular_file_is_an_unreadable_image(tmp_path):
+  """A FIFO would hang, and the others would fill the memory."""
+  os.mkfifo(tmp_path / "fifo.png")
+  (tmp_path / "device.png").symlink_to("/dev/zero")
+  with (tmp_path / "sparse.png").open("wb") as file:
+    file.truncate(6 * 2**30)
+  reasons = {
+    "fifo.png": "a FIFO, not a regular file",
+    "device.png": "a device (by a link), not a regular file",
+    "sparse.png": "larger than the",
+  }
+  for name, reason in reasons.items():
+    said = re.escape(f"{name}: {reason}")
+    with bounded_memory(2**24), pytest.raises(UnreadableImageError, match=said):
+      content(os.fsencode(tmp_path / name))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pickle
 import re
 import shutil
@@ -358,3 +359,10 @@ def test_keys_about_files_of_labels_need_one(key):
   value = "regression" if key == "task" else "x"
   with pytest.raises(ValueError, match=f"{key}='{value}' needs labels_file"):
     DataSettings(root="photos", **{key: value})
+
+
+def test_a_file_of_labels_that_is_a_fifo_is_refused(tmp_path):
+  os.mkfifo(tmp_path / "labels.csv")
+  settings = DataSettings(labels_file=str(tmp_path / "labels.csv"))
+  with pytest.raises((OSError, ValueError), match=r"labels\.csv"):
+    open_splits(settings)

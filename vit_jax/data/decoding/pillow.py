@@ -129,6 +129,8 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
     tags = file.pages.first.tags
     if tags.valueof(_PHOTOMETRIC) == _MIN_IS_WHITE:
       raise UnreadableImageError("0 is white in its bands (MinIsWhite).")
+    for claimed in (shape, series.keyframe.shape):
+      example.check_samples(claimed, series.dtype.itemsize)
     samples = series.asarray()
     tag = tags.get(_ORIENTATION)
   samples = np.moveaxis(samples, [axes.index("Y"), axes.index("X")], [0, 1])

@@ -11,9 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.example import (
+  MAX_BYTES,
+  Example,
+  Source,
+  UnreadableImageError,
+)
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
 from vit_jax.runtime.printable import printable_path as text
+from vit_jax.runtime.regular_file import open_regular
 
 # Without the library for HEIC, reading such a file says what to install.
 _ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))
@@ -213,7 +219,7 @@ def _number(name: str) -> float | None:
 def content(path: bytes) -> bytes:
   """Reads a file; raises UnreadableImageError if that fails."""
   try:
-    with open(path, "rb") as file:
+    with open_regular(os.fsdecode(path), MAX_BYTES) as file:
       return file.read()
   except OSError as error:
     raise UnreadableImageError(f"{text(path)}: {error.strerror}.") from error

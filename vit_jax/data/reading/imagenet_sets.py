@@ -27,6 +27,7 @@ from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
+from vit_jax.runtime.regular_file import read_regular
 
 
 def _rows(table: str) -> list[dict[str, str]]:
@@ -135,8 +136,7 @@ def _real(root: str | None, data_dir: str | None) -> TestSet:
     found = _folder(root, "val", flat=True)
     if found is None:
       raise AbsentError("real.json has no folder val beside it")
-    with open(path, encoding="utf-8") as file:
-      real = json.load(file)
+    real = json.loads(read_regular(path))
     names = found.ids(range(len(found)))
     sets = [frozenset(real[_number(name) - 1]) for name in names]
     source: Source = found

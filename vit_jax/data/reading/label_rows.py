@@ -16,6 +16,7 @@ import numpy as np
 from vit_jax.data.reading.folders import EXTENSIONS, split_named
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
+from vit_jax.runtime.regular_file import open_regular
 
 _FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 _ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
@@ -23,6 +24,7 @@ _LABEL = ("label", "labels", "class")
 _SPLIT = "split"
 BETWEEN = (";", "|")  # Between several labels in a cell.
 _BINARY = {"1": 1, "true": 1, "0": 0, "false": 0, "": 0}
+_MOST_BYTES = 2**30  # Of a file: ten million rows.
 _LARGEST = 3e38  # In float32.
 
 
@@ -167,7 +169,7 @@ def _json_rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
 
 def _text(path: str) -> str:
   """The content of a file, without a byte order mark."""
-  with open(path, "rb") as file:
+  with open_regular(path, _MOST_BYTES) as file:
     content = file.read()
   try:
     return content.decode("utf-8-sig")

@@ -9,7 +9,12 @@ from jaxtyping import Int
 from PIL import ExifTags, Image
 
 from vit_jax.data.batch import ArraySpec
-from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.example import (
+  Example,
+  Source,
+  UnreadableImageError,
+  check_size,
+)
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.image_files import content, held_out
 from vit_jax.data.settings import DataSettings
@@ -19,6 +24,7 @@ IGNORED = 255  # Pixels of no class.
 _IGNORED_OF_16_BITS = 65535
 _IMAGES = (b"images", b"image", b"img")
 _MASKS = (b"masks", b"mask", b"annotations", b"labels")
+_FORMATS = ("PNG", "TIFF", "BMP", "GIF")
 _MODES = ("L", "P", "I;16", "I", "1")  # With one number for each pixel.
 
 
@@ -147,12 +153,14 @@ def _check_proportions(
 
 def _read_mask(path: bytes) -> Int[np.ndarray, "h w"]:
   """The indices in a file."""
+  encoded = content(path)
   try:
-    with open(path, "rb") as file:
-      image = Image.open(io.BytesIO(file.read()))
-      image.load()
+    image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+    check_size(image.height, image.width)
+    image.load()
   except (OSError, ValueError, SyntaxError) as error:
-    raise UnreadableImageError(f"{text(path)}: {error}.") from error
+    why = str(error).rstrip(".")
+    raise UnreadableImageError(f"{text(path)}: {why}.") from error
   if image.mode not in _MODES:
     raise ValueError(
       f"{text(path)} has the mode {image.mode}: a mask has one number for each "

@@ -22,10 +22,10 @@ from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import flat
 from vit_jax.training import sharding
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
-from vit_jax.workdir.metrics import DIGESTS
+from vit_jax.workdir.metrics import DIGESTS, read_digests
 from vit_jax.workdir.provenance import here, read_starts
 from vit_jax.workdir.read_errors import again_if_deleted
-from vit_jax.workdir.rows import parse_rows, read, to_line
+from vit_jax.workdir.rows import parse_rows, to_line
 
 _MOST = 100  # Steps for which the tolerance holds on other devices.
 _TOLERANCE = 1e-5  # Relative, for loss and norm there (docs/faults.md).
@@ -65,7 +65,7 @@ def _verify(
   moved: Mapping[str, Any],
 ) -> bool:
   with contextlib.closing(open_run(workdir)) as checkpoints:
-    known, broken = parse_rows(read(checkpoints.folder / DIGESTS))
+    known, broken = read_digests(checkpoints.folder)
     saved = checkpoints.all_steps
     rows, start = _chosen({row["step"]: row for row in known}, saved, steps)
     last = max(rows)
@@ -121,7 +121,7 @@ def _changed(
   checkpoints: Checkpoints, start: int, last: int
 ) -> tuple[list[str], bool]:
   """Changes since the steps were taken; whether the devices are the same."""
-  starts = read_starts(checkpoints.folder)
+  starts = read_starts(checkpoints.folder).rows
   before = (i for i, s in enumerate(starts) if s["step"] <= start)
   first = max(before, default=0)
   now, said = flat(here()), {}

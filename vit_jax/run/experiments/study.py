@@ -20,11 +20,14 @@ from vit_jax.run.experiments.study_file import (
 )
 from vit_jax.runtime import extras, restarts
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.regular_file import read_regular
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks.task import Task
-from vit_jax.workdir.rows import read_rows, replace
+from vit_jax.workdir.metrics import read_metrics
+from vit_jax.workdir.rows import replace
 
 _RESTARTS = 1  # After a crash, without a new checkpoint.
+_MOST_RESULT = 2**24  # Bytes of a row's settings and metrics.
 _STOPPED = (130, 143)  # Exit codes after Ctrl-C and SIGTERM.
 # The settings that do not change a run's result begin with these.
 _PLACES = (
@@ -253,14 +256,29 @@ def _run(
 
 
 def _read(workdir: epath.Path) -> dict | None:
+  """The result of a row that is finished; None if it is not.
+
+  Raises ValueError if its file holds something else.
+  """
   path = workdir / "row.json"
-  return json.loads(path.read_text()) if path.exists() else None
+  if not path.exists():
+    return None
+  try:
+    found = json.loads(read_regular(path, _MOST_RESULT))
+    if all(isinstance(found[key], dict) for key in ("settings", "metrics")):
+      return found
+  except (ValueError, LookupError, TypeError, RecursionError):
+    pass
+  raise ValueError(
+    f"{path} does not hold a row's result: remove it, and the row is taken "
+    "from its run again."
+  )
 
 
 def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
   wanted = (*_SCORES, *(f"train/{metric.key}" for metric in task.metrics))
   found: dict[str, Any] = {}
-  for row in read_rows(workdir / "metrics.jsonl"):
+  for row in read_metrics(workdir).rows:
     numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
     scores = {k: v for k, v in numbers.items() if k.startswith(wanted)}
     found |= {"step": row["step"], **scores}

@@ -24,6 +24,7 @@ from etils import epath
 
 from vit_jax.run.config_file import load_file, make_config, other_units
 from vit_jax.run.settings import Settings, read
+from vit_jax.runtime.regular_file import read_regular
 from vit_jax.runtime.settings import replaced
 from vit_jax.workdir import bucket
 
@@ -76,8 +77,8 @@ def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
 def paper_table(file: str, name: str) -> list[dict[str, str]]:
   """The rows of a table of the paper, which lie in `paper/` beside a study."""
   path = pathlib.Path(file).with_name("paper") / f"{name}.csv"
-  with path.open(newline="") as lines:
-    return [*csv.DictReader(lines)]
+  lines = io.StringIO(read_regular(path).decode(), newline="")
+  return [*csv.DictReader(lines)]
 
 
 def csv_text(
