@@ -33,10 +33,11 @@ from tests.old_runs import (
 from vit_jax import load_pretrained
 from vit_jax.config import base_config
 from vit_jax.predict import predict_files
-from vit_jax.run.loop import fresh_state, train
+from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import Settings, read, read_saved
+from vit_jax.run.start import fresh_state
 from vit_jax.runtime.settings import flat as flat_keys
 from vit_jax.runtime.settings import to_dict
 

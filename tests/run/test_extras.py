@@ -16,10 +16,10 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.pinned import open_base
 from vit_jax.run import extras, loop
 from vit_jax.run.experiments.replay import verify
-from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import base_config, read
+from vit_jax.run.start import fresh_state
 from vit_jax.workdir.checkpoint import Checkpoints
 
 

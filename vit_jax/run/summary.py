@@ -16,10 +16,10 @@ from vit_jax.run.divergence import at_chance
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display, clock, evaluation_text
+from vit_jax.runtime.goodput import shares
 from vit_jax.runtime.usage import as_typed
 from vit_jax.training import lora
 from vit_jax.training.optimizer import HEADS, trainable_filter
-from vit_jax.workdir.meter import shares
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.

@@ -9,25 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
+from vit_jax.run.digests import jit_digest
 from vit_jax.run.divergence import RECENT, why_diverged
 from vit_jax.run.outputs import Outputs, optional_write, report_skipped
 from vit_jax.run.plan import Plan
-from vit_jax.runtime import hosts
+from vit_jax.run.tracer import Tracer
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
-from vit_jax.workdir.checkpoint_reader import items
-from vit_jax.workdir.description import digest_of
-from vit_jax.workdir.meter import Tracer
 from vit_jax.workdir.metrics import read_metrics
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.
 _FIRST_TRACED = 10
-
-DIGESTED = {"loss", "gradient_norm"}  # Metrics that a digest holds.
 
 _JUDGED = ("loss", "skipped_steps")  # Metrics that tell of a divergence.
 _DIVERGED = "train/diverged"  # A metric of the last step, if it did.
@@ -35,26 +30,6 @@ _DIVERGED = "train/diverged"  # A metric of the last step, if it did.
 OnStep = Callable[[int, TrainState, dict[str, Any]], None]
 """Called after a step with its number, the state and its metrics, which are on
 the devices. The state's arrays are given away by the next step."""
-
-
-def jit_digest(plan: Plan) -> Callable:
-  """A function from a state, the batch before it and the step's metrics.
-
-  It returns the state, which the next step is to take, and the step's digest.
-  """
-  seed, whole = np.int64(plan.settings.seed), sharding.replicated(plan.mesh)
-  compiled = hosts.together(jax.jit(digest_of, out_shardings=whole))
-
-  def digest(state: TrainState, batch: Any, metrics: dict[str, Any]) -> Any:
-    step, found = compiled(items(state), batch, state.step)
-    norms = {k: metrics[k] for k in metrics.keys() & DIGESTED}
-    return dataclasses.replace(state, step=step), {
-      **found,
-      **norms,
-      "seed": seed,
-    }
-
-  return digest
 
 
 Scores = dict[str, Any] | None
@@ -105,7 +80,6 @@ class TrainLoop:
     self.outputs.display.expect(
       plan.lengths.total, epoch_steps, plan.task.metrics
     )
-    self._digest = jit_digest(plan)
     self._digests = collections.deque[tuple[int, dict[str, jax.Array]]]()
     rows = sharding.batch_sharding(plan.mesh)
     self._on_device = sharding.to_device(self._read(), rows, _BATCHES_AHEAD)
@@ -119,6 +93,8 @@ class TrainLoop:
     self._first_step = first + 1
     if self.plan.settings.profile_steps:
       self._train_step = self._traced(first)
+    if self.plan.settings.digest_every:
+      self._train_step = self._digested(first)
     self.outputs.display.start(first)
     for step in range(first + 1, self.plan.lengths.total + 1):
       with self._saved_if_told(state, step - 1), self.outputs.spent.on("data"):
@@ -182,8 +158,12 @@ class TrainLoop:
     plan, take_step = self.plan, self._train_step
     steps = itertools.count(first + 1)
     profile = str(self.outputs.checkpoints.folder / "profile")
-    lengths = plan.settings.profile_steps, plan.lengths.total
-    tracer = Tracer(profile, first + _FIRST_TRACED, *lengths)
+    tracer = Tracer(
+      profile,
+      begin=first + _FIRST_TRACED,
+      steps=plan.settings.profile_steps,
+      last=plan.lengths.total,
+    )
 
     def traced(*args: Any) -> tuple[TrainState, dict[str, jax.Array]]:
       step = next(steps)
@@ -193,6 +173,25 @@ class TrainLoop:
       return state, metrics
 
     return traced
+
+  def _digested(self, first: int) -> Callable:
+    """The train step, with digests of some of the steps after `first`."""
+    plan, take_step = self.plan, self._train_step
+    steps = itertools.count(first + 1)
+    digest = jit_digest(plan)
+
+    def digested(
+      state: TrainState, batch: Any, *frozen: Any
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+      step = next(steps)
+      state, metrics = take_step(state, batch, *frozen)
+      if due(step, plan.settings.digest_every, plan.lengths.total):
+        self._write_digests(step - 2)  # The meter has waited for these steps.
+        state, row = digest(state, batch, metrics)
+        self._digests.append((step, row))
+      return state, metrics
+
+    return digested
 
   def _read(self) -> Iterator[dict]:
     """The host's batches; waiting for one is given up if told to stop."""
@@ -206,10 +205,6 @@ class TrainLoop:
   ) -> tuple[TrainState, dict[str, jax.Array]]:
     frozen = self.plan.extras.frozen_params
     state, metrics = self._train_step(state, batch, *frozen)
-    if due(step, self.plan.settings.digest_every, self.plan.lengths.total):
-      self._write_digests(step - 2)  # The meter has waited for these steps.
-      state, found = self._digest(state, batch, metrics)
-      self._digests.append((step, found))
     self.outputs.meter.add(step, metrics)
     self._recent.append({key: metrics[key] for key in _JUDGED})
     if step == 1:
@@ -291,8 +286,8 @@ class TrainLoop:
     """Writes the digests up to a step, by default all; waits for them."""
     out = self.outputs
     while self._digests and self._digests[0][0] <= last:
-      step, found = self._digests.popleft()
-      row = {k: v.item() for k, v in jax.device_get(found).items()}
+      step, sums = self._digests.popleft()
+      row = {k: v.item() for k, v in jax.device_get(sums).items()}
       with optional_write(out.display, "the digests", "; the run goes on"):
         out.writer.write_digests(step, row)
 

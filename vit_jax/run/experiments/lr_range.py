@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.run import build
-from vit_jax.run.loop import fresh_state
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings
+from vit_jax.run.start import fresh_state
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import output_folder, replacing
 from vit_jax.runtime.display import Display

@@ -12,11 +12,11 @@ from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.models.variants import BLOCKS
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.locate import is_trusted
-from vit_jax.run.loop import fresh_state, restored
+from vit_jax.run.digests import DIGESTED, jit_digest
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import prepared, settings_here
 from vit_jax.run.settings import Settings
-from vit_jax.run.train_loop import DIGESTED, jit_digest
+from vit_jax.run.start import fresh_state, restored
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import flat

@@ -1,0 +1,160 @@
+"""How the state of a run begins: restored, or drawn and filled with weights."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.models import scan
+from vit_jax.models.model import represent
+from vit_jax.run import build
+from vit_jax.run.plan import Plan
+from vit_jax.run.settings import read_saved
+from vit_jax.runtime.display import Display
+from vit_jax.runtime.settings import to_dict
+from vit_jax.tasks.outcome import Stream
+from vit_jax.training import sharding
+from vit_jax.training.optimizer import HEADS
+from vit_jax.training.state import TrainState, with_params
+from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.description import check_same_run
+from vit_jax.workdir.read_errors import DamagedError
+
+# Imported only by the runs that need it.
+if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
+
+
+def first_state(
+  plan: Plan,
+  checkpoints: Checkpoints,
+  display: Display,
+  allow_changes: bool = False,
+) -> tuple[TrainState, int]:
+  """Returns (state, step) of the newest intact checkpoint, or a fresh one."""
+  if not checkpoints.all_steps:
+    return fresh_state(plan), 0
+  damaged: dict[int, DamagedError] = {}
+  for step in reversed(checkpoints.all_steps):
+    try:
+      state_and_step = restored(plan, checkpoints, step, allow_changes)
+    except DamagedError as error:
+      damaged[step] = error
+      continue
+    for other, error in damaged.items():
+      display.note(f"{error} It is now {checkpoints.set_aside(other)}.")
+    display.note(
+      f"Resuming from the checkpoint of step {step:,}."
+      if step < plan.lengths.total
+      else f"The run is complete: {step:,} steps are done."
+    )
+    return state_and_step
+  raise ValueError(
+    f"{next(iter(damaged.values()))} No older one is intact either: choose "
+    "another --workdir to start over."
+  )
+
+
+def restored(
+  plan: Plan, checkpoints: Checkpoints, step: int, allow_changes: bool
+) -> tuple[TrainState, int]:
+  """Restores the state at `step`; returns it and the next batch's number."""
+  saved = checkpoints.describe(step)
+  if not allow_changes:
+    # Adds the keys that an older version's description lacks.
+    known = {**saved, "config": to_dict(read_saved(saved["config"]))}
+    check_same_run(known, plan.description(step), str(checkpoints.folder))
+  scanned = saved["model"].get("scan", False)
+  state = checkpoints.restore(step, _start(plan, scanned)[1])
+  return _in_layout(plan, state, scanned), saved["data_iterator"]["next_batch"]
+
+
+def fresh_state(plan: Plan) -> TrainState:
+  """Makes the state of step 0, with pre-trained weights if there are any."""
+  if plan.start is None:
+    return _drawn(plan, plan.init, plan.shapes)
+  state = _drawn(plan, *_start(plan, scanned=False))
+  state = with_params(state, _transferred(plan, plan.start))
+  state = _in_layout(plan, state, scanned=False)
+  if not plan.settings.transfer.probe_head:
+    return state
+  return with_params(state, probe_head(plan, state.params).items())
+
+
+def _drawn(plan: Plan, init: Callable, shapes: TrainState) -> TrainState:
+  make = jax.jit(
+    lambda key: nn.unbox(init(key)), out_shardings=sharding.shardings_of(shapes)
+  )
+  return make(jax.random.key(plan.settings.seed))
+
+
+def _transferred(
+  plan: Plan, loaded: "Loaded"
+) -> Iterator[tuple[str, np.ndarray]]:
+  """The parameters of the state that come from a checkpoint, by path."""
+  from vit_jax.pretrained import transfer
+
+  leaves = transfer.leaves(
+    loaded,
+    plan.model.clone(scan=False) if plan.model.scan else plan.model,
+    plan.preprocessing.image_size,
+    plan.settings.transfer.interpolation,
+    channels=plan.preprocessing.channels,
+    keep_head=plan.settings.transfer.keep_head,
+  )
+  rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.
+  return (x for x in leaves if not rank or x[0].startswith(HEADS))
+
+
+def probe_head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
+  """The head's arrays by path, from the probe of `tasks.probes.linear_probe`.
+
+  The training images are prepared as for evaluation, and fitted mirrored as
+  well if training mirrors them. `params` are the state's. Raises ValueError if
+  the model has two heads, or there are too few images.
+  """
+  from vit_jax.tasks.probes import whole_set
+
+  model, settings = plan.model, plan.settings
+  if model.distilled:
+    raise ValueError(
+      "transfer.probe_head=True fits one head, and the model has two: leave it "
+      "out."
+    )
+
+  def views(params: Any, x: Float[Array, "B H W C"]) -> Float[Array, "B V R"]:
+    images = [x, x[:, :, ::-1]][: 1 + settings.train_transform.flip]
+    return jnp.stack([represent(model, params, x) for x in images], axis=1)
+
+  count, how = len(plan.source), plan.preprocessing
+  read = whole_set.make_represent(views, plan.mesh, how)
+  rows = min(settings.batch_size, count)
+  loader = build.open_loader(settings, how)
+  stream = Stream(plan.source, plan.mesh, how, loader, rows)
+  with contextlib.closing(stream):
+    batches = read(plan.extras.merge(params), stream, "fitting the head")
+    images = whole_set.Readable(batches)
+    return whole_set.fit(images, model.num_classes, count).head()
+
+
+def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
+  """Returns `init` and the state's shapes, for scanned or unrolled blocks."""
+  if scanned == plan.model.scan:
+    return plan.init, plan.shapes
+  model = plan.model.clone(scan=scanned)
+  parts = plan.task, plan.extras, plan.lengths.total, len(plan.source)
+  init, _ = build.train_functions(plan.settings, model, *parts)
+  return init, sharding.array_shapes(init, plan.mesh)
+
+
+def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
+  if scanned == plan.model.scan:
+    return state
+  change = scan.unstack if scanned else scan.stack
+  shardings = sharding.shardings_of(plan.shapes)
+  return jax.jit(change, out_shardings=shardings)(state)

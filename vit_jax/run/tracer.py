@@ -1,0 +1,52 @@
+"""Profiles some steps of a run."""
+
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+import jax
+
+from vit_jax.workdir import bucket
+
+
+class Tracer:
+  """Writes a trace of some steps, which XProf or TensorBoard shows.
+
+  If that fails, its methods raise OSError, and the run has no trace. Its first
+  step is `begin`; if `steps` is 0, none is traced. The run's last step ends it.
+  The folder is local or such as gs://bucket/run/profile.
+  """
+
+  def __init__(self, folder: str, begin: int, steps: int, last: int):
+    # JAX cannot write to gs://, so a trace is written to `_local` and sent.
+    self._folder = self._local = folder
+    self._begin, self._tracing = begin, False
+    self._end = min(begin + steps - 1, last) if steps else 0
+
+  def before(self, step: int) -> None:
+    """Starts the trace if it is due; if it cannot, raises OSError once."""
+    if step == self._begin <= self._end:
+      with bucket.as_os_error():
+        if bucket.is_address(self._folder):
+          self._local = tempfile.mkdtemp()
+        jax.profiler.start_trace(self._local)
+        self._tracing = True
+
+  def after(self, step: int, metrics: Any) -> None:
+    """Ends the trace if this was its last step, which gave `metrics`."""
+    if self._tracing and step == self._end:
+      jax.block_until_ready(metrics)
+      self._tracing = False
+      with bucket.as_os_error():
+        jax.profiler.stop_trace()
+        if self._local != self._folder:
+          self._send()
+
+  def _send(self) -> None:
+    for path in pathlib.Path(self._local).rglob("*"):
+      if path.is_file():
+        name = path.relative_to(self._local).as_posix()
+        target = bucket.blob(f"{self._folder}/{name}")
+        target.upload_from_filename(path, retry=bucket.retry())
+    shutil.rmtree(self._local)

@@ -1,0 +1,104 @@
+"""Measures where the time of a run goes: in steps, waiting, saving, restarts.
+
+A row of `metrics.jsonl` has the seconds that its start of the run has spent so
+far on each kind of work, under "time".
+"""
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+# Kinds of work, and what a person reads.
+KINDS = {
+  "steps": "in steps",
+  "data": "waiting for data",
+  "evaluating": "evaluating",
+  "saving": "saving",
+  "restoring": "restoring",
+  "starting": "starting and compiling",
+  "lost": "lost to restarts",
+}
+
+
+class Stopwatch:
+  """Measures the time since this start of a run; the rest counts as steps."""
+
+  def __init__(self):
+    self._begin = time.perf_counter()
+    self._seconds = dict.fromkeys(KINDS.keys() - {"steps", "lost"}, 0.0)
+
+  @contextlib.contextmanager
+  def on(self, kind: str) -> Iterator[None]:
+    """Counts the time inside as time for this kind of work."""
+    begin = time.perf_counter()
+    try:
+      yield
+    finally:
+      self._seconds[kind] += time.perf_counter() - begin
+
+  def set_up(self) -> None:
+    """Counts the time not yet attributed as start-up."""
+    self._seconds["starting"] += self._rest()
+
+  def row(self) -> dict[str, dict[str, float]]:
+    """Seconds spent so far on each kind of work, for `metrics.jsonl`."""
+    spent = self._seconds | {"steps": self._rest()}
+    return {"time": {kind: round(value, 3) for kind, value in spent.items()}}
+
+  def _rest(self) -> float:
+    return time.perf_counter() - self._begin - sum(self._seconds.values())
+
+
+def time_spent(
+  rows: Sequence[Mapping[str, Any]],
+  starts: Sequence[Mapping[str, Any]],
+  now: Mapping[str, Any] | None = None,
+) -> dict[str, float] | None:
+  """Seconds that a run has spent on each of `KINDS`, from its first start on.
+
+  Time between the last row of one start and the next start counts as lost. It
+  is None if the run was begun by a version that did not measure. The rows are
+  of `metrics.jsonl` and the starts of `starts.jsonl`; `now` is `Stopwatch.row`
+  of the start that is running, if any.
+  """
+  begun = [at for at in map(_began, starts) if at is not None]
+  trained = [row for row in rows if "train/loss" in row]
+  measured = begun and len(begun) == len(starts)
+  if not measured or not all(map(_spent, trained)):
+    return None
+  last: dict[int, dict[str, float]] = {}  # By number of the start.
+  for row in filter(_spent, rows):
+    before = [i for i, s in enumerate(starts) if s["step"] < row["step"]]
+    if before:
+      last[before[-1]] = _spent(row)
+  newest = len(starts) - 1
+  if now is not None:
+    last[newest] = _spent(now)
+  spent = {k: sum(of.get(k, 0.0) for of in last.values()) for k in KINDS}
+  # Starts are recorded to a second.
+  whole = begun[-1] - begun[0] + sum(last.get(newest, {}).values())
+  spent["lost"] = max(0.0, whole - sum(spent.values())) if newest else 0.0
+  return spent
+
+
+def shares(spent: Mapping[str, float]) -> list[tuple[str, float]]:
+  """The name and the share of each kind that took any time."""
+  whole = sum(spent.values()) or 1.0
+  every = [(KINDS[kind], value / whole) for kind, value in spent.items()]
+  return [(what, share) for what, share in every if share >= 0.0005]
+
+
+def _spent(row: Mapping[str, Any]) -> dict[str, float]:
+  found = row.get("time")
+  found = found if isinstance(found, dict) else {}
+  return {k: v for k, v in found.items() if isinstance(v, int | float)}
+
+
+def _began(start: Mapping[str, Any]) -> float | None:
+  """When a start was, in seconds; None if it does not say so."""
+  try:
+    return datetime.datetime.fromisoformat(start["time"]).timestamp()
+  except (KeyError, TypeError, ValueError):
+    return None
