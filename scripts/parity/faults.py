@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -13,10 +12,10 @@ import optax
 
 from scripts.parity.ours import Setup
 from vit_jax.models.extended_vit import ExtendedVit
+from vit_jax.models.parts import Parts, within
 from vit_jax.run import build
 from vit_jax.training import losses, optimizer, step
 from vit_jax.training.distillation import Teacher
-from vit_jax.training.optimizer import layers_below_head as _below
 from vit_jax.training.optimizer import map_paths
 
 Fault = Callable[[Setup], contextlib.AbstractContextManager[Setup]]
@@ -92,11 +91,11 @@ def _optimizer(after: Callable[[Any, Any, Any], Any], **fields: Any) -> Fault:
   return _patch(build, "make_optimizer", make)
 
 
-def _scaled(pattern: str, factor: float) -> Fault:
-  """Another rate of the arrays whose paths start so."""
+def _scaled(module: str, factor: float) -> Fault:
+  """Another rate of a module's arrays."""
 
   def scale(path: str, update: Any) -> Any:
-    return update * (factor if path.startswith(pattern) else 1.0)
+    return update * (factor if within(path, module) else 1.0)
 
   own = optax.stateless(lambda updates, _: map_paths(scale, updates))
   return _optimizer(lambda tx, *_: optax.chain(tx, own))
@@ -210,13 +209,16 @@ def _muon(**fields: Any) -> Fault:
   return _patch(optimizer.contrib, "scale_by_muon", make)
 
 
-def _depth(layer_of: Callable[[str, int], Any]) -> Fault:
-  """Another layer of some parameters."""
+def _depth(changed: Callable[[str, Any, int], Any]) -> Fault:
+  """Another layer of some parameters, from path, depth and number of layers."""
 
-  def make(_: Any) -> Any:
-    return lambda path, num_layers: layer_of(path, num_layers)
+  def make(depth: Any) -> Any:
+    def other(parts: Parts, path: str) -> Any:
+      return changed(path, depth(parts, path), parts.num_layers)
 
-  return _patch(build, "layers_below_head", make)
+    return other
+
+  return _patch(Parts, "depth", make)
 
 
 def _untempered(loss: Any) -> Any:
@@ -252,7 +254,7 @@ FAULTS: dict[str, Fault] = {
   ),
   "LAMB for all arrays": _patch(optax, "masked", lambda _: lambda tx, _: tx),
   "query, key and value by themselves": _patch(
-    optimizer, "_QKV", lambda _: re.compile("(?!)")
+    optimizer, "joined", lambda _: lambda path: path
   ),
   "Hinton's form": _teaching(form="hinton"),
   "soft for hard": _teaching(kind="soft"),
@@ -262,10 +264,10 @@ FAULTS: dict[str, Fault] = {
   "the teacher's head for the labels": _patch(
     ExtendedVit, "by_head", _heads_swapped
   ),
-  "layers counted from another end": _depth(lambda k, L: L + 1 - _below(k, L)),
-  "embeddings with the first block": _depth(lambda k, L: min(_below(k, L), L)),
+  "layers counted from another end": _depth(lambda _, d, L: L + 1 - d),
+  "embeddings with the first block": _depth(lambda _, d, L: min(d, L)),
   "the last norm with the last block": _depth(
-    lambda k, L: _below(k, L) + k.startswith("norm/")
+    lambda path, d, _: d + within(path, "norm")
   ),
   "another layer decay": _settings("optimizer", layer_decay=0.66),
   "LoRA's alpha by the root of the rank": _lora(alpha=lambda x: 2 * x),
@@ -293,7 +295,7 @@ FAULTS: dict[str, Fault] = {
   "a clip after decay": _optimizer(_clip_late, clip_norm=0.0),
   "1 % of smoothing": _settings("loss", label_smoothing=0.01),
   "smoothing of the wrong mass": _patch(losses, "make_targets", _wrong_mass),
-  "the head's rate": _scaled("head/", 0.9),
+  "the head's rate": _scaled("head", 0.9),
   "a decay of 1e-3": _settings("optimizer", weight_decay=1e-3),
   "biases decayed": _settings("optimizer", weight_decay_on=r"(kernel|bias)$"),
   "no decay of the head": _settings(

@@ -12,7 +12,7 @@ from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.model import represent
-from vit_jax.models.scan import STACKED
+from vit_jax.models.parts import OURS
 
 
 def features(
@@ -72,8 +72,8 @@ def _tokens(
   params: Any,
   images: Array,
 ) -> list[Array]:
-  names = [f"block_{layer - 1}" for layer in layers]
-  kept = {STACKED} if model.scan else {*names}
+  names = [OURS.of(layer - 1) for layer in layers]
+  kept = {OURS.stacked} if model.scan else {*names}
   _, found = model.apply(
     {"params": params},
     images,
@@ -83,7 +83,7 @@ def _tokens(
   )
   seen: Any = found["intermediates"]
   if model.scan:
-    stacked = seen[STACKED]["__call__"][0]  # (L, B, S, D)
+    stacked = seen[OURS.stacked]["__call__"][0]  # (L, B, S, D)
     tokens = [stacked[layer - 1] for layer in layers]
   else:
     tokens = [seen[name]["__call__"][0] for name in names]

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Model, scan
 from vit_jax.models.grid import grid_of
+from vit_jax.models.parts import OURS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +114,8 @@ def _seen_with_gradients(
   # The blocks are alike: traced once, they take a twelfth of the time.
   one = model.clone(num_layers=1)
   shapes = jax.eval_shape(partial(_seen, one), params, images)
-  layers, block = range(model.num_layers), shapes.get("block_0", {})
-  shapes = {**shapes, **{f"block_{i}": block for i in layers}}
+  layers, block = range(model.num_layers), shapes.get(OURS.of(0), {})
+  shapes = {**shapes, **{OURS.of(i): block for i in layers}}
   zeros = jax.tree.map(lambda A: jnp.zeros(A.shape, A.dtype), shapes)
   logits, back, seen = jax.vjp(logits_and_seen, zeros, has_aux=True)
   classes, more = choose(logits, given)
@@ -136,7 +137,7 @@ def _unwrapped(seen: Any) -> Any:
 def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
   grid = grid_of(model, images.shape[1:3])
-  blocks = [tree.get(f"block_{i}", {}) for i in range(model.num_layers)]
+  blocks = [tree.get(OURS.of(i), {}) for i in range(model.num_layers)]
   return Attention(
     np.stack([A for block in blocks for A in _layers(block, grid)]),
     _fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,

@@ -28,6 +28,7 @@ from vit_jax.models.layer import (
 )
 from vit_jax.models.model import check_size, classifier
 from vit_jax.models.partitioning import named
+from vit_jax.models.parts import HEAD, OURS, Part
 from vit_jax.models.position import Positions
 from vit_jax.models.scan import Layers
 from vit_jax.models.vit import BaseVit
@@ -146,6 +147,9 @@ class ExtendedVit(BaseVit):
     """Number of tokens before the patches."""
     return self.class_token + self.distilled + self.registers
 
+  def parts(self) -> tuple[Part, ...]:
+    return *super().parts(), Part("head_dist", HEAD, own_task=True)
+
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The tokens before the patches: class, distillation, registers."""
     has = {"x_class": self.class_token, "x_dist": self.distilled}
@@ -190,7 +194,8 @@ class ExtendedVit(BaseVit):
     def make_block(name: str) -> ExtendedBlock:
       drop_path = self.drop_path_rate
       if self.drop_path_grows:
-        layer = int(name.removeprefix("block_"))
+        layer = OURS.number(name)
+        assert layer is not None
         drop_path = drop_path * layer / max(self.num_layers - 1, 1)
       return ExtendedBlock(
         *(self.num_heads, self.mlp_size, self._config),

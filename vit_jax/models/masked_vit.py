@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from vit_jax.models.layer import Images, Pooled, Tokens
 from vit_jax.models.model import Model, classifier
 from vit_jax.models.partitioning import named
+from vit_jax.models.parts import INPUT, Part
 from vit_jax.models.vit import Vit
 
 MASK = -1
@@ -52,6 +53,9 @@ class MaskedVit(Vit):
         "that are to be predicted: set it to 0 for masked patches."
       )
     super().__post_init__()
+
+  def parts(self) -> tuple[Part, ...]:
+    return *super().parts(), Part("mask", INPUT, own_task=True)
 
   @property
   def trunk(self) -> Model:

@@ -21,6 +21,7 @@ from vit_jax.models.layer import (
   dense,
 )
 from vit_jax.models.partitioning import Dense, named
+from vit_jax.models.parts import Part
 from vit_jax.models.scan import REMATS
 
 _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
@@ -101,6 +102,14 @@ class Model(nn.Module):
   def inputs(self, image_shape: tuple[int, int, int]) -> Any:
     """What a call takes: shapes and types, for one image of (H, W, C)."""
     return _image(image_shape)
+
+  def parts(self) -> tuple[Part, ...]:
+    """The parts that the model is made of, see `models.parts`.
+
+    With none, as here, they are derived from the names of the parameters
+    (`parts.guessed`).
+    """
+    return ()
 
   @property
   def trunk(self) -> "Model":

@@ -18,6 +18,7 @@ from vit_jax.models.layer import Images, Pooled
 from vit_jax.models.model import Model, Origin
 from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import in_use, named
+from vit_jax.models.parts import ENCODER, Part, heads
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 
@@ -88,6 +89,9 @@ class ResNet(Model):
   def resnet_layers(self) -> tuple[int, ...]:
     """`layers`, by the name that a hybrid has for them."""
     return self.layers
+
+  def parts(self) -> tuple[Part, ...]:
+    return Part("", ENCODER, pixels="conv_root/kernel"), *heads()
 
   def __call__(
     self, x: Images, *, train: bool = False, features: bool = False

@@ -2,8 +2,8 @@
 
 Unrolled, each block has parameters of its own, `block_0` to `block_{L-1}`.
 Scanned, one block is compiled and run L times; the parameters of all layers
-are stacked, (L, ...), as `blocks`. `stack` and `unstack` turn either layout
-into the other.
+are stacked, (L, ...), as `blocks`. `parts.stack` and `parts.unstack` turn
+either layout into the other.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,15 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from vit_jax.models.partitioning import in_use
+from vit_jax.models.parts import OURS
+from vit_jax.models.parts import stack as stack
+from vit_jax.models.parts import unstack as unstack
 from vit_jax.models.position import Positions
 
 Layers = list[Callable[[Array], Array]]
-STACKED = "blocks"
-_FIRST = "block_0"
 # Values that each block saves for the backward pass; the rest is recomputed:
 # all activations, the products of the dense layers, or the block's input alone.
 REMATS = {
@@ -53,12 +52,14 @@ def make_blocks(
   if policy := REMATS[vit.remat]:
     run = nn.remat(run, policy=policy, prevent_cse=not vit.scan)
   if vit.scan:
-    return [partial(_scanned(run, vit.num_layers), make_block(name=STACKED))]
+    return [
+      partial(_scanned(run, vit.num_layers), make_block(name=OURS.stacked))
+    ]
 
   def run_layer(layer: int, z: Array) -> Array:
     E_pos = positions.added[layer] if layer else None
     z = z if E_pos is None else z + E_pos  # Positions at every layer, App. D.4.
-    block = make_block(name=f"block_{layer}")
+    block = make_block(name=OURS.of(layer))
     return run(block, z, positions.relative[layer])
 
   return [partial(run_layer, layer) for layer in range(vit.num_layers)]
@@ -78,44 +79,3 @@ def _scanned(run: Callable, num_layers: int) -> Callable:
     metadata_params={nn.PARTITION_NAME: "layers"},
   )
   return lambda block, z: scanned(block, z)[0]
-
-
-def stack(tree: Any) -> Any:
-  """A tree, such as a train state, with its blocks in the scanned layout."""
-
-  def stacked(params: Any) -> Any:
-    if not _holds(params, _FIRST):
-      return params
-    names = [name for name in params if name.startswith("block_")]
-    names.sort(key=lambda name: int(name.removeprefix("block_")))
-    blocks = [params[name] for name in names]
-    others = {k: v for k, v in params.items() if k not in names}
-    return {**others, STACKED: jax.tree.map(_stack, *blocks)}
-
-  return jax.tree.map(stacked, tree, is_leaf=lambda t: _holds(t, _FIRST))
-
-
-def unstack(tree: Any) -> Any:
-  """A tree with its blocks in the unrolled layout."""
-
-  def unrolled(params: Any) -> Any:
-    if not _holds(params, STACKED):
-      return params
-    others = {k: v for k, v in params.items() if k != STACKED}
-    num_layers = len(jax.tree.leaves(params[STACKED])[0])
-    blocks = {
-      f"block_{i}": jax.tree.map(lambda x, i=i: x[i], params[STACKED])
-      for i in range(num_layers)
-    }
-    return {**others, **blocks}
-
-  return jax.tree.map(unrolled, tree, is_leaf=lambda t: _holds(t, STACKED))
-
-
-def _stack(*arrays: Any) -> Any:
-  on_host = isinstance(arrays[0], np.ndarray)  # NumPy arrays stay on the host.
-  return (np if on_host else jnp).stack(arrays)
-
-
-def _holds(tree: Any, name: str) -> bool:
-  return isinstance(tree, dict) and name in tree

@@ -34,6 +34,7 @@ from vit_jax.models.layer import (
 from vit_jax.models.model import VitFields
 from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import named
+from vit_jax.models.parts import ENCODER, Part, Stack, heads
 from vit_jax.models.position import Positions, check_position, make_positions
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.scan import Layers, make_blocks
@@ -140,6 +141,11 @@ class BaseVit(VitFields):
   def prefix(self) -> int:
     """Number of tokens before the patches."""
     return int(self.class_token)
+
+  def parts(self) -> tuple[Part, ...]:
+    stem = "resnet/conv_root" if self.resnet_layers else "patches/E"
+    layers = Stack(self.num_layers)
+    return Part("", ENCODER, layers, pixels=f"{stem}/kernel"), *heads()
 
   def attention_form(self, size: tuple[int, int]) -> str | None:
     if self.block is not None:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model, Origin, variant_of
+from vit_jax.models.parts import Parts
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -143,7 +144,13 @@ class Loaded:
 
     The head of a regression then gives its targets in their unit.
     """
-    return self.mapped(self.task.leaf_in_unit, open_task=self.task.in_unit)
+    parts, task = Parts.of(self.model, self.shapes), self.task
+
+    def change(path: str, array: np.ndarray) -> np.ndarray:
+      is_output = parts.gives_outputs(path)
+      return task.leaf_in_unit(path, array) if is_output else array
+
+    return self.mapped(change, open_task=task.in_unit)
 
   def __iter__(self) -> Iterator[Any]:
     yield self.model

@@ -12,8 +12,9 @@ import numpy as np
 from flax import traverse_util
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Model, from_fields, scan
+from vit_jax.models import Model, from_fields
 from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED, BLOCKS, OwnBlockError
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
@@ -22,7 +23,6 @@ from vit_jax.runtime.printable import one_line
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import lora
-from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import make_params_init
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
@@ -81,9 +81,10 @@ def open_run_checkpoint(
     model = made({**own, **fields}).clone(origin=origin).trunk
     stored, shapes = shapes, _shapes(model, preprocessing)
     _check_fields(workdir, stored, shapes, fields)
-  read, restore = functools.partial(saved.read, held), None
+  parts = Parts.of(trained, held)
+  read, restore = functools.partial(saved.read, held, parts), None
   if "base" in description:
-    read = functools.partial(saved.merged, held, open_, model, base)
+    read = functools.partial(saved.merged, held, parts, open_, model, base)
   elif as_trained:
     model = model.clone(scan=True) if saved.scanned else model
     restore = saved.restore
@@ -141,20 +142,25 @@ class _Saved:
     with _opened(self.workdir) as checkpoints:
       return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
-  def read(self, held: Shapes) -> Leaves:
+  def read(self, held: Shapes, parts: Parts) -> Leaves:
     """The path and array of every parameter held, layer by layer."""
     hollow = traverse_util.unflatten_dict(
       # These take no memory, whatever size a damaged description claims.
       {k: np.broadcast_to(np.float32(0), s) for k, s in held.items()},
       sep="/",
     )
-    params: Any = self.restore(scan.stack(hollow) if self.scanned else hollow)
-    params = scan.unstack(params) if self.scanned else params
+    params: Any = self.restore(parts.stack(hollow) if self.scanned else hollow)
+    params = parts.unstack(params) if self.scanned else params
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     return flat.items()
 
   def merged(
-    self, held: Shapes, open_: pinned.Open, model: Model, given: str | None
+    self,
+    held: Shapes,
+    parts: Parts,
+    open_: pinned.Open,
+    model: Model,
+    given: str | None,
   ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, array) of every parameter, with LoRA's products merged."""
     settings = descriptions.recorded(self.description).lora
@@ -164,7 +170,7 @@ class _Saved:
     own = {} if known else {"block": model.block}
     opened = pinned.open_base(open_, base, given, **own)
     digests: dict[str, str] = {}
-    trained = dict(self.read(held))
+    trained = dict(self.read(held, parts))
     leaves = transfer.leaves(
       pinned.digesting(opened, digests),
       model,
@@ -172,10 +178,10 @@ class _Saved:
       channels=preprocessing.channels,
     )
     for path, array in leaves:
-      if not path.startswith(HEADS):
+      if not parts.is_head(path):
         yield path, lora.with_product(settings, path, array, trained)
     pinned.check_base(base, digests)
-    yield from (leaf for leaf in trained.items() if leaf[0].startswith(HEADS))
+    yield from (leaf for leaf in trained.items() if parts.is_head(leaf[0]))
 
 
 def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
@@ -184,10 +190,11 @@ def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
 
 def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
   shape = descriptions.preprocessing(description).image_shape
-  init = lora.trained_init(
-    make_params_init(model, shape), descriptions.recorded(description).lora
-  )
-  shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
+  settings = descriptions.recorded(description).lora
+  params_init, key = make_params_init(model, shape), jax.random.key(0)
+  parts = Parts.of(model, lambda: jax.eval_shape(params_init, key))
+  init = lora.trained_init(params_init, settings, parts)
+  shapes = nn.unbox(jax.eval_shape(init, key))
   flat: dict[str, Any] = traverse_util.flatten_dict(shapes, sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
 

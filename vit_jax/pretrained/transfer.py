@@ -14,13 +14,11 @@ from flax import traverse_util
 
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.parts import Parts
 from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 from vit_jax.runtime.printable import printable
-
-# Parameters for the checkpoint's own task: its heads and the [mask] embedding.
-_OWN_TASK = ("head/", "head_dist/", "mask")
 
 
 def fit(
@@ -76,7 +74,8 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
   if num_classes == before:
     return loaded
   model, head = _with_classes(loaded.model, num_classes)
-  kept = {k: v for k, v in loaded.shapes.items() if not k.startswith(_OWN_TASK)}
+  own_task = Parts.of(loaded.model, loaded.shapes).own_task
+  kept = {k: v for k, v in loaded.shapes.items() if not own_task(k)}
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     yield from (leaf for leaf in loaded.read() if leaf[0] in kept)
@@ -110,7 +109,8 @@ def new_head(
   """
   changed, head = _with_classes(model, num_classes)
   flat = traverse_util.flatten_dict(params, sep="/")
-  flat = {k: v for k, v in flat.items() if not k.startswith(_OWN_TASK)}
+  own_task = Parts.of(model, params).own_task
+  flat = {k: v for k, v in flat.items() if not own_task(k)}
   flat |= {k: np.zeros(shape, np.float32) for k, shape in head.items()}
   return changed, traverse_util.unflatten_dict(flat, sep="/")
 
@@ -123,7 +123,8 @@ def _with_classes(
   origin = model.origin and dataclasses.replace(model.origin, class_names=())
   changed = model.clone(num_classes=num_classes, head_bias=0.0, origin=origin)
   shapes = param_shapes(changed, (1, 1))
-  return changed, {k: v for k, v in shapes.items() if k.startswith(_OWN_TASK)}
+  own_task = Parts.of(changed, shapes).own_task
+  return changed, {k: v for k, v in shapes.items() if own_task(k)}
 
 
 def leaves(
@@ -145,16 +146,15 @@ def leaves(
   old = grid_of(loaded.model, old_size) if old_size else grid
   old, new = loaded.model.position_grid or old, model.position_grid or grid
   wanted = param_shapes(model, grid, channels)
-  first = "conv_root/kernel" if model.resnet_layers else "patches/E/kernel"
-  before = loaded.preprocessing.channels
+  parts, before = Parts.of(model, wanted), loaded.preprocessing.channels
   if not keep_head:
-    wanted = {k: v for k, v in wanted.items() if not k.startswith(_OWN_TASK)}
+    wanted = {k: v for k, v in wanted.items() if not parts.own_task(k)}
   for path, array in loaded.read():
     if path not in wanted:
       continue
     method = interpolation or loaded.interpolation
     array = resized(path, array, old, new, method)
-    if channels != before and path.endswith(first):
+    if channels != before and parts.reads_pixels(path):
       array, how = _for_channels(array, before, channels)
       print(f"{loaded.origin.source}: {how}.", file=sys.stderr)
     shape = wanted.pop(path)

@@ -5,7 +5,6 @@ anything is compiled.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -19,18 +18,23 @@ from vit_jax.data.settings import DataSettings, NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
 from vit_jax.models.grid import grid_of
+from vit_jax.models.parts import Parts
 from vit_jax.models.variants import with_block
 from vit_jax.run.settings import ProbeSettings, Settings
 from vit_jax.runtime.settings import changed
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training.optimizer import (
-  layers_below_head,
   make_optimizer,
   make_schedule,
   trainable_filter,
 )
-from vit_jax.training.state import Extras, TrainState, make_init
+from vit_jax.training.state import (
+  Extras,
+  TrainState,
+  make_init,
+  make_params_init,
+)
 from vit_jax.training.step import make_train_step
 
 # Imported only by the runs that start from a checkpoint.
@@ -230,11 +234,10 @@ def train_functions(
   warmup = warmup_steps(settings, total_steps, num_examples)
   epoch = num_examples / settings.batch_size
   schedule = schedule or make_schedule(options, total_steps, warmup, epoch)
-  L, shape = model.num_layers, preprocessing.image_shape
-  trained = trainable_filter(options.freeze_layers, L, model.scan)
-  layer_of = functools.partial(layers_below_head, num_layers=L)
-  by_layer: Any = {"layer_of": layer_of, "is_trainable": trained}
-  tx = make_optimizer(options, schedule, **by_layer)
+  shape = preprocessing.image_shape
+  parts = parts_of(model, shape)
+  trained = trainable_filter(options.freeze_layers, parts, model.scan)
+  tx = make_optimizer(options, schedule, is_trainable=trained, parts=parts)
   init = make_init(model, tx, shape, settings.ema_decay, extras)
   train_step = make_train_step(
     model,
@@ -249,6 +252,12 @@ def train_functions(
     is_trainable=trained,
   )
   return init, train_step
+
+
+def parts_of(model: Model, image_shape: tuple[int, int, int]) -> Parts:
+  """The model's parts, which for one that lists none are by its parameters."""
+  init = make_params_init(model, image_shape)
+  return Parts.of(model, lambda: jax.eval_shape(init, jax.random.key(0)))
 
 
 def warmup_steps(settings: Settings, total: int, num_examples: int) -> int:

@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from vit_jax.data.preprocessing import HALF
-from vit_jax.models import Model, scan
+from vit_jax.models import Model
+from vit_jax.models.parts import Parts
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
@@ -19,7 +20,6 @@ from vit_jax.run.settings import Settings
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.lora import base_init
-from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import Extras, make_params_init
 
 Saved = Mapping[str, Any] | None  # A description.
@@ -49,7 +49,9 @@ def open_extras(
   if loaded is not None:
     digests: dict[str, str] = {}
     leaves = pinned.digesting(loaded, digests).read()
-    params["teacher"] = _placed(leaves, wanted["teacher"])
+    shapes_of_teacher = wanted["teacher"]
+    parts = Parts.of(loaded.model, shapes_of_teacher)
+    params["teacher"] = _placed(leaves, shapes_of_teacher, parts)
     sources["teacher"] = pinned.record(loaded, digests)
   return dataclasses.replace(shapes, frozen_params=(params,), sources=sources)
 
@@ -60,8 +62,9 @@ def shapes_of_extras(
   """The same with shapes and shardings for parameters; nothing is read."""
   shape = build.make_preprocessing(settings).image_shape
   init, found = make_params_init(model, shape), {}
+  parts = build.parts_of(model, shape)
   if settings.lora.rank:
-    found["base"] = sharding.array_shapes(base_init(init), mesh)
+    found["base"] = sharding.array_shapes(base_init(init, parts), mesh)
   taught = None
   if teacher is not None:
     images = teacher.preprocessing
@@ -75,7 +78,9 @@ def shapes_of_extras(
     own = make_params_init(taught.model, images.image_shape)
     found["teacher"] = sharding.array_shapes(own, mesh)
   param_shapes = sharding.array_shapes(init, mesh)
-  return Extras(settings.lora, taught, (found,), param_shapes=param_shapes)
+  return Extras(
+    settings.lora, taught, (found,), param_shapes=param_shapes, parts=parts
+  )
 
 
 def open_teacher(
@@ -148,8 +153,9 @@ def _read_base(
     method,
     channels=preprocessing.channels,
   )
-  own = ((path, x) for path, x in leaves if not path.startswith(HEADS))
-  base = _placed(own, shapes)
+  parts = build.parts_of(model, preprocessing.image_shape)
+  own = ((path, x) for path, x in leaves if not parts.is_head(path))
+  base = _placed(own, shapes, parts)
   if saved is not None:
     pinned.check_base(saved["base"], digests)
   fields = {k: v for k, v in fields.items() if k != "block"}
@@ -157,11 +163,13 @@ def _read_base(
   return base, pinned.record(start, digests, **options)
 
 
-def _placed(leaves: Iterable[tuple[str, np.ndarray]], shapes: Any) -> Any:
+def _placed(
+  leaves: Iterable[tuple[str, np.ndarray]], shapes: Any, parts: Parts
+) -> Any:
   """The arrays as a tree on the devices, stacked if `shapes` is."""
   tree = unflatten_dict(dict(leaves), sep="/")
-  if scan.STACKED in shapes:
-    tree = scan.stack(tree)
+  if any(map(parts.stacked_axes, flatten_dict(shapes, sep="/"))):
+    tree = parts.stack(tree)
 
   def place(array: np.ndarray, shape: Any) -> jax.Array:
     array = array.astype(shape.dtype, copy=False)

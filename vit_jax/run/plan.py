@@ -14,6 +14,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, check_same_classes, open_splits
 from vit_jax.models import Model, to_fields
+from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build
 from vit_jax.run.evaluation import RunEvaluation
@@ -77,6 +78,11 @@ class Plan:
   def param_shapes(self) -> Any:
     """Shapes and shardings of all parameters of the model."""
     return self.extras.param_shapes or self.shapes.params
+
+  @property
+  def parts(self) -> Parts:
+    """The parts that the model is made of."""
+    return Parts.of(self.model, self.param_shapes)
 
   def open_batches(self, first_batch: int) -> BatchIterator:
     """Opens the training batches, starting at a batch number."""

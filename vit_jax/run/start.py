@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from vit_jax.models import scan
 from vit_jax.models.model import represent
 from vit_jax.run import build
 from vit_jax.run.plan import Plan
@@ -19,7 +18,6 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
-from vit_jax.training.optimizer import HEADS
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import check_same_run
@@ -108,7 +106,8 @@ def _transferred(
     keep_head=plan.settings.transfer.keep_head,
   )
   rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.
-  return (x for x in leaves if not rank or x[0].startswith(HEADS))
+  parts = plan.parts
+  return (x for x in leaves if not rank or parts.is_head(x[0]))
 
 
 def probe_head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
@@ -155,6 +154,6 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
 def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
   if scanned == plan.model.scan:
     return state
-  change = scan.unstack if scanned else scan.stack
+  change = plan.parts.unstack if scanned else plan.parts.stack
   shardings = sharding.shardings_of(plan.shapes)
   return jax.jit(change, out_shardings=shardings)(state)

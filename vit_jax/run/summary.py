@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict
 
 from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
+from vit_jax.models.parts import within
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.divergence import at_chance
 from vit_jax.run.plan import Plan, make_plan
@@ -19,7 +20,7 @@ from vit_jax.runtime.display import Display, clock, evaluation_text
 from vit_jax.runtime.goodput import shares
 from vit_jax.runtime.usage import as_typed
 from vit_jax.training import lora
-from vit_jax.training.optimizer import HEADS, trainable_filter
+from vit_jax.training.optimizer import trainable_filter
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
@@ -78,7 +79,8 @@ def _trained(plan: Plan) -> int:
 
 def _lora(plan: Plan) -> str:
   settings, base = plan.settings.lora, plan.extras.sources["base"]
-  kernels = lora.chosen(settings, flatten_dict(plan.param_shapes, sep="/"))
+  shapes = flatten_dict(plan.param_shapes, sep="/")
+  kernels = lora.chosen(settings, shapes, plan.parts)
   return (
     f"rank {settings.rank}, alpha {settings.alpha:g}, on {len(kernels)} "
     f"kernels of {base['source']}, which every use of this run needs"
@@ -181,7 +183,7 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   trained = _is_trained(plan, stored)
   rows = []
   for path in (*alone, *calls):
-    own = [p for p in sizes if p == path or p.startswith(f"{path}/")]
+    own = [p for p in sizes if within(p, path)]
     count = sum(sizes[p] for p in own)
     kept = [trained(p) for p in own]
     share = "yes" if all(kept) else "in part" if any(kept) else "no"
@@ -192,12 +194,12 @@ def layer_rows(plan: Plan) -> list[list[str]]:
 
 
 def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
-  settings, model = plan.settings, plan.model
+  settings, model, parts = plan.settings, plan.model, plan.parts
   if settings.lora.rank:
-    adapted = lora.chosen(settings.lora, shapes)
-    return lambda path: path in adapted or path.startswith(HEADS)
+    adapted = lora.chosen(settings.lora, shapes, parts)
+    return lambda path: path in adapted or parts.is_head(path)
   frozen = settings.optimizer.freeze_layers
-  only = trainable_filter(frozen, model.num_layers, model.scan)
+  only = trainable_filter(frozen, parts, model.scan)
   return only or (lambda path: True)
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.labels import NUMBERS
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models.parts import is_kernel
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
 from vit_jax.tasks.outputs import (
@@ -133,9 +134,9 @@ class RegressionTask(Task):
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
     """The head's arrays times the deviation, its bias plus the mean."""
-    if self.target_std and path.startswith("head/"):
+    if self.target_std:
       array = (array * np.array(self.target_std)).astype(array.dtype)
-      if path.endswith("bias"):
+      if not is_kernel(path):
         array = (array + np.array(self.target_mean)).astype(array.dtype)
     return array
 

@@ -216,11 +216,11 @@ class Task:
     raise NotImplementedError
 
   def in_unit(self) -> "Task":
-    """The task once `leaf_in_unit` was applied to the head."""
+    """The task once `leaf_in_unit` was applied to the heads."""
     return self
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
-    """A parameter such that the model's outputs mean the answer by itself."""
+    """An output head's parameter such that its outputs are the answer."""
     return array
 
   @property

@@ -16,8 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array
 
 from vit_jax.models.partitioning import named
-from vit_jax.models.scan import STACKED
-from vit_jax.training.optimizer import HEADS
+from vit_jax.models.parts import Parts, beside, guessed, is_kernel
 from vit_jax.training.settings import LoraSettings
 
 _A, _B = "lora_a", "lora_b"
@@ -25,42 +24,51 @@ _A, _B = "lora_a", "lora_b"
 Init = Callable[[Array], Any]
 
 
-def trained_init(params_init: Init, settings: LoraSettings) -> Init:
+def trained_init(
+  params_init: Init, settings: LoraSettings, parts: Parts | None = None
+) -> Init:
   """Returns a function from a random key to the parameters that are trained.
 
   These are the heads', and beside each chosen kernel `lora_a` (*inputs, r),
   normal with variance 1 / inputs, and `lora_b` (r, *outputs), zero: at first
   the model is as it was. Stacked kernels have a product for each layer.
   `params_init` maps a key to all parameters of the model, boxed with their
-  logical axes, as the result is.
+  logical axes, as the result is. The model's `parts` are by default those that
+  the names of its parameters suggest (`models.parts.guessed`).
   """
 
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
-    found = {k: v for k, v in params.items() if k.startswith(HEADS)}
-    kernels = chosen(settings, {k: nn.unbox(v) for k, v in params.items()})
+    unboxed = {k: nn.unbox(v) for k, v in params.items()}
+    known = parts or guessed(unboxed)
+    found = {k: v for k, v in params.items() if known.is_head(k)}
+    kernels = chosen(settings, unboxed, known)
     keys = jax.random.split(jax.random.fold_in(key, 1), len(kernels))
     for path, own_key in zip(kernels, keys, strict=True):
-      place = path.removesuffix("kernel")
-      a, b = _product(path, params[path], settings.rank, own_key)
-      found |= {place + _A: a, place + _B: b}
+      a, b = _product(known, path, params[path], settings.rank, own_key)
+      found |= {beside(path, _A): a, beside(path, _B): b}
     return unflatten_dict(found, sep="/")
 
   return init
 
 
-def base_init(params_init: Init) -> Init:
+def base_init(params_init: Init, parts: Parts | None = None) -> Init:
   """Returns a function from a random key to the parameters that stay."""
 
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
-    kept = {k: v for k, v in params.items() if not k.startswith(HEADS)}
+    known = parts or guessed(params)
+    kept = {k: v for k, v in params.items() if not known.is_head(k)}
     return unflatten_dict(kept, sep="/")
 
   return init
 
 
-def chosen(settings: LoraSettings, params: Mapping[str, Any]) -> list[str]:
+def chosen(
+  settings: LoraSettings,
+  params: Mapping[str, Any],
+  parts: Parts | None = None,
+) -> list[str]:
   """The paths of the kernels that get a product, in alphabetical order.
 
   The heads' are not among them, since these are trained themselves. The pattern
@@ -69,14 +77,12 @@ def chosen(settings: LoraSettings, params: Mapping[str, Any]) -> list[str]:
   ValueError if there are none, or only some of the stacked layers' are.
   """
   pattern = re.compile(settings.kernels)
-  paths = sorted(path for path in params if path.endswith("/kernel"))
-  kernels = [path for path in paths if not path.startswith(HEADS)]
+  known = parts or guessed(params)
+  paths = sorted(filter(is_kernel, params))
+  kernels = [path for path in paths if not known.is_head(path)]
   found = []
   for path in kernels:
-    names = [path]
-    if path.startswith(f"{STACKED}/"):
-      rest, layers = path.removeprefix(STACKED), range(params[path].shape[0])
-      names = [f"block_{layer}{rest}" for layer in layers]
+    names = known.unstacked(path, params[path].shape[0])
     matches = [pattern.search(name) is not None for name in names]
     if any(matches) and not all(matches):
       raise ValueError(
@@ -92,14 +98,14 @@ def chosen(settings: LoraSettings, params: Mapping[str, Any]) -> list[str]:
   return found
 
 
-def _product(path: str, kernel: Any, rank: int, key: Array) -> tuple[Any, Any]:
+def _product(
+  parts: Parts, path: str, kernel: Any, rank: int, key: Array
+) -> tuple[Any, Any]:
   """The first A and B of a kernel, boxed with their logical axes."""
   shape, dtype = nn.unbox(kernel).shape, nn.unbox(kernel).dtype
   axes = getattr(kernel, "names", (None,) * len(shape))
-  lead = int(path.startswith(f"{STACKED}/"))
-  # A query's kernel is (D, k, D_h); all others have one axis of outputs.
-  heads_last = len(shape) - lead == 3 and axes[lead] == "embed"
-  cut = lead + 1 if heads_last else len(shape) - 1
+  _, outputs = parts.kernel_axes(path, len(shape), axes)
+  lead, cut = parts.stacked_axes(path), outputs[0]
   normal = nn.initializers.normal(1 / math.sqrt(math.prod(shape[lead:cut])))
   a = named(normal, (*axes[:cut], None))
   b = named(nn.initializers.zeros_init(), (*axes[:lead], None, *axes[cut:]))
@@ -112,10 +118,15 @@ def _product(path: str, kernel: Any, rank: int, key: Array) -> tuple[Any, Any]:
 def merged(settings: LoraSettings, base: Any, trained: Any) -> Any:
   """All parameters of the model, with the products added to their kernels."""
   own = flatten_dict(trained, sep="/")
-  whole = {k: v for k, v in own.items() if k.startswith(HEADS)}
+  whole = {k: v for k, v in own.items() if not is_factor(k)}
   for path, array in flatten_dict(base, sep="/").items():
     whole[path] = with_product(settings, path, array, own)
   return unflatten_dict(whole, sep="/")
+
+
+def is_factor(path: str) -> bool:
+  """Whether a trained parameter is a factor of a product, and no head's."""
+  return path in (beside(path, _A), beside(path, _B))
 
 
 def with_product(
@@ -125,11 +136,11 @@ def with_product(
 
   The array is of NumPy or JAX, as the result is.
   """
-  place = path.removesuffix("kernel")
-  if place + _A not in trained:
+  if not is_kernel(path) or beside(path, _A) not in trained:
     return array
-  a, b = trained[place + _A], trained[place + _B]
-  lead = a.shape[: path.startswith(f"{STACKED}/")]
+  a, b = trained[beside(path, _A)], trained[beside(path, _B)]
+  # Both have the axes of stacked layers, and one of the rank.
+  lead = a.shape[: a.ndim + b.ndim - 2 - array.ndim]
   rank = settings.rank
   product = a.reshape(*lead, -1, rank) @ b.reshape(*lead, rank, -1)
   scaled = product.reshape(array.shape) * (settings.alpha / rank)

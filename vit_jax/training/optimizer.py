@@ -14,16 +14,11 @@ import optax
 from jaxtyping import Array
 from optax import contrib
 
-from vit_jax.models.scan import STACKED
+from vit_jax.models.parts import Parts, guessed, is_kernel, joined
 from vit_jax.training.settings import OptimizerSettings
 
-Axes = tuple[int, ...]
 LayerOf = Callable[[str], np.ndarray | int]
 Tx = optax.GradientTransformation
-
-HEADS = ("head/", "head_dist/", "pre_logits/")
-_TOP = (*HEADS, "norm/", "map_head/")
-_QKV = re.compile("/(query|key|value)/")
 
 
 def make_schedule(
@@ -90,6 +85,7 @@ def make_optimizer(
   *,
   layer_of: LayerOf | None = None,
   is_trainable: Callable[[str], bool] | None = None,
+  parts: Parts | None = None,
 ) -> optax.GradientTransformation:
   """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
 
@@ -101,22 +97,28 @@ def make_optimizer(
 
   Args:
     learning_rate: The schedule, from `make_schedule`.
-    layer_of: Maps a parameter's path to its layer, counted from the head, 0.
-      Without it, `settings.layer_decay` has no effect.
+    layer_of: Maps a parameter's path to its layer, counted from the head, 0; by
+      default `parts.depth`. Without either, `settings.layer_decay` has no
+      effect.
     is_trainable: Tells by a parameter's path whether it is trained; by default
       all parameters are.
+    parts: The model's parts; by default those that the parameters' names
+      suggest (`models.parts.guessed`).
   """
+  if layer_of is None and parts is not None:
+    layer_of = parts.depth
   clip_norm = settings.clip_norm
   core = optax.scale_by_adam(settings.b1, settings.b2, settings.epsilon)
   if settings.kind == "sgd":
     core = optax.trace(settings.momentum)
   elif settings.kind == "muon":
-    kinds: Any = {"muon": _scale_by_muon(settings.momentum), "adam": core}
-    core = optax.partition(kinds, _muon_or_adam)
+    muon = _scale_by_muon(settings.momentum, parts)
+    kinds: Any = {"muon": muon, "adam": core}
+    core = optax.partition(kinds, functools.partial(_muon_or_adam, parts))
   decays = functools.partial(_decaying, settings)
   decay = optax.add_decayed_weights(settings.weight_decay, mask=decays)
   if settings.kind == "lamb":
-    trust_ratio = optax.masked(_scale_by_trust_ratio(), decays)
+    trust_ratio = optax.masked(_scale_by_trust_ratio(parts), decays)
     decay = optax.chain(decay, trust_ratio)
   tx = optax.chain(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
@@ -149,7 +151,7 @@ def _only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
   return optax.partition(kinds, functools.partial(map_paths, label))
 
 
-def _scale_by_trust_ratio() -> optax.GradientTransformation:
+def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
   """Scales each array's update to the array's norm (arXiv:1904.00962).
 
   Query, key and value of a layer are one array, as in DeiT III's code. The
@@ -159,15 +161,16 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
 
   def scale(updates: Any, params: Any) -> Any:
     totals: dict[str, Any] = {}
+    known = parts or guessed(updates)
 
     def add(path: str, *pair: Any) -> None:
-      axes = tuple(range(path.startswith(f"{STACKED}/"), pair[0].ndim))
+      axes = tuple(range(known.stacked_axes(path), pair[0].ndim))
       squares = [jnp.sum(jnp.square(x), axes, keepdims=True) for x in pair]
-      name = _QKV.sub("/", path)
+      name = joined(path)
       totals[name] = totals.get(name, 0) + jnp.stack(squares)
 
     def scaled(path: str, update: Any) -> Any:
-      below, above = jnp.sqrt(totals[_QKV.sub("/", path)])
+      below, above = jnp.sqrt(totals[joined(path)])
       zero = (above == 0) | (below == 0)
       return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
 
@@ -177,31 +180,37 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
   return optax.stateless(scale)
 
 
-def _scale_by_muon(momentum: float) -> optax.GradientTransformation:
+def _scale_by_muon(momentum: float, parts: Parts | None) -> Tx:
   """Turns the momentum of a matrix into its nearest orthogonal one, about.
 
   Its factor, 0.2 times the root of the longer side, makes the update's elements
   as large as Adam's, so that the same learning rate fits (arXiv:2502.16982).
   """
 
-  def orthogonal(path: str, update: Array) -> Array:
-    both = _matrix_axes(path, update)
+  def orthogonal(known: Parts, path: str, update: Array) -> Array:
+    both = known.kernel_axes(path, update.ndim)
     sides = [math.prod(update.shape[i] for i in axes) for axes in both]
     x = update.reshape(*update.shape[: both[0][0]], *sides)
     x = _newton_schulz(x) if sides[0] <= sides[1] else _newton_schulz(x.mT).mT
     return x.reshape(update.shape) * (0.2 * math.sqrt(max(sides)))
 
-  def dimensions(path: str, array: Array) -> contrib.MuonDimensionNumbers:
-    return contrib.MuonDimensionNumbers(*_matrix_axes(path, array))
+  def dimensions(
+    known: Parts, path: str, array: Array
+  ) -> contrib.MuonDimensionNumbers:
+    return contrib.MuonDimensionNumbers(*known.kernel_axes(path, array.ndim))
+
+  def each(function: Callable[..., Any], tree: Any) -> Any:
+    known = parts or guessed(tree)
+    return map_paths(functools.partial(function, known), tree)
 
   # Optax only divides by the norm here: its iteration is on stacks of one
   # matrix, which takes 1.6 times as long on a CPU.
-  axes = functools.partial(map_paths, dimensions)
+  axes = functools.partial(each, dimensions)
   return optax.chain(
     contrib.scale_by_muon(
       beta=momentum, ns_steps=0, weight_dimension_numbers=axes
     ),
-    optax.stateless(lambda updates, _: map_paths(orthogonal, updates)),
+    optax.stateless(lambda updates, _: each(orthogonal, updates)),
   )
 
 
@@ -213,15 +222,16 @@ def _newton_schulz(x: Array) -> Array:
   return x
 
 
-def _muon_or_adam(params: Any) -> Any:
+def _muon_or_adam(parts: Parts | None, params: Any) -> Any:
   """The optimizer of each parameter, where Muon is asked for.
 
   Raises ValueError if there is nothing for Muon.
   """
 
+  known = parts or guessed(params)
+
   def label(path: str, _: Any) -> str:
-    in_block = path.startswith((f"{STACKED}/", "block_"))
-    return "muon" if in_block and path.endswith("/kernel") else "adam"
+    return "muon" if known.in_layer(path) and is_kernel(path) else "adam"
 
   labels = map_paths(label, params)
   if "muon" not in jax.tree.leaves(labels):
@@ -230,14 +240,6 @@ def _muon_or_adam(params: Any) -> Any:
       "trained here; choose adam."
     )
   return labels
-
-
-def _matrix_axes(path: str, kernel: Array) -> tuple[Axes, Axes]:
-  """The axes of a block's kernel that are inputs, and the other axes."""
-  stacked = path.startswith(f"{STACKED}/")  # Its first axis is the block.
-  axes = tuple(range(stacked, kernel.ndim))
-  inputs = 2 if path.endswith("/out/kernel") and len(axes) == 3 else 1
-  return axes[:inputs], axes[inputs:]
 
 
 def _scale_by_layer(decay: float, layer_of: LayerOf | None) -> Tx:
@@ -253,32 +255,31 @@ def _scale_by_layer(decay: float, layer_of: LayerOf | None) -> Tx:
 
 
 def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:
-  """A parameter's depth below the head, by its path.
+  """A parameter's depth in an encoder of L layers with a head (`Parts.depth`).
 
   The head, the last norm and the pooling are at 0, the first block is at L,
   and the embeddings are at L + 1. The stacked parameters of scanned blocks
   have one depth per block, an array of shape (L,).
   """
-  if path.startswith(f"{STACKED}/"):
-    return num_layers - np.arange(num_layers)
-  block = re.match(r"block_(\d+)/", path)
-  if block:
-    return num_layers - int(block[1])
-  if path.startswith(_TOP):
-    return 0
-  return num_layers + 1
+  return Parts.plain(num_layers).depth(path)
 
 
 def trainable_filter(
-  freeze_layers: int, num_layers: int, scanned: bool = False
+  freeze_layers: int, parts: Parts | int, scanned: bool = False
 ) -> Callable[[str], bool] | None:
   """Returns a function that tells whether the parameter at a path is trained.
 
   It returns None if all parameters are trained. The embeddings and the first
-  `freeze_layers` of L blocks are not; with -1, only the head is. If the model
-  is `scanned`, the blocks' parameters are stacked. Raises ValueError if the
-  model has fewer layers, or they are stacked.
+  `freeze_layers` of the encoder's L layers are not, of each encoder if there
+  are several; with -1, only the head is. A decoder is always trained but for
+  -1. Raises ValueError if the model has fewer layers, or they are stacked.
+
+  Args:
+    parts: The model's parts, or L for a plain encoder with a head.
+    scanned: Whether the layers' parameters are stacked.
   """
+  known = Parts.plain(parts) if isinstance(parts, int) else parts
+  num_layers = known.num_layers
   if not -1 <= freeze_layers <= num_layers:
     raise ValueError(
       f"optimizer.freeze_layers={freeze_layers} must be between 0 and the "
@@ -292,9 +293,8 @@ def trainable_filter(
   if freeze_layers == 0:
     return None
   if freeze_layers == -1:
-    return lambda path: path.startswith(HEADS)
-  frozen_from = num_layers - freeze_layers + 1
-  return lambda path: bool(layers_below_head(path, num_layers) < frozen_from)
+    return known.is_head
+  return lambda path: not known.frozen(path, freeze_layers)
 
 
 def map_paths(function: Callable[..., Any], *trees: Any) -> Any:

@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Int
 
 from vit_jax.models.model import inputs_of
+from vit_jax.models.parts import Parts
 from vit_jax.training import lora
 from vit_jax.training.distillation import Distilled, Teacher
 from vit_jax.training.losses import Objective
@@ -57,6 +58,8 @@ class Extras:
     sources: A record of where each of them came from, for the description.
     param_shapes: Shapes and shardings of all parameters of the model; only
       LoRA needs them.
+    parts: The model's parts, for LoRA; by default as `lora.trained_init` has
+      them.
   """
 
   lora: LoraSettings = LoraSettings()
@@ -64,12 +67,13 @@ class Extras:
   frozen_params: tuple[dict[str, Any], ...] = ()
   sources: dict[str, Any] = dataclasses.field(default_factory=dict)
   param_shapes: Any = None
+  parts: Parts | None = None
 
   def init(self, params_init: Init) -> Init:
     """Initialises the parameters that are trained."""
     if not self.lora.rank:
       return params_init
-    return lora.trained_init(params_init, self.lora)
+    return lora.trained_init(params_init, self.lora, self.parts)
 
   def objective(self, objective: Any) -> Objective:
     """The objective, which learns the teacher's answers too."""

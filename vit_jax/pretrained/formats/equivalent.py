@@ -8,6 +8,7 @@ import numpy as np
 
 from vit_jax.models import Vit, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.parts import below, within
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.formats.architecture import table_size
 from vit_jax.pretrained.formats.mapping import Rule, Shapes, axis_sizes
@@ -23,7 +24,8 @@ _FREE = {
   *("dtype", "param_dtype", "scan", "remat", "splash"),
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
-_TABLE, _HEAD = "position/E_pos", "head/kernel"
+_POSITION, _HEAD = "position", "head/kernel"
+_TABLE = f"{_POSITION}/E_pos"
 
 
 def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
@@ -66,7 +68,7 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   found = dict(params)
   kinds = vit.position, new.position
   if not vit.extended and kinds[0] != kinds[1]:
-    found = {k: v for k, v in params.items() if not k.startswith("position/")}
+    found = {k: v for k, v in params.items() if not within(k, _POSITION)}
     found[_TABLE], kinds = _position_table(vit, params), ("learned", kinds[1])
   if kinds == ("learned", "learned_grid") and vit.class_token:
     first, found[_TABLE] = np.split(found[_TABLE], [1])
@@ -99,8 +101,8 @@ def _position_table(model: Any, params: Params) -> np.ndarray:
   kind, D = model.position, model.hidden_size
   module = PositionEmbedding(kind, (h, w), D, class_token)
   own: dict[str, Any] = {
-    key.removeprefix("position/"): jnp.asarray(value)
+    below(key, _POSITION): jnp.asarray(value)
     for key, value in params.items()
-    if key.startswith("position/")
+    if within(key, _POSITION)
   }
   return np.asarray(module.apply({"params": own}))

@@ -15,12 +15,13 @@ from typing import Any
 
 from vit_jax.models import BaseVit
 from vit_jax.models.grid import param_shapes
+from vit_jax.models.parts import OURS
 from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
 
 Config = Mapping[str, Any]
 
-_LAYER = "block_0/"
+_LAYER = f"{OURS.of(0)}/"
 
 
 @functools.cache
@@ -71,7 +72,7 @@ class Table:
     for i in range(vit.num_layers):
       before = base + self.layers.format(i)
       for row in rows:
-        ours = tuple(f"block_{i}/{path}" for path in row.ours)
+        ours = tuple(f"{OURS.of(i)}/{path}" for path in row.ours)
         found.append(Rule(before + row.theirs, ours, row.pattern))
     return found
 
