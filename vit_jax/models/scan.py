@@ -52,9 +52,8 @@ def make_blocks(
   if policy := REMATS[vit.remat]:
     run = nn.remat(run, policy=policy, prevent_cse=not vit.scan)
   if vit.scan:
-    return [
-      partial(_scanned(run, vit.num_layers), make_block(name=OURS.stacked))
-    ]
+    block = make_block(name=OURS.stacked)
+    return [partial(_scanned(run, vit.num_layers), block)]
 
   def run_layer(layer: int, z: Array) -> Array:
     E_pos = positions.added[layer] if layer else None
