@@ -3,8 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 
+from tests.models.tiny_vit import apply, images, random_params, tiny
 from tests.tasks.made_up import HALF
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.tasks.regression import (
   Regression,
   RegressionOutcome,
@@ -44,3 +49,30 @@ def test_numbers_of_which_one_is_nan_are_infinitely_wrong():
 
 def test_a_number_in_words():
   assert RegressionTask().label_text([31.25], ("age",)) == "age 31.25"
+
+
+@pytest.mark.parametrize("block", [None, "deit"])
+def test_every_head_answers_in_the_unit_of_the_targets(block):
+  """DeiT's model answers with the mean of two heads."""
+  model = tiny(num_classes=2, block=block)
+  x = images()
+  task = RegressionTask(target_mean=(3.0, -2.0), target_std=(4.0, 5.0))
+  params = random_params(model, x)
+  flat = flatten_dict(params, sep="/")
+  loaded = Loaded(
+    model=model,
+    preprocessing=Preprocessing((8, 12)),
+    open_task=lambda: task,
+    shapes={path: array.shape for path, array in flat.items()},
+    read=lambda: flat.items(),
+  ).in_unit()
+  found = dict(loaded.read())
+  changed = {k for k in flat if not np.array_equal(found[k], flat[k])}
+  heads = ["head", "head_dist"] if block else ["head"]
+  assert changed == {
+    f"{head}/{k}" for head in heads for k in ("kernel", "bias")
+  }
+  expected = apply(model, params, x) * np.array([[4.0, 5.0]]) + [[3.0, -2.0]]
+  answers = apply(model, unflatten_dict(found, sep="/"), x)
+  np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-4)
+  assert loaded.task == RegressionTask()
