@@ -13,6 +13,7 @@ from scripts.parity.inputs import Arrays
 from scripts.parity.ours import CLASSES
 from vit_jax.config import base_config
 from vit_jax.models.grid import param_shapes
+from vit_jax.models.parts import within
 from vit_jax.pretrained.formats import hf_encoders, timm_encoders
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.run import build
@@ -116,7 +117,7 @@ def muon() -> Any:
 def base(settings: Any, model: Any) -> tuple[Extras, Arrays]:
   """LoRA's base."""
   params, theirs = frozen(model, hf_encoders.rules, seed=98)
-  kept = {k: v for k, v in params.items() if not k.startswith("head/")}
+  kept = {k: v for k, v in params.items() if not within(k, "head")}
   extras = ({"base": on_device(kept)},)
   return Extras(settings.lora, frozen_params=extras), theirs
 

@@ -72,7 +72,8 @@ def test_every_head_answers_in_the_unit_of_the_targets(block):
   assert changed == {
     f"{head}/{k}" for head in heads for k in ("kernel", "bias")
   }
-  expected = apply(model, params, x) * np.array([[4.0, 5.0]]) + [[3.0, -2.0]]
+  outputs = np.asarray(apply(model, params, x))
+  expected = outputs * [[4.0, 5.0]] + [[3.0, -2.0]]
   answers = apply(model, unflatten_dict(found, sep="/"), x)
   np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-4)
   assert loaded.task == RegressionTask()
