@@ -16,6 +16,7 @@ from tests.models.tiny_vit import tiny
 from vit_jax import make_resnet, make_vit
 from vit_jax.models import parts as parts_module
 from vit_jax.models.masked_vit import masked
+from vit_jax.models.model import Model
 from vit_jax.models.parts import (
   DECODER,
   ENCODER,
@@ -333,7 +334,8 @@ def test_two_towers_are_counted_each_by_itself():
 def test_a_model_that_lists_no_parts_is_taken_by_its_names():
   """As if the same model listed them, but for the token at the root."""
   shapes = flat_shapes(Autoencoder(), TOKENS)
-  parts = Parts.of(object(), lambda: shapes)
+  parts = Parts.of(Model(num_classes=3), lambda: shapes)
+  assert Parts.of(object(), shapes) == parts
   depths = {**AUTOENCODER, "mask_token": 7}
   own = {m for m in AUTOENCODER if not m.startswith("encoder")}
   for path, module in modules_of(shapes, AUTOENCODER).items():

@@ -267,29 +267,19 @@ class Parts:
     return list(dict.fromkeys(stack.names for stack in stacks))
 
   def _spot(self, path: str) -> _Spot:
-    spots = [self._in(part, path) for part in self.parts if _in(path, part)]
-    if not spots:
+    around = [part for part in self.parts if within(path, part.prefix)]
+    if not around:
       return _Spot(Part("", INPUT))
+    spots = [_spot(path, part) for part in around]
     # Of parts with the same prefix, the one whose layers have the parameter.
     return max(spots, key=lambda s: (len(s.part.prefix), s != _Spot(s.part)))
-
-  def _in(self, part: Part, path: str) -> _Spot:
-    stack = part.stack
-    if stack is None:
-      return _Spot(part)
-    first = below(path, part.prefix).split("/")[0]
-    return _Spot(
-      part,
-      layer=stack.names.number(first),
-      stacked=first == stack.names.stacked,
-      after=first in stack.after,
-    )
 
   def _tower(self, part: Part) -> tuple[str, int]:
     """The place and the number of the layers that a part belongs to."""
     if part.stack:
       return part.place, part.stack.num_layers
-    around = [p for p in self.parts if p.stack and _in(part.prefix, p)]
+    towers = [p for p in self.parts if p.stack]
+    around = [p for p in towers if within(part.prefix, p.prefix)]
     if part.place != INPUT:
       around = [p for p in around if p.place == part.place]
     if not around:
@@ -434,8 +424,18 @@ def _names(part: Part) -> LayerNames:
   return part.stack.names if part.stack else OURS
 
 
-def _in(path: str, part: Part) -> bool:
-  return within(path, part.prefix)
+def _spot(path: str, part: Part) -> _Spot:
+  """Where a parameter lies in the part that it is in."""
+  stack = part.stack
+  if stack is None:
+    return _Spot(part)
+  first = below(path, part.prefix).split("/")[0]
+  return _Spot(
+    part,
+    layer=stack.names.number(first),
+    stacked=first == stack.names.stacked,
+    after=first in stack.after,
+  )
 
 
 def _ends(path: str, end: str) -> bool:
