@@ -13,7 +13,6 @@ from vit_jax.data.batching.batches import TrainBatches
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.inspection.photograph import Photograph
-from vit_jax.run import build
 from vit_jax.run.saved import SavedRun
 
 _SIZED = 200  # Most files of a split whose size is looked up.
@@ -57,7 +56,7 @@ def look_at(run: SavedRun) -> Dataset:
   classes than the checkpoint.
   """
   settings, names = run.settings, run.source.class_names
-  train = open_source("train", build.data_of(settings, run.task))
+  train = open_source("train", settings.data, run.task.labels)
   other = train.class_names, "the training split"
   check_same_classes(names, "the checkpoint", *other)
   labels = getattr(train, "labels", None)

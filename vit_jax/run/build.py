@@ -14,7 +14,7 @@ import optax
 
 from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.settings import DataSettings, NormalizationSettings
+from vit_jax.data.settings import NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
 from vit_jax.models.grid import grid_of
@@ -174,11 +174,6 @@ def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
       f"fewshot.shots={few_shot.shots} needs labels: set data.labels=True "
       "for a folder of class folders, or give fewshot.data.root."
     )
-
-
-def data_of(settings: Settings, task: Task) -> DataSettings:
-  """The settings of the data, which are told what a label is."""
-  return dataclasses.replace(settings.data, task=task.labels.key)
 
 
 def build_model(

@@ -132,7 +132,7 @@ def make_plan(
     "batch_size", settings.batch_size, mesh, settings.accumulation_steps
   )
   windowed = settings.normalization.window is not None
-  splits = open_splits(build.data_of(settings, task), windowed)
+  splits = open_splits(settings.data, windowed, task.labels)
   _check_splits(settings, splits)
   task.check_evaluation(splits.eval)
   task = task.fitted(splits.train)

@@ -15,7 +15,6 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.locate import check_named
 from vit_jax.pretrained.run_checkpoint import held, open_run_checkpoint
-from vit_jax.run import build
 from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
@@ -84,8 +83,8 @@ def opened(
     if {"root": root, "data_dir": data_dir}[flag] is None:
       check_named(place, "the data of this run", flag, workdir)
   fitted = loaded.task.for_test() if test else loaded.task
-  data = build.data_of(settings, fitted)
-  source = open_source("test" if test else "eval", data)
+  split = "test" if test else "eval"
+  source = open_source(split, settings.data, fitted.labels)
   trained = tuple(description["class_names"]), "the checkpoint"
   check_same_classes(*trained, source.class_names, "the evaluation split")
   stream = open_stream(

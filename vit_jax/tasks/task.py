@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.batch import ArraySpec, Transform, batched, row_spec
 from vit_jax.data.example import Source
-from vit_jax.data.labels import SINGLE, Labels
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models import Model, from_fields
 from vit_jax.models.variants import ADAPTED

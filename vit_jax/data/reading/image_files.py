@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from vit_jax.data.batch import label_spec
 from vit_jax.data.example import (
   MAX_BYTES,
   Example,
@@ -107,7 +108,7 @@ class ImageFiles(Source):
 
   def __getitem__(self, index: int) -> Example:
     path, label = self._path(index), self._labels[index]
-    label = label.astype(np.float32) if label.ndim else int(label)
+    label = label.astype(label_spec(self).dtype) if label.ndim else int(label)
     return {"image": content(path), "label": label, "id": text(path)}
 
   def _hold(

@@ -10,6 +10,7 @@ import numpy as np
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.image_files import ImageFiles, composed, held_out
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
@@ -137,15 +138,24 @@ class ImageFolder(ImageFiles):
     return lines
 
 
-def open_split(settings: DataSettings, split: str) -> ImageFolder:
-  """Opens the split "train", "eval" or "test" of the folder `settings.root`."""
+def open_split(
+  settings: DataSettings, split: str, labels: Labels = SINGLE
+) -> ImageFolder:
+  """Opens the split "train", "eval" or "test" of the folder `settings.root`.
+
+  Class folders give the index of a class, whatever the kind of labels.
+  """
+  del labels
   assert settings.root
   own = settings.eval_fraction, settings.eval_split, settings.labels
   return ImageFolder(settings.root, split, *own)
 
 
-def open_folder(settings: DataSettings) -> dict[str, ImageFolder]:
-  """Opens "train", "eval" and, if there is one, "test"."""
+def open_folder(
+  settings: DataSettings, labels: Labels = SINGLE
+) -> dict[str, ImageFolder]:
+  """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
+  del labels
   opened = {split: open_split(settings, split) for split in ("train", "eval")}
   if opened["train"].layout.test is not None:
     opened["test"] = open_split(settings, "test")

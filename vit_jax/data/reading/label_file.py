@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Shaped
 
-from vit_jax.data.batch import CLASS, ArraySpec
 from vit_jax.data.reading.folders import Layout
 from vit_jax.data.reading.image_files import (
   ImageFiles,
@@ -21,22 +20,18 @@ from vit_jax.data.reading.label_rows import (
   Row,
   fail,
   has_decimal_comma,
-  make_encode,
   read_rows,
 )
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
-
-# Smallest deviation of a target over its mean that float32 resolves well.
-_LEAST_SPREAD = 1e-5
 
 
 class LabelledImages(ImageFiles):
   """One split of the images that a file of labels names.
 
   Attributes:
-    task: One of `settings.TASKS`.
-    label_spec: () and int32 for the index of a class, (K,) and float32 for
-      several labels, each 0 or 1, or for numbers.
+    kind: The kind of its labels.
+    label_spec: The shape and type of a label.
   """
 
   def __init__(
@@ -46,14 +41,13 @@ class LabelledImages(ImageFiles):
     rows: Sequence[Row],
     class_names: tuple[str, ...],
     labels: Shaped[np.ndarray, "N ..."],
+    kind: Labels,
   ):
     assert settings.labels_file and settings.root
     name = os.path.basename(settings.labels_file)
     self.name = name if split == "train" else f"{name}, {split}"
     self.split, self.class_names, self.root = split, class_names, settings.root
-    self.task = settings.task
-    several = labels.shape[1:]
-    self.label_spec = ArraySpec(several, np.float32) if several else CLASS
+    self.kind, self.label_spec = kind, kind.spec(len(class_names))
     commas = [v for r in rows for v in r.values if has_decimal_comma(r, v)]
     self._comma = commas[0] if commas else None
     files = [os.fsencode(row.file) for row in rows]
@@ -61,11 +55,11 @@ class LabelledImages(ImageFiles):
 
   def warnings(self) -> list[str]:
     """The warnings of `ImageFiles`, and one about classes like "cat;dog"."""
-    if self.task == "multilabel":
-      return doubtful_names(self.class_names)
-    if self.task == "regression" and self._comma:
-      return [f"numbers such as {self._comma!r} have a decimal comma."]
-    if self.task != "classification":
+    if not self.kind.are_classes:
+      if self.kind is SEVERAL:
+        return doubtful_names(self.class_names)
+      if self._comma:
+        return [f"numbers such as {self._comma!r} have a decimal comma."]
       return []
     lines = super().warnings()
     if odd := [n for n in self.class_names if {*BETWEEN} & {*n}]:
@@ -88,7 +82,9 @@ def located(settings: DataSettings, file: str) -> str:
   return found
 
 
-def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
+def open_folder(
+  settings: DataSettings, labels: Labels = SINGLE
+) -> dict[str, LabelledImages]:
   """Opens the splits "train", "eval" and, if there is one, "test".
 
   Raises ValueError if a file of labels is missing, has a mistake (the message
@@ -96,9 +92,9 @@ def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
   """
   assert settings.labels_file
   path = located(settings, settings.labels_file)
-  columns, rows = read_rows(path, settings)
+  columns, rows = read_rows(path, settings, labels.columns)
   if settings.eval_labels_file:
-    rows += _eval_rows(path, columns, rows, settings)
+    rows += _eval_rows(path, columns, rows, settings, labels)
   _check_files(rows, settings.root or ".")
   parts: dict[str, list[Row]] = collections.defaultdict(list)
   for row in rows:
@@ -108,7 +104,7 @@ def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
   place = os.fsencode(path)
   val, test = (place if parts[split] else None for split in ("val", "test"))
   chosen = Layout(place, place, val, test).evaluation(settings.eval_split)
-  names, encode = make_encode(settings.task, columns, parts["train"])
+  names, encode = labels.fit(columns, parts["train"])
   if chosen is None:
     chosen = "held out"
     _hold_out(parts, encode, settings)
@@ -116,15 +112,19 @@ def open_folder(settings: DataSettings) -> dict[str, LabelledImages]:
   found = {}
   for end, split in wanted.items():
     if rows := parts[split]:
-      found[end] = LabelledImages(settings, split, rows, names, encode(rows))
-  if settings.task == "regression":
-    _check_spread(path, found["train"])
+      found[end] = LabelledImages(
+        settings, split, rows, names, encode(rows), labels
+      )
+  train = found["train"]
+  labels.check(path, names, train.labels(range(len(train))))
   return found
 
 
-def open_split(settings: DataSettings, split: str) -> LabelledImages:
+def open_split(
+  settings: DataSettings, split: str, labels: Labels = SINGLE
+) -> LabelledImages:
   """Opens one of the splits; raises ValueError if it has no rows."""
-  opened = open_folder(settings)
+  opened = open_folder(settings, labels)
   if split not in opened:
     raise ValueError(f"{settings.labels_file} has no row with split={split}.")
   return opened[split]
@@ -134,18 +134,21 @@ def found(splits: Sequence[LabelledImages]) -> str:
   """The numbers of images, such as "train 8, val 2 images, 3 classes"."""
   counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
   first = splits[0]
-  names = {"multilabel": "labels", "regression": "targets"}
-  what = names.get(first.task, "classes")
-  return f"{first.name}: {counts} images, {len(first.class_names):,} {what}"
+  what = f"{len(first.class_names):,} {first.kind.plural}"
+  return f"{first.name}: {counts} images, {what}"
 
 
 def _eval_rows(
-  path: str, columns: list[str], rows: list[Row], settings: DataSettings
+  path: str,
+  columns: list[str],
+  rows: list[Row],
+  settings: DataSettings,
+  labels: Labels,
 ) -> list[Row]:
   """The rows of `eval_labels_file`, all of the split "val"."""
   assert settings.eval_labels_file
   other = located(settings, settings.eval_labels_file)
-  others, found = read_rows(other, settings)
+  others, found = read_rows(other, settings, labels.columns)
   if columns != others:
     theirs, ours = ", ".join(others), ", ".join(columns)
     fail(other, f"has labels in {theirs}, and {path} in {ours}")
@@ -186,14 +189,3 @@ def _hold_out(
   parts["train"] = [r for r in train if os.fsencode(r.file) not in kept]
   if not parts["held out"]:
     fail(train[0].place, "and the other rows are too few to hold some out")
-
-
-def _check_spread(path: str, train: LabelledImages) -> None:
-  """Raises ValueError for a target that hardly varies."""
-  labels = train.labels(range(len(train))).astype(np.float64)
-  mean, spread = np.abs(labels.mean(axis=0)), labels.std(axis=0)
-  for name, middle, width in zip(train.class_names, mean, spread, strict=True):
-    if width <= _LEAST_SPREAD * middle or not width:
-      little = f"hardly varies ({width:.3g} around {middle:.6g})"
-      said = f"has the target {name}, which {little}"
-      fail(path, f"{said}: subtract a constant, or leave it out")

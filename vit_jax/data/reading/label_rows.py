@@ -20,7 +20,6 @@ from vit_jax.runtime.regular_file import open_regular
 
 _FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 _ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
-_LABEL = ("label", "labels", "class")
 _SPLIT = "split"
 BETWEEN = (";", "|")  # Between several labels in a cell.
 _BINARY = {"1": 1, "true": 1, "0": 0, "false": 0, "": 0}
@@ -41,22 +40,30 @@ class Row:
 
 
 Encode = Callable[[Sequence[Row]], np.ndarray]
-"""Rows to labels: int32 (N,), uint8 (N, K) of 0 and 1, or float32 (N, T)."""
+"""Rows to labels, one for each: an array (N, ...)."""
+Columns = Callable[[Sequence[str]], Sequence[str]]
+"""The names of the columns of a file to those that have labels."""
 
 
 def fail(place: str, said: str) -> NoReturn:
   raise ValueError(f"{place} {said}.")
 
 
-def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
-  """The names of the label columns, and the rows of a file."""
+def read_rows(
+  path: str, settings: DataSettings, usual: Columns
+) -> tuple[list[str], list[Row]]:
+  """The names of the label columns, and the rows of a file.
+
+  `usual` gives the label columns if the settings do not, from the names of all
+  columns but that of the files and `split`.
+  """
   read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
   key, columns, rows, root = "", [], [], settings.root or "."
-  usual: list[str] = []  # The ending that names lack.
+  endings: list[str] = []  # The ending that names lack.
   for number, cells, comma in read(path):
     place = f"{path}, line {number}"
     if not columns:
-      key, columns = _columns(place, [*cells], settings)
+      key, columns = _columns(place, [*cells], settings, usual)
     if missing := [name for name in (key, *columns) if name not in cells]:
       fail(place, f"has no {missing[0]!r}")
     file, split = cells[key], None
@@ -66,7 +73,7 @@ def read_rows(path: str, settings: DataSettings) -> tuple[list[str], list[Row]]:
       said = f"names {file!r}, which is outside of {root!r}: set data.root to a"
       said += " folder above it, or if you trust the file data.outside=True"
       fail(place, f"{said} (--outside of vit_jax.pack)")
-    file = _with_ending(os.path.join(root, ""), file, usual)
+    file = _with_ending(os.path.join(root, ""), file, endings)
     if _SPLIT in cells:
       split = split_named(os.fsencode(str(cells[_SPLIT]).strip()))
       if split is None:
@@ -101,7 +108,7 @@ def _with_ending(root: str, file: str, usual: list[str]) -> str:
 
 
 def _columns(
-  place: str, found: list[str], settings: DataSettings
+  place: str, found: list[str], settings: DataSettings, usual: Columns
 ) -> tuple[str, list[str]]:
   """The name of the column of files, and of those of labels."""
   names = (settings.file_column,) if settings.file_column else _FILE
@@ -112,11 +119,9 @@ def _columns(
   rest = [name for name in found if name not in (key, _SPLIT)]
   if settings.label_columns:
     columns = [name.strip() for name in settings.label_columns.split(",")]
-  elif settings.task == "regression":
-    columns = rest
   else:
-    columns = [name for name in _LABEL if name in rest][:1]
-  if lacks := [name for name in columns or _LABEL[:1] if name not in rest]:
+    columns = [*usual(rest)]
+  if lacks := [name for name in columns if name not in rest]:
     said = f"has no column {lacks[0]!r}; its columns are {', '.join(found)}"
     fail(place, f"{said}, and data.label_columns chooses those of the labels")
   return key, columns

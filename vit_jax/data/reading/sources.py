@@ -12,6 +12,7 @@ import numpy as np
 from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.example import Example, Source
 from vit_jax.data.reading.image_files import composed
+from vit_jax.data.reading.labels import Labels, labels_of
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
 from vit_jax.runtime.printable import printable
@@ -37,19 +38,27 @@ class Splits:
   warnings: list[str]
 
 
-def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
+def open_splits(
+  settings: DataSettings,
+  windowed: bool = False,
+  labels: Labels | None = None,
+) -> Splits:
   """Opens the splits of a run.
 
   Raises ValueError if the settings name no data, or the data are not there.
-  `windowed` tells whether the run sets a window for images of 16 bits.
+  `windowed` tells whether the run sets a window for images of 16 bits, and
+  `labels` what its task takes of a file of labels; by default what
+  `settings.task` names.
   """
   if not settings.root:
-    train, evaluation = (open_source(s, settings) for s in ("train", "eval"))
+    train, evaluation = (
+      open_source(s, settings, labels) for s in ("train", "eval")
+    )
     examples, classes = len(train), len(train.class_names)
     found = f"{train.name}, {examples:,} training examples, {classes:,} classes"
     return Splits(train, evaluation, None, found, [])
   reader = _folder_reader(settings)
-  opened = reader.open_folder(settings)
+  opened = reader.open_folder(settings, labels or labels_of(settings.task))
   if opened["eval"].split == "test":
     del opened["test"]
   found = reader.found([*opened.values()])
@@ -59,18 +68,22 @@ def open_splits(settings: DataSettings, windowed: bool = False) -> Splits:
 
 
 def open_source(
-  split: Literal["train", "eval", "test"], settings: DataSettings
+  split: Literal["train", "eval", "test"],
+  settings: DataSettings,
+  labels: Labels | None = None,
 ) -> Source:
   """Opens a split of a folder of images, of `Digits` or of a TFDS data set.
 
   Raises ValueError if the settings name no data, the data are not there, or
   their reader is not installed. `split` is "train", "eval", or "test", which
   only folders have. Of the settings, a folder, `root`, goes before a `name`.
+  `labels` are those of `open_splits`.
   """
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
   if settings.root:
-    return _folder_reader(settings).open_split(settings, split)
+    kind = labels or labels_of(settings.task)
+    return _folder_reader(settings).open_split(settings, split, kind)
   part = settings.train_split if split == "train" else settings.eval_split
   if settings.name == "digits" and not settings.dir:
     return Digits(part or "test")
