@@ -9,19 +9,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from vit_jax.data.reading.folders import Layout
-from vit_jax.data.reading.image_files import (
-  ImageFiles,
-  doubtful_names,
-  held_out,
-)
-from vit_jax.data.reading.label_rows import (
-  BETWEEN,
-  Encode,
-  Row,
-  fail,
-  has_decimal_comma,
-  read_rows,
-)
+from vit_jax.data.reading.image_files import ImageFiles, held_out
+from vit_jax.data.reading.label_rows import Encode, Row, fail, read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 
@@ -48,26 +37,14 @@ class LabelledImages(ImageFiles):
     self.name = name if split == "train" else f"{name}, {split}"
     self.split, self.class_names, self.root = split, class_names, settings.root
     self.kind, self.label_spec = kind, kind.spec(len(class_names))
-    commas = [v for r in rows for v in r.values if has_decimal_comma(r, v)]
-    self._comma = commas[0] if commas else None
+    self._warnings = kind.warnings(class_names, rows)
     files = [os.fsencode(row.file) for row in rows]
     self._hold(os.fsencode(settings.root), files, labels)
 
   def warnings(self) -> list[str]:
-    """The warnings of `ImageFiles`, and one about classes like "cat;dog"."""
-    if not self.kind.are_classes:
-      if self.kind is SEVERAL:
-        return doubtful_names(self.class_names)
-      if self._comma:
-        return [f"numbers such as {self._comma!r} have a decimal comma."]
-      return []
-    lines = super().warnings()
-    if odd := [n for n in self.class_names if {*BETWEEN} & {*n}]:
-      lines.append(
-        f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels, "
-        "which --config.data.task=multilabel reads."
-      )
-    return lines
+    """The warnings of `ImageFiles` and of the kind of labels."""
+    of_classes = super().warnings() if self.kind.are_classes else []
+    return of_classes + self._warnings
 
 
 def located(settings: DataSettings, file: str) -> str:

@@ -2,10 +2,8 @@
 
 import csv
 import dataclasses
-import functools
 import io
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +13,12 @@ import numpy as np
 
 from vit_jax.data.reading.folders import EXTENSIONS, split_named
 from vit_jax.data.settings import DataSettings
-from vit_jax.runtime.printable import printable
 from vit_jax.runtime.regular_file import open_regular
 
 _FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 _ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
 _SPLIT = "split"
-BETWEEN = (";", "|")  # Between several labels in a cell.
-_BINARY = {"1": 1, "true": 1, "0": 0, "false": 0, "": 0}
 _MOST_BYTES = 2**30  # Of a file: ten million rows.
-_LARGEST = 3e38  # In float32.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,96 +176,6 @@ def _text(path: str) -> str:
     fail(path, f"is not UTF-8 (at byte {error.start:,}): save it as UTF-8")
 
 
-def make_encode(
-  task: str, columns: list[str], train: Sequence[Row]
-) -> tuple[tuple[str, ...], Encode]:
-  """The names of the classes, labels or targets, and how rows are encoded."""
-  if task == "regression":
-    return tuple(columns), functools.partial(_table, columns, _number)
-  if len(columns) > 1:
-    if task == "multilabel":
-      return tuple(columns), functools.partial(_table, columns, _bit)
-    raise ValueError(
-      f"data.label_columns has {len(columns)} columns, and "
-      "data.task=classification takes one; the other tasks take several."
-    )
-  labels_of = _several if task == "multilabel" else _single
-  names = sorted({name for row in train for name in labels_of(columns[0], row)})
-  if all(name.isdecimal() for name in names):
-    names.sort(key=int)
-  if len(names) < (least := 1 if task == "multilabel" else 2):
-    said = f"and all others have {len(names)} different labels"
-    fail(train[0].place, f"{said}: give {least} or more")
-  index = {name: k for k, name in enumerate(names)}
-
-  def place(name: str, row: Row) -> int:
-    if name not in index:
-      fail(row.place, f"has the label {name!r}, which no training row has")
-    return index[name]
-
-  def encode(rows: Sequence[Row]) -> np.ndarray:
-    found = [[place(n, r) for n in labels_of(columns[0], r)] for r in rows]
-    if task == "classification":
-      return np.array(found, np.int32).reshape(len(rows))
-    labels = np.zeros((len(rows), len(index)), np.uint8)
-    for n, places in enumerate(found):
-      labels[n, places] = 1
-    return labels
-
-  return tuple(names), encode
-
-
-def _single(column: str, row: Row) -> list[str]:
-  (value,) = row.values
-  if isinstance(value, list):
-    fail(row.place, f"has {column}={value!r}; data.task=multilabel takes lists")
-  if isinstance(value, dict) or value in (None, ""):
-    fail(row.place, f"has {column}={value!r}, which is no class")
-  return [printable(str(value))]
-
-
-def _several(column: str, row: Row) -> list[str]:
-  (value,) = row.values
-  if isinstance(value, str):
-    for mark in BETWEEN[1:]:
-      value = value.replace(mark, BETWEEN[0])
-    value = [part.strip() for part in value.split(BETWEEN[0])]
-  if not isinstance(value, list) or any(
-    isinstance(part, list | dict | None) for part in value
-  ):
-    fail(row.place, f"has {column}={value!r}, which is no list of labels")
-  return [printable(str(part)) for part in value if part != ""]
-
-
-def _bit(row: Row, column: str, value: Any) -> np.uint8:
-  text = str(value).lower().removesuffix(".0")
-  if text not in _BINARY:
-    fail(row.place, f"has {column}={value!r}, which is not 0 or 1")
-  return np.uint8(_BINARY[text])
-
-
-def _number(row: Row, column: str, value: Any) -> np.float32:
-  if has_decimal_comma(row, value):
-    value = value.replace(",", ".")
-  try:
-    found = math.nan if isinstance(value, bool) else float(value)
-  except (TypeError, ValueError, OverflowError):
-    found = math.nan
-  if not abs(found) < _LARGEST:  # False for NaN.
-    said = f"has {column}={value!r}, which is no number such as 3.5"
-    fail(row.place, f"{said}; data.label_columns chooses the columns")
-  return np.float32(found)
-
-
 def has_decimal_comma(row: Row, value: Any) -> bool:
   """Whether the comma in a value such as "1,5" is that of a decimal."""
   return row.decimal_comma and isinstance(value, str) and value.count(",") == 1
-
-
-def _table(
-  columns: list[str], read: Callable[..., np.generic], rows: Sequence[Row]
-) -> np.ndarray:
-  pairs = ((row, zip(columns, row.values, strict=True)) for row in rows)
-  return np.array(
-    [[read(row, *cell) for cell in cells] for row, cells in pairs]
-  )

@@ -4,16 +4,26 @@ A kind of one's own derives from `Labels`, and is a task's `labels`.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from vit_jax.data.batch import CLASS, ArraySpec
-from vit_jax.data.reading.label_rows import Encode, Row, make_encode
+from vit_jax.data.reading.image_files import doubtful_names
+from vit_jax.data.reading.label_rows import Encode, Row, fail, has_decimal_comma
+from vit_jax.runtime.printable import printable
 
 _USUAL = ("label", "labels", "class")
+_BETWEEN = (";", "|")  # Between several labels in a cell.
+_BINARY = {"1": 1, "true": 1, "0": 0, "false": 0, "": 0}
+_LARGEST = 3e38  # In float32.
 # Smallest deviation of a target over its mean that float32 resolves well.
 _LEAST_SPREAD = 1e-5
+
+Names = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Labels:
 
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]
-  ) -> tuple[tuple[str, ...], Encode]:
+  ) -> tuple[Names, Encode]:
     """The names of classes, labels or targets, and how rows are encoded.
 
     Args:
@@ -57,7 +67,18 @@ class Labels:
     Raises:
       ValueError: if a row has no such label. The message names its line.
     """
-    return make_encode(self.key, [*columns], rows)
+    if len(columns) > 1:
+      raise ValueError(
+        f"data.label_columns has {len(columns)} columns, and "
+        "data.task=classification takes one; the other tasks take several."
+      )
+    read = functools.partial(_single, columns[0])
+    names, places = _indexed(read, rows, least=2)
+
+    def encode(rows: Sequence[Row]) -> np.ndarray:
+      return np.array([*map(places, rows)], np.int32).reshape(len(rows))
+
+    return names, encode
 
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
     """Raises ValueError if nothing can be learned from the training labels.
@@ -65,19 +86,59 @@ class Labels:
     `path` is that of their file, and `labels` are those of all examples.
     """
 
+  def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """What may be a mistake in the labels of a file, a line each.
 
-class Arrays(Labels):
-  """Labels of a number for each name."""
+    `ImageFiles.warnings` tells what may be one in any names of classes.
+    """
+    del rows
+    odd = [name for name in names if {*_BETWEEN} & {*name}]
+    if not odd or not self.are_classes:
+      return []
+    said = f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels"
+    return [f"{said}, which --config.data.task=multilabel reads."]
+
+
+class Several(Labels):
+  """For each name, 1 if an example has that label, or 0."""
 
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)
 
+  def fit(
+    self, columns: Sequence[str], rows: Sequence[Row]
+  ) -> tuple[Names, Encode]:
+    if len(columns) > 1:
+      return tuple(columns), functools.partial(_table, columns, _bit)
+    read = functools.partial(_several, columns[0])
+    names, places = _indexed(read, rows, least=1)
 
-class Numbers(Arrays):
+    def encode(rows: Sequence[Row]) -> np.ndarray:
+      labels = np.zeros((len(rows), len(names)), np.uint8)
+      for n, row in enumerate(rows):
+        labels[n, places(row)] = 1
+      return labels
+
+    return names, encode
+
+  def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    del rows
+    return doubtful_names(names)
+
+
+class Numbers(Labels):
   """Numbers, one for each column."""
+
+  def spec(self, count: int) -> ArraySpec:
+    return ArraySpec((count,), np.float32)
 
   def columns(self, names: Sequence[str]) -> Sequence[str]:
     return [*names] or _USUAL[:1]
+
+  def fit(
+    self, columns: Sequence[str], rows: Sequence[Row]
+  ) -> tuple[Names, Encode]:
+    return tuple(columns), functools.partial(_table, columns, _number)
 
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
     labels = labels.astype(np.float64)
@@ -89,10 +150,19 @@ class Numbers(Arrays):
           f"around {mean:.6g}): subtract a constant, or leave it out."
         )
 
+  def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    values = (
+      value
+      for row in rows
+      for value in row.values
+      if has_decimal_comma(row, value)
+    )
+    first = next(values, None)
+    return [f"numbers such as {first!r} have a decimal comma."] if first else []
+
 
 SINGLE = Labels()
-SEVERAL = Arrays("labels", "multilabel", are_classes=False)
-"""For each name, 1 if an example has that label, or 0."""
+SEVERAL = Several("labels", "multilabel", are_classes=False)
 NUMBERS = Numbers("targets", "regression", are_classes=False)
 NONE = Labels(are_used=False)
 """Whatever the labels are, nobody reads them."""
@@ -102,3 +172,75 @@ def labels_of(key: str) -> Labels:
   """The kind of labels that a configuration names by `data.task`."""
   kinds = {kind.key: kind for kind in (SINGLE, SEVERAL, NUMBERS)}
   return kinds.get(key, SINGLE)
+
+
+def _indexed(
+  read: Callable[[Row], list[str]], rows: Sequence[Row], least: int
+) -> tuple[Names, Callable[[Row], list[int]]]:
+  """The names in the rows, in their order, and the places of those of a row."""
+  names = sorted({name for row in rows for name in read(row)})
+  if all(name.isdecimal() for name in names):
+    names.sort(key=int)
+  if len(names) < least:
+    said = f"and all others have {len(names)} different labels"
+    fail(rows[0].place, f"{said}: give {least} or more")
+  index = {name: k for k, name in enumerate(names)}
+
+  def places(row: Row) -> list[int]:
+    for name in read(row):
+      if name not in index:
+        fail(row.place, f"has the label {name!r}, which no training row has")
+    return [index[name] for name in read(row)]
+
+  return tuple(names), places
+
+
+def _single(column: str, row: Row) -> list[str]:
+  (value,) = row.values
+  if isinstance(value, list):
+    fail(row.place, f"has {column}={value!r}; data.task=multilabel takes lists")
+  if isinstance(value, dict) or value in (None, ""):
+    fail(row.place, f"has {column}={value!r}, which is no class")
+  return [printable(str(value))]
+
+
+def _several(column: str, row: Row) -> list[str]:
+  (value,) = row.values
+  if isinstance(value, str):
+    for mark in _BETWEEN[1:]:
+      value = value.replace(mark, _BETWEEN[0])
+    value = [part.strip() for part in value.split(_BETWEEN[0])]
+  if not isinstance(value, list) or any(
+    isinstance(part, list | dict | None) for part in value
+  ):
+    fail(row.place, f"has {column}={value!r}, which is no list of labels")
+  return [printable(str(part)) for part in value if part != ""]
+
+
+def _bit(row: Row, column: str, value: Any) -> np.uint8:
+  text = str(value).lower().removesuffix(".0")
+  if text not in _BINARY:
+    fail(row.place, f"has {column}={value!r}, which is not 0 or 1")
+  return np.uint8(_BINARY[text])
+
+
+def _number(row: Row, column: str, value: Any) -> np.float32:
+  if has_decimal_comma(row, value):
+    value = value.replace(",", ".")
+  try:
+    found = math.nan if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    found = math.nan
+  if not abs(found) < _LARGEST:  # False for NaN.
+    said = f"has {column}={value!r}, which is no number such as 3.5"
+    fail(row.place, f"{said}; data.label_columns chooses the columns")
+  return np.float32(found)
+
+
+def _table(
+  columns: Sequence[str], read: Callable[..., np.generic], rows: Sequence[Row]
+) -> np.ndarray:
+  pairs = ((row, zip(columns, row.values, strict=True)) for row in rows)
+  return np.array(
+    [[read(row, *cell) for cell in cells] for row, cells in pairs]
+  )
