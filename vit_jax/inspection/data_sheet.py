@@ -88,7 +88,10 @@ def batch_sheet(
   """Images side by side, each below its name; small ones are enlarged."""
   times = max(1, _TILE // max(images.shape[1:3]))
   large = images.repeat(times, axis=1).repeat(times, axis=2)
-  panels = [Panel(*one) for one in zip(large, names, strict=True)]
+  panels = [
+    Panel(picture, caption=name)
+    for picture, name in zip(large, names, strict=True)
+  ]
   return put_together(panels, columns=min(_COLUMNS, len(images)))
 
 

@@ -167,8 +167,17 @@ def read_run(
     if not rows or options:
       raise
     problem = str(error)
-  facts = rows, starts.rows, config, task, measured, problem, best, skipped
-  return RunFacts(workdir, *facts)
+  return RunFacts(
+    workdir=workdir,
+    rows=rows,
+    starts=starts.rows,
+    config=config,
+    task=task,
+    measured=measured,
+    problem=problem,
+    best=best,
+    skipped=skipped,
+  )
 
 
 def defaults() -> dict[str, Any]:

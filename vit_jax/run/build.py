@@ -1,7 +1,6 @@
-"""Builds the model, the initial state and the train step from the settings.
+"""Prepares the parts of a run: each function makes one from the settings.
 
-Each function checks its part of the settings and raises ValueError before
-anything is compiled.
+What a part cannot be made of is a ValueError, before anything is compiled.
 """
 
 import dataclasses
@@ -20,8 +19,8 @@ from vit_jax.models import Model, make_model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import with_block
+from vit_jax.run import checks
 from vit_jax.run.settings import ProbeSettings, Settings
-from vit_jax.runtime.settings import changed
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training.optimizer import (
@@ -142,38 +141,8 @@ def task_of(settings: Settings) -> Task:
   Raises ValueError if keys mean nothing for the task.
   """
   task = choose.configured(settings.data.task, vars(settings))
-  unlabelled = bool(settings.data.root) and not settings.data.labels
-  if task.refuses or unlabelled:
-    _check_keys(settings, task, unlabelled)
-  parts = settings.accumulation_steps
-  if task.couples_examples and parts > 1:
-    raise ValueError(
-      f"accumulation_steps={parts} computes a batch in parts, and in "
-      f"data.task={task.name!r} the loss of an example depends on the whole "
-      "batch: set it to 1."
-    )
+  checks.check_task(settings, task)
   return task
-
-
-def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
-  if unlabelled and task.labels.are_used:
-    raise ValueError(
-      "data.labels=False leaves no classes to train on: leave it out, or set "
-      "masked.rate to train without labels."
-    )
-  few_shot, given = settings.fewshot, changed(settings)
-  own = few_shot.data.name or few_shot.data.photographs
-  for key in task.refuses:
-    if key in given and not (key == "fewshot.shots" and own):
-      value, usual = given[key]
-      raise ValueError(
-        f"{key}={value!r} {task.why_refused}: set it to {usual!r}."
-      )
-  if few_shot.shots and unlabelled and not own:
-    raise ValueError(
-      f"fewshot.shots={few_shot.shots} needs labels: set data.labels=True "
-      "for a folder of class folders, or give fewshot.data.root."
-    )
 
 
 def build_model(

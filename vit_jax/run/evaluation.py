@@ -50,18 +50,35 @@ class RunEvaluation:
   chance: float | None = dataclasses.field(default=None, init=False)
 
   def __post_init__(self):
-    settings, splits = self.settings, self.splits
-    where = self.mesh, self.preprocessing
-    parts = self.task, self.model, *where
-    self.stream = open_stream(settings, self.task, *where, splits.eval)
+    self.stream = open_stream(
+      settings=self.settings,
+      task=self.task,
+      mesh=self.mesh,
+      preprocessing=self.preprocessing,
+      source=self.splits.eval,
+    )
     self._evaluator = self.task.evaluator(self.model, self.stream)
     self._few_shot = self._pictures = None
-    if settings.fewshot.shots:
-      self._few_shot = make_few_shot(settings, *parts, splits)
-    if pictures := settings.eval_pictures:
+    if self.settings.fewshot.shots:
+      self._few_shot = make_few_shot(
+        settings=self.settings,
+        task=self.task,
+        model=self.model,
+        mesh=self.mesh,
+        preprocessing=self.preprocessing,
+        splits=self.splits,
+      )
+    if self.settings.eval_pictures:
       from vit_jax.inspection.eval_pictures import make_pictures
 
-      self._pictures = make_pictures(*parts, splits.eval, pictures)
+      self._pictures = make_pictures(
+        task=self.task,
+        model=self.model,
+        mesh=self.mesh,
+        preprocessing=self.preprocessing,
+        source=self.splits.eval,
+        count=self.settings.eval_pictures,
+      )
 
   def __call__(
     self, params: Any, track: Track, plain_params: Any = None

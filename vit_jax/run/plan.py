@@ -1,4 +1,4 @@
-"""Builds everything that a run needs from its settings; compiles nothing."""
+"""Checks a run's settings and puts its parts together; compiles nothing."""
 
 import dataclasses
 import os
@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any, Optional
 import jax
 from jax.sharding import Mesh
 
-from vit_jax.data.batching.loader import Loader
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.sources import Splits, check_same_classes, open_splits
+from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build
+from vit_jax.run import build, checks
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import Settings, read_saved
-from vit_jax.runtime import extras as libraries
-from vit_jax.runtime.settings import check_needs, flat, replaced, to_dict
+from vit_jax.runtime.settings import flat, replaced, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
@@ -120,53 +118,64 @@ def make_plan(
   together.
   """
   task = build.task_of(settings)
-  if saved is None:  # A run of an older version may have set such a key.
-    check_needs(settings)
-    _check_repeats(settings)
-  _check(settings, task)
-  settings = dataclasses.replace(settings, loss=task.loss)
+  checks.check_run(settings, task, is_new=saved is None)
+  begun_settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
-    settings = _as_begun(settings, saved)
-  mesh = sharding.make_mesh(**vars(settings.mesh))
+    begun_settings = _as_begun(begun_settings, saved)
+  mesh = sharding.make_mesh(**vars(begun_settings.mesh))
   sharding.check_batch(
-    "batch_size", settings.batch_size, mesh, settings.accumulation_steps
+    "batch_size",
+    begun_settings.batch_size,
+    mesh,
+    begun_settings.accumulation_steps,
   )
-  windowed = settings.normalization.window is not None
-  splits = open_splits(settings.data, windowed, task.labels)
-  _check_splits(settings, splits)
+  windowed = begun_settings.normalization.window is not None
+  splits = open_splits(begun_settings.data, windowed, task.labels)
+  checks.check_splits(begun_settings, splits)
   task.check_evaluation(splits.eval)
   task = task.fitted(splits.train)
-  names, lengths = splits.train.class_names, _lengths(settings, splits.train)
+  names = splits.train.class_names
+  lengths = _lengths(begun_settings, splits.train)
   # Opened last, since it may have to be downloaded.
-  start, model, decided = _model(settings, task, names, saved)
-  settings = build.resolved(settings, decided)
-  preprocessing = build.make_preprocessing(settings)
+  start, model, start_preprocessing = _model(begun_settings, task, names, saved)
+  full_settings = build.resolved(begun_settings, start_preprocessing)
+  preprocessing = build.make_preprocessing(full_settings)
   extras = Extras()
-  if settings.lora.rank or settings.distill.teacher:
+  if full_settings.lora.rank or full_settings.distill.teacher:
     from vit_jax.run.extras import open_extras
 
-    extras = open_extras(settings, model, mesh, names, start, saved)
+    extras = open_extras(full_settings, model, mesh, names, start, saved)
   init, train_step = build.train_functions(
-    settings, model, task, extras, lengths.total, len(splits.train)
+    full_settings,
+    model,
+    task,
+    extras,
+    total_steps=lengths.total,
+    num_examples=len(splits.train),
   )
-  parts = settings, task, model, mesh, preprocessing, splits
+  evaluation = RunEvaluation(
+    settings=full_settings,
+    task=task,
+    model=model,
+    mesh=mesh,
+    preprocessing=preprocessing,
+    splits=splits,
+  )
   return Plan(
-    *(settings, task, mesh, splits, start, model, preprocessing, extras),
+    settings=full_settings,
+    task=task,
+    mesh=mesh,
+    splits=splits,
+    start=start,
+    model=model,
+    preprocessing=preprocessing,
+    extras=extras,
     init=init,
     train_step=train_step,
     shapes=sharding.array_shapes(init, mesh),
-    evaluation=RunEvaluation(*parts),
+    evaluation=evaluation,
     lengths=lengths,
   )
-
-
-def _check_repeats(settings: Settings) -> None:
-  repeats, size = settings.train_transform.repeats, settings.batch_size
-  if repeats > size:
-    raise ValueError(
-      f"train_transform.repeats={repeats} is more than batch_size={size}: a "
-      "batch would show copies of a single image."
-    )
 
 
 def _absolute(settings: Settings) -> dict[str, str]:
@@ -186,12 +195,14 @@ def _absolute(settings: Settings) -> dict[str, str]:
 def _lengths(settings: Settings, train: Source) -> Lengths:
   names = [field.name for field in dataclasses.fields(Lengths)]
   size = settings.batch_size
-  steps = [getattr(settings, name).in_steps(size, len(train)) for name in names]
-  if not steps[0]:
+  steps = {
+    name: getattr(settings, name).in_steps(size, len(train)) for name in names
+  }
+  if not steps["total"]:
     raise ValueError(
       "total_steps, total_epochs or total_examples is missing: set one of them."
     )
-  return Lengths(*steps)
+  return Lengths(**steps)
 
 
 def _model(
@@ -202,8 +213,8 @@ def _model(
 ) -> tuple[Optional["Loaded"], Model, Preprocessing | None]:
   """The checkpoint to start from, the model, and the preprocessing it had."""
   if saved is not None:
-    decided = descriptions.preprocessing(saved)
-    return None, _as_saved(settings, task, saved), decided
+    preprocessing = descriptions.preprocessing(saved)
+    return None, _as_saved(settings, task, saved), preprocessing
   start = build.open_start(settings) if settings.pretrained else None
   model = build.build_model(settings, task, class_names, start)
   return start, model, start.preprocessing if start else None
@@ -237,32 +248,3 @@ def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
   if settings.data.eval_split is None:
     kept["data.eval_split"] = old["data.eval_split"]
   return replaced(settings, kept)
-
-
-def _check_splits(settings: Settings, splits: Splits) -> None:
-  names = splits.train.class_names
-  check_same_classes(
-    names, "the training split", splits.eval.class_names, "the evaluation split"
-  )
-  num_classes = settings.model.num_classes
-  if num_classes is not None and num_classes < len(names):
-    raise ValueError(
-      f"model.num_classes={num_classes} is less than the {len(names)} classes "
-      f"of the data: set it to {len(names)} or more."
-    )
-  hosts = jax.process_index(), jax.process_count()
-  loader = Loader(0, settings.loader.on_unreadable, *hosts)
-  loader.check(splits.train, settings.batch_size, settings.seed)
-
-
-def _check(settings: Settings, task: Task) -> None:
-  if settings.eval_pictures and task.has_answers:
-    libraries.check("matplotlib", "figures", "eval_pictures")
-  if settings.wandb_project:
-    libraries.check("wandb", "wandb", "wandb_project")
-  rank, frozen = settings.lora.rank, settings.optimizer.freeze_layers
-  if rank and frozen:
-    raise ValueError(
-      f"lora.rank={rank} trains nothing that optimizer.freeze_layers={frozen} "
-      "could freeze: leave one out, and choose layers with lora.kernels."
-    )

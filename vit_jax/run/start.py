@@ -146,8 +146,14 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
   if scanned == plan.model.scan:
     return plan.init, plan.shapes
   model = plan.model.clone(scan=scanned)
-  parts = plan.task, plan.extras, plan.lengths.total, len(plan.source)
-  init, _ = build.train_functions(plan.settings, model, *parts)
+  init, _ = build.train_functions(
+    plan.settings,
+    model,
+    plan.task,
+    plan.extras,
+    total_steps=plan.lengths.total,
+    num_examples=len(plan.source),
+  )
   return init, sharding.array_shapes(init, plan.mesh)
 
 

@@ -50,8 +50,10 @@ def make_panels(
     draws, patches = targets["draw"], partial(_patches, masking)
     every = zip(
       images,
-      *(draws["source"], draws["where"]),
-      *(map(patches, guess), map(patches, truth)),
+      draws["source"],
+      draws["where"],
+      map(patches, guess),
+      map(patches, truth),
       strict=True,
     )
     return [_sheet(*one) for one in every]

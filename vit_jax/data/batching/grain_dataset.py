@@ -42,9 +42,17 @@ def as_grain(
   library = extras.load("grain", "grain")
   loader = Loader(on_unreadable=on_unreadable)
   loader.check(source, 1, seed or 0)
-  made = as_transform(transform, source, train=seed is not None)
-  given = source, made, 1, range(1), on_unreadable == "skip"
-  ones = EvalBatches(*given) if seed is None else TrainBatches(*given, seed)
+  batches_of_one: dict[str, Any] = {
+    "source": source,
+    "transform": as_transform(transform, source, train=seed is not None),
+    "batch_size": 1,
+    "rows": range(1),
+    "skip": on_unreadable == "skip",
+  }
+  if seed is None:
+    ones = EvalBatches(**batches_of_one)
+  else:
+    ones = TrainBatches(**batches_of_one, seed=seed)
   length = sys.maxsize if epochs is None else epochs * len(source)
   return library.MapDataset.source(_Elements(ones, length))
 

@@ -142,10 +142,14 @@ class Loader:
     """
     self.check(source, batch_size, seed)
     checked("first_batch", int, first_batch, NOT_NEGATIVE)
-    rows = self._rows(batch_size)
-    made = as_transform(transform, source, train=True)
     endless = batches.TrainBatches(
-      source, made, batch_size, rows, self._skip, seed, repeats
+      source=source,
+      transform=as_transform(transform, source, train=True),
+      batch_size=batch_size,
+      rows=self._rows(batch_size),
+      skip=self._skip,
+      seed=seed,
+      repeats=repeats,
     )
     # Workers come up while the model is compiled.
     return _started(endless, first_batch, self.num_workers)
@@ -162,11 +166,16 @@ class Loader:
     one shape. `batch_size` counts examples over all hosts; the last batch is
     padded to it.
     """
-    of = batch_size, self._rows(batch_size), self._skip
+    rows = self._rows(batch_size)
     if len(source) == 0:
       raise ValueError(f"{source.name} has no examples to evaluate on.")
-    made = as_transform(transform, source, train=False)
-    passes = batches.EvalBatches(source, made, *of)
+    passes = batches.EvalBatches(
+      source=source,
+      transform=as_transform(transform, source, train=False),
+      batch_size=batch_size,
+      rows=rows,
+      skip=self._skip,
+    )
     workers = min(self.num_workers, passes.num_batches)
     return EvalPasses(passes, workers if passes.num_batches > 1 else 0)
 

@@ -147,8 +147,13 @@ def open_split(
   """
   del labels
   assert settings.root
-  own = settings.eval_fraction, settings.eval_split, settings.labels
-  return ImageFolder(settings.root, split, *own)
+  return ImageFolder(
+    settings.root,
+    split,
+    eval_fraction=settings.eval_fraction,
+    eval_split=settings.eval_split,
+    labels=settings.labels,
+  )
 
 
 def open_folder(

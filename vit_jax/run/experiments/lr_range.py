@@ -113,8 +113,15 @@ def _losses(
   def schedule(step: Any) -> Any:
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))
 
-  parts = plan.settings, plan.model, plan.task, plan.extras, steps
-  _, train_step = build.train_functions(*parts, len(plan.source), schedule)
+  _, train_step = build.train_functions(
+    plan.settings,
+    plan.model,
+    plan.task,
+    plan.extras,
+    total_steps=steps,
+    num_examples=len(plan.source),
+    schedule=schedule,
+  )
   plan = dataclasses.replace(plan, train_step=train_step)
   state, frozen = fresh_state(plan), plan.extras.frozen_params
   step = sharding.jit_train_step(train_step, plan.shapes, plan.mesh, *frozen)

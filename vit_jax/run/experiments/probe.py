@@ -103,10 +103,12 @@ def probe_shots(
   """
   splits = _open_splits(settings)
   opened = _Opened(checkpoint, settings, overrides)
+  train, test = splits
   few_shot = FewShot(
     opened.model,
     opened.mesh,
-    *splits,
+    train,
+    test,
     opened.preprocessing,
     loader=opened.loader,
     batch_size=opened.batch_size,

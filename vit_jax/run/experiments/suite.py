@@ -146,8 +146,14 @@ class _Scorer:
       image_size=self._preprocessing.image_size,
     )
     rows, found, skipped = min(_BATCH, len(test_set.source)), [], 0
-    where = self._mesh, self._preprocessing, loader
-    with contextlib.closing(Stream(test_set.source, *where, rows)) as batches:
+    stream = Stream(
+      source=test_set.source,
+      mesh=self._mesh,
+      preprocessing=self._preprocessing,
+      loader=loader,
+      batch_size=rows,
+    )
+    with contextlib.closing(stream) as batches:
       for batch in batches(self._track, name):
         best = self._best(self._params, batch["image"], among)
         if found:  # No more than two batches are on the device.
