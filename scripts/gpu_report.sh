@@ -5,7 +5,7 @@
 #
 # Parts take at most 8 minutes each. A finished part is kept in runs/gpu_report/,
 # so after a kill the same command goes on, until it says "all parts done".
-# Options are those of gpu_report.py beside it (--help lists them); --config.*
+# Options are those of bench/gpu_report.py (--help lists them); --config.*
 # goes to the CIFAR-10 run, as in --config.data.data_dir=FOLDER. $PYTHON is
 # python3 by default, and needs JAX for CUDA.
 #
@@ -26,4 +26,4 @@ export PYTHONPATH="$packages:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda}
 # PyTorch takes its memory from the same card.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
-exec "$python" -m scripts.gpu_report "$@"
+exec "$python" -m scripts.bench.gpu_report "$@"

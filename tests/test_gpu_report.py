@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scripts import bench_models, bench_step, gpu_parts, gpu_report
-from scripts.gpu_parts import Failed, Part, Turn, Unfinished
+from scripts.bench import gpu_parts, gpu_report
+from scripts.bench import models as bench_models
+from scripts.bench import step as bench_step
+from scripts.bench.gpu_parts import Failed, Part, Turn, Unfinished
 from vit_jax import make_vit
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -17,15 +17,9 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import (
-  depths,
-  make_masks,
-  products,
-  real_weights,
-  recipes,
-  scoreboard,
-)
-from scripts.scoreboard_models import gflops
+from scripts import make_masks, real_weights
+from scripts.bench import depths, products, recipes, scoreboard
+from scripts.bench.scoreboard_models import gflops
 from tests import commands, encoders
 from tests.data.pictures import disc
 from tests.image_files import encode
@@ -33,21 +27,22 @@ from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
 
 SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
+LAUNCH = SCRIPTS / "launch"
 
 
-@pytest.mark.parametrize("name", ["launch_tpu_vm.sh", "launch_slurm.sbatch"])
+@pytest.mark.parametrize("name", ["tpu_vm.sh", "slurm.sbatch"])
 def test_without_arguments_it_says_what_it_needs(name):
   done = subprocess.run(
-    ["bash", SCRIPTS / name], capture_output=True, text=True, check=False
+    ["bash", LAUNCH / name], capture_output=True, text=True, check=False
   )
   assert done.returncode == 2
   assert "--config" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["launch_tpu_vm.sh", "Dockerfile"])
+@pytest.mark.parametrize("name", ["tpu_vm.sh", "Dockerfile"])
 def test_hosts_install_what_reads_buckets_and_prepared_data(name):
   (extras,) = re.findall(
-    r"-e '?\"?\.\[([a-z,]+)\]", (SCRIPTS / name).read_text()
+    r"-e '?\"?\.\[([a-z,]+)\]", (LAUNCH / name).read_text()
   )
   assert {"tpu", "gcs", "tfds"} <= set(extras.split(","))
 
@@ -92,7 +87,7 @@ def _launch(tmp_path, *arguments, states=()):
   )
   _stand_in(tmp_path, "sudo", f"printf '%s\\n' \"$@\" > {tmp_path}/service")
   subprocess.run(
-    [SCRIPTS / "launch_tpu_vm.sh", *arguments],
+    [LAUNCH / "tpu_vm.sh", *arguments],
     check=True,
     cwd=SCRIPTS.parent,
     timeout=60,
@@ -175,7 +170,7 @@ def _imagenet(folder):
 def test_the_command_of_the_page_trains_as_it_is_written(tmp_path, store):
   """Launched on stand-ins, with data and workdir in a bucket on loopback."""
   page = (SCRIPTS.parent / "docs" / "howto" / "tpu_pod.md").read_text()
-  (block,) = re.findall(r"```sh\n(scripts/launch_tpu_vm.sh.*?)```", page, re.S)
+  (block,) = re.findall(r"```sh\n(scripts/launch/tpu_vm.sh.*?)```", page, re.S)
   command = shlex.split(block.replace("\\\n", " "))
   _, service = _launch(tmp_path, *command[1:])
   arguments = service[service.index("vit_jax.train") + 1 :]
@@ -216,7 +211,7 @@ def _slurm(tmp_path, srun, state="RUNNING", **environment):
   )
   with open(log, "a") as output:
     done = subprocess.run(
-      ["bash", SCRIPTS / "launch_slurm.sbatch", "--workdir", "a b"],
+      ["bash", LAUNCH / "slurm.sbatch", "--workdir", "a b"],
       stdout=output,
       stderr=output,
       check=False,
@@ -262,7 +257,7 @@ def test_a_slurm_job_that_saved_is_queued_again_but_not_for_ever(tmp_path):
 
 @pytest.fixture
 def manifests():
-  text = (SCRIPTS / "launch_jobset.yaml").read_text()
+  text = (LAUNCH / "jobset.yaml").read_text()
   return {found["kind"]: found for found in yaml.safe_load_all(text)}
 
 
@@ -277,7 +272,7 @@ def test_the_jobset_fits_its_slice_its_image_and_itself(manifests):
   chips = container["resources"]["limits"]["google.com/tpu"]
   assert container["resources"]["requests"]["google.com/tpu"] == chips
   assert math.prod(map(int, shape.split("x"))) == job["completions"] * chips
-  dockerfile = (SCRIPTS / "Dockerfile").read_text()
+  dockerfile = (LAUNCH / "Dockerfile").read_text()
   assert f"WORKDIR {container['workingDir']}\n" in dockerfile
   assert container["command"][:3] == ["python", "-m", "vit_jax.train"]
   config = container["command"][3].removeprefix("--config=").partition(":")[0]

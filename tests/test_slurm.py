@@ -14,7 +14,7 @@ import time
 import pytest
 
 SCRIPT = (
-  pathlib.Path(__file__).parent.parent / "scripts" / "launch_slurm.sbatch"
+  pathlib.Path(__file__).parent.parent / "scripts" / "launch" / "slurm.sbatch"
 )
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol")
 # Nodes have the address as their name by which JAX finds the first process.

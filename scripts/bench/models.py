@@ -1,4 +1,4 @@
-"""The models that bench_step.py times: ours, a plain one, and PyTorch's."""
+"""The models that step.py times: ours, a plain one, and PyTorch's."""
 
 import functools
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains on all hosts of a Cloud TPU VM slice.
 #
-#   scripts/launch_tpu_vm.sh [OPTIONS] TPU_NAME ZONE gs://my-bucket/vit_jax.tar.gz \
+#   scripts/launch/tpu_vm.sh [OPTIONS] TPU_NAME ZONE gs://my-bucket/vit_jax.tar.gz \
 #     --config configs/pretrain.py:B/16,imagenet2012 --workdir gs://my-bucket/b16 \
 #     --config.data.data_dir=gs://my-bucket/tensorflow_datasets
 #

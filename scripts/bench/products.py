@@ -1,6 +1,6 @@
 """Estimates the dense products of a train step on TPUs, each compiled alone.
 
-python scripts/products.py B/16 --images=64 --parts=2 --topology=v6e:2x4
+python scripts/bench/products.py B/16 --images=64 --parts=2 --topology=v6e:2x4
 
 The products are those of the patches, of queries, keys and values, of
 attention's output, and of both layers of the MLP: the forward product and the
@@ -19,7 +19,7 @@ import pathlib
 import sys
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from vit_jax.estimate import set_environment
 

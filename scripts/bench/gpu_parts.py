@@ -134,7 +134,7 @@ def table(header: str, *rows: tuple[str, ...]) -> list[str]:
 
 
 def bench(flags: list[str], turn: Turn) -> list[str]:
-  printed = turn("scripts/bench_step.py", *flags)
+  printed = turn("scripts/bench/step.py", *flags)
   lines = [line for line in printed.splitlines() if line.startswith("| ")]
   if ours := [x for x in lines if ", vit_jax | " in x and "not measured" in x]:
     raise Failed(ours[0].replace("|", "/"))

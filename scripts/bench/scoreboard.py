@@ -1,8 +1,8 @@
 """Compares libraries' Vision Transformers on TPUs, by the TPU compiler.
 
-python -m scripts.scoreboard --reference big_vision=FOLDER ...
-python -m scripts.scoreboard --reference ... --library big_vision --chip v5e
-python -m scripts.scoreboard --render
+python -m scripts.bench.scoreboard --reference big_vision=FOLDER ...
+python -m scripts.bench.scoreboard --reference ... --library jimm --chip v5e
+python -m scripts.bench.scoreboard --render
 
 A call compiles one row that the table lacks, the first of those that the flags
 leave, and adds it to docs/_static/scoreboard.csv; with --render it compiles
@@ -25,10 +25,10 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from scripts.scoreboard_models import LIBRARIES, SHAPES, gflops, lowered
+from scripts.bench.scoreboard_models import LIBRARIES, SHAPES, gflops, lowered
 from vit_jax.estimate import set_environment
 
-HERE = pathlib.Path(__file__).parents[1]
+HERE = pathlib.Path(__file__).parents[2]
 TABLE = HERE / "docs/_static/scoreboard.csv"
 PAGE = HERE / "docs/scoreboard.md"
 IMAGES = {"B/16": 64, "L/16": 32}  # On each chip.
@@ -273,8 +273,8 @@ used here.
 
 <!-- not run: needs clones of the libraries and the extra tpu; minutes a row -->
 ```sh
-python -m scripts.scoreboard --reference big_vision=FOLDER jimm=FOLDER
-python -m scripts.scoreboard --render
+python -m scripts.bench.scoreboard --reference big_vision=FOLDER jimm=FOLDER
+python -m scripts.bench.scoreboard --render
 ```
 
 The first command makes one row that is missing, and the second this page.

@@ -1,6 +1,6 @@
 """Compares the training input with its bare work, with Grain and with tf.data.
 
-python scripts/bench_input.py --root FOLDER_OF_PHOTOGRAPHS [--tf_data] [--cold]
+python scripts/bench/input.py --root FOLDER_OF_PHOTOGRAPHS [--tf_data] [--cold]
 
 The pipeline decodes images, takes an Inception crop at 224 pixels, flips and
 batches them, in as many workers as there are cores: from the folder, and from

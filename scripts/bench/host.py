@@ -1,6 +1,6 @@
 """Measures how long a device waits for its host in a real run.
 
-python scripts/bench_host.py --root FOLDER_OF_CLASS_FOLDERS
+python scripts/bench/host.py --root FOLDER_OF_CLASS_FOLDERS
 
 Trains S/16 on a folder of images with everything that a run does: decoding,
 logging every 10 steps, evaluation and asynchronous checkpoints every 100. Only

@@ -1,6 +1,6 @@
 """Estimates a deep model's step on TPUs from two models of few layers.
 
-python scripts/depths.py 2,4 --config=pretrain:H/14,imagenet2012 ...
+python scripts/bench/depths.py 2,4 --config=pretrain:H/14,imagenet2012 ...
 
 Unrolled layers are compiled one by one, so a deep model takes the compiler
 minutes. What equal layers cost is nearly a line in their number, though: this
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from typing import Any
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 # What grows by as much with each layer, among the values of a row.

@@ -1,14 +1,14 @@
 """Writes docs/recipes.md: what the published recipes would cost on TPUs.
 
-python scripts/recipes.py [STEP ...]
-python scripts/recipes.py --whole [--scan] [STEP ...]
-python scripts/recipes.py --render
+python scripts/bench/recipes.py [STEP ...]
+python scripts/bench/recipes.py --whole [--scan] [STEP ...]
+python scripts/bench/recipes.py --render
 
 The compiler for TPUs (`pip install "vit_jax[tpu]"`) compiles the train step of
 each recipe for eight chips of v5e and v6e and for four of v4 and v5p, which
 Google calls v4-8 and v5p-8. Its cycles, and the number of images that a recipe
 trains on, give chip hours. Layers are unrolled, and only a few are compiled:
-the whole model lies on the line through two depths (scripts/depths.py).
+the whole model lies on the line through two depths (scripts/bench/depths.py).
 --whole compiles all layers, and --scan one for all of them. Rows that
 docs/_static/recipes.csv has are not made again, so a stopped run goes on where
 it was. --render compiles nothing.
@@ -23,10 +23,10 @@ import pathlib
 import sys
 from typing import Any
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from scripts.depths import depths_of, extrapolated  # noqa: E402
+from scripts.bench.depths import depths_of, extrapolated  # noqa: E402
 from vit_jax.estimate import set_environment  # noqa: E402
 from vit_jax.estimate.__main__ import DATA_SETS  # noqa: E402
 from vit_jax.models.variants import VITS  # noqa: E402
@@ -407,7 +407,7 @@ recipes with this package**, neither for their accuracy nor for their time. The
 accuracies are those of the publications named beside them. What we have
 compared is each step of the training with the references' own code, on tiny
 models: the column "parity" has [the row](parity.md). The page is written by
-`python scripts/recipes.py`.
+`python scripts/bench/recipes.py`.
 
 A chip hour is an hour of one chip, so 8 chips take an eighth of the time. v4-8
 and v5p-8 are four chips, v5e-8 and v6e-8 eight. The estimates are for a chip
@@ -462,14 +462,14 @@ compiled yet.
 
 <!-- not run: needs the extra tpu, and takes hours of a core -->
 ```sh
-python scripts/recipes.py
-python scripts/recipes.py --whole --scan b16_imagenet --tpus v5e-8
+python scripts/bench/recipes.py
+python scripts/bench/recipes.py --whole --scan b16_imagenet --tpus v5e-8
 python -m vit_jax.estimate --config big_vision_s16 --topology v5e:2x4 \\
   --config.mesh.fsdp=8 --config.accumulation_steps=2
 ```
 
 The second compiles one layer for all, and the third is one step by itself. For
-any other model, `python scripts/depths.py 2,4 --layers=24` followed by the flags
+any other model, `python scripts/bench/depths.py 2,4 --layers=24` followed by the flags
 of `estimate` gives the line of one with 24 layers.
 """  # noqa: E501
 

@@ -1,7 +1,7 @@
 """Tabulates the forward pass on TPUs by their compiler, as Figure 12 does.
 
-python scripts/forward_pass.py docs/_static/forward_pass.csv
-python scripts/forward_pass.py docs/_static/forward_pass.csv \
+python scripts/bench/forward_pass.py docs/_static/forward_pass.csv
+python scripts/bench/forward_pass.py docs/_static/forward_pass.csv \
   --draw forward_pass.svg
 
 For each model, resolution and kind of TPU it compiles the prediction of a batch

@@ -1,6 +1,6 @@
 """Compares the train step with a plain linen ViT's and with PyTorch's.
 
-python scripts/bench_step.py --variant S/16 --batch 16
+python scripts/bench/step.py --variant S/16 --batch 16
 
 Times whole steps (forward, backward, Adam) on random images, on JAX's default
 device; with --forward, predictions alone. All models take turns in one process,
@@ -34,7 +34,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from scripts.bench_models import CLASSES, FlashBlock, Models, Step, repeat
+from scripts.bench.models import CLASSES, FlashBlock, Models, Step, repeat
 from vit_jax import make_vit
 from vit_jax.models.grid import forward_gflops
 from vit_jax.runtime.command import keep_freed_memory

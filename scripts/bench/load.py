@@ -1,6 +1,6 @@
 """Compares loading published weights with reading their bytes.
 
-python scripts/bench_load.py
+python scripts/bench/load.py
 
 Writes a ViT-B/16 of random numbers under Google's names as an .npz file in a
 temporary folder. One process, with the file in the system's cache, then takes

@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any
 
-from scripts.gpu_parts import LIMIT, Failed, Part, Turn, Unfinished, parts
+from scripts.bench.gpu_parts import LIMIT, Failed, Part, Turn, Unfinished, parts
 from vit_jax.runtime.atomic_file import replacing
 
 PROBE = """

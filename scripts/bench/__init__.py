@@ -1,0 +1,1 @@
+"""Measures speed, memory and cost, on a machine or by its compiler."""
