@@ -10,6 +10,8 @@ FOR_AN_INDEX = ROOT / "docs" / "package.md"
 ON_THE_SITE = sorted({*(ROOT / "docs").rglob("*.md")} - {FOR_AN_INDEX})
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", FOR_AN_INDEX]
 PAGES += ON_THE_SITE
+IN_THE_PACKAGE = sorted((ROOT / "vit_jax").rglob("README.md"))
+PAGES += IN_THE_PACKAGE
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 RUN = ("sh", "python")
 # Output, listings, and blocks that only Sphinx reads.
