@@ -19,6 +19,7 @@ from vit_jax.models.layer import (
   each_token,
   layer_norm,
 )
+from vit_jax.models.tokens import Tokens
 
 
 @pytest.fixture(scope="module")
@@ -239,10 +240,12 @@ def places(rate, prefix=0, count=COUNT, seed=1):
   """The places of the tokens that stay, for each of `count` images."""
   rows = jnp.arange(prefix + N, dtype=jnp.float32)[None, :, None]
   z = rows + 1000 * jnp.arange(count, dtype=jnp.float32)[:, None, None]
-  layer = PatchDropout(rate, prefix)
+  tokens = Tokens(z, prefix=prefix)
   key = {"dropout": jax.random.key(seed)}
-  left = np.asarray(layer.apply({}, z, train=True, rngs=key))[..., 0]
+  tokens = PatchDropout(rate).apply({}, tokens, train=True, rngs=key)
+  left = np.asarray(tokens.z)[..., 0]
   assert (left // 1000 == np.arange(count)[:, None]).all()  # Of its own image.
+  np.testing.assert_array_equal(left[:, prefix:] % 1000 - prefix, tokens.where)
   return (left % 1000).astype(int)
 
 
@@ -266,11 +269,12 @@ def test_the_draw_is_another_for_each_image_and_step_and_is_uniform():
 def test_devices_draw_for_their_own_images():
   mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
   rows = NamedSharding(mesh, PartitionSpec("data"))
-  layer = PatchDropout(0.5, 1)
+  layer = PatchDropout(0.5)
 
   def loss(z):
     key = {"dropout": jax.random.key(0)}
-    return jnp.square(layer.apply({}, z, train=True, rngs=key)).sum()
+    tokens = layer.apply({}, Tokens(z, prefix=1), train=True, rngs=key)
+    return jnp.square(tokens.z).sum()
 
   z = jax.ShapeDtypeStruct((16, 1 + N, 8), jnp.float32, sharding=rows)
   step = jax.jit(jax.grad(loss), out_shardings=rows).lower(z).compile()
@@ -294,7 +298,7 @@ def test_every_layer_gets_the_tokens_that_stay(batch, fields, prefix, left):
     if block and context.method_name == "__call__":
       shapes.append(args[0].shape)
     if isinstance(context.module, PatchDropout):
-      assert context.module.prefix == prefix
+      assert args[0].prefix == prefix
     return call(*args, **kwargs)
 
   with nn.intercept_methods(note):
@@ -354,9 +358,6 @@ def test_the_operations_of_a_training_step_are_fewer():
 @pytest.mark.parametrize(
   "fields, named",
   [
-    ({"position": "relative"}, "position='relative'"),
-    ({"position_at": "every_layer"}, "position_at='every_layer'"),
-    ({"block": "dinov3"}, "rope_theta"),
     ({"block": "axial", "pooling": "gap"}, "block=AxialBlock"),
     ({"rate": 1.0}, r"patch_dropout_rate=1.0 must be in \[0, 1\)"),
   ],

@@ -10,6 +10,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.models.extended_vit import ExtendedVit
   from vit_jax.models.model import Model, Origin
   from vit_jax.models.resnet import ResNet
+  from vit_jax.models.tokens import Tokens
   from vit_jax.models.variants import (
     from_fields,
     make_model,
@@ -26,6 +27,7 @@ __all__ = [
   "Model",
   "Origin",
   "ResNet",
+  "Tokens",
   "Vit",
   "from_fields",
   "make_model",

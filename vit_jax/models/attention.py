@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from vit_jax.models.layer import (
   LayerConfig,
   Offsets,
-  Tokens,
+  TokenValues,
   each_token,
   init_kernel,
   init_zeros,
@@ -21,6 +21,7 @@ from vit_jax.models.layer import (
 )
 from vit_jax.models.partitioning import Projection, for_tpu, named
 from vit_jax.models.position import relative_logits
+from vit_jax.models.tokens import Mask, Where
 
 Queries = Float[Array, "B k T D_h"]
 Keys = Float[Array, "B k S D_h"]
@@ -32,7 +33,7 @@ FORMS = {
   "blocks": "our form for TPUs, some heads and images at a time",
   "splash": "JAX's splash attention kernel",
 }
-WHOLE = 512  # Tokens of which a TPU keeps all attention weights.
+WHOLE = 512  # TokenValues of which a TPU keeps all attention weights.
 
 
 def form_of(tokens: int, needs_A: bool, splash: bool) -> str:
@@ -51,7 +52,11 @@ class Msa(nn.Module):
 
   If `queries` are given, they attend to the tokens z, and the result is
   (B, T, D). If `R` is given, each query is also compared with the embedding of
-  its offset to each key (App. D.4).
+  its offset to each key (App. D.4); `where` says which patches are there.
+
+  Given a `mask`, (B, S), no query attends to a token that does not count: its
+  weight in A is 0, and the other weights are what they would be without it. If
+  none counts, all weights are 0.
 
   A is sown as `attention`. To differentiate with respect to A, pass zeros as
   `perturbations/attention`.
@@ -65,27 +70,29 @@ class Msa(nn.Module):
   @nn.compact
   def __call__(
     self,
-    z: Tokens,
+    z: TokenValues,
     R: Offsets = None,
     *,
     queries: Float[Array, "B T D"] | None = None,
+    mask: Mask = None,
+    where: Where = None,
     train: bool = False,
     scale: Float[Array, " D"] | None = None,
   ) -> Float[Array, "B T D"]:
     c, D = self.config, z.shape[-1]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
-    special = R is not None or queries is not None
+    special = any(given is not None for given in (R, queries, mask))
     form = form_of(z.shape[1], special or self._needs_A(train), c.splash)
     if form != "plain":
-      return self._on_tpu(form, z.astype(c.dtype), U, scale)
+      return self._on_tpu(form, z.astype(c.dtype), U, scale, where)
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
     z_q = z if queries is None else queries
     D_h = D // self.num_heads
 
     q, k, v = to_heads(U_q, z_q), to_heads(U_k, z), to_heads(U_v, z)  # Eq. 5
-    q, k = self._compared(q, k)
-    b = 0 if R is None else relative_logits(q, R)
-    A = softmax((q @ k.mT + b) / math.sqrt(D_h))  # Eq. 6
+    q, k = self._compared(q, k, where)
+    b = 0 if R is None else relative_logits(q, R, where)
+    A = masked_softmax((q @ k.mT + b) / math.sqrt(D_h), mask)  # Eq. 6
     A = self._show(A)
     A = dropout(A)
     SA = A @ v  # Eq. 7
@@ -107,7 +114,9 @@ class Msa(nn.Module):
     U_msa = make((k, D_h, D), 2, *axes, bias_init=init_zeros, name="out")
     return (*U_qkv, U_msa)
 
-  def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
+  def _compared(
+    self, q: Queries, k: Keys, where: Where
+  ) -> tuple[Queries, Keys]:
     """The queries and keys as Eq. 6 takes them, which a subclass may change."""
     return q, k
 
@@ -121,15 +130,20 @@ class Msa(nn.Module):
     )
 
   def _on_tpu(
-    self, form: str, z: Tokens, U: tuple[Projection, ...], scale: Any
-  ) -> Tokens:
+    self,
+    form: str,
+    z: TokenValues,
+    U: tuple[Projection, ...],
+    scale: Any,
+    where: Where,
+  ) -> TokenValues:
     """Eq. 5-8 as `models.tpu` computes them; `scale` multiplies the output."""
     from vit_jax.models import tpu
 
     U_q, U_k, U_v, U_msa = U
     sqrt_D_h = math.sqrt(z.shape[-1] // self.num_heads)
-    q = self._compared_on_tpu("query", z, U_q, 1 / sqrt_D_h)
-    k = self._compared_on_tpu("key", z, U_k, 1.0)
+    q = self._compared_on_tpu("query", z, U_q, 1 / sqrt_D_h, where)
+    k = self._compared_on_tpu("key", z, U_k, 1.0, where)
     factors = 1.0 if scale is None else scale
     whole = tpu.attend_in_order if self.turns else tpu.attend
     blocks = partial(tpu.attend_in_blocks, splash=form == "splash")
@@ -137,7 +151,12 @@ class Msa(nn.Module):
     return attend(q, k, z, *U_v.weights(), *U_msa.weights(factors))
 
   def _compared_on_tpu(
-    self, name: str, z: Tokens, U: Projection, scale: float
+    self,
+    name: str,
+    z: TokenValues,
+    U: Projection,
+    scale: float,
+    where: Where,
   ) -> Array:
     """`_compared` of z U, times `scale`, in the order of `models.tpu`."""
     from vit_jax.models import tpu
@@ -155,12 +174,12 @@ class Msa(nn.Module):
     return A
 
 
-def to_heads(U: Projection, z: Tokens) -> Keys:
+def to_heads(U: Projection, z: TokenValues) -> Keys:
   """The product z U for every head."""
   return each_token(U, z).swapaxes(1, 2)
 
 
-def from_heads(U: Projection, SA: Keys) -> Tokens:
+def from_heads(U: Projection, SA: Keys) -> TokenValues:
   """The product [SA_1; ...; SA_k] U, which joins the heads."""
   return each_token(U, SA.swapaxes(1, 2))
 
@@ -184,12 +203,28 @@ def _softmax_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
   return result, dA.astype(result.dtype)
 
 
+def masked_softmax(
+  logits: Float[Array, "B k T S"], mask: Mask
+) -> Float[Array, "B k T S"]:
+  """`softmax` over the keys that count, and 0 for the others.
+
+  Logits of keys that do not count are replaced before the softmax, so that none
+  is its maximum, and have no gradient, however large they are.
+  """
+  if mask is None:
+    return softmax(logits)
+  counts = mask[:, None, None]  # (B, 1, 1, S)
+  lowest = jnp.finfo(logits.dtype).min
+  A = softmax(jnp.where(counts, logits, lowest))
+  return jnp.where(counts, A, 0)  # Not 0 yet where no key counts.
+
+
 class MapHead(nn.Module):
   """Attention pooling (arXiv:2106.04560); (B, S, D) -> (B, D).
 
   A learned probe takes the place of the class token: it attends to all tokens
-  once, and an MLP with a residual follows, which `make_mlp` builds from a name.
-  There is no dropout.
+  once, or to those that count, and an MLP with a residual follows, which
+  `make_mlp` builds from a name. There is no dropout.
   """
 
   num_heads: int
@@ -197,7 +232,7 @@ class MapHead(nn.Module):
   config: LayerConfig = LayerConfig()
 
   @nn.compact
-  def __call__(self, z: Tokens) -> Float[Array, "B D"]:
+  def __call__(self, z: TokenValues, mask: Mask = None) -> Float[Array, "B D"]:
     B, _, D = z.shape
     init, param_dtype = (
       named(init_kernel, (None, None)),
@@ -209,6 +244,6 @@ class MapHead(nn.Module):
     mlp = self.make_mlp(name="mlp")
 
     queries = jnp.tile(probe[None].astype(self.config.dtype), (B, 1, 1))
-    y = msa(z, queries=queries)  # (B, 1, D)
+    y = msa(z, queries=queries, mask=mask)  # (B, 1, D)
     y = mlp(norm(y)) + y
     return y[:, 0]

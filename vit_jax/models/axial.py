@@ -16,8 +16,8 @@ class AxialBlock(nn.Module):
   """A row layer and a column layer; (B, N, D) -> (B, N, D), N = h w.
 
   `grid` is (h, w). Its own attention weights are (B h, k, w, w) and (B w, k, h,
-  h). Raises ValueError if a token is not a patch of the grid, or has a relative
-  position along the whole sequence.
+  h). Raises ValueError if a token is not a patch of the grid, patches were left
+  out, or there are relative positions along the whole sequence.
   """
 
   num_heads: int
@@ -31,6 +31,11 @@ class AxialBlock(nn.Module):
   ) -> Float[Array, "B N D"]:
     B, N, D = z.shape
     h, w = self.grid or (N, 1)
+    if N < h * w:
+      raise ValueError(
+        f"axial attention goes along whole rows and columns, and {h * w - N} "
+        f"of {h * w} patches were left out: give it all patches."
+      )
     if h * w != N or R is not None:
       what = "a class token" if R is None else "a relative position"
       raise ValueError(

@@ -20,13 +20,14 @@ from vit_jax.models.attention import Keys, Msa, Queries
 from vit_jax.models.layer import (
   LayerConfig,
   Offsets,
-  Tokens,
+  TokenValues,
   dense,
   each_token,
   layer_norm,
 )
 from vit_jax.models.partitioning import Projection, for_tpu, named
 from vit_jax.models.position import learned_table
+from vit_jax.models.tokens import Mask, Where
 from vit_jax.models.vit import Mlp
 
 Grid = tuple[int, int]
@@ -44,51 +45,73 @@ class ExtendedMsa(Msa):
   rope: tuple[Grid, float, int | None] | None = None
   turns = True
 
-  def _compared(self, q: Queries, k: Keys) -> tuple[Queries, Keys]:
+  def _compared(
+    self, q: Queries, k: Keys, where: Where
+  ) -> tuple[Queries, Keys]:
     if self.qk_norm:
       q = layer_norm(self.config, name="norm_query")(q)
       k = layer_norm(self.config, name="norm_key")(k)
     if self.rope:
-      q, k = rotate(q, *self.rope), rotate(k, *self.rope)
+      q, k = (rotate(x, *self.rope, where=where) for x in (q, k))
     return q, k
 
   def _compared_on_tpu(
-    self, name: str, z: Tokens, U: Projection, scale: float
+    self,
+    name: str,
+    z: TokenValues,
+    U: Projection,
+    scale: float,
+    where: Where,
   ) -> Array:
     from vit_jax.models import tpu
 
     S, D_h = z.shape[1], U.shape[-1]
-    turn = rotary(S, D_h, *self.rope) if self.rope else None
+    turn = rotary(S, D_h, *self.rope, where=where) if self.rope else None
     if not self.qk_norm:
       if turn is None:
-        return super()._compared_on_tpu(name, z, U, scale)
+        return super()._compared_on_tpu(name, z, U, scale, where)
       W, b = U.weights(scale)
-      return tpu.project_turned(z, W, b, turn[0].T, turn[1].T)
+      return tpu.project_turned(z, W, b, turn[0].mT, turn[1].mT)
     norm = layer_norm(self.config, name=f"norm_{name}", axis=2)
     x = norm(tpu.project(z, *U.weights())) * scale
     if turn is None:
       return x
-    return tpu.turned(jnp.split(x, 2, axis=2), turn[0].T, turn[1].T)
+    return tpu.turned(jnp.split(x, 2, axis=2), turn[0].mT, turn[1].mT)
 
 
-def rotate(x: Keys, grid: Grid, theta: float, side: int | None = None) -> Keys:
+def rotate(
+  x: Keys,
+  grid: Grid,
+  theta: float,
+  side: int | None = None,
+  where: Where = None,
+) -> Keys:
   """Turns queries or keys: entries i and i + D_h / 2 by angle i of `rotary`."""
-  parts = rotary(x.shape[2], x.shape[3], grid, theta, side)
-  cos, sin = (jnp.tile(f.astype(x.dtype), 2)[None, None] for f in parts)
+  parts = rotary(x.shape[2], x.shape[3], grid, theta, side, where)
+  axes = (0, 1) if where is None else (1,)
+  cos, sin = (
+    jnp.expand_dims(jnp.tile(f.astype(x.dtype), 2), axes) for f in parts
+  )
   a, b = jnp.split(x, 2, axis=-1)
   return x * cos + jnp.concatenate([-b, a], axis=-1) * sin
 
 
 def rotary(
-  S: int, D_h: int, grid: Grid, theta: float, side: int | None = None
-) -> list[Float[Array, "S half"]]:
+  S: int,
+  D_h: int,
+  grid: Grid,
+  theta: float,
+  side: int | None = None,
+  where: Where = None,
+) -> list[Float[Array, "*b S half"]]:
   """Cosine and sine of the patches' rotary angles (arXiv:2508.10104).
 
   The patches are the last tokens, and those before them have angles of 0. Each
   patch lies at (y, x) in [-1, 1]. D_h / 4 frequencies fall from 1 period per
   unit towards 1 / theta of it. The first half of the angles is of y and the
   second of x. With a `side`, y and x count from 0 to it, and the frequencies
-  are from 1 radian per unit.
+  are from 1 radian per unit. Given the places of patches, `where`, (b, K), the
+  result is (b, S, D_h / 2), else (S, D_h / 2).
   """
   h, w = grid
   N = h * w
@@ -100,7 +123,11 @@ def rotary(
   angles = jnp.concatenate(
     [p.reshape(N, 1) / periods[None] for p in places], axis=1
   )  # (N, D_h / 2)
-  angles = jnp.pad(angles, ((S - N, 0), (0, 0)))
+  if where is None:
+    angles = jnp.pad(angles, ((S - N, 0), (0, 0)))
+  else:
+    prefix = S - where.shape[1]
+    angles = jnp.pad(angles[where], ((0, 0), (prefix, 0), (0, 0)))
   return [jnp.cos(angles), jnp.sin(angles)]
 
 
@@ -115,8 +142,8 @@ class GatedMlp(nn.Module):
 
   @nn.compact
   def __call__(
-    self, z: Tokens, *, train: bool = False, scale: Any = None
-  ) -> Tokens:
+    self, z: TokenValues, *, train: bool = False, scale: Any = None
+  ) -> TokenValues:
     c, D = self.config, z.shape[-1]
     gate, expand = (
       dense(self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name=name)
@@ -132,7 +159,8 @@ class GatedMlp(nn.Module):
 class ExtendedBlock(nn.Module):
   """One layer of the Transformer; (B, S, D) -> (B, S, D).
 
-  `ExtendedVit` says what its fields are, and `ExtendedMsa` what `rope` is.
+  `ExtendedVit` says what its fields are, `ExtendedMsa` what `rope` is, and
+  `Msa` what `mask` and `where` are.
   """
 
   num_heads: int
@@ -147,8 +175,14 @@ class ExtendedBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self, z: Tokens, R: Offsets = None, *, train: bool = False
-  ) -> Tokens:
+    self,
+    z: TokenValues,
+    R: Offsets = None,
+    *,
+    mask: Mask = None,
+    where: Where = None,
+    train: bool = False,
+  ) -> TokenValues:
     msa = self._msa()
     mlp = GatedMlp if self.gated_mlp else Mlp
     mlp = mlp(self.mlp_size, self.config, name="mlp")
@@ -160,7 +194,9 @@ class ExtendedBlock(nn.Module):
     )
 
     within, after = self._layer_scale("scale_msa", z)
-    y = dropout(msa(norm_msa(z), R, train=train, scale=within))
+    y = norm_msa(z)
+    y = msa(y, R, mask=mask, where=where, train=train, scale=within)
+    y = dropout(y)
     z = drop_path(after(y)) + z  # Eq. 2
     within, after = self._layer_scale("scale_mlp", z)
     y = mlp(norm_mlp(z), train=train, scale=within)
@@ -174,7 +210,7 @@ class ExtendedBlock(nn.Module):
       return ExtendedMsa(k, c, *own, name="msa")
     return Msa(k, c, name="msa")
 
-  def _layer_scale(self, name: str, z: Tokens) -> tuple[Any, Callable]:
+  def _layer_scale(self, name: str, z: TokenValues) -> tuple[Any, Callable]:
     """LayerScale: a learned factor per channel, on one of two sides.
 
     The first result scales the branch's last weights, which on a TPU costs
@@ -195,7 +231,7 @@ class ResizedPositions(nn.Module):
 
   Attributes:
     table: The grid that the table is for, (h, w).
-    prefix: Tokens before the patches that have a vector in the table.
+    prefix: TokenValues before the patches that have a vector in the table.
     antialias: Whether a table that shrinks is smoothed first.
   """
 

@@ -21,7 +21,6 @@ from vit_jax.models.extended_block import (
 from vit_jax.models.layer import (
   Images,
   Pooled,
-  Tokens,
   check_choice,
   check_rate,
   layer_norm,
@@ -29,8 +28,8 @@ from vit_jax.models.layer import (
 from vit_jax.models.model import check_size, classifier
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import HEAD, OURS, Part
-from vit_jax.models.position import Positions
 from vit_jax.models.scan import Layers
+from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit
 
 POOLINGS = ("token", "gap", "token_gap")
@@ -166,30 +165,29 @@ class ExtendedVit(BaseVit):
     token: Any = self.param(name, init, shape, self.param_dtype)
     return token.astype(self.dtype).reshape(-1, self.hidden_size)
 
-  def _positions(self, h: int, w: int) -> Positions:
-    none: list[Array | None] = [None] * self.num_layers
+  def _E_pos(self, grid: Grid) -> Array | int:
     if self.position == "none":
-      return Positions(none, none, (h, w))
+      return 0
     own = {"learned": self.prefix - self.registers, "learned_all": self.prefix}
     with_own = own.get(self.position, 0)
-    grid, D = self.position_grid or (h, w), self.hidden_size
+    own_grid, D = self.position_grid or grid, self.hidden_size
     options = with_own, self.antialias, self.param_dtype
-    table = ResizedPositions(grid, D, *options, name="position")
-    first, patches = jnp.split(table((h, w)), [with_own])
+    table = ResizedPositions(own_grid, D, *options, name="position")
+    first, patches = jnp.split(table(grid), [with_own])
     no_place = jnp.zeros((self.prefix - with_own, D), first.dtype)
     E_pos = jnp.concatenate([first, no_place, patches]).astype(self.dtype)
-    return Positions([E_pos[None], *none[1:]], none, (h, w))
+    return E_pos[None]
 
-  def _blocks(self, positions: Positions, train: bool) -> Layers:
-    blocks = super()._blocks(positions, train)
+  def _layers(self, grid: Grid, train: bool) -> Layers:
+    layers = super()._layers(grid, train)
     if not self.norm_pre:
-      return blocks
-    return [layer_norm(self._config, name="norm_pre"), *blocks]
+      return layers
+    norm = layer_norm(self._config, name="norm_pre")
+    return [lambda tokens: tokens.replace(z=norm(tokens.z)), *layers]
 
-  def _layer(self, positions: Positions) -> Callable[..., nn.Module]:
-    assert positions.grid is not None
+  def _layer(self, grid: Grid) -> Callable[..., nn.Module]:
     theta, side = self.rope_theta, self.rope_side
-    rope = (positions.grid, theta, side) if theta else None
+    rope = (grid, theta, side) if theta else None
 
     def make_block(name: str) -> ExtendedBlock:
       drop_path = self.drop_path_rate
@@ -206,19 +204,25 @@ class ExtendedVit(BaseVit):
 
     return make_block
 
-  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Pooled:
-    """The outputs that the head reads; two rows if there are two heads."""
+  @nn.compact
+  def pool(self, tokens: Tokens) -> Pooled:
+    """The outputs that the head reads, Eq. 4; two rows if there are two heads.
+
+    Averages are over the patches that count.
+    """
+    norm = layer_norm(self._config, name="norm")
     if self.norm_pooled:
-      return norm(z[:, self.prefix :].mean(axis=1))
-    normed = norm(z)  # Its parameters are kept even if nothing reads it.
-    z = z if self.pool_unnormed else normed
+      return norm(tokens.mean())
+    normed = norm(tokens.z)  # Its parameters are kept even if nothing reads it.
+    if not self.pool_unnormed:
+      tokens = tokens.replace(z=normed)
     if self.distilled:
-      return z[:, :2]
+      return tokens.z[:, :2]
     if self.pooling == "token":
-      return z[:, 0]
-    mean = z[:, self.prefix :].mean(axis=1)
+      return tokens.z[:, 0]
+    mean = tokens.mean()
     both = self.pooling == "token_gap"
-    return jnp.concatenate([z[:, 0], mean], axis=1) if both else mean
+    return jnp.concatenate([tokens.z[:, 0], mean], axis=1) if both else mean
 
   @nn.compact
   def head(self, y: Pooled) -> Float[Array, "B K"]:

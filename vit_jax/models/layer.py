@@ -12,9 +12,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.partitioning import Dense, for_tpu, named
+from vit_jax.models.tokens import Tokens
 
 Images = Float[Array, "B H W C"]
-Tokens = Float[Array, "B S D"]
+TokenValues = Float[Array, "B S D"]
 Pooled = Float[Array, "B ..."]
 """What a head reads: (B, D), or a row for each of several heads or patches."""
 Offsets = Float[Array, "offsets k D_h"] | None
@@ -157,35 +158,30 @@ def each_token(layer: Callable[[Array], Array], z: Array) -> Array:
 
 
 class PatchDropout(nn.Module):
-  """Leaves out a share of the patches; (B, T + N, D) -> (B, T + n, D).
+  """Leaves out a share of the patches; N of them -> n.
 
   Without half of its patches, an image costs a layer half the products, and the
   model learns not to depend on single patches (PatchDropout, arXiv:2208.07220).
   Outside training nothing is left out. Of the N patches of each image, n =
   round((1 - rate) N) stay, at least one: every choice of n is equally likely,
   and drawn anew by the key `dropout`. They keep their order. Nothing is scaled,
-  since no layer sums over patches.
+  since no layer sums over patches. Patches that do not count go first.
 
   Attributes:
     rate: Share of the patches to leave out, in [0, 1).
-    prefix: T, the tokens before the patches, which all stay.
   """
 
   rate: float
-  prefix: int
 
   @nn.compact
-  def __call__(self, z: Tokens, *, train: bool) -> Float[Array, "B s D"]:
+  def __call__(self, tokens: Tokens, *, train: bool) -> Tokens:
     if not train or not self.rate:
-      return z
-    first, patches = z[:, : self.prefix], z[:, self.prefix :]
-    return jnp.concatenate([first, self._kept(patches)], axis=1)
-
-  def _kept(self, patches: Tokens) -> Float[Array, "B n D"]:
-    B, N, _ = patches.shape
+      return tokens
+    B, N = len(tokens.z), tokens.z.shape[1] - tokens.prefix
     n = max(round((1 - self.rate) * N), 1)
     draw = jax.random.uniform(self.make_rng("dropout"), (B, N))
+    if tokens.mask is not None:
+      draw = jnp.where(tokens.mask, draw, -1)
     # A sort stays on the device that has the image; `top_k` would gather all.
     highest = jnp.argsort(draw, axis=1, descending=True)[:, :n]
-    chosen = jnp.sort(highest, axis=1)  # (B, n)
-    return jnp.take_along_axis(patches, chosen[..., None], axis=1)
+    return tokens.take(jnp.sort(highest, axis=1))

@@ -13,10 +13,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Images, Pooled, Tokens
+from vit_jax.models.layer import Images, Pooled, layer_norm
 from vit_jax.models.model import Model, classifier
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import INPUT, Part
+from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import Vit
 
 MASK = -1
@@ -62,38 +63,44 @@ class MaskedVit(Vit):
     """The plain model, without what only predicts masked patches."""
     return Vit(**{**_fields(self), "num_classes": 0})
 
-  def _patches(self, x: Images) -> Float[Array, "B h w D"]:
+  def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
     """The embedded patches, corrupted as the draw says."""
-    x_p = super()._patches(x)
+    x_p = super()._patches(x, mask)
     source = self.get_variable("corruption", "source")
     if source is None and not self.is_initializing():
       return x_p
     B, h, w, D = x_p.shape
     init = named(nn.initializers.normal(0.02), (None,))
-    mask: Any = self.param("mask", init, (D,), self.param_dtype)
+    embedding: Any = self.param("mask", init, (D,), self.param_dtype)
     if source is None:
       return x_p
-    mask = mask.astype(x_p.dtype).reshape(1, 1, D)
-    return corrupted(x_p.reshape(B, h * w, D), mask, source).reshape(x_p.shape)
-
-  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Float[Array, "B M D"]:
-    """The outputs of the patches to predict."""
-    patches = norm(z)[:, self.prefix :]
-    where = self.get_variable("corruption", "where")
-    if where is None:
-      return patches
-    return jnp.take_along_axis(patches, where[..., None], axis=1)
+    embedding = embedding.astype(x_p.dtype).reshape(1, 1, D)
+    x_p = corrupted(x_p.reshape(B, h * w, D), embedding, source)
+    return x_p.reshape(B, h, w, D)
 
   @nn.compact
-  def head(self, y: Float[Array, "B M D"]) -> Pooled:
+  def pool(self, tokens: Tokens) -> Pooled:
+    """The outputs of the patches to predict, or without a head their mean.
+
+    That mean is over the patches that count.
+    """
+    norm = layer_norm(self._config, name="norm")
+    tokens = tokens.replace(z=norm(tokens.z))
+    where = self.get_variable("corruption", "where")
+    if where is not None:
+      tokens = tokens.take(where)
+    return tokens.patches if self.num_classes else tokens.mean()
+
+  @nn.compact
+  def head(self, y: Pooled) -> Pooled:
     """The values predicted for each patch, (B, M, K)."""
     if not self.num_classes:
       return self.representation(y)
     return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
 
-  def representation(self, y: Float[Array, "B M D"]) -> Float[Array, "B D"]:
+  def representation(self, y: Pooled) -> Float[Array, "B D"]:
     """Features of an image: the mean of its patches' outputs."""
-    return y.mean(axis=1)
+    return y.mean(axis=1) if y.ndim == 3 else y
 
 
 def corrupted(

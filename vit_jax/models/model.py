@@ -271,18 +271,12 @@ def _uneven_heads(D: int, num_heads: int) -> ValueError:
 
 
 def _check_patch_dropout(vit: Any) -> None:
-  """Raises ValueError if a layer adds positions, or uses the patches' grid."""
-  needs_all = {
-    f"position={vit.position!r}": vit.position == "relative",
-    f"position_at={vit.position_at!r}": vit.position_at != "input",
-    "rope_theta": bool(getattr(vit, "rope_theta", None)),
-    f"block={getattr(vit.block, '__name__', None)}": hasattr(vit.block, "grid"),
-  }
-  if wrong := [name for name, needs in needs_all.items() if needs]:
+  """Raises ValueError if the layers use the whole grid of patches."""
+  if hasattr(vit.block, "grid"):
     raise ValueError(
       f"patch_dropout_rate={vit.patch_dropout_rate} leaves out patches before "
-      f"the first layer, and with {wrong[0]} each layer needs all of them: set "
-      "patch_dropout_rate=0, or positions that are added to the input."
+      f"the first layer, and with block={vit.block.__name__} each layer needs "
+      "all of them: set patch_dropout_rate=0, or take another block."
     )
 
 

@@ -6,7 +6,6 @@ All kinds are added to the tokens except the relative offsets, from which
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -16,6 +15,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layer import LayerConfig, check_choice
 from vit_jax.models.partitioning import Axes, named
+from vit_jax.models.tokens import Where, places
 
 LEARNED = ("learned", "learned_grid", "learned2d")
 FIXED = ("sincos1d", "sincos2d")
@@ -106,18 +106,20 @@ def learned_table(
 
 
 def relative_logits(
-  q: Float[Array, "B k S D_h"], R: Float[Array, "offsets k D_h"]
+  q: Float[Array, "B k S D_h"],
+  R: Float[Array, "offsets k D_h"],
+  where: Where = None,
 ) -> Float[Array, "B k S S"]:
   """Inner product of each query with the embedding of its offset to each key.
 
-  One matrix product gives those of every query with all 2S - 1 offsets; each
-  row then keeps the S it needs.
+  One matrix product gives those of every query with all offsets; each row then
+  keeps the S it needs. `where` has the places of the patches.
   """
-  S = q.shape[2]
   R = R.astype(q.dtype)
-  every_offset = jnp.einsum("bkqd,okd->bkqo", q, R)  # (B, k, S, 2S - 1)
-  offset = jnp.arange(S)[:, None] - jnp.arange(S)[None, :] + S - 1  # (S, S)
-  return jnp.take_along_axis(every_offset, offset[None, None], axis=-1)
+  every_offset = jnp.einsum("bkqd,okd->bkqo", q, R)  # (B, k, S, offsets)
+  at = places(where, q.shape[2])  # (b, S)
+  offset = at[:, :, None] - at[:, None, :] + len(R) // 2  # (b, S, S)
+  return jnp.take_along_axis(every_offset, offset[:, None], axis=-1)
 
 
 def sincos1d(S: int, D: int) -> Float[Array, "S D"]:
@@ -164,44 +166,46 @@ class Positions:
   """The position embeddings of a model, by the layer that uses them (App. D.4).
 
   Attributes:
-    added: For each layer the embeddings added to its input, (1, S, D), or None.
+    added: For each layer the embeddings added to its input, (1, S, D), or None
+      if that layer has none of its own. Eq. 1 has added the first layer's.
     relative: For each layer the offsets R that its attention uses, or None.
   """
 
   added: list[Array | None]
   relative: list[Array | None]
-  grid: Grid | None = None
 
-  @property
-  def E_pos(self) -> Array | int:
-    """E_pos of Eq. 1, added before the first layer; 0 if nothing is."""
-    return 0 if self.added[0] is None else self.added[0]
+
+def input_position(vit: Any, grid: Grid, config: LayerConfig) -> Array | int:
+  """E_pos of Eq. 1, (1, S, D); 0 if nothing is added before the first layer.
+
+  `grid` holds the patches along height and width. Called inside the model.
+  """
+  if vit.position in ("none", "relative"):
+    return 0
+  every = vit.position_at == "every_layer"
+  return _embedding(vit, grid, config, "position_0" if every else "position")
 
 
 def make_positions(vit: Any, grid: Grid, config: LayerConfig) -> Positions:
   """The position embeddings of a model's layers; called inside the model.
 
-  `grid` holds the patches along height and width. Relative offsets act inside
-  the attention of every layer, so position_at "input" gives each layer its own,
-  as "every_layer" does.
+  Relative offsets act inside the attention of every layer, so position_at
+  "input" gives each layer its own, as "every_layer" does.
   """
   none: list[Array | None] = [None] * vit.num_layers
-  if vit.position == "none":
-    return Positions(none, none, grid)
   if vit.position == "relative":
     make = functools.partial(_offsets, vit, grid, config)
-    return Positions(none, _of_layers(vit, "relative", make), grid)
+    if vit.position_at == "shared":
+      return Positions(none, [make("relative")] * vit.num_layers)
+    layers = range(vit.num_layers)
+    return Positions(none, [make(f"relative_{layer}") for layer in layers])
+  if vit.position == "none" or vit.position_at != "every_layer":
+    return Positions(none, none)
+  layers = range(1, vit.num_layers)
   make = functools.partial(_embedding, vit, grid, config)
-  if vit.position_at == "input":
-    return Positions([make("position"), *none[1:]], none, grid)
-  return Positions(_of_layers(vit, "position", make), none, grid)
-
-
-def _of_layers(vit: Any, name: str, make: Callable[[str], Array]) -> list[Any]:
-  """The results of `make`: one for all layers, or one for each layer."""
-  if vit.position_at == "shared":
-    return [make(name)] * vit.num_layers
-  return [make(f"{name}_{layer}") for layer in range(vit.num_layers)]
+  return Positions(
+    [None, *(make(f"position_{layer}") for layer in layers)], none
+  )
 
 
 def _offsets(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:

@@ -6,6 +6,7 @@ are stacked, (L, ...), as `blocks`. `parts.stack` and `parts.unstack` turn
 either layout into the other.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,8 +20,9 @@ from vit_jax.models.parts import OURS
 from vit_jax.models.parts import stack as stack
 from vit_jax.models.parts import unstack as unstack
 from vit_jax.models.position import Positions
+from vit_jax.models.tokens import Tokens
 
-Layers = list[Callable[[Array], Array]]
+Layers = list[Callable[[Tokens], Tokens]]
 # Values that each block saves for the backward pass; the rest is recomputed:
 # all activations, the products of the dense layers, or the block's input alone.
 REMATS = {
@@ -36,9 +38,10 @@ def make_blocks(
   positions: Positions,
   train: bool,
 ) -> Layers:
-  """The layers of a model, Eq. 2 and 3, as functions of z to call in turn.
+  """The layers of a model, Eq. 2 and 3, as functions of tokens to call in turn.
 
-  If they are scanned, one function that runs them all.
+  If they are scanned, one function that runs them all. They raise ValueError if
+  there is a mask and the class of the layers takes none.
 
   Args:
     make_block: Builds a block from the name of its parameters.
@@ -46,8 +49,10 @@ def make_blocks(
     train: Whether dropout is on.
   """
 
-  def run(block: nn.Module, z: Array, R: Array | None) -> Array:
-    return block(in_use(z, ("batch", None, None)), R, train=train)
+  def run(block: Any, tokens: Tokens, R: Array | None) -> Tokens:
+    z = in_use(tokens.z, ("batch", None, None))
+    z = block(z, R, train=train, **_seen(block, tokens, R))
+    return tokens.replace(z=z)
 
   if policy := REMATS[vit.remat]:
     run = nn.remat(run, policy=policy, prevent_cse=not vit.scan)
@@ -55,20 +60,47 @@ def make_blocks(
     block = make_block(name=OURS.stacked)
     return [partial(_scanned(run, vit.num_layers), block)]
 
-  def run_layer(layer: int, z: Array) -> Array:
-    E_pos = positions.added[layer] if layer else None
-    z = z if E_pos is None else z + E_pos  # Positions at every layer, App. D.4.
+  def run_layer(layer: int, tokens: Tokens) -> Tokens:
+    E_pos, own = tokens.E_pos if layer else None, positions.added[layer]
+    if own is not None:
+      E_pos = tokens.of_places(own)
+    if E_pos is not None:  # Positions at every layer, App. D.4.
+      tokens = tokens.replace(z=tokens.z + E_pos)
     block = make_block(name=OURS.of(layer))
-    return run(block, z, positions.relative[layer])
+    return run(block, tokens, positions.relative[layer])
 
   return [partial(run_layer, layer) for layer in range(vit.num_layers)]
 
 
-def _scanned(run: Callable, num_layers: int) -> Callable:
-  """A function of (block, z) that applies `run` L times to z."""
+def _seen(
+  block: nn.Module, tokens: Tokens, R: Array | None
+) -> dict[str, Array]:
+  """What a layer is told of the tokens, besides their values and R.
 
-  def body(block: nn.Module, z: Any) -> tuple[Any, None]:
-    return run(block, z, None), None
+  A class of layers that takes no `where` uses no places of patches but in R.
+  """
+  takes = inspect.signature(block.__call__).parameters
+  if tokens.mask is not None and "mask" not in takes:
+    raise ValueError(
+      f"layers of class {type(block).__name__} take no mask, so they cannot "
+      "leave tokens out: give tokens without a mask, or use layers that take "
+      "one as EncoderBlock does."
+    )
+  if tokens.where is not None and R is not None and "where" not in takes:
+    raise ValueError(
+      f"layers of class {type(block).__name__} take no `where`, so they cannot "
+      "tell relative positions once patches were left out: keep all patches, "
+      "or use layers that take it as EncoderBlock does."
+    )
+  seen = {"mask": tokens.seen, "where": tokens.where}
+  return {k: v for k, v in seen.items() if v is not None and k in takes}
+
+
+def _scanned(run: Callable, num_layers: int) -> Callable:
+  """A function of (block, tokens) that applies `run` L times to the tokens."""
+
+  def body(block: nn.Module, tokens: Tokens) -> tuple[Tokens, None]:
+    return run(block, tokens, None), None
 
   scanned = nn.scan(
     body,
@@ -77,4 +109,4 @@ def _scanned(run: Callable, num_layers: int) -> Callable:
     length=num_layers,
     metadata_params={nn.PARTITION_NAME: "layers"},
   )
-  return lambda block, z: scanned(block, z)[0]
+  return lambda block, tokens: scanned(block, tokens)[0]

@@ -65,14 +65,15 @@ def project_turned(
   z: Float[Array, "B S D"],
   W: Float[Array, "D k D_h"],
   b: Float[Array, "k D_h"] | None,
-  cos: Float[Array, "half S"],
-  sin: Float[Array, "half S"],
+  cos: Float[Array, "*B half S"],
+  sin: Float[Array, "*B half S"],
 ) -> Heads:
   """`project`, then entries i and i + D_h / 2 turned by the angle of i.
 
-  Both halves are products of their own, as cutting their product would copy.
+  The angles are those of all images, or have a row for each. Both halves are
+  products of their own, as cutting their product would copy.
   """
-  half = len(cos)
+  half = cos.shape[-2]
   parts = [
     project(z, W[..., cut], None if b is None else b[:, cut])
     for cut in (slice(half), slice(half, None))
@@ -81,9 +82,12 @@ def project_turned(
 
 
 def turned(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
-  """Halves of D_h entries, turned and joined; the angles are (D_h / 2, S)."""
+  """Halves of D_h entries, turned and joined.
+
+  The angles are (D_h / 2, S), or (B, D_h / 2, S).
+  """
   x, y = (half.astype(jnp.float32) for half in halves)
-  axes = tuple(range(x.ndim - 2))
+  axes = tuple(range(x.ndim - cos.ndim))
   cos, sin = (jnp.expand_dims(f, axes) for f in (cos, sin))
   both = [x * cos - y * sin, y * cos + x * sin]
   return jnp.concatenate(both, axis=-2).astype(halves[0].dtype)
@@ -98,9 +102,12 @@ def _turned_backward(saved: tuple, d: Array) -> tuple:
   z, W, b, cos, sin = saved
   d = _in_order(d)
   # The sum over images precedes the turn back, as it then fuses with the
-  # product that makes d.
-  sums = jnp.split(d.astype(jnp.float32).sum(axis=1), 2, axis=1)
-  db = None if b is None else turned(sums, cos, -sin).sum(axis=2)
+  # product that makes d, unless each image has its own angles.
+  sums, rest = d.astype(jnp.float32), (1, 3)
+  if cos.ndim == 2:
+    sums, rest = sums.sum(axis=1), 2
+  sums = turned(jnp.split(sums, 2, axis=-2), cos, -sin)
+  db = None if b is None else sums.sum(axis=rest)
   d = turned(jnp.split(d, 2, axis=2), cos, -sin)
   dW, dz = _projection_gradients(z, d, W)
   return dz, dW, None if db is None else db.astype(z.dtype), None, None

@@ -26,7 +26,7 @@ from vit_jax.models.layer import (
   Offsets,
   PatchDropout,
   Pooled,
-  Tokens,
+  TokenValues,
   dense,
   each_token,
   layer_norm,
@@ -35,9 +35,15 @@ from vit_jax.models.model import VitFields
 from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
-from vit_jax.models.position import Positions, check_position, make_positions
+from vit_jax.models.position import (
+  Grid,
+  check_position,
+  input_position,
+  make_positions,
+)
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.scan import Layers, make_blocks
+from vit_jax.models.tokens import Mask, Tokens, Where, check_mask
 
 POOLINGS = ("token", "gap", "map")
 
@@ -47,7 +53,8 @@ class PatchEmbedding(nn.Module):
 
   Cutting patches and applying one dense layer is the same map as a convolution
   with kernel size and stride P. The rows of `E` are in the order (row, column,
-  channel).
+  channel). Pixels of patches that do not count are taken as zeros. Raises
+  ValueError if images or mask do not fit the patches.
   """
 
   patch_size: int
@@ -56,10 +63,14 @@ class PatchEmbedding(nn.Module):
   use_bias: bool = True
 
   @nn.compact
-  def __call__(self, x: Images) -> Float[Array, "B h w D"]:
+  def __call__(self, x: Images, mask: Any = None) -> Float[Array, "B h w D"]:
     c, axes, use_bias = self.config, ("patch", "embed"), self.use_bias
     E = dense(self.hidden_size, axes, c, use_bias=use_bias, name="E")
-    return E(patchify(x, self.patch_size))
+    x_p = patchify(x, self.patch_size)  # (B, h, w, P^2 C)
+    if mask is not None:
+      check_mask(mask, *x_p.shape[:3])
+      x_p = jnp.where(mask.reshape(*x_p.shape[:3], 1), x_p, 0)
+    return E(x_p)
 
 
 def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
@@ -90,8 +101,8 @@ class Mlp(nn.Module):
 
   @nn.compact
   def __call__(
-    self, z: Tokens, *, train: bool = False, scale: Any = None
-  ) -> Tokens:
+    self, z: TokenValues, *, train: bool = False, scale: Any = None
+  ) -> TokenValues:
     c, D = self.config, z.shape[-1]
     expand = dense(
       self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name="expand"
@@ -105,7 +116,10 @@ class Mlp(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-  """One layer of the Transformer, Eq. 2 and 3; (B, S, D) -> (B, S, D)."""
+  """One layer of the Transformer, Eq. 2 and 3; (B, S, D) -> (B, S, D).
+
+  `Msa` says what `R`, `mask` and `where` are.
+  """
 
   num_heads: int
   mlp_size: int
@@ -113,15 +127,22 @@ class EncoderBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self, z: Tokens, R: Offsets = None, *, train: bool = False
-  ) -> Tokens:
+    self,
+    z: TokenValues,
+    R: Offsets = None,
+    *,
+    mask: Mask = None,
+    where: Where = None,
+    train: bool = False,
+  ) -> TokenValues:
     msa = Msa(self.num_heads, self.config, name="msa")
     mlp = Mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")
     dropout = nn.Dropout(self.config.dropout_rate, deterministic=not train)
 
-    z = dropout(msa(norm_msa(z), R, train=train)) + z  # Eq. 2
+    y = msa(norm_msa(z), R, mask=mask, where=where, train=train)
+    z = dropout(y) + z  # Eq. 2
     z = mlp(norm_mlp(z), train=train) + z  # Eq. 3
     return z
 
@@ -155,31 +176,92 @@ class BaseVit(VitFields):
     needs_A = self.attention_dropout_rate > 0 or self.position == "relative"
     return FORMS[form_of(self.prefix + kept, needs_A, self.splash)]
 
+  def __call__(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> Pooled:
+    return self.head(self.encode(x, mask=mask, train=train)[1])
+
+  def encode(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> tuple[TokenValues, Pooled]:
+    """The last layer's output z, before any norm, and what the head reads.
+
+    The three steps can be called by themselves, with `method=` of `apply`.
+    `run(embed(x).take(keep))` is an encoder that sees the patches `keep` alone.
+
+    Args:
+      mask: Which patches count, booleans (B, N); None if all do. The result is
+        as if the others were left out, whatever they show.
+
+    Raises:
+      ValueError: as `embed` and `run` do.
+    """
+    tokens = self.embed(x, mask=mask, train=train)  # Eq. 1
+    tokens = self.run(tokens, train=train)  # Eq. 2, 3
+    return tokens.z, self.pool(tokens)  # Eq. 4
+
   @nn.compact
-  def encode(self, x: Images, *, train: bool = False) -> tuple[Tokens, Pooled]:
+  def embed(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> Tokens:
+    """The tokens of images (B, H, W, C), with their positions, Eq. 1.
+
+    Args:
+      mask: Which patches count, booleans (B, N); None if all do.
+
+    Raises:
+      ValueError: if images or mask are of a wrong shape or type, or a hybrid is
+        given a mask.
+    """
     check_images(x)
-    x_p = self._patches(x)  # (B, h, w, D)
+    mask = None if mask is None else jnp.asarray(mask)
+    x_p = self._patches(x, mask)  # (B, h, w, D)
     B, h, w, D = x_p.shape
     x_p = x_p.reshape(B, h * w, D)
-    positions = self._positions(h, w)
-    x_class, E_pos = self._x_class(B), positions.E_pos
+    E_pos, x_class = self._E_pos((h, w)), self._x_class(B)
     dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
-    patch_dropout = PatchDropout(self.patch_dropout_rate, self.prefix)
-    blocks = self._blocks(positions, train)
-    norm = layer_norm(self._config, name="norm")
+    patch_dropout = PatchDropout(self.patch_dropout_rate)
 
     z = jnp.concatenate([x_class, x_p], axis=1) + E_pos  # Eq. 1
     z = dropout(z)
-    z = patch_dropout(z, train=train)
-    for block in blocks:
-      z = block(z)  # Eq. 2, 3
-    y = self._pool(norm, z)  # Eq. 4
-    return z, y
+    again = None
+    if self.position_at == "shared" and not isinstance(E_pos, int):
+      again = E_pos  # At every layer, App. D.4.
+    tokens = Tokens(z, None, mask, self.prefix, (h, w), again)
+    return patch_dropout(tokens, train=train)
 
-  def _patches(self, x: Images) -> Float[Array, "B h w D"]:
+  @nn.compact
+  def run(self, tokens: Tokens, *, train: bool = False) -> Tokens:
+    """The tokens after all layers, before any norm, Eq. 2 and 3.
+
+    Raises:
+      ValueError: if there is a mask and the class of the layers takes none.
+    """
+    tokens = tokens.cleared()
+    for layer in self._layers(tokens.grid, train):
+      tokens = layer(tokens)
+    return tokens
+
+  @nn.compact
+  def pool(self, tokens: Tokens) -> Pooled:
+    """What the head reads, Eq. 4, from the output of the layers.
+
+    It is the class token's output, the average output or the MAP head's.
+    """
+    norm = layer_norm(self._config, name="norm")
+    if self.pooling == "token":
+      return norm(tokens.z[:, 0])
+    tokens = tokens.replace(z=norm(tokens.z))
+    if self.pooling == "gap":
+      return tokens.mean()
+    mlp = partial(Mlp, self.mlp_size, self._config)
+    head = MapHead(self.num_heads, mlp, self._config, name="map_head")
+    return head(tokens.z, tokens.seen)
+
+  def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
     """The embedded patches of images, or of feature maps."""
     fields = self.patch_size, self.hidden_size, self._config, self.patch_bias
-    return PatchEmbedding(*fields, name="patches")(x)
+    return PatchEmbedding(*fields, name="patches")(x, mask)
 
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The learned class token of every image; (B, 0, D) if there is none."""
@@ -189,28 +271,21 @@ class BaseVit(VitFields):
     x_class: Any = self.param("x_class", zeros, (D,), self.param_dtype)
     return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))
 
-  def _positions(self, h: int, w: int) -> Positions:
-    return make_positions(self, (h, w), self._config)
+  def _E_pos(self, grid: Grid) -> Array | int:
+    """E_pos of Eq. 1, (1, S, D); 0 if nothing is added."""
+    return input_position(self, grid, self._config)
 
-  def _blocks(self, positions: Positions, train: bool) -> Layers:
-    """The layers, as functions of z to call in turn."""
-    return make_blocks(self, self._layer(positions), positions, train)
+  def _layers(self, grid: Grid, train: bool) -> Layers:
+    """The layers, as functions of tokens to call in turn."""
+    positions = make_positions(self, grid, self._config)
+    return make_blocks(self, self._layer(grid), positions, train)
 
-  def _layer(self, positions: Positions) -> Callable[..., nn.Module]:
+  def _layer(self, grid: Grid) -> Callable[..., nn.Module]:
     """Builds a layer from the name of its parameters."""
     block = self.block or EncoderBlock
-    options = {"grid": positions.grid} if hasattr(block, "grid") else {}
+    options = {"grid": grid} if hasattr(block, "grid") else {}
     sizes = self.num_heads, self.mlp_size
     return partial(block, *sizes, self._config, **options)
-
-  def _pool(self, norm: nn.LayerNorm, z: Tokens) -> Pooled:
-    """The class token's output, the average output, or the MAP head's."""
-    if self.pooling == "token":
-      return norm(z[:, 0])
-    if self.pooling == "gap":
-      return norm(z).mean(axis=1)
-    mlp = partial(Mlp, self.mlp_size, self._config)
-    return MapHead(self.num_heads, mlp, self._config, name="map_head")(norm(z))
 
 
 class Vit(BaseVit):
@@ -226,7 +301,9 @@ class Vit(BaseVit):
       cut from the ResNet's feature map (Section 3.1); () for a pure ViT.
     resnet_width: Channels of that ResNet's root; 64 is "x1".
     block: Class of the layers, called as `EncoderBlock` is, which None takes. A
-      field `grid` of it gets the patches along height and width.
+      field `grid` of it gets the patches along height and width. It is called
+      with `mask` if there is one, and with `where` if patches were left out and
+      it takes that.
   """
 
   position_at: str = "input"
@@ -252,8 +329,15 @@ class Vit(BaseVit):
       )
     check_position(self.position, self.position_at, self.hidden_size)
 
-  def _patches(self, x: Images) -> Float[Array, "B h w D"]:
-    return super()._patches(self._features(x) if self.resnet_layers else x)
+  def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
+    if not self.resnet_layers:
+      return super()._patches(x, mask)
+    if mask is not None:
+      raise ValueError(
+        "a hybrid's ResNet mixes neighbouring patches, so none can be left "
+        "out: give no mask, or take a model without ResNet."
+      )
+    return super()._patches(self._features(x), None)
 
   def _features(self, x: Images) -> Float[Array, "B h w features"]:
     dtypes, layers = self._config.dtypes, self.resnet_layers
