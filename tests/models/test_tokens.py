@@ -11,15 +11,18 @@ from tests.models import equations
 from tests.models.tiny_vit import HEADS, B, D, P, random_params, tiny
 from vit_jax.models import masked_vit, partitioning, scan
 from vit_jax.models.attention import Msa
+from vit_jax.models.layer import PatchDropout
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import EncoderBlock
 
 H, W = 3, 4  # Patches along height and width.
 N = H * W
-# The right column and the lowest row are padding; of the second image, more.
-REAL = np.ones((2, H, W), bool)
-REAL[:, 2:] = REAL[:, :, 3:] = REAL[1, :, 1:] = False
-REAL = REAL.reshape(2, N)
+# Of the first image, 2 x 2 patches count, and of the second the highest row.
+REAL = np.zeros((B, H, W), bool)
+REAL[0, :2, :2] = REAL[1, 0] = True
+REAL = REAL.reshape(B, N)
+# The same patches, in another order.
+KEEP = np.array([[5, 0, 4, 1], [2, 3, 0, 1]])
 
 FAMILIES = {
   "token": {},
@@ -36,11 +39,7 @@ FAMILIES = {
   "norm_pooled": dict(block="dinov2", pooling="gap", norm_pooled=True),
   "masked": dict(pooling="gap"),
 }
-SLOW = ("shared", "clip", "deit", "norm_pooled", "normed")
-EACH = [
-  pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
-  for name in FAMILIES
-]
+QUICK = ("map", "dinov3", "masked")
 
 
 def pixels(seed=0):
@@ -60,23 +59,26 @@ def made(name):
   return model, jax.tree.map(jnp.asarray, params)
 
 
-def subset(model, x, real):
-  """The answer to one image that has the patches `real` alone."""
-  keep = np.flatnonzero(real)[None]
-  return model.head(model.pool(model.run(model.embed(x).take(keep))))
+def answer(model, x, keep=None, mask=None):
+  """What the model answers; from the patches `keep` alone if they are given."""
+  tokens = model.embed(x, mask=mask)
+  if keep is not None:
+    tokens = tokens.take(keep)
+  return model.head(model.pool(model.run(tokens)))
 
 
-def squares(model, params, x, *args, **options):
-  """The sum of squares of the answers, which are in what it returns too."""
-  y = model.apply({"params": params}, x, *args, **options)
-  return jnp.square(y).sum(), y
+def gradients(model, method=answer, **options):
+  """A function from parameters and images to the answers and gradients.
 
+  The gradients are those of the answers' squares, by both arguments.
+  """
 
-def gradients(model, *args, **options):
-  function = functools.partial(squares, model, **options)
-  both = jax.value_and_grad(function, argnums=(0, 1), has_aux=True)
-  (_, y), found = jax.jit(both)(*args)
-  return y, found
+  def squares(params, x):
+    y = model.apply({"params": params}, x, method=method, **options)
+    return jnp.square(y).sum(), y
+
+  both = jax.jit(jax.grad(squares, argnums=(0, 1), has_aux=True))
+  return lambda *args: both(*args)[::-1]
 
 
 def assert_alike(found, expected):
@@ -87,54 +89,55 @@ def assert_alike(found, expected):
   jax.tree.map(close, found, expected)
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in FAMILIES
+  ],
+)
 def test_what_does_not_count_is_as_if_left_out(name):
-  """Values and gradients, by the same model on the patches that count alone."""
-  model, params = made(name)
-  x, mask = pixels(), jnp.asarray(REAL)
-  y, (by_params, by_x) = gradients(model, params, x, mask=mask)
-  expected = []
-  for image, real in zip(x, REAL, strict=True):
-    method = functools.partial(subset, real=real)
-    expected.append(gradients(model, params, image[None], method=method))
-  assert_alike(y, jnp.concatenate([one for one, _ in expected]))
-  assert_alike(by_x, jnp.concatenate([grads[1] for _, grads in expected]))
-  assert_alike(
-    by_params, jax.tree.map(jnp.add, *(grads[0] for _, grads in expected))
-  )
-  assert jnp.abs(y).min() > 1e-3
+  """Whatever it shows, in values and gradients, and each patch has its place.
 
-
-@pytest.mark.parametrize("padding", [1e30, np.nan, np.inf])
-@pytest.mark.parametrize("name", ["token", "map", "dinov3"])
-def test_what_the_padding_shows_never_matters(name, padding):
+  The same model on the patches that count alone, in another order, is compared.
+  """
   model, params = made(name)
-  x, mask = pixels(), jnp.asarray(REAL)
   of_pixels = np.kron(REAL.reshape(B, H, W), np.ones((P, P), bool))[..., None]
-  expected = gradients(model, params, jnp.where(of_pixels, x, 0.0), mask=mask)
-  found = gradients(model, params, jnp.where(of_pixels, x, padding), mask=mask)
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  x = jnp.where(of_pixels, pixels(), 0.0)
+  expected = gradients(model, keep=KEEP)(params, x)
+  assert jnp.abs(expected[0]).min() > 1e-3
+  masked = gradients(model, mask=REAL)
+  found = masked(params, x)
+  assert_alike(found, expected)
+  for padding in (1e30, np.nan):
+    y, (by_params, by_x) = masked(params, jnp.where(of_pixels, x, padding))
+    again = y, (by_params, by_x)
+    jax.tree.map(np.testing.assert_array_equal, again, found)
 
 
+def test_an_image_of_padding_alone_has_no_gradient_and_no_nan():
+  model, params = made("map")
+  mask = REAL & np.array([[True], [False]])
+  y, (by_params, by_x) = gradients(model, mask=mask)(params, pixels())
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves([y, by_params]))
+  assert by_x[0].any() and not by_x[1].any()
+
+
+@pytest.mark.slow
 def test_the_tokens_of_the_padding_may_have_any_value():
   """As a caller may set the mask after Eq. 1."""
   model, params = made("dinov3")
-  seen = jnp.asarray(REAL)
-  wide = jnp.pad(seen, ((0, 0), (model.prefix, 0)), constant_values=True)
+  mask = jnp.asarray(REAL)
+  seen = jnp.pad(mask, ((0, 0), (model.prefix, 0)), constant_values=True)
 
-  def answer(model, x, padding):
+  def method(model, x, padding):
     tokens = model.embed(x)
-    z = jnp.where(wide[..., None], tokens.z, padding)
-    tokens = model.run(tokens.replace(z=z, mask=seen))
+    z = jnp.where(seen[..., None], tokens.z, padding)
+    tokens = model.run(tokens.replace(z=z, mask=mask))
     return model.head(model.pool(tokens))
 
   results = [
-    gradients(
-      model,
-      params,
-      pixels(),
-      method=functools.partial(answer, padding=padding),
-    )
+    gradients(model, method, padding=padding)(params, pixels())
     for padding in (0.0, np.nan)
   ]
   jax.tree.map(np.testing.assert_array_equal, *results)
@@ -185,17 +188,18 @@ def test_where_no_key_counts_nothing_is_attended_to():
 
 def test_the_weights_of_what_does_not_count_are_zero():
   model, params = made("token")
-  _, seen = model.apply(
-    {"params": params}, pixels(), mask=REAL, mutable="intermediates"
-  )
-  (A,) = seen["intermediates"]["block_1"]["msa"]["attention"]
-  assert not A[..., 1:][
-    ~np.broadcast_to(REAL[:, None, None], A[..., 1:].shape)
-  ].any()
+
+  @jax.jit
+  def weights(params, x):
+    variables, sown = {"params": params}, "intermediates"
+    _, seen = model.apply(variables, x, mask=REAL, mutable=sown)
+    return seen["intermediates"]["block_1"]["msa"]["attention"][0]
+
+  A = np.asarray(weights(params, pixels()))
+  of_patches = A[..., 1:]
+  counts = np.broadcast_to(REAL[:, None, None], of_patches.shape)
+  np.testing.assert_array_equal(of_patches != 0, counts)
   np.testing.assert_allclose(A.sum(axis=-1), 1, rtol=1e-6)
-  assert A[..., 1:][
-    np.broadcast_to(REAL[:, None, None], A[..., 1:].shape)
-  ].all()
 
 
 def test_an_encoder_of_a_part_of_the_patches_by_the_equations():
@@ -222,52 +226,30 @@ def test_an_encoder_of_a_part_of_the_patches_by_the_equations():
     np.testing.assert_allclose(found, z, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_all_patches_in_another_order_give_the_same_answer(name):
-  """Each takes its position with it, whichever kind the model has."""
-  model, params = made(name)
-  rng = np.random.default_rng(3)
-  order = jnp.asarray([rng.permutation(N) for _ in range(B)])
-
-  def method(model, x):
-    return model.head(model.pool(model.run(model.embed(x).take(order))))
-
-  x = pixels()
-  expected = gradients(model, params, x)
-  assert_alike(gradients(model, params, x, method=method), expected)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dinov3", "normed"])
 def test_rotary_places_of_some_patches_in_the_form_for_tpus(monkeypatch, name):
   model, params = made(name)
-  keep = jnp.array([[7, 2, 3], [0, 11, 4]])
-
-  def method(model, x):
-    return model.head(model.pool(model.run(model.embed(x).take(keep))))
-
   model = model.clone(scan=False, remat="none")
   params = scan.unstack(params)
-  expected = gradients(model, params, pixels(), method=method)
+  expected = gradients(model, keep=KEEP)(params, pixels())
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
-  found = gradients(model, params, pixels(), method=method)
-  assert_alike(found[0], expected[0])
-  # The keys' biases have gradients of rounding errors in the plain form alone.
-  rounded = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
-  jax.tree.map(rounded, found[1], expected[1])
+  found = gradients(model, keep=KEEP)(params, pixels())
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+  jax.tree.map(close, found, expected)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
-@pytest.mark.parametrize("name", ["token", "map", "dinov3"])
+@pytest.mark.parametrize("name", ["token", "dinov3"])
 def test_no_mask_is_the_same_program_as_none_given(monkeypatch, name, platform):
-  """And the layers of such a program are given z and R alone."""
   monkeypatch.setattr(partitioning, "platform", lambda: platform)
   model, params = made(name)
 
   def text(**options):
-    function = functools.partial(squares, model, **options)
-    step = jax.jit(jax.grad(function, argnums=(0, 1), has_aux=True))
-    traced = step.trace(params, pixels())
+    def squares(params, x):
+      return jnp.square(model.apply({"params": params}, x, **options)).sum()
+
+    traced = jax.jit(jax.grad(squares)).trace(params, pixels())
     return traced.lower(lowering_platforms=(platform,)).as_text()
 
   plain = text()
@@ -275,47 +257,45 @@ def test_no_mask_is_the_same_program_as_none_given(monkeypatch, name, platform):
   assert text(mask=jnp.asarray(REAL)) != plain
 
 
-def test_layers_of_ones_own_are_called_as_before_without_a_mask():
-  """A class of layers need not know of masks or places."""
+class Own(EncoderBlock):
+  """A class of layers that knows neither masks nor places."""
 
-  class Own(EncoderBlock):
-    def __call__(self, z, R=None, *, train=False):
-      return z * 2
+  def __call__(self, z, R=None, *, train=False):
+    return z * 2
 
-  model = tiny(
-    block=Own, pooling="gap", position="none", patch_dropout_rate=0.5
-  )
-  x = pixels()
-  params = random_params(model, x)
-  key = {"dropout": jax.random.key(0)}
-  y = model.apply({"params": params}, x, train=True, rngs=key)
-  assert y.shape == (B, 5)
-  with pytest.raises(ValueError, match="layers of class Own take no mask, so"):
-    model.apply({"params": params}, x, mask=REAL)
-  model = model.clone(position="relative")
-  params = random_params(model, x)
-  with pytest.raises(ValueError, match="class Own take no `where`, so they"):
-    model.apply({"params": params}, x, train=True, rngs=key)
+
+@pytest.mark.parametrize(
+  "position, mask, message",
+  [
+    ("learned", None, None),
+    ("learned", REAL, "layers of class Own take no mask, so they cannot leave"),
+    ("relative", None, "class Own take no `where`, so they cannot tell relat"),
+  ],
+)
+def test_layers_of_ones_own_need_not_know_of_tokens(position, mask, message):
+  model = tiny(block=Own, position=position, patch_dropout_rate=0.5)
+  keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+
+  def answer(x):
+    return model.init_with_output(keys, x, mask=mask, train=True)[0]
+
+  if message is None:
+    assert jax.eval_shape(answer, pixels()).shape == (B, 5)
+    return
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(answer, pixels())
 
 
 def test_patch_dropout_leaves_out_padding_first():
-  model = tiny(patch_dropout_rate=0.75)  # Keeps 3 of 12 patches.
-  params = random_params(model, pixels())
-
-  def method(model, x, mask):
-    return model.embed(x, mask=mask, train=True)
-
-  tokens = model.apply(
-    {"params": params},
-    pixels(),
-    jnp.asarray(REAL),
-    method=method,
-    rngs={"dropout": jax.random.key(0)},
-  )
-  assert tokens.where.shape == (B, 3)
-  np.testing.assert_array_equal(tokens.mask, [[True] * 3, [True, True, False]])
+  """Of 12 patches 6 stay, and 4 of them count."""
+  x_p = jnp.zeros((B, N, 1))
+  tokens = Tokens(x_p, mask=jnp.asarray(REAL), grid=(H, W))
+  key = {"dropout": jax.random.key(0)}
+  tokens = PatchDropout(0.5).apply({}, tokens, train=True, rngs=key)
   kept = np.take_along_axis(REAL, np.asarray(tokens.where), axis=1)
   np.testing.assert_array_equal(kept, tokens.mask)
+  np.testing.assert_array_equal(kept.sum(axis=1), [4, 4])
+  assert kept.shape == (B, 6)
 
 
 def test_taking_twice_is_taking_once():
