@@ -30,6 +30,7 @@ from vit_jax.models.parts import (
 )
 from vit_jax.models.position import Positions
 from vit_jax.models.scan import make_blocks
+from vit_jax.models.tokens import Tokens
 from vit_jax.models.variants import FAMILIES, VITS
 from vit_jax.models.vit import EncoderBlock
 from vit_jax.training import lora
@@ -203,12 +204,12 @@ class Layers(nn.Module):
 
   @nn.compact
   def __call__(self, z):
-    z = nn.Dense(8, name="embed")(z)
+    tokens = Tokens(nn.Dense(8, name="embed")(z))
     none = [None] * self.num_layers
     make_block, positions = partial(EncoderBlock, 2, 12), Positions(none, none)
     for layer in make_blocks(self, make_block, positions, train=False):
-      z = layer(z)
-    return nn.LayerNorm(name="norm")(z)
+      tokens = layer(tokens)
+    return nn.LayerNorm(name="norm")(tokens.z)
 
 
 class Autoencoder(nn.Module):

@@ -33,7 +33,7 @@ FORMS = {
   "blocks": "our form for TPUs, some heads and images at a time",
   "splash": "JAX's splash attention kernel",
 }
-WHOLE = 512  # TokenValues of which a TPU keeps all attention weights.
+WHOLE = 512  # Tokens of which a TPU keeps all attention weights.
 
 
 def form_of(tokens: int, needs_A: bool, splash: bool) -> str:
