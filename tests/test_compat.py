@@ -280,6 +280,8 @@ def test_a_run_whose_description_lacks_keys_goes_on(older, data_dir):
 # Keys whose default has changed, with the one that they had before.
 EARLIER_DEFAULTS = {
   "data.eval_split": "test",
+  "data.held_out_by": "rank",
+  "fewshot.data.held_out_by": "rank",
   "fewshot.data.eval_split": "test",
   "fewshot.pre_logits": False,
   "transfer.interpolation": "linear",

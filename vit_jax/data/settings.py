@@ -18,6 +18,7 @@ FILTERS = ("area", *PILLOW_FILTERS)
 TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 LABEL_FILES = (".csv", ".tsv", ".jsonl")  # Endings that commands know.
+HELD_OUT_BY = ("name", "rank")
 ON_UNREADABLE = ("stop", "skip")
 TASKS = ("classification", "multilabel", "regression")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
@@ -122,6 +123,14 @@ class DataSettings(Section):
     "nor test.",
     needs="root",
     must=checks.BETWEEN_0_AND_1,
+  )
+  held_out_by: str = setting(
+    "name",
+    'What holds an image out: its own "name", whatever images are added, or '
+    'its "rank" among all of its class, as in earlier versions.',
+    choices=HELD_OUT_BY,
+    needs="root",
+    legacy_default="rank",
   )
 
   @property

@@ -30,7 +30,7 @@ from absl import flags
 from etils import epath
 
 from vit_jax.data.reading.class_lists import SUMS, read_sums
-from vit_jax.data.settings import check_address
+from vit_jax.data.settings import HELD_OUT_BY, check_address
 from vit_jax.pack import notes
 from vit_jax.runtime import command, extras
 from vit_jax.runtime.printable import printable
@@ -52,6 +52,8 @@ def define_flags() -> None:
   )
   says = "Let a file of labels name images outside of its folder."
   flags.DEFINE_bool("outside", False, says)
+  says = "What holds images out; see data.held_out_by. OUT's own, else name."
+  flags.DEFINE_enum("held_out_by", None, HELD_OUT_BY, says)
   flags.DEFINE_string("name", None, "The data set's name; OUT's by default.")
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")
   flags.DEFINE_integer("seed", 0, "Seed of the order of the images.")
@@ -79,7 +81,8 @@ def main(arguments: list[str]) -> None:
     quality = None
   writer = extras.load("vit_jax.pack.writer", "tfds")
   places = arguments[0], options.labels, options.data_dir
-  splits = open_sources(*places, options.outside)
+  rule = options.held_out_by or notes.held_out_by(arguments[1]) or "name"
+  splits = open_sources(*places, options.outside, rule)
   writer.pack(
     splits,
     arguments[1],

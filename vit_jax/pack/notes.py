@@ -26,6 +26,7 @@ from vit_jax.runtime.regular_file import (
 )
 
 _FOLDER = "notes"
+_PLAN = "plan.json"
 _AGAIN = "its images are packed again."
 _OTHER = (
   "{} was packed from other images or labels, or with other flags; choose "
@@ -128,6 +129,18 @@ def _read_object(path: epath.Path) -> dict[str, Any] | None:
   return content if isinstance(content, dict) else None
 
 
+def held_out_by(out: str) -> str | None:
+  """What chose the images held out in a packing that is there; None without.
+
+  Plans of earlier versions do not say it, and neither do those of today that go
+  by rank.
+  """
+  plan = _read_object(epath.Path(out).expanduser() / _FOLDER / _PLAN)
+  if plan is None:
+    return None
+  return "name" if plan.get("held_out_by") == "name" else "rank"
+
+
 def settle_plan(
   folder: epath.Path, plan: Mapping[str, Any], shards: Iterable[str]
 ) -> str | None:
@@ -140,7 +153,7 @@ def settle_plan(
   Args:
     shards: Names of all shards that the plan leads to.
   """
-  path = folder / _FOLDER / "plan.json"
+  path = folder / _FOLDER / _PLAN
   there = _read_object(path)
   if there == plan:
     return None

@@ -22,12 +22,14 @@ def open_sources(
   labels: str | None = None,
   data_dir: str | None = None,
   outside: bool = False,
+  held_out_by: str = "name",
 ) -> Splits:
   """Opens the splits of a source, by TFDS's names: train, validation, test.
 
   `vit_jax.pack` lists the sources. `labels` are ImageNet's validation labels,
   or the names of WebDataset's classes; TFDS keeps its data sets in `data_dir`;
-  and with `outside`, a file of labels may name images outside of its folder.
+  with `outside`, a file of labels may name images outside of its folder; and
+  `held_out_by` chooses the images of a split that is held out.
   Raises ValueError if the source holds no labelled images, or is not there.
   """
   if source.startswith("tfds:"):
@@ -41,7 +43,9 @@ def open_sources(
         f"{source!r} is a file, and only CSV and JSONL files of labels can be "
         "packed; for others, give the folder that holds them."
       )
-    settings = DataSettings(labels_file=source, outside=outside)
+    settings = DataSettings(
+      labels_file=source, outside=outside, held_out_by=held_out_by
+    )
     return _named(label_file.open_folder(settings))
   if not folder.is_dir():
     raise ValueError(f"there is no folder or file {source!r} to pack.")
@@ -54,7 +58,8 @@ def open_sources(
     return tars.open_tars(folder, labels)
   if "://" in source:
     return open_bucket(source)
-  return _named(image_folder.open_folder(DataSettings(root=source)))
+  settings = DataSettings(root=source, held_out_by=held_out_by)
+  return _named(image_folder.open_folder(settings))
 
 
 def _named(splits: dict[str, Any]) -> Splits:

@@ -108,6 +108,8 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
   """Identifies the images of `run.scores`, as far as the folder says."""
   keys = ("name", "root", "train_split", "eval_split", "eval_fraction")
   config = [run.config.get(f"data.{key}") for key in keys]
+  if run.measured and run.measured.data_name.endswith(", held out"):
+    config.append(run.config.get("data.held_out_by"))
   score = run.task and run.task.score
   return (*config, score, run.scores.get("eval/examples"))
 

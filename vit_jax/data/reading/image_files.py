@@ -6,8 +6,7 @@ import glob
 import math
 import os
 import unicodedata
-import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -98,6 +97,7 @@ class ImageFiles(Source):
   split: str
   root: str
   class_names: tuple[str, ...]
+  held_out_by: str | None = None  # What chose the split, if it is held out.
   _folder: bytes
   _paths: bytes  # From the folder on, one after the other.
   _ends: np.ndarray
@@ -224,12 +224,3 @@ def content(path: bytes) -> bytes:
       return file.read()
   except OSError as error:
     raise UnreadableImageError(f"{text(path)}: {error.strerror}.") from error
-
-
-def held_out(files: Collection[bytes], fraction: float) -> set[bytes]:
-  """Chooses a share of the files, by their names alone.
-
-  Of two files or more, at least one is chosen and at least one is not.
-  """
-  num_eval = min(max(round(fraction * len(files)), 1), len(files) - 1)
-  return {*sorted(files, key=lambda file: (zlib.crc32(file), file))[:num_eval]}

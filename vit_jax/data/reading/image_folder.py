@@ -9,7 +9,8 @@ import numpy as np
 
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.data.reading.image_files import ImageFiles, composed, held_out
+from vit_jax.data.reading.holdout import held_out
+from vit_jax.data.reading.image_files import ImageFiles, composed
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
@@ -25,9 +26,10 @@ class ImageFolder(ImageFiles):
 
   The classes are the folders to train on, sorted by name. A file is an image if
   it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
-  class folder; hidden files are ignored. The part kept for evaluation depends
-  on the file names alone, so every run on every machine has the same. Paths are
-  kept in one block of bytes, so that 14 million fit in memory.
+  class folder; hidden files are ignored. `holdout.held_out` chooses the part
+  kept for evaluation by the file names alone, so every run on every machine has
+  the same. Paths are kept in one block of bytes, so that 14 million fit in
+  memory.
 
   Attributes:
     split: "train", "val", "test" or "held out".
@@ -41,6 +43,7 @@ class ImageFolder(ImageFiles):
     eval_fraction: float = 0.2,
     eval_split: str | None = None,
     labels: bool = True,
+    held_out_by: str = "name",
   ):
     """Lists the files of a split.
 
@@ -54,6 +57,7 @@ class ImageFolder(ImageFiles):
         no folder for it.
       eval_split: The split that "eval" stands for; None takes val, else test.
       labels: False takes all images of the split, as of a single class.
+      held_out_by: What chooses the part kept: "name" or "rank".
     """
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
@@ -71,6 +75,8 @@ class ImageFolder(ImageFiles):
     self.root = text(layout.root)
     self.layout, self.ignored = layout, collections.Counter()
     fraction = eval_fraction if evaluation is None else None
+    if fraction is not None:
+      self.held_out_by = held_out_by
     classes = _classes(layout.train) if labels else [b""]
     self._list(classes, layout.train, fraction)
     if not labels:
@@ -97,7 +103,8 @@ class ImageFolder(ImageFiles):
           + (f" (ignored: {rest})." if rest else ".")
         )
       if fraction is not None:
-        kept, train_split = held_out(files, fraction), self.split == "train"
+        kept = held_out(files, fraction, self.held_out_by or "name")
+        train_split = self.split == "train"
         files = [file for file in files if (file in kept) != train_split]
       for file in files:
         paths += file
@@ -153,6 +160,7 @@ def open_split(
     eval_fraction=settings.eval_fraction,
     eval_split=settings.eval_split,
     labels=settings.labels,
+    held_out_by=settings.held_out_by,
   )
 
 

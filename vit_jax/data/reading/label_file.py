@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from vit_jax.data.reading.folders import Layout
-from vit_jax.data.reading.image_files import ImageFiles, held_out
+from vit_jax.data.reading.holdout import held_out
+from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.label_rows import Encode, Row, fail, read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
@@ -38,6 +39,8 @@ class LabelledImages(ImageFiles):
     self.split, self.class_names, self.root = split, class_names, settings.root
     self.kind, self.label_spec = kind, kind.spec(len(class_names))
     self._warnings = kind.warnings(class_names, rows)
+    if split == "held out":
+      self.held_out_by = settings.held_out_by
     files = [os.fsencode(row.file) for row in rows]
     self._hold(os.fsencode(settings.root), files, labels)
 
@@ -160,8 +163,9 @@ def _hold_out(
   for row, label in zip(train, labels, strict=True):
     group = int(label) if labels.ndim == 1 else 0
     groups[group].append(os.fsencode(row.file))
-  fraction = settings.eval_fraction
-  kept = set().union(*(held_out(g, fraction) for g in groups.values()))
+  root = os.fsencode(settings.root or ".")
+  rule = settings.eval_fraction, settings.held_out_by, root
+  kept = set().union(*(held_out(g, *rule) for g in groups.values()))
   parts["held out"] = [r for r in train if os.fsencode(r.file) in kept]
   parts["train"] = [r for r in train if os.fsencode(r.file) not in kept]
   if not parts["held out"]:

@@ -16,7 +16,8 @@ from vit_jax.data.example import (
   check_size,
 )
 from vit_jax.data.reading import folders
-from vit_jax.data.reading.image_files import content, held_out
+from vit_jax.data.reading.holdout import held_out
+from vit_jax.data.reading.image_files import content
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
@@ -61,7 +62,7 @@ class SegmentationFolder(Source):
       self.split = text(wanted)
     files = [*folders.images_below(images)]
     if "train" not in inside:
-      kept = held_out(files, settings.eval_fraction)
+      kept = held_out(files, settings.eval_fraction, settings.held_out_by)
       files = [f for f in files if (f in kept) != (split == "train")]
     if not files:
       raise ValueError(f"{text(images)!r} has no images for {split}.")
