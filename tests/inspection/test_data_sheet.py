@@ -34,11 +34,11 @@ def test_lines_and_picture(tmp_path, capsys):
   assert inspect_folder(str(root), settings, str(out)) == 1
   said = capsys.readouterr().out.splitlines()
   header, titles, *rows = said
-  assert header.startswith("data     photos: train 14, held out 4 images of 2")
+  assert header.startswith("data     photos: train 16, held out 2 images of 2")
   assert titles.split() == ["class", "train", "held", "out"]
   assert [row.split() for row in rows[:2]] == [
-    ["class", "00", "6", "2"],
-    ["class", "01", "8", "2"],
+    ["class", "00", "7", "1"],
+    ["class", "01", "9", "1"],
   ]
   text = "\n".join(rows)
   assert "sizes: 16 x 20 to 23 x 20, the middle one 19 x 20" in text

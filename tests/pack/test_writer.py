@@ -1,6 +1,7 @@
 """Packed data sets: complete, in TFDS's form, and gone on with."""
 
 import hashlib
+import json
 import multiprocessing
 import os
 import pathlib
@@ -20,7 +21,7 @@ from tests.data.batching.test_workers import alive
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
-from vit_jax.pack import shards, writer
+from vit_jax.pack import notes, shards, writer
 from vit_jax.pack.__main__ import verify
 from vit_jax.pack.shards import Encoding
 from vit_jax.pack.sources import open_sources
@@ -155,6 +156,45 @@ def test_changed_labels_are_another_packing(photographs, tmp_path):
   table.write_text(text.replace("val/cat/0.png,cat", "val/cat/0.png,dog"))
   with pytest.raises(ValueError, match="from other images or labels"):
     _pack(table, out)
+
+
+def test_a_packing_keeps_what_it_held_out(photographs, tmp_path):
+  """Plans of earlier versions, which went by rank, name no rule."""
+  source, held = str(photographs / "train"), {}
+
+  def pack(out, by):
+    splits = open_sources(source, held_out_by=by)
+    writer.pack(splits, str(out), Encoding(), workers=1)
+    return splits["validation"].ids([0, 1])
+
+  for by, other in (("name", "rank"), ("rank", "name")):
+    out = tmp_path / by
+    held[by] = pack(out, by)
+    plan = json.loads((out / "notes" / "plan.json").read_text())
+    assert plan.get("held_out_by") == (by if by == "name" else None)
+    assert notes.held_out_by(str(out)) == by
+    before = _content(out)
+    pack(out, by)
+    assert _content(out) == before
+    with pytest.raises(ValueError, match="from other images or labels, or"):
+      pack(out, other)
+  assert held["name"] != held["rank"]
+  assert notes.held_out_by(str(tmp_path / "new")) == "name"
+  # Where nothing is held out, a plan is as it was.
+  _pack(photographs, tmp_path / "split")
+  plan = (tmp_path / "split" / "notes" / "plan.json").read_text()
+  assert "held_out_by" not in plan
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_by_the_rule_of_the_packing(photographs, tmp_path):
+  source, out = photographs / "train", tmp_path / "packed"
+  asked = ("vit_jax.pack", str(source), str(out))
+  assert commands.run(*asked, "--held_out_by=rank").returncode == 0
+  before = _content(out)
+  assert commands.run(*asked).returncode == 0
+  assert _content(out) == before
+  assert "other flags" in commands.refused(*asked, "--held_out_by=name")
 
 
 def test_row_groups_stay_together():

@@ -105,6 +105,14 @@ def test_the_result_comes_first_and_in_words(measured):
   runs[1] = dataclasses.replace(runs[1], config=other)
   told = headline_of(["a", "b"], runs)
   assert told.startswith("The runs were evaluated on different images")
+  for name, is_other in (("photos", False), ("photos, held out", True)):
+    kept = dataclasses.replace(measured, data_name=name)
+    runs = [example.facts(name, kept) for name in "ab"]
+    runs[1] = dataclasses.replace(
+      runs[1], config={**runs[1].config, "data.held_out_by": "rank"}
+    )
+    told = headline_of(["a", "b"], runs)
+    assert ("evaluated on different images" in told) == is_other
 
 
 def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):

@@ -1,5 +1,7 @@
 """A run on a folder with three splits, and its test split at the end."""
 
+import zlib
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -131,3 +133,28 @@ def test_a_resumed_run_is_evaluated_on_the_split_it_was(three_splits):
   assert (len(plan.splits.eval), plan.splits.test) == (15, None)
   three_splits.data.eval_split = "val"
   assert len(make_plan(read(three_splits), saved).splits.eval) == 9
+
+
+@pytest.mark.parametrize("by", ["name", None])
+def test_a_resumed_run_holds_out_the_images_that_it_held_out(three_splits, by):
+  """A run of an earlier version has no such key, and went by rank.
+
+  By name, those are held out whose 64 bits of b2sum begin with less than 3333.
+  """
+  root = three_splits.data.root + "/train"
+  three_splits.data.root = root
+  saved = make_plan(read(three_splits)).description(1)
+  assert saved["config"]["data"]["held_out_by"] == "name"
+  expected = {"a/5.png", "b/7.png", "c/1.png"}
+  if by is None:
+    del saved["config"]["data"]["held_out_by"]
+    names = [[f"{c}/{k}.png" for k in range(8)] for c in "abc"]
+    ranked = (sorted(n, key=lambda f: zlib.crc32(f.encode())) for n in names)
+    expected = {file for files in ranked for file in files[:2]}
+  resumed = make_plan(read(three_splits), saved)
+  source = resumed.splits.eval
+  ids = source.ids(range(len(source)))
+  assert {name.removeprefix(f"{root}/") for name in ids} == expected
+  assert resumed.description(1)["config"]["data"]["held_out_by"] == (
+    by or "rank"
+  )

@@ -166,6 +166,7 @@ def test_alphas_whose_draws_are_no_numbers_are_refused(config, key):
 # A key -> a value of it that is not the default.
 OTHERS = {
   "data.outside": True,
+  "data.held_out_by": "rank",
   "data.labels": False,
   "data.train_split": "test",
   "distill.form": "deit",

@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
     quality = None
   writer = extras.load("vit_jax.pack.writer", "tfds")
   places = arguments[0], options.labels, options.data_dir
-  rule = options.held_out_by or notes.held_out_by(arguments[1]) or "name"
+  rule = options.held_out_by or notes.held_out_by(arguments[1])
   splits = open_sources(*places, options.outside, rule)
   writer.pack(
     splits,

@@ -129,16 +129,15 @@ def _read_object(path: epath.Path) -> dict[str, Any] | None:
   return content if isinstance(content, dict) else None
 
 
-def held_out_by(out: str) -> str | None:
-  """What chose the images held out in a packing that is there; None without.
+def held_out_by(out: str) -> str:
+  """What is to choose the images held out: "name", or as in a packing there.
 
-  Plans of earlier versions do not say it, and neither do those of today that go
-  by rank.
+  A plan that does not say it is of an earlier version, or goes by rank as that
+  did.
   """
   plan = _read_object(epath.Path(out).expanduser() / _FOLDER / _PLAN)
-  if plan is None:
-    return None
-  return "name" if plan.get("held_out_by") == "name" else "rank"
+  is_by_name = plan is None or plan.get("held_out_by") == "name"
+  return "name" if is_by_name else "rank"
 
 
 def settle_plan(

@@ -1,0 +1,117 @@
+"""Which images are held out: by names alone, and for good.
+
+Hashes are those of `printf '%s' NAME | b2sum --length=64`.
+"""
+
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.image_files import GOOD
+from vit_jax.data.reading.holdout import held_out
+from vit_jax.data.reading.label_file import open_folder
+from vit_jax.data.reading.sources import open_splits
+from vit_jax.data.settings import DataSettings
+
+FAR = b"n/165.png", b"n/173.png"  # Of the hashes 0.00006 and 0.9991.
+
+
+@pytest.mark.parametrize(
+  "name, digits",
+  [
+    (b"a/0.png", "d6d521cad454d62c"),
+    (b"n01440764/ILSVRC2012_val_00000293.JPEG", "3e4d98adc5aecb59"),
+    (b"deep/er/x.png", "82611dd0ebb8f6ce"),
+    (b"deep\\er\\x.png", "82611dd0ebb8f6ce"),
+    (b"./deep//er/../er/x.png", "82611dd0ebb8f6ce"),
+    ("caf\xe9/1.jpg".encode(), "a58a01652aa96069"),
+    ("cafe\u0301/1.jpg".encode(), "a58a01652aa96069"),
+  ],
+)
+def test_a_name_is_held_out_from_its_hash_on(name, digits):
+  share = int(digits, 16) / 2**64
+  for fraction in (share - 1e-6, share + 1e-6):
+    expected = {FAR[0], name} if fraction > share else {FAR[0]}
+    assert held_out([name, *FAR], fraction) == expected
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.2, 0.5, 0.9])
+def test_no_image_changes_sides_as_a_class_grows(fraction):
+  """Once names fill both sides; by rank, as before, images do change sides."""
+  random, moved = np.random.default_rng(0), 0
+  for _ in range(10):
+    numbers = random.permutation(10**6)[:80].tolist()
+    names = [b"cat/%s%06d.jpg" % (b"in/" * (n % 3 == 0), n) for n in numbers]
+    final = held_out([*names, *FAR], fraction) - {*FAR}
+    for count in range(2, len(names)):
+      files = names[:count]
+      chosen = held_out(files, fraction)
+      assert 0 < len(chosen) < count
+      if final & {*files} and {*files} - final:
+        assert chosen == final & {*files}
+      grown = held_out(names[: count + 1], fraction, "rank")
+      moved += held_out(files, fraction, "rank") != grown - {names[count]}
+  assert moved
+
+
+def test_the_nearest_file_fills_an_empty_side():
+  """The hashes begin with d6, 80, f2, 9a, 4c and 15."""
+  names = [b"a/%d.png" % k for k in range(6)]
+  assert held_out(names[:4], 0.2) == {b"a/1.png"}
+  assert held_out(names[:5], 0.2) == {b"a/4.png"}
+  assert held_out(names, 0.2) == {b"a/5.png"}
+  assert held_out(names, 0.99) == {*names} - {b"a/2.png"}
+  assert held_out(names[5:], 0.2) == held_out([], 0.5) == set()
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5])
+def test_the_share_of_many_is_the_fraction(fraction):
+  count = 10_000
+  names = [f"cat/IMG_{k:05}.JPG".encode() for k in range(count)]
+  deviation = math.sqrt(count * fraction * (1 - fraction))
+  number = len(held_out(names, fraction))
+  assert abs(number - count * fraction) < 3 * deviation
+
+
+def _ids(splits):
+  return {
+    pathlib.Path(name).name for name in splits.eval.ids(range(len(splits.eval)))
+  }
+
+
+def test_folders_and_files_of_labels_agree(tmp_path):
+  rows = ["file,label"]
+  for name in ("cat", "dog"):
+    for k in range(12):
+      file = tmp_path / name / f"in{k % 3}" / f"{name}{k}.png"
+      file.parent.mkdir(parents=True, exist_ok=True)
+      file.write_bytes(GOOD)
+      place = file.relative_to(tmp_path)
+      ways = (place, f".//{place}", str(place).replace("/", "\\"), file)
+      rows.append(f"{ways[k % 4]},{name}")
+  table = tmp_path / "labels.csv"
+  table.write_text("\n".join(rows))
+  of_folder = _ids(open_splits(DataSettings(root=str(tmp_path))))
+  assert 2 <= len(of_folder) < 20
+  given = DataSettings(labels_file=str(table))
+  assert _ids(open_splits(given)) == of_folder
+  opened = open_folder(given)
+  assert opened["eval"].held_out_by == "name"
+  assert opened["train"].held_out_by is None
+
+
+def test_the_key_chooses_the_rule(tmp_path):
+  """By name b3 is below 0.2, and a3 is nearest; by rank, gzip has the CRCs."""
+  for name in "ab":
+    for k in range(10):
+      file = tmp_path / name / f"{name}{k}.png"
+      file.parent.mkdir(exist_ok=True)
+      file.write_bytes(GOOD)
+  where: Any = dict(root=str(tmp_path))
+  by_name = _ids(open_splits(DataSettings(**where)))
+  assert by_name == {"a3.png", "b3.png"}
+  by_rank = _ids(open_splits(DataSettings(**where, held_out_by="rank")))
+  assert by_rank == {"a0.png", "a9.png", "b0.png", "b9.png"}
