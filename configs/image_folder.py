@@ -4,7 +4,7 @@ python -m vit_jax.train --config configs/image_folder.py \
   --config.data.root=my_photos --workdir runs/my_photos
 
 The folder holds train/<class>/* and val/<class>/* (or test, or both), or only
-<class>/*, of which the fraction data.eval_fraction is then kept for evaluation.
+<class>/*, of which about data.eval_fraction is then kept for evaluation.
 
 This configuration is made for a few hundred photographs: it has a small model,
 a low resolution, many epochs, and RandAugment against overfitting. With
