@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -27,16 +28,42 @@ def _photographs() -> dict[str, np.ndarray]:
   }
 
 
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+  """A published recipe: our configuration, and the reference's own program."""
+
+  title: str
+  reference: str
+  program: str
+  config: Callable[[], Any]
+
+
+_RECIPES = {
+  "big_vision": _Recipe(
+    title="S/16, 90 epochs",
+    reference="google-research/big_vision",
+    program="pixels_big_vision.py",
+    config=big_vision_s16.get_config,
+  ),
+  "google": _Recipe(
+    title="Table 4",
+    reference="google-research/vision_transformer",
+    program="pixels_google.py",
+    config=functools.partial(finetune.get_config, "b16_i21k,cifar10"),
+  ),
+  "deit": _Recipe(
+    title="DeiT III",
+    reference="facebookresearch/deit",
+    program="pixels_torch.py",
+    config=functools.partial(deit3.get_config, "B/16"),
+  ),
+}
+
+
 @functools.cache
 def recipe(name: str) -> Any:
   """The settings of a configuration file."""
-  return read(
-    {
-      "big_vision": big_vision_s16.get_config,
-      "google": lambda: finetune.get_config("b16_i21k,cifar10"),
-      "deit": lambda: deit3.get_config("B/16"),
-    }[name]()
-  )
+  return read(_RECIPES[name].config())
 
 
 def _trained(
@@ -183,69 +210,70 @@ _NEAR = (
   "decides which of two levels up to 4 % of them get; where they shrink it, "
   "0.6 %."
 )
-ROWS = {
-  "train_big_vision": PixelRow(
-    title="S/16, 90 epochs: training images, with RandAugment",
-    reference="google-research/big_vision",
-    program="pixels_big_vision.py",
+# What is compared of each recipe, by kind of image and name of the recipe.
+_COMPARISONS: dict[tuple[str, str], dict[str, Any]] = {
+  ("train", "big_vision"): dict(
+    title="training images, with RandAugment",
     cases=_big_visions,
     ours=_as_big_vision,
-    sources=_photographs,
     most=2.0,
     share=0.01,
     different=(_EDGE,),
     every=(3, 3),
   ),
-  "train_google": PixelRow(
-    title="Table 4: training images",
-    reference="google-research/vision_transformer",
-    program="pixels_google.py",
+  ("train", "google"): dict(
+    title="training images",
     cases=_googles,
     ours=_as_google,
-    sources=_photographs,
     most=0.51,
     share=1.0,
     different=(_WHOLE,),
   ),
-  "train_deit": PixelRow(
-    title="DeiT III: training images, with 3-Augment and jitter",
-    reference="facebookresearch/deit",
-    program="pixels_torch.py",
+  ("train", "deit"): dict(
+    title="training images, with 3-Augment and jitter",
     cases=_deits,
     ours=_as_deit,
-    sources=_photographs,
   ),
-  "eval_big_vision": PixelRow(
-    title="S/16, 90 epochs: evaluation, and the sizes of 3,000 images",
-    reference="google-research/big_vision",
-    program="pixels_big_vision.py",
+  ("eval", "big_vision"): dict(
+    title="evaluation, and the sizes of 3,000 images",
     cases=_evals_of_big_vision,
     ours=_evaluated_by_big_vision,
-    sources=_photographs,
     most=1.0,
     share=0.05,
     different=(_NEAR,),
     every=(2, 2),
   ),
-  "eval_google": PixelRow(
-    title="Table 4: evaluation",
-    reference="google-research/vision_transformer",
-    program="pixels_google.py",
+  ("eval", "google"): dict(
+    title="evaluation",
     cases=_evals_of_google,
     ours=functools.partial(_evaluated, "google"),
-    sources=_photographs,
     most=0.51,
     share=1.0,
     every=(2, 2),
     different=(_WHOLE,),
   ),
-  "eval_deit": PixelRow(
-    title="DeiT III: evaluation",
-    reference="facebookresearch/deit",
-    program="pixels_torch.py",
+  ("eval", "deit"): dict(
+    title="evaluation",
     cases=_evals_of_deit,
     ours=functools.partial(_evaluated, "deit"),
-    sources=_photographs,
     every=(2, 2),
   ),
+}
+
+
+def _row(name: str, title: str, **fields: Any) -> PixelRow:
+  """The row of a comparison, with what its recipe has in all rows."""
+  published = _RECIPES[name]
+  return PixelRow(
+    title=f"{published.title}: {title}",
+    reference=published.reference,
+    program=published.program,
+    sources=_photographs,
+    **fields,
+  )
+
+
+ROWS = {
+  f"{kind}_{name}": _row(name, **fields)
+  for (kind, name), fields in _COMPARISONS.items()
 }
