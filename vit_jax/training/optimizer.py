@@ -197,7 +197,10 @@ def _scale_by_muon(momentum: float, parts: Parts | None) -> Tx:
   def dimensions(
     known: Parts, path: str, array: Array
   ) -> contrib.MuonDimensionNumbers:
-    return contrib.MuonDimensionNumbers(*known.kernel_axes(path, array.ndim))
+    inputs, outputs = known.kernel_axes(path, array.ndim)
+    return contrib.MuonDimensionNumbers(
+      reduction_axis=inputs, output_axis=outputs
+    )
 
   def each(function: Callable[..., Any], tree: Any) -> Any:
     known = parts or guessed(tree)
