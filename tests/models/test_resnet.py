@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax import ResNet, make_resnet, make_vit
-from vit_jax.models import resnet
+from vit_jax.models import partitioning, resnet
 
 IMAGE = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
 
@@ -156,3 +156,35 @@ def test_the_stride_is_on_the_3x3_convolution():
     for name in ("conv1", "conv2", "conv3", "conv_proj")
   }
   assert sides == {"conv1": 8, "conv2": 4, "conv3": 4, "conv_proj": 4}
+
+
+@pytest.mark.parametrize("mean, deviation", [(0.5, 2.0), (100.0, 0.015)])
+def test_a_group_norm_is_that_of_float64(mean, deviation):
+  rng = np.random.default_rng(0)
+  x = rng.normal(mean, deviation, (2, 4, 5, 64)).astype(np.float32)
+  scale, bias = rng.normal(1, 0.1, 64), rng.normal(size=64)
+  params = {"scale": scale.astype(np.float32), "bias": bias.astype(np.float32)}
+  y = resnet._group_norm().apply({"params": params}, x)
+  groups = x.astype(np.float64).reshape(2, 20, 32, 2)
+  away = groups - groups.mean(axis=(1, 3), keepdims=True)
+  variance = (away**2).mean(axis=(1, 3), keepdims=True)
+  unit = (away / np.sqrt(variance + 1e-6)).reshape(x.shape)
+  # Float32 has steps of 7.6e-6 at 100, which are 5e-4 deviations.
+  most = 4e-6 if mean < 1 else 4e-3
+  assert np.abs(np.asarray(y) - (unit * scale + bias)).max() < most
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_only_tpus_take_the_fast_variance(monkeypatch, platform):
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
+  seen = []
+
+  def watch(call, args, kwargs, context):
+    if isinstance(context.module, nn.GroupNorm):
+      seen.append(context.module.use_fast_variance)
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(watch):
+    shapes(resnet.ResNet(num_classes=2, layers=(1,)))
+  # Of the root, its unit's three convolutions and the projection.
+  assert seen == [platform == "tpu"] * 5

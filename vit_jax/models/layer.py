@@ -124,18 +124,22 @@ def dense(
   )
 
 
-def layer_norm(config: LayerConfig, name: str, axis: int = -1) -> nn.LayerNorm:
-  """LN of Eq. 2-4, with its mean and variance in float32.
+def fast_variance() -> bool:
+  """Whether a norm takes the mean of x^2 less mean^2 as its variance.
 
-  The variance is the mean of (x - mean)^2, which is exact where the mean is far
-  larger than the deviation. TPUs take the mean of x^2 less mean^2, as it is
-  computed in one pass with the mean.
+  The mean of (x - mean)^2 is exact where the mean is far larger than the
+  deviation. TPUs take the other form, which needs one pass for both means.
   """
+  return for_tpu()
+
+
+def layer_norm(config: LayerConfig, name: str, axis: int = -1) -> nn.LayerNorm:
+  """LN of Eq. 2-4, with its mean and variance in float32."""
   return nn.LayerNorm(
     reduction_axes=axis,
     feature_axes=axis,
     epsilon=config.layer_norm_epsilon,
-    use_fast_variance=for_tpu(),
+    use_fast_variance=fast_variance(),
     scale_init=named(nn.initializers.ones_init(), (None,)),
     bias_init=named(nn.initializers.zeros_init(), (None,)),
     **config.dtypes,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Images, Pooled
+from vit_jax.models.layer import Images, Pooled, fast_variance
 from vit_jax.models.model import Model, Origin
 from vit_jax.models.normalize import check_images
 from vit_jax.models.partitioning import in_use, named
@@ -123,6 +123,7 @@ def _group_norm(
 ) -> nn.GroupNorm:
   return nn.GroupNorm(
     num_groups=32,
+    use_fast_variance=fast_variance(),
     scale_init=named(scale_init, (None,)),
     bias_init=named(nn.initializers.zeros_init(), (None,)),
     **fields,
