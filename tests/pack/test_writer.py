@@ -144,6 +144,19 @@ def test_another_packing_is_refused(photographs, tmp_path):
     _pack(photographs, photographs)
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\rb", " a", "", "\ud800"])
+def test_names_that_no_class_list_holds_are_refused(
+  photographs, tmp_path, name
+):
+  splits = open_sources(str(photographs))
+  for source in splits.values():
+    source.class_names = (name, *source.class_names[1:])
+  with pytest.raises(ValueError, match="TFDS cannot list a class cal") as info:
+    writer.pack(splits, str(tmp_path / "packed"), Encoding())
+  assert repr(name) in str(info.value) and str(info.value).isprintable()
+  assert not (tmp_path / "packed").exists()
+
+
 def test_changed_labels_are_another_packing(photographs, tmp_path):
   table, out = photographs / "labels.csv", tmp_path / "packed"
   text = "image,label,split\n" + "".join(

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 import tempfile
 from collections.abc import Mapping
 
@@ -23,9 +24,10 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.reading.class_lists import SUMS
+from vit_jax.data.reading.class_lists import SUMS, check_names
 from vit_jax.pack import notes, shards
 from vit_jax.pack.shards import Encoding
+from vit_jax.runtime.printable import say
 
 _UNREADABLE = "unreadable.txt"
 _TEXTS = (".json", ".txt")  # Endings of the files of a description.
@@ -46,13 +48,16 @@ def pack(
 
   The arguments are those of the command, with TFDS's names of the splits; `out`
   may be in a bucket, and a shard has about `shard_bytes`. Raises ValueError if
-  the folder holds something else, or another packing.
+  the folder holds something else, or another packing, or TFDS cannot list the
+  classes.
   """
   folder = epath.Path(out).expanduser()
   processes = workers or os.cpu_count() or 1
   name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")
   if not re.fullmatch(r"[a-z]\w*", name):
     raise ValueError(f"--name={name!r} must be letters, digits and _.")
+  for source in splits.values():
+    check_names(source.class_names)
   counts: dict[str, int] = {}
   planned = {}
   for split, source in splits.items():
@@ -239,4 +244,4 @@ def _metadata(
 
 
 def _say(line: str) -> None:
-  print(line, flush=True)
+  say(line, sys.stdout)

@@ -5,10 +5,11 @@ numbers the classes of an empty one.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from etils import epath
 
+from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.regular_file import read_regular
 
 SUMS = "sha256sums.txt"  # The checksums of a packed folder's files.
@@ -41,6 +42,20 @@ def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
       raise ValueError(
         f"{path} differs from {SUMS}: copy it again, or pack again; if you "
         "changed the names yourself, remove its line there."
+      )
+
+
+def check_names(names: Iterable[str]) -> None:
+  """Raises ValueError unless TFDS's list of classes can hold these names.
+
+  The list has a name in each line, and TFDS strips it.
+  """
+  for name in names:
+    text = name.encode(errors="replace").decode().replace("\r", "\n")
+    if not text or "\n" in text or text.strip() != name:
+      raise ValueError(
+        f"TFDS cannot list a class called {quoted(name)}: a name is one line "
+        "of text, without spaces around it. Rename the class."
       )
 
 
