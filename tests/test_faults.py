@@ -20,6 +20,7 @@ from vit_jax.run.experiments.suite import run_suite
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.run.start import fresh_state
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.checkpoint import Checkpoints
@@ -173,6 +174,46 @@ def test_a_reader_whose_checkpoint_is_deleted_takes_the_next(
   assert printed.count(f"{gone} its run goes on.") == 1
   taken = {"evaluate": "step 8 on", "verify": "Replayed steps 5 to 12"}
   assert taken.get(reader, "") in printed
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    {"pretrained": "RUN", "model.variant": None},
+    pytest.param(
+      {"pretrained": "RUN", "model.variant": None, "lora.rank": 2},
+      marks=pytest.mark.slow,
+    ),
+    pytest.param({"distill.teacher": "RUN"}, marks=pytest.mark.slow),
+  ],
+)
+def test_a_run_whose_start_or_teacher_is_deleted_takes_the_next(
+  data_dir, run_copy, monkeypatch, capsys, changes
+):
+  def begun(run):
+    """The plan and the state of step 0 of a run that uses this one."""
+    config = runs.config(data_dir)
+    for key in ("hidden_size", "mlp_size", "num_heads", "patch_size"):
+      if "pretrained" in changes and key in config.model:
+        config.model[key] = None
+    flat = {k: run if v == "RUN" else v for k, v in changes.items()}
+    plan = make_plan(replaced(read(config), flat))
+    plan.evaluation.stream.close()
+    return plan, jax.device_get(fresh_state(plan))
+
+  older = run_copy.parent / "older"
+  shutil.copytree(run_copy, older)
+  shutil.rmtree(older / "checkpoints" / "12")
+  expected, state = begun(str(older))
+  _deleted_once_described(run_copy, monkeypatch, 12)
+  plan, taken = begun(str(run_copy))
+  gone = f"checkpoint 12 of {run_copy} was deleted while it was read, as"
+  assert capsys.readouterr().err.count(gone) == 1
+  assert runs.identical(taken, state)
+  frozen = (jax.device_get(p.extras.frozen_params) for p in (plan, expected))
+  assert runs.identical(*frozen)
+  for record in plan.extras.sources.values():
+    assert record["step"] == 8
 
 
 def test_one_that_was_asked_for_by_its_step_is_said_to_be_gone(

@@ -21,6 +21,7 @@ from vit_jax.run.config_file import (
 )
 from vit_jax.run.settings import Settings, base_config, read
 from vit_jax.runtime import usage
+from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import Duration, Section, all_keys, keys
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -112,7 +113,7 @@ def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
     name = os.path.basename(os.path.abspath(data)).removesuffix(".py")
     words.append(f"--workdir={os.path.join('runs', name.replace(':', '_'))}")
     said += f"; the run goes to {words[-1].partition('=')[2]}"
-  print(f"Taking {said}.", file=sys.stderr, flush=True)
+  say(f"Taking {said}.")
   return words
 
 

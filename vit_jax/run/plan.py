@@ -18,12 +18,14 @@ from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build, checks
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import Settings, read_saved
+from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import flat, replaced, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import Extras, TrainState
 from vit_jax.workdir import description as descriptions
+from vit_jax.workdir.read_errors import again_if_deleted
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -136,15 +138,10 @@ def make_plan(
   task = task.fitted(splits.train)
   names = splits.train.class_names
   lengths = _lengths(begun_settings, splits.train)
-  # Opened last, since it may have to be downloaded.
-  start, model, start_preprocessing = _model(begun_settings, task, names, saved)
-  full_settings = build.resolved(begun_settings, start_preprocessing)
+  full_settings, start, model, extras = again_if_deleted(
+    lambda: _opened(begun_settings, task, mesh, names, saved), say
+  )
   preprocessing = build.make_preprocessing(full_settings)
-  extras = Extras()
-  if full_settings.lora.rank or full_settings.distill.teacher:
-    from vit_jax.run.extras import open_extras
-
-    extras = open_extras(full_settings, model, mesh, names, start, saved)
   init, train_step = build.train_functions(
     full_settings,
     model,
@@ -176,6 +173,28 @@ def make_plan(
     evaluation=evaluation,
     lengths=lengths,
   )
+
+
+def _opened(
+  settings: Settings,
+  task: Task,
+  mesh: Mesh,
+  class_names: tuple[str, ...],
+  saved: Mapping[str, Any] | None,
+) -> tuple[Settings, Optional["Loaded"], Model, Extras]:
+  """Opens the checkpoints that the run needs, with the settings they decide.
+
+  The arrays of `Extras` are read, so they are those of the same step as the
+  start. They are opened last, since they may have to be downloaded.
+  """
+  start, model, start_preprocessing = _model(settings, task, class_names, saved)
+  full_settings = build.resolved(settings, start_preprocessing)
+  if not (full_settings.lora.rank or full_settings.distill.teacher):
+    return full_settings, start, model, Extras()
+  from vit_jax.run.extras import open_extras
+
+  extras = open_extras(full_settings, model, mesh, class_names, start, saved)
+  return full_settings, start, model, extras
 
 
 def _absolute(settings: Settings) -> dict[str, str]:

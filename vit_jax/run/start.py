@@ -15,13 +15,14 @@ from vit_jax.run import build
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import read_saved
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.description import check_same_run
-from vit_jax.workdir.read_errors import DamagedError
+from vit_jax.workdir.read_errors import DamagedError, again_if_deleted
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -76,8 +77,18 @@ def fresh_state(plan: Plan) -> TrainState:
   """Makes the state of step 0, with pre-trained weights if there are any."""
   if plan.start is None:
     return _drawn(plan, plan.init, plan.shapes)
-  state = _drawn(plan, *_start(plan, scanned=False))
-  state = with_params(state, _transferred(plan, plan.start))
+  drawn = _drawn(plan, *_start(plan, scanned=False))
+  starts = iter([plan.start])
+
+  def transferred() -> TrainState:
+    start = next(starts, None) or build.open_start(plan.settings)
+    return with_params(drawn, _transferred(plan, start))
+
+  # With LoRA, the base has been read, and its head is that of the same step.
+  if plan.settings.lora.rank:
+    state = transferred()
+  else:
+    state = again_if_deleted(transferred, say)
   state = _in_layout(plan, state, scanned=False)
   if not plan.settings.transfer.probe_head:
     return state

@@ -1,6 +1,8 @@
-"""Makes untrusted names safe to print in one line."""
+"""Makes untrusted names safe to print, and prints them."""
 
 import os
+import sys
+from typing import TextIO
 
 
 def printable(text: str) -> str:
@@ -11,6 +13,21 @@ def printable(text: str) -> str:
   if text.isprintable():  # This is fast, and true of nearly every text.
     return text
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def printable_lines(text: str) -> str:
+  """The same for several lines, which stay lines."""
+  return "\n".join(map(printable, text.split("\n")))
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+  """Prints one line or several at once, with what is unprintable escaped.
+
+  Everything that a command prints goes through here or `Display.note`. It is
+  printed on standard error, or on another `stream`.
+  """
+  to = sys.stderr if stream is None else stream
+  print(printable_lines(text), file=to, flush=True)
 
 
 def printable_path(path: str | bytes) -> str:

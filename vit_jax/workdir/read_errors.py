@@ -74,13 +74,16 @@ def again_if_deleted(call: Callable[[], T], tell: Callable[[str], None]) -> T:
   checkpoint, opens it and reads what is needed, so another call takes the next
   newest or best one. `tell` is called with a line on each that is gone. Raises
   ValueError if the next call finds none that fits, as where `call` asks for one
-  by its step.
+  by its step, and DeletedError on several hosts, which would read different
+  checkpoints.
   """
   gone = ""
   while True:
     try:
       return call()
     except DeletedError as error:
+      if jax.process_count() > 1:
+        raise
       gone = str(error)
       tell(gone)
     except ValueError as error:
