@@ -14,6 +14,7 @@ import sys
 
 from vit_jax import __version__
 from vit_jax.runtime import command, streams, usage
+from vit_jax.runtime.printable import say
 
 # Each command's module, and what it does. A test compares the table with the
 # modules and their docstrings.
@@ -53,13 +54,13 @@ def main() -> int:
   try:
     with streams.until_closed():
       if name in printed:
-        print(printed[name]())
+        say(printed[name](), sys.stdout)
         return 0
     near = difflib.get_close_matches(name, [*COMMANDS, *printed], n=1)
     meant = f"did you mean {near[0]}?" if near else "vit_jax help lists them."
     raise ValueError(f"{name!r} is not a command; {meant}")
   except ValueError as error:
-    print(f"error: {error}", file=sys.stderr)
+    say(f"error: {error}")
   return command.USAGE_EXIT
 
 

@@ -12,6 +12,7 @@ says so, an ONNX file, for ONNX Runtime.
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from absl import flags
 
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.runtime import command
+from vit_jax.runtime.printable import say
 
 TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
 _RUN = """\
@@ -78,12 +80,14 @@ def export_checkpoint(
       )
       run, needs = _RUN, "JAX and flatbuffers are"
     file.write(content)
-  print(
+  say(
     f"Wrote {out}: {len(content) / 1e6:,.1f} MB, for {where}.\n"
     f"It normalises images itself; they are {loaded.preprocessing}.\n"
-    f"To run it, where {needs} installed:\n"
+    f"To run it, where {needs} installed:\n",
+    sys.stdout,
   )
-  print(run.format(path=json.dumps(str(out)), images=images, logits=logits))
+  path = json.dumps(str(out))
+  say(run.format(path=path, images=images, logits=logits), sys.stdout)
 
 
 def define_flags() -> None:

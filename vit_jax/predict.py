@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from absl import flags
 
 from vit_jax.runtime import command
+from vit_jax.runtime.printable import say
 
 if TYPE_CHECKING:
   from vit_jax.inference.answers import Lines
@@ -133,7 +134,7 @@ def predict_files(
       text_head=text_head,
     )
     if task.legend and not as_json:
-      _say(task.legend)
+      say(task.legend)
     if path is None:
       to_lines = answers.json_lines if as_json else answers.table
       return _report(batches, to_lines(task, names, top), rows)
@@ -149,8 +150,8 @@ def predict_files(
     ):
       code = _report(batches, lines, rows, text)
   for name, n in counts.most_common():
-    print(f"{n:7,} {n / images:6.1%}  {name}")
-  print(f"Wrote {images:,} rows to {out}.")
+    say(f"{n:7,} {n / images:6.1%}  {name}", sys.stdout)
+  say(f"Wrote {images:,} rows to {out}.", sys.stdout)
   return code
 
 
@@ -171,7 +172,7 @@ def _opened(
 
   loaded = held(lambda: open_checkpoint(checkpoint, **overrides))
   for note in loaded.notes:
-    _say(note)
+    say(note)
   text_head = read_text_head(head) if head else None
   if not (loaded.model.num_classes or features or text_head):
     raise ValueError(
@@ -204,7 +205,7 @@ def _report(
     for prediction in batch:
       if prediction.error is not None:
         unreadable += 1
-        _say(f"{prediction.image}: {prediction.error}")
+        say(f"{prediction.image}: {prediction.error}")
       elif features is not None and prediction.features is not None:
         features.add(prediction.image, prediction.features)
     try:
@@ -215,12 +216,8 @@ def _report(
       if features is None:
         break
   if unreadable:
-    _say(f"{unreadable:,} of {count:,} images could not be read.")
+    say(f"{unreadable:,} of {count:,} images could not be read.")
   return 1 if unreadable else 0
-
-
-def _say(text: str) -> None:
-  print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

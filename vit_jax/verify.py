@@ -17,7 +17,7 @@ def define_flags() -> None:
   flags.DEFINE_string("steps", None, "First and last step, as 400:420.")
   says = "Import classes and ask addresses that only the checkpoint names."
   flags.DEFINE_bool("trust", False, says)
-  flags.DEFINE_string("root", None, "Where the folder of images is now.")
+  flags.DEFINE_string("root", None, "Where the images or packed data are.")
   flags.DEFINE_string("data_dir", None, "Where the TFDS data sets are now.")
   hosts.define_flags()
 

@@ -30,6 +30,7 @@ from absl import flags
 from vit_jax.estimate import set_environment
 from vit_jax.runtime import command
 from vit_jax.runtime.atomic_file import output_file, replacing
+from vit_jax.runtime.printable import say
 
 if TYPE_CHECKING:
   from vit_jax.estimate.compiler import Chip
@@ -85,22 +86,22 @@ def main(_: list[str]) -> int:
   settings = config_settings()
   chip, devices = compiler.devices_of(topology)
   sizes = _data_set(settings.data.name)
-  print(f"Compiling for {topology} ...", file=sys.stderr, flush=True)
+  say(f"Compiling for {topology} ...")
   try:
     row, text = compiler.estimate(
       settings, chip, devices, *sizes, forward=options.forward
     )
   except compiler.DoesNotFit as error:
-    print(f"{topology}: does not fit: {error}")
+    say(f"{topology}: does not fit: {error}", sys.stdout)
     if options.suggest and not options.forward:
-      print(_suggestion(settings, chip, devices, sizes))
+      say(_suggestion(settings, chip, devices, sizes), sys.stdout)
     return 1
   if program:
     with replacing(program) as file:
       file.write(text.encode())
   row = {"topology": topology, **row}
   row["by_op"] = row["by_op"][: options.by_op]
-  print(json.dumps(row) if options.json else _table(row))
+  say(json.dumps(row) if options.json else _table(row), sys.stdout)
   return 0
 
 
@@ -126,7 +127,7 @@ def _suggestion(
 
   for change in compiler.changes(settings, len(devices)):
     text = " ".join(f"--config.{k}={v}" for k, v in change.items())
-    print(f"Trying {text} ...", file=sys.stderr, flush=True)
+    say(f"Trying {text} ...")
     try:
       trial = replaced(settings, change)
       row, _ = compiler.estimate(trial, chip, devices, *sizes)

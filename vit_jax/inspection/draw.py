@@ -26,7 +26,7 @@ from vit_jax.pretrained.load import held, open_checkpoint
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import output_folder, replacing
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.printable import printable_path
+from vit_jax.runtime.printable import printable_path, say
 from vit_jax.tasks.task import Task, class_name
 
 _IMAGES_AHEAD = 4  # Images decoded while another is drawn.
@@ -52,7 +52,7 @@ def visualize_files(
   check_found(names)
   loaded = held(lambda: open_checkpoint(checkpoint, **overrides).in_unit())
   for note in loaded.notes:
-    print(note, file=sys.stderr, flush=True)
+    say(note)
   model, params = embedding_maps.check_vit(loaded.model), loaded.params()
   preprocessing, task = loaded.preprocessing, loaded.task
   look = make_look(model, params, options, task)
@@ -104,8 +104,7 @@ def _readable(
   """The images that could be read, with numbers; the others are printed."""
   for number, (path, image) in enumerate(images, 1):
     if isinstance(image, str):
-      name = printable_path(path)
-      print(f"{name}: {image}", file=sys.stderr, flush=True)
+      say(f"{printable_path(path)}: {image}")
     else:
       yield number, path, image
 
@@ -190,4 +189,4 @@ def _write(path: pathlib.Path, write: Callable[[IO[bytes]], None]) -> None:
   """Writes a file, complete or not at all, and prints its name."""
   with replacing(path) as file:
     write(file)
-  print(printable_path(str(path)), flush=True)
+  say(printable_path(str(path)), sys.stdout)

@@ -25,6 +25,7 @@ vit_jax.train --config.data.dir=OUT` reads the result, and so does
 """
 
 import pathlib
+import sys
 
 from absl import flags
 from etils import epath
@@ -33,7 +34,7 @@ from vit_jax.data.reading.class_lists import SUMS, read_sums
 from vit_jax.data.settings import HELD_OUT_BY, check_address
 from vit_jax.pack import notes
 from vit_jax.runtime import command, extras
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable, say
 from vit_jax.runtime.regular_file import read_regular
 
 
@@ -104,18 +105,22 @@ def verify(out: str) -> None:
   for name in names:
     path = pathlib.PurePosixPath(name)
     if "://" in name or path.is_absolute() or ".." in path.parts:
-      print(f"{SUMS} names {printable(name)}, which is not in {folder}")
+      _say(f"{SUMS} names {printable(name)}, which is not in {folder}")
       bad += 1
     elif (found := notes.file_digest(folder / name)) != sums.get(name):
       wrong = "is missing" if found is None else f"differs from {SUMS}"
-      print(f"{printable(str(folder / name))} {wrong}")
+      _say(f"{printable(str(folder / name))} {wrong}")
       bad += 1
   if bad or not names:
     raise ValueError(
       f"{bad} of {len(names)} files of {folder} are not as they were packed: "
       "copy them again, or repeat the command that packed them."
     )
-  print(f"{folder}: all {len(names)} files are as they were packed.")
+  _say(f"{folder}: all {len(names)} files are as they were packed.")
+
+
+def _say(line: str) -> None:
+  say(line, sys.stdout)
 
 
 if __name__ == "__main__":

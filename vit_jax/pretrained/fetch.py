@@ -24,6 +24,7 @@ import filelock
 import requests
 
 from vit_jax.runtime.command import cache_folder
+from vit_jax.runtime.printable import say
 
 # Longest waits for a connection, and for the next bytes of an answer.
 TIMEOUT_SECONDS = (10, 60)
@@ -52,8 +53,7 @@ def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
     try:
       held = lock.acquire(timeout=0)
     except filelock.Timeout:
-      wait = f"waiting for another process that downloads {target.name}"
-      print(wait, file=sys.stderr)
+      say(f"waiting for another process that downloads {target.name}")
       held = lock.acquire(timeout=_DAY)
     with held:
       _download(url, target, sha256)

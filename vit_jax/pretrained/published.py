@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded, origin_of
 from vit_jax.pretrained.locate import drop_download
 from vit_jax.pretrained.naming import recognise
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 
 
@@ -79,7 +78,7 @@ def open_published(
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
   for line in lines:
-    print(f"{source}: {printable(line)}.", file=sys.stderr)
+    say(f"{source}: {line}.")
   return Loaded(
     model,
     preprocessing,

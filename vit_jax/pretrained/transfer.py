@@ -5,7 +5,6 @@ dropped, and the positions are interpolated to the grid of the new image size.
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable, say
 
 
 def fit(
@@ -83,10 +82,9 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
 
   if num_classes:
     left = f", and its head of {before} classes is left out" if before else ""
-    print(
+    say(
       f"{loaded.origin.source}: the head for {num_classes} classes is new, all "
-      f"zeros{left}.",
-      file=sys.stderr,
+      f"zeros{left}."
     )
   return dataclasses.replace(
     loaded, model=model, shapes={**kept, **head}, read=read
@@ -156,7 +154,7 @@ def leaves(
     array = resized(path, array, old, new, method)
     if channels != before and parts.reads_pixels(path):
       array, how = _for_channels(array, before, channels)
-      print(f"{loaded.origin.source}: {how}.", file=sys.stderr)
+      say(f"{loaded.origin.source}: {how}.")
     shape = wanted.pop(path)
     if array.shape != shape:
       raise ValueError(

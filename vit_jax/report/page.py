@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jinja2
+import markupsafe
 
 from vit_jax.inspection import charts
 from vit_jax.inspection.photograph import LONGEST
 from vit_jax.report import pictures, tables
 from vit_jax.report.measure import Measured, RunFacts
 from vit_jax.report.pictures import Picture
+from vit_jax.runtime.printable import printable_lines
 from vit_jax.tasks.outcome import Curves
 
 MOST_BYTES = 5_000_000
@@ -43,6 +45,7 @@ def page(runs: Sequence[RunFacts]) -> str:
     loader=jinja2.PackageLoader("vit_jax.report", ""),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
+    finalize=_shown,
     trim_blocks=True,
     lstrip_blocks=True,
   )
@@ -78,6 +81,12 @@ def page(runs: Sequence[RunFacts]) -> str:
     if len(html.encode()) <= MOST_BYTES:
       break
   return html
+
+
+def _shown(value: Any) -> Any:
+  """What a template shows of a value; control characters are no HTML."""
+  plain = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
+  return printable_lines(value) if plain else value
 
 
 def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:

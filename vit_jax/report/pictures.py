@@ -15,6 +15,7 @@ from vit_jax.inspection.canvas import SMALL
 from vit_jax.inspection.panels import Drawing
 from vit_jax.inspection.photograph import LONGEST, in_colours
 from vit_jax.report.measure import Measured, Shown
+from vit_jax.runtime.printable import printable_lines
 
 _PIXELS = 11 * 72 / SMALL  # An inch of a chart whose text has 11 pixels.
 _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
@@ -91,12 +92,18 @@ def embeddings(measured: Measured) -> list[Picture]:
 
 def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
   """Embeds a chart as SVG, which stays sharp, for wide and narrow screens."""
-  options: Any = {"format": "svg", "transparent": True}
-  uri = narrow = _uri("svg+xml", lambda f: figure.savefig(f, **options))
+
+  def write(file: io.BytesIO) -> None:
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", transparent=True)
+    # A control character, as in a name, makes the file no XML.
+    file.write(printable_lines(drawn.getvalue()).encode())
+
+  uri = narrow = _uri("svg+xml", write)
   (width, height), least = figure.get_size_inches(), charts.narrowest(figure)
   if least < width:
     figure.set_size_inches(least, max(height * least / width, 2.3))
-    narrow = _uri("svg+xml", lambda f: figure.savefig(f, **options))
+    narrow = _uri("svg+xml", write)
   needed = round(least * _PIXELS) if least > charts.NARROW else 0
   return Picture(uri, alt, caption, narrow=narrow, least=needed)
 

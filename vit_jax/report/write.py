@@ -1,12 +1,13 @@
 """Writes the report on some runs as one HTML file."""
 
 import os
+import sys
 from typing import Any
 
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import output_file, replacing
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.printable import printable, printable_path
+from vit_jax.runtime.printable import printable_path, say
 
 
 def report_files(
@@ -36,11 +37,10 @@ def report_files(
   runs = [read_run(workdir, track, **options) for workdir in workdirs]
   for run in runs:
     for line in run.skipped:
-      print(f"{run.workdir}: {line}", flush=True)
+      say(f"{run.workdir}: {line}", sys.stdout)
     if run.problem:
-      line = printable(f"{run.workdir}: not evaluated: {run.problem}")
-      print(line, flush=True)
+      say(f"{run.workdir}: not evaluated: {run.problem}", sys.stdout)
   with replacing(path) as file:
     file.write(page(runs).encode())
-  print(printable_path(str(path)), flush=True)
+  say(printable_path(str(path)), sys.stdout)
   return 0

@@ -16,7 +16,7 @@ from absl import app, flags, logging
 
 from vit_jax.runtime import hosts, streams, usage
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable, say
 from vit_jax.runtime.restarts import MENDABLE
 
 # Makes --help of a command show the flags that are defined here on its behalf.
@@ -82,7 +82,7 @@ def run(
       hosts.stay_alone()
     if was_closed:
       then = _KEPT if resumes else "what this command prints is lost."
-      print(f"standard output is closed: {then}", file=sys.stderr, flush=True)
+      say(f"standard output is closed: {then}")
     if resumes:
       streams.outlive_readers(_KEPT)
     if os.environ.get("VIT_JAX_TRACEBACK"):
@@ -177,7 +177,7 @@ def define_choice() -> None:
   flags.DEFINE_integer("step", None, says)
   flags.DEFINE_bool("best", False, "Take the checkpoint with the best score.")
   _define_own()
-  says = "Where the folder of images is now, if it has moved."
+  says = "Where the images or the packed data are now, if they have moved."
   flags.DEFINE_string("root", None, says)
   says = "Where the TFDS data sets are now, if they have moved."
   flags.DEFINE_string("data_dir", None, says)
@@ -249,7 +249,7 @@ def _parse(
     if which:
       doc = sys.modules["__main__"].__doc__ or ""
       with streams.until_closed():
-        sys.exit(print(usage.text(doc, takes, which), flush=True))
+        sys.exit(say(usage.text(doc, takes, which), sys.stdout))
     return flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
     _fail(usage.unknown(error))
@@ -280,7 +280,6 @@ def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
   if _folder_is_gone():
     message = f"{message.removesuffix('.')}; {_GONE}"
   # Whatever it quotes, from a file or a flag, moves no cursor of a terminal.
-  line = printable(f"error: {usage.as_typed(message)}")
-  print(line, file=sys.stderr, flush=True)
+  say(printable(f"error: {usage.as_typed(message)}"))
   hosts.leave_soon(code)
   raise SystemExit(code)

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column
 
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable_lines
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
@@ -180,7 +180,7 @@ class Display:
 
   def note(self, text: str) -> None:
     """Prints a plain line, or several; what cannot be printed is escaped."""
-    text = "\n".join(map(printable, text.split("\n")))
+    text = printable_lines(text)
     self._console.print(text, soft_wrap=True)
     self._copied(text)
 

@@ -13,12 +13,13 @@ import contextlib
 import faulthandler
 import functools
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from absl import flags
+
+from vit_jax.runtime.printable import say
 
 # Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()
@@ -96,7 +97,7 @@ def stay_alone() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     alone = f"This host is one of {len(hosts)} of a TPU slice"
     then = "and this command runs on one alone: it uses the CPU."
-    print(f"{alone}, {then}", file=sys.stderr, flush=True)
+    say(f"{alone}, {then}")
 
 
 def together(function: Any) -> Any:

@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from vit_jax.runtime.printable import say
+
 MENDABLE = 75  # EX_TEMPFAIL: the same command may succeed later.
 _TOLD = (signal.SIGTERM, signal.SIGINT)
 _WAIT = 5  # Seconds before a restart.
@@ -44,7 +46,7 @@ def supervise(
       then = f"{restarts} restarts brought no new checkpoint: giving up."
     trouble = f"trouble (exit code {code})"
     cause = trouble if code == MENDABLE else signal.Signals(-code).name
-    print(f"The run was ended by {cause}; {then}", file=sys.stderr, flush=True)
+    say(f"The run was ended by {cause}; {then}")
     if used > restarts:
       break
     time.sleep(_WAIT)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vit_jax.runtime import hosts
+from vit_jax.runtime.printable import say
 
 _CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
 _NAMES = ("stdin", "stdout", "stderr")
@@ -61,7 +62,7 @@ def outlive_readers(then: str) -> None:
 
   def tell(error: OSError) -> None:
     why = f"standard output cannot be written ({error.strerror})"
-    print(f"{why}: {then}", file=sys.stderr, flush=True)
+    say(f"{why}: {then}")
 
   for name in _NAMES[1:]:
     stream = getattr(sys, name)
