@@ -10,11 +10,11 @@ import dataclasses
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from vit_jax.models.parts import DECODER, Part, Stack
 
 from vit_jax.data.reading.labels import NONE
 from vit_jax.models.layer import dense, layer_norm
 from vit_jax.models.partitioning import named
+from vit_jax.models.parts import DECODER, Part, Stack
 from vit_jax.models.vit import EncoderBlock, Vit, patchify
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.task import Task
@@ -30,9 +30,7 @@ class Autoencoder(Vit):
   and then those to predict. Without it, they are those of the grid, in order.
   """
 
-  @property
-  def trunk(self):
-    return Vit.like(self, num_classes=0)
+  trunk = property(Vit.like)
 
   def parts(self):
     stack = Stack(LAYERS, after=("norm", "predict"))
@@ -120,9 +118,6 @@ class AutoencoderTask(Task):
   name, labels, has_answers = "autoencoder", NONE, False
   metrics, score = (Metric("explained", "variance explained"),), "explained"
   refuses = ("loss.label_smoothing", "loss.mixup_alpha", "model.num_classes")
-
-  def num_outputs(self, names):
-    return 0
 
   def adapted(self, model):
     return Autoencoder.like(model)

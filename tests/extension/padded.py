@@ -13,11 +13,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from vit_jax.models.parts import HEAD, Part
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.decoding.decode import decode_rgb
 from vit_jax.models.model import classifier
+from vit_jax.models.parts import HEAD, Part
 from vit_jax.models.vit import Vit
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.training.losses import Classification, cross_entropy
@@ -57,9 +57,7 @@ class Padded:
 class PaddedVit(Vit):
   """Images, and which patches are real -> logits of images and of patches."""
 
-  @property
-  def trunk(self):
-    return Vit.like(self)
+  trunk = property(Vit.like)
 
   def parts(self):
     return (*super().parts(), Part("patch_head", HEAD, own_task=True))

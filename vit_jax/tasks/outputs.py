@@ -6,7 +6,7 @@ scores.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -49,32 +49,76 @@ def outputs_evaluator(
   objective: Any = task.objective(model, stream.preprocessing)
   plain, names = objective.for_evaluation(), stream.source.class_names
 
-  def eval_step(params: Any, batch: dict[str, Array]) -> tuple[Array, ...]:
-    inputs = plain.inputs(batch)
-    logits: Any = model.apply({"params": params}, inputs)
+  def compute(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    logits: Any = model.apply({"params": params}, plain.inputs(batch))
     label = batch["label"]
     loss, _ = plain.loss_and_score(logits, plain.targets(label))
-    logits = logits.astype(jnp.float32)
-    return logits, loss, label, batch["mask"], batch["skipped"]
+    return {
+      "logits": logits.astype(jnp.float32),
+      "loss": loss,
+      "label": label,
+    }
 
-  step = sharding.jit_replicated(eval_step, stream.mesh)
+  gather = gatherer(compute, stream)
 
   def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-    found, skipped, first = [], 0, 0
-    for batch in stream(track):
-      result = jax.device_get(step(params, batch))
-      logits, loss, label, mask, unreadable = result
-      rows = np.flatnonzero(mask > 0)
-      found.append((first + rows, label[rows], logits[rows], loss[rows]))
-      skipped += int(unreadable.sum())
-      first += len(loss)
-    index, label, logits, loss = map(np.concatenate, zip(*found, strict=True))
-    check_readable(len(index))
-    output = answers(logits.astype(np.float64))
-    label = label.astype(np.float64)
-    return outcome(task, names, index, label, output, loss, skipped)
+    seen = gather(params, track)
+    output = answers(seen.arrays["logits"].astype(np.float64))
+    label = seen.arrays["label"].astype(np.float64)
+    loss = seen.arrays["loss"]
+    return outcome(task, names, seen.index, label, output, loss, seen.skipped)
 
   return evaluate
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+  """What was computed for the readable examples of a split, in its order.
+
+  Attributes:
+    index: Place of each example in the split.
+    arrays: The arrays by name, each with a row for each example.
+    skipped: Number of unreadable images.
+  """
+
+  index: np.ndarray
+  arrays: dict[str, np.ndarray]
+  skipped: int
+
+
+def gatherer(
+  compute: Callable[[Any, Mapping[str, Array]], dict[str, Array]],
+  stream: Stream,
+) -> Callable[[Any, Track], Gathered]:
+  """Returns a function that computes arrays for every example of a split.
+
+  `compute` maps parameters and a batch to arrays with a row for each example;
+  it is compiled. The arrays are kept on the host. The function raises
+  ValueError if no image can be read.
+  """
+
+  def step(params: Any, batch: Mapping[str, Array]) -> tuple[Any, ...]:
+    return compute(params, batch), batch["mask"], batch["skipped"].sum()
+
+  compiled = sharding.jit_replicated(step, stream.mesh)
+
+  def gather(params: Any, track: Track = untracked) -> Gathered:
+    index, parts, skipped, first = [], [], 0, 0
+    for batch in stream(track):
+      arrays, mask, unreadable = jax.device_get(compiled(params, batch))
+      rows = np.flatnonzero(mask > 0)
+      index.append(first + rows)
+      parts.append({name: array[rows] for name, array in arrays.items()})
+      skipped += int(unreadable)
+      first += len(mask)
+    places = np.concatenate(index)
+    check_readable(len(places))
+    joined = {
+      name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+    }
+    return Gathered(places, joined, skipped)
+
+  return gather
 
 
 @dataclasses.dataclass(frozen=True)

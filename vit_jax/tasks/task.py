@@ -134,8 +134,11 @@ class Task:
     return None
 
   def num_outputs(self, names: Sequence[str]) -> int:
-    """The size of the head, for data with these classes or targets."""
-    return len(names)
+    """The size of the head, for data with these classes or targets.
+
+    A task that answers nothing for a whole image has no such head.
+    """
+    return len(names) if self.has_answers else 0
 
   def adapted(self, model: Any) -> Any:
     """The model to train, from the one that the settings choose."""

@@ -33,14 +33,17 @@ class Labels:
   Attributes:
     plural: What the names of a source with such labels are.
     key: The value of `data.task` by which a configuration names the kind.
-    are_classes: Whether a label is the index of one class.
     are_used: Whether anybody reads them.
   """
 
   plural: str = "classes"
   key: str = "classification"
-  are_classes: bool = True
   are_used: bool = True
+
+  @property
+  def are_classes(self) -> bool:
+    """Whether a label is the index of one class."""
+    return self.spec(1) == CLASS
 
   def spec(self, count: int) -> ArraySpec:
     """Shape and type of the label of an example, if there are `count` names."""
@@ -162,8 +165,8 @@ class Numbers(Labels):
 
 
 SINGLE = Labels()
-SEVERAL = Several("labels", "multilabel", are_classes=False)
-NUMBERS = Numbers("targets", "regression", are_classes=False)
+SEVERAL = Several("labels", "multilabel")
+NUMBERS = Numbers("targets", "regression")
 NONE = Labels(are_used=False)
 """Whatever the labels are, nobody reads them."""
 
