@@ -85,7 +85,7 @@ class TwoTowers(Vit):
 
   @nn.compact
   def compared(self, y, ids):
-    c, axes = self._config, ("embed", None)
+    c, axes = self._config, ("embed", "shared")
     u = dense(SHARED, axes, c, name="to_text")(y)
     v = dense(SHARED, axes, c, name="to_images")(TextTower(c, name="text")(ids))
     log_scale = self.param("log_scale", nn.initializers.constant(2.0), ())

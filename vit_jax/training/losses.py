@@ -197,7 +197,7 @@ class Classification(TakesImages):
 
   def prepare(
     self, batch: Mapping[str, Array], key: Array
-  ) -> tuple[Array, Array]:
+  ) -> tuple[Any, Array]:
     """Returns a batch's images and targets; the key is Mixup's and CutMix's."""
     settings = self.settings
     images = self.inputs(batch)
@@ -215,15 +215,13 @@ class Classification(TakesImages):
     return make_targets(label, self.num_classes, smoothing)
 
   def loss(
-    self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
+    self, apply: Apply, images: Any, targets: Any, frozen_params: Any = None
   ) -> tuple[Array, Array]:
     """The loss and the score of each example; `apply` gives the logits."""
     del frozen_params
     return self.loss_and_score(apply(images), targets)
 
-  def loss_and_score(
-    self, logits: Array, targets: Array
-  ) -> tuple[Array, Array]:
+  def loss_and_score(self, logits: Any, targets: Array) -> tuple[Array, Array]:
     """The loss of each example, and whether the answer is correct.
 
     Of a mixture of two images, the larger part counts as correct.
