@@ -102,6 +102,8 @@ ALLOWED = {
   ("vit_jax/tasks/choose.py", "import_module"): "of our own, and of a class "
   "that a configuration or a flag names; of none that a checkpoint names",
   ("vit_jax/tasks/choose.py", "spec_from_file_location"): "the same",
+  ("vit_jax/tasks/choose.py", "cloudpickle"): "only says how a task's own file "
+  "goes to our processes",
   ("vit_jax/run/flags.py", "DEFINE_config_file"): "a configuration is Python, "
   "and the README says so",
 }
