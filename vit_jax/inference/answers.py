@@ -19,10 +19,10 @@ def json_lines(
   """Formats predictions as lines, a JSON object per image by `task.as_json`."""
 
   def line(prediction: Prediction) -> str:
-    found: dict[str, object] = {"image": prediction.image}
+    record: dict[str, object] = {"image": prediction.image}
     if prediction.error is not None:
-      return json.dumps(found | {"error": prediction.error})
-    return json.dumps(found | task.as_json(prediction, names, top))
+      return json.dumps(record | {"error": prediction.error})
+    return json.dumps(record | task.as_json(prediction, names, top))
 
   return lambda batch: [line(prediction) for prediction in batch]
 
@@ -50,19 +50,19 @@ def counted(
   top: int,
   counts: collections.Counter[str],
 ) -> Lines:
-  """`lines`, which also gives `counts` the number of images of each class."""
+  """Wraps `lines` to also count the images of each class in `counts`."""
 
   def rows(batch: list[Prediction]) -> list[str]:
     for one in batch:
       if one.error is None:
-        counts.update(_given(task.as_json(one, names, top)))
+        counts.update(_predicted_classes(task.as_json(one, names, top)))
     return lines(batch)
 
   return rows
 
 
-def _given(answer: dict[str, Any]) -> list[str]:
-  """The class of an answer, or all labels that are given."""
+def _predicted_classes(answer: dict[str, Any]) -> list[str]:
+  """The likeliest class of an answer, or all labels above the threshold."""
   ranked = answer.get("predictions", [])
   return [x["class"] for x in ranked if x.get("given", x is ranked[0])]
 
@@ -72,22 +72,24 @@ def csv_lines(
 ) -> Lines:
   """Formats predictions as CSV, a row per image.
 
-  A row has the class, or all labels that are given, and the `top` likeliest
-  with their probabilities; or a number for each target; or an error. `outputs`
-  is the number of classes or targets of the model.
+  A row has the class, or all labels above the threshold, and the `top`
+  likeliest with their probabilities; or a number for each target; or an error.
+  `outputs` is the number of classes or targets of the model.
   """
-  every = (0.0,) * outputs
-  blank = Prediction("", None, tuple(range(outputs)), every, every)
+  zeros = (0.0,) * outputs
+  # Its answer has a key for each column.
+  blank = Prediction("", None, tuple(range(outputs)), zeros, zeros)
   text = io.StringIO()
 
   def answer(one: Prediction) -> dict[str, Any]:
-    found = task.as_json(one, names, top)
-    ranked = found.get("predictions", [])
-    classes = {"class": ";".join(_given(found))} if ranked else {}
-    cells = {"image": one.image} | classes
+    record = task.as_json(one, names, top)
+    ranked = record.get("predictions", [])
+    cells = {"image": one.image}
+    if ranked:
+      cells["class"] = ";".join(_predicted_classes(record))
     for n, x in enumerate(ranked[:top], start=1):
       cells |= {f"class_{n}": x["class"], f"probability_{n}": x["probability"]}
-    return cells | found.get("values", {})
+    return cells | record.get("values", {})
 
   def rows(batch: list[Prediction]) -> list[str]:
     for one in batch:

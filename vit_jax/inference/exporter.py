@@ -46,6 +46,15 @@ def export_model(
   [-1, 1] if the model has no origin. A model with `num_classes=0` returns its
   features. Serialising takes memory for about seven copies of the parameters.
 
+  >>> import jax
+  >>> import numpy as np
+  >>> import vit_jax
+  >>> vit = vit_jax.make_vit("Ti/16", num_classes=3, num_layers=1)
+  >>> params = vit_jax.init_params(vit, jax.random.key(0), image_size=32)
+  >>> exported = vit_jax.export_model(vit, params, 32, platforms=["cpu"])
+  >>> exported.call(np.zeros((2, 32, 32, 3), np.uint8)).shape
+  (2, 3)
+
   Args:
     image_size: Height and width, or one number for both; by default that of
       `model.origin`.
@@ -74,12 +83,14 @@ def export_model(
 
 
 def export_onnx(model: Model, params: Any) -> bytes:
-  """The function of `export_model` as the content of an ONNX file.
+  """Exports the function of `export_model` as the content of an ONNX file.
 
-  It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`. It is
-  run by ONNX Runtime on random images, and refused if it answers otherwise.
-  Raises ValueError if a library is missing, the parameters take more than 2 GB,
-  or the model cannot be converted.
+  It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`. ONNX
+  Runtime's logits on random images are compared with the model's.
+
+  Raises:
+    ValueError: if a library is missing, the parameters take more than 2 GB, the
+      model cannot be converted, or the logits differ.
   """
   _check_bytes(params, "float32")
   try:
@@ -106,9 +117,9 @@ def export_onnx(model: Model, params: Any) -> bytes:
   random = np.random.default_rng(0)
   batch = random.integers(0, 256, (2, *shape), np.uint8)
   expected = np.asarray(to_logits(jnp.asarray(batch)))
-  (found,) = run(["logits"], {"images": batch})
+  (logits,) = run(["logits"], {"images": batch})
   largest = np.abs(expected).max() or 1.0  # A new head's are all 0.
-  difference = np.abs(found - expected).max() / largest
+  difference = np.abs(logits - expected).max() / largest
   if not difference <= _MOST_DIFFERENCE:
     raise ValueError(
       f"jax2onnx converts this model wrongly: on random images its logits "
@@ -120,13 +131,13 @@ def export_onnx(model: Model, params: Any) -> bytes:
 def logits_function(
   model: Model, params: Any
 ) -> Callable[[UInt8[Array, "b H W C"]], Float[Array, "b K"]]:
-  """The function from images to logits, which normalises them first."""
+  """Returns a function that normalises images and computes their logits."""
   origin = _origin(model)
 
   def to_logits(images: UInt8[Array, "b H W C"]) -> Float[Array, "b K"]:
-    whole = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
+    cast = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
     inputs = normalize(images, origin.mean, origin.std)
-    logits: Any = model.apply({"params": whole}, inputs)
+    logits: Any = model.apply({"params": cast}, inputs)
     return logits.astype(jnp.float32)
 
   return to_logits
@@ -135,19 +146,23 @@ def logits_function(
 def _shape(
   model: Model, image_size: int | tuple[int, int] | None
 ) -> tuple[int, int, int]:
-  """Height, width and channels; ValueError if they are not known."""
-  size, origin = image_size, _origin(model)
-  if size is None:
-    size = Preprocessing(origin.image_size).image_size
-  height, width = (size, size) if isinstance(size, int) else size
+  """Height, width and channels; raises ValueError if they are not known."""
+  origin = _origin(model)
+  if image_size is None:
+    image_size = Preprocessing(origin.image_size).image_size
+  if isinstance(image_size, int):
+    image_size = image_size, image_size
+  height, width = image_size
   return height, width, len(origin.mean)
 
 
 def _origin(model: Model) -> Origin:
+  """The model's origin; by default, images are normalised to [-1, 1]."""
   return model.origin or Origin("", "", None)
 
 
 def check_platforms(platforms: Sequence[str]) -> None:
+  """Raises ValueError if a platform is unknown, or there is none."""
   unknown = [name for name in platforms if name not in KNOWN_PLATFORMS]
   if unknown or not platforms:
     raise ValueError(

@@ -18,8 +18,10 @@ class FeatureFile:
 
   def __init__(self, rows: IO[bytes], names: IO[str]):
     self.count = 0
-    self._rows, self._names = rows, names
-    self._shape, self._longest = (0,), 0
+    self._rows = rows
+    self._names = names
+    self._shape = (0,)  # Of one image's features.
+    self._longest = 0  # Characters of the longest name.
 
   def add(self, image: str, features: np.ndarray) -> None:
     """Appends the features of an image."""
@@ -31,7 +33,10 @@ class FeatureFile:
     self._longest = max(self._longest, len(image))
 
   def write(self, file: IO[bytes], layers: Sequence[int] = ()) -> None:
-    """Writes the .npz file, with the numbers of the layers if there are any."""
+    """Writes the .npz file, with the numbers of the layers if there are any.
+
+    Raises ValueError if there are no features.
+    """
     if not self.count:
       raise ValueError("no image could be read: there are no features.")
     dtype = f"<U{self._longest}"
@@ -74,7 +79,7 @@ def feature_file(
 def _member(
   archive: zipfile.ZipFile, name: str, dtype: str, shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-  """Opens an array of an .npz file, for its items to be written."""
+  """Writes an array's header to an .npz file, and yields it for the items."""
   header = {"descr": dtype, "fortran_order": False, "shape": shape}
   with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
     np.lib.format.write_array_header_1_0(member, header)

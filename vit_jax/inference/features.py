@@ -26,6 +26,17 @@ def features(
 ) -> Any:
   """The features of normalised images.
 
+  >>> import jax
+  >>> import vit_jax
+  >>> vit = vit_jax.make_vit("Ti/16", num_classes=3, num_layers=2)
+  >>> params = vit_jax.init_params(vit, jax.random.key(0), image_size=32)
+  >>> images = jax.numpy.zeros((1, 32, 32, 3))
+  >>> vit_jax.features(vit, params, images).shape
+  (1, 192)
+  >>> (last,) = vit_jax.features(vit, params, images, layers=[2], as_maps=True)
+  >>> last.shape
+  (1, 2, 2, 192)
+
   Args:
     images: Floats, normalised as the model expects (`vit_jax.normalize`).
     layers: Layers to take the tokens of, counted from 1. By default the result
@@ -57,8 +68,9 @@ def features(
   if not as_maps:
     return tokens
   _, H, W, _ = images.shape
-  grid, first = grid_of(model, (H, W)), model.prefix
-  return [z[:, first:].reshape(len(z), *grid, -1) for z in tokens]
+  grid = grid_of(model, (H, W))
+  patches = [z[:, model.prefix :] for z in tokens]
+  return [z.reshape(len(z), *grid, -1) for z in patches]
 
 
 _represent = jax.jit(represent, static_argnums=0)
@@ -72,21 +84,22 @@ def _tokens(
   params: Any,
   images: Array,
 ) -> list[Array]:
+  """The tokens after each layer, (B, S, D)."""
   names = [OURS.of(layer - 1) for layer in layers]
-  kept = {OURS.stacked} if model.scan else {*names}
-  _, found = model.apply(
+  captured = {OURS.stacked} if model.scan else {*names}
+  _, variables = model.apply(
     {"params": params},
     images,
     method="encode",
-    capture_intermediates=lambda module, _: module.name in kept,
+    capture_intermediates=lambda module, _: module.name in captured,
     mutable="intermediates",
   )
-  seen: Any = found["intermediates"]
+  outputs: Any = variables["intermediates"]
   if model.scan:
-    stacked = seen[OURS.stacked]["__call__"][0]  # (L, B, S, D)
+    stacked = outputs[OURS.stacked]["__call__"][0]  # (L, B, S, D)
     tokens = [stacked[layer - 1] for layer in layers]
   else:
-    tokens = [seen[name]["__call__"][0] for name in names]
+    tokens = [outputs[name]["__call__"][0] for name in names]
   if not norm:
     return tokens
   final: Any = layer_norm(LayerConfig.of(model), "norm")

@@ -77,13 +77,15 @@ def predict(
   Raises:
     ValueError: if the image size is unknown, or the model's outputs are NaN.
   """
-  shape, transform = preprocessing.image_shape, preprocessing.transform()
+  shape = preprocessing.image_shape
+  transform = preprocessing.transform()
   mesh = sharding.make_mesh()
-  whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
+  replicated = sharding.replicated(mesh)
+  split = sharding.batch_sharding(mesh)
   options |= preprocessing.normalization
   hashable: Any = model
-  step = _compiled(hashable, (whole, split), **options)
-  params = jax.device_put(nn.unbox(params), whole)
+  step = _compiled(hashable, (replicated, split), **options)
+  params = jax.device_put(nn.unbox(params), replicated)
   pictures = iter(reading.each_picture(images))
   first = list(itertools.islice(pictures, batch_size))
   rows = sharding.padded_batch_size(len(first), mesh)
@@ -92,13 +94,13 @@ def predict(
     (names, step(params, jax.device_put(pixels, split)))
     for names, pixels in _batches(every_image, transform, rows, shape)
   )
-  for names, found in sharding.begun_ahead(running, _BATCHES_RUNNING):
-    yield _predictions(names, found)
+  for names, answers in sharding.begun_ahead(running, _BATCHES_RUNNING):
+    yield _predictions(names, answers)
 
 
 @functools.lru_cache(8)
 def _compiled(model: Model, shardings: tuple[Any, Any], **options: Any) -> Any:
-  """The step, which is compiled once for all calls with the same options."""
+  """The predict step, compiled once for all calls with the same options."""
   step = make_predict_step(model, **options)
   return jax.jit(step, in_shardings=shardings, out_shardings=shardings[0])
 
@@ -114,6 +116,19 @@ def predict_images(
   batch_size: int = 32,
 ) -> list[Prediction]:
   """Predicts the classes of images, given as files, Pillow images or arrays.
+
+  >>> import jax
+  >>> import numpy as np
+  >>> import vit_jax
+  >>> from vit_jax.data import Preprocessing
+  >>> vit = vit_jax.make_vit("Ti/16", num_classes=3, num_layers=1)
+  >>> params = vit_jax.init_params(vit, jax.random.key(0), image_size=32)
+  >>> grey = np.full((40, 50, 3), 128, np.uint8)
+  >>> (answer,) = vit_jax.predict_images(
+  ...   vit, params, grey, preprocessing=Preprocessing((32, 32)), top=2
+  ... )
+  >>> len(answer.index)
+  2
 
   Give it what `load_pretrained` returned::
 
@@ -164,9 +179,10 @@ def make_predict_step(
 ) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
   """Returns a function from (params, images) to a dictionary of answers.
 
-  It contains the `outputs` of the task if the model has a head; and `features`,
-  (B, D), if they are asked for; those of layers are (B, L, h, w, D), or (B, L,
-  S, D) with all tokens, after the final layer norm.
+  The dictionary has the `outputs` of the task if the model has a head, and
+  `features` if they are asked for: the head's input, (B, D), or the tokens
+  after `layers` and the final layer norm, (B, L, h, w, D), or (B, L, S, D) with
+  `tokens`.
 
   Args:
     mean: Mean subtracted from each channel, in units of full scale.
@@ -174,8 +190,8 @@ def make_predict_step(
     task: The task of the model, which says what its outputs mean.
     top: Number of the likeliest classes to return, or all if there are fewer.
     features: Whether to return the head's input.
-    layers: Return the patches' tokens after these layers instead of it.
-    tokens: Whether to return all tokens of these layers.
+    layers: Return the patches' tokens after these layers instead.
+    tokens: Whether to return all tokens of these layers, not the patches' only.
     text_head: Takes the place of the model's head and of `task`.
   """
   task = answering(text_head.loss) if text_head else task
@@ -188,40 +204,53 @@ def make_predict_step(
     params: Any, images: UInt8[Array, "B H W C"]
   ) -> dict[str, Array]:
     x = normalize(images, mean, std)
-    variables, method = {"params": params}, features_and_logits
-    y, logits = cast(Any, model.apply(variables, x, method=method))
-    found = {}
+    y, logits = cast(
+      Any, model.apply({"params": params}, x, method=features_and_logits)
+    )
+    answers = {}
     if layers:
       dense = features_of(model, params, x, layers=layers, as_maps=not tokens)
-      found = {"features": jnp.stack(dense, axis=1).astype(jnp.float32)}
+      answers["features"] = jnp.stack(dense, axis=1).astype(jnp.float32)
     elif features:
-      found = {"features": y.astype(jnp.float32)}
+      answers["features"] = y.astype(jnp.float32)
     if text_head or model.num_classes:
       logits = text_head.logits(y) if text_head else logits
-      found |= task.outputs(logits, top)
-    return found
+      answers |= task.outputs(logits, top)
+    return answers
 
   return predict_step
 
 
-def _predictions(names: Names, found: dict[str, Array]) -> list[Prediction]:
-  """Fetches the answers to a batch; those of unreadable images are left out."""
-  arrays = jax.device_get(found)
+def _predictions(names: Names, answers: dict[str, Array]) -> list[Prediction]:
+  """Fetches the answers to a batch; those of unreadable images are left out.
+
+  Raises ValueError if the model's outputs are NaN.
+  """
+  arrays = jax.device_get(answers)
   if not all(np.isfinite(array).all() for array in arrays.values()):
     raise ValueError(
       "the model answers with NaN: its parameters are damaged, or its training "
       "has diverged."
     )
-  columns = [
-    arrays[key].tolist() if key in arrays else [()] * len(names)
-    for key in ("index", "probability", "values")
-  ]
+
+  def column(key: str) -> list[Any]:
+    return arrays[key].tolist() if key in arrays else [()] * len(names)
+
+  index = column("index")
+  probability = column("probability")
+  values = column("values")
   features = arrays.get("features", [None] * len(names))
   return [
     Prediction(name, error)
     if error is not None
-    else Prediction(name, None, *map(tuple, answer), features=row)
-    for (name, error), row, *answer in zip(names, features, *columns)  # noqa: B905
+    else Prediction(
+      image=name,
+      index=tuple(index[row]),
+      probability=tuple(probability[row]),
+      values=tuple(values[row]),
+      features=features[row],
+    )
+    for row, (name, error) in enumerate(names)  # Padding rows have no name.
   ]
 
 
@@ -231,7 +260,7 @@ def _batches(
   rows: int,
   shape: tuple[int, int, int],
 ) -> Iterator[tuple[Names, np.ndarray]]:
-  """Yields names and pixels (rows, H, W, C), which are 0 without an image."""
+  """Yields names and pixels (rows, H, W, C); rows without an image are 0."""
   decoded = enumerate(
     reading.decode_ahead(images, transform, _BATCHES_AHEAD * rows), start=1
   )

@@ -28,7 +28,7 @@ _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 def each_picture(images: Pictures) -> Iterable[Picture]:
-  """The pictures one by one, also if a single one is given without a list.
+  """Iterates over pictures; a single one need not be in a list.
 
   An array (H, W) or (H, W, 1 to 4) is a single picture, and (B, H, W, C) has B
   of them. Raises ValueError for other arrays of pixels, and for what is neither
@@ -36,30 +36,30 @@ def each_picture(images: Pictures) -> Iterable[Picture]:
   """
   if isinstance(images, str | os.PathLike | Image.Image):
     return [images]
-  given: Any = images
-  shape = getattr(given, "shape", None)
+  pictures: Any = images
+  shape = getattr(pictures, "shape", None)
   if shape is None:
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
+    if isinstance(pictures, bytes) or not isinstance(pictures, Iterable):
       raise ValueError(
-        f"images of type {type(given).__name__}; give paths, Pillow images or "
-        "arrays, uint8 (H, W, 3), one or a list."
+        f"images of type {type(pictures).__name__}; give paths, Pillow images "
+        "or arrays, uint8 (H, W, 3), one or a list."
       )
-    return given
+    return pictures
   if _is_picture(shape):
-    return [given]
+    return [pictures]
   if len(shape) not in (1, 4):  # An array of paths has one axis.
     raise ValueError(
       f"an array of shape {tuple(shape)} is no picture, (H, W, 3), and no "
       "batch, (B, H, W, 3): transpose channels that come first, and give grey "
       "pictures as (B, H, W, 1)."
     )
-  return given
+  return pictures
 
 
 def _is_picture(shape: tuple[int, ...]) -> bool:
   """Whether an array of this shape is one picture: (H, W) or (H, W, 1 to 4).
 
-  What looks like (W, 3) is a row of pixels, not a grey picture of width 3.
+  An array (W, 3) is a row of pixels, not a grey picture of width 3.
   """
   if 0 in shape:
     return False
@@ -78,13 +78,13 @@ def read_images(
   memory.
   """
   transform = preprocessing.transform()
-  found = []
+  pixels = []
   for number, picture in enumerate(each_picture(images), start=1):
     image = read_image(picture, transform)
     if isinstance(image, str):
       raise ValueError(f"{name_of(picture, number)}: {image}")
-    found.append(image)
-  return np.stack(found)
+    pixels.append(image)
+  return np.stack(pixels)
 
 
 def name_of(picture: Picture, number: int) -> str:
@@ -97,7 +97,10 @@ def name_of(picture: Picture, number: int) -> str:
 def decode_ahead(
   images: Iterable[Picture], transform: EvalTransform, ahead: int
 ) -> Iterator[tuple[Any, np.ndarray | str]]:
-  """Yields each picture, and it read, `ahead` of them in advance by threads."""
+  """Yields each picture with its pixels, or why it cannot be read.
+
+  Threads read `ahead` pictures in advance.
+  """
   pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
   reads = ((p, pool.submit(read_image, p, transform)) for p in images)
   try:
@@ -123,7 +126,8 @@ def read_image(picture: Picture, transform: EvalTransform) -> np.ndarray | str:
 def _encoded(picture: Picture) -> bytes:
   """The bytes of an image file; an image in memory becomes a PNG file.
 
-  So everything takes one way, whose pixels are compared with others' code.
+  So every image takes the one way whose pixels are tested against other
+  libraries.
   """
   if isinstance(picture, str | os.PathLike):
     with open_regular(picture, MAX_BYTES) as file:
@@ -138,7 +142,9 @@ def _encoded(picture: Picture) -> bytes:
 
 
 def _from_array(array: Any) -> Image.Image:
-  shape, dtype = getattr(array, "shape", ()), getattr(array, "dtype", None)
+  """A Pillow image; raises ValueError for another type or shape."""
+  shape = getattr(array, "shape", ())
+  dtype = getattr(array, "dtype", None)
   if dtype != np.uint8 or not _is_picture(shape):
     raise ValueError(
       f"an image of shape {tuple(shape)} and type {dtype or type(array)}; give "

@@ -17,7 +17,11 @@ from vit_jax.runtime.printable import printable
 from vit_jax.runtime.regular_file import open_regular
 
 _UNREADABLE = (
-  *(OSError, KeyError, MemoryError, TypeError, ValueError),
+  OSError,
+  KeyError,
+  MemoryError,
+  TypeError,
+  ValueError,
   zipfile.BadZipFile,
 )
 _MOST_BYTES = 2**30  # 100,000 texts of 2,048 numbers.
@@ -45,7 +49,10 @@ class TextHead:
     return "softmax" if self.bias is None else "sigmoid"
 
   def logits(self, y: Float[Array, "B D"]) -> Float[Array, "B K"]:
-    """Scaled cosine similarities of images' representations and the texts."""
+    """Scaled cosine similarities of images' representations and the texts.
+
+    Raises ValueError if their sizes differ.
+    """
     if y.shape[1] != self.embeddings.shape[1]:
       raise ValueError(
         f"the embeddings of --head have {self.embeddings.shape[1]} values, and "
@@ -57,7 +64,7 @@ class TextHead:
 
 
 def _arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
-  """The arrays of an .npz file, which may claim no more than `_MOST_BYTES`."""
+  """The arrays of an .npz file; ValueError if they exceed `_MOST_BYTES`."""
   with zipfile.ZipFile(file) as archive:
     size = sum(member.file_size for member in archive.infolist())
   if size > _MOST_BYTES:
@@ -68,11 +75,15 @@ def _arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
 
 
 def read_text_head(path: str) -> TextHead:
-  """Reads an .npz file with `names`, `embeddings`, and `scale` and `bias`."""
+  """Reads an .npz file with `names`, `embeddings`, and `scale` and `bias`.
+
+  Raises ValueError if the file cannot be read or holds something else.
+  """
   try:
     with open_regular(path, _MOST_BYTES) as file:
       arrays = _arrays(file)
-    names, embeddings = arrays["names"], np.float32(arrays["embeddings"])
+    names = arrays["names"]
+    embeddings = np.float32(arrays["embeddings"])
     scale = float(arrays.get("scale", 100.0))
     bias = float(arrays["bias"]) if "bias" in arrays else None
   except _UNREADABLE as error:
