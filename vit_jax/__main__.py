@@ -11,6 +11,7 @@ import difflib
 import os
 import runpy
 import sys
+from collections.abc import Callable
 
 from vit_jax import __version__
 from vit_jax.runtime import command, streams, usage
@@ -38,30 +39,41 @@ COMMANDS = {
 
 def main() -> int:
   """Runs the command that `sys.argv` names; returns the exit code."""
-  typed = os.environ.get("COMP_LINE", "").split(" ")  # A shell asks about it.
-  name, *rest = typed[1:-1] or sys.argv[1:] or ["help"]
-  if name in ("help", "--help", "-h", "-?") and rest[:1] != ["config"]:
+  # A shell that completes a command line passes it in COMP_LINE.
+  typed = os.environ.get("COMP_LINE", "").split(" ")
+  name, *arguments = typed[1:-1] or sys.argv[1:] or ["help"]
+  if name in ("help", "--help", "-h", "-?") and arguments[:1] != ["config"]:
     # `help train` is `train --help`.
-    name, sys.argv[1:] = (rest or [""])[0], [*rest[:1], "--help"]
+    name = (arguments or [""])[0]
+    sys.argv[1:] = [*arguments[:1], "--help"]
   if name in COMMANDS:
     del sys.argv[1:2]
     runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
     return 0
   streams.open_closed()
-  printed = {"": _help, "configs": _configs, "help": lambda: _keys(*rest[1:2])}
-  usage.complete(*COMMANDS, *filter(None, printed))
-  printed["--version"] = lambda: f"vit_jax {__version__}"
+  texts = {
+    "": _help,
+    "configs": _configs,
+    "help": lambda: _keys(*arguments[1:2]),
+  }
+  usage.complete(*COMMANDS, *filter(None, texts))
+  texts["--version"] = lambda: f"vit_jax {__version__}"
   try:
     with streams.until_closed():
-      if name in printed:
-        say(printed[name](), sys.stdout)
-        return 0
-    near = difflib.get_close_matches(name, [*COMMANDS, *printed], n=1)
-    meant = f"did you mean {near[0]}?" if near else "vit_jax help lists them."
-    raise ValueError(f"{name!r} is not a command; {meant}")
+      say(_text(name, texts), sys.stdout)
+      return 0
   except ValueError as error:
     say(f"error: {error}")
   return command.USAGE_EXIT
+
+
+def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
+  """What a command prints; raises ValueError if there is no such command."""
+  if name in texts:
+    return texts[name]()
+  near = difflib.get_close_matches(name, [*COMMANDS, *texts], n=1)
+  hint = f"did you mean {near[0]}?" if near else "vit_jax help lists them."
+  raise ValueError(f"{name!r} is not a command; {hint}")
 
 
 def _help() -> str:

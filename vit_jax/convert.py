@@ -4,9 +4,9 @@ python -m vit_jax.convert runs/my_photos for_transformers --to hf
 python -m vit_jax.convert --list 'b16*'
 
 SOURCE is any checkpoint that `vit_jax.load_pretrained` reads: a workdir, a file
-or a folder of published weights, an address, or a name that --list shows, of
-those that match a pattern; timm's and Hugging Face's names of these do too. The
-formats are google, big_vision, hf, timm and torchvision.
+or a folder of published weights, an address, or a name that --list shows; the
+names that timm and Hugging Face give these are accepted too. The formats are
+google, big_vision, hf, timm and torchvision.
 """
 
 from absl import flags
@@ -33,6 +33,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
+  """Converts or lists; raises ValueError if arguments are missing."""
   from vit_jax.pretrained import known
   from vit_jax.pretrained.convert import convert
   from vit_jax.runtime.display import Display

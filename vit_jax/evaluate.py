@@ -6,7 +6,8 @@ python -m vit_jax.evaluate b16_augreg_i1k_224 --suite=v2,a,r --root imagenet
 The checkpoint's description holds the data, the preprocessing and the model.
 With --suite, MODEL is any checkpoint with ImageNet's classes, and a table has
 its scores on ImageNet-ReaL, V2, Sketch, A, R, C and ObjectNet, and few-shot on
-other data sets. Sets are taken from FOLDER or from TFDS; absent ones are named.
+other data sets. The test sets are read from --root or from TFDS; those that are
+absent are listed.
 """
 
 from absl import flags
@@ -42,6 +43,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
+  """Evaluates one run; raises ValueError unless exactly one is given."""
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.saved import evaluate_checkpoint
 

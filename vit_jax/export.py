@@ -11,16 +11,20 @@ releases of the next six months can read; or, if OUT_FILE ends in .onnx or --to
 says so, an ONNX file, for ONNX Runtime.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.runtime import command
 from vit_jax.runtime.printable import say
+
+if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
 
 TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
 _RUN = """\
@@ -33,6 +37,26 @@ import onnxruntime
 session = onnxruntime.InferenceSession({path})
 # {images} -> {logits}
 (logits,) = session.run(["logits"], {{"images": images}})"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+  """The content of an exported file, and what its user has to know.
+
+  Attributes:
+    runtimes: What it runs on, such as "cpu, tpu".
+    needs: What has to be installed to run it.
+    run: Code that runs it, with fields for `path`, `images` and `logits`.
+    images: Type and shape of its input.
+    logits: Type and shape of its output.
+  """
+
+  content: bytes | bytearray
+  runtimes: str
+  needs: str
+  run: str
+  images: str
+  logits: str
 
 
 def export_checkpoint(
@@ -62,32 +86,57 @@ def export_checkpoint(
     )
   with replacing(out) as file:
     loaded = load_pretrained(checkpoint, **overrides)
-    model, params = loaded
     if to == "onnx":
-      content, where = exporter.export_onnx(model, params), "ONNX Runtime"
-      shape = ", ".join(map(str, loaded.preprocessing.image_shape))
-      images, logits = f"uint8 (B, {shape})", model.num_classes or "D"
-      logits = f"float32 (B, {logits})"
-      run, needs = _RUN_ONNX, "onnxruntime is"
+      program = _onnx(loaded)
     else:
-      exported = exporter.export_model(
-        model, params, platforms=platforms, param_dtype=param_dtype
-      )
-      content, where = exported.serialize(), ", ".join(exported.platforms)
-      images, logits = (
-        f"{aval.dtype} {aval.shape!s}"
-        for aval in (*exported.in_avals, *exported.out_avals)
-      )
-      run, needs = _RUN, "JAX and flatbuffers are"
-    file.write(content)
+      program = _stablehlo(loaded, platforms, param_dtype)
+    file.write(program.content)
   say(
-    f"Wrote {out}: {len(content) / 1e6:,.1f} MB, for {where}.\n"
+    f"Wrote {out}: {len(program.content) / 1e6:,.1f} MB, for "
+    f"{program.runtimes}.\n"
     f"It normalises images itself; they are {loaded.preprocessing}.\n"
-    f"To run it, where {needs} installed:\n",
+    f"To run it, where {program.needs} installed:\n",
     sys.stdout,
   )
   path = json.dumps(str(out))
-  say(run.format(path=path, images=images, logits=logits), sys.stdout)
+  code = program.run.format(
+    path=path, images=program.images, logits=program.logits
+  )
+  say(code, sys.stdout)
+
+
+def _onnx(loaded: "Loaded") -> _Program:
+  from vit_jax.inference import exporter
+
+  shape = ", ".join(map(str, loaded.preprocessing.image_shape))
+  return _Program(
+    content=exporter.export_onnx(*loaded),
+    runtimes="ONNX Runtime",
+    needs="onnxruntime is",
+    run=_RUN_ONNX,
+    images=f"uint8 (B, {shape})",
+    logits=f"float32 (B, {loaded.model.num_classes or 'D'})",
+  )
+
+
+def _stablehlo(
+  loaded: "Loaded", platforms: Sequence[str], param_dtype: str
+) -> _Program:
+  from vit_jax.inference import exporter
+
+  exported = exporter.export_model(
+    *loaded, platforms=platforms, param_dtype=param_dtype
+  )
+  (images,) = exported.in_avals
+  (logits,) = exported.out_avals
+  return _Program(
+    content=exported.serialize(),
+    runtimes=", ".join(exported.platforms),
+    needs="JAX and flatbuffers are",
+    run=_RUN,
+    images=f"{images.dtype} {images.shape!s}",
+    logits=f"{logits.dtype} {logits.shape!s}",
+  )
 
 
 def define_flags() -> None:

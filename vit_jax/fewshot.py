@@ -1,11 +1,11 @@
-"""Measures what a probe of a checkpoint's representations gets right.
+"""Measures the accuracy of a probe on a checkpoint's representations.
 
 python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --shots=5
 python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --probe=knn
 
-The probe is linear, on a few images per class; or, on the whole training split,
-it is linear or takes the k nearest neighbours; or a linear one names the class
-of each pixel.
+The default is a linear probe on a few images per class. knn (k nearest
+neighbours) and linear use the whole training split, and segment is a linear
+probe of the class of each pixel.
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `python -m vit_jax.convert --list` shows. Images are preprocessed as
@@ -69,12 +69,14 @@ def main(arguments: list[str]) -> None:
 
   options = flags.FLAGS
   display = Display(active=jax.process_index() == 0)
-  measure, show = probe.probe_checkpoint, _show_score
+  measure = probe.probe_checkpoint
+  show = _show_score
   names = ["probe", "neighbours", "shots", "seeds", "pre_logits"]
   if options.probe == "segment":
-    measure, show = probe.probe_segmentation, _show_segmentation
+    measure = probe.probe_segmentation
+    show = _show_segmentation
     names = []
-  found: Any = measure(
+  result: Any = measure(
     arguments[0],
     config_settings(ProbeSettings),
     display=None if options.json else display,
@@ -85,27 +87,28 @@ def main(arguments: list[str]) -> None:
   if options.probe == "knn":
     details["neighbours"] = options.neighbours
   if options.probe == "few_shot":
-    show, shots = _show_few_shot, options.shots
-    details |= {"shots": shots, "top1": found.top1, "top1_std": found.top1_std}
+    show = _show_few_shot
+    details["shots"] = options.shots
+    details |= {"top1": result.top1, "top1_std": result.top1_std}
   if options.json:
-    return display.note(json.dumps({**details, **dataclasses.asdict(found)}))
-  skipped = found.skipped_images
+    return display.note(json.dumps({**details, **dataclasses.asdict(result)}))
+  skipped = result.skipped_images
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  return show(display, found, unreadable)
+  return show(display, result, unreadable)
 
 
 def _show_segmentation(
-  display: "Display", found: "Segmentation", unreadable: str
+  display: "Display", score: "Segmentation", unreadable: str
 ) -> None:
   rows = [
     (f"{k}", "absent" if iou is None else f"{iou:.2%}")
-    for k, iou in enumerate(found.iou)
+    for k, iou in enumerate(score.iou)
   ]
   display.table(("class", "IoU"), rows)
   display.note(
-    f"mean IoU {found.mean_iou:.2%}  pixels right {found.pixels_right:.2%}  "
-    f"({found.examples:,} examples; a linear probe, L2 {found.l2:.2g}, of "
-    f"{found.train_examples:,} training images{unreadable})"
+    f"mean IoU {score.mean_iou:.2%}  pixels right {score.pixels_right:.2%}  "
+    f"({score.examples:,} examples; a linear probe, L2 {score.l2:.2g}, of "
+    f"{score.train_examples:,} training images{unreadable})"
   )
 
 
@@ -124,8 +127,10 @@ def _show_few_shot(
 ) -> None:
   for draw in outcome.draws:
     display.note(f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}")
-  spread, name = outcome.top1_std, f"{flags.FLAGS.shots}-shot"
-  deviation = "" if spread is None else f" +- {spread:.2%}"
+  name = f"{flags.FLAGS.shots}-shot"
+  deviation = ""
+  if outcome.top1_std is not None:
+    deviation = f" +- {outcome.top1_std:.2%}"
   display.note(
     f"{name:<9}top-1 {outcome.top1:.2%}{deviation}  "
     f"({outcome.examples:,} examples{unreadable})"

@@ -14,10 +14,9 @@ could not be read; all others are predicted.
 import collections
 import contextlib
 import io
-import itertools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from absl import flags
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
   from vit_jax.inference.predictor import Prediction
   from vit_jax.inference.text_head import TextHead
   from vit_jax.pretrained.loaded import Loaded
+  from vit_jax.tasks.task import Task
 
 
 def define_flags() -> None:
@@ -105,20 +105,16 @@ def predict_files(
   from vit_jax.inference.predictor import predict
   from vit_jax.runtime.atomic_file import CSV, output_file, replacing
   from vit_jax.runtime.display import Display
-  from vit_jax.tasks.choose import answering
 
-  given = {"features": features, "layers": layers, "tokens": tokens}
-  _check_flags(given, as_json and out)
+  _check_flags(features, layers, tokens, as_json, out)
   path, kind = None, ""
   if out:
     path, kind = output_file(out, CSV | {"JSON Lines": (".jsonl", ".ndjson")})
   check_found(files)
-  kept = feature_file(features, layers) if features else None
-  with kept or contextlib.nullcontext() as rows:
+  collecting = feature_file(features, layers) if features else None
+  with collecting or contextlib.nullcontext() as rows:
     loaded, text_head = _opened(checkpoint, head, bool(features), overrides)
-    task = answering(text_head.loss) if text_head else loaded.task
-    names = text_head.names if text_head else loaded.class_names
-    outputs = len(names) if text_head else loaded.model.num_classes
+    task, names, outputs = _outputs(loaded, text_head)
     batches = predict(
       loaded.model,
       loaded.params(),
@@ -138,29 +134,48 @@ def predict_files(
     if path is None:
       to_lines = answers.json_lines if as_json else answers.table
       return _report(batches, to_lines(task, names, top), rows)
-    counts, images = collections.Counter(), sum(1 for _ in find_images(files))
+    images = sum(1 for _ in find_images(files))
     batches = Display().track(batches, "predicting", -(-images // batch_size))
-    lines = answers.json_lines(task, names, top)
-    if kind == "CSV":
-      lines = answers.csv_lines(task, names, top, outputs)
-    lines = answers.counted(lines, task, names, top, counts)
-    with (
-      replacing(path) as file,
-      io.TextIOWrapper(file, "utf-8") as text,
-    ):
+    counts = collections.Counter()
+    to_rows = _file_lines(kind, task, names, top, outputs)
+    lines = answers.counted(to_rows, task, names, top, counts)
+    with replacing(path) as file, io.TextIOWrapper(file, "utf-8") as text:
       code = _report(batches, lines, rows, text)
-  for name, n in counts.most_common():
-    say(f"{n:7,} {n / images:6.1%}  {name}", sys.stdout)
+  _print_counts(counts, images)
   say(f"Wrote {images:,} rows to {out}.", sys.stdout)
   return code
 
 
-def _check_flags(given: dict[str, Any], twice: Any) -> None:
-  for needs, flag in itertools.pairwise(given):
-    if given[flag] and not given[needs]:
-      raise ValueError(f"--{flag} needs --{needs}, which is not given.")
-  if twice:
+def _print_counts(counts: collections.Counter[str], images: int) -> None:
+  for name, n in counts.most_common():
+    say(f"{n:7,} {n / images:6.1%}  {name}", sys.stdout)
+
+
+def _check_flags(
+  features: str | None,
+  layers: tuple[int, ...],
+  tokens: bool,
+  as_json: bool,
+  out: str | None,
+) -> None:
+  """Raises ValueError if a flag needs or excludes another one."""
+  if layers and not features:
+    raise ValueError("--layers needs --features, which is not given.")
+  if tokens and not layers:
+    raise ValueError("--tokens needs --layers, which is not given.")
+  if as_json and out:
     raise ValueError("--json prints the answers that --out writes: drop one.")
+
+
+def _file_lines(
+  kind: str, task: "Task", names: Sequence[str], top: int, outputs: int
+) -> "Lines":
+  """Formats predictions as rows of a CSV or JSON Lines file."""
+  from vit_jax.inference import answers
+
+  if kind == "CSV":
+    return answers.csv_lines(task, names, top, outputs)
+  return answers.json_lines(task, names, top)
 
 
 def _opened(
@@ -182,13 +197,24 @@ def _opened(
   return loaded, text_head
 
 
+def _outputs(
+  loaded: "Loaded", text_head: "TextHead | None"
+) -> "tuple[Task, Sequence[str], int]":
+  """The task, the names of the classes or targets, and their number."""
+  from vit_jax.tasks.choose import answering
+
+  if text_head:
+    return answering(text_head.loss), text_head.names, len(text_head.names)
+  return loaded.task, loaded.class_names, loaded.model.num_classes
+
+
 def _layers(texts: list[str]) -> tuple[int, ...]:
+  """The numbers of --layers; raises ValueError for other texts."""
   try:
     return tuple(map(int, texts))
   except ValueError:
-    given = ",".join(texts)
     raise ValueError(
-      f"--layers={given}: give numbers of layers, such as 3,6,9,12."
+      f"--layers={','.join(texts)}: give numbers of layers, such as 3,6,9,12."
     ) from None
 
 
@@ -199,7 +225,8 @@ def _report(
   to: TextIO | None = None,
 ) -> int:
   """Prints and writes predictions as they come; returns the exit code."""
-  stream, count, unreadable = to or sys.stdout, 0, 0
+  stream = to or sys.stdout
+  count = unreadable = 0
   for batch in batches:
     count += len(batch)
     for prediction in batch:

@@ -67,8 +67,8 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "leave_out",
     False,
-    "Leave out patches that take attention whatever they show, as a DINOv2 "
-    "without registers has them.",
+    "Leave out outlier patches, which attract attention regardless of their "
+    "content, as in a DINOv2 without registers.",
   )
   command.define_overrides()
 
