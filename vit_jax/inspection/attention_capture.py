@@ -49,11 +49,12 @@ class Attention:
 
   def without(self, left_out: Bool[np.ndarray, "B h w"]) -> "Attention":
     """The weights with 0 for every query's attention to these patches."""
-    rest = ~left_out.reshape(len(left_out), 1, -1)
-    kept = np.pad(rest, [(0, 0), (0, 0), (self.prefix, 0)], constant_values=1)
-    pool = None if self.pool is None else self.pool * kept
+    patches = ~left_out.reshape(len(left_out), 1, -1)
+    padding = [(0, 0), (0, 0), (self.prefix, 0)]
+    mask = np.pad(patches, padding, constant_values=1)  # (B, 1, S)
+    pool = None if self.pool is None else self.pool * mask
     return dataclasses.replace(
-      self, layers=self.layers * kept[:, None], pool=pool
+      self, layers=self.layers * mask[:, None], pool=pool
     )
 
 
@@ -79,7 +80,7 @@ def capture_with_gradients(
   """The attention weights, and the gradients of chosen logits by them.
 
   `choose` maps the logits (B, K) and `given` to the class of each image, (B,),
-  and anything else, which is returned. It is compiled once per function.
+  and further arrays, which are returned. It is compiled once per function.
   """
   vit, params = _unrolled(model, params)
   *both, more = _seen_with_gradients(vit, choose, params, images, given)
@@ -102,7 +103,7 @@ def _seen(model: BaseVit, params: Any, images: Array) -> Any:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _seen_with_gradients(
-  model: BaseVit, choose: Any, params: Any, images: Array, given: Any
+  model: BaseVit, choose: Any, params: Any, images: Array, argument: Any
 ) -> tuple[Any, Any, Any]:
   """`_seen`, the gradients of the chosen logits by it, and what was chosen."""
 
@@ -111,14 +112,15 @@ def _seen_with_gradients(
     logits, seen = model.apply(variables, images, mutable="intermediates")
     return logits, _unwrapped(seen)
 
-  # The blocks are alike: traced once, they take a twelfth of the time.
+  # The blocks have the same shapes: tracing one takes a fraction of the time.
   one = model.clone(num_layers=1)
   shapes = jax.eval_shape(partial(_seen, one), params, images)
-  layers, block = range(model.num_layers), shapes.get(OURS.of(0), {})
-  shapes = {**shapes, **{OURS.of(i): block for i in layers}}
+  block = shapes.get(OURS.of(0), {})
+  blocks = {OURS.of(i): block for i in range(model.num_layers)}
+  shapes = {**shapes, **blocks}
   zeros = jax.tree.map(lambda A: jnp.zeros(A.shape, A.dtype), shapes)
   logits, back, seen = jax.vjp(logits_and_seen, zeros, has_aux=True)
-  classes, more = choose(logits, given)
+  classes, more = choose(logits, argument)
   (gradients,) = back(
     jax.nn.one_hot(classes, logits.shape[1], dtype=logits.dtype)
   )
@@ -126,7 +128,7 @@ def _seen_with_gradients(
 
 
 def _unwrapped(seen: Any) -> Any:
-  """Intermediates, taken out of the tuples that Flax sows them in."""
+  """The intermediates without the tuples that Flax's `sow` wraps them in."""
   return jax.tree.map(
     lambda sown: sown[0],
     seen["intermediates"],
@@ -139,13 +141,13 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   grid = grid_of(model, images.shape[1:3])
   blocks = [tree.get(OURS.of(i), {}) for i in range(model.num_layers)]
   return Attention(
-    np.stack([A for block in blocks for A in _layers(block, grid)]),
-    _fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,
-    grid,
-    model.prefix,
-    model.stride,
-    _shares(model, grid),
-    model.class_token,
+    layers=np.stack([A for block in blocks for A in _layers(block, grid)]),
+    pool=_fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,
+    grid=grid,
+    prefix=model.prefix,
+    stride=model.stride,
+    readout=_shares(model, grid),
+    class_token=model.class_token,
   )
 
 
@@ -177,7 +179,8 @@ def _shares(model: BaseVit, grid: tuple[int, int]) -> np.ndarray | None:
   """The share of each token in the output; None if a MAP head decides it."""
   if model.pooling == "map":
     return None
-  prefix, N = model.prefix, grid[0] * grid[1]
+  prefix = model.prefix
+  N = grid[0] * grid[1]
   x_class, mean = np.zeros((2, prefix + N), np.float32)
   x_class[: 1 + model.distilled] = 1 / (1 + model.distilled)
   mean[prefix:] = 1 / N

@@ -42,27 +42,30 @@ def attention_gradients(
       f"classes={np.asarray(classes).tolist()} are not all among the model's "
       f"{model.num_classes} classes, which are numbered from 0."
     )
-  given = jnp.asarray(classes)
-  return capture_with_gradients(model, params, images, _as_given, given)[:2]
+  weights, gradients, _ = capture_with_gradients(
+    model, params, images, _ignore_logits, jnp.asarray(classes)
+  )
+  return weights, gradients
 
 
-def _as_given(logits: Array, classes: Array) -> tuple[Array, None]:
+def _ignore_logits(logits: Array, classes: Array) -> tuple[Array, None]:
   return classes, None
 
 
 def outliers(
   attention: Attention, norms: Float[np.ndarray, "B h w"]
 ) -> Bool[np.ndarray, "B h w"]:
-  """Patches that take attention whatever they show.
+  """Finds outlier patches, which attract attention regardless of their content.
 
-  Large models without registers, such as DINOv2, turn some patches of the
-  background into stores: the norm of their tokens after the last layer is far
-  above the others', and the class token attends to them (arXiv:2309.16588).
-  Smaller ones send much of a layer's attention to a few patches of ordinary
-  norm. Both are told by their size: a norm above `OUTLIER_NORM` times the
-  image's median, or, in some layer, more than `OUTLIER_SHARE` times an even
-  share of the attention of all heads and queries. `norms` has the norm of each
-  patch's token after the last layer, before the final layer norm.
+  Large models without registers, such as DINOv2, store global information in
+  some patches of the background: the norm of their tokens after the last layer
+  is far above the others', and the class token attends to them
+  (arXiv:2309.16588). Smaller models send much of a layer's attention to a few
+  patches of ordinary norm. A patch is an outlier if its norm exceeds
+  `OUTLIER_NORM` times the image's median, or if in some layer it receives more
+  than `OUTLIER_SHARE` times an even share of the attention of all heads and
+  queries. `norms` has the norm of each patch's token after the last layer,
+  before the final layer norm.
   """
   received = attention.layers.mean(axis=(2, 3)).max(axis=0)  # (B, S)
   median = np.median(norms, axis=(1, 2), keepdims=True)
@@ -144,7 +147,8 @@ def relevance(
     return np.maximum(A * dA, 0).mean(axis=1)  # Eq. 5
 
   if attention.pool is not None and gradients.pool is not None:
-    rows, without = raised(attention.pool, gradients.pool), 0
+    rows = raised(attention.pool, gradients.pool)
+    without = 0
   else:
     rows = without = _readout(attention, partial(np.mean, axis=1))
   for A, dA in zip(attention.layers[::-1], gradients.layers[::-1], strict=True):
@@ -203,8 +207,8 @@ def _without_lowest(
   flat = A.reshape(len(A), -1)
   lowest = np.argsort(flat, axis=1, kind="stable")
   lowest = lowest[:, : int(fraction * flat.shape[1])]
-  kept = flat.copy()
-  np.put_along_axis(kept, lowest, 0, axis=1)
+  cleared = flat.copy()
+  np.put_along_axis(cleared, lowest, 0, axis=1)
   if class_token:
-    kept[:, 0] = flat[:, 0]
-  return kept.reshape(A.shape)
+    cleared[:, 0] = flat[:, 0]
+  return cleared.reshape(A.shape)

@@ -45,9 +45,9 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class _Choice:
-  """The class that is drawn, and the predictions: one pass for both.
+  """Chooses the class to draw and computes the predictions, in one pass.
 
-  Equal ones are compiled once, as they have the same hash.
+  Equal choices have the same hash, so they are compiled once.
   """
 
   task: Task
@@ -55,12 +55,12 @@ class _Choice:
   index: int | None
 
   def __call__(self, logits: Array, _: Any) -> tuple[Array, Any]:
-    found = self.task.outputs(logits, self.top)
+    answers = self.task.outputs(logits, self.top)
     index = self.index
     if index is None:
-      index = found["index"][:, 0] if "index" in found else 0
+      index = answers["index"][:, 0] if "index" in answers else 0
     classes = jnp.full(len(logits), index)
-    return classes, found | {"relevance_index": classes}
+    return classes, answers | {"relevance_index": classes}
 
 
 def make_look(
@@ -79,36 +79,37 @@ def make_look(
 
   def look(images: np.ndarray) -> list[Arrays]:
     x = normalize(jnp.asarray(images), **normalization)
-    found: Arrays = {}
+    arrays: Arrays = {}
     if model.num_classes:
       A, dA, more = capture_with_gradients(model, params, x, choose, None)
-      found |= jax.device_get(more)
+      arrays |= jax.device_get(more)
     else:
-      A, dA = maps.attention_weights(model, params, x), None
+      A = maps.attention_weights(model, params, x)
+      dA = None
     if options.leave_out:
       last = {"layers": [model.num_layers], "as_maps": True, "norm": False}
       (tokens,) = features(model, params, x, **last)
       norms = np.linalg.norm(np.asarray(tokens, np.float32), axis=-1)
-      found["left_out"] = maps.outliers(A, norms)
-      A = A.without(found["left_out"])
+      arrays["left_out"] = maps.outliers(A, norms)
+      A = A.without(arrays["left_out"])
     if dA is not None:
-      found["relevance"] = maps.relevance(A, dA)
-    found["rollout"] = maps.rollout(A, options.head_fusion, options.discard)
-    found["attention"] = maps.output_attention(A, layer - 1)
-    found["attention_layer"] = np.full(len(images), layer)
+      arrays["relevance"] = maps.relevance(A, dA)
+    arrays["rollout"] = maps.rollout(A, options.head_fusion, options.discard)
+    arrays["attention"] = maps.output_attention(A, layer - 1)
+    arrays["attention_layer"] = np.full(len(images), layer)
     every = (maps.output_attention(A, n) for n in range(len(A.layers)))
-    found["layers"] = np.stack([heads.mean(axis=1) for heads in every], axis=1)
-    found["distance"] = maps.mean_attention_distance(A).swapaxes(0, 1)
+    arrays["layers"] = np.stack([heads.mean(axis=1) for heads in every], axis=1)
+    arrays["distance"] = maps.mean_attention_distance(A).swapaxes(0, 1)
     if options.pca:
       (maps_of,) = features(model, params, x, layers=[layer], as_maps=True)
-      found["patches"] = np.asarray(maps_of, np.float32)
-    if not all(np.isfinite(array).all() for array in found.values()):
+      arrays["patches"] = np.asarray(maps_of, np.float32)
+    if not all(np.isfinite(array).all() for array in arrays.values()):
       raise ValueError(
         "the model outputs NaN: its parameters are damaged, or its training "
         "has diverged."
       )
     return [
-      {key: array[b] for key, array in found.items()}
+      {key: array[b] for key, array in arrays.items()}
       for b in range(len(images))
     ]
 
@@ -116,12 +117,12 @@ def make_look(
 
 
 def batch_size(model: BaseVit, images: int, size: tuple[int, int]) -> int:
-  """Images to look at at once, whose attention takes `_MEMORY` at most."""
+  """Images per batch, such that their attention takes `_MEMORY` at most."""
   h, w = grid_of(model, size)
   heads = model.num_layers * model.num_heads
   each = 4 * heads * (h * w + model.prefix) ** 2  # Bytes, and for gradients.
   most = max(1, min(images, _MOST_IMAGES, _MEMORY // (2 * each)))
-  # That of which the last batch wastes the least.
+  # The size whose last batch wastes the fewest rows.
   return min(range(most, most // 2, -1), key=lambda size: -images % size)
 
 

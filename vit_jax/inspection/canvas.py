@@ -61,8 +61,9 @@ def label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
   if y:
     axes.set_ylabel(fonts.readable(y), **small)
   if title:
-    told = fonts.readable(title)
-    axes.set_title(told, fontsize=TEXT, loc="left", parse_math=False)
+    axes.set_title(
+      fonts.readable(title), fontsize=TEXT, loc="left", parse_math=False
+    )
   axes.tick_params(labelsize=SMALL)
   axes.spines[["top", "right"]].set_visible(False)
 

@@ -111,11 +111,12 @@ def range_figure(
   axes.plot(rates, smoothed, color="black", linewidth=1.2, label="its average")
   axes.set_xscale("log")
   if suggested is not None:
-    said = f"suggested: {suggested:.2g}"
-    axes.axvline(suggested, color=COLORS[0], linestyle=":", label=said)
+    name = f"suggested: {suggested:.2g}"
+    axes.axvline(suggested, color=COLORS[0], linestyle=":", label=name)
   axes.legend(fontsize=SMALL, frameon=False)
   # Divergence is cut off, so that the valley stays visible.
-  lowest, first = min(smoothed), smoothed[0]
+  first = smoothed[0]
+  lowest = min(smoothed)
   room = (first - lowest) or 1.0
   axes.set_ylim(lowest - room, first + room)
   return figure
@@ -152,8 +153,8 @@ def confusion_figure(
   for (row, column), count in np.ndenumerate(matrix if K <= _NUMBERED else []):
     if count:
       color = "white" if colors[row, column].mean() < 0.55 else "black"
-      said = f"{count:,}\n{parts[row, column]:.0%}"
-      axes.text(column, row, said, color=color, **style)
+      text = f"{count:,}\n{parts[row, column]:.0%}"
+      axes.text(column, row, text, color=color, **style)
   least = narrowest(figure)
   cell = (least - _widest(axes.get_yticklabels())) / K
   if _widest(axes.get_xticklabels()) > 0.9 * cell:

@@ -48,8 +48,9 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
     display.note(line)
   every: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in every if folder is not None]
-  found = display.track(looks(folders, spec), "reading", sum(map(len, folders)))
-  survey = Survey(splits.train.class_names, list(found))
+  total = sum(map(len, folders))
+  files = display.track(looks(folders, spec), "reading", total)
+  survey = Survey(splits.train.class_names, list(files))
   for line in survey_lines(survey, settings.image_size):
     display.note(line)
   transform = make_train_transform(
@@ -71,8 +72,8 @@ def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
   odd = [f"{len(f):,} {what}: {_first(f)}" for what, f in survey.odd.items()]
   same = [
     f"{len(groups):,} {'picture is' if len(groups) == 1 else 'pictures are'} "
-    f"{where}: {_first([' = '.join(group) for group in groups])}"
-    for where, groups in survey.same.items()
+    f"{extent}: {_first([' = '.join(group) for group in groups])}"
+    for extent, groups in survey.same.items()
   ]
   return [
     *_classes(survey),
@@ -89,8 +90,8 @@ def batch_sheet(
   times = max(1, _TILE // max(images.shape[1:3]))
   large = images.repeat(times, axis=1).repeat(times, axis=2)
   panels = [
-    Panel(picture, caption=name)
-    for picture, name in zip(large, names, strict=True)
+    Panel(picture=image, caption=name)
+    for image, name in zip(large, names, strict=True)
   ]
   return put_together(panels, columns=min(_COLUMNS, len(images)))
 
@@ -101,11 +102,11 @@ def _classes(survey: Survey) -> list[str]:
   for label, name in enumerate(survey.class_names[:_CLASSES]):
     rows.append([name, *(f"{c[label]:,}" for c in counts.values())])
   lines = table_lines(rows)
-  if (rest := len(survey.class_names) - _CLASSES) > 0:
+  if (more := len(survey.class_names) - _CLASSES) > 0:
     spans = ", ".join(
       f"{split} {c.min():,} to {c.max():,}" for split, c in counts.items()
     )
-    lines.append(f"... and {rest:,} more classes; images of a class: {spans}")
+    lines.append(f"... and {more:,} more classes; images of a class: {spans}")
   return lines
 
 

@@ -53,12 +53,14 @@ def visualize_files(
   loaded = held(lambda: open_checkpoint(checkpoint, **overrides).in_unit())
   for note in loaded.notes:
     say(note)
-  model, params = embedding_maps.check_vit(loaded.model), loaded.params()
-  preprocessing, task = loaded.preprocessing, loaded.task
+  model = embedding_maps.check_vit(loaded.model)
+  params = loaded.params()
+  preprocessing = loaded.preprocessing
+  task = loaded.task
   look = make_look(model, params, options, task)
   size = preprocessing.image_size
   arrays = _draw_parameters(figures, folder, model, params, size)
-  found: list[Arrays] = []
+  arrays_of_images: list[Arrays] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
   paths = list(find_images(names))
   transform = preprocessing.transform()
@@ -77,25 +79,28 @@ def visualize_files(
     for (number, path, (_, photograph)), seen in every:
       stem = folder / _stem(number, path)
       _draw_image(figures, stem, model, photograph, seen, path, task)
-      found.append({"images": printable_path(path), **seen})
+      arrays_of_images.append({"images": printable_path(path), **seen})
       if options.pca:
         drawn.append((stem, photograph))
-  if found:
-    seen = {key: np.stack([one[key] for one in found]) for key in found[0]}
+  if arrays_of_images:
+    seen = {
+      key: np.stack([one[key] for one in arrays_of_images])
+      for key in arrays_of_images[0]
+    }
     arrays |= seen | {"distance": seen["distance"].mean(axis=0)}
     _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
-  if found and options.pca:
+  if arrays_of_images and options.pca:
     arrays["pca"] = embedding_maps.patch_colours(
       arrays["patches"], options.foreground
     )
-    every = zip(drawn, arrays["pca"], found, strict=True)
+    every = zip(drawn, arrays["pca"], arrays_of_images, strict=True)
     for (stem, photograph), colours, seen in every:
       name = f"Attention of layer {seen['attention_layer']}"
       attention = {name: seen["attention"].mean(axis=0)}
       figure = figures.colours_figure(photograph, colours, attention)
       _save(stem.with_name(f"{stem.name}_pca.png"), figure)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
-  return 1 if len(found) < len(paths) else 0
+  return 1 if len(arrays_of_images) < len(paths) else 0
 
 
 def _readable(
@@ -140,38 +145,45 @@ def _draw_image(
   answer.
   """
   assert model.origin is not None
-  known = model.origin.class_names
+  class_names = model.origin.class_names
   folder, name = os.path.split(printable_path(path))
-  label, told = os.path.basename(folder), [name]
-  if label in known:
-    told.append(f"in folder {label}")
+  label = os.path.basename(folder)
+  title_parts = [name]
+  if label in class_names:
+    title_parts.append(f"in folder {label}")
   if "relevance" in seen:
-    told.append(f"answer {task.answer_text(seen, known)}")
-  title = "  |  ".join(told)
+    title_parts.append(f"answer {task.answer_text(seen, class_names)}")
+  title = "  |  ".join(title_parts)
 
   def save(kind: str, figure: Any) -> None:
     _save(stem.with_name(f"{stem.name}_{kind}.png"), figure)
 
-  layer, heads = seen["attention_layer"], seen["attention"]
+  layer = seen["attention_layer"]
+  heads = seen["attention"]
   drawn = {
     f"Attention of layer {layer}": heads.mean(axis=0),
     "Attention rollout": seen["rollout"],
   }
   if model.num_classes:
-    named = [class_name(known, index) for index in seen.get("index", ())]
-    true = {label} if label in known else None
-    shown = image, named, seen.get("probability", ()), seen["rollout"]
-    save("sheet", figures.sheet_figure(*shown, title, true))
-    what = class_name(known, seen["relevance_index"])
-    drawn[f"Supports {what}"] = seen["relevance"]
+    sheet = figures.sheet_figure(
+      image,
+      [class_name(class_names, index) for index in seen.get("index", ())],
+      seen.get("probability", ()),
+      seen["rollout"],
+      title,
+      {label} if label in class_names else None,
+    )
+    save("sheet", sheet)
+    supported = class_name(class_names, seen["relevance_index"])
+    drawn[f"Supports {supported}"] = seen["relevance"]
   save("rollout", figures.overlay_figure(image, drawn, title))
   whose = "the class token's" if model.class_token else "mean"
   by_head = {f"head {k}": map_ for k, map_ in enumerate(heads, 1)}
-  told = f"{title}\nLayer {layer}: {whose} attention"
-  save("attention", figures.grid_figure(image, by_head, told))
+  caption = f"{title}\nLayer {layer}: {whose} attention"
+  save("attention", figures.grid_figure(image, by_head, caption))
   by_layer = {f"layer {n}": map_ for n, map_ in enumerate(seen["layers"], 1)}
-  told = f"{title}\nBy layer: {whose} attention, averaged over heads"
-  save("layers", figures.grid_figure(image, by_layer, told))
+  caption = f"{title}\nBy layer: {whose} attention, averaged over heads"
+  save("layers", figures.grid_figure(image, by_layer, caption))
   save("patches", figures.patches_figure(image, seen["rollout"].shape))
 
 

@@ -24,7 +24,8 @@ def embedding_filters(
 
   A hybrid cuts its patches from features, so its root convolution is returned.
   """
-  model, params = check_vit(model), nn.unbox(params)
+  model = check_vit(model)
+  params = nn.unbox(params)
   if model.resnet_layers:
     kernel = np.asarray(params["resnet"]["conv_root"]["kernel"], np.float32)
   else:
@@ -57,20 +58,22 @@ def position_embeddings(
   model interpolates its table, those of the table. Raises ValueError if the
   model adds no position embeddings.
   """
-  model, params = check_vit(model), nn.unbox(params)
+  model = check_vit(model)
+  params = nn.unbox(params)
   if model.position in _NOT_ADDED:
     raise ValueError(
       f"a model with position={model.position!r} adds no position embeddings."
     )
   h, w = model.position_grid or grid_of(model, image_size)
   every = model.position_at == "every_layer"
-  own = params.get("position_0" if every else "position", {})
-  if "E_pos" in own:  # One vector for each place, after those of tokens.
-    E_pos: Any = own["E_pos"]
+  learned_params = params.get("position_0" if every else "position", {})
+  if "E_pos" in learned_params:
+    # One vector for each patch, after those of the other tokens.
+    E_pos: Any = learned_params["E_pos"]
   else:
     E_pos = PositionEmbedding(
       model.position, (h, w), model.hidden_size, model.pooling == "token"
-    ).apply({"params": own})
+    ).apply({"params": learned_params})
   return np.asarray(E_pos, np.float32)[-h * w :].reshape(h, w, -1)
 
 
@@ -122,19 +125,22 @@ def patch_colours(
   n, h, w, D = maps.shape
   X = maps.reshape(-1, D)
   scores = (X - X.mean(axis=0)) @ _principal(X, 4)
-  kept, first = np.ones(len(X), bool), 0
+  mask = np.ones(len(X), bool)
+  first = 0  # The component that becomes red.
   if foreground is not None:
     edge = np.ones((n, h, w), bool)
     edge[:, 1:-1, 1:-1] = False
-    one, edge = scores[:, 0], edge.ravel()
-    one = one if one[edge].mean() <= one.mean() else -one
-    kept, first = _scaled(one[:, None])[:, 0] > foreground, 1
-    if kept.sum() < 2:
+    score = scores[:, 0]
+    if score[edge.ravel()].mean() > score.mean():
+      score = -score
+    mask = _scaled(score[:, None])[:, 0] > foreground
+    first = 1
+    if mask.sum() < 2:
       raise ValueError(
-        f"--foreground={foreground} keeps {kept.sum()} patches: lower it."
+        f"--foreground={foreground} keeps {mask.sum()} patches: lower it."
       )
   colours = np.zeros((len(X), 3))
-  colours[kept] = _scaled(scores[kept, first : first + 3])
+  colours[mask] = _scaled(scores[mask, first : first + 3])
   return colours.reshape(n, h, w, 3)
 
 
@@ -150,7 +156,7 @@ def _principal(
 ) -> Float[np.ndarray, "D count"]:
   """The first principal directions, each with its largest part positive.
 
-  They are of the smaller Gram matrix: an SVD takes many times as long.
+  They are computed from the smaller Gram matrix, many times as fast as an SVD.
   """
   X = X.astype(np.float64)
   X = X - X.mean(axis=0)
@@ -165,5 +171,6 @@ def _principal(
 
 def _scaled(values: np.ndarray) -> np.ndarray:
   """Each column scaled to [0, 1]."""
-  low, high = values.min(axis=0), values.max(axis=0)
+  low = values.min(axis=0)
+  high = values.max(axis=0)
   return (values - low) / np.maximum(high - low, np.finfo(np.float32).tiny)

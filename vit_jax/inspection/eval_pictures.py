@@ -82,8 +82,8 @@ def _make_draw(
     best = jax.device_get(predict_step(params, image[None]))
     row = {key: array[0] for key, array in best.items()}
     several = np.ndim(label) > 0
-    kind, told = "Labels" if several else "Class", task.label_text(label, names)
-    title = f"{kind} {told}"
+    true = task.label_text(label, names)
+    title = f"{'Labels' if several else 'Class'} {true}"
     if "index" not in row:
       title += f" (answer {task.answer_text(row, names)})"
     drawn = figures.sheet_figure(
@@ -92,7 +92,7 @@ def _make_draw(
       row.get("probability", ()),
       attention_maps.image_rollout(model, params, image, **normalization),
       title,
-      None if several else {told},
+      None if several else {true},
     )
     return np.asarray(drawn.image)
 
@@ -118,12 +118,14 @@ def chosen_examples(
   Returns the index, the pixels (H, W, 3) and the label of each.
   """
   transform = preprocessing.transform()
-  last, count = len(source) - 1, min(count, len(source))
-  found = []
-  for index in np.linspace(0, last, count).round().astype(int).tolist():
+  count = min(count, len(source))
+  examples = []
+  for index in (
+    np.linspace(0, len(source) - 1, count).round().astype(int).tolist()
+  ):
     try:
       example = source[index]
-      found.append((index, transform(example["image"]), example["label"]))
+      examples.append((index, transform(example["image"]), example["label"]))
     except UnreadableImageError:
       continue
-  return found
+  return examples

@@ -40,11 +40,12 @@ def overlay_figure(
   The unit of the scales is the mean of the map, an even share.
   """
   image = overlay.enlarged(image)
-  panels, grey = [Panel(image, "Input")], overlay.grey(image)
+  grey = overlay.grey(image)
+  panels = [Panel(image, "Input")]
   for name, map_ in maps.items():
     share = overlay.relative(map_)
-    drawn, between = overlay.coloured(grey, share), overlay.limits(share)
-    panels.append(Panel(drawn, name, between))
+    drawn = overlay.coloured(grey, share)
+    panels.append(Panel(drawn, name, overlay.limits(share)))
   return put_together(panels, title)
 
 
@@ -123,18 +124,23 @@ def distance_figure(distance: Float[np.ndarray, "L k"]) -> Figure:
 
 def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
   """Draws the patches of a photograph, numbered in the model's order."""
-  (H, W, _), (h, w) = image.shape, grid
+  H, W, _ = image.shape
+  h, w = grid
   times = min(_A_PATCH * max(h / H, w / W), _MOST / max(H, W))
   sheet = Image.fromarray(overlay.in_squares(image, max(1, round(times))))
-  (wide, tall), draw = sheet.size, ImageDraw.Draw(sheet)
-  thick, size = max(1, wide // 600), round(0.36 * min(wide / w, tall / h))
+  draw = ImageDraw.Draw(sheet)
+  wide, tall = sheet.size
+  thick = max(1, wide // 600)
+  size = round(0.36 * min(wide / w, tall / h))
   for x in range(1, w):
     draw.line([x * wide / w, 0, x * wide / w, tall], "white", thick)
   for y in range(1, h):
     draw.line([0, y * tall / h, wide, y * tall / h], "white", thick)
   for at in range(h * w):
-    number, (row, column) = _number(at + 1, size, thick), divmod(at, w)
-    x, y = (column + 0.5) * wide / w, (row + 0.5) * tall / h
+    number = _number(at + 1, size, thick)
+    row, column = divmod(at, w)
+    x = (column + 0.5) * wide / w
+    y = (row + 0.5) * tall / h
     place = round(x - number.width / 2), round(y - number.height / 2)
     sheet.paste(number, place, number)
   return Drawing(sheet)
@@ -142,9 +148,11 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
 
 @functools.lru_cache(2048)
 def _number(number: int, size: int, thick: int) -> Image.Image:
-  """A white number with a black edge, on nothing."""
-  text, font = str(number), fonts.pillow_font("0", size)
-  wide, tall = math.ceil(font.getlength(text)) + 4 * thick, 2 * size
+  """A white number with a black edge, on a transparent background."""
+  text = str(number)
+  font = fonts.pillow_font("0", size)
+  wide = math.ceil(font.getlength(text)) + 4 * thick
+  tall = 2 * size
   stamp = Image.new("RGBA", (wide, tall), (0, 0, 0, 0))
   edge: Any = {"stroke_width": 2 * thick, "stroke_fill": "black"}
   place = wide / 2, tall / 2
@@ -173,8 +181,8 @@ def sheet_figure(
     panels.append(Panel(_bars(image, labels, probabilities, true)))
   if rollout is not None:
     share = overlay.relative(rollout)
-    drawn, between = overlay.overlaid(image, share), overlay.limits(share)
-    panels.append(Panel(drawn, "Attention rollout", between))
+    drawn = overlay.overlaid(image, share)
+    panels.append(Panel(drawn, "Attention rollout", overlay.limits(share)))
   return put_together(panels, title)
 
 
@@ -216,22 +224,27 @@ def _bars(
   true: Collection[str] | None,
 ) -> Photograph:
   """A horizontal bar for each class, with the likeliest on top."""
-  height, width = image.shape[0], round(1.1 * max(image.shape[:2]))
+  height = image.shape[0]
+  width = round(1.1 * max(image.shape[:2]))
   drawn = Image.new("RGB", (width, height), "white")
-  draw, each = ImageDraw.Draw(drawn), height / len(labels)
+  draw = ImageDraw.Draw(drawn)
+  each = height / len(labels)
   size = min(0.36 * each, (2 * image.shape[1] + width) / PER_LINE)
   most = 0.75 * width  # Room for the number behind a full bar.
   answers = zip(labels, probabilities, strict=True)
   for number, (name, probability) in enumerate(answers):
-    y, mark, color = (number + 0.3) * each, "", _GREY
+    y = (number + 0.3) * each
+    sign, color = "", _GREY
     if true is not None and name in true:
-      mark, color = "✓", _RIGHT
+      sign, color = "✓", _RIGHT
     elif true is not None and not number:
-      mark, color = "✗", _WRONG
-    after = size / 2 + (1.1 * size if mark else 0)  # Perhaps another font's.
-    fonts.write(draw, (size / 2, y), mark, size, width, "lm", color)
+      sign, color = "✗", _WRONG
+    # The sign is written by itself, as its font may be another one.
+    after = size / 2 + (1.1 * size if sign else 0)
+    fonts.write(draw, (size / 2, y), sign, size, width, "lm", color)
     fonts.write(draw, (after, y), name, size, width - after, "lm", color)
-    end, y = size / 2 + most * probability, y + 0.6 * size
+    end = size / 2 + most * probability
+    y += 0.6 * size
     draw.rectangle([size / 2, y, end, y + 0.3 * each], color)
     place = end + size / 2, y + 0.15 * each
     fonts.write(draw, place, f"{probability:.1%}", size, width, "lm")

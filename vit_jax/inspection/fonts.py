@@ -18,19 +18,25 @@ from typing import Any
 from PIL import ImageDraw, ImageFont
 
 FOLDERS = (
-  *("/usr/share/fonts", "/usr/local/share/fonts", "~/.local/share/fonts"),
-  *("~/.fonts", "/System/Library/Fonts", "/Library/Fonts", "~/Library/Fonts"),
-  *("C:/Windows/Fonts", "~/AppData/Local/Microsoft/Windows/Fonts"),
+  "/usr/share/fonts",
+  "/usr/local/share/fonts",
+  "~/.local/share/fonts",
+  "~/.fonts",
+  "/System/Library/Fonts",
+  "/Library/Fonts",
+  "~/Library/Fonts",
+  "C:/Windows/Fonts",
+  "~/AppData/Local/Microsoft/Windows/Fonts",
 )
-_BESIDE = "aZ09(%).,|…"  # We write these beside a name.
-_NO_CHARACTER = "\U0010ffff"  # Drawn as a missing one is.
+_BESIDE = "aZ09(%).,|…"  # Characters that are written beside a name.
+_NO_CHARACTER = "\U0010ffff"  # Drawn like any missing character.
 # The start of a character's name in Unicode, before its sound.
 _NAMED = re.compile(r"\b(?:LETTER|SYLLABLE|CHARACTER|SIGN)(?: SMALL)? (.+)")
 _with_script: dict[str, list[str]] = {}
 
 
 def readable(text: str) -> str:
-  """The text, with what no font has spelled in Latin letters: "neko"."""
+  """The text, with characters that no font has spelled in Latin: "neko"."""
   if text.isascii() or font_file(text) is not None:
     return text
   return "".join(c if _has(None, c) else _spelled(c) for c in text)
@@ -59,10 +65,13 @@ def write(
 
 def shortened(text: str, fits: Callable[[str], bool]) -> str:
   """The text, or as much of both its ends as fits, with "…" between them."""
-  short, kept = text, len(text)
-  while kept > 2 and not fits(short):
-    kept -= 1
-    short = f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
+  short = text
+  length = len(text)
+  while length > 2 and not fits(short):
+    length -= 1
+    head = text[: length // 2]
+    tail = text[len(text) - (length - length // 2) :]
+    short = f"{head}…{tail}"
   return short
 
 
@@ -82,9 +91,9 @@ def font_file(text: str) -> str | None:
 @functools.cache
 def _machine_fonts() -> list[str]:
   folders = [pathlib.Path(os.path.expanduser(name)) for name in FOLDERS]
-  found = [path for folder in folders for path in folder.rglob("*.[to]t[fc]")]
+  paths = [path for folder in folders for path in folder.rglob("*.[to]t[fc]")]
   # Upright and of ordinary weight first.
-  return sorted(map(str, found), key=lambda p: ("Regular" not in p, p))
+  return sorted(map(str, paths), key=lambda p: ("Regular" not in p, p))
 
 
 @functools.lru_cache(64)

@@ -20,9 +20,12 @@ from vit_jax.inspection.photograph import Photograph
 
 DPI = 150  # Pixels per inch, for those who save at another resolution.
 _FAST = (
-  *(cv2.IMWRITE_PNG_COMPRESSION, 1),
-  *(cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE),
-  *(19, 32),  # IMWRITE_PNG_FILTER, ..._UP: OpenCV 4.11 ignores it.
+  cv2.IMWRITE_PNG_COMPRESSION,
+  1,
+  cv2.IMWRITE_PNG_STRATEGY,
+  cv2.IMWRITE_PNG_STRATEGY_RLE,
+  19,  # IMWRITE_PNG_FILTER, which OpenCV 4.11 ignores.
+  32,  # IMWRITE_PNG_FILTER_UP.
 )
 PER_LINE = 64  # Height of the text in widths of the picture: 11 px in 720.
 
@@ -79,7 +82,8 @@ def put_together(
   columns = columns or len(panels)
   rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
   widths = [panel.picture.shape[1] for panel in rows[0]]
-  height, gap = panels[0].picture.shape[0], max(4, sum(widths) // 160)
+  height = panels[0].picture.shape[0]
+  gap = max(4, sum(widths) // 160)
   across = sum(widths) + gap * (columns + 1)
   size = max(11, across / PER_LINE)
   line = math.ceil(1.35 * size)
@@ -95,7 +99,8 @@ def put_together(
     place = across / 2, gap + line * (number + 0.5)
     write(draw, place, text, size, across - 2 * gap)
   for row, some in enumerate(rows):
-    x, y = gap, top + row * each
+    x = gap
+    y = top + row * each
     for panel, width in zip(some, widths, strict=False):
       middle = x + width / 2, y + above / 2
       write(draw, middle, panel.caption, size, width)
@@ -118,7 +123,9 @@ def _scale(
   between: Limits,
 ) -> None:
   """Draws a horizontal colour bar in units of an even share."""
-  draw, (x, y), thick = ImageDraw.Draw(sheet), place, round(0.4 * size)
+  draw = ImageDraw.Draw(sheet)
+  x, y = place
+  thick = round(0.4 * size)
   bar = Image.new("P", (256, 1))
   bar.putdata(range(256))
   bar.putpalette(overlay.palette())
@@ -127,8 +134,12 @@ def _scale(
   low, high = between
   digits = max(1, 1 - math.floor(math.log10(high - low)))
   y += thick + round(0.7 * size)
-  ends = (x, low, "lm"), (x + width / 2, (low + high) / 2, "mm")
-  for at, value, anchor in (*ends, (x + width, high, "rm")):
+  labels = [
+    (x, low, "lm"),
+    (x + width / 2, (low + high) / 2, "mm"),
+    (x + width, high, "rm"),
+  ]
+  for at, value, anchor in labels:
     write(draw, (at, y), f"{value:.{digits}f}", 0.85 * size, width / 3, anchor)
-  told = x + width / 2, y + 1.2 * size
-  write(draw, told, "times the mean", 0.85 * size, width)
+  middle = x + width / 2, y + 1.2 * size
+  write(draw, middle, "times the mean", 0.85 * size, width)

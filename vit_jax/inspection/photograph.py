@@ -21,14 +21,15 @@ def seen_part(encoded: bytes, preprocessing: Preprocessing) -> Photograph:
   UnreadableImageError if the file cannot be decoded.
   """
   image = in_colours(decode_image(encoded, preprocessing.spec))
-  shape, size = image.shape[:2], preprocessing.image_size
+  shape = image.shape[:2]
+  size = preprocessing.image_size
   whole = preprocessing.whole
   resized = resized_shape(shape, whole, preprocessing.crop)
   parts = []
-  for side, full, kept, seen in zip(shape, resized, whole, size, strict=True):
-    length = side * kept / full
+  for side, full, crop, seen in zip(shape, resized, whole, size, strict=True):
+    length = side * crop / full
     start = (side - max(1, round(length))) // 2
-    parts.append(slice(start, start + max(1, round(length * seen / kept))))
+    parts.append(slice(start, start + max(1, round(length * seen / crop))))
   part = Image.fromarray(image[tuple(parts)])
   part.thumbnail((LONGEST, LONGEST))
   return np.asarray(part)

@@ -57,30 +57,32 @@ def study_figure(
   at = {place: k if named else place for k, place in enumerate(places)}
   order = [*dict.fromkeys([*ours, *theirs])]  # A line has one look in both.
 
-  def told(name: Any) -> str:
+  def text_of(name: Any) -> str:
     return short((names or {}).get(str(name), str(name).replace("_", " ")))
 
-  figure, both = figure_of(5.2, 4.8 if theirs else 3.2), bool(theirs)
+  both = bool(theirs)
+  figure = figure_of(5.2, 4.8 if both else 3.2)
   ratios: Any = {"height_ratios": (3, 2)[: 1 + both]}
   panels = figure.subplots(1 + both, sharex=True, squeeze=False, **ratios)[:, 0]
   for axes, part in zip(panels, (ours, theirs), strict=False):
     for name, line in part.items():
-      number, beside = order.index(name), 0.0
+      number = order.index(name)
+      offset = 0.0
       if named:
-        beside = _APART * (number - (len(order) - 1) / 2)
-      scores = {at[place] + beside: values for place, values in line.items()}
-      said = told(name) or "ours"
-      _draw_line(axes, scores, said, number, "" if named else "-")
+        offset = _APART * (number - (len(order) - 1) / 2)
+      scores = {at[place] + offset: values for place, values in line.items()}
+      legend = text_of(name) or "ours"
+      _draw_line(axes, scores, legend, number, "" if named else "-")
     axes.grid(axis="y", **PALE)
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
     if len(part) > 1:
       axes.legend(fontsize=SMALL, frameon=False)
-  label(panels[0], "", told(y), textwrap.fill(title, _TITLE))
-  label(panels[-1], told(x), "", "In the paper" if theirs else "")
+  label(panels[0], "", text_of(y), textwrap.fill(title, _TITLE))
+  label(panels[-1], text_of(x), "", "In the paper" if theirs else "")
   if log:
     panels[0].set_xscale("log")
   if named or len(places) <= 8:
-    shown = [told(place) if named else f"{place:,}" for place in places]
+    shown = [text_of(place) if named else f"{place:,}" for place in places]
     panels[-1].set_xticks([*at.values()], shown)
     panels[-1].xaxis.set_minor_locator(NullLocator())
   return figure
