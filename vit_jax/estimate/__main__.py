@@ -107,15 +107,15 @@ def main(_: list[str]) -> int:
 
 def _data_set(name: str | None) -> tuple[int, int]:
   """(classes, training images), from the flags or those of a known data set."""
-  known = DATA_SETS.get(name or "", (0, 0))
-  options = flags.FLAGS
-  found = options.num_classes or known[0], options.num_examples or known[1]
-  if not all(found):
+  num_classes, num_examples = DATA_SETS.get(name or "", (0, 0))
+  num_classes = flags.FLAGS.num_classes or num_classes
+  num_examples = flags.FLAGS.num_examples or num_examples
+  if not (num_classes and num_examples):
     raise ValueError(
       f"the size of data.name={name!r} is unknown: give --num_classes and "
       "--num_examples."
     )
-  return found
+  return num_classes, num_examples
 
 
 def _suggestion(
@@ -133,7 +133,8 @@ def _suggestion(
       row, _ = compiler.estimate(trial, chip, devices, *sizes)
     except ValueError:
       continue
-    peak, mfu = row["hbm_gib"]["peak"], row["mfu"]
+    peak = row["hbm_gib"]["peak"]
+    mfu = row["mfu"]
     speed = f"{row['mcycles']:.1f} Mcycles" if mfu is None else f"MFU {mfu:.2f}"
     return f"This fits, with {peak:.1f} GiB per chip and {speed}: {text}"
   return "None of these changes makes it fit: use more chips."
@@ -153,7 +154,8 @@ compiled in    {compile_seconds:.0f} s"""
 
 
 def _table(row: dict[str, Any]) -> str:
-  sent, unknown = row["collectives"].items(), row["without_estimate"].items()
+  sent = row["collectives"].items()
+  unknown = row["without_estimate"].items()
   speed = "and no time: the clock of this chip is not published"
   if row["mfu"] is not None:
     rate = f"{row['images_per_second']:,.0f} images/s per chip"

@@ -90,7 +90,11 @@ def estimate(
 def cost(
   lowered: Any, chip: Chip, mesh: Mesh, images: float, gflops: float
 ) -> tuple[dict[str, Any], str]:
-  """As `estimate`, of a lowered step: images a device, GFLOP an image."""
+  """As `estimate`, for a lowered step.
+
+  `images` is the number per device, and `gflops` is per image. Raises
+  DoesNotFit if the step needs more memory than a device has.
+  """
   start = time.perf_counter()
   try:
     compiled = lowered.compile()
@@ -108,11 +112,10 @@ def cost(
   compiled_flop = compiled.cost_analysis().get("flops", 0.0)
   memory = compiled.memory_analysis()
   per_device = chip.hbm_gib / chip.devices
-  held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-  extra = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  if held + extra > per_device * GIB:  # The compiler may let this pass.
-    needed = (held + extra) / GIB
-    raise DoesNotFit(_memory(f"{needed:.2f}G", f"{per_device:g}G"))
+  peak = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+  peak += memory.output_size_in_bytes - memory.alias_size_in_bytes
+  if peak > per_device * GIB:  # The compiler may let this pass.
+    raise DoesNotFit(_memory(f"{peak / GIB:.2f}G", f"{per_device:g}G"))
   row = {
     "chips": mesh.size // chip.devices,
     "mesh": dict(mesh.shape),
@@ -120,7 +123,7 @@ def cost(
     "hbm_gib": {
       "arguments": memory.argument_size_in_bytes * chip.devices / GIB,
       "temporaries": memory.temp_size_in_bytes * chip.devices / GIB,
-      "peak": (held + extra) * chip.devices / GIB,
+      "peak": peak * chip.devices / GIB,
       "of": per_device * chip.devices,
     },
     "model_tflop": model_flop * chip.devices / 1e12,
@@ -182,8 +185,9 @@ def lower_forward(
   model = trained.trunk
   preprocessing = build.make_preprocessing(settings)
   shape = preprocessing.image_shape
-  normalization, task = preprocessing.normalization, build.task_of(settings)
-  step = make_predict_step(model, **normalization, task=task, top=1)
+  step = make_predict_step(
+    model, **preprocessing.normalization, task=build.task_of(settings), top=1
+  )
   whole = sharding.replicated(mesh)
   shapes = jax.eval_shape(make_params_init(model, shape), jax.random.key(0))
   params = jax.tree.map(
@@ -214,7 +218,10 @@ def _rows(
 
 
 def devices_of(name: str) -> tuple[Chip, list[Any]]:
-  """The chip of a topology, and descriptions of its devices."""
+  """The chip of a topology, and descriptions of its devices.
+
+  Raises ValueError if the topology is unknown, or there is no TPU compiler.
+  """
   kind, _, shape = name.partition(":")
   if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
     raise ValueError(
@@ -245,13 +252,13 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
 
 def explained(error: Exception) -> Exception:
   """A one-line `DoesNotFit` for an error of lacking memory, else the error."""
-  used = re.search(
+  sizes = re.search(
     r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
     r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
     str(error),
   )
-  if used:
-    return DoesNotFit(_memory(*filter(None, used.groups())))
+  if sizes:
+    return DoesNotFit(_memory(*filter(None, sizes.groups())))
   if "RESOURCE_EXHAUSTED" in str(error):
     return DoesNotFit(str(error).splitlines()[0])
   return error

@@ -73,13 +73,13 @@ def total_cycles(ops: Iterable[Op]) -> int:
   Raises:
     ValueError: if no operation has an estimate, as another compiler's would.
   """
-  known = [op.cycles * op.times for op in ops if op.cycles is not None]
-  if not known:
+  cycles = [op.cycles * op.times for op in ops if op.cycles is not None]
+  if not cycles:
     raise ValueError(
       "the compiled program has no estimated cycles in a form that is known: "
       "install a libtpu that constraints.txt names."
     )
-  return sum(known)
+  return sum(cycles)
 
 
 def without_estimate(ops: Sequence[Op]) -> dict[str, int]:
@@ -99,11 +99,11 @@ def collective_bytes(ops: Iterable[Op]) -> dict[str, tuple[int, int]]:
   The bytes are those of the results, or of a reduce-scatter's operand.
   """
   transfers = {op.channel: op for op in ops if op.channel}
-  found: dict[str, tuple[int, int]] = {}
+  sums: dict[str, tuple[int, int]] = {}
   for op in transfers.values():
-    count, total = found.get(op.kind, (0, 0))
-    found[op.kind] = (count + op.times, total + op.num_bytes * op.times)
-  return found
+    count, total = sums.get(op.kind, (0, 0))
+    sums[op.kind] = (count + op.times, total + op.num_bytes * op.times)
+  return sums
 
 
 def by_source(ops: Iterable[Op]) -> list[tuple[str, str, int, int]]:
@@ -111,7 +111,8 @@ def by_source(ops: Iterable[Op]) -> list[tuple[str, str, int, int]]:
 
   Operations that differ only in their block's number share a row.
   """
-  cycles, times = collections.Counter(), collections.Counter()
+  cycles = collections.Counter()
+  times = collections.Counter()
   for op in ops:
     if op.cycles:
       key = (re.sub(r"block_\d+", "block", op.source), op.shape)
@@ -127,7 +128,7 @@ def _item_bytes(kind: str) -> int:
 
 def _computations(text: str) -> tuple[dict[str, _Computation], str]:
   """All computations by name, and the name of the entry computation."""
-  found: dict[str, _Computation] = {}
+  computations: dict[str, _Computation] = {}
   entry, current = "", None
   for line in text.splitlines():
     instruction = _INSTRUCTION.match(line)
@@ -137,9 +138,9 @@ def _computations(text: str) -> tuple[dict[str, _Computation], str]:
       if constant := re.search(r" constant\((\d+)\)", line):
         current.constants.append(int(constant[1]))
     elif header := _HEADER.match(line):
-      current = found.setdefault(header[2], _Computation([], []))
+      current = computations.setdefault(header[2], _Computation([], []))
       entry = header[2] if header[1] else entry
-  return found, entry
+  return computations, entry
 
 
 def _type_and_opcode(definition: str) -> tuple[str, str]:
@@ -157,7 +158,7 @@ def _walk(
   computations: dict[str, _Computation], name: str, times: int
 ) -> Iterator[Op]:
   """Operations in their order; the end of a transfer repeats its `Op`."""
-  begun: dict[str, list[Op]] = {}
+  started: dict[str, list[Op]] = {}  # Transfers, by the name of their start.
   for opcode, shape, line in computations[name].instructions:
     ops: list[Op] = []
     if opcode == "while":
@@ -168,18 +169,19 @@ def _walk(
     elif opcode.removesuffix("-start") in COLLECTIVES:
       ops.append(_collective(computations[name], opcode, shape, line, times))
     elif opcode.endswith(("-update", "-done")):
-      ops += begun.get(_operand(opcode, line), [])
+      ops += started.get(_operand(opcode, line), [])
     elif opcode not in _FREE:
       kernel = 'custom_call_target="tpu_custom_call"' in line
       kind = "Pallas kernel" if kernel else opcode
-      ops.append(Op(kind, shape, *_facts(line), times))
+      source, cycles = _facts(line)
+      ops.append(Op(kind, shape, source, cycles, times))
       if opcode in ("fusion", "async-start") and "calls=" in line:
         ops += _fused(computations[_called(line, "calls")], times)
     if opcode.endswith(("-start", "-update")):
-      own = line.partition(" = ")[0].strip(" %")
-      begun[own] = [op for op in ops if op.channel]
-    given = "-start()" not in line  # Else an update brings the operands.
-    yield from (op for op in ops if given or not op.channel)
+      result = line.partition(" = ")[0].strip(" %")
+      started[result] = [op for op in ops if op.channel]
+    has_operands = "-start()" not in line  # Else an update brings them.
+    yield from (op for op in ops if has_operands or not op.channel)
 
 
 def _operand(opcode: str, line: str) -> str:
@@ -220,14 +222,22 @@ def _collective(
         shape = other
   channel = re.search(r"channel_id=(\d+)", line)
   groups = re.search(r"replica_groups=(.*?), \w+=", line)
-  joined = channel[1] if channel else line, groups[1] if groups else ""
-  return Op(kind, shape, *_facts(line), times, *joined)
+  source, cycles = _facts(line)
+  return Op(
+    kind=kind,
+    shape=shape,
+    source=source,
+    cycles=cycles,
+    times=times,
+    channel=channel[1] if channel else line,
+    groups=groups[1] if groups else "",
+  )
 
 
 def _trips(computations: dict[str, _Computation], line: str) -> int:
   """A loop's trip count: XLA's own, or the limit in the loop's condition."""
-  if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
-    return int(known[1])
+  if count := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
+    return int(count[1])
   return max(computations[_called(line, "condition")].constants, default=1)
 
 

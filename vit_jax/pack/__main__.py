@@ -18,8 +18,8 @@ SOURCE is one of
 The images are shuffled once. --size reduces the shorter side; then, and if they
 are neither JPEG nor PNG, images are stored as JPEG of --quality. All others
 stay as they are, byte for byte. Every image is decoded: those that cannot be
-are listed in OUT/unreadable.txt and left out. A command that was stopped goes
-on where it stopped, and --verify compares OUT with its checksums. `python -m
+are listed in OUT/unreadable.txt and left out. A command that was stopped can be
+repeated to finish, and --verify compares OUT with its checksums. `python -m
 vit_jax.train --config.data.dir=OUT` reads the result, and so does
 `tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
@@ -64,6 +64,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
+  """Packs or verifies; raises ValueError if the arguments do not fit."""
   from vit_jax.pack.sources import open_sources
 
   options = flags.FLAGS
@@ -81,9 +82,13 @@ def main(arguments: list[str]) -> None:
       raise ValueError("--quality is of JPEG: leave it out for --encoding=raw.")
     quality = None
   writer = extras.load("vit_jax.pack.writer", "tfds")
-  places = arguments[0], options.labels, options.data_dir
-  rule = options.held_out_by or notes.held_out_by(arguments[1])
-  splits = open_sources(*places, options.outside, rule)
+  splits = open_sources(
+    arguments[0],
+    options.labels,
+    options.data_dir,
+    options.outside,
+    options.held_out_by or notes.held_out_by(arguments[1]),
+  )
   writer.pack(
     splits,
     arguments[1],
@@ -96,19 +101,23 @@ def main(arguments: list[str]) -> None:
 
 
 def verify(out: str) -> None:
-  """Prints each file that is not as it was; then raises ValueError."""
+  """Compares files with their checksums, and prints those that differ.
+
+  Raises ValueError if there are any.
+  """
   folder = epath.Path(out).expanduser()
   sums = read_sums(read_regular(folder / SUMS))
   there = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
   shards = {name for name in there if "array_record" in name}
-  names, bad = sorted(shards | {*sums}), 0
+  names = sorted(shards | {*sums})
+  bad = 0
   for name in names:
     path = pathlib.PurePosixPath(name)
     if "://" in name or path.is_absolute() or ".." in path.parts:
       _say(f"{SUMS} names {printable(name)}, which is not in {folder}")
       bad += 1
-    elif (found := notes.file_digest(folder / name)) != sums.get(name):
-      wrong = "is missing" if found is None else f"differs from {SUMS}"
+    elif (digest := notes.file_digest(folder / name)) != sums.get(name):
+      wrong = "is missing" if digest is None else f"differs from {SUMS}"
       _say(f"{printable(str(folder / name))} {wrong}")
       bad += 1
   if bad or not names:

@@ -1,8 +1,8 @@
 """The plan of a packing and the notes about its shards, in OUT/notes.
 
-A command that is started again goes on by them. A cut of the power or a failing
-disk may have damaged any file of the folder, so nothing in it is believed
-unseen: the plan's digest stands in each note, and a note's digest in itself.
+A repeated command uses them to skip finished shards. A power cut or a failing
+disk may have damaged any file of the folder, so every file is checked: each
+note has the plan's digest and its own.
 """
 
 import concurrent.futures
@@ -84,11 +84,11 @@ def write(path: epath.Path, note: Note) -> None:
 
 def read(path: epath.Path) -> Note | None:
   """Reads a note; None if it is missing or damaged."""
-  found = _read_object(path) or {}
-  if found.pop("digest", None) not in (None, digest(found)):
+  fields = _read_object(path) or {}
+  if fields.pop("digest", None) not in (None, digest(fields)):
     return None
   try:
-    note = Note(**found)
+    note = Note(**fields)
     numbers = [*note.classes, note.bytes]
     texts = [note.sha256, *note.unreadable]
   except TypeError:
@@ -103,7 +103,10 @@ def digest(content: Mapping[str, Any]) -> str:
 
 
 def reread(folder: epath.Path, split: str, number: int) -> Note:
-  """Reads the note about a shard that was just written or compared."""
+  """Reads the note about a shard that was just written or compared.
+
+  Raises OSError if it is missing or damaged.
+  """
   path = path_of(folder, split, number)
   note = read(path)
   if note is None:
@@ -145,8 +148,8 @@ def settle_plan(
 ) -> str | None:
   """Writes the plan into the folder, or compares it with the one there.
 
-  Returns a line if the plan there was damaged, and is made again. Notes that
-  do not name it are then of no use. Raises ValueError if the folder holds
+  Returns a line if the plan there was damaged, and is made again. Notes without
+  a plan's digest are then ignored. Raises ValueError if the folder holds
   something else, or another packing.
 
   Args:
@@ -193,7 +196,7 @@ def whole(
   trust_older: bool,
   processes: int,
 ) -> list[tuple[bool, str | None]]:
-  """Compares shards with their notes; reads all of their bytes.
+  """Compares shards with their notes, reading all of their bytes.
 
   Args:
     shards: Paths of each shard and of its note.

@@ -1,6 +1,6 @@
 """Reads Parquet files with image bytes, as the Hugging Face Hub ships them.
 
-A row group is read as a whole, and the one read last is kept.
+A row group is read as a whole, and the latest one stays in memory.
 """
 
 import json
@@ -29,7 +29,8 @@ class ParquetImages(Source):
   """
 
   def __init__(self, name: str, files: Sequence[str], columns: tuple[str, str]):
-    self.name, self.columns = name, columns
+    self.name = name
+    self.columns = columns
     self.class_names: tuple[str, ...] = ()
     self._groups: list[tuple[str, int]] = []
     blocks: list[int] = []
@@ -64,12 +65,12 @@ class ParquetImages(Source):
 
   def labels(self) -> np.ndarray:
     """All labels, read without the images."""
-    found = []
+    labels = []
     for path in dict.fromkeys(path for path, _ in self._groups):
       with open_anywhere(path) as file:
         table = _opened(file, path).read(columns=[self.columns[1]])
-      found.append(table[self.columns[1]].to_numpy())
-    return np.concatenate(found)
+      labels.append(table[self.columns[1]].to_numpy())
+    return np.concatenate(labels)
 
   def _table(self, group: int) -> pa.Table:
     if self._read is None or self._read[0] != group:
@@ -89,11 +90,12 @@ class ParquetImages(Source):
 
 
 def _opened(file: IO[bytes], path: str) -> pq.ParquetFile:
-  """Opens a file whose description of itself has a bounded size."""
+  """Opens a Parquet file; raises ValueError if its footer is too large."""
   end = file.seek(0, os.SEEK_END)
   file.seek(max(end - 8, 0))
-  size, mark = int.from_bytes(file.read(4), "little"), file.read(4)
-  if mark == b"PAR1" and size > _MOST_FOOTER:
+  size = int.from_bytes(file.read(4), "little")
+  magic = file.read(4)
+  if magic == b"PAR1" and size > _MOST_FOOTER:
     raise ValueError(
       f"{path} is damaged: its footer takes {size:,} bytes, more than "
       f"{_MOST_FOOTER:,}."
@@ -102,7 +104,7 @@ def _opened(file: IO[bytes], path: str) -> pq.ParquetFile:
 
 
 def _check_group(
-  group: pq.RowGroupMetaData, columns: Sequence[str], where: str
+  group: pq.RowGroupMetaData, columns: Sequence[str], source: str
 ) -> list[str]:
   """The paths of these columns in a row group, such as "image.bytes".
 
@@ -113,14 +115,18 @@ def _check_group(
   size = sum(column.total_uncompressed_size for column in taken)
   if size > _MOST_GROUP:
     raise ValueError(
-      f"{where}: this row group takes {size:,} bytes of memory, more than "
+      f"{source}: this row group takes {size:,} bytes of memory, more than "
       f"{_MOST_GROUP:,}; write the file again in smaller ones."
     )
   return [column.path_in_schema for column in taken]
 
 
 def open_parquet(folder: epath.Path) -> Splits:
-  """Opens the splits of a folder of Parquet files, by the files' names."""
+  """Opens the splits of a folder of Parquet files, by the files' names.
+
+  Raises ValueError if a file is damaged, or its columns are not images and
+  labels.
+  """
   files: dict[str, list[str]] = {}
   for path in sorted(folder.iterdir()):
     if path.suffix == ".parquet":
@@ -137,7 +143,8 @@ def open_parquet(folder: epath.Path) -> Splits:
     for split, paths in files.items()
   }
   labels = np.concatenate([source.labels() for source in splits.values()])
-  least, most = labels.min(), labels.max()
+  least = labels.min()
+  most = labels.max()
   names = _class_names(schema, columns[1])
   if not names and most >= 0:  # An empty cell makes it NaN.
     names = numbered(int(most), len(labels), f"{folder}: {columns[1]!r}")

@@ -26,26 +26,40 @@ def split_of(name: str) -> str:
   start = pathlib.PurePosixPath(name).name.lower()
   for split, names in NAMES.items():
     # The longer names first: "validation" begins with "val".
-    for known in sorted(names, key=len, reverse=True):
-      rest = start.removeprefix(known.decode())
-      if rest != start and not rest[:1].isalpha():
+    for prefix in sorted(names, key=len, reverse=True):
+      suffix = start.removeprefix(prefix.decode())
+      if suffix != start and not suffix[:1].isalpha():
         return TFDS_NAMES.get(split, split)
   return "train"
 
 
-def numbered(most: int, num_images: int, where: str) -> list[str]:
-  """Names of the classes 0 to `most`; raises as `check_classes`."""
-  check_classes(most + 1, num_images, where)
+def numbered(most: int, num_images: int, source: str) -> list[str]:
+  """Names of the classes 0 to `most`; raises ValueError as `check_classes`."""
+  check_classes(most + 1, num_images, source)
   return [str(number) for number in range(most + 1)]
 
 
 class Listing:
-  """Places of images, gathered while a source is listed."""
+  """Places of images, gathered while a source is listed.
+
+  Attributes:
+    files: Paths of the files that hold the images.
+    names: The images' names, one after another.
+    file: Index in `files` of each image.
+    label: Class of each image.
+    start: Offset of each image in its file, in bytes.
+    size: Size of each image, in bytes.
+    ends: Where each image's name ends in `names`.
+  """
 
   def __init__(self, files: Sequence[str] = ()):
-    self.files, self.names = [*files], bytearray()
-    self.file, self.label = array("i"), array("i")
-    self.start, self.size, self.ends = array("q"), array("q"), array("q")
+    self.files = [*files]
+    self.names = bytearray()
+    self.file = array("i")
+    self.label = array("i")
+    self.start = array("q")
+    self.size = array("q")
+    self.ends = array("q")
 
   def add(self, start: int, size: int, label: int, name: str) -> None:
     """Adds an image of the file that was last added to `files`."""
@@ -61,7 +75,8 @@ class Records(Source):
   """One split of images that are parts of files, as members of archives are."""
 
   def __init__(self, name: str, class_names: Sequence[str], listing: Listing):
-    self.name, self.class_names = name, tuple(class_names)
+    self.name = name
+    self.class_names = tuple(class_names)
     self._at = listing
 
   def __len__(self) -> int:

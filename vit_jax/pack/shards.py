@@ -123,7 +123,8 @@ def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
         continue
       # A name that is the same on other machines.
       name_of = os.path.relpath(example["id"], root) if root else example["id"]
-      id_, label = name_of.encode("utf-8", "surrogateescape"), example["label"]
+      id_ = name_of.encode("utf-8", "surrogateescape")
+      label = example["label"]
       record = {"image": image, "label": label, "id": id_}
       example = serializer.get_tf_example(record)
       # Otherwise the order of the fields differs from process to process.

@@ -87,6 +87,7 @@ def open_bucket(address: str) -> Splits:
   The folder holds class folders, or `train` and `validation` or `test` (see
   `folders.NAMES`) that hold them. Nothing is held out of a folder without
   splits: choose a part when you train, as in `--config.data.train_split`.
+  Raises ValueError if the folders are not splits of the same classes.
   """
   system, root = extras.load("fsspec.core", "gcs").url_to_fs(address)
   parts: dict[str, str] = {}
@@ -123,8 +124,8 @@ def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
   listing = Listing()
   for label, name in enumerate(names):
     inside = f"{folder}/{name}"
-    found = system.find(inside, detail=True) if system.isdir(inside) else {}
-    for path, about in sorted(found.items()):
+    files = system.find(inside, detail=True) if system.isdir(inside) else {}
+    for path, about in sorted(files.items()):
       if path.lower().endswith(_ENDINGS) and not _last(path).startswith("."):
         listing.files.append(system.unstrip_protocol(path))
         listing.add(0, about["size"], label, path)
@@ -133,8 +134,8 @@ def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
 
 def _folders(system: Any, path: str) -> list[str]:
   entries = system.ls(path, detail=True)
-  found = [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
-  return sorted(p for p in found if not _last(p).startswith("."))
+  paths = [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
+  return sorted(p for p in paths if not _last(p).startswith("."))
 
 
 def _last(path: str) -> str:

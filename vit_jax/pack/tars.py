@@ -141,7 +141,7 @@ def _labels(
   return labels
 
 
-def _label(file: IO[bytes], ending: str, where: str) -> int | None:
+def _label(file: IO[bytes], ending: str, source: str) -> int | None:
   """The label in a .cls file, or in a .json file under "label" or "cls"."""
   try:
     value: Any = json.loads(file.read(_MOST_TEXT))
@@ -154,8 +154,9 @@ def _label(file: IO[bytes], ending: str, where: str) -> int | None:
       raise ValueError
     return int(value)
   except (ValueError, TypeError, AttributeError, RecursionError) as error:
-    said = f"{where} must hold the number of a class, from 0 to 2**31 - 1."
-    raise ValueError(said) from error
+    raise ValueError(
+      f"{source} must hold the number of a class, from 0 to 2**31 - 1."
+    ) from error
 
 
 def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
@@ -194,32 +195,35 @@ def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
   listing = Listing(files=[str(folder / _VAL)])
   path = folder / _VAL
   with open_anywhere(path) as file, _opened(file, path) as tar:
-    found = filter(tarfile.TarInfo.isfile, _members(tar, path))
-    members = sorted(found, key=_name)
-  known, wanted = {name: i for i, name in enumerate(names)}, _lines(labels)
-  if len(wanted) != len(members):
+    files = filter(tarfile.TarInfo.isfile, _members(tar, path))
+    members = sorted(files, key=_name)
+  numbers = {name: i for i, name in enumerate(names)}
+  wordnet_ids = _lines(labels)
+  if len(wordnet_ids) != len(members):
     raise ValueError(
-      f"{labels} has {len(wanted)} lines, and {_VAL} {len(members)} images."
+      f"{labels} has {len(wordnet_ids)} lines, and {_VAL} {len(members)} "
+      "images."
     )
-  for member, wordnet in zip(members, wanted, strict=True):
-    if wordnet not in known:
+  for member, wordnet in zip(members, wordnet_ids, strict=True):
+    if wordnet not in numbers:
       raise ValueError(
         f"{labels} names the class {wordnet!r}; a line must be a WordNet id of "
         f"the training images, such as {names[0]}. (Numbers from ImageNet's "
         "development kit count the classes in another order.)"
       )
-    listing.add(member.offset_data, member.size, known[wordnet], member.name)
+    listing.add(member.offset_data, member.size, numbers[wordnet], member.name)
   return Records(f"{folder.name}, validation", names, listing)
 
 
 class _Bounded:
-  """A file of which little is read at a time, whatever an archive claims.
+  """A file that refuses large reads, whatever size an archive claims.
 
   A header may say that gigabytes follow, such as a member's long name.
   """
 
   def __init__(self, file: IO[bytes], path: epath.Path):
-    self._file, self._path = file, path
+    self._file = file
+    self._path = path
     self.seek = file.seek
     self.tell = file.tell
     self.seekable = file.seekable
@@ -254,8 +258,9 @@ def _opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
   try:
     return tarfile.open(fileobj=bounded, mode="r:")
   except tarfile.TarError as error:
-    said = f"{path} is no uncompressed .tar file ({error})."
-    raise ValueError(said) from error
+    raise ValueError(
+      f"{path} is no uncompressed .tar file ({error})."
+    ) from error
 
 
 def _lines(path: str) -> list[str]:

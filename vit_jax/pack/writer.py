@@ -44,7 +44,7 @@ def pack(
   shard_bytes: int = 2**27,
   workers: int | None = None,
 ) -> None:
-  """Packs splits into a folder, and goes on with one that is unfinished.
+  """Packs splits into a folder, or finishes one that was begun.
 
   The arguments are those of the command, with TFDS's names of the splits; `out`
   may be in a bucket, and a shard has about `shard_bytes`. Raises ValueError if
@@ -61,7 +61,8 @@ def pack(
   counts: dict[str, int] = {}
   planned = {}
   for split, source in splits.items():
-    few, count = _looked_at(source), len(source)
+    few = _looked_at(source)
+    count = len(source)
     counts[split] = _number_of_shards(few, count, encoding, shard_bytes)
     planned[split] = [count, counts[split], _digest(source.class_names, few)]
   images = {**dataclasses.asdict(encoding), "splits": planned}
@@ -153,7 +154,8 @@ def _order(source: Source, seed: int) -> np.ndarray:
   blocks = getattr(source, "blocks", None)
   if blocks is None:
     return random.permutation(len(source))
-  starts, order = np.cumsum(blocks) - blocks, random.permutation(len(blocks))
+  starts = np.cumsum(blocks) - blocks
+  order = random.permutation(len(blocks))
   parts = [starts[k] + random.permutation(int(blocks[k])) for k in order]
   return np.concatenate(parts)
 
@@ -169,13 +171,13 @@ def _describe(
   sums: dict[str, str] = {}
   unreadable: list[str] = []
   for split, names in files.items():
-    found = [notes.reread(folder, split, k) for k in range(len(names))]
-    classes = np.array([note.classes for note in found])
-    num_bytes = sum(note.bytes for note in found)
+    of_shards = [notes.reread(folder, split, k) for k in range(len(names))]
+    classes = np.array([note.classes for note in of_shards])
+    num_bytes = sum(note.bytes for note in of_shards)
     lengths[split] = classes.sum(axis=1).tolist(), num_bytes
-    for file, note in zip(names, found, strict=True):
+    for file, note in zip(names, of_shards, strict=True):
       sums[file] = note.sha256
-    lost = [line for note in found for line in note.unreadable]
+    lost = [line for note in of_shards for line in note.unreadable]
     unreadable += lost
     classes = classes.sum(axis=0)
     _say(
@@ -212,8 +214,8 @@ def _metadata(
     lengths: The numbers of examples in a split's shards, and its bytes.
     files: Names of a split's shards.
   """
-  with tempfile.TemporaryDirectory() as made:
-    draft = epath.Path(made)
+  with tempfile.TemporaryDirectory() as folder:
+    draft = epath.Path(folder)
     template = tfds.core.ShardedFileTemplate(
       data_dir=draft,
       dataset_name=name,
@@ -239,7 +241,7 @@ def _metadata(
       check_data=False,
       supervised_keys=("image", "label"),
     )
-    paths = sorted(pathlib.Path(made).iterdir())
+    paths = sorted(pathlib.Path(folder).iterdir())
     return {p.name: p.read_bytes() for p in paths if p.suffix in _TEXTS}
 
 
