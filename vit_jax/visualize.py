@@ -68,7 +68,7 @@ def define_flags() -> None:
     "leave_out",
     False,
     "Leave out outlier patches, which attract attention regardless of their "
-    "content, as in a DINOv2 without registers.",
+    "content.",
   )
   command.define_overrides()
 

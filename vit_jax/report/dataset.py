@@ -55,15 +55,18 @@ def look_at(run: SavedRun) -> Dataset:
   Raises ValueError if the training split cannot be opened or read, or has other
   classes than the checkpoint.
   """
-  settings, names = run.settings, run.source.class_names
+  settings = run.settings
+  names = run.source.class_names
   train = open_source("train", settings.data, run.task.labels)
-  other = train.class_names, "the training split"
-  check_same_classes(names, "the checkpoint", *other)
+  check_same_classes(
+    names, "the checkpoint", train.class_names, "the training split"
+  )
   labels = getattr(train, "labels", None)
   counts = None
   if labels is not None and run.task.labels.are_classes:
     counts = np.bincount(labels(range(len(train))), minlength=len(names))
-  preprocessing, size = run.loaded.preprocessing, settings.batch_size
+  preprocessing = run.loaded.preprocessing
+  size = settings.batch_size
   batches = TrainBatches(
     source=train,
     transform=run.task.train_transform(preprocessing, settings.train_transform),
@@ -83,9 +86,9 @@ def look_at(run: SavedRun) -> Dataset:
 
 def _sizes(source: Source) -> Sizes:
   """Sizes of readable files; only their headers are decoded."""
-  last, count = len(source) - 1, min(_SIZED, len(source))
+  count = min(_SIZED, len(source))
   sides, weights = [], []
-  for index in np.linspace(0, last, count).round().astype(int):
+  for index in np.linspace(0, len(source) - 1, count).round().astype(int):
     # A file that Pillow cannot open has no size to show here.
     with contextlib.suppress(UnreadableImageError, OSError, ValueError):
       encoded = source[int(index)]["image"]

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -105,20 +104,22 @@ class RunFacts:
   def curve(self, key: str) -> tuple[list[int], list[float]]:
     """Steps and values of a metric; both are empty if it was never written.
 
-    A value of training is a mean of the steps since the last. If these are less
-    than half as many as mostly, it is averaged with the one before.
+    A value of training is a mean over the steps since the last value. If these
+    are less than half as many as usual, it is averaged with the one before.
     """
-    known = {
+    points = {
       row["step"]: row[key] for row in self.rows if row.get(key) is not None
     }
-    steps, values = [*known], [*known.values()]
+    steps = [*points]
+    values = [*points.values()]
     if key.startswith("train/") and key != "train/learning_rate" and steps:
       counts = np.diff(steps, prepend=0)
       short = np.flatnonzero(counts[1:] < np.median(counts) / 2) + 1
       for n in reversed(short):
         both = slice(n - 1, n + 1)
         mean = np.average(values[both], weights=counts[both])
-        steps[both], values[both] = [steps[n]], [float(mean)]
+        steps[both] = [steps[n]]
+        values[both] = [float(mean)]
         counts[n - 1] += counts[n]
     return steps, values
 
@@ -127,9 +128,10 @@ class RunFacts:
     """Metrics of the checkpoint, or else of the last evaluation in training."""
     if self.measured is not None:
       return self.measured.metrics | {"step": self.measured.step}
-    known = (row.get("eval/examples") is not None for row in self.rows)
-    rows = [*itertools.compress(self.rows, known)]
-    return rows[-1] if rows else {}
+    evaluations = (
+      row for row in reversed(self.rows) if row.get("eval/examples") is not None
+    )
+    return next(evaluations, {})
 
   @property
   def score(self) -> float | None:
@@ -150,8 +152,10 @@ def read_run(
     # Fails with a clear message if the address cannot be read.
     open_run(workdir).close()
   folder = epath.Path(workdir).expanduser()
-  rows, starts = (found := read_metrics(folder)).rows, read_starts(folder)
-  skipped = [*found.note(METRICS), *starts.note(STARTS)]
+  metrics = read_metrics(folder)
+  rows = metrics.rows
+  starts = read_starts(folder)
+  skipped = [*metrics.note(METRICS), *starts.note(STARTS)]
   config: dict[str, Any] = {}
   task = choose.by_metrics(key for row in rows for key in row)
   measured = problem = best = None
@@ -194,14 +198,15 @@ def _best(
   workdir: str, task: Task, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str] | None:
   metric = task.score_metric
-  with contextlib.closing(open_run(workdir, [f"eval/{metric.key}"])) as found:
-    step = found.best_step
+  with contextlib.closing(open_run(workdir, [f"eval/{metric.key}"])) as saved:
+    step = saved.best_step
   texts = [metric.text(row) for row in rows if row["step"] == step]
   return next(((step, t) for t in reversed(texts) if step and t), None)
 
 
 def _measure(run: SavedRun, track: Track) -> Measured:
-  model, preprocessing = run.loaded.model, run.loaded.preprocessing
+  model = run.loaded.model
+  preprocessing = run.loaded.preprocessing
   outcome = run.evaluator(run.params, track, detail=True)
   panels: Sequence[Photograph] = ()
   if draw := run.task.make_panels(model, preprocessing):
@@ -241,17 +246,18 @@ def _measure(run: SavedRun, track: Track) -> Measured:
 
 
 def _shown(run: SavedRun, example: Example) -> Shown:
-  found, preprocessing = run.source[example.index], run.loaded.preprocessing
+  source_example = run.source[example.index]
+  preprocessing = run.loaded.preprocessing
   rollout = attention_maps.image_rollout(
     run.loaded.model,
     run.params,
-    preprocessing.transform()(found["image"]),
+    preprocessing.transform()(source_example["image"]),
     **preprocessing.normalization,
   )
   root = os.path.join(run.settings.data.root or "", "")
   return Shown(
-    name=found["id"].removeprefix(root),
+    name=source_example["id"].removeprefix(root),
     example=example,
-    photograph=seen_part(found["image"], preprocessing),
+    photograph=seen_part(source_example["image"], preprocessing),
     rollout=rollout,
   )

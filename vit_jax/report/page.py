@@ -52,15 +52,18 @@ def page(runs: Sequence[RunFacts]) -> str:
   template = environment.get_template("report.html.jinja")
   now = datetime.datetime.now().astimezone()
   several = len(runs) > 1
-  own = [chart for run in runs if run.task for chart in run.task.curves]
-  own = [chart for n, chart in enumerate(own) if chart not in own[:n]]
+  first_curves: list[Curves] = [_LOSS]
+  for run in runs:
+    for curves in run.task.curves if run.task else ():
+      if curves not in first_curves:
+        first_curves.append(curves)
   context = {
     "title": f"{len(runs)} runs compared" if several else f"Run {names[0]}",
     "date": f"{now:%Y-%m-%d %H:%M}",
     "headline": headline_of(names, runs),
     "results": tables.results(names, runs),
     "alone": not several,
-    "curves": _curves(names, runs, [_LOSS, *own]),
+    "curves": _curves(names, runs, first_curves),
     "more_curves": _curves(names, runs, _MORE_CURVES),
     "differences": tables.differences(names, runs) if several else None,
     "shrunk": None,
@@ -94,23 +97,26 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   if len(runs) == 1:
     (run,) = runs
     more = run.measured.outcome.headline() if run.measured else ""
-    known = run.score is not None and run.task
-    return f"{known.headline(run.scores)}{more}." if known else ""
+    if run.score is None or not run.task:
+      return ""
+    return f"{run.task.headline(run.scores)}{more}."
   pairs = zip(names, runs, strict=True)
-  known = {name: run for name, run in pairs if run.score is not None}
-  if len(known) < 2:
+  scored = {name: run for name, run in pairs if run.score is not None}
+  if len(scored) < 2:
     return ""
-  if len({_evaluated_on(run) for run in known.values()}) > 1:
+  if len({_evaluated_on(run) for run in scored.values()}) > 1:
     return "The runs were evaluated on different images: compare no figures."
-  scores = {name: run.score or 0.0 for name, run in known.items()}
-  first, second = sorted(known, key=lambda name: -scores[name])[:2]
-  task = known[first].task
+  scores = {name: run.score or 0.0 for name, run in scored.items()}
+  first, second = sorted(scored, key=lambda name: -scores[name])[:2]
+  task = scored[first].task
   assert task is not None
-  said = task.score_text(known[first].scores)
+  score = task.score_text(scored[first].scores)
   ahead = task.ahead(scores[first], scores[second])
   if not ahead:
-    return f"{first} and {second} are equally good: {said}."
-  return f"{first} is the best of {len(known)} runs: {said}, {ahead} {second}."
+    return f"{first} and {second} are equally good: {score}."
+  return (
+    f"{first} is the best of {len(scored)} runs: {score}, {ahead} {second}."
+  )
 
 
 def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
@@ -126,21 +132,21 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
 def evaluated(run: RunFacts, measured: Measured) -> str:
   """Names the data evaluated, what was left out, and a better checkpoint."""
   scores = measured.metrics
-  said = (
+  text = (
     f"Checkpoint of step {measured.step:,}, evaluated on the "
     f"{scores['eval/examples']:,} images of {measured.data_name}."
   )
   if scores["eval/skipped_images"]:
-    said += f" Unreadable and left out: {scores['eval/skipped_images']:,}."
+    text += f" Unreadable and left out: {scores['eval/skipped_images']:,}."
   if run.best and run.best[0] != measured.step:
-    said += " Best checkpoint: step {:,} with {}. ".format(*run.best)
+    text += " Best checkpoint: step {:,} with {}. ".format(*run.best)
     command = f"python -m vit_jax.report {shlex.quote(run.workdir)} --best"
-    said += f"To report on it: {command}"
-  return " ".join([said, *measured.outcome.notes])
+    text += f"To report on it: {command}"
+  return " ".join([text, *measured.outcome.notes])
 
 
 def _names(workdirs: Sequence[str]) -> list[str]:
-  """Names the workdirs by as many last parts of their paths as differ."""
+  """Names workdirs by the fewest last parts of their paths that differ."""
   parts = [w.rstrip("/").split("/") for w in workdirs]
   for count in range(1, max(map(len, parts)) + 1):
     names = ["/".join(part[-count:]) for part in parts]
@@ -150,11 +156,11 @@ def _names(workdirs: Sequence[str]) -> list[str]:
 
 
 def _curves(
-  names: list[str], runs: Sequence[RunFacts], wanted: Sequence[Curves]
+  names: list[str], runs: Sequence[RunFacts], kinds: Sequence[Curves]
 ) -> list[Picture]:
   """The charts for which a run has values."""
   drawn = []
-  for chart in wanted:
+  for chart in kinds:
     curves, thin = {}, set()
     for name, run in zip(names, runs, strict=True):
       for key, kind in chart.curves.items():

@@ -43,8 +43,8 @@ def example(shown: Shown, longest: int) -> dict[str, Any]:
   images = [_photograph(shown.photograph, shown.example.alt, longest)]
   if shown.rollout is not None:
     drawn = overlay.overlaid(shown.photograph, shown.rollout)
-    where = _where(shown.rollout)
-    alt = f"Attention rollout on this photograph, highest {where}"
+    peak = _peak(shown.rollout)
+    alt = f"Attention rollout on this photograph, highest {peak}"
     images.append(_photograph(drawn, alt, longest))
   caption = shown.example.caption
   return {"images": images, "name": shown.name, "caption": caption}
@@ -58,36 +58,38 @@ def panels(measured: Measured) -> list[Picture]:
 
 def augmented(measured: Measured) -> list[Picture]:
   """The first training examples, as the model was trained on them."""
-  found = []
+  pictures = []
   for image, label in measured.dataset.augmented if measured.dataset else ():
-    told = measured.task.label_text(label, measured.class_names)
-    alt = f"Augmented example of {told}"
-    found.append(_photograph(image, alt, caption=told))
-  return found
+    text = measured.task.label_text(label, measured.class_names)
+    alt = f"Augmented example of {text}"
+    pictures.append(_photograph(image, alt, caption=text))
+  return pictures
 
 
-def _where(map_: np.ndarray) -> str:
+def _peak(map_: np.ndarray) -> str:
   """Describes in words where on an image a map is highest."""
   place = np.array(np.unravel_index(map_.argmax(), map_.shape))
   row, column = (3 * (place + 0.5) / map_.shape).astype(int)
-  said = ("top ", "", "bottom ")[row] + ("left", "", "right")[column]
-  return f"at the {said.strip() or 'centre'}"
+  part = ("top ", "", "bottom ")[row] + ("left", "", "right")[column]
+  return f"at the {part.strip() or 'centre'}"
 
 
 def embeddings(measured: Measured) -> list[Picture]:
   """The embedding filters and position similarities that the model has."""
-  found, filters, positions = [], measured.filters, measured.positions
+  filters = measured.filters
+  positions = measured.positions
+  pictures = []
   if filters is not None and len(filters):
     alt = f"The first {len(filters)} principal components of the embedding "
     alt += "filters, shown as colours."
     caption = "Embedding filters: principal components (Fig. 7, left)"
-    found.append(_png(figures.filters_figure(filters), alt, caption))
+    pictures.append(_png(figures.filters_figure(filters), alt, caption))
   if positions is not None:
     alt = "A grid of {} x {} grids, each with the cosine similarity of a "
     alt = alt.format(*positions.shape) + "position embedding to all others."
     caption = "Position embeddings: similarity of each to all (Fig. 7, centre)"
-    found.append(_png(figures.positions_figure(positions), alt, caption))
-  return found
+    pictures.append(_png(figures.positions_figure(positions), alt, caption))
+  return pictures
 
 
 def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
@@ -100,7 +102,8 @@ def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
     file.write(printable_lines(drawn.getvalue()).encode())
 
   uri = narrow = _uri("svg+xml", write)
-  (width, height), least = figure.get_size_inches(), charts.narrowest(figure)
+  width, height = figure.get_size_inches()
+  least = charts.narrowest(figure)
   if least < width:
     figure.set_size_inches(least, max(height * least / width, 2.3))
     narrow = _uri("svg+xml", write)

@@ -43,30 +43,36 @@ class Table:
 def results(names: list[str], runs: Sequence[RunFacts]) -> Table:
   """The table that compares the runs, with a row for each."""
   columns, cells, best = ["run"], [names], set()
-  found = [_results(run) for run in runs]
-  for column in dict.fromkeys(column for one in found for column in one):
+  of_runs = [_results(run) for run in runs]
+  for column in dict.fromkeys(column for one in of_runs for column in one):
     title, form, choose = column
-    values = [one.get(column) for one in found]
-    known = [value for value in values if _is_number(value)]
-    if not known:
+    values = [one.get(column) for one in of_runs]
+    numbers = [value for value in values if _is_number(value)]
+    if not numbers:
       continue
-    if choose and len({*known}) > 1:
-      chosen = choose(known)
+    if choose and len({*numbers}) > 1:
+      chosen = choose(numbers)
       best |= {(n, len(columns)) for n, v in enumerate(values) if v == chosen}
     columns.append(title)
     cells.append([_text(value, form) for value in values])
   rows = [*zip(*cells, strict=True)]
-  numbers = range(1, len(columns))
-  return Table("Results on the evaluation split", columns, rows, numbers, best)
+  return Table(
+    caption="Results on the evaluation split",
+    columns=columns,
+    rows=rows,
+    numbers=range(1, len(columns)),
+    best=best,
+  )
 
 
 def _results(run: RunFacts) -> dict[Column, Any]:
   """The value of each column; None where it is unknown."""
-  measured, found = run.measured, run.scores
+  measured = run.measured
+  scores = run.scores
   details = measured.outcome.details if measured else {}
-  values = {**found, **details}
+  values = {**scores, **details}
   rates = run.curve("train/images_per_second")[1]
-  columns: dict[Column, Any] = {("at step", "{:,}", None): found.get("step")}
+  columns: dict[Column, Any] = {("at step", "{:,}", None): scores.get("step")}
   columns["best step", "{:,}", None] = run.best and run.best[0]
   for metric in run.task.metrics if run.task else ():
     choose = {True: max, False: min, None: None}[metric.higher_is_better]
@@ -74,7 +80,7 @@ def _results(run: RunFacts) -> dict[Column, Any]:
     columns[column] = values.get(f"eval/{metric.key}")
   rate = float(np.median(rates)) if rates else None
   return columns | {
-    ("loss", "{:.4f}", min): found.get("eval/loss"),
+    ("loss", "{:.4f}", min): scores.get("eval/loss"),
     ("parameters", "{:,}", None): measured and measured.num_parameters,
     ("images/s (median)", "{:,.0f}", None): rate,
   }
@@ -82,9 +88,9 @@ def _results(run: RunFacts) -> dict[Column, Any]:
 
 def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
   """The configuration keys that differ between the runs, or None."""
-  known = [(n, r) for n, r in zip(names, runs, strict=True) if r.config]
+  pairs = [(n, r) for n, r in zip(names, runs, strict=True) if r.config]
   # A key that was added after a run has, for that run, its default value.
-  configs = [defaults() | run.config for _, run in known]
+  configs = [defaults() | run.config for _, run in pairs]
   keys = sorted({key for config in configs for key in config})
   rows = [
     [key, *(_value(config.get(key, _ABSENT)) for config in configs)]
@@ -94,16 +100,16 @@ def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
   if not different:
     return None
   best = set()
-  metrics = {run.task.score_metric for _, run in known if run.task}
+  metrics = {run.task.score_metric for _, run in pairs if run.task}
   if len(metrics) == 1:
     (metric,) = metrics
-    scores = [run.score for _, run in known]
+    scores = [run.score for _, run in pairs]
     rates = {rate for rate in scores if rate is not None}
     if len(rates) > 1:
       best = {(0, n) for n, rate in enumerate(scores, 1) if rate == max(rates)}
     row = [_text(rate, metric.format) for rate in scores]
     different.insert(0, [metric.label, *row])
-  columns = ["key", *(name for name, _ in known)]
+  columns = ["key", *(name for name, _ in pairs)]
   return Table("What differs between the runs", columns, different, best=best)
 
 
@@ -131,21 +137,24 @@ def time(run: RunFacts) -> Table | None:
   spent = time_spent(run.rows, run.starts)
   if spent is None:
     return None
-  total, parts = sum(spent.values()), shares(spent)
-  rows = [[what, clock(part * total), f"{part:.1%}"] for what, part in parts]
+  total = sum(spent.values())
+  rows = [
+    [work, clock(share * total), f"{share:.1%}"]
+    for work, share in shares(spent)
+  ]
   return Table("Where the time went", ["work", "time", "share"], rows, [1, 2])
 
 
 def facts(run: RunFacts) -> list[Table]:
   """How the run was started and configured, as far as it is known."""
-  known = defaults()
-  changed = {k: v for k, v in run.config.items() if v != known.get(k)}
+  default = defaults()
+  changed = {k: v for k, v in run.config.items() if v != default.get(k)}
   differs = "Keys that differ from their defaults", changed
-  found = [starts(run), time(run)]
+  tables = [starts(run), time(run)]
   for name, keys in (differs, ("Every key of the configuration", run.config)):
     rows = [[key, _value(value)] for key, value in keys.items()]
-    found.append(Table(name, ["key", "value"], rows) if rows else None)
-  return [table for table in found if table]
+    tables.append(Table(name, ["key", "value"], rows) if rows else None)
+  return [table for table in tables if table]
 
 
 def evaluation(measured: Measured) -> list[Table]:
@@ -171,11 +180,17 @@ def sizes(measured: Measured) -> Table | None:
 
   def row(name: str, split: Sizes) -> list[str]:
     by_area = sorted(split.sides, key=math.prod)
-    told = [f"{w:,} x {h:,}" for w, h in by_area] or [_ABSENT]
+    texts = [f"{w:,} x {h:,}" for w, h in by_area] or [_ABSENT]
     weight = float(np.median(split.weights)) / 1000 if split.weights else None
-    counts = f"{split.examples:,}", f"{len(split.sides):,}"
-    some = told[0], told[len(told) // 2], told[-1]
-    return [name, *counts, *some, _text(weight, "{:,.0f} kB")]
+    return [
+      name,
+      f"{split.examples:,}",
+      f"{len(split.sides):,}",
+      texts[0],
+      texts[len(texts) // 2],
+      texts[-1],
+      _text(weight, "{:,.0f} kB"),
+    ]
 
   columns = ["split", "images", "looked at"]
   columns += ["smallest", "median", "largest", "median file"]

@@ -23,8 +23,8 @@ def report_files(
     **options: Options of `run.saved.opened`, for a single run only.
   """
   if len(workdirs) > 1 and options:
-    given = " and ".join(f"--{name}" for name in options)
-    raise ValueError(f"{given} needs a single run: report on one at a time.")
+    names = " and ".join(f"--{name}" for name in options)
+    raise ValueError(f"{names} needs a single run: report on one at a time.")
   alone = len(workdirs) == 1 and "://" not in workdirs[0]
   folder = workdirs[0] if alone else ""
   name = os.path.join(folder, "report.html") if out is None else out

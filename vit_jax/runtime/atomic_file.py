@@ -41,7 +41,7 @@ def local_path(name: str) -> pathlib.Path:
 def output_file(
   name: str, formats: Mapping[str, Sequence[str]], chosen: str | None = None
 ) -> tuple[pathlib.Path, str]:
-  """The path of a file to write, and the format that its ending says.
+  """The path of a file to write, and the format that its ending stands for.
 
   Args:
     formats: The endings of each format that can be written. An ending that says
@@ -56,15 +56,15 @@ def output_file(
   if path.is_dir():
     raise ValueError(f"{name!r} is a folder; name the file to write.")
   ending = path.suffix.lower()
-  said = [key for key, endings in formats.items() if ending in endings]
-  if ending in _ENDINGS and not (said and chosen in (None, *said)):
+  named = [key for key, endings in formats.items() if ending in endings]
+  if ending in _ENDINGS and not (named and chosen in (None, *named)):
     can = {chosen: formats[chosen]} if chosen else formats
     those = " or ".join(f"{key} ({', '.join(can[key])})" for key in can)
     raise ValueError(
       f"{name!r}: {path.suffix} says another format than what is written, "
       f"{those}: give another ending."
     )
-  return path, chosen or [*said, *formats][0]
+  return path, chosen or [*named, *formats][0]
 
 
 def output_folder(name: str) -> pathlib.Path:
@@ -116,14 +116,14 @@ def filling(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def commit(draft: os.PathLike[str], path: os.PathLike[str]) -> None:
-  """Forces a file or folder onto the disk, gives it its name, then that too."""
+  """Syncs a draft to the disk, renames it to `path`, and syncs the name."""
   sync(draft, *pathlib.Path(draft).rglob("*"))
   os.replace(draft, path)
   sync(pathlib.Path(path).parent)
 
 
 def remove_drafts(folder: pathlib.Path) -> None:
-  """Removes drafts in a folder, whose processes were killed."""
+  """Removes drafts in a folder, which killed processes have left."""
   for path in folder.glob(".*.part"):
     if _DRAFT.fullmatch(path.name):
       shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -164,9 +164,9 @@ def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
       if number == errno.EEXIST:  # A file is in the place of a parent folder.
         number = errno.ENOTDIR
       why = f"{str(path)!r} cannot be written ({os.strerror(number)})"
-      found = OSError(f"{why}: choose another place.")
-      found.errno = number  # An enclosing `_part` may look at it.
-      raise found from error
+      clear = OSError(f"{why}: choose another place.")
+      clear.errno = number  # An enclosing `_part` may look at it.
+      raise clear from error
     raise
 
 

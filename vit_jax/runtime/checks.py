@@ -50,11 +50,13 @@ def _is_pattern(text: str) -> bool:
 
 COUNT = Rule("be 1 or more", lambda x: x >= 1)
 _WIDEST = "the widest ViT known has an MLP of 24,576"
-WIDTH, WIDTH_OR_0 = up_to(65_536, _WIDEST), up_to(65_536, _WIDEST, 0)
+WIDTH = up_to(65_536, _WIDEST)
+WIDTH_OR_0 = up_to(65_536, _WIDEST, 0)
 DEPTH = up_to(1_000, "the deepest Transformer known has as many layers")
 CLASSES = up_to(10_000_000, "the head has a column for each")
 _HELD = "a batch is held in memory"
-BATCH, BATCH_OR_0 = up_to(2**20, _HELD), up_to(2**20, _HELD, 0)
+BATCH = up_to(2**20, _HELD)
+BATCH_OR_0 = up_to(2**20, _HELD, 0)
 SHARE = Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
 RATIO = up_to(64, "of a larger image, a crop shows less than 1/4096")
 BANDS = up_to(1_024, "no camera is known to have more bands")
@@ -101,17 +103,18 @@ def checked(
   if value is None and optional:
     return None
   try:
-    found = _converted(kind, value)
+    result = _converted(kind, value)
   except TypeError as error:
     several = typing.get_origin(kind) is tuple
     needed = must.text if must and several else f"be {error}"
     raise ValueError(f"{name}={quoted(value)} must {needed}.") from None
-  if must is not None and not must.holds(found):
+  if must is not None and not must.holds(result):
     raise ValueError(f"{name}={quoted(value)} must {must.text}.")
-  if choices and found not in choices:
-    known = f"choose one of {', '.join(choices)}"
-    raise ValueError(f"{name}={quoted(value)} is unknown; {known}.")
-  return found
+  if choices and result not in choices:
+    raise ValueError(
+      f"{name}={quoted(value)} is unknown; choose one of {', '.join(choices)}."
+    )
+  return result
 
 
 def without_none(kind: Any) -> tuple[Any, bool]:
@@ -132,9 +135,9 @@ def _converted(kind: Any, value: Any) -> Any:
     return int(value)
   if kind is float and isinstance(value, numbers.Real):
     with contextlib.suppress(OverflowError):  # Too large for a float.
-      found = float(value)
-      if abs(found) <= _MOST_FLOAT:  # False for NaN.
-        return found
+      number = float(value)
+      if abs(number) <= _MOST_FLOAT:  # False for NaN.
+        return number
   if kind in (bool, str) and isinstance(value, kind):
     return value
   raise TypeError(_NEEDED[kind])

@@ -165,10 +165,10 @@ def define_overrides() -> None:
 
 def overrides() -> dict[str, Any]:
   """Keywords for `load_pretrained`, from the flags that were given."""
-  given = values("step", "task", "base", "num_heads", "gelu")
-  given |= values("layer_norm_epsilon", "pooling")
-  given |= {name: _several(name) for name in _SEVERAL}
-  return {name: value for name, value in given.items() if value is not None}
+  keywords = values("step", "task", "base", "num_heads", "gelu")
+  keywords |= values("layer_norm_epsilon", "pooling")
+  keywords |= {name: _several(name) for name in _SEVERAL}
+  return {name: value for name, value in keywords.items() if value is not None}
 
 
 def define_choice() -> None:
@@ -192,8 +192,8 @@ def _define_own() -> None:
 
 def choice() -> dict[str, Any]:
   """Keywords for `run.saved.opened`, from the flags that were given."""
-  given = values("step", "best", "task", "base", "root", "data_dir")
-  return {k: v for k, v in given.items() if v is not None and v is not False}
+  keywords = values("step", "best", "task", "base", "root", "data_dir")
+  return {k: v for k, v in keywords.items() if v is not None and v is not False}
 
 
 def _several(name: str) -> tuple[float, ...] | None:

@@ -48,7 +48,7 @@ class Metric:
 
 
 class _Console(Console):
-  """Leaves it to `streams.until_closed` to end at a closed pipe."""
+  """Raises BrokenPipeError, which `streams.until_closed` handles."""
 
   def on_broken_pipe(self) -> None:
     raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -166,12 +166,15 @@ class Display:
       for key in ("train/loss", *(f"train/{m.key}" for m in self._metrics))
       if key in self._trained[0][1]
     }
-    now, last = step / self._epoch_steps, self._last_step / self._epoch_steps
-    trained, found = means["train/loss"], metrics["eval/loss"]
+    now = step / self._epoch_steps
+    last = self._last_step / self._epoch_steps
+    training_loss = means["train/loss"]
+    evaluation_loss = metrics["eval/loss"]
     return (
       f"epoch {now:>6,.1f}/{last:,.1f}  "
-      f"training loss {trained:.4f}  {self._first_of(means, 'train')}  "
-      f"evaluation loss {found:.4f}  {self._first_of(metrics, 'eval')}"
+      f"training loss {training_loss:.4f}  {self._first_of(means, 'train')}  "
+      f"evaluation loss {evaluation_loss:.4f}  "
+      f"{self._first_of(metrics, 'eval')}"
     )
 
   def _first_of(self, values: Mapping[str, float], kind: str) -> str:
@@ -214,16 +217,17 @@ class Display:
   def _bars(self, transient: bool) -> progress.Progress:
     """Progress lines, which are cut off rather than wrapped."""
     bar = [] if self.width < _NARROW else [progress.BarColumn(bar_width=20)]
-    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    report = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     columns = (
       progress.TextColumn("{task.description}"),
       progress.MofNCompleteColumn(),
       *bar,
       progress.TimeRemainingColumn(),
-      progress.TextColumn("{task.fields[report]}", table_column=rest),
+      progress.TextColumn("{task.fields[report]}", table_column=report),
     )
-    shown = {"console": self._console, "expand": True, "transient": transient}
-    return progress.Progress(*columns, **shown)
+    return progress.Progress(
+      *columns, console=self._console, expand=True, transient=transient
+    )
 
   def _copied(self, line: str) -> None:
     if self._copy is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def load(module: str, extra: str) -> Any:
-  """Imports a module that needs an extra; or raises ValueError."""
+  """Imports a module that needs an extra; raises ValueError without it."""
   try:
     return importlib.import_module(module)
   except ModuleNotFoundError as error:
@@ -20,10 +20,10 @@ def load(module: str, extra: str) -> Any:
 def check(library: str, extra: str, key: str) -> None:
   """Raises ValueError unless the library that a key needs is installed."""
   try:
-    found = importlib.util.find_spec(library) is not None
+    is_installed = importlib.util.find_spec(library) is not None
   except ValueError:  # A test hides it: sys.modules holds None.
-    found = False
-  if not found:
+    is_installed = False
+  if not is_installed:
     raise ValueError(
       f"{key} needs {library}, which is not installed: "
       f'pip install "vit_jax[{extra}]"'

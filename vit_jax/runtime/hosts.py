@@ -71,10 +71,10 @@ def join(
   ConnectionError if joining fails otherwise. If they do not join in time, this
   process ends with a line and exit code 2.
   """
-  where = (coordinator, num_processes, process_id)
-  if num_processes != 1 and where != (None, None, None):
-    _check(*where)
-    _initialize(*where, cluster_detection_method="deactivate")
+  process = (coordinator, num_processes, process_id)
+  if num_processes != 1 and process != (None, None, None):
+    _check(*process)
+    _initialize(*process, cluster_detection_method="deactivate")
   elif num_processes != 1:
     try:
       _initialize()
@@ -142,7 +142,7 @@ def meet(name: str) -> None:
 
 @contextlib.contextmanager
 def lost_peers() -> Iterator[None]:
-  """Turns a failed exchange with other processes into a ConnectionError."""
+  """Raises ConnectionError if an exchange with other processes fails."""
   import jax
 
   try:
@@ -170,8 +170,8 @@ def leave_soon(code: int) -> None:
 def _initialize(*arguments, **options) -> None:
   import jax  # Data workers import the commands, and must not load JAX.
 
-  where = f" at {arguments[0]}" if arguments else ""
-  timer = threading.Timer(_TIMEOUT_SECONDS, _give_up, (where,))
+  place = f" at {arguments[0]}" if arguments else ""
+  timer = threading.Timer(_TIMEOUT_SECONDS, _give_up, (place,))
   timer.daemon = True
   timer.start()
   try:
@@ -184,7 +184,7 @@ def _initialize(*arguments, **options) -> None:
   except ValueError:
     raise
   except Exception as error:  # JAX's, or one of its Kubernetes client.
-    why = f"did not meet{where} ({str(error).splitlines()[0]})."
+    why = f"did not meet{place} ({str(error).splitlines()[0]})."
     raise ConnectionError(f"the processes of the run {why}") from error
   finally:
     timer.cancel()
@@ -192,10 +192,10 @@ def _initialize(*arguments, **options) -> None:
   faulthandler.disable()
 
 
-def _give_up(where: str) -> None:
+def _give_up(place: str) -> None:
   """Ends this process with a line; JAX itself would abort it without one."""
   message = (
-    f"error: not all processes of the run met{where} within "
+    f"error: not all processes of the run met{place} within "
     f"{_TIMEOUT_SECONDS} s: start the same command on every host, and let them "
     "reach the first one's port.\n"
   )

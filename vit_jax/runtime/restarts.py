@@ -33,21 +33,22 @@ def supervise(
   `command` is run instead of this one.
   """
   command = command or [sys.executable, *sys.orig_argv[1:], "--restarts=0"]
-  before, used = newest_step(), 0
+  before = newest_step()
+  fruitless = 0  # Restarts in a row without a new checkpoint.
   # Killed, but not as it was told to, or by its exit code asking for a restart.
   while (code := _run(command)) == MENDABLE or (
     code < 0 and -code not in _TOLD
   ):
     now = newest_step()
-    used = 1 if now != before else used + 1
+    fruitless = 1 if now != before else fruitless + 1
     before = now
-    then = f"restart {used} of {restarts} without a new checkpoint."
-    if used > restarts:
+    then = f"restart {fruitless} of {restarts} without a new checkpoint."
+    if fruitless > restarts:
       then = f"{restarts} restarts brought no new checkpoint: giving up."
     trouble = f"trouble (exit code {code})"
     cause = trouble if code == MENDABLE else signal.Signals(-code).name
     say(f"The run was ended by {cause}; {then}")
-    if used > restarts:
+    if fruitless > restarts:
       break
     time.sleep(_WAIT)
   return 128 - code if code < 0 else code
@@ -69,8 +70,8 @@ def newest_step(workdir: str) -> int | None:
   except Exception:  # Google's libraries raise errors of all kinds.
     return None
   steps = (name.rstrip("/").rpartition("/")[2] for name in names)
-  known = (step for step in map(step_of, steps) if step is not None)
-  return max(known, default=None)
+  numbers = (step for step in map(step_of, steps) if step is not None)
+  return max(numbers, default=None)
 
 
 def step_of(name: str) -> int | None:

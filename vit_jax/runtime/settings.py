@@ -72,7 +72,7 @@ def setting(
 def section(cls: type["Section"], needs: str = "") -> Any:
   """Defines a field of a `Section` that is a section; `needs` is for its keys.
 
-  What one of its own keys needs is not asked of that key.
+  A key that another key of the section needs does not need itself.
   """
   return dataclasses.field(default_factory=cls, metadata=dict(needs=needs))
 
@@ -122,16 +122,16 @@ def is_section(kind: Any) -> TypeGuard[type["Section"]]:
 
 def to_dict(settings: Section) -> dict[str, Any]:
   """The settings as nested dictionaries, with a key for each unit of time."""
-  found: dict[str, Any] = {}
+  nested: dict[str, Any] = {}
   for field in dataclasses.fields(settings):
     value = getattr(settings, field.name)
     if isinstance(value, Section):
-      found[field.name] = to_dict(value)
+      nested[field.name] = to_dict(value)
     elif isinstance(value, Duration):
-      found |= {f"{field.name}_{u}": getattr(value, u) for u in UNITS}
+      nested |= {f"{field.name}_{u}": getattr(value, u) for u in UNITS}
     else:
-      found[field.name] = value
-  return found
+      nested[field.name] = value
+  return nested
 
 
 def from_dict(
@@ -149,37 +149,44 @@ def from_dict(
   of the section `whole`, messages have `prefix` before the keys. Raises
   ValueError, naming the key, if one is unknown, missing or invalid.
   """
-  rest, found = dict(values), {}
+  remaining = dict(values)
+  fields: dict[str, Any] = {}
   for field in dataclasses.fields(cls):
-    kind, names = types_of(cls)[field.name], [field.name]
+    kind = types_of(cls)[field.name]
+    names = [field.name]
     if kind is Duration:
       names = [f"{field.name}_{unit}" for unit in UNITS]
-    missing = [name for name in names if name not in rest]
+    missing = [name for name in names if name not in remaining]
     if missing and not saved:
       raise ValueError(_MISSING.format(prefix + missing[0]))
-    given = [rest.pop(name, {}) for name in names]
+    popped = [remaining.pop(name, {}) for name in names]
     if is_section(kind):
       name = prefix + field.name
-      if not isinstance(given[0], Mapping):
+      if not isinstance(popped[0], Mapping):
         raise ValueError(f"{name} must be a section of keys.")
       part = {"saved": saved, "prefix": f"{name}.", "whole": whole or cls}
-      found[field.name] = from_dict(kind, given[0], **part)
+      fields[field.name] = from_dict(kind, popped[0], **part)
     elif missing:
-      found[field.name] = field.metadata["legacy_default"]
+      fields[field.name] = field.metadata["legacy_default"]
+    elif kind is Duration:
+      fields[field.name] = Duration(**dict(zip(UNITS, popped, strict=True)))
     else:
-      found[field.name] = Duration(*given) if kind is Duration else given[0]
-  if rest:
-    unknown = prefix + next(iter(flat(rest)))
+      fields[field.name] = popped[0]
+  if remaining:
+    unknown = prefix + next(iter(flat(remaining)))
     close = nearest_key(unknown, whole or cls)
     raise ValueError(_UNKNOWN.format(unknown, close))
   try:
-    return cls(**found)
+    return cls(**fields)
   except ValueError as error:
     raise ValueError(f"{prefix}{error}") from None
 
 
 def replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
-  """A copy of the settings with other values at dotted keys."""
+  """A copy of the settings with other values at dotted keys.
+
+  Raises KeyError for an unknown key, and ValueError for an invalid value.
+  """
   plain = to_dict(settings)
   for key, value in changes.items():
     *sections, name = key.split(".")
@@ -192,54 +199,58 @@ def replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   """Nested dictionaries as one, with dotted keys."""
-  found = {}
+  dotted = {}
   for key, value in values.items():
     name = prefix + key
     is_inner = isinstance(value, Mapping)
-    found |= flat(value, f"{name}.") if is_inner else {name: value}
-  return found
+    dotted |= flat(value, f"{name}.") if is_inner else {name: value}
+  return dotted
 
 
 def changed(settings: Section) -> dict[str, tuple[Any, Any]]:
   """Value and default of each dotted key whose value is not the default."""
-  given, usual = (flat(to_dict(s)) for s in (settings, type(settings)()))
-  return {k: (v, usual[k]) for k, v in given.items() if v != usual[k]}
+  current = flat(to_dict(settings))
+  default = flat(to_dict(type(settings)()))
+  return {k: (v, default[k]) for k, v in current.items() if v != default[k]}
 
 
 def needs(
   cls: type[Section], prefix: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
-  """Yields each dotted key that needs another, and those that would do."""
-  own = types_of(cls)
+  """Yields each dotted key that needs another, with the keys that suffice."""
+  types = types_of(cls)
   for field in dataclasses.fields(cls):
-    name, inner = prefix + field.name, is_section(own[field.name])
+    name = prefix + field.name
+    kind = types[field.name]
+    inner = is_section(kind)
     if inner:
-      yield from needs(own[field.name], f"{name}.")
+      yield from needs(kind, f"{name}.")
     if needed := field.metadata["needs"]:
       others = [
-        prefix * (other.partition("=")[0] in own) + other
+        prefix * (other.partition("=")[0] in types) + other
         for other in needed.split(" or ")
       ]
-      keys = [f"{name}.{k}" for k in all_keys(own[field.name])] if inner else []
+      keys = [f"{name}.{k}" for k in all_keys(kind)] if inner else []
       yield from ((key, others) for key in keys or [name] if key not in others)
 
 
 def check_needs(settings: Section) -> None:
   """Raises ValueError for a key that is set, but not the one that it needs."""
-  given = changed(settings)
+  changes = changed(settings)
   for key, others in needs(type(settings)):
-    if key in given and not any(_is_on(settings, other) for other in others):
+    if key in changes and not any(_is_on(settings, other) for other in others):
+      value, _ = changes[key]
       raise ValueError(
-        f"{key}={given[key][0]!r} says nothing without {' or '.join(others)}: "
+        f"{key}={value!r} says nothing without {' or '.join(others)}: "
         f"set that, or leave {key} out."
       )
 
 
 def _is_on(settings: Section, other: str) -> bool:
   """Whether "key" is on, or "key=value" holds."""
-  key, _, wanted = other.partition("=")
+  key, _, needed = other.partition("=")
   value = functools.reduce(getattr, key.split("."), settings)
-  return value == wanted if wanted else value not in _OFF
+  return value == needed if needed else value not in _OFF
 
 
 def all_keys(cls: type[Section]) -> list[str]:
@@ -251,10 +262,10 @@ def nearest_key(key: str, cls: type[Section]) -> str:
   """The key of a section that is most similar to `key`, for a message."""
   import difflib
 
-  known = all_keys(cls)
+  every = all_keys(cls)
   last = key.rsplit(".", 1)[-1]
-  same_last = [k for k in known if k.rsplit(".", 1)[-1] == last]
-  close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+  same_last = [k for k in every if k.rsplit(".", 1)[-1] == last]
+  close = difflib.get_close_matches(key, every, n=1, cutoff=0.0)
   return (same_last or close)[0]
 
 
@@ -264,23 +275,27 @@ def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
     if not isinstance(value, kind):
       raise ValueError(f"{field.name} must be {kind.__name__}, not {value!r}.")
     return value
-  must, choices = field.metadata["must"], field.metadata["choices"]
+  must = field.metadata["must"]
+  choices = field.metadata["choices"]
   if kind is not Duration:
     return _set(field.name, kind, value, field.default, must, choices)
-  found = {}
+  units = {}
   for unit, number in vars(value).items():
-    one, usual = types_of(Duration)[unit], getattr(field.default, unit)
+    default = getattr(field.default, unit)
     name = f"{field.name}_{unit}"
-    found[name] = _set(name, one, number, usual, NOT_NEGATIVE)
-  given = [f"{name}={number}" for name, number in found.items() if number]
-  if len(given) > 1:
-    both = " and ".join(given)
+    unit_type = types_of(Duration)[unit]
+    units[unit] = _set(name, unit_type, number, default, NOT_NEGATIVE)
+  nonzero = [
+    f"{field.name}_{u}={number}" for u, number in units.items() if number
+  ]
+  if len(nonzero) > 1:
+    both = " and ".join(nonzero)
     raise ValueError(f"{both} are both given: set all but one to 0.")
-  return Duration(*found.values())
+  return Duration(**units)
 
 
-def _set(name: str, kind: Any, value: Any, usual: Any, *rules: Any) -> Any:
+def _set(name: str, kind: Any, value: Any, default: Any, *rules: Any) -> Any:
   """`checked`, with a hint if the value is None and must not be."""
   if value is None and not without_none(kind)[1]:
-    raise ValueError(f"{name}=None: set it, such as {name}={usual!r}.")
+    raise ValueError(f"{name}=None: set it, such as {name}={default!r}.")
   return checked(name, kind, value, *rules)

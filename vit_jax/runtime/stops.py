@@ -186,12 +186,12 @@ class Watchdog:
     while not self._end.wait(_TICK):
       # Ticks are counted, as the clock goes on while the process is stopped.
       self._silent += _TICK
-      usual = statistics.median([*self._seconds] or [0.0])
-      longest = max(_LEAST, self._times * usual)
-      if self._silent > (longest if usual and not self._paused else _ASIDE):
-        self._leave(usual)
+      median = statistics.median([*self._seconds] or [0.0])
+      longest = max(_LEAST, self._times * median)
+      if self._silent > (longest if median and not self._paused else _ASIDE):
+        self._leave(median)
 
-  def _leave(self, usual: float) -> None:
+  def _leave(self, median: float) -> None:
     written = threading.Event()
     with tempfile.TemporaryFile() as file:
       faulthandler.dump_traceback(file)
@@ -210,7 +210,7 @@ class Watchdog:
     if not written.wait(_WRITE_SECONDS):
       place = "above"
       os.write(2, stacks)  # sys.stderr may be held by a thread.
-    other = f", where one takes {usual:.2g} s" if usual else ""
+    other = f", where one takes {median:.2g} s" if median else ""
     message = (
       f"error: no step for {self._silent:.0f} s{other}: a device, another "
       f"host or a file system hangs. The stacks of all threads are {place}; "

@@ -38,7 +38,10 @@ def open_closed() -> bool:
 
 @contextlib.contextmanager
 def until_closed() -> Iterator[None]:
-  """Ends the process quietly if the reader of its output, as `head`, has."""
+  """Ends the process quietly if the reader of its output, as `head`, has ended.
+
+  Raises SystemExit then, and BrokenPipeError for any other pipe.
+  """
   try:
     yield
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The text of `--help`, and what is said of wrong flags."""
+"""The text of `--help`, and messages about wrong flags."""
 
 import difflib
 import inspect
@@ -32,19 +32,20 @@ def text(doc: str, takes: str, which: str) -> str:
   The short one fits a screen. It has the first sentence of the docstring and
   the examples, which are the second paragraph; the whole one has all of both.
   """
-  path, has_keys = pathlib.Path(sys.argv[0]), "config" in flags.FLAGS
+  path = pathlib.Path(sys.argv[0])
+  has_keys = "config" in flags.FLAGS
   name = path.parent.name if path.stem == "__main__" else path.stem
-  words = ["python -m vit_jax." + name, takes or "[DATA]" * has_keys]
-  says, examples, *rest = inspect.cleandoc(doc).split("\n\n")
-  parts = [" ".join(filter(None, [*words, "[--flag=value ...]"])), says]
+  command = ["python -m vit_jax." + name, takes or "[DATA]" * has_keys]
+  says, examples, *more_paragraphs = inspect.cleandoc(doc).split("\n\n")
+  parts = [" ".join(filter(None, [*command, "[--flag=value ...]"])), says]
   parts.append(textwrap.indent(examples, "  "))
-  own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
   if which == "all":
     more = {name: further() for name, further in FURTHER.items()}
-    parts += rest
-    parts += [f"--{f.name}: {f.help}{more.get(f.name, '')}" for f in own]
+    parts += more_paragraphs
+    parts += [f"--{f.name}: {f.help}{more.get(f.name, '')}" for f in key_flags]
   else:
-    parts.append("\n".join(map(_in_columns, own)))
+    parts.append("\n".join(map(_in_columns, key_flags)))
     more = " and the keys of --config" * has_keys
     parts.append(f"--help=all shows all of the explanations{more}.")
   return as_typed("\n\n".join(parts))
@@ -52,8 +53,9 @@ def text(doc: str, takes: str, which: str) -> str:
 
 def _in_columns(flag: flags.Flag) -> str:
   """A flag with its default, and the first line of its help beside it."""
-  usual = f"={flag.default_as_str}".replace("'", "") if flag.default else ""
-  name, help = f"--{flag.name}{usual}", (flag.help or "").splitlines()[0]
+  default = f"={flag.default_as_str}".replace("'", "") if flag.default else ""
+  name = f"--{flag.name}{default}"
+  help = (flag.help or "").splitlines()[0]
   return textwrap.fill(
     help,
     initial_indent=f"{name:<{_NAMES - 2}}  ",
@@ -64,13 +66,13 @@ def _in_columns(flag: flags.Flag) -> str:
 
 
 def unknown(error: flags.UnrecognizedFlagError) -> str:
-  """Says that there is no such flag, and which was likely meant."""
+  """The message for an unknown flag, with the most similar flag."""
   name = error.flagname
   if name.startswith("config."):
     return in_flags("flag --config=None: ")
   near = difflib.get_close_matches(name, [*flags.FLAGS], n=1)
-  meant = f"did you mean --{near[0]}?" if near else "--help lists those it has."
-  return f"--{name} is not a flag of this command; {meant}"
+  hint = f"did you mean --{near[0]}?" if near else "--help lists those it has."
+  return f"--{name} is not a flag of this command; {hint}"
 
 
 def in_flags(line: str) -> str:
