@@ -95,10 +95,7 @@ def visualize_files(
     )
     every = zip(drawn, arrays["pca"], arrays_of_images, strict=True)
     for (stem, photograph), colours, seen in every:
-      name = f"Attention of layer {seen['attention_layer']}"
-      attention = {name: seen["attention"].mean(axis=0)}
-      figure = figures.colours_figure(photograph, colours, attention)
-      _save(stem.with_name(f"{stem.name}_pca.png"), figure)
+      _draw_components(figures, stem, photograph, colours, seen)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
   return 1 if len(arrays_of_images) < len(paths) else 0
 
@@ -185,6 +182,20 @@ def _draw_image(
   caption = f"{title}\nBy layer: {whose} attention, averaged over heads"
   save("layers", figures.grid_figure(image, by_layer, caption))
   save("patches", figures.patches_figure(image, seen["rollout"].shape))
+
+
+def _draw_components(
+  figures: Any,
+  stem: pathlib.Path,
+  photograph: np.ndarray,
+  colours: np.ndarray,
+  seen: Arrays,
+) -> None:
+  """Draws the principal components of an image's patches, and its attention."""
+  name = f"Attention of layer {seen['attention_layer']}"
+  attention = {name: seen["attention"].mean(axis=0)}
+  figure = figures.colours_figure(photograph, colours, attention)
+  _save(stem.with_name(f"{stem.name}_pca.png"), figure)
 
 
 def _stem(number: int, path: str) -> str:

@@ -161,7 +161,8 @@ def _curves(
   """The charts for which a run has values."""
   drawn = []
   for chart in kinds:
-    curves, thin = {}, set()
+    curves = {}
+    thin = set()
     for name, run in zip(names, runs, strict=True):
       for key, kind in chart.curves.items():
         curve = run.curve(key)

@@ -42,7 +42,9 @@ class Table:
 
 def results(names: list[str], runs: Sequence[RunFacts]) -> Table:
   """The table that compares the runs, with a row for each."""
-  columns, cells, best = ["run"], [names], set()
+  columns = ["run"]
+  cells = [names]
+  best = set()
   of_runs = [_results(run) for run in runs]
   for column in dict.fromkeys(column for one in of_runs for column in one):
     title, form, choose = column
