@@ -280,7 +280,9 @@ FAULTS: dict[str, Fault] = {
   "Muon's factor by the other side": _patch(
     optimizer, "max", lambda _: min, create=True
   ),
-  "four iterations of Muon": _muon(ns_steps=4),
+  "four iterations of Muon": _patch(
+    optimizer, "range", lambda _: lambda count: range(count - 1), create=True
+  ),
   "trust ratio before decay": _patch(optax, "chain", _ratio_first),
   "a clip of the mean's size": _settings("optimizer", clip_norm=1.0),
   "targets that are shares": _settings("loss", binary_targets=False),
