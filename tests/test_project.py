@@ -48,7 +48,9 @@ def test_tests_mirror_the_package():
   for path in files - exceptions:
     # `test_decode_fuzz` tests `decode`, and so do all that begin like it.
     name = re.sub(
-      r"_(fuzz|refused|written|card|samples)$", "", path.stem.removeprefix("test_")
+      r"_(fuzz|refused|written|card|samples)$",
+      "",
+      path.stem.removeprefix("test_"),
     )
     tested = package / path.parent / name  # A module, or a folder.
     whole_folder = path.parent.name == name

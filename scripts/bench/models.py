@@ -31,7 +31,7 @@ class FlashMsa(Msa):
   implementation = "cudnn"
 
   @nn.compact
-  def __call__(self, z, R=None, *, queries=None, train=False, scale=None):
+  def __call__(self, z, R=None, **_):
     U_q, U_k, U_v, U_msa = self.projections(z.shape[-1])
     q, k, v = (each_token(U, z) for U in (U_q, U_k, U_v))  # (B, S, k, D_h)
     implementation: Any = self.implementation
