@@ -189,7 +189,7 @@ def _shared(size: int) -> Any:
     raise OSError(
       f"data workers share memory in /dev/shm or else in TMPDIR, and {place}"
       f"cannot be used ({error.strerror or error}): make it writable, or do "
-      "without workers (loader.num_workers=0, --workers=1)."
+      "without workers (--config.loader.num_workers=0, or --workers=1)."
     ) from error
 
 
