@@ -14,6 +14,7 @@ from vit_jax.inspection import attention_maps
 from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.models import Model
 from vit_jax.runtime import extras
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.outcome import Outcome
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.training import sharding
@@ -41,8 +42,9 @@ def make_pictures(
   panels: Any = task.make_panels(model, preprocessing)
 
   def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
-    drawn = enumerate(panels(params, examples), 1)
-    return {f"eval/{task.name}_{number}": sheet for number, sheet in drawn}
+    sheets = enumerate(panels(params, examples), 1)
+    drawn = {f"{task.name}_{number}": sheet for number, sheet in sheets}
+    return Split.EVAL.keyed(drawn)
 
   draw = draw_panels
   if panels is None:
@@ -98,14 +100,14 @@ def _make_draw(
 
   def draw(params: Any, outcome: Outcome) -> dict[str, Photograph]:
     drawn = {
-      f"eval/example_{number}": sheet(params, image, label)
+      f"example_{number}": sheet(params, image, label)
       for number, (_, image, label) in enumerate(examples, 1)
     }
     for chart in outcome.charts():
       if chart.while_training:
         figure = charts.figure_of_chart(chart)
-        drawn[f"eval/{chart.kind}"] = canvas.pixels(figure)
-    return drawn
+        drawn[chart.kind] = canvas.pixels(figure)
+    return Split.EVAL.keyed(drawn)
 
   return draw
 

@@ -197,7 +197,7 @@ def _training(loaded: Loaded) -> str:
     text += f", starting from `{start}`"
   workdir = epath.Path(loaded.origin.source).expanduser()
   rows, score = read_metrics(workdir).rows, loaded.task.score_metric
-  key = f"eval/{score.key}"
+  key = loaded.task.score_key
   scored = (row for row in rows if row.get(key) is not None)
   if evaluated := [row for row in scored if row["step"] <= loaded.step]:
     last = evaluated[-1]

@@ -19,6 +19,7 @@ from vit_jax.report.dataset import Dataset, look_at
 from vit_jax.run.saved import SavedRun, opened
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Track, untracked
+from vit_jax.runtime.metric_keys import Split, parse
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Example, Outcome
@@ -112,7 +113,8 @@ class RunFacts:
     }
     steps = [*points]
     values = [*points.values()]
-    if key.startswith("train/") and key != "train/learning_rate" and steps:
+    split, metric = parse(key)
+    if split is Split.TRAIN and metric != "learning_rate" and steps:
       counts = np.diff(steps, prepend=0)
       short = np.flatnonzero(counts[1:] < np.median(counts) / 2) + 1
       for n in reversed(short):
@@ -128,15 +130,16 @@ class RunFacts:
     """Metrics of the checkpoint, or else of the last evaluation in training."""
     if self.measured is not None:
       return self.measured.metrics | {"step": self.measured.step}
+    examples = Split.EVAL.key("examples")
     evaluations = (
-      row for row in reversed(self.rows) if row.get("eval/examples") is not None
+      row for row in reversed(self.rows) if row.get(examples) is not None
     )
     return next(evaluations, {})
 
   @property
   def score(self) -> float | None:
     """The score of the task in `scores`, if known."""
-    return self.task and self.scores.get(f"eval/{self.task.score}")
+    return self.task and self.scores.get(self.task.score_key)
 
 
 def read_run(
@@ -198,7 +201,7 @@ def _best(
   workdir: str, task: Task, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str] | None:
   metric = task.score_metric
-  with contextlib.closing(open_run(workdir, [f"eval/{metric.key}"])) as saved:
+  with contextlib.closing(open_run(workdir, [task.score_key])) as saved:
     step = saved.best_step
   texts = [metric.text(row) for row in rows if row["step"] == step]
   return next(((step, t) for t in reversed(texts) if step and t), None)

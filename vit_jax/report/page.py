@@ -17,6 +17,7 @@ from vit_jax.inspection.photograph import LONGEST
 from vit_jax.report import pictures, tables
 from vit_jax.report.measure import Measured, RunFacts
 from vit_jax.report.pictures import Picture
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.printable import printable_lines
 from vit_jax.tasks.outcome import Curves
 
@@ -25,11 +26,16 @@ _MOST = f"{MOST_BYTES / 1e6:.0f} MB"
 # Longest side of photographs in pixels; the next is tried if they do not fit.
 _SIDES = LONGEST, 512, 384, 256
 # Charts of every run: before those of its task, and among the rest.
-_LOSS = Curves("Loss", {"train/loss": "training", "eval/loss": "evaluation"})
+_LOSS = Curves(
+  "Loss",
+  {Split.TRAIN.key("loss"): "training", Split.EVAL.key("loss"): "evaluation"},
+)
 _MORE_CURVES = (
-  Curves("Learning rate", {"train/learning_rate": ""}),
-  Curves("Gradient norm", {"train/gradient_norm": ""}, logarithmic=True),
-  Curves("Images a second", {"train/images_per_second": ""}),
+  Curves("Learning rate", {Split.TRAIN.key("learning_rate"): ""}),
+  Curves(
+    "Gradient norm", {Split.TRAIN.key("gradient_norm"): ""}, logarithmic=True
+  ),
+  Curves("Images a second", {Split.TRAIN.key("images_per_second"): ""}),
 )
 
 
@@ -126,18 +132,18 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
   if run.measured and run.measured.data_name.endswith(", held out"):
     config.append(run.config.get("data.held_out_by"))
   score = run.task and run.task.score
-  return (*config, score, run.scores.get("eval/examples"))
+  return (*config, score, run.scores.get(Split.EVAL.key("examples")))
 
 
 def evaluated(run: RunFacts, measured: Measured) -> str:
   """Names the data evaluated, what was left out, and a better checkpoint."""
-  scores = measured.metrics
+  scores = Split.EVAL.scores(measured.metrics)
   text = (
     f"Checkpoint of step {measured.step:,}, evaluated on the "
-    f"{scores['eval/examples']:,} images of {measured.data_name}."
+    f"{scores['examples']:,} images of {measured.data_name}."
   )
-  if scores["eval/skipped_images"]:
-    text += f" Unreadable and left out: {scores['eval/skipped_images']:,}."
+  if scores["skipped_images"]:
+    text += f" Unreadable and left out: {scores['skipped_images']:,}."
   if run.best and run.best[0] != measured.step:
     text += " Best checkpoint: step {:,} with {}. ".format(*run.best)
     command = f"python -m vit_jax.report {shlex.quote(run.workdir)} --best"

@@ -13,6 +13,7 @@ from vit_jax.report.dataset import Sizes
 from vit_jax.report.measure import Measured, RunFacts, defaults
 from vit_jax.runtime.display import clock
 from vit_jax.runtime.goodput import shares, time_spent
+from vit_jax.runtime.metric_keys import Split
 
 _ABSENT = "–"
 
@@ -72,17 +73,17 @@ def _results(run: RunFacts) -> dict[Column, Any]:
   measured = run.measured
   scores = run.scores
   details = measured.outcome.details if measured else {}
-  values = {**scores, **details}
-  rates = run.curve("train/images_per_second")[1]
+  values = Split.EVAL.scores({**scores, **details})
+  rates = run.curve(Split.TRAIN.key("images_per_second"))[1]
   columns: dict[Column, Any] = {("at step", "{:,}", None): scores.get("step")}
   columns["best step", "{:,}", None] = run.best and run.best[0]
   for metric in run.task.metrics if run.task else ():
     choose = {True: max, False: min, None: None}[metric.higher_is_better]
     column = metric.label, metric.format, choose
-    columns[column] = values.get(f"eval/{metric.key}")
+    columns[column] = values.get(metric.key)
   rate = float(np.median(rates)) if rates else None
   return columns | {
-    ("loss", "{:.4f}", min): scores.get("eval/loss"),
+    ("loss", "{:.4f}", min): values.get("loss"),
     ("parameters", "{:,}", None): measured and measured.num_parameters,
     ("images/s (median)", "{:,.0f}", None): rate,
   }

@@ -13,6 +13,7 @@ from vit_jax.models import Model
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Track
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
 
@@ -94,7 +95,7 @@ class RunEvaluation:
     if self.settings.eval_per_class:
       metrics |= outcome.by_class()
     if plain_params is not None:
-      key = f"eval/{self.task.score}"
+      key = self.task.score_key
       plain = self._evaluator(plain_params, track).metrics
       metrics[f"{key}_not_averaged"] = plain[key]
     if self._pictures is not None:
@@ -145,10 +146,10 @@ def make_few_shot(
 
   def measure(params: Any, track: Track) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    top1 = Split.FEW_SHOT.key("top1")
     for suffix, few_shot in measures.items():
       metrics = few_shot(params, track)
-      top1 = {f"fewshot/top1{suffix}": metrics["fewshot/top1"]}
-      found |= top1 if suffix else metrics
+      found |= {f"{top1}{suffix}": metrics[top1]} if suffix else metrics
     return found
 
   return measure

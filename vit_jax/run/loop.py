@@ -71,7 +71,7 @@ def train(
     stack.enter_context(watchdog.watching())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
-    score = f"eval/{build.task_of(settings).score}"
+    score = build.task_of(settings).score_key
     checkpoints = Checkpoints(workdir, settings.keep_last, keys=[score])
     stack.callback(checkpoints.close)
     if plan is None:

@@ -20,6 +20,7 @@ from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.atomic_file import CSV, output_file
 from vit_jax.runtime.display import Display, evaluation_text
+from vit_jax.runtime.metric_keys import Split, moved
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.outcome import Evaluator
 from vit_jax.tasks.task import Task
@@ -100,7 +101,7 @@ def evaluate_checkpoint(
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on its run's evaluation split; prints the result.
 
-  Returns the metrics `eval/...` of the task.
+  Returns the metrics of the task by their keys.
 
   Args:
     per_class: Whether to show the scores of each class as well, and which
@@ -160,8 +161,8 @@ def test_run(
   )
   with contextlib.closing(stream):
     metrics = task.for_test().evaluator(model, stream)(params).metrics
-  found = {k.replace("eval/", "test/"): v for k, v in metrics.items()}
-  return {"test/step": step, **found}
+  tested = moved(metrics, Split.EVAL, Split.TEST)
+  return {Split.TEST.key("step"): step, **tested}
 
 
 def _mesh(loaded: Loaded) -> Mesh:

@@ -18,6 +18,7 @@ from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display, clock, evaluation_text
 from vit_jax.runtime.goodput import shares
+from vit_jax.runtime.metric_keys import Split, moved
 from vit_jax.runtime.usage import as_typed
 from vit_jax.training import lora
 from vit_jax.training.optimizer import trainable_filter
@@ -131,10 +132,10 @@ def closing(
   if best is not None:
     lines.append("Best checkpoint: step {:,} with {}.".format(*best))
   if tested is not None:
-    found = {k.replace("test/", "eval/"): v for k, v in tested.items()}
+    shown = evaluation_text(moved(tested, Split.TEST, Split.EVAL), metrics)
+    best_step = tested[Split.TEST.key("step")]
     lines.append(
-      f"Test split, with the best checkpoint (step {tested['test/step']:,}): "
-      f"{evaluation_text(found, metrics)}."
+      f"Test split, with the best checkpoint (step {best_step:,}): {shown}."
     )
   if workdir is not None:
     command = f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
@@ -149,8 +150,8 @@ def closing(
 def _if_at_chance(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   """A line if the run has learned nothing, though it saw all images."""
   metric, chance = plan.task.score_metric, plan.evaluation.chance
-  score = evaluated.get(f"eval/{metric.key}")
-  count = evaluated.get("eval/examples", 0)
+  score = evaluated.get(plan.task.score_key)
+  count = evaluated.get(Split.EVAL.key("examples"), 0)
   seen = plan.lengths.total * plan.settings.batch_size
   if seen < len(plan.source) or not at_chance(score, chance, count):
     return []

@@ -15,6 +15,7 @@ from vit_jax.run.divergence import RECENT, why_diverged
 from vit_jax.run.outputs import Outputs, optional_write, report_skipped
 from vit_jax.run.plan import Plan
 from vit_jax.run.tracer import Tracer
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
@@ -25,7 +26,7 @@ _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 _FIRST_TRACED = 10
 
 _JUDGED = ("loss", "skipped_steps")  # Metrics that tell of a divergence.
-_DIVERGED = "train/diverged"  # A metric of the last step, if it did.
+_DIVERGED = Split.TRAIN.key("diverged")  # A metric of the last step, if it did.
 
 OnStep = Callable[[int, TrainState, dict[str, Any]], None]
 """Called after a step with its number, the state and its metrics, which are on
@@ -123,12 +124,13 @@ class TrainLoop:
 
   def _is_over(self, state: TrainState, first: int) -> bool:
     """Reads the evaluations of earlier starts; whether no step is left."""
-    plan, key = self.plan, f"eval/{self.plan.task.score}"
+    plan, key = self.plan, self.plan.task.score_key
     past = []
     with contextlib.suppress(OSError):
       past = read_metrics(self.outputs.checkpoints.folder).rows
     past = [row for row in past if row["step"] <= first]
-    losses = (row["train/loss"] for row in past if "train/loss" in row)
+    loss = Split.TRAIN.key("loss")
+    losses = (row[loss] for row in past if loss in row)
     self._first_loss = next(losses, None)
     diverged = any(_DIVERGED in row for row in past if row["step"] == first)
     past = [row for row in past if key in row]
@@ -223,7 +225,7 @@ class TrainLoop:
       out.display.report(step, row)
     elif step == self._first_step:  # Shows that training has begun.
       values = jax.device_get(metrics)
-      out.display.report(step, {f"train/{k}": values[k] for k in values})
+      out.display.report(step, Split.TRAIN.keyed(values))
 
   def _evaluate_if_due(self, state: TrainState, step: int) -> Scores:
     """Evaluates, writes and shows the metrics; a stop gives it up."""
@@ -244,7 +246,7 @@ class TrainLoop:
     out.write(step, metrics)
     out.display.evaluation(step, metrics)
     self._evaluated = metrics
-    self._scores.append(metrics[f"eval/{plan.task.score}"])
+    self._scores.append(metrics[plan.task.score_key])
     return metrics
 
   def _has_stalled(self) -> bool:

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column
 
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.printable import printable_lines
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
@@ -32,16 +33,18 @@ def untracked(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
 class Metric:
   """A metric of a task: how it is named and shown."""
 
-  key: str  # Its name in `metrics.jsonl`, after "eval/" or "train/".
+  key: str  # Its name; `metric_keys` puts the split before it.
   label: str
   format: str = "{:.2%}"
   higher_is_better: bool | None = True  # None if it is neither good nor bad.
   # The text before the value in a line; the label by default.
   words: str | None = None
 
-  def text(self, values: Mapping[str, Any], kind: str = "eval") -> str | None:
+  def text(
+    self, values: Mapping[str, Any], kind: str = Split.EVAL
+  ) -> str | None:
     """The metric in words, as "top-1 98.33%"; None if it was not measured."""
-    value = values.get(f"{kind}/{self.key}")
+    value = values.get(Split(kind).key(self.key))
     if value is None:
       return None
     return f"{self.words or self.label} {self.format.format(value)}"
@@ -134,14 +137,15 @@ class Display:
     """Shows the latest training metrics."""
     self._trained.append((step - self._reported, metrics))
     self._reported = step
-    text = f"loss {metrics['train/loss']:.4f}  "
-    text += self._first_of(metrics, "train")
-    text += f"  lr {metrics['train/learning_rate']:.2e}"
-    if "train/images_per_second" in metrics:
-      text += f"  {metrics['train/images_per_second']:,.0f} images/s"
-    if images := metrics["train/skipped_images"]:
+    values = Split.TRAIN.scores(metrics)
+    text = f"loss {values['loss']:.4f}  "
+    text += self._first_of(metrics, Split.TRAIN)
+    text += f"  lr {values['learning_rate']:.2e}"
+    if "images_per_second" in values:
+      text += f"  {values['images_per_second']:,.0f} images/s"
+    if images := values["skipped_images"]:
       text += f"  {images} unreadable images replaced"
-    if steps := metrics["train/skipped_steps"]:
+    if steps := values["skipped_steps"]:
       text += f"  {steps} steps not finite, not applied"
     line = f"step {step:>7,}/{self._last_step:,}  {text}{self._left(step)}"
     if self._progress is None:
@@ -161,24 +165,26 @@ class Display:
   def _epoch(self, step: int, metrics: dict[str, float]) -> str:
     """One line with this evaluation, and training since the last one."""
     total = sum(steps for steps, _ in self._trained)
+    names = ("loss", *(metric.key for metric in self._metrics))
     means = {
       key: sum(steps * row[key] for steps, row in self._trained) / total
-      for key in ("train/loss", *(f"train/{m.key}" for m in self._metrics))
+      for key in map(Split.TRAIN.key, names)
       if key in self._trained[0][1]
     }
     now = step / self._epoch_steps
     last = self._last_step / self._epoch_steps
-    training_loss = means["train/loss"]
-    evaluation_loss = metrics["eval/loss"]
+    training_loss = means[Split.TRAIN.key("loss")]
+    evaluation_loss = metrics[Split.EVAL.key("loss")]
     return (
       f"epoch {now:>6,.1f}/{last:,.1f}  "
-      f"training loss {training_loss:.4f}  {self._first_of(means, 'train')}  "
+      f"training loss {training_loss:.4f}  "
+      f"{self._first_of(means, Split.TRAIN)}  "
       f"evaluation loss {evaluation_loss:.4f}  "
-      f"{self._first_of(metrics, 'eval')}"
+      f"{self._first_of(metrics, Split.EVAL)}"
     )
 
-  def _first_of(self, values: Mapping[str, float], kind: str) -> str:
-    texts = (metric.text(values, kind) for metric in self._metrics)
+  def _first_of(self, values: Mapping[str, float], split: Split) -> str:
+    texts = (metric.text(values, split) for metric in self._metrics)
     return next(filter(None, texts))
 
   def note(self, text: str) -> None:
@@ -263,19 +269,20 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 def evaluation_text(
   values: Mapping[str, float], metrics: Sequence[Metric]
 ) -> str:
-  """The metrics of an evaluation, with keys `eval/...`, in one line."""
-  skipped = values["eval/skipped_images"]
+  """The metrics of an evaluation, by their keys, in one line."""
+  scores, few_shot = Split.EVAL.scores(values), Split.FEW_SHOT.scores(values)
+  skipped = scores["skipped_images"]
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  parts = [f"loss {values['eval/loss']:.4f}"]
+  parts = [f"loss {scores['loss']:.4f}"]
   parts += [text for metric in metrics if (text := metric.text(values))]
-  parts.append(f"({values['eval/examples']:,} examples{unreadable})")
+  parts.append(f"({scores['examples']:,} examples{unreadable})")
   for metric in metrics:
     plain = dataclasses.replace(metric, key=f"{metric.key}{_PLAIN}")
     if text := plain.text(values):
       parts.append(f"not averaged {text}")
-  if (top1 := values.get("fewshot/top1")) is not None:
+  if (top1 := few_shot.get("top1")) is not None:
     parts.append(f"few-shot top-1 {top1:.2%}")
-  if (token := values.get("fewshot/top1_class_token")) is not None:
+  if (token := few_shot.get("top1_class_token")) is not None:
     parts.append(f"(by the class token {token:.2%})")
   return "  ".join(parts)
 

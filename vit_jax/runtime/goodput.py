@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vit_jax.runtime.metric_keys import Split
+
 # Kinds of work, and what a person reads.
 KINDS = {
   "steps": "in steps",
@@ -64,7 +66,7 @@ def time_spent(
   of the start that is running, if any.
   """
   begun = [at for at in map(_began, starts) if at is not None]
-  trained = [row for row in rows if "train/loss" in row]
+  trained = [row for row in rows if Split.TRAIN.key("loss") in row]
   measured = begun and len(begun) == len(starts)
   if not measured or not all(map(_spent, trained)):
     return None

@@ -152,17 +152,17 @@ def record(task: Task) -> dict[str, Any]:
   kind = type(task)
   if task.is_own:
     found["task"] = f"{kind.__module__}:{kind.__qualname__}"
-    found["score"] = f"eval/{task.score}"
+    found["score"] = task.score_key
   return found
 
 
 def score_keys() -> tuple[str, ...]:
   """The metrics by which the best checkpoint of a run may be found."""
-  return tuple(f"eval/{task_class(name).score}" for name in _TASKS)
+  return tuple(task_class(name)().score_key for name in _TASKS)
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
   """The task whose score is among the metrics of an evaluation, if any."""
   found = {*keys}
-  kinds = map(task_class, _TASKS)
-  return next((k() for k in kinds if f"eval/{k.score}" in found), None)
+  tasks = (task_class(name)() for name in _TASKS)
+  return next((task for task in tasks if task.score_key in found), None)

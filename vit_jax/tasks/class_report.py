@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Display, table_lines
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.confusion import ClassScore, ConfusionMatrix
 from vit_jax.tasks.eval_step import Predictions, Totals, class_accuracy
 from vit_jax.tasks.outcome import (
@@ -69,10 +70,11 @@ class ClassificationOutcome(Outcome):
   def details(self) -> dict[str, float]:
     if self.confusion is None:
       return {}
-    return {
-      "eval/macro_f1": self.confusion.macro_f1(),
-      "eval/calibration_error": self.confusion.calibration_error(),
+    scores = {
+      "macro_f1": self.confusion.macro_f1(),
+      "calibration_error": self.confusion.calibration_error(),
     }
+    return Split.EVAL.keyed(scores)
 
   @property
   def remark(self) -> str:
@@ -88,7 +90,8 @@ class ClassificationOutcome(Outcome):
     return [f"The model answers NaN to {count:,} examples."]
 
   def by_class(self) -> dict[str, Any]:
-    return {"eval/top1_by_class": class_accuracy(self.totals, self.names)}
+    top1 = class_accuracy(self.totals, self.names)
+    return Split.EVAL.keyed({"top1_by_class": top1})
 
   def show(self, display: Display) -> None:
     columns = ("class", "examples", "precision", "recall", "F1")

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.display import Metric, Track, untracked
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import (
@@ -50,9 +51,9 @@ class ClassificationTask(Task):
     Curves(
       "Top-1 accuracy",
       {
-        "train/top1": "training",
-        "eval/top1": "evaluation",
-        "fewshot/top1": "few-shot",
+        Split.TRAIN.key("top1"): "training",
+        Split.EVAL.key("top1"): "evaluation",
+        Split.FEW_SHOT.key("top1"): "few-shot",
       },
       percent=True,
     ),
@@ -152,11 +153,13 @@ class ClassificationTask(Task):
     return f"{answer}, {row['probability'][0]:.1%}"
 
   def score_text(self, metrics: Mapping[str, Any]) -> str:
-    return f"{metrics['eval/top1']:.1%} are right"
+    top1 = metrics[Split.EVAL.key("top1")]
+    return f"{top1:.1%} are right"
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
-    total = f"{metrics['eval/examples']:,} images"
-    return f"{metrics['eval/top1']:.1%} of {total} are right"
+    scores = Split.EVAL.scores(metrics)
+    total = f"{scores['examples']:,} images"
+    return f"{scores['top1']:.1%} of {total} are right"
 
 
 def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from vit_jax.data.reading.labels import NONE
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Track, untracked
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.outcome import (
   Curves,
@@ -59,17 +60,17 @@ class MaskedPatchesTask(Task):
     Curves(
       "Colours of masked patches",
       {
-        "train/colours_right": "training",
-        "eval/colours_right": "evaluation",
-        "eval/commonest_colour": "the commonest alone",
+        Split.TRAIN.key("colours_right"): "training",
+        Split.EVAL.key("colours_right"): "evaluation",
+        Split.EVAL.key("commonest_colour"): "the commonest alone",
       },
       percent=True,
     ),
     Curves(
       "Top-1 accuracy",
       {
-        "fewshot/top1": "few-shot",
-        "fewshot/top1_class_token": "few-shot by the class token",
+        Split.FEW_SHOT.key("top1"): "few-shot",
+        Split.FEW_SHOT.key("top1_class_token"): "few-shot by the class token",
       },
       percent=True,
     ),
@@ -148,8 +149,8 @@ class MaskedPatchesTask(Task):
     return make_panels(model, self.objective(model, preprocessing))
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
-    keys = [f"eval/{metric.key}" for metric in self.metrics]
-    correct, common = (metrics.get(key) for key in keys)
+    scores = Split.EVAL.scores(metrics)
+    correct, common = (scores.get(metric.key) for metric in self.metrics)
     said = f"{correct:.1%} of the masked patches' colours are right"
     if common is None:
       return said

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.reading.labels import SEVERAL
 from vit_jax.runtime.display import Metric
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
 from vit_jax.tasks.outputs import (
@@ -69,9 +70,9 @@ class MultiLabelTask(ClassificationTask):
     Curves(
       "Several labels",
       {
-        "train/labels_right": "labels right in training",
-        "eval/map": "mAP",
-        "eval/f1": "F1",
+        Split.TRAIN.key("labels_right"): "labels right in training",
+        Split.EVAL.key("map"): "mAP",
+        Split.EVAL.key("f1"): "F1",
       },
       percent=True,
     ),
@@ -86,9 +87,10 @@ class MultiLabelTask(ClassificationTask):
     return dataclasses.replace(task, threshold=threshold)
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    if "eval/threshold" not in metrics:
+    scores = Split.EVAL.scores(metrics)
+    if "threshold" not in scores:
       return {}
-    return {"threshold": metrics["eval/threshold"]}
+    return {"threshold": scores["threshold"]}
 
   def for_test(self) -> "MultiLabelTask":
     return dataclasses.replace(self, threshold=self.given_from)
@@ -141,12 +143,14 @@ class MultiLabelTask(ClassificationTask):
     return ", ".join(_only(names, np.asarray(label))) or "no label"
 
   def score_text(self, metrics: Mapping[str, Any]) -> str:
-    return f"the mean average precision is {metrics['eval/map']:.1%}"
+    precision = metrics[Split.EVAL.key("map")]
+    return f"the mean average precision is {precision:.1%}"
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
+    scores = Split.EVAL.scores(metrics)
     return (
-      f"The mean average precision is {metrics['eval/map']:.1%} on "
-      f"{metrics['eval/examples']:,} images"
+      f"The mean average precision is {scores['map']:.1%} on "
+      f"{scores['examples']:,} images"
     )
 
 

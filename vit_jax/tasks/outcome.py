@@ -18,6 +18,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.atomic_file import replacing
 from vit_jax.runtime.display import Display, Track, untracked
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.training import sharding
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while one is evaluated.
@@ -31,7 +32,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 class Curves:
   """A chart of metrics by step.
 
-  `curves` has the name of each curve, by the metric, such as "eval/top1".
+  `curves` has the name of each curve, by the metric's key, such as "eval/top1".
   """
 
   title: str
@@ -87,8 +88,8 @@ class Outcome:
 
   @property
   def metrics(self) -> dict[str, Any]:
-    """The scores as metrics `eval/...`, in a new dictionary."""
-    return {f"eval/{key}": value for key, value in self.scores.items()}
+    """The scores by their keys, in a new dictionary."""
+    return Split.EVAL.keyed(self.scores)
 
   @property
   def chance(self) -> float | None:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Display, Track, untracked
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.outcome import (
   Evaluator,
   Example,
@@ -147,7 +148,7 @@ class OutputsOutcome(Outcome):
     """A metric of each label or target, where it is defined."""
     pairs = zip(self.names, values, strict=True)
     known = {name: float(x) for name, x in pairs if np.isfinite(x)}
-    return {f"eval/{key}": known}
+    return Split.EVAL.keyed({key: known})
 
   def table(self) -> Table:
     """The scores of each label or target."""

@@ -16,6 +16,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NUMBERS
 from vit_jax.models.parts import is_kernel
 from vit_jax.runtime.display import Metric
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
 from vit_jax.tasks.outputs import (
   OutputsOutcome,
@@ -82,9 +83,10 @@ class RegressionTask(Task):
   )
   curves = (
     Curves(
-      "Mean absolute error", {"train/mae": "training", "eval/mae": "evaluation"}
+      "Mean absolute error",
+      {Split.TRAIN.key("mae"): "training", Split.EVAL.key("mae"): "evaluation"},
     ),
-    Curves("R2", {"eval/r2": "evaluation"}),
+    Curves("R2", {Split.EVAL.key("r2"): "evaluation"}),
   )
 
   def fitted(self, train: Source) -> "RegressionTask":
@@ -164,9 +166,10 @@ class RegressionTask(Task):
     return ", ".join(f"{name} {value:.4g}" for name, value in pairs)
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
+    scores = Split.EVAL.scores(metrics)
     return (
-      f"Predictions are off by {metrics['eval/mae']:.4g} on average on "
-      f"{metrics['eval/examples']:,} images"
+      f"Predictions are off by {scores['mae']:.4g} on average on "
+      f"{scores['examples']:,} images"
     )
 
 

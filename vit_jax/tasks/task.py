@@ -20,6 +20,7 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models import Model, from_fields
 from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Metric
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LossSettings
@@ -265,9 +266,14 @@ class Task:
     """The metric of `score`."""
     return next(m for m in self.metrics if m.key == self.score)
 
+  @property
+  def score_key(self) -> str:
+    """The key of `score` among the metrics of an evaluation."""
+    return Split.EVAL.key(self.score)
+
   def headline(self, metrics: Mapping[str, Any]) -> str:
     """The result in a phrase, without a full stop."""
-    examples = f"{metrics['eval/examples']:,} images"
+    examples = f"{metrics[Split.EVAL.key('examples')]:,} images"
     return f"{self.score_metric.text(metrics)} on {examples}"
 
   def score_text(self, metrics: Mapping[str, Any]) -> str:

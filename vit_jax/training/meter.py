@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from vit_jax.runtime.metric_keys import Split
+
 # Metrics of a step that are neither its loss, a score nor the gradient's norm.
 _COUNTS = ("learning_rate", "skipped_images", "skipped_steps")
 
@@ -52,7 +54,7 @@ class Meter:
         self.skipped.clear()
 
   def read(self) -> dict[str, float]:
-    """The metrics since the last read, as `train/...`.
+    """The metrics since the last read, by their keys.
 
     Loss, gradient norm and scores are means over the steps that were applied;
     the learning rate is the last step's.
@@ -62,20 +64,20 @@ class Meter:
     applied = [m for m in window if not m["skipped_steps"]] or window
     scores = window[0].keys() - {"loss", "gradient_norm", *_COUNTS}
     row = {
-      f"train/{name}": float(np.mean([m[name] for m in applied]))
+      name: float(np.mean([m[name] for m in applied]))
       for name in ("loss", *sorted(scores), "gradient_norm")
     }
-    row["train/learning_rate"] = float(window[-1]["learning_rate"])
+    row["learning_rate"] = float(window[-1]["learning_rate"])
     for name in ("skipped_images", "skipped_steps"):
-      row[f"train/{name}"] = sum(int(m[name]) for m in window)
+      row[name] = sum(int(m[name]) for m in window)
     now = time.perf_counter()
     if self._timed_steps and self._start is not None:
       seconds = now - self._start - self._pauses
       images = self._timed_steps * self._batch_size
-      row["train/images_per_second"] = images / seconds
+      row["images_per_second"] = images / seconds
     self._window.clear()
     self._timed_steps, self._start, self._pauses = 0, now, 0.0
-    return row
+    return Split.TRAIN.keyed(row)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:

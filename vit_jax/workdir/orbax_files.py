@@ -18,6 +18,7 @@ from etils import epath
 from orbax.checkpoint import v1
 
 from vit_jax.runtime import atomic_file, hosts
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.regular_file import (
   NotRegularError,
   TooLargeError,
@@ -28,7 +29,7 @@ from vit_jax.runtime.restarts import step_of
 from vit_jax.workdir import bucket
 from vit_jax.workdir.description import with_digest
 
-CLASSES = ("eval/top1",)
+CLASSES = (Split.EVAL.key("top1"),)
 """The default score, that of classes."""
 _DRAFT = ".orbax-checkpoint-tmp"  # Ends the name of a folder without one.
 _DESCRIPTION = "description/metadata"  # Written last.

@@ -20,6 +20,7 @@ from vit_jax.run.experiments.study_file import (
 )
 from vit_jax.runtime import extras, restarts
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.metric_keys import Split, parse
 from vit_jax.runtime.regular_file import read_regular
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks.task import Task
@@ -37,9 +38,8 @@ _PLACES = (
   "loader.",
   "fewshot.data.data_dir",
 )
-_SCORES = ("eval/", "fewshot/", "test/", "train/loss")
-# Names in figures of metrics that begin so.
-_SAID = (("eval/", ""), ("fewshot/", "few-shot "), ("test/", "test "))
+# The splits whose scores are collected, and their names in figures.
+_SAID = {Split.EVAL: "", Split.FEW_SHOT: "few-shot ", Split.TEST: "test "}
 
 
 class _Stopped(Exception):
@@ -107,7 +107,9 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
   about = (study.module.__doc__ or "").strip().partition("\n")[0]
   metrics = build.task_of(next(iter(study.settings.values()))).metrics
   words = {
-    f"{kind}{m.key}": said + m.label for kind, said in _SAID for m in metrics
+    split.key(metric.key): said + metric.label
+    for split, said in _SAID.items()
+    for metric in metrics
   }
   for name, columns in shown.items():
     drawn, given = io.BytesIO(), {"title": about.removesuffix("."), **columns}
@@ -119,8 +121,8 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
 
 
 def _show_best(study: Study, found: Sequence[Any], display: Display) -> None:
-  metric = build.task_of(next(iter(study.settings.values()))).score_metric
-  key = f"eval/{metric.key}"
+  task = build.task_of(next(iter(study.settings.values())))
+  metric, key = task.score_metric, task.score_key
   if scored := [row for row in found if row.get(key) is not None]:
     texts = [(row["row"], metric.format.format(row[key])) for row in scored]
     display.table(("row", metric.label), texts)
@@ -173,7 +175,7 @@ def held_out(split: str, share: float) -> tuple[str, str]:
 def _selected(study: Study, row: str, display: Display) -> dict | None:
   """Tries a row's learning rates, then trains with the best; its result."""
   rates, parts = _choices(study, row)
-  score = build.task_of(study.settings[row]).score_metric
+  task = build.task_of(study.settings[row])
   scores = {}
   for rate in rates:
     changes = {
@@ -184,11 +186,12 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
     found = _run(study, row, display, changes, f"{row}.select_{rate:g}")
     if found is None:
       return None
-    value = found["metrics"].get(f"eval/{score.key}")
+    value = found["metrics"].get(task.score_key)
     scores[rate] = -math.inf if value is None else value
   best = max(scores, key=lambda rate: scores[rate])
   tried = ", ".join(
-    f"{rate:g}: {score.format.format(value)}" for rate, value in scores.items()
+    f"{rate:g}: {task.score_metric.format.format(value)}"
+    for rate, value in scores.items()
   )
   display.note(f"Learning rate {best:g} is best on {parts[1]} ({tried}).")
   return _run(study, row, display, {"optimizer.peak_lr": best})
@@ -276,10 +279,17 @@ def _read(workdir: epath.Path) -> dict | None:
 
 
 def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
-  wanted = (*_SCORES, *(f"train/{metric.key}" for metric in task.metrics))
+  trained = ("loss", *(metric.key for metric in task.metrics))
+
+  def is_score(key: str) -> bool:
+    split, metric = parse(key)
+    if split is Split.TRAIN:
+      return metric.startswith(trained)
+    return split in _SAID
+
   found: dict[str, Any] = {}
   for row in read_metrics(workdir).rows:
     numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
-    scores = {k: v for k, v in numbers.items() if k.startswith(wanted)}
+    scores = {k: v for k, v in numbers.items() if is_score(k)}
     found |= {"step": row["step"], **scores}
   return found

@@ -26,6 +26,7 @@ from vit_jax.models import Model
 from vit_jax.models.model import represent
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Track, untracked
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.eval_step import label_rank
 from vit_jax.tasks.outcome import Stream, check_readable, total
 from vit_jax.tasks.probes import linear_probe
@@ -126,20 +127,20 @@ class FewShot:
     return np.unique(self._draws).size
 
   def __call__(self, params: Any, track: Track = untracked) -> dict[str, Any]:
-    """Returns the metrics `fewshot/...`.
+    """Returns the metrics by their keys.
 
     They are `top1`, `top1_std` if there are several draws, and two
     dictionaries by seed: the top-1 and the L2 that was chosen.
     """
     outcome = self.measure(params, track)
     metrics: dict[str, Any] = {
-      "fewshot/top1": outcome.top1,
-      "fewshot/top1_by_seed": {str(d.seed): d.top1 for d in outcome.draws},
-      "fewshot/l2_by_seed": {str(d.seed): d.l2 for d in outcome.draws},
+      "top1": outcome.top1,
+      "top1_by_seed": {str(d.seed): d.top1 for d in outcome.draws},
+      "l2_by_seed": {str(d.seed): d.l2 for d in outcome.draws},
     }
     if outcome.top1_std is not None:
-      metrics["fewshot/top1_std"] = outcome.top1_std
-    return metrics
+      metrics["top1_std"] = outcome.top1_std
+    return Split.FEW_SHOT.keyed(metrics)
 
   def measure(self, params: Any, track: Track = untracked) -> Outcome:
     """Fits a probe to each draw and tests all probes in one pass."""

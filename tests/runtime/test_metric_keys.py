@@ -1,0 +1,69 @@
+"""Keys of metrics are written and read in one place."""
+
+import pytest
+
+from vit_jax.runtime.display import Metric
+from vit_jax.runtime.metric_keys import Split, moved, parse
+from vit_jax.tasks.outcome import Outcome
+
+ROW = {
+  "step": 7,
+  "train/loss": 2.5,
+  "eval/loss": 2.0,
+  "eval/top1_by_class": {"cat": 0.5},
+  "eval/deep/name": 3,
+  "evaluation/loss": 1.0,
+  "fewshot/top1": 0.25,
+}
+
+
+@pytest.mark.parametrize(
+  ("key", "split", "metric"),
+  [
+    ("train/loss", Split.TRAIN, "loss"),
+    ("eval/top1", Split.EVAL, "top1"),
+    ("eval/deep/name", Split.EVAL, "deep/name"),
+    ("test/step", Split.TEST, "step"),
+    ("fewshot/top1", Split.FEW_SHOT, "top1"),
+    ("step", None, "step"),
+    ("eval", None, "eval"),
+    ("evaluation/loss", None, "evaluation/loss"),
+    ("/eval/loss", None, "/eval/loss"),
+  ],
+)
+def test_a_key_is_a_split_and_a_metric(key, split, metric):
+  assert parse(key) == (split, metric)
+  if split is not None:
+    assert split.key(metric) == key
+
+
+def test_the_scores_of_one_split_are_taken_out_of_a_row():
+  found = Split.EVAL.scores(ROW)
+  assert found == {"loss": 2.0, "top1_by_class": {"cat": 0.5}, "deep/name": 3}
+  assert Split.TEST.scores(ROW) == {}
+
+
+def test_metrics_of_a_split_become_those_of_another_and_no_other_key_changes():
+  # "test/" stands inside a name too, where nothing may be replaced.
+  row = {"test/loss": 1.0, "test/test/x": 2, "latest/test/y": 3, "step": 4}
+  expected = {"eval/loss": 1.0, "eval/test/x": 2, "latest/test/y": 3, "step": 4}
+  found = moved(row, Split.TEST, Split.EVAL)
+  assert found == expected
+  assert [*found] == [*expected]
+
+
+def test_an_outcome_gives_its_scores_the_split_and_keeps_their_order():
+  outcome = Outcome()
+  outcome.scores = {"loss": 1.5, "off_by": 0.5, "examples": 3}
+  assert [*outcome.metrics.items()] == [
+    ("eval/loss", 1.5),
+    ("eval/off_by", 0.5),
+    ("eval/examples", 3),
+  ]
+
+
+def test_a_metric_is_shown_of_the_split_that_is_asked_for():
+  metric = Metric("loss", "loss", "{:.1f}")
+  assert metric.text(ROW) == "loss 2.0"
+  assert metric.text(ROW, "train") == "loss 2.5"
+  assert metric.text(ROW, Split.TEST) is None
