@@ -1,7 +1,12 @@
 """Keys of metrics are written and read in one place."""
 
+import ast
+import pathlib
+import re
+
 import pytest
 
+import vit_jax
 from vit_jax.runtime.display import Metric
 from vit_jax.runtime.metric_keys import Split, moved, parse
 from vit_jax.tasks.outcome import Outcome
@@ -67,3 +72,28 @@ def test_a_metric_is_shown_of_the_split_that_is_asked_for():
   assert metric.text(ROW) == "loss 2.0"
   assert metric.text(ROW, "train") == "loss 2.5"
   assert metric.text(ROW, Split.TEST) is None
+
+
+def test_no_other_module_writes_a_key():
+  """Apart from docstrings and comments, which give examples of keys."""
+  glued = re.compile(rf"({'|'.join(Split)})/")
+  writers = []
+  for path in pathlib.Path(vit_jax.__file__).parent.rglob("*.py"):
+    source = path.read_text()
+    if not glued.search(source):
+      continue
+    tree = ast.parse(source)
+    docstrings = {
+      id(node.value)
+      for node in ast.walk(tree)
+      if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    writers += [
+      f"{path}:{node.lineno}"
+      for node in ast.walk(tree)
+      if isinstance(node, ast.Constant)
+      and isinstance(node.value, str)
+      and id(node) not in docstrings
+      and glued.match(node.value)
+    ]
+  assert not writers, "make the key with `Split.key`"
