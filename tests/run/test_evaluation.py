@@ -185,7 +185,7 @@ def test_a_masked_run_resumes_is_probed_and_fine_tuned(
   assert not {"mask", "head"} & set(params)
   tuned = config.copy_and_resolve_references()
   tuned.update(masked={"rate": 0.0}, total_steps=1, ema_decay=0.0)
-  tuned.update(pretrained=workdir, eval_every_steps=0, eval_pictures=0)
+  tuned.update(pretrained=workdir, eval_every_steps=1, eval_pictures=0)
   tuned.optimizer.peak_lr = 0.0
   with tuned.unlocked():
     tuned.model = type(tuned.model)(dict.fromkeys(tuned.model))
