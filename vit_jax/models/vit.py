@@ -196,7 +196,7 @@ class BaseVit(VitFields):
     Raises:
       ValueError: as `embed` and `run` do.
     """
-    tokens = self.embed(x, mask=mask, train=train)  # Eq. 1
+    tokens = self.embed(x, mask=mask, train=train)
     tokens = self.run(tokens, train=train)  # Eq. 2, 3
     return tokens.z, self.pool(tokens)  # Eq. 4
 

@@ -67,13 +67,19 @@ def test_siglip_is_a_plain_vit(size):
 )
 def test_written_again_it_is_the_same_file(tmp_path, name):
   before = open_checkpoint(encoders.path(name))
-  assert check_expressible(before, "timm") == []
+  lines = check_expressible(before, "timm")
+  if before.preprocessing.cut_from is None:
+    assert lines == []
+  else:  # timm keeps no picture's size that patches do not fill.
+    (line,) = lines
+    assert line.startswith("the format does not record how images are cut")
   save_as(before, "timm", tmp_path / "out")
   assert_same_arrays(encoders.FOLDER / name, tmp_path / "out")
   again = open_checkpoint(str(tmp_path / "out"))
   origin = before.model.origin
   assert again.model.clone(origin=origin) == before.model
-  if name != "timm_siglip":  # Its 224 pixels are not those of its positions.
+  # The 224 pixels of timm_siglip are not those of its positions.
+  if name != "timm_siglip" and before.preprocessing.cut_from is None:
     assert again.preprocessing == before.preprocessing
 
 
