@@ -215,6 +215,7 @@ def test_the_encoder_sees_a_quarter_of_the_tokens():
   assert seen["decoder"]["block_1"]["__call__"][0].shape == (2, 16, 16)
 
 
+@pytest.mark.slow
 def test_layer_decay_and_muon_are_right_for_both_stacks():
   model = model_of("autoencoder")
   params = init_params(model, jax.random.key(0), 32)
@@ -248,7 +249,9 @@ def test_layer_decay_and_muon_are_right_for_both_stacks():
     assert singular.min() > 0.5 * singular.max()  # About orthogonal.
 
 
-@pytest.mark.parametrize("pooling", ["gap", "token"])
+@pytest.mark.parametrize(
+  "pooling", ["gap", pytest.param("token", marks=pytest.mark.slow)]
+)
 def test_padding_changes_nothing(pooling):
   """Not what it shows, and not how much of it there is."""
   model = model_of("padded", pooling=pooling, position="none")
