@@ -6,7 +6,6 @@ draws which, and computes the loss. Symbols as in `vit`; M of the N patches of
 an image are corrupted.
 """
 
-import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -61,7 +60,7 @@ class MaskedVit(Vit):
   @property
   def trunk(self) -> Model:
     """The plain model, without what only predicts masked patches."""
-    return Vit(**{**_fields(self), "num_classes": 0})
+    return Vit.like(self, num_classes=0)
 
   def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
     """The embedded patches, corrupted as the draw says."""
@@ -119,9 +118,4 @@ def masked(vit: nn.Module, outputs: int) -> MaskedVit:
       f"{type(vit).__name__}: choose such as model.variant=B/16, without "
       "model.block=dinov2 and the like."
     )
-  return MaskedVit(**{**_fields(vit), "num_classes": outputs, "head_bias": 0.0})
-
-
-def _fields(vit: Vit) -> dict[str, Any]:
-  names = [f.name for f in dataclasses.fields(vit)]
-  return {n: getattr(vit, n) for n in names if n not in ("parent", "name")}
+  return MaskedVit.like(vit, num_classes=outputs, head_bias=0.0)

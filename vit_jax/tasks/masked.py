@@ -94,9 +94,6 @@ class MaskedPatchesTask(Task):
     rate = self.masked.rate
     return f"is about labels, and masked.rate={rate} trains without"
 
-  def num_outputs(self, names: Sequence[str]) -> int:
-    return 0  # `adapted` gives the model its head.
-
   def adapted(self, model: Any) -> Any:
     rate, target = self.masked.rate, self.masked.target
     masking = Masking(rate, target, model.stride, HALF, HALF)

@@ -59,6 +59,11 @@ class _Batches:
     row = row_spec(self.transform, label_spec(self.source))
     return batched(row, len(self.rows))
 
+  @functools.cached_property
+  def _names(self) -> list[str]:
+    """The arrays that the transform makes of an example."""
+    return [*self.transform.spec]
+
   def _try(
     self, example: _Read, unreadable: list[str], *rng: np.random.Generator
   ) -> dict[str, Any] | None:
@@ -66,7 +71,7 @@ class _Batches:
     if not isinstance(example, UnreadableImageError):
       try:
         row = self.transform.row(example, *rng)
-        check_names(row, [*self.transform.spec])
+        check_names(row, self._names)
         return {**row, LABEL: example["label"]}
       except UnreadableImageError as error:
         example = UnreadableImageError(f"{example['id']}: {error}")
@@ -158,7 +163,7 @@ class EvalBatches(_Batches):
         batch[SKIPPED][row] = True
       else:
         put(batch, row, {**found, MASK: 1})
-    for name in (LABEL, *self.transform.spec):
+    for name in (LABEL, *self._names):
       batch[name][batch[MASK] == 0] = 0
     return {**batch, UNREADABLE: np.array(unreadable, object)}
 
