@@ -1,4 +1,4 @@
-"""What a batch is made of: the shape and type of each of its arrays.
+"""The arrays of a batch: their names, shapes and types.
 
 A transform says what one example becomes, and a source what its labels are.
 Everything that allocates, sends or compiles for a batch takes it from there.
@@ -24,7 +24,7 @@ _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-  """The shape and the type of an array; of one example, unless said."""
+  """The shape and type of an array of one example, or of a batch."""
 
   shape: tuple[int, ...]
   dtype: Any = np.uint8
@@ -102,7 +102,7 @@ class ImageTransform:
 
 @dataclasses.dataclass(frozen=True)
 class _Function(ImageTransform):
-  """A function of somebody's own, and the shape that its images have."""
+  """A user's function from a file to pixels, and the shape of its images."""
 
   function: Any
   shape: tuple[int, int, int]
@@ -115,22 +115,22 @@ class _Function(ImageTransform):
     return self.function(encoded, *rng)
 
 
-def as_transform(given: Any, source: Source, *, train: bool) -> Transform:
-  """The transform that is given, or one made of a plain function.
+def as_transform(transform: Any, source: Source, *, train: bool) -> Transform:
+  """Returns a `Transform` as it is, and makes one of a plain function.
 
   A function from encoded bytes (and, in training, a generator) to pixels says
   nothing of their shape, so it is called once, with the first image that it can
   read. Raises UnreadableImageError if it can read none.
   """
-  if isinstance(given, Transform):
-    return given
+  if isinstance(transform, Transform):
+    return transform
   rng = (np.random.default_rng(0),) if train else ()
   for index in range(len(source)):
     try:
-      image = given(source[index]["image"], *rng)
+      image = transform(source[index]["image"], *rng)
     except UnreadableImageError:
       continue
-    return _Function(given, np.shape(image))
+    return _Function(transform, np.shape(image))
   raise UnreadableImageError(
     f"none of the {len(source)} images of {source.name} is readable."
   )
@@ -156,14 +156,14 @@ def row_spec(transform: Transform, label: ArraySpec) -> dict[str, ArraySpec]:
 
 
 def batched(spec: Spec, rows: int) -> dict[str, ArraySpec]:
-  """The arrays of so many rows."""
+  """The arrays of a batch of `rows` examples."""
   return {
     name: ArraySpec((rows, *one.shape), one.dtype) for name, one in spec.items()
   }
 
 
 def allocate(spec: Spec) -> Batch:
-  """Arrays of zeros."""
+  """A new batch of zeros."""
   return {name: one.zeros() for name, one in spec.items()}
 
 
@@ -218,7 +218,9 @@ def check_names(values: Mapping[str, Any], expected: Sequence[str]) -> None:
 
 
 def _check_shape(name: str, shape: tuple[int, ...], batch: Batch) -> None:
-  if (wanted := batch[name].shape[1:]) != shape:
+  expected = batch[name].shape[1:]
+  if shape != expected:
     raise ValueError(
-      f"an example's {name} has the shape {shape}, and its spec says {wanted}."
+      f"an example's {name} has the shape {shape}, and its spec says "
+      f"{expected}."
     )

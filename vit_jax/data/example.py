@@ -112,11 +112,15 @@ class ImageSpec:
 RGB = ImageSpec()
 
 
-def check_classes(count: int, num_examples: int, where: str) -> None:
-  """Refuses a file's number of classes, each of which gets a name."""
+def check_classes(count: int, num_examples: int, counter: str) -> None:
+  """Raises ValueError for an absurd number of classes.
+
+  Each class gets a name in memory. `counter` is the file or the feature that
+  states the number `count`.
+  """
   if count > max(1 << 20, num_examples):
     raise ValueError(
-      f"{where} counts {count:,} classes, and there are {num_examples:,} "
+      f"{counter} counts {count:,} classes, and there are {num_examples:,} "
       "images: number the classes from 0 on, without gaps."
     )
 
@@ -143,7 +147,10 @@ def check_samples(shape: Sequence[int], itemsize: int) -> None:
 
 
 def check_scans(encoded: bytes) -> None:
-  """Refuses a JPEG that takes minutes to decode; cameras write ten scans."""
+  """Raises UnreadableImageError for a JPEG that takes minutes to decode.
+
+  Cameras write ten scans.
+  """
   scans = encoded.count(_SCAN)
   if scans > _MAX_SCANS:
     raise UnreadableImageError(
@@ -159,8 +166,8 @@ def check_channels(channels: int, bands: int = 4) -> None:
   image, and `bands` those of the file.
   """
   if channels > 4 or bands > 4:
-    found = f"it has {bands}" if bands > 4 else "it is no TIFF file of bands"
+    reason = f"it has {bands}" if bands > 4 else "it is no TIFF file of bands"
     raise UnreadableImageError(
-      f"{channels} bands are needed, and {found}: set channels to the bands of "
-      "the files."
+      f"{channels} bands are needed, and {reason}: set channels to the bands "
+      "of the files."
     )

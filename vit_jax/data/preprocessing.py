@@ -32,10 +32,10 @@ class Preprocessing:
   Attributes:
     size: Height and width in pixels; None where the source does not tell.
     crop: How an image is brought to that size: crop, filter, rounding.
-    mean: Subtracted from each channel, in units of full scale; on the device.
-      Its length is the number of channels.
-    std: Then divides each channel. The two give the range of values: 0.5 for
-      both is [-1, 1], 0 and 1 is [0, 1].
+    mean: Subtracted from each channel on the device, as a fraction of full
+      scale. It has a number for each channel.
+    std: Divides each channel after that. The two give the range of values: 0.5
+      for both is [-1, 1], 0 and 1 is [0, 1].
     window: See `ImageSpec`.
     cut_from: The size to which an image is resized before its upper-left part
       of `size` is kept; None resizes it to `size`.
@@ -57,7 +57,7 @@ class Preprocessing:
 
   @property
   def image_size(self) -> tuple[int, int]:
-    """Height and width; ValueError if the model's source tells none."""
+    """Height and width; raises ValueError if the model's source tells none."""
     if self.size is None:
       raise ValueError(
         "the checkpoint does not tell the size of its images: give "
@@ -77,7 +77,7 @@ class Preprocessing:
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
-    """Height, width and channels; raises as `image_size` does."""
+    """Height, width and channels; raises ValueError as `image_size` does."""
     return (*self.image_size, self.channels)
 
   @property
@@ -108,7 +108,8 @@ class Preprocessing:
 
   def __str__(self) -> str:
     """How an image is prepared, in words."""
-    crop, text = self.crop, ""
+    crop = self.crop
+    text = ""
     if self.window is not None:
       text = "scaled from {:g} to {:g} where it has 16 bits, ".format(
         *self.window
@@ -126,8 +127,8 @@ class Preprocessing:
         text += f", with a long side of at most {longest},"
       text += " and cut to {} x {} from the centre".format(*self.whole)
     if self.cut_from:
-      kept = "{} x {}".format(*self.image_size)
-      text += f", of which the upper left {kept} is kept"
+      corner = "{} x {}".format(*self.image_size)
+      text += f", of which the upper left {corner} is kept"
     plain = "" if crop.antialias else ", without antialiasing"
     bands = "" if self.channels == 3 else f", {self.channels} channel(s)"
     return f"{text} ({crop.interpolation}{plain}){bands}"

@@ -31,8 +31,8 @@ _SHARE = Rule("lie in [0, 1]", lambda x: 0 <= x <= 1)
 
 def check_address(name: str, value: str | None) -> None:
   """Raises ValueError, naming the key, for an address that cannot be read."""
-  scheme, mark, place = (value or "").partition("://")
-  if not mark:
+  scheme, separator, place = (value or "").partition("://")
+  if not separator:
     return
   if scheme not in _BUCKETS or not place.strip("/"):
     raise ValueError(

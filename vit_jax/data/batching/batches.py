@@ -67,7 +67,11 @@ class _Batches:
   def _try(
     self, example: _Read, unreadable: list[str], *rng: np.random.Generator
   ) -> dict[str, Any] | None:
-    """The arrays of an example; if unreadable, None, and adds why to a list."""
+    """The arrays of an example, or None if it is unreadable.
+
+    The reason is then added to `unreadable`. Raises UnreadableImageError unless
+    such images are skipped.
+    """
     if not isinstance(example, UnreadableImageError):
       try:
         row = self.transform.row(example, *rng)
@@ -107,16 +111,17 @@ class TrainBatches(_Batches):
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
       missed: list[str] = []
-      found = self._try(example, missed, random.at(positions[row]))
-      if found is None:
+      arrays = self._try(example, missed, random.at(positions[row]))
+      if arrays is None:
         rng = functools.partial(random.at, positions[row])
-        found = self._replacement(indices[row], rng, missed)
-      put(batch, row, {**found, SKIPPED: bool(missed)})
+        arrays = self._replacement(indices[row], rng, missed)
+      put(batch, row, {**arrays, SKIPPED: bool(missed)})
       unreadable += missed
     return {**batch, UNREADABLE: np.array(unreadable, object)}
 
   def _indices(self, k: int, positions: range) -> list[int]:
-    n, m = len(self.source), -(-self.batch_size // self.repeats)
+    n = len(self.source)
+    m = -(-self.batch_size // self.repeats)
     if self.repeats == 1:
       return example_indices(positions, n, self.seed)
     shown = example_indices(range(k * m, (k + 1) * m), n, self.seed)
@@ -126,15 +131,15 @@ class TrainBatches(_Batches):
     self, index: int, rng: Callable[[], np.random.Generator], missed: list[str]
   ) -> dict[str, Any]:
     """The arrays of the first readable example after `index`."""
-    found = None
-    while found is None:
+    arrays = None
+    while arrays is None:
       if len(missed) > MAX_REPLACEMENTS:
         raise UnreadableImageError(
           f"{len(missed)} unreadable images in a row, the last: {missed[-1]}"
         )
       index = (index + 1) % len(self.source)
-      found = self._try(_read_one(self.source, index), missed, rng())
-    return found
+      arrays = self._try(_read_one(self.source, index), missed, rng())
+    return arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,13 +161,15 @@ class EvalBatches(_Batches):
     stop = min(first + self.rows.stop, len(self.source))
     indices = range(first + self.rows.start, stop)
     batch = allocate(self.spec) if out is None else out
-    batch[MASK][:], batch[SKIPPED][:] = 0, False
+    batch[MASK][:] = 0
+    batch[SKIPPED][:] = False
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
-      if (found := self._try(example, unreadable)) is None:
+      arrays = self._try(example, unreadable)
+      if arrays is None:
         batch[SKIPPED][row] = True
       else:
-        put(batch, row, {**found, MASK: 1})
+        put(batch, row, {**arrays, MASK: 1})
     for name in (LABEL, *self._names):
       batch[name][batch[MASK] == 0] = 0
     return {**batch, UNREADABLE: np.array(unreadable, object)}

@@ -61,7 +61,8 @@ class _Elements:
   """Batches of one as a sequence of examples, which Grain sends to workers."""
 
   def __init__(self, ones: EvalBatches | TrainBatches, length: int):
-    self._ones, self._length = ones, length
+    self._ones = ones
+    self._length = length
 
   def __len__(self) -> int:
     return self._length

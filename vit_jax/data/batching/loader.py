@@ -50,7 +50,8 @@ class EvalPasses(contextlib.AbstractContextManager):
   def __iter__(self) -> Iterator[Batch]:
     if self._midway:  # The last pass was left early.
       self.close()
-    iterator, self._midway = self.start(), True
+    iterator = self.start()
+    self._midway = True
     for _ in range(len(self) - 1):
       yield next(iterator)
     last = next(iterator)
@@ -68,7 +69,8 @@ class EvalPasses(contextlib.AbstractContextManager):
     """Stops the workers; another pass would start new ones."""
     if self._iterator is not None:
       self._iterator.close()
-    self._iterator, self._midway = None, False
+    self._iterator = None
+    self._midway = False
 
   def __exit__(self, *exception) -> None:
     self.close()
@@ -76,7 +78,7 @@ class EvalPasses(contextlib.AbstractContextManager):
 
 @dataclasses.dataclass(frozen=True)
 class Loader:
-  """Opens batches, of which this host gets its part.
+  """Makes batches of examples, and gives this host its rows of each.
 
   Raises ValueError if an attribute is out of range.
 
@@ -93,7 +95,8 @@ class Loader:
   process_count: int = 1
 
   def __post_init__(self):
-    index, count = self.process_index, self.process_count
+    index = self.process_index
+    count = self.process_count
     if not 0 <= index < count:
       raise ValueError(
         f"process_index={index} of process_count={count}; the index has to lie "

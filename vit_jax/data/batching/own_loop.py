@@ -65,7 +65,8 @@ def open_data(
   Raises:
     ValueError: if an argument is out of range, or as `open_source` does.
   """
-  source, spec = open_source(split, data), ImageSpec(channels, window)
+  source = open_source(split, data)
+  spec = ImageSpec(channels, window)
   opened = make_loader(
     loader,
     photographs=data.photographs,

@@ -87,7 +87,8 @@ def _encrypt(
     # The bits that leave the word at its upper end are masked off below.
     return words << np.uint64(count) | words >> np.uint64(word_bits - count)
 
-  left, right = blocks >> np.uint64(word_bits) & mask, blocks & mask
+  left = blocks >> np.uint64(word_bits) & mask
+  right = blocks & mask
   for key in keys:
     mixed = rotated(right, 1) & rotated(right, 8) ^ rotated(right, 2)
     left, right = right, (left ^ mixed ^ np.uint64(key)) & mask
@@ -100,7 +101,8 @@ def _round_keys(seed: int) -> list[int]:
   [rand.util.seedseq] of the C++ standard defines them; x, p, q and r1 to r4
   are its names.
   """
-  n, word = _ROUNDS, (1 << 32) - 1
+  n = _ROUNDS
+  word = (1 << 32) - 1
   p = (n - 3) // 2
   q = p + 3
   x = [0x8B8B8B8B] * n

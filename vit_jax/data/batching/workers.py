@@ -63,7 +63,8 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     `spec` does not name through a pipe, which is slower.
     """
     self.unreadable: dict[str, None] = {}
-    self._turn, self._lanes = 0, []
+    self._turn = 0
+    self._lanes = []
     if not num_workers:
       self._lanes.append(_Thread(batches, first))
       return
@@ -103,7 +104,8 @@ class _Thread:
   """Computes batches from number `first` on, in a thread."""
 
   def __init__(self, batches: Any, first: int):
-    self._batches, self._numbers = batches, itertools.count(first)
+    self._batches = batches
+    self._numbers = itertools.count(first)
     self._pool = futures.ThreadPoolExecutor(max_workers=1)
     self._ahead = collections.deque(self._begin() for _ in range(_SLOTS))
     # The thread is not waited for: it may hang in a read, and the garbage
@@ -137,8 +139,8 @@ class _Process:
     self._slots = in_memory(slots, spec, count)
     self._memory = memory  # Kept, as the worker may not have read it.
     self._connection, theirs = _CONTEXT.Pipe()
-    given = (theirs, memory, numbers, slots, spec)
-    self._process = _CONTEXT.Process(target=_main, args=given, daemon=True)
+    arguments = (theirs, memory, numbers, slots, spec)
+    self._process = _CONTEXT.Process(target=_main, args=arguments, daemon=True)
     # In a thread, no signal's handler can interrupt it halfway.
     with theirs, futures.ThreadPoolExecutor(1) as thread:
       thread.submit(self._start).result()
@@ -171,10 +173,10 @@ class _Process:
       ) from None
     if isinstance(received, BaseException):
       raise received
-    slot, rest = received
+    slot, other_arrays = received
     arrays = {name: array.copy() for name, array in self._slots[slot].items()}
     self._send(slot)
-    return {**arrays, **rest}
+    return {**arrays, **other_arrays}
 
 
 def _shared(size: int) -> Any:
@@ -211,8 +213,9 @@ def _main(
     for number in numbers:
       slot = connection.recv()
       batch = batches.compute(number, places[slot])
-      rest = {name: batch[name] for name in batch.keys() - spec.keys()}
-      connection.send((slot, rest))
+      other_names = batch.keys() - spec.keys()
+      other_arrays = {name: batch[name] for name in other_names}
+      connection.send((slot, other_arrays))
   except Exception as error:
     _send_error(connection, error)
 

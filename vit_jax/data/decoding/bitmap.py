@@ -39,12 +39,18 @@ def read(encoded: bytes) -> np.ndarray | None:
   header, width, height, planes, bits, compression = kinds
   if (header, planes, bits, compression) != (_PICTURE, 1, 24, 0):
     return None
-  height, row = -height, _row_bytes(width)
+  height = -height
+  row = _row_bytes(width)
   if min(height, width) < 1 or start + height * row > len(encoded):
     return None
   example.check_size(height, width)
-  shape, steps = (height, width, 3), (row, 3, 1)
-  return np.ndarray(shape, np.uint8, encoded, start, steps)
+  return np.ndarray(
+    shape=(height, width, 3),
+    dtype=np.uint8,
+    buffer=encoded,
+    offset=start,
+    strides=(row, 3, 1),
+  )
 
 
 def _row_bytes(width: int) -> int:

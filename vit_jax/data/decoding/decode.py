@@ -110,7 +110,8 @@ def reduction(header: jpeg.Header, most: float = 1) -> int:
 
   It is greater where that would leave more than `example.MAX_PIXELS`.
   """
-  pixels, numbers = header.height * header.width, jpeg.REDUCTIONS
+  pixels = header.height * header.width
+  numbers = jpeg.REDUCTIONS
   enough = (r for r in numbers if pixels <= example.MAX_PIXELS * r * r)
   return max(next(enough, numbers[-1]), *(r for r in numbers if r <= most), 1)
 
@@ -141,7 +142,8 @@ def decode_jpeg(
   example.check_size(header.height, header.width, times)
   if not header.top_down:
     example.check_scans(encoded)
-  height, upright = header.height, header.orientation not in _TURNS
+  height = header.height
+  upright = header.orientation not in _TURNS
   if upright and rows is not None and header.top_down:
     height = min(height, rows + _ROWS_BEYOND)
     # A decoder stops at the height that the header states, so state less.

@@ -13,12 +13,16 @@ from PIL import ExifTags, Image
 REDUCTIONS = (1, 2, 4, 8)
 """Numbers by which the decoder can divide both sides of an image."""
 
-_START, _END = b"\xff\xd8", b"\xff\xd9"
+_START = b"\xff\xd8"
+_END = b"\xff\xd9"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 ... SOF15.
 _SEQUENTIAL = (0xC0, 0xC1)  # Baseline and extended, in Huffman codes.
 _QUARTER_TURNS = range(5, 9)  # Exif orientations that swap height and width.
-_SCAN, _APP1, _FILL = 0xDA, 0xE1, 0xFF
-_ORIENTATION, _SHORT = int(ExifTags.Base.Orientation), 3  # A tag and its type.
+_SCAN = 0xDA
+_APP1 = 0xE1
+_FILL = 0xFF
+_ORIENTATION = int(ExifTags.Base.Orientation)  # A tag of TIFF.
+_SHORT = 3  # The type of its value.
 
 
 class Header(NamedTuple):
@@ -53,14 +57,17 @@ def read_header(encoded: bytes) -> Header | None:
 
 def _walk(encoded: bytes) -> Header | None:
   """Reads the segments up to the first scan."""
-  at, orientation, frame = len(_START), 1, None
+  at = len(_START)
+  orientation = 1
+  frame = None
   while encoded[at] == 0xFF:
     marker = encoded[at + 1]
     if marker == _FILL:
       at += 1
       continue
     if marker in _FRAMES:
-      bits, colours = encoded[at + 4], encoded[at + 9]
+      bits = encoded[at + 4]
+      colours = encoded[at + 9]
       if frame or bits != 8 or colours not in (1, 3):
         return None
       frame = at

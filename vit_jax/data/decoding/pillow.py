@@ -22,7 +22,8 @@ _PILLOW_FORMATS = (
   "JPEG2000",
 )
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-_JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
+_JPEG_START = b"\xff\xd8"
+_PNG_START = b"\x89PNG\r\n\x1a\n"
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
@@ -65,8 +66,8 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
       "turned by EXIF": _orientation(image) in range(2, 9),
       "of 16 bits": brightest(encoded) is not None,
     }
-    found = [what for what, is_so in unusual.items() if is_so]
-    return image.format or "unknown", found
+    oddities = [name for name, is_so in unusual.items() if is_so]
+    return image.format or "unknown", oddities
 
 
 def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
@@ -75,7 +76,8 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
   Returns the image as it is stored, uint8 (H, W, channels), and its EXIF
   orientation. Raises UnreadableImageError if it cannot be decoded.
   """
-  channels, window = spec.channels, spec.window
+  channels = spec.channels
+  window = spec.window
   try:
     if channels not in (1, 3) and encoded.startswith(_TIFF_STARTS):
       samples, orientation = _bands(encoded)
@@ -138,7 +140,7 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
 
 
 def _opened(encoded: bytes) -> Image.Image:
-  """Reads the header alone."""
+  """Opens an image, and reads no more than its header."""
   formats = _PILLOW_FORMATS
   if encoded[4:8] == b"ftyp" and encoded[8:12] in _HEIF_BRANDS:
     _register_heif()
@@ -222,7 +224,8 @@ def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
     scaled = (samples.astype(np.float32) - low) / (high - low)
     pixels = np.rint(255 * np.clip(np.nan_to_num(scaled), 0, 1))
     return pixels.astype(np.uint8)
-  kind, size = samples.dtype.kind, samples.itemsize
+  kind = samples.dtype.kind
+  size = samples.itemsize
   if (kind, size) != ("u", 2):
     # Pillow gives signed samples of 16 bits in 32.
     kinds = {"i": "signed", "f": "floating-point"}

@@ -12,7 +12,7 @@ from etils import epath
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.regular_file import read_regular
 
-SUMS = "sha256sums.txt"  # The checksums of a packed folder's files.
+SUMS = "sha256sums.txt"  # It has the checksums of a packed folder's files.
 
 
 def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
@@ -26,9 +26,10 @@ def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
   for feature, count in counts.items():
     file = feature.replace("/", ".")  # As TFDS does; it leaves no folder.
     path = folder / f"{file}.labels.txt"
-    content, wanted = _read(path), sums.get(path.name)
+    content = _read(path)
+    checksum = sums.get(path.name)
     if content is None:
-      if wanted is not None:
+      if checksum is not None:
         raise ValueError(f"{path} is missing: copy it again, or pack again.")
       continue
     lines = content.decode(errors="replace").split("\n")
@@ -38,7 +39,7 @@ def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
         f"{path} names {names:,} classes, and features.json counts {count:,}: "
         "copy it again, or pack again."
       )
-    if wanted not in (None, hashlib.sha256(content).hexdigest()):
+    if checksum not in (None, hashlib.sha256(content).hexdigest()):
       raise ValueError(
         f"{path} differs from {SUMS}: copy it again, or pack again; if you "
         "changed the names yourself, remove its line there."

@@ -77,15 +77,18 @@ class Layout:
 
 
 def find_layout(root: bytes) -> Layout:
-  """Finds the splits below `root`, or below the only folder in it."""
+  """Finds the splits below `root`, or below the only folder in it.
+
+  Raises ValueError if a split has two folders, or there is none to train on.
+  """
   ignored: Ignored = collections.Counter()
   root = _innermost(root, ignored)
-  found = _splits(root)
-  if not found:
+  names = _splits(root)
+  if not names:
     return Layout(root, root, ignored=ignored)
-  for name in {*subfolders(root)} - {*found.values()}:
+  for name in {*subfolders(root)} - {*names.values()}:
     ignored[f"folder {text(name)}"] += 1
-  places = {split: os.path.join(root, name) for split, name in found.items()}
+  places = {split: os.path.join(root, name) for split, name in names.items()}
   for place in places.values():
     _count_loose(place, ignored)
   return Layout(root, **places, ignored=ignored)
@@ -119,10 +122,10 @@ def _innermost(root: bytes, ignored: Ignored) -> bytes:
 def _splits(root: bytes) -> dict[str, bytes]:
   """The name of each split's folder; empty if there are no splits.
 
-  A class may be called "test" too: its folder holds images, not folders. Errors
-  are those of `find_layout`.
+  A class may be called "test" too: its folder holds images, not folders.
+  Raises ValueError as `find_layout` does.
   """
-  found: dict[str, bytes] = {}
+  splits: dict[str, bytes] = {}
   flat = []
   for name in subfolders(root):
     split = split_named(name)
@@ -130,20 +133,20 @@ def _splits(root: bytes) -> dict[str, bytes]:
       continue
     if not subfolders(os.path.join(root, name)):
       flat.append(name)
-    elif split in found:
+    elif split in splits:
       raise ValueError(
-        f"{text(root)!r} has both {text(found[split])!r} and {text(name)!r}, "
+        f"{text(root)!r} has both {text(splits[split])!r} and {text(name)!r}, "
         f"which are names of the {split} split; keep one."
       )
     else:
-      found[split] = name
-  if "train" not in found and (found or len(flat) > 1):
-    names = " and ".join(text(name) for name in [*found.values(), *flat])
+      splits[split] = name
+  if "train" not in splits and (splits or len(flat) > 1):
+    names = " and ".join(text(name) for name in [*splits.values(), *flat])
     raise ValueError(
       f"{text(root)!r} has {names}, but no train folder that holds a folder "
       "for each class; add one."
     )
-  return found
+  return splits
 
 
 def split_named(name: bytes) -> str | None:
@@ -163,15 +166,15 @@ def hidden_with_images(folder: bytes) -> list[bytes]:
     hidden = sorted(
       e.name for e in entries if e.name.startswith(b".") and is_folder(e)
     )
-  found = []
+  with_images = []
   for name in hidden:
     with (
       contextlib.suppress(OSError),
       os.scandir(os.path.join(folder, name)) as inside,
     ):
       if any(_visible(e.name) and _kind(e) is None for e in inside):
-        found.append(name)
-  return found
+        with_images.append(name)
+  return with_images
 
 
 def is_folder(entry: os.DirEntry) -> bool:
@@ -200,18 +203,18 @@ def images_below(
   here = status.st_dev, status.st_ino
   if here in above:
     return
-  found = []
+  names = []
   with os.scandir(folder) as entries:
     for entry in entries:
       if not _visible(entry.name):
         continue
       if is_folder(entry):
-        found.append(os.path.join(entry.name, b""))
+        names.append(os.path.join(entry.name, b""))
       elif (kind := _kind(entry, endings)) is None:
-        found.append(entry.name)
+        names.append(entry.name)
       elif ignored is not None:
         ignored[kind] += 1
-  for name in sorted(found):  # By path: a folder's name ends in a slash here.
+  for name in sorted(names):  # By path: a folder's name ends in a slash here.
     if name.endswith(b"/"):
       inside = os.path.join(folder, name)
       for path in images_below(inside, ignored, endings, (*above, here)):

@@ -1,4 +1,4 @@
-"""Image files: those that names stand for, and those that have labels."""
+"""Finds image files by names and patterns, and reads those with labels."""
 
 import collections
 import contextlib
@@ -51,8 +51,8 @@ def check_found(names: Path | Iterable[Path]) -> None:
     if next(find_images([name]), None) is not None:
       continue
     if os.path.isdir(os.path.expanduser(name)):
-      known = os.fsdecode(b", ".join(EXTENSIONS))
-      raise ValueError(f"folder {name!r} holds no images ({known}).")
+      endings = os.fsdecode(b", ".join(EXTENSIONS))
+      raise ValueError(f"folder {name!r} holds no images ({endings}).")
     raise ValueError(
       f"{name!r} matches no image: give files, folders or quoted patterns."
     )
@@ -97,7 +97,7 @@ class ImageFiles(Source):
   split: str
   root: str
   class_names: tuple[str, ...]
-  held_out_by: str | None = None  # What chose the split, if it is held out.
+  held_out_by: str | None = None  # The rule of the split, if it is held out.
   _folder: bytes
   _paths: bytes  # From the folder on, one after the other.
   _ends: np.ndarray
@@ -107,7 +107,8 @@ class ImageFiles(Source):
     return len(self._labels)
 
   def __getitem__(self, index: int) -> Example:
-    path, label = self._path(index), self._labels[index]
+    path = self._path(index)
+    label = self._labels[index]
     label = label.astype(label_spec(self).dtype) if label.ndim else int(label)
     return {"image": content(path), "label": label, "id": text(path)}
 
@@ -115,8 +116,10 @@ class ImageFiles(Source):
     self, folder: bytes, files: Sequence[bytes], labels: np.ndarray
   ) -> None:
     """Keeps the paths of files, from the folder on, and their labels."""
-    self._folder, self._paths = folder, b"".join(files)
-    self._ends, self._labels = np.cumsum([*map(len, files)]), labels
+    self._folder = folder
+    self._paths = b"".join(files)
+    self._ends = np.cumsum([*map(len, files)])
+    self._labels = labels
 
   def _path(self, index: int) -> bytes:
     start = int(self._ends[index - 1]) if index else 0
@@ -173,7 +176,7 @@ def composed(name: str) -> str:
 
 
 def doubtful_names(names: Sequence[str]) -> list[str]:
-  """What may be a mistake in the names of classes, a line each."""
+  """Warnings about names of classes that may be a mistake, a line each."""
   lines = []
   values = [_number(name) for name in names]
   by_value: dict[float, list[str]] = collections.defaultdict(list)
@@ -199,8 +202,8 @@ def doubtful_names(names: Sequence[str]) -> list[str]:
       f"class {missing[0]!r} reads like a missing label, and is kept as a "
       "class; remove its images if it is none."
     )
-  known = [value for value in values if value is not None]
-  if names and len(known) == len(names) and known != sorted(known):
+  numbers = [value for value in values if value is not None]
+  if names and len(numbers) == len(names) and numbers != sorted(numbers):
     lines.append(
       "the classes are named by numbers and sorted as text: "
       f"{', '.join(names[:4])}, ...; a class's index is not its name."
@@ -209,7 +212,7 @@ def doubtful_names(names: Sequence[str]) -> list[str]:
 
 
 def _number(name: str) -> float | None:
-  """The number that a name is; None for another, and for NaN and infinity."""
+  """The number that a name stands for; None if it is no finite number."""
   try:
     value = float(name)
   except ValueError:

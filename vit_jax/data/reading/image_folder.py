@@ -57,7 +57,7 @@ class ImageFolder(ImageFiles):
         no folder for it.
       eval_split: The split that "eval" stands for; None takes val, else test.
       labels: False takes all images of the split, as of a single class.
-      held_out_by: What chooses the part kept: "name" or "rank".
+      held_out_by: The rule that chooses this part: "name" or "rank".
     """
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
@@ -73,7 +73,8 @@ class ImageFolder(ImageFiles):
     if self._folder is None:
       raise ValueError(f"{text(layout.root)!r} has no test folder.")
     self.root = text(layout.root)
-    self.layout, self.ignored = layout, collections.Counter()
+    self.layout = layout
+    self.ignored = collections.Counter()
     fraction = eval_fraction if evaluation is None else None
     if fraction is not None:
       self.held_out_by = held_out_by
@@ -91,21 +92,23 @@ class ImageFolder(ImageFiles):
     spellings = _spellings(self._folder) if classes != [b""] else {"": [b""]}
     trained = _spellings(train) if classes != [b""] else {}
     self.class_names = tuple(_class_name(name, trained) for name in classes)
-    ends, labels, paths = array("q"), array("i"), bytearray()
+    ends = array("q")
+    labels = array("i")
+    paths = bytearray()
     for label, name in enumerate(classes):
       same = spellings.get(composed(text(name)), [])
       files = [file for spelling in same for file in self._files(spelling)]
       if not files and self._folder == train:
-        rest = folders.ignored_text(self.ignored)
+        ignored = folders.ignored_text(self.ignored)
         raise ValueError(
           f"class folder {text(os.path.join(train, name))!r} has no images "
           f"({text(b', '.join(EXTENSIONS))}); fill or remove it"
-          + (f" (ignored: {rest})." if rest else ".")
+          + (f" (ignored: {ignored})." if ignored else ".")
         )
       if fraction is not None:
-        kept = held_out(files, fraction, self.held_out_by or "name")
+        evaluated = held_out(files, fraction, self.held_out_by or "name")
         train_split = self.split == "train"
-        files = [file for file in files if (file in kept) != train_split]
+        files = [file for file in files if (file in evaluated) != train_split]
       for file in files:
         paths += file
         ends.append(len(paths))
@@ -181,11 +184,11 @@ def found(splits: Sequence[ImageFolder]) -> str:
   ignored = collections.Counter(splits[0].layout.ignored)
   for of_folder in {s._folder: s.ignored for s in splits}.values():
     ignored += of_folder
-  rest = folders.ignored_text(ignored)
+  ignored_files = folders.ignored_text(ignored)
   names = splits[0].class_names
   classes = f"of {len(names):,} classes" if names[1:] else "without labels"
   return f"{splits[0].name}: {counts} images {classes}" + (
-    f"; ignored: {rest}" if rest else ""
+    f"; ignored: {ignored_files}" if ignored_files else ""
   )
 
 
@@ -215,8 +218,9 @@ def _classes(folder: bytes) -> list[bytes]:
   return classes
 
 
-def _check_classes(folder: bytes, known: list[bytes]) -> None:
-  names = {composed(text(name)) for name in known}
+def _check_classes(folder: bytes, classes: list[bytes]) -> None:
+  """Raises ValueError if a folder has a class that is not one of these."""
+  names = {composed(text(name)) for name in classes}
   strange = sorted({*_spellings(folder)} - names)
   if strange:
     raise ValueError(

@@ -103,8 +103,8 @@ def _by_class(
 
 
 def _lacks(source: Source, whole: int) -> str:
-  found = len(source.class_names)
-  return f"only {found} of {whole} classes are there" * (found < whole)
+  count = len(source.class_names)
+  return f"only {count} of {whole} classes are there" * (count < whole)
 
 
 def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
@@ -121,8 +121,8 @@ def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
   source = _folder(root, folder, only=right, change=without_border)
   if source is None:
     raise AbsentError(f"no folder {folder} in --root, and TFDS has none")
-  found = [frozenset(right[name]) for name in source.class_names]
-  return TestSet(source, found, lacks=_lacks(source, len(right)))
+  correct = [frozenset(right[name]) for name in source.class_names]
+  return TestSet(source, correct, lacks=_lacks(source, len(right)))
 
 
 def _real(root: str | None, data_dir: str | None) -> TestSet:
@@ -133,19 +133,20 @@ def _real(root: str | None, data_dir: str | None) -> TestSet:
   """
   path = os.path.join(root or "", "real.json")
   if root and os.path.exists(path):
-    found = _folder(root, "val", flat=True)
-    if found is None:
+    images = _folder(root, "val", flat=True)
+    if images is None:
       raise AbsentError("real.json has no folder val beside it")
     real = json.loads(read_regular(path))
-    names = found.ids(range(len(found)))
+    names = images.ids(range(len(images)))
     sets = [frozenset(real[_number(name) - 1]) for name in names]
-    source: Source = found
+    source: Source = images
   else:
     name, label = "imagenet2012_real", "original_label"
     source = _prepared(name, "validation", data_dir, label)
     sets = [frozenset(map(int, x)) for x in source.column("real_label")]  # pyright: ignore[reportAttributeAccessIssue]
-  kept = [index for index, labels in enumerate(sets) if labels]
-  return TestSet(_Numbered(source, kept), [sets[index] for index in kept])
+  labelled = [index for index, labels in enumerate(sets) if labels]
+  right = [sets[index] for index in labelled]
+  return TestSet(_Numbered(source, labelled), right)
 
 
 def _number(name: str) -> int:
@@ -188,7 +189,8 @@ class _Files(ImageFiles):
     """Lists the images in the folders `only`, or if `flat` in one class."""
     base = os.fsencode(folder)
     names = [n for n in subfolders(base) if not only or os.fsdecode(n) in only]
-    files, labels = [], []
+    files = []
+    labels = []
     for label, name in enumerate([b""] if flat else names):
       for path in images_below(os.path.join(base, name)):
         files.append(os.path.join(name, path))
@@ -196,7 +198,8 @@ class _Files(ImageFiles):
     if not files:
       raise ValueError(f"{folder} holds no image of a class that is asked for.")
     self.name = self.root = folder
-    self.class_names, self._change = tuple(map(os.fsdecode, names)), change
+    self.class_names = tuple(map(os.fsdecode, names))
+    self._change = change
     self._hold(base, files, np.array(labels, np.int32))
 
   def __getitem__(self, index: int) -> Example:
@@ -222,17 +225,19 @@ class _Numbered(Subset):
 
 def _folder(root: str | None, folder: str, **how: Any) -> _Files | None:
   """The images of a set's folder, see `_Files`; None if it is not there."""
-  where = os.path.join(os.path.expanduser(root or ""), folder)
-  return _Files(where, **how) if root and os.path.isdir(where) else None
+  path = os.path.join(os.path.expanduser(root or ""), folder)
+  return _Files(path, **how) if root and os.path.isdir(path) else None
 
 
 def _prepared(
   name: str, split: str, data_dir: str | None, label: str | None = None
 ) -> Source:
-  where = {"name": name, "data_dir": data_dir, "eval_split": split}
   try:
     extras.check("tensorflow_datasets", "tfds", name)
-    return open_source("eval", DataSettings(**where, tfds_label=label))
+    settings = DataSettings(
+      name=name, data_dir=data_dir, eval_split=split, tfds_label=label
+    )
+    return open_source("eval", settings)
   except ValueError as error:
     raise AbsentError(str(error)) from error
 

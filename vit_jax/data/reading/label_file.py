@@ -36,8 +36,11 @@ class LabelledImages(ImageFiles):
     assert settings.labels_file and settings.root
     name = os.path.basename(settings.labels_file)
     self.name = name if split == "train" else f"{name}, {split}"
-    self.split, self.class_names, self.root = split, class_names, settings.root
-    self.kind, self.label_spec = kind, kind.spec(len(class_names))
+    self.split = split
+    self.class_names = class_names
+    self.root = settings.root
+    self.kind = kind
+    self.label_spec = kind.spec(len(class_names))
     self._warnings = kind.warnings(class_names, rows)
     if split == "held out":
       self.held_out_by = settings.held_out_by
@@ -51,15 +54,19 @@ class LabelledImages(ImageFiles):
 
 
 def located(settings: DataSettings, file: str) -> str:
-  """Finds a file of labels: at its path, or else below the root."""
-  file, root = os.path.expanduser(file), settings.root or "."
+  """The path of a file of labels: as it is given, or else below the root.
+
+  Raises ValueError if there is no such file.
+  """
+  file = os.path.expanduser(file)
+  root = settings.root or "."
   inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
-  found = next(filter(os.path.isfile, (file, *inside)), None)
-  if found is None:
+  path = next(filter(os.path.isfile, (file, *inside)), None)
+  if path is None:
     raise ValueError(
       f"data.labels_file={file!r} is no file, nor is it in {root!r}."
     )
-  return found
+  return path
 
 
 def open_folder(
@@ -88,16 +95,16 @@ def open_folder(
   if chosen is None:
     chosen = "held out"
     _hold_out(parts, encode, settings)
-  wanted = {"train": "train", "eval": chosen, "test": "test"}
-  found = {}
-  for end, split in wanted.items():
+  sources = {"train": "train", "eval": chosen, "test": "test"}
+  opened = {}
+  for name, split in sources.items():
     if rows := parts[split]:
-      found[end] = LabelledImages(
+      opened[name] = LabelledImages(
         settings, split, rows, names, encode(rows), labels
       )
-  train = found["train"]
+  train = opened["train"]
   labels.check(path, names, train.labels(range(len(train))))
-  return found
+  return opened
 
 
 def open_split(
@@ -128,14 +135,16 @@ def _eval_rows(
   """The rows of `eval_labels_file`, all of the split "val"."""
   assert settings.eval_labels_file
   other = located(settings, settings.eval_labels_file)
-  others, found = read_rows(other, settings, labels.columns)
-  if columns != others:
-    theirs, ours = ", ".join(others), ", ".join(columns)
+  other_columns, other_rows = read_rows(other, settings, labels.columns)
+  if columns != other_columns:
+    theirs = ", ".join(other_columns)
+    ours = ", ".join(columns)
     fail(other, f"has labels in {theirs}, and {path} in {ours}")
-  if given := next((r for r in (*rows, *found) if r.split), None):
-    said = "has a split, which data.eval_labels_file gives as well: drop one"
-    fail(given.place, said)
-  return [dataclasses.replace(row, split="val") for row in found]
+  for row in (*rows, *other_rows):
+    if row.split:
+      problem = "has a split, which data.eval_labels_file gives as well"
+      fail(row.place, f"{problem}: drop one")
+  return [dataclasses.replace(row, split="val") for row in other_rows]
 
 
 def _check_files(rows: Sequence[Row], root: str) -> None:
@@ -144,13 +153,15 @@ def _check_files(rows: Sequence[Row], root: str) -> None:
   for row in rows:
     before = seen.setdefault(os.path.normpath(row.file), row)
     if before is not row:
-      said = f"names {row.file!r} as {before.place} does"
-      fail(row.place, f"{said}: keep one row for a file")
-  found = [os.path.isfile(os.path.join(root, row.file)) for row in rows]
-  if not all(found):
-    row, missing = rows[found.index(False)], found.count(False)
-    said = f"names {row.file!r}, which is not in {root!r}"
-    fail(row.place, f"{said} ({missing:,} of {len(rows):,} files are missing)")
+      problem = f"names {row.file!r} as {before.place} does"
+      fail(row.place, f"{problem}: keep one row for a file")
+  absent = [
+    row for row in rows if not os.path.isfile(os.path.join(root, row.file))
+  ]
+  if absent:
+    problem = f"names {absent[0].file!r}, which is not in {root!r}"
+    share = f"{len(absent):,} of {len(rows):,} files are missing"
+    fail(absent[0].place, f"{problem} ({share})")
 
 
 def _hold_out(
@@ -164,9 +175,12 @@ def _hold_out(
     group = int(label) if labels.ndim == 1 else 0
     groups[group].append(os.fsencode(row.file))
   root = os.fsencode(settings.root or ".")
-  rule = settings.eval_fraction, settings.held_out_by, root
-  kept = set().union(*(held_out(g, *rule) for g in groups.values()))
-  parts["held out"] = [r for r in train if os.fsencode(r.file) in kept]
-  parts["train"] = [r for r in train if os.fsencode(r.file) not in kept]
+  evaluated: set[bytes] = set()
+  for files in groups.values():
+    evaluated |= held_out(
+      files, settings.eval_fraction, settings.held_out_by, root
+    )
+  parts["held out"] = [r for r in train if os.fsencode(r.file) in evaluated]
+  parts["train"] = [r for r in train if os.fsencode(r.file) not in evaluated]
   if not parts["held out"]:
     fail(train[0].place, "and the other rows are too few to hold some out")

@@ -18,7 +18,7 @@ from vit_jax.runtime.regular_file import open_regular
 _FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 _ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
 _SPLIT = "split"
-_MOST_BYTES = 2**30  # Of a file: ten million rows.
+_MOST_BYTES = 2**30  # The largest file that is read: ten million rows.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,34 +39,43 @@ Columns = Callable[[Sequence[str]], Sequence[str]]
 """The names of the columns of a file to those that have labels."""
 
 
-def fail(place: str, said: str) -> NoReturn:
-  raise ValueError(f"{place} {said}.")
+def fail(place: str, problem: str) -> NoReturn:
+  """Raises ValueError; `place` is a file or one of its lines."""
+  raise ValueError(f"{place} {problem}.")
 
 
 def read_rows(
-  path: str, settings: DataSettings, usual: Columns
+  path: str, settings: DataSettings, default_columns: Columns
 ) -> tuple[list[str], list[Row]]:
   """The names of the label columns, and the rows of a file.
 
-  `usual` gives the label columns if the settings do not, from the names of all
-  columns but that of the files and `split`.
+  `default_columns` gives the label columns if the settings do not, from the
+  names of all columns but that of the files and `split`. Raises ValueError,
+  which names the line, for a row that cannot be read.
   """
   read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
-  key, columns, rows, root = "", [], [], settings.root or "."
+  key = ""
+  columns: list[str] = []
+  rows: list[Row] = []
+  root = settings.root or "."
   endings: list[str] = []  # The ending that names lack.
   for number, cells, comma in read(path):
     place = f"{path}, line {number}"
     if not columns:
-      key, columns = _columns(place, [*cells], settings, usual)
+      key, columns = _columns(place, [*cells], settings, default_columns)
     if missing := [name for name in (key, *columns) if name not in cells]:
       fail(place, f"has no {missing[0]!r}")
-    file, split = cells[key], None
+    file = cells[key]
+    split = None
     if not isinstance(file, str) or not file or "\0" in file:
       fail(place, f"names no file: {key}={file!r}")
     if not settings.outside and not _inside(root, file.replace("\\", "/")):
-      said = f"names {file!r}, which is outside of {root!r}: set data.root to a"
-      said += " folder above it, or if you trust the file data.outside=True"
-      fail(place, f"{said} (--outside of vit_jax.pack)")
+      fail(
+        place,
+        f"names {file!r}, which is outside of {root!r}: set data.root to a "
+        "folder above it, or if you trust the file data.outside=True "
+        "(--outside of vit_jax.pack)",
+      )
     file = _with_ending(os.path.join(root, ""), file, endings)
     if _SPLIT in cells:
       split = split_named(os.fsencode(str(cells[_SPLIT]).strip()))
@@ -75,8 +84,8 @@ def read_rows(
     values = [cells[name] for name in columns]
     rows.append(Row(place, file, split, values, comma))
   if not rows:
-    said = "has no rows; give it the line file,label and one for each image"
-    fail(path, said)
+    advice = "give it the line file,label and one for each image"
+    fail(path, f"has no rows; {advice}")
   return columns, rows
 
 
@@ -88,36 +97,45 @@ def _inside(root: str, file: str) -> bool:
   return os.path.abspath(os.path.join(top, file)).startswith(top)
 
 
-def _with_ending(root: str, file: str, usual: list[str]) -> str:
-  """The name of a file as it is on disk; `usual` keeps the ending it lacked."""
+def _with_ending(root: str, file: str, endings: list[str]) -> str:
+  """The name of a file as it is on disk, with its ending.
+
+  `endings` holds the ending that the name before lacked, which is tried first.
+  """
   if "\\" in file and not os.path.isfile(root + file):
     file = file.replace("\\", "/")  # As Windows writes paths.
   if file.lower().endswith(_ENDINGS):
     return file
-  for ending in (*usual, "", *_ENDINGS, *map(str.upper, _ENDINGS)):
+  for ending in (*endings, "", *_ENDINGS, *map(str.upper, _ENDINGS)):
     if os.path.isfile(root + file + ending):
-      usual[:] = [ending]
+      endings[:] = [ending]
       return file + ending
   return file
 
 
 def _columns(
-  place: str, found: list[str], settings: DataSettings, usual: Columns
+  place: str,
+  header: list[str],
+  settings: DataSettings,
+  default_columns: Columns,
 ) -> tuple[str, list[str]]:
   """The name of the column of files, and of those of labels."""
+  listed = ", ".join(header)
   names = (settings.file_column,) if settings.file_column else _FILE
-  key = next((name for name in names if name in found), None)
+  key = next((name for name in names if name in header), None)
   if key is None:
-    said = f"has no column {names[0]!r}; its columns are {', '.join(found)}"
-    fail(place, f"{said}, and data.file_column chooses that of the files")
-  rest = [name for name in found if name not in (key, _SPLIT)]
+    problem = f"has no column {names[0]!r}; its columns are {listed}"
+    fail(place, f"{problem}, and data.file_column chooses that of the files")
+  others = [name for name in header if name not in (key, _SPLIT)]
   if settings.label_columns:
     columns = [name.strip() for name in settings.label_columns.split(",")]
   else:
-    columns = [*usual(rest)]
-  if lacks := [name for name in columns if name not in rest]:
-    said = f"has no column {lacks[0]!r}; its columns are {', '.join(found)}"
-    fail(place, f"{said}, and data.label_columns chooses those of the labels")
+    columns = [*default_columns(others)]
+  if lacks := [name for name in columns if name not in others]:
+    problem = f"has no column {lacks[0]!r}; its columns are {listed}"
+    fail(
+      place, f"{problem}, and data.label_columns chooses those of the labels"
+    )
   return key, columns
 
 
@@ -131,7 +149,8 @@ def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
   first = text.split("\n", 1)[0]
   head = re.sub(r'"[^"]*"', "", first)  # A quoted name may hold any mark.
   delimiter = max(",;\t", key=head.count)
-  names, file = [], io.StringIO(text, newline="")
+  names: list[str] = []
+  file = io.StringIO(text, newline="")
   reader = csv.reader(file, delimiter=delimiter, strict=True)
   try:
     for cells in reader:
@@ -147,8 +166,9 @@ def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
         row = dict(zip(names, cells, strict=True))
         yield reader.line_num, row, delimiter != ","
       else:
-        said = f"has {len(cells)} cells and not {len(names)}: put double quotes"
-        fail(place, f"{said} around a cell with {delimiter!r}")
+        problem = f"has {len(cells)} cells and not {len(names)}"
+        advice = f"put double quotes around a cell with {delimiter!r}"
+        fail(place, f"{problem}: {advice}")
   except csv.Error as error:
     fail(f"{path}, line {reader.line_num}", f"is not CSV: {error}")
 

@@ -31,9 +31,9 @@ class Labels:
   """A kind of labels; this one is the index of a class.
 
   Attributes:
-    plural: What the names of a source with such labels are.
+    plural: The word for the names of a source with such labels.
     key: The value of `data.task` by which a configuration names the kind.
-    are_used: Whether anybody reads them.
+    are_used: False if the task ignores the labels.
   """
 
   plural: str = "classes"
@@ -90,16 +90,18 @@ class Labels:
     """
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """What may be a mistake in the labels of a file, a line each.
+    """Warnings about labels of a file that may be a mistake, a line each.
 
-    `ImageFiles.warnings` tells what may be one in any names of classes.
+    Those about the names of any classes come from `ImageFiles.warnings`.
     """
     del rows
     odd = [name for name in names if {*_BETWEEN} & {*name}]
     if not odd or not self.are_classes:
       return []
-    said = f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels"
-    return [f"{said}, which --config.data.task=multilabel reads."]
+    doubt = (
+      f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels"
+    )
+    return [f"{doubt}, which --config.data.task=multilabel reads."]
 
 
 class Several(Labels):
@@ -144,8 +146,10 @@ class Numbers(Labels):
     return tuple(columns), functools.partial(_table, columns, _number)
 
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
+    """Raises ValueError for a target that hardly varies."""
     labels = labels.astype(np.float64)
-    middle, spread = np.abs(labels.mean(axis=0)), labels.std(axis=0)
+    middle = np.abs(labels.mean(axis=0))
+    spread = labels.std(axis=0)
     for name, mean, width in zip(names, middle, spread, strict=True):
       if width <= _LEAST_SPREAD * mean or not width:
         raise ValueError(
@@ -168,7 +172,7 @@ SINGLE = Labels()
 SEVERAL = Several("labels", "multilabel")
 NUMBERS = Numbers("targets", "regression")
 NONE = Labels(are_used=False)
-"""Whatever the labels are, nobody reads them."""
+"""Labels of a task that ignores them."""
 
 
 def labels_of(key: str) -> Labels:
@@ -185,8 +189,8 @@ def _indexed(
   if all(name.isdecimal() for name in names):
     names.sort(key=int)
   if len(names) < least:
-    said = f"and all others have {len(names)} different labels"
-    fail(rows[0].place, f"{said}: give {least} or more")
+    problem = f"and all others have {len(names)} different labels"
+    fail(rows[0].place, f"{problem}: give {least} or more")
   index = {name: k for k, name in enumerate(names)}
 
   def places(row: Row) -> list[int]:
@@ -210,8 +214,8 @@ def _single(column: str, row: Row) -> list[str]:
 def _several(column: str, row: Row) -> list[str]:
   (value,) = row.values
   if isinstance(value, str):
-    for mark in _BETWEEN[1:]:
-      value = value.replace(mark, _BETWEEN[0])
+    for separator in _BETWEEN[1:]:
+      value = value.replace(separator, _BETWEEN[0])
     value = [part.strip() for part in value.split(_BETWEEN[0])]
   if not isinstance(value, list) or any(
     isinstance(part, list | dict | None) for part in value
@@ -231,13 +235,13 @@ def _number(row: Row, column: str, value: Any) -> np.float32:
   if has_decimal_comma(row, value):
     value = value.replace(",", ".")
   try:
-    found = math.nan if isinstance(value, bool) else float(value)
+    number = math.nan if isinstance(value, bool) else float(value)
   except (TypeError, ValueError, OverflowError):
-    found = math.nan
-  if not abs(found) < _LARGEST:  # False for NaN.
-    said = f"has {column}={value!r}, which is no number such as 3.5"
-    fail(row.place, f"{said}; data.label_columns chooses the columns")
-  return np.float32(found)
+    number = math.nan
+  if not abs(number) < _LARGEST:  # False for NaN.
+    problem = f"has {column}={value!r}, which is no number such as 3.5"
+    fail(row.place, f"{problem}; data.label_columns chooses the columns")
+  return np.float32(number)
 
 
 def _table(

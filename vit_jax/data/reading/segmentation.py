@@ -55,15 +55,16 @@ class SegmentationFolder(Source):
     self.split = split
     if "train" in inside:
       named = "train" if split == "train" else "val"
-      wanted = inside.get(named) or inside.get("test")
-      if wanted is None:
+      folder = inside.get(named) or inside.get("test")
+      if folder is None:
         raise ValueError(f"{text(images)!r} has a train folder but no val.")
-      images, masks = _below(images, wanted), _below(masks, wanted)
-      self.split = text(wanted)
+      images = _below(images, folder)
+      masks = _below(masks, folder)
+      self.split = text(folder)
     files = [*folders.images_below(images)]
     if "train" not in inside:
-      kept = held_out(files, settings.eval_fraction, settings.held_out_by)
-      files = [f for f in files if (f in kept) != (split == "train")]
+      evaluated = held_out(files, settings.eval_fraction, settings.held_out_by)
+      files = [f for f in files if (f in evaluated) != (split == "train")]
     if not files:
       raise ValueError(f"{text(images)!r} has no images for {split}.")
     self._pairs = [(os.path.join(images, f), _mask(masks, f)) for f in files]
@@ -76,7 +77,8 @@ class SegmentationFolder(Source):
 
   def __getitem__(self, index: int) -> Example:
     image, mask = self._pairs[index]
-    encoded, indices = content(image), _read_mask(mask)
+    encoded = content(image)
+    indices = _read_mask(mask)
     _check_proportions(image, encoded, indices.shape)
     label = resize_mask(indices, self._size)
     return {"image": encoded, "label": label, "id": text(image)}
@@ -102,23 +104,26 @@ def resize_mask(
 def _only(root: bytes, names: Sequence[bytes]) -> bytes:
   """The folder in the root that has one of these names."""
   inside = folders.subfolders(root) if os.path.isdir(root) else []
-  found = [name for name in inside if name.lower() in names]
-  if len(found) != 1:
-    wanted = text(b", ".join(names))
+  matches = [name for name in inside if name.lower() in names]
+  if len(matches) != 1:
+    expected = text(b", ".join(names))
     raise ValueError(
-      f"{text(root)!r} has {len(found)} folders named {wanted}, and a "
+      f"{text(root)!r} has {len(matches)} folders named {expected}, and a "
       "segmentation probe needs one: images, and masks of the same file names."
     )
-  return os.path.join(root, found[0])
+  return os.path.join(root, matches[0])
 
 
-def _below(masks: bytes, wanted: bytes) -> bytes:
-  """The masks of a split, in a folder of any of that split's names."""
-  split = folders.split_named(wanted)
-  for name in folders.subfolders(masks):
+def _below(parent: bytes, folder: bytes) -> bytes:
+  """The folder in `parent` of the split of which `folder` is a name.
+
+  Raises ValueError if there is none.
+  """
+  split = folders.split_named(folder)
+  for name in folders.subfolders(parent):
     if folders.split_named(name) == split:
-      return os.path.join(masks, name)
-  raise ValueError(f"{text(masks)!r} has no folder {text(wanted)!r}.")
+      return os.path.join(parent, name)
+  raise ValueError(f"{text(parent)!r} has no folder {text(folder)!r}.")
 
 
 def _mask(masks: bytes, file: bytes) -> bytes:

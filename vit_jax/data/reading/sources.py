@@ -54,17 +54,28 @@ def open_splits(
     train, evaluation = (
       open_source(s, settings, labels) for s in ("train", "eval")
     )
-    examples, classes = len(train), len(train.class_names)
-    found = f"{train.name}, {examples:,} training examples, {classes:,} classes"
-    return Splits(train, evaluation, None, found, [])
+    examples = f"{len(train):,} training examples"
+    classes = f"{len(train.class_names):,} classes"
+    return Splits(
+      train=train,
+      eval=evaluation,
+      test=None,
+      found=f"{train.name}, {examples}, {classes}",
+      warnings=[],
+    )
   reader = _folder_reader(settings)
   opened = reader.open_folder(settings, labels or labels_of(settings.task))
   if opened["eval"].split == "test":
     del opened["test"]
-  found = reader.found([*opened.values()])
-  train, evaluation = opened["train"], opened["eval"]
-  warnings = train.warnings() + ([] if windowed else train.exposure())
-  return Splits(train, evaluation, opened.get("test"), found, warnings)
+  summary = reader.found([*opened.values()])
+  train = opened["train"]
+  return Splits(
+    train=train,
+    eval=opened["eval"],
+    test=opened.get("test"),
+    found=summary,
+    warnings=train.warnings() + ([] if windowed else train.exposure()),
+  )
 
 
 def open_source(
@@ -175,8 +186,11 @@ class Digits(Source):
     return len(self._files)
 
   def __getitem__(self, index: int) -> Example:
-    label, name = int(self._labels[index]), f"{self.name}/{self._split}#{index}"
-    return {"image": self._files[index], "label": label, "id": name}
+    return {
+      "image": self._files[index],
+      "label": int(self._labels[index]),
+      "id": f"{self.name}/{self._split}#{index}",
+    }
 
   def labels(self, indices: Sequence[int]) -> np.ndarray:
     """Returns int32 labels."""

@@ -30,7 +30,7 @@ _CHUNK = 1000  # Files that the threads are given at once.
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-  """One file."""
+  """The facts about one file."""
 
   split: str
   label: int
@@ -68,11 +68,11 @@ class Survey:
   @property
   def odd(self) -> dict[str, list[str]]:
     """The files with each oddity, the rarest oddity first."""
-    found: dict[str, list[str]] = collections.defaultdict(list)
+    files: dict[str, list[str]] = collections.defaultdict(list)
     for look in self.looks:
-      for what in look.odd:
-        found[what].append(look.id)
-    return dict(sorted(found.items(), key=lambda item: len(item[1])))
+      for oddity in look.odd:
+        files[oddity].append(look.id)
+    return dict(sorted(files.items(), key=lambda item: len(item[1])))
 
   @property
   def same(self) -> dict[str, list[list[str]]]:
@@ -81,15 +81,15 @@ class Survey:
     for look in self.looks:
       if look.digest is not None:
         groups[look.digest].append(look)
-    found: dict[str, list[list[str]]] = collections.defaultdict(list)
+    copies: dict[str, list[list[str]]] = collections.defaultdict(list)
     for group in (looks for looks in groups.values() if len(looks) > 1):
       what = "twice in a class"
       if len({look.label for look in group}) > 1:
         what = "in several classes"
       elif len({look.split for look in group}) > 1:
         what = "in several splits"
-      found[what].append([look.id for look in group])
-    return dict(found)
+      copies[what].append([look.id for look in group])
+    return dict(copies)
 
 
 def looks(
@@ -104,7 +104,8 @@ def looks(
 
 
 def _look(source: ImageFolder, index: int, spec: ImageSpec) -> Look:
-  label, name = int(source.labels([index])[0]), source.ids([index])[0]
+  label = int(source.labels([index])[0])
+  name = source.ids([index])[0]
   inside = name.removeprefix(os.path.join(source.root, ""))
   try:
     encoded = source[index]["image"]

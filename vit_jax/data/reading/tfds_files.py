@@ -46,7 +46,7 @@ _SEQUENCES = tuple(
   _PREFIX + name
   for name in ("sequence_feature.Sequence", "dataset_feature.Dataset")
 )
-# What a feature may be told in JSON: numbers, lists, and words for a few.
+# Keys of a feature in JSON, by the kind of value that they may have.
 _NUMBERS = {"shape", "sample_rate", "lazy_decode", "use_colormap", "minimum"}
 _NUMBERS |= {"maximum", "optional", "num_classes", "labels", "length"}
 _LISTS = {"names", "languages", "ffmpeg_extra_args"}

@@ -42,10 +42,10 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
   feature, _, groups = name.partition("/")
   classes = getattr(features.get(feature), "num_classes", None)
   if not classes or (groups and not groups.isdecimal()):
-    known = [k for k in features if getattr(features[k], "num_classes", None)]
+    labels = [k for k in features if getattr(features[k], "num_classes", None)]
     raise ValueError(
       f"data.tfds_label={name!r}: the data set has no such label; it has "
-      f"{', '.join(known) or 'none'}, and the rules are {', '.join(_RULES)}."
+      f"{', '.join(labels) or 'none'}, and the rules are {', '.join(_RULES)}."
     )
   if not groups:
     names = tuple(features[feature].names)
@@ -61,7 +61,10 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
 
 
 def black_and_white(encoded: bytes) -> bytes:
-  """Rewrites a PNG file of zeros and ones, as dSprites has, to 0 and 255."""
+  """Rewrites a PNG file of zeros and ones, as dSprites has, to 0 and 255.
+
+  Raises UnreadableImageError if it is no PNG file.
+  """
   pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
   if pixels is None:
     raise UnreadableImageError("an image of dSprites that is not a PNG file.")

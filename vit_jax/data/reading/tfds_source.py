@@ -51,9 +51,10 @@ class TfdsSource:
       check_classes(count, seen, key)
     listed = {key: count for key, count in counts.items() if count}
     check_class_lists(epath.Path(builder.data_dir), listed)
-    self._image, known = ("image", label) if label else _feature_keys(builder)
-    self._labels = tfds_labels.labels_of(dict(features), known)
-    self._binary, self._split = builder.name == "dsprites", split
+    self._image, key = ("image", label) if label else _feature_keys(builder)
+    self._labels = tfds_labels.labels_of(dict(features), key)
+    self._binary = builder.name == "dsprites"
+    self._split = split
     names = (key for key in ("id", "file_name") if key in features)
     self._id = next(names, None)
     self.class_names = self._labels.class_names
@@ -81,7 +82,8 @@ class TfdsSource:
     What lies in memory already takes two thirds of the time one by one.
     """
     start = time.perf_counter()
-    read, left = [self[index] for index in indices[:1]], indices[1:]
+    read = [self[index] for index in indices[:1]]
+    left = indices[1:]
     if time.perf_counter() - start > _WAIT:
       with contextlib.suppress(Exception):  # One is damaged, and named below.
         records = self._examples.__getitems__(list(left))
@@ -177,7 +179,10 @@ def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
 
 
 def find(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
-  """The builder of a data set such as "cifar10" or "beans:0.1.0"."""
+  """The builder of a data set such as "cifar10" or "beans:0.1.0".
+
+  Raises ValueError if there is no such data set, or its files are damaged.
+  """
   if not _NAME.fullmatch(name):
     raise ValueError(
       f"data.name={name!r} is not the name of a TFDS data set: give "
@@ -189,8 +194,8 @@ def find(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
   except tfds_files.RefusedError:
     raise
   except tfds.core.DatasetNotFoundError as error:
-    known = [*tfds.list_builders(with_community_datasets=False), "digits"]
-    close = ", ".join(difflib.get_close_matches(name, known)) or "none is close"
+    names = [*tfds.list_builders(with_community_datasets=False), "digits"]
+    close = ", ".join(difflib.get_close_matches(name, names)) or "none is close"
     raise ValueError(
       f"data.name={name!r} is no TFDS data set (did you mean: {close}?); one "
       "of your own must be prepared in data.data_dir; folders are data.root."
@@ -244,7 +249,8 @@ def _checked_files() -> Iterator[None]:
 
 
 def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
-  name, root = builder.name, builder.data_dir_root
+  name = builder.name
+  root = builder.data_dir_root
   if not builder.info.splits:
     raise ValueError(
       f"{name} is not prepared in {root}; prepare it once with: "
@@ -267,8 +273,8 @@ def _feature_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
   features: Any = builder.info.features
   expected = (tfds.features.Image, tfds.features.ClassLabel)
   for key, kind in zip(keys, expected, strict=False):
-    found = features[key] if key in list(features) else None
-    if len(keys) != 2 or not isinstance(found, kind):
+    feature = features[key] if key in list(features) else None
+    if len(keys) != 2 or not isinstance(feature, kind):
       raise ValueError(
         f"{builder.name} is not an image classification dataset: its features "
         f"are {', '.join(features)}, and {key!r} is not one {kind.__name__}; "

@@ -14,7 +14,8 @@ _PUBLISHED_ATTEMPTS = 100
 _PUBLISHED_RATIOS = 0.75, 1.33
 _BLUR = 0.1, 2.0  # Least and greatest radius of the blur, in pixels.
 # Random erasing: its box's share of the image and its ratio of sides.
-_AREA, _RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
+_AREA = (0.02, 1 / 3)
+_RATIO = (0.3, 1 / 0.3)
 
 
 def inception_box(
@@ -30,7 +31,8 @@ def inception_box(
   for _ in range(_ATTEMPTS):
     area = rng.uniform(min_area, 1.0) * height * width
     ratio = math.exp(rng.uniform(*_LOG_RATIOS))
-    h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+    h = round(math.sqrt(area / ratio))
+    w = round(math.sqrt(area * ratio))
     if 0 < h <= height and 0 < w <= width:
       top = rng.integers(height - h, endpoint=True)
       return int(top), int(rng.integers(width - w, endpoint=True)), h, w
@@ -81,9 +83,14 @@ def augment(
     if settings.three_augment:
       image = three_augment(image, rng)
     image = colour_jitter(image, rng, settings.colour_jitter)
-    strength = settings.randaugment_layers, settings.randaugment_magnitude
-    whose = settings.as_published, settings.randaugment_timm
-    image = rand_augment(image, rng, *strength, *whose)[..., :C]
+    image = rand_augment(
+      image,
+      rng,
+      num_layers=settings.randaugment_layers,
+      magnitude=settings.randaugment_magnitude,
+      as_published=settings.as_published,
+      timm=settings.randaugment_timm,
+    )[..., :C]
   return erase(image, rng, settings.erase)
 
 
@@ -136,9 +143,11 @@ def erase(
   for _ in range(_ATTEMPTS):
     area = H * W * rng.uniform(*_AREA)
     ratio = math.exp(rng.uniform(*np.log(_RATIO)))
-    h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+    h = round(math.sqrt(area * ratio))
+    w = round(math.sqrt(area / ratio))
     if 0 < h < H and 0 < w < W:
-      top, left = rng.integers(H - h + 1), rng.integers(W - w + 1)
+      top = rng.integers(H - h + 1)
+      left = rng.integers(W - w + 1)
       image = image.copy()
       noise = rng.integers(256, size=(h, w, C), dtype=np.uint8)
       image[top : top + h, left : left + w] = noise

@@ -25,9 +25,11 @@ from PIL import Image, ImageEnhance, ImageOps
 GREY = 128
 """The value of pixels that come from outside the image, or are cut out."""
 
-_FILL, _IMAGENET = (GREY, GREY, GREY), (124, 116, 104)
-_TRANSLATE, _CUTOUT = 100 / 224, 40 / 224
-_CHANCE = 0.5  # That timm's policy applies an operation.
+_FILL = (GREY, GREY, GREY)
+_IMAGENET = (124, 116, 104)  # The mean colour of its images.
+_TRANSLATE = 100 / 224  # The longest shift, as a fraction of the side.
+_CUTOUT = 40 / 224  # Half a square's side over the image's shorter side.
+_CHANCE = 0.5  # How likely timm's policy applies an operation.
 _SPREAD = 0.5  # Standard deviation of its magnitudes.
 _Op = Callable[[Image.Image, float, np.random.Generator], Image.Image]
 
@@ -89,19 +91,33 @@ def _filtered(image, matrix, by=Image.Resampling.BILINEAR, fill=_FILL):
 
 
 def _nearest(image, matrix):
-  """The same where (x, y) is a pixel's centre; halves are rounded from 0."""
+  """Maps as `_filtered` does, from centre to centre, by nearest neighbour."""
   a, b, c, d, e, f = np.array(matrix, np.float32)
   x, y = (np.arange(side, dtype=np.float32) for side in image.size)
-  places = a * x + (b * y)[:, None] + c, d * x + (e * y)[:, None] + f
-  u, v = (np.trunc(p + np.copysign(np.float32(0.5), p)) for p in places)
-  how = cv2.INTER_NEAREST, None, cv2.BORDER_CONSTANT, _FILL
-  return Image.fromarray(cv2.remap(np.asarray(image), u, v, *how))
+  columns = a * x + (b * y)[:, None] + c
+  rows = d * x + (e * y)[:, None] + f
+  moved = cv2.remap(
+    np.asarray(image),
+    _rounded(columns),
+    _rounded(rows),
+    interpolation=cv2.INTER_NEAREST,
+    borderMode=cv2.BORDER_CONSTANT,
+    borderValue=_FILL,
+  )
+  return Image.fromarray(moved)
+
+
+def _rounded(x):
+  """Rounds to the nearest whole number, and halves away from 0."""
+  return np.trunc(x + np.copysign(np.float32(0.5), x))
 
 
 def _rotation(size, angle):
-  """About the centre of (W, H)."""
-  (x, y), radians = (side / 2 for side in size), math.radians(angle)
-  c, s = round(math.cos(radians), 15), round(math.sin(radians), 15)
+  """The matrix of a rotation by `angle` degrees about the centre of (W, H)."""
+  x, y = (side / 2 for side in size)
+  radians = math.radians(angle)
+  c = round(math.cos(radians), 15)
+  s = round(math.sin(radians), 15)
   return c, -s, c * -x - s * -y + x, s, c, s * -x + c * -y + y
 
 
@@ -125,7 +141,8 @@ def _moves(affine: Callable, edge: int, shift: float, *how) -> dict[str, _Op]:
 def _cutout(image, strength, rng):
   """Greys a square centred anywhere in the image, clipped at the edges."""
   half = int(_CUTOUT * strength * min(image.size))
-  x, y = rng.integers(image.width), rng.integers(image.height)
+  x = rng.integers(image.width)
+  y = rng.integers(image.height)
   image = image.copy()
   box = (max(x - half, 0), max(y - half, 0), x + half, y + half)
   image.paste(_FILL, tuple(int(edge) for edge in box))
@@ -158,7 +175,8 @@ def _grey(image):
 
 
 def _smooth(image):
-  x, inside = np.array(image), np.s_[1:-1, 1:-1]
+  x = np.array(image)
+  inside = np.s_[1:-1, 1:-1]
   kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
   x[inside] = cv2.filter2D(x.astype(np.float32), -1, kernel)[inside]
   return Image.fromarray(x)

@@ -46,8 +46,8 @@ def make_train_transform(
   The crop "inception" is a random box; "pad" resizes, adds black pixels at each
   edge and crops at random (for small images); "resize" takes the whole image.
   Returns a picklable transform, called as (encoded, rng) -> uint8 (H, W,
-  channels). Raises
-  ValueError if the size is not positive, or as `check_colours` does.
+  channels). Raises ValueError if the size is not positive, or as
+  `check_colours` does.
   `image_size` is the height and width of the result, or one number for both.
   """
   check_colours(settings, spec.channels)
@@ -185,7 +185,8 @@ class _EvalTransform(_Sized):
       image = _padded(image, self.size)
       h, w = image.shape[:2]
     half = round if self.settings.corner == "even" else math.floor
-    top, left = half((h - H) / 2), half((w - W) / 2)
+    top = half((h - H) / 2)
+    left = half((w - W) / 2)
     return image[top : top + H, left : left + W]
 
 
@@ -257,7 +258,8 @@ def resized_shape(
 
 def _at_most(shape: tuple[int, int], short: int, longest: int) -> tuple:
   """Height and width for a short side, unless the long side is too long."""
-  least, most = min(shape), max(shape)
+  least = min(shape)
+  most = max(shape)
   exact: float = short
   if most / least * short > longest:
     exact = longest * least / most
@@ -286,7 +288,8 @@ def filtered(
     return _resized(image, size, few)
 
   def one(pixels: np.ndarray) -> np.ndarray:
-    picture, how = Image.fromarray(pixels), Image.Resampling[name.upper()]
+    picture = Image.fromarray(pixels)
+    how = Image.Resampling[name.upper()]
     if settings.resizer == "torchvision":
       picture = picture.resize((size[1], picture.height), how)
     return np.asarray(picture.resize((size[1], size[0]), how))
