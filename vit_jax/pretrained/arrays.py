@@ -138,9 +138,9 @@ def _open(
     if head[8:9] == b"{" and not is_text:
       return _open_safetensors(path, head, files)
     seen = f"starts with {head[:8]}"
-    for pattern, words in _OTHER_FILES.items():
+    for pattern, description in _OTHER_FILES.items():
       if re.match(pattern, head, re.IGNORECASE | re.DOTALL):
-        seen = words
+        seen = description
     raise UnreadableFileError(
       f"it {seen}; an .npz or a .safetensors file is needed."
     )
@@ -161,14 +161,14 @@ def _open_safetensors(
   file = files.enter_context(opened)
   contents = {}
   for name in file.offset_keys():
-    found = file.get_slice(name)
-    if found.get_dtype() not in _SAFETENSORS_DTYPES:
+    array = file.get_slice(name)
+    if array.get_dtype() not in _SAFETENSORS_DTYPES:
       raise UnreadableFileError(
-        f"array {quoted(name)} holds items of type {found.get_dtype()}; one of "
+        f"array {quoted(name)} holds items of type {array.get_dtype()}; one of "
         f"{', '.join(_SAFETENSORS_DTYPES)} is needed."
       )
     read = functools.partial(file.get_tensor, name)
-    contents[name] = Stored(path, tuple(found.get_shape()), read)
+    contents[name] = Stored(path, tuple(array.get_shape()), read)
   return contents
 
 

@@ -88,9 +88,11 @@ def model_card(
   if "://" not in source:  # A path is of no use elsewhere, but its end is.
     source = pathlib.Path(source).name
   variant = variant_of(model)
-  used = str(loaded.preprocessing)
+  image_text = str(loaded.preprocessing)
   if loaded.preprocessing.size is None:
-    used = f"taken at any height and width that are multiples of {model.stride}"
+    image_text = (
+      f"taken at any height and width that are multiples of {model.stride}"
+    )
   classes = ", ".join(origin.class_names[:20])
   if len(origin.class_names) > 20:
     classes += f" and {len(origin.class_names) - 20} more"
@@ -103,7 +105,7 @@ def model_card(
     format=origin.format,
     to=to,
     usage=usage(loaded, to, name),
-    used=used,
+    used=image_text,
     mean=list(origin.mean),
     std=list(origin.std),
     meaning=loaded.task.meaning,
@@ -115,15 +117,15 @@ def model_card(
 
 def metadata(loaded: Loaded, license: str | None) -> str:
   """Lines of the card's header on licence, data and base model."""
-  found = {"license": license}
+  header = {"license": license}
   start = loaded.origin.source
   if loaded.description:
-    found["datasets"], start = _began(loaded.description)
+    header["datasets"], start = _began(loaded.description)
   if listed := known.find(start):
     start = listed.url
   if start.startswith("hf://"):  # Only the hub's own names are links.
-    found["base_model"] = start.removeprefix("hf://").partition("@")[0]
-  return "".join(f"{k}: {json.dumps(v)}\n" for k, v in found.items() if v)
+    header["base_model"] = start.removeprefix("hf://").partition("@")[0]
+  return "".join(f"{k}: {json.dumps(v)}\n" for k, v in header.items() if v)
 
 
 def usage(loaded: Loaded, to: str, folder: str) -> str:
@@ -160,16 +162,16 @@ def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
   origin = loaded.origin
   if TARGETS[to].module:  # The configuration holds all of them.
     return {}
-  found: dict[str, Any] = {}
+  keywords: dict[str, Any] = {}
   guess = guess_num_heads(model.hidden_size)
   if to == "torchvision" and guess != model.num_heads:
-    found["num_heads"] = model.num_heads
+    keywords["num_heads"] = model.num_heads
   preprocessing = as_recorded(loaded, to).preprocessing
   if preprocessing.size is None or processor.reason(preprocessing):
-    found |= preprocessing.normalization
+    keywords |= preprocessing.normalization
   if origin.image_size and origin.image_size[0] != origin.image_size[1]:
-    found["grid"] = grid_of(model, origin.image_size)
-  return found
+    keywords["grid"] = grid_of(model, origin.image_size)
+  return keywords
 
 
 def _began(description: Mapping[str, Any]) -> tuple[str, str]:

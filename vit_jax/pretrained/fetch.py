@@ -44,18 +44,19 @@ def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
   Raises ValueError or OSError if the download fails, or the checksum differs.
   `sha256` is the file's checksum in hexadecimal, where it is known.
   """
-  target, name = cached_path(url), without_secrets(url)
+  target = cached_path(url)
+  name = without_secrets(url)
   if sha256 is None and target.is_file():
     return target
   try:
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(f"{target}.lock")
     try:
-      held = lock.acquire(timeout=0)
+      guard = lock.acquire(timeout=0)
     except filelock.Timeout:
       say(f"waiting for another process that downloads {target.name}")
-      held = lock.acquire(timeout=_DAY)
-    with held:
+      guard = lock.acquire(timeout=_DAY)
+    with guard:
       _download(url, target, sha256)
   except requests.RequestException as error:
     message = f"{name}: {explain(error)}; {_OR_ELSEWHERE}."
@@ -100,9 +101,9 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
     get(url, part, None)
     with open(part, "rb") as file:
       os.fsync(file.fileno())
-      own = functools.partial(hashlib.md5, usedforsecurity=False)
-      found = hashlib.file_digest(file, own)
-    if md5 and md5 != base64.b64encode(found.digest()).decode():
+      new_md5 = functools.partial(hashlib.md5, usedforsecurity=False)
+      checksum = hashlib.file_digest(file, new_md5)
+    if md5 and md5 != base64.b64encode(checksum.digest()).decode():
       raise ValueError(f"its md5 is not the server's; {_OR_ELSEWHERE}.")
 
   registry: Any = {target.name: sha256}
@@ -127,7 +128,10 @@ def _check_answer(response: requests.Response) -> None:
 
 
 def cached_path(url: str) -> pathlib.Path:
-  """The path in the cache that belongs to `url` and to no other address."""
+  """The path in the cache that belongs to `url` and to no other address.
+
+  Raises ValueError if `url` is not an address.
+  """
   try:
     sent = requests.Request("GET", url.partition("#")[0]).prepare().url or ""
     last = unquote(urlsplit(sent).path).rpartition("/")[2]

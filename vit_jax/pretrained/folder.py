@@ -25,13 +25,14 @@ _MOST_TEXT_BYTES = 16 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """What a checkpoint's file or folder holds.
+  """The files of a checkpoint, and the contents of its JSON files.
 
   Attributes:
     weights: The file of weights, one of its shards, or their index.
     config: The contents of `config.json`; {} if there is none.
-    pictures: Those of the file that tells how images are prepared; or {}.
-    pictures_file: That file's name.
+    pictures: The contents of the file that tells how images are prepared, or
+      {} if there is none.
+    pictures_file: The name of that file.
     labels: The file that may name the classes, if there is one.
   """
 
@@ -42,7 +43,10 @@ class Files:
   labels: pathlib.Path | None
 
   def class_names(self, num_classes: int) -> tuple[str, ...]:
-    """The names in `labels`, or (); ValueError if there are too many."""
+    """The names of the classes in `labels`, or () if there is no such file.
+
+    Raises ValueError if there are more of them than classes.
+    """
     if not num_classes or self.labels is None:
       return ()
     names = _read_text(self.labels).removesuffix("\n").split("\n")
@@ -62,19 +66,23 @@ def open_folder(path: pathlib.Path) -> Files:
   Raises ValueError if there are no weights, or a file is not what its name
   says, and OSError if one cannot be read.
   """
-  folder, weights = path.parent, path
   if path.is_dir():
-    folder, weights = path, _weights_in(path)
+    folder = path
+    weights = _weights_in(path)
+  else:
+    folder = path.parent
+    weights = path
   if weights.name.startswith("adapter_"):
     raise ValueError(_of_adapter(folder))
   torch = weights.name.endswith((".safetensors", ".json"))
   config = _read_json(folder / "config.json") if torch else {}
-  own = _OWN.fullmatch(weights.name)
-  pictures, file = {}, processor.FILE
-  if own or config:
+  has_our_name = _OWN.fullmatch(weights.name)
+  pictures: dict[str, Any] = {}
+  file = processor.FILE
+  if has_our_name or config:
     pictures, file = _pictures(folder)
   labels = folder / "labels.txt"
-  named = labels if own and labels.exists() else None
+  named = labels if has_our_name and labels.exists() else None
   return Files(weights, config, pictures, file, named)
 
 
@@ -140,19 +148,19 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     return {}
   text = _read_text(path)
   try:
-    found = json.loads(text, object_pairs_hook=_once)
+    content = json.loads(text, object_pairs_hook=_once)
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}.") from error
-  if not isinstance(found, dict):
+  if not isinstance(content, dict):
     raise ValueError(f"{path} does not hold a JSON object.")
-  return found
+  return content
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   """A JSON object; ValueError if it has two values for one number."""
-  found: dict[str, Any] = {}
+  result: dict[str, Any] = {}
   for key, value in pairs:
-    if key in found and re.fullmatch(r"[0-9]+", key):
+    if key in result and re.fullmatch(r"[0-9]+", key):
       raise ValueError(f"it has two values for the key {quoted(key)}")
-    found[key] = value
-  return found
+    result[key] = value
+  return result

@@ -22,8 +22,8 @@ REPOSITORY = re.compile(  # owner/name[@revision].
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
 _FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
-# What is fetched where there are no weights of these names: those in another
-# precision, and what tells that the repository holds an adapter.
+# Files to fetch where there are no weights of these names: weights in another
+# precision, and the file by which an adapter is recognised.
 _OTHERS = ("model.*.safetensors", "adapter_config.json")
 _PICKLE = "pytorch_model.bin"
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"

@@ -70,8 +70,8 @@ class Known:
   def names(self) -> tuple[str, ...]:
     """Its address, and its names on Hugging Face and in timm."""
     _, is_hub, hub = self.url.partition("@")[0].rpartition("hf://")
-    own = (hub, hub.rpartition("/")[2]) if is_hub else ()
-    return self.url, *own, *filter(None, [self.timm])
+    hub_names = (hub, hub.rpartition("/")[2]) if is_hub else ()
+    return self.url, *hub_names, *filter(None, [self.timm])
 
 
 # The heads of the columns of `rows`.
@@ -83,13 +83,14 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
   return [
     (
       name,
-      f"{known.model} {known.image_size}",
-      f"{known.parameters / 1e6:.0f} M",
-      known.trained_on,
-      "" if known.top1 is None else f"{known.top1:.1f}",
-      known.url + " (a pickle: convert it once)" * known.url.endswith(PICKLES),
+      f"{checkpoint.model} {checkpoint.image_size}",
+      f"{checkpoint.parameters / 1e6:.0f} M",
+      checkpoint.trained_on,
+      "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
+      checkpoint.url
+      + " (a pickle: convert it once)" * checkpoint.url.endswith(PICKLES),
     )
-    for name, known in list_models(pattern).items()
+    for name, checkpoint in list_models(pattern).items()
   ]
 
 
@@ -99,21 +100,21 @@ def list_models(pattern: str = "*") -> dict[str, Known]:
   Those of which one of `Known.names` matches a pattern, such as "dinov2*".
   """
   return {
-    name: known
-    for name, known in KNOWN.items()
-    if fnmatch.filter((name, *known.names), pattern)
+    name: checkpoint
+    for name, checkpoint in KNOWN.items()
+    if fnmatch.filter((name, *checkpoint.names), pattern)
   }
 
 
 def _read() -> dict[str, Known]:
   table = importlib.resources.files("vit_jax.pretrained") / "known.csv"
   kinds = {"image_size": int, "parameters": int, "top1": float}
-  found = {}
+  checkpoints = {}
   for row in csv.DictReader(table.read_text("utf-8").splitlines()):
     name = row.pop("name")
     values = {k: kinds.get(k, str)(v) for k, v in row.items() if v}
-    found[name] = Known(**values)
-  return found
+    checkpoints[name] = Known(**values)
+  return checkpoints
 
 
 KNOWN = _read()
@@ -130,10 +131,10 @@ def class_names(source: str, num_classes: int) -> tuple[str, ...]:
 
   Each is the first of a class's names in WordNet. Other sources get ().
   """
-  known = find(source)
-  if known is None or num_classes != 1000:
+  checkpoint = find(source)
+  if checkpoint is None or num_classes != 1000:
     return ()
-  if "ImageNet" not in known.trained_on.split(" (")[0].split(", "):
+  if "ImageNet" not in checkpoint.trained_on.split(" (")[0].split(", "):
     return ()
   names = importlib.resources.files("vit_jax.pretrained") / "imagenet_names.txt"
   return tuple(names.read_text("utf-8").splitlines())
@@ -141,8 +142,8 @@ def class_names(source: str, num_classes: int) -> tuple[str, ...]:
 
 def license_of(source: str) -> str | None:
   """The licence that a known source is published under, by SPDX's name."""
-  known = find(source)
-  url = known.url if known else source
+  checkpoint = find(source)
+  url = checkpoint.url if checkpoint else source
   hub = ("gs://vit_models/", "hf://google/vit-", "hf://facebook/dinov2-")
   if url.startswith(hub):
     return "apache-2.0"
@@ -172,11 +173,11 @@ def conversion(name: str, first: str = "") -> str:
 
 
 def _command(name: str) -> str:
-  made = f"{name.rpartition('.')[0]}.safetensors"
+  output = f"{name.rpartition('.')[0]}.safetensors"
   program = (
     "import torch; from safetensors.torch import save_file; "
     f"save_file(torch.load({name!r}, map_location='cpu', weights_only=True), "
-    f"{made!r})"
+    f"{output!r})"
   )
   quoted = re.sub(r'(["\\$`])', r"\\\1", program)
   return f'python -c "{quoted}"'

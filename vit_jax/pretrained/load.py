@@ -61,15 +61,19 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
 
 
 def open_checkpoint(source: str, **overrides: Any) -> Loaded:
-  """Does what `load_pretrained` does, but reads no array until it is needed."""
+  """Opens what `load_pretrained` does, and reads no array until it is needed.
+
+  Raises ValueError as `load_pretrained` does.
+  """
   if "num_classes" in overrides:
     num_classes = overrides.pop("num_classes")
     return with_head(open_checkpoint(source, **overrides), num_classes)
-  source, given = str(source), {}
+  source = str(source)
+  image_options: dict[str, Any] = {}
   for name, (kind, *rules) in _PREPROCESSING.items():
     value = overrides.pop(name, None)
     if value is not None:
-      given[name] = checked(name, kind, value, *rules)
+      image_options[name] = checked(name, kind, value, *rules)
   if overrides.pop("scan", False):
     raise ValueError(
       "scan=True is a setting for training; weights are always read layer by "
@@ -78,10 +82,12 @@ def open_checkpoint(source: str, **overrides: Any) -> Loaded:
   try:
     if is_run(source):
       loaded = open_run_checkpoint(source, open_checkpoint, **overrides)
-      colours = {k: given[k] for k in ("mean", "std") if k in given}
+      colours = {
+        k: image_options[k] for k in ("mean", "std") if k in image_options
+      }
       loaded = with_preprocessing(loaded, **colours)
       grid = grid_of(loaded.model, loaded.preprocessing.image_size)
-      return _at_size(loaded, grid, given)
+      return _at_size(loaded, grid, image_options)
     path = locate(source)
     source = without_secrets(source)
     for name in _OF_RUNS & overrides.keys():
@@ -90,7 +96,8 @@ def open_checkpoint(source: str, **overrides: Any) -> Loaded:
         "workdir: leave it out."
       )
     with _naming(source):
-      return _at_size(*open_published(source, path, overrides, given), given)
+      loaded, grid = open_published(source, path, overrides, image_options)
+      return _at_size(loaded, grid, image_options)
   except ValueError as error:
     text = str(error)
     if text.isprintable():
@@ -111,14 +118,16 @@ def _naming(source: str) -> Iterator[None]:
     ) from error
 
 
-def _at_size(loaded: Loaded, grid: Grid, given: Mapping[str, Any]) -> Loaded:
+def _at_size(
+  loaded: Loaded, grid: Grid, image_options: Mapping[str, Any]
+) -> Loaded:
   """Resizes the positions to the requested image size, if there is one."""
-  if "image_size" not in given:
+  if "image_size" not in image_options:
     return loaded
-  size = given["image_size"]
+  size = image_options["image_size"]
   if size == loaded.preprocessing.cut_from:
     return loaded  # Its last pixels belong to no patch.
-  method = given.get("interpolation", loaded.interpolation)
+  method = image_options.get("interpolation", loaded.interpolation)
   new = grid_of(loaded.model, size)
   resized = with_preprocessing(loaded, size=size)
   if (loaded.model.position_grid or new) == new:
@@ -126,7 +135,7 @@ def _at_size(loaded: Loaded, grid: Grid, given: Mapping[str, Any]) -> Loaded:
       lambda path, array: interpolation.resized(path, array, grid, new, method),
       shapes=param_shapes(loaded.model, new),
     )
-  if "interpolation" in given:
+  if "interpolation" in image_options:
     raise ValueError(
       f"interpolation={method!r}: this model interpolates its positions for "
       "every image by itself, bicubically: leave it out."

@@ -43,8 +43,9 @@ class Loaded:
     restore: Reads the parameters straight onto the devices, laid out as a tree
       of shapes says, where nothing has to be done to them on the way.
     held: The parameters, if they have been read already.
-    guessed: What no file tells and was guessed: num_heads, gelu,
-      layer_norm_epsilon, mean, std, or crop, which is how images are resized.
+    guessed: Names of the facts that no file states and that were guessed:
+      num_heads, gelu, layer_norm_epsilon, mean, std, or crop, which is how
+      images are resized.
   """
 
   model: Model
@@ -116,9 +117,13 @@ class Loaded:
       return jax.device_put(self.held, sharding.shardings_of(shapes))
     if shapes is not None and self.restore is not None:
       return self.restore(shapes)
-    wanted: dict[str, Any] = traverse_util.flatten_dict(shapes or {}, sep="/")
+    placements: dict[str, Any] = traverse_util.flatten_dict(
+      shapes or {}, sep="/"
+    )
     flat = {
-      path: jax.device_put(array, wanted[path].sharding if wanted else None)
+      path: jax.device_put(
+        array, placements[path].sharding if placements else None
+      )
       for path, array in self.read()
     }
     return traverse_util.unflatten_dict(flat, sep="/")
@@ -144,7 +149,8 @@ class Loaded:
 
     The head of a regression then gives its targets in their unit.
     """
-    parts, task = Parts.of(self.model, self.shapes), self.task
+    parts = Parts.of(self.model, self.shapes)
+    task = self.task
 
     def change(path: str, array: np.ndarray) -> np.ndarray:
       is_output = parts.gives_outputs(path)

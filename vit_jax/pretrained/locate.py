@@ -30,9 +30,9 @@ def locate(source: str) -> pathlib.Path:
     return pathlib.Path(path)
   if "://" in source:
     return _from_address(source, None)
-  if known := find(source):
-    return _from_address(known.url, known.sha256)
-  names = [*KNOWN, *(known.timm for known in KNOWN.values())]
+  if checkpoint := find(source):
+    return _from_address(checkpoint.url, checkpoint.sha256)
+  names = [*KNOWN, *(row.timm for row in KNOWN.values())]
   near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
   ideas = f"; the nearest names are {', '.join(near)}" if near else ""
   repository = source if "/" in source else f"timm/{source}"
@@ -51,8 +51,8 @@ def is_trusted(source: str, workdir: str | None = None) -> bool:
   as the `workdir` that the user named.
   """
   if "://" in source:
-    known = source in (known.url for known in KNOWN.values())
-    return known or _bucket(source) in {_bucket(workdir or "")} - {None}
+    is_known = source in (checkpoint.url for checkpoint in KNOWN.values())
+    return is_known or _bucket(source) in {_bucket(workdir or "")} - {None}
   path = os.path.expanduser(source)  # A pipe or a device might never end.
   plain = os.path.isfile(path) or os.path.isdir(path)
   return plain or not os.path.exists(path)
@@ -66,7 +66,7 @@ def check_named(
   Whatever opens an address that a checkpoint has asks here before.
 
   Args:
-    what: What the source is, as the subject of the message.
+    what: The source's role, as the subject of the message.
     flag: The flag, and the keyword in Python, by which the user names it.
     workdir: The run, as in `is_trusted`.
   """
@@ -84,8 +84,8 @@ def _bucket(address: str) -> str | None:
   >>> _bucket("gs://photos/packed")
   'photos'
   """
-  scheme, _, rest = address.partition("://")
-  bucket, *inside = rest.split("/")
+  scheme, _, location = address.partition("://")
+  bucket, *inside = location.split("/")
   return bucket if scheme == "gs" and bucket and ".." not in inside else None
 
 
@@ -95,28 +95,31 @@ def drop_download(path: pathlib.Path) -> bool:
 
 
 def _from_address(address: str, sha256: str | None) -> pathlib.Path:
-  scheme, _, rest = address.partition("://")
+  scheme, _, location = address.partition("://")
   scheme = scheme.lower()
   if scheme == "hf":
-    return hub.fetch_repository(rest)
+    return hub.fetch_repository(location)
   if scheme not in ("http", "https", "gs"):
     raise ValueError(
       f"{fetch.without_secrets(address)!r}: {scheme}:// cannot be read; give "
       "https://, gs://bucket/object, hf://owner/name or a path."
     )
-  url = storage_url(rest) if scheme == "gs" else address
+  url = storage_url(location) if scheme == "gs" else address
   refuse_pickle(fetch.without_secrets(url))
   return fetch.fetch(url, sha256)
 
 
-def storage_url(rest: str) -> str:
-  """Google Cloud Storage's public address of `bucket/object`."""
-  bucket, _, name = rest.partition("/")
+def storage_url(location: str) -> str:
+  """Google Cloud Storage's public address of `bucket/object`.
+
+  Raises ValueError if `location` names no object.
+  """
+  bucket, _, name = location.partition("/")
   if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", bucket) or (
     {"", ".", ".."} & set(name.split("/"))
   ):
     raise ValueError(
-      f"{'gs://' + rest!r} names no object; write gs://bucket/folder/file."
+      f"{'gs://' + location!r} names no object; write gs://bucket/folder/file."
     )
   host = os.environ.get("STORAGE_EMULATOR_HOST")
   host = host or "https://storage.googleapis.com"

@@ -30,13 +30,13 @@ _ENDS = (
   "conv_proj.weight",
 )
 _MOST_PARTS = 6  # Words before the name of a patch embedding.
-# Of several models, the average of one that is trained.
+# Parts of names by which the averaged model is chosen where a file holds more.
 _AVERAGES = {"teacher", "ema", "model_ema", "target_encoder"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Naming:
-  """A format, and what its names are in a file.
+  """A format, and the names that its arrays have in a file.
 
   Attributes:
     layout: The module that reads the format.
@@ -56,24 +56,24 @@ def recognise(stored: Shapes) -> Naming:
   """
   if (plain := _under(stored, "")) is not None:
     return plain
-  found: dict[str, Naming] = {}
+  models: dict[str, Naming] = {}
   for before in _beginnings(stored):
-    inside = any(before.startswith(other) for other in found)
+    inside = any(before.startswith(other) for other in models)
     naming = None if inside else _under(stored, before)
     if naming is not None:
-      found[before] = naming
-  if not found:
+      models[before] = naming
+  if not models:
     raise ValueError(_unknown(stored))
-  chosen = [*found]
-  if len(found) > 1:
-    chosen = [x for x in found if _AVERAGES & {*x.split(".")}]
+  chosen = [*models]
+  if len(models) > 1:
+    chosen = [x for x in models if _AVERAGES & {*x.split(".")}]
   if len(chosen) != 1:
-    names = ", ".join(map(quoted, [*found][:3]))
+    names = ", ".join(map(quoted, [*models][:3]))
     raise ValueError(
-      f"it holds {len(found)} models, whose names start with {names}: save one "
-      "of them in a file of its own."
+      f"it holds {len(models)} models, whose names start with {names}: save "
+      "one of them in a file of its own."
     )
-  naming = found[chosen[0]]
+  naming = models[chosen[0]]
   notes = [f"{quoted(chosen[0])} before the names of its arrays is dropped"]
   outside = [name for name in stored if not name.startswith(chosen[0])]
   if outside:
@@ -113,15 +113,15 @@ def _unchunked(name: str) -> str:
 
 
 def _beginnings(stored: Shapes) -> list[str]:
-  """What may stand before every name of a model, the shortest first."""
-  found = set()
+  """The prefixes that all names of one model may share, the shortest first."""
+  beginnings = set()
   for name in stored:
     for end in _ENDS:
       if name.endswith(f".{end}"):
-        words = name.removesuffix(end).split(".")[:-1][:_MOST_PARTS]
-        for count in range(1, len(words) + 1):
-          found.add(".".join(words[:count]) + ".")
-  return sorted(found, key=lambda before: (len(before), before))
+        parts = name.removesuffix(end).split(".")[:-1][:_MOST_PARTS]
+        for count in range(1, len(parts) + 1):
+          beginnings.add(".".join(parts[:count]) + ".")
+  return sorted(beginnings, key=lambda before: (len(before), before))
 
 
 def _unknown(stored: Shapes) -> str:

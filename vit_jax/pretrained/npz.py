@@ -60,7 +60,10 @@ class _BoundedFile(io.FileIO):
 def open_npz(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
-  """Opens a file, which `files` will close, and checks the sizes it claims."""
+  """Opens a file, which `files` will close, and checks the sizes it claims.
+
+  Raises UnreadableFileError if its list of members or a header is damaged.
+  """
   file = files.enter_context(_BoundedFile(path))
   archive = files.enter_context(zipfile.ZipFile(file))
   members = archive.infolist()
@@ -84,7 +87,7 @@ def _check_members(members: Sequence[zipfile.ZipInfo], size: int) -> None:
   names = [member.orig_filename for member in members]
   if any(name.rpartition("/")[2] == "data.pkl" for name in names):
     raise UnreadableFileError(f"it is a pickle of PyTorch's; {TORCH_ADVICE}")
-  held = unpacked = 0
+  packed = unpacked = 0
   for name, member in zip(names, members, strict=True):
     is_stored = member.compress_type == zipfile.ZIP_STORED
     is_packed = member.compress_type == zipfile.ZIP_DEFLATED
@@ -94,12 +97,12 @@ def _check_members(members: Sequence[zipfile.ZipInfo], size: int) -> None:
         f"it is a .zip file that holds {quoted(name)}, unlike numpy.savez and "
         "numpy.savez_compressed; write it with one of these."
       )
-    held += member.file_size if is_stored else member.compress_size
+    packed += member.file_size if is_stored else member.compress_size
     unpacked += member.file_size
   limit = MAX_UNPACKED_BYTES + MAX_UNPACKED_RATIO * size
-  if held > size or unpacked > limit:
+  if packed > size or unpacked > limit:
     raise UnreadableFileError(
-      f"its {size} bytes claim to hold {held}, unpacked {unpacked}; at most "
+      f"its {size} bytes claim to hold {packed}, unpacked {unpacked}; at most "
       f"{limit} are read, as weights hardly compress. Get it again."
     )
   if len(set(names)) < len(names):

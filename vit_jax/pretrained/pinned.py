@@ -20,19 +20,19 @@ Open = Callable[..., Loaded]
 _OF_THE_USER = ("task", "base")
 
 
-def digesting(loaded: Loaded, found: dict[str, str]) -> Loaded:
+def digesting(loaded: Loaded, digests: dict[str, str]) -> Loaded:
   """A copy that puts the SHA-256 of each array into `found` as it is read."""
 
   def digest(path: str, array: np.ndarray) -> np.ndarray:
     kind = f"{array.dtype}{array.shape}".encode()
-    found[path] = hashlib.sha256(kind + array.tobytes()).hexdigest()
+    digests[path] = hashlib.sha256(kind + array.tobytes()).hexdigest()
     return array
 
   return loaded.mapped(digest)
 
 
 def record(
-  loaded: Loaded, found: Mapping[str, str], **others: Any
+  loaded: Loaded, digests: Mapping[str, str], **others: Any
 ) -> dict[str, Any]:
   """The record of a checkpoint that was read with `digesting`, as JSON."""
   source = loaded.origin.source
@@ -40,13 +40,13 @@ def record(
   return {
     "source": place if os.path.exists(place) else source,
     "step": loaded.step,
-    "digest": _digest(found),
+    "digest": _digest(digests),
     **others,
   }
 
 
 def open_base(
-  open_: Open, saved: Mapping[str, Any], given: str | None, **fields: Any
+  open_: Open, saved: Mapping[str, Any], user_source: str | None, **fields: Any
 ) -> Loaded:
   """Opens the base of a LoRA run again, by `load.open_checkpoint`.
 
@@ -56,8 +56,8 @@ def open_base(
   """
   if saved["step"] is not None:
     fields["step"] = saved["step"]
-  source = saved["source"] if given is None else given
-  if given is None:
+  source = saved["source"] if user_source is None else user_source
+  if user_source is None:
     check_named(source, "the base of this LoRA run", "base")
   # A class to import and an address to open are the user's alone to name.
   model = {k: v for k, v in saved["fields"].items() if k not in _OF_THE_USER}
@@ -74,15 +74,15 @@ def open_base(
   return dataclasses.replace(loaded, interpolation=method)
 
 
-def check_base(saved: Mapping[str, Any], found: Mapping[str, str]) -> None:
+def check_base(saved: Mapping[str, Any], digests: Mapping[str, str]) -> None:
   """Raises ValueError if a base is not the one that the run was trained on."""
-  if (now := _digest(found)) != saved["digest"]:
+  if (now := _digest(digests)) != saved["digest"]:
     raise ValueError(
       f"{saved['source']} is not what this LoRA run was trained on: the digest "
       f"of its arrays was {saved['digest']} and is {now}. Put the old one back."
     )
 
 
-def _digest(found: Mapping[str, str]) -> str:
-  text = json.dumps(found, sort_keys=True)
+def _digest(digests: Mapping[str, str]) -> str:
+  text = json.dumps(digests, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]

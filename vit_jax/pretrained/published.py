@@ -30,7 +30,7 @@ def open_published(
   source: str,
   path: pathlib.Path,
   fields: Mapping[str, Any],
-  given: Mapping[str, Any],
+  image_options: Mapping[str, Any],
 ) -> tuple[Loaded, Grid]:
   """Opens a file of weights, or a folder that holds one, which is `source`.
 
@@ -45,32 +45,41 @@ def open_published(
     stored = arrays.shapes
   naming = recognise(stored)
   layout, names = naming.layout, naming.names
-  found = {short: stored[name] for short, name in names.items()}
+  array_shapes = {short: stored[name] for short, name in names.items()}
   if layout is torchvision:  # It has no configuration, but names its files.
     config = {torchvision.FILE: path.name}
-  unused = getattr(layout, "unused", lambda found: [])(found)
-  found = {k: v for k, v in found.items() if k not in unused}
-  architecture = layout.infer(found, config, given.get("grid"))
+  unused = getattr(layout, "unused", lambda _: [])(array_shapes)
+  array_shapes = {k: v for k, v in array_shapes.items() if k not in unused}
+  architecture = layout.infer(array_shapes, config, image_options.get("grid"))
   if files.pictures:
     pictures = processor.read(files.pictures, files.pictures_file)
     architecture = dataclasses.replace(architecture, preprocessing=pictures)
   if not architecture.class_names:
     labels = files.class_names(architecture.fields["num_classes"])
     architecture = dataclasses.replace(architecture, class_names=labels)
-  model, grid, preprocessing = _build(source, architecture, fields, given)
-  shapes, rules = param_shapes(model, grid), layout.rules(model, found)
+  model, grid, preprocessing = _build(
+    source, architecture, fields, image_options
+  )
+  shapes = param_shapes(model, grid)
+  rules = layout.rules(model, array_shapes)
   sizes = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
-  made = ", ".join(f"{name}={getattr(model, name)}" for name in sizes)
-  what = f"{source} is not a {architecture.format} checkpoint of a Vit ({made})"
-  check(rules, found, shapes, model, what)
+  size_text = ", ".join(f"{name}={getattr(model, name)}" for name in sizes)
+  what = (
+    f"{source} is not a {architecture.format} checkpoint of a Vit ({size_text})"
+  )
+  check(rules, array_shapes, shapes, model, what)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     with _arrays(path) as arrays:
       for leaf, array in read_all(rules, arrays.renamed(names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
-  told = {*fields, *given, *(guesses.PICTURES if files.pictures else ())}
-  guessed = guesses.facts(architecture.guessed, told, model)
+  explicit = {
+    *fields,
+    *image_options,
+    *(guesses.PICTURES if files.pictures else ()),
+  }
+  guessed = guesses.facts(architecture.guessed, explicit, model)
   lines = [*naming.notes, *architecture.notes, *_left_out(unused)]
   lines += [*_other_sizes(model, architecture)]
   if files.pictures and processor.KIND not in files.pictures:
@@ -130,7 +139,7 @@ def _build(
   source: str,
   architecture: Architecture,
   fields: Mapping[str, Any],
-  given: Mapping[str, Any],
+  image_options: Mapping[str, Any],
 ) -> tuple[Any, Grid, Preprocessing]:
   """The model, its preprocessing and the grid its stored positions are for."""
   fields = {"kind": "Vit", **architecture.fields, **fields}
@@ -141,7 +150,7 @@ def _build(
     )
   model: Any = from_fields(fields)
   pictures, size = architecture.preprocessing, architecture.image_size
-  grid = given.get("grid") or (size and _patches(size, model))
+  grid = image_options.get("grid") or (size and _patches(size, model))
   if grid is None and architecture.tokens is not None:
     grid = architectures.square(architecture.tokens)
     if grid is None:
@@ -151,7 +160,7 @@ def _build(
       )
   if model.resizes_positions and architecture.tokens is not None:
     model = model.clone(position_grid=grid)
-  colours = {k: given[k] for k in ("mean", "std") if k in given}
+  colours = {k: image_options[k] for k in ("mean", "std") if k in image_options}
   pictures = dataclasses.replace(
     pictures, **_sizes(model, architecture, grid), **colours
   )

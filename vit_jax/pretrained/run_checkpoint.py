@@ -66,25 +66,34 @@ def open_run_checkpoint(
     names = descriptions.class_names(description)
     origin = origin_of(workdir, "vit_jax", preprocessing, names)
     # Stacked layers are of use only in training.
-    own = {k: v for k, v in description["model"].items() if k != "scan"}
+    model_fields = {
+      k: v for k, v in description["model"].items() if k != "scan"
+    }
     if "block" in fields:
-      own["block"] = fields.pop("block")
-    made = saved.open_task(task).described if own.get(ADAPTED) else from_fields
-    trained = made(own).clone(origin=origin)
+      model_fields["block"] = fields.pop("block")
+    make_model = from_fields
+    if model_fields.get(ADAPTED):
+      make_model = saved.open_task(task).described
+    trained = make_model(model_fields).clone(origin=origin)
     model = trained if as_trained else trained.trunk
-    shapes = held = _shapes(model, preprocessing)
+    shapes = _shapes(model, preprocessing)
+    trained_shapes = shapes
     if "base" in description:
-      held = _lora_shapes(trained, description)
+      trained_shapes = _lora_shapes(trained, description)
     elif model is not trained:  # Its task has parameters of its own.
-      held = _shapes(trained, preprocessing)
+      trained_shapes = _shapes(trained, preprocessing)
   if fields:
-    model = made({**own, **fields}).clone(origin=origin).trunk
-    stored, shapes = shapes, _shapes(model, preprocessing)
+    model = make_model({**model_fields, **fields}).clone(origin=origin).trunk
+    stored = shapes
+    shapes = _shapes(model, preprocessing)
     _check_fields(workdir, stored, shapes, fields)
-  parts = Parts.of(trained, held)
-  read, restore = functools.partial(saved.read, held, parts), None
+  parts = Parts.of(trained, trained_shapes)
+  read = functools.partial(saved.read, trained_shapes, parts)
+  restore = None
   if "base" in description:
-    read = functools.partial(saved.merged, held, parts, open_, model, base)
+    read = functools.partial(
+      saved.merged, trained_shapes, parts, open_, model, base
+    )
   elif as_trained:
     model = model.clone(scan=True) if saved.scanned else model
     restore = saved.restore
@@ -130,11 +139,11 @@ class _Saved:
     """Whether its layers are stacked."""
     return self.description["model"].get("scan", False)
 
-  def open_task(self, given: str | type[Task] | None) -> Task:
-    """The run's task; `given` is the user's own, if it is one."""
+  def open_task(self, user_task: str | type[Task] | None) -> Task:
+    """The run's task; `user_task` is the user's own, if there is one."""
     loss = descriptions.recorded(self.description).loss
     with _describing(self.workdir, self.step):
-      return choose.saved(self.description, loss, given)
+      return choose.saved(self.description, loss, user_task)
 
   def restore(self, shapes: Any) -> Any:
     """The parameters, or their average, laid out on the devices as `shapes`."""
@@ -142,11 +151,11 @@ class _Saved:
     with _opened(self.workdir) as checkpoints:
       return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
-  def read(self, held: Shapes, parts: Parts) -> Leaves:
-    """The path and array of every parameter held, layer by layer."""
+  def read(self, shapes: Shapes, parts: Parts) -> Leaves:
+    """The path and array of every parameter in `shapes`, layer by layer."""
     hollow = traverse_util.unflatten_dict(
       # These take no memory, whatever size a damaged description claims.
-      {k: np.broadcast_to(np.float32(0), s) for k, s in held.items()},
+      {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
       sep="/",
     )
     params: Any = self.restore(parts.stack(hollow) if self.scanned else hollow)
@@ -156,21 +165,22 @@ class _Saved:
 
   def merged(
     self,
-    held: Shapes,
+    shapes: Shapes,
     parts: Parts,
     open_: pinned.Open,
     model: Model,
-    given: str | None,
+    base_source: str | None,
   ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, array) of every parameter, with LoRA's products merged."""
     settings = descriptions.recorded(self.description).lora
     base = self.description["base"]
     preprocessing = descriptions.preprocessing(self.description)
-    known = model.block in (None, *BLOCKS.values())  # JSON cannot hold others.
-    own = {} if known else {"block": model.block}
-    opened = pinned.open_base(open_, base, given, **own)
+    own_fields = {}
+    if model.block not in (None, *BLOCKS.values()):
+      own_fields["block"] = model.block  # JSON cannot hold it.
+    opened = pinned.open_base(open_, base, base_source, **own_fields)
     digests: dict[str, str] = {}
-    trained = dict(self.read(held, parts))
+    trained = dict(self.read(shapes, parts))
     leaves = transfer.leaves(
       pinned.digesting(opened, digests),
       model,
@@ -191,7 +201,8 @@ def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
 def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
   shape = descriptions.preprocessing(description).image_shape
   settings = descriptions.recorded(description).lora
-  params_init, key = make_params_init(model, shape), jax.random.key(0)
+  params_init = make_params_init(model, shape)
+  key = jax.random.key(0)
   parts = Parts.of(model, lambda: jax.eval_shape(params_init, key))
   init = lora.trained_init(params_init, settings, parts)
   shapes = nn.unbox(jax.eval_shape(init, key))
@@ -243,8 +254,8 @@ def _check_fields(
   """Raises ValueError unless the changed model has the run's arrays."""
   groups = differences(stored, needed)
   if any(groups.values()):
-    given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+    changes = ", ".join(f"{name}={value!r}" for name, value in fields.items())
     raise ValueError(
-      f"{workdir} was not trained with {given}: {listed(groups)}. Leave out "
+      f"{workdir} was not trained with {changes}: {listed(groups)}. Leave out "
       "the fields that change its arrays."
     )

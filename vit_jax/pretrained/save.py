@@ -102,12 +102,12 @@ def as_recorded(loaded: Loaded, name: str) -> Loaded:
   old, model = loaded.preprocessing, loaded.model
   if old.cut_from is None or name == "torchvision":  # It refuses such sizes.
     return loaded
-  whole, kept = (
+  whole, inside = (
     (height // model.stride, width // model.stride)
     for height, width in (old.cut_from, old.image_size)
   )
-  fixed = (model.position_grid or kept) == kept
-  if whole != kept or (name == "timm" and not fixed):
+  fixed = (model.position_grid or inside) == inside
+  if whole != inside or (name == "timm" and not fixed):
     return loaded
   return with_preprocessing(loaded, size=old.cut_from)
 
@@ -117,7 +117,8 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
 
   Returns a line on each thing that it keeps only approximately, or loses.
   """
-  model, target = loaded.model, TARGETS[name]
+  model = loaded.model
+  target = TARGETS[name]
   preprocessing = as_recorded(loaded, name).preprocessing
   if not model.num_layers:
     raise ValueError(f"a ResNet cannot be written as {name}; only a Vit can.")
@@ -146,7 +147,8 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
 
 def _losses(loaded: Loaded, name: str) -> Iterator[str]:
   preprocessing = loaded.preprocessing
-  near, crop = processor.nearest(preprocessing), preprocessing.crop
+  near = processor.nearest(preprocessing)
+  crop = preprocessing.crop
   torch = name in ("hf", "timm", "torchvision")
   if torch and near.crop != dataclasses.replace(crop, corner="floor"):
     plain = "" if crop.antialias else " without antialiasing"
@@ -179,8 +181,8 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
 
 def _reasons(model: Any, target: Target) -> Iterator[str]:
   if model.pooling not in target.poolings:
-    known = " or ".join(target.poolings)
-    yield f"pooling={model.pooling!r}, and the format has only {known}"
+    names = " or ".join(target.poolings)
+    yield f"pooling={model.pooling!r}, and the format has only {names}"
   if model.position == "relative" or model.position_at != "input":
     yield (
       f"position={model.position!r} at {model.position_at!r}, and the format "
@@ -203,8 +205,8 @@ def _reasons(model: Any, target: Target) -> Iterator[str]:
     yield "it is a hybrid, and the format has no ResNet before the patches"
   headed = bool(model.num_classes)
   if model.representation_size is not None and headed not in target.pre_logits:
-    where = "below" if headed else "without"
-    yield f"it has a representation layer (pre_logits) {where} a head"
+    place = "below" if headed else "without"
+    yield f"it has a representation layer (pre_logits) {place} a head"
   if target is TARGETS["torchvision"] and channels_of(model) != 3:
     yield f"its images have {channels_of(model)} channel(s), and not 3"
   size = model.origin.image_size if model.origin else None
@@ -227,7 +229,8 @@ def save_as(
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(f"{folder} exists and is not empty: choose another name.")
   model, params = _expressed(loaded, name)
-  target, sizes = TARGETS[name], axis_sizes(model)
+  target = TARGETS[name]
+  sizes = axis_sizes(model)
   rules = target.rules(model)
   arrays = {}
   for rule in track(rules, "converting", len(rules)):
@@ -250,22 +253,23 @@ def _expressed(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
   if encoders := TARGETS[name].encoders(model):
     written = encoders.equivalent(model)
   else:
-    own = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
+    own_position = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
     grid_only = name == "big_vision" and model.pooling == "token"
-    native = ("learned_grid",) if grid_only else ("learned", own)
-    kept = model.position in native
-    written = model if kept else model.clone(position=native[0])
+    native = ("learned_grid",) if grid_only else ("learned", own_position)
+    is_native = model.position in native
+    written = model if is_native else model.clone(position=native[0])
   return written, equivalent.refitted(model, written, params)
 
 
 def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
   """The name and text of each file that a format keeps beside its weights."""
-  preprocessing, found = loaded.preprocessing, {}
+  preprocessing = loaded.preprocessing
+  contents = {}
   names = "".join(f"{label}\n" for label in loaded.class_names)
   if module := TARGETS[name].module:
     near = processor.nearest(preprocessing)
-    found = module.files(loaded.model, near, loaded.loss)
+    contents = module.files(loaded.model, near, loaded.loss)
   elif preprocessing.size and not processor.reason(preprocessing):
-    found = {processor.FILE: processor.write(preprocessing)}
-  texts = {file: json.dumps(found[file], indent=2) for file in found}
+    contents = {processor.FILE: processor.write(preprocessing)}
+  texts = {file: json.dumps(contents[file], indent=2) for file in contents}
   return texts if module or not names else {**texts, "labels.txt": names}

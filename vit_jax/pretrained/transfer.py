@@ -41,14 +41,17 @@ def fit(
   old = to_fields(loaded.model)
   if loaded.model.block:
     old["block"] = loaded.model.block
-  known = loaded.class_names
+  old_names = loaded.class_names
   num_classes = fields["num_classes"]
-  other = old["num_classes"] != num_classes or (known and known != class_names)
+  other = old["num_classes"] != num_classes or (
+    old_names and old_names != class_names
+  )
   if keep_head and other:
     raise ValueError(
       f"transfer.keep_head: the checkpoint has {old['num_classes']} classes "
-      f"({few(known)}) and the data has {num_classes} ({few(class_names)}), "
-      "and they must be the same: leave it out for a new head."
+      f"({few(old_names)}) and the data has {num_classes} "
+      f"({few(class_names)}), and they must be the same: leave it out for a "
+      "new head."
     )
   if not keep_head:
     old["head_bias"] = 0.0  # It was chosen for the checkpoint's head.
@@ -74,10 +77,10 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
     return loaded
   model, head = _with_classes(loaded.model, num_classes)
   own_task = Parts.of(loaded.model, loaded.shapes).own_task
-  kept = {k: v for k, v in loaded.shapes.items() if not own_task(k)}
+  trunk_shapes = {k: v for k, v in loaded.shapes.items() if not own_task(k)}
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    yield from (leaf for leaf in loaded.read() if leaf[0] in kept)
+    yield from (leaf for leaf in loaded.read() if leaf[0] in trunk_shapes)
     yield from ((k, np.zeros(v, np.float32)) for k, v in head.items())
 
   if num_classes:
@@ -87,7 +90,7 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
       f"zeros{left}."
     )
   return dataclasses.replace(
-    loaded, model=model, shapes={**kept, **head}, read=read
+    loaded, model=model, shapes={**trunk_shapes, **head}, read=read
   )
 
 
@@ -142,29 +145,31 @@ def leaves(
   grid = grid_of(model, image_size)
   old_size = loaded.preprocessing.size
   old = grid_of(loaded.model, old_size) if old_size else grid
-  old, new = loaded.model.position_grid or old, model.position_grid or grid
-  wanted = param_shapes(model, grid, channels)
-  parts, before = Parts.of(model, wanted), loaded.preprocessing.channels
+  old = loaded.model.position_grid or old
+  new = model.position_grid or grid
+  missing = param_shapes(model, grid, channels)
+  parts = Parts.of(model, missing)
+  before = loaded.preprocessing.channels
   if not keep_head:
-    wanted = {k: v for k, v in wanted.items() if not parts.own_task(k)}
+    missing = {k: v for k, v in missing.items() if not parts.own_task(k)}
   for path, array in loaded.read():
-    if path not in wanted:
+    if path not in missing:
       continue
     method = interpolation or loaded.interpolation
     array = resized(path, array, old, new, method)
     if channels != before and parts.reads_pixels(path):
       array, how = _for_channels(array, before, channels)
       say(f"{loaded.origin.source}: {how}.")
-    shape = wanted.pop(path)
+    shape = missing.pop(path)
     if array.shape != shape:
       raise ValueError(
         f"{path} of the checkpoint has the shape {array.shape} and the model "
         f"needs {shape}: do not set the fields of config.model that differ."
       )
     yield path, array
-  if wanted:
+  if missing:
     raise ValueError(
-      f"{loaded.origin.source} has no {', '.join([*wanted][:3])}, which the "
+      f"{loaded.origin.source} has no {', '.join([*missing][:3])}, which the "
       "model needs: do not set the fields of config.model that differ."
     )
 
