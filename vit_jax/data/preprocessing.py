@@ -29,6 +29,14 @@ class Preprocessing:
   It travels with the model: `predict`, `evaluate`, `fewshot`, `visualize`,
   `export` and `convert` take it from what they loaded and from nowhere else.
 
+  >>> from vit_jax import data
+  >>> preprocessing = data.Preprocessing(size=(16, 16))
+  >>> print(preprocessing)
+  resized to 16 x 16 (bilinear)
+  >>> digits = data.open_source("test", data.DataSettings(name="digits"))
+  >>> preprocessing.transform()(digits[0]["image"]).shape
+  (16, 16, 3)
+
   Attributes:
     size: Height and width in pixels; None where the source does not tell.
     crop: How an image is brought to that size: crop, filter, rounding.

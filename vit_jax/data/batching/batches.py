@@ -182,6 +182,11 @@ def batch_ids(
 
   An example that cannot be read has no id, so its index is given. In a run with
   "skip", the batch held another image in its place.
+
+  >>> from vit_jax import data
+  >>> digits = data.open_source("test", data.DataSettings(name="digits"))
+  >>> data.batch_ids(digits, batch_size=2, seed=0, number=5)
+  ['digits/1.0.0/test#...', 'digits/1.0.0/test#...']
   """
   positions = range(number * batch_size, (number + 1) * batch_size)
   indices = example_indices(positions, len(source), seed)

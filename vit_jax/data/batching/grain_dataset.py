@@ -32,6 +32,15 @@ def as_grain(
   `skipped` bool; without a seed also `mask`, as `EvalPasses` has it. Raises
   ValueError if an argument is out of range, or Grain is not installed.
 
+  >>> from vit_jax import data
+  >>> digits = data.open_source("train", data.DataSettings(name="digits"))
+  >>> transform = data.make_train_transform(16)
+  >>> elements = data.as_grain(digits, transform, epochs=2)
+  >>> len(elements), elements[0]["image"].shape
+  (2876, (16, 16, 3))
+  >>> elements.batch(4)[0]["label"].shape
+  (4,)
+
   Args:
     transform: (encoded, rng) -> uint8 (H, W, C); without a seed, encoded alone.
     seed: Seed of the order and the augmentation. None keeps the source's order,

@@ -82,6 +82,23 @@ class Loader:
 
   Raises ValueError if an attribute is out of range.
 
+  A loader trains on endless batches, and evaluates in passes:
+
+  >>> from vit_jax import data
+  >>> settings = data.DataSettings(name="digits")
+  >>> loader = data.Loader()
+  >>> train = data.open_source("train", settings)
+  >>> transform = data.make_train_transform(16)
+  >>> with loader.train(train, transform, batch_size=4, seed=0) as batches:
+  ...   batch = next(batches)
+  >>> {name: array.shape for name, array in batch.items()}
+  {'image': (4, 16, 16, 3), 'label': (4,), 'skipped': (4,)}
+  >>> test = data.open_source("test", settings)
+  >>> transform = data.make_eval_transform(16)
+  >>> with loader.evaluate(test, transform, batch_size=100) as batches:
+  ...   [int(batch["mask"].sum()) for batch in batches]
+  [100, 100, 100, 59]
+
   Attributes:
     num_workers: Processes that prepare batches; 0 prepares them in a thread.
     on_unreadable: "stop" raises UnreadableImageError at an unreadable image;

@@ -40,6 +40,14 @@ def open_data(
   often as needed, and every pass has each example once. Close the batches when
   you are done with them.
 
+  >>> import vit_jax
+  >>> digits = vit_jax.DataSettings(name="digits")
+  >>> source, batches = vit_jax.open_data("train", digits, (16, 16), 8)
+  >>> with batches:
+  ...   batch = next(batches)
+  >>> len(source), batch["image"].shape, batch["label"].shape
+  (1438, (8, 16, 16, 3), (8,))
+
   Args:
     split: "train", "eval", or "test", which only folders have.
     data: Which data, as in `DataSettings(root="my_photos")`.

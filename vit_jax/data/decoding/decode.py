@@ -38,7 +38,19 @@ _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def decode_rgb(encoded: bytes, window: Window | None = None) -> np.ndarray:
-  """Decodes an image file to RGB, uint8 (H, W, 3), see `decode_image`."""
+  """Decodes an image file to RGB, uint8 (H, W, 3), see `decode_image`.
+
+  Raises UnreadableImageError if it cannot be decoded.
+
+  >>> from vit_jax import data
+  >>> digits = data.open_source("test", data.DataSettings(name="digits"))
+  >>> data.decode_rgb(digits[0]["image"]).shape
+  (8, 8, 3)
+  >>> data.decode_rgb(b"no image")
+  Traceback (most recent call last):
+    ...
+  vit_jax.data.example.UnreadableImageError: not an image of a known format.
+  """
   return decode_image(encoded, ImageSpec(window=window))
 
 

@@ -89,6 +89,13 @@ def open_source(
   their reader is not installed. `split` is "train", "eval", or "test", which
   only folders have. Of the settings, a folder, `root`, goes before a `name`.
   `labels` are those of `open_splits`.
+
+  >>> from vit_jax import data
+  >>> digits = data.open_source("train", data.DataSettings(name="digits"))
+  >>> len(digits), digits.class_names[:3]
+  (1438, ('0', '1', '2'))
+  >>> sorted(digits[0])
+  ['id', 'image', 'label']
   """
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')

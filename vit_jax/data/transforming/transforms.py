@@ -47,8 +47,16 @@ def make_train_transform(
   edge and crops at random (for small images); "resize" takes the whole image.
   Returns a picklable transform, called as (encoded, rng) -> uint8 (H, W,
   channels). Raises ValueError if the size is not positive, or as
-  `check_colours` does.
-  `image_size` is the height and width of the result, or one number for both.
+  `check_colours` does. `image_size` is the height and width of the result, or
+  one number for both.
+
+  >>> import numpy as np
+  >>> from vit_jax import data
+  >>> digits = data.open_source("train", data.DataSettings(name="digits"))
+  >>> transform = data.make_train_transform((24, 32))
+  >>> pixels = transform(digits[0]["image"], np.random.default_rng(0))
+  >>> pixels.shape, pixels.dtype
+  ((24, 32, 3), dtype('uint8'))
   """
   check_colours(settings, spec.channels)
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
@@ -68,6 +76,11 @@ def make_eval_transform(
   Returns a picklable transform, called as encoded -> uint8 (H, W, channels).
   Raises ValueError if the size is not positive. `image_size` is the height and
   width of the result, or one number for both.
+
+  >>> from vit_jax import data
+  >>> digits = data.open_source("test", data.DataSettings(name="digits"))
+  >>> data.make_eval_transform(16)(digits[0]["image"]).shape
+  (16, 16, 3)
   """
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
   return _EvalTransform(_height_width(image_size), spec, settings)
