@@ -12,7 +12,8 @@ import optax
 
 from scripts.parity.ours import Setup
 from vit_jax.models.extended_vit import ExtendedVit
-from vit_jax.models.parts import Parts, within
+from vit_jax.models.parts import Parts
+from vit_jax.models.paths import within
 from vit_jax.run import build
 from vit_jax.training import losses, optimizer, step
 from vit_jax.training.distillation import Teacher

@@ -13,7 +13,7 @@ from scripts.parity.inputs import Arrays
 from scripts.parity.ours import CLASSES
 from vit_jax.config import base_config
 from vit_jax.models.grid import param_shapes
-from vit_jax.models.parts import within
+from vit_jax.models.paths import within
 from vit_jax.pretrained.formats import hf_encoders, timm_encoders
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.run import build

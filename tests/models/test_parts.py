@@ -1,51 +1,37 @@
 """Where parameters lie, against tables that are written out by hand."""
 
-import ast
-import functools
-import pathlib
-from functools import partial
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
 from tests.models.tiny_vit import tiny
+from tests.models.towers import (
+  AUTOENCODER,
+  TOKENS,
+  TOWERS,
+  Autoencoder,
+  TwoTowers,
+  flat_shapes,
+  modules_of,
+)
 from vit_jax import make_resnet, make_vit
-from vit_jax.models import parts as parts_module
 from vit_jax.models.masked_vit import masked
-from vit_jax.models.model import Model
 from vit_jax.models.parts import (
   DECODER,
   ENCODER,
-  HEAD,
   INPUT,
-  LayerNames,
   Part,
   Parts,
   Stack,
   guessed,
 )
-from vit_jax.models.position import Positions
-from vit_jax.models.scan import make_blocks
-from vit_jax.models.tokens import Tokens
 from vit_jax.models.variants import FAMILIES, VITS
-from vit_jax.models.vit import EncoderBlock
 from vit_jax.training import lora
 from vit_jax.training.optimizer import make_optimizer, trainable_filter
 from vit_jax.training.settings import LoraSettings, OptimizerSettings
-
-ROOT = pathlib.Path(__file__).parents[2]
-IMAGE = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
-
-
-@functools.cache
-def flat_shapes(model, *args):
-  boxed = jax.eval_shape(model.init, jax.random.key(0), *(args or (IMAGE,)))
-  return flatten_dict(nn.unbox(boxed["params"]), sep="/")
-
 
 # Depth below the head of all that is in each module or parameter at the root.
 PLAIN = {"patches": 3, "block_0": 2, "block_1": 1, "norm": 0, "head": 0}
@@ -195,102 +181,6 @@ def test_axes_of_kernels(path, num_axes, logical, inputs, outputs):
   assert found == (inputs, outputs)
 
 
-class Layers(nn.Module):
-  """An embedding, layers, a norm, and in a decoder what fills the gaps."""
-
-  num_layers: int
-  scan: bool = False
-  remat = "none"
-
-  @nn.compact
-  def __call__(self, z):
-    tokens = Tokens(nn.Dense(8, name="embed")(z))
-    none = [None] * self.num_layers
-    make_block, positions = partial(EncoderBlock, 2, 12), Positions(none, none)
-    for layer in make_blocks(self, make_block, positions, train=False):
-      tokens = layer(tokens)
-    return nn.LayerNorm(name="norm")(tokens.z)
-
-
-class Autoencoder(nn.Module):
-  """An encoder of three layers and a decoder of two; (B, N, C) -> (B, N, C)."""
-
-  scan: bool = False
-
-  @nn.compact
-  def __call__(self, x):
-    mask = self.param("mask_token", nn.initializers.zeros, (1, 1, 8))
-    z = Layers(3, self.scan, name="encoder")(x) + mask
-    z = Layers(2, self.scan, name="decoder")(z)
-    return nn.Dense(x.shape[-1], name="head")(z)
-
-  def parts(self):
-    return (
-      Part("encoder", ENCODER, Stack(3)),
-      Part("decoder", DECODER, Stack(2), own_task=True),
-      Part("mask_token", DECODER, own_task=True),
-      Part("head", HEAD, own_task=True),
-    )
-
-
-class TwoTowers(nn.Module):
-  """Towers of four and of two layers; two of (B, N, C) -> (B, B)."""
-
-  @nn.compact
-  def __call__(self, image, text):
-    y = Layers(4, name="image")(image).mean(1)
-    t = Layers(2, name="text")(text).mean(1)
-    scale = self.param("logit_scale", nn.initializers.ones, ())
-    return scale * y @ t.T
-
-  def parts(self):
-    return (
-      Part("image", ENCODER, Stack(4), pixels="embed/kernel"),
-      Part("text", ENCODER, Stack(2)),
-      Part("logit_scale", HEAD, own_task=True),
-    )
-
-
-TOKENS = jax.ShapeDtypeStruct((2, 3, 6), jnp.float32)
-# From the head: the decoder's layers, what comes before them, which is where
-# the encoder ends, the encoder's layers, and what comes before these.
-AUTOENCODER = {
-  "head": 0,
-  "decoder/norm": 0,
-  "decoder/block_1": 1,
-  "decoder/block_0": 2,
-  "decoder/embed": 3,
-  "mask_token": 3,
-  "encoder/norm": 3,
-  "encoder/block_2": 4,
-  "encoder/block_1": 5,
-  "encoder/block_0": 6,
-  "encoder/embed": 7,
-}
-TOWERS = {
-  "logit_scale": 0,
-  "image/norm": 0,
-  "image/block_3": 1,
-  "image/block_2": 2,
-  "image/block_1": 3,
-  "image/block_0": 4,
-  "image/embed": 5,
-  "text/norm": 0,
-  "text/block_1": 1,
-  "text/block_0": 2,
-  "text/embed": 3,
-}
-
-
-def modules_of(shapes, table):
-  """The module of each path in the table, none of which is left over."""
-  found = {}
-  for path in shapes:
-    (found[path],) = [m for m in table if f"{path}/".startswith(f"{m}/")]
-  assert set(found.values()) == set(table)
-  return found
-
-
 def test_an_encoder_with_a_decoder():
   model = Autoencoder()
   shapes = flat_shapes(model, TOKENS)
@@ -332,25 +222,6 @@ def test_two_towers_are_counted_each_by_itself():
     trainable_filter(5, parts)
 
 
-def test_a_model_that_lists_no_parts_is_taken_by_its_names():
-  """As if the same model listed them, but for the token at the root."""
-  shapes = flat_shapes(Autoencoder(), TOKENS)
-  parts = Parts.of(Model(num_classes=3), lambda: shapes)
-  assert Parts.of(object(), shapes) == parts
-  depths = {**AUTOENCODER, "mask_token": 7}
-  own = {m for m in AUTOENCODER if not m.startswith("encoder")}
-  for path, module in modules_of(shapes, AUTOENCODER).items():
-    assert parts.depth(path) == depths[module], path
-    assert parts.own_task(path) == (module in own)
-  tree = unflatten_dict(shapes, sep="/")
-  assert guessed(tree) == guessed(shapes) == parts
-  others = {"Stem_0/kernel": 1, "EncoderBlock_0/a/kernel": 1}
-  others["EncoderBlock_1/a/kernel"] = 1
-  parts = guessed(dict.fromkeys(others, np.ones(2)))
-  assert [parts.depth(path) for path in others] == [3, 2, 1]
-  assert [parts.in_layer(path) for path in others] == [False, True, True]
-
-
 def test_the_longest_prefix_decides():
   parts = Parts(
     (
@@ -373,11 +244,6 @@ def test_the_longest_prefix_decides():
   owned = [path for path in depths if parts.own_task(path)]
   assert owned == ["decoder/token"]
   assert Parts((Part("a", ENCODER, Stack(2)),)).depth("b") == 3
-
-
-def test_an_unknown_place_is_refused():
-  with pytest.raises(ValueError, match="place='middle' of the part 'x' is unk"):
-    Part("x", "middle")
 
 
 def test_layer_decay_is_right_for_both_stacks():
@@ -476,101 +342,3 @@ def test_lora_adapts_an_encoder_and_a_decoder_stacked_or_not():
   assert found[False] == {**head, **apart}
   stacked = {f"decoder/blocks/msa/{k}": (2, *v) for k, v in factors.items()}
   assert found[True] == {**head, **stacked}
-
-
-def test_both_stacks_are_stacked_and_unstacked_in_a_state():
-  rng = np.random.default_rng(0)
-  shapes = flat_shapes(Autoencoder(), TOKENS)
-  values = {k: rng.normal(size=x.shape) for k, x in shapes.items()}
-  params = unflatten_dict(values, sep="/")
-  params["block_0"] = {"a": np.zeros(2)}  # A stack around the others.
-  params["block_1"] = {"a": np.ones(2)}
-  state = {"params": params, "mu": (params, None)}
-  parts = Parts.of(Autoencoder(), None)
-  stacked = parts.stack(state)
-  own = flatten_dict(stacked["mu"][0], sep="/")
-  np.testing.assert_array_equal(own["blocks/a"], [[0, 0], [1, 1]])
-  layers = [f"encoder/block_{i}/msa/out/kernel" for i in range(3)]
-  expected = np.stack([values[path] for path in layers])
-  found = own["encoder/blocks/msa/out/kernel"]
-  np.testing.assert_array_equal(found, expected)
-  assert not [path for path in own if "block_" in path]
-  jax.tree.map(np.testing.assert_array_equal, parts.unstack(stacked), state)
-
-
-def test_other_names_of_layers():
-  names = LayerNames("layer{}", "layers")
-  assert names.of(3) == "layer3" and names.number("layer3") == 3
-  others = ("layer", "layer03", "layer_3", "layers", "block_3")
-  assert [names.number(name) for name in others] == [None] * 5
-  parts = Parts((Part("tower", ENCODER, Stack(2, names)),))
-  tree = {"tower": {f"layer{i}": {"a": np.full(2, i)} for i in range(2)}}
-  stacked = parts.stack(tree)
-  np.testing.assert_array_equal(
-    stacked["tower"]["layers"]["a"], [[0, 0], [1, 1]]
-  )
-  jax.tree.map(np.testing.assert_array_equal, parts.unstack(stacked), tree)
-  assert parts.unstacked("tower/layers/a", 1) == ["tower/layer0/a"]
-
-
-_TESTS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition"}
-_MODULES = (
-  "block",
-  "blocks",
-  "head",
-  "head_dist",
-  "pre_logits",
-  "norm",
-  "mask",
-)
-_MODULES += ("map_head", "patches", "position", "kernel", "bias", "conv_root")
-_ROOMS = ("models", "training", "tasks", "pretrained", "inference")
-_ROOMS += ("inspection", "run")
-
-
-def _reads_paths(source):
-  """Lines that test a parameter's path by the names in it."""
-  for node in ast.walk(ast.parse(source)):
-    names = {getattr(t, "id", "") for t in getattr(node, "targets", ())}
-    if names & {"HEADS", "_OWN_TASK"}:
-      yield node.lineno
-    if not isinstance(node, ast.Call):
-      continue
-    function = node.func
-    if not (isinstance(function, ast.Attribute) and function.attr in _TESTS):
-      continue
-    if getattr(function.value, "id", "") == "path":
-      yield node.lineno
-      continue
-    texts = [x for arg in node.args for x in ast.walk(arg)]
-    texts = [x.value for x in texts if isinstance(x, ast.Constant)]
-    texts = [x for x in texts if isinstance(x, str)]
-    modules = {text.strip("/").split("/")[0].rstrip("_") for text in texts}
-    if modules & set(_MODULES) and not any("." in text for text in texts):
-      yield node.lineno
-
-
-def test_nothing_else_reads_the_names_in_a_path():
-  found = []
-  for room in _ROOMS:
-    for file in sorted((ROOT / "vit_jax" / room).rglob("*.py")):
-      if file == pathlib.Path(parts_module.__file__):
-        continue
-      lines = _reads_paths(file.read_text())
-      found += [f"{file.relative_to(ROOT)}:{line}" for line in lines]
-  assert found == []
-
-
-@pytest.mark.parametrize(
-  "line",
-  [
-    "HEADS = ('head/',)",
-    "path.startswith(('norm/', 'head/'))",
-    "path.endswith('/kernel')",
-    "k.removeprefix('block_')",
-    "key.startswith(f'blocks/{rest}')",
-    "path.startswith(_TOP)",
-  ],
-)
-def test_a_line_that_reads_a_path_is_seen(line):
-  assert list(_reads_paths(line)) == [1]

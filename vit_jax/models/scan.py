@@ -2,7 +2,7 @@
 
 Unrolled, each block has parameters of its own, `block_0` to `block_{L-1}`.
 Scanned, one block is compiled and run L times; the parameters of all layers
-are stacked, (L, ...), as `blocks`. `parts.stack` and `parts.unstack` turn
+are stacked, (L, ...), as `blocks`. `stacking.stack` and `stacking.unstack` turn
 either layout into the other.
 """
 
@@ -16,10 +16,10 @@ import jax
 from jaxtyping import Array
 
 from vit_jax.models.partitioning import in_use
-from vit_jax.models.parts import OURS
-from vit_jax.models.parts import stack as stack
-from vit_jax.models.parts import unstack as unstack
 from vit_jax.models.position import Positions
+from vit_jax.models.stacking import OURS
+from vit_jax.models.stacking import stack as stack
+from vit_jax.models.stacking import unstack as unstack
 from vit_jax.models.tokens import Tokens
 
 Layers = list[Callable[[Tokens], Tokens]]

@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 
 from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
-from vit_jax.models.parts import within
+from vit_jax.models.paths import within
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.divergence import at_chance
 from vit_jax.run.plan import Plan, make_plan

@@ -16,7 +16,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array
 
 from vit_jax.models.partitioning import named
-from vit_jax.models.parts import Parts, beside, guessed, is_kernel
+from vit_jax.models.parts import Parts, guessed
+from vit_jax.models.paths import beside, is_kernel
 from vit_jax.training.settings import LoraSettings
 
 _A, _B = "lora_a", "lora_b"

@@ -14,7 +14,8 @@ import optax
 from jaxtyping import Array
 from optax import contrib
 
-from vit_jax.models.parts import Parts, guessed, is_kernel, joined
+from vit_jax.models.parts import Parts, guessed
+from vit_jax.models.paths import is_kernel, joined
 from vit_jax.training.settings import OptimizerSettings
 
 LayerOf = Callable[[str], np.ndarray | int]

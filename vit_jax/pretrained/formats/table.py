@@ -15,7 +15,7 @@ from typing import Any
 
 from vit_jax.models import BaseVit
 from vit_jax.models.grid import param_shapes
-from vit_jax.models.parts import OURS
+from vit_jax.models.stacking import OURS
 from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
 
