@@ -49,10 +49,14 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
       ["--epoch=3"],
       "--epoch is not a flag of this command; did you mean --epo",
     ),
+    (["--learning_rate=1"], "not a flag of this command; did you mean --lr?"),
+    (["--pretrained=b16"], "did you mean --config.pretrained?"),
+    (["--device=gpu"], "JAX chooses: JAX_PLATFORMS=cpu before the command"),
+    (["--config=fine_tune"], "no file 'fine_tune'; did you mean finetune?"),
     (["--lr"], "Missing value for flag --config.optimizer.peak_lr"),
     (
       ["--batch_size=9999"],
-      "--config.batch_size=9999 is more than the 1438 ex",
+      "--batch_size=9999 is more than the 1438 ex",
     ),
     pytest.param(
       ["--config.data.name=nonesuch"], "nonesuch", marks=pytest.mark.slow
@@ -149,12 +153,19 @@ def test_a_program_of_another_format_is_refused_first():
   assert "'a.pb': .pb says another format than what is written, HLO" in told
 
 
+TRAIN_DIGITS = (
+  "--config digits; or give your images, as in python -m vit_jax.train "
+  "my_photos"
+)
+
+
 @pytest.mark.parametrize(
   "command, arguments, example",
   [
-    ("train", [], "--workdir runs/digits"),
-    ("train", ["--workdir=x", "--lr=1e-3"], "--config digits"),
-    ("find_lr", [], "--config digits"),
+    ("train", ["--config=digits"], "--workdir runs/digits"),
+    ("train", ["--workdir=x", "--lr=1e-3"], TRAIN_DIGITS),
+    ("train", [], TRAIN_DIGITS),
+    ("find_lr", [], TRAIN_DIGITS.replace("train", "find_lr")),
     ("visualize", ["x"], "--out figures"),
   ],
 )

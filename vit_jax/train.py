@@ -21,8 +21,10 @@ from vit_jax.runtime import command, hosts, restarts
 def define_flags() -> None:
   from vit_jax.run.flags import define_config_file, expand
 
-  flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
+  flags.DEFINE_string("workdir", None, "Folder of the run.")
   define_config_file()
+  # A missing configuration, for which DATA suffices, is told first.
+  flags.mark_flag_as_required("workdir")
   flags.DEFINE_bool(
     "allow_changes",
     False,

@@ -138,7 +138,7 @@ def test_a_mistake_in_a_file_is_one_line(typed, tmp_path, text, message):
 @pytest.mark.parametrize(
   "argument, message",
   [
-    ("nope.py", "no file 'nope.py', and .* digits, finetune, image_"),
+    ("nope.py", "no file 'nope.py'; .* digits, finetune, image_"),
     ("digits:x", "digits.py takes no argument after a colon"),
     ("pretrain:B/8,imagenet2012", "Table 3 has no B/8 on imagenet2012"),
   ],
@@ -255,6 +255,9 @@ def test_a_folder_comes_before_a_configuration_and_is_told(expanded, tmp_path):
   assert expanded("digits")[1].startswith(said)
 
 
+NEITHER = "is neither a folder here nor a configuration; "
+
+
 @pytest.mark.parametrize(
   "line, message",
   [
@@ -266,6 +269,14 @@ def test_a_folder_comes_before_a_configuration_and_is_told(expanded, tmp_path):
       "my_photos stands for --config.data.root, which is g",
     ),
     ("nope", "'nope' is neither a folder here nor a configuration; .vit_jax"),
+    ("my_photo", f"'my_photo' {NEITHER}did you mean my_photos.$"),
+    ("My-Photos/", f"'My-Photos/' {NEITHER}did you mean my_photos.$"),
+    ("digit", f"'digit' {NEITHER}did you mean digits.$"),
+    (
+      "my_photos/b/c",
+      f"'my_photos/b/c' {NEITHER}there is no 'b' in .*photos.$",
+    ),
+    ("http://x.org/a", f"'http://x.org/a' {NEITHER}it is an address: download"),
   ],
 )
 def test_what_is_said_twice_or_is_nothing_is_refused(expanded, line, message):

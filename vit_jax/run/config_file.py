@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 import vit_jax
 from vit_jax.run.settings import Settings
+from vit_jax.runtime import hints
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
 
@@ -48,10 +49,10 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
   if not path.is_file():
     shipped = shipped_configs()
     if name not in shipped:
-      raise ValueError(
-        f"there is no file {name!r}, and the configurations that come with "
-        f"vit_jax are {', '.join(shipped)}."
-      )
+      every = ", ".join(shipped)
+      hint = hints.of_path(name, shipped)
+      hint = hint or f"the configurations that come with vit_jax are {every}."
+      raise ValueError(f"there is no file {name!r}; {hint}")
     path = shipped[name]
   loader = importlib.machinery.SourceFileLoader("config_file", str(path))
   module = types.ModuleType(loader.name)

@@ -16,11 +16,12 @@ from vit_jax.data.settings import LABEL_FILES
 from vit_jax.run.config_file import (
   load_config,
   nearest,
+  other_names,
   other_units,
   shipped_configs,
 )
 from vit_jax.run.settings import Settings, base_config, read
-from vit_jax.runtime import usage
+from vit_jax.runtime import hints, usage
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import Duration, Section, all_keys, keys
 
@@ -47,6 +48,8 @@ def define_config_file() -> None:
     ":argument if it takes one. --config.KEY=VALUE sets any of its keys:\n",
   )
   usage.FURTHER["config"] = key_table
+  usage.SHORT |= {key: name for name, key in SHORT.items()}
+  usage.OTHER_NAMES["config"] = _other_names
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
   for name, key in SHORT.items():
@@ -99,9 +102,10 @@ def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
   elif not os.path.isfile(name := data.partition(":")[0]) and (
     name not in shipped_configs()
   ):
+    hint = hints.of_path(data, shipped_configs())
+    hint = hint or "`vit_jax configs` lists those that come with it."
     raise ValueError(
-      f"{data!r} is neither a folder here nor a configuration; `vit_jax "
-      "configs` lists those that come with it."
+      f"{data!r} is neither a folder here nor a configuration; {hint}"
     )
   if flag in given:
     raise ValueError(f"{data} stands for --{flag}, which is given as well.")
@@ -152,6 +156,15 @@ class _ConfigFile(flags.ArgumentParser):
 
   def parse(self, argument: str) -> Any:
     return load_config(argument)
+
+
+def _other_names() -> dict[str, str]:
+  """The keys by what may be typed for them: their last part, or `nearest`'s."""
+  deepest_first = sorted(all_keys(Settings), key=lambda key: -key.count("."))
+  by_name = {key.rpartition(".")[2]: key for key in deepest_first}
+  for key, others in other_names().items():
+    by_name |= dict.fromkeys(others, key)
+  return by_name
 
 
 def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:

@@ -1,22 +1,28 @@
 """The text of `--help`, and messages about wrong flags."""
 
-import difflib
 import inspect
 import os
 import pathlib
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
+
+from vit_jax.runtime import hints
 
 ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
 ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
 _NAMES = 22  # Columns of a screen for the names of flags.
 FURTHER: dict[str, Callable[[], str]] = {}  # More help, by name of the flag.
+# Flags that stand for a key of the configuration, by the key.
+SHORT: dict[str, str] = {}
+# Keys by other names that are typed for them, by the flag that has the keys.
+OTHER_NAMES: dict[str, Callable[[], Mapping[str, str]]] = {}
 # Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
+_DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
 
 def as_typed(text: str) -> str:
@@ -32,10 +38,8 @@ def text(doc: str, takes: str, which: str) -> str:
   The short one fits a screen. It has the first sentence of the docstring and
   the examples, which are the second paragraph; the whole one has all of both.
   """
-  path = pathlib.Path(sys.argv[0])
   has_keys = "config" in flags.FLAGS
-  name = path.parent.name if path.stem == "__main__" else path.stem
-  command = ["python -m vit_jax." + name, takes or "[DATA]" * has_keys]
+  command = [_program(), takes or "[DATA]" * has_keys]
   says, examples, *more_paragraphs = inspect.cleandoc(doc).split("\n\n")
   parts = [" ".join(filter(None, [*command, "[--flag=value ...]"])), says]
   parts.append(textwrap.indent(examples, "  "))
@@ -66,12 +70,21 @@ def _in_columns(flag: flags.Flag) -> str:
 
 
 def unknown(error: flags.UnrecognizedFlagError) -> str:
-  """The message for an unknown flag, with the most similar flag."""
+  """The message for an unknown flag, with the flag that may be meant."""
   name = error.flagname
   if name.startswith("config."):
     return in_flags("flag --config=None: ")
-  near = difflib.get_close_matches(name, [*flags.FLAGS], n=1)
-  hint = f"did you mean --{near[0]}?" if near else "--help lists those it has."
+  meant = {}
+  for flag, keys_by_name in OTHER_NAMES.items():
+    for other, key in keys_by_name().items():
+      meant[other] = SHORT.get(key, f"{flag}.{key}")
+  meant |= {flag: flag for flag in flags.FLAGS}
+  near = hints.near_names(name, meant)
+  hint = "--help lists those it has."
+  if name in _DEVICES:
+    hint = "JAX chooses: JAX_PLATFORMS=cpu before the command takes the CPU."
+  elif near:
+    hint = f"did you mean --{meant[near[0]]}?"
   return f"--{name} is not a flag of this command; {hint}"
 
 
@@ -79,13 +92,24 @@ def in_flags(line: str) -> str:
   """An error in terms of flags: those that are missing, and keys as flags."""
   for name, example in _EXAMPLES.items():
     if line.startswith(f"flag --{name}=None: "):
-      return f"--{name} is missing, as in --{name} {example}."
+      with_data = ""
+      if name == "config":  # DATA suffices, and is what most have.
+        with_data = f"; or give your images, as in {_program()} my_photos"
+      return f"--{name} is missing, as in --{name} {example}{with_data}."
   config: Any = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
   for part in line.partition("=")[0].split("."):  # A key is told as its flag.
     if not hasattr(config, "keys") or part not in config:
       return line
     config = config[part]
-  return f"--config.{line}"
+  key, *value = line.partition("=")
+  return "".join(["--", SHORT.get(key, f"config.{key}"), *value])
+
+
+def _program() -> str:
+  """The command that is run, as it is typed."""
+  path = pathlib.Path(sys.argv[0])
+  name = path.parent.name if path.stem == "__main__" else path.stem
+  return f"python -m vit_jax.{name}"
 
 
 def complete(*words: str) -> None:

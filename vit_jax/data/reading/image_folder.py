@@ -13,6 +13,7 @@ from vit_jax.data.reading.holdout import held_out
 from vit_jax.data.reading.image_files import ImageFiles, composed
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
+from vit_jax.runtime import hints
 from vit_jax.runtime.printable import printable_path as text
 
 
@@ -62,7 +63,8 @@ class ImageFolder(ImageFiles):
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
-      raise ValueError(f"data.root={root!r} is no folder; give one.")
+      hint = hints.of_path(os.fsdecode(root)) or "give one."
+      raise ValueError(f"data.root={root!r} is no folder; {hint}")
     layout = (folders.find_layout if labels else folders.unlabelled)(base)
     evaluation = layout.evaluation(eval_split)
     chosen = evaluation if split == "eval" else split

@@ -1,0 +1,49 @@
+"""What a person may have meant by a name that does not exist, for messages."""
+
+import difflib
+import os
+from collections.abc import Iterable
+
+
+def near_names(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+  """At most so many known names that are similar to `name`, the nearest first.
+
+  Capitals, "-", "_" and spaces make no difference.
+  """
+  by_plain = {_plain(other): other for other in known}
+  near = difflib.get_close_matches(_plain(name), by_plain, n=most)
+  return [by_plain[plain] for plain in near]
+
+
+def of_path(path: str, names: Iterable[str] = ()) -> str:
+  """The end of a sentence on a path that does not exist; "" if it has none.
+
+  It names what lies beside the path or is one of `names`, and may be meant;
+  else it says what to do about an address, or where a path of several folders
+  breaks off.
+  """
+  if "://" in path:
+    return "it is an address: download it, and give its folder or file."
+  folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
+  beside = near_names(name, _inside(folder or os.curdir))
+  if near := [os.path.join(folder, other) for other in beside]:
+    return f"did you mean {near[0]}?"
+  if near := near_names(path, names):
+    return f"did you mean {near[0]}?"
+  if not folder:
+    return ""
+  while folder and not os.path.exists(folder):
+    folder, name = os.path.split(folder)
+  return f"there is no {name!r} in {os.path.abspath(folder or os.curdir)}."
+
+
+def _inside(folder: str) -> list[str]:
+  """The names in a folder, but for hidden ones; none if it cannot be read."""
+  try:
+    return [name for name in os.listdir(folder) if not name.startswith(".")]
+  except OSError:
+    return []
+
+
+def _plain(name: str) -> str:
+  return name.lower().translate(str.maketrans("", "", "-_ "))
