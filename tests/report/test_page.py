@@ -54,7 +54,9 @@ def test_numbers_of_the_page_are_those_of_the_confusion(measured):
   assert "8 x TPU v5e on 2 hosts" in cells
   assert "Python 3.12.1, jax 0.10.2" in cells
   assert seen.texts("h1") == ["Run a&b"]
-  assert seen.texts("p")[0].startswith("80.0% of 15 images are right; dog & co")
+  assert seen.texts("p")[0].startswith(
+    '80.0% of 15 images are right; "dog & co"'
+  )
   # The middle one of three by area, and of their sizes in bytes.
   sizes = ["80", "3", "8 x 9", "10 x 10", "640 x 480", "3 kB"]
   assert after("training", 6) == sizes
@@ -65,12 +67,43 @@ def test_numbers_of_the_page_are_those_of_the_confusion(measured):
 def test_the_best_checkpoint_is_named_beside_the_last(measured, best):
   run = example.facts("runs/a b", measured)
   run = dataclasses.replace(run, best=(best, "top-1 90.00%"))
-  seen = example.Page(page([run]))
+  text = page([run])
+  seen = example.Page(text)
   tiles = dict(zip(seen.texts("dt"), seen.texts("dd"), strict=True))
   assert (tiles["at step"], tiles["best step"]) == ("20", str(best))
-  told = "Best checkpoint: step 10 with top-1 90.00%. To report on it: "
-  told += "python -m vit_jax.report 'runs/a b' --best"
-  assert (told in " ".join(seen.texts("p"))) == (best == 10)
+  assert next(iter(tiles)) == "top-1"  # The score comes first.
+  told = "Best checkpoint: step 10 with top-1 90.00%. To report on it:"
+  assert (told in text) == (best == 10)
+  command = "vit_jax report 'runs/a b' --best"
+  assert (command in seen.texts("code")) == (best == 10)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_single_point_is_a_sentence_and_no_chart(measured, steps):
+  run = example.facts("runs/a", measured)
+  run.rows[:] = [
+    {"step": 5 * k, "train/loss": 0.5} for k in range(1, 1 + steps)
+  ]
+  text = page([run])
+  told = "Loss, measured once: training 0.5 at step 5."
+  assert (told in text) == (steps == 1)
+  assert ("Loss by step." in text) == (steps == 2)
+
+
+@pytest.mark.parametrize("labels, times", [([0, 2], 0), ([0, 0], 1)])
+def test_a_label_that_all_augmented_images_share_is_said_once(
+  measured, labels, times
+):
+  photo = measured.dataset.augmented[0][0]
+  dataset = dataclasses.replace(
+    measured.dataset, augmented=[(photo, label) for label in labels]
+  )
+  names = ("unlabelled", *example.NAMES[1:])
+  run = dataclasses.replace(measured, dataset=dataset, class_names=names)
+  seen = example.Page(page([example.facts("runs/a", run)]))
+  told = "".join(seen.texts("p")).count(', all "unlabelled".')
+  assert told == times
+  assert seen.texts("figcaption").count("unlabelled") == 1 - times
 
 
 def test_short_windows_are_averaged_with_the_one_before(measured):
@@ -97,9 +130,9 @@ def test_the_result_comes_first_and_in_words(measured):
   alone = headline_of(["a"], runs[:1])
   both = headline_of(["a", "b"], runs)
   same = headline_of(["1: a", "2: a"], [runs[0], runs[0]])
-  assert alone.startswith("80.0% of 15 images are right; dog & co is taken for")
+  assert alone.startswith('80.0% of 15 images are right; "dog & co" is')
   assert alone.endswith(" in 2 of 5.")
-  assert both.endswith("86.7% are right, 6.7 points more than a.")
+  assert both.endswith('86.7% are right, 6.7 points more than "a".')
   assert "are equally good: 80.0% are right." in same
   other = {**runs[1].config, "data.eval_split": "test[:15]"}
   runs[1] = dataclasses.replace(runs[1], config=other)
@@ -121,18 +154,20 @@ def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):
   outside = [r for r in seen.links if not r.startswith(("data:", "#"))]
   assert outside == []
   assert "script" not in seen.tags
-  # Three curves, confusion and calibration, 6 + 3 + 3 examples with their
-  # rollouts, two augmented examples and two pictures of the embeddings.
-  assert len(seen.images) == 3 + 2 + 24 + 2 + 2
+  # Three curves, confusion and calibration, 6 + 3 examples with their
+  # rollouts (a mistake is in one group only), two augmented examples and two
+  # pictures of the embeddings.
+  assert len(seen.images) == 3 + 2 + 18 + 2 + 2
   assert all(len(image["alt"]) > 10 for image in seen.images)
   told = [image["alt"] for image in seen.images]
   assert any(
     f"{example.NAMES[1]} answered as {example.NAMES[0]}, 2 times" in t
     for t in told
   )
-  assert sum("highest at the top right" in t for t in told) == 12
+  assert sum("highest at the top right" in t for t in told) == 9
   assert "from 1 at step 1 to 0.25 at step 4" in told[0]
   captions = seen.texts("figcaption")
+  assert len({c for c in captions if c.endswith(".jpg")}) == 9
   for *_, shown in measured.groups:
     for one in shown:
       assert any(c.endswith(f"test/{one.example.index}.jpg") for c in captions)

@@ -47,6 +47,25 @@ def test_numbers_of_which_one_is_nan_are_infinitely_wrong():
   np.testing.assert_allclose(r2, [1 - 1 / deviation, -np.inf])
 
 
+def test_the_headline_tells_each_target_as_their_units_differ():
+  label = np.array([[1.0, 50], [2, 70]])
+  output = np.array([[1.5, 40], [2, 70]])
+  outcome = RegressionOutcome(
+    RegressionTask(),
+    ("length", "weight"),
+    np.arange(2),
+    label,
+    output,
+    np.zeros(2),
+    0,
+  )
+  told = RegressionTask().headline(outcome.metrics | outcome.by_class())
+  errors = "0.25 (length), 5 (weight)"
+  assert told == f"Predictions are off by {errors} on average on 2 images"
+  alone = RegressionTask().headline({"eval/mae": 0.25, "eval/examples": 2})
+  assert alone == "Predictions are off by 0.25 on average on 2 images"
+
+
 def test_a_number_in_words():
   assert RegressionTask().label_text([31.25], ("age",)) == "age 31.25"
 

@@ -63,14 +63,17 @@ def page(runs: Sequence[RunFacts]) -> str:
     for curves in run.task.curves if run.task else ():
       if curves not in first_curves:
         first_curves.append(curves)
+  curves, points = _curves(names, runs, first_curves)
+  more_curves, more_points = _curves(names, runs, _MORE_CURVES)
   context = {
     "title": f"{len(runs)} runs compared" if several else f"Run {names[0]}",
     "date": f"{now:%Y-%m-%d %H:%M}",
     "headline": headline_of(names, runs),
     "results": tables.results(names, runs),
     "alone": not several,
-    "curves": _curves(names, runs, first_curves),
-    "more_curves": _curves(names, runs, _MORE_CURVES),
+    "curves": curves,
+    "more_curves": more_curves,
+    "points": [*points, *more_points],
     "differences": tables.differences(names, runs) if several else None,
     "shrunk": None,
   }
@@ -119,9 +122,9 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   score = task.score_text(scored[first].scores)
   ahead = task.ahead(scores[first], scores[second])
   if not ahead:
-    return f"{first} and {second} are equally good: {score}."
+    return f'"{first}" and "{second}" are equally good: {score}.'
   return (
-    f"{first} is the best of {len(scored)} runs: {score}, {ahead} {second}."
+    f'"{first}" is the best of {len(scored)} runs: {score}, {ahead} "{second}".'
   )
 
 
@@ -136,7 +139,7 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
 
 
 def evaluated(run: RunFacts, measured: Measured) -> str:
-  """Names the data evaluated, what was left out, and a better checkpoint."""
+  """Names the data evaluated, and what was left out."""
   scores = Split.EVAL.scores(measured.metrics)
   text = (
     f"Checkpoint of step {measured.step:,}, evaluated on the "
@@ -144,11 +147,18 @@ def evaluated(run: RunFacts, measured: Measured) -> str:
   )
   if scores["skipped_images"]:
     text += f" Unreadable and left out: {scores['skipped_images']:,}."
-  if run.best and run.best[0] != measured.step:
-    text += " Best checkpoint: step {:,} with {}. ".format(*run.best)
-    command = f"python -m vit_jax.report {shlex.quote(run.workdir)} --best"
-    text += f"To report on it: {command}"
   return " ".join([text, *measured.outcome.notes])
+
+
+def _better(run: RunFacts, measured: Measured) -> dict[str, str] | None:
+  """The best checkpoint and the command that reports on it, if it differs."""
+  if not run.best or run.best[0] == measured.step:
+    return None
+  step, score = run.best
+  return {
+    "text": f"Best checkpoint: step {step:,} with {score}.",
+    "command": f"vit_jax report {shlex.quote(run.workdir)} --best",
+  }
 
 
 def _names(workdirs: Sequence[str]) -> list[str]:
@@ -163,9 +173,13 @@ def _names(workdirs: Sequence[str]) -> list[str]:
 
 def _curves(
   names: list[str], runs: Sequence[RunFacts], kinds: Sequence[Curves]
-) -> list[Picture]:
-  """The charts for which a run has values."""
+) -> tuple[list[Picture], list[str]]:
+  """The charts for which a run has values.
+
+  A chart whose curves have a single point each is a sentence instead.
+  """
   drawn = []
+  sentences = []
   for chart in kinds:
     curves = {}
     thin = set()
@@ -181,6 +195,14 @@ def _curves(
     if not curves:
       continue
     form = "{:.2%}" if chart.percent else "{:.4g}"
+    if all(len(steps) == 1 for steps, _ in curves.values()):
+      told = "; ".join(
+        f"{'' if name == chart.title else name} {form.format(value)} "
+        f"at step {step:,}".lstrip()
+        for name, ((step,), (value,)) in curves.items()
+      )
+      sentences.append(f"{chart.title}, measured once: {told}.")
+      continue
     ends = "; ".join(
       f"{name}: from {form.format(values[0])} at step {steps[0]:,} to "
       f"{form.format(values[-1])} at step {steps[-1]:,}"
@@ -189,7 +211,7 @@ def _curves(
     form_of = {"percent": chart.percent, "logarithmic": chart.logarithmic}
     figure = charts.curves_figure(curves, chart.title, thin=thin, **form_of)
     drawn.append(pictures.svg(figure, f"{chart.title} by step. {ends}."))
-  return drawn
+  return drawn, sentences
 
 
 def _section(name: str, run: RunFacts) -> dict[str, Any]:
@@ -204,11 +226,15 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     "problem": run.problem,
     "skipped": run.skipped,
     "evaluated": None,
+    "best": None,
     "left_out": None,
   }
   if (measured := run.measured) is not None:
+    augmented = pictures.augmented(measured)
+    labels = {picture.caption for picture in augmented}
     section |= {
       "evaluated": evaluated(run, measured),
+      "best": _better(run, measured),
       "panels": pictures.panels(measured),
       "charts": [
         pictures.svg(charts.figure_of_chart(chart), chart.alt, chart.caption)
@@ -217,7 +243,8 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
       "tables": tables.evaluation(measured),
       "sizes": tables.sizes(measured),
       "data_problem": measured.data_problem,
-      "augmented": pictures.augmented(measured),
+      "augmented": augmented,
+      "augmented_as": labels.pop() if len(labels) == 1 else "",
       "embeddings": pictures.embeddings(measured),
     }
   return section

@@ -75,12 +75,13 @@ def _results(run: RunFacts) -> dict[Column, Any]:
   details = measured.outcome.details if measured else {}
   values = Split.EVAL.scores({**scores, **details})
   rates = run.curve(Split.TRAIN.key("images_per_second"))[1]
-  columns: dict[Column, Any] = {("at step", "{:,}", None): scores.get("step")}
-  columns["best step", "{:,}", None] = run.best and run.best[0]
+  columns: dict[Column, Any] = {}
   for metric in run.task.metrics if run.task else ():
     choose = {True: max, False: min, None: None}[metric.higher_is_better]
     column = metric.label, metric.format, choose
     columns[column] = values.get(metric.key)
+  columns["at step", "{:,}", None] = scores.get("step")
+  columns["best step", "{:,}", None] = run.best and run.best[0]
   rate = float(np.median(rates)) if rates else None
   return columns | {
     ("loss", "{:.4f}", min): values.get("loss"),

@@ -148,8 +148,8 @@ class ClassificationOutcome(Outcome):
     label, answer, count = worst[0]
     of_class = self.counts.class_scores()[label].examples
     return (
-      f"; {self.names[label]} is taken for {self.names[answer]} in {count:,} "
-      f"of {of_class:,}"
+      f'; "{self.names[label]}" is taken for "{self.names[answer]}" in '
+      f"{count:,} of {of_class:,}"
     )
 
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
@@ -206,11 +206,18 @@ class ClassificationOutcome(Outcome):
     return found
 
   def telling(self) -> list[Examples]:
-    """The worst mistakes, the nearest misses and the surest right answers."""
+    """The worst mistakes, the nearest misses and the surest right answers.
+
+    An example that is among the worst mistakes is not shown once more.
+    """
     found = []
+    shown = set()
     for kind, (title, text) in _KINDS.items():
       examples = []
       for one in self.counts.kinds[kind]:
+        if one.index in shown:
+          continue
+        shown.add(one.index)
         label, answer = self.names[one.label], self.names[one.answer]
         right = one.label == one.answer
         said = label if right else f"{label}, answered as {answer}"
