@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
-  """What a command prints; raises ValueError if there is no such command."""
+  """The text that a command prints; raises ValueError for an unknown one."""
   if name in texts:
     return texts[name]()
   near = difflib.get_close_matches(name, [*COMMANDS, *texts], n=1)

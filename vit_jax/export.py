@@ -44,8 +44,8 @@ class _Program:
   """The content of an exported file, and what its user has to know.
 
   Attributes:
-    runtimes: What it runs on, such as "cpu, tpu".
-    needs: What has to be installed to run it.
+    runtimes: Platforms that it runs on, such as "cpu, tpu".
+    needs: Packages that have to be installed to run it.
     run: Code that runs it, with fields for `path`, `images` and `logits`.
     images: Type and shape of its input.
     logits: Type and shape of its output.

@@ -239,17 +239,17 @@ def _parse(
   `argv` is `sys.argv`, in which `define` may replace short forms.
   """
   flags.FLAGS.set_gnu_getopt(True)
-  which = next(filter(None, map(usage.ASKED.get, argv[1:])), "")
+  help_form = next(filter(None, map(usage.ASKED.get, argv[1:])), "")
   try:
-    if which:
+    if help_form:
       del argv[1:]
     if define is not None:
       define()
     usage.complete()
-    if which:
+    if help_form:
       doc = sys.modules["__main__"].__doc__ or ""
       with streams.until_closed():
-        sys.exit(say(usage.text(doc, takes, which), sys.stdout))
+        sys.exit(say(usage.text(doc, takes, help_form), sys.stdout))
     return flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
     _fail(usage.unknown(error))

@@ -224,16 +224,17 @@ class Display:
     """Progress lines, which are cut off rather than wrapped."""
     bar = [] if self.width < _NARROW else [progress.BarColumn(bar_width=20)]
     report = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    columns = (
+    bars = progress.Progress(
+      console=self._console, expand=True, transient=transient
+    )
+    bars.columns = (
       progress.TextColumn("{task.description}"),
       progress.MofNCompleteColumn(),
       *bar,
       progress.TimeRemainingColumn(),
       progress.TextColumn("{task.fields[report]}", table_column=report),
     )
-    return progress.Progress(
-      *columns, console=self._console, expand=True, transient=transient
-    )
+    return bars
 
   def _copied(self, line: str) -> None:
     if self._copy is not None:
@@ -270,7 +271,8 @@ def evaluation_text(
   values: Mapping[str, float], metrics: Sequence[Metric]
 ) -> str:
   """The metrics of an evaluation, by their keys, in one line."""
-  scores, few_shot = Split.EVAL.scores(values), Split.FEW_SHOT.scores(values)
+  scores = Split.EVAL.scores(values)
+  few_shot = Split.FEW_SHOT.scores(values)
   skipped = scores["skipped_images"]
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
   parts = [f"loss {scores['loss']:.4f}"]

@@ -65,9 +65,9 @@ def time_spent(
   of `metrics.jsonl` and the starts of `starts.jsonl`; `now` is `Stopwatch.row`
   of the start that is running, if any.
   """
-  begun = [at for at in map(_began, starts) if at is not None]
+  start_times = [at for at in map(_began, starts) if at is not None]
   trained = [row for row in rows if Split.TRAIN.key("loss") in row]
-  measured = begun and len(begun) == len(starts)
+  measured = start_times and len(start_times) == len(starts)
   if not measured or not all(map(_spent, trained)):
     return None
   last: dict[int, dict[str, float]] = {}  # By number of the start.
@@ -80,7 +80,7 @@ def time_spent(
     last[newest] = _spent(now)
   spent = {k: sum(of.get(k, 0.0) for of in last.values()) for k in KINDS}
   # Starts are recorded to a second.
-  whole = begun[-1] - begun[0] + sum(last.get(newest, {}).values())
+  whole = start_times[-1] - start_times[0] + sum(last.get(newest, {}).values())
   spent["lost"] = max(0.0, whole - sum(spent.values())) if newest else 0.0
   return spent
 
@@ -93,9 +93,9 @@ def shares(spent: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _spent(row: Mapping[str, Any]) -> dict[str, float]:
-  found = row.get("time")
-  found = found if isinstance(found, dict) else {}
-  return {k: v for k, v in found.items() if isinstance(v, int | float)}
+  seconds = row.get("time")
+  seconds = seconds if isinstance(seconds, dict) else {}
+  return {k: v for k, v in seconds.items() if isinstance(v, int | float)}
 
 
 def _began(start: Mapping[str, Any]) -> float | None:

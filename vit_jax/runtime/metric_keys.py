@@ -12,7 +12,7 @@ _BETWEEN = "/"
 
 
 class Split(enum.StrEnum):
-  """What a metric was measured on."""
+  """The data that a metric was measured on."""
 
   TRAIN = "train"  # The steps of training since the last row.
   EVAL = "eval"

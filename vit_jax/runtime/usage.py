@@ -112,17 +112,17 @@ def _program() -> str:
   return f"python -m vit_jax.{name}"
 
 
-def complete(*words: str) -> None:
+def complete(*commands: str) -> None:
   """Answers a shell that asks for completions, and ends the process.
 
   `eval "$(register-python-argcomplete vit_jax)"` makes bash and zsh ask. The
-  first word may be one of `words`; any, if the command is known already.
+  first word may be one of `commands`; any, if the command is known already.
   """
   if "_ARGCOMPLETE" in os.environ:
     import argcomplete
     from absl.flags import argparse_flags
 
     parser = argparse_flags.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("command", choices=words or None)
+    parser.add_argument("command", choices=commands or None)
     parser.add_argument("files", nargs="*")
     argcomplete.autocomplete(parser, always_complete_options="long")

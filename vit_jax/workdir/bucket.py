@@ -62,7 +62,7 @@ def status(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def as_os_error(what: str = "") -> Iterator[None]:
-  """Turns any error into an OSError of one line, which begins with `what`."""
+  """Raises an OSError for any error: one line, which begins with `what`."""
   try:
     yield
   except Exception as error:
@@ -90,9 +90,9 @@ def names(folder: epath.Path) -> list[str]:
   """Names of the folders in a folder; on gs://, epath may list stale ones."""
   if not is_address(folder):
     return [path.name for path in folder.iterdir()]
-  found, prefix = _listed(folder, delimiter="/")
-  list(found)  # Listing fills in the prefixes.
-  return [name.removeprefix(prefix).rstrip("/") for name in found.prefixes]
+  blobs, prefix = _listed(folder, delimiter="/")
+  list(blobs)  # Listing fills in the prefixes.
+  return [name.removeprefix(prefix).rstrip("/") for name in blobs.prefixes]
 
 
 def sizes(folder: epath.Path) -> dict[str, int]:
@@ -100,11 +100,11 @@ def sizes(folder: epath.Path) -> dict[str, int]:
   if not is_address(folder):
     files = (p for p in pathlib.Path(folder).rglob("*") if p.is_file())
     return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
-  found, prefix = _listed(folder)
+  blobs, prefix = _listed(folder)
   return {
-    each.name.removeprefix(prefix): each.size
-    for each in found
-    if not each.name.endswith("/")
+    item.name.removeprefix(prefix): item.size
+    for item in blobs
+    if not item.name.endswith("/")
   }
 
 
@@ -123,8 +123,8 @@ def exists(address: Any) -> bool:
 def size(address: Any) -> int:
   """The number of bytes of an object; 0 if it is not there."""
   target = blob(address)
-  found = target.bucket.get_blob(target.name, retry=retry())
-  return found.size if found else 0
+  current = target.bucket.get_blob(target.name, retry=retry())
+  return current.size if current else 0
 
 
 def append(address: Any, data: bytes) -> None:
@@ -139,8 +139,8 @@ def append(address: Any, data: bytes) -> None:
   target.reload(retry=retry())
   part = blob(f"{os.fspath(address)}.{secrets.token_hex(4)}.part")
   part.upload_from_string(data, if_generation_match=0, retry=retry())
-  known = target.generation
-  target.compose([target, part], if_generation_match=known, retry=retry())
+  generation = target.generation
+  target.compose([target, part], if_generation_match=generation, retry=retry())
   part.delete(retry=retry())
 
 

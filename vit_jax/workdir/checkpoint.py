@@ -75,13 +75,15 @@ class Checkpoints(CheckpointReader):
     """Begins to save the state after `step` steps.
 
     The checksums are added to the description. `metrics` are the evaluation
-    after this step, if there was one. Returns one line on what went wrong with
-    this save, or with the previous one, which ran in the background; None if
-    nothing did. Checkpoints saved earlier are unharmed.
+    after this step, if there was one. A save that fails raises nothing: what
+    went wrong with it, or with the previous one, which ran in the background,
+    is returned in one line; None if nothing did. Checkpoints saved earlier are
+    unharmed.
     """
     trees = items(state)
     description = {**description, "checksums": checksums(trees)}
-    problem, self._problem = self.wait(), None
+    problem = self.wait()
+    self._problem = None
     score = orbax_files.score_of(metrics or {}, self._keys)
     try:
       self._make_room(trees)
@@ -125,7 +127,8 @@ class Checkpoints(CheckpointReader):
     return None
 
   def _not_saved(self, step: int | None, error: Exception) -> str:
-    self._failed, why = True, bucket.reason(error)
+    self._failed = True
+    why = bucket.reason(error)
     self._problem = f"the checkpoint of step {step} could not be saved ({why})"
     return self._problem
 

@@ -78,15 +78,15 @@ class CheckpointReader:
 
     Raises ValueError if there is no checkpoint, or none of this step.
     """
-    known = self.all_steps
-    if not known:
+    steps = self.all_steps
+    if not steps:
       raise ValueError(f"{self.folder} holds no finished checkpoint.")
     if step is not None and best:
       raise ValueError("--step and --best each choose a checkpoint: give one.")
     if step is None:
       step = self.best_step if best else self.latest_step
-    if step not in known:
-      there = f"there is one of step {', '.join(map(str, known))}"
+    if step not in steps:
+      there = f"there is one of step {', '.join(map(str, steps))}"
       raise ValueError(f"there is no checkpoint of step {step}; {there}.")
     return step
 
@@ -123,9 +123,9 @@ class CheckpointReader:
 
     Raises ValueError if it holds other arrays, and otherwise as `attempt`.
     """
-    found = self._restore(step, items(shapes))
+    trees = self._restore(step, items(shapes))
     count = jax.device_put(jnp.int32(step), shapes.step.sharding)
-    return TrainState(count, **found)
+    return TrainState(count, **trees)
 
   def restore_params(self, step: int, shapes: Any, *, averaged: bool) -> Any:
     """Only the parameters at `step`, or their average; raises as `restore`."""
@@ -141,11 +141,11 @@ class CheckpointReader:
     def read() -> Any:
       # Earlier versions did not note the lengths of the files.
       files = description.get("files", {})
-      found = orbax_files.read_arrays(self._at(step), shapes, files)
-      for path, number in checksums(found).items():
+      arrays = orbax_files.read_arrays(self._at(step), shapes, files)
+      for path, number in checksums(arrays).items():
         if saved.get(path) != number:
           raise ValueError(f"the checksum of {path} does not match")
-      return found
+      return arrays
 
     return self._read(step, read)
 

@@ -58,21 +58,21 @@ def recorded(description: Mapping[str, Any]) -> Recorded:
   """This part, read from a checkpoint's description."""
   config = description["config"]
   names = [field.name for field in dataclasses.fields(Recorded)]
-  found = {name: config[name] for name in names if name in config}
-  return from_dict(Recorded, found, saved=True)
+  fields = {name: config[name] for name in names if name in config}
+  return from_dict(Recorded, fields, saved=True)
 
 
 def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
   """The preprocessing of the images that the run was evaluated on."""
-  found = recorded(description)
-  mean, std = found.normalization.mean, found.normalization.std
+  record = recorded(description)
+  mean, std = record.normalization.mean, record.normalization.std
   return Preprocessing(
-    found.image_size,
-    found.eval_transform,
+    record.image_size,
+    record.eval_transform,
     mean or HALF,
     std or HALF,
-    window=found.normalization.window,
-    cut_from=found.cut_from,
+    window=record.normalization.window,
+    cut_from=record.cut_from,
   )
 
 
@@ -91,8 +91,8 @@ def verify_digest(description: Any) -> None:
   """Raises ValueError unless a description is complete and has its digest."""
   if not isinstance(description, dict):
     raise ValueError("its description is not a JSON object")
-  rest = {k: v for k, v in description.items() if k != "digest"}
-  if description.get("digest") != _digest(rest):
+  content = {k: v for k, v in description.items() if k != "digest"}
+  if description.get("digest") != _digest(content):
     raise ValueError("its description does not match its digest")
   if missing := [key for key in _NEEDED_KEYS if key not in description]:
     raise ValueError(f"its description has no {' and no '.join(missing)}")
@@ -175,12 +175,12 @@ def digest_of(
   that takes it: two programs that sum over several CPU devices at once can wait
   for each other for ever.
   """
-  found = {f"batch/{path}": checksum(x) for path, x in named_leaves(batch)}
+  digest = {f"batch/{path}": checksum(x) for path, x in named_leaves(batch)}
   for name in trees.keys() - {"opt_state"}:
     leaves = enumerate(jax.tree.leaves(trees[name]))
     sums = [jnp.uint32(2 * j + 1) * checksum(leaf) for j, leaf in leaves]
-    found[name] = jnp.stack(sums).sum(dtype=jnp.uint32)
-  return jax.lax.optimization_barrier((step, found))
+    digest[name] = jnp.stack(sums).sum(dtype=jnp.uint32)
+  return jax.lax.optimization_barrier((step, digest))
 
 
 @functools.cache

@@ -54,13 +54,13 @@ def _local_lock(workdir: str) -> Iterator[None]:
   path = folder / "lock"
   lock = filelock.FileLock(os.fspath(path), timeout=0)
   try:
-    held = lock.acquire()
+    guard = lock.acquire()
   except filelock.Timeout:
     owner = "which is starting"
     with contextlib.suppress(OSError, UnicodeDecodeError):
       owner = read_regular(path, _MOST_OWNER).decode() or owner
     raise _taken(workdir, owner) from None
-  with held:
+  with guard:
     path.write_text(_this_process())
     yield
 
@@ -83,7 +83,8 @@ class _ObjectLock:
     self._me = {"owner": _this_process(), "token": secrets.token_hex(8)}
     self._me |= {"pid": os.getpid(), "system": _system()}
     self._generation = 0  # The store must still hold this one when we write.
-    self._lost, self._end = False, threading.Event()
+    self._lost = False
+    self._end = threading.Event()
     self._thread = threading.Thread(target=self._beat, daemon=True)
 
   def __enter__(self) -> "_ObjectLock":
@@ -130,8 +131,8 @@ class _ObjectLock:
     """Generation and content of the object; (0, {}) if there is none."""
     again = {"retry": bucket.retry()}
     try:
-      found = self._blob.bucket.get_blob(self._blob.name, **again)
-      content = found.download_as_bytes(**again) if found else b"{}"
+      blob = self._blob.bucket.get_blob(self._blob.name, **again)
+      content = blob.download_as_bytes(**again) if blob else b"{}"
     except Exception as error:
       if bucket.status(error) != 404:  # It was deleted between the two.
         raise self._trouble(error) from error
@@ -139,7 +140,7 @@ class _ObjectLock:
     holder = None
     with contextlib.suppress(ValueError, RecursionError):
       holder = json.loads(content)
-    generation = found.generation if found else 0
+    generation = blob.generation if blob else 0
     return generation, holder if isinstance(holder, dict) else {}
 
   def _wait_for_death(self) -> int:

@@ -37,9 +37,9 @@ _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
 
 def read_metrics(workdir: epath.Path) -> Rows:
   """A run's metrics, by step; raises OSError if they cannot be read."""
-  found = read_rows(workdir / METRICS, holds_numbers)
-  rows = sorted(found.rows, key=lambda row: row["step"])
-  return found._replace(rows=rows)
+  table = read_rows(workdir / METRICS, holds_numbers)
+  rows = sorted(table.rows, key=lambda row: row["step"])
+  return table._replace(rows=rows)
 
 
 def read_digests(workdir: epath.Path) -> Rows:
@@ -109,17 +109,17 @@ class MetricWriter:
     self, names: Collection[str], write: Callable[[Any], None]
   ) -> None:
     """Calls for some files; raises one OSError for those that begin to fail."""
-    said = []
+    failures = []
     for name in filter(names.__contains__, self._files):
       try:
         write(self._files[name])
         self._failing.discard(name)
       except OSError as error:
         if name not in self._failing:
-          said.append(f"{name}: {error}")
+          failures.append(f"{name}: {error}")
         self._failing.add(name)
-    if said:
-      raise OSError("; ".join(said))
+    if failures:
+      raise OSError("; ".join(failures))
 
 
 class EventFile(AppendFile):
@@ -200,8 +200,8 @@ class WandbLog:
         "send the run later by `wandb sync`."
       ) from error
     run = self._run
-    where = f"offline, in {run.dir}" if run.offline else run.url
-    self.place = where or "nothing is logged, as WANDB_MODE says"
+    place = f"offline, in {run.dir}" if run.offline else run.url
+    self.place = place or "nothing is logged, as WANDB_MODE says"
 
   def write(self, step: int, numbers: Mapping[str, float]) -> None:
     """Logs numbers; raises OSError if they cannot be logged."""

@@ -59,9 +59,11 @@ def delete_partial(folder: epath.Path) -> None:
 def steps(folder: epath.Path) -> list[int]:
   """The steps of the checkpoints in a folder, oldest first."""
   names = bucket.names(folder) if folder.exists() else []
-  found = ((step_of(name), name) for name in names)
+  numbered = ((step_of(name), name) for name in names)
   return sorted(
-    step for step, name in found if step is not None and is_whole(folder / name)
+    step
+    for step, name in numbered
+    if step is not None and is_whole(folder / name)
   )
 
 
@@ -80,6 +82,8 @@ def begin(
 
   Returns a function to be called, in the background, with the metrics or None.
   It waits until all is written by all processes, and makes it the checkpoint.
+  Both raise any error of Orbax, and the function OSError if the first process
+  could not write the checkpoint.
   """
   draft = checkpoint
   if not bucket.is_address(checkpoint):
@@ -168,8 +172,8 @@ def read_arrays(
   there = bucket.sizes(checkpoint) if files else {}
   for name, length in files.items():
     if name.partition("/")[0] in shapes and there.get(name) != length:
-      found = f"{there[name]:,} bytes" if name in there else "nothing"
-      raise ValueError(f"{name} had {length:,} bytes, and now there is {found}")
+      now = f"{there[name]:,} bytes" if name in there else "nothing"
+      raise ValueError(f"{name} had {length:,} bytes, and now there is {now}")
   try:
     return v1.load_checkpointables(checkpoint, shapes)
   except Exception as error:  # It wraps even what a signal has raised.
@@ -186,8 +190,8 @@ def _check_files(checkpoint: epath.Path) -> None:
     return
   for path in pathlib.Path(checkpoint).rglob("*"):
     if path.is_symlink() or not path.is_dir():
-      own = path.name.startswith("_")
-      open_regular(path, _MOST_TEXT if own else None).close()
+      is_read_whole = path.name.startswith("_")
+      open_regular(path, _MOST_TEXT if is_read_whole else None).close()
 
 
 def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
@@ -231,7 +235,7 @@ def hide_tracebacks() -> Callable[[], None]:
   """Hides what Orbax logs of failures, which we say in a line; returns undo."""
   logger = absl_logging.get_absl_logger()
 
-  def keeps(record: Any) -> bool:  # One of ours, as others may hide the same.
+  def keeps(record: Any) -> bool:  # A new one, to be removed alone.
     return not (record.exc_info and "orbax" in record.pathname)
 
   logger.addFilter(keeps)

@@ -19,7 +19,7 @@ from vit_jax.workdir import bucket
 
 MOST_WAITING = 32 * 2**20  # Bytes that may wait in memory for a write.
 UPLOAD_EVERY = 60  # Seconds between two attempts to add to an object.
-MOST_BYTES = 2**29  # Of a file: a million rows of metrics.
+MOST_BYTES = 2**29  # The most of a file: a million rows of metrics.
 _MOST_LINE = 2**24  # Bytes: scores of each of 100,000 classes.
 _LAST_STEP = 2**31 - 1  # The step is an int32 on the devices.
 _MOST_NUMBER = 1e100  # Squares of float32 are below it, and plots bear it.
@@ -200,7 +200,8 @@ class AppendFile:
         # The last attempt succeeded, and only the answer was lost.
         for _ in range(self._tried):
           self._waiting.popleft()
-      self._size, self._tried = size, len(self._waiting)
+      self._size = size
+      self._tried = len(self._waiting)
       data = b"".join(self._waiting)
       if data:
         bucket.append(self._path, data if size else self._header + data)
@@ -221,9 +222,9 @@ class RowFile(AppendFile):
     super().__init__(path)
     content = read(path)
     rows, self.skipped = parse_rows(content)
-    kept = b"".join(to_line(r) for r in rows if r["step"] <= first_step)
-    if kept != content:
-      replace(path, kept)
+    remaining = b"".join(to_line(r) for r in rows if r["step"] <= first_step)
+    if remaining != content:
+      replace(path, remaining)
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Adds a row; raises OSError if it cannot be written."""
