@@ -14,7 +14,7 @@ the head is trained, for one epoch at a low rate. On 225 photographs nothing
 that we tried was reliably better (docs/results.md):
 
 python -m vit_jax.train --config configs/finetune.py:small \
-  --config.pretrained=hf_dinov2_s14 --config.model.pooling=token_gap \
+  --config.pretrained=hf_s14_dinov2 --config.model.pooling=token_gap \
   --config.data.root=my_photos --workdir runs/my_photos
 
 A small model that you trained yourself learns faster with Adam:

@@ -16,6 +16,7 @@ from tests.pages import (
   RUN,
   blocks,
 )
+from vit_jax.pretrained.known import KNOWN
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
 
@@ -62,6 +63,60 @@ def test_commands_that_need_a_clone_say_so(name):
       if not re.search(r"\bclone\b", before, re.IGNORECASE):
         silent.append(f"line {block.line}: {block.text}")
   assert silent == []
+
+
+# The two pages that say that a command has a longer form too.
+SAME = re.compile(
+  r"`vit_jax train`\s+(?:and|is\s+the\s+same\s+as)\s+"
+  r"`python -m vit_jax\.train`"
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_are_written_in_one_way(name):
+  """Everywhere as `vit_jax X`; `python -m` is named where both are said."""
+  text = SAME.sub("", (ROOT / name).read_text())
+  assert re.findall(r"\bpython3? -m\s+vit_jax\S*", text) == []
+
+
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
+
+
+def silent_downloads(text):
+  """Lists the blocks with published weights that say nothing of a download.
+
+  The page has to say so before the block or in its section, and where a reader
+  sees it: outside of comments, which neither a code host nor the site shows.
+  """
+  names = "|".join(sorted(KNOWN, key=len, reverse=True))
+  fetches = re.compile(rf"\b(?:{names}|dinov2_small)\b|\bhf://")
+  lines = text.splitlines(keepends=True)
+  found = []
+  for block in (b for b in blocks(text) if b.language in RUN):
+    if not fetches.search(block.text):
+      continue
+    start = len("".join(lines[: block.line - 1]))
+    end = start + len(block.text)
+    seen = COMMENT.sub("", text[:end] + HEADING.split(text[end:])[0])
+    if not re.search("download", seen, re.IGNORECASE):
+      found.append(f"line {block.line}: {block.text}")
+  return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_that_download_say_so(name):
+  assert silent_downloads((ROOT / name).read_text()) == []
+
+
+def test_a_download_in_a_comment_is_silent():
+  block = "```sh\nvit_jax predict hf://owner/name cat.jpg\n```\n"
+  mark = "<!-- not run: downloads a model -->\n"
+  said = "It is downloaded once.\n\n"
+  assert len(silent_downloads(f"# A\n\n{mark}{block}")) == 1
+  assert len(silent_downloads(f"# A\n\n{mark}{block}\n# B\n\n{said}")) == 1
+  assert silent_downloads(f"# A\n\n{said}{mark}{block}") == []
+  assert silent_downloads(f"# A\n\n{mark}{block}\n{said}") == []
 
 
 OURS = "https://github.com/vit-jax/vit_jax/blob/main/"
@@ -123,6 +178,10 @@ def test_what_commands_name_exists(name):
   sections = {key.rpartition(".")[0] for key in keys}
   named = set(re.findall(r"--config\.([\w.]*\w)", text))
   assert named <= keys | sections
+  published = re.findall(r"\.pretrained=(\w+)(?![\w/.:])", text)
+  published += re.findall(r"load_pretrained\(\"(\w+)\"", text)
+  published += re.findall(r"\bhf_[a-z]\d\w+|\bhf_dinov2\w+", text)
+  assert {*published} - {"CHECKPOINT"} <= {*KNOWN}
   files = set(re.findall(r"\b(?:configs|scripts)/\w+\.\w+", text))
   assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
   modules = re.findall(r"python -m (vit_jax\.\w+)", text)
