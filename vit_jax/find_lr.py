@@ -27,10 +27,11 @@ def define_flags() -> None:
 def main(_: list[str]) -> None:
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.experiments.lr_range import find_lr
-  from vit_jax.run.flags import config_settings
+  from vit_jax.run.flags import config_settings, is_given
 
   options = command.values("out", "steps", "lowest", "highest")
-  find_lr(config_settings(), **options)
+  may_lower_batch = not is_given("batch_size")
+  find_lr(config_settings(), may_lower_batch=may_lower_batch, **options)
 
 
 if __name__ == "__main__":

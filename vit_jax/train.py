@@ -45,7 +45,7 @@ def define_flags() -> None:
 
 def main(_: list[str]) -> int | None:
   # Imported here because data workers import this module and need no models.
-  from vit_jax.run.flags import config_settings
+  from vit_jax.run.flags import config_settings, is_given
   from vit_jax.run.loop import train
   from vit_jax.run.summary import show_layers
   from vit_jax.runtime.stops import Interrupted, leave
@@ -56,13 +56,19 @@ def main(_: list[str]) -> int | None:
       options.restarts, lambda: restarts.newest_step(options.workdir)
     )
   settings = config_settings()
+  may_lower_batch = not is_given("batch_size")
   hosts.join_flags()
   if options.summary:
-    show_layers(settings)
+    show_layers(settings, may_lower_batch)
     return None
   try:
     with hosts.lost_peers():
-      train(settings, options.workdir, allow_changes=options.allow_changes)
+      train(
+        settings,
+        options.workdir,
+        allow_changes=options.allow_changes,
+        may_lower_batch=may_lower_batch,
+      )
   except Interrupted as stopped:
     leave(stopped.exit_code)
   return None

@@ -48,6 +48,14 @@ def test_an_existing_file_beats_a_name(typed, tmp_path, monkeypatch):
   assert typed("--config", "cifar10").seed == 7
 
 
+@pytest.mark.parametrize(
+  "given, is_given", [([], False), (["--config.batch_size=32"], True)]
+)
+def test_what_the_command_line_sets_is_known(typed, given, is_given):
+  typed("--config=image_folder", "--config.seed=1", *given)
+  assert flags.is_given("batch_size") == is_given
+
+
 def test_a_length_replaces_those_of_the_file(typed):
   found = typed(
     "--config=digits",  # It sets total_epochs and eval_every_epochs.

@@ -55,6 +55,29 @@ def test_what_does_not_fit_says_what_to_change(config, changes, message):
 
 
 @pytest.mark.parametrize(
+  "changes, size",
+  [
+    (dict(batch_size=32), 24),
+    (dict(batch_size=48, accumulation_steps=2), 16),  # In 2 x 8 parts.
+    (dict(batch_size=16), 16),
+  ],
+)
+def test_a_batch_that_may_is_lowered_to_the_data(config, capsys, changes, size):
+  """The data are 24 images, on 8 devices."""
+  config.update(changes)
+  lowered = make_plan(read(config), may_lower_batch=True)
+  assert lowered.settings.batch_size == size
+  assert lowered.description(1)["config"]["batch_size"] == size
+  said = f"taking batch_size={size} in place of {changes['batch_size']}.\n"
+  assert capsys.readouterr().err.endswith(
+    said if size < changes["batch_size"] else ""
+  )
+  config.update(accumulation_steps=4, batch_size=32)
+  with pytest.raises(ValueError, match="batch_size=32 is more than the 24 ex"):
+    make_plan(read(config), may_lower_batch=True)
+
+
+@pytest.mark.parametrize(
   "changes, message",
   [
     (dict(total_steps=5), "both given: set all but one to 0"),

@@ -151,6 +151,11 @@ def config_settings(cls: type[Section] = Settings) -> Any:
   return read(config, cls)
 
 
+def is_given(key: str) -> bool:
+  """Whether the command line sets a key of the configuration."""
+  return key in config_flags.get_override_values(flags.FLAGS["config"])
+
+
 class _ConfigFile(flags.ArgumentParser):
   """Reads `--config=FILE:ARGUMENT`."""
 

@@ -31,6 +31,7 @@ def train(
   workdir: str,
   *,
   allow_changes: bool = False,
+  may_lower_batch: bool = False,
   on_step: Sequence[OnStep] = (),
 ) -> tuple[TrainState, dict[str, Any]]:
   """Trains a model and returns the last state and the last evaluation.
@@ -44,6 +45,8 @@ def train(
     workdir: The run's folder, local or in a bucket, as in gs://bucket/run.
     allow_changes: Whether a checkpoint of other settings or data may be
       resumed.
+    may_lower_batch: Whether a batch that is larger than the training split
+      gets smaller, rather than to be refused.
     on_step: Functions to call after each step, see `train_loop.OnStep`.
 
   Raises:
@@ -59,7 +62,10 @@ def train(
   spent = Stopwatch()
   bucket.check(workdir, writes=True)
   # The plan of a new run comes first: if it fails, no folder is left behind.
-  plan = None if is_run(workdir) else make_plan(settings)
+  planned = functools.partial(
+    make_plan, settings, may_lower_batch=may_lower_batch
+  )
+  plan = None if is_run(workdir) else planned()
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(outputs.say_interrupted, display))
@@ -76,7 +82,7 @@ def train(
     stack.callback(checkpoints.close)
     if plan is None:
       newest = checkpoints.newest_description()
-      plan = make_plan(settings, newest and newest[1])
+      plan = planned(newest and newest[1])
     stack.callback(plan.evaluation.stream.close)
     display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
     display.header(header(plan, workdir))

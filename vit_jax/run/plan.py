@@ -1,6 +1,7 @@
 """Checks a run's settings and puts its parts together; compiles nothing."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
@@ -110,14 +111,18 @@ class Plan:
 
 
 def make_plan(
-  settings: Settings, saved: Mapping[str, Any] | None = None
+  settings: Settings,
+  saved: Mapping[str, Any] | None = None,
+  *,
+  may_lower_batch: bool = False,
 ) -> Plan:
   """Opens the data and builds everything that the run needs.
 
   `saved` is the description of the checkpoint that the run is resumed from, if
   any. Its model and preprocessing replace those of `settings.pretrained`.
-  Raises ValueError if the settings, the data and the devices do not fit
-  together.
+  With `may_lower_batch`, a batch that is larger than the training split gets
+  smaller, and a line says so. Raises ValueError if the settings, the data and
+  the devices do not fit together.
   """
   task = build.task_of(settings)
   checks.check_run(settings, task, is_new=saved is None)
@@ -133,6 +138,8 @@ def make_plan(
   )
   windowed = begun_settings.normalization.window is not None
   splits = open_splits(begun_settings.data, windowed, task.labels)
+  if may_lower_batch:
+    begun_settings = _with_lower_batch(begun_settings, mesh, splits.train)
   checks.check_splits(begun_settings, splits)
   task.check_evaluation(splits.eval)
   task = task.fitted(splits.train)
@@ -173,6 +180,28 @@ def make_plan(
     evaluation=evaluation,
     lengths=lengths,
   )
+
+
+def _with_lower_batch(
+  settings: Settings, mesh: Mesh, train: Source
+) -> Settings:
+  """The settings, with a batch that is no larger than the training split.
+
+  They stay as they are, to be refused, if no batch of its size or less splits
+  over the devices or holds all `repeats` of an image.
+  """
+  size = settings.batch_size
+  shards = sharding.batch_shards(mesh) * settings.accumulation_steps
+  unit = math.lcm(shards, jax.process_count())
+  lower = len(train) // unit * unit
+  if size <= len(train) or lower < max(1, settings.train_transform.repeats):
+    return settings
+  if jax.process_index() == 0:
+    say(
+      f"{train.name} has {len(train)} training examples: taking "
+      f"batch_size={lower} in place of {size}."
+    )
+  return dataclasses.replace(settings, batch_size=lower)
 
 
 def _opened(

@@ -164,10 +164,11 @@ def _if_at_chance(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   return [line.format(*shown)]
 
 
-def show_layers(settings: Settings) -> None:
-  """Prints the table of the model that these settings make."""
+def show_layers(settings: Settings, may_lower_batch: bool = False) -> None:
+  """Prints the table of the model that `train` would make."""
   display = Display(active=jax.process_index() == 0)
-  display.table(COLUMNS, layer_rows(make_plan(settings)))
+  plan = make_plan(settings, may_lower_batch=may_lower_batch)
+  display.table(COLUMNS, layer_rows(plan))
 
 
 def layer_rows(plan: Plan) -> list[list[str]]:

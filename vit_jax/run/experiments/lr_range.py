@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.run import build
-from vit_jax.run.plan import make_plan
+from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import fresh_state
 from vit_jax.runtime import extras
@@ -45,13 +45,20 @@ class Found:
 
 
 def find_lr(
-  settings: Settings, out: str, *, steps: int, lowest: float, highest: float
+  settings: Settings,
+  out: str,
+  *,
+  steps: int,
+  lowest: float,
+  highest: float,
+  may_lower_batch: bool = False,
 ) -> Found:
   """Runs the test; writes `lr_range.csv` and, with matplotlib, a picture.
 
   The arguments are those of the command. The settings' own schedule and length
-  do not matter, and the test may end before `steps`. Raises ValueError if the
-  settings, the data or the range do not fit.
+  do not matter, and the test may end before `steps`. With `may_lower_batch`, a
+  batch that is larger than the training split gets smaller. Raises ValueError if
+  the settings, the data or the range do not fit.
   """
   if steps < _LEAST_STEPS or not 0 < lowest < highest:
     raise ValueError(
@@ -60,7 +67,13 @@ def find_lr(
     )
   folder = output_folder(out)
   display = Display()
-  rates, losses = _losses(settings, steps, lowest, highest, display)
+  length = dict(total_steps=steps, total_epochs=0.0, total_examples=0)
+  no_average = {"ema_decay": 0.0, "ema_warmup": True}
+  plan = make_plan(
+    replaced(settings, {**length, **no_average}),
+    may_lower_batch=may_lower_batch,
+  )
+  rates, losses = _losses(plan, steps, lowest, highest, display)
   found = suggest(rates, losses)
   with replacing(folder / "lr_range.csv") as file:
     writer: Any = csv.writer(codecs.getwriter("utf-8")(file))
@@ -99,16 +112,13 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> Found:
 
 
 def _losses(
-  settings: Settings,
+  plan: Plan,
   steps: int,
   lowest: float,
   highest: float,
   display: Display,
 ) -> tuple[list[float], list[float]]:
   """The rate and the loss of each step, until the loss diverges."""
-  length = dict(total_steps=steps, total_epochs=0.0, total_examples=0)
-  no_average = {"ema_decay": 0.0, "ema_warmup": True}
-  plan = make_plan(replaced(settings, {**length, **no_average}))
 
   def schedule(step: Any) -> Any:
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))
