@@ -29,7 +29,7 @@ def cornered(loaded, corner):
   """The same with another rounding of half a pixel in the crop's place."""
   crop = dataclasses.replace(loaded.preprocessing.crop, corner=corner)
   own = dataclasses.replace(loaded.preprocessing, crop=crop)
-  return dataclasses.replace(loaded, preprocessing=own)
+  return dataclasses.replace(loaded, inputs={"image": own})
 
 
 def make_run(folder, *, loss="softmax", crop=CENTER, **fields) -> str:
@@ -151,7 +151,7 @@ def test_what_a_filter_becomes_is_said():
   loaded, _ = tiny.random_model((32, 32))
   area = EvalTransformSettings("center", 1.25, "area")
   loaded = dataclasses.replace(
-    loaded, preprocessing=Preprocessing((32, 32), area)
+    loaded, inputs={"image": Preprocessing((32, 32), area)}
   )
   (line,) = check_expressible(loaded, "hf")
   assert "hf cannot resize pictures by 'area', and will by 'bilinear'" in line
@@ -170,7 +170,7 @@ def test_what_a_filter_becomes_is_said():
 def test_a_crop_of_the_upper_left_is_said_and_no_file_denies_it():
   loaded, _ = tiny.random_model((32, 32))
   cut = dataclasses.replace(loaded.preprocessing, cut_from=(40, 40))
-  loaded = dataclasses.replace(loaded, preprocessing=cut)
+  loaded = dataclasses.replace(loaded, inputs={"image": cut})
   (line,) = check_expressible(loaded, "hf")
   assert "resized to 40 x 40, of which the upper left 32 x 32 is kept" in line
   assert processor.FILE not in sidecar_files(loaded, "google")
@@ -182,7 +182,7 @@ def test_a_longest_side_is_kept_by_hugging_face_alone():
     "center", 1.0, resizer="torchvision", longest_ratio=1.5
   )
   preprocessing = dataclasses.replace(loaded.preprocessing, crop=crop)
-  loaded = dataclasses.replace(loaded, preprocessing=preprocessing)
+  loaded = dataclasses.replace(loaded, inputs={"image": preprocessing})
   assert "with a long side of at most 48, and cut to" in str(preprocessing)
   assert check_expressible(loaded, "hf") == []
   written = json.loads(sidecar_files(loaded, "hf")[processor.FILE])
@@ -198,7 +198,7 @@ def test_a_centre_that_is_no_square_is_refused_by_hugging_face():
     crop=dataclasses.replace(loaded.preprocessing.crop, crop="center"),
   )
   with pytest.raises(ValueError, match="cut to 16 x 24 from the centre, which"):
-    check_expressible(dataclasses.replace(loaded, preprocessing=wide), "hf")
+    check_expressible(dataclasses.replace(loaded, inputs={"image": wide}), "hf")
 
 
 @pytest.mark.slow

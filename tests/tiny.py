@@ -66,7 +66,8 @@ def loaded(model, shapes, read):
   preprocessing = Preprocessing(
     origin.image_size, mean=origin.mean, std=origin.std
   )
-  return Loaded(model, preprocessing, ClassificationTask, shapes, read)
+  inputs = {"image": preprocessing}
+  return Loaded(model, inputs, ClassificationTask, shapes, read)
 
 
 def random_model(size=(16, 24), num_classes=2, **fields):

@@ -1,5 +1,6 @@
 """Published checkpoints: the publishers' logits, keywords and messages."""
 
+import dataclasses
 import sys
 
 import jax
@@ -7,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import published
+from tests import published, tiny
 from vit_jax import load_pretrained
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Origin
 from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.loaded import with_preprocessing
 from vit_jax.workdir.checkpoint import is_run, open_run
 
 
@@ -190,3 +194,24 @@ def test_without_gcsfs_a_public_object_is_fetched(monkeypatch):
     load_pretrained("gs://bucket/a.npz")
   with pytest.raises(ValueError, match="gcsfs is not installed: pip install"):
     open_run("gs://bucket/run")
+
+
+def test_the_origin_follows_the_inputs_of_a_loaded_model():
+  loaded, _ = tiny.random_model()
+  assert [*loaded.inputs] == ["image"]
+  tokens = object()
+  loaded = dataclasses.replace(loaded, inputs={**loaded.inputs, "text": tokens})
+  model = loaded.model
+  images = Preprocessing((32, 48), mean=(0.1,) * 3, std=(0.2,) * 3)
+  other = dataclasses.replace(loaded, inputs={**loaded.inputs, "image": images})
+  assert other.preprocessing is images
+  assert other.model.origin == Origin(
+    "ours", "test", (32, 48), (0.1,) * 3, (0.2,) * 3, ("a", "b")
+  )
+  assert repr(other).endswith(f"  for images {images} and text")
+  grey = with_preprocessing(other, size=(8, 8), mean=(0.3,), std=(0.4,))
+  assert grey.inputs["text"] is tokens
+  assert (grey.origin.image_size, grey.origin.mean) == ((8, 8), (0.3,))
+  assert loaded.model is model and model.origin.image_size == (16, 24)
+  with pytest.raises(ValueError, match="ours takes no images.*inputs are text"):
+    _ = dataclasses.replace(loaded, inputs={"text": tokens}).preprocessing

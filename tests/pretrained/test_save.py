@@ -133,6 +133,6 @@ def test_a_window_is_lost_and_said(name):
   loaded = load_pretrained(published.path("google_vit.npz"))
   windowed = dataclasses.replace(loaded.preprocessing, window=(0.0, 4095.0))
   lines = check_expressible(
-    dataclasses.replace(loaded, preprocessing=windowed), name
+    dataclasses.replace(loaded, inputs={"image": windowed}), name
   )
   assert any("4095 white in 16-bit images" in line for line in lines)

@@ -80,7 +80,7 @@ def test_every_head_answers_in_the_unit_of_the_targets(block):
   flat = flatten_dict(params, sep="/")
   loaded = Loaded(
     model=model,
-    preprocessing=Preprocessing((8, 12)),
+    inputs={"image": Preprocessing((8, 12))},
     open_task=lambda: task,
     shapes={path: array.shape for path, array in flat.items()},
     read=lambda: flat.items(),

@@ -29,8 +29,12 @@ class Loaded:
   (model, params), so `model, params = load_pretrained(...)` reads them.
 
   Attributes:
-    model: The model that the checkpoint holds; `model.origin` repeats its
-      source, normalisation and class names.
+    model: The model that the checkpoint holds. The size and the normalisation
+      of the images in its `origin` are those of `inputs`, whatever it came
+      with.
+    inputs: The object that prepares each input of the model, by the input's
+      name in a batch. That of "image" is a `Preprocessing`; a tokenizer may
+      prepare another.
     open_task: Gives the task that it was trained on, which says what its
       outputs mean; a task of the user's own may be missing.
     shapes: Shapes of the parameters by path, such as
@@ -49,7 +53,7 @@ class Loaded:
   """
 
   model: Model
-  preprocessing: Preprocessing
+  inputs: Mapping[str, Any]
   open_task: Callable[[], Task]
   shapes: Mapping[str, tuple[int, ...]]
   read: Callable[[], Leaves]
@@ -61,17 +65,41 @@ class Loaded:
   held: dict[str, Any] | None = None
   guessed: tuple[str, ...] = ()
 
+  def __post_init__(self):
+    if self.model.origin is None:
+      return
+    origin = with_inputs(self.model.origin, self.inputs)
+    if origin != self.model.origin:
+      object.__setattr__(self, "model", self.model.clone(origin=origin))
+
   def __repr__(self) -> str:
-    """The model, its source and the images it takes, in three lines."""
+    """The model, its source and the inputs it takes, in three lines."""
     model, origin = self.model, self.origin
     name = variant_of(model) or type(model).__name__
     values = sum(map(math.prod, self.shapes.values()))
     step = "" if self.step is None else f", step {self.step:,}"
+    inputs = [
+      f"images {value}" if key == "image" else key
+      for key, value in self.inputs.items()
+    ]
     return (
       f"Loaded {name}: {values:,} parameters, {model.num_classes:,} classes\n"
       f"  from {origin.source} ({origin.format}{step})\n"
-      f"  for images {self.preprocessing}"
+      f"  for {' and '.join(inputs)}"
     )
+
+  @property
+  def preprocessing(self) -> Preprocessing:
+    """The preprocessing of its images, `inputs["image"]`.
+
+    Raises ValueError if it takes no images.
+    """
+    if "image" not in self.inputs:
+      raise ValueError(
+        f"{self.origin.source} takes no images, which are needed here: its "
+        f"inputs are {', '.join(self.inputs) or 'not named'}."
+      )
+    return self.inputs["image"]
 
   @property
   def origin(self) -> Origin:
@@ -163,21 +191,22 @@ class Loaded:
     yield self.params()
 
 
-def origin_of(
-  source: str, format: str, images: Preprocessing, class_names: tuple[str, ...]
-) -> Origin:
-  """The record that a model carries of its source and its images."""
-  return Origin(
-    source, format, images.size, images.mean, images.std, class_names
+def with_inputs(origin: Origin, inputs: Mapping[str, Any]) -> Origin:
+  """The record of a source, with the size and normalisation of its images.
+
+  Without images among the inputs it stays as it is.
+  """
+  if "image" not in inputs:
+    return origin
+  images = inputs["image"]
+  return dataclasses.replace(
+    origin, image_size=images.size, mean=images.mean, std=images.std
   )
 
 
 def with_preprocessing(loaded: Loaded, **changes: Any) -> Loaded:
-  """A copy with another `size`, `mean` or `std` in its preprocessing."""
+  """A copy whose images have another `size`, `mean` or `std`."""
   if "size" in changes:
     changes["cut_from"] = None
-  new = dataclasses.replace(loaded.preprocessing, **changes)
-  old = loaded.origin
-  origin = origin_of(old.source, old.format, new, old.class_names)
-  model = loaded.model.clone(origin=origin)
-  return dataclasses.replace(loaded, model=model, preprocessing=new)
+  images = dataclasses.replace(loaded.preprocessing, **changes)
+  return dataclasses.replace(loaded, inputs={**loaded.inputs, "image": images})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import from_fields
+from vit_jax.models import Origin, from_fields
 from vit_jax.models.grid import Grid, param_shapes
 from vit_jax.pretrained import known
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
@@ -19,7 +19,7 @@ from vit_jax.pretrained.formats import architecture as architectures
 from vit_jax.pretrained.formats import guesses, processor, torchvision
 from vit_jax.pretrained.formats.architecture import Architecture
 from vit_jax.pretrained.formats.mapping import check, read_all
-from vit_jax.pretrained.loaded import Loaded, origin_of
+from vit_jax.pretrained.loaded import Loaded, with_inputs
 from vit_jax.pretrained.locate import drop_download
 from vit_jax.pretrained.naming import recognise
 from vit_jax.runtime.printable import printable, say
@@ -89,12 +89,12 @@ def open_published(
   for line in lines:
     say(f"{source}: {line}.")
   return Loaded(
-    model,
-    preprocessing,
-    functools.partial(answering, architecture.loss),
-    shapes,
-    read,
-    architecture.interpolation,
+    model=model,
+    inputs={"image": preprocessing},
+    open_task=functools.partial(answering, architecture.loss),
+    shapes=shapes,
+    read=read,
+    interpolation=architecture.interpolation,
     guessed=guessed,
   ), grid
 
@@ -166,7 +166,8 @@ def _build(
   )
   names = tuple(printable(str(name)) for name in architecture.class_names)
   names = names or known.class_names(source, fields["num_classes"])
-  origin = origin_of(source, architecture.format, pictures, names)
+  origin = Origin(source, architecture.format, None, class_names=names)
+  origin = with_inputs(origin, {"image": pictures})
   return model.clone(origin=origin), grid or (1, 1), pictures
 
 

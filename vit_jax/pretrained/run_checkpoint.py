@@ -12,13 +12,13 @@ import numpy as np
 from flax import traverse_util
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Model, from_fields
+from vit_jax.models import Model, Origin, from_fields
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED, BLOCKS, OwnBlockError
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
-from vit_jax.pretrained.loaded import Leaves, Loaded, origin_of
+from vit_jax.pretrained.loaded import Leaves, Loaded, with_inputs
 from vit_jax.runtime.printable import one_line
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
@@ -64,7 +64,9 @@ def open_run_checkpoint(
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     names = descriptions.class_names(description)
-    origin = origin_of(workdir, "vit_jax", preprocessing, names)
+    inputs = {"image": preprocessing}
+    origin = Origin(workdir, "vit_jax", None, class_names=names)
+    origin = with_inputs(origin, inputs)
     # Stacked layers are of use only in training.
     model_fields = {
       k: v for k, v in description["model"].items() if k != "scan"
@@ -99,7 +101,7 @@ def open_run_checkpoint(
     restore = saved.restore
   return Loaded(
     model=model,
-    preprocessing=preprocessing,
+    inputs=inputs,
     open_task=functools.partial(saved.open_task, task),
     shapes=shapes,
     read=lambda: (leaf for leaf in read() if leaf[0] in shapes),
