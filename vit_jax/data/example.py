@@ -162,8 +162,8 @@ def check_scans(encoded: bytes) -> None:
 def check_channels(channels: int, bands: int = 4) -> None:
   """Raises UnreadableImageError for channels that a file does not have.
 
-  `channels` are those wanted, of which 1 to 4 can be made of any grey or colour
-  image, and `bands` those of the file.
+  Any grey or colour image can be converted to 1 to 4 `channels`. A file of more
+  `bands` cannot be converted: `channels` has to be their number.
   """
   if channels > 4 or bands > 4:
     reason = f"it has {bands}" if bands > 4 else "it is no TIFF file of bands"

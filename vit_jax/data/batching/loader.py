@@ -25,7 +25,7 @@ _MOST_WORKERS = 16
 
 
 class EvalPasses(contextlib.AbstractContextManager):
-  """Iterate over it for one pass over the split; as often as needed.
+  """Batches of a split, to iterate over as often as needed, a pass each time.
 
   The workers start with `start` or the first pass, stay for the next ones, and
   stop at `close` or the end of a `with` block; a pass that was left early makes
@@ -228,7 +228,8 @@ def make_loader(
   """Makes the loader that settings ask for.
 
   If they leave the number of workers open, one process per core decodes, or
-  none if images are tiny; `photographs` take work however small `image_size`.
+  none if `image_size` is tiny. With `photographs` there are processes even
+  then, since the files may be much larger.
   """
   workers = settings.num_workers
   if workers == -1:

@@ -123,7 +123,8 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
     ) from None
   with tifffile.TiffFile(io.BytesIO(encoded)) as file:
     series = file.series[0]
-    axes, shape = series.axes, series.shape
+    axes = series.axes
+    shape = series.shape
     if not {"Y", "X"} <= set(axes) or len(axes) > 3:
       raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
     sizes = dict(zip(axes, shape, strict=True))
@@ -172,8 +173,8 @@ def _wide_samples(
 ) -> np.ndarray | None:
   """Samples of more than 8 bits, (H, W), (H, W, 3) or (H, W, 4).
 
-  It is None if Pillow's own pixels will do. In colours these are the high
-  bytes, without any sample being transparent.
+  It is None if Pillow's own pixels will do, as they do for a colour image
+  without a window or a transparent colour: they are the high bytes.
   """
   tags = getattr(image, "tag_v2", {})  # Those of TIFF alone.
   formats = {*tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))}

@@ -1,4 +1,4 @@
-"""Chooses which images are held out, where data come without splits."""
+"""Chooses the images to hold out from data that come without splits."""
 
 import hashlib
 import os
@@ -20,9 +20,9 @@ def held_out(
   name, a number in [0, 1), is below the fraction. So it keeps its side whatever
   files are added or removed, and the share of N files is near the fraction
   only, with a standard deviation of sqrt(fraction (1 - fraction) / N). No rule
-  has both: where files keep their sides in whatever order they are added, each
-  has the side that it would have alone, and names can be such that all are on
-  one side.
+  can keep every file on its side and also fix the share: a side that does not
+  depend on other files depends on a file's own name, and by their names all
+  files may fall on one side.
 
   Of two files or more, at least one is chosen and one is not. If names leave a
   side empty, the file whose hash is nearest to the fraction moves there. That
@@ -33,9 +33,9 @@ def held_out(
   as many as are nearest to the fraction; some change sides as files are added.
 
   Args:
-    files: Names, from the same folder on.
-    root: The folder that names begin at. It is needed only where some of them
-      are full paths, which have the hash of their part below it.
+    files: Names, relative to one folder.
+    root: That folder. It is needed only if some names are full paths, which
+      have the hash of their part below it.
   """
   if len(files) < 2:
     return set()
@@ -54,7 +54,7 @@ def held_out(
 
 
 def _hash(file: bytes, top: str | None) -> float:
-  """The BLAKE2b of a name with 64 bits, as a number in [0, 1].
+  """The BLAKE2b hash of a name, 64 bits, as a number in [0, 1].
 
   It is the same on all platforms, and however a path is written.
   """

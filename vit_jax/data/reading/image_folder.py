@@ -180,7 +180,7 @@ def open_folder(
   return opened
 
 
-def found(splits: Sequence[ImageFolder]) -> str:
+def summary(splits: Sequence[ImageFolder]) -> str:
   """The number of images found, such as "train 8, test 2 images"."""
   counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
   ignored = collections.Counter(splits[0].layout.ignored)

@@ -48,7 +48,7 @@ _BORDER = 2  # Pixels of ObjectNet's red border.
 
 @dataclasses.dataclass(frozen=True)
 class TestSet:
-  """A test set."""
+  """A test set, and the answers that count as correct."""
 
   source: Source  # The images; a label is an index into `right`.
   # For each label, the model's classes that count as correct.
@@ -141,8 +141,9 @@ def _real(root: str | None, data_dir: str | None) -> TestSet:
     sets = [frozenset(real[_number(name) - 1]) for name in names]
     source: Source = images
   else:
-    name, label = "imagenet2012_real", "original_label"
-    source = _prepared(name, "validation", data_dir, label)
+    source = _prepared(
+      "imagenet2012_real", "validation", data_dir, label="original_label"
+    )
     sets = [frozenset(map(int, x)) for x in source.column("real_label")]  # pyright: ignore[reportAttributeAccessIssue]
   labelled = [index for index, labels in enumerate(sets) if labels]
   right = [sets[index] for index in labelled]

@@ -117,8 +117,8 @@ def open_split(
   return opened[split]
 
 
-def found(splits: Sequence[LabelledImages]) -> str:
-  """The numbers of images, such as "train 8, val 2 images, 3 classes"."""
+def summary(splits: Sequence[LabelledImages]) -> str:
+  """The numbers of images found, such as "train 8, val 2 images, 3 classes"."""
   counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
   first = splits[0]
   what = f"{len(first.class_names):,} {first.kind.plural}"

@@ -140,7 +140,7 @@ def _columns(
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
-  """Yields of each row the line number, the cells by column, and a flag.
+  """Yields the line number of each row, its cells by column, and a flag.
 
   The flag tells whether numbers may have a decimal comma, as where Excel puts
   semicolons between cells.

@@ -67,13 +67,12 @@ def open_splits(
   opened = reader.open_folder(settings, labels or labels_of(settings.task))
   if opened["eval"].split == "test":
     del opened["test"]
-  summary = reader.found([*opened.values()])
   train = opened["train"]
   return Splits(
     train=train,
     eval=opened["eval"],
     test=opened.get("test"),
-    found=summary,
+    found=reader.summary([*opened.values()]),
     warnings=train.warnings() + ([] if windowed else train.exposure()),
   )
 

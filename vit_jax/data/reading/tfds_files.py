@@ -78,8 +78,8 @@ def read_info(folder: epath.Path) -> Any:
 def read_description(folder: epath.Path) -> Any:
   """Reads dataset_info.json with the features of features.json in it.
 
-  Returns a `DatasetInfo` of protobuf.
-  No class is imported, and no other file is opened to read.
+  Returns a `DatasetInfo` of protobuf. No class is imported, and no other file
+  is read.
 
   Raises:
     RefusedError: a feature is none of TFDS's own, or names a file.
@@ -126,7 +126,7 @@ def check_config_name(name: Any, folder: Any) -> None:
 
 
 def _as_proto(value: dict[str, Any]) -> Any:
-  """A feature as it is written today, or, with "type", until TFDS 4.3."""
+  """Parses a feature of features.json; until TFDS 4.3 its class was "type"."""
   if "type" not in value:
     return json_format.ParseDict(value, _FEATURE_PROTO.Feature())
   feature = _FEATURE_PROTO.Feature(python_class_name=value["type"])
@@ -169,7 +169,7 @@ def _check(feature: Any, file: epath.Path) -> None:
 
 
 def _check_json(name: str, content: Any, file: epath.Path) -> None:
-  """The same for the content of a feature that is JSON."""
+  """Raises RefusedError as `_check` does, for a feature stored as JSON."""
   if name == _DICTS:
     for child in content.values():
       _check(_as_proto(child), file)
@@ -198,7 +198,10 @@ def _is_plain(key: str, value: Any) -> bool:
 
 
 def _check_dtype(name: Any, file: epath.Path) -> None:
-  """TFDS would import TensorFlow for a type that NumPy does not know."""
+  """Raises RefusedError for a type that NumPy does not know.
+
+  TFDS would import TensorFlow for it.
+  """
   try:
     if not re.fullmatch(r"[a-z]+\d*_?", name):
       raise TypeError(name)

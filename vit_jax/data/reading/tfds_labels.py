@@ -29,8 +29,9 @@ class Labels(NamedTuple):
 def labels_of(features: Mapping[str, Any], name: str) -> Labels:
   """Looks up labels by their name in the features of a data set.
 
-  It is a class label, such as "label_azimuth"; "label_orientation/16" for 16
-  groups of neighbouring classes; or a rule: "count_all" and
+  A name is that of a class label, such as "label_azimuth"; or of a label and a
+  number, such as "label_orientation/16" for 16 groups of neighbouring classes;
+  or of a rule: "count_all" and
   "closest_object_distance" of CLEVR, "closest_vehicle_distance" of KITTI.
   Raises ValueError if the data set does not have them.
   """

@@ -122,7 +122,12 @@ def _rotation(size, angle):
 
 
 def _moves(affine: Callable, edge: int, shift: float, *how) -> dict[str, _Op]:
-  """The operations that move pixels; `edge` is what a side has beyond them."""
+  """The operations that move pixels.
+
+  `affine` applies a matrix, with the arguments `how`. A rotation is about the
+  centre of an image whose sides are shorter by `edge`, and `shift` is the
+  longest translation, as a fraction of the side.
+  """
 
   def op(matrix: Callable[[int, int, float], tuple]) -> _Op:
     return lambda image, strength, rng: affine(
