@@ -150,6 +150,7 @@ every_model = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @every_model
 def test_every_way_gives_the_answer_of_the_model(name, tmp_path):
   model, params, preprocessing, loss = opened(name)

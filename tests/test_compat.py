@@ -150,6 +150,7 @@ def read_predictions(out):
   return [{**row, "image": pathlib.Path(row["image"]).name} for row in rows]
 
 
+@pytest.mark.slow
 @each_run
 def test_the_first_parameters_are_those_of_old(workdir, data_dir):
   """They are the same to the bit on machines that round as a recorded one."""

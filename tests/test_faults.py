@@ -82,6 +82,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_set_aside(
   data_dir, whole_run, run_copy, capsys, damage

@@ -70,6 +70,7 @@ def test_a_probe_may_take_the_whole_training_split(
     probe_checkpoint(workdir, settings, probe="svm")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_gets_the_preprocessing_of_its_run(
   tinted_root, tinted_model, workdir
 ):

@@ -179,6 +179,7 @@ print(logits.shape)
 """
 
 
+@pytest.mark.slow
 def test_the_model_needs_only_jax_flax_optax_and_jaxtyping(tmp_path):
   done = _run(
     *(sys.executable, "-c", _LIGHT), cwd=ROOT, JAX_COMPILATION_CACHE_DIR=""

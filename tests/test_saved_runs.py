@@ -174,6 +174,7 @@ def test_a_saved_run_is_exported_as_it_was(workdir):
   assert_same(exported(workdir, **given), known(workdir)["exported"])
 
 
+@pytest.mark.slow
 @each_run()
 def test_a_saved_run_goes_on_to_the_same_end(workdir):
   assert_same(resumed(workdir), known(workdir)["resumed"], rounding=TRAINED)

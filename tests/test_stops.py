@@ -79,6 +79,7 @@ def test_a_read_that_hangs_delays_no_stop(
   assert again == (number == signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_the_step_under_way(running, tmp_path):
   start = time.perf_counter()
   os.killpg(running.pid, signal.SIGTERM)  # Workers and all, as SLURM does.

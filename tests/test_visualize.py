@@ -137,6 +137,7 @@ def many(tmp_path):
   return [str(path) for path in paths]
 
 
+@pytest.mark.slow
 def test_several_images_are_compiled_once(many, tmp_path, checkpoint):
   """Each has the arrays and figures of one that is drawn alone."""
   compiled = attention_capture._seen_with_gradients

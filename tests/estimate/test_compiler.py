@@ -110,6 +110,7 @@ class Own(ClassificationTask):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "changes, label",
   [

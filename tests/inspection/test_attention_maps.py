@@ -107,6 +107,7 @@ def test_a_model_shows_no_attention_unless_asked():
   assert found.shape == (B, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_gradients_are_finite_differences(pooling):
   (model, params), x = drawn(pooling=pooling), some_images()

@@ -307,6 +307,7 @@ def test_every_layer_gets_the_tokens_that_stay(batch, fields, prefix, left):
   assert set(shapes) == {(COUNT, left, 16)}
 
 
+@pytest.mark.slow
 def test_outside_training_nothing_is_left_out(batch):
   plain, ours = (dropping(rate).clone(num_classes=0) for rate in (0.0, 0.5))
   params = params_of(plain, batch)

@@ -43,6 +43,7 @@ def test_fields_replace_the_variants():
   assert make_resnet("R50x1", 7, width=32).width == 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patch_size", [16, 32])
 def test_hybrids_have_the_tokens_their_name_says(patch_size):
   model = make_vit(f"R50+B/{patch_size}", 7, pooling="gap", num_layers=1)

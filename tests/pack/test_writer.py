@@ -365,6 +365,7 @@ else:  # In a worker.
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_the_command(photographs, tmp_path, number):
   """Neither processes nor temporary files; Ctrl-C reaches the workers too."""

@@ -173,6 +173,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="others count otherwise")
 def test_absurd_claims_take_no_memory(tmp_path):
   """Uses the system's count of memory, which includes C and Rust libraries."""

@@ -307,6 +307,7 @@ def test_a_killed_process_blocks_nobody_and_its_part_goes(site, cache):
   assert files(cache) == ["x.npz"]
 
 
+@pytest.mark.slow
 def test_pooch_is_loaded_for_a_download_alone():
   code = "import sys; import vit_jax.pretrained.load; assert "
   code += "not {'pooch', 'huggingface_hub'} & set(sys.modules)"

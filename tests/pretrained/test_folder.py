@@ -83,6 +83,7 @@ def answer(source):
   return loaded, np.asarray(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["hf", "timm", "big_vision"])
 def test_pixels_that_fill_no_patch_are_left_out(tmp_path, to):
   """transformers resizes to 48, and its patches of 14 see 42 pixels.

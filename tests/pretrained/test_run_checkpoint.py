@@ -164,6 +164,7 @@ def lora_of(tmp_path):
   return make
 
 
+@pytest.mark.slow
 def test_an_address_that_only_a_checkpoint_names_is_not_asked(
   lora_of, tmp_path, site, cache
 ):

@@ -87,6 +87,7 @@ def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
   published.assert_same_logits(plan.model, tree, *examples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_head_may_start_from_a_probe(data_dir, flip):
   path = published.path("google_vit.npz")

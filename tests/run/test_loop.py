@@ -144,6 +144,7 @@ def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):
   assert np.mean(loss) == pytest.approx(evaluated["eval/loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_users_function_is_called_after_each_step(
   whole_run, run_copy, data_dir
 ):

@@ -44,6 +44,7 @@ def elsewhere(tmp_path, monkeypatch):
   return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "where, flag",
   [

@@ -23,6 +23,7 @@ class Always(nn.Module):
     return jnp.zeros((len(images), 3, COLOURS)).at[..., 0].set(2.0)
 
 
+@pytest.mark.slow
 def test_colours_are_counted_over_the_examples_that_count():
   masking = Masking(0.5, "colour", 4, HALF, HALF)
   step = jax.jit(make_eval_step(Always(), masking))

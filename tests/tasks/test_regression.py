@@ -70,6 +70,7 @@ def test_a_number_in_words():
   assert RegressionTask().label_text([31.25], ("age",)) == "age 31.25"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [None, "deit"])
 def test_every_head_answers_in_the_unit_of_the_targets(block):
   """DeiT's model answers with the mean of two heads."""

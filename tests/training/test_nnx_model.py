@@ -89,6 +89,7 @@ def test_logits_and_gradients_are_those_of_linen(name):
     _assert_equal(part, other, 1e-6 * max(largest, 1.0))
 
 
+@pytest.mark.slow
 def test_an_nnx_loop_takes_the_steps_of_a_linen_loop():
   """Drawn by its own keys, by `nnx.Optimizer`, then split and merged."""
   model, x, y = tiny(), images(), jnp.arange(2)

@@ -98,6 +98,7 @@ def test_a_killed_run_on_this_machine_is_replaced_at_once(address):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"\xff", b'{"pid": 1e400}'])
 def test_a_lock_that_says_nothing_is_waited_for(address, content):
   _object(address).upload_from_string(content)

@@ -75,6 +75,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["exit", "wait"])
 def test_no_worker_outlives_its_parent(tmp_path, ending):
   """The parent ends in good order, and then in silence, or is killed."""
@@ -205,6 +206,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("how", "code", "said"),
   [
@@ -235,6 +237,7 @@ def test_what_happens_while_a_worker_starts(tmp_path, how, code, said):
   assert not lines or lines[0].startswith(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_batch_that_never_comes_is_given_up(monkeypatch, num_workers):
   monkeypatch.setattr(workers, "_LONGEST_WAIT", 0.1)

@@ -278,6 +278,7 @@ def test_a_model_of_our_own_is_written_and_read(tmp_path):
     np.testing.assert_array_equal(array, params[path])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "fields",
   [

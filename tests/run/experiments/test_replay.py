@@ -57,6 +57,7 @@ def test_a_digest_is_the_sum_of_its_formula():
   assert int(other["batch/image"]) != int(found["batch/image"])
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_digests(whole_run):
   rows = _rows(whole_run.folder)
   assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]
@@ -259,6 +260,7 @@ def test_what_the_user_names_needs_none(change, workdir, moved):
   replay._check_trusted(replaced(Settings(), change), 4, workdir, moved)
 
 
+@pytest.mark.slow
 def test_the_command_needs_a_run(tmp_path):
   line = commands.refused("vit_jax.verify", str(tmp_path))
   assert "holds no checkpoints" in line
