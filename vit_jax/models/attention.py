@@ -81,7 +81,7 @@ class Msa(nn.Module):
   ) -> Float[Array, "B T D"]:
     c, D = self.config, z.shape[-1]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
-    special = any(given is not None for given in (R, queries, mask))
+    special = any(x is not None for x in (R, queries, mask))
     form = form_of(z.shape[1], special or self._needs_A(train), c.splash)
     if form != "plain":
       return self._on_tpu(form, z.astype(c.dtype), U, scale, where)
@@ -101,7 +101,9 @@ class Msa(nn.Module):
 
   def projections(self, D: int) -> tuple[Projection, ...]:
     """U_q, U_k, U_v, each (D, k, D_h), and U_msa, (k, D_h, D)."""
-    k, D_h, heads = self.num_heads, D // self.num_heads, ("heads", "head_size")
+    k = self.num_heads
+    D_h = D // k
+    heads = ("heads", "head_size")
     make = partial(Projection, kernel_init=init_kernel, **self.config.dtypes)
 
     def into_heads(name: str) -> Projection:
@@ -234,11 +236,8 @@ class MapHead(nn.Module):
   @nn.compact
   def __call__(self, z: TokenValues, mask: Mask = None) -> Float[Array, "B D"]:
     B, _, D = z.shape
-    init, param_dtype = (
-      named(init_kernel, (None, None)),
-      self.config.param_dtype,
-    )
-    probe: Any = self.param("probe", init, (1, D), param_dtype)
+    init = named(init_kernel, (None, None))
+    probe: Any = self.param("probe", init, (1, D), self.config.param_dtype)
     msa = Msa(self.num_heads, self.config, name="msa")
     norm = layer_norm(self.config, name="norm")
     mlp = self.make_mlp(name="mlp")

@@ -37,7 +37,8 @@ QKV_BIASES = ("qkv", "qv", "")
 class ExtendedMsa(Msa):
   """`Msa` with norms, rotations and fewer biases; (B, S, D) -> (B, S, D).
 
-  `rope` is what `rotate` takes besides the tokens; None for no rotations.
+  `rope` has the arguments `grid`, `theta` and `side` of `rotate`; None for no
+  rotations.
   """
 
   qkv_bias: str = "qkv"
@@ -65,8 +66,9 @@ class ExtendedMsa(Msa):
   ) -> Array:
     from vit_jax.models import tpu
 
-    S, D_h = z.shape[1], U.shape[-1]
-    turn = rotary(S, D_h, *self.rope, where=where) if self.rope else None
+    turn = None
+    if self.rope:
+      turn = rotary(z.shape[1], U.shape[-1], *self.rope, where=where)
     if not self.qk_norm:
       if turn is None:
         return super()._compared_on_tpu(name, z, U, scale, where)
@@ -144,7 +146,8 @@ class GatedMlp(nn.Module):
   def __call__(
     self, z: TokenValues, *, train: bool = False, scale: Any = None
   ) -> TokenValues:
-    c, D = self.config, z.shape[-1]
+    c = self.config
+    D = z.shape[-1]
     gate, expand = (
       dense(self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name=name)
       for name in ("gate", "expand")
@@ -204,11 +207,16 @@ class ExtendedBlock(nn.Module):
 
   def _msa(self) -> Msa:
     """The paper's attention, unless this one differs from it."""
-    k, c = self.num_heads, self.config
     if self.qk_norm or self.rope or self.qkv_bias != "qkv":
-      own = self.qkv_bias, self.qk_norm, self.rope
-      return ExtendedMsa(k, c, *own, name="msa")
-    return Msa(k, c, name="msa")
+      return ExtendedMsa(
+        self.num_heads,
+        self.config,
+        qkv_bias=self.qkv_bias,
+        qk_norm=self.qk_norm,
+        rope=self.rope,
+        name="msa",
+      )
+    return Msa(self.num_heads, self.config, name="msa")
 
   def _layer_scale(self, name: str, z: TokenValues) -> tuple[Any, Callable]:
     """LayerScale: a learned factor per channel, on one of two sides.
@@ -231,7 +239,7 @@ class ResizedPositions(nn.Module):
 
   Attributes:
     table: The grid that the table is for, (h, w).
-    prefix: TokenValues before the patches that have a vector in the table.
+    prefix: Number of tokens before the patches that have a vector in the table.
     antialias: Whether a table that shrinks is smoothed first.
   """
 

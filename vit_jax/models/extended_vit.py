@@ -153,7 +153,8 @@ class ExtendedVit(BaseVit):
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The tokens before the patches: class, distillation, registers."""
     has = {"x_class": self.class_token, "x_dist": self.distilled}
-    zeros, normal = nn.initializers.zeros, nn.initializers.normal(0.02)
+    zeros = nn.initializers.zeros
+    normal = nn.initializers.normal(0.02)
     tokens = [self._token(name, zeros) for name in has if has[name]]
     if self.registers:
       tokens.append(self._token("registers", normal, self.registers))
@@ -169,13 +170,21 @@ class ExtendedVit(BaseVit):
   def _E_pos(self, grid: Grid) -> Array | int:
     if self.position == "none":
       return 0
-    own = {"learned": self.prefix - self.registers, "learned_all": self.prefix}
-    with_own = own.get(self.position, 0)
-    own_grid, D = self.position_grid or grid, self.hidden_size
-    options = with_own, self.antialias, self.param_dtype
-    table = ResizedPositions(own_grid, D, *options, name="position")
-    first, patches = jnp.split(table(grid), [with_own])
-    no_place = jnp.zeros((self.prefix - with_own, D), first.dtype)
+    entries = {
+      "learned": self.prefix - self.registers,
+      "learned_all": self.prefix,
+    }
+    prefix = entries.get(self.position, 0)  # Of the table.
+    table = ResizedPositions(
+      self.position_grid or grid,
+      self.hidden_size,
+      prefix=prefix,
+      antialias=self.antialias,
+      param_dtype=self.param_dtype,
+      name="position",
+    )
+    first, patches = jnp.split(table(grid), [prefix])
+    no_place = jnp.zeros((self.prefix - prefix, self.hidden_size), first.dtype)
     E_pos = jnp.concatenate([first, no_place, patches]).astype(self.dtype)
     return E_pos[None]
 
@@ -187,8 +196,9 @@ class ExtendedVit(BaseVit):
     return [lambda tokens: tokens.replace(z=norm(tokens.z)), *layers]
 
   def _layer(self, grid: Grid) -> Callable[..., nn.Module]:
-    theta, side = self.rope_theta, self.rope_side
-    rope = (grid, theta, side) if theta else None
+    rope = None
+    if self.rope_theta:
+      rope = (grid, self.rope_theta, self.rope_side)
 
     def make_block(name: str) -> ExtendedBlock:
       drop_path = self.drop_path_rate
@@ -197,9 +207,15 @@ class ExtendedVit(BaseVit):
         assert layer is not None
         drop_path = drop_path * layer / max(self.num_layers - 1, 1)
       return ExtendedBlock(
-        *(self.num_heads, self.mlp_size, self._config),
-        *(self.layer_scale, self.gated_mlp, drop_path),
-        *(self.qkv_bias, self.qk_norm, rope),
+        self.num_heads,
+        self.mlp_size,
+        self._config,
+        layer_scale=self.layer_scale,
+        gated_mlp=self.gated_mlp,
+        drop_path_rate=drop_path,
+        qkv_bias=self.qkv_bias,
+        qk_norm=self.qk_norm,
+        rope=rope,
         name=name,
       )
 

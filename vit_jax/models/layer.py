@@ -81,11 +81,12 @@ class LayerConfig:
     return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
 
-def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
   """Raises ValueError, which names the field, for an unknown value."""
-  if value not in (known := tuple(known)):
+  choices = tuple(choices)
+  if value not in choices:
     raise ValueError(
-      f"{name}={value!r} is unknown; choose one of {', '.join(known)}."
+      f"{name}={value!r} is unknown; choose one of {', '.join(choices)}."
     )
 
 
@@ -181,7 +182,8 @@ class PatchDropout(nn.Module):
   def __call__(self, tokens: Tokens, *, train: bool) -> Tokens:
     if not train or not self.rate:
       return tokens
-    B, N = len(tokens.z), tokens.z.shape[1] - tokens.prefix
+    B, S, _ = tokens.z.shape
+    N = S - tokens.prefix
     n = max(round((1 - self.rate) * N), 1)
     draw = jax.random.uniform(self.make_rng("dropout"), (B, N))
     if tokens.mask is not None:

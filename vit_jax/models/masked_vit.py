@@ -111,7 +111,10 @@ def corrupted(
 
 
 def masked(vit: nn.Module, outputs: int) -> MaskedVit:
-  """A model like `vit` that predicts so many values for each masked patch."""
+  """A model like `vit` that predicts so many values for each masked patch.
+
+  Raises ValueError if `vit` is not the paper's ViT.
+  """
   if type(vit) is not Vit:
     raise ValueError(
       f"masked.rate: masked patches train the paper's ViT, not "

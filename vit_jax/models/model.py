@@ -100,7 +100,7 @@ class Model(nn.Module):
     return y
 
   def inputs(self, image_shape: tuple[int, int, int]) -> Any:
-    """What a call takes: shapes and types, for one image of (H, W, C)."""
+    """The shape and type of a call's input, for one image of (H, W, C)."""
     return _image(image_shape)
 
   def parts(self) -> tuple[Part, ...]:
@@ -134,8 +134,9 @@ class Model(nn.Module):
 
 def inputs_of(model: nn.Module, image_shape: tuple[int, int, int]) -> Any:
   """`Model.inputs`; a module of another kind takes an image."""
-  own = isinstance(model, Model)
-  return model.inputs(image_shape) if own else _image(image_shape)
+  if isinstance(model, Model):
+    return model.inputs(image_shape)
+  return _image(image_shape)
 
 
 def _image(shape: tuple[int, int, int]) -> jax.ShapeDtypeStruct:
@@ -245,8 +246,9 @@ class VitFields(Model):
 
   @property
   def _embedding_dropout_rate(self) -> float:
-    own = self.embedding_dropout_rate
-    return self.dropout_rate if own is None else own
+    if self.embedding_dropout_rate is None:
+      return self.dropout_rate
+    return self.embedding_dropout_rate
 
   @property
   def _config(self) -> LayerConfig:
@@ -254,6 +256,7 @@ class VitFields(Model):
 
 
 def check_size(name: str, value: Any, least: int = 1) -> None:
+  """Raises ValueError, which names the field, for a size that is too small."""
   if not isinstance(value, numbers.Integral):
     raise ValueError(f"{name}={value!r} must be a whole number.")
   if int(value) < least:

@@ -42,7 +42,8 @@ def check_images(x: Any) -> None:
   Values so large that the images can hardly have been normalised are warned of,
   where the values are known; under `jax.jit` they are not.
   """
-  shape, dtype = tuple(x.shape), x.dtype
+  shape = tuple(x.shape)
+  dtype = x.dtype
   if len(shape) != 4:
     fix = "; for a single image write images[None]" if len(shape) == 3 else ""
     raise ValueError(

@@ -135,7 +135,8 @@ class Projection(nn.Module):
       matrix = inputs, math.prod(outputs)
       return self.kernel_init(key, matrix, dtype).reshape(shape)
 
-    init, dtype = named(init_kernel, self.axes), self.param_dtype
+    init = named(init_kernel, self.axes)
+    dtype = self.param_dtype
     self.kernel: Any = self.param("kernel", init, self.shape, dtype)
     self.bias: Any = None
     if self.bias_init is not None:

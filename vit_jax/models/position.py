@@ -209,12 +209,23 @@ def make_positions(vit: Any, grid: Grid, config: LayerConfig) -> Positions:
 
 
 def _offsets(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
-  S, k = grid[0] * grid[1] + (vit.pooling == "token"), vit.num_heads
-  D_h, param_dtype = vit.hidden_size // k, config.param_dtype
-  return RelativeOffsets(S, k, D_h, param_dtype, name=name)()
+  make = RelativeOffsets(
+    num_tokens=grid[0] * grid[1] + (vit.pooling == "token"),
+    num_heads=vit.num_heads,
+    head_size=vit.hidden_size // vit.num_heads,
+    param_dtype=config.param_dtype,
+    name=name,
+  )
+  return make()
 
 
 def _embedding(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
-  sizes = grid, vit.hidden_size, vit.pooling == "token"
-  make = PositionEmbedding(vit.position, *sizes, config.param_dtype, name=name)
+  make = PositionEmbedding(
+    vit.position,
+    grid,
+    vit.hidden_size,
+    class_token=vit.pooling == "token",
+    param_dtype=config.param_dtype,
+    name=name,
+  )
   return make()[None].astype(config.dtype)  # (1, S, D)

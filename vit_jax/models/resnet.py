@@ -53,7 +53,8 @@ class ResidualUnit(nn.Module):
   @nn.compact
   def __call__(self, x: Images) -> Float[Array, "B h w C4"]:
     dtypes: Any = dict(dtype=self.dtype, param_dtype=self.param_dtype)
-    conv, norm = partial(StdConv, **dtypes), partial(_group_norm, **dtypes)
+    conv = partial(StdConv, **dtypes)
+    norm = partial(_group_norm, **dtypes)
     zeros = nn.initializers.zeros_init()
 
     shortcut = x
@@ -113,8 +114,8 @@ class ResNet(Model):
     for stage, units in enumerate(self.layers):
       for unit in range(units):
         stride = 2 if stage and not unit else 1
-        name, wide = f"stage{stage}_unit{unit}", width * 2**stage
-        x = ResidualUnit(wide, stride, **dtypes, name=name)(x)
+        name = f"stage{stage}_unit{unit}"
+        x = ResidualUnit(width * 2**stage, stride, **dtypes, name=name)(x)
     return x, x.mean(axis=(1, 2))
 
 

@@ -61,9 +61,10 @@ def make_blocks(
     return [partial(_scanned(run, vit.num_layers), block)]
 
   def run_layer(layer: int, tokens: Tokens) -> Tokens:
-    E_pos, own = tokens.E_pos if layer else None, positions.added[layer]
-    if own is not None:
-      E_pos = tokens.of_places(own)
+    E_pos = tokens.E_pos if layer else None
+    table = positions.added[layer]
+    if table is not None:
+      E_pos = tokens.of_places(table)
     if E_pos is not None:  # Positions at every layer, App. D.4.
       tokens = tokens.replace(z=tokens.z + E_pos)
     block = make_block(name=OURS.of(layer))
@@ -75,7 +76,7 @@ def make_blocks(
 def _seen(
   block: nn.Module, tokens: Tokens, R: Array | None
 ) -> dict[str, Array]:
-  """What a layer is told of the tokens, besides their values and R.
+  """The arguments of a layer about its tokens, besides their values and R.
 
   A class of layers that takes no `where` uses no places of patches but in R.
   """

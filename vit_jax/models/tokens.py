@@ -65,7 +65,8 @@ class Tokens(struct.PyTreeNode):
     Raises:
       ValueError: if `keep` is not such an array.
     """
-    B, keep = len(self.z), jnp.asarray(keep)
+    B = len(self.z)
+    keep = jnp.asarray(keep)
     if (
       not jnp.issubdtype(keep.dtype, jnp.integer)
       or keep.ndim != 2
@@ -75,7 +76,9 @@ class Tokens(struct.PyTreeNode):
         f"keep of shape {keep.shape} and type {keep.dtype}; take needs whole "
         f"numbers, (B, K) or (1, K) for B={B} images."
       )
-    where, mask, E_pos = keep, self.mask, self.E_pos
+    where = keep
+    mask = self.mask
+    E_pos = self.E_pos
     if self.where is not None:
       where = jnp.take_along_axis(self.where, keep, axis=1)
     if mask is not None:
@@ -88,10 +91,11 @@ class Tokens(struct.PyTreeNode):
   def _take(
     self, rows: Float[Array, "b S D"], keep: Int[Array, "c K"]
   ) -> Float[Array, "d s D"]:
-    first, patches = rows[:, : self.prefix], rows[:, self.prefix :]
-    kept = jnp.take_along_axis(patches, keep[..., None], axis=1)
-    first = jnp.broadcast_to(first, (len(kept), *first.shape[1:]))
-    return jnp.concatenate([first, kept], axis=1)
+    first = rows[:, : self.prefix]
+    patches = rows[:, self.prefix :]
+    patches = jnp.take_along_axis(patches, keep[..., None], axis=1)
+    first = jnp.broadcast_to(first, (len(patches), *first.shape[1:]))
+    return jnp.concatenate([first, patches], axis=1)
 
   def of_places(self, table: Float[Array, "1 S D"]) -> Float[Array, "b s D"]:
     """The rows of a table for a whole image's tokens that these tokens have."""

@@ -103,11 +103,13 @@ def _turned_backward(saved: tuple, d: Array) -> tuple:
   d = _in_order(d)
   # The sum over images precedes the turn back, as it then fuses with the
   # product that makes d, unless each image has its own angles.
-  sums, rest = d.astype(jnp.float32), (1, 3)
+  sums = d.astype(jnp.float32)
+  axes = (1, 3)
   if cos.ndim == 2:
-    sums, rest = sums.sum(axis=1), 2
+    sums = sums.sum(axis=1)
+    axes = 2
   sums = turned(jnp.split(sums, 2, axis=-2), cos, -sin)
-  db = None if b is None else sums.sum(axis=rest)
+  db = None if b is None else sums.sum(axis=axes)
   d = turned(jnp.split(d, 2, axis=2), cos, -sin)
   dW, dz = _projection_gradients(z, d, W)
   return dz, dW, None if db is None else db.astype(z.dtype), None, None
@@ -166,9 +168,13 @@ def _backward(saved: tuple, dy: Array) -> tuple:
   dq = _in_order(_product("hbkq,hbek->hbeq", dlogits, k))
   dk = _in_order(_product("hbkq,hbeq->hbek", dlogits, q))
   return (
-    *(dq, dk, _in_order(dz), dW_v),
-    *(None if b_v is None else db_v.astype(z.dtype),),
-    *(dW_out, db_out.astype(z.dtype)),
+    dq,
+    dk,
+    _in_order(dz),
+    dW_v,
+    None if b_v is None else db_v.astype(z.dtype),
+    dW_out,
+    db_out.astype(z.dtype),
   )
 
 
@@ -176,9 +182,9 @@ attend.defvjp(_forward, _backward)
 
 
 @jax.custom_vjp
-def attend_in_order(q, k, *rest) -> Array:
+def attend_in_order(q, k, *others) -> Array:
   """`attend`, for what was turned: with heads inside, turning costs more."""
-  return _forward(_in_order(q), _in_order(k), *rest)[0]
+  return _forward(_in_order(q), _in_order(k), *others)[0]
 
 
 attend_in_order.defvjp(_forward, _backward)
@@ -207,8 +213,8 @@ def _by_queries(q: Heads, k: Heads, v: Heads) -> Heads:
   parts = -(-_logit_bytes(S, S) // BLOCK_BYTES)
   most = -(-S // (128 * parts)) * 128
   cuts = [*range(most, S, most)]
-  found = [_in_blocks(x, k, v) for x in jnp.split(q, cuts, axis=3)]
-  return jnp.concatenate(found, axis=3)
+  outputs = [_in_blocks(x, k, v) for x in jnp.split(q, cuts, axis=3)]
+  return jnp.concatenate(outputs, axis=3)
 
 
 @jax.custom_vjp
@@ -228,8 +234,9 @@ def _blocks_forward(q, k, v):
     v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
     sums = _sums("nkq,nek->neq", E, v)
     SA, total = jnp.split(sums, [sums.shape[1] - 1], axis=1)
-    found = (SA / total).astype(q.dtype), top + jnp.log(total)
-    return [r.at[i].set(x) for r, x in zip(results, found, strict=True)]
+    block_results = (SA / total).astype(q.dtype), top + jnp.log(total)
+    pairs = zip(results, block_results, strict=True)
+    return [whole.at[i].set(part) for whole, part in pairs]
 
   like = split[0]
   log_sums = jnp.zeros((*like.shape[:2], 1, like.shape[3]))
@@ -255,11 +262,12 @@ def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
     # bfloat16 for both, it would cost more than both products.
     both = jax.lax.optimization_barrier(both)
     dk = _product("nkq,neq->nek", _softmax_gradient(both, q.dtype), q)
-    found = zip(arrays, (dq, dk, dv), strict=True)
-    return [x.at[i].set(d) for x, d in found]
+    pairs = zip(arrays, (dq, dk, dv), strict=True)
+    return [x.at[i].set(d) for x, d in pairs]
 
-  found = jax.lax.fori_loop(0, len(dSA), block, split)
-  return tuple(x.reshape(a.shape) for x, a in zip(found, arrays, strict=True))
+  gradients = jax.lax.fori_loop(0, len(dSA), block, split)
+  pairs = zip(gradients, arrays, strict=True)
+  return tuple(d.reshape(x.shape) for d, x in pairs)
 
 
 def _softmax_gradient(both: tuple[Array, ...], dtype: Any) -> Array:
@@ -298,8 +306,20 @@ def _splash(q: Heads, k: Heads, v: Heads) -> Heads:
   flat = (jnp.pad(x.reshape(-1, *x.shape[2:]), padding) for x in (q, k, v))
   queries, *others = (x.mT for x in flat)  # (k B, S', D_h)
   heads, tokens, _ = queries.shape
+  layout = kernels.QKVLayout.SEQ_MINOR
   sizes = kernels.BlockSizes(
-    *(*[side] * 8, False), *[kernels.QKVLayout.SEQ_MINOR] * 3
+    block_q=side,
+    block_kv=side,
+    block_kv_compute=side,
+    block_q_dkv=side,
+    block_kv_dkv=side,
+    block_kv_dkv_compute=side,
+    block_q_dq=side,
+    block_kv_dq=side,
+    use_fused_bwd_kernel=False,
+    q_layout=layout,
+    k_layout=layout,
+    v_layout=layout,
   )
   masks = [kernels.FullMask((tokens, tokens))] * heads
   attend = kernels.make_splash_mha_single_device(

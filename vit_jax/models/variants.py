@@ -143,11 +143,11 @@ def _dtype(name: str, value: Any) -> jnp.dtype:
 
 
 def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
-  known = _field_names(module) - {"num_classes"}
-  if unknown := sorted(set(fields) - known):
+  names = _field_names(module) - {"num_classes"}
+  if unknown := sorted(set(fields) - names):
     raise ValueError(
       f"{module.__name__} has no field {', '.join(unknown)}; "
-      f"it has {', '.join(sorted(known))}."
+      f"it has {', '.join(sorted(names))}."
     )
   return module(num_classes=num_classes, **fields)
 
@@ -170,8 +170,8 @@ def variant_of(model: Model) -> str | None:
     return f"{axial}{name}/{model.patch_size}" if name else None
   stem = tuple(model.resnet_layers)
   stride = next((n for n, s in _HYBRID_LAYERS.items() if s == stem), None)
-  known = stride and (model.patch_size, model.resnet_width) == (1, 64)
-  return f"R50+{name}/{stride}" if known else None
+  is_r50 = stride and (model.patch_size, model.resnet_width) == (1, 64)
+  return f"R50+{name}/{stride}" if is_r50 else None
 
 
 def to_fields(model: Model) -> dict[str, Any]:
@@ -192,9 +192,9 @@ def to_fields(model: Model) -> dict[str, Any]:
     return {**to_fields(model.trunk), ADAPTED: True}
   fields = {name: getattr(model, name) for name in sorted(_field_names(kind))}
   if (block := fields.pop("block", None)) is not None:
-    own = {cls: name for name, cls in BLOCKS.items()}
+    names = {cls: name for name, cls in BLOCKS.items()}
     path = f"{block.__module__}:{block.__qualname__}"
-    fields["block"] = own.get(block, path)
+    fields["block"] = names.get(block, path)
   for name in _DTYPES:
     fields[name] = jnp.dtype(fields[name]).name
   return {"kind": _NAMES[kind], **fields}

@@ -172,9 +172,9 @@ class BaseVit(VitFields):
     if self.block is not None:
       return None
     patches = math.prod(side // self.stride for side in size)
-    kept = max(round((1 - self.patch_dropout_rate) * patches), 1)
+    patches = max(round((1 - self.patch_dropout_rate) * patches), 1)
     needs_A = self.attention_dropout_rate > 0 or self.position == "relative"
-    return FORMS[form_of(self.prefix + kept, needs_A, self.splash)]
+    return FORMS[form_of(self.prefix + patches, needs_A, self.splash)]
 
   def __call__(
     self, x: Images, *, mask: Any = None, train: bool = False
@@ -218,7 +218,8 @@ class BaseVit(VitFields):
     x_p = self._patches(x, mask)  # (B, h, w, D)
     B, h, w, D = x_p.shape
     x_p = x_p.reshape(B, h * w, D)
-    E_pos, x_class = self._E_pos((h, w)), self._x_class(B)
+    E_pos = self._E_pos((h, w))
+    x_class = self._x_class(B)
     dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
     patch_dropout = PatchDropout(self.patch_dropout_rate)
 
@@ -244,7 +245,7 @@ class BaseVit(VitFields):
 
   @nn.compact
   def pool(self, tokens: Tokens) -> Pooled:
-    """What the head reads, Eq. 4, from the output of the layers.
+    """The input of the head, Eq. 4, from the output of the layers.
 
     It is the class token's output, the average output or the MAP head's.
     """
@@ -260,15 +261,22 @@ class BaseVit(VitFields):
 
   def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
     """The embedded patches of images, or of feature maps."""
-    fields = self.patch_size, self.hidden_size, self._config, self.patch_bias
-    return PatchEmbedding(*fields, name="patches")(x, mask)
+    embedding = PatchEmbedding(
+      self.patch_size,
+      self.hidden_size,
+      self._config,
+      use_bias=self.patch_bias,
+      name="patches",
+    )
+    return embedding(x, mask)
 
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The learned class token of every image; (B, 0, D) if there is none."""
     if self.pooling != "token":
       return jnp.zeros((B, 0, self.hidden_size), self.dtype)
-    zeros, D = named(nn.initializers.zeros_init(), (None,)), self.hidden_size
-    x_class: Any = self.param("x_class", zeros, (D,), self.param_dtype)
+    zeros = named(nn.initializers.zeros_init(), (None,))
+    shape = (self.hidden_size,)
+    x_class: Any = self.param("x_class", zeros, shape, self.param_dtype)
     return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))
 
   def _E_pos(self, grid: Grid) -> Array | int:
@@ -320,8 +328,8 @@ class Vit(BaseVit):
         f"block={self.block!r} must be a class of layers, a flax Module; names "
         "of ours are for make_vit and for --config.model.block."
       )
-    own = self.position == "relative" or self.position_at != "input"
-    if self.scan and own:
+    each_layer = self.position == "relative" or self.position_at != "input"
+    if self.scan and each_layer:
       raise ValueError(
         "scan=True compiles one block for all layers, so none may have "
         f"positions of its own: with position={self.position!r} and "
