@@ -40,17 +40,17 @@ def task_class(name: str | type[Task]) -> type[Task]:
   if name in _TASKS:
     module = importlib.import_module(f"vit_jax.tasks.{name}")
     return getattr(module, _TASKS[name])
-  place, _, kind = name.rpartition(":")
+  place, _, class_name = name.rpartition(":")
   try:
-    found = getattr(_imported(place), kind)
+    kind = getattr(_imported(place), class_name)
   except (ImportError, AttributeError, OSError, ValueError) as error:
     raise OwnTaskError(
       f"task={name!r} is unknown ({error}); choose one of "
       f"{', '.join(TASKS)}, or your own as file.py:Class."
     ) from error
-  if not (inspect.isclass(found) and issubclass(found, Task)):
+  if not (inspect.isclass(kind) and issubclass(kind, Task)):
     raise OwnTaskError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
-  return found
+  return kind
 
 
 @functools.cache
@@ -109,10 +109,11 @@ def saved(
   }
   task = configured(given if given and is_own else name, sections)
   if given is not None:
-    kind, wanted = task_class(given), name if is_own else task.name
-    if wanted.split(":")[-1] not in (kind.__qualname__, kind.name):
+    kind = task_class(given)
+    recorded_name = name if is_own else task.name
+    if recorded_name.split(":")[-1] not in (kind.__qualname__, kind.name):
       raise OwnTaskError(
-        f"task={given!r} is given, and the run's task is {wanted}."
+        f"task={given!r} is given, and the run's task is {recorded_name}."
       )
   return task.with_facts(description)
 
@@ -124,8 +125,8 @@ def _named(description: Mapping[str, Any]) -> tuple[str, bool]:
   `targets`; classification has neither. One that a section of the configuration
   enables is found by `configured`. Raises ValueError if the name is unknown.
   """
-  if (own := description.get("task")) is not None:
-    return own, True
+  if (own_class := description.get("task")) is not None:
+    return own_class, True
   name = description.get("targets", {}).get("task", "classification")
   if name not in _TASKS:  # It must not be imported.
     raise ValueError(f"targets.task={name!r} is unknown")
@@ -148,12 +149,12 @@ def record(task: Task) -> dict[str, Any]:
   A class of the user's own is named, with the score to find the best by.
   """
   facts = task.facts()
-  found: dict[str, Any] = {"targets": facts} if facts else {}
+  entries: dict[str, Any] = {"targets": facts} if facts else {}
   kind = type(task)
   if task.is_own:
-    found["task"] = f"{kind.__module__}:{kind.__qualname__}"
-    found["score"] = task.score_key
-  return found
+    entries["task"] = f"{kind.__module__}:{kind.__qualname__}"
+    entries["score"] = task.score_key
+  return entries
 
 
 def score_keys() -> tuple[str, ...]:
@@ -163,6 +164,6 @@ def score_keys() -> tuple[str, ...]:
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
   """The task whose score is among the metrics of an evaluation, if any."""
-  found = {*keys}
+  metric_keys = {*keys}
   tasks = (task_class(name)() for name in _TASKS)
-  return next((task for task in tasks if task.score_key in found), None)
+  return next((task for task in tasks if task.score_key in metric_keys), None)

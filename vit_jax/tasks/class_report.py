@@ -108,7 +108,8 @@ class ClassificationOutcome(Outcome):
     self, scores: Mapping[int, ClassScore], width: int
   ) -> list[str]:
     """The confusion matrix, or the commonest mistakes if it is too wide."""
-    names, classes = self.names, [*scores]
+    names = self.names
+    classes = [*scores]
     if len(classes) <= width // 3:  # Two spaces and a digit for each.
       rows = [["label \\ answer", *(names[k] for k in classes)]]
       matrix = self.counts.matrix(classes)
@@ -154,8 +155,10 @@ class ClassificationOutcome(Outcome):
 
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
     """The scores of each class, or of the worst, and the commonest mistakes."""
-    scores, names = self.counts.class_scores(), self.names
-    caption, shown = "Scores of each class", [*scores]
+    names = self.names
+    scores = self.counts.class_scores()
+    caption = "Scores of each class"
+    shown = [*scores]
     if len(shown) > _MOST_ROWS:
       caption = f"The {_MOST_ROWS} classes with the lowest F1"
       shown = sorted(shown, key=lambda k: scores[k].f1)[:_MOST_ROWS]
@@ -165,33 +168,37 @@ class ClassificationOutcome(Outcome):
       for k in shown
     ]
     columns = ("class", "to train on", "evaluated", "precision", "recall", "F1")
-    found: list[tuple[str, Table]] = [(caption, (columns, rows))]
+    tables: list[tuple[str, Table]] = [(caption, (columns, rows))]
     mistakes = [
       [names[label], names[answer], f"{count:,}"]
       for label, answer, count in self.counts.most_confused(_MISTAKES)
     ]
     if mistakes:
       columns = ("class", "answer", "times")
-      found.append(("Most frequent mistakes", (columns, mistakes)))
-    return found
+      tables.append(("Most frequent mistakes", (columns, mistakes)))
+    return tables
 
   def charts(self) -> list[Chart]:
     """The confusion matrix, if it is small enough, and the calibration."""
-    confusion, names, found = self.counts, self.names, []
+    confusion = self.counts
+    names = self.names
+    charts = []
     classes = confusion.shown(len(names), MOST_CLASSES)
     if classes and confusion.pairs:
-      told = "; ".join(
+      pairs = "; ".join(
         f"{names[label]} answered as {names[answer]}, {count:,} times"
         for label, answer, count in confusion.most_confused(3)
       )
-      mistakes = f"Most frequent mistakes: {told}." if told else "No mistakes."
+      mistakes = (
+        f"Most frequent mistakes: {pairs}." if pairs else "No mistakes."
+      )
       shown = [names[k] for k in classes]
       arrays = {"matrix": confusion.matrix(classes), "class_names": shown}
       alt = f"Confusion matrix of {len(classes)} classes. {mistakes}"
-      found.append(Chart("confusion", arrays, alt, "Confusion matrix", True))
+      charts.append(Chart("confusion", arrays, alt, "Confusion matrix", True))
     bins = confusion.calibration()
     if len(bins):
-      told = "; ".join(
+      shares = "; ".join(
         f"{right:.0%} of {count:,.0f} answers with a probability of about "
         f"{probability:.0%} are right"
         for count, right, probability in bins
@@ -201,16 +208,16 @@ class ClassificationOutcome(Outcome):
         "probability says. The expected calibration error is "
         f"{confusion.calibration_error():.2%}."
       )
-      alt = f"Calibration curve: {told}."
-      found.append(Chart("calibration", {"bins": bins}, alt, caption))
-    return found
+      alt = f"Calibration curve: {shares}."
+      charts.append(Chart("calibration", {"bins": bins}, alt, caption))
+    return charts
 
   def telling(self) -> list[Examples]:
     """The worst mistakes, the nearest misses and the surest right answers.
 
     An example that is among the worst mistakes is not shown once more.
     """
-    found = []
+    groups = []
     shown = set()
     for kind, (title, text) in _KINDS.items():
       examples = []
@@ -218,11 +225,12 @@ class ClassificationOutcome(Outcome):
         if one.index in shown:
           continue
         shown.add(one.index)
-        label, answer = self.names[one.label], self.names[one.answer]
+        label = self.names[one.label]
+        answer = self.names[one.answer]
         right = one.label == one.answer
-        said = label if right else f"{label}, answered as {answer}"
-        caption = f"{said}, {one.probability:.1%}"
+        names_shown = label if right else f"{label}, answered as {answer}"
+        caption = f"{names_shown}, {one.probability:.1%}"
         alt = f"Photograph of class {label}"
         examples.append(Example(one.index, caption, alt))
-      found.append(Examples(title, text, examples))
-    return found
+      groups.append(Examples(title, text, examples))
+    return groups

@@ -168,7 +168,8 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
   Balanced weights of single classes are N / (K n_k); of several labels, those
   of the positive terms are (N - n_k) / n_k, with n_k of N images having k.
   """
-  names, listed = train.class_names, settings.listed_weights()
+  names = train.class_names
+  listed = settings.listed_weights()
   if listed is not None:
     if len(listed) != len(names):
       raise ValueError(
@@ -183,7 +184,8 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
       f"{train.name} gives them with the images alone: list the weights."
     )
   labels = np.asarray(read(range(len(train))))
-  count, several = len(labels), labels.ndim > 1
+  count = len(labels)
+  several = labels.ndim > 1
   counts = (
     labels.sum(0) if several else np.bincount(labels, minlength=len(names))
   )
@@ -193,7 +195,7 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
       f"{names[int(np.argmin(counts))]!r}."
     )
   if several:
-    found = np.maximum(count - counts.astype(float), 1) / counts
+    weights = np.maximum(count - counts.astype(float), 1) / counts
   else:
-    found = count / (len(names) * counts)
-  return tuple(found.tolist())
+    weights = count / (len(names) * counts)
+  return tuple(weights.tolist())

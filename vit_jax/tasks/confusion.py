@@ -127,20 +127,21 @@ class ConfusionMatrix:
     A class occurs as a label or as an answer. A score whose denominator is 0
     is 0.
     """
-    examples, answers = collections.Counter(), collections.Counter()
+    examples = collections.Counter()
+    answers = collections.Counter()
     for (label, answer), count in self.pairs.items():
       examples[label] += count
       answers[answer] += count
-    found = {}
+    scores = {}
     for k in sorted({*examples, *answers}):
       right = self.pairs[k, k]
-      found[k] = ClassScore(
+      scores[k] = ClassScore(
         examples=examples[k],
         precision=right / max(1, answers[k]),
         recall=right / max(1, examples[k]),
         f1=2 * right / (examples[k] + answers[k]),
       )
-    return found
+    return scores
 
   def macro_f1(self) -> float:
     """Mean F1 of all classes that occur, as in scikit-learn; NaN for none."""
@@ -168,13 +169,13 @@ class ConfusionMatrix:
     kind: str,
     rows: dict[str, np.ndarray],
     rank: np.ndarray,
-    wanted: np.ndarray,
+    eligible: np.ndarray,
   ) -> None:
-    """Keeps the batch's `wanted` examples whose rank is among the highest."""
-    first = np.argsort(-rank[wanted], kind="stable")[:_KEPT]
-    found = []
-    for place in np.flatnonzero(wanted)[first]:
+    """Keeps the batch's `eligible` examples of the highest ranks."""
+    first = np.argsort(-rank[eligible], kind="stable")[:_KEPT]
+    of_batch = []
+    for place in np.flatnonzero(eligible)[first]:
       answer = {key: row[place].item() for key, row in rows.items()}
-      found.append(Answered(float(rank[place]), **answer))
-    kept = [*self.kinds[kind], *found]
-    self.kinds[kind] = sorted(kept, key=lambda one: -one.rank)[:_KEPT]
+      of_batch.append(Answered(float(rank[place]), **answer))
+    candidates = [*self.kinds[kind], *of_batch]
+    self.kinds[kind] = sorted(candidates, key=lambda one: -one.rank)[:_KEPT]

@@ -118,9 +118,11 @@ def label_rank(
   zeros does not get every answer right. In a row with a NaN or an infinity, no
   answer is right, and none among the first five.
   """
-  own = jnp.take_along_axis(logits, label[:, None], axis=1)  # (B, 1)
+  true_logit = jnp.take_along_axis(logits, label[:, None], axis=1)  # (B, 1)
   lower = jnp.arange(logits.shape[1])[None, :] < label[:, None]
-  before: Bool[Array, "B K"] = (logits > own) | ((logits == own) & lower)
+  before: Bool[Array, "B K"] = (logits > true_logit) | (
+    (logits == true_logit) & lower
+  )
   broken = (jnp.isnan(logits) | (logits == jnp.inf)).any(axis=1)
   return jnp.where(broken, max(logits.shape[1], 5), before.sum(axis=1))
 

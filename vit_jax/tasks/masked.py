@@ -110,6 +110,11 @@ class MaskedPatchesTask(Task):
     return {"": masked(plain, 0), "_class_token": plain}
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> Masking:
+    """The objective of masked patches.
+
+    Raises ValueError if the images are not of three channels, or the rate
+    corrupts none of their patches.
+    """
     rate, channels = self.masked.rate, preprocessing.channels
     if channels != 3:
       raise ValueError(
@@ -148,10 +153,10 @@ class MaskedPatchesTask(Task):
   def headline(self, metrics: Mapping[str, Any]) -> str:
     scores = Split.EVAL.scores(metrics)
     correct, common = (scores.get(metric.key) for metric in self.metrics)
-    said = f"{correct:.1%} of the masked patches' colours are right"
+    share = f"{correct:.1%} of the masked patches' colours are right"
     if common is None:
-      return said
-    return f"{said}, where the commonest alone is {common:.1%}"
+      return share
+    return f"{share}, where the commonest alone is {common:.1%}"
 
 
 def make_eval_step(
@@ -202,7 +207,8 @@ class MaskedOutcome(Outcome):
   @property
   def scores(self) -> dict[str, Any]:
     totals = self.totals
-    examples, colours = int(totals["examples"]), int(totals["colours"].sum())
+    examples = int(totals["examples"])
+    colours = int(totals["colours"].sum())
     check_readable(examples)
     return {
       "loss": float(totals["loss"]) / examples,

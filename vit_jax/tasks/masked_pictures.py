@@ -42,12 +42,15 @@ def make_panels(
     if not examples:
       return []
     indices, images, _ = zip(*examples, strict=True)
-    found = step(params, np.stack(images), jnp.array(indices, jnp.int32))
-    targets, predicted, colours = jax.device_get(found)
-    guess, truth = colours, targets["colours"]
+    results = step(params, np.stack(images), jnp.array(indices, jnp.int32))
+    targets, predicted, colours = jax.device_get(results)
+    guess = colours
+    truth = targets["colours"]
     if masking.target == "pixels":
-      guess, truth = predicted, targets["pixels"]
-    draws, patches = targets["draw"], partial(_patches, masking)
+      guess = predicted
+      truth = targets["pixels"]
+    draws = targets["draw"]
+    patches = partial(_patches, masking)
     every = zip(
       images,
       draws["source"],
@@ -63,7 +66,8 @@ def make_panels(
 
 def _patches(masking: Masking, values: np.ndarray) -> np.ndarray:
   """Patches (M, P, P, 3) of predicted or true colours (M, n) or pixels."""
-  P, M = masking.patch_size, len(values)
+  P = masking.patch_size
+  M = len(values)
   if masking.target == "pixels":
     pixels = values.reshape(M, P, P, -1) * masking.std + masking.mean
     return np.clip(255 * pixels, 0, 255).astype(np.uint8)
@@ -75,18 +79,20 @@ def _patches(masking: Masking, values: np.ndarray) -> np.ndarray:
 def _sheet(
   image: Photograph,
   source: np.ndarray,
-  where: np.ndarray,
+  positions: np.ndarray,
   guess: np.ndarray,
   truth: np.ndarray,
 ) -> Photograph:
-  P, (H, W, _) = guess.shape[1], image.shape
+  P = guess.shape[1]
+  H, W, _ = image.shape
   panels = np.stack([image] * 3)
   cut = panels.reshape(3, H // P, P, W // P, P, 3).swapaxes(2, 3)  # A view.
   corrupted = cut[0][np.divmod(source, W // P)]  # (N, P, P, 3)
   corrupted[source == MASK] = _GREY
   cut[0] = corrupted.reshape(cut[0].shape)
-  places = np.divmod(where, W // P)
-  cut[1][places], cut[2][places] = guess, truth
+  places = np.divmod(positions, W // P)
+  cut[1][places] = guess
+  cut[2][places] = truth
   times = max(1, _SIDE // max(H, W))
   large = panels.repeat(times, axis=1).repeat(times, axis=2)
   gap = np.full((len(large[0]), _GAP, 3), 255, np.uint8)

@@ -70,16 +70,16 @@ class Masking(TakesImages):
     if examples is None:
       examples = jnp.arange(B)
     draw = draw_patches(key, examples, N, self.rate)
-    where = draw["where"][..., None]  # (B, M, 1)
+    positions = draw["where"][..., None]  # (B, M, 1)
     parts = _PARTS.get(self.target, 1)
     colours = mean_colours(batch["image"], self.patch_size, parts)
     targets = {
       "draw": draw,
-      "colours": jnp.take_along_axis(colours, where, axis=1),
+      "colours": jnp.take_along_axis(colours, positions, axis=1),
     }
     if self.target == "pixels":
       pixels = patchify(images, self.patch_size).reshape(B, N, -1)
-      targets["pixels"] = jnp.take_along_axis(pixels, where, axis=1)
+      targets["pixels"] = jnp.take_along_axis(pixels, positions, axis=1)
     return images, targets
 
   def loss(
@@ -146,12 +146,15 @@ def draw_patches(
 
   def one(example: Array) -> dict[str, Array]:
     keys = jax.random.split(jax.random.fold_in(key, example), 3)
-    where = jax.random.permutation(keys[0], N)[: num_corrupted(N, rate)]
-    fate = jax.random.uniform(keys[1], where.shape)
-    other = (where + jax.random.randint(keys[2], where.shape, 1, N)) % N
-    swapped = jnp.where(fate < _MASKED + _SWAPPED, other, where)
+    positions = jax.random.permutation(keys[0], N)[: num_corrupted(N, rate)]
+    fate = jax.random.uniform(keys[1], positions.shape)
+    other = (positions + jax.random.randint(keys[2], positions.shape, 1, N)) % N
+    swapped = jnp.where(fate < _MASKED + _SWAPPED, other, positions)
     source = jnp.where(fate < _MASKED, MASK, swapped)
-    return {"where": where, "source": jnp.arange(N).at[where].set(source)}
+    return {
+      "where": positions,
+      "source": jnp.arange(N).at[positions].set(source),
+    }
 
   return jax.vmap(one)(examples)
 

@@ -73,6 +73,6 @@ class MeansOutcome(Outcome):
     """The means and the counts."""
     examples = int(self.totals["examples"])
     check_readable(examples)
-    found = {key: float(self.totals[key]) / examples for key in self.means}
+    means = {key: float(self.totals[key]) / examples for key in self.means}
     skipped = int(self.totals["skipped_images"])
-    return {**found, "examples": examples, "skipped_images": skipped}
+    return {**means, "examples": examples, "skipped_images": skipped}

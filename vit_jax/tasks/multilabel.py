@@ -101,6 +101,7 @@ class MultiLabelTask(ClassificationTask):
     return 0.5 if self.threshold is None else self.threshold
 
   def check_evaluation(self, source: Source) -> None:
+    """Raises ValueError if no image of the split has a label."""
     if not all_labels(source).any():
       raise ValueError(
         f"no image of {source.name} has a label, so there is no precision to "
@@ -122,10 +123,10 @@ class MultiLabelTask(ClassificationTask):
   def as_json(
     self, answer: Answer, names: Sequence[str], top: int | None = None
   ) -> dict[str, Any]:
-    found = super().as_json(answer, names, top)
-    for one in found["predictions"]:
+    result = super().as_json(answer, names, top)
+    for one in result["predictions"]:
       one["given"] = one["probability"] >= self.given_from
-    return found
+    return result
 
   def mark(self, probability: float) -> str:
     return "*" if probability >= self.given_from else " "
@@ -136,8 +137,8 @@ class MultiLabelTask(ClassificationTask):
     """The `top` labels, and all others that reach the threshold."""
     every = super().ranked(answer)
     first = len(every) if top is None else top
-    rest = [one for one in every[first:] if one[1] >= self.given_from]
-    return [*every[:first], *rest]
+    others = [one for one in every[first:] if one[1] >= self.given_from]
+    return [*every[:first], *others]
 
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     return ", ".join(_only(names, np.asarray(label))) or "no label"
@@ -196,7 +197,8 @@ class MultiLabelOutcome(OutputsOutcome):
   def table(self) -> Table:
     rows = []
     for k, name in enumerate(self.names):
-      true, answered = self.label[:, k] > 0, self.answers[:, k]
+      true = self.label[:, k] > 0
+      answered = self.answers[:, k]
       hits = (true & answered).sum()
       precision, recall = (hits / max(1, x.sum()) for x in (answered, true))
       shares = self.precisions[k], precision, recall, f1(true, answered)
@@ -207,8 +209,8 @@ class MultiLabelOutcome(OutputsOutcome):
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     def cells(row: int) -> list[str]:
       both = self.label[row], self.answers[row]
-      told = [";".join(_only(self.names, flags)) for flags in both]
-      return [*told, *(f"{value:.8g}" for value in self.output[row])]
+      names_given = [";".join(_only(self.names, flags)) for flags in both]
+      return [*names_given, *(f"{value:.8g}" for value in self.output[row])]
 
     return ["labels", "answers", *self.names], cells
 
@@ -237,16 +239,16 @@ def precision_recall(
   label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
   """Precision and recall at each distinct score, from the highest on."""
-  hits, given = _ranked(label, score)
-  return hits / given, hits / max(1, label.sum())
+  hits, counts = _ranked(label, score)
+  return hits / counts, hits / max(1, label.sum())
 
 
 def best_threshold(
   label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
 ) -> float:
   """The threshold of the highest F1, between two scores; 0.5 without hits."""
-  hits, given = _ranked(label, score)
-  rates = 2 * hits / (given + label.sum())
+  hits, counts = _ranked(label, score)
+  rates = 2 * hits / (counts + label.sum())
   if not rates.max(initial=0):
     return 0.5
   levels = np.unique(np.nan_to_num(score, nan=-1))[::-1]
@@ -273,4 +275,4 @@ def _ranked(
 
 def _only(names: Iterable[str], label: np.ndarray) -> list[str]:
   """The names whose entry in a row of flags is true."""
-  return [name for name, given in zip(names, label, strict=True) if given]
+  return [name for name, flag in zip(names, label, strict=True) if flag]

@@ -48,7 +48,8 @@ def outputs_evaluator(
   result.
   """
   objective: Any = task.objective(model, stream.preprocessing)
-  plain, names = objective.for_evaluation(), stream.source.class_names
+  plain = objective.for_evaluation()
+  names = stream.source.class_names
 
   def compute(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
     logits: Any = model.apply({"params": params}, plain.inputs(batch))
@@ -74,7 +75,7 @@ def outputs_evaluator(
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-  """What was computed for the readable examples of a split, in its order.
+  """The arrays of the readable examples of a split, in its order.
 
   Attributes:
     index: Place of each example in the split.
@@ -147,8 +148,8 @@ class OutputsOutcome(Outcome):
   def each(self, key: str, values: np.ndarray) -> dict[str, dict[str, float]]:
     """A metric of each label or target, where it is defined."""
     pairs = zip(self.names, values, strict=True)
-    known = {name: float(x) for name, x in pairs if np.isfinite(x)}
-    return Split.EVAL.keyed({key: known})
+    finite = {name: float(x) for name, x in pairs if np.isfinite(x)}
+    return Split.EVAL.keyed({key: finite})
 
   def table(self) -> Table:
     """The scores of each label or target."""
@@ -183,9 +184,11 @@ class OutputsOutcome(Outcome):
         self.task.label_text(x[row], self.names)
         for x in (self.label, self.answers)
       )
-      said = f"{label}; answer: {answer}"
+      label_and_answer = f"{label}; answer: {answer}"
       index = int(self.index[row])
-      examples.append(Example(index, said, f"Photograph of {said}"))
+      examples.append(
+        Example(index, label_and_answer, f"Photograph of {label_and_answer}")
+      )
     text = (
       "The mistakes with the highest loss. Look for wrong labels here first."
     )
@@ -194,5 +197,5 @@ class OutputsOutcome(Outcome):
 
 def mean_of_known(values: np.ndarray) -> float:
   """The mean of what is not NaN; NaN if nothing is."""
-  known = values[~np.isnan(values)]
-  return float(known.mean()) if len(known) else float("nan")
+  numbers = values[~np.isnan(values)]
+  return float(numbers.mean()) if len(numbers) else float("nan")

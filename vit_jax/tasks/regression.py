@@ -104,6 +104,7 @@ class RegressionTask(Task):
     return dataclasses.replace(self, target_mean=mean, target_std=std)
 
   def check_evaluation(self, source: Source) -> None:
+    """Raises ValueError if a target is the same in all images of the split."""
     spread = np.ptp(all_labels(source), axis=0)
     if not spread.all():
       name = source.class_names[int(np.argmin(spread))]
@@ -190,11 +191,14 @@ class RegressionOutcome(OutputsOutcome):
 
     They are infinite where an output is NaN; R2 is NaN without any spread.
     """
-    label, error = self.label, self.output - self.label
+    label = self.label
+    error = self.output - label
     spread = ((label - label.mean(0)) ** 2).sum(0)
     r2 = 1 - (error**2).sum(0) / np.where(spread > 0, spread, np.nan)
-    mae, diverged = np.abs(error).mean(0), np.isnan(error).any(0)
-    mae[diverged], r2[diverged] = np.inf, -np.inf
+    mae = np.abs(error).mean(0)
+    diverged = np.isnan(error).any(0)
+    mae[diverged] = np.inf
+    r2[diverged] = -np.inf
     return mae, r2
 
   @property

@@ -150,8 +150,10 @@ class Task:
 
     Raises ValueError as `from_fields` does.
     """
-    own = {key: value for key, value in fields.items() if key != ADAPTED}
-    model = from_fields(own)
+    model_fields = {
+      key: value for key, value in fields.items() if key != ADAPTED
+    }
+    model = from_fields(model_fields)
     return self.adapted(model) if fields.get(ADAPTED) else model
 
   def probed(self, model: Any) -> dict[str, Any]:
@@ -282,9 +284,11 @@ class Task:
 
   def ahead(self, better: float, worse: float) -> str:
     """How far one score is above another; empty if that cannot be seen."""
-    difference, unit = better - worse, ""
+    difference = better - worse
+    unit = ""
     if "%" in self.score_metric.format:
-      difference, unit = 100 * difference, " points"
+      difference *= 100
+      unit = " points"
     shown = f"{difference:.1f}" if unit else f"{difference:.4f}"
     return f"{shown}{unit} more than" if float(shown) else ""
 

@@ -68,14 +68,16 @@ class Teacher:
     if settings.kind == "hard":
       one_hot = jax.nn.one_hot(taught.argmax(axis=1), K)
       answers = one_hot if kind == "softmax" else (taught > 0).astype(float)
-      found = losses.cross_entropy(kind, logits, answers)
+      teacher_loss = losses.cross_entropy(kind, logits, answers)
     else:
       soft = losses.probabilities(kind, taught / T)
       entropy = losses.cross_entropy(kind, taught / T, soft)
       crossed = losses.cross_entropy(kind, logits / T, soft)
-      found = T**2 * (crossed - entropy)
-      found = found / K if settings.form == "deit" else found
-    return (1 - settings.weight) * labelled + settings.weight * found
+      teacher_loss = T**2 * (crossed - entropy)
+      teacher_loss = (
+        teacher_loss / K if settings.form == "deit" else teacher_loss
+      )
+    return (1 - settings.weight) * labelled + settings.weight * teacher_loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +108,8 @@ class Distilled:
     self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
   ) -> tuple[Array, Array]:
     """The mixed loss of each example, and the score under its labels."""
-    labelled, params = self.labelled, frozen_params["teacher"]
+    labelled = self.labelled
+    params = frozen_params["teacher"]
     both = self.teacher.settings.form == "deit"
     heads: Any = apply(images, method="by_head") if both else [apply(images)]
     loss, _ = labelled.loss_and_score(heads[0], targets)

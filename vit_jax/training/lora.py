@@ -41,14 +41,14 @@ def trained_init(
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
     unboxed = {k: nn.unbox(v) for k, v in params.items()}
-    known = parts or guessed(unboxed)
-    found = {k: v for k, v in params.items() if known.is_head(k)}
-    kernels = chosen(settings, unboxed, known)
+    model_parts = parts or guessed(unboxed)
+    trained = {k: v for k, v in params.items() if model_parts.is_head(k)}
+    kernels = chosen(settings, unboxed, model_parts)
     keys = jax.random.split(jax.random.fold_in(key, 1), len(kernels))
     for path, own_key in zip(kernels, keys, strict=True):
-      a, b = _product(known, path, params[path], settings.rank, own_key)
-      found |= {beside(path, _A): a, beside(path, _B): b}
-    return unflatten_dict(found, sep="/")
+      a, b = _product(model_parts, path, params[path], settings.rank, own_key)
+      trained |= {beside(path, _A): a, beside(path, _B): b}
+    return unflatten_dict(trained, sep="/")
 
   return init
 
@@ -58,9 +58,9 @@ def base_init(params_init: Init, parts: Parts | None = None) -> Init:
 
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
-    known = parts or guessed(params)
-    kept = {k: v for k, v in params.items() if not known.is_head(k)}
-    return unflatten_dict(kept, sep="/")
+    model_parts = parts or guessed(params)
+    base = {k: v for k, v in params.items() if not model_parts.is_head(k)}
+    return unflatten_dict(base, sep="/")
 
   return init
 
@@ -78,50 +78,52 @@ def chosen(
   ValueError if there are none, or only some of the stacked layers' are.
   """
   pattern = re.compile(settings.kernels)
-  known = parts or guessed(params)
+  model_parts = parts or guessed(params)
   paths = sorted(filter(is_kernel, params))
-  kernels = [path for path in paths if not known.is_head(path)]
-  found = []
+  kernels = [path for path in paths if not model_parts.is_head(path)]
+  chosen_paths = []
   for path in kernels:
-    names = known.unstacked(path, params[path].shape[0])
+    names = model_parts.unstacked(path, params[path].shape[0])
     matches = [pattern.search(name) is not None for name in names]
     if any(matches) and not all(matches):
       raise ValueError(
         f"lora.kernels={settings.kernels!r} chooses some layers, and stacked "
         "layers are adapted alike: set model.scan=False."
       )
-    found += [path] if all(matches) else []
-  if not found:
+    chosen_paths += [path] if all(matches) else []
+  if not chosen_paths:
     raise ValueError(
       f"lora.kernels={settings.kernels!r} is found in no kernel's path; there "
       f"are such as {', '.join(kernels[-3:])}."
     )
-  return found
+  return chosen_paths
 
 
 def _product(
   parts: Parts, path: str, kernel: Any, rank: int, key: Array
 ) -> tuple[Any, Any]:
   """The first A and B of a kernel, boxed with their logical axes."""
-  shape, dtype = nn.unbox(kernel).shape, nn.unbox(kernel).dtype
+  array = nn.unbox(kernel)
+  shape = array.shape
   axes = getattr(kernel, "names", (None,) * len(shape))
   _, outputs = parts.kernel_axes(path, len(shape), axes)
-  lead, cut = parts.stacked_axes(path), outputs[0]
+  lead = parts.stacked_axes(path)
+  cut = outputs[0]
   normal = nn.initializers.normal(1 / math.sqrt(math.prod(shape[lead:cut])))
   a = named(normal, (*axes[:cut], None))
   b = named(nn.initializers.zeros_init(), (*axes[:lead], None, *axes[cut:]))
   return (
-    a(key, (*shape[:cut], rank), dtype),
-    b(key, (*shape[:lead], rank, *shape[cut:]), dtype),
+    a(key, (*shape[:cut], rank), array.dtype),
+    b(key, (*shape[:lead], rank, *shape[cut:]), array.dtype),
   )
 
 
 def merged(settings: LoraSettings, base: Any, trained: Any) -> Any:
   """All parameters of the model, with the products added to their kernels."""
-  own = flatten_dict(trained, sep="/")
-  whole = {k: v for k, v in own.items() if not is_factor(k)}
+  trained_arrays = flatten_dict(trained, sep="/")
+  whole = {k: v for k, v in trained_arrays.items() if not is_factor(k)}
   for path, array in flatten_dict(base, sep="/").items():
-    whole[path] = with_product(settings, path, array, own)
+    whole[path] = with_product(settings, path, array, trained_arrays)
   return unflatten_dict(whole, sep="/")
 
 
@@ -139,7 +141,8 @@ def with_product(
   """
   if not is_kernel(path) or beside(path, _A) not in trained:
     return array
-  a, b = trained[beside(path, _A)], trained[beside(path, _B)]
+  a = trained[beside(path, _A)]
+  b = trained[beside(path, _B)]
   # Both have the axes of stacked layers, and one of the rank.
   lead = a.shape[: a.ndim + b.ndim - 2 - array.ndim]
   rank = settings.rank

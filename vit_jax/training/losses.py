@@ -95,7 +95,8 @@ def cutmix(
     return distance < side * length / 2
 
   _, H, W, _ = images.shape
-  rows, columns = inside(keys[0], H), inside(keys[1], W)
+  rows = inside(keys[0], H)
+  columns = inside(keys[1], W)
   box = rows[:, None] & columns[None]  # (H, W)
   share = box.mean()
   mixed = jnp.where(box[None, ..., None], jnp.roll(images, 1, axis=0), images)
@@ -133,14 +134,14 @@ class Objective(Protocol):
   def metric(self) -> str: ...
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:
-    """What the model takes of a batch, without random changes."""
+    """Returns the model's inputs for a batch, without random changes."""
     ...
 
   def prepare(self, batch: Mapping[str, Array], key: Array) -> tuple[Any, Any]:
-    """Returns what the model takes of a batch in training, and its targets.
+    """Returns the model's inputs for a batch in training, and the targets.
 
-    It holds the arrays of the task's `batch_spec`, such as `image`, uint8 (B,
-    H, W, C). The random key is that of the step.
+    The batch holds the arrays of the task's `batch_spec`, such as `image`,
+    uint8 (B, H, W, C). The random key is that of the step.
     """
     ...
 

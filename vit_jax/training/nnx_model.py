@@ -32,7 +32,9 @@ class NnxModel(nnx.Module):
   def __init__(self, model: Model, params: Any, rngs: nnx.Rngs | None = None):
     """See `as_nnx`."""
     tree = jax.tree_util.tree_map_with_path(_variable, nn.unbox(params))
-    self.linen, self.rngs, self.params = model, rngs, nnx.data(tree)
+    self.linen = model
+    self.rngs = rngs
+    self.params = nnx.data(tree)
 
   def __call__(
     self,

@@ -46,12 +46,12 @@ def make_schedule(
   if settings.decay == "deit":
     epochs = (steps / epoch_steps for steps in (total_steps, warmup_steps))
     return _deit_schedule(peak_lr, final_lr, epoch_steps, *epochs)
-  rest = max(1, total_steps - warmup_steps)
+  decay_steps = max(1, total_steps - warmup_steps)
   if settings.decay == "cosine":
     alpha = final_lr / peak_lr if peak_lr else 0.0
-    after = optax.cosine_decay_schedule(peak_lr, rest, alpha)
+    after = optax.cosine_decay_schedule(peak_lr, decay_steps, alpha)
   elif settings.decay == "linear":
-    after = optax.linear_schedule(peak_lr, final_lr, rest)
+    after = optax.linear_schedule(peak_lr, final_lr, decay_steps)
   else:
     after = optax.constant_schedule(peak_lr)
   if not warmup_steps:
@@ -134,14 +134,14 @@ def make_optimizer(
 def _decaying(settings: OptimizerSettings, params: Any) -> Any:
   pattern = settings.weight_decay_on
   path_decays = re.compile(pattern).search
-  found = map_paths(lambda path, _: path_decays(path) is not None, params)
+  mask = map_paths(lambda path, _: path_decays(path) is not None, params)
   needed = settings.weight_decay or settings.kind == "lamb"
-  if needed and not any(jax.tree.leaves(found)):
+  if needed and not any(jax.tree.leaves(mask)):
     raise ValueError(
       f"optimizer.weight_decay_on={pattern!r} is found in the path of no "
       "trained parameter; paths are such as head/kernel."
     )
-  return found
+  return mask
 
 
 def _only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
@@ -162,10 +162,10 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
 
   def scale(updates: Any, params: Any) -> Any:
     totals: dict[str, Any] = {}
-    known = parts or guessed(updates)
+    model_parts = parts or guessed(updates)
 
     def add(path: str, *pair: Any) -> None:
-      axes = tuple(range(known.stacked_axes(path), pair[0].ndim))
+      axes = tuple(range(model_parts.stacked_axes(path), pair[0].ndim))
       squares = [jnp.sum(jnp.square(x), axes, keepdims=True) for x in pair]
       name = joined(path)
       totals[name] = totals.get(name, 0) + jnp.stack(squares)
@@ -188,24 +188,24 @@ def _scale_by_muon(momentum: float, parts: Parts | None) -> Tx:
   as large as Adam's, so that the same learning rate fits (arXiv:2502.16982).
   """
 
-  def orthogonal(known: Parts, path: str, update: Array) -> Array:
-    both = known.kernel_axes(path, update.ndim)
+  def orthogonal(model_parts: Parts, path: str, update: Array) -> Array:
+    both = model_parts.kernel_axes(path, update.ndim)
     sides = [math.prod(update.shape[i] for i in axes) for axes in both]
     x = update.reshape(*update.shape[: both[0][0]], *sides)
     x = _newton_schulz(x) if sides[0] <= sides[1] else _newton_schulz(x.mT).mT
     return x.reshape(update.shape) * (0.2 * math.sqrt(max(sides)))
 
   def dimensions(
-    known: Parts, path: str, array: Array
+    model_parts: Parts, path: str, array: Array
   ) -> contrib.MuonDimensionNumbers:
-    inputs, outputs = known.kernel_axes(path, array.ndim)
+    inputs, outputs = model_parts.kernel_axes(path, array.ndim)
     return contrib.MuonDimensionNumbers(
       reduction_axis=inputs, output_axis=outputs
     )
 
   def each(function: Callable[..., Any], tree: Any) -> Any:
-    known = parts or guessed(tree)
-    return map_paths(functools.partial(function, known), tree)
+    model_parts = parts or guessed(tree)
+    return map_paths(functools.partial(function, model_parts), tree)
 
   # Optax only divides by the norm here: its iteration is on stacks of one
   # matrix, which takes 1.6 times as long on a CPU.
@@ -232,10 +232,10 @@ def _muon_or_adam(parts: Parts | None, params: Any) -> Any:
   Raises ValueError if there is nothing for Muon.
   """
 
-  known = parts or guessed(params)
+  model_parts = parts or guessed(params)
 
   def label(path: str, _: Any) -> str:
-    return "muon" if known.in_layer(path) and is_kernel(path) else "adam"
+    return "muon" if model_parts.in_layer(path) and is_kernel(path) else "adam"
 
   labels = map_paths(label, params)
   if "muon" not in jax.tree.leaves(labels):
@@ -282,8 +282,8 @@ def trainable_filter(
     parts: The model's parts, or L for a plain encoder with a head.
     scanned: Whether the layers' parameters are stacked.
   """
-  known = Parts.plain(parts) if isinstance(parts, int) else parts
-  num_layers = known.num_layers
+  model_parts = Parts.plain(parts) if isinstance(parts, int) else parts
+  num_layers = model_parts.num_layers
   if not -1 <= freeze_layers <= num_layers:
     raise ValueError(
       f"optimizer.freeze_layers={freeze_layers} must be between 0 and the "
@@ -297,8 +297,8 @@ def trainable_filter(
   if freeze_layers == 0:
     return None
   if freeze_layers == -1:
-    return known.is_head
-  return lambda path: not known.frozen(path, freeze_layers)
+    return model_parts.is_head
+  return lambda path: not model_parts.frozen(path, freeze_layers)
 
 
 def map_paths(function: Callable[..., Any], *trees: Any) -> Any:

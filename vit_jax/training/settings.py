@@ -185,19 +185,22 @@ class LossSettings(Section):
       )
 
   def listed_weights(self) -> tuple[float, ...] | None:
-    """The weights that `class_weights` lists; None if it does not list any."""
+    """The weights that `class_weights` lists; None if it does not list any.
+
+    Raises ValueError if it lists something else than numbers above 0.
+    """
     if self.class_weights in (None, "balanced"):
       return None
     try:
-      found = tuple(map(float, self.class_weights.split(",")))
+      weights = tuple(map(float, self.class_weights.split(",")))
     except ValueError:
-      found = (0.0,)
-    if not all(0 < weight < 1e6 for weight in found):
+      weights = (0.0,)
+    if not all(0 < weight < 1e6 for weight in weights):
       raise ValueError(
         f"class_weights={self.class_weights!r} must be balanced or numbers "
         "above 0, such as 1,2.5."
       )
-    return found
+    return weights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
-from flax.linen.spmd import logical_to_mesh_sharding
+from flax.linen.spmd import logical_to_mesh_axes, logical_to_mesh_sharding
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -54,20 +54,22 @@ def make_mesh(
     devices: The devices to use, all of them by default.
   """
   devices = jax.devices() if devices is None else devices
-  asked, count = f"mesh.data={data}, fsdp={fsdp}, tensor={tensor}", len(devices)
+  count = len(devices)
+  request = f"mesh.data={data}, fsdp={fsdp}, tensor={tensor}"
   fixed = [size for size in (data, fsdp, tensor) if size != -1]
-  product, free = math.prod(fixed), len(AXES) - len(fixed)
+  product = math.prod(fixed)
+  free = len(AXES) - len(fixed)
   wrong = free > 1 or min(fixed) < 1 or count % product
   if wrong or (not free and product != count):
     raise ValueError(
-      f"{asked} does not lay out {count} devices: the product must be {count}, "
-      "and one axis may be -1 (the rest)."
+      f"{request} does not lay out {count} devices: the product must be "
+      f"{count}, and one axis may be -1 (the rest)."
     )
   shape = [count // product if n == -1 else n for n in (data, fsdp, tensor)]
   local = sum(d.process_index == devices[0].process_index for d in devices)
   if local % shape[-1]:
     raise ValueError(
-      f"{asked}: the tensor axis must stay within a host, so its size "
+      f"{request}: the tensor axis must stay within a host, so its size "
       f"must divide the {local} devices of a host."
     )
   slices = len({getattr(d, "slice_index", 0) for d in devices})
@@ -85,7 +87,8 @@ def _across_slices(shape: list[int], slices: int, devices: Devices) -> Any:
       f"mesh.data={shape[0]} must be a multiple of the {slices} slices: "
       "between them the network is too slow for the other axes."
     )
-  within, across = [shape[0] // slices, *shape[1:]], [slices, 1, 1]
+  within = [shape[0] // slices, *shape[1:]]
+  across = [slices, 1, 1]
   return mesh_utils.create_hybrid_device_mesh(within, across, devices, **_SPLIT)
 
 
@@ -110,7 +113,8 @@ def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
   Raises ValueError if the mesh does not divide one of the arrays.
   """
   boxed = jax.eval_shape(init, jax.random.key(0))  # With the names of axes.
-  shapes, axes = nn.unbox(boxed), nn.get_partition_spec(boxed)
+  shapes = nn.unbox(boxed)
+  axes = nn.get_partition_spec(boxed)
   shardings = logical_to_mesh_sharding(axes, mesh, STORED)
   return jax.tree_util.tree_map_with_path(_sharded_shape, shapes, shardings)
 
@@ -132,10 +136,10 @@ def _sharded_shape(
 
 def on_mesh(function: Callable, mesh: Mesh) -> Callable:
   """Wraps a function so that the model's arrays in it are sharded by `USED`."""
-  rules: dict[str | None, Any] = dict(USED)
 
   def layout(axes: tuple[str | None, ...]) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*(rules.get(a) for a in axes)))
+    spec: Any = logical_to_mesh_axes(axes, USED)
+    return NamedSharding(mesh, spec)
 
   @functools.wraps(function)
   def wrapped(*args, **kwargs):

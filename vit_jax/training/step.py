@@ -47,7 +47,8 @@ def make_train_step(
   hold `skipped`, true for rows that replace an unreadable image, which are then
   counted. The metric `top1` is the accuracy on the batch as it was trained on:
   augmented, with dropout, and before the update. Random numbers depend on the
-  seed and the step alone.
+  seed and the step alone. The step raises ValueError if the batch is not a
+  dictionary.
 
   Args:
     tx: The optimizer.
@@ -93,7 +94,8 @@ def make_train_step(
     params = optax.apply_updates(state.params, updates)
     averaged = average(state, params) if ema_decay else state.averaged_params
     updated = TrainState(state.step, params, opt_state, averaged)
-    kept = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
+    select = functools.partial(jnp.where, finite)
+    next_state = jax.tree.map(select, updated, state)
     metrics = {
       "loss": mean_loss,
       objective.metric: score,
@@ -103,7 +105,7 @@ def make_train_step(
     }
     if "skipped" in batch:
       metrics["skipped_images"] = batch["skipped"].sum()
-    return kept.replace(step=state.step + 1), metrics
+    return next_state.replace(step=state.step + 1), metrics
 
   return train_step
 
@@ -173,8 +175,8 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
     def add_part(total, xs):
       part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
-      found = gradient(params, frozen, part_key, part_inputs, part_targets)
-      return jax.tree.map(jnp.add, total, found), None
+      result = gradient(params, frozen, part_key, part_inputs, part_targets)
+      return jax.tree.map(jnp.add, total, result), None
 
     data = jax.tree.map(split, (inputs, targets))
     means = jnp.zeros(()), jnp.zeros(())

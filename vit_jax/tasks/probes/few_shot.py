@@ -164,7 +164,8 @@ class FewShot:
     with contextlib.closing(self._test):
       tested = self._represent(params, self._test, "testing probes", track)
       totals = total(self._count(stacked, *features) for features in tested)
-    examples, skipped = int(totals["examples"]), int(totals["skipped"])
+    examples = int(totals["examples"])
+    skipped = int(totals["skipped"])
     check_readable(examples)
     top1 = (totals["correct"] / examples).tolist()
     draws = [
@@ -194,8 +195,10 @@ class FewShot:
       stream = self._open(Subset(self._train_source, indices))
       with contextlib.closing(stream):
         shots = self._represent(params, stream, "reading shots", track)
-        found = [jax.device_get((y, rest["mask"])) for y, rest in shots]
-      features, mask = map(np.concatenate, zip(*found, strict=True))
+        batches = [
+          jax.device_get((y, row_info["mask"])) for y, row_info in shots
+        ]
+      features, mask = map(np.concatenate, zip(*batches, strict=True))
       readable = mask[: len(indices)] > 0
       if readable.all():
         return [*features[places.reshape(self._draws.shape)]]

@@ -107,11 +107,12 @@ def choose_l2(features: Float[np.ndarray, "K n D"]) -> float:
   if n == 1:
     return float(D)  # Near the best in 20 draws from each of three data sets.
   turns = min(n, -(-_MOST_HELD_OUT // K))
-  own = np.repeat(np.arange(K), n - 1)
-  right, error = np.zeros(len(L2S), np.int64), np.zeros(len(L2S))
+  other_labels = np.repeat(np.arange(K), n - 1)
+  right = np.zeros(len(L2S), np.int64)
+  error = np.zeros(len(L2S))
   for turn in range(turns):
     others = np.delete(features, turn, axis=1).reshape(-1, D)
-    path = _Path.of_examples(others, own, K)
+    path = _Path.of_examples(others, other_labels, K)
     for i, scores, labels in path.try_out(features[:, turn]):
       right[i] += (scores.argmax(axis=1) == labels).sum()
       # The squares of scores - Y, summed without building Y.
@@ -126,8 +127,10 @@ class Moments:
 
   def __init__(self, num_features: int, num_classes: int):
     D, K = num_features, num_classes
-    self._total, self._squares = np.zeros(D), np.zeros((D, D))
-    self._by_class, self._counts = np.zeros((K, D)), np.zeros(K)
+    self._total = np.zeros(D)
+    self._squares = np.zeros((D, D))
+    self._by_class = np.zeros((K, D))
+    self._counts = np.zeros(K)
 
   def add(
     self, features: Float[np.ndarray, "N D"], labels: Int[np.ndarray, " N"]
@@ -140,14 +143,14 @@ class Moments:
 
   def without(self, features: np.ndarray, labels: np.ndarray) -> "Moments":
     """The sums without some of the examples."""
-    rest = Moments(features.shape[1], self._counts.size)
-    rest.add(features, labels)
+    difference = Moments(features.shape[1], self._counts.size)
+    difference.add(features, labels)
     for name, total in vars(self).items():
-      setattr(rest, name, total - vars(rest)[name])
-    return rest
+      setattr(difference, name, total - vars(difference)[name])
+    return difference
 
   def path(self) -> "_Path":
-    """The problem of `fit`, with the examples that were added."""
+    """The solutions for every L2 of the probe of all examples added so far."""
     count = self._counts.sum()
     mean = self._total / count
     covariance = self._squares / count - np.outer(mean, mean)
@@ -157,8 +160,8 @@ class Moments:
     ZtZ[-1, -1] = count
     # Y is 2 for the example's class and 0 for the others, minus 1; the sum of
     # the centred features is 0.
-    own = (self._by_class - self._counts[:, None] * mean) / scale
-    ZtY = np.concatenate([2 * own.T, (2 * self._counts - count)[None]])
+    class_sums = (self._by_class - self._counts[:, None] * mean) / scale
+    ZtY = np.concatenate([2 * class_sums.T, (2 * self._counts - count)[None]])
     s, V = np.linalg.eigh(ZtZ)
     return _Path(mean, scale, s, V, V.T @ ZtY)
 
@@ -173,15 +176,16 @@ def fit_in_parts(
   `parts` are features (N, D), labels (N,), and the fold of each, int (N,); -1
   is never held out.
   """
-  whole, held = None, collections.defaultdict(list)
+  whole = None
+  by_fold = collections.defaultdict(list)
   for features, labels, folds in parts:
     whole = whole or Moments(features.shape[1], num_classes)
     whole.add(features, labels)
     for fold in {*folds.tolist()} - {-1}:
-      held[fold].append((features[folds == fold], labels[folds == fold]))
+      by_fold[fold].append((features[folds == fold], labels[folds == fold]))
   assert whole is not None
   examples = [
-    [*map(np.concatenate, zip(*x, strict=True))] for x in held.values()
+    [*map(np.concatenate, zip(*x, strict=True))] for x in by_fold.values()
   ]
   answers = [(whole.without(*fold).path(), *fold) for fold in examples]
   ranks = []
@@ -220,7 +224,8 @@ class _Path:
     num_classes: int,
   ) -> "_Path":
     x = features.astype(np.float64)
-    mean, scale = x.mean(axis=0), x.std(axis=0) + _EPSILON
+    mean = x.mean(axis=0)
+    scale = x.std(axis=0) + _EPSILON
     Z = whiten(features, mean, scale)
     Y = np.full((len(labels), num_classes), -1.0)
     Y[np.arange(len(labels)), labels] = 1

@@ -43,13 +43,14 @@ def segment(
   """
   trained = Readable(train)
   probe = fit_in_parts(_patches(trained), num_classes)
-  answer = jax.jit(partial(answers, probe), static_argnums=1)
+  classes_of = jax.jit(partial(answers, probe), static_argnums=1)
   tested = Readable(
-    (answer(maps, rest["label"].shape[1:]), rest) for maps, rest in test
+    (classes_of(maps, row_info["label"].shape[1:]), row_info)
+    for maps, row_info in test
   )
   confusion = np.zeros((num_classes, num_classes), np.int64)
-  for found, label in tested:
-    confusion += count(label, found, num_classes)
+  for answer, label in tested:
+    confusion += count(label, answer, num_classes)
   if not confusion.sum():
     raise ValueError("the evaluation split has no readable pixel of a class.")
   union = confusion.sum(0) + confusion.sum(1) - confusion.diagonal()
@@ -86,15 +87,18 @@ def answers(
 def count(
   label: Any, answer: Int[np.ndarray, "N H W"], num_classes: int
 ) -> Int[np.ndarray, "K K"]:
-  """Counts pixels by class (rows) and answer, without those of no class."""
+  """Counts pixels by class (rows) and answer, without those of no class.
+
+  Raises ValueError if a pixel's class is `num_classes` or more.
+  """
   label = np.asarray(label).astype(np.int64)
-  known = label != IGNORED
-  if (label[known] >= num_classes).any():
+  has_class = label != IGNORED
+  if (label[has_class] >= num_classes).any():
     raise ValueError(
-      f"a mask to evaluate on has the class {label[known].max()}, and the "
+      f"a mask to evaluate on has the class {label[has_class].max()}, and the "
       f"training masks have 0 to {num_classes - 1}."
     )
-  pairs = label[known] * num_classes + answer[known]
+  pairs = label[has_class] * num_classes + answer[has_class]
   return np.bincount(pairs, minlength=num_classes**2).reshape(
     num_classes, num_classes
   )
@@ -108,9 +112,13 @@ def _patches(
     numbers = range(train.examples - len(maps), train.examples)
     for number, features, mask in zip(numbers, maps, masks, strict=True):
       label = resize_mask(mask.astype(np.int32), features.shape[:2])
-      known = label != IGNORED
+      has_class = label != IGNORED
       fold = 0 if number % 10 == 9 else -1
-      yield features[known], label[known], np.full(known.sum(), fold)
+      yield (
+        features[has_class],
+        label[has_class],
+        np.full(has_class.sum(), fold),
+      )
   if train.examples < 10:
     raise ValueError(
       f"{train.examples} readable training images are too few for a probe of "

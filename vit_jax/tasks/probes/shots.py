@@ -23,17 +23,17 @@ def draw_shots(
   """
   order = np.arange(len(source), dtype=np.int32)
   np.random.default_rng(seed).shuffle(order)
-  found: list[list[int]] = [[] for _ in source.class_names]
-  unfilled = len(found)
+  by_class: list[list[int]] = [[] for _ in source.class_names]
+  unfilled = len(by_class)
   for first in range(0, len(order), _CHUNK):
     chunk = order[first : first + _CHUNK].tolist()
     for index, label in zip(chunk, _labels(source, chunk), strict=True):
-      if len(found[label]) < shots and index not in without:
-        found[label].append(index)
-        unfilled -= len(found[label]) == shots
+      if len(by_class[label]) < shots and index not in without:
+        by_class[label].append(index)
+        unfilled -= len(by_class[label]) == shots
     if not unfilled:
-      return np.array(found, np.int64)
-  raise ValueError(_too_few(source, found, shots, bool(without)))
+      return np.array(by_class, np.int64)
+  raise ValueError(_too_few(source, by_class, shots, bool(without)))
 
 
 def _labels(source: Source, indices: Sequence[int]) -> Sequence[int]:
@@ -45,11 +45,11 @@ def _labels(source: Source, indices: Sequence[int]) -> Sequence[int]:
 
 
 def _too_few(
-  source: Source, found: list[list[int]], shots: int, any_unreadable: bool
+  source: Source, by_class: list[list[int]], shots: int, any_unreadable: bool
 ) -> str:
   short = [
     f"{name!r} has only {len(indices)}"
-    for name, indices in zip(source.class_names, found, strict=True)
+    for name, indices in zip(source.class_names, by_class, strict=True)
     if len(indices) < shots
   ]
   named = ", ".join(short[:_MOST_NAMED])

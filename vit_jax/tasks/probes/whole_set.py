@@ -50,8 +50,8 @@ def make_represent(
 
   def represent_batch(params: Any, batch: dict[str, Array]):
     images = prepared.inputs(batch)
-    rest = {k: batch[k] for k in ("label", "mask", "skipped")}
-    return represent(params, images).astype(jnp.float32), rest
+    row_info = {k: batch[k] for k in ("label", "mask", "skipped")}
+    return represent(params, images).astype(jnp.float32), row_info
 
   step = sharding.jit_replicated(represent_batch, mesh)
 
@@ -69,15 +69,17 @@ class Readable:
   """
 
   def __init__(self, batches: Represented):
-    self._batches, self.examples, self.skipped = batches, 0, 0
+    self._batches = batches
+    self.examples = 0
+    self.skipped = 0
 
   def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for both in self._batches:
-      y, rest = jax.device_get(both)
-      readable = rest["mask"] > 0
+      y, row_info = jax.device_get(both)
+      readable = row_info["mask"] > 0
       self.examples += int(readable.sum())
-      self.skipped += int(rest["skipped"].sum())
-      yield y[readable], rest["label"][readable]
+      self.skipped += int(row_info["skipped"].sum())
+      yield y[readable], row_info["label"][readable]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +115,13 @@ def nearest_neighbours(
     jnp.full((len(labels), k), -jnp.inf),
     jnp.full((len(labels), k), -1),
   )
-  add, examples, skipped = jax.jit(_add_neighbours), 0, tested.skipped
-  for y, rest in train:
-    nearest = add(*nearest, queries, y, rest)
-    examples += int(rest["mask"].sum())
-    skipped += int(rest["skipped"].sum())
+  add = jax.jit(_add_neighbours)
+  examples = 0
+  skipped = tested.skipped
+  for y, row_info in train:
+    nearest = add(*nearest, queries, y, row_info)
+    examples += int(row_info["mask"].sum())
+    skipped += int(row_info["skipped"].sum())
   if examples < k:
     raise ValueError(
       f"neighbours={k} is more than the {examples:,} readable training images."
@@ -134,12 +138,12 @@ def _add_neighbours(
   classes: Int[Array, "N k"],
   queries: Float[Array, "N D"],
   y: Float[Array, "B D"],
-  rest: dict[str, Array],
+  row_info: dict[str, Array],
 ) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
   """The k nearest among those so far and a batch of training images."""
   new = jnp.dot(queries, unit(y).T, precision=jax.lax.Precision.HIGHEST)
-  new = jnp.where(rest["mask"][None] > 0, new, -jnp.inf)
-  label = jnp.broadcast_to(rest["label"][None], new.shape)
+  new = jnp.where(row_info["mask"][None] > 0, new, -jnp.inf)
+  label = jnp.broadcast_to(row_info["label"][None], new.shape)
   joined = jnp.concatenate([similarity, new], axis=1)
   best, index = jax.lax.top_k(joined, similarity.shape[1])
   joined = jnp.concatenate([classes, label], axis=1)
@@ -153,14 +157,15 @@ def _vote(
 ) -> Int[np.ndarray, " N"]:
   """The class with the most votes; a tie goes to the first."""
   weights = np.exp(similarity / TEMPERATURE, dtype=np.float64)
-  rows, found = max(1, _MOST_VOTES // num_classes), []
+  rows = max(1, _MOST_VOTES // num_classes)
+  answers = []
   for first in range(0, len(classes), rows):
     part = slice(first, first + rows)
     votes = np.zeros((len(classes[part]), num_classes))
     images = np.arange(len(votes))[:, None]
     np.add.at(votes, (images, classes[part]), weights[part])
-    found.append(votes.argmax(axis=1))
-  return np.concatenate(found)
+    answers.append(votes.argmax(axis=1))
+  return np.concatenate(answers)
 
 
 def linear(
@@ -172,7 +177,8 @@ def linear(
   by five-fold cross-validation; then all are fitted. Raises ValueError if a
   split has too few readable images.
   """
-  trained, tested = Readable(train), Readable(test)
+  trained = Readable(train)
+  tested = Readable(test)
   probe = fit(trained, num_classes, train_examples)
   right = sum((probe.predict(y) == labels).sum() for y, labels in tested)
   check_readable(tested.examples)
