@@ -34,6 +34,10 @@ def task_class(name: str | type[Task]) -> type[Task]:
   """The class of a task, by its name or as "file.py:Class", or itself.
 
   Raises OwnTaskError if there is no such task.
+
+  >>> from vit_jax.tasks.choose import task_class
+  >>> task_class("multilabel").__name__
+  'MultiLabelTask'
   """
   if isinstance(name, type):
     return name
@@ -137,6 +141,10 @@ def answering(loss: str) -> Task:
   """The first task that takes a kind of loss, for weights without a run.
 
   The outputs of a regression are then in the unit of its targets.
+
+  >>> from vit_jax.tasks.choose import answering
+  >>> answering("sigmoid").name
+  'classification'
   """
   kinds = map(task_class, _TASKS)
   kind = next(kind for kind in kinds if loss in kind.losses)
@@ -163,7 +171,12 @@ def score_keys() -> tuple[str, ...]:
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
-  """The task whose score is among the metrics of an evaluation, if any."""
+  """The task whose score is among the metrics of an evaluation, if any.
+
+  >>> from vit_jax.tasks.choose import by_metrics
+  >>> by_metrics(["eval/loss", "eval/map"]).name
+  'multilabel'
+  """
   metric_keys = {*keys}
   tasks = (task_class(name)() for name in _TASKS)
   return next((task for task in tasks if task.score_key in metric_keys), None)

@@ -117,6 +117,12 @@ def label_rank(
   Among equal logits the lower class comes first, as in argmax, so a head of
   zeros does not get every answer right. In a row with a NaN or an infinity, no
   answer is right, and none among the first five.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.tasks.eval_step import label_rank
+  >>> logits = jnp.array([[0.1, 0.7, 0.2], [0.1, 0.7, 0.2]])
+  >>> label_rank(logits, jnp.array([1, 2])).tolist()
+  [0, 1]
   """
   true_logit = jnp.take_along_axis(logits, label[:, None], axis=1)  # (B, 1)
   lower = jnp.arange(logits.shape[1])[None, :] < label[:, None]

@@ -130,7 +130,12 @@ class Masking(TakesImages):
 
 
 def num_corrupted(N: int, rate: float) -> int:
-  """The number of patches to corrupt among N; always the same."""
+  """The number of patches to corrupt among N; always the same.
+
+  >>> from vit_jax.tasks.masking import num_corrupted
+  >>> num_corrupted(196, rate=0.5)
+  98
+  """
   return round(rate * N)
 
 
@@ -167,6 +172,12 @@ def mean_colours(
   The means are of values in [0, 255], and 32 of them share a level. Red counts
   64 and green 8 times as much as blue. A patch of P x P pixels is cut into
   parts x parts, in rows, with a colour each.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.tasks.masking import mean_colours
+  >>> image = jnp.full((1, 16, 16, 3), 255, jnp.uint8)
+  >>> mean_colours(image, 8).tolist()  # White is the last of 512 colours.
+  [[[511], [511], [511], [511]]]
   """
   B, H, W, C = images.shape
   side = P // parts
@@ -183,7 +194,13 @@ def _index(levels: Int[Array, "*axes 3"]) -> Int[Array, "*axes"]:
 
 
 def rgb(colours: Int[np.ndarray, "*axes"]) -> UInt8[np.ndarray, "*axes 3"]:
-  """The middle of the levels that a colour stands for, in [0, 255]."""
+  """The middle of the levels that a colour stands for, in [0, 255].
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.masking import rgb
+  >>> rgb(np.array([0, 511])).tolist()
+  [[16, 16, 16], [240, 240, 240]]
+  """
   levels = [colours // _LEVELS**k % _LEVELS for k in (2, 1, 0)]
   return (np.stack(levels, axis=-1) * _LEVEL + _LEVEL // 2).astype(np.uint8)
 

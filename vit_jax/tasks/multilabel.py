@@ -228,6 +228,12 @@ def average_precision(
   """Sum of precision times the rise of recall, over the distinct scores.
 
   Equal scores count as one; a NaN ranks last. Without a positive it is NaN.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel import average_precision
+  >>> label = np.array([1.0, 0.0, 1.0, 0.0])
+  >>> average_precision(label, np.array([0.9, 0.8, 0.7, 0.1]))  # 1/2 + 2/3 / 2
+  0.8333333333333333
   """
   if not label.sum():
     return float("nan")
@@ -238,7 +244,16 @@ def average_precision(
 def precision_recall(
   label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-  """Precision and recall at each distinct score, from the highest on."""
+  """Precision and recall at each distinct score, from the highest on.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel import precision_recall
+  >>> label = np.array([1.0, 0.0, 1.0, 0.0])
+  >>> score = np.array([0.9, 0.8, 0.7, 0.1])
+  >>> precision, recall = precision_recall(label, score)
+  >>> recall.tolist()
+  [0.5, 0.5, 1.0, 1.0]
+  """
   hits, counts = _ranked(label, score)
   return hits / counts, hits / max(1, label.sum())
 
@@ -246,7 +261,14 @@ def precision_recall(
 def best_threshold(
   label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
 ) -> float:
-  """The threshold of the highest F1, between two scores; 0.5 without hits."""
+  """The threshold of the highest F1, between two scores; 0.5 without hits.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel import best_threshold
+  >>> label = np.array([1.0, 1.0, 0.0, 0.0])
+  >>> best_threshold(label, np.array([1.0, 0.75, 0.25, 0.0]))
+  0.5
+  """
   hits, counts = _ranked(label, score)
   rates = 2 * hits / (counts + label.sum())
   if not rates.max(initial=0):
@@ -258,7 +280,13 @@ def best_threshold(
 
 
 def f1(label: np.ndarray, answer: np.ndarray) -> float:
-  """F1 of boolean answers; 0 if there is neither a label nor an answer."""
+  """F1 of boolean answers; 0 if there is neither a label nor an answer.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel import f1
+  >>> f1(np.array([True, True, False]), np.array([True, False, False]))
+  0.6666666666666666
+  """
   total = label.sum() + answer.sum()
   return float(2 * (label & answer).sum() / total) if total else 0.0
 

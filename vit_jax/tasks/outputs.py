@@ -196,6 +196,12 @@ class OutputsOutcome(Outcome):
 
 
 def mean_of_known(values: np.ndarray) -> float:
-  """The mean of what is not NaN; NaN if nothing is."""
+  """The mean of what is not NaN; NaN if nothing is.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.outputs import mean_of_known
+  >>> mean_of_known(np.array([1.0, np.nan, 2.0]))
+  1.5
+  """
   numbers = values[~np.isnan(values)]
   return float(numbers.mean()) if len(numbers) else float("nan")

@@ -294,12 +294,22 @@ class Task:
 
 
 def class_name(names: Sequence[str], index: int) -> str:
-  """The name of a class, or its index if there is no name for it."""
+  """The name of a class, or its index if there is no name for it.
+
+  >>> from vit_jax.tasks.task import class_name
+  >>> class_name(["cat", "dog"], 1), class_name(["cat", "dog"], 2)
+  ('dog', 'class 2')
+  """
   return names[index] if index < len(names) else f"class {index}"
 
 
 def class_names(names: Sequence[str], count: int) -> list[str]:
-  """Names of all classes of a head, which may have more than the data."""
+  """Names of all classes of a head, which may have more than the data.
+
+  >>> from vit_jax.tasks.task import class_names
+  >>> class_names(["cat", "dog"], count=3)
+  ['cat', 'dog', 'class 2']
+  """
   return [class_name(names, k) for k in range(max(count, len(names)))]
 
 

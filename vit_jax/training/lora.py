@@ -76,6 +76,13 @@ def chosen(
   is searched in paths such as "block_0/msa/query/kernel", also if the layers
   are stacked. `params` holds all parameters by path, or their shapes. Raises
   ValueError if there are none, or only some of the stacked layers' are.
+
+  >>> import numpy as np
+  >>> from vit_jax.training.lora import chosen
+  >>> from vit_jax.training.settings import LoraSettings
+  >>> paths = ("block_0/mlp/expand/kernel", "patches/kernel", "head/kernel")
+  >>> chosen(LoraSettings(), {path: np.zeros((4, 4)) for path in paths})
+  ['block_0/mlp/expand/kernel']
   """
   pattern = re.compile(settings.kernels)
   model_parts = parts or guessed(params)
@@ -138,6 +145,17 @@ def with_product(
   """A parameter of the base plus its product, if `trained` has one by its path.
 
   The array is of NumPy or JAX, as the result is.
+
+  >>> import numpy as np
+  >>> from vit_jax.training.lora import with_product
+  >>> from vit_jax.training.settings import LoraSettings
+  >>> settings = LoraSettings(rank=1, alpha=2.0)
+  >>> a = np.array([[1.0], [2.0]])
+  >>> b = np.array([[3.0, 4.0]])
+  >>> factors = {"msa/out/lora_a": a, "msa/out/lora_b": b}
+  >>> kernel = np.zeros((2, 2))
+  >>> with_product(settings, "msa/out/kernel", kernel, factors).tolist()
+  [[6.0, 8.0], [12.0, 16.0]]
   """
   if not is_kernel(path) or beside(path, _A) not in trained:
     return array

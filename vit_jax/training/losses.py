@@ -28,6 +28,14 @@ def cross_entropy(
 
   `weights` has a factor for each class, of its term t log p. Raises ValueError
   for another kind of loss, which has no classes.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.losses import cross_entropy
+  >>> logits = jnp.zeros((1, 4))
+  >>> targets = jnp.array([[0.0, 1.0, 0.0, 0.0]])
+  >>> loss = cross_entropy("softmax", logits, targets)
+  >>> round(float(loss[0]), 4)  # log(4)
+  1.3863
   """
   if kind not in ("softmax", "sigmoid"):
     raise ValueError(f"loss.kind={kind!r} has no classes: it needs numbers.")
@@ -47,14 +55,29 @@ def _weighted(kind: str, logits: Any, targets: Any, weights: Array) -> Array:
 
 
 def probabilities(kind: str, logits: Targets) -> Targets:
-  """Class probabilities under this loss; those of sigmoid need not sum to 1."""
+  """Class probabilities under this loss; those of sigmoid need not sum to 1.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.losses import probabilities
+  >>> logits = jnp.zeros((1, 4))
+  >>> probabilities("softmax", logits).tolist()
+  [[0.25, 0.25, 0.25, 0.25]]
+  >>> probabilities("sigmoid", logits).tolist()
+  [[0.5, 0.5, 0.5, 0.5]]
+  """
   return (jax.nn.softmax if kind == "softmax" else jax.nn.sigmoid)(logits)
 
 
 def make_targets(
   label: Int[Array, " B"], num_classes: int, label_smoothing: float = 0.0
 ) -> Targets:
-  """One-hot rows mixed with the uniform distribution: (1 - e) y + e / K."""
+  """One-hot rows mixed with the uniform distribution: (1 - e) y + e / K.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.losses import make_targets
+  >>> make_targets(jnp.array([1]), num_classes=4, label_smoothing=0.5).tolist()
+  [[0.125, 0.625, 0.125, 0.125]]
+  """
   one_hot = jax.nn.one_hot(label, num_classes)
   return (1 - label_smoothing) * one_hot + label_smoothing / num_classes
 

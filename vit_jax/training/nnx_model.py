@@ -73,6 +73,20 @@ def as_nnx(
 
   Logits and gradients are those of the linen module.
 
+  >>> import vit_jax
+  >>> from flax import nnx
+  >>> vit = vit_jax.Vit(
+  ...   num_classes=2,
+  ...   patch_size=8,
+  ...   hidden_size=16,
+  ...   num_layers=1,
+  ...   mlp_size=32,
+  ...   num_heads=2,
+  ... )
+  >>> model = vit_jax.as_nnx(vit, rngs=nnx.Rngs(0), image_size=16)
+  >>> model.linen_params()["head"]["kernel"].shape
+  (16, 2)
+
   Args:
     model: Any model of ours, or what qwix made of one.
     params: Its parameters, as `load_pretrained` and `init_params` return them.

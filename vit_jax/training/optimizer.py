@@ -35,6 +35,13 @@ def make_schedule(
   s for linear and (1 + cos(pi s)) / 2 for cosine decay; the constant schedule
   stays at the peak. DeiT's has one rate for the `epoch_steps` of an epoch.
   Raises ValueError if the warm-up leaves no step for the decay.
+
+  >>> from vit_jax.training.optimizer import make_schedule
+  >>> from vit_jax.training.settings import OptimizerSettings
+  >>> settings = OptimizerSettings(peak_lr=0.5, decay="linear")
+  >>> rate = make_schedule(settings, total_steps=10, warmup_steps=2)
+  >>> [float(rate(step)) for step in (0, 1, 2, 6, 10)]
+  [0.0, 0.25, 0.5, 0.25, 0.0]
   """
   peak_lr, final_lr = settings.peak_lr, settings.final_lr
   if warmup_steps and warmup_steps >= total_steps:
@@ -95,6 +102,18 @@ def make_optimizer(
   to Adam, as apex and timm do. Muon is for the kernels of the blocks, and Adam
   for all else. Parameters that are not trained keep their values and take no
   memory in the optimizer.
+
+  >>> import jax.numpy as jnp
+  >>> import optax
+  >>> from vit_jax.training.optimizer import make_optimizer
+  >>> from vit_jax.training.settings import OptimizerSettings
+  >>> settings = OptimizerSettings(kind="sgd", clip_norm=0.0)
+  >>> tx = make_optimizer(settings, optax.constant_schedule(0.5))
+  >>> params = {"head": {"bias": jnp.zeros(2)}}
+  >>> gradient = {"head": {"bias": jnp.array([1.0, -2.0])}}
+  >>> updates, _ = tx.update(gradient, tx.init(params), params)
+  >>> updates["head"]["bias"].tolist()
+  [-0.5, 1.0]
 
   Args:
     learning_rate: The schedule, from `make_schedule`.
@@ -264,6 +283,11 @@ def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:
   The head, the last norm and the pooling are at 0, the first block is at L,
   and the embeddings are at L + 1. The stacked parameters of scanned blocks
   have one depth per block, an array of shape (L,).
+
+  >>> from vit_jax.training.optimizer import layers_below_head
+  >>> paths = ("patches/kernel", "block_0/mlp/expand/kernel", "head/kernel")
+  >>> [int(layers_below_head(path, num_layers=12)) for path in paths]
+  [13, 12, 0]
   """
   return Parts.plain(num_layers).depth(path)
 
@@ -277,6 +301,11 @@ def trainable_filter(
   `freeze_layers` of the encoder's L layers are not, of each encoder if there
   are several; with -1, only the head is. A decoder is always trained but for
   -1. Raises ValueError if the model has fewer layers, or they are stacked.
+
+  >>> from vit_jax.training.optimizer import trainable_filter
+  >>> is_trainable = trainable_filter(freeze_layers=1, parts=12)
+  >>> is_trainable("block_0/msa/out/bias"), is_trainable("block_1/msa/out/bias")
+  (False, True)
 
   Args:
     parts: The model's parts, or L for a plain encoder with a head.
@@ -302,7 +331,13 @@ def trainable_filter(
 
 
 def map_paths(function: Callable[..., Any], *trees: Any) -> Any:
-  """Maps function(path, *leaves); "block_0/msa/out/bias" is a path."""
+  """Maps function(path, *leaves); "block_0/msa/out/bias" is a path.
+
+  >>> from vit_jax.training.optimizer import map_paths
+  >>> params = {"head": {"bias": 1.0, "kernel": 2.0}}
+  >>> map_paths(lambda path, value: f"{path} is {value}", params)
+  {'head': {'bias': 'head/bias is 1.0', 'kernel': 'head/kernel is 2.0'}}
+  """
 
   def call(path: tuple, *leaves: Any) -> Any:
     name = jax.tree_util.keystr(path, simple=True, separator="/")

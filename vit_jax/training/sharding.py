@@ -49,6 +49,12 @@ def make_mesh(
   the tensor axis spans hosts: its devices share examples, but each host reads
   its own.
 
+  >>> import jax
+  >>> from vit_jax.training.sharding import make_mesh
+  >>> mesh = make_mesh(devices=jax.devices()[:1])
+  >>> dict(mesh.shape)
+  {'data': 1, 'fsdp': 1, 'tensor': 1}
+
   Args:
     data, fsdp, tensor: Devices along each axis, as in `MeshSettings`.
     devices: The devices to use, all of them by default.
@@ -199,6 +205,11 @@ def padded_batch_size(batch_size: int, mesh: Mesh) -> int:
   """The size of an evaluation batch, rounded up to split over the mesh.
 
   The last batch is padded and masked anyway, so any size is made to fit.
+
+  >>> import jax
+  >>> from vit_jax.training.sharding import make_mesh, padded_batch_size
+  >>> padded_batch_size(10, make_mesh(devices=jax.devices()[:1]))
+  10
   """
   shards = batch_shards(mesh)
   return -(-batch_size // shards) * shards
@@ -218,7 +229,13 @@ def to_device(
 
 
 def begun_ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
-  """Passes items on, each when `count` after it have been taken as well."""
+  """Passes items on, each when `count` after it have been taken as well.
+
+  >>> from vit_jax.training.sharding import begun_ahead
+  >>> source = iter("abcde")
+  >>> next(begun_ahead(source, count=2)), next(source)
+  ('a', 'd')
+  """
   source = iter(items)
   waiting = collections.deque(itertools.islice(source, count))
   for item in source:

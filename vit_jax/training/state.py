@@ -128,6 +128,20 @@ def init_params(
   """Draws a model's first parameters, as plain arrays.
 
   Images are `image_size` high and wide, (height, width) or one number for both.
+
+  >>> import jax
+  >>> import vit_jax
+  >>> model = vit_jax.Vit(
+  ...   num_classes=2,
+  ...   patch_size=8,
+  ...   hidden_size=16,
+  ...   num_layers=1,
+  ...   mlp_size=32,
+  ...   num_heads=2,
+  ... )
+  >>> params = vit_jax.init_params(model, jax.random.key(0), image_size=16)
+  >>> params["head"]["kernel"].shape
+  (16, 2)
   """
   if isinstance(image_size, int):
     image_size = image_size, image_size

@@ -50,6 +50,28 @@ def make_train_step(
   seed and the step alone. The step raises ValueError if the batch is not a
   dictionary.
 
+  >>> import jax
+  >>> import numpy as np
+  >>> import optax
+  >>> import vit_jax
+  >>> model = vit_jax.Vit(
+  ...   num_classes=2,
+  ...   patch_size=8,
+  ...   hidden_size=16,
+  ...   num_layers=1,
+  ...   mlp_size=32,
+  ...   num_heads=2,
+  ... )
+  >>> params = vit_jax.init_params(model, jax.random.key(0), image_size=16)
+  >>> tx = optax.sgd(1e-3)
+  >>> state = vit_jax.TrainState(0, params, tx.init(params))
+  >>> step = jax.jit(vit_jax.make_train_step(model, tx, 1e-3))
+  >>> images = np.zeros((4, 16, 16, 3), np.uint8)
+  >>> batch = {"image": images, "label": np.array([0, 1, 0, 1])}
+  >>> state, metrics = step(state, batch)
+  >>> int(state.step), sorted(metrics)[:3]
+  (1, ['gradient_norm', 'learning_rate', 'loss'])
+
   Args:
     tx: The optimizer.
     learning_rate: The schedule or the number in `tx`, for the metrics.

@@ -83,12 +83,29 @@ def fit(
   num_classes: int,
   l2: float,
 ) -> Probe:
-  """Fits the probe that solves the problem above for one value of L2."""
+  """Fits the probe that solves the problem above for one value of L2.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.probes import linear_probe
+  >>> features = np.array([[0.0], [1.0], [10.0], [11.0]])
+  >>> labels = np.array([0, 0, 1, 1])
+  >>> probe = linear_probe.fit(features, labels, num_classes=2, l2=1.0)
+  >>> probe.predict(np.array([[2.0], [9.0]])).tolist()
+  [0, 1]
+  """
   return _Path.of_examples(features, labels, num_classes).probe(l2)
 
 
 def fit_shots(features: Float[np.ndarray, "K n D"]) -> Probe:
-  """Fits a probe to n shots per class, with the L2 that `choose_l2` picks."""
+  """Fits a probe to n shots per class, with the L2 that `choose_l2` picks.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.probes import linear_probe
+  >>> shots = np.array([[[0.0], [1.0]], [[10.0], [11.0]]])  # (K, n, D)
+  >>> probe = linear_probe.fit_shots(shots)
+  >>> probe.predict(np.array([[2.0], [9.0]])).tolist()
+  [0, 1]
+  """
   K, n, D = features.shape
   labels = np.repeat(np.arange(K), n)
   return fit(features.reshape(-1, D), labels, K, choose_l2(features))

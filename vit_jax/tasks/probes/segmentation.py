@@ -90,6 +90,13 @@ def count(
   """Counts pixels by class (rows) and answer, without those of no class.
 
   Raises ValueError if a pixel's class is `num_classes` or more.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.probes.segmentation import count
+  >>> mask = np.array([[[0, 0], [1, 255]]])  # 255 stands for no class.
+  >>> answer = np.array([[[0, 1], [1, 1]]])
+  >>> count(mask, answer, num_classes=2).tolist()
+  [[1, 1], [0, 1]]
   """
   label = np.asarray(label).astype(np.int64)
   has_class = label != IGNORED
