@@ -1,12 +1,14 @@
 """The examples in docstrings run, and print what they say."""
 
 import doctest
+import importlib
 import inspect
+import pkgutil
 
 import pytest
 
 import vit_jax
-from vit_jax import data
+from vit_jax import data, tasks, training
 
 FINDER = doctest.DocTestFinder(recurse=False)
 EXAMPLES = {
@@ -18,9 +20,26 @@ EXAMPLES = {
   )
   if test.examples
 }
+EXAMPLES |= {
+  test.name: test
+  for package in (tasks, training)
+  for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+  for name, value in vars(importlib.import_module(info.name)).items()
+  if getattr(value, "__module__", None) == info.name
+  and name not in vit_jax.__all__
+  for test in FINDER.find(value, f"{info.name}.{name}", globs={})
+  if test.examples
+}
+SLOW = {"vit_jax.make_train_step"}  # It compiles a step.
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in EXAMPLES
+  ],
+)
 def test_an_example_prints_what_it_says(name):
   runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
   printed: list[str] = []
@@ -44,3 +63,20 @@ def test_functions_on_data_have_an_example():
   assert {"as_grain", "open_source"} <= functions
   expected = {*functions, "Loader", "Preprocessing"}
   assert {f"vit_jax.data.{name}" for name in expected} <= {*EXAMPLES}
+
+
+def test_main_functions_of_training_and_tasks_have_an_example():
+  assert {"as_nnx", "init_params", "make_train_step"} <= {
+    name.removeprefix("vit_jax.") for name in EXAMPLES
+  }
+  names = {
+    "training.optimizer.make_optimizer",
+    "training.optimizer.make_schedule",
+    "training.losses.cross_entropy",
+    "training.sharding.make_mesh",
+    "training.lora.chosen",
+    "tasks.choose.task_class",
+    "tasks.multilabel.average_precision",
+    "tasks.probes.linear_probe.fit",
+  }
+  assert {f"vit_jax.{name}" for name in names} <= {*EXAMPLES}
