@@ -19,7 +19,7 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Table
+from vit_jax.pretrained.formats.table import Layers, Table
 
 # The names of a block's submodules, in the two ways.
 PUBLISHED = {
@@ -42,6 +42,7 @@ _IMAGENET_21K = (21_841, 21_843)  # Classes, without and with two extra.
 _GROUP_NORM = "1 1 1 C -> C"
 _GOOGLE_POSITION = "Transformer/posembed_input/pos_embedding"
 _BIG_VISION_POSITION = "pos_embedding"
+_TABLE = Table("google", (Layers("Transformer/encoderblock_{}/"),))
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -142,7 +143,7 @@ def _rules(
 ) -> list[Rule]:
   position = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
   found = _resnet_rules(vit, group_norm)
-  for rule in Table("google", "Transformer/encoderblock_{}/").rules(vit):
+  for rule in _TABLE.rules(vit):
     name = rule.theirs.format(**numbering, position=position)
     found.append(dataclasses.replace(rule, theirs=name))
   return found

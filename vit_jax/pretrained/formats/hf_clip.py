@@ -11,7 +11,7 @@ from vit_jax.models import BaseVit
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
-from vit_jax.pretrained.formats.table import Config, Family, Table
+from vit_jax.pretrained.formats.table import Config, Family, Layers, Table
 
 _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
@@ -64,7 +64,7 @@ _BASES = ("vision_model.", "", "vision_model.vision_model.")
 CLIP = Family(
   types=("clip_vision_model", "clip"),
   signature="pre_layrnorm.weight",  # Sic.
-  table=Table("clip", "encoder.layers.{}."),
+  table=Table("clip", (Layers("encoder.layers.{}."),)),
   bases=_BASES,
   fields=_clip,
   config=_clip_config,
@@ -82,7 +82,7 @@ CLIP = Family(
 SIGLIP = Family(
   types=("siglip_vision_model", "siglip"),
   signature="embeddings.patch_embedding.weight",
-  table=Table("siglip", "encoder.layers.{}."),
+  table=Table("siglip", (Layers("encoder.layers.{}."),)),
   bases=_BASES,
   fields=_siglip,
   config=lambda vit: _tower(

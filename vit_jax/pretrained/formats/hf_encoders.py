@@ -75,13 +75,12 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   usual = architecture.guess_num_heads(D)
   num_heads = config.get("num_attention_heads", usual)
   epsilon = config.get("layer_norm_eps", family.defaults["layer_norm_eps"])
-  layers = family.table.layers.split("{")[0]
   head = _name(family.table, "root", "head/bias")
   fields: dict[str, Any] = dict(
     num_classes=architecture.length(shapes, head, 0),
     patch_size=P,
     hidden_size=D,
-    num_layers=architecture.count_layers(local, layers),
+    num_layers=family.table.stacks[0].count(local),
     mlp_size=_mlp_size(family.table, local, gated),
     num_heads=checked("num_attention_heads", int | None, num_heads, COUNT),
     gelu=_activation(family, config, gated),
@@ -138,7 +137,7 @@ def _activation(family: Family, config: Config, gated: bool) -> str:
 def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
   rows = table.rows("gated_mlp" if gated else "mlp")
   row = next(row for row in rows if "mlp/expand/kernel" in row.ours)
-  sizes = need(shapes, table.layers.format(0) + row.theirs, 2)
+  sizes = need(shapes, table.stacks[0].theirs.format(0) + row.theirs, 2)
   return sizes[0] // len(row.ours)
 
 

@@ -14,7 +14,7 @@ from vit_jax.models import BaseVit
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.pretrained.formats.architecture import length
 from vit_jax.pretrained.formats.mapping import Shapes
-from vit_jax.pretrained.formats.table import Config, Family, Table
+from vit_jax.pretrained.formats.table import Config, Family, Layers, Table
 from vit_jax.runtime.checks import POSITIVE, checked
 from vit_jax.runtime.printable import quoted
 
@@ -133,7 +133,7 @@ def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
   )
 
 
-_TABLE = Table("vit", "encoder.layer.{}.")
+_TABLE = Table("vit", (Layers("encoder.layer.{}."),))
 VIT = Family(
   types=("vit", "vit_mae", "ijepa"),
   signature="embeddings.patch_embeddings.projection.weight",
@@ -171,7 +171,7 @@ DEIT = Family(
 )
 TEACHER = dataclasses.replace(
   DEIT,
-  table=Table("teacher", "encoder.layer.{}."),
+  table=Table("teacher", (Layers("encoder.layer.{}."),)),
   fields=lambda *given: _vit(*given) | dict(kind="ModernVit", distilled=True),
   classes=(None, "DeiTForImageClassificationWithTeacher"),
 )
@@ -179,7 +179,7 @@ TEACHER = dataclasses.replace(
 DINOV2 = Family(
   types=("dinov2", "dinov2_with_registers"),
   signature="encoder.layer.0.layer_scale1.lambda1",
-  table=Table("dinov2", "encoder.layer.{}."),
+  table=Table("dinov2", (Layers("encoder.layer.{}."),)),
   bases=("", "dinov2.", "dinov2_with_registers."),
   fields=_dinov2,
   config=_dinov2_config,
@@ -192,7 +192,7 @@ DINOV2 = Family(
 DINOV3 = Family(
   types=("dinov3_vit",),
   signature="layer.0.layer_scale1.lambda1",
-  table=Table("dinov3", "layer.{}."),
+  table=Table("dinov3", (Layers("layer.{}."),)),
   bases=("",),
   fields=_dinov3,
   config=_dinov3_config,

@@ -40,6 +40,7 @@ class Rule:
   # pattern's right side runs over them.
   ours: tuple[str, ...]
   pattern: str = SAME  # `einops.rearrange` pattern from their layout to ours.
+  heads: int | None = None  # Those of its layers; None for the model's.
 
   def read(
     self, array: np.ndarray, sizes: Mapping[str, int]
@@ -68,20 +69,22 @@ class Rule:
   ) -> np.ndarray:
     left, right = self.pattern.split("->")
     pattern = f"{right} -> {left}" if back else self.pattern
-    known = {axis: size for axis, size in sizes.items() if axis in pattern}
-    return einops.rearrange(array, pattern, **known)
+    lengths = {**sizes, "n": len(self.ours)}
+    if self.heads is not None:
+      lengths["k"] = self.heads
+    lengths = {axis: n for axis, n in lengths.items() if axis in pattern}
+    return einops.rearrange(array, pattern, **lengths)
 
 
 def axis_sizes(vit: BaseVit) -> dict[str, int]:
   """Sizes of the named axes that patterns split; einops infers the others.
 
-  There are `k` heads of size `d`, patches of `P` x `Q` pixels, and `m` = 2
-  parts of a gated MLP's fused array (gate, expansion) or of a head (size `e`).
+  There are `k` heads, unless a rule has its own, patches of `P` x `Q` pixels,
+  and `m` = 2 parts of a gated MLP's fused array (gate, expansion) or of a head.
+  A rule adds `n`, the number of our parameters in one array.
   """
   return {
     "k": vit.num_heads,
-    "d": vit.hidden_size // vit.num_heads,
-    "e": vit.hidden_size // vit.num_heads // 2,
     "P": vit.patch_size,
     "Q": vit.patch_size,
     "m": 2,

@@ -3,7 +3,13 @@
 `names.csv` has a row for each array, with the tables that it belongs to. One
 table serves a whole family of models: a row applies to a model that has the
 row's parameters, so rows for a bias, registers or LayerScale are skipped for
-models without them.
+models without them. A table has one or several stacks of layers, each with its
+own number of layers and of heads, such as an encoder's and a decoder's:
+
+    Table("mae", (
+      Layers("encoder.layer.{}."),
+      Layers("decoder.decoder_layers.{}.", ours="decoder", has_base=False),
+    ))
 """
 
 import csv
@@ -15,13 +21,14 @@ from typing import Any
 
 from vit_jax.models import BaseVit
 from vit_jax.models.grid import param_shapes
-from vit_jax.models.stacking import OURS
-from vit_jax.pretrained.formats.architecture import IMAGENET_MEAN, IMAGENET_STD
+from vit_jax.pretrained.formats.architecture import (
+  IMAGENET_MEAN,
+  IMAGENET_STD,
+  count_layers,
+)
 from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
 
 Config = Mapping[str, Any]
-
-_LAYER = f"{OURS.of(0)}/"
 
 
 @functools.cache
@@ -31,62 +38,110 @@ def _names_csv() -> list[dict[str, str]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-  """The names of a family's arrays.
+class Layers:
+  """The published names of one of a model's stacks of layers.
 
-  `layers` is the prefix of a layer's names, with {} for its number.
+  Attributes:
+    theirs: What the names of a layer start with, with {} for its number.
+    ours: `Part.prefix` of the part of our model that has these layers.
+    rows: The table whose rows name the arrays of a layer; "" for the one that
+      the stack belongs to.
+    has_base: Whether the base comes before `theirs`.
   """
 
+  theirs: str
+  ours: str = ""
+  rows: str = ""
+  has_base: bool = True
+
+  def count(self, shapes: Shapes) -> int:
+    """Number of the layers in a file, whose names have lost their base."""
+    return count_layers(shapes, self.theirs.split("{")[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """The names of a family's arrays, and of its stacks, an encoder's first."""
+
   name: str
-  layers: str
+  stacks: tuple[Layers, ...]
 
   @functools.cache  # noqa: B019
-  def rows(self, *parts: str) -> tuple[Rule, ...]:
-    """The rows of these parts of the table.
+  def rows(self, *parts: str, table: str = "") -> tuple[Rule, ...]:
+    """The rows of these parts of the table, or of the one with another name.
 
     "root" has the arrays whose names start with no base, such as a head's, and
     "base" the others outside the layers. "layer" has those of a layer, without
-    `layers` and "block_0/", to which "mlp" adds the paper's MLP and "gated_mlp"
-    a gated one.
+    `Layers.theirs` and "block_0/", to which "mlp" adds the paper's MLP and
+    "gated_mlp" a gated one.
     """
+    name = table or self.name
     return tuple(
       Rule(row["theirs"], tuple(row["ours"].split()), row["pattern"] or SAME)
       for row in _names_csv()
-      if self.name in row["tables"].split() and row["part"] in parts
+      if name in row["tables"].split() and row["part"] in parts
     )
 
   def rules(self, vit: Any, base: str = "") -> list[Rule]:
     """The rules for a model's arrays, whose names start with `base`."""
-    names = _names(vit)
+    shapes = _shapes(vit)
+    rules = _held(self.rows("root"), shapes)
+    for rule in _held(self.rows("base"), shapes):
+      rules.append(dataclasses.replace(rule, theirs=base + rule.theirs))
+    for layers in self.stacks:
+      rules += self._layer_rules(vit, layers, base if layers.has_base else "")
+    return rules
 
-    def held(*parts: str, before: str = "") -> list[Rule]:
-      rows = self.rows(*parts)
-      return [r for r in rows if names >= {before + path for path in r.ours}]
-
-    found = held("root")
-    for row in held("base"):
-      found.append(dataclasses.replace(row, theirs=base + row.theirs))
-    gated = f"{_LAYER}mlp/gate/kernel" in names
-    mlp = "gated_mlp" if gated else "mlp"
-    rows = held("layer", mlp, before=_LAYER)
-    for i in range(vit.num_layers):
-      before = base + self.layers.format(i)
+  def _layer_rules(self, vit: Any, layers: Layers, base: str) -> list[Rule]:
+    """The rules for one stack; there are none if the model does not have it."""
+    stacks = {part.prefix: part.stack for part in vit.parts() if part.stack}
+    if layers.ours not in stacks:
+      return []
+    stack = stacks[layers.ours]
+    inside = f"{layers.ours}/" if layers.ours else ""
+    first = f"{inside}{stack.names.of(0)}/"
+    shapes = {
+      path.removeprefix(first): shape
+      for path, shape in _shapes(vit).items()
+      if path.startswith(first)
+    }
+    mlp = "gated_mlp" if "mlp/gate/kernel" in shapes else "mlp"
+    rules = []
+    rows = _held(self.rows("layer", mlp, table=layers.rows), shapes)
+    for i in range(stack.num_layers):
+      theirs = base + layers.theirs.format(i)
+      ours = f"{inside}{stack.names.of(i)}/"
       for row in rows:
-        ours = tuple(f"{OURS.of(i)}/{path}" for path in row.ours)
-        found.append(Rule(before + row.theirs, ours, row.pattern))
-    return found
+        paths = tuple(ours + path for path in row.ours)
+        heads = _heads(row.pattern, shapes[row.ours[0]])
+        rules.append(Rule(theirs + row.theirs, paths, row.pattern, heads))
+    return rules
+
+
+def _held(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
+  """The rows of which a model has the parameters."""
+  return [row for row in rows if shapes.keys() >= {*row.ours}]
+
+
+def _heads(pattern: str, shape: tuple[int, ...]) -> int | None:
+  """The length of axis `k` in one of our parameters, if it has that axis."""
+  axes = pattern.split("->")[1].split()
+  # Of several parameters, the first axis tells which.
+  return shape[axes.index("k") - len(axes)] if "k" in axes else None
 
 
 @functools.lru_cache(maxsize=8)
-def _names(vit: Any) -> frozenset[str]:
-  """Paths of a model's parameters; of its layers, only the first."""
+def _shapes(vit: Any) -> Shapes:
+  """The model's parameters for one patch; of its encoder, the first layer's."""
   first = vit.clone(num_layers=1, scan=False)
-  return frozenset(param_shapes(first, (1, 1)))
+  return param_shapes(first, (1, 1))
 
 
 def unmapped(vit: Any, rules: list[Rule]) -> list[str]:
   """The parameters of a model, outside later layers, that no rule writes."""
-  return sorted(_names(vit) - {path for rule in rules for path in rule.ours})
+  return sorted(
+    _shapes(vit).keys() - {path for rule in rules for path in rule.ours}
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
-from vit_jax.pretrained.formats.table import Config, Table
+from vit_jax.pretrained.formats.table import Config, Layers, Table
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import quoted
@@ -39,7 +39,9 @@ _TANH = re.compile(
   r"|vit_large_patch16_siglip_(gap_)?512"
 )
 _MODES = ("center", "squash")
-VIT, EVA = Table("timm", "blocks.{}."), Table("timm_eva", "blocks.{}.")
+_STACKS = (Layers("blocks.{}."),)
+VIT = Table("timm", _STACKS)
+EVA = Table("timm_eva", _STACKS)
 
 
 def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:

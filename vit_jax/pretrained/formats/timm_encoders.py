@@ -190,7 +190,9 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   found = (timm.EVA if eva else timm.VIT).rules(vit)
   fc = "fc_" * getattr(vit, "norm_pooled", False)
   found = [
-    Rule(re.sub(r"^norm\.", f"{fc}norm.", rule.theirs), rule.ours, rule.pattern)
+    dataclasses.replace(
+      rule, theirs=re.sub(r"^norm\.", f"{fc}norm.", rule.theirs)
+    )
     for rule in found
   ]
   return [*map(_halved, found)] if getattr(vit, "rope_side", None) else found
@@ -200,7 +202,7 @@ def _halved(rule: Rule) -> Rule:
   """The rule for heads that turn pairs of neighbours; ours turn halves."""
   left, right = rule.pattern.split("->")
   left, right = left.replace("k d", "k e m"), right.replace("k d", "k (m e)")
-  return Rule(rule.theirs, rule.ours, f"{left}->{right}")
+  return dataclasses.replace(rule, pattern=f"{left}->{right}")
 
 
 def is_encoder(vit: Any) -> bool:

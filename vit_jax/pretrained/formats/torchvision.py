@@ -14,7 +14,7 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Table
+from vit_jax.pretrained.formats.table import Layers, Table
 
 FILE = "_file"  # Key of the configuration under which the name is passed.
 # Side of the crop, short side before it and filter of each published file.
@@ -34,7 +34,7 @@ _RESIZE = {
 _PUBLISHED = ((768, 12), (1024, 24), (1280, 32))
 _LAYERS = "encoder.layers.encoder_layer_"
 _POSITION = "encoder.pos_embedding"
-_TABLE = Table("torchvision", _LAYERS + "{}.")
+_TABLE = Table("torchvision", (Layers(_LAYERS + "{}."),))
 
 
 def prefix(shapes: Shapes) -> str | None:
