@@ -206,6 +206,7 @@ def test_a_family_is_scanned_described_and_made_again(block):
   )
   again = from_fields(json.loads(json.dumps(to_fields(model))))
   assert again == model
+  assert from_fields(to_fields(model) | {"kind": ExtendedVit}) == model
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,8 @@ def to_fields(model: Model) -> dict[str, Any]:
 def from_fields(fields: Mapping[str, Any]) -> Model:
   """The model that `to_fields` described, even if JSON made tuples lists.
 
+  `kind` may also be the class of the model itself.
+
   Raises OwnBlockError if `block` is the path of a class. No class is imported
   because a file names it, so the caller has to give it. Raises ValueError if a
   field, the kind or a type is unknown.
@@ -223,7 +225,8 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
     )
   kinds = {name: kind for kind, name in _NAMES.items()}
   kind = fields.pop("kind", None)
-  if kind not in kinds:
+  kind = kinds.get(kind, kind)
+  if kind not in _NAMES:
     raise ValueError(
       f"kind={kind!r} of model; choose one of {', '.join(kinds)}."
     )
@@ -232,7 +235,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
       fields[name] = tuple(value)
     if name in _DTYPES:
       fields[name] = _dtype(name, value)
-  if kind == "ModernVit":
+  if kind is ExtendedVit:
     old = _ONLY_VIT.items()
     fields = {k: v for k, v in fields.items() if (k, v) not in old}
-  return _build(kinds[kind], fields.pop("num_classes"), fields)
+  return _build(kind, fields.pop("num_classes"), fields)

@@ -84,7 +84,7 @@ class Architecture:
   loss: str = "softmax"
   # How the family fits its positions to other sizes.
   interpolation: str = "linear"
-  # What no file tells and is guessed: names of `guesses.FACTS`.
+  # Names of the `guesses.FACTS` that no file tells.
   guessed: frozenset[str] = frozenset()
   # Lines on what a file says that is not taken as it stands.
   notes: tuple[str, ...] = ()
@@ -163,7 +163,10 @@ def channels_of(vit: Any) -> int:
 
 
 def section(name: str, value: Any) -> Mapping[str, Any]:
-  """Returns a JSON object, {} for null; ValueError if it is anything else."""
+  """Returns a JSON object, {} for null; `name` is said in messages.
+
+  Raises ValueError if the value is neither.
+  """
   if value is not None and not isinstance(value, dict):
     raise ValueError(f"{name}={quoted(value)} must be a JSON object.")
   return value or {}

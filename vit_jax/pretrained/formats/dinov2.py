@@ -40,7 +40,11 @@ def unused(shapes: Shapes) -> list[str]:
 
 
 def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
-  """Infers the model of these arrays; the format has no configuration."""
+  """Infers the model of these arrays; the format has no configuration.
+
+  Raises ValueError if the file is a DINOv3, if a configuration lies beside it
+  that is of another format, or as `timm_encoders.infer` does.
+  """
   check_timms(config or {})
   if "rope_embed.periods" in shapes:
     raise ValueError(
@@ -49,13 +53,13 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
     )
   timms = dict(zip(_NAMES.values(), _NAMES, strict=True))
   renamed = {_renamed(name, timms): shape for name, shape in shapes.items()}
-  found = timm_encoders.infer(renamed, None, grid)
+  architecture = timm_encoders.infer(renamed, None, grid)
   registers = "register_tokens" in shapes
-  own = dict(position="learned", antialias=registers)
+  changes = dict(position="learned", antialias=registers)
   return dataclasses.replace(
-    found,
+    architecture,
     format="dinov2",
-    fields={**found.fields, **own},
+    fields={**architecture.fields, **changes},
     tokens=need(shapes, "pos_embed", 3)[1] - 1,
     interpolation="bicubic",
   )

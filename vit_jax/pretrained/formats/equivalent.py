@@ -50,7 +50,8 @@ def extended_part(vit: Any) -> str:
 
 def shapes_of(vit: Any, written: list[Rule]) -> Shapes:
   """The shapes of the arrays that these rules would write."""
-  size, sizes = table_size(vit), axis_sizes(vit)
+  size = table_size(vit)
+  sizes = axis_sizes(vit)
   height, width = size or (vit.stride, vit.stride)
   # The last pixels may belong to no patch.
   ours = param_shapes(vit, (height // vit.stride, width // vit.stride))
@@ -65,25 +66,27 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   token or is zero; the pooling, where the head's new rows are zeros; and the
   projection, which becomes a head with a bias of zeros.
   """
-  found = dict(params)
+  new_params = dict(params)
   kinds = vit.position, new.position
   if not vit.extended and kinds[0] != kinds[1]:
-    found = {k: v for k, v in params.items() if not within(k, _POSITION)}
-    found[_TABLE], kinds = _position_table(vit, params), ("learned", kinds[1])
+    new_params = {k: v for k, v in params.items() if not within(k, _POSITION)}
+    new_params[_TABLE] = _position_table(vit, params)
+    kinds = "learned", new.position
   if kinds == ("learned", "learned_grid") and vit.class_token:
-    first, found[_TABLE] = np.split(found[_TABLE], [1])
-    found["x_class"] = found["x_class"] + first[0]
+    first, new_params[_TABLE] = np.split(new_params[_TABLE], [1])
+    new_params["x_class"] = new_params["x_class"] + first[0]
   elif kinds == ("learned_grid", "learned"):
-    own = vit.class_token + vit.distilled, vit.hidden_size
-    found[_TABLE] = np.concatenate([np.zeros(own, np.float32), found[_TABLE]])
+    tokens = vit.class_token + vit.distilled
+    none = np.zeros((tokens, vit.hidden_size), np.float32)
+    new_params[_TABLE] = np.concatenate([none, new_params[_TABLE]])
   if vit.pooling != new.pooling:
-    halves = [found[_HEAD], np.zeros_like(found[_HEAD])]
+    halves = [new_params[_HEAD], np.zeros_like(new_params[_HEAD])]
     order = 1 if vit.pooling == "token" else -1
-    found[_HEAD] = np.concatenate(halves[::order])
+    new_params[_HEAD] = np.concatenate(halves[::order])
   if vit.num_classes != new.num_classes:
-    found[_HEAD] = found.pop("pre_logits/kernel")
-    found["head/bias"] = np.zeros(new.num_classes, np.float32)
-  return found
+    new_params[_HEAD] = new_params.pop("pre_logits/kernel")
+    new_params["head/bias"] = np.zeros(new.num_classes, np.float32)
+  return new_params
 
 
 def _position_table(model: Any, params: Params) -> np.ndarray:
@@ -100,9 +103,9 @@ def _position_table(model: Any, params: Params) -> np.ndarray:
     return np.zeros((h * w + class_token, model.hidden_size), np.float32)
   kind, D = model.position, model.hidden_size
   module = PositionEmbedding(kind, (h, w), D, class_token)
-  own: dict[str, Any] = {
+  positions: dict[str, Any] = {
     below(key, _POSITION): jnp.asarray(value)
     for key, value in params.items()
     if within(key, _POSITION)
   }
-  return np.asarray(module.apply({"params": own}))
+  return np.asarray(module.apply({"params": positions}))

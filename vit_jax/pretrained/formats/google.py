@@ -56,7 +56,11 @@ def prefix(shapes: Shapes) -> str | None:
 
 
 def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
-  """Infers the model of these arrays; the format has no configuration."""
+  """Infers the model of these arrays; the format has no configuration.
+
+  Raises ValueError if an array that tells a size is missing or has other axes
+  than it needs, and for NaFlex models and stems without blocks.
+  """
   if len(shapes["embedding/kernel"]) == 2:
     raise ValueError(f"it is a {architecture.NAFLEX}, which is not supported.")
   P, _, _, D = need(shapes, "embedding/kernel", 4)
@@ -126,8 +130,8 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   # Today's Flax keeps one axis of a group norm, the published files four.
   gn_root = (shapes or {}).get("gn_root/scale", (1, 1, 1, 1))
   group_norm = "... -> ..." if len(gn_root) == 1 else _GROUP_NORM
-  found = _rules(vit, numbering, big_vision, group_norm)
-  return _stacked(found) if scanned else found
+  layout = _rules(vit, numbering, big_vision, group_norm)
+  return _stacked(layout) if scanned else layout
 
 
 def big_vision_rules(vit: BaseVit) -> list[Rule]:
@@ -142,17 +146,17 @@ def _rules(
   group_norm: str = _GROUP_NORM,
 ) -> list[Rule]:
   position = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
-  found = _resnet_rules(vit, group_norm)
+  layout = _resnet_rules(vit, group_norm)
   for rule in _TABLE.rules(vit):
     name = rule.theirs.format(**numbering, position=position)
-    found.append(dataclasses.replace(rule, theirs=name))
-  return found
+    layout.append(dataclasses.replace(rule, theirs=name))
+  return layout
 
 
-def _stacked(found: list[Rule]) -> list[Rule]:
+def _stacked(layout: list[Rule]) -> list[Rule]:
   """The rules for blocks whose arrays are stacked in one."""
   paths: dict[tuple[str, str], list[str]] = {}
-  for rule in found:
+  for rule in layout:
     name = re.sub(r"encoderblock_\d+/", "encoderblock/", rule.theirs)
     paths.setdefault((name, rule.pattern), []).extend(rule.ours)
   return [Rule(name, tuple(x), pattern) for (name, pattern), x in paths.items()]
@@ -168,21 +172,21 @@ def _resnet_rules(vit: BaseVit, group_norm: str) -> list[Rule]:
       ours = f"resnet/stage{stage}_unit{unit}/"
       names = ["1", "2", "3"] if unit else ["1", "2", "3", "_proj"]
       layers += [(theirs, ours, name) for name in names]
-  found = []
+  layout = []
   for theirs, ours, name in layers:
     kernel = f"conv{name}/kernel"
-    found.append(Rule(theirs + kernel, (ours + kernel,)))
+    layout.append(Rule(theirs + kernel, (ours + kernel,)))
     for leaf in (f"{name}/scale", f"{name}/bias"):
       norm = (f"{ours}norm{leaf}",)
-      found.append(Rule(f"{theirs}gn{leaf}", norm, group_norm))
-  return found
+      layout.append(Rule(f"{theirs}gn{leaf}", norm, group_norm))
+  return layout
 
 
 def _blocks(shapes: Shapes) -> set[str]:
   """Names of the blocks; scanned layers have only "encoderblock"."""
   pattern = re.compile(r"Transformer/(encoderblock(?:_\d+)?)/")
-  found = (pattern.match(name) for name in shapes)
-  return {match[1] for match in found if match}
+  matches = (pattern.match(name) for name in shapes)
+  return {match[1] for match in matches if match}
 
 
 def _numbering(shapes: Shapes) -> dict[str, str]:
@@ -193,7 +197,7 @@ def _numbering(shapes: Shapes) -> dict[str, str]:
 def _resnet_layers(shapes: Shapes) -> tuple[int, ...]:
   """The number of units in each stage of the stem."""
   pattern = re.compile(r"block(\d+)/(unit\d+)/")
-  found = (pattern.match(name) for name in shapes)
-  units = {(int(match[1]), match[2]) for match in found if match}
+  matches = (pattern.match(name) for name in shapes)
+  units = {(int(match[1]), match[2]) for match in matches if match}
   stages = sorted({stage for stage, _ in units})
   return tuple(sum(stage == s for s, _ in units) for stage in stages)

@@ -21,8 +21,10 @@ def facts(
 
   A gated MLP has no GELU to guess.
   """
-  told = {*told, *["gelu"] * bool(getattr(model, "gated_mlp", False))}
-  return tuple(fact for fact in FACTS if fact in guessed and fact not in told)
+  certain = {*told, *["gelu"] * bool(getattr(model, "gated_mlp", False))}
+  return tuple(
+    fact for fact in FACTS if fact in guessed and fact not in certain
+  )
 
 
 def line(
@@ -32,15 +34,15 @@ def line(
 
   The number of heads is a guess from the width.
   """
-  said = []
+  flags = []
   for fact in facts:
     if fact != "crop":
       owner = preprocessing if fact in PICTURES else model
-      said.append(f"--{fact}={_as_flag(getattr(owner, fact))}")
-  text = " ".join(said)
+      flags.append(f"--{fact}={_as_flag(getattr(owner, fact))}")
+  text = " ".join(flags)
   if "crop" in facts:
     ways = f"pictures are {preprocessing}, unless a preprocessor_config.json "
-    text += ", and " * bool(said) + f"{ways}beside model.safetensors differs"
+    text += ", and " * bool(flags) + f"{ways}beside model.safetensors differs"
   return f"no file tells what is guessed: {text}" if text else None
 
 

@@ -17,10 +17,11 @@ _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
 
 def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
-  headed, name = "classifier.bias" in shapes, "visual_projection.weight"
-  width = None if headed else shapes.get(name, (None, 0))[0]
+  headed = "classifier.bias" in shapes
+  projection = shapes.get("visual_projection.weight", (None, 0))
+  width = None if headed else projection[0]
   return dict(
-    kind="ModernVit",
+    kind=ExtendedVit,
     pooling="gap" if headed else "token",
     pool_unnormed=headed,
     norm_pre=True,
@@ -31,7 +32,8 @@ def _clip(shapes: Shapes, _: Config) -> dict[str, Any]:
 
 
 def _clip_config(vit: ExtendedVit) -> dict[str, Any]:
-  tower, size = _tower("clip", vit), vit.representation_size
+  tower = _tower("clip", vit)
+  size = vit.representation_size
   if size is None:
     return tower
   name = "CLIPVisionModelWithProjection"

@@ -45,12 +45,12 @@ _GELUS = {
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats. The base belongs to the names."""
-  return "" if _found(shapes) else None
+  return "" if _candidates(shapes) else None
 
 
 def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only pre-training or a text tower needs."""
-  family, base = _found(shapes)[0]
+  family, base = _candidates(shapes)[0]
   headed = any("classifier." in name for name in shapes)
   pooled = (f"{base}head.", f"{base}pooler.") if headed else ()
   return [
@@ -63,17 +63,22 @@ def unused(shapes: Shapes) -> list[str]:
 
 
 def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
-  """Infers the model that these arrays are the parameters of."""
-  given = config or {}
-  family, base = _of_type(shapes, given.get("model_type"))
-  vision = architecture.section("vision_config", given.get("vision_config"))
-  config = {**(family.defaults if given else {}), **given, **vision}
+  """Infers the model that these arrays are the parameters of.
+
+  Raises ValueError if `config`, the library's config.json, names another family
+  or holds a value that is not supported, or if an array that tells a size is
+  missing.
+  """
+  written = config or {}
+  family, base = _of_type(shapes, written.get("model_type"))
+  vision = architecture.section("vision_config", written.get("vision_config"))
+  config = {**(family.defaults if written else {}), **written, **vision}
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
   particular = family.fields(local, config)
   gated = particular.get("gated_mlp", False)
   D, _, P, _ = need(local, _name(family.table, "base", "patches/E/kernel"), 4)
-  usual = architecture.guess_num_heads(D)
-  num_heads = config.get("num_attention_heads", usual)
+  likely_heads = architecture.guess_num_heads(D)
+  num_heads = config.get("num_attention_heads", likely_heads)
   epsilon = config.get("layer_norm_eps", family.defaults["layer_norm_eps"])
   head = _name(family.table, "root", "head/bias")
   fields: dict[str, Any] = dict(
@@ -87,7 +92,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     layer_norm_epsilon=checked("layer_norm_eps", float, epsilon, POSITIVE),
   )
   guessed = {*guesses.PICTURES}
-  if not given:
+  if not written:
     guessed |= {*guesses.FACTS}
   size = config.get("image_size")
   names, notes = huggingface.class_names(config, fields["num_classes"])
@@ -110,13 +115,14 @@ def _of_type(shapes: Shapes, model_type: Any) -> tuple[Family, str]:
 
   Raises ValueError if the configuration names another one.
   """
-  found = _found(shapes)
-  found = [x for x in found if x[0].signature == found[0][0].signature]
-  fitting = [pair for pair in found if model_type in (None, *pair[0].types)]
+  candidates = _candidates(shapes)
+  first = candidates[0][0]
+  alike = [pair for pair in candidates if pair[0].signature == first.signature]
+  fitting = [pair for pair in alike if model_type in (None, *pair[0].types)]
   if fitting:
     return fitting[0]
   says = f"its config.json says model_type={quoted(model_type)}"
-  named = f"its arrays are named as those of {found[0][0].types[0]}"
+  named = f"its arrays are named as those of {first.types[0]}"
   if any(model_type in family.types for family in FAMILIES):
     raise ValueError(f"{says}, and {named}: one of the two is wrong.")
   raise ValueError(
@@ -127,10 +133,10 @@ def _of_type(shapes: Shapes, model_type: Any) -> tuple[Family, str]:
 
 def _activation(family: Family, config: Config, gated: bool) -> str:
   """The value of `Vit.gelu`, which gated MLPs do not use."""
-  usual = family.defaults.get("hidden_act", "gelu")
-  name = config.get("hidden_act", usual)
-  known = ("silu", "gelu") if gated else (*_GELUS,)
-  checked("hidden_act", str, name, choices=known)
+  default = family.defaults.get("hidden_act", "gelu")
+  name = config.get("hidden_act", default)
+  names = ("silu", "gelu") if gated else (*_GELUS,)
+  checked("hidden_act", str, name, choices=names)
   return "exact" if gated else _GELUS[name]
 
 
@@ -147,8 +153,8 @@ def _tokens(table: Table, shapes: Shapes, position: Any) -> int | None:
   if not name:
     return None
   placed = ["x_class", "x_dist", *["registers"] * (position == "learned_all")]
-  own = sum(_name(table, "base", token) in shapes for token in placed)
-  return need(shapes, name, len(shapes.get(name, ())))[-2] - own
+  tokens = sum(_name(table, "base", token) in shapes for token in placed)
+  return need(shapes, name, len(shapes.get(name, ())))[-2] - tokens
 
 
 def _name(table: Table, part: str, ours: str) -> str:
@@ -160,7 +166,7 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   if shapes is None:
     return family_of(vit).rules(vit)
-  family, base = _found(shapes)[0]
+  family, base = _candidates(shapes)[0]
   return family.table.rules(vit, base)
 
 
@@ -190,8 +196,8 @@ def is_encoder(vit: Any) -> bool:
 
 def reasons(vit: Any) -> list[str]:
   """Why no family can express a model: the reasons of the closest one."""
-  family, found = _closest(equivalent(vit))
-  return [f"as {family.types[0]}, {reason}" for reason in found]
+  family, against = _closest(equivalent(vit))
+  return [f"as {family.types[0]}, {reason}" for reason in against]
 
 
 @functools.lru_cache(maxsize=8)
@@ -199,8 +205,8 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
   """The family with the fewest reasons against it, and these reasons."""
   one_layer = vit.clone(num_layers=1)
   families = [family for family in FAMILIES if family.extended == vit.extended]
-  found = [(family, *_against(family, one_layer)) for family in families]
-  family, _, why = min(found, key=lambda item: (item[1], len(item[2])))
+  judged = [(family, *_against(family, one_layer)) for family in families]
+  family, _, why = min(judged, key=lambda item: (item[1], len(item[2])))
   return family, why
 
 
@@ -214,18 +220,19 @@ def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
   if family.classes[bool(vit.num_classes)] is None:
     head = "with" if vit.num_classes else "without"
     return 1, [f"it has no class {head} a head"]
-  config, shapes = _config(family, vit), shapes_of(vit, family.rules(vit))
+  config = _config(family, vit)
+  shapes = shapes_of(vit, family.rules(vit))
   try:
-    found = [*changes(vit, infer(shapes, config).fields)]
+    against = [*changes(vit, infer(shapes, config).fields)]
   except ValueError as error:
     return 99, [str(error).removesuffix(".")]
   if config.get("mlp_ratio", 1) is None:
-    found.append(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
+    against.append(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
   square = vit.position != "none" and not family.any_shape
   h, w = (square and architecture.table_size(vit)) or (1, 1)
   if h != w:
-    found.append(f"its positions are for {h} x {w}, not for a square")
-  return 0, found
+    against.append(f"its positions are for {h} x {w}, not for a square")
+  return 0, against
 
 
 def losses(vit: Any) -> Iterator[str]:
@@ -289,9 +296,9 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
   return {**tower, **head, **particular}
 
 
-def _found(shapes: Shapes) -> list[tuple[Family, str]]:
+def _candidates(shapes: Shapes) -> list[tuple[Family, str]]:
   """The families that these names fit, and the base before them; best first."""
   one_head = "cls_classifier.bias" not in shapes
-  known = (f for f in FAMILIES if not (one_head and f is TEACHER))
-  pairs = ((family, base) for family in known for base in family.bases)
+  families = (f for f in FAMILIES if not (one_head and f is TEACHER))
+  pairs = ((family, base) for family in families for base in family.bases)
   return [(f, base) for f, base in pairs if base + f.signature in shapes]

@@ -32,11 +32,11 @@ def _config(name: str, vit: Any) -> dict[str, Any]:
 
 
 def _vit_config(name: str, vit: BaseVit) -> dict[str, Any]:
-  found = _config(name, vit) | dict(intermediate_size=vit.mlp_size)
+  config = _config(name, vit) | dict(intermediate_size=vit.mlp_size)
   if (size := vit.representation_size) is None:
-    return found
+    return config
   # The family's class has no pooler, and no head where there are no classes.
-  return found | dict(architectures=[f"{name}Model"], pooler_output_size=size)
+  return config | dict(architectures=[f"{name}Model"], pooler_output_size=size)
 
 
 def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
       "paper's."
     )
   biased = "encoder.layer.0.attention.attention.query.bias" in shapes
-  more = {} if biased else dict(kind="ModernVit", qkv_bias="")
+  more = {} if biased else dict(kind=ExtendedVit, qkv_bias="")
   ijepa = config.get("model_type", "ijepa") == "ijepa"
   if ijepa and not {"embeddings.cls_token", _DISTILLED} & shapes.keys():
     more |= dict(pooling="gap")
@@ -56,8 +56,13 @@ def _vit(shapes: Shapes, config: Config) -> dict[str, Any]:
 
 
 def _deit(shapes: Shapes, config: Config) -> dict[str, Any]:
-  own = dict(kind="ModernVit", registers=1, position="learned_all")
-  return _vit(shapes, config) | own
+  return _vit(shapes, config) | dict(
+    kind=ExtendedVit, registers=1, position="learned_all"
+  )
+
+
+def _teacher(shapes: Shapes, config: Config) -> dict[str, Any]:
+  return _vit(shapes, config) | dict(kind=ExtendedVit, distilled=True)
 
 
 def _layer_scale(config: Config) -> float:
@@ -75,7 +80,7 @@ def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
       "gated MLPs: save it with save_pretrained."
     )
   return _vit(shapes, {}) | dict(
-    kind="ModernVit",
+    kind=ExtendedVit,
     pooling="token_gap" if "classifier.bias" in shapes else "token",
     registers=_registers(shapes),
     antialias="embeddings.register_tokens" in shapes,
@@ -89,18 +94,18 @@ def _dinov2_config(vit: ExtendedVit) -> dict[str, Any]:
   sizes = [ratio * D for ratio in range(65)]
   if vit.gated_mlp:  # Two thirds, rounded up to a multiple of 8.
     sizes = [(int(size * 2 / 3) + 7) // 8 * 8 for size in sizes]
-  found = _config("dinov2_with_registers" if registers else "dinov2", vit)
-  found |= dict(
+  config = _config("dinov2_with_registers" if registers else "dinov2", vit)
+  config |= dict(
     mlp_ratio=sizes.index(vit.mlp_size) if vit.mlp_size in sizes else None,
     use_swiglu_ffn=vit.gated_mlp,
     layerscale_value=vit.layer_scale,
     drop_path_rate=vit.drop_path_rate,
   )
   if registers:
-    found["num_register_tokens"] = vit.registers
+    config["num_register_tokens"] = vit.registers
     name = "ForImageClassification" if vit.num_classes else "Model"
-    found["architectures"] = [f"Dinov2WithRegisters{name}"]
-  return found
+    config["architectures"] = [f"Dinov2WithRegisters{name}"]
+  return config
 
 
 def _dinov3_config(vit: ExtendedVit) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
   theta = config.get("rope_theta", 100.0)
   biased = (x for x in "qkv" if f"layer.0.attention.{x}_proj.bias" in shapes)
   return dict(
-    kind="ModernVit",
+    kind=ExtendedVit,
     position="none",
     registers=_registers(shapes),
     rope_theta=checked("rope_theta", float, theta, POSITIVE),
@@ -172,7 +177,7 @@ DEIT = Family(
 TEACHER = dataclasses.replace(
   DEIT,
   table=Table("teacher", (Layers("encoder.layer.{}."),)),
-  fields=lambda *given: _vit(*given) | dict(kind="ModernVit", distilled=True),
+  fields=_teacher,
   classes=(None, "DeiTForImageClassificationWithTeacher"),
 )
 

@@ -25,15 +25,15 @@ def saved_name(name: str) -> str:
   The two differ since release 5, in ViT, MAE, DeiT, DINOv2 and DINOv3. Names of
   other formats stay as they are.
   """
-  found = re.sub(r"^model\.(layer\.\d+\.)", r"\1", name)
-  found = re.sub(
-    r"^((?:vit|deit|ijepa)\.)?layers\.", r"\1encoder.layer.", found
+  saved = re.sub(r"^model\.(layer\.\d+\.)", r"\1", name)
+  saved = re.sub(
+    r"^((?:vit|deit|ijepa)\.)?layers\.", r"\1encoder.layer.", saved
   )
-  if "encoder.layer." in found:
-    parts = _SAVED_MLP if found != name else {}
-    for new, saved in (parts | _SAVED).items():
-      found = found.replace(new, saved)
-  return found
+  if "encoder.layer." in saved:
+    parts = _SAVED_MLP if saved != name else {}
+    for new, old in (parts | _SAVED).items():
+      saved = saved.replace(new, old)
+  return saved
 
 
 def saved_names(names: Iterable[str]) -> dict[str, str]:
@@ -41,13 +41,15 @@ def saved_names(names: Iterable[str]) -> dict[str, str]:
 
   Release 5.23 leaves out the base before the layers of some models (MSN).
   """
-  found = {saved_name(name): name for name in names}
-  starts = {name.split("embeddings.")[0] for name in found if _EMBEDDED in name}
-  bare = {name for name in found if name.startswith("encoder.layer.")}
-  if len(starts) != 1 or not bare:
-    return found
-  base = starts.pop()
-  return {(base + k if k in bare else k): name for k, name in found.items()}
+  in_file = {saved_name(name): name for name in names}
+  bases = {
+    name.split("embeddings.")[0] for name in in_file if _EMBEDDED in name
+  }
+  bare = {name for name in in_file if name.startswith("encoder.layer.")}
+  if len(bases) != 1 or not bare:
+    return in_file
+  base = bases.pop()
+  return {(base + k if k in bare else k): name for k, name in in_file.items()}
 
 
 def loss(config: Mapping[str, Any], num_classes: int) -> str:
@@ -68,37 +70,37 @@ def class_names(
   has a name of its own, instead of the library's placeholder. Raises ValueError
   if a key is not a number, or stands there twice.
   """
-  labels, found = section("id2label", config.get("id2label")), {}
-  for key, name in labels.items():
+  names: dict[int, str] = {}
+  for key, name in section("id2label", config.get("id2label")).items():
     if not re.fullmatch(r"[0-9]{1,9}", key):
       raise ValueError(
         f"id2label has the key {quoted(key)}; all must be the numbers of "
         "classes: correct it."
       )
-    if int(key) in found:
+    if int(key) in names:
       raise ValueError(f"id2label names class {int(key)} twice: correct it.")
     if not isinstance(name, str | int | float) or isinstance(name, bool):
       raise ValueError(
         f"id2label names class {int(key)} {quoted(name)}, which is no name: "
         "correct it."
       )
-    found[int(key)] = str(name)
-  if all(name == f"LABEL_{i}" for i, name in found.items()) or not num_classes:
+    names[int(key)] = str(name)
+  if all(name == f"LABEL_{i}" for i, name in names.items()) or not num_classes:
     return (), ()
   notes = []
-  lacking = [i for i in range(num_classes) if i not in found]
+  lacking = [i for i in range(num_classes) if i not in names]
   if lacking:
     notes.append(
       f"id2label names {num_classes - len(lacking)} of {num_classes} classes; "
       f"the others are called by their numbers, as 'class {lacking[0]}'"
     )
-  if beyond := sorted(i for i in found if i >= num_classes):
+  if beyond := sorted(i for i in names if i >= num_classes):
     notes.append(
       f"id2label names a class {beyond[-1]}, and the head has {num_classes} "
       "classes: names from there on are left out"
     )
-  names = (found.get(i, f"class {i}") for i in range(num_classes))
-  return tuple(names), tuple(notes)
+  every = (names.get(i, f"class {i}") for i in range(num_classes))
+  return tuple(every), tuple(notes)
 
 
 def problem(loss: str) -> dict[str, str]:
@@ -111,8 +113,9 @@ def labels(vit: BaseVit) -> dict[str, Any]:
   """The names of the classes, as configurations have them."""
   names = vit.origin.class_names[: vit.num_classes] if vit.origin else ()
   # The head may have more classes than the data.
-  found = [*names, *(f"LABEL_{i}" for i in range(len(names), vit.num_classes))]
+  unnamed = range(len(names), vit.num_classes)
+  labels = [*names, *(f"LABEL_{i}" for i in unnamed)]
   return {
-    "id2label": {str(i): label for i, label in enumerate(found)},
-    "label2id": {label: i for i, label in enumerate(found)},
+    "id2label": {str(i): label for i, label in enumerate(labels)},
+    "label2id": {label: i for i, label in enumerate(labels)},
   }

@@ -46,8 +46,8 @@ class Rule:
     self, array: np.ndarray, sizes: Mapping[str, int]
   ) -> list[np.ndarray]:
     """Reads our parameters, in the order of `ours`, as views if possible."""
-    found = self._rearrange(array, sizes)
-    return list(found) if len(self.ours) > 1 else [found]
+    ours = self._rearrange(array, sizes)
+    return list(ours) if len(self.ours) > 1 else [ours]
 
   def write(
     self, arrays: list[np.ndarray], sizes: Mapping[str, int]
@@ -97,49 +97,49 @@ def read_all(
   """Yields (path, array) for all our parameters, one rule at a time."""
   sizes = axis_sizes(vit)
   for rule in rules:
-    found = rule.read(arrays[rule.theirs], sizes)
-    yield from zip(rule.ours, found, strict=True)
+    params = rule.read(arrays[rule.theirs], sizes)
+    yield from zip(rule.ours, params, strict=True)
 
 
 def check(
-  rules: Iterable[Rule], found: Shapes, ours: Shapes, vit: BaseVit, what: str
+  rules: Iterable[Rule], theirs: Shapes, ours: Shapes, vit: BaseVit, what: str
 ) -> None:
   """Raises ValueError unless a checkpoint holds exactly what the rules need.
 
-  The shapes found are those of the checkpoint's arrays, ours those of the
+  The shapes `theirs` are those of the checkpoint's arrays, `ours` those of the
   model's parameters. The message starts with `what`.
   """
   sizes = axis_sizes(vit)
   needed = {rule.theirs: rule.needs(ours, sizes) for rule in rules}
-  groups = differences(found, needed)
+  groups = differences(theirs, needed)
   if any(groups.values()):
     raise ValueError(
       f"{what}: {listed(groups)}. Likely cause: {_cause(*groups.values())}."
     )
 
 
-def differences(found: Shapes, needed: Shapes) -> dict[str, list[str]]:
+def differences(shapes: Shapes, needed: Shapes) -> dict[str, list[str]]:
   """Describes the arrays that are missing, unknown or of the wrong shape."""
   return {
-    "missing": [f"{k} {needed[k]}" for k in needed if k not in found],
-    "unknown": [f"{k} {found[k]}" for k in found if k not in needed],
+    "missing": [f"{k} {needed[k]}" for k in needed if k not in shapes],
+    "unknown": [f"{k} {shapes[k]}" for k in shapes if k not in needed],
     "wrong shape": [
-      f"{k} is {found[k]} and should be {needed[k]}"
+      f"{k} is {shapes[k]} and should be {needed[k]}"
       for k in needed
-      if k in found and found[k] != needed[k]
+      if k in shapes and shapes[k] != needed[k]
     ],
   }
 
 
 def listed(groups: Mapping[str, list[str]]) -> str:
   """The differences as text, with the first few names of each kind."""
-  found = []
+  texts = []
   for name, group in groups.items():
-    rest = len(group) - _MOST_LISTED
-    more = f" and {rest} more" if rest > 0 else ""
-    shown = ", ".join(group[:_MOST_LISTED]) + more
-    found += [f"{len(group)} {name}: {shown}"] if group else []
-  return "; ".join(found)
+    num_more = len(group) - _MOST_LISTED
+    more = f" and {num_more} more" if num_more > 0 else ""
+    names = ", ".join(group[:_MOST_LISTED]) + more
+    texts += [f"{len(group)} {name}: {names}"] if group else []
+  return "; ".join(texts)
 
 
 def _cause(missing: list[str], extra: list[str], wrong: list[str]) -> str:

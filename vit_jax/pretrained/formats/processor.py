@@ -65,18 +65,18 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
   for ending in _ENDINGS:
     kind = kind.removesuffix(ending)
   if kind not in _KINDS:
-    known = f"for {', '.join(_KINDS)} it is known"
-    raise _refusal("image_processor_type", name, known)
-  found = {**_KINDS[kind]}
-  found |= {k: v for k, v in config.items() if v is not None}
+    kinds = f"for {', '.join(_KINDS)} it is known"
+    raise _refusal("image_processor_type", name, kinds)
+  settings = {**_KINDS[kind]}
+  settings |= {k: v for k, v in config.items() if v is not None}
   unknown = ("do_pad", "crop_pct") if kind != "ConvNext" else ("do_pad",)
   for key in unknown:
-    if found.get(key):
-      raise _refusal(key, found[key], "this is not supported")
-  if not found.get("do_resize", True):
+    if settings.get(key):
+      raise _refusal(key, settings[key], "this is not supported")
+  if not settings.get("do_resize", True):
     raise _refusal("do_resize", False, "pictures must be resized")
-  size, crop = _crop(found, kind)
-  mean, std = _normalization(found)
+  size, crop = _crop(settings, kind)
+  mean, std = _normalization(settings)
   return Preprocessing(size, crop, mean, std)
 
 
@@ -90,23 +90,23 @@ def taken(config: Mapping[str, Any], file: str) -> list[str]:
 
 
 def _crop(
-  found: Mapping[str, Any], kind: str
+  settings: Mapping[str, Any], kind: str
 ) -> tuple[Sides, EvalTransformSettings]:
   """The size of the result, and how a picture is brought to it."""
   filters: dict[str, Any] = dict(
-    interpolation=_filter(found),
-    antialias=checked("antialias", bool, found.get("antialias", True)),
-    resizer=checked("resizer", str, found["resizer"]),
-    corner=checked("corner", str, found.get("corner", "floor")),
+    interpolation=_filter(settings),
+    antialias=checked("antialias", bool, settings.get("antialias", True)),
+    resizer=checked("resizer", str, settings["resizer"]),
+    corner=checked("corner", str, settings.get("corner", "floor")),
   )
-  size = found["size"]
+  size = settings["size"]
   if isinstance(size, int) and kind in _SHORT:
     size = {"shortest_edge": size}
   if kind == "ConvNext":
-    found, size = _as_clip(found, size)
+    settings, size = _as_clip(settings, size)
   cut = None
-  if checked("do_center_crop", bool, found.get("do_center_crop", False)):
-    cut = _sides("crop_size", found.get("crop_size", 224))
+  if checked("do_center_crop", bool, settings.get("do_center_crop", False)):
+    cut = _sides("crop_size", settings.get("crop_size", 224))
   if isinstance(size, dict) and "height" not in size:
     short = size.get("shortest_edge")
     short = checked("size['shortest_edge']", int, short, COUNT)
@@ -133,18 +133,20 @@ def _crop(
   return cut, EvalTransformSettings("squash", min(ratios), **filters)
 
 
-def _as_clip(found: Mapping[str, Any], size: Any) -> tuple[dict[str, Any], Any]:
+def _as_clip(
+  settings: Mapping[str, Any], size: Any
+) -> tuple[dict[str, Any], Any]:
   """ConvNext's rules as CLIP's: a crop of a size that `crop_pct` tells."""
   if not isinstance(size, dict) or "shortest_edge" not in size:
     raise _refusal("size", size, "ConvNext's needs a shortest_edge")
   side = checked("size['shortest_edge']", int, size["shortest_edge"], COUNT)
   square = {"height": side, "width": side}
   if side >= _CONVNEXT_WARPED:
-    return {**found, "do_center_crop": False}, square
-  share = found.get("crop_pct", _CONVNEXT_PCT)
+    return {**settings, "do_center_crop": False}, square
+  share = settings.get("crop_pct", _CONVNEXT_PCT)
   share = checked("crop_pct", float, share, checks.SHARE)
   cut = {"do_center_crop": True, "crop_size": square}
-  return {**found, **cut}, {"shortest_edge": int(side / share)}
+  return {**settings, **cut}, {"shortest_edge": int(side / share)}
 
 
 def _sides(name: str, value: Any) -> Sides:
@@ -154,10 +156,12 @@ def _sides(name: str, value: Any) -> Sides:
   return checked(name, Sides, value, checks.SIDES)
 
 
-def _filter(found: Mapping[str, Any]) -> str:
-  if "interpolation" in found:  # `write` adds it for a filter without a number.
-    return checked("interpolation", str, found["interpolation"], None, FILTERS)
-  number = found["resample"]
+def _filter(settings: Mapping[str, Any]) -> str:
+  if "interpolation" in settings:
+    # `write` adds it for a filter without a number.
+    name = settings["interpolation"]
+    return checked("interpolation", str, name, None, FILTERS)
+  number = settings["resample"]
   if isinstance(number, str) and number.lower() in _FILTERS:
     return number.lower()
   number = checked("resample", int, number)
@@ -166,37 +170,39 @@ def _filter(found: Mapping[str, Any]) -> str:
   return _FILTERS[number]
 
 
-def _normalization(found: Mapping[str, Any]) -> tuple[PerChannel, PerChannel]:
+def _normalization(
+  settings: Mapping[str, Any],
+) -> tuple[PerChannel, PerChannel]:
   """Mean and standard deviation in units of full scale.
 
   (x f - m) / s is (x / 255 - m / 255 f) / (s / 255 f).
   """
   mean: PerChannel = (0.0, 0.0, 0.0)
   std: PerChannel = (1.0, 1.0, 1.0)
-  if checked("do_normalize", bool, found.get("do_normalize", True)):
-    mean, std = _for_each(found["image_mean"], found["image_std"])
+  if checked("do_normalize", bool, settings.get("do_normalize", True)):
+    mean, std = _for_each(settings["image_mean"], settings["image_std"])
     mean = checked("image_mean", PerChannel, mean, checks.CHANNELS)
     std = checked("image_std", PerChannel, std, checks.POSITIVE_CHANNELS)
   factor = 1.0
-  if checked("do_rescale", bool, found.get("do_rescale", True)):
-    given = found.get("rescale_factor", 1 / 255)
-    factor = checked("rescale_factor", float, given, checks.POSITIVE)
+  if checked("do_rescale", bool, settings.get("do_rescale", True)):
+    factor = settings.get("rescale_factor", 1 / 255)
+    factor = checked("rescale_factor", float, factor, checks.POSITIVE)
   if factor == 1 / 255:
     return mean, std
   mean, std = (tuple(x / (255 * factor) for x in xs) for xs in (mean, std))
   return mean, std
 
 
-def _for_each(*given: Any) -> list[Any]:
+def _for_each(*values: Any) -> list[Any]:
   """Repeats one number for all channels: those of the other, or 3."""
-  lengths = [len(values) for values in given if isinstance(values, list)]
+  lengths = [len(value) for value in values if isinstance(value, list)]
   channels = max(lengths, default=3)
 
   def repeated(value: Any) -> Any:
     single = isinstance(value, int | float) and not isinstance(value, bool)
     return [value] * channels if single else value
 
-  return [repeated(value) for value in given]
+  return [repeated(value) for value in values]
 
 
 def _refusal(name: str, value: Any, why: str) -> ValueError:

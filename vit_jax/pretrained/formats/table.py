@@ -42,7 +42,7 @@ class Layers:
   """The published names of one of a model's stacks of layers.
 
   Attributes:
-    theirs: What the names of a layer start with, with {} for its number.
+    theirs: The beginning of a layer's names, with {} for its number.
     ours: `Part.prefix` of the part of our model that has these layers.
     rows: The table whose rows name the arrays of a layer; "" for the one that
       the stack belongs to.
@@ -126,7 +126,8 @@ def _held(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
 def _heads(pattern: str, shape: tuple[int, ...]) -> int | None:
   """The length of axis `k` in one of our parameters, if it has that axis."""
   axes = pattern.split("->")[1].split()
-  # Of several parameters, the first axis tells which.
+  # Counted from the end: if a row has several parameters, the first axis of
+  # the pattern runs over them.
   return shape[axes.index("k") - len(axes)] if "k" in axes else None
 
 

@@ -65,27 +65,27 @@ def positions(
 
   `no_embed_class` tells whether tokens have none, or else `grid`, the patches
   of an image; by timm's default all have one, but for most models with
-  registers.
+  registers. Raises ValueError if the shapes fit more than one of these.
   """
   if "pos_embed" not in shapes:
     return None, "none"
   count = architecture.need(shapes, "pos_embed", 3)[1]
-  own = ("cls_token" in shapes) + ("dist_token" in shapes)
+  tokens = ("cls_token" in shapes) + ("dist_token" in shapes)
   registers = shapes.get("reg_token", (1, 0, 0))[1]
   square = architecture.square(count) is not None
-  known = config or count in (grid, (grid or 0) + own)
-  usual = square if registers and grid is None else count == grid
-  alone = arguments.get("no_embed_class", usual)
-  if own and not (known or registers) and square:
+  certain = config or count in (grid, (grid or 0) + tokens)
+  likely = square if registers and grid is None else count == grid
+  alone = arguments.get("no_embed_class", likely)
+  if tokens and not (certain or registers) and square:
     raise ValueError(
       f"its {count} positions are for a square of patches, or for "
-      f"{count - own} patches and {own} token(s): give grid=(h, w), the number "
-      "of patches along height and width."
+      f"{count - tokens} patches and {tokens} token(s): give grid=(h, w), the "
+      "number of patches along height and width."
     )
-  if alone and own + registers:
+  if alone and tokens + registers:
     return count, "learned_grid"
   kind = "learned_all" if registers else "learned"
-  return count - own - registers, kind
+  return count - tokens - registers, kind
 
 
 def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
@@ -128,32 +128,36 @@ def preprocessing(
   A file without any configuration is taken for one of timm's own models, of
   which the names of its arrays tell the kind.
   """
-  usual: dict[str, Any] = {"crop_pct": 0.875, "crop_mode": "center"}
-  usual |= {"mean": architecture.IMAGENET_MEAN, "interpolation": "bicubic"}
-  usual["std"] = architecture.IMAGENET_STD
+  values: dict[str, Any] = {
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+    "interpolation": "bicubic",
+    "mean": architecture.IMAGENET_MEAN,
+    "std": architecture.IMAGENET_STD,
+  }
   if not published:
-    usual |= usual_pictures(shapes or {})
-  found = usual | {k: published[k] for k in usual if published.get(k)}
-  share = checked("crop_pct", float, found["crop_pct"], checks.SHARE)
+    values |= usual_pictures(shapes or {})
+  values |= {k: published[k] for k in values if published.get(k)}
+  share = checked("crop_pct", float, values["crop_pct"], checks.SHARE)
   shape = published.get("input_size")
   side = shape[-1] if isinstance(shape, list) and shape else 224
   side = checked("input_size", int, side, checks.COUNT)
   ratio = math.floor(side / share) / side
-  mode = checked("crop_mode", str, found["crop_mode"], None, _MODES)
+  mode = checked("crop_mode", str, values["crop_mode"], None, _MODES)
   if mode == "squash" and ratio == 1:
     mode = "resize"
-  name = found["interpolation"]
+  name = values["interpolation"]
   name = checked("interpolation", str, name, None, PILLOW_FILTERS)
   return Preprocessing(
     None,
     EvalTransformSettings(mode, ratio, name, corner="even"),
-    checked("mean", checks.PerChannel, found["mean"], checks.CHANNELS),
-    checked("std", checks.PerChannel, found["std"], checks.POSITIVE_CHANNELS),
+    checked("mean", checks.PerChannel, values["mean"], checks.CHANNELS),
+    checked("std", checks.PerChannel, values["std"], checks.POSITIVE_CHANNELS),
   )
 
 
 def untold(published: Config) -> set[str]:
-  """What of the evaluation transform is not told, by `guesses.PICTURES`."""
+  """Names of `guesses.PICTURES` that the evaluation transform does not tell."""
   missing = {name for name in ("mean", "std") if not published.get(name)}
   cut = {"crop_pct", "interpolation"} - {k for k, v in published.items() if v}
   return missing | {*["crop"] * bool(cut)}
@@ -170,7 +174,10 @@ def image_size(arguments: Config, published: Config) -> tuple[int, int] | None:
 
 
 def class_names(config: Config, published: Config) -> tuple[str, ...]:
-  """The names of the classes, if there are any."""
+  """The names of the classes, if there are any.
+
+  Raises ValueError if `label_names` is not a list.
+  """
   names = config.get("label_names") or published.get("label_names") or ()
   if not isinstance(names, list | tuple):
     raise ValueError(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
 from vit_jax.pretrained.formats import architecture, timm
 from vit_jax.pretrained.formats.architecture import Architecture, need
@@ -46,8 +47,8 @@ _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
-  layers = any(name.startswith("blocks.") for name in shapes)
-  return "" if "patch_embed.proj.weight" in shapes and layers else None
+  num_layers = timm.VIT.stacks[0].count(shapes)
+  return "" if "patch_embed.proj.weight" in shapes and num_layers else None
 
 
 def unused(shapes: Shapes) -> list[str]:
@@ -66,54 +67,52 @@ def _is_plain(shapes: Shapes) -> bool:
 def infer(
   shapes: Shapes, config: Config | None = None, patches: Grid | None = None
 ) -> Architecture:
-  """Infers the model that these arrays are the parameters of."""
+  """Infers the model that these arrays are the parameters of.
+
+  Args:
+    shapes: The shape of each array.
+    config: timm's config.json, if there is one.
+    patches: The patches of an image along height and width, if a user says so.
+
+  Raises ValueError if the configuration is of another library or asks for what
+  is not supported, if an array that tells a size is missing, and if positions
+  could be of several kinds.
+  """
   config = config or {}
   architecture.check_timms(config)
-  arguments, published = (
-    architecture.section(name, config.get(name))
-    for name in ("model_args", "pretrained_cfg")
+  arguments = architecture.section("model_args", config.get("model_args"))
+  published = architecture.section(
+    "pretrained_cfg", config.get("pretrained_cfg")
   )
   published = published or config
   D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
-  num_heads, gelu, guessed = timm.by_name(config.get("architecture"), D)
-  if "num_heads" in arguments:
-    num_heads = arguments["num_heads"]
-  if "act_layer" in arguments or config.get("architecture"):
-    guessed -= {"gelu", "layer_norm_epsilon"}
-  guessed -= arguments.keys()
-  gelu = arguments.get("act_layer", gelu)
-  gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
+  num_heads, gelu, guessed = _heads_and_gelu(config, arguments, D)
   size = timm.image_size(arguments, published)
   patches = patches or (size and (size[0] // P, size[1] // P))
   grid = math.prod(patches) if patches else None
   pictures = timm.preprocessing(published, shapes)
   tokens, position = timm.positions(shapes, arguments, config, grid)
-  padded = arguments.get("dynamic_img_pad")
-  if padded and size and any(side % P for side in size):
-    raise ValueError(
-      f"its config.json says dynamic_img_pad, and patches of {P} do not fill "
-      f"{size[0]} x {size[1]}: such images, with zeros beside them, are not "
-      "supported."
-    )
+  _check_filled(arguments, size, P)
   if _is_plain(shapes):
     need(shapes, "pos_embed", 3)
-    own = dict(pooling=timm.pooling(shapes, arguments, config))
+    particular = dict(pooling=timm.pooling(shapes, arguments, config))
   else:
-    own = _particular(shapes, config, arguments)
+    particular = _particular(shapes, config, arguments)
     if arguments.get("dynamic_img_size") or tokens is None:
-      given = timm.image_size({}, published)
-      pictures = dataclasses.replace(pictures, size=given)
+      pictures = dataclasses.replace(
+        pictures, size=timm.image_size({}, published)
+      )
   fields: dict[str, Any] = dict(
     num_classes=architecture.length(shapes, "head.bias", 0),
     patch_size=P,
     hidden_size=D,
-    num_layers=architecture.count_layers(shapes, "blocks."),
+    num_layers=timm.VIT.stacks[0].count(shapes),
     mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
     num_heads=checked("num_heads", int | None, num_heads, COUNT),
     representation_size=architecture.length(shapes, "pre_logits.fc.bias", None),
     gelu=timm.GELUS[gelu],
     position=position,
-    **own,
+    **particular,
   )
   return Architecture(
     "timm",
@@ -127,6 +126,34 @@ def infer(
   )
 
 
+def _heads_and_gelu(
+  config: Config, arguments: Config, width: int
+) -> tuple[Any, str, set[str]]:
+  """The heads, timm's name of the GELU, and which facts are guesses."""
+  num_heads, gelu, guessed = timm.by_name(config.get("architecture"), width)
+  if "num_heads" in arguments:
+    num_heads = arguments["num_heads"]
+  if "act_layer" in arguments or config.get("architecture"):
+    guessed -= {"gelu", "layer_norm_epsilon"}
+  guessed -= arguments.keys()
+  gelu = arguments.get("act_layer", gelu)
+  gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
+  return num_heads, gelu, guessed
+
+
+def _check_filled(
+  arguments: Config, size: tuple[int, int] | None, patch_size: int
+) -> None:
+  """Raises ValueError if patches reach beyond an image, on zeros there."""
+  padded = arguments.get("dynamic_img_pad")
+  if padded and size and any(side % patch_size for side in size):
+    raise ValueError(
+      f"its config.json says dynamic_img_pad, and patches of {patch_size} do "
+      f"not fill {size[0]} x {size[1]}: such images, with zeros beside them, "
+      "are not supported."
+    )
+
+
 def _particular(
   shapes: Shapes, config: Config, arguments: Config
 ) -> dict[str, Any]:
@@ -137,12 +164,13 @@ def _particular(
         f"its config.json says {quoted(key)}={quoted(value)} in model_args, "
         "which is not supported."
       )
-  eva, class_token = "blocks.0.gamma_1" in shapes, "cls_token" in shapes
+  eva = "blocks.0.gamma_1" in shapes
+  class_token = "cls_token" in shapes
   dinov3 = eva and class_token
   norm_pooled = "fc_norm.weight" in shapes
-  usual = "avg" if eva or norm_pooled or not class_token else "token"
-  usual = "map" if "attn_pool.latent" in shapes else usual
-  theirs = arguments.get("global_pool", config.get("global_pool")) or usual
+  default = "avg" if eva or norm_pooled or not class_token else "token"
+  default = "map" if "attn_pool.latent" in shapes else default
+  theirs = arguments.get("global_pool", config.get("global_pool")) or default
   pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
   if pooling == "map":
     return dict(pooling="map")
@@ -152,7 +180,7 @@ def _particular(
   if eva and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
   fields: dict[str, Any] = dict(
-    kind="ModernVit",
+    kind=ExtendedVit,
     pooling=_POOLINGS[pooling],
     antialias=True,
     class_token=class_token,
@@ -187,21 +215,22 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   rope = getattr(vit, "rope_theta", None)
   eva = rope if shapes is None else "blocks.0.gamma_1" in shapes
-  found = (timm.EVA if eva else timm.VIT).rules(vit)
+  layout = (timm.EVA if eva else timm.VIT).rules(vit)
   fc = "fc_" * getattr(vit, "norm_pooled", False)
-  found = [
+  layout = [
     dataclasses.replace(
       rule, theirs=re.sub(r"^norm\.", f"{fc}norm.", rule.theirs)
     )
-    for rule in found
+    for rule in layout
   ]
-  return [*map(_halved, found)] if getattr(vit, "rope_side", None) else found
+  return [*map(_halved, layout)] if getattr(vit, "rope_side", None) else layout
 
 
 def _halved(rule: Rule) -> Rule:
   """The rule for heads that turn pairs of neighbours; ours turn halves."""
   left, right = rule.pattern.split("->")
-  left, right = left.replace("k d", "k e m"), right.replace("k d", "k (m e)")
+  left = left.replace("k d", "k e m")
+  right = right.replace("k d", "k (m e)")
   return dataclasses.replace(rule, pattern=f"{left}->{right}")
 
 
@@ -276,27 +305,27 @@ def _config(vit: Any) -> dict[str, Any]:
 
 def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   """The name of a similar architecture of timm's, and what differs from it."""
-  found: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
+  arguments: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
   size = architecture.table_size(vit) or (0, 0)
   # It refuses other sizes whose last pixels belong to no patch.
   filled = all(side % vit.patch_size == 0 for side in size)
-  found |= {"init_values": vit.layer_scale, "dynamic_img_size": filled}
+  arguments |= {"init_values": vit.layer_scale, "dynamic_img_size": filled}
   if vit.rope_theta:
-    found |= {"num_reg_tokens": vit.registers, "swiglu_mlp": vit.gated_mlp}
-    found |= {"swiglu_align_to": 1}
+    arguments |= {"num_reg_tokens": vit.registers, "swiglu_mlp": vit.gated_mlp}
+    arguments |= {"swiglu_align_to": 1}
     if not vit.class_token:
-      return "vit_betwixt_patch16_rope_reg4_gap_256", found
-    return "vit_small_plus_patch16_dinov3", found
-  found["class_token"] = vit.class_token
-  found |= {"no_embed_class": vit.position == "learned_grid"}
-  found["reg_tokens"] = vit.registers
-  found |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
-  found["qk_norm"] = vit.qk_norm
+      return "vit_betwixt_patch16_rope_reg4_gap_256", arguments
+    return "vit_small_plus_patch16_dinov3", arguments
+  arguments["class_token"] = vit.class_token
+  arguments |= {"no_embed_class": vit.position == "learned_grid"}
+  arguments["reg_tokens"] = vit.registers
+  arguments |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
+  arguments["qk_norm"] = vit.qk_norm
   if vit.gated_mlp:  # Gate and expansion are one layer.
-    found["mlp_ratio"] = (2 * vit.mlp_size + 0.5) / vit.hidden_size
+    arguments["mlp_ratio"] = (2 * vit.mlp_size + 0.5) / vit.hidden_size
   if vit.distilled:
-    return "deit_small_distilled_patch16_224", found
+    return "deit_small_distilled_patch16_224", arguments
   if vit.norm_pre:  # Its layer norms have an epsilon of 1e-5.
-    return "vit_base_patch16_clip_224", found
+    return "vit_base_patch16_clip_224", arguments
   size = "giant" if vit.gated_mlp else "small"
-  return f"vit_{size}_patch14_dinov2", found
+  return f"vit_{size}_patch14_dinov2", arguments

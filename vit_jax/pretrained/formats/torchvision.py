@@ -43,13 +43,17 @@ def prefix(shapes: Shapes) -> str | None:
 
 
 def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
-  """Infers the model that these arrays are the parameters of."""
+  """Infers the model that these arrays are the parameters of.
+
+  Raises ValueError if an array that tells a size is missing or has other axes
+  than it needs.
+  """
   D, _, P, _ = need(shapes, "conv_proj.weight", 4)
   fields: dict[str, Any] = dict(
     num_classes=length(shapes, "heads.head.bias", 0),
     patch_size=P,
     hidden_size=D,
-    num_layers=architecture.count_layers(shapes, _LAYERS),
+    num_layers=_TABLE.stacks[0].count(shapes),
     mlp_size=need(shapes, f"{_LAYERS}0.mlp.0.weight", 2)[0],
     num_heads=architecture.guess_num_heads(D),
     representation_size=length(shapes, "heads.pre_logits.bias", None),
@@ -78,10 +82,10 @@ def preprocessing(file: str) -> tuple[Preprocessing, frozenset[str]]:
   side, short, interpolation = _RESIZE[(names or [*_RESIZE])[0]]
   ratio = short / side
   crop = EvalTransformSettings("center", ratio, interpolation, corner="even")
-  colours = architecture.IMAGENET_MEAN, architecture.IMAGENET_STD
-  return Preprocessing(None, crop, *colours), frozenset(
-    () if names else ("crop",)
+  pictures = Preprocessing(
+    None, crop, mean=architecture.IMAGENET_MEAN, std=architecture.IMAGENET_STD
   )
+  return pictures, frozenset(() if names else ("crop",))
 
 
 def rules(vit: BaseVit, _: Shapes | None = None) -> list[Rule]:
