@@ -58,7 +58,7 @@ def test_the_command(photos, tmp_path, checkpoint):
   bad = tmp_path / "photo 04 [x].png"
   bad.write_bytes(b"no image")
   features = str(tmp_path / "features.npz")
-  wrong = _start(checkpoint, photos[0], str(tmp_path / "*.tiff"))
+  wrong = _start(checkpoint, str(tmp_path / "*.tiff"))
   right = _start(checkpoint, str(tmp_path), "--json", f"--features={features}")
   out, err = right.communicate(timeout=240)
   assert right.returncode == 1, err
@@ -91,6 +91,20 @@ def test_the_command(photos, tmp_path, checkpoint):
   assert (wrong.returncode, out) == (2, "")
   assert err.startswith("error: ") and err.count("\n") == 1
   assert "*.tiff' matches no image" in err
+
+
+@pytest.mark.parametrize("out", [None, "answers.csv"])
+def test_a_missing_file_is_named_and_the_others_are_predicted(
+  photos, tmp_path, checkpoint, capsys, out
+):
+  near = photos[0].replace("photo", "foto")
+  out = out and str(tmp_path / out)
+  assert predict_files(checkpoint, [near, photos[1]], out=out) == 1
+  shown = capsys.readouterr()
+  assert shown.err.startswith(f"{near!r} matches no image: did you mean ")
+  assert shown.err.count("\n") == 1
+  answers = open(out).read() if out else shown.out
+  assert photos[1] in answers and near not in answers
 
 
 def test_a_model_without_head_writes_features(photos, tmp_path, capsys):

@@ -94,8 +94,8 @@ def predict_files(
 ) -> int:
   """Prints predictions for image files; returns the exit code.
 
-  The arguments are those of the command. Raises ValueError if a name matches no
-  image, or the model has no classes and no features are asked for, and OSError
+  The arguments are those of the command. Raises ValueError if no name matches
+  an image, or the model has no classes and no features are asked for, and OSError
   if a file cannot be written.
   """
   # Imported here so that --help answers at once.
@@ -110,7 +110,9 @@ def predict_files(
   path, kind = None, ""
   if out:
     path, kind = output_file(out, CSV | {"JSON Lines": (".jsonl", ".ndjson")})
-  check_found(files)
+  missing = check_found(files)
+  for line in missing:
+    say(line)
   collecting = feature_file(features, layers) if features else None
   with collecting or contextlib.nullcontext() as rows:
     loaded, text_head = _opened(checkpoint, head, bool(features), overrides)
@@ -133,7 +135,8 @@ def predict_files(
       say(task.legend)
     if path is None:
       to_lines = answers.json_lines if as_json else answers.table
-      return _report(batches, to_lines(task, names, top), rows)
+      code = _report(batches, to_lines(task, names, top), rows)
+      return 1 if missing else code
     images = sum(1 for _ in find_images(files))
     batches = Display().track(batches, "predicting", -(-images // batch_size))
     counts = collections.Counter()
@@ -143,7 +146,7 @@ def predict_files(
       code = _report(batches, lines, rows, text)
   _print_counts(counts, images)
   say(f"Wrote {images:,} rows to {out}.", sys.stdout)
-  return code
+  return 1 if missing else code
 
 
 def _print_counts(counts: collections.Counter[str], images: int) -> None:

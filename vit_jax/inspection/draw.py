@@ -43,13 +43,15 @@ def visualize_files(
   """Writes figures and arrays, and prints their names; returns the exit code.
 
   The arguments are those of the command. Without `names` of images, only the
-  model's parameters are drawn. Raises ValueError if a name matches no image,
+  model's parameters are drawn. Raises ValueError if no name matches an image,
   the model is not a `Vit`, or matplotlib is missing.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
   maps.check_rollout(options.head_fusion, options.discard)
   folder = output_folder(out)
-  check_found(names)
+  missing = check_found(names)
+  for line in missing:
+    say(line)
   loaded = held(lambda: open_checkpoint(checkpoint, **overrides).in_unit())
   for note in loaded.notes:
     say(note)
@@ -97,7 +99,7 @@ def visualize_files(
     for (stem, photograph), colours, seen in every:
       _draw_components(figures, stem, photograph, colours, seen)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
-  return 1 if len(arrays_of_images) < len(paths) else 0
+  return 1 if missing or len(arrays_of_images) < len(paths) else 0
 
 
 def _readable(

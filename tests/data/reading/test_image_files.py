@@ -56,6 +56,7 @@ def test_a_pattern_finds_each_image_once(folder):
 @pytest.mark.parametrize(
   "name, message",
   [
+    ("http://x.org/a.png", "no image: it is an address: download it"),
     ("none.png", "'none.png' matches no image: give files, folders or quoted"),
     ("*.webp", "'[*].webp' matches no image"),
     ("p/*.txt", "matches no image"),
@@ -64,7 +65,9 @@ def test_a_pattern_finds_each_image_once(folder):
 )
 def test_a_name_without_images_is_refused(folder, name, message):
   with pytest.raises(ValueError, match=message):
-    check_found(["p", name])
+    check_found([name])
+  [line] = check_found(["p", name])
+  assert re.search(message, line)
 
 
 def test_what_is_no_regular_file_is_an_unreadable_image(tmp_path):

@@ -18,6 +18,7 @@ from vit_jax.data.example import (
   UnreadableImageError,
 )
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
+from vit_jax.runtime import hints
 from vit_jax.runtime.printable import printable_path as text
 from vit_jax.runtime.regular_file import open_regular
 
@@ -45,17 +46,26 @@ def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
     yield from _named(os.path.expanduser(name))
 
 
-def check_found(names: Path | Iterable[Path]) -> None:
-  """Raises ValueError if any of the names stands for no image."""
-  for name in _each(names):
-    if next(find_images([name]), None) is not None:
-      continue
-    if os.path.isdir(os.path.expanduser(name)):
-      endings = os.fsdecode(b", ".join(EXTENSIONS))
-      raise ValueError(f"folder {name!r} holds no images ({endings}).")
-    raise ValueError(
-      f"{name!r} matches no image: give files, folders or quoted patterns."
-    )
+def check_found(names: Path | Iterable[Path]) -> list[str]:
+  """A line for each of the names that stands for no image.
+
+  Raises ValueError, of the first such line, if all of the names are such.
+  """
+  every = [*_each(names)]
+  empty = [name for name in every if next(find_images([name]), None) is None]
+  lines = [_without_images(name) for name in empty]
+  if lines and len(lines) == len(every):
+    raise ValueError(lines[0])
+  return lines
+
+
+def _without_images(name: str) -> str:
+  if os.path.isdir(os.path.expanduser(name)):
+    known = os.fsdecode(b", ".join(EXTENSIONS))
+    return f"folder {name!r} holds no images ({known})."
+  hint = "" if glob.has_magic(name) else hints.of_path(name)
+  hint = hint or "give files, folders or quoted patterns."
+  return f"{name!r} matches no image: {hint}"
 
 
 def _each(names: Path | Iterable[Path]) -> Iterator[str]:
