@@ -97,7 +97,7 @@ def test_the_command(photos, tmp_path, checkpoint):
 def test_a_missing_file_is_named_and_the_others_are_predicted(
   photos, tmp_path, checkpoint, capsys, out
 ):
-  near = photos[0].replace("photo", "foto")
+  near = str(tmp_path / "foto 00 x.png")
   out = out and str(tmp_path / out)
   assert predict_files(checkpoint, [near, photos[1]], out=out) == 1
   shown = capsys.readouterr()

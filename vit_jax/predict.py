@@ -95,8 +95,8 @@ def predict_files(
   """Prints predictions for image files; returns the exit code.
 
   The arguments are those of the command. Raises ValueError if no name matches
-  an image, or the model has no classes and no features are asked for, and OSError
-  if a file cannot be written.
+  an image, or the model has no classes and no features are asked for, and
+  OSError if a file cannot be written.
   """
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.image_files import check_found, find_images
