@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pathlib
 import subprocess
 import sys
 from collections import Counter
@@ -103,7 +104,7 @@ def test_a_missing_file_is_named_and_the_others_are_predicted(
   shown = capsys.readouterr()
   assert shown.err.startswith(f"{near!r} matches no image: did you mean ")
   assert shown.err.count("\n") == 1
-  answers = open(out).read() if out else shown.out
+  answers = pathlib.Path(out).read_text() if out else shown.out
   assert photos[1] in answers and near not in answers
 
 
