@@ -101,8 +101,10 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
 def _normalization(
   settings: Settings, start: Preprocessing
 ) -> NormalizationSettings:
-  given, channels = settings.normalization, settings.channels or start.channels
-  mean, std = given.mean or start.mean, given.std or start.std
+  own_values = settings.normalization
+  channels = settings.channels or start.channels
+  mean = own_values.mean or start.mean
+  std = own_values.std or start.std
   if not len(mean) == len(std) == channels:
     half = str((0.5,) * channels).replace(" ", "")
     raise ValueError(
@@ -111,15 +113,14 @@ def _normalization(
       f"and normalization.std, such as {half}."
     )
   check_colours(settings.train_transform, channels)
-  return dataclasses.replace(
-    given, mean=mean, std=std, window=given.window or start.window
-  )
+  window = own_values.window or start.window
+  return dataclasses.replace(own_values, mean=mean, std=std, window=window)
 
 
 def make_preprocessing(settings: Settings) -> Preprocessing:
   """The preprocessing of a run whose settings are resolved."""
-  given: Any = {**vars(settings.normalization), "cut_from": settings.cut_from}
-  return Preprocessing(settings.image_size, settings.eval_transform, **given)
+  fields: Any = {**vars(settings.normalization), "cut_from": settings.cut_from}
+  return Preprocessing(settings.image_size, settings.eval_transform, **fields)
 
 
 def open_loader(
@@ -192,7 +193,8 @@ def train_functions(
   `num_examples` are those of an epoch, for a warm-up given in epochs, and
   `schedule` is the learning rate by step, in place of that of the settings.
   """
-  options, preprocessing = settings.optimizer, make_preprocessing(settings)
+  options = settings.optimizer
+  preprocessing = make_preprocessing(settings)
   if model.num_layers:
     grid_of(model, preprocessing.image_size)  # ValueError if it does not fit.
   warmup = warmup_steps(settings, total_steps, num_examples)

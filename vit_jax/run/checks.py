@@ -34,15 +34,16 @@ def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
       "data.labels=False leaves no classes to train on: leave it out, or set "
       "masked.rate to train without labels."
     )
-  few_shot, given = settings.fewshot, changed(settings)
-  own = few_shot.data.name or few_shot.data.photographs
+  few_shot = settings.fewshot
+  has_own_data = few_shot.data.name or few_shot.data.photographs
+  changes = changed(settings)
   for key in task.refuses:
-    if key in given and not (key == "fewshot.shots" and own):
-      value, usual = given[key]
+    if key in changes and not (key == "fewshot.shots" and has_own_data):
+      value, default = changes[key]
       raise ValueError(
-        f"{key}={value!r} {task.why_refused}: set it to {usual!r}."
+        f"{key}={value!r} {task.why_refused}: set it to {default!r}."
       )
-  if few_shot.shots and unlabelled and not own:
+  if few_shot.shots and unlabelled and not has_own_data:
     raise ValueError(
       f"fewshot.shots={few_shot.shots} needs labels: set data.labels=True "
       "for a folder of class folders, or give fewshot.data.root."

@@ -101,10 +101,10 @@ def other_names() -> dict[str, list[str]]:
 def nearest(key: str, cls: type[Section]) -> str:
   """The valid key closest to an unknown name."""
   name = key.rsplit(".", 1)[-1].replace("-", "_")
-  known = set(all_keys(cls))
-  for meant, others in other_names().items():
-    if name in others and meant in known:
-      return meant
+  valid_keys = set(all_keys(cls))
+  for our_key, others in other_names().items():
+    if name in others and our_key in valid_keys:
+      return our_key
   return nearest_key(key, cls)
 
 
@@ -112,11 +112,12 @@ def other_units(
   given: Mapping[str, Any], cls: type[Section] = Settings
 ) -> dict[str, int]:
   """Zeros for the other units of each length that is given in one unit."""
-  known, zeros = {*all_keys(cls)}, {}
+  valid_keys = set(all_keys(cls))
+  zeros: dict[str, int] = {}
   for key in given:
     name = key.rpartition("_")[0]
     lengths = {f"{name}_{unit}" for unit in UNITS}
-    if key in lengths <= known and given[key]:
+    if key in lengths <= valid_keys and given[key]:
       zeros |= dict.fromkeys(lengths - {*given}, 0)
   return zeros
 

@@ -22,7 +22,8 @@ def jit_digest(plan: Plan) -> Callable:
 
   It returns the state, which the next step is to take, and the step's digest.
   """
-  seed, whole = np.int64(plan.settings.seed), sharding.replicated(plan.mesh)
+  seed = np.int64(plan.settings.seed)
+  whole = sharding.replicated(plan.mesh)
   compiled = hosts.together(jax.jit(digest_of, out_shardings=whole))
 
   def digest(state: TrainState, batch: Any, metrics: dict[str, Any]) -> Any:

@@ -123,9 +123,9 @@ def make_few_shot(
 
   few_shot = settings.fewshot
   if few_shot.data.name or few_shot.data.photographs:
-    where = few_shot.data.data_dir or settings.data.data_dir
+    data_dir = few_shot.data.data_dir or settings.data.data_dir
     settings = dataclasses.replace(
-      settings, data=dataclasses.replace(few_shot.data, data_dir=where)
+      settings, data=dataclasses.replace(few_shot.data, data_dir=data_dir)
     )
     splits = open_splits(settings.data)
   measures = {
@@ -145,11 +145,11 @@ def make_few_shot(
   }
 
   def measure(params: Any, track: Track) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    all_metrics: dict[str, Any] = {}
     top1 = Split.FEW_SHOT.key("top1")
     for suffix, few_shot in measures.items():
       metrics = few_shot(params, track)
-      found |= {f"{top1}{suffix}": metrics[top1]} if suffix else metrics
-    return found
+      all_metrics |= {f"{top1}{suffix}": metrics[top1]} if suffix else metrics
+    return all_metrics
 
   return measure

@@ -41,15 +41,16 @@ def open_extras(
   """
   loaded = open_teacher(settings, model, class_names, saved)
   shapes = shapes_of_extras(settings, model, loaded, mesh)
-  (wanted,) = shapes.frozen_params
+  (frozen_shapes,) = shapes.frozen_params
   params, sources = {}, {}
   if settings.lora.rank:
-    found = _read_base(settings, model, wanted["base"], start, saved)
-    params["base"], sources["base"] = found
+    params["base"], sources["base"] = _read_base(
+      settings, model, frozen_shapes["base"], start, saved
+    )
   if loaded is not None:
     digests: dict[str, str] = {}
     leaves = pinned.digesting(loaded, digests).read()
-    shapes_of_teacher = wanted["teacher"]
+    shapes_of_teacher = frozen_shapes["teacher"]
     parts = Parts.of(loaded.model, shapes_of_teacher)
     params["teacher"] = _placed(leaves, shapes_of_teacher, parts)
     sources["teacher"] = pinned.record(loaded, digests)
@@ -61,10 +62,11 @@ def shapes_of_extras(
 ) -> Extras:
   """The same with shapes and shardings for parameters; nothing is read."""
   shape = build.make_preprocessing(settings).image_shape
-  init, found = make_params_init(model, shape), {}
+  init = make_params_init(model, shape)
+  frozen_shapes: dict[str, Any] = {}
   parts = build.parts_of(model, shape)
   if settings.lora.rank:
-    found["base"] = sharding.array_shapes(base_init(init, parts), mesh)
+    frozen_shapes["base"] = sharding.array_shapes(base_init(init, parts), mesh)
   taught = None
   if teacher is not None:
     images = teacher.preprocessing
@@ -75,11 +77,15 @@ def shapes_of_extras(
       images.std,
       settings.distill,
     )
-    own = make_params_init(taught.model, images.image_shape)
-    found["teacher"] = sharding.array_shapes(own, mesh)
+    teacher_init = make_params_init(taught.model, images.image_shape)
+    frozen_shapes["teacher"] = sharding.array_shapes(teacher_init, mesh)
   param_shapes = sharding.array_shapes(init, mesh)
   return Extras(
-    settings.lora, taught, (found,), param_shapes=param_shapes, parts=parts
+    settings.lora,
+    taught,
+    (frozen_shapes,),
+    param_shapes=param_shapes,
+    parts=parts,
   )
 
 
@@ -89,17 +95,22 @@ def open_teacher(
   class_names: tuple[str, ...] = (),
   saved: Saved = None,
 ) -> Loaded | None:
-  """Opens the teacher, if the settings name one; no array is read yet."""
-  source, kind = settings.distill.teacher, settings.loss.kind
+  """Opens the teacher, if the settings name one; no array is read yet.
+
+  Raises ValueError if it does not fit the student, the images or the loss.
+  """
+  source = settings.distill.teacher
+  kind = settings.loss.kind
   if not source:
     return None
   step = ((saved or {}).get("teacher") or {}).get("step")
   teacher = open_checkpoint(source, **({} if step is None else {"step": step}))
-  names, known = teacher.class_names, teacher.model.num_classes
+  names = teacher.class_names
+  num_classes = teacher.model.num_classes
   other = names and class_names and names != class_names
-  if known != model.num_classes or other:
+  if num_classes != model.num_classes or other:
     raise ValueError(
-      f"distill.teacher={source!r} has {known} classes "
+      f"distill.teacher={source!r} has {num_classes} classes "
       f"({transfer.few(names)}) and the student {model.num_classes} "
       f"({transfer.few(class_names)}): they must be the same, in the same "
       "order."
@@ -154,8 +165,8 @@ def _read_base(
     channels=preprocessing.channels,
   )
   parts = build.parts_of(model, preprocessing.image_shape)
-  own = ((path, x) for path, x in leaves if not parts.is_head(path))
-  base = _placed(own, shapes, parts)
+  base_leaves = ((path, x) for path, x in leaves if not parts.is_head(path))
+  base = _placed(base_leaves, shapes, parts)
   if saved is not None:
     pinned.check_base(saved["base"], digests)
   fields = {k: v for k, v in fields.items() if k != "block"}

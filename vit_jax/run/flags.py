@@ -63,24 +63,27 @@ def expand(workdir: bool = False) -> None:
   is neither a flag nor its value. Raises ValueError if it is none of these, or
   if something is given twice.
   """
-  words, given, data, every = [], [], [], iter(sys.argv[1:])
-  for word in every:
+  flag_words: list[str] = []
+  names: list[str] = []  # Those of all flags; a short form has its key too.
+  data: list[str] = []
+  arguments = iter(sys.argv[1:])
+  for word in arguments:
     if not word.startswith("-"):
       data.append(word)
       continue
     name, *value = word.lstrip("-").split("=", 1)
     if not value and not _stands_alone(name):
-      value = [*itertools.islice(every, 1)]
+      value = [*itertools.islice(arguments, 1)]
     long = f"config.{SHORT[name]}" if name in SHORT else name
-    words.append("=".join([f"--{long}", *value]))
-    given += dict.fromkeys((long, name))
+    flag_words.append("=".join([f"--{long}", *value]))
+    names += dict.fromkeys((long, name))
   for name, key in SHORT.items():
-    if name in given and given.count(f"config.{key}") > 1:
+    if name in names and names.count(f"config.{key}") > 1:
       raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
   if data:
-    words += _meant(data.pop(0), given, workdir)
-  words.sort(key=lambda word: "config." in word.partition("=")[0])
-  sys.argv[1:] = [*words, *data]  # --config is now before its keys.
+    flag_words += _meant(data.pop(0), names, workdir)
+  flag_words.sort(key=lambda word: "config." in word.partition("=")[0])
+  sys.argv[1:] = [*flag_words, *data]  # --config is now before its keys.
 
 
 def _stands_alone(name: str) -> bool:
@@ -94,11 +97,11 @@ def _stands_alone(name: str) -> bool:
 
 def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
   """The flags that DATA stands for, beside those given; says what it is."""
-  flag, said = "config", f"the configuration {data}"
+  flag, text = "config", f"the configuration {data}"
   if os.path.isdir(data):
-    flag, said = "config.data.root", f"the folder {data}"
+    flag, text = "config.data.root", f"the folder {data}"
   elif os.path.isfile(data) and data.lower().endswith(LABEL_FILES):
-    flag, said = "config.data.labels_file", f"the file of labels {data}"
+    flag, text = "config.data.labels_file", f"the file of labels {data}"
   elif not os.path.isfile(name := data.partition(":")[0]) and (
     name not in shipped_configs()
   ):
@@ -112,12 +115,12 @@ def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
   words = [f"--{flag}={data}"]
   if "config" not in (flag, *given):
     words.insert(0, f"--config={_FOR_FOLDERS}")
-    said += f" with the configuration {_FOR_FOLDERS}"
+    text += f" with the configuration {_FOR_FOLDERS}"
   if workdir and "workdir" not in given:
     name = os.path.basename(os.path.abspath(data)).removesuffix(".py")
     words.append(f"--workdir={os.path.join('runs', name.replace(':', '_'))}")
-    said += f"; the run goes to {words[-1].partition('=')[2]}"
-  say(f"Taking {said}.")
+    text += f"; the run goes to {words[-1].partition('=')[2]}"
+  say(f"Taking {text}.")
   return words
 
 
@@ -142,10 +145,10 @@ def config_settings(cls: type[Section] = Settings) -> Any:
   value is invalid; the message is one line and names the key.
   """
   config: Any = flags.FLAGS["config"].value
-  given = config_flags.get_override_values(flags.FLAGS["config"])
-  config.update_from_flattened_dict(other_units(given, cls))
+  overrides = config_flags.get_override_values(flags.FLAGS["config"])
+  config.update_from_flattened_dict(other_units(overrides, cls))
   for key in ("image_size", "cut_from"):
-    side = given.get(key)
+    side = overrides.get(key)
     if side and len(side) == 1 and isinstance(side[0], int):
       config[key] = side * 2
   return read(config, cls)
@@ -180,19 +183,22 @@ def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
     if argument.startswith("-") and name.startswith("config."):
       key = name.removeprefix("config.").split("[")[0]
       if key not in all_keys(cls):
-        said = "is not a key of the configuration; did you mean"
-        said += f" --config.{nearest(key, cls)}?"
+        text = "is not a key of the configuration; did you mean"
+        text += f" --config.{nearest(key, cls)}?"
         if key in all_keys(Settings):
           sections = ", ".join(f.name for f in dataclasses.fields(cls))
-          said = "is a key of a training run; this command takes only"
-          said += f" {sections}."
-        raise ValueError(f"--{name} {said}")
+          text = "is a key of a training run; this command takes only"
+          text += f" {sections}."
+        raise ValueError(f"--{name} {text}")
 
 
 def key_table(section: str = "", cls: type[Section] = Settings) -> str:
-  """One line for each key of a section, with its default and its sentence."""
-  found = [row for row in keys(cls) if row[0].startswith(section)]
-  if not found:
+  """One line for each key of a section, with its default and its sentence.
+
+  Raises ValueError if no key begins with `section`.
+  """
+  rows = [row for row in keys(cls) if row[0].startswith(section)]
+  if not rows:
     depth = 1 + section.count(".")
     near = ".".join(nearest(section, cls).split(".")[:depth])
     raise ValueError(f"no key begins with {section!r}; did you mean {near}?")
@@ -200,5 +206,5 @@ def key_table(section: str = "", cls: type[Section] = Settings) -> str:
     f"  {key}_steps|_epochs|_examples: {says}"
     if isinstance(default, Duration)
     else f"  {key}={default}: {says}"
-    for key, default, says in found
+    for key, default, says in rows
   )

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -62,10 +62,10 @@ def train(
   spent = Stopwatch()
   bucket.check(workdir, writes=True)
   # The plan of a new run comes first: if it fails, no folder is left behind.
-  planned = functools.partial(
+  plan_run = functools.partial(
     make_plan, settings, may_lower_batch=may_lower_batch
   )
-  plan = None if is_run(workdir) else planned()
+  plan = None if is_run(workdir) else plan_run()
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(outputs.say_interrupted, display))
@@ -77,17 +77,9 @@ def train(
     stack.enter_context(watchdog.watching())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
-    score = build.task_of(settings).score_key
-    checkpoints = Checkpoints(workdir, settings.keep_last, keys=[score])
-    stack.callback(checkpoints.close)
-    if plan is None:
-      newest = checkpoints.newest_description()
-      plan = planned(newest and newest[1])
-    stack.callback(plan.evaluation.stream.close)
-    display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
-    display.header(header(plan, workdir))
-    for note in (*plan.splits.warnings, *checkpoints.notes):
-      display.note(note)
+    checkpoints, plan = _open_run(
+      settings, workdir, plan, plan_run, display, stack
+    )
     fresh = checkpoints.latest_step is None
     with spent.on("starting" if fresh else "restoring"):
       state, first = first_state(plan, checkpoints, display, allow_changes)
@@ -113,15 +105,44 @@ def train(
       )
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
-    tested, best = None, _best(plan, checkpoints)
+    best = _best(plan, checkpoints)
+    tested = None
     if evaluated and plan.splits.test is not None:
       tested = _test(plan, out, state, saved)
-  seconds, kinds = time.perf_counter() - start, out.time_spent()
+  seconds = time.perf_counter() - start
+  kinds = out.time_spent()
   results = evaluated, seconds, saved, tested, kinds, best
   display.note(closing(plan, *results, diverged=bool(loop.diverged)))
   if loop.diverged:
     raise DivergedError(f"the run has diverged: {loop.diverged}. {ADVICE}")
   return state, evaluated
+
+
+def _open_run(
+  settings: Settings,
+  workdir: str,
+  plan: Plan | None,
+  plan_run: Callable[[Mapping[str, Any] | None], Plan],
+  display: Display,
+  stack: contextlib.ExitStack,
+) -> tuple[Checkpoints, Plan]:
+  """Opens a run's checkpoints and log, and shows the header.
+
+  `plan` is that of a new run; without one, `plan_run` makes it from the
+  description of the newest checkpoint. `stack` closes all that is opened.
+  """
+  score = build.task_of(settings).score_key
+  checkpoints = Checkpoints(workdir, settings.keep_last, keys=[score])
+  stack.callback(checkpoints.close)
+  if plan is None:
+    newest = checkpoints.newest_description()
+    plan = plan_run(newest and newest[1])
+  stack.callback(plan.evaluation.stream.close)
+  display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
+  display.header(header(plan, workdir))
+  for note in (*plan.splits.warnings, *checkpoints.notes):
+    display.note(note)
+  return checkpoints, plan
 
 
 def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:

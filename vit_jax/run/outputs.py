@@ -61,8 +61,8 @@ class Outputs:
   def list_unreadable(self, plan: Plan, batches: BatchIterator) -> None:
     """Says at the end which images were skipped, and keeps their names."""
     with optional_write(self.display, "the list of unreadable images"):
-      if found := batches.unreadable | plan.evaluation.stream.unreadable:
-        self.display.note(keep_unreadable(self.checkpoints.folder, found))
+      if images := batches.unreadable | plan.evaluation.stream.unreadable:
+        self.display.note(keep_unreadable(self.checkpoints.folder, images))
 
   def time_spent(self) -> dict[str, float] | None:
     """`time_spent` of the run up to now; None where it cannot be read."""

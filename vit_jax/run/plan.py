@@ -228,7 +228,7 @@ def _opened(
 
 def _absolute(settings: Settings) -> dict[str, str]:
   """The places of the data as absolute paths, by their keys."""
-  found = {}
+  places = {}
   for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
     if path := getattr(settings.data, key):
       if "file" in key:
@@ -236,8 +236,8 @@ def _absolute(settings: Settings) -> dict[str, str]:
 
         path = located(settings.data, path)
       path = os.path.expanduser(path)
-      found[key] = path if "://" in path else os.path.abspath(path)
-  return found
+      places[key] = path if "://" in path else os.path.abspath(path)
+  return places
 
 
 def _lengths(settings: Settings, train: Source) -> Lengths:
@@ -274,8 +274,8 @@ def _as_saved(
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
-  given = settings.model.given()
-  changed = {key: given[key] for key in build.EXECUTION if key in given}
+  chosen = settings.model.given()
+  changed = {key: chosen[key] for key in build.EXECUTION if key in chosen}
   return task.described(fields).clone(**changed)
 
 
@@ -288,11 +288,11 @@ def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
     flat(to_dict(s))
     for s in (read_saved(saved["config"]), read_saved({}), Settings(), settings)
   )
-  kept = {
+  old_values = {
     key: before[key]
     for key in old
     if now[key] == default[key] and old[key] == before[key]
   }
   if settings.data.eval_split is None:
-    kept["data.eval_split"] = old["data.eval_split"]
-  return replaced(settings, kept)
+    old_values["data.eval_split"] = old["data.eval_split"]
+  return replaced(settings, old_values)

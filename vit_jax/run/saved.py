@@ -71,10 +71,10 @@ def opened(
       moved.
     test: Whether to take a folder's test split, not the one of evaluation.
   """
-  own: Any = {"task": task, "base": base}
+  options: Any = {"task": task, "base": base}
   loaded = held(
     lambda: open_run_checkpoint(
-      workdir, open_checkpoint, step, best, as_trained=True, **own
+      workdir, open_checkpoint, step, best, as_trained=True, **options
     ),
     lambda loaded: loaded.params_on(_mesh(loaded)),
   )
@@ -145,13 +145,15 @@ def test_run(
   Returns the step evaluated, `test/step`, and the metrics, `test/...`. The
   last `state` is evaluated if `workdir` is None, as there is no checkpoint.
   """
-  model, step, task = plan.model, int(state.step), plan.task
+  model = plan.model
+  step = int(state.step)
+  task = plan.task
   if workdir is None:
     params = plan.extras.merge(state.eval_params)
   else:
-    own: Any = {"task": type(task), "base": plan.settings.pretrained}
+    options: Any = {"task": type(task), "base": plan.settings.pretrained}
     loaded = open_run_checkpoint(
-      workdir, open_checkpoint, best=True, as_trained=True, **own
+      workdir, open_checkpoint, best=True, as_trained=True, **options
     )
     model, step, task = loaded.model, loaded.step, loaded.task
     params = loaded.params_on(plan.mesh)

@@ -35,7 +35,11 @@ def first_state(
   display: Display,
   allow_changes: bool = False,
 ) -> tuple[TrainState, int]:
-  """Returns (state, step) of the newest intact checkpoint, or a fresh one."""
+  """Returns (state, step) of the newest intact checkpoint, or a fresh one.
+
+  Raises ValueError if no checkpoint is intact, or the run must not go on from
+  it; `allow_changes` permits one of other settings or data.
+  """
   if not checkpoints.all_steps:
     return fresh_state(plan), 0
   damaged: dict[int, DamagedError] = {}
@@ -66,8 +70,8 @@ def restored(
   saved = checkpoints.describe(step)
   if not allow_changes:
     # Adds the keys that an older version's description lacks.
-    known = {**saved, "config": to_dict(read_saved(saved["config"]))}
-    check_same_run(known, plan.description(step), str(checkpoints.folder))
+    complete = {**saved, "config": to_dict(read_saved(saved["config"]))}
+    check_same_run(complete, plan.description(step), str(checkpoints.folder))
   scanned = saved["model"].get("scan", False)
   state = checkpoints.restore(step, _start(plan, scanned)[1])
   return _in_layout(plan, state, scanned), saved["data_iterator"]["next_batch"]
@@ -141,11 +145,12 @@ def probe_head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
     images = [x, x[:, :, ::-1]][: 1 + settings.train_transform.flip]
     return jnp.stack([represent(model, params, x) for x in images], axis=1)
 
-  count, how = len(plan.source), plan.preprocessing
-  read = whole_set.make_represent(views, plan.mesh, how)
+  count = len(plan.source)
+  preprocessing = plan.preprocessing
+  read = whole_set.make_represent(views, plan.mesh, preprocessing)
   rows = min(settings.batch_size, count)
-  loader = build.open_loader(settings, how)
-  stream = Stream(plan.source, plan.mesh, how, loader, rows)
+  loader = build.open_loader(settings, preprocessing)
+  stream = Stream(plan.source, plan.mesh, preprocessing, loader, rows)
   with contextlib.closing(stream):
     batches = read(plan.extras.merge(params), stream, "fitting the head")
     images = whole_set.Readable(batches)

@@ -30,7 +30,8 @@ _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
   """The name and value of each line of the header."""
   settings, total = plan.settings, plan.lengths.total
-  examples, height_width = len(plan.source), plan.preprocessing.image_size
+  examples = len(plan.source)
+  height_width = plan.preprocessing.image_size
   shape = plan.preprocessing.image_shape
   gflops = forward_gflops(plan.model, plan.param_shapes, shape)
   epochs = total * settings.batch_size / examples
@@ -52,10 +53,10 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
     rows.append(("images", str(plan.preprocessing)))
   if for_tpu() and (form := plan.model.attention_form(height_width)):
     rows.append(("attention", form))
-  wanted = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
-  if (warmup := warmup_steps(settings, total, examples)) < wanted:
-    said = f"shortened from {wanted:,} to {warmup:,} steps, as the run is short"
-    rows.append(("warm-up", said))
+  full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
+  if (warmup := warmup_steps(settings, total, examples)) < full:
+    text = f"shortened from {full:,} to {warmup:,} steps, as the run is short"
+    rows.append(("warm-up", text))
   return rows
 
 
@@ -79,7 +80,8 @@ def _trained(plan: Plan) -> int:
 
 
 def _lora(plan: Plan) -> str:
-  settings, base = plan.settings.lora, plan.extras.sources["base"]
+  settings = plan.settings.lora
+  base = plan.extras.sources["base"]
   shapes = flatten_dict(plan.param_shapes, sep="/")
   kernels = lora.chosen(settings, shapes, plan.parts)
   return (
@@ -90,7 +92,8 @@ def _lora(plan: Plan) -> str:
 
 def _teacher(plan: Plan) -> str:
   """The teacher and its images; says if its classes are taken on trust."""
-  teacher, record = plan.extras.teacher, plan.extras.sources["teacher"]
+  teacher = plan.extras.teacher
+  record = plan.extras.sources["teacher"]
   assert teacher is not None
   size = "{} x {}".format(*teacher.image_size)
   text = f"{record['source']}, on images of {size}"
@@ -185,12 +188,12 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   trained = _is_trained(plan, stored)
   rows = []
   for path in (*alone, *calls):
-    own = [p for p in sizes if within(p, path)]
-    count = sum(sizes[p] for p in own)
-    kept = [trained(p) for p in own]
-    share = "yes" if all(kept) else "in part" if any(kept) else "no"
+    paths_below = [p for p in sizes if within(p, path)]
+    count = sum(sizes[p] for p in paths_below)
+    flags = [trained(p) for p in paths_below]
+    share = "yes" if all(flags) else "in part" if any(flags) else "no"
     shapes = calls.get(path, ("", ""))
-    rows.append([path, *shapes, f"{count:,}", share if own else ""])
+    rows.append([path, *shapes, f"{count:,}", share if paths_below else ""])
   rows.append(["all", "", "", f"{sum(sizes.values()):,}", ""])
   return rows
 

@@ -42,8 +42,9 @@ def stalled(scores: Sequence[float], patience: int) -> bool:
 
   With a patience of 0, they never stall.
   """
-  rest = len(scores) - patience
-  return 0 < patience < len(scores) and max(scores[rest:]) <= max(scores[:rest])
+  if not 0 < patience < len(scores):
+    return False
+  return max(scores[-patience:]) <= max(scores[:-patience])
 
 
 def due(step: int, every: int, last: int) -> bool:
@@ -237,7 +238,8 @@ class TrainLoop:
       self.signal.waiting(),
       self._aside("evaluating"),
     ):
-      params, plain = plan.extras.merge(state.eval_params), None
+      params = plan.extras.merge(state.eval_params)
+      plain = None
       if state.averaged_params is not None:
         plain = plan.extras.merge(state.params)
       metrics, pictures = plan.evaluation(params, out.display.track, plain)

@@ -74,30 +74,33 @@ def find_lr(
     may_lower_batch=may_lower_batch,
   )
   rates, losses = _losses(plan, steps, lowest, highest, display)
-  found = suggest(rates, losses)
+  outcome = suggest(rates, losses)
   with replacing(folder / "lr_range.csv") as file:
     writer: Any = csv.writer(codecs.getwriter("utf-8")(file))
     writer.writerow(("learning_rate", "loss", "smoothed_loss"))
-    writer.writerows(zip(rates, losses, found.smoothed, strict=True))
+    writer.writerows(zip(rates, losses, outcome.smoothed, strict=True))
   display.note(f"Wrote {folder / 'lr_range.csv'}.")
   try:
     charts = extras.load("vit_jax.inspection.charts", "figures")
   except ValueError as error:
     display.note(f"No picture: {error}.")
   else:
-    figure = charts.range_figure(rates, losses, found.smoothed, found.suggested)
+    figure = charts.range_figure(
+      rates, losses, outcome.smoothed, outcome.suggested
+    )
     with replacing(folder / "lr_range.png") as file:
       figure.savefig(file, format="png")
     display.note(f"Wrote {folder / 'lr_range.png'}.")
   advice = "The loss never fell: try a wider range or more steps."
-  if found.suggested is not None:
-    best, rate = rates[int(np.argmin(found.smoothed))], f"{found.suggested:.2g}"
+  if outcome.suggested is not None:
+    best = rates[int(np.argmin(outcome.smoothed))]
+    rate = f"{outcome.suggested:.2g}"
     advice = (
       f"The loss falls fastest at {rate} and is lowest at {best:.2g}. Try "
       f"--config.optimizer.peak_lr={rate}."
     )
   display.note(advice)
-  return found
+  return outcome
 
 
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> Found:
@@ -133,7 +136,8 @@ def _losses(
     schedule=schedule,
   )
   plan = dataclasses.replace(plan, train_step=train_step)
-  state, frozen = fresh_state(plan), plan.extras.frozen_params
+  state = fresh_state(plan)
+  frozen = plan.extras.frozen_params
   step = sharding.jit_train_step(train_step, plan.shapes, plan.mesh, *frozen)
   rates, losses = [], []
   try:

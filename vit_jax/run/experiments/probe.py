@@ -63,15 +63,18 @@ def probe_checkpoint(
   checked("neighbours", int, neighbours, COUNT)
   if probe == "few_shot":
     options: Any = {"pre_logits": pre_logits, "display": display, **overrides}
-    found = probe_shots(checkpoint, settings, (shots,), seeds=seeds, **options)
-    return found[0]
+    (outcome,) = probe_shots(
+      checkpoint, settings, (shots,), seeds=seeds, **options
+    )
+    return outcome
   splits = _open_splits(settings)
   check_classes(splits[0], "a probe")
   names = [split.class_names for split in splits]
   check_same_classes(
     names[0], "the training split", names[1], "the evaluation split"
   )
-  score, most = partial(linear, train_examples=len(splits[0])), len(splits[0])
+  most = len(splits[0])
+  score = partial(linear, train_examples=most)
   if probe == "knn":
     score = partial(nearest_neighbours, k=neighbours)
     if neighbours > most:
@@ -190,17 +193,20 @@ class _Opened:
       lambda loaded: loaded.params_on(mesh),
     )
     self.model = self.loaded.task.probed(self.loaded.model)[""]
-    given = {k: v for k, v in vars(settings.eval_transform).items() if v}
-    own = self.loaded.preprocessing
-    crops = dataclasses.replace(own.crop, **(crop or given))
-    self.preprocessing = dataclasses.replace(own, crop=crops)
+    changes = {k: v for k, v in vars(settings.eval_transform).items() if v}
+    preprocessing = self.loaded.preprocessing
+    crops = dataclasses.replace(preprocessing.crop, **(crop or changes))
+    self.preprocessing = dataclasses.replace(preprocessing, crop=crops)
     self.loader = build.open_loader(settings, self.preprocessing)
     self.batch_size = settings.eval_batch_size or settings.batch_size
     height, width = self.preprocessing.image_size
     self.name = f"{self.loaded.origin.source} at {height} x {width}"
 
   def params(
-    self, splits: tuple[Source, Source], used: int, display: Display | None
+    self,
+    splits: tuple[Source, Source],
+    num_fitted: int,
+    display: Display | None,
   ) -> tuple[Any, Track]:
     """The parameters, after the header that says what is measured."""
     if display is not None:
@@ -209,7 +215,7 @@ class _Opened:
       train, test = splits
       classes = f"{len(train.class_names):,} classes"
       data = f"{train.name}, {classes}, {len(test):,} test images"
-      fitted = f"fitted to {used:,} training images"
+      fitted = f"fitted to {num_fitted:,} training images"
       self.show(display, [("data", data), ("probe", fitted)])
     return self.loaded.held, display.track if display else untracked
 
@@ -231,9 +237,11 @@ class _Opened:
     read = make_represent(represent, self.mesh, self.preprocessing)
     rows = min(self.batch_size, max(map(len, splits)))
     with contextlib.ExitStack() as stack:
-      found = []
+      representations = []
       for split, name in zip(splits, ("training", "evaluation"), strict=True):
         stream = Stream(split, self.mesh, self.preprocessing, self.loader, rows)
         stack.enter_context(contextlib.closing(stream))
-        found.append(read(params, stream, f"reading the {name} split", track))
-      yield found
+        representations.append(
+          read(params, stream, f"reading the {name} split", track)
+        )
+      yield representations

@@ -65,9 +65,9 @@ def _verify(
   moved: Mapping[str, Any],
 ) -> bool:
   with contextlib.closing(open_run(workdir)) as checkpoints:
-    known, broken = read_digests(checkpoints.folder)
+    digests, broken = read_digests(checkpoints.folder)
     saved = checkpoints.all_steps
-    rows, start = _chosen({row["step"]: row for row in known}, saved, steps)
+    rows, start = _chosen({row["step"]: row for row in digests}, saved, steps)
     last = max(rows)
     changed, exact = _changed(checkpoints, start, last)
     if not exact and last - start > _MOST:
@@ -80,8 +80,8 @@ def _verify(
     settings = settings_here(config, **moved)
     if not trust:
       _check_trusted(settings, start, workdir, moved)
-    found = _replayed(settings, checkpoints, start, rows, display)
-  wrong = _differences(rows, found, start, exact)
+    replay = _replayed(settings, checkpoints, start, rows, display)
+  wrong = _differences(rows, replay, start, exact)
   if broken:
     wrong.append(f"{broken} lines of {DIGESTS} are broken")
   how = "to the last bit" if exact else f"within {_TOLERANCE:g}, but for params"
@@ -124,12 +124,13 @@ def _changed(
   starts = read_starts(checkpoints.folder).rows
   before = (i for i, s in enumerate(starts) if s["step"] <= start)
   first = max(before, default=0)
-  now, said = flat(here()), {}
+  now = flat(here())
+  keys: dict[str, str] = {}  # By the text on its change.
   for was in (flat(s) for s in starts[first:] if s["step"] < last):
     for key in was.keys() - {"step", "time", "command"}:
       if was[key] != now.get(key):
-        said[f"{key} was {was[key]} and is {now.get(key)} now"] = key
-  return sorted(said), not any(key in _DEVICES for key in said.values())
+        keys[f"{key} was {was[key]} and is {now.get(key)} now"] = key
+  return sorted(keys), not any(key in _DEVICES for key in keys.values())
 
 
 def _check_trusted(
@@ -168,13 +169,16 @@ def _replayed(
   saved = checkpoints.describe(start) if start else None
   plan = make_plan(settings, saved)
   plan.evaluation.stream.close()
-  frozen, digest = plan.extras.frozen_params, jit_digest(plan)
-  args = plan.train_step, plan.shapes, plan.mesh, *frozen
-  take, found = sharding.jit_train_step(*args), dict[int, Any]()
+  frozen = plan.extras.frozen_params
+  digest = jit_digest(plan)
+  train_step = sharding.jit_train_step(
+    plan.train_step, plan.shapes, plan.mesh, *frozen
+  )
+  digests: dict[int, Any] = {}
   if saved is not None:
     state, _ = restored(plan, checkpoints, start, allow_changes=True)
     if saved["model"].get("scan", False) == plan.model.scan:
-      state, found[start] = digest(state, {}, {})
+      state, digests[start] = digest(state, {}, {})
   else:
     state = fresh_state(plan)
   last = max(rows)
@@ -183,46 +187,49 @@ def _replayed(
     on_device = sharding.to_device(batches, shardings, 1)
     steps = display.track(range(start + 1, last + 1), "steps", last - start)
     for step, batch in zip(steps, on_device, strict=False):
-      state, metrics = take(state, batch, *frozen)
+      state, metrics = train_step(state, batch, *frozen)
       if step in rows:
-        state, found[step] = digest(state, batch, metrics)
-  return {s: {k: v.item() for k, v in row.items()} for s, row in found.items()}
+        state, digests[step] = digest(state, batch, metrics)
+  return {
+    s: {k: v.item() for k, v in row.items()} for s, row in digests.items()
+  }
 
 
 def _differences(
-  rows: Mapping[int, Any], found: Mapping[int, Any], start: int, exact: bool
+  rows: Mapping[int, Any], replay: Mapping[int, Any], start: int, exact: bool
 ) -> list[str]:
   """Tells in words what is not the same, and what may have caused it."""
   differ = {
-    s: _differing(rows[s], row, exact) for s, row in found.items() if s in rows
+    s: _differing(rows[s], row, exact) for s, row in replay.items() if s in rows
   }
   differ = {s: keys for s, keys in differ.items() if keys}
-  said = []
+  texts = []
   if differ.pop(start, None):
-    said.append(f"checkpoint {start} does not hold what its step ended with")
+    texts.append(f"checkpoint {start} does not hold what its step ended with")
   if differ:
     step, keys = next(iter(differ.items()))
     fits = (k for k in _CAUSES if any(key.startswith(k) for key in keys))
     cause = _CAUSES[[*fits][-1]]
     if len(differ) == 1 and step != max(rows):
       cause = "an edited row, as the later ones are the same"
-    said.append(
+    texts.append(
       f"{len(differ)} of {len(rows)} digests differ, from step {step:,} on, "
       f"where {', '.join(keys)} differ; the cause may be {cause}"
     )
-  return said
+  return texts
 
 
 def _differing(
-  row: Mapping[str, Any], found: Mapping[str, Any], exact: bool
+  row: Mapping[str, Any], replay: Mapping[str, Any], exact: bool
 ) -> list[str]:
   """The keys of what is not the same in a row and in its replay."""
-  finite = parse_rows(to_line({**found, "step": row["step"]}))[0][0]
+  finite = parse_rows(to_line({**replay, "step": row["step"]}))[0][0]
 
   def same(key: str) -> bool:
-    one, two = row.get(key), finite[key]
+    one = row.get(key)
+    two = finite[key]
     if exact or key not in DIGESTED or one is None or two is None:
       return one == two or (not exact and "params" in key)
     return math.isclose(one, two, rel_tol=_TOLERANCE)
 
-  return sorted(key for key in found if not same(key))
+  return sorted(key for key in replay if not same(key))

@@ -60,7 +60,8 @@ def run_study(
   failed, 128 + signal if it was told to stop. Raises ValueError if the file, a
   row's settings or the arguments do not fit.
   """
-  study, display = open_study(file, workdir, changes), Display()
+  study = open_study(file, workdir, changes)
+  display = Display()
   names = [*study.rows]
   if index is not None and not 1 <= index <= len(names):
     raise ValueError(f"--index={index}: the rows are 1 to {len(names)}.")
@@ -70,11 +71,11 @@ def run_study(
       continue
     display.note(f"Row {number} of {len(names)}: {name}")
     try:
-      found = (_selected if select else _run)(study, name, display)
+      result = (_selected if select else _run)(study, name, display)
     except _Stopped as stopped:
       display.note("Stopped; the same command goes on with this row.")
       return stopped.args[0]
-    if found is None:
+    if result is None:
       failed.append(name)
     finished = collect(study, display)
   _show_best(study, finished, display)
@@ -85,58 +86,60 @@ def run_study(
 
 def collect(study: Study, display: Display) -> list[dict[str, Any]]:
   """Writes `study.csv` and the figures; returns the finished rows."""
-  found = []
+  rows = []
   for row, values in study.rows.items():
     result = _read(study.workdir / row)
     if result is not None:
-      found.append({"row": row, **values, **result["metrics"]})
-  if not found:
-    return found
+      rows.append({"row": row, **values, **result["metrics"]})
+  if not rows:
+    return rows
   path = study.workdir / "study.csv"
-  replace(path, csv_text([*found, *means(study, found)]).encode())
-  display.note(f"{len(found)} of {len(study.rows)} rows are in {path}.")
+  replace(path, csv_text([*rows, *means(study, rows)]).encode())
+  display.note(f"{len(rows)} of {len(study.rows)} rows are in {path}.")
   paper = getattr(study.module, "PAPER", {})
   figures = getattr(study.module, "FIGURES", {})
-  shown = {n: f for n, f in figures.items() if any(f["y"] in r for r in found)}
+  shown = {n: f for n, f in figures.items() if any(f["y"] in r for r in rows)}
   try:
     chart = extras.load("vit_jax.inspection.study_chart", "figures")
   except ValueError as error:
     if shown:
       display.note(f"No picture: {error}.")
-    return found
+    return rows
   about = (study.module.__doc__ or "").strip().partition("\n")[0]
   metrics = build.task_of(next(iter(study.settings.values()))).metrics
-  words = {
-    split.key(metric.key): said + metric.label
-    for split, said in _SAID.items()
+  labels = {
+    split.key(metric.key): prefix + metric.label
+    for split, prefix in _SAID.items()
     for metric in metrics
   }
   for name, columns in shown.items():
-    drawn, given = io.BytesIO(), {"title": about.removesuffix("."), **columns}
-    given["names"] = words | given.get("names", {})
-    figure = chart.study_figure(found, paper, **given)
-    figure.savefig(drawn, format="png")
-    replace(study.workdir / f"{name}.png", drawn.getvalue())
-  return found
+    picture = io.BytesIO()
+    options = {"title": about.removesuffix("."), **columns}
+    options["names"] = labels | options.get("names", {})
+    figure = chart.study_figure(rows, paper, **options)
+    figure.savefig(picture, format="png")
+    replace(study.workdir / f"{name}.png", picture.getvalue())
+  return rows
 
 
-def _show_best(study: Study, found: Sequence[Any], display: Display) -> None:
+def _show_best(study: Study, rows: Sequence[Any], display: Display) -> None:
   task = build.task_of(next(iter(study.settings.values())))
   metric, key = task.score_metric, task.score_key
-  if scored := [row for row in found if row.get(key) is not None]:
+  if scored := [row for row in rows if row.get(key) is not None]:
     texts = [(row["row"], metric.format.format(row[key])) for row in scored]
     display.table(("row", metric.label), texts)
     best = max(scored, key=lambda row: row[key])
     display.note(f"Best: {best['row']} with {metric.text(best)}.")
 
 
-def means(study: Study, found: Sequence[Mapping]) -> list[dict[str, Any]]:
+def means(study: Study, rows: Sequence[Mapping]) -> list[dict[str, Any]]:
   """Rows with the means of complete groups of rows, as `MEANS` asks for."""
   columns = getattr(study.module, "MEANS", None)
   if columns is None:
     return []
-  of, apart = columns["of"], (columns["over"], columns["groups"])
-  scores = {row["row"]: row[of] for row in found if row.get(of) is not None}
+  of = columns["of"]
+  apart = (columns["over"], columns["groups"])
+  scores = {row["row"]: row[of] for row in rows if row.get(of) is not None}
   members: dict[tuple, list[str]] = {}
   for name, values in study.rows.items():
     same = tuple((k, v) for k, v in values.items() if k not in apart)
@@ -158,7 +161,8 @@ def held_out(split: str, share: float) -> tuple[str, str]:
   """The two parts of a training split, to train and to choose on.
 
   The last examples of each whole TFDS split, such as "train" or
-  "train+validation", are held out.
+  "train+validation", are held out. Raises ValueError for a part of a split, or
+  a share that is not a number of whole percents from 1 to 99.
   """
   percent = round(100 * share)
   if "[" in split or not 0 < percent < 100 or abs(percent - 100 * share) > 1e-6:
@@ -168,8 +172,8 @@ def held_out(split: str, share: float) -> tuple[str, str]:
       "percents."
     )
   names = split.split("+")
-  kept = "+".join(f"{name}[:{100 - percent}%]" for name in names)
-  return kept, "+".join(f"{name}[{100 - percent}%:]" for name in names)
+  training = "+".join(f"{name}[:{100 - percent}%]" for name in names)
+  return training, "+".join(f"{name}[{100 - percent}%:]" for name in names)
 
 
 def _selected(study: Study, row: str, display: Display) -> dict | None:
@@ -183,10 +187,10 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
       "data.train_split": parts[0],
       "data.eval_split": parts[1],
     }
-    found = _run(study, row, display, changes, f"{row}.select_{rate:g}")
-    if found is None:
+    result = _run(study, row, display, changes, f"{row}.select_{rate:g}")
+    if result is None:
       return None
-    value = found["metrics"].get(task.score_key)
+    value = result["metrics"].get(task.score_key)
     scores[rate] = -math.inf if value is None else value
   best = max(scores, key=lambda rate: scores[rate])
   tried = ", ".join(
@@ -227,7 +231,7 @@ def _run(
   changes = {**study.changes, **(changes or {})}
   settings = to_dict(changed(study.settings[row], changes))
   fixed = {k: v for k, v in flat(settings).items() if not k.startswith(_PLACES)}
-  wanted = json.loads(json.dumps(fixed))  # As `_read` returns it.
+  current = json.loads(json.dumps(fixed))  # As `_read` returns it.
   result = _read(workdir)
   if result is None:
     command = (
@@ -245,14 +249,15 @@ def _run(
       display.note(f"{workdir.name} failed with exit code {code}.")
       return None
     metrics = _metrics(workdir, build.task_of(study.settings[row]))
-    result = {"settings": wanted, "metrics": metrics}
+    result = {"settings": current, "metrics": metrics}
     replace(workdir / "row.json", json.dumps(result, indent=1).encode())
     return result
   old = result["settings"]
-  if key := next((k for k in wanted if old.get(k, wanted[k]) != wanted[k]), ""):
+  differing = (k for k, v in current.items() if old.get(k, v) != v)
+  if key := next(differing, ""):
     raise ValueError(
       f"{workdir} is finished, with {key}={old[key]!r}, and the row now has "
-      f"{wanted[key]!r}: remove that folder or give another --workdir."
+      f"{current[key]!r}: remove that folder or give another --workdir."
     )
   display.note(f"{workdir.name} is finished.")
   return result
@@ -267,9 +272,9 @@ def _read(workdir: epath.Path) -> dict | None:
   if not path.exists():
     return None
   try:
-    found = json.loads(read_regular(path, _MOST_RESULT))
-    if all(isinstance(found[key], dict) for key in ("settings", "metrics")):
-      return found
+    result = json.loads(read_regular(path, _MOST_RESULT))
+    if all(isinstance(result[key], dict) for key in ("settings", "metrics")):
+      return result
   except (ValueError, LookupError, TypeError, RecursionError):
     pass
   raise ValueError(
@@ -287,9 +292,9 @@ def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
       return metric.startswith(trained)
     return split in _SAID
 
-  found: dict[str, Any] = {}
+  metrics: dict[str, Any] = {}
   for row in read_metrics(workdir).rows:
     numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
     scores = {k: v for k, v in numbers.items() if is_score(k)}
-    found |= {"step": row["step"], **scores}
-  return found
+    metrics |= {"step": row["step"], **scores}
+  return metrics

@@ -45,18 +45,22 @@ class Study:
 
 
 def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
-  """Reads and checks all rows of a study."""
+  """Reads and checks all rows of a study.
+
+  `changes` are texts such as "total_steps=100". Raises ValueError if a row has
+  no settings or a name that cannot be a folder's, or a change does not fit.
+  """
   bucket.check(workdir, writes=False)
   name, _, argument = file.partition(":")
   path, module = load_file(name)
-  own = getattr(module, "ROWS", None)
-  if own is None:  # The configuration of a single run.
+  table = getattr(module, "ROWS", None)
+  if table is None:  # The configuration of a single run.
     row = re.sub(r"[^\w.,+=-]", "_", argument) or path.stem
     rows, arguments = {row: {}}, {row: [argument] if argument else []}
   else:
     if argument:
       raise ValueError(f"{file}: give {name} and --index for a single row.")
-    rows, arguments = own, {row: [row] for row in own}
+    rows, arguments = table, {row: [row] for row in table}
     if odd := [row for row in rows if not re.fullmatch(r"[\w.,+=-]+", row)]:
       raise ValueError(
         f"{path}: the row {odd[0]!r} cannot name a folder: use letters, "
@@ -64,9 +68,11 @@ def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
       )
   new = dict(map(_change, changes))
   settings = {}
-  for row, given in arguments.items():
+  for row, row_arguments in arguments.items():
     try:
-      settings[row] = changed(read(make_config(path, module, *given)), new)
+      settings[row] = changed(
+        read(make_config(path, module, *row_arguments)), new
+      )
     except ValueError as error:
       raise ValueError(f"row {row}: {error}") from error
   configs = {row: ":".join([str(path), *g]) for row, g in arguments.items()}
@@ -104,7 +110,10 @@ def _change(text: str) -> tuple[str, Any]:
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-  """The settings with other values at some keys."""
+  """The settings with other values at some keys.
+
+  Raises ValueError if there is no such key, or it cannot have such a value.
+  """
   try:
     return replaced(settings, {**other_units(changes), **changes})
   except KeyError as error:

@@ -84,15 +84,15 @@ def run_suite(
         "order."
       )
     scorer = _Scorer(loaded, display.track)
-  where = {"root": root, "data_dir": data_dir}
+  places = {"root": root, "data_dir": data_dir}
   rows: list[Row] = []
   for name in names:
     try:
       if name.startswith("few_shot/"):
-        rows += _few_shot(loaded, name, display, **where)
+        rows += _few_shot(loaded, name, display, **places)
       else:
         assert scorer is not None
-        rows += _scores(scorer, name, display, **where)
+        rows += _scores(scorer, name, display, **places)
     except AbsentError as error:
       display.note(f"{name} is skipped: {error}")
   if not rows:
@@ -145,7 +145,9 @@ class _Scorer:
       photographs=True,
       image_size=self._preprocessing.image_size,
     )
-    rows, found, skipped = min(_BATCH, len(test_set.source)), [], 0
+    rows = min(_BATCH, len(test_set.source))
+    outcomes: list[Any] = []  # Answers, labels and masks of batches.
+    skipped = 0
     stream = Stream(
       source=test_set.source,
       mesh=self._mesh,
@@ -156,11 +158,11 @@ class _Scorer:
     with contextlib.closing(stream) as batches:
       for batch in batches(self._track, name):
         best = self._best(self._params, batch["image"], among)
-        if found:  # No more than two batches are on the device.
-          jax.block_until_ready(found[-1])
-        found.append((best, batch["label"], batch["mask"] > 0))
+        if outcomes:  # No more than two batches are on the device.
+          jax.block_until_ready(outcomes[-1])
+        outcomes.append((best, batch["label"], batch["mask"] > 0))
         skipped += int(batch["skipped"].sum())
-    parts = zip(*jax.device_get(found), strict=True)
+    parts = zip(*jax.device_get(outcomes), strict=True)
     best, label, counted = map(np.concatenate, parts)
     if not counted.any():
       raise ValueError(f"{name}: none of its images is readable.")
@@ -178,10 +180,10 @@ class _Scorer:
 
 
 def _scores(
-  scorer: _Scorer, name: str, display: Display, **where: str | None
+  scorer: _Scorer, name: str, display: Display, **places: str | None
 ) -> list[Row]:
   if name != "c":
-    test_set = imagenet_sets.open_set(name, **where)
+    test_set = imagenet_sets.open_set(name, **places)
     if test_set.lacks:
       display.note(f"{name}: {test_set.lacks}.")
     return [scorer(name, test_set)]
@@ -191,7 +193,7 @@ def _scores(
     for severity in SEVERITIES:
       part = f"c/{corruption}/{severity}"
       try:
-        test_set = imagenet_sets.open_set(part, **where)
+        test_set = imagenet_sets.open_set(part, **places)
       except AbsentError:
         missing.append(part)
         continue
@@ -230,7 +232,9 @@ def _few_shot(
   data = DataSettings(name=dataset, data_dir=data_dir)
   if root and (folder := pathlib.Path(root).expanduser() / dataset).is_dir():
     data = DataSettings(root=str(folder))
-  settings, shots, each = ProbeSettings(data=data), [*SHOTS], None
+  settings = ProbeSettings(data=data)
+  shots = [*SHOTS]
+  each = None
   skipped: list[str] = []
   while each is None:
     try:
@@ -245,11 +249,11 @@ def _few_shot(
   return [
     {
       "set": f"{name}, {n} shots",
-      "top1": found.top1,
-      "examples": found.examples,
-      "skipped": found.skipped_images,
+      "top1": outcome.top1,
+      "examples": outcome.examples,
+      "skipped": outcome.skipped_images,
     }
-    for n, found in zip(shots, each, strict=True)
+    for n, outcome in zip(shots, each, strict=True)
   ]
 
 
