@@ -54,7 +54,7 @@ def chart_of(
 
 
 def label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
-  """Writes those names of a chart that are given, and styles it."""
+  """Writes the title and names of axes that are given, and styles a chart."""
   small = {"fontsize": SMALL, "parse_math": False}
   if x:
     axes.set_xlabel(fonts.readable(x), **small)

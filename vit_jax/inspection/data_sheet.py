@@ -111,7 +111,7 @@ def _classes(survey: Survey) -> list[str]:
 
 
 def _sizes(sizes: np.ndarray, image_size: tuple[int, int]) -> list[str]:
-  """Sizes, width first as people name them."""
+  """Lines on the sizes of the images, given as width x height."""
   if not len(sizes):
     return []
   order = np.argsort(sizes.prod(axis=1))

@@ -221,7 +221,7 @@ def train_functions(
 
 
 def parts_of(model: Model, image_shape: tuple[int, int, int]) -> Parts:
-  """The model's parts, which for one that lists none are by its parameters."""
+  """The parts of a model, taken from its parameters if it lists none."""
   init = make_params_init(model, image_shape)
   return Parts.of(model, lambda: jax.eval_shape(init, jax.random.key(0)))
 

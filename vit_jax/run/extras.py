@@ -60,7 +60,7 @@ def open_extras(
 def shapes_of_extras(
   settings: Settings, model: Model, teacher: Loaded | None, mesh: Mesh
 ) -> Extras:
-  """The same with shapes and shardings for parameters; nothing is read."""
+  """Makes the extras, with shapes and shardings in place of arrays."""
   shape = build.make_preprocessing(settings).image_shape
   init = make_params_init(model, shape)
   frozen_shapes: dict[str, Any] = {}

@@ -161,7 +161,7 @@ def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
 def _test(
   plan: Plan, out: outputs.Outputs, state: TrainState, saved: str | None
 ) -> dict[str, Any] | None:
-  """The metrics of the test split, written too; None if that failed."""
+  """Measures and writes the metrics of the test split; None if that fails."""
   from vit_jax.run.saved import test_run
 
   tested = None

@@ -227,7 +227,7 @@ def _opened(
 
 
 def _absolute(settings: Settings) -> dict[str, str]:
-  """The places of the data as absolute paths, by their keys."""
+  """The paths of the data by their keys, made absolute unless an address."""
   places = {}
   for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
     if path := getattr(settings.data, key):

@@ -124,7 +124,7 @@ class TrainLoop:
     return state, self._evaluated
 
   def _is_over(self, state: TrainState, first: int) -> bool:
-    """Reads the evaluations of earlier starts; whether no step is left."""
+    """Reads what earlier starts measured; returns whether no step is left."""
     plan, key = self.plan, self.plan.task.score_key
     past = []
     with contextlib.suppress(OSError):
@@ -146,7 +146,7 @@ class TrainLoop:
     return over
 
   def _judge(self, state: TrainState) -> None:
-    """Tells by the last steps whether the run diverged, and keeps that."""
+    """Sets `diverged` by the last steps, and writes it if the run diverged."""
     first, last = jax.device_get((self._first_loss, [*self._recent]))
     self.diverged = why_diverged(
       [float(metrics["loss"]) for metrics in last],
@@ -280,7 +280,7 @@ class TrainLoop:
 
   @contextlib.contextmanager
   def _aside(self, kind: str) -> Iterator[None]:
-    """Does work of this kind that is not part of a step."""
+    """Times the work inside by its kind, apart from the steps."""
     out, watchdog = self.outputs, self.watchdog
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):
       self._write_digests()

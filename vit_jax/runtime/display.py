@@ -104,7 +104,7 @@ class Display:
   def expect(
     self, last_step: int, epoch_steps: float = 0, metrics: Sequence[Metric] = ()
   ) -> None:
-    """Tells the run's last step and the metrics to show, before anything is.
+    """Sets the run's last step and the metrics, before anything is shown.
 
     With `epoch_steps`, those of an epoch, each evaluation gets a line more.
     """
@@ -112,7 +112,7 @@ class Display:
     self._last_step = last_step
 
   def start(self, first_step: int) -> None:
-    """Starts to show the progress of the steps after `first_step`."""
+    """Starts showing the progress of the steps after `first_step`."""
     self._reported = first_step
     # Step and time of the first report, by which all has been compiled.
     self._first: tuple[int, float] | None = None
@@ -215,7 +215,7 @@ class Display:
         bars.stop()
 
   def stop(self) -> None:
-    """Stops to show the progress, and restores the terminal."""
+    """Stops showing the progress, and restores the terminal."""
     if self._progress is not None:
       self._progress.stop()
       self._progress = None

@@ -99,7 +99,7 @@ def _spent(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _began(start: Mapping[str, Any]) -> float | None:
-  """When a start was, in seconds; None if it does not say so."""
+  """The time of a start in seconds since 1970; None if it has no valid one."""
   try:
     return datetime.datetime.fromisoformat(start["time"]).timestamp()
   except (KeyError, TypeError, ValueError):

@@ -16,7 +16,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-  """The same for several lines, which stay lines."""
+  """Escapes as `printable`, but keeps the ends of lines."""
   return "\n".join(map(printable, text.split("\n")))
 
 

@@ -148,7 +148,7 @@ class Watchdog:
 
   @contextlib.contextmanager
   def watching(self) -> Iterator["Watchdog"]:
-    """Watches while inside."""
+    """Inside this context, ends the process if a step hangs."""
     thread = threading.Thread(target=self._watch, daemon=True)
     if self._times:
       thread.start()
@@ -166,7 +166,7 @@ class Watchdog:
 
   @contextlib.contextmanager
   def stepping(self) -> Iterator[None]:
-    """Knows of no usual step once this ends."""
+    """Forgets how long a step usually takes when this context ends."""
     try:
       yield
     finally:

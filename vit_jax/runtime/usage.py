@@ -89,7 +89,7 @@ def unknown(error: flags.UnrecognizedFlagError) -> str:
 
 
 def in_flags(line: str) -> str:
-  """An error in terms of flags: those that are missing, and keys as flags."""
+  """Rewrites an error that names keys, or missing flags, in terms of flags."""
   for name, example in _EXAMPLES.items():
     if line.startswith(f"flag --{name}=None: "):
       with_data = ""

@@ -87,7 +87,7 @@ def cause(error: BaseException) -> BaseException:
 
 
 def names(folder: epath.Path) -> list[str]:
-  """Names of the folders in a folder; on gs://, epath may list stale ones."""
+  """Names of the folders in a folder, from gs:// itself: epath may be stale."""
   if not is_address(folder):
     return [path.name for path in folder.iterdir()]
   blobs, prefix = _listed(folder, delimiter="/")

@@ -55,7 +55,7 @@ class Recorded(Section):
 
 
 def recorded(description: Mapping[str, Any]) -> Recorded:
-  """This part, read from a checkpoint's description."""
+  """Reads the recorded part from a checkpoint's description."""
   config = description["config"]
   names = [field.name for field in dataclasses.fields(Recorded)]
   fields = {name: config[name] for name in names if name in config}

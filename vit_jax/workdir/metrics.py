@@ -108,7 +108,7 @@ class MetricWriter:
   def _attempt(
     self, names: Collection[str], write: Callable[[Any], None]
   ) -> None:
-    """Calls for some files; raises one OSError for those that begin to fail."""
+    """Writes to some files; raises one OSError for those that begin to fail."""
     failures = []
     for name in filter(names.__contains__, self._files):
       try:

@@ -173,7 +173,10 @@ def _open_splits(settings: ProbeSettings) -> tuple[Source, Source]:
 
 
 class _Opened:
-  """A checkpoint, and how its model reads images; `crop` has changes of it."""
+  """An open checkpoint, and how images are prepared for its model.
+
+  `crop` replaces fields of the checkpoint's crop, in place of the settings'.
+  """
 
   def __init__(
     self,
@@ -208,7 +211,7 @@ class _Opened:
     num_fitted: int,
     display: Display | None,
   ) -> tuple[Any, Track]:
-    """The parameters, after the header that says what is measured."""
+    """Shows the header; returns the parameters and what shows the progress."""
     if display is not None:
       if self.model is not self.loaded.model:
         display.note(self.loaded.task.probe_note)

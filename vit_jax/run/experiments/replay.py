@@ -198,7 +198,7 @@ def _replayed(
 def _differences(
   rows: Mapping[int, Any], replay: Mapping[int, Any], start: int, exact: bool
 ) -> list[str]:
-  """Tells in words what is not the same, and what may have caused it."""
+  """Describes which digests differ, and what may have caused it."""
   differ = {
     s: _differing(rows[s], row, exact) for s, row in replay.items() if s in rows
   }
@@ -222,7 +222,7 @@ def _differences(
 def _differing(
   row: Mapping[str, Any], replay: Mapping[str, Any], exact: bool
 ) -> list[str]:
-  """The keys of what is not the same in a row and in its replay."""
+  """The keys whose values differ between a row and its replay."""
   finite = parse_rows(to_line({**replay, "step": row["step"]}))[0][0]
 
   def same(key: str) -> bool:
