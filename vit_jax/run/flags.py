@@ -95,7 +95,7 @@ def _stands_alone(name: str) -> bool:
   return key != name and config_path.get_type(key, base_config()) is bool
 
 
-def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
+def _meant(data: str, flag_names: list[str], workdir: bool) -> list[str]:
   """The flags that DATA stands for, beside those given; says what it is."""
   flag, text = "config", f"the configuration {data}"
   if os.path.isdir(data):
@@ -110,18 +110,20 @@ def _meant(data: str, given: list[str], workdir: bool) -> list[str]:
     raise ValueError(
       f"{data!r} is neither a folder here nor a configuration; {hint}"
     )
-  if flag in given:
+  if flag in flag_names:
     raise ValueError(f"{data} stands for --{flag}, which is given as well.")
-  words = [f"--{flag}={data}"]
-  if "config" not in (flag, *given):
-    words.insert(0, f"--config={_FOR_FOLDERS}")
+  flag_words = [f"--{flag}={data}"]
+  if "config" not in (flag, *flag_names):
+    flag_words.insert(0, f"--config={_FOR_FOLDERS}")
     text += f" with the configuration {_FOR_FOLDERS}"
-  if workdir and "workdir" not in given:
+  if workdir and "workdir" not in flag_names:
     name = os.path.basename(os.path.abspath(data)).removesuffix(".py")
-    words.append(f"--workdir={os.path.join('runs', name.replace(':', '_'))}")
-    text += f"; the run goes to {words[-1].partition('=')[2]}"
+    flag_words.append(
+      f"--workdir={os.path.join('runs', name.replace(':', '_'))}"
+    )
+    text += f"; the run goes to {flag_words[-1].partition('=')[2]}"
   say(f"Taking {text}.")
-  return words
+  return flag_words
 
 
 def define_config_keys(cls: type[Section]) -> None:

@@ -1,16 +1,18 @@
-"""What a person may have meant by a name that does not exist, for messages."""
+"""Finds the name that was likely meant by one that does not exist."""
 
 import difflib
 import os
 from collections.abc import Iterable
 
 
-def near_names(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-  """At most so many known names that are similar to `name`, the nearest first.
+def near_names(
+  name: str, candidates: Iterable[str], most: int = 1
+) -> list[str]:
+  """At most `most` candidates that are similar to `name`, the nearest first.
 
   Capitals, "-", "_" and spaces make no difference.
   """
-  by_plain = {_plain(other): other for other in known}
+  by_plain = {_plain(other): other for other in candidates}
   near = difflib.get_close_matches(_plain(name), by_plain, n=most)
   return [by_plain[plain] for plain in near]
 
@@ -25,8 +27,8 @@ def of_path(path: str, names: Iterable[str] = ()) -> str:
   if "://" in path:
     return "it is an address: download it, and give its folder or file."
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
-  beside = near_names(name, _inside(folder or os.curdir))
-  if near := [os.path.join(folder, other) for other in beside]:
+  neighbours = near_names(name, _inside(folder or os.curdir))
+  if near := [os.path.join(folder, other) for other in neighbours]:
     return f"did you mean {near[0]}?"
   if near := near_names(path, names):
     return f"did you mean {near[0]}?"

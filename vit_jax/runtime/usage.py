@@ -74,17 +74,17 @@ def unknown(error: flags.UnrecognizedFlagError) -> str:
   name = error.flagname
   if name.startswith("config."):
     return in_flags("flag --config=None: ")
-  meant = {}
+  flags_by_name = {}
   for flag, keys_by_name in OTHER_NAMES.items():
     for other, key in keys_by_name().items():
-      meant[other] = SHORT.get(key, f"{flag}.{key}")
-  meant |= {flag: flag for flag in flags.FLAGS}
-  near = hints.near_names(name, meant)
+      flags_by_name[other] = SHORT.get(key, f"{flag}.{key}")
+  flags_by_name |= {flag: flag for flag in flags.FLAGS}
+  near = hints.near_names(name, flags_by_name)
   hint = "--help lists those it has."
   if name in _DEVICES:
     hint = "JAX chooses: JAX_PLATFORMS=cpu before the command takes the CPU."
   elif near:
-    hint = f"did you mean --{meant[near[0]]}?"
+    hint = f"did you mean --{flags_by_name[near[0]]}?"
   return f"--{name} is not a flag of this command; {hint}"
 
 
