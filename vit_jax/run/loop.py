@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from etils import epath
 
+from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.run import build, outputs
 from vit_jax.run.divergence import ADVICE, DivergedError
 from vit_jax.run.plan import Plan, make_plan
@@ -85,11 +86,7 @@ def train(
       state, first = first_state(plan, checkpoints, display, allow_changes)
     out = outputs.open_outputs(plan, checkpoints, display, spent, first)
     writers.push(out.close)
-    batches = plan.open_batches(first)
-    stack.callback(batches.close)
-    if plan.lengths.eval_every and first < plan.lengths.total:
-      plan.evaluation.stream.start()
-    stack.callback(out.list_unreadable, plan, batches)
+    batches = _open_batches(plan, first, out, stack)
     stack.callback(display.stop)
     start = time.perf_counter()
     spent.set_up()
@@ -106,9 +103,7 @@ def train(
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
     best = _best(plan, checkpoints)
-    tested = None
-    if evaluated and plan.splits.test is not None:
-      tested = _test(plan, out, state, saved)
+    tested = _test(plan, out, state, saved) if evaluated else None
   seconds = time.perf_counter() - start
   kinds = out.time_spent()
   results = evaluated, seconds, saved, tested, kinds, best
@@ -145,6 +140,22 @@ def _open_run(
   return checkpoints, plan
 
 
+def _open_batches(
+  plan: Plan, first: int, out: outputs.Outputs, stack: contextlib.ExitStack
+) -> BatchIterator:
+  """Opens the training batches after step `first`, for `stack` to close.
+
+  If the run will evaluate, the workers of the evaluation are started too. Last,
+  `stack` lists the images that neither could read.
+  """
+  batches = plan.open_batches(first)
+  stack.callback(batches.close)
+  if plan.lengths.eval_every and first < plan.lengths.total:
+    plan.evaluation.stream.start()
+  stack.callback(out.list_unreadable, plan, batches)
+  return batches
+
+
 def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
   """Step and score of the best checkpoint; None if it is the last one."""
   checkpoints.wait()
@@ -161,9 +172,14 @@ def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
 def _test(
   plan: Plan, out: outputs.Outputs, state: TrainState, saved: str | None
 ) -> dict[str, Any] | None:
-  """Measures and writes the metrics of the test split; None if that fails."""
+  """Measures and writes the metrics of the test split.
+
+  The result is None if the run has no test split, or that fails.
+  """
   from vit_jax.run.saved import test_run
 
+  if plan.splits.test is None:
+    return None
   tested = None
   out.checkpoints.wait()
   with outputs.optional_write(out.display, "the metrics of the test split"):

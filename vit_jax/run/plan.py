@@ -140,9 +140,7 @@ def make_plan(
   splits = open_splits(begun_settings.data, windowed, task.labels)
   if may_lower_batch:
     begun_settings = _with_lower_batch(begun_settings, mesh, splits.train)
-  checks.check_splits(begun_settings, splits)
-  task.check_evaluation(splits.eval)
-  task = task.fitted(splits.train)
+  task = _fitted(task, begun_settings, splits)
   names = splits.train.class_names
   lengths = _lengths(begun_settings, splits.train)
   full_settings, start, model, extras = again_if_deleted(
@@ -180,6 +178,13 @@ def make_plan(
     evaluation=evaluation,
     lengths=lengths,
   )
+
+
+def _fitted(task: Task, settings: Settings, splits: Splits) -> Task:
+  """The task with the facts of its labels, once the splits are checked."""
+  checks.check_splits(settings, splits)
+  task.check_evaluation(splits.eval)
+  return task.fitted(splits.train)
 
 
 def _with_lower_batch(
