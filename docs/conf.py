@@ -35,11 +35,12 @@ linkcode_resolve = source_pages.linkcode_resolve
 exclude_patterns = ["package.md"]  # Shown by a package index instead.
 
 html_theme = "furo"
-html_title = "vit_jax"
+html_title = f"vit_jax {version}"
 html_copy_source = False
 html_show_copyright = False
 html_static_path = ["_static"]
-html_css_files = ["home.css"]
+html_css_files = ["home.css", "site.css"]
+html_js_files = ["copy.js"]
 
 # Make headings link targets, as code hosts do.
 myst_heading_anchors = 3

@@ -1,10 +1,12 @@
 """The site that `make docs` builds."""
 
+import contextlib
 import html.parser
 import os
 import re
 import subprocess
 import sys
+import tomllib
 import urllib.parse
 
 import pytest
@@ -62,6 +64,46 @@ def site(tmp_path_factory):
 def test_the_home_page_in_a_browser(browser, site, width, scheme):
   with opened_page(browser, site / "index.html", width, 900, scheme) as tab:
     assert tab.locator("h1").inner_text().startswith("vit_jax")
+
+
+@pytest.mark.slow
+def test_the_home_page_has_the_version_and_the_repository(site):
+  page = _Page((site / "index.html").read_text("utf-8"))
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  assert f"vit_jax {project['version']}" in page.text
+  assert project["urls"]["Source"] in page.links
+
+
+# Of each part of a line of code, its height in lines and whether it is
+# narrower than the text around it.
+_LINES = """[...document.querySelectorAll("p code.literal > .pre")].map(e => [
+  e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight),
+  e.scrollWidth < e.closest("p").clientWidth * 0.9])"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1400])
+def test_code_of_a_page_is_whole_and_can_be_copied(browser, site, width):
+  context = browser.new_context(
+    viewport={"width": width, "height": 900},
+    permissions=["clipboard-read", "clipboard-write"],
+  )
+  with contextlib.closing(context):
+    tab = context.new_page()
+    tab.goto((site / "howto" / "data.html").as_uri())
+    lines = [height for height, fits in tab.evaluate(_LINES) if fits]
+    assert len(lines) > 20 and max(lines) < 1.5  # No flag is broken.
+    block = tab.locator(".highlight").filter(has_text="vit_jax pack").first
+    block.hover()
+    block.get_by_role("button", name="Copy").click()
+    block.get_by_role("button", name="Copied").wait_for()
+    text = tab.evaluate("navigator.clipboard.readText()")
+    assert text.startswith("vit_jax pack my_photos packed/my_photos --size=256")
+    # What goes on to the right can be reached by keys, and its edge is shaded.
+    wide = tab.locator(".table-wrapper[tabindex], .highlight pre[tabindex]")
+    assert wide.count() > 0 or width > 390
+    shaded = "e => getComputedStyle(e).backgroundImage.match(/linear/g).length"
+    assert tab.locator(".table-wrapper").first.evaluate(shaded) == 4
 
 
 @pytest.mark.slow
