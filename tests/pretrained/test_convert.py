@@ -242,6 +242,13 @@ def test_an_unknown_format_is_refused_before_the_source_is_read(tmp_path):
     convert("no checkpoint", str(tmp_path / "out"), "keras")
 
 
+def test_what_was_loaded_is_no_source(tmp_path):
+  path = published.path("google_vit.npz")
+  loaded = load_pretrained(path)
+  with pytest.raises(ValueError, match="not what was loaded.*google_vit.npz"):
+    convert(loaded, str(tmp_path / "out"), "hf")
+
+
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
   (tmp_path / "kept").write_text("mine")
   with pytest.raises(ValueError, match="exists and is not empty"):

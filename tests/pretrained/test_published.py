@@ -13,6 +13,14 @@ def test_an_empty_folder_says_what_it_lacks(tmp_path):
     load_pretrained(str(tmp_path))
 
 
+def test_a_folder_of_images_stands_for_its_run(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "my_photos").mkdir()
+  (tmp_path / "runs" / "my_photos" / "checkpoints").mkdir(parents=True)
+  with pytest.raises(ValueError, match="did you mean runs/my_photos[?]$"):
+    load_pretrained("my_photos")
+
+
 @pytest.mark.parametrize("to", ["google", "big_vision", "torchvision"])
 def test_the_folder_and_the_file_give_the_names_of_classes(tmp_path, to):
   out = tmp_path / "out"

@@ -46,10 +46,16 @@ def convert(
   be read, the format cannot express it, or it is to be published without a
   licence; nothing is written then. Raises OSError if the upload fails.
   """
+  if isinstance(source, Loaded):
+    raise ValueError(
+      "convert takes the name or the path of a checkpoint, not what was loaded "
+      f"from it: give {source.origin.source!r}."
+    )
   if to not in TARGETS:
     known_ones = ", ".join(TARGETS)
     raise ValueError(
-      f"the format {to!r} is unknown; choose one of {known_ones}."
+      f"the format {to!r} is unknown; choose one of {known_ones}. For one "
+      "file that runs with JAX alone, there is `python -m vit_jax.export`."
     )
   license = license or known.license_of(source)
   if push is not None:

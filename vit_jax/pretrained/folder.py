@@ -100,6 +100,11 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
   if present:
     names = ", ".join(file.name for file in present[:3])
     raise ValueError(f"{folder} holds several weights, {names}: name one.")
+  run = pathlib.Path("runs", folder.name)
+  if (run / "checkpoints").is_dir():
+    raise ValueError(
+      f"{folder} is a folder without weights: did you mean {run}?"
+    )
   raise ValueError(
     f"{folder} is a folder without checkpoints/, which a workdir has, and "
     f"without {_WEIGHTS[0]} or {_WEIGHTS[-1]}: name a file of weights in "
