@@ -134,7 +134,8 @@ class ClassificationOutcome(Outcome):
     order = order[np.lexsort((-loss[order], ~np.isnan(loss[order])))]
 
     def cells(row: int) -> list[Any]:
-      p, names = probability[row], self.names
+      names = self.names
+      p = probability[row]
       answered = names[answer[row]] if np.isfinite(p) else ""
       return [names[label[row]], answered, f"{p:.6g}", f"{loss[row]:.6g}"]
 

@@ -167,14 +167,14 @@ class RegressionTask(Task):
     return ", ".join(f"{name} {value:.4g}" for name, value in pairs)
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
-    """The error of each target: their units differ, so no mean is told."""
+    """The error of each target: their units differ, so there is no mean."""
     scores = Split.EVAL.scores(metrics)
     each = scores.get("mae_by_target", {})
-    told = f"{scores['mae']:.4g}"
+    errors = f"{scores['mae']:.4g}"
     if len(each) > 1 and np.isfinite(scores["mae"]):
-      told = ", ".join(f"{mae:.4g} ({name})" for name, mae in each.items())
+      errors = ", ".join(f"{mae:.4g} ({name})" for name, mae in each.items())
     return (
-      f"Predictions are off by {told} on average on "
+      f"Predictions are off by {errors} on average on "
       f"{scores['examples']:,} images"
     )
 
