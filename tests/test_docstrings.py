@@ -8,12 +8,12 @@ import pkgutil
 import pytest
 
 import vit_jax
-from vit_jax import data, tasks, training
+from vit_jax import data, models, tasks, training
 
 FINDER = doctest.DocTestFinder(recurse=False)
 EXAMPLES = {
   test.name: test
-  for package in (vit_jax, data)
+  for package in (vit_jax, data, models)
   for name in package.__all__
   for test in FINDER.find(
     getattr(package, name), f"{package.__name__}.{name}", globs={}
@@ -80,3 +80,12 @@ def test_main_functions_of_training_and_tasks_have_an_example():
     "tasks.probes.linear_probe.fit",
   }
   assert {f"vit_jax.{name}" for name in names} <= {*EXAMPLES}
+
+
+def test_functions_on_models_have_an_example():
+  functions = {
+    name for name in models.__all__ if inspect.isfunction(getattr(models, name))
+  }
+  assert {"make_vit", "to_fields"} <= functions
+  expected = {*functions, "Tokens"}
+  assert {f"vit_jax.models.{name}" for name in expected} <= {*EXAMPLES}

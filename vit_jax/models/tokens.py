@@ -34,6 +34,12 @@ class Tokens(struct.PyTreeNode):
     grid: Patches along height and width of a whole image, (h, w); N = h w.
     E_pos: The position embeddings that every layer adds again, (B, S, D) or
       (1, S, D), if the model's `position_at` is "shared".
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.models import Tokens
+  >>> tokens = Tokens(jnp.zeros((2, 5, 8)), prefix=1, grid=(2, 2))
+  >>> tokens.take([[0, 3]]).where.tolist(), tokens.take([[0, 3]]).z.shape
+  ([[0, 3]], (2, 3, 8))
   """
 
   z: Float[Array, "B S D"]

@@ -65,6 +65,11 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
   Raises:
     ValueError: if the variant or a field is unknown, or fields do not fit
       together.
+
+  >>> from vit_jax.models import make_vit
+  >>> vit = make_vit("B/16", num_classes=10, dropout_rate=0.1)
+  >>> vit.num_layers, vit.hidden_size, vit.patch_size
+  (12, 768, 16)
   """
   match = re.fullmatch(r"(R50\+|Axial-)?(\w+)/(\d+)", variant)
   if not match or match[2] not in VITS or int(match[3]) < 1:
@@ -116,6 +121,10 @@ def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
   """A BiT ResNet of Table 3, such as "R50x1" or "R152x2".
 
   Raises ValueError if the variant or a field is unknown.
+
+  >>> from vit_jax.models import make_resnet
+  >>> make_resnet("R50x3", num_classes=10).layers
+  (3, 4, 6, 3)
   """
   match = re.fullmatch(r"(R\d+)x(\d+)", variant)
   if not match or match[1] not in RESNETS or int(match[2]) < 1:
@@ -128,7 +137,12 @@ def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
 
 
 def make_model(variant: str, num_classes: int, **fields) -> Model:
-  """Calls `make_resnet` for names such as "R50x1", else `make_vit`."""
+  """Calls `make_resnet` for names such as "R50x1", else `make_vit`.
+
+  >>> from vit_jax.models import make_model
+  >>> [type(make_model(name, 10)).__name__ for name in ("R50x1", "B/16")]
+  ['ResNet', 'Vit']
+  """
   make = make_resnet if re.fullmatch(r"R\d+x\d+", variant) else make_vit
   return make(variant, num_classes, **fields)
 
@@ -158,7 +172,12 @@ def _field_names(module: type[nn.Module]) -> set[str]:
 
 
 def variant_of(model: Model) -> str | None:
-  """The paper's name for a model, such as "B/16"; None if it has none."""
+  """The paper's name for a model, such as "B/16"; None if it has none.
+
+  >>> from vit_jax.models import make_model, variant_of
+  >>> variant_of(make_model("R50+B/16", num_classes=10))
+  'R50+B/16'
+  """
   if not model.num_layers:
     layers = tuple(model.layers)
     name = next((name for name, s in RESNETS.items() if s == layers), None)
@@ -181,6 +200,11 @@ def to_fields(model: Model) -> dict[str, Any]:
   import it by. A model of a class of somebody's own has the fields of its
   trunk, and is marked as `ADAPTED`. Raises ValueError if it has no trunk of a
   known class.
+
+  >>> from vit_jax.models import make_model, to_fields
+  >>> fields = to_fields(make_model("B/16", num_classes=10))
+  >>> fields["kind"], fields["num_layers"], fields["dtype"]
+  ('Vit', 12, 'float32')
   """
   kind = type(model)
   if kind not in _NAMES:
@@ -208,6 +232,11 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   Raises OwnBlockError if `block` is the path of a class. No class is imported
   because a file names it, so the caller has to give it. Raises ValueError if a
   field, the kind or a type is unknown.
+
+  >>> from vit_jax.models import from_fields, make_model, to_fields
+  >>> model = make_model("B/16", num_classes=10)
+  >>> from_fields(to_fields(model)) == model
+  True
   """
   fields = dict(fields)
   block = fields.get("block")
