@@ -59,6 +59,15 @@ def test_time_of_an_undisturbed_run_is_its_last_row():
   assert shares(spent) == [("in steps", 0.9), ("waiting for data", 0.1)]
 
 
+def test_a_repeated_command_of_a_complete_run_loses_nothing():
+  rows = [_row(5, steps=10, data=1), _row(9, steps=18, data=2)]
+  starts = [_start(0, 0), _start(9, 3000)]
+  now = {"time": {"restoring": 4.0}}
+  spent = time_spent(rows, starts, now, total=9)
+  assert spent is not None
+  assert {k: v for k, v in spent.items() if v} == {"steps": 18, "data": 2}
+
+
 def test_what_a_killed_start_left_behind_is_not_lost():
   """Starts at 0, 30 (from step 5), 50 (again), 60 and 100 s (from step 3).
 
