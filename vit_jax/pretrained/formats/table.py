@@ -21,6 +21,7 @@ from typing import Any
 
 from vit_jax.models import BaseVit
 from vit_jax.models.grid import param_shapes
+from vit_jax.models.paths import below, within
 from vit_jax.pretrained.formats.architecture import (
   IMAGENET_MEAN,
   IMAGENET_STD,
@@ -99,11 +100,11 @@ class Table:
       return []
     stack = stacks[layers.ours]
     inside = f"{layers.ours}/" if layers.ours else ""
-    first = f"{inside}{stack.names.of(0)}/"
+    first = f"{inside}{stack.names.of(0)}"
     shapes = {
-      path.removeprefix(first): shape
+      below(path, first): shape
       for path, shape in _shapes(vit).items()
-      if path.startswith(first)
+      if within(path, first)
     }
     mlp = "gated_mlp" if "mlp/gate/kernel" in shapes else "mlp"
     rules = []
