@@ -99,7 +99,7 @@ def predict_files(
   OSError if a file cannot be written.
   """
   # Imported here so that --help answers at once.
-  from vit_jax.data.reading.image_files import check_found, find_images
+  from vit_jax.data.reading.image_files import find_images, say_missing
   from vit_jax.inference import answers
   from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import predict
@@ -107,12 +107,9 @@ def predict_files(
   from vit_jax.runtime.display import Display
 
   _check_flags(features, layers, tokens, as_json, out)
-  path, kind = None, ""
-  if out:
-    path, kind = output_file(out, CSV | {"JSON Lines": (".jsonl", ".ndjson")})
-  missing = check_found(files)
-  for line in missing:
-    say(line)
+  tables = CSV | {"JSON Lines": (".jsonl", ".ndjson")}
+  path, kind = output_file(out, tables) if out else (None, "")
+  missing = say_missing(files)
   collecting = feature_file(features, layers) if features else None
   with collecting or contextlib.nullcontext() as rows:
     loaded, text_head = _opened(checkpoint, head, bool(features), overrides)

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from vit_jax.data.reading.image_files import check_found, find_images
+from vit_jax.data.reading.image_files import find_images, say_missing
 from vit_jax.inference.reading import decode_ahead
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
@@ -49,9 +49,7 @@ def visualize_files(
   figures = extras.load("vit_jax.inspection.figures", "figures")
   maps.check_rollout(options.head_fusion, options.discard)
   folder = output_folder(out)
-  missing = check_found(names)
-  for line in missing:
-    say(line)
+  missing = say_missing(names)
   loaded = held(lambda: open_checkpoint(checkpoint, **overrides).in_unit())
   for note in loaded.notes:
     say(note)

@@ -14,7 +14,7 @@ from vit_jax.models import Origin, from_fields
 from vit_jax.models.grid import Grid, param_shapes
 from vit_jax.pretrained import known
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
-from vit_jax.pretrained.folder import open_folder
+from vit_jax.pretrained.folder import Files, open_folder
 from vit_jax.pretrained.formats import architecture as architectures
 from vit_jax.pretrained.formats import guesses, processor, torchvision
 from vit_jax.pretrained.formats.architecture import Architecture
@@ -36,7 +36,8 @@ def open_published(
 
   Returns the model, and the grid of patches that its stored positions are for.
   `fields` of the model replace those of the format, as do `mean`, `std` and
-  `grid` in `given`.
+  `grid` in `image_options`. Raises ValueError if the file is of no known
+  format, or its arrays are not those of such a model.
   """
   files = open_folder(path)
   config, path = files.config, files.weights
@@ -50,22 +51,17 @@ def open_published(
     config = {torchvision.FILE: path.name}
   unused = getattr(layout, "unused", lambda _: [])(array_shapes)
   array_shapes = {k: v for k, v in array_shapes.items() if k not in unused}
-  architecture = layout.infer(array_shapes, config, image_options.get("grid"))
-  if files.pictures:
-    pictures = processor.read(files.pictures, files.pictures_file)
-    architecture = dataclasses.replace(architecture, preprocessing=pictures)
-  if not architecture.class_names:
-    labels = files.class_names(architecture.fields["num_classes"])
-    architecture = dataclasses.replace(architecture, class_names=labels)
+  architecture = _with_folder(
+    layout.infer(array_shapes, config, image_options.get("grid")), files
+  )
   model, grid, preprocessing = _build(
     source, architecture, fields, image_options
   )
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, array_shapes)
-  sizes = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
-  size_text = ", ".join(f"{name}={getattr(model, name)}" for name in sizes)
   what = (
-    f"{source} is not a {architecture.format} checkpoint of a Vit ({size_text})"
+    f"{source} is not a {architecture.format} checkpoint of a Vit "
+    f"({_size_text(model)})"
   )
   check(rules, array_shapes, shapes, model, what)
 
@@ -97,6 +93,22 @@ def open_published(
     interpolation=architecture.interpolation,
     guessed=guessed,
   ), grid
+
+
+def _size_text(model: Any) -> str:
+  names = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
+  return ", ".join(f"{name}={getattr(model, name)}" for name in names)
+
+
+def _with_folder(architecture: Architecture, files: Files) -> Architecture:
+  """The architecture, with what the folder's other files say of it."""
+  if files.pictures:
+    pictures = processor.read(files.pictures, files.pictures_file)
+    architecture = dataclasses.replace(architecture, preprocessing=pictures)
+  if not architecture.class_names:
+    labels = files.class_names(architecture.fields["num_classes"])
+    architecture = dataclasses.replace(architecture, class_names=labels)
+  return architecture
 
 
 def _left_out(unused: list[str]) -> Iterator[str]:

@@ -67,10 +67,7 @@ def open_run_checkpoint(
     inputs = {"image": preprocessing}
     origin = Origin(workdir, "vit_jax", None, class_names=names)
     origin = with_inputs(origin, inputs)
-    # Stacked layers are of use only in training.
-    model_fields = {
-      k: v for k, v in description["model"].items() if k != "scan"
-    }
+    model_fields = _unstacked(description["model"])
     if "block" in fields:
       model_fields["block"] = fields.pop("block")
     make_model = from_fields
@@ -80,10 +77,8 @@ def open_run_checkpoint(
     model = trained if as_trained else trained.trunk
     shapes = _shapes(model, preprocessing)
     trained_shapes = shapes
-    if "base" in description:
-      trained_shapes = _lora_shapes(trained, description)
-    elif model is not trained:  # Its task has parameters of its own.
-      trained_shapes = _shapes(trained, preprocessing)
+    if "base" in description or model is not trained:
+      trained_shapes = _trained_shapes(trained, description)
   if fields:
     model = make_model({**model_fields, **fields}).clone(origin=origin).trunk
     stored = shapes
@@ -198,6 +193,18 @@ class _Saved:
 
 def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
   return param_shapes(model, grid_of(model, preprocessing.image_size))
+
+
+def _unstacked(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """A model's fields but stacked layers, which are of use only in training."""
+  return {name: value for name, value in fields.items() if name != "scan"}
+
+
+def _trained_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
+  """The shapes that a run trains: LoRA's alone, or its task's own as well."""
+  if "base" in description:
+    return _lora_shapes(model, description)
+  return _shapes(model, descriptions.preprocessing(description))
 
 
 def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:

@@ -20,6 +20,7 @@ from vit_jax.data.example import (
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
 from vit_jax.runtime import hints
 from vit_jax.runtime.printable import printable_path as text
+from vit_jax.runtime.printable import say
 from vit_jax.runtime.regular_file import open_regular
 
 # Without the library for HEIC, reading such a file says what to install.
@@ -46,8 +47,8 @@ def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
     yield from _named(os.path.expanduser(name))
 
 
-def check_found(names: Path | Iterable[Path]) -> list[str]:
-  """A line for each of the names that stands for no image.
+def say_missing(names: Path | Iterable[Path]) -> bool:
+  """Prints a line for each name that stands for no image; returns if any does.
 
   Raises ValueError, of the first such line, if all of the names are such.
   """
@@ -56,7 +57,9 @@ def check_found(names: Path | Iterable[Path]) -> list[str]:
   lines = [_without_images(name) for name in empty]
   if lines and len(lines) == len(every):
     raise ValueError(lines[0])
-  return lines
+  for line in lines:
+    say(line)
+  return bool(lines)
 
 
 def _without_images(name: str) -> str:
