@@ -1,6 +1,6 @@
 """Trains S/16 on ImageNet as big_vision's simple baseline does.
 
-python -m vit_jax.train --config configs/big_vision_s16.py \
+vit_jax train --config configs/big_vision_s16.py \
   --config.data.data_dir=gs://my-bucket/tensorflow_datasets \
   --workdir gs://my-bucket/s16
 

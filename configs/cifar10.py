@@ -1,6 +1,6 @@
 """Trains a small ViT on CIFAR-10, in half an hour on two cores with AVX-512.
 
-python -m vit_jax.train --config configs/cifar10.py --workdir runs/cifar10 \
+vit_jax train --config configs/cifar10.py --workdir runs/cifar10 \
   --config.data.data_dir=PATH_OF_PREPARED_TFDS_DATA
 
 The images are 32 x 32 and the patches 4 x 4. With little data and without

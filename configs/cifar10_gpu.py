@@ -1,6 +1,6 @@
 """Trains a plain ViT on CIFAR-10 from scratch, on one GPU.
 
-python -m vit_jax.train --config configs/cifar10_gpu.py --workdir runs/cifar10 \
+vit_jax train --config configs/cifar10_gpu.py --workdir runs/cifar10 \
   --config.data.data_dir=PATH_OF_PREPARED_TFDS_DATA
 
 The aim is a top-1 of 93 % within 20 minutes; nobody has run it yet. What a ViT

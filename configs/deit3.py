@@ -1,6 +1,6 @@
 """Trains on ImageNet alone as "DeiT III: Revenge of the ViT" does.
 
-python -m vit_jax.train --config configs/deit3.py:B/16 \
+vit_jax train --config configs/deit3.py:B/16 \
   --config.data.data_dir=gs://my-bucket/tensorflow_datasets \
   --workdir gs://my-bucket/deit3_b16
 

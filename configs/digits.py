@@ -1,6 +1,6 @@
 """Trains a small ViT on scikit-learn's handwritten digits, without a download.
 
-python -m vit_jax.train --config configs/digits.py --workdir runs/digits
+vit_jax train --config configs/digits.py --workdir runs/digits
 
 There are 1,797 images of 8 x 8. Patches of 4 x 4 leave four tokens, which are
 enough for such coarse strokes; with patches of 2 x 2 the model learns more

@@ -2,9 +2,9 @@
 
 To fine-tune on your own folder of images, name any checkpoint that
 `load_pretrained` reads: a workdir, a file, or a name that
-`python -m vit_jax.convert --list` shows:
+`vit_jax convert --list` shows:
 
-python -m vit_jax.train --config configs/finetune.py \
+vit_jax train --config configs/finetune.py \
   --config.pretrained=b16_augreg --config.data.root=my_photos \
   --workdir runs/my_photos
 
@@ -13,7 +13,7 @@ linear probe of the checkpoint's features, whose L2 five folds choose, and only
 the head is trained, for one epoch at a low rate. On 225 photographs nothing
 that we tried was reliably better (docs/results.md):
 
-python -m vit_jax.train --config configs/finetune.py:small \
+vit_jax train --config configs/finetune.py:small \
   --config.pretrained=hf_s14_dinov2 --config.model.pooling=token_gap \
   --config.data.root=my_photos --workdir runs/my_photos
 
@@ -24,7 +24,7 @@ usually more accurate.
 
 To run a row of the paper's Table 4, give MODEL,DATA SET:
 
-python -m vit_jax.train --config configs/finetune.py:b16_i21k,cifar10 \
+vit_jax train --config configs/finetune.py:b16_i21k,cifar10 \
   --workdir runs/cifar10
 
 The data sets are imagenet2012, cifar10, cifar100, oxford_iiit_pet,
@@ -45,7 +45,7 @@ their library does; the paper's way is --config.transfer.interpolation=linear.
 The paper chose each row's learning rate among those of the table, on a part of
 the training images. `train` takes the third; the same choice is made by
 
-python -m vit_jax.study configs/finetune.py:b16_i21k,cifar10 --select \
+vit_jax study configs/finetune.py:b16_i21k,cifar10 --select \
   --workdir runs/cifar10
 
 The paper's B/16 from ImageNet-21k reaches 98.95 % on CIFAR-10 (Table 5). We

@@ -1,6 +1,6 @@
 """Trains a small ViT from scratch on your own folder of images.
 
-python -m vit_jax.train --config configs/image_folder.py \
+vit_jax train --config configs/image_folder.py \
   --config.data.root=my_photos --workdir runs/my_photos
 
 The folder holds train/<class>/* and val/<class>/* (or test, or both), or only

@@ -4,7 +4,7 @@ Half of the patch embeddings of each image are corrupted, and the model predicts
 the mean colours of these patches (Section 4.6, App. B.1.2). On a folder with
 images of your own, at any depth:
 
-python -m vit_jax.train --config configs/masked_patches.py \
+vit_jax train --config configs/masked_patches.py \
   --config.data.root=my_photos --workdir runs/masked
 
 Then fine-tune it on labelled images, by
@@ -14,7 +14,7 @@ and a larger image_size.
 
 The paper's run needs MODEL,DATA SET, and a data set that TFDS has prepared:
 
-python -m vit_jax.train --config configs/masked_patches.py:B/16,imagenet2012 \
+vit_jax train --config configs/masked_patches.py:B/16,imagenet2012 \
   --workdir gs://my-bucket/masked_b16
 
 The paper trained B/16 for 1,000,000 steps on JFT-300M, saw little gain after

@@ -1,6 +1,6 @@
 """Pre-trains a model as in a row of Table 3 of the paper (arXiv:2010.11929).
 
-python -m vit_jax.train --config configs/pretrain.py:B/16,imagenet2012 \
+vit_jax train --config configs/pretrain.py:B/16,imagenet2012 \
   --config.data.data_dir=gs://my-bucket/tensorflow_datasets \
   --workdir gs://my-bucket/b16
 

@@ -7,7 +7,7 @@ its middle and the rest, from the colours alone. The rest has class 0 and the
 middle 1, 2, ... by the folder's name. So a probe's IoU tells how well patches
 know where GrabCut finds the object and what it is, not how well they segment.
 The output has images/ and masks/, each with train/ and test/, for
-`python -m vit_jax.fewshot CHECKPOINT --probe=segment`.
+`vit_jax fewshot CHECKPOINT --probe=segment`.
 """
 
 import argparse

@@ -154,8 +154,7 @@ def test_a_program_of_another_format_is_refused_first():
 
 
 TRAIN_DIGITS = (
-  "--config digits; or give your images, as in python -m vit_jax.train "
-  "my_photos"
+  "--config digits; or give your images, as in vit_jax train my_photos"
 )
 
 

@@ -79,6 +79,16 @@ def test_commands_are_written_in_one_way(name):
   assert re.findall(r"\bpython3? -m\s+vit_jax\S*", text) == []
 
 
+def test_messages_and_examples_write_commands_as_the_pages_do():
+  files = [*ROOT.glob("vit_jax/**/*.py"), *ROOT.glob("configs/**/*.py")]
+  longer = [
+    file.relative_to(ROOT).as_posix()
+    for file in files
+    if "python -m vit_jax" in file.read_text()
+  ]
+  assert longer == ["vit_jax/__main__.py"]  # It says that both are the same.
+
+
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
 

@@ -88,7 +88,6 @@ def test_help_fits_a_screen_and_loads_no_jax(name):
   """So it answers at once; importing JAX takes a second or more."""
   code = (
     "import runpy, sys\n"
-    "sys.orig_argv = ['python', 'bin/vit_jax']\n"
     f"sys.argv = ['vit_jax', 'help', '{name}']\n"
     "try:\n"
     "  runpy.run_module('vit_jax', run_name='__main__')\n"

@@ -1,7 +1,7 @@
 """Converts a checkpoint to another library's format, with a model card.
 
-python -m vit_jax.convert runs/my_photos for_transformers --to hf
-python -m vit_jax.convert --list 'b16*'
+vit_jax convert runs/my_photos for_transformers --to hf
+vit_jax convert --list 'b16*'
 
 SOURCE is any checkpoint that `vit_jax.load_pretrained` reads: a workdir, a file
 or a folder of published weights, an address, or a name that --list shows; the
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
   if len(arguments) != 2 or flags.FLAGS.to is None:
     raise ValueError(
       "give a source, a folder to write and a format, as in: "
-      "python -m vit_jax.convert runs/mine out_dir --to hf"
+      "vit_jax convert runs/mine out_dir --to hf"
     )
   options = command.values("to", "push", "license")
   convert(*arguments, **options, **command.overrides())

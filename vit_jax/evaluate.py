@@ -1,7 +1,7 @@
 """Evaluates a run's checkpoint on the evaluation split of its data.
 
-python -m vit_jax.evaluate runs/digits --per_class --out predictions.csv
-python -m vit_jax.evaluate b16_augreg_i1k_224 --suite=v2,a,r --root imagenet
+vit_jax evaluate runs/digits --per_class --out predictions.csv
+vit_jax evaluate b16_augreg_i1k_224 --suite=v2,a,r --root imagenet
 
 The checkpoint's description holds the data, the preprocessing and the model.
 With --suite, MODEL is any checkpoint with ImageNet's classes, and a table has

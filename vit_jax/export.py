@@ -1,10 +1,10 @@
 """Exports a model and its parameters to one file, which runs without vit_jax.
 
-python -m vit_jax.export runs/digits digits.stablehlo --platforms=cpu,tpu
-python -m vit_jax.export runs/digits digits.onnx
+vit_jax export runs/digits digits.stablehlo --platforms=cpu,tpu
+vit_jax export runs/digits digits.onnx
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
-a name that `python -m vit_jax.convert --list` shows. The file takes uint8
+a name that `vit_jax convert --list` shows. The file takes uint8
 images (b, H, W, C) for any b, normalises them, and returns float32 logits
 (b, K). It is a `jax.export` artifact (StableHLO), which JAX promises that its
 releases of the next six months can read; or, if OUT_FILE ends in .onnx or --to

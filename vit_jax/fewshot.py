@@ -1,14 +1,14 @@
 """Measures the accuracy of a probe on a checkpoint's representations.
 
-python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --shots=5
-python -m vit_jax.fewshot CHECKPOINT --config.data.root=photographs --probe=knn
+vit_jax fewshot CHECKPOINT --config.data.root=photographs --shots=5
+vit_jax fewshot CHECKPOINT --config.data.root=photographs --probe=knn
 
 The default is a linear probe on a few images per class. knn (k nearest
 neighbours) and linear use the whole training split, and segment is a linear
 probe of the class of each pixel.
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
-a name that `python -m vit_jax.convert --list` shows. Images are preprocessed as
+a name that `vit_jax convert --list` shows. Images are preprocessed as
 the checkpoint requires, unless flags such as --image_size=64 override it.
 """
 

@@ -1,7 +1,7 @@
 """Finds a learning rate for a configuration by a range test.
 
-python -m vit_jax.find_lr my_photos
-python -m vit_jax.find_lr --config digits --steps 200 --out lr
+vit_jax find_lr my_photos
+vit_jax find_lr --config digits --steps 200 --out lr
 
 A fresh model is trained for a few steps while the learning rate rises
 (arXiv:1506.01186). The curve of the loss is written to lr_range.csv and

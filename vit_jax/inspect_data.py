@@ -1,7 +1,7 @@
 """Looks through a folder of images before one trains on it.
 
-python -m vit_jax.inspect_data my_photos
-python -m vit_jax.inspect_data my_photos --config.train_transform.crop=pad
+vit_jax inspect_data my_photos
+vit_jax inspect_data my_photos --config.train_transform.crop=pad
 
 ROOT is what `--config.data.root` of a training run would be, or a file of
 labels. Every file is read. The command prints the splits and what was ignored,

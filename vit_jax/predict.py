@@ -1,10 +1,10 @@
 """Predicts the classes of image files with any checkpoint.
 
-python -m vit_jax.predict runs/my_photos holiday --out answers.csv
-python -m vit_jax.predict b16_augreg_i1k_224 cat.jpg --top 5
+vit_jax predict runs/my_photos holiday --out answers.csv
+vit_jax predict b16_augreg_i1k_224 cat.jpg --top 5
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
-a name that `python -m vit_jax.convert --list` shows. IMAGE is a file, a folder,
+a name that `vit_jax convert --list` shows. IMAGE is a file, a folder,
 which is searched recursively, or a quoted pattern such as "photos/**/*.jpg".
 With --out, the answers go to a CSV file, or to JSON Lines if it ends in .jsonl,
 and the number of images of each class is shown. The exit code is 1 if an image

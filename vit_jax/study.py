@@ -1,7 +1,7 @@
 """Trains the rows of a study one after another, and compares them.
 
-python -m vit_jax.study configs/studies/positions.py --workdir runs/positions
-python -m vit_jax.study FILE --workdir DIR --index 3 --set data.data_dir=PATH
+vit_jax study configs/studies/positions.py --workdir runs/positions
+vit_jax study FILE --workdir DIR --index 3 --set data.data_dir=PATH
 
 FILE lists configurations in `ROWS`. Each row is a run of its own,
 `train --config FILE:ROW --workdir WORKDIR/ROW`, in a process of its own.

@@ -1,7 +1,7 @@
 """Replays steps of a run, and compares them with its digests.
 
-python -m vit_jax.verify runs/digits
-python -m vit_jax.verify runs/digits --steps 400:420
+vit_jax verify runs/digits
+vit_jax verify runs/digits --steps 400:420
 
 A run writes digests of batches, losses and parameters to digests.jsonl, every
 `digest_every` steps. The steps are taken again from the checkpoint before them,

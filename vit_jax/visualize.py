@@ -1,7 +1,7 @@
 """Draws what a checkpoint's model has learned, and what it attends to.
 
-python -m vit_jax.visualize runs/my_photos cat.jpg --out figures
-python -m vit_jax.visualize b16_augreg photos --out figures --pca
+vit_jax visualize runs/my_photos cat.jpg --out figures
+vit_jax visualize b16_augreg photos --out figures --pca
 
 CHECKPOINT and IMAGE are the same as for `predict`. These figures are written to
 the folder --out:

@@ -1,6 +1,6 @@
 """Compares LoRA with full fine-tuning, and a taught student with one alone.
 
-python -m vit_jax.study configs/studies/adaptation.py \
+vit_jax study configs/studies/adaptation.py \
   --workdir runs/adaptation --set=data.root=PATH_OF_A_FOLDER_OF_IMAGES
 
 "full" and "lora" start from a run of `configs/cifar10.py:adam` in `runs/c10`.

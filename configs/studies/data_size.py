@@ -1,6 +1,6 @@
 """Compares model sizes by the number of images, as Figures 3 and 4 do.
 
-python -m vit_jax.study configs/studies/data_size.py --workdir runs/data_size \
+vit_jax study configs/studies/data_size.py --workdir runs/data_size \
   --set=data.data_dir=PATH_OF_PREPARED_TFDS_DATA
 
 Each model trains for the same number of steps on the first 1,000 to 50,000

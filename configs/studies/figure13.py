@@ -1,6 +1,6 @@
 """Compares axial with global attention, as Figure 13 does (App. D.6).
 
-python -m vit_jax.study configs/studies/figure13.py \
+vit_jax study configs/studies/figure13.py \
   --workdir gs://my-bucket/figure13 \
   --set=data.name=imagenet21k --set=data.data_dir=gs://my-bucket/my_data \
   --set=fewshot.data.data_dir=gs://my-bucket/tensorflow_datasets

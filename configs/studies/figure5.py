@@ -1,6 +1,6 @@
 """Compares models by the cost of their pre-training, as Figure 5 does.
 
-python -m vit_jax.study configs/studies/figure5.py \
+vit_jax study configs/studies/figure5.py \
   --workdir gs://my-bucket/figure5 \
   --set=data.name=imagenet21k --set=data.data_dir=gs://my-bucket/my_data \
   --set=fewshot.data.data_dir=gs://my-bucket/tensorflow_datasets

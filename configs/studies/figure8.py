@@ -1,6 +1,6 @@
 """Scales a model's depth, width, MLP and patches, as Figure 8 does (App. D.2).
 
-python -m vit_jax.study configs/studies/figure8.py \
+vit_jax study configs/studies/figure8.py \
   --workdir gs://my-bucket/figure8 \
   --set=data.name=imagenet21k --set=data.data_dir=gs://my-bucket/my_data \
   --set=fewshot.data.data_dir=gs://my-bucket/tensorflow_datasets

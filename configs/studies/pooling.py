@@ -1,6 +1,6 @@
 """Compares class token and mean pooling by learning rate, as Figure 9 does.
 
-python -m vit_jax.study configs/studies/pooling.py --workdir runs/pooling \
+vit_jax study configs/studies/pooling.py --workdir runs/pooling \
   --set=data.data_dir=PATH_OF_PREPARED_TFDS_DATA
 
 The models are small and train on CIFAR-10, with three seeds each. Figure 9 has

@@ -1,6 +1,6 @@
 """Compares position embeddings, as Table 8 of the paper does, on CIFAR-10.
 
-python -m vit_jax.study configs/studies/positions.py --workdir runs/positions \
+vit_jax study configs/studies/positions.py --workdir runs/positions \
   --set=data.data_dir=PATH_OF_PREPARED_TFDS_DATA
 
 The model is far smaller than the paper's B/16 on JFT-300M, whose 5-shot

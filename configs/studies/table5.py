@@ -1,6 +1,6 @@
 """Fine-tunes the published ImageNet-21k models, as Table 5 of the paper does.
 
-python -m vit_jax.study configs/studies/table5.py \
+vit_jax study configs/studies/table5.py \
   --workdir gs://my-bucket/table5 \
   --set=data.data_dir=gs://my-bucket/tensorflow_datasets --select
 

@@ -1,6 +1,6 @@
 """Pre-trains ResNets with Adam and with SGD, as Table 7 of the paper does.
 
-python -m vit_jax.study configs/studies/table7.py \
+vit_jax study configs/studies/table7.py \
   --workdir gs://my-bucket/table7 \
   --set=data.name=imagenet21k --set=data.data_dir=gs://my-bucket/my_data
 

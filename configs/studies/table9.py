@@ -1,6 +1,6 @@
 """Trains the nineteen tasks of VTAB-1k, as Table 9 of the paper does.
 
-python -m vit_jax.study configs/studies/table9.py \
+vit_jax study configs/studies/table9.py \
   --workdir gs://my-bucket/table9 \
   --set=data.data_dir=gs://my-bucket/tensorflow_datasets
 

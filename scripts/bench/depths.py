@@ -6,7 +6,7 @@ Unrolled layers are compiled one by one, so a deep model takes the compiler
 minutes. What equal layers cost is nearly a line in their number, though: this
 compiles the step at the two depths given, and prints the values on their line
 at the model's own depth. All other flags are those of
-`python -m vit_jax.estimate`. docs/recipes.md says how far off this is.
+`vit_jax estimate`. docs/recipes.md says how far off this is.
 """
 
 import argparse

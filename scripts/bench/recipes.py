@@ -464,7 +464,7 @@ compiled yet.
 ```sh
 python scripts/bench/recipes.py
 python scripts/bench/recipes.py --whole --scan b16_imagenet --tpus v5e-8
-python -m vit_jax.estimate --config big_vision_s16 --topology v5e:2x4 \\
+vit_jax estimate --config big_vision_s16 --topology v5e:2x4 \\
   --config.mesh.fsdp=8 --config.accumulation_steps=2
 ```
 

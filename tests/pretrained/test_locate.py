@@ -53,7 +53,7 @@ def test_sources_that_are_none(source, words):
 def test_unknown_name_suggests_the_nearest():
   message = refusal(locate, "b16_augrep")
   assert "the nearest names are b16_augreg, " in message
-  assert "python -m vit_jax.convert --list" in message
+  assert "vit_jax convert --list" in message
   message = refusal(locate, "google/vit-tiny")
   assert "it would be hf://google/vit-tiny" in message
   message = refusal(locate, "vit_base_patch16_224.other")

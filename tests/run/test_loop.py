@@ -120,7 +120,8 @@ def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):
 
   for text in ("8 x cpu", "1,438 training examples", "parameters", "GFLOP"):
     assert text in out
-  assert f"python -m vit_jax.evaluate {folder}" in out
+  assert f"vit_jax evaluate {folder}\n" in out
+  assert f"vit_jax report {folder}\n" in out
 
   logged = (folder / "log.txt").read_text().splitlines()
   assert [line[21:] for line in logged] == out.splitlines()
@@ -249,7 +250,8 @@ def test_the_best_checkpoint_is_named_beside_the_last(
   loop.train(read(runs.config(data_dir)), str(run_copy))
   out = capsys.readouterr().out
   assert "\nBest checkpoint: step 8 with top-1 98.70%.\n" in out
-  assert out.endswith(f"vit_jax.evaluate {run_copy} --best\n")
+  for command in "evaluate", "report":
+    assert f": vit_jax {command} {run_copy} --best\n" in out
 
 
 def test_a_complete_run_says_so(run_copy, data_dir, capsys):

@@ -352,7 +352,7 @@ class NormalizationSettings(Section):
 
 @dataclasses.dataclass(frozen=True)
 class InspectSettings(Section):
-  """Settings of `python -m vit_jax.inspect_data`: keys of a training run."""
+  """Settings of `vit_jax inspect_data`: keys of a training run."""
 
   image_size: tuple[int, int] = setting(
     (224, 224), "Height and width in pixels.", must=checks.SIDES

@@ -1,7 +1,7 @@
 """Estimates what a configuration's step costs on TPUs, without a TPU.
 
-python -m vit_jax.estimate --config pretrain:B/16,imagenet21k
-python -m vit_jax.estimate --config deit3:L/16 --topology v5e:4x4 --forward
+vit_jax estimate --config pretrain:B/16,imagenet21k
+vit_jax estimate --config deit3:L/16 --topology v5e:4x4 --forward
 
 XLA's own TPU compiler runs on this machine (`pip install "vit_jax[tpu]"`) and
 compiles for the chips that --topology names. The command prints the memory that

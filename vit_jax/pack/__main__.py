@@ -1,7 +1,7 @@
 """Packs images into sharded ArrayRecord files, a TFDS data set of your own.
 
-python -m vit_jax.pack my_photos packed --size 256
-python -m vit_jax.pack --verify=packed
+vit_jax pack my_photos packed --size 256
+vit_jax pack --verify=packed
 
 SOURCE is one of
 

@@ -55,7 +55,7 @@ def convert(
     known_ones = ", ".join(TARGETS)
     raise ValueError(
       f"the format {to!r} is unknown; choose one of {known_ones}. For one "
-      "file that runs with JAX alone, there is `python -m vit_jax.export`."
+      "file that runs with JAX alone, there is `vit_jax export`."
     )
   license = license or known.license_of(source)
   if push is not None:

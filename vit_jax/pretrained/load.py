@@ -38,7 +38,7 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       of big_vision; a .safetensors file of timm, torchvision or Hugging Face; a
       folder that holds such a file and its config.json, or that `convert`
       wrote; a workdir of ours; an https://, gs:// or hf://owner/name address of
-      one of these; or a name that `python -m vit_jax.convert --list` shows.
+      one of these; or a name that `vit_jax convert --list` shows.
     **overrides: Values that replace those of the format: any field of `Vit`
       (`num_heads=3`, `gelu="exact"`), where another `num_classes` gives a new
       head of zeros, and 0 none; `mean` and `std`; `grid`, the number of

@@ -40,7 +40,7 @@ def locate(source: str) -> pathlib.Path:
     ideas += f"; on Hugging Face it would be hf://{repository}"
   raise ValueError(
     f"{source!r} is neither a file or folder here nor a known checkpoint"
-    f"{ideas}; `python -m vit_jax.convert --list` lists all names."
+    f"{ideas}; `vit_jax convert --list` lists all names."
   )
 
 

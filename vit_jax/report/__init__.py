@@ -1,1 +1,1 @@
-"""The HTML report on finished runs: python -m vit_jax.report."""
+"""The HTML report on finished runs: vit_jax report."""

@@ -286,7 +286,7 @@ class ProbeTransformSettings(Section):
 
 @dataclasses.dataclass(frozen=True)
 class ProbeSettings(Section):
-  """The settings of `python -m vit_jax.fewshot`."""
+  """The settings of `vit_jax fewshot`."""
 
   data: DataSettings = section(DataSettings)
   loader: LoaderSettings = section(LoaderSettings)

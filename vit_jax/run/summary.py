@@ -19,7 +19,6 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display, clock, evaluation_text
 from vit_jax.runtime.goodput import shares
 from vit_jax.runtime.metric_keys import Split, moved
-from vit_jax.runtime.usage import as_typed
 from vit_jax.training import lora
 from vit_jax.training.optimizer import trainable_filter
 
@@ -141,12 +140,16 @@ def closing(
       f"Test split, with the best checkpoint (step {best_step:,}): {shown}."
     )
   if workdir is not None:
-    command = f"python -m vit_jax.evaluate {shlex.quote(workdir)}"
-    if plan.task.is_own:  # No checkpoint imports it.
-      command += f" --task={shlex.quote(plan.settings.data.task)}"
+    options = [shlex.quote(workdir)]
     if best is not None:
-      command += " --best"
-    lines.append(f"Evaluate its checkpoint with: {as_typed(command)}")
+      options.append("--best")
+    report = " ".join(["vit_jax report", *options])
+    if plan.task.is_own:  # No checkpoint imports it.
+      options.append(f"--task={shlex.quote(plan.settings.data.task)}")
+    evaluate = " ".join(["vit_jax evaluate", *options])
+    lines.append(f"Evaluate its checkpoint with: {evaluate}")
+    if not plan.task.is_own:
+      lines.append(f"See its curves and mistakes with: {report}")
   return "\n".join(lines)
 
 
@@ -161,7 +164,7 @@ def _if_at_chance(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   shown = metric.text(evaluated), metric.format.format(chance)
   line = (
     "{} is no better than one answer for all images ({}): nothing was learned. "
-    "Train longer, or with the learning rate that python -m vit_jax.find_lr "
+    "Train longer, or with the learning rate that vit_jax find_lr "
     "suggests."
   )
   return [line.format(*shown)]

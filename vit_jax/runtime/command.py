@@ -280,6 +280,6 @@ def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
   if _folder_is_gone():
     message = f"{message.removesuffix('.')}; {_GONE}"
   # Whatever it quotes, from a file or a flag, moves no cursor of a terminal.
-  say(printable(f"error: {usage.as_typed(message)}"))
+  say(printable(f"error: {message}"))
   hosts.leave_soon(code)
   raise SystemExit(code)

@@ -4,7 +4,7 @@ Every host runs the same command. On Cloud TPU, GKE with TPUs, SLURM and Open
 MPI, JAX finds the other processes in the environment; elsewhere three flags say
 where they are:
 
-python -m vit_jax.train ... --coordinator=10.0.0.1:1234 --num_processes=2 \
+vit_jax train ... --coordinator=10.0.0.1:1234 --num_processes=2 \
   --process_id=0
 """
 

@@ -25,13 +25,6 @@ _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
 _DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
 
-def as_typed(text: str) -> str:
-  """The text, with commands written as `vit_jax` if that was typed."""
-  program = {os.path.basename(word) for word in sys.orig_argv[1:3]}
-  is_short = "vit_jax" in program
-  return text.replace("python -m vit_jax.", "vit_jax ") if is_short else text
-
-
 def text(doc: str, takes: str, which: str) -> str:
   """The help of a command, whose flags are defined.
 
@@ -52,7 +45,7 @@ def text(doc: str, takes: str, which: str) -> str:
     parts.append("\n".join(map(_in_columns, key_flags)))
     more = " and the keys of --config" * has_keys
     parts.append(f"--help=all shows all of the explanations{more}.")
-  return as_typed("\n\n".join(parts))
+  return "\n\n".join(parts)
 
 
 def _in_columns(flag: flags.Flag) -> str:
@@ -106,10 +99,10 @@ def in_flags(line: str) -> str:
 
 
 def _program() -> str:
-  """The command that is run, as it is typed."""
+  """The command that is run, as the pages write it."""
   path = pathlib.Path(sys.argv[0])
   name = path.parent.name if path.stem == "__main__" else path.stem
-  return f"python -m vit_jax.{name}"
+  return f"vit_jax {name}"
 
 
 def complete(*commands: str) -> None:

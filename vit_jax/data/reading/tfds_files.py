@@ -154,7 +154,7 @@ def _check(feature: Any, file: epath.Path) -> None:
     raise RefusedError(
       f"{_shown(file)} names the class {_shown(name)}, which is none of TFDS's "
       "own features, and no code is run because a data set asks for it: pack "
-      "its images by python -m vit_jax.pack."
+      "its images by vit_jax pack."
     )
   kind = feature.WhichOneof("content")
   if kind == "json_feature":
@@ -181,7 +181,7 @@ def _check_json(name: str, content: Any, file: epath.Path) -> None:
     if not _is_plain(key, value):
       raise RefusedError(
         f"{_shown(file)} sets {_shown(key)} of {name} to {_shown(value)}, "
-        "which is not read: pack the images by python -m vit_jax.pack."
+        "which is not read: pack the images by vit_jax pack."
       )
   if "dtype" in content:
     _check_dtype(content["dtype"], file)
@@ -210,7 +210,7 @@ def _check_dtype(name: Any, file: epath.Path) -> None:
   except TypeError as error:
     raise RefusedError(
       f"{_shown(file)} names the type {_shown(name)}, which NumPy does not "
-      "know: pack the images by python -m vit_jax.pack."
+      "know: pack the images by vit_jax pack."
     ) from error
 
 

@@ -145,7 +145,7 @@ def open_prepared(folder: str, split: str | None) -> TfdsSource:
   if not is_there:
     raise ValueError(
       f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
-      "dataset_info.json): pack images by python -m vit_jax.pack."
+      "dataset_info.json): pack images by vit_jax pack."
     )
   builder = _described(path)
   if split is None:
