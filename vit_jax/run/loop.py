@@ -176,10 +176,11 @@ def _test(
 
   The result is None if the run has no test split, or that fails.
   """
-  from vit_jax.run.saved import test_run
-
   if plan.splits.test is None:
     return None
+  # Imported here because it reads every format of checkpoints.
+  from vit_jax.run.saved import test_run
+
   tested = None
   out.checkpoints.wait()
   with outputs.optional_write(out.display, "the metrics of the test split"):
