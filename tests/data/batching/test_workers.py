@@ -179,10 +179,16 @@ class Large(Numbered):  # As a million names are; a pipe holds 64 KiB.
     super().__init__(count)
     self.names = bytes(2**20)
 
+def text(path):
+  try:
+    return path.read_text()
+  except FileNotFoundError:  # The thread has ended meanwhile.
+    return ""
+
 def stop():
   children = pathlib.Path(f"/proc/{os.getpid()}/task").glob("*/children")
   while True:
-    for pid in " ".join(path.read_text() for path in children).split():
+    for pid in " ".join(map(text, children)).split():
       if b"spawn_main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
         time.sleep(0.2)
         print("stopped", flush=True)
