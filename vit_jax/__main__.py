@@ -7,14 +7,13 @@ alone lists the commands, and `vit_jax help COMMAND` describes one.
 """
 
 import ast
-import difflib
 import os
 import runpy
 import sys
 from collections.abc import Callable
 
 from vit_jax import __version__
-from vit_jax.runtime import command, streams, usage
+from vit_jax.runtime import command, hints, streams, usage
 from vit_jax.runtime.printable import say
 
 # Each command's module, and what it does. A test compares the table with the
@@ -71,7 +70,7 @@ def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
   """The text that a command prints; raises ValueError for an unknown one."""
   if name in texts:
     return texts[name]()
-  near = difflib.get_close_matches(name, [*COMMANDS, *texts], n=1)
+  near = hints.near_names(name, [*COMMANDS, *texts])
   hint = f"did you mean {near[0]}?" if near else "vit_jax help lists them."
   raise ValueError(f"{name!r} is not a command; {hint}")
 

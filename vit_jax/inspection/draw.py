@@ -22,7 +22,7 @@ from vit_jax.inspection.attention_views import (
 )
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
-from vit_jax.pretrained.load import held, open_checkpoint
+from vit_jax.pretrained.load import load_pretrained
 from vit_jax.runtime import extras
 from vit_jax.runtime.atomic_file import output_folder, replacing
 from vit_jax.runtime.display import Display
@@ -50,7 +50,7 @@ def visualize_files(
   maps.check_rollout(options.head_fusion, options.discard)
   folder = output_folder(out)
   missing = say_missing(names)
-  loaded = held(lambda: open_checkpoint(checkpoint, **overrides).in_unit())
+  loaded = load_pretrained(checkpoint, **overrides)
   for note in loaded.notes:
     say(note)
   model = embedding_maps.check_vit(loaded.model)
