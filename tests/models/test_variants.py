@@ -9,6 +9,7 @@ import pytest
 
 from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
 from vit_jax.models import from_fields, to_fields, variant_of
+from vit_jax.models.variants import described
 
 # Layers, hidden size, MLP size and heads, by Table 1 and the papers after it.
 TABLE = {
@@ -118,9 +119,30 @@ def test_a_model_knows_its_name(name):
   assert variant_of(make_model(name, 10, head_bias=1.0)) == name
 
 
-def test_a_model_of_other_sizes_has_no_name():
-  assert variant_of(make_model("B/16", 10, num_heads=6)) is None
-  assert variant_of(make_model("R50+B/16", 10, resnet_width=32)) is None
+@pytest.mark.parametrize(
+  "name, fields, sizes",
+  [
+    (
+      "B/16",
+      {"num_heads": 6},
+      "ViT with 12 layers of width 768, 6 heads, patches of 16 x 16",
+    ),
+    (
+      "R50+Ti/32",
+      {"resnet_width": 32},
+      (
+        "ViT with 12 layers of width 192, 3 heads, on a ResNet, "
+        "patches of 32 x 32"
+      ),
+    ),
+    ("R50x2", {"layers": (1, 2)}, "ResNet with blocks 1-2, width 128"),
+  ],
+)
+def test_a_model_of_other_sizes_has_no_name(name, fields, sizes):
+  model = make_model(name, 10, **fields)
+  assert variant_of(model) is None
+  assert described(model) == sizes
+  assert described(make_model(name, 10)) == name
 
 
 @pytest.mark.parametrize("name", ["S/8", "R50+S/32", "R50x1"])

@@ -86,11 +86,10 @@ def test_an_evaluation_stands_beside_the_training_before_it(capsys):
   display.report(10, METRICS)
   display.report(40, METRICS | {"train/loss": 1.5, "train/top1": 0.75})
   display.evaluation(40, evaluated)
-  expected = (
-    "epoch    2.0/4.0  training loss 1.7500  top-1 62.50%  evaluation loss "
-    "1.5000  top-1 50.00%"
+  assert capsys.readouterr().out.splitlines()[-1] == (
+    "eval      40/80  epoch 2.0  loss 1.5000  top-1 50.00%  (9 examples)  "
+    "in training: loss 1.7500  top-1 62.50%"
   )
-  assert capsys.readouterr().out.splitlines()[-1] == expected
   display.evaluation(60, evaluated)  # No report since then.
   assert "training" not in capsys.readouterr().out
 

@@ -59,11 +59,13 @@ def test_time_of_an_undisturbed_run_is_its_last_row():
   assert shares(spent) == [("in steps", 0.9), ("waiting for data", 0.1)]
 
 
-def test_a_repeated_command_of_a_complete_run_loses_nothing():
+@pytest.mark.parametrize("now", [None, {"time": {"restoring": 4.0}}])
+def test_a_repeated_command_of_a_complete_run_loses_nothing(now):
+  """As told by the run itself, and by the report on it."""
   rows = [_row(5, steps=10, data=1), _row(9, steps=18, data=2)]
-  starts = [_start(0, 0), _start(9, 3000)]
-  now = {"time": {"restoring": 4.0}}
-  spent = time_spent(rows, starts, now, total=9)
+  rows.append({"step": 9, "test/loss": 1.0})
+  starts = [_start(0, 0), _start(9, 3000), _start(9, 6000)]
+  spent = time_spent(rows, starts, now)
   assert spent is not None
   assert {k: v for k, v in spent.items() if v} == {"steps": 18, "data": 2}
 

@@ -193,6 +193,27 @@ def variant_of(model: Model) -> str | None:
   return f"R50+{name}/{stride}" if is_r50 else None
 
 
+def described(model: Model) -> str:
+  """The paper's name for a model, or its sizes, where it has none.
+
+  >>> from vit_jax.models.variants import described, make_model
+  >>> described(make_model("B/16", 10))
+  'B/16'
+  >>> described(make_model("B/16", 10, num_layers=6))
+  'ViT with 6 layers of width 768, 12 heads, patches of 16 x 16'
+  """
+  if name := variant_of(model):
+    return name
+  if not model.num_layers:
+    blocks = "-".join(map(str, model.layers))
+    return f"ResNet with blocks {blocks}, width {model.width}"
+  stem = "on a ResNet, " if model.resnet_layers else ""
+  return (
+    f"ViT with {model.num_layers} layers of width {model.hidden_size}, "
+    f"{model.num_heads} heads, {stem}patches of {model.stride} x {model.stride}"
+  )
+
+
 def to_fields(model: Model) -> dict[str, Any]:
   """The fields of a model, as values that JSON can hold.
 

@@ -105,7 +105,7 @@ def train(
     best = _best(plan, checkpoints)
     tested = _test(plan, out, state, saved) if evaluated else None
   seconds = time.perf_counter() - start
-  kinds = out.time_spent(plan.lengths.total)
+  kinds = out.time_spent()
   results = evaluated, seconds, saved, tested, kinds, best
   display.note(closing(plan, *results, diverged=bool(loop.diverged)))
   if loop.diverged:

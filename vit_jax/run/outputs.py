@@ -64,13 +64,13 @@ class Outputs:
       if images := batches.unreadable | plan.evaluation.stream.unreadable:
         self.display.note(keep_unreadable(self.checkpoints.folder, images))
 
-  def time_spent(self, total: int) -> dict[str, float] | None:
-    """`time_spent` of a run of `total` steps; None where it cannot be read."""
+  def time_spent(self) -> dict[str, float] | None:
+    """The run's `time_spent`; None where it cannot be read."""
     folder = self.checkpoints.folder
     with contextlib.suppress(OSError):
       rows = read_metrics(folder).rows
       starts = read_starts(folder).rows
-      return time_spent(rows, starts, self.spent.row(), total)
+      return time_spent(rows, starts, self.spent.row())
 
   def close(self, kind: Any, *_: Any) -> None:
     """Closes the metrics; a failure does not change the run's result."""

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
+from vit_jax.models.variants import described
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.divergence import at_chance
 from vit_jax.run.plan import Plan, make_plan
@@ -65,7 +66,9 @@ def _model(plan: Plan) -> str:
   chosen = settings.lora.rank or settings.optimizer.freeze_layers
   trained = _trained(plan) if chosen else params
   of = f"{trained:,} trained / " if trained < params else ""
-  name = settings.model.variant or f"from {settings.pretrained}"
+  name = described(plan.model.trunk)
+  if settings.pretrained:
+    name += f" from {settings.pretrained}"
   return f"{name}, {of}{params:,} parameters"
 
 
@@ -115,7 +118,8 @@ def closing(
   """The lines that end a run.
 
   Args:
-    evaluated: The last evaluation; empty if there was none.
+    evaluated: The last evaluation, which is shown already; empty if there was
+      none.
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
@@ -127,8 +131,6 @@ def closing(
   if spent is not None:
     parts = ", ".join(f"{share:.1%} {what}" for what, share in shares(spent))
     lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
-  if evaluated:
-    lines.append(f"Last evaluation: {evaluation_text(evaluated, metrics)}.")
   if not diverged:
     lines += _if_at_chance(plan, evaluated)
   if best is not None:

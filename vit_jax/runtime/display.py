@@ -106,7 +106,7 @@ class Display:
   ) -> None:
     """Sets the run's last step and the metrics, before anything is shown.
 
-    With `epoch_steps`, those of an epoch, each evaluation gets a line more.
+    With `epoch_steps`, those of an epoch, evaluations tell the epoch.
     """
     self._metrics, self._epoch_steps = metrics, epoch_steps
     self._last_step = last_step
@@ -155,15 +155,18 @@ class Display:
       self._copied(line)
 
   def evaluation(self, step: int, metrics: dict[str, float]) -> None:
-    """Shows an evaluation in a line of its own."""
-    shown = evaluation_text(metrics, self._metrics)
-    self.note(f"eval {step:>7,}/{self._last_step:,}  {shown}")
-    if self._epoch_steps and self._trained:
-      self.note(self._epoch(step, metrics))
+    """Shows an evaluation in a line, beside the training since the last one."""
+    line = f"eval {step:>7,}/{self._last_step:,}  "
+    if self._epoch_steps:
+      line += f"epoch {step / self._epoch_steps:,.1f}  "
+    line += evaluation_text(metrics, self._metrics)
+    if self._trained:
+      line += f"  in training: {self._training_text()}"
+    self.note(line)
     self._trained.clear()
 
-  def _epoch(self, step: int, metrics: dict[str, float]) -> str:
-    """One line with this evaluation, and training since the last one."""
+  def _training_text(self) -> str:
+    """The mean loss and score of training since the last evaluation."""
     total = sum(steps for steps, _ in self._trained)
     names = ("loss", *(metric.key for metric in self._metrics))
     means = {
@@ -171,17 +174,8 @@ class Display:
       for key in map(Split.TRAIN.key, names)
       if key in self._trained[0][1]
     }
-    now = step / self._epoch_steps
-    last = self._last_step / self._epoch_steps
-    training_loss = means[Split.TRAIN.key("loss")]
-    evaluation_loss = metrics[Split.EVAL.key("loss")]
-    return (
-      f"epoch {now:>6,.1f}/{last:,.1f}  "
-      f"training loss {training_loss:.4f}  "
-      f"{self._first_of(means, Split.TRAIN)}  "
-      f"evaluation loss {evaluation_loss:.4f}  "
-      f"{self._first_of(metrics, Split.EVAL)}"
-    )
+    loss = means[Split.TRAIN.key("loss")]
+    return f"loss {loss:.4f}  {self._first_of(means, Split.TRAIN)}"
 
   def _first_of(self, values: Mapping[str, float], split: Split) -> str:
     texts = (metric.text(values, split) for metric in self._metrics)

@@ -6,6 +6,7 @@ far on each kind of work, under "time".
 
 import contextlib
 import datetime
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -57,18 +58,18 @@ def time_spent(
   rows: Sequence[Mapping[str, Any]],
   starts: Sequence[Mapping[str, Any]],
   now: Mapping[str, Any] | None = None,
-  total: int | None = None,
 ) -> dict[str, float] | None:
   """Seconds that a run has spent on each of `KINDS`, from its first start on.
 
   Time between the last row of one start and the next start counts as lost. It
   is None if the run was begun by a version that did not measure. The rows are
   of `metrics.jsonl` and the starts of `starts.jsonl`; `now` is `Stopwatch.row`
-  of the start that is running, if any. A start after all `total` steps only
-  says that the run is complete, and does not count.
+  of the start that is running, if any. A last start after which no row was
+  written took no step, as of a run that is complete, and does not count.
   """
-  if total is not None and any(start["step"] >= total for start in starts):
-    starts = [start for start in starts if start["step"] < total]
+  last_row = max((row["step"] for row in rows), default=math.inf)
+  while starts and starts[-1]["step"] >= last_row:
+    starts = starts[:-1]
     now = None
   start_times = [at for at in map(_began, starts) if at is not None]
   trained = [row for row in rows if Split.TRAIN.key("loss") in row]
