@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from vit_jax import __version__
-from vit_jax.runtime import command, hints, streams, usage
+from vit_jax.runtime import command, hints, streams
 from vit_jax.runtime.printable import say
 
 # Each command's module, and what it does. A test compares the table with the
@@ -55,7 +55,7 @@ def main() -> int:
     "configs": _configs,
     "help": lambda: _keys(*arguments[1:2]),
   }
-  usage.complete(*COMMANDS, *filter(None, texts))
+  command.complete(*COMMANDS, *filter(None, texts))
   texts["--version"] = lambda: f"vit_jax {__version__}"
   try:
     with streams.until_closed():

@@ -245,7 +245,7 @@ def _parse(
       del argv[1:]
     if define is not None:
       define()
-    usage.complete()
+    complete()
     if help_form:
       doc = sys.modules["__main__"].__doc__ or ""
       with streams.until_closed():
@@ -255,6 +255,22 @@ def _parse(
     _fail(usage.unknown(error))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
     _fail(usage.in_flags(_one_line(error)))
+
+
+def complete(*commands: str) -> None:
+  """Answers a shell that asks for completions, and ends the process.
+
+  `eval "$(register-python-argcomplete vit_jax)"` makes bash and zsh ask. The
+  first word may be one of `commands`; any, if the command is known already.
+  """
+  if "_ARGCOMPLETE" in os.environ:
+    import argcomplete
+    from absl.flags import argparse_flags
+
+    parser = argparse_flags.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("command", choices=commands or None)
+    parser.add_argument("files", nargs="*")
+    argcomplete.autocomplete(parser, always_complete_options="long")
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,7 +1,8 @@
-"""Makes untrusted names safe to print, and prints them."""
+"""Makes untrusted names safe to print and to compare, and prints them."""
 
 import os
 import sys
+import unicodedata
 from typing import TextIO
 
 
@@ -33,6 +34,11 @@ def say(text: str, stream: TextIO | None = None) -> None:
 def printable_path(path: str | bytes) -> str:
   """Returns a path as text to print, with non-UTF-8 bytes as \\xNN."""
   return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
+
+
+def composed(name: str) -> str:
+  """A name with its accents composed (NFC), which macOS decomposes."""
+  return unicodedata.normalize("NFC", name)
 
 
 def quoted(value: object) -> str:

@@ -1,7 +1,6 @@
 """The text of `--help`, and messages about wrong flags."""
 
 import inspect
-import os
 import pathlib
 import sys
 import textwrap
@@ -103,19 +102,3 @@ def _program() -> str:
   path = pathlib.Path(sys.argv[0])
   name = path.parent.name if path.stem == "__main__" else path.stem
   return f"vit_jax {name}"
-
-
-def complete(*commands: str) -> None:
-  """Answers a shell that asks for completions, and ends the process.
-
-  `eval "$(register-python-argcomplete vit_jax)"` makes bash and zsh ask. The
-  first word may be one of `commands`; any, if the command is known already.
-  """
-  if "_ARGCOMPLETE" in os.environ:
-    import argcomplete
-    from absl.flags import argparse_flags
-
-    parser = argparse_flags.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("command", choices=commands or None)
-    parser.add_argument("files", nargs="*")
-    argcomplete.autocomplete(parser, always_complete_options="long")

@@ -83,9 +83,21 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
     sections: The sections of the configuration by name: `loss`, and those that
       tasks have.
   """
-  kinds = map(task_class, _TASKS)
-  enabled = (kind for kind in kinds if kind.section and kind.enabled(sections))
-  return (next(enabled, None) or task_class(name)).configured(sections)
+  return (_enabled(sections) or task_class(name)).configured(sections)
+
+
+def _enabled(sections: Mapping[str, Any]) -> type[Task] | None:
+  """The task that its own section of the configuration enables, if any.
+
+  Such a section has the name of its task, and its defaults enable nothing.
+  """
+  changed = (
+    name
+    for name in _TASKS
+    if name in sections and sections[name] != type(sections[name])()
+  )
+  kinds = map(task_class, changed)
+  return next((kind for kind in kinds if kind.enabled(sections)), None)
 
 
 def saved(

@@ -39,7 +39,6 @@ class MaskedPatchesTask(Task):
   masked: MaskedSettings = MaskedSettings()
   name = "masked"
   labels = NONE
-  section = "masked"
   metrics = (
     Metric("colours_right", "colours right"),
     Metric(

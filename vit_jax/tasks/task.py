@@ -46,7 +46,6 @@ class Task:
     loss: The loss, of a kind that the task takes.
     name: The task's name, as `data.task` has it.
     labels: The kind of its labels, such as `labels.SINGLE`.
-    section: The section of the configuration that is about this task alone.
     metrics: The metrics, in the order in which they are shown. The first that
       training measures stands in the lines of training.
     score: The key of the metric by which the best checkpoint is found. It is at
@@ -64,7 +63,6 @@ class Task:
   loss: LossSettings = LossSettings()
   name: ClassVar[str]
   labels: ClassVar[Labels] = SINGLE
-  section: ClassVar[str | None] = None
   metrics: ClassVar[tuple[Metric, ...]]
   score: ClassVar[str]
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
@@ -93,7 +91,7 @@ class Task:
 
   @classmethod
   def enabled(cls, sections: Mapping[str, Any]) -> bool:
-    """Whether its section of the configuration asks for it."""
+    """Whether the section of the configuration with its name asks for it."""
     return False
 
   @property

@@ -5,7 +5,6 @@ import contextlib
 import glob
 import math
 import os
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -19,8 +18,8 @@ from vit_jax.data.example import (
 )
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
 from vit_jax.runtime import hints
+from vit_jax.runtime.printable import composed, say
 from vit_jax.runtime.printable import printable_path as text
-from vit_jax.runtime.printable import say
 from vit_jax.runtime.regular_file import open_regular
 
 # Without the library for HEIC, reading such a file says what to install.
@@ -181,11 +180,6 @@ class ImageFiles(Source):
       f"--config.normalization.window='(0,{white})'."
     )
     return [line]
-
-
-def composed(name: str) -> str:
-  """A name with its accents composed (NFC), which macOS decomposes."""
-  return unicodedata.normalize("NFC", name)
 
 
 def doubtful_names(names: Sequence[str]) -> list[str]:

@@ -10,10 +10,11 @@ import numpy as np
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.holdout import held_out
-from vit_jax.data.reading.image_files import ImageFiles, composed
+from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import hints
+from vit_jax.runtime.printable import composed
 from vit_jax.runtime.printable import printable_path as text
 
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.example import Example, Source
-from vit_jax.data.reading.image_files import composed
 from vit_jax.data.reading.labels import Labels, labels_of
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import composed, printable
 
 _SIZES = {"train": 1438, "test": 359}
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
