@@ -11,10 +11,11 @@ from etils import epath
 
 from tests import runs
 from tests.workdir import saved
-from vit_jax.workdir import bucket, orbax_files, read_errors
+from vit_jax.workdir import bucket, checkpoint_reader, orbax_files
+from vit_jax.workdir.bucket import reason
 from vit_jax.workdir.checkpoint import open_run
+from vit_jax.workdir.checkpoint_reader import DamagedError, is_damage
 from vit_jax.workdir.description import with_digest
-from vit_jax.workdir.read_errors import DamagedError
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ class Store:
     self._read, self._errors = orbax_files.read_description, list(errors)
     self.waits = []
     monkeypatch.setattr(orbax_files, "read_description", self.read)
-    monkeypatch.setattr(read_errors.time, "sleep", self.waits.append)
+    monkeypatch.setattr(checkpoint_reader.time, "sleep", self.waits.append)
 
   def read(self, checkpoint):
     if self._errors:
@@ -172,7 +173,7 @@ def test_one_that_is_half_deleted_is_none(run, monkeypatch):
 
 @pytest.mark.slow
 def test_a_bucket_that_refuses_is_not_damage(store, monkeypatch):
-  monkeypatch.setattr(read_errors, "_RETRY_AFTER", ())
+  monkeypatch.setattr(checkpoint_reader, "_RETRY_AFTER", ())
   run = f"gs://bucket/{secrets.token_hex(4)}"
   saved.save(run, [4])
   with contextlib.closing(open_run(run)) as checkpoints:
@@ -197,3 +198,72 @@ def test_a_checkpoint_deleted_from_a_bucket_is_not_damage(store):
       found.delete()
     with pytest.raises(OSError, match="checkpoint 4 .* was deleted while it"):
       checkpoints.describe(4)
+
+
+def _raised(function):
+  try:
+    function()
+  except Exception as error:
+    return error
+  raise AssertionError
+
+
+def _wrapped(error):
+  """As Orbax wraps TensorStore's errors."""
+  wrapper = Exception("Encountered error while reading array index: (slice(0")
+  wrapper.__cause__ = error
+  return wrapper
+
+
+# Messages as TensorStore 0.1.86 words them, their paths left out.
+CUT = 'OUT_OF_RANGE: Error reading "a/0.0" in OCDBT database: Requested byte r'
+FLIPPED = 'DATA_LOSS: Error opening "zarr" driver: CRC-32C checksum verifi'
+UNDECODED = 'FAILED_PRECONDITION: Error reading "a/0.0": Truncated Zstd-com'
+MISSING = 'NOT_FOUND: Error opening "zarr" driver: Error reading "a/.zarray"'
+UNPARSED = 'Error opening "zarr" driver: Error decoding b-tree node: End of'
+
+
+@pytest.mark.parametrize(
+  "error",
+  [
+    *map(ValueError, (CUT, FLIPPED, UNDECODED, MISSING, UNPARSED)),
+    FileNotFoundError("Metadata file does not exist"),
+    KeyError('Item "params" was not found in the checkpoint.'),
+    _raised(lambda: json.loads('{"a')),
+    _raised(lambda: b"\xff".decode()),
+    RecursionError("maximum recursion depth exceeded"),
+  ],
+)
+def test_damage(error):
+  assert is_damage(error)
+  assert is_damage(_wrapped(error))
+
+
+@pytest.mark.parametrize(
+  "error",
+  [
+    ValueError("PERMISSION_DENIED: Error reading x: HTTP response code: 403"),
+    ValueError("UNAVAILABLE: Error reading x: HTTP response code: 503"),
+    ValueError("DEADLINE_EXCEEDED: Error reading x"),
+    ValueError("UNAUTHENTICATED: no token"),
+    PermissionError(13, "Permission denied"),
+    OSError(5, "Input/output error"),
+    TimeoutError(),
+    ConnectionResetError(),
+    RuntimeError("Barrier timed out"),
+  ],
+)
+def test_trouble(error):
+  assert not is_damage(error)
+  assert not is_damage(_wrapped(error))
+
+
+def test_a_reason_is_one_line_of_the_cause():
+  error = ValueError(f"{CUT} [tensorstore_spec='{{\n  many: 'lines'}}']")
+  assert reason(_wrapped(error)) == CUT
+  assert reason(KeyError('Item "params"')) == 'Item "params"'
+  missing = FileNotFoundError(2, "No such file or directory", "a/b")
+  assert reason(missing) == "[Errno 2] No such file or directory: 'a/b'"
+  assert reason(TimeoutError()) == "TimeoutError"
+  long = reason(ValueError("a" * 100 + "b" * 200))
+  assert long.startswith("a") and long.endswith("b") and len(long) == 200

@@ -20,7 +20,7 @@ from vit_jax.run.outputs import open_outputs
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.goodput import Stopwatch
+from vit_jax.runtime.meter import Stopwatch
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.metrics import EventFile, MetricWriter

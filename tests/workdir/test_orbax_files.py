@@ -21,8 +21,8 @@ from tests.workdir import saved
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
+from vit_jax.workdir.checkpoint_reader import DamagedError
 from vit_jax.workdir.orbax_files import CLASSES, read_score
-from vit_jax.workdir.read_errors import DamagedError
 
 DAMAGED = [
   b"",

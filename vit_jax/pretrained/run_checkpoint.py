@@ -26,7 +26,7 @@ from vit_jax.training import lora
 from vit_jax.training.state import make_params_init
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
-from vit_jax.workdir.read_errors import again_if_deleted
+from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
 
 def open_run_checkpoint(

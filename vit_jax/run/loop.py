@@ -18,7 +18,7 @@ from vit_jax.run.start import first_state
 from vit_jax.run.summary import closing, header
 from vit_jax.run.train_loop import OnStep, TrainLoop
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.goodput import Stopwatch
+from vit_jax.runtime.meter import Stopwatch
 from vit_jax.runtime.stops import StopSignal, Watchdog
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket

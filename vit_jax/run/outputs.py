@@ -17,10 +17,9 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.run.divergence import ADVICE
 from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.goodput import Stopwatch, time_spent
+from vit_jax.runtime.meter import Meter, Stopwatch, time_spent
 from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.stops import Interrupted
-from vit_jax.training.meter import Meter
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.metrics import MetricWriter, WandbLog, read_metrics
 from vit_jax.workdir.provenance import (

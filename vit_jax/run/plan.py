@@ -26,7 +26,7 @@ from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import Extras, TrainState
 from vit_jax.workdir import description as descriptions
-from vit_jax.workdir.read_errors import again_if_deleted
+from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted
 from vit_jax.workdir.description import check_same_run
-from vit_jax.workdir.read_errors import DamagedError, again_if_deleted
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from vit_jax.run.divergence import at_chance
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Display, clock, evaluation_text
-from vit_jax.runtime.goodput import shares
+from vit_jax.runtime.meter import shares
 from vit_jax.runtime.metric_keys import Split, moved
 from vit_jax.training import lora
 from vit_jax.training.optimizer import trainable_filter

@@ -22,9 +22,9 @@ from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import flat
 from vit_jax.training import sharding
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
+from vit_jax.workdir.checkpoint_reader import again_if_deleted
 from vit_jax.workdir.metrics import DIGESTS, read_digests
 from vit_jax.workdir.provenance import here, read_starts
-from vit_jax.workdir.read_errors import again_if_deleted
 from vit_jax.workdir.rows import parse_rows, to_line
 
 _MOST = 100  # Steps for which the tolerance holds on other devices.
