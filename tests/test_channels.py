@@ -97,7 +97,7 @@ def test_every_use_follows_the_checkpoint(channels, tmp_path, capsys):
     x = np.random.default_rng(1).normal(size=(2, 16, 24, channels))
     x = jnp.asarray(x, jnp.float32)
     expected, got = (
-      np.asarray(one.model.apply({"params": one.params()}, x))
+      np.asarray(one.model.apply({"params": one.params}, x))
       for one in (loaded, again)
     )
     np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -136,7 +136,7 @@ def _convert(run, folder):
   convert(run, str(folder / "newest"), "big_vision")
   convert(run, str(folder / "of_8"), "big_vision", step=8)
   one, other = (
-    load_pretrained(str(folder / name)).params() for name in ("newest", "of_8")
+    load_pretrained(str(folder / name)).params for name in ("newest", "of_8")
   )
   assert runs.identical(one, other)
 

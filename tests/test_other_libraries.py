@@ -69,7 +69,7 @@ def answers(source, photos):
   loaded = open_checkpoint(source)
   batches = predict(
     loaded.model,
-    loaded.params(),
+    loaded.params,
     photos,
     preprocessing=loaded.preprocessing,
     task=loaded.task,
@@ -260,9 +260,7 @@ def test_the_printed_lines_answer_as_the_run_does(
   np.testing.assert_allclose(ours, theirs, atol=1e-4)
   with torch.no_grad():
     logits = names["model"].eval()(seen).numpy()
-  expected = loaded.model.apply(
-    {"params": loaded.params()}, jnp.asarray(theirs)
-  )
+  expected = loaded.model.apply({"params": loaded.params}, jnp.asarray(theirs))
   np.testing.assert_allclose(logits, np.asarray(expected), atol=1e-3)
 
 

@@ -116,7 +116,7 @@ def predict_files(
     task, names, outputs = _outputs(loaded, text_head)
     batches = predict(
       loaded.model,
-      loaded.params(),
+      loaded.params,
       find_images(files),
       preprocessing=loaded.preprocessing,
       task=task,

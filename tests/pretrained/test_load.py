@@ -56,7 +56,7 @@ def test_the_model_reports_what_it_was_read_as(name, format, fields):
 
 def test_what_was_loaded_is_told_in_three_lines():
   loaded = load_pretrained(published.path("google_vit.npz"))
-  values = sum(array.size for array in jax.tree.leaves(loaded.params()))
+  values = sum(array.size for array in jax.tree.leaves(loaded.params))
   first, source, images = repr(loaded).splitlines()
   assert first.startswith("Loaded Vit: ")
   assert f"{values:,} parameters, {loaded.model.num_classes} classes" in first

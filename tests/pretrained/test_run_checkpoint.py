@@ -186,9 +186,9 @@ def test_an_address_that_only_a_checkpoint_names_is_not_asked(
     load_pretrained(nested)
   assert site.requests == [] and not cache.exists()
 
-  given = load_pretrained(run, base=address).params()
+  given = load_pretrained(run, base=address).params
   assert site.gets("/base.npz") == 1
-  local = load_pretrained(lora_of(str(tmp_path / "base.npz"))).params()
+  local = load_pretrained(lora_of(str(tmp_path / "base.npz"))).params
   jax.tree.map(np.testing.assert_array_equal, given, local)
 
 

@@ -53,17 +53,9 @@ def features(
     ValueError: if the model has no such layer, or is a ResNet without layers of
       tokens.
   """
+  check_layers(model, layers, as_maps)
   if layers is None:
-    if as_maps:
-      raise ValueError("as_maps=True needs layers, such as layers=(12,).")
     return _represent(model, nn.unbox(params), images)
-  if not model.num_layers:
-    raise ValueError("a ResNet has no layers of tokens: leave out layers.")
-  wrong = [layer for layer in layers if not 1 <= layer <= model.num_layers]
-  if wrong:
-    raise ValueError(
-      f"layers={tuple(layers)}: the model has layers 1 to {model.num_layers}."
-    )
   tokens = _tokens(model, tuple(layers), norm, nn.unbox(params), images)
   if not as_maps:
     return tokens
@@ -71,6 +63,22 @@ def features(
   grid = grid_of(model, (H, W))
   patches = [z[:, model.prefix :] for z in tokens]
   return [z.reshape(len(z), *grid, -1) for z in patches]
+
+
+def check_layers(
+  model: Model, layers: Sequence[int] | None, as_maps: bool
+) -> None:
+  """Raises ValueError unless a model has features of these `layers`."""
+  if layers is None:
+    if as_maps:
+      raise ValueError("as_maps=True needs layers, such as layers=(12,).")
+    return
+  if not model.num_layers:
+    raise ValueError("a ResNet has no layers of tokens: leave out layers.")
+  if not layers or not all(1 <= n <= model.num_layers for n in layers):
+    raise ValueError(
+      f"layers={tuple(layers)}: the model has layers 1 to {model.num_layers}."
+    )
 
 
 _represent = jax.jit(represent, static_argnums=0)

@@ -7,6 +7,7 @@ decoded ahead of the device.
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -19,12 +20,14 @@ from jaxtyping import Array, UInt8
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.inference import reading
+from vit_jax.inference.features import check_layers
 from vit_jax.inference.features import features as features_of
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
 from vit_jax.models.normalize import normalize
+from vit_jax.runtime import hints
 from vit_jax.tasks.choose import answering
-from vit_jax.tasks.task import Task
+from vit_jax.tasks.task import Task, class_name
 from vit_jax.training import sharding
 
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
@@ -34,7 +37,7 @@ _BATCHES_RUNNING = 2  # Batches on the device while the host reads an older one.
 Names = list[tuple[str, str | None]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Prediction:
   """A model's answer for one image file.
 
@@ -48,6 +51,8 @@ class Prediction:
       classes.
     features: The head's input (D,), or the tokens after several layers, (L, h,
       w, D) or (L, S, D), if they were asked for.
+    names: The names of these classes, or of the targets of a regression, if the
+      model's source has them.
   """
 
   image: str
@@ -56,6 +61,16 @@ class Prediction:
   probability: tuple[float, ...] = ()
   values: tuple[float, ...] = ()
   features: np.ndarray | None = None
+  names: tuple[str, ...] = ()
+
+  def __repr__(self) -> str:
+    """The fields that are not empty."""
+    shown = [
+      f"{field.name}={getattr(self, field.name)!r}"
+      for field in dataclasses.fields(self)
+      if getattr(self, field.name) is not field.default
+    ]
+    return f"Prediction({', '.join(shown)})"
 
 
 def predict(
@@ -65,6 +80,7 @@ def predict(
   *,
   preprocessing: Preprocessing,
   batch_size: int = 32,
+  class_names: Sequence[str] = (),
   **options: Any,
 ) -> Iterator[list[Prediction]]:
   """Yields predictions for images, a batch at a time, in their order.
@@ -72,6 +88,7 @@ def predict(
   Args:
     images: Paths, Pillow images or arrays, see `reading.Picture`; or one.
     batch_size: Images per step, or fewer if there are not as many.
+    class_names: Names of the classes or targets, for the predictions' `names`.
     **options: What to predict: keywords of `make_predict_step`.
 
   Raises:
@@ -95,7 +112,7 @@ def predict(
     for names, pixels in _batches(every_image, transform, rows, shape)
   )
   for names, answers in sharding.begun_ahead(running, _BATCHES_RUNNING):
-    yield _predictions(names, answers)
+    yield _predictions(names, answers, class_names)
 
 
 @functools.lru_cache(8)
@@ -137,10 +154,12 @@ def predict_images(
       *loaded, ["cat.jpg"], preprocessing=loaded.preprocessing, loss=loaded.loss
     )
 
+  `loaded.predict("cat.jpg")` does the same.
+
   Args:
     images: Paths, Pillow images of any mode, or arrays, uint8 (H, W, C) or
       (H, W), before any preprocessing. A single one is as good as a list of it,
-      and an array (B, H, W, C) has B of them.
+      an array (B, H, W, C) has B of them, and a folder all that are in it.
     loss: The loss the model was trained with; it decides between softmax,
       sigmoid, and numbers ("mse").
     top: Number of the likeliest classes to return for each image.
@@ -161,8 +180,67 @@ def predict_images(
     task=answering(loss),
     top=top,
     batch_size=batch_size,
+    class_names=model.origin.class_names if model.origin else (),
   )
   return [prediction for batch in batches for prediction in batch]
+
+
+def image_features(
+  model: Model,
+  params: Any,
+  images: reading.Pictures,
+  *,
+  preprocessing: Preprocessing,
+  layers: Sequence[int] | None = None,
+  as_maps: bool = False,
+  batch_size: int = 32,
+) -> Any:
+  """The features of images, given as files, Pillow images or arrays.
+
+  They are what `features` gives for the same images once these are prepared.
+
+  Args:
+    images: As in `predict_images`.
+    layers, as_maps: As in `features`.
+    batch_size: Images per step.
+
+  Returns:
+    An array of the head's inputs, (B, D); with `layers` a list with the tokens
+    of each, (B, S, D), or their maps, (B, h, w, D).
+
+  Raises:
+    ValueError: if an image cannot be read, or as `predict_images` and
+      `features` do.
+  """
+  check_layers(model, layers, as_maps)
+  batches = predict(
+    model,
+    params,
+    images,
+    preprocessing=preprocessing,
+    task=answering("softmax"),
+    top=1,
+    batch_size=batch_size,
+    features=True,
+    layers=tuple(layers or ()),
+    tokens=not as_maps,
+  )
+  rows = []
+  for prediction in itertools.chain.from_iterable(batches):
+    if prediction.features is None:
+      raise unreadable(prediction)
+    rows.append(prediction.features)
+  if not rows:
+    raise ValueError("there are no images: give at least one.")
+  stacked = np.stack(rows)
+  return stacked if layers is None else [*np.moveaxis(stacked, 1, 0)]
+
+
+def unreadable(prediction: Prediction) -> ValueError:
+  """An error about an image that could not be read, and what may be meant."""
+  name = prediction.image
+  hint = "" if os.path.exists(name) else hints.of_path(name)
+  return ValueError(f"{name}: {prediction.error} {hint}".rstrip())
 
 
 def make_predict_step(
@@ -221,7 +299,9 @@ def make_predict_step(
   return predict_step
 
 
-def _predictions(names: Names, answers: dict[str, Array]) -> list[Prediction]:
+def _predictions(
+  names: Names, answers: dict[str, Array], class_names: Sequence[str]
+) -> list[Prediction]:
   """Fetches the answers to a batch; those of unreadable images are left out.
 
   Raises ValueError if the model's outputs are NaN.
@@ -249,9 +329,20 @@ def _predictions(names: Names, answers: dict[str, Array]) -> list[Prediction]:
       probability=tuple(probability[row]),
       values=tuple(values[row]),
       features=features[row],
+      names=_named(class_names, index[row], values[row]),
     )
     for row, (name, error) in enumerate(names)  # Padding rows have no name.
   ]
+
+
+def _named(
+  class_names: Sequence[str], index: Sequence[int], values: Sequence[float]
+) -> tuple[str, ...]:
+  """Names of an answer's classes or targets; () if none is known."""
+  if not class_names:
+    return ()
+  places = index or range(len(values))
+  return tuple(class_name(class_names, place) for place in places)
 
 
 def _batches(

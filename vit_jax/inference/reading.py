@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 
 from vit_jax.data.example import MAX_BYTES, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.runtime.printable import printable_path
 from vit_jax.runtime.regular_file import open_regular
@@ -20,7 +21,7 @@ from vit_jax.training.sharding import begun_ahead
 Picture = str | os.PathLike | Image.Image | np.ndarray
 """A path, a Pillow image, or an array, uint8 (H, W) or (H, W, 1 to 4)."""
 Pictures = Picture | Iterable[Picture]
-"""Pictures, or a single one, which is as good as a list of it alone."""
+"""Pictures, a single one, or a folder or a pattern, for all of its images."""
 
 _MOST_CHANNELS = 4
 _MOST_THREADS = 16
@@ -31,10 +32,13 @@ def each_picture(images: Pictures) -> Iterable[Picture]:
   """Iterates over pictures; a single one need not be in a list.
 
   An array (H, W) or (H, W, 1 to 4) is a single picture, and (B, H, W, C) has B
-  of them. Raises ValueError for other arrays of pixels, and for what is neither
-  a picture nor iterable.
+  of them. A folder or a pattern, such as "photos/*.jpg", has all images that it
+  stands for. Raises ValueError for other arrays of pixels, and for what is
+  neither a picture nor iterable.
   """
-  if isinstance(images, str | os.PathLike | Image.Image):
+  if isinstance(images, str | os.PathLike):
+    return [*find_images(images)] or [images]
+  if isinstance(images, Image.Image):
     return [images]
   pictures: Any = images
   shape = getattr(pictures, "shape", None)

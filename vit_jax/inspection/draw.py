@@ -54,7 +54,7 @@ def visualize_files(
   for note in loaded.notes:
     say(note)
   model = embedding_maps.check_vit(loaded.model)
-  params = loaded.params()
+  params = loaded.params
   preprocessing = loaded.preprocessing
   task = loaded.task
   look = make_look(model, params, options, task)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,12 +12,25 @@ from flax import traverse_util
 from jax.sharding import Mesh
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.inference.predictor import (
+  Prediction,
+  image_features,
+  predict,
+  unreadable,
+)
+from vit_jax.inference.reading import Pictures
 from vit_jax.models import Model, Origin, variant_of
 from vit_jax.models.parts import Parts
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
 
+# What a user wants of a loaded model; a shell completes these.
+_FOR_USERS = (
+  *("class_names", "description", "features", "guessed", "loss", "model"),
+  *("notes", "origin", "params", "predict", "preprocessing", "step", "task"),
+  "threshold",
+)
 Leaves = Iterable[tuple[str, np.ndarray]]
 
 
@@ -133,11 +146,96 @@ class Loaded:
     """
     return self.task.given_from
 
-  def params(self, shapes: Any = None) -> dict[str, Any]:
-    """Reads the parameters, for `model.apply({"params": params}, images)`.
+  @functools.cached_property
+  def params(self) -> dict[str, Any]:
+    """The parameters, for `model.apply({"params": loaded.params}, images)`.
 
-    They are placed as `shapes`, a tree of shapes with shardings, says; by
-    default on the default device.
+    They are on the default device, and read when they are first asked for.
+    """
+    return self.read_params()
+
+  def predict(
+    self, images: Pictures, *, top: int = 3, batch_size: int = 32
+  ) -> list[Prediction]:
+    """Predicts the classes of images, which are prepared as the model needs.
+
+    Each prediction has `names` and `probability` of the likeliest classes, or
+    the `values` of a regression.
+
+    Args:
+      images: A path, a Pillow image, an array, uint8 (H, W, 3), a list of
+        these, an array (B, H, W, 3), or a folder, for all images in it.
+      top: Number of the likeliest classes to return for each image.
+      batch_size: Images per step.
+
+    Returns:
+      A prediction for each image, in their order; a list of one for a single
+      one. If some cannot be read, theirs have an `error`.
+
+    Raises:
+      ValueError: if the model has no classes, no image can be read, the model's
+        outputs are NaN, or an array is not uint8 or not of such a shape.
+    """
+    if not self.model.num_classes:
+      raise ValueError(
+        f"{self.origin.source} has no classes to choose from: "
+        "loaded.features(images) gives what it makes of images."
+      )
+    batches = predict(
+      self.model,
+      self.params,
+      images,
+      preprocessing=self.preprocessing,
+      task=self.task,
+      top=top,
+      batch_size=batch_size,
+      class_names=self.class_names,
+    )
+    predictions = [prediction for batch in batches for prediction in batch]
+    if predictions and all(one.error is not None for one in predictions):
+      raise unreadable(predictions[0])
+    return predictions
+
+  def features(
+    self,
+    images: Pictures,
+    *,
+    layers: Sequence[int] | None = None,
+    as_maps: bool = False,
+    batch_size: int = 32,
+  ) -> Any:
+    """The features of images, which are prepared as the model needs.
+
+    Args:
+      images: As in `predict`.
+      layers: Layers to take the tokens of, counted from 1. By default the
+        result is the head's input.
+      as_maps: Whether to give the tokens of the patches alone, as a map.
+      batch_size: Images per step.
+
+    Returns:
+      An array of the head's inputs, (B, D); with `layers` a list with the
+      tokens of each, (B, S, D), or their maps, (B, h, w, D).
+
+    Raises:
+      ValueError: if an image cannot be read, or the model has no such layer.
+    """
+    return image_features(
+      self.model,
+      self.params,
+      images,
+      preprocessing=self.preprocessing,
+      layers=layers,
+      as_maps=as_maps,
+      batch_size=batch_size,
+    )
+
+  def read_params(self, shapes: Any = None) -> dict[str, Any]:
+    """Reads the parameters, and places them on devices.
+
+    Args:
+      shapes: A tree of shapes with shardings, which says where each parameter
+        goes; by default all go to the default device.
     """
     if self.held is not None:
       if shapes is None:
@@ -159,7 +257,7 @@ class Loaded:
   def params_on(self, mesh: Mesh) -> dict[str, Any]:
     """Reads the parameters onto a mesh, laid out as training lays them out."""
     init = make_params_init(self.model, self.preprocessing.image_shape)
-    return self.params(sharding.array_shapes(init, mesh))
+    return self.read_params(sharding.array_shapes(init, mesh))
 
   def mapped(
     self, change: Callable[[str, np.ndarray], np.ndarray], **fields: Any
@@ -188,7 +286,11 @@ class Loaded:
 
   def __iter__(self) -> Iterator[Any]:
     yield self.model
-    yield self.params()
+    yield self.params
+
+  def __dir__(self) -> list[str]:
+    """The names that are meant to be used, without those for our own code."""
+    return [*_FOR_USERS]
 
 
 def with_inputs(origin: Origin, inputs: Mapping[str, Any]) -> Origin:

@@ -107,7 +107,7 @@ def open_run_checkpoint(
   )
 
 
-def held(open_: Callable[[], Loaded], read: Any = Loaded.params) -> Loaded:
+def held(open_: Callable[[], Loaded], read: Any = Loaded.read_params) -> Loaded:
   """Opens a checkpoint and reads its parameters, which it then holds.
 
   If its run deletes it meanwhile, the next that fits is opened, with a note;

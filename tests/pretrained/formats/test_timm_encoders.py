@@ -206,7 +206,7 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
     counts[True] += 1
     plain = loaded.model.clone(origin=None)
     run = compiled.setdefault(repr(plain), jax.jit(plain.apply))
-    found = run({"params": loaded.params()}, jnp.asarray(images, jnp.float32))
+    found = run({"params": loaded.params}, jnp.asarray(images, jnp.float32))
     with torch.no_grad():
       encoders.assert_close(np.asarray(found), model(x).numpy(), 1e-5)
     save_as(loaded, "timm", tmp_path / "out" / name)

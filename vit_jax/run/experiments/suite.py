@@ -121,7 +121,7 @@ class _Scorer:
     self._preprocessing, self._track = loaded.preprocessing, track
     self._mesh = sharding.make_mesh()
     whole = sharding.replicated(self._mesh)
-    self._params = jax.device_put(nn.unbox(loaded.params()), whole)
+    self._params = jax.device_put(nn.unbox(loaded.params), whole)
     model, normalization = loaded.model, loaded.preprocessing.normalization
 
     def best(params: Any, images: Any, among: Any) -> jax.Array:

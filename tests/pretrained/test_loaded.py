@@ -1,0 +1,117 @@
+"""A loaded model: its parameters, its answers, and what a shell completes."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+from flax import traverse_util
+from PIL import Image
+
+from tests import tiny
+from tests.photos import (
+  ORIGIN,
+  PARAMS,
+  VIT,
+  logits_of,
+  normalized,
+  pixels_of,
+  softmax,
+  write_photos,
+)
+
+NAMES = ("ant", "bee", "cat", "dog", "eel")
+
+
+def loaded_of(model):
+  flat = traverse_util.flatten_dict(PARAMS, sep="/")
+  if not model.num_classes:
+    flat = {path: value for path, value in flat.items() if "head" not in path}
+  shapes = {path: value.shape for path, value in flat.items()}
+  reads = []
+
+  def read():
+    reads.append(model)
+    return ((path, np.asarray(value)) for path, value in flat.items())
+
+  return tiny.loaded(model, shapes, read), reads
+
+
+@pytest.fixture
+def loaded():
+  origin = dataclasses.replace(ORIGIN, class_names=NAMES)
+  return loaded_of(VIT.clone(origin=origin))[0]
+
+
+@pytest.fixture
+def photos(tmp_path):
+  return write_photos(tmp_path)
+
+
+def test_params_are_read_once_and_unpack_after_the_model():
+  loaded, reads = loaded_of(VIT)
+  assert reads == []
+  model, params = loaded
+  assert params is loaded.params and model is loaded.model
+  assert len(reads) == 1
+  ours, theirs = (traverse_util.flatten_dict(p) for p in (params, PARAMS))
+  assert ours.keys() == theirs.keys()
+  for path, value in theirs.items():
+    np.testing.assert_array_equal(ours[path], value)
+
+
+def test_a_folder_is_predicted_with_names_and_probabilities(loaded, photos):
+  logits = logits_of(VIT, PARAMS, normalized([*map(pixels_of, photos)]))
+  folder = pathlib.Path(photos[0]).parent
+  answers = loaded.predict(folder, top=2)
+  assert [answer.image for answer in answers] == photos
+  for answer, row in zip(answers, logits, strict=True):
+    best = np.argsort(-row)[:2]
+    assert answer.names == tuple(NAMES[k] for k in best)
+    expected = softmax(row[None])[0, best]
+    np.testing.assert_allclose(answer.probability, expected, atol=1e-6)
+  shown = f"Prediction(image={photos[0]!r}, index={answers[0].index}, "
+  assert repr(answers[0]).startswith(f"{shown}probability=(")
+  assert repr(answers[0]).endswith(f", names={answers[0].names})")
+
+
+def test_features_of_all_kinds_of_images_are_the_heads_input(loaded, photos):
+  pictures = [photos[0], Image.open(photos[1]), pixels_of(photos[2])]
+  x = normalized([pixels_of(path) for path in photos[:3]])
+  y = logits_of(VIT.clone(num_classes=0), PARAMS, x)
+  np.testing.assert_allclose(loaded.features(pictures), y, atol=1e-5)
+  (tokens,) = loaded.features(pictures, layers=[1])
+  assert tokens.shape == (3, 1 + 4, VIT.hidden_size)
+  np.testing.assert_allclose(tokens[:, 0], y, atol=1e-5)
+  (maps,) = loaded.features(pictures, layers=[1], as_maps=True)
+  np.testing.assert_array_equal(maps.reshape(3, 4, -1), tokens[:, 1:])
+
+
+def test_what_cannot_be_read_is_named(loaded, photos):
+  folder = pathlib.Path(photos[0]).parent
+  near = folder / "photo 00 [x].pn"
+  meant = r"photo 00 \[x\]\.pn: No such file .* did you mean .*\[x\]\.png\?"
+  with pytest.raises(ValueError, match=meant):
+    loaded.predict(near)
+  with pytest.raises(ValueError, match=meant):
+    loaded.features([photos[0], near])
+  good, bad = loaded.predict([photos[0], near])
+  assert good.error is None and "No such file" in bad.error
+  with pytest.raises(ValueError, match="there are no images"):
+    loaded.features([])
+  with pytest.raises(ValueError, match=r"layers=\(2,\): .* layers 1 to 1"):
+    loaded.features(photos, layers=[2])
+
+
+def test_a_model_without_classes_has_features_alone(photos):
+  loaded, _ = loaded_of(VIT.clone(num_classes=0))
+  with pytest.raises(ValueError, match=r"no classes .* loaded\.features"):
+    loaded.predict(photos)
+  assert loaded.features(photos[0]).shape == (1, VIT.hidden_size)
+
+
+def test_a_shell_completes_what_is_meant_to_be_used(loaded):
+  shown = dir(loaded)
+  assert {"model", "params", "predict", "features", "class_names"} <= {*shown}
+  assert not {"read", "held", "restore", "open_task", "mapped"} & {*shown}
+  assert all(hasattr(loaded, name) for name in shown)
