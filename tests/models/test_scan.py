@@ -1,4 +1,4 @@
-"""One compiled block for all layers, and rematerialisation."""
+"""One compiled block for all layers, their two layouts, rematerialisation."""
 
 import re
 
@@ -7,9 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import traverse_util
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tests.models.tiny_vit import images, random_params, shapes_of, tiny
+from tests.models.towers import TOKENS, Autoencoder, flat_shapes
+from vit_jax.models.part import ENCODER, LayerNames, Part, Stack
+from vit_jax.models.parts import Parts
 from vit_jax.models.scan import stack, unstack
 
 
@@ -37,10 +40,10 @@ def test_scanned_and_rematerialised_blocks_compute_the_same(scan, remat):
   model = tiny(scan=scan, remat=remat)
   loss, found = gradient(model, stack(params) if scan else params)
   assert float(loss) == pytest.approx(float(expected_loss), rel=1e-5)
-  found = traverse_util.flatten_dict(unstack(found))
+  found = flatten_dict(unstack(found))
   # The gradient of the key biases is 0: what is computed is rounding error.
   atol = 1e-5 * max(float(jnp.abs(a).max()) for a in jax.tree.leaves(expected))
-  for name, a in traverse_util.flatten_dict(expected).items():
+  for name, a in flatten_dict(expected).items():
     np.testing.assert_allclose(found[name], a, rtol=1e-3, atol=atol)
 
 
@@ -64,7 +67,7 @@ def test_only_the_layers_of_a_scanned_model_start_otherwise():
   same = jax.tree.map(
     lambda a, b: bool((a == b).all()), stack(unrolled), scanned
   )["params"]
-  blocks = traverse_util.flatten_dict(same.pop("blocks"), sep="/")
+  blocks = flatten_dict(same.pop("blocks"), sep="/")
   assert jax.tree.all(same)
   drawn = {path for path, equal in blocks.items() if not equal}
   constant = {p for p in blocks if re.search("norm|msa/.*bias", p)}
@@ -76,3 +79,38 @@ def test_layers_stay_in_order_beyond_ten():
   stacked = stack({"head": 1, **blocks})
   np.testing.assert_array_equal(stacked["blocks"]["x"][:, 0], np.arange(12))
   assert unstack(stacked).keys() == {"head", *blocks}
+
+
+def test_both_stacks_are_stacked_and_unstacked_in_a_state():
+  rng = np.random.default_rng(0)
+  shapes = flat_shapes(Autoencoder(), TOKENS)
+  values = {k: rng.normal(size=x.shape) for k, x in shapes.items()}
+  params = unflatten_dict(values, sep="/")
+  params["block_0"] = {"a": np.zeros(2)}  # A stack around the others.
+  params["block_1"] = {"a": np.ones(2)}
+  state = {"params": params, "mu": (params, None)}
+  parts = Parts.of(Autoencoder(), None)
+  stacked = parts.stack(state)
+  own = flatten_dict(stacked["mu"][0], sep="/")
+  np.testing.assert_array_equal(own["blocks/a"], [[0, 0], [1, 1]])
+  layers = [f"encoder/block_{i}/msa/out/kernel" for i in range(3)]
+  expected = np.stack([values[path] for path in layers])
+  kernels = own["encoder/blocks/msa/out/kernel"]
+  np.testing.assert_array_equal(kernels, expected)
+  assert not [path for path in own if "block_" in path]
+  jax.tree.map(np.testing.assert_array_equal, parts.unstack(stacked), state)
+
+
+def test_other_names_of_layers():
+  names = LayerNames("layer{}", "layers")
+  assert names.of(3) == "layer3" and names.number("layer3") == 3
+  others = ("layer", "layer03", "layer_3", "layers", "block_3")
+  assert [names.number(name) for name in others] == [None] * 5
+  parts = Parts((Part("tower", ENCODER, Stack(2, names)),))
+  tree = {"tower": {f"layer{i}": {"a": np.full(2, i)} for i in range(2)}}
+  stacked = parts.stack(tree)
+  np.testing.assert_array_equal(
+    stacked["tower"]["layers"]["a"], [[0, 0], [1, 1]]
+  )
+  jax.tree.map(np.testing.assert_array_equal, parts.unstack(stacked), tree)
+  assert parts.unstacked("tower/layers/a", 1) == ["tower/layer0/a"]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Model, scan
 from vit_jax.models.grid import grid_of
-from vit_jax.models.stacking import OURS
+from vit_jax.models.part import OURS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,10 +26,9 @@ from vit_jax.models.layer import (
   layer_norm,
 )
 from vit_jax.models.model import check_size, classifier
-from vit_jax.models.part import HEAD, Part
+from vit_jax.models.part import HEAD, OURS, Part
 from vit_jax.models.partitioning import named
 from vit_jax.models.scan import Layers
-from vit_jax.models.stacking import OURS
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit
 

@@ -12,11 +12,12 @@ from vit_jax.models.part import (
   ENCODER,
   HEAD,
   INPUT,
+  OURS,
+  LayerNames,
   Part,
   Stack,
   heads,
 )
-from vit_jax.models.stacking import OURS, LayerNames
 
 # Names that a model which lists no parts may have for its layers, such as
 # "encoderblock_0" or "layers_3".

@@ -1,10 +1,35 @@
-"""One part of a model, as the model lists it in `parts()`."""
+"""One part of a model, as the model lists it in `parts()`, and its layers."""
 
 import dataclasses
 
-from vit_jax.models.stacking import OURS, LayerNames
-
 INPUT, ENCODER, DECODER, HEAD = PLACES = ("input", "encoder", "decoder", "head")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerNames:
+  """The names of layers, `each` with {} for its number, counted from 0.
+
+  If the layers are scanned, their parameters are stacked, (L, ...), and lie in
+  one module that is called `stacked`.
+  """
+
+  each: str = "block_{}"
+  stacked: str = "blocks"
+
+  def of(self, layer: int) -> str:
+    """The name of a layer."""
+    return self.each.format(layer)
+
+  def number(self, name: str) -> int | None:
+    """The number of the layer with this name; None if it is no layer's."""
+    before, _, after = self.each.partition("{}")
+    digits = name.removeprefix(before).removesuffix(after)
+    is_layer = digits.isdecimal() and name == self.of(int(digits))
+    return int(digits) if is_layer else None
+
+
+OURS = LayerNames()
+"""The names that `scan.make_blocks` gives to layers."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,11 +38,12 @@ from vit_jax.models.part import DECODER as DECODER
 from vit_jax.models.part import ENCODER as ENCODER
 from vit_jax.models.part import HEAD as HEAD
 from vit_jax.models.part import INPUT as INPUT
+from vit_jax.models.part import OURS, LayerNames
 from vit_jax.models.part import Part as Part
 from vit_jax.models.part import Stack as Stack
 from vit_jax.models.part import heads as heads
 from vit_jax.models.paths import below, ends_with, within
-from vit_jax.models.stacking import OURS, LayerNames, stack, unstack
+from vit_jax.models.scan import stack, unstack
 
 
 @dataclasses.dataclass(frozen=True)
