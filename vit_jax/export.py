@@ -102,7 +102,7 @@ def export_checkpoint(
   code = program.run.format(
     path=path, images=program.images, logits=program.logits
   )
-  say(code, sys.stdout)
+  say(code, sys.stdout, whole=True)
 
 
 def _onnx(loaded: "Loaded") -> _Program:

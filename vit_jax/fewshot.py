@@ -91,7 +91,8 @@ def main(arguments: list[str]) -> None:
     details["shots"] = options.shots
     details |= {"top1": result.top1, "top1_std": result.top1_std}
   if options.json:
-    return display.note(json.dumps({**details, **dataclasses.asdict(result)}))
+    row = {**details, **dataclasses.asdict(result)}
+    return display.note(json.dumps(row), whole=True)
   skipped = result.skipped_images
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
   return show(display, result, unreadable)

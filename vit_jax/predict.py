@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from absl import flags
 
 from vit_jax.runtime import command
-from vit_jax.runtime.printable import say
+from vit_jax.runtime.printable import fitted, say
 
 if TYPE_CHECKING:
   from vit_jax.inference.answers import Lines
@@ -132,7 +132,8 @@ def predict_files(
       say(task.legend)
     if path is None:
       to_lines = answers.json_lines if as_json else answers.table
-      code = _report(batches, to_lines(task, names, top), rows)
+      lines = to_lines(task, names, top)
+      code = _report(batches, lines, rows, whole=as_json)
       return 1 if missing else code
     images = sum(1 for _ in find_images(files))
     batches = Display().track(batches, "predicting", -(-images // batch_size))
@@ -223,8 +224,12 @@ def _report(
   lines: "Lines",
   features: "FeatureFile | None",
   to: TextIO | None = None,
+  whole: bool = False,
 ) -> int:
-  """Prints and writes predictions as they come; returns the exit code."""
+  """Prints and writes predictions as they come; returns the exit code.
+
+  With `whole`, the lines are not wrapped on a terminal.
+  """
   stream = to or sys.stdout
   count = unreadable = 0
   for batch in batches:
@@ -236,7 +241,8 @@ def _report(
       elif features is not None and prediction.features is not None:
         features.add(prediction.image, prediction.features)
     try:
-      stream.writelines(f"{line}\n" for line in lines(batch))
+      texts = [f"{line}\n" for line in lines(batch)]
+      stream.writelines(texts if whole else (fitted(t, stream) for t in texts))
       stream.flush()
     except BrokenPipeError:  # The reader, such as `head`, has closed the pipe.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

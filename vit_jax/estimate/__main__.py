@@ -101,7 +101,8 @@ def main(_: list[str]) -> int:
       file.write(text.encode())
   row = {"topology": topology, **row}
   row["by_op"] = row["by_op"][: options.by_op]
-  say(json.dumps(row) if options.json else _table(row), sys.stdout)
+  text = json.dumps(row) if options.json else _table(row)
+  say(text, sys.stdout, whole=options.json)
   return 0
 
 

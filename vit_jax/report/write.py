@@ -42,5 +42,5 @@ def report_files(
       say(f"{run.workdir}: not evaluated: {run.problem}", sys.stdout)
   with replacing(path) as file:
     file.write(page(runs).encode())
-  say(printable_path(str(path)), sys.stdout)
+  say(printable_path(str(path)), sys.stdout, whole=True)
   return 0

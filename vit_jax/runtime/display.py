@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column
 
 from vit_jax.runtime.metric_keys import Split
-from vit_jax.runtime.printable import printable_lines
+from vit_jax.runtime.printable import fitted, printable_lines
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
@@ -181,10 +181,11 @@ class Display:
     texts = (metric.text(values, split) for metric in self._metrics)
     return next(filter(None, texts))
 
-  def note(self, text: str) -> None:
-    """Prints a plain line, or several; what cannot be printed is escaped."""
+  def note(self, text: str, whole: bool = False) -> None:
+    """Prints a line, or several, as `printable.say` does."""
     text = printable_lines(text)
-    self._console.print(text, soft_wrap=True)
+    shown = text if whole else fitted(text, sys.stdout)
+    self._console.print(shown, soft_wrap=True)
     self._copied(text)
 
   def track(self, items: Iterable[Any], what: str, total: int) -> Iterable[Any]:

@@ -1,9 +1,17 @@
-"""Makes untrusted names safe to print and to compare, and prints them."""
+"""Makes text safe to print and to compare, fits it to a terminal, prints it."""
 
+import contextlib
 import os
+import re
 import sys
 import unicodedata
 from typing import TextIO
+
+_WIDTH = 80  # Of a terminal that does not tell its own.
+_FIRST_COLUMN = re.compile(r" *\S+ {2,}")
+_CELL = re.compile(r"( *)(\S+(?: \S+)*)")
+# What is copied stays whole: code in backquotes, and a command at the end.
+_WORD = re.compile(r"( *)(`[^`]*`\S*|(?<=: )vit_jax .*|\S+)")
 
 
 def printable(text: str) -> str:
@@ -21,14 +29,73 @@ def printable_lines(text: str) -> str:
   return "\n".join(map(printable, text.split("\n")))
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
+def say(text: str, stream: TextIO | None = None, whole: bool = False) -> None:
   """Prints one line or several at once, with what is unprintable escaped.
 
   Everything that a command prints goes through here or `Display.note`. It is
-  printed on standard error, or on another `stream`.
+  printed on standard error, or on another `stream`. On a terminal, lines that
+  are too wide are wrapped, unless they are to stay `whole`, as those of code.
   """
   to = sys.stderr if stream is None else stream
-  print(printable_lines(text), file=to, flush=True)
+  text = printable_lines(text)
+  print(text if whole else fitted(text, to), file=to, flush=True)
+
+
+def fitted(text: str, stream: TextIO) -> str:
+  """The lines wrapped to the width of a terminal; unchanged for a pipe."""
+  if not stream.isatty():
+    return text
+  width = int(os.environ.get("COLUMNS", "").strip() or 0)
+  with contextlib.suppress(OSError):
+    width = width or os.get_terminal_size(stream.fileno()).columns
+  return wrapped(text, width or _WIDTH)
+
+
+def wrapped(text: str, width: int) -> str:
+  """Breaks lines between words to at most `width` columns of a terminal.
+
+  Further lines are indented: to the second column of a line whose first word is
+  followed by several spaces, such as "model    B/16", and else by two spaces. A
+  longer word, such as a path, and what one would copy stay whole.
+  """
+  return "\n".join(_wrapped(line, width) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+  if len(line) <= width and line.isascii():  # Nearly every line.
+    return line
+  indent = len(line) - len(line.lstrip()) + 2
+  column = _FIRST_COLUMN.match(line)
+  if column and column.end() <= width // 3:
+    indent = column.end()
+  broken = [""]
+  for spaces, word in _pieces(line, width // 2):
+    if broken[-1].strip() and _cells(broken[-1] + spaces + word) > width:
+      broken.append(" " * indent + word)
+    else:
+      broken[-1] += spaces + word
+  return "\n".join(broken)
+
+
+def _pieces(line: str, short: int) -> list[tuple[str, str]]:
+  """The spaces before each part that stays whole, and the part.
+
+  Of a line with columns, cells of at most `short` characters stay whole.
+  """
+  pieces = []
+  for cell in _CELL.finditer(line):
+    is_short = len(cell[2]) <= short and cell[2] != line.strip()
+    pieces += [cell.groups()] if is_short else _WORD.findall(cell[0])
+  return pieces
+
+
+def _cells(text: str) -> int:
+  """Columns of a terminal that a text takes, whose letters may take two."""
+  if text.isascii():
+    return len(text)
+  from rich.cells import cell_len
+
+  return cell_len(text)
 
 
 def printable_path(path: str | bytes) -> str:
