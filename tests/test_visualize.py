@@ -77,8 +77,16 @@ def test_the_command(photos, tmp_path, checkpoint):
   expected = [f"{stem}_{kind}" for stem in stems for kind in kinds]
   expected += ["arrays.npz", "distance.png", "filters.png", "positions.png"]
   assert sorted(os.listdir(out)) == expected
-  lines = done.stdout.splitlines()
-  assert sorted(lines) == sorted(os.path.join(out, name) for name in expected)
+  # A line for the model, each image, all images together and the arrays.
+  first, *lines, both, last = done.stdout.splitlines()
+  assert first == f"model: {out}/{{filters,positions}}.png"
+  assert both == f"all images: {out}/{{distance,*_pca}}.png"
+  assert last == f"arrays: {out}/arrays.npz"
+  of_each = "{sheet,rollout,attention,layers,patches}.png"
+  assert lines == [
+    f"{photos[0]}: {out}/01_a_photo_{of_each}",
+    f"{photos[2]}: {out}/03_a_photo_{of_each}",
+  ]
   for name in expected:
     if name.endswith(".png"):
       with Image.open(os.path.join(out, name)) as image:

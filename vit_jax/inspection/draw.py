@@ -40,7 +40,9 @@ def visualize_files(
   options: Options = Options(),
   **overrides: Any,
 ) -> int:
-  """Writes figures and arrays, and prints their names; returns the exit code.
+  """Writes figures and arrays; returns the exit code.
+
+  Prints one line for each image, with the names of its figures.
 
   The arguments are those of the command. Without `names` of images, only the
   model's parameters are drawn. Raises ValueError if no name matches an image,
@@ -61,6 +63,7 @@ def visualize_files(
   size = preprocessing.image_size
   arrays = _draw_parameters(figures, folder, model, params, size)
   arrays_of_images: list[Arrays] = []
+  of_all: list[str] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
   paths = list(find_images(names))
   transform = preprocessing.transform()
@@ -78,7 +81,8 @@ def visualize_files(
     every = zip(batch, look(np.stack(pixels)), strict=False)
     for (number, path, (_, photograph)), seen in every:
       stem = folder / _stem(number, path)
-      _draw_image(figures, stem, model, photograph, seen, path, task)
+      kinds = _draw_image(figures, stem, model, photograph, seen, path, task)
+      _say_written(printable_path(path), f"{stem}_", kinds)
       arrays_of_images.append({"images": printable_path(path), **seen})
       if options.pca:
         drawn.append((stem, photograph))
@@ -89,6 +93,7 @@ def visualize_files(
     }
     arrays |= seen | {"distance": seen["distance"].mean(axis=0)}
     _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
+    of_all = ["distance"]
   if arrays_of_images and options.pca:
     arrays["pca"] = embedding_maps.patch_colours(
       arrays["patches"], options.foreground
@@ -96,7 +101,11 @@ def visualize_files(
     every = zip(drawn, arrays["pca"], arrays_of_images, strict=True)
     for (stem, photograph), colours, seen in every:
       _draw_components(figures, stem, photograph, colours, seen)
+    of_all.append("*_pca")
+  if of_all:
+    _say_written("all images", f"{folder}{os.sep}", of_all)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
+  _say_written("arrays", f"{folder}{os.sep}", ["arrays"], ".npz")
   return 1 if missing or len(arrays_of_images) < len(paths) else 0
 
 
@@ -121,10 +130,13 @@ def _draw_parameters(
   """Draws the figures of the model alone, and returns their arrays."""
   components, similarity = embedding_maps.learned(model, params, size)
   _save(folder / "filters.png", figures.filters_figure(components))
-  if similarity is None:
-    return {"filters": components}
-  _save(folder / "positions.png", figures.positions_figure(similarity))
-  return {"filters": components, "position_similarity": similarity}
+  arrays = {"filters": components}
+  if similarity is not None:
+    _save(folder / "positions.png", figures.positions_figure(similarity))
+    arrays["position_similarity"] = similarity
+  names = ["filters", "positions"][: len(arrays)]
+  _say_written("model", f"{folder}{os.sep}", names)
+  return arrays
 
 
 def _draw_image(
@@ -135,9 +147,10 @@ def _draw_image(
   seen: Arrays,
   path: str,
   task: Task,
-) -> None:
+) -> list[str]:
   """Draws the figures of an image, whose file names begin with `stem`.
 
+  Returns the ends of their names, such as "rollout".
   Their title is the file's name, its label if its folder is a class, and the
   answer.
   """
@@ -152,7 +165,10 @@ def _draw_image(
     title_parts.append(f"answer {task.answer_text(seen, class_names)}")
   title = "  |  ".join(title_parts)
 
+  kinds = []
+
   def save(kind: str, figure: Any) -> None:
+    kinds.append(kind)
     _save(stem.with_name(f"{stem.name}_{kind}.png"), figure)
 
   layer = seen["attention_layer"]
@@ -182,6 +198,7 @@ def _draw_image(
   caption = f"{title}\nBy layer: {whose} attention, averaged over heads"
   save("layers", figures.grid_figure(image, by_layer, caption))
   save("patches", figures.patches_figure(image, seen["rollout"].shape))
+  return kinds
 
 
 def _draw_components(
@@ -209,7 +226,15 @@ def _save(path: pathlib.Path, figure: Any) -> None:
 
 
 def _write(path: pathlib.Path, write: Callable[[IO[bytes]], None]) -> None:
-  """Writes a file, complete or not at all, and prints its name."""
+  """Writes a file, complete or not at all."""
   with replacing(path) as file:
     write(file)
-  say(printable_path(str(path)), sys.stdout)
+
+
+def _say_written(
+  what: str, start: str, names: list[str], end: str = ".png"
+) -> None:
+  """Prints the names of files in one line, in braces, which shells expand."""
+  each = ",".join(names)
+  each = f"{{{each}}}" if len(names) > 1 else each
+  say(f"{what}: {printable_path(start)}{each}{end}", sys.stdout)
