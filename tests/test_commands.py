@@ -234,6 +234,21 @@ def test_a_choice_is_what_was_given(parse):
   assert command.choice() == {"step": 0, "root": "", "best": True}
 
 
+def test_help_shows_arguments_and_defaults():
+  shown = run("vit_jax.train", "--help").stdout
+  assert re.search(r"\nDATA +A folder of images, a file of labels, or a", shown)
+  assert re.search(r"\n--restarts=0 +Restart after", shown)
+  assert re.search(r"\n--summary +Print", shown)  # False.
+  # What a folder of images is trained with.
+  assert re.search(r"\n--batch_size +Short .*batch_size; 32 for a fol", shown)
+  assert re.search(r"\n--config +Configuration: ", shown)  # None.
+  shown = run("vit_jax.fewshot", "--help").stdout
+  assert re.search(r"\nCHECKPOINT +A run's folder, a file, or a name", shown)
+  assert re.search(
+    r"\n--config +Settings, given as --config.KEY=VALUE\n", shown
+  )
+
+
 def test_help_shows_them():
   for flag, end in (("-h", "[= ]"), ("--help=all", ": ")):
     done = run("vit_jax.predict", flag)

@@ -21,7 +21,9 @@ from vit_jax.runtime import command, hosts, restarts
 def define_flags() -> None:
   from vit_jax.run.flags import define_config_file, expand
 
-  flags.DEFINE_string("workdir", None, "Folder of the run.")
+  flags.DEFINE_string(
+    "workdir", None, "Folder of the run; runs/DATA if left out."
+  )
   define_config_file()
   # A missing configuration, for which DATA suffices, is told first.
   flags.mark_flag_as_required("workdir")

@@ -52,8 +52,11 @@ def define_config_file() -> None:
   usage.OTHER_NAMES["config"] = _other_names
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
+  defaults = load_config(_FOR_FOLDERS)
   for name, key in SHORT.items():
-    flags.DEFINE_string(name, None, f"Short for --config.{key}.")
+    default = config_path.get_value(key, defaults)
+    for_folders = f"; {default} for a folder" if default is not None else ""
+    flags.DEFINE_string(name, None, f"Short for --config.{key}{for_folders}.")
 
 
 def expand(workdir: bool = False) -> None:

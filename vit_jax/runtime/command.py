@@ -39,10 +39,8 @@ _SEVERAL = {
   "image_size": (
     "Image size to use the model at, as one side in pixels or height,width."
   ),
-  "grid": (
-    "Number of patches that the stored positions are for, as height,width."
-  ),
-  "mean": "Mean to subtract from each channel of pixels in [0, 1], as r,g,b.",
+  "grid": "Patches that stored positions are for, as height,width.",
+  "mean": "Mean to subtract from each channel, in [0, 1], as r,g,b.",
   "std": "Standard deviation to divide each channel by, as r,g,b.",
 }
 

@@ -19,6 +19,13 @@ FURTHER: dict[str, Callable[[], str]] = {}  # More help, by name of the flag.
 SHORT: dict[str, str] = {}
 # Keys by other names that are typed for them, by the flag that has the keys.
 OTHER_NAMES: dict[str, Callable[[], Mapping[str, str]]] = {}
+# What a command takes beside flags, as the help says it.
+_ARGUMENTS = {
+  "DATA": "A folder of images, a file of labels, or a configuration.",
+  "CHECKPOINT": "A run's folder, a file, or a name from `convert --list`.",
+  "IMAGE": "An image, a folder, or a pattern such as 'photos/*.jpg'.",
+  "WORKDIR": "Folder of a run.",
+}
 # Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
 _DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
@@ -41,17 +48,27 @@ def text(doc: str, takes: str, which: str) -> str:
     parts += more_paragraphs
     parts += [f"--{f.name}: {f.help}{more.get(f.name, '')}" for f in key_flags]
   else:
-    parts.append("\n".join(map(_in_columns, key_flags)))
+    rows = [row for row in _ARGUMENTS.items() if row[0] in " ".join(command)]
+    rows += map(_name_and_help, key_flags)
+    parts.append("\n".join(_in_columns(*row) for row in rows))
     more = " and the keys of --config" * has_keys
     parts.append(f"--help=all shows all of the explanations{more}.")
   return "\n\n".join(parts)
 
 
-def _in_columns(flag: flags.Flag) -> str:
-  """A flag with its default, and the first line of its help beside it."""
-  default = f"={flag.default_as_str}".replace("'", "") if flag.default else ""
-  name = f"--{flag.name}{default}"
-  help = (flag.help or "").splitlines()[0]
+def _name_and_help(flag: flags.Flag) -> tuple[str, str]:
+  """A flag with its default, and the first line of its help."""
+  default = ""
+  # Where it is False or an empty list, the flag is just not given.
+  if flag.default not in (None, []) and flag.default is not False:
+    text = flag.default_as_str or ""
+    default = f"={text}".replace("'", "") if text else ""
+  first_line, *_ = (flag.help or "").splitlines()
+  return f"--{flag.name}{default}", first_line.rstrip(":;")
+
+
+def _in_columns(name: str, help: str) -> str:
+  """A name and its help beside it."""
   return textwrap.fill(
     help,
     initial_indent=f"{name:<{_NAMES - 2}}  ",
