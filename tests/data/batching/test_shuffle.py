@@ -5,14 +5,15 @@ import pytest
 from grain.experimental import index_shuffle
 
 from tests.data.numbered import Numbered, train
-from vit_jax.data.batching import shuffle
-from vit_jax.data.batching.shuffle import example_indices, shuffle_indices
+from vit_jax.data.batching import batches as order
+from vit_jax.data.batching.batches import example_indices
+from vit_jax.data.batching.shuffle import shuffle_indices
 
 
 @pytest.fixture
 def unlisted(monkeypatch):
   """Orders are computed as for data sets too large to list them."""
-  monkeypatch.setattr(shuffle, "_MAX_LISTED", 0)
+  monkeypatch.setattr(order, "_MAX_LISTED", 0)
 
 
 def assert_every_epoch_has_every_example_once_in_a_new_order(count, batch_size):
@@ -68,7 +69,7 @@ def test_the_order_is_uniform():
 
 
 def test_the_order_of_large_sets_is_uniform():
-  count = shuffle._MAX_LISTED + 1
+  count = order._MAX_LISTED + 1
   found = np.array(
     [
       example_indices(range(epoch * count, epoch * count + 4), count, seed=0)

@@ -25,7 +25,7 @@ from vit_jax.data.batch import (
   put,
   row_spec,
 )
-from vit_jax.data.batching.shuffle import example_indices
+from vit_jax.data.batching.shuffle import shuffle_indices
 from vit_jax.data.example import Example, Source, UnreadableImageError
 
 _Read = Example | UnreadableImageError
@@ -37,6 +37,7 @@ UNREADABLE = "unreadable"
 """Key of the names of unreadable images and their reasons, as `BatchIterator`
 collects them; consumers do not see it."""
 
+_MAX_LISTED = 1 << 21  # Examples; the list of their order then takes 8 MB.
 _CHUNK = 256  # Examples held in memory as encoded files at a time.
 
 
@@ -195,6 +196,43 @@ def batch_ids(
     if not isinstance(example, UnreadableImageError):
       ids[row] = example["id"]
   return ids
+
+
+def example_indices(
+  positions: range, num_examples: int, seed: int
+) -> list[int]:
+  """The index of the example at each global position of a run.
+
+  Position p lies in epoch p // num_examples, at place p % num_examples of that
+  epoch's order, which the seed and the epoch select. The positions are
+  consecutive, and may run on into later epochs.
+  """
+  indices = []
+  while positions:
+    epoch, start = divmod(positions.start, num_examples)
+    stop = min(start + len(positions), num_examples)
+    indices += _part_of_order(range(start, stop), num_examples, seed, epoch)
+    positions = positions[stop - start :]
+  return indices
+
+
+def _part_of_order(
+  places: range, num_examples: int, seed: int, epoch: int
+) -> list[int]:
+  if num_examples <= _MAX_LISTED:
+    order = _order(num_examples, seed, epoch)
+    return order[places.start : places.stop].tolist()
+  # Mixed, so that seed 0's second epoch is not seed 1's first.
+  mixed = np.random.SeedSequence((seed, epoch)).generate_state(1)
+  indices = np.arange(places.start, places.stop, dtype=np.uint64)
+  return shuffle_indices(indices, num_examples - 1, int(mixed[0])).tolist()
+
+
+@functools.lru_cache(maxsize=2)  # A batch may end one epoch and begin another.
+def _order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+  order = np.arange(num_examples, dtype=np.int32)
+  np.random.default_rng((seed, epoch)).shuffle(order)
+  return order
 
 
 class _KeyedRandom:

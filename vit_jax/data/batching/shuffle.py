@@ -1,58 +1,19 @@
-"""The random order of the examples in each epoch, as much as a batch needs.
+"""The random order of the examples of a large data set, index by index.
 
-The order of a small data set is a shuffled list. For a large one the list would
-take too much memory, so a keyed permutation computes the part that is asked
-for: a Feistel network with the round function of the Simon cipher (IACR ePrint
-2013/404) permutes the numbers of an even number of bits, and an index that
-lands beyond the data set goes through again until it is back inside (cycle
-walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains").
+A list of the order would take too much memory, so a keyed permutation computes
+the part that is asked for: a Feistel network with the round function of the
+Simon cipher (IACR ePrint 2013/404) permutes the numbers of an even number of
+bits, and an index that lands beyond the data set goes through again until it is
+back inside (cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite
+Domains").
 """
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
 
-_MAX_LISTED = 1 << 21  # Examples; the list of their order then takes 8 MB.
 _ROUNDS = 8  # With 4, neighbours stay near each other.
 _MIN_BITS = 16  # In smaller blocks the permutations show patterns.
-
-
-def example_indices(
-  positions: range, num_examples: int, seed: int
-) -> list[int]:
-  """The index of the example at each global position of a run.
-
-  Position p lies in epoch p // num_examples, at place p % num_examples of that
-  epoch's order, which the seed and the epoch select. The positions are
-  consecutive, and may run on into later epochs.
-  """
-  indices = []
-  while positions:
-    epoch, start = divmod(positions.start, num_examples)
-    stop = min(start + len(positions), num_examples)
-    indices += _part_of_order(range(start, stop), num_examples, seed, epoch)
-    positions = positions[stop - start :]
-  return indices
-
-
-def _part_of_order(
-  places: range, num_examples: int, seed: int, epoch: int
-) -> list[int]:
-  if num_examples <= _MAX_LISTED:
-    order = _order(num_examples, seed, epoch)
-    return order[places.start : places.stop].tolist()
-  # Mixed, so that seed 0's second epoch is not seed 1's first.
-  mixed = np.random.SeedSequence((seed, epoch)).generate_state(1)
-  indices = np.arange(places.start, places.stop, dtype=np.uint64)
-  return shuffle_indices(indices, num_examples - 1, int(mixed[0])).tolist()
-
-
-@functools.lru_cache(maxsize=2)  # A batch may end one epoch and begin another.
-def _order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
-  order = np.arange(num_examples, dtype=np.int32)
-  np.random.default_rng((seed, epoch)).shuffle(order)
-  return order
 
 
 def shuffle_indices(
