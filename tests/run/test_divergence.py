@@ -1,4 +1,4 @@
-"""Whether a run has diverged, or has learned nothing."""
+"""Whether a run has diverged, or has learned nothing, for every task."""
 
 import re
 import types
@@ -8,9 +8,9 @@ import pytest
 
 from tests import commands, runs
 from vit_jax.run import loop
-from vit_jax.run.divergence import DivergedError, at_chance, why_diverged
 from vit_jax.run.settings import read
 from vit_jax.run.summary import closing
+from vit_jax.runtime.meter import DivergedError, at_chance, why_diverged
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.masked import MaskedOutcome
@@ -122,7 +122,7 @@ def test_a_run_that_learned_nothing_gets_a_hint(top1, chance, steps, said):
 
 def test_a_run_that_diverged_has_an_exit_code_of_its_own():
   code = (
-    "from vit_jax.run.divergence import DivergedError\n"
+    "from vit_jax.runtime.meter import DivergedError\n"
     "from vit_jax.runtime import command\n"
     "def main(_):\n"
     "  raise DivergedError('the run has diverged.')\n"

@@ -11,14 +11,13 @@ from etils import epath
 
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.run import build, outputs
-from vit_jax.run.divergence import ADVICE, DivergedError
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import first_state
 from vit_jax.run.summary import closing, header
 from vit_jax.run.train_loop import OnStep, TrainLoop
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.meter import Stopwatch
+from vit_jax.runtime.meter import ADVICE, DivergedError, Stopwatch
 from vit_jax.runtime.stops import StopSignal, Watchdog
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket

@@ -11,16 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from vit_jax.data.batching.batches import batch_ids
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.run.divergence import ADVICE
 from vit_jax.run.plan import Plan
+from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.meter import Meter, Stopwatch, time_spent
+from vit_jax.runtime.meter import ADVICE, Meter, Stopwatch, time_spent
 from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.stops import Interrupted
+from vit_jax.training import sharding
+from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.checkpoint_reader import items
+from vit_jax.workdir.description import digest_of
 from vit_jax.workdir.metrics import MetricWriter, WandbLog, read_metrics
 from vit_jax.workdir.provenance import (
   keep_unreadable,
@@ -29,6 +34,7 @@ from vit_jax.workdir.provenance import (
 )
 from vit_jax.workdir.rows import AppendFile
 
+DIGESTED = {"loss", "gradient_norm"}  # Metrics that a digest holds.
 _GOES_ON = "; the run goes on"
 _REPORTED = ("loss", "gradient_norm", "learning_rate")
 
@@ -133,6 +139,28 @@ def log_file(
   finally:
     with optional_write(display, "log.txt"):
       file.flush()
+
+
+def jit_digest(plan: Plan) -> Callable:
+  """A function from a state, the batch before it and the step's metrics.
+
+  Two runs whose steps have equal digests have done the same.
+  It returns the state, which the next step is to take, and the step's digest.
+  """
+  seed = np.int64(plan.settings.seed)
+  whole = sharding.replicated(plan.mesh)
+  compiled = hosts.together(jax.jit(digest_of, out_shardings=whole))
+
+  def digest(state: TrainState, batch: Any, metrics: dict[str, Any]) -> Any:
+    step, sums = compiled(items(state), batch, state.step)
+    norms = {k: metrics[k] for k in metrics.keys() & DIGESTED}
+    return dataclasses.replace(state, step=step), {
+      **sums,
+      **norms,
+      "seed": seed,
+    }
+
+  return digest
 
 
 def report_skipped(plan: Plan, outputs: Outputs) -> str:

@@ -10,11 +10,15 @@ from typing import Any
 
 import jax
 
-from vit_jax.run.digests import jit_digest
-from vit_jax.run.divergence import RECENT, why_diverged
-from vit_jax.run.outputs import Outputs, optional_write, report_skipped
+from vit_jax.run.outputs import (
+  Outputs,
+  jit_digest,
+  optional_write,
+  report_skipped,
+)
 from vit_jax.run.plan import Plan
 from vit_jax.run.tracer import Tracer
+from vit_jax.runtime.meter import RECENT, why_diverged
 from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding

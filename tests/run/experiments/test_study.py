@@ -11,9 +11,9 @@ import time
 import pytest
 
 from tests.commands import run
-from vit_jax.run.divergence import DIVERGED
 from vit_jax.run.experiments import study
 from vit_jax.run.experiments.study import held_out, open_study, run_study
+from vit_jax.runtime.meter import DIVERGED
 
 STUDY = """
 from vit_jax.config import load_config

@@ -12,7 +12,7 @@ from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.models.variants import BLOCKS
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.locate import is_trusted
-from vit_jax.run.digests import DIGESTED, jit_digest
+from vit_jax.run.outputs import DIGESTED, jit_digest
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import prepared, settings_here
 from vit_jax.run.settings import Settings

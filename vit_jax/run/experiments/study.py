@@ -11,7 +11,6 @@ from typing import Any
 from etils import epath
 
 from vit_jax.run import build
-from vit_jax.run.divergence import DIVERGED
 from vit_jax.run.experiments.study_file import (
   Study,
   changed,
@@ -20,6 +19,7 @@ from vit_jax.run.experiments.study_file import (
 )
 from vit_jax.runtime import extras, restarts
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.meter import DIVERGED
 from vit_jax.runtime.metric_keys import Split, parse
 from vit_jax.runtime.regular_file import read_regular
 from vit_jax.runtime.settings import flat, to_dict
