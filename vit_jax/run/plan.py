@@ -16,7 +16,7 @@ from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build, checks
+from vit_jax.run import build
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.printable import say
@@ -125,7 +125,7 @@ def make_plan(
   the devices do not fit together.
   """
   task = build.task_of(settings)
-  checks.check_run(settings, task, is_new=saved is None)
+  build.check_run(settings, task, is_new=saved is None)
   begun_settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
     begun_settings = _as_begun(begun_settings, saved)
@@ -182,7 +182,7 @@ def make_plan(
 
 def _fitted(task: Task, settings: Settings, splits: Splits) -> Task:
   """The task with the facts of its labels, once the splits are checked."""
-  checks.check_splits(settings, splits)
+  build.check_splits(settings, splits)
   task.check_evaluation(splits.eval)
   return task.fitted(splits.train)
 
