@@ -4,9 +4,16 @@ Names are imported when they are first used, so that data workers, which need
 only `vit_jax.data`, do not load the models and Flax.
 """
 
+from typing import TYPE_CHECKING
+
 from etils import epy
 
+if TYPE_CHECKING:
+  from vit_jax.convert import convert
+
 with epy.lazy_api_imports(globals()):
+  if not TYPE_CHECKING:
+    from vit_jax import convert  # A command's module, which can be called.
   from vit_jax.data.batching.own_loop import open_data
   from vit_jax.data.settings import DataSettings
   from vit_jax.inference.exporter import export_model
@@ -14,6 +21,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.inference.predictor import predict_images
   from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
   from vit_jax.models.normalize import normalize
+  from vit_jax.pretrained.in_memory import save
   from vit_jax.pretrained.known import list_models
   from vit_jax.pretrained.load import load_pretrained
   from vit_jax.pretrained.transfer import new_head
@@ -35,6 +43,7 @@ __all__ = [
   "TrainState",
   "Vit",
   "as_nnx",
+  "convert",
   "export_model",
   "features",
   "init_params",
@@ -48,4 +57,5 @@ __all__ = [
   "normalize",
   "open_data",
   "predict_images",
+  "save",
 ]

@@ -9,9 +9,15 @@ names that timm and Hugging Face give these are accepted too. The formats are
 google, big_vision, hf, timm and torchvision.
 """
 
+import os
+from typing import TYPE_CHECKING, Any
+
 from absl import flags
 
-from vit_jax.runtime import command
+from vit_jax.runtime import callable_module, command
+
+if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
 
 
 def define_flags() -> None:
@@ -34,8 +40,8 @@ def define_flags() -> None:
 
 def main(arguments: list[str]) -> None:
   """Converts or lists; raises ValueError if arguments are missing."""
+  from vit_jax.pretrained import convert as conversion
   from vit_jax.pretrained import known
-  from vit_jax.pretrained.convert import convert
   from vit_jax.runtime.display import Display
 
   if flags.FLAGS.list:
@@ -45,14 +51,44 @@ def main(arguments: list[str]) -> None:
         f"'*dinov2*', and not {' '.join(arguments)!r}."
       )
     return Display().table(known.COLUMNS, rows)
+  if flags.FLAGS.to is not None:
+    conversion.check_format(flags.FLAGS.to)
   if len(arguments) != 2 or flags.FLAGS.to is None:
+    missing = "the folder to write is missing: " * (len(arguments) == 1)
     raise ValueError(
-      "give a source, a folder to write and a format, as in: "
-      "vit_jax convert runs/mine out_dir --to hf"
+      f"{missing}give a source, a folder to write and a format, as in: "
+      f"vit_jax convert {(arguments or ['runs/mine'])[0]} out_dir --to hf"
     )
   options = command.values("to", "push", "license")
-  convert(*arguments, **options, **command.overrides())
+  conversion.convert(*arguments, **options, **command.overrides())
+
+
+def convert(
+  source: "str | os.PathLike[str] | Loaded",
+  folder: str | os.PathLike[str],
+  to: str = "hf",
+  **options: Any,
+) -> None:
+  """Converts a checkpoint, or a loaded model, and prints how to load it.
+
+  `vit_jax.convert(source, folder, to="timm")` is
+  `vit_jax.pretrained.convert.convert`, which describes the other options.
+
+  Args:
+    source: What `load_pretrained` takes, or what it gave.
+    folder: The folder to write, which has to be new or empty.
+    to: The format: hf, timm, google, big_vision or torchvision.
+    **options: `push`, `license`, and keywords of `load_pretrained`.
+
+  Raises:
+    ValueError: if the source cannot be read, or the format cannot express it.
+  """
+  from vit_jax.pretrained import convert as conversion
+
+  conversion.convert(source, folder, to, **options)
 
 
 if __name__ == "__main__":
   command.run(main, takes="[SOURCE OUT_DIR]", define=define_flags)
+else:
+  callable_module.make_callable(__name__, convert)

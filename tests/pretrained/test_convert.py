@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 
+import vit_jax
 from tests import encoders, published
 from tests.commands import run
 from tests.server import COMMIT, refusal
@@ -242,11 +243,17 @@ def test_an_unknown_format_is_refused_before_the_source_is_read(tmp_path):
     convert("no checkpoint", str(tmp_path / "out"), "keras")
 
 
-def test_what_was_loaded_is_no_source(tmp_path):
+def test_what_was_loaded_is_written_as_its_source_is(tmp_path):
   path = published.path("google_vit.npz")
   loaded = load_pretrained(path)
-  with pytest.raises(ValueError, match="not what was loaded.*google_vit.npz"):
-    convert(loaded, str(tmp_path / "out"), "hf")
+  vit_jax.convert(path, tmp_path / "from_path", to="hf")
+  vit_jax.convert(loaded, tmp_path / "from_loaded", to="hf")
+  for file in (tmp_path / "from_path").iterdir():
+    other = (tmp_path / "from_loaded" / file.name).read_bytes()
+    theirs = file.read_bytes().replace(b"from_path", b"from_loaded")
+    assert other == theirs, file.name
+  with pytest.raises(ValueError, match="gelu: the model is loaded already"):
+    vit_jax.convert(loaded, tmp_path / "other", to="hf", gelu="exact")
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
@@ -333,6 +340,11 @@ def test_the_command(tmp_path):
   assert refused.stderr.startswith("error: torchvision cannot express this")
   assert refused.stderr.count("\n") == 1
   assert [path.name for path in tmp_path.iterdir()] == ["out"]
+  for to, message in {
+    "onnx": "For ONNX, there is `vit_jax export SOURCE model.onnx`.",
+    "hf": "error: the folder to write is missing: give a source",
+  }.items():
+    assert message in run("vit_jax.convert", path, "--to", to).stderr
   both = run("vit_jax.convert", "--list", path)
   assert both.returncode == 2 and both.stderr.count("\n") == 1
   assert "--list lists the checkpoints whose names match" in both.stderr

@@ -2,6 +2,7 @@
 
 import importlib.resources
 import json
+import os
 import pathlib
 import tomllib
 from collections.abc import Mapping
@@ -32,8 +33,8 @@ _TEMPLATES = tomllib.loads(_FILE.read_text("utf-8"))
 
 
 def convert(
-  source: str,
-  folder: str,
+  source: str | os.PathLike[str] | Loaded,
+  folder: str | os.PathLike[str],
   to: str,
   *,
   push: str | None = None,
@@ -42,22 +43,31 @@ def convert(
 ) -> None:
   """Converts a checkpoint, and prints how to load the result.
 
-  The arguments are those of the command. Raises ValueError if the source cannot
-  be read, the format cannot express it, or it is to be published without a
-  licence; nothing is written then. Raises OSError if the upload fails.
+  Args:
+    source: Any checkpoint that `load_pretrained` reads, or what it has loaded.
+    folder: The folder to write, which has to be new or empty.
+    to: The format: google, big_vision, hf, timm or torchvision.
+    push: Repository of Hugging Face, owner/name, to upload it to.
+    license: Licence that the card names, such as "apache-2.0"; by default the
+      source's.
+    **overrides: Keywords of `load_pretrained`, for a source to load.
+
+  Raises:
+    ValueError: if the source cannot be read, the format cannot express it, or
+      it is to be published without a licence; nothing is written then.
+    OSError: if the upload fails.
   """
+  check_format(to)
   if isinstance(source, Loaded):
-    raise ValueError(
-      "convert takes the name or the path of a checkpoint, not what was loaded "
-      f"from it: give {source.origin.source!r}."
-    )
-  if to not in TARGETS:
-    known_ones = ", ".join(TARGETS)
-    raise ValueError(
-      f"the format {to!r} is unknown; choose one of {known_ones}. For one "
-      "file that runs with JAX alone, there is `vit_jax export`."
-    )
-  license = license or known.license_of(source)
+    if overrides:
+      raise ValueError(
+        f"{', '.join(overrides)}: the model is loaded already; give this to "
+        "load_pretrained."
+      )
+    name = source.origin.source
+  else:
+    name = os.fspath(source)
+  license = license or known.license_of(name)
   if push is not None:
     hub.check_repository(push)
     if license is None:
@@ -65,23 +75,40 @@ def convert(
         "what is published needs a licence, and that of the source is not "
         "known: give --license, such as --license=apache-2.0."
       )
+  folder = os.fspath(folder)
   target = output_folder(folder).resolve()
   display = Display()
 
   def written() -> tuple[Loaded, list[str]]:
-    loaded = open_checkpoint(source, **overrides).in_unit()
+    if isinstance(source, Loaded):
+      loaded = source.read_from(source.params).in_unit()
+    else:
+      loaded = open_checkpoint(name, **overrides).in_unit()
     lost = check_expressible(loaded, to)
     card = model_card(loaded, to, target.name, license)
     save_as(loaded, to, target, card, display.track)
     return loaded, lost
 
   loaded, lost = again_if_deleted(written, display.note)
-  display.note(f"Wrote {source} as {to} to {folder}. Load it with:")
+  display.note(f"Wrote {name} as {to} to {folder}. Load it with:")
   display.note(usage(loaded, to, folder))
   for line in lost:
     display.note(f"Note: {line}.")
   if push is not None:
     display.note(f"Uploaded it as {hub.push(target, push)}")
+
+
+def check_format(to: str) -> None:
+  """Raises ValueError for a format that is not written here."""
+  if to in TARGETS:
+    return
+  known_ones = ", ".join(TARGETS)
+  other = "For one file that runs with JAX alone, there is `vit_jax export`."
+  if to.lower() == "onnx":
+    other = "For ONNX, there is `vit_jax export SOURCE model.onnx`."
+  raise ValueError(
+    f"the format {to!r} is unknown; choose one of {known_ones}. {other}"
+  )
 
 
 def model_card(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from flax import traverse_util
@@ -258,6 +259,17 @@ class Loaded:
     """Reads the parameters onto a mesh, laid out as training lays them out."""
     init = make_params_init(self.model, self.preprocessing.image_shape)
     return self.read_params(sharding.array_shapes(init, mesh))
+
+  def read_from(self, params: Any) -> "Loaded":
+    """A copy whose arrays are read from a tree of parameters in memory."""
+    flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(params), sep="/")
+    return dataclasses.replace(
+      self,
+      shapes={path: tuple(array.shape) for path, array in flat.items()},
+      read=lambda: ((k, np.asarray(v, np.float32)) for k, v in flat.items()),
+      restore=None,
+      held=params,
+    )
 
   def mapped(
     self, change: Callable[[str, np.ndarray], np.ndarray], **fields: Any

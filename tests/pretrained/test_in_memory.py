@@ -1,0 +1,91 @@
+"""Models in memory are written, and come back as they were."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vit_jax
+from tests import published
+from vit_jax.data import Preprocessing
+from vit_jax.data.settings import EvalTransformSettings
+
+SIZES = dict(hidden_size=24, num_layers=2, mlp_size=36, num_heads=3)
+X = np.random.default_rng(0).normal(size=(2, 16, 24, 3)).astype(np.float32)
+
+
+def drawn(**fields):
+  """A tiny model that has no origin, with a head that is not zeros."""
+  model = vit_jax.make_vit("Ti/8", num_classes=2, **SIZES, **fields)
+  params = vit_jax.init_params(model, jax.random.key(0), (16, 24))
+  params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (24, 2))
+  return model, params
+
+
+def logits_of(model, params, x=X):
+  return np.asarray(jax.jit(model.apply)({"params": params}, jnp.asarray(x)))
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_a_model_of_ones_own_comes_back_with_its_names(tmp_path, scan):
+  model, params = drawn(scan=scan)
+  crop = EvalTransformSettings("center", resize_ratio=1.25)
+  images = Preprocessing((16, 24), crop, (0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
+  how = dict(class_names=["cat", "dog"], preprocessing=images)
+  vit_jax.save(model, params, tmp_path / "mine", to="timm", **how)
+  loaded = vit_jax.load_pretrained(str(tmp_path / "mine"))
+  assert loaded.class_names == ("cat", "dog")
+  again = loaded.preprocessing
+  assert (again.size, again.mean, again.std) == (
+    (16, 24),
+    images.mean,
+    images.std,
+  )
+  assert (again.crop.crop, again.crop.resize_ratio) == ("center", 1.25)
+  np.testing.assert_allclose(
+    logits_of(*loaded), logits_of(model, params), atol=1e-5
+  )
+
+
+def test_what_was_trained_on_is_saved_without_the_names_it_had(tmp_path):
+  loaded = vit_jax.load_pretrained(published.path("google_vit.npz"))
+  vit_jax.save(loaded, tmp_path / "same")
+  same = vit_jax.load_pretrained(str(tmp_path / "same"))
+  x = X[:, :, :16].repeat(2, 1).repeat(2, 2)  # (2, 32, 32, 3)
+  np.testing.assert_allclose(
+    logits_of(*same, x), logits_of(*loaded, x), atol=1e-5
+  )
+  model, params = vit_jax.new_head(*loaded, num_classes=7)
+  vit_jax.save(model, params, tmp_path / "other", to="google")
+  other = vit_jax.load_pretrained(str(tmp_path / "other" / "model.npz"))
+  assert (other.model.num_classes, other.class_names) == (7, ())
+  assert other.preprocessing.size == (32, 32)
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    ({}, "the size .* is not known: give image_size"),
+    ({"image_size": 0}, "image_size=0 must"),
+    (
+      {"image_size": 32},
+      r"not those .* 32 x 32: 1 wrong shape: .*E_pos is \(7, 24\)",
+    ),
+    ({"image_size": (16, 24), "class_names": ["a"]}, "1 names, .* 2 classes"),
+    (
+      {"image_size": 16, "preprocessing": Preprocessing((16, 16))},
+      "image_size is a part of preprocessing",
+    ),
+    ({"image_size": (16, 24), "to": "keras"}, "'keras' is unknown"),
+  ],
+)
+def test_what_cannot_be_saved_is_one_line(tmp_path, options, message):
+  with pytest.raises(ValueError, match=message):
+    vit_jax.save(*drawn(), tmp_path / "mine", **options)
+  assert not (tmp_path / "mine").exists()
+
+
+def test_a_missing_folder_is_asked_for():
+  model, params = drawn()
+  with pytest.raises(ValueError, match="give a folder to write, as in"):
+    vit_jax.save(model, params, image_size=(16, 24))

@@ -1,0 +1,146 @@
+"""Models in memory, such as those of a loop of one's own, written to files."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Model, Origin
+from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.stacking import unstack
+from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.formats.mapping import differences, listed
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.runtime.checks import IMAGE_VALUES, checked
+from vit_jax.tasks.choose import answering
+
+Folder = str | os.PathLike[str]
+
+
+def save(
+  model: Model | Loaded,
+  params: Any,
+  folder: Folder | None = None,
+  to: str = "hf",
+  *,
+  image_size: int | tuple[int, int] | None = None,
+  preprocessing: Preprocessing | None = None,
+  class_names: Sequence[str] | None = None,
+  loss: str = "softmax",
+  license: str | None = None,
+) -> None:
+  """Writes a model and its parameters as another library's, with a model card.
+
+  It prints how the folder is loaded. `save(loaded, folder)` writes what
+  `load_pretrained` gave, as `convert` does. Of a model that was trained on from
+  there, give `preprocessing=loaded.preprocessing` as well::
+
+    loaded = vit_jax.load_pretrained("b16_augreg")
+    model, params = vit_jax.new_head(*loaded, num_classes=2)
+    ...
+    images = loaded.preprocessing
+    vit_jax.save(model, params, "cats", class_names=["cat", "dog"],
+                 preprocessing=images)
+
+  Args:
+    params: The parameters, as arrays, of any type and on any devices.
+    folder: The folder to write, which has to be new or empty.
+    to: The format: hf, timm, google, big_vision or torchvision.
+    image_size: Height and width of the images, or one number for both; by
+      default that of `model.origin`.
+    preprocessing: How images are prepared. By default they are resized to
+      `image_size`, and normalised as `model.origin` says, or to [-1, 1].
+    class_names: The name of every class; by default those of `model.origin`.
+    loss: The loss that the model was trained with; it tells whether its outputs
+      are "softmax" or "sigmoid" logits, or numbers ("mse").
+    license: Licence that the card names, such as "apache-2.0".
+
+  Raises:
+    ValueError: if the format cannot express the model, the parameters are not
+      the model's, the image size is unknown, or the folder is not empty.
+    OSError: if the folder cannot be written.
+  """
+  if isinstance(model, Loaded):
+    loaded, folder = model, params if folder is None else folder
+  else:
+    loaded = loaded_from(
+      model,
+      params,
+      image_size=image_size,
+      preprocessing=preprocessing,
+      class_names=class_names,
+      loss=loss,
+    )
+  if not isinstance(folder, str | os.PathLike):
+    raise ValueError(
+      "give a folder to write, as in "
+      'vit_jax.save(model, params, "my_model", to="hf").'
+    )
+  convert(loaded, folder, to, license=license)
+
+
+def loaded_from(
+  model: Model,
+  params: Any,
+  *,
+  image_size: int | tuple[int, int] | None = None,
+  preprocessing: Preprocessing | None = None,
+  class_names: Sequence[str] | None = None,
+  loss: str = "softmax",
+) -> Loaded:
+  """A loaded model of parameters in memory; the arguments are those of `save`.
+
+  Raises ValueError if the parameters are not those of the model, its image size
+  is unknown, or the names are not one for each class.
+  """
+  origin = model.origin or Origin("a model in memory", "vit_jax", None)
+  names = origin.class_names if class_names is None else tuple(class_names)
+  if len(names) != model.num_classes:
+    if class_names is not None:
+      raise ValueError(
+        f"class_names has {len(names)} names, and the model has "
+        f"{model.num_classes} classes: give a name for each."
+      )
+    names = ()  # They are of a head that the model had before.
+  if preprocessing is None:
+    preprocessing = Preprocessing(
+      _size(image_size, origin), mean=origin.mean, std=origin.std
+    )
+  elif image_size is not None:
+    raise ValueError("image_size is a part of preprocessing: drop one.")
+  if model.scan:  # A file has its layers one by one.
+    model, params = model.clone(scan=False), unstack(nn.unbox(params))
+  model = model.clone(origin=dataclasses.replace(origin, class_names=names))
+  grid = grid_of(model, preprocessing.image_size)
+  needed = param_shapes(model, grid, preprocessing.channels)
+  loaded = Loaded(
+    model=model,
+    inputs={"image": preprocessing},
+    open_task=lambda: answering(loss),
+    shapes=needed,
+    read=lambda: (),
+  ).read_from(params)
+  if wrong := listed(differences(loaded.shapes, needed)):
+    height, width = preprocessing.image_size
+    raise ValueError(
+      f"the parameters are not those of the model for images of {height} x "
+      f"{width}: {wrong}."
+    )
+  return loaded
+
+
+def _size(
+  given: int | tuple[int, int] | None, origin: Origin
+) -> tuple[int, int]:
+  """Height and width; raises ValueError if they are unknown."""
+  if given is None and origin.image_size is None:
+    raise ValueError(
+      "the size of the model's images is not known: give image_size, such as "
+      "image_size=224."
+    )
+  size = origin.image_size if given is None else given
+  kind, must = IMAGE_VALUES["image_size"]
+  return checked("image_size", kind, size, must)
