@@ -42,6 +42,13 @@ def first_state(
   """
   if not checkpoints.all_steps:
     return fresh_state(plan), 0
+  return _newest_intact(plan, checkpoints, display, allow_changes)
+
+
+def _newest_intact(
+  plan: Plan, checkpoints: Checkpoints, display: Display, allow_changes: bool
+) -> tuple[TrainState, int]:
+  """Restores the newest checkpoint that is intact; sets newer ones aside."""
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
     try:

@@ -154,8 +154,12 @@ def check(workdir: str, *, writes: bool) -> None:
   """
   if not workdir.strip():  # It would be the current folder.
     raise ValueError("--workdir is empty: name a folder, such as runs/digits.")
-  if not is_address(workdir):
-    return
+  if is_address(workdir):
+    _check_bucket(workdir, writes)
+
+
+def _check_bucket(workdir: str, writes: bool) -> None:
+  """`check` of an address: tries each permission that a run needs."""
   name, _, key = workdir.removeprefix("gs://").partition("/")
   if not workdir.startswith("gs://") or not name or not key.strip("/"):
     needed = "must be a local folder or gs://bucket/folder."

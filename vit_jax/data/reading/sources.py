@@ -49,21 +49,26 @@ def open_splits(
   `labels` what its task takes of a file of labels; by default what
   `settings.task` names.
   """
-  if not settings.root:
-    train, evaluation = (
-      open_source(s, settings, labels) for s in ("train", "eval")
-    )
-    examples = f"{len(train):,} training examples"
-    classes = f"{len(train.class_names):,} classes"
-    return Splits(
-      train=train,
-      eval=evaluation,
-      test=None,
-      found=f"{train.name}, {examples}, {classes}",
-      warnings=[],
-    )
+  if settings.root:
+    return _open_folder(settings, windowed, labels or labels_of(settings.task))
+  train = open_source("train", settings, labels)
+  examples = f"{len(train):,} training examples"
+  classes = f"{len(train.class_names):,} classes"
+  return Splits(
+    train=train,
+    eval=open_source("eval", settings, labels),
+    test=None,
+    found=f"{train.name}, {examples}, {classes}",
+    warnings=[],
+  )
+
+
+def _open_folder(
+  settings: DataSettings, windowed: bool, labels: Labels
+) -> Splits:
+  """The splits of a folder of images, read once for all of them."""
   reader = _folder_reader(settings)
-  opened = reader.open_folder(settings, labels or labels_of(settings.task))
+  opened = reader.open_folder(settings, labels)
   if opened["eval"].split == "test":
     del opened["test"]
   train = opened["train"]
