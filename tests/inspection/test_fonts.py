@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import re
 import warnings
 
 import numpy as np
@@ -43,6 +44,7 @@ def machine(monkeypatch, tmp_path):
     builder.setupOS2()
     builder.setupPost()
     builder.save(tmp_path / f"{name}.ttf")
+    forget()
     return str(tmp_path / f"{name}.ttf")
 
   def forget():
@@ -89,17 +91,40 @@ def test_a_font_of_the_machine_is_taken_that_has_every_character(machine):
 
 @pytest.mark.parametrize("has_font", [False, True])
 def test_charts_draw_them_without_a_warning(machine, has_font):
-  names = ["ねこ", "Käse", "cat"]
-  path = machine("kana", "ねこ 13") if has_font else None
-  figure = charts.confusion_figure(np.eye(3, dtype=int), names)
+  """As outlines of a font, or else by that of the browser: ね, and a mark."""
+  names = ["ねこ", "คี่", "Käse", "cat"]
+  if has_font:
+    machine("both", "ねこคี่ 13")
+  figure = charts.confusion_figure(np.eye(4, dtype=int), names)
+  file = io.StringIO()
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    figure.savefig(io.BytesIO(), format="svg")
+    figure.savefig(file, format="svg")
     canvas.pixels(figure)
-  ticks = figure.axes[0].get_xticklabels()
-  told = [text.get_text() for text in ticks]
-  assert told == ["ねこ" if has_font else "neko", *names[1:]]
-  assert ticks[0].get_fontproperties().get_file() == path
+  drawn = re.findall("<text[^>]*>([^<]*)<", file.getvalue())
+  of_browser = [] if has_font else ["ねこ", "คี่"]
+  assert drawn == [*of_browser, *(f"{name} (1)" for name in of_browser)]
+  # Latin ones keep their outlines, so that they look the same everywhere.
+  assert "DejaVuSans" in file.getvalue()
+
+
+def test_pictures_of_pixels_have_them_in_latin(machine):
+  def drawn(name):
+    figure = charts.curves_figure({"a": ([1, 2], [1, 2])}, name)
+    return canvas.pixels(figure)
+
+  np.testing.assert_array_equal(drawn("ねこ"), drawn("neko"))
+  machine("kana", "ねこ")
+  assert (drawn("ねこ") != drawn("neko")).any()
+
+
+def test_room_is_made_for_them(machine):
+  """A Chinese sign is as wide as it is high, and a mark takes no room."""
+  (axes,) = charts.confusion_figure(np.eye(2, dtype=int), ["猫", "คี่"]).axes
+  wide, narrow = axes.get_xticklabels()
+  size = wide.get_fontsize() / 72
+  assert canvas.width_of(wide) == pytest.approx(size, rel=0.05)
+  assert 0.4 * size < canvas.width_of(narrow) < 0.8 * size
 
 
 def test_a_long_name_is_shortened_in_the_middle():
@@ -116,7 +141,9 @@ def test_umlauts_without_a_font_lose_their_dots(
   if not has_matplotlib:
     monkeypatch.setattr(fonts.importlib.util, "find_spec", lambda name: None)
   fonts._open.cache_clear()
+  fonts._unshaped.cache_clear()
   spelled = fonts.readable("Käse")
   fonts._open.cache_clear()
+  fonts._unshaped.cache_clear()
   fonts.font_file.cache_clear()
   assert spelled == ("Käse" if has_matplotlib else "Kase")

@@ -1,16 +1,21 @@
 """Empty figures, and figures turned into pixels.
 
-Nothing needs a display or touches matplotlib's global state.
+Nothing needs a display or changes matplotlib's global state.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_mixed import MixedModeRenderer
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
+from matplotlib.textpath import text_to_path
 
 from vit_jax.inspection import fonts
 from vit_jax.inspection.photograph import Photograph
@@ -21,21 +26,78 @@ _LONGEST = 30  # Most characters shown of a name.
 
 
 class _Figure(Figure):
-  """Draws each text in a font that has its characters."""
+  """Draws each text in a font that has its characters.
+
+  Where there is none, it is spelled in Latin, or in SVG left to the browser.
+  """
+
+  _drawn_by: Any = None
 
   def draw(self, renderer: Any) -> None:
-    for axes in self.axes:  # The ticks' texts are written when asked for.
-      _ = axes.get_xticklabels(), axes.get_yticklabels()
-    set_fonts(self.findobj(Text))
-    super().draw(renderer)
+    self._drawn_by = renderer
+    with _any_script(renderer):
+      super().draw(renderer)
+    self._drawn_by = None
+
+  def _get_renderer(self) -> Any:  # The layout would measure by another one.
+    make: Any = super()
+    return self._drawn_by or make._get_renderer()
 
 
-def set_fonts(texts: Any) -> None:
-  """Gives each text a font that has its characters."""
-  for text in texts:
-    if path := fonts.font_file(text.get_text()):
-      font = FontProperties(fname=path, size=text.get_fontsize())
-      text.set_fontproperties(font)
+@contextlib.contextmanager
+def _any_script(renderer: Any) -> Iterator[None]:
+  """Has a renderer measure and draw text of any script."""
+  measure, draw = renderer.get_text_width_height_descent, renderer.draw_text
+  is_vector = isinstance(renderer, MixedModeRenderer)
+
+  def measure_any(s: str, prop: FontProperties, ismath: Any) -> Any:
+    s = fonts.stand_in(s) if is_vector and fonts.lacks_font(s) else s
+    return measure(*_drawable(s, prop), ismath)
+
+  def draw_any(
+    gc: Any,
+    x: float,
+    y: float,
+    s: str,
+    prop: FontProperties,
+    angle: float,
+    ismath: Any = False,
+    mtext: Any = None,
+  ) -> None:
+    if is_vector and fonts.lacks_font(s):
+      with rc_context({"svg.fonttype": "none"}):  # As text, not its outlines.
+        draw(gc, x, y, s, prop, angle, ismath, mtext)
+    else:
+      draw(gc, x, y, *_drawable(s, prop), angle, ismath, mtext)
+
+  # Matplotlib sets some of its own to draw nothing while it lays out.
+  before = dict(vars(renderer))
+  renderer.get_text_width_height_descent = measure_any
+  renderer.draw_text = draw_any
+  try:
+    yield
+  finally:
+    for name in ("get_text_width_height_descent", "draw_text"):
+      delattr(renderer, name)
+      if name in before:
+        setattr(renderer, name, before[name])
+
+
+def _drawable(text: str, font: FontProperties) -> tuple[str, FontProperties]:
+  """The text as a font has it, and this font."""
+  text = fonts.readable(text)
+  if path := fonts.font_file(text):
+    font = FontProperties(fname=path, size=font.get_size())
+  return text, font
+
+
+def width_of(text: Text) -> float:
+  """Inches that a text takes beside others, if it is not turned."""
+  words = text.get_text()
+  words = fonts.stand_in(words) if fonts.lacks_font(words) else words
+  drawn = _drawable(words, text.get_fontproperties())
+  width, *_ = text_to_path.get_text_width_height_descent(*drawn, False)
+  return width / 72
 
 
 def figure_of(width: float, height: float) -> Figure:
@@ -57,26 +119,28 @@ def label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
   """Writes the title and names of axes that are given, and styles a chart."""
   small = {"fontsize": SMALL, "parse_math": False}
   if x:
-    axes.set_xlabel(fonts.readable(x), **small)
+    axes.set_xlabel(x, **small)
   if y:
-    axes.set_ylabel(fonts.readable(y), **small)
+    axes.set_ylabel(y, **small)
   if title:
-    axes.set_title(
-      fonts.readable(title), fontsize=TEXT, loc="left", parse_math=False
-    )
+    axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
   axes.tick_params(labelsize=SMALL)
   axes.spines[["top", "right"]].set_visible(False)
 
 
 def short(name: str) -> str:
-  """A name as it fits beside a bar, in letters that a font has."""
-  name = fonts.readable(name)
+  """A name as it fits beside a bar."""
   return fonts.shortened(name, lambda some: len(some) <= _LONGEST)
 
 
 def pixels(figure: Figure) -> Photograph:
   """Renders a figure as an image with 100 pixels per inch."""
   figure.set_dpi(100)
+  for axes in figure.axes:
+    if any(fonts.lacks_font(x.get_text()) for x in axes.get_xticklabels()):
+      axes.tick_params(
+        axis="x", rotation=90
+      )  # Names that are spelled are long.
   canvas = FigureCanvasAgg(figure)
   canvas.draw()
   return np.array(canvas.buffer_rgba())[..., :3]

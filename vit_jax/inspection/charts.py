@@ -18,8 +18,8 @@ from vit_jax.inspection.canvas import (
   SMALL,
   chart_of,
   figure_of,
-  set_fonts,
   short,
+  width_of,
 )
 from vit_jax.tasks.outcome import Chart
 
@@ -177,10 +177,7 @@ def narrowest(figure: Figure) -> float:
 
 def _widest(labels: Sequence[Text]) -> float:
   """Inches that the longest text takes."""
-  figure = labels[0].get_figure()
-  assert figure is not None
-  set_fonts(labels)
-  return max(x.get_window_extent().width for x in labels) / figure.dpi
+  return max(map(width_of, labels))
 
 
 def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:

@@ -3,7 +3,7 @@
 DejaVu Sans, which comes with matplotlib, has Latin, Greek, Cyrillic, Arabic and
 Hebrew. For other scripts a font of the machine is taken that has every
 character of a text; if there is none, letters are spelled by their Unicode
-names.
+names, or left to the browser that shows an SVG.
 """
 
 import functools
@@ -35,9 +35,28 @@ _NAMED = re.compile(r"\b(?:LETTER|SYLLABLE|CHARACTER|SIGN)(?: SMALL)? (.+)")
 _with_script: dict[str, list[str]] = {}
 
 
+def lacks_font(text: str) -> bool:
+  """Whether neither DejaVu nor a font of the machine has its characters."""
+  if text.isascii() or font_file(text) is not None:
+    return False
+  return not _has(None, text)
+
+
+def stand_in(text: str) -> str:
+  """A text of about the same width whose characters DejaVu has."""
+  return "".join(c if _has(None, c) else _as_wide(c) for c in text)
+
+
+def _as_wide(character: str) -> str:
+  if unicodedata.category(character).startswith("M"):  # Stands over another.
+    return ""
+  is_wide = unicodedata.east_asian_width(character) in "WF"
+  return "—" if is_wide else "n"
+
+
 def readable(text: str) -> str:
   """The text, with characters that no font has spelled in Latin: "neko"."""
-  if text.isascii() or font_file(text) is not None:
+  if not lacks_font(text):
     return text
   return "".join(c if _has(None, c) else _spelled(c) for c in text)
 
@@ -109,10 +128,17 @@ def _open(path: str | None, size: int) -> ImageFont.FreeTypeFont:
   return ImageFont.truetype(fonts / "DejaVuSans.ttf", size)
 
 
+@functools.lru_cache(64)
+def _unshaped(path: str | None) -> ImageFont.FreeTypeFont:
+  """A font that draws a mark alone as it has it, and adds no circle to it."""
+  font = _open(path, 16)
+  return font.font_variant(layout_engine=ImageFont.Layout.BASIC)
+
+
 def _has(path: str | None, text: str) -> bool:
   """Whether a font has all characters of a text."""
   try:
-    font: Any = _open(path, 16)
+    font: Any = _unshaped(path)
   except OSError:
     return False
   drawn: Any = font.getmask
